@@ -328,8 +328,10 @@ def load_code(
     with trace.stage("load"):
         triton = load_triton([k for k in host.kernels if k.launch is not None])
         pool = pool_of(host.device) if ctx.options.arena else ArenaPool(keep=False, device=host.device)
-        launches = recorder(host.device) if ctx.options.cudagraphs or ctx.recordable else None
-        runtime = loader.Runtime(library, pool, triton, is_held_once, launches, part)
+        device = recorder(host.device)
+        launches = device if ctx.options.cudagraphs or ctx.recordable else None
+        turns = device.lock if device is not None else None
+        runtime = loader.Runtime(library, pool, triton, is_held_once, launches, part, turns)
         call = loader.load_host(host.name, host.source, runtime)
         return with_modes(call) if host.calls_aten else call
 

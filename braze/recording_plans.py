@@ -12,14 +12,17 @@ from types import MappingProxyType
 import torch
 
 from braze.aot.records import InputRole, Partition
+from braze.codegen.host import large_values
 from braze.codegen.host.externs import overload, scalar_arguments
 from braze.context import CompileContext
+from braze.cudagraphs.device import LARGE
 from braze.cudagraphs.plan import Batch, Plan, Refusal
 from braze.cudagraphs.reasons import note
+from braze.graph.operators import Family, operator_facts
 from braze.graph.specs import SymbolSpec, TensorSpec
-from braze.loops.ir import BufferKind, BufferView, Condition, DType, ExternCall, LoopProgram
+from braze.loops.ir import BufferKind, BufferView, Condition, DType, ExternCall, LoopProgram, views_in
 from braze.runtime.purity import may_draw
-from braze.schedule.dependences import families, views_in
+from braze.schedule.dependences import families
 from braze.schedule.parts import Run, cut, launches, runs_of
 from braze.schedule.records import Group, Schedule
 from braze.support.record import record
@@ -83,13 +86,16 @@ def whole_plan(partition: Partition, s: Schedule, ctx: CompileContext) -> Plan:
     """The plan of a graph that is recorded in one piece."""
     program = s.program
     specs, names = partition.inputs, program.inputs
-    tensors = tuple(i for i, spec in enumerate(specs) if not isinstance(spec, SymbolSpec))
+    fixed, constants = _fixed_inputs(partition, program), _constant_inputs(partition, program)
+    used = _used_inputs(s) | fixed
+    tensors = tuple(i for i, spec in enumerate(specs) if not isinstance(spec, SymbolSpec) and i in used)
     held = range(len(specs), len(names))
-    layouts = {i: (s.sizes, s.strides) for i, s in enumerate(specs) if isinstance(s, TensorSpec)}
+    layouts = {
+        i: (s.sizes, s.strides) for i, s in enumerate(specs) if isinstance(s, TensorSpec) and i in used
+    }
     sizes = [(i, d) for i, (n, _) in layouts.items() for d, size in enumerate(n) if isinstance(size, str)]
     sizes += [(i, -1) for i, spec in enumerate(specs) if isinstance(spec, SymbolSpec)]
     varying = {i for i, pair in layouts.items() if any(isinstance(n, str) for part in pair for n in part)}
-    fixed, constants = _fixed_inputs(partition, program), _constant_inputs(partition, program)
     return Plan(
         ctx.name,
         program.device,
@@ -102,6 +108,8 @@ def whole_plan(partition: Partition, s: Schedule, ctx: CompileContext) -> Plan:
         _draws(s.groups),
         ctx.consumes,
         kernels=_read_by_kernels(program, s.groups),
+        products=_multiplies(s.groups),
+        values=large_values(s, ctx, LARGE) or 0,
     )
 
 
@@ -109,7 +117,6 @@ def part_plan(whole: Schedule, number: int, partition: Partition, ctx: CompileCo
     """The plan of one part: its tensors, then the sizes, which it gets as numbers."""
     part = whole.parts[number]
     program = part.schedule.program
-    unrecorded = {name for other in whole.parts if other.why for name in other.gives}
     place = {name: k for k, name in enumerate(whole.program.inputs) if name}
     outside_fixed = _fixed_inputs(partition, whole.program)
     constants = _constant_inputs(partition, whole.program)
@@ -133,8 +140,9 @@ def part_plan(whole: Schedule, number: int, partition: Partition, ctx: CompileCo
         bool(part.fixed),
         _draws(part.schedule.groups),
         ctx.consumes,
-        frozenset(i for i in tensors if part.takes[i] in unrecorded),
         _read_by_kernels(program, part.schedule.groups),
+        _multiplies(part.schedule.groups),
+        large_values(part.schedule, ctx, LARGE) or 0,
     )
 
 
@@ -225,6 +233,14 @@ def _fixed_inputs(partition: Partition, program: LoopProgram) -> set[int]:
     return fixed
 
 
+def _used_inputs(s: Schedule) -> set[int]:
+    """Inputs that a call looks at, by place; another may be missing, as what a part of a backward does not read."""
+    program = s.program
+    names = {name for g in s.groups for name in (*g.reads, *g.writes)}
+    names |= {o.buffer for o in program.outputs if isinstance(o, BufferView)}
+    return {i for i, name in enumerate(program.inputs) if name in names} | {x.input for x in program.sizes}
+
+
 def _constant_inputs(partition: Partition, program: LoopProgram) -> set[int]:
     """Inputs of a graph that keep their addresses as a rule: parameters, what the graph holds, what is computed once."""
     roles = enumerate(partition.input_roles)
@@ -239,19 +255,21 @@ def _read_by_kernels(program: LoopProgram, groups: Sequence[Group]) -> frozenset
         family[name]
         for g in groups
         if isinstance(g.call, ExternCall)
-        for name in (*g.reads, *g.writes, *g.call.aliases, *(v.buffer for v in views_in(_given(g.call))))
+        for name in (*g.reads, *g.writes, *g.call.aliases, *(v.buffer for v in views_in(g.call.given)))
     }
     read = {name for g in groups for name in g.reads}
     return frozenset(i for i, n in enumerate(program.inputs) if n in read and family[n] not in others)
 
 
-def _given(call: ExternCall) -> tuple[object, ...]:
-    """All that a call is given."""
-    return (*call.args, *(value for _, value in call.kwargs))
-
-
 def _draws(groups: Sequence[Group]) -> bool:
     return any(may_draw(overload(g.call.target)) for g in groups if isinstance(g.call, ExternCall))
+
+
+def _multiplies(groups: Sequence[Group]) -> bool:
+    """Whether an operator may have cuBLAS multiply matrices; convolutions are cuDNN's as a rule."""
+    calls = [overload(g.call.target) for g in groups if isinstance(g.call, ExternCall)]
+    facts = [operator_facts(op) for op in calls if op is not torch.ops.aten.convolution.default]
+    return any(known is None or known.family is Family.PRODUCT for known in facts)
 
 
 def operators_of(s: Schedule) -> frozenset[str]:

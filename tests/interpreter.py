@@ -2,7 +2,8 @@
 
 Per operation the interpreter makes a type's name, its shape and the shape's type anew; per call of a device function it looks
 through all of Triton's language for what it has replaced already. These are kept here. Results are the same: what is kept is what
-the interpreter's own code made. Checks of integer overflow, which no GPU makes, are left to ``BRAZE_SWEEP=1``.
+the interpreter's own code made. Checks of integer overflow, which no GPU makes, are left to ``BRAZE_SWEEP=1``. And one mend: before
+Triton 3.7 the interpreter reads a number from an array of one element, which NumPy refuses from 2.5 on.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def quicken() -> None:
         return
     _done = True
     if os.environ.get("TRITON_INTERPRET") == "1":
-        for part in (_overflow, _types, _tensors, _broadcasts, _device_calls):
+        for part in (_overflow, _types, _tensors, _numbers, _broadcasts, _device_calls):
             part(sys.modules["triton.runtime.interpreter"])
 
 
@@ -72,6 +73,17 @@ def _tensors(interpreter: Any) -> None:
             self.numel, self.shape = known
 
     core.tensor.__init__ = init
+
+
+def _numbers(interpreter: Any) -> None:
+    """A scalar is a number whether its array has no dimension or one of one element."""
+    original = interpreter._patch_lang_tensor
+
+    def patch(tensor: Any, scope: Any) -> None:
+        original(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda scalar: int(scalar.handle.data.squeeze()))
+
+    interpreter._patch_lang_tensor = patch
 
 
 def _broadcasts(interpreter: Any) -> None:

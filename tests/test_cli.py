@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import textwrap
@@ -234,3 +235,44 @@ def test_serve_refuses_sizes_that_are_none(capsys, tmp_path, sizes):
     with pytest.raises(SystemExit):
         main(["serve", "--model", str(tmp_path), f"--capture-sizes={sizes}"])
     assert "invalid list of sizes value" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--max-num-seqs", "0"],
+        ["--max-num-batched-tokens", "0"],
+        ["--max-model-len", "-4"],
+        ["--blocks", "-1"],
+        ["--drafts", "-1"],
+        ["--memory-share", "nan"],
+        ["--memory-share", "1.5"],
+    ],
+)
+def test_serve_refuses_limits_that_mean_nothing_before_it_loads_a_model(capsys, tmp_path, words):
+    pytest.importorskip("uvicorn")
+    assert main(["serve", "--model", str(tmp_path), "--port", "0", *words]) == 1
+    said = capsys.readouterr().err
+    assert "BZ7411" in said
+    assert words[0][2:].replace("-", "_") in said
+
+
+def test_serve_refuses_an_address_that_is_taken_or_is_none_before_it_loads_a_model(capsys, tmp_path):
+    pytest.importorskip("uvicorn")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        for port in (str(other.getsockname()[1]), "99999", "-1"):
+            assert main(["serve", "--model", str(tmp_path), f"--port={port}"]) == 1
+            assert "BZ7509" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("device", ["nonsense", "cuda:99"])
+def test_serve_refuses_a_device_that_is_not_there_before_it_loads_a_model(capsys, tmp_path, device):
+    pytest.importorskip("uvicorn")
+    assert main(["serve", "--model", str(tmp_path), "--port=0", "--device", device]) == 1
+    assert "BZ7412" in capsys.readouterr().err
+
+
+def test_serve_takes_no_word_for_another_that_it_begins(capsys, tmp_path):
+    with pytest.raises(SystemExit):
+        main(["serve", "--model", str(tmp_path), "--mode", "NONE"])
+    assert "unrecognized arguments: --mode NONE" in capsys.readouterr().err

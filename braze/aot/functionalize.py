@@ -494,7 +494,8 @@ class _Functionalizer:
         node = self.graph.call_function(target, args, kwargs)
         if self.here is not None:
             here = facts(self.here)
-            set_facts(node, origin=here.origin, checkpoint=here.checkpoint, policy=here.policy)
+            set_facts(node, origin=here.origin, checkpoint=here.checkpoint)
+            set_facts(node, policy=here.policy, tangents=here.tangents)
         return evaluate(node, self.mode)
 
     def _symbolic(self, value: Any) -> Any:

@@ -75,7 +75,8 @@ class Differentiation:
                 "BZ2021", "gradients that end at a leaf which the program makes, and reach no input"
             )
         derivatives.correct(_leaves_first(starts))
-        reaching = _reaching(starts, leaves)
+        recorder.coming = _coming(starts)
+        reaching = _reaching(starts, leaves, recorder.coming)
         self.reaching = dict(zip(self.wanted, reaching, strict=True))
         try:
             with recorder, torch_compat.disable_autocast():
@@ -262,18 +263,24 @@ def _apart(starts: list[Any], known: set[Any]) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, members.values()))
 
 
-def _reaching(starts: list[Any], leaves: list[Any]) -> list[set[int]]:
-    """For each leaf, the numbers of the operations from which autograd comes to it."""
-    places = {id(leaf): i for i, leaf in enumerate(leaves)}
+def _coming(starts: list[Any]) -> dict[Any, int]:
+    """For each of autograd's operations the bits of the numbers of those from which autograd comes to it."""
     bits: dict[Any, int] = {}
     for i, start in enumerate(starts):
         bits[start] = bits.get(start, 0) | 1 << i
-    found = [0] * len(leaves)
     for node in reversed(_leaves_first(starts)):
         for behind, _ in node.next_functions:
             bits[behind] = bits.get(behind, 0) | bits[node]
+    return bits
+
+
+def _reaching(starts: list[Any], leaves: list[Any], coming: dict[Any, int]) -> list[set[int]]:
+    """For each leaf, the numbers of the operations from which autograd comes to it."""
+    places = {id(leaf): i for i, leaf in enumerate(leaves)}
+    found = [0] * len(leaves)
+    for node, bits in coming.items():
         if (at := places.get(id(getattr(node, "variable", None)))) is not None:
-            found[at] = bits[node]
+            found[at] = bits
     return [{i for i in range(len(starts)) if each >> i & 1} for each in found]
 
 

@@ -19,6 +19,7 @@ from braze.aot.symbols import is_size
 from braze.aot.views import root_of
 from braze.graph import torch_compat
 from braze.graph.captured import Late
+from braze.graph.facts import led_by
 from braze.graph.fakes import mode_of, on_fakes, spec_of
 from braze.graph.passes import drop_unread, is_impure
 
@@ -38,14 +39,22 @@ def without_tangents(backward: Backward, missing: Collection[int]) -> tuple[Back
     tangents = placeholders[len(backward.saved) :]
     undefined = {tangents[i] for i in missing}
     behind = _made_of(graph, tangents)
+    come = [i for i in range(len(tangents)) if i not in missing]
     for node in list(graph.nodes):
-        if node not in behind or undefined.isdisjoint(node.all_input_nodes):
+        if node not in behind:
             continue
+        if undefined.isdisjoint(node.all_input_nodes):
+            constant = _constant_summand(node, behind)
+            if constant is None or _is_led_to(constant, come):
+                continue
+            undefined.add(constant)
         if is_impure(node):
             return backward, frozenset()
-        if all(n in undefined for n in node.all_input_nodes if n in behind):
+        other = _other_summand(node, undefined)
+        stays = other is not None and (other in behind or _is_led_to(other, come))
+        if all(n in undefined for n in node.all_input_nodes if n in behind) and not stays:
             undefined.add(node)
-        elif (other := _other_summand(node, undefined)) is not None:
+        elif other is not None:
             stands_in = _laid_out(graph, node, other)
             behind.add(stands_in)
             node.replace_all_uses_with(stands_in)
@@ -105,6 +114,19 @@ def _made_of(graph: torch.fx.Graph, tangents: Collection[Node]) -> set[Node]:
         if node.op == "call_function" and not is_size(node) and not found.isdisjoint(node.all_input_nodes):
             found.add(node)
     return found
+
+
+def _constant_summand(node: Node, behind: set[Node]) -> Node | None:
+    """What is added to a gradient and reads no tangent: derivatives are linear, so it is a gradient too, zeros of what was written over."""
+    if node.target is not aten.add.Tensor or node.kwargs:
+        return None
+    return next((n for n in node.args if isinstance(n, Node) and n not in behind), None)
+
+
+def _is_led_to(constant: Node, come: Collection[int]) -> bool:
+    """Whether a gradient that reads no tangent is of operations that run for one that comes in, as far as is known."""
+    tangents = led_by(constant)
+    return not tangents or any(tangents >> i & 1 for i in come)
 
 
 def _other_summand(node: Node, undefined: set[Node]) -> Node | None:

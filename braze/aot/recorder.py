@@ -77,6 +77,8 @@ class Recorder(TorchDispatchMode):
         self.windows = False
         #: whether PyTorch's derivative formulas run, and not the program
         self.in_backward = False
+        #: autograd's operations -> the bits of the tangents that lead there
+        self.coming: dict[Any, int] = {}
         #: the checkpointed region that is traced: its nodes know the number
         self.region: int | None = None
         #: which of its values are kept; nodes know the answer
@@ -402,6 +404,8 @@ class Recorder(TorchDispatchMode):
         node.meta["val"] = result
         if self.region is not None:
             set_facts(node, checkpoint=self.region)
+        if self.coming:
+            set_facts(node, tangents=self._leading_to(node))
         if isinstance(result, torch.Tensor):
             if "_node" not in result.__dict__:
                 self.know(result, node)
@@ -415,6 +419,11 @@ class Recorder(TorchDispatchMode):
         if self.mode.env is not None:
             for part in result if isinstance(result, (tuple, list)) else (result,):
                 self.symbols.note(part.__dict__["_node"] if isinstance(part, torch.Tensor) else node, part)
+
+    def _leading_to(self, node: torch.fx.Node) -> int:
+        """The bits of the tangents that lead to the derivative being taken; between two (a cast), of what is read."""
+        bits = self.coming.get(torch_compat.running_backward(), 0)
+        return bits or functools.reduce(operator.or_, (facts(n).tangents for n in node.all_input_nodes), 0)
 
     def argument(self, value: Any) -> Any:
         """The FX argument that stands for a value."""

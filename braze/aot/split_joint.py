@@ -13,7 +13,7 @@ from braze.aot.records import Backward, JointGraph, Saved, SavedFrom
 from braze.aot.symbols import SymbolNodes, is_size
 from braze.aot.views import is_view
 from braze.graph.captured import Late
-from braze.graph.facts import facts, set_facts
+from braze.graph.facts import facts, led_by, set_facts
 from braze.graph.fakes import FakeMode, spec_of
 from braze.graph.passes import drop_unread
 from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
@@ -145,7 +145,7 @@ class _Backward:
         made = self.graph.placeholder(node.name)
         if "val" in node.meta:
             made.meta["val"] = node.meta["val"]
-        set_facts(made, origin=facts(node).origin)
+        set_facts(made, origin=facts(node).origin, tangents=led_by(node))
         self.env[node] = made
 
     def _size_inputs(self, needed: set[Node]) -> None:

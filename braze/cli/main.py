@@ -44,7 +44,9 @@ def _parser() -> argparse.ArgumentParser:
     training.add_argument("--png", default="braze-training.png", help="where the loss curves are drawn")
     training.set_defaults(module="braze.cli.demo_train")
 
-    serving = commands.add_parser("serve", help="serve a language model by the OpenAI protocol")
+    serving = commands.add_parser(
+        "serve", help="serve a language model by the OpenAI protocol", allow_abbrev=False
+    )
     serve.add_arguments(serving)
     serving.set_defaults(module="braze.cli.serve")
 

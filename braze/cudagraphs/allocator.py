@@ -13,6 +13,9 @@ from typing import Any
 
 import torch
 
+from braze.cudagraphs.device import Asked
+from braze.support.threads import companions
+
 #: where threads wait and compute nothing, as (module, function) of their innermost frame
 _WAITING = frozenset(
     {
@@ -27,8 +30,12 @@ _WAITING = frozenset(
         ("socket", "accept"),
     }
 )
-#: bytes of cuBLAS's workspace on Hopper, for which the allocator would take a piece of its own; and of others beside it, for which it would take 20 MB
-_WORKSPACE, _BESIDE = 32 << 20, 8 << 20
+#: bytes of cuBLAS's workspace, on Hopper and elsewhere
+_WORKSPACES = 32 << 20, 8320 << 10
+#: bytes of which the allocator takes as much from the device as is asked for: for fewer, but more than one MB, it takes 20 MB
+_EXACT = 10 << 20
+#: bytes of larger values from which on these pieces do not matter
+_MUCH = 20 << 20
 #: where a thread waits for a backward that others compute
 _BACKWARD = ("torch.autograd.graph", "_engine_run_backward")
 
@@ -44,26 +51,32 @@ class CudaPool:
         self.index, self.shared = index, shared
         self.handle: Any = torch.cuda.graph_pool_handle()
         self.bytes = 0
-        #: bytes of it that it had for workspaces before there were recordings
-        self.before = 0
-        #: workspaces were made there
-        self.warm = False
+        #: bytes of it that are for workspaces
+        self.workspaces = 0
         #: PyTorch waits for ever for the end of a recording into it: nothing more can be recorded there
         self.broken = False
         #: pools in which there were workspaces of recordings into this one
         self.beside: list[CudaPool] = []
         self._keeper = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(side), torch.inference_mode(False), torch.no_grad():
-            x = torch.zeros(1, device=side.device).add_(
-                1
-            )  # once before: what is loaded at a first call is loaded now
-            self._keeper.capture_begin(pool=self.handle, capture_error_mode="thread_local")
-            x.add_(1)
-            self._keeper.capture_end()
+        self._keep(side)
+
+    def _keep(self, side: torch.cuda.Stream) -> None:
+        """Record something that is never replayed. What PyTorch needs for that is the caller's memory, of which there is some: the other stream would take a piece for it."""
+        caller = torch.cuda.current_stream(side.device)
+        with torch.inference_mode(False), torch.no_grad():
+            self._keeper.register_generator_state(torch.cuda.default_generators[self.index])
+            x = torch.zeros(1, device=side.device)
+            side.wait_stream(caller)
+            with torch.cuda.stream(side):
+                x.add_(1)  # what is loaded at a first call is loaded before
+                self._keeper.capture_begin(pool=self.handle, capture_error_mode="thread_local")
+                x.add_(1)
+                self._keeper.capture_end()
+            caller.wait_stream(side)
 
     def held(self) -> int:
         """Bytes that the pool had of the device after the last recording into it, without those for workspaces."""
-        return self.bytes - self.before
+        return self.bytes - self.workspaces
 
     def segments(self) -> list[dict[str, Any]]:
         """What it has of the device now."""
@@ -161,25 +174,26 @@ class Room:
         self.finish(ours)
         torch.cuda.empty_cache()
 
-    def warm(self) -> None:
-        """Have this thread's workspaces made."""
+    def prepare(self, asked: Asked) -> None:
+        """Take memory for what a recording is known to need, and have this thread's workspaces made, if it may use them."""
         memory = self.memory()
         self._pinned.add(memory)
-        with (
-            memory.used(),
-            torch.cuda.stream(self.side),
-            torch.inference_mode(False),
-            torch.no_grad(),
-        ):
-            if not memory.warm and _large_workspaces(self.index):
-                # given back at once: one piece for both
-                torch.empty(_WORKSPACE + _BESIDE, dtype=torch.uint8, device=self.side.device)
-            x = torch.ones(16, 16, device=self.side.device)
-            torch.addmm(x[0], x, x)
-            torch.mm(x, x)
-        if not memory.warm:
+        values = max(0, _room_for(asked.values) - memory.held())
+        first = asked.products and not memory.workspaces
+        piece = values + (_workspace(self.index) if first else 0)
+        if not piece and not asked.products:
+            return
+        with memory.used(), torch.cuda.stream(self.side), torch.inference_mode(False), torch.no_grad():
+            if piece:
+                _take(piece, self.side.device)
+            if asked.products:
+                x = torch.ones(16, 16, device=self.side.device)
+                torch.addmm(x[0], x, x)
+                torch.mm(x, x)
+        if first:
+            had = memory.bytes
             memory.weigh()
-            memory.before, memory.warm = memory.bytes, True
+            memory.workspaces = memory.bytes - had - values
 
     def finish(self, ours: set[int]) -> None:
         """Let go of workspaces, if that harms nobody; else the memory in which they lie stays."""
@@ -194,8 +208,21 @@ class Room:
         self._failed.append(graph)
 
 
-def _large_workspaces(index: int) -> bool:
-    return torch.cuda.get_device_capability(index) == (9, 0) and "CUBLAS_WORKSPACE_CONFIG" not in os.environ
+def _workspace(index: int) -> int:
+    """Bytes of a workspace of cuBLAS's; 0 where the user has chosen some."""
+    if "CUBLAS_WORKSPACE_CONFIG" in os.environ:
+        return 0
+    return _WORKSPACES[torch.cuda.get_device_capability(index) != (9, 0)]
+
+
+def _room_for(values: int) -> int:
+    """Bytes in which values of so many at once find a place, with what lies between them; 0: the allocator's own pieces are as good."""
+    return values + values // 4 + (2 << 20) if 0 < values < _MUCH else 0
+
+
+def _take(size: int, device: torch.device) -> None:
+    """Have a piece of at least so many bytes taken from the device. It is free at once."""
+    torch.empty(max(size, _EXACT), dtype=torch.uint8, device=device)
 
 
 def _alone(index: int, ours: set[int]) -> bool:
@@ -216,8 +243,8 @@ def _alone(index: int, ours: set[int]) -> bool:
 
 def _others_compute() -> bool:
     """Whether another thread may be inside of an operator."""
-    me = threading.get_ident()
-    where = [place_of(frame) for thread, frame in sys._current_frames().items() if thread != me]
+    others = companions() | {threading.get_ident()}
+    where = [place_of(frame) for thread, frame in sys._current_frames().items() if thread not in others]
     return computing(where, in_backward=torch._C._current_graph_task_id() != -1)
 
 

@@ -157,7 +157,7 @@ class CudaGraphs:
                 self._rooms[number] = Room(self.index, native.new_stream())
         return self._rooms[number]
 
-    def _prepared(self, *, shared: bool) -> tuple[Room, torch.cuda.Stream]:
+    def _prepared(self, asked: Asked, *, shared: bool) -> tuple[Room, torch.cuda.Stream]:
         """The same with what libraries make at a thread's first call there; and the current stream, of which it has waited for all.
 
         ``shared``: memory that nobody needs is given back before.
@@ -166,31 +166,17 @@ class CudaGraphs:
         room.side.wait_stream(caller)
         if shared:
             room.clear(self._sides())
-        room.warm()
+        room.prepare(asked)
         return room, caller
 
     def _sides(self) -> set[int]:
         return {room.side.cuda_stream for room in self._rooms.values()}
 
-    @contextlib.contextmanager
-    def rehearsing(self) -> Iterator[None]:
-        """A block in which a call runs where it will be recorded; before anything is, where it ran, whose memory it finds there."""
-        with torch.cuda.device(self.device):
-            if not self._room().memory().warm:
-                yield
-                return
-            room, caller = self._prepared(shared=True)
-            try:
-                with torch.cuda.stream(room.side):
-                    yield
-            finally:
-                caller.wait_stream(room.side)
-
     def begin(self, pool: CudaPool, asked: Asked = UNKNOWN) -> None:
         """Capture from here on; other threads may use the GPU meanwhile."""
         launcher = self._launcher(asked)
         with torch.cuda.device(self.device):
-            room, caller = self._prepared(shared=pool.shared is not None)
+            room, caller = self._prepared(asked, shared=pool.shared is not None)
         memory = room.memory()
         if memory not in (pool.shared, *pool.beside):
             pool.beside.append(memory)

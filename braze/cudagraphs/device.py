@@ -32,15 +32,20 @@ class NotRecordable(Exception):
 @frozen
 class Asked:
     """What a recording is asked to know. ``draws``: it may draw random numbers. ``watched``: memory, as (address, bytes), that it is to tell the readers of.
-    ``shared``: what it needs meanwhile may lie in memory that the pool shares."""
+    ``shared``: what it needs meanwhile may lie in memory that the pool shares. ``products``: libraries may multiply matrices. ``values``: bytes
+    of larger values that it is known to need at once."""
 
     draws: bool = True
     watched: tuple[tuple[int, int], ...] = ()
     shared: bool = True
+    products: bool = True
+    values: int = 0
 
 
 #: nothing is known of what is recorded
 UNKNOWN = Asked()
+#: values larger than this are those whose memory an allocator takes from the device in pieces much larger than they are
+LARGE = 1 << 20
 
 
 @frozen
@@ -127,9 +132,6 @@ class DeviceGraphs(Protocol):
 
         ``behind``: with the device kept busy before it for at least so many seconds, so that it never waits for launches.
         """
-
-    def rehearsing(self) -> contextlib.AbstractContextManager[None]:
-        """A block in which a call runs where it will be recorded."""
 
     def begin(self, pool: Any, asked: Asked = ...) -> None:
         """Record from here on what this thread has the device do."""

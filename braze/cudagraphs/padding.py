@@ -100,7 +100,7 @@ class Padded:
         """The outputs of the call as it is, and whether other calls may be filled up."""
         kept = list(inputs)
         outputs = self.call(inputs)
-        with self.device.kept_numbers():
+        with self.device.lock, self.device.kept_numbers():
             try:
                 tails = [self._tried(kept, rows, size, tail) for tail in (_repeated, _poisoned)]
                 self._independent, why = _same(tails, outputs)

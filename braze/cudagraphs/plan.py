@@ -34,8 +34,9 @@ class Plan:
     that vary are found, as (input, dimension), or (input, -1) for a number. ``varying``: tensors whose
     layout varies. ``constants``: parameters, buffers, and what the graph holds itself, which keep their addresses as a rule.
     ``fixed``: those that the graph writes or sees memory around, so that no copy can stand for them; ``written``: whether
-    it writes any. ``fresh``: those that the host makes anew at each call, wherever there is memory. ``draws``: the graph draws random numbers, or calls the program's operators. ``consumes``:
-    the call empties its list of inputs. ``kernels``: tensors that only kernels of ours read.
+    it writes any. ``draws``: the graph draws random numbers, or calls the program's operators. ``consumes``: the call empties its list
+    of inputs. ``kernels``: tensors that only kernels of ours read. ``products``: libraries may multiply matrices in it. ``values``: bytes of
+    its larger intermediate values at most at once, as far as that is known.
     """
 
     name: str
@@ -48,5 +49,6 @@ class Plan:
     written: bool = False
     draws: bool = False
     consumes: bool = False
-    fresh: frozenset[int] = frozenset()
     kernels: frozenset[int] = frozenset()
+    products: bool = True
+    values: int = 0

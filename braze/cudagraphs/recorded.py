@@ -25,6 +25,7 @@ from braze.cudagraphs.plan import Plan
 from braze.cudagraphs.reasons import note
 from braze.cudagraphs.recording import Call, InRehearsal, Leave, Recording, made
 from braze.cudagraphs.sizes import Group, Sizes, describe
+from braze.cudagraphs.storages import Seen
 from braze.cudagraphs.trees import Tree, forest_of
 from braze.graph.torch_compat import is_out_of_memory
 from braze.runtime.boxed import boxed
@@ -152,7 +153,7 @@ class Recorded:
         if group.closed:
             return None
         if group.calls == 1:
-            group.seen = {i: native.data_ptr(inputs[i]) for i in self.plan.tensors}
+            group.seen = {i: Seen(inputs[i]) for i in self.plan.tensors}
             return None
         made_now = self._record(group, inputs)
         return made_now.replay(inputs) if made_now is not None else None
@@ -210,8 +211,7 @@ class Recorded:
             if tree is not None and tree not in near and i not in group.unsteady:
                 near.append(tree)
             steady = tree is not None or i in self.plan.constants or isinstance(x, torch.nn.Parameter)
-            if i not in self.plan.fresh:
-                steady = steady or group.seen.get(i) == native.data_ptr(x)
+            steady = steady or (i in group.seen and group.seen[i].stays(x))
             if i in self.plan.fixed or (steady and i not in group.unsteady):
                 static.append(i)
             else:

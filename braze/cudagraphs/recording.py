@@ -122,7 +122,7 @@ def made(
         watched = inputs.memory(movable)
 
         def recorded(shared: bool) -> tuple[Told, Outputs]:
-            asked = Asked(plan.draws, tuple(watched.values()), shared)
+            asked = Asked(plan.draws, tuple(watched.values()), shared, plan.products, plan.values)
             return record(device, tree.pool, lambda: Outputs(call(list(inputs.values)), inputs.values), asked)
 
         graph, outputs = recorded(True)
@@ -136,8 +136,8 @@ def made(
 
 
 def _rehearse(call: Call, plan: Plan, device: DeviceGraphs, values: list[Any]) -> None:
-    """Run the call once where it will be recorded, so that what libraries and Triton make at a first call is there."""
-    with device.rehearsing(), device.kept_numbers() if plan.draws else contextlib.nullcontext():
+    """Run the call once, so that what libraries and Triton make at a thread's first call is there; in memory that its first call used."""
+    with device.kept_numbers() if plan.draws else contextlib.nullcontext():
         try:
             call(values)
         except Exception as error:

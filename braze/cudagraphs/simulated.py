@@ -435,10 +435,6 @@ class SimulatedGraphs:
         """The seconds that ``clock`` tells, of calls as they are and of such that never wait."""
         return run(), self.clock(behind > 0)
 
-    def rehearsing(self) -> contextlib.AbstractContextManager[None]:
-        """Nothing is made at a first call."""
-        return contextlib.nullcontext()
-
     def begin(self, pool: SimulatedPool, asked: Asked = UNKNOWN) -> None:
         """Write down what this thread does from here on."""
         log = _Log(pool, asked)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from braze.cudagraphs.recording import Recording
+from braze.cudagraphs.storages import Seen
 
 
 class Group:
@@ -17,7 +18,7 @@ class Group:
         self.calls = 0
         self.recordings: list[Recording] = []
         #: where the inputs of the first call lay, by their places
-        self.seen: dict[int, int] = {}
+        self.seen: dict[int, Seen] = {}
         #: how often an input lay elsewhere than in every recording
         self.moved: dict[int, int] = {}
         #: inputs that are copied though they looked static

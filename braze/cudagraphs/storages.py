@@ -8,11 +8,31 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from braze import native
 
 
 def uses(storage: torch.UntypedStorage) -> int:
     """How many references there are to a piece of memory, of tensors, views, graphs of autograd and Python's own."""
     return torch._C._storage_Use_Count(storage._cdata)
+
+
+class Seen:
+    """Where a tensor was seen, and in which piece of memory, that is not held for it.
+
+    One that is made anew at each call may lie where the last one lay, but in a piece of its own; one that lies in the same piece was held meanwhile.
+    """
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self._address = native.data_ptr(x)
+        self._storage = StorageWeakRef(
+            x.untyped_storage()
+        )  # whose number is nobody else's as long as this lives
+
+    def stays(self, x: torch.Tensor) -> bool:
+        """Whether a tensor lies there, in memory that somebody has held since."""
+        return native.data_ptr(x) == self._address and bool(x.untyped_storage()._cdata == self._storage.cdata)
 
 
 def tensor_over(

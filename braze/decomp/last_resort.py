@@ -15,7 +15,6 @@ _NAMES = (
     aten.index_fill.int_Scalar,
     aten.index_fill.int_Tensor,
     aten.channel_shuffle.default,
-    aten.soft_margin_loss.default,
     aten.dist.default,
 )
 

@@ -134,6 +134,15 @@ def binary_cross_entropy(
     return reduced(losses, reduction)
 
 
+@decompose(aten.soft_margin_loss.default)
+def soft_margin_loss(x: Tensor, target: Tensor, reduction: int = 1) -> Any:
+    """log(1 + exp(-t·x)), written into -t step by step, in the type of x."""
+    if not (x.dtype.is_floating_point and target.dtype.is_floating_point) or x.shape != target.shape:
+        return NotImplemented
+    product = aten.mul.Tensor(cast(aten.neg.default(target), x.dtype), x)
+    return reduced(aten.log1p.default(aten.exp.default(product)), reduction)
+
+
 @decompose(aten.binary_cross_entropy_with_logits.default)
 def binary_cross_entropy_with_logits(
     x: Tensor,

@@ -57,29 +57,28 @@ def native_layer_norm(
     return cast(_shifted(y, weight, bias), x.dtype), cast(mean, kept), cast(rstd, kept)
 
 
-@decompose(aten.rms_norm.default)
-def rms_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None) -> Any:
-    """x / sqrt(mean(x²) + eps) · weight over the last dims."""
-    if x.is_complex() or not x.dtype.is_floating_point:
-        return NotImplemented
-    wide = widened(x)
-    dims = list(range(x.dim() - len(shape), x.dim()))
-    mean = aten.mean.dim(aten.mul.Tensor(wide, wide), dims, True)
-    rstd = aten.rsqrt.default(aten.add.Scalar(mean, torch.finfo(wide.dtype).eps if eps is None else eps))
-    y = _affine(aten.mul.Tensor(wide, rstd), weight, None)
-    return cast(y, x.dtype)
-
-
-@decompose(aten._fused_rms_norm.default)
-def fused_rms_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None, eps: float | None) -> Any:
-    """As rms_norm; also 1/std for the backward."""
-    if x.numel() == 0 or x.is_complex() or not x.dtype.is_floating_point:
-        return NotImplemented
+def _by_root_mean_square(
+    x: Tensor, shape: Sequence[int], weight: Tensor | None, eps: float | None
+) -> tuple[Tensor, Tensor]:
+    """(x / sqrt(mean(x²) + eps) · weight over the last dims, 1 / sqrt(mean(x²) + eps))."""
     wide = widened(x)
     dims = list(range(x.dim() - len(shape), x.dim()))
     mean = aten.mean.dim(aten.mul.Tensor(wide, wide), dims, True)
     rstd = aten.rsqrt.default(aten.add.Scalar(mean, torch.finfo(wide.dtype).eps if eps is None else eps))
     return cast(_affine(aten.mul.Tensor(wide, rstd), weight, None), x.dtype), rstd
+
+
+@decompose(aten.rms_norm.default)
+def rms_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None) -> Any:
+    """The normalized values alone."""
+    return _by_root_mean_square(x, shape, weight, eps)[0] if x.dtype.is_floating_point else NotImplemented
+
+
+@decompose(aten._fused_rms_norm.default)
+def fused_rms_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None, eps: float | None) -> Any:
+    """Also 1/std, for the backward."""
+    known = x.numel() and x.dtype.is_floating_point
+    return _by_root_mean_square(x, shape, weight, eps) if known else NotImplemented
 
 
 @decompose(aten.native_group_norm.default)
@@ -187,7 +186,9 @@ def batch_norm_no_training(
     return y, empty, empty
 
 
-@decompose(aten.native_batch_norm.default, aten._native_batch_norm_legit.default)
+@decompose(
+    aten.native_batch_norm.default, aten._native_batch_norm_legit.default, aten.miopen_batch_norm.default
+)
 def native_batch_norm(
     x: Tensor,
     weight: Tensor | None,
@@ -283,21 +284,6 @@ def cudnn_batch_norm(
     else:
         made = batch_norm_no_training(x, weight, bias, running_mean, running_var, momentum, eps)
     return _with_reserve(made)
-
-
-@decompose(aten.miopen_batch_norm.default)
-def miopen_batch_norm(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> Any:
-    """As native_batch_norm."""
-    return native_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
 
 
 def _with_reserve(made: Any) -> Any:

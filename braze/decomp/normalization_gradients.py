@@ -217,8 +217,8 @@ def batch_norm_backward(
     )
 
 
-@decompose(aten.cudnn_batch_norm_backward.default)
-def cudnn_batch_norm_backward(
+@decompose(aten.cudnn_batch_norm_backward.default, aten.miopen_batch_norm_backward.default)
+def library_batch_norm_backward(
     x: Tensor,
     grad: Tensor,
     weight: Tensor,
@@ -227,24 +227,7 @@ def cudnn_batch_norm_backward(
     save_mean: Tensor | None,
     save_var: Tensor | None,
     eps: float,
-    reserve: Tensor,
-) -> Any:
-    """In training: as native_batch_norm_backward."""
-    return native_batch_norm_backward(
-        grad, x, weight, running_mean, running_var, save_mean, save_var, True, eps, [True, True, True]
-    )
-
-
-@decompose(aten.miopen_batch_norm_backward.default)
-def miopen_batch_norm_backward(
-    x: Tensor,
-    grad: Tensor,
-    weight: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    save_mean: Tensor | None,
-    save_var: Tensor | None,
-    eps: float,
+    reserve: Tensor | None = None,
 ) -> Any:
     """In training: as native_batch_norm_backward."""
     return native_batch_norm_backward(

@@ -60,6 +60,8 @@ class NodeFacts(NamedTuple):
     rounding: bool = False
     #: whether it only copies its argument into another layout
     copy_in_layout: bool = False
+    #: of a joint graph or a backward: the bits of the tangents from which autograd comes to the derivative that it is of
+    tangents: int = 0
     #: what an operator over subgraphs calls, alive as long as the graph
     subgraphs: Any = None
 
@@ -73,6 +75,20 @@ _PLACES = {name: place for place, name in enumerate(NodeFacts._fields)}
 def facts(node: torch.fx.Node) -> NodeFacts:
     """What is known of a node."""
     return node.meta.get(_KEY, _NOTHING)
+
+
+def led_by(node: torch.fx.Node) -> int:
+    """The bits of all tangents that lead to the derivatives of which a value is made; 0 for what is none of a derivative's."""
+    pending, seen, found = [node], {node}, 0
+    while pending:
+        at = pending.pop()
+        bits = facts(at).tangents
+        found |= bits
+        if bits:  # what the program computes has none
+            behind = {*at.all_input_nodes} - seen
+            seen |= behind
+            pending += behind
+    return found
 
 
 def note_place(node: torch.fx.Node, place: tuple[Any, int] | None, step: int) -> None:

@@ -479,7 +479,7 @@ def text_of(size: Any) -> int | str:
 
 
 def require_plain(tensor: torch.Tensor) -> None:
-    """Raise Unsupported (BZ2002, BZ2003) for a tensor that no fake stands for."""
+    """Raise Unsupported (BZ2002, BZ2003) for a tensor that no fake stands for: integers require grad where floats that do were written to them."""
     if type(tensor) not in PLAIN:
         raise Unsupported(
             "BZ2002",
@@ -493,6 +493,10 @@ def require_plain(tensor: torch.Tensor) -> None:
     if tensor.is_conj() or tensor.is_neg():
         raise Unsupported(
             "BZ2003", "a lazily conjugated or negated tensor", hints=["call .resolve_conj().resolve_neg()"]
+        )
+    if tensor.requires_grad and not (tensor.is_floating_point() or tensor.is_complex()):
+        raise Unsupported(
+            "BZ2003", f"a tensor of {tensor.dtype} that requires grad", why="its type has no derivatives"
         )
 
 

@@ -301,6 +301,13 @@ def _extreme(x: Tensor, dim: Any = (), keepdim: bool = False) -> Any:
     return _reduced(x, dim, keepdim, x.dtype) if x.numel() and not x.is_complex() else NotImplemented
 
 
+def _soft_margin_loss(x: Tensor, target: Tensor, reduction: int = 1) -> Any:
+    """In the type of x, whatever the target's; PyTorch's rule promotes."""
+    if not (x.dtype.is_floating_point and target.dtype.is_floating_point) or x.shape != target.shape:
+        return NotImplemented
+    return row_major((), x.dtype) if reduction else allocated([x], x.dtype)
+
+
 def _position(x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
     if not x.numel() or x.is_complex() or x.dtype is torch.bool:  # eager's errors are the kernels' to word
         return NotImplemented
@@ -538,6 +545,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten._native_batch_norm_legit.no_stats: _batch_norm_of_batch,
     aten._adaptive_avg_pool2d.default: _adaptive_avg_pool2d,
     aten._scaled_dot_product_flash_attention_for_cpu.default: _flash_attention,
+    aten.soft_margin_loss.default: _soft_margin_loss,
     aten.sum.default: _sum,
     aten.sum.dim_IntList: _sum,
     aten.mean.default: _mean,

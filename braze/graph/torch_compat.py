@@ -44,6 +44,8 @@ make_subclass = torch.Tensor._make_subclass
 #: classes of autograd's nodes: of leaves, of what has no derivative, of products over all elements and over one dimension
 ACCUMULATE = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
 WITHOUT_DERIVATIVE = torch._C._functions.NotImplemented  # type: ignore[attr-defined]
+#: the operation whose derivative autograd takes in this thread, or None
+running_backward = torch._C._current_autograd_node
 OF_PRODUCTS = (torch._C._functions.ProdBackward0, torch._C._functions.ProdBackward1)  # type: ignore[attr-defined]
 
 #: whether what an operation saved can be asked for one by one (PyTorch 2.11 cannot)

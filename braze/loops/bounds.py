@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
+from braze.loops.build import nodes_of
 from braze.loops.ir import (
     Axis,
     Buffer,
@@ -86,7 +87,7 @@ def open_questions(program: LoopProgram) -> Iterator[tuple[Access, SizeCheck | s
 def accesses_of(step: Step) -> Iterator[Access]:
     """What a step touches outside of masks."""
     if isinstance(step, ExternCall):
-        yield from _of_views(step.name, (step.args, tuple(v for _, v in step.kwargs)))
+        yield from _of_views(step.name, step.given)
         return
     if isinstance(step, TemplateCall):
         yield from _of_views(step.name, step.args)
@@ -110,18 +111,7 @@ def stores_of(step: Step) -> tuple[Store, ...]:
 
 def unmasked_loads(roots: Sequence[Node]) -> list[Node]:
     """The loads that happen at every point."""
-    found: list[Node] = []
-    seen: set[Node] = set()
-    stack = list(roots)
-    while stack:
-        node = stack.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if node.op is Op.LOAD:
-            found.append(node)
-        stack.extend((node.args[0], node.args[2]) if node.op is Op.MASKED else node.args)
-    return found
+    return [node for node in nodes_of(*roots, inside_masks=False) if node.op is Op.LOAD]
 
 
 def _of_views(step: str, values: object) -> Iterator[Access]:

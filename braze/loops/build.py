@@ -223,11 +223,12 @@ def index_condition(op: Op, x: IntLike, y: IntLike) -> Node:
     return binary(op, index(x), index(y))
 
 
-def nodes_of(*roots: Node, known: Container[Node] = ()) -> list[Node]:
+def nodes_of(*roots: Node, known: Container[Node] = (), inside_masks: bool = True) -> list[Node]:
     """Every node under the roots once, arguments before users.
 
     ``known``: nodes to leave out with all that is under them. An analysis that keeps what it found passes its memo, and
-    so visits each node of a growing expression once, not once for every node above it.
+    so visits each node of a growing expression once, not once for every node above it. ``inside_masks``: also what is computed
+    only where the condition of a MASKED value holds.
     """
     order: list[Node] = []
     seen: set[Node] = set()
@@ -239,7 +240,10 @@ def nodes_of(*roots: Node, known: Container[Node] = ()) -> list[Node]:
         elif node not in seen and node not in known:
             seen.add(node)
             stack.append((node, True))
-            stack.extend((a, False) for a in reversed(node.args) if a not in seen)
+            args = node.args
+            if node.op is Op.MASKED and not inside_masks:
+                args = (args[0], args[2])
+            stack.extend((a, False) for a in reversed(args) if a not in seen)
     return order
 
 

@@ -290,6 +290,13 @@ class BufferView:
     dtype: DType
 
 
+def views_in(values: object) -> list[BufferView]:
+    """Every window on a buffer in nested tuples of arguments."""
+    if isinstance(values, BufferView):
+        return [values]
+    return [view for v in values for view in views_in(v)] if isinstance(values, (tuple, list)) else []
+
+
 @record
 class MadeSize:
     """A size symbol that a call makes known: size ``dim`` of output ``output``, or (dim -1) the number that it returns."""
@@ -349,6 +356,11 @@ class ExternCall:
     origin: Origin | None = None
     aliases: tuple[str, ...] = ()  # buffers whose storage the outputs may share
     makes: tuple[MadeSize, ...] = ()  # sizes that nobody knows before the call
+
+    @property
+    def given(self) -> tuple[Any, ...]:
+        """All arguments, those by name too."""
+        return (*self.args, *(value for _, value in self.kwargs))
 
 
 @record

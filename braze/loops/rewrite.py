@@ -5,9 +5,10 @@ Nodes are interned, so each function keeps a memo by node and an unchanged node 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from braze.loops.ir import LoopNest, Node, Reduction, Store
+from braze.loops.ir import Axis, LoopNest, Node, Op, Reduction, Store
 from braze.symbolic.expr import Expr, Symbol
 
 SymbolMap = Mapping[Symbol, Expr]
@@ -35,11 +36,12 @@ class Substitution:
         return rewrite(node, self._replace, self._nodes)
 
     def store(self, store: Store) -> Store:
-        args = tuple(self.node(a) for a in store.args)
-        return Store(store.buffer, self.expr(store.index), self.node(store.value), store.mode, args)
+        return with_nodes(store, self.node, self.expr(store.index))
 
-    def reduction(self, r: Reduction) -> Reduction:
-        return Reduction(r.kind, r.dtype, self.node(r.value))
+    def nest(self, nest: LoopNest, axes: tuple[Axis, ...], reduce_axes: tuple[Axis, ...]) -> LoopNest:
+        """The nest over other axes."""
+        made = nest_with_nodes(nest, self.node, self.expr)
+        return dataclasses.replace(made, axes=axes, reduce_axes=reduce_axes)
 
     def _replace(self, node: Node) -> Node:
         attr = map_attr(node.attr, self.expr)
@@ -63,6 +65,21 @@ def rewrite(node: Node, replace: Callable[[Node], Node], memo: dict[Node, Node])
     return memo[node]
 
 
+def with_nodes(store: Store, node: Callable[[Node], Node], index: Expr | None = None) -> Store:
+    """The store with each of its expressions as ``node`` makes it; at its place, or at ``index``."""
+    args = tuple(map(node, store.args))
+    return Store(store.buffer, store.index if index is None else index, node(store.value), store.mode, args)
+
+
+def nest_with_nodes(
+    nest: LoopNest, node: Callable[[Node], Node], index: Callable[[Expr], Expr] | None = None
+) -> LoopNest:
+    """The same of all that a nest evaluates."""
+    reductions = tuple(Reduction(r.kind, r.dtype, node(r.value)) for r in nest.reductions)
+    stores = tuple(with_nodes(s, node, None if index is None else index(s.index)) for s in nest.stores)
+    return dataclasses.replace(nest, reductions=reductions, stores=stores)
+
+
 def map_attr(attr: object, f: Callable[[Expr], Expr]) -> object:
     """Apply ``f`` to the expressions in a node's ``attr`` (bare, or inside a tuple)."""
     if isinstance(attr, Expr):
@@ -83,6 +100,11 @@ def walk(*roots: Node) -> Iterator[Node]:
             seen.add(node)
             yield node
             stack.extend(node.args)
+
+
+def loads(*found: Node) -> set[str]:
+    """The buffers that some expressions read."""
+    return {n.attr[0] for n in walk(*found) if n.op is Op.LOAD}
 
 
 def roots(nest: LoopNest) -> Iterator[Node]:

@@ -50,14 +50,7 @@ def merge_axes(nest: LoopNest) -> LoopNest:
     reduce_axes = merged(nest.reduce_axes, indices, "r", mapping)
     if all(k is v for k, v in mapping.items()):
         return nest
-    change = Substitution(mapping)
-    return dataclasses.replace(
-        nest,
-        axes=axes,
-        reduce_axes=reduce_axes,
-        reductions=tuple(map(change.reduction, nest.reductions)),
-        stores=tuple(map(change.store, nest.stores)),
-    )
+    return Substitution(mapping).nest(nest, axes, reduce_axes)
 
 
 def merged(

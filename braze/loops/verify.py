@@ -23,6 +23,7 @@ from braze.loops.ir import (
     Step,
     StoreMode,
     TemplateCall,
+    views_in,
 )
 from braze.loops.scalars import SCALARS, TESTS
 from braze.support.errors import InternalError
@@ -110,7 +111,7 @@ def calls_write_what_nobody_read(program: LoopProgram) -> Problems:
                 yield f"{step.name} writes to {name}, which {read[name]} reads before"
             written[name] = step.name
         if isinstance(step, ExternCall):
-            seen = [v.buffer for v in _views((*step.args, *(v for _, v in step.kwargs)))]
+            seen = [v.buffer for v in views_in(step.given)]
             if any(seen.count(name) > 1 for name in mutates):
                 yield f"{step.name} writes to an argument that it is given twice"
         for name in reads_of(step):
@@ -243,7 +244,7 @@ def reads_of(step: Step) -> list[str]:
     """Every buffer that a step reads, each once."""
     names: dict[str, None] = {}
     if isinstance(step, ExternCall):
-        names.update(dict.fromkeys(v.buffer for v in _views((*step.args, *(v for _, v in step.kwargs)))))
+        names.update(dict.fromkeys(v.buffer for v in views_in(step.given)))
         return list(names)
     if isinstance(step, TemplateCall):
         names.update(dict.fromkeys(v.buffer for v in step.args))
@@ -261,12 +262,6 @@ def writes_of(step: Step) -> list[str]:
     if isinstance(step, ExternCall):
         return list(dict.fromkeys([*filter(None, step.outputs), *step.mutates]))
     return list(dict.fromkeys(s.buffer for s in stores_of(step)))
-
-
-def _views(a: object) -> list[BufferView]:
-    if isinstance(a, BufferView):
-        return [a]
-    return [v for item in a for v in _views(item)] if isinstance(a, tuple) else []
 
 
 def _nodes(step: Step, inside: bool) -> list[Node]:

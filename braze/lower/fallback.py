@@ -8,7 +8,7 @@ import torch
 
 from braze.graph.functional_ops import Functional, original_of
 from braze.graph.operators import written_parameters
-from braze.loops.ir import BufferView, DType, ExternCall, MadeSize
+from braze.loops.ir import DType, ExternCall, MadeSize, views_in
 from braze.lower.lazy import Lazy, contiguous_strides
 from braze.lower.realize import ProgramBuilder
 from braze.support import trace
@@ -191,15 +191,6 @@ def argument(g: ProgramBuilder, a: Any) -> Any:
     if isinstance(a, (list, tuple)):
         return tuple(argument(g, item) for item in a)
     return a
-
-
-def views_in(a: Any) -> list[BufferView]:
-    """Every buffer window inside an argument."""
-    if isinstance(a, BufferView):
-        return [a]
-    if isinstance(a, tuple):
-        return [v for item in a for v in views_in(item)]
-    return []
 
 
 def _results(g: ProgramBuilder, val: Any, outputs: list[str], made: list[MadeSize]) -> Any:

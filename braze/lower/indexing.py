@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from braze.loops import build
@@ -11,7 +11,8 @@ from braze.lower.lazy import Index, Lazy, numel
 from braze.lower.pointwise_core import broadcast_index, broadcast_sizes, merge_ops
 from braze.lower.realize import COSTLY, ProgramBuilder
 from braze.lower.registry import aten, lowering
-from braze.symbolic.expr import ZERO, Expr
+from braze.support.record import record
+from braze.symbolic.expr import Expr
 
 #: fewer elements than this at each position read: finding the position is what costs
 SHORT_ROW = 16
@@ -88,34 +89,62 @@ def gather(g: ProgramBuilder, x: Lazy, dim: int, indices: Lazy, *, sparse_grad: 
 @lowering(aten.index.Tensor, aten._unsafe_index.Tensor)
 def index_tensors(g: ProgramBuilder, x: Lazy, indices: Sequence[Lazy | None]) -> Any:
     """x[i, :, j]: integer tensors, broadcast together, with full slices between."""
-    given = [(d, i) for d, i in enumerate(indices) if i is not None]
-    if not given or not x.dtype.is_computable:
+    tensors = [i for i in indices if i is not None]
+    if not tensors or not x.dtype.is_computable:
         return NotImplemented
-    if not all(is_index(i) and i.device == x.device and i.dtype is not DType.U8 for _, i in given):
+    if not all(is_index(i) and i.device == x.device and i.dtype is not DType.U8 for i in tensors):
         return NotImplemented
-    tensors = [i for _, i in given]
-    shape = broadcast_sizes(tensors)
-    places = [d for d, _ in given]
-    together = places == list(range(places[0], places[-1] + 1))
-    # the broadcast shape stands where the indices stood if they were neighbours, else first
-    start = places[0] if together else 0
-    rest = [d for d in range(x.rank) if d not in places]
-    kept = [x.sizes[d] for d in rest]
-    loaders = [broadcast_index(i, len(shape), shape) for i in tensors]
+    found = looked_up(x, indices)
     for i in tensors:
         g.realize_if_costly(i)
 
     def inner(index: Index) -> Node:
-        inside = index[start : start + len(shape)]
-        outside = [*index[:start], *index[start + len(shape) :]]
-        at: list[Expr] = [ZERO] * x.rank
-        for d, i in zip(rest, outside, strict=True):
-            at[d] = i
-        for (d, tensor), place in zip(given, loaders, strict=True):
-            at[d] = position(g, tensor.load(place(inside)), x.sizes[d])
-        return x.load(at)
+        positions = [
+            position(g, tensor.load(where(index)), x.sizes[d])
+            for d, tensor, where in zip(found.dims, tensors, found.where, strict=True)
+        ]
+        return x.load(found.at(index, positions))
 
-    return _gathered(g, x, tensors, (*kept[:start], *shape, *kept[start:]), inner, kept[start:])
+    return _gathered(g, x, tensors, found.sizes, inner, found.row)
+
+
+@record
+class LookedUp:
+    """What ``x[i, :, j]`` sees of ``x``: its sizes, those of what lies in one piece, and the dims that indices stand for.
+
+    ``shape``: the indices', broadcast together; ``where``: of a point of the whole, that in each index.
+    """
+
+    sizes: tuple[Expr, ...]
+    row: tuple[Expr, ...]
+    dims: tuple[int, ...]
+    shape: tuple[Expr, ...]
+    start: int
+    where: tuple[Callable[[Index], Index], ...]
+
+    def at(self, index: Index, positions: Sequence[Expr]) -> list[Expr]:
+        """The index in ``x`` of a point, given what the indices hold there."""
+        outside = iter([*index[: self.start], *index[self.start + len(self.shape) :]])
+        known = dict(zip(self.dims, positions, strict=True))
+        rank = len(index) - len(self.shape) + len(self.dims)
+        return [known[d] if d in known else next(outside) for d in range(rank)]
+
+
+def looked_up(x: Lazy, indices: Sequence[Lazy | None]) -> LookedUp:
+    """How integer tensors, with full slices between, index a value."""
+    tensors = [i for i in indices if i is not None]
+    shape = broadcast_sizes(tensors)
+    dims = tuple(d for d, i in enumerate(indices) if i is not None)
+    # the broadcast shape stands where the indices stood if they were neighbours, else first
+    start = dims[0] if dims == tuple(range(dims[0], dims[-1] + 1)) else 0
+    kept = [x.sizes[d] for d in range(x.rank) if d not in dims]
+
+    def inside(tensor: Lazy) -> Callable[[Index], Index]:
+        place = broadcast_index(tensor, len(shape), shape)
+        return lambda index: place(index[start : start + len(shape)])
+
+    sizes = (*kept[:start], *shape, *kept[start:])
+    return LookedUp(sizes, tuple(kept[start:]), dims, shape, start, tuple(map(inside, tensors)))
 
 
 def _gathered(

@@ -12,8 +12,8 @@ from typing import Any
 
 from braze.loops import build
 from braze.loops.ir import BufferView, DType, Node, Store
+from braze.lower.indexing import looked_up
 from braze.lower.lazy import Index, Lazy
-from braze.lower.pointwise_core import broadcast_index, broadcast_sizes
 from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import aten
 from braze.support.record import record
@@ -76,34 +76,18 @@ def _elements(
     g: ProgramBuilder, part: Lazy, indices: Sequence[Any], values: Any, accumulate: bool = False
 ) -> Placed | None:
     """``index_put``: integer tensors, broadcast together, with full slices between."""
-    given = [(d, i) for d, i in enumerate(indices) if i is not None]
-    fine = all(i.dtype in (DType.I64, DType.I32) and i.device == part.device for _, i in given)
-    if accumulate or not given or not fine or values.dtype is not part.dtype:
+    tensors = [i for i in indices if i is not None]
+    fine = all(i.dtype in (DType.I64, DType.I32) and i.device == part.device for i in tensors)
+    if accumulate or not tensors or not fine or values.dtype is not part.dtype:
         return None
-    shape = broadcast_sizes([i for _, i in given])
-    dims = [d for d, _ in given]
-    together = dims == list(range(dims[0], dims[-1] + 1))
-    start, count = dims[0] if together else 0, len(shape)
-    rest = [d for d in range(part.rank) if d not in dims]
-    kept = [part.sizes[d] for d in rest]
-    sizes = (*kept[:start], *shape, *kept[start:])
-    if not _alone(sizes, shape) or not _spreads(values.sizes, sizes):
+    found = looked_up(part, indices)
+    if not _alone(found.sizes, found.shape) or not _spreads(values.sizes, found.sizes):
         return None
-
-    def at(i: Index) -> Index:
-        found: list[Expr] = [ZERO] * part.rank
-        for d, inside in zip(rest, [*i[:start], *i[start + count :]], strict=True):
-            found[d] = inside
-        for k, d in enumerate(dims):
-            found[d] = _place(k, part.sizes[d])
-        return found
-
-    looked_up = []
-    for d, tensor in given:
-        where = broadcast_index(tensor, count, shape)
-        known = _known(g, tensor, part.sizes[d], wrap=True)
-        looked_up.append((known, lambda i, where=where: where(i[start : start + count])))
-    return Placed(sizes, at, tuple(looked_up), values)
+    extents = [part.sizes[d] for d in found.dims]
+    places = [_place(k, extent) for k, extent in enumerate(extents)]
+    known = [_known(g, i, extent, wrap=True) for i, extent in zip(tensors, extents, strict=True)]
+    looked = tuple(zip(known, found.where, strict=True))
+    return Placed(found.sizes, lambda i: found.at(i, places), looked, values)
 
 
 def _spreads(sizes: Sequence[Expr], over: Sequence[Expr]) -> bool:

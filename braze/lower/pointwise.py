@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from braze.graph.operators import Result, operator_facts
@@ -209,28 +210,10 @@ def div_mode(g: ProgramBuilder, x: Any, y: Any, rounding_mode: str | None = None
     """Division rounded to an integer value: "floor", "trunc", or not at all."""
     if rounding_mode is None:
         return div(g, x, y)
-    return _integer_division(g, Op.FLOORDIV if rounding_mode == "floor" else Op.TRUNCDIV, x, y)
+    return whole_division(Op.FLOORDIV if rounding_mode == "floor" else Op.TRUNCDIV, g, x, y)
 
 
-@lowering(aten.floor_divide)
-def floor_divide(g: ProgramBuilder, x: Any, y: Any) -> Any:
-    """x // y as Python has it."""
-    return _integer_division(g, Op.FLOORDIV, x, y)
-
-
-@lowering(aten.remainder)
-def remainder(g: ProgramBuilder, x: Any, y: Any) -> Any:
-    """x % y with the sign of y."""
-    return _integer_division(g, Op.REMAINDER, x, y)
-
-
-@lowering(aten.fmod)
-def fmod(g: ProgramBuilder, x: Any, y: Any) -> Any:
-    """x % y with the sign of x."""
-    return _integer_division(g, Op.FMOD, x, y)
-
-
-def _integer_division(g: ProgramBuilder, op: Op, x: Any, y: Any) -> Any:
+def whole_division(op: Op, g: ProgramBuilder, x: Any, y: Any) -> Any:
     """Integers only by a constant that can neither trap nor be zero: eager raises ZeroDivisionError."""
     common = common_type(g, (x, y), Promote.DEFAULT)
     if common is DType.BOOL:
@@ -245,6 +228,11 @@ def _integer_division(g: ProgramBuilder, op: Op, x: Any, y: Any) -> Any:
     ):
         return NotImplemented
     return elementwise(g, lambda a, b: build.binary(op, a, b), (x, y), cost=cost_of(op))
+
+
+lowering(aten.floor_divide)(partial(whole_division, Op.FLOORDIV))
+lowering(aten.remainder)(partial(whole_division, Op.REMAINDER))
+lowering(aten.fmod)(partial(whole_division, Op.FMOD))
 
 
 # -- powers
@@ -306,23 +294,16 @@ _FLOAT_POWERS: dict[float, Callable[[Node], Node]] = {
 # -- shifts
 
 
-@lowering(aten.bitwise_left_shift, aten.__lshift__)
-def shift_left(g: ProgramBuilder, x: Any, y: Any) -> Any:
-    """x << y for a constant shift inside the width."""
-    return _shift(g, Op.SHL, x, y)
-
-
-@lowering(aten.bitwise_right_shift, aten.__rshift__)
-def shift_right(g: ProgramBuilder, x: Any, y: Any) -> Any:
-    """x >> y, arithmetic for signed types."""
-    return _shift(g, Op.SHR, x, y)
-
-
-def _shift(g: ProgramBuilder, op: Op, x: Any, y: Any) -> Any:
+def shift(op: Op, g: ProgramBuilder, x: Any, y: Any) -> Any:
+    """x << y, or x >> y, arithmetic for signed types, for a constant shift inside the width."""
     common = common_type(g, (x, y), Promote.DEFAULT)
     if not common.is_integer or not isinstance(y, int) or not 0 <= y < 8 * common.itemsize:
         return NotImplemented
     return elementwise(g, lambda a, b: build.binary(op, a, b), (x, y), cost=1)
+
+
+lowering(aten.bitwise_left_shift, aten.__lshift__)(partial(shift, Op.SHL))
+lowering(aten.bitwise_right_shift, aten.__rshift__)(partial(shift, Op.SHR))
 
 
 # -- choice

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from braze.loops import build
@@ -113,27 +114,28 @@ def _summed_type(g: ProgramBuilder, x: Lazy, dtype: Any) -> DType:
     return DType.I64 if x.dtype.is_integer or x.dtype is DType.BOOL else x.dtype
 
 
-@lowering(aten.sum.default, aten.sum.dim_IntList)
-def sum(g: ProgramBuilder, x: Lazy, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    """Sum; integers and bools in int64, half types in float32."""
-    return _accumulate(g, ReduceKind.SUM, x, dim, keepdim, dtype)
-
-
-@lowering(aten.prod.default, aten.prod.dim_int)
-def prod(g: ProgramBuilder, x: Lazy, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    """Product, with the types of a sum."""
-    return _accumulate(g, ReduceKind.PROD, x, dim, keepdim, dtype)
-
-
-def _accumulate(g: ProgramBuilder, kind: ReduceKind, x: Lazy, dim: Any, keepdim: bool, dtype: Any) -> Any:
+def accumulated(
+    kind: ReduceKind,
+    g: ProgramBuilder,
+    x: Lazy,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: Any = None,
+) -> Any:
+    """Sum or product; integers and bools in int64, half types in float32."""
     out = _summed_type(g, x, dtype)
     if out is DType.BOOL or not out.is_computable or not x.dtype.is_computable:
         return NotImplemented
     acc = compute_type(out)
     return one(
-        g, x, reduced_dims(x, dim), keepdim, kind, acc, out, lambda v: build.cast(build.cast(v, out), acc)
-        if x.dtype is not out else build.cast(v, acc),
+        g, x, reduced_dims(x, dim), keepdim, kind, acc, out,
+        (lambda v: build.cast(build.cast(v, out), acc)) if x.dtype is not out else None,
     )  # fmt: skip
+
+
+lowering(aten.sum.default, aten.sum.dim_IntList)(partial(accumulated, ReduceKind.SUM))
+lowering(aten.prod.default, aten.prod.dim_int)(partial(accumulated, ReduceKind.PROD))
 
 
 @lowering(aten.mean.default, aten.mean.dim)
@@ -148,57 +150,22 @@ def mean(g: ProgramBuilder, x: Lazy, dim: Any = None, keepdim: bool = False, *, 
     return one(g, x, dims, keepdim, ReduceKind.SUM, acc, out, finish=lambda r: build.div(r, n))
 
 
-# -- extrema
+# -- extrema and tests
 
 
-def _extremum(g: ProgramBuilder, greatest: bool, x: Lazy, dims: list[int], keepdim: bool) -> Any:
+def extremum(kind: ReduceKind, g: ProgramBuilder, x: Lazy, dim: Any = None, keepdim: bool = False) -> Any:
+    """The greatest or the least; nan wins."""
     if x.dtype is DType.BOOL:
-        kind = ReduceKind.ANY if greatest else ReduceKind.ALL
-    else:
-        kind = ReduceKind.MAX if greatest else ReduceKind.MIN
-    return one(g, x, dims, keepdim, kind, compute_type(x.dtype), x.dtype)
+        kind = ReduceKind.ANY if kind is ReduceKind.MAX else ReduceKind.ALL
+    return one(g, x, reduced_dims(x, dim), keepdim, kind, compute_type(x.dtype), x.dtype)
 
 
-@lowering(aten.amax.default)
-def amax(g: ProgramBuilder, x: Lazy, dim: Any = (), keepdim: bool = False) -> Any:
-    """Maximum; nan wins."""
-    return _extremum(g, True, x, reduced_dims(x, dim), keepdim)
-
-
-@lowering(aten.amin.default)
-def amin(g: ProgramBuilder, x: Lazy, dim: Any = (), keepdim: bool = False) -> Any:
-    """Minimum; nan wins."""
-    return _extremum(g, False, x, reduced_dims(x, dim), keepdim)
-
-
-@lowering(aten.max.default)
-def max_all(g: ProgramBuilder, x: Lazy) -> Any:
-    """Maximum of all elements."""
-    return _extremum(g, True, x, list(range(x.rank)), False)
-
-
-@lowering(aten.min.default)
-def min_all(g: ProgramBuilder, x: Lazy) -> Any:
-    """Minimum of all elements."""
-    return _extremum(g, False, x, list(range(x.rank)), False)
-
-
-@lowering(aten.max.dim)
-def max_dim(g: ProgramBuilder, x: Lazy, dim: int, keepdim: bool = False) -> Any:
-    """(maximum, its first index) along a dimension."""
-    return _extremum_with_index(g, True, x, dim, keepdim)
-
-
-@lowering(aten.min.dim)
-def min_dim(g: ProgramBuilder, x: Lazy, dim: int, keepdim: bool = False) -> Any:
-    """(minimum, its first index) along a dimension."""
-    return _extremum_with_index(g, False, x, dim, keepdim)
-
-
-def _extremum_with_index(g: ProgramBuilder, greatest: bool, x: Lazy, dim: int, keepdim: bool) -> Any:
+def with_index(
+    kinds: tuple[ReduceKind, ReduceKind], g: ProgramBuilder, x: Lazy, dim: int, keepdim: bool = False
+) -> Any:
+    """(extremum, its first index) along a dimension."""
     if x.dtype is DType.BOOL or not x.dtype.is_computable:
         return NotImplemented
-    kinds = (ReduceKind.MAX, ReduceKind.ARGMAX) if greatest else (ReduceKind.MIN, ReduceKind.ARGMIN)
     acc = compute_type(x.dtype)
     return reduce(
         g,
@@ -212,57 +179,45 @@ def _extremum_with_index(g: ProgramBuilder, greatest: bool, x: Lazy, dim: int, k
     )
 
 
-@lowering(aten.argmax.default)
-def argmax(g: ProgramBuilder, x: Lazy, dim: Any = None, keepdim: bool = False) -> Any:
-    """First index of the maximum, of the flattened tensor where no dimension is given."""
-    return _arg(g, ReduceKind.ARGMAX, x, dim, keepdim)
-
-
-@lowering(aten.argmin.default)
-def argmin(g: ProgramBuilder, x: Lazy, dim: Any = None, keepdim: bool = False) -> Any:
-    """First index of the minimum."""
-    return _arg(g, ReduceKind.ARGMIN, x, dim, keepdim)
-
-
-def _arg(g: ProgramBuilder, kind: ReduceKind, x: Lazy, dim: Any, keepdim: bool) -> Any:
+def index(kind: ReduceKind, g: ProgramBuilder, x: Lazy, dim: Any = None, keepdim: bool = False) -> Any:
+    """The first index of the extremum, of the flattened tensor where no dimension is given."""
     if x.dtype is DType.BOOL or not x.dtype.is_computable:
         return NotImplemented
-    acc = compute_type(x.dtype)
-    return one(g, x, reduced_dims(x, dim), keepdim, kind, acc, DType.I64, lambda v: build.cast(v, acc))
+    return one(g, x, reduced_dims(x, dim), keepdim, kind, compute_type(x.dtype), DType.I64)
 
 
-# -- tests
-
-
-@lowering(aten.any.default, aten.any.dim, aten.any.dims)
-def any_(g: ProgramBuilder, x: Lazy, dim: Any = None, keepdim: bool = False) -> Any:
-    """Whether any element is not 0."""
-    return _test(g, ReduceKind.ANY, x, dim, keepdim)
-
-
-@lowering(aten.all.default, aten.all.dim, aten.all.dims)
-def all_(g: ProgramBuilder, x: Lazy, dim: Any = None, keepdim: bool = False) -> Any:
-    """Whether no element is 0."""
-    return _test(g, ReduceKind.ALL, x, dim, keepdim)
-
-
-def _test(g: ProgramBuilder, kind: ReduceKind, x: Lazy, dim: Any, keepdim: bool) -> Any:
+def truth(kind: ReduceKind, g: ProgramBuilder, x: Lazy, dim: Any = None, keepdim: bool = False) -> Any:
+    """Whether any element, or each one, is not 0."""
     return one(g, x, reduced_dims(x, dim), keepdim, kind, DType.BOOL, g.dtype_of(g.val.dtype))
+
+
+lowering(aten.amax.default, aten.max.default)(partial(extremum, ReduceKind.MAX))
+lowering(aten.amin.default, aten.min.default)(partial(extremum, ReduceKind.MIN))
+lowering(aten.max.dim)(partial(with_index, (ReduceKind.MAX, ReduceKind.ARGMAX)))
+lowering(aten.min.dim)(partial(with_index, (ReduceKind.MIN, ReduceKind.ARGMIN)))
+lowering(aten.argmax.default)(partial(index, ReduceKind.ARGMAX))
+lowering(aten.argmin.default)(partial(index, ReduceKind.ARGMIN))
+lowering(aten.any.default, aten.any.dim, aten.any.dims)(partial(truth, ReduceKind.ANY))
+lowering(aten.all.default, aten.all.dim, aten.all.dims)(partial(truth, ReduceKind.ALL))
 
 
 # -- variance
 
 
-def variance(
+def moments(
+    results: tuple[str, ...],
     g: ProgramBuilder,
     x: Lazy,
-    dims: list[int],
-    correction: Any,
-    keepdim: bool,
-    hints: Sequence[Any],
-    *results: str,
+    dim: Any = None,
+    *,
+    correction: Any = None,
+    keepdim: bool = False,
 ) -> Any:
-    """Any of "var", "std", "mean", from one pass. On the CPU eager sums in double, but in norms: they give a float correction."""
+    """Any of "var", "std", "mean", from one pass, with ``correction`` degrees of freedom taken off.
+
+    On the CPU eager sums in double, but in norms: they give a float correction.
+    """
+    dims = reduced_dims(x, dim)
     taken = 1 if correction is None else correction
     if not x.dtype.is_float or isinstance(taken, Lazy):
         return NotImplemented
@@ -278,13 +233,13 @@ def variance(
     }
 
     def reductions(v: Node) -> tuple[Reduction, ...]:
-        moments = Reduction(ReduceKind.WELFORD, acc, v)
+        first_two = Reduction(ReduceKind.WELFORD, acc, v)
         if not wide or "mean" not in results:
-            return (moments,)
+            return (first_two,)
         infinite = build.cast(build.unary(Op.ISINF, v), acc)
-        return moments, Reduction(ReduceKind.ARGMAX, acc, infinite)
+        return first_two, Reduction(ReduceKind.ARGMAX, acc, infinite)
 
-    return reduce(
+    made = reduce(
         g,
         x,
         dims,
@@ -292,8 +247,15 @@ def variance(
         lambda v: build.cast(v, acc),
         reductions,
         [(x.dtype, finish[name]) for name in results],
-        hints,
+        list(g.val) if len(results) > 1 else [g.val],
     )
+    return made if made is NotImplemented or len(results) > 1 else made[0]
+
+
+lowering(aten.var.correction)(partial(moments, ("var",)))
+lowering(aten.std.correction)(partial(moments, ("std",)))
+lowering(aten.var_mean.correction)(partial(moments, ("var", "mean")))
+lowering(aten.std_mean.correction)(partial(moments, ("std", "mean")))
 
 
 def _running_mean(mean: Node, n: Node, first: Node) -> Node:
@@ -301,38 +263,6 @@ def _running_mean(mean: Node, n: Node, first: Node) -> Node:
     followed = build.lt(build.cast(first, n.dtype), build.sub(n, build.const(1, n.dtype)))
     lost = build.both(build.unary(Op.ISINF, mean), followed)
     return build.where(lost, build.const(math.nan, mean.dtype), mean)
-
-
-@lowering(aten.var.correction)
-def var(g: ProgramBuilder, x: Lazy, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
-    """Variance with ``correction`` degrees of freedom taken off."""
-    return _single(variance(g, x, reduced_dims(x, dim), correction, keepdim, [g.val], "var"))
-
-
-@lowering(aten.std.correction)
-def std(g: ProgramBuilder, x: Lazy, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
-    """Standard deviation."""
-    return _single(variance(g, x, reduced_dims(x, dim), correction, keepdim, [g.val], "std"))
-
-
-@lowering(aten.var_mean.correction)
-def var_mean(
-    g: ProgramBuilder, x: Lazy, dim: Any = None, *, correction: Any = None, keepdim: bool = False
-) -> Any:
-    """(variance, mean)."""
-    return variance(g, x, reduced_dims(x, dim), correction, keepdim, list(g.val), "var", "mean")
-
-
-@lowering(aten.std_mean.correction)
-def std_mean(
-    g: ProgramBuilder, x: Lazy, dim: Any = None, *, correction: Any = None, keepdim: bool = False
-) -> Any:
-    """(standard deviation, mean)."""
-    return variance(g, x, reduced_dims(x, dim), correction, keepdim, list(g.val), "std", "mean")
-
-
-def _single(results: Any) -> Any:
-    return results if results is NotImplemented else results[0]
 
 
 # -- norms

@@ -21,7 +21,7 @@ from braze.lower.views import (
     expand_value,
     fresh,
     slice_value,
-    unsqueeze_value,
+    unsqueeze,
 )
 from braze.symbolic.expr import ZERO, Expr, as_expr, known_le
 
@@ -46,15 +46,15 @@ def filled(g: ProgramBuilder, value: Any) -> Any:
     return Lazy(g.symbols.exprs(g.val.shape), dtype, str(g.val.device), lambda index: node)
 
 
-@lowering(aten.full.default)
-def full(g: ProgramBuilder, size: Any, value: Any, **_: Any) -> Any:
-    """One value everywhere."""
-    return filled(g, value)
-
-
-@lowering(aten.full_like.default, aten.new_full.default)
-def full_like(g: ProgramBuilder, x: Lazy, *args: Any, **_: Any) -> Any:
-    """One value everywhere, shaped like another tensor or as told."""
+@lowering(
+    aten.full.default,
+    aten.full_like.default,
+    aten.new_full.default,
+    aten.fill.Scalar,
+    aten.scalar_tensor.default,
+)
+def full(g: ProgramBuilder, *args: Any, **_: Any) -> Any:
+    """One value everywhere: the last that is given."""
     return filled(g, args[-1])
 
 
@@ -68,18 +68,6 @@ def zeros(g: ProgramBuilder, *_: Any, **__: Any) -> Any:
 def ones(g: ProgramBuilder, *_: Any, **__: Any) -> Any:
     """Ones."""
     return filled(g, 1)
-
-
-@lowering(aten.scalar_tensor.default)
-def scalar_tensor(g: ProgramBuilder, value: Any, **_: Any) -> Any:
-    """A number as a tensor without dimensions."""
-    return filled(g, value)
-
-
-@lowering(aten.fill.Scalar)
-def fill(g: ProgramBuilder, x: Lazy, value: Any) -> Any:
-    """One value everywhere."""
-    return filled(g, value)
 
 
 @lowering(aten.arange.default, aten.arange.start, aten.arange.start_step)
@@ -188,7 +176,7 @@ def _choose_part(here: Node, then: Node, other: Node) -> Node:
 @lowering(aten.stack.default)
 def stack(g: ProgramBuilder, tensors: Sequence[Lazy], dim: int = 0) -> Any:
     """Join along a new dimension."""
-    return cat(g, [unsqueeze_value(g, t, dim % (t.rank + 1)) for t in tensors], dim % (tensors[0].rank + 1))
+    return cat(g, [unsqueeze(g, t, dim % (t.rank + 1)) for t in tensors], dim % (tensors[0].rank + 1))
 
 
 @lowering(aten.constant_pad_nd.default)

@@ -14,6 +14,7 @@ from typing import Any
 from braze.loops import build
 from braze.loops.ir import BufferView, Op
 from braze.lower.lazy import Index, Lazy, Strided, contiguous_strides, flatten, strided_lazy
+from braze.lower.pointwise_core import broadcast_index, is_broadcast
 from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import aten, lowering
 from braze.symbolic.expr import ONE, ZERO, Expr, as_expr, known_le
@@ -227,24 +228,18 @@ def t(g: ProgramBuilder, x: Lazy) -> Any:
 
 def expand_value(g: ProgramBuilder, x: Lazy, sizes: tuple[Expr, ...]) -> Lazy:
     """Repeat dimensions of size 1, and lead with new ones."""
-    lead = len(sizes) - x.rank
-    repeated = [d for d in range(x.rank) if x.sizes[d] is ONE and sizes[lead + d] is not ONE]
-    if not lead and not repeated:
+    lead, repeats = len(sizes) - x.rank, is_broadcast(x, sizes)
+    if not lead and not repeats:
         return x
-    if repeated or any(s is not ONE for s in sizes[:lead]):
+    if repeats:
         g.realize_if_costly(x)
 
-    def place(index: Index) -> Index:
-        out = list(index[lead:])
-        for d in repeated:
-            out[d] = ZERO
-        return out
-
     def strided(view: BufferView) -> BufferView:
-        strides = [ZERO if d in repeated else s for d, s in enumerate(view.strides)]
+        own = zip(view.strides, view.sizes, sizes[lead:], strict=True)
+        strides = [ZERO if size is ONE and wanted is not ONE else stride for stride, size, wanted in own]
         return window(view, sizes, [ZERO] * lead + strides)
 
-    return view_of(g, x, sizes, place, strided)
+    return view_of(g, x, sizes, broadcast_index(x, len(sizes), sizes), strided)
 
 
 @lowering(aten.expand.default, aten.expand_copy.default)
@@ -254,7 +249,8 @@ def expand(g: ProgramBuilder, x: Lazy, shape: Any, **_: Any) -> Any:
     return fresh(g, out) if g.op_name == "expand_copy" else out
 
 
-def unsqueeze_value(g: ProgramBuilder, x: Lazy, dim: int) -> Lazy:
+@lowering(aten.unsqueeze.default)
+def unsqueeze(g: ProgramBuilder, x: Lazy, dim: int) -> Any:
     """A new dimension of size 1 at ``dim``."""
     at = dim % (x.rank + 1)
 
@@ -269,36 +265,12 @@ def unsqueeze_value(g: ProgramBuilder, x: Lazy, dim: int) -> Lazy:
     )
 
 
-@lowering(aten.unsqueeze.default)
-def unsqueeze(g: ProgramBuilder, x: Lazy, dim: int) -> Any:
-    """A new dimension of size 1."""
-    return unsqueeze_value(g, x, dim)
-
-
-def squeeze_value(g: ProgramBuilder, x: Lazy, dims: Sequence[int]) -> Lazy:
-    """Drop those of ``dims`` that have size 1."""
-    gone = {d % x.rank for d in dims if x.sizes[d % x.rank] is ONE} if x.rank else set()
-    if not gone:
-        return x
-    return _of_dimensions(g, x, [d for d in range(x.rank) if d not in gone])
-
-
-@lowering(aten.squeeze.default)
-def squeeze(g: ProgramBuilder, x: Lazy) -> Any:
-    """Drop every dimension of size 1."""
-    return squeeze_value(g, x, range(x.rank))
-
-
-@lowering(aten.squeeze.dim)
-def squeeze_dim(g: ProgramBuilder, x: Lazy, dim: int) -> Any:
-    """Drop one dimension if it has size 1."""
-    return squeeze_value(g, x, [dim])
-
-
-@lowering(aten.squeeze.dims)
-def squeeze_dims(g: ProgramBuilder, x: Lazy, dims: Sequence[int]) -> Any:
-    """Drop those dimensions that have size 1."""
-    return squeeze_value(g, x, dims)
+@lowering(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims)
+def squeeze(g: ProgramBuilder, x: Lazy, dims: Any = None) -> Any:
+    """Drop those of some dimensions, or of all, that have size 1."""
+    named = range(x.rank) if dims is None else [dims] if isinstance(dims, int) else dims
+    gone = {d % x.rank for d in named if x.sizes[d % x.rank] is ONE} if x.rank else set()
+    return _of_dimensions(g, x, [d for d in range(x.rank) if d not in gone]) if gone else x
 
 
 # -- parts
@@ -400,19 +372,9 @@ def select_value(g: ProgramBuilder, x: Lazy, dim: int, i: Expr) -> Lazy:
     )
 
 
-@lowering(aten.split.Tensor)
-def split(g: ProgramBuilder, x: Lazy, size: Any, dim: int = 0) -> Any:
-    """Pieces of equal size, the last one smaller."""
-    return _pieces(g, x, dim)
-
-
-@lowering(aten.split_with_sizes.default)
-def split_with_sizes(g: ProgramBuilder, x: Lazy, sizes: Any, dim: int = 0) -> Any:
-    """Pieces of given sizes."""
-    return _pieces(g, x, dim)
-
-
-def _pieces(g: ProgramBuilder, x: Lazy, dim: int) -> tuple[Lazy, ...]:
+@lowering(aten.split.Tensor, aten.split_with_sizes.default)
+def split(g: ProgramBuilder, x: Lazy, sizes: Any, dim: int = 0) -> Any:
+    """Pieces of a dimension, of the sizes that the tracer found."""
     start: Expr = ZERO
     out = []
     for piece in g.val:

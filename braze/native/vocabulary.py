@@ -1,7 +1,7 @@
 """The words of guard programs: how an object is reached, and what is asked of it. One table for Python and for C.
 
-``setup.py`` writes ``src/vocabulary.h`` of it. A kind of guard is a member of :class:`Check` here, and its rule: a function of that
-name in ``src/check.c``, a case in ``walk.py``.
+``setup.py`` writes ``src/vocabulary.h`` of it. A kind of guard is one row of :class:`Check`: its rule in C and in Python, what it says
+to the user, and what avoids that it fails.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import types
 import weakref
+from typing import Any, NamedTuple
 
 
 class Step(enum.Enum):
@@ -57,62 +58,101 @@ class Place(enum.Enum):
     PROCESS = "process"  # of the process rather than of an object
 
 
-class Check(enum.Enum):
-    """What a guard asks of the object at its source; ``expected`` has the type given beside each.
+_ONCE = "make the object behind {name} once, outside, rather than anew before each call"
+_ALIKE = "keep {name} of one length and with the same keys, or stack what it holds into a tensor"
 
-    ``sure``: types of ``expected`` that need no further look.
-    """
+
+class Kind(NamedTuple):
+    """One row of :class:`Check`. Rules and text are expressions, over what stands beside each."""
+
+    word: str
+    place: Place
+    sure: tuple[type, ...] = ()  # types of `expected` that need no further look
+    c: str = ""  # over walk, check, value: src/check.c
+    python: str = ""  # over walk, node, value, expected: walk.py
+    says: str = ""  # an f-string over at, expected, told: capture's guards/guard_text.py. "": the word, and what is expected
+    advice: str = "each setting of torch has a variant of its own: call under the same modes"  # over name
+
+
+class Check(enum.Enum):
+    """What a guard asks of the object at its source; ``expected`` has the type given beside each."""
 
     place: Place
     sure: frozenset[type]
+    c: str
+    python: str
+    says: str
+    advice: str
 
     __hash__ = object.__hash__  # as of Step
 
-    def __new__(cls, word: str, place: Place, *sure: type) -> Check:
+    def __new__(cls, *row: Any) -> Check:
         check = object.__new__(cls)
-        check._value_, check.place, check.sure = word, place, frozenset(sure)
+        check._value_, check.place, sure, check.c, check.python, check.says, check.advice = row
+        check.sure = frozenset(sure)
         return check
 
-    TYPE = (
-        "type",
-        Place.MEMBER,
-        type,
-    )  # class: type(x) is expected; where x may be given another class, decided by its dict
-    # any object: x is expected
-    IS = "is", Place.MEMBER, type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType
-    # a weak reference: x is what it refers to. What has died is nobody, whoever has its address now
-    REFERENT = "referent", Place.MEMBER, weakref.ReferenceType
+    # fmt: off
+    # class: where an object may be given another class, that is decided by its dict
+    TYPE = Kind("type", Place.MEMBER, (type,),
+        c="(PyObject *)Py_TYPE(value) == check->expected", python="type(value) is expected",
+        says="type({at}) is {named(expected)}", advice="pass values of one type as {name}")
+    # any object
+    IS = Kind("is", Place.MEMBER, (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType),
+        c="value == check->expected", python="value is expected", says="{at} is {named(expected)}", advice=_ONCE)
+    # a weak reference to the object. It lets go of it, and says None, before anything else can have the object's address
+    REFERENT = Kind("referent", Place.MEMBER, (weakref.ReferenceType,),
+        c="value == ((PyWeakReference *)check->expected)->wr_object && value != Py_None",
+        python="value is not None and value is expected()", says="{at} is {referent_text(expected)}", advice=_ONCE)
     # number (floats bitwise), str, bytes, bool, None, ..., or tuple of such: type and value
-    EQUAL = "equal", Place.MEMBER, int, float, complex, str, bytes, bool, type(None), type(...)
-    LENGTH = "length", Place.ITEMS, int  # int
-    KEYS = "keys", Place.ITEMS, tuple  # tuple of constants: list(x.keys()), in order
-    HAS_KEY = "has_key", Place.ITEMS, tuple  # (constant key, bool)
-    ABSENT = "absent", Place.INSTANCE, tuple  # tuple[str, ...]: names that x.__dict__ must not hold
-    TENSOR = (
-        "tensor",
-        Place.ALWAYS,
-    )  # TensorSpec (symbolic sizes as names) ; also exact Python type and dispatch keys
-    INT = "int", Place.ALWAYS  # of programs: ("symbol", number): x is an int, which the symbol stands for
-    ALIAS = "alias", Place.ALWAYS  # Source: x is the object at that source
-    DISTINCT = (
-        "distinct",
-        Place.ALWAYS,
-    )  # tuple[Source, ...]: the tensors there and x are all different objects
-    RANGE = "range", Place.LAST  # ShapeRelation on ints read from tensors' sizes and int inputs; source None
-    GRAD_MODE = "grad_mode", Place.PROCESS  # bool; source None, as for the rest
-    INFERENCE_MODE = "inference_mode", Place.PROCESS  # bool
-    AUTOCAST = (
-        "autocast",
-        Place.PROCESS,
-    )  # tuple of (device type, enabled, dtype) for the devices in use, and cache flag
-    DEFAULT_DTYPE = "default_dtype", Place.PROCESS  # torch.dtype
-    DEFAULT_DEVICE = "default_device", Place.PROCESS  # torch.device or None
-    FUNCTION_MODES = (
-        "function_modes",
-        Place.PROCESS,
-    )  # int: number of active torch function/dispatch modes (0)
-    DETERMINISTIC = "deterministic", Place.PROCESS  # bool
-    SETTING = "setting", Place.PROCESS  # (function of PyTorch, arguments, value): what it gives
+    EQUAL = Kind("equal", Place.MEMBER, (int, float, complex, str, bytes, bool, type(None), type(...)),
+        c="same_constant(value, check->expected)", python="same_constant(value, expected)",
+        says="{at} {number_text(expected)}", advice="pass {name} as a tensor, torch.tensor(value), or keep it constant")
+    # int
+    LENGTH = Kind("length", Place.ITEMS, (int,), c="length_is(value, check->number)", python="length(value) == expected",
+        says="len({at}) == {expected}", advice=_ALIKE)
+    # tuple of constants: the keys in order
+    KEYS = Kind("keys", Place.ITEMS, (tuple,),
+        c="keys_are(value, check->expected)", python="same_constant(keys(value), tuple(expected))",
+        says="list({at}) == {list(expected)!r}", advice=_ALIKE)
+    # (constant key, bool)
+    HAS_KEY = Kind("has_key", Place.ITEMS, (tuple,),
+        c="has_key_is(value, check->expected)", python="holds_key(value, expected[0]) == expected[1]",
+        says="{expected[0]!r} {'in' if expected[1] else 'not in'} {at}", advice=_ALIKE)
+    # tuple[str, ...]: names that x.__dict__ must not hold
+    ABSENT = Kind("absent", Place.INSTANCE, (tuple,), c="absent(value, check->expected)", python="absent(value, expected)",
+        says="{at} has no attribute {', '.join(expected)}", advice="set the attributes of {name} before the first call")
+    # TensorSpec (symbolic sizes as names); also exact Python type and dispatch keys
+    TENSOR = Kind("tensor", Place.ALWAYS,
+        c="tensor_holds(&walk->program->tensor[check->number], value, &walk->program->symbols)",
+        python="tensor_agrees(value, expected, walk.symbols)",
+        says="{at} is {spec_text(expected)}", advice="pass {name} as the same kind of tensor each time")
+    # of programs: ("symbol", number): x is an int, which the symbol stands for
+    INT = Kind("int", Place.ALWAYS, c="int_binds(value, check->number, &walk->program->symbols)",
+        python="type(value) is int and bind_symbol(walk.symbols, expected[1], value)")
+    # Source: x is the object at that source
+    ALIAS = Kind("alias", Place.ALWAYS, c="value == walk->program->values[check->number]",
+        python="value is walk.value(expected)", says="{at} is {told(expected)}", advice=_ONCE)
+    # tuple[Source, ...]: the tensors there and x are all different objects
+    DISTINCT = Kind("distinct", Place.ALWAYS,
+        c="distinct_holds(walk->program, &walk->program->distinct[check->number])",
+        python="all_differ(value, [walk.value(other) for other in expected if other != node])",
+        says="different objects: {', '.join(map(told, expected))}",
+        advice="the same object given twice needs a variant of its own")
+    # ShapeRelation on ints read from tensors' sizes and int inputs; source None
+    RANGE = Kind("range", Place.LAST, says="{expected.expression}",
+        advice="a condition on sizes or numbers has a variant for each side: both stay, no more will follow")
+    GRAD_MODE = Kind("grad_mode", Place.PROCESS)  # bool; source None, as for the rest
+    INFERENCE_MODE = Kind("inference_mode", Place.PROCESS)  # bool
+    AUTOCAST = Kind("autocast", Place.PROCESS)  # tuple of (device type, enabled, dtype) for the devices in use, and cache flag
+    DEFAULT_DTYPE = Kind("default_dtype", Place.PROCESS)  # torch.dtype
+    DEFAULT_DEVICE = Kind("default_device", Place.PROCESS)  # torch.device or None
+    FUNCTION_MODES = Kind("function_modes", Place.PROCESS)  # int: number of active torch function/dispatch modes (0)
+    DETERMINISTIC = Kind("deterministic", Place.PROCESS)  # bool
+    # (function of PyTorch, arguments, value): what it gives
+    SETTING = Kind("setting", Place.PROCESS,
+        says="{expected[0].__name__}({', '.join(map(repr, expected[1]))}) is {expected[2]!r}")
+    # fmt: on
 
 
 _OF_OBJECTS = tuple(check for check in Check if check.place is not Place.PROCESS)
@@ -144,7 +184,7 @@ def c_header() -> str:
         _listed("CHECK_WORDS", [f'"{check.value}",' for check in _OF_OBJECTS]),
         _listed("CHECK_PLACES", [*(f"PLACE_{check.place.name}," for check in _OF_OBJECTS), "PLACE_PROCESS,"]),
         "/* checks that hold or do not, when their object has been read */",
-        _listed("CHECK_RULES(X)", [f"X({check.name}, {check.value})" for check in held]),
+        _listed("CHECK_RULES(X)", [f"X({check.name}, {check.c})" for check in held]),
         _enumeration("STATE", _OF_PROCESS),
         "#endif\n",
     ]

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any
 
 from braze.native import torch_state
-from braze.native.vocabulary import STATES
+from braze.native.vocabulary import STATES, Check
 from braze.support.errors import InternalError
 
 #: marks a size or stride of the ``tensor`` check that may be anything
@@ -138,7 +138,7 @@ def read(step: str, key: Any, parent: Any, function: FunctionType, locals: Seque
         case "item":
             return item(parent, key)
         case "key":
-            return tuple(parent.keys() if type(parent).__name__ == "OrderedDict" else dict.keys(parent))[key]
+            return keys(parent)[key]
         case "type":
             return type(parent)
         case "class_attr":
@@ -230,6 +230,33 @@ def length(value: Any) -> int:
     return len(value)
 
 
+def keys(value: Any) -> tuple[Any, ...]:
+    """The keys of a dict, in order."""
+    return tuple(value.keys() if type(value).__name__ == "OrderedDict" else dict.keys(value))
+
+
+def absent(value: Any, names: Sequence[str]) -> bool:
+    """Whether an object's dict, where it has one, holds none of these."""
+    try:
+        space = instance_dict(value)
+    except AttributeError:
+        return True
+    return not any(name in space for name in names)
+
+
+def all_differ(value: Any, others: Sequence[Any]) -> bool:
+    """Whether these are all different objects."""
+    return len({id(value), *map(id, others)}) == 1 + len(others)
+
+
+#: the rules of the table
+RULES: dict[str, Callable[[Walk, int, Any, Any], bool]] = {
+    check.value: eval(f"lambda walk, node, value, expected: {check.python}")
+    for check in Check
+    if check.python
+}
+
+
 class Walk:
     """One walk: node values (read when first needed) and symbol values."""
 
@@ -264,44 +291,10 @@ class Walk:
             return bool(expected(tuple(self.symbols)))
         if check in STATES:
             return torch_state.holds(check, expected)
-        value = self.value(node)
-        match check:
-            case "type":
-                return type(value) is expected
-            case "is":
-                return value is expected
-            case "referent":
-                return value is not None and value is expected()
-            case "equal":
-                return same_constant(value, expected)
-            case "length":
-                return length(value) == expected
-            case "keys":
-                keys = value.keys() if type(value).__name__ == "OrderedDict" else dict.keys(value)
-                return same_constant(tuple(keys), tuple(expected))
-            case "has_key":
-                return holds_key(value, expected[0]) == expected[1]
-            case "absent":
-                return self._absent(value, expected)
-            case "tensor":
-                return tensor_agrees(value, expected, self.symbols)
-            case "int":
-                return type(value) is int and bind_symbol(self.symbols, expected[1], value)
-            case "alias":
-                return value is self.value(expected)
-            case "distinct":
-                seen = {id(value), *(id(self.value(other)) for other in expected if other != node)}
-                return len(seen) == 1 + sum(other != node for other in expected)
-            case _:
-                raise InternalError("BZ9001", f"no rule for the check {check!r}")
-
-    @staticmethod
-    def _absent(value: Any, names: Sequence[str]) -> bool:
-        try:
-            space = instance_dict(value)
-        except AttributeError:
-            return True
-        return not any(name in space for name in names)
+        rule = RULES.get(check)
+        if rule is None:
+            raise InternalError("BZ9001", f"no rule for the check {check!r}")
+        return rule(self, node, self.value(node), expected)
 
 
 def match(

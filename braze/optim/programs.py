@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from braze.loops.build import add, binary, cast, const, div, fma, lt, mul, register, sub, unary, where
 from braze.loops.ir import DType, Node, Op
-from braze.loops.rewrite import walk
+from braze.loops.rewrite import loads
 from braze.optim.rules import ADAM, DECOUPLED, L2, Kind
 
 #: numbers of a row
@@ -18,7 +18,7 @@ ROW = ("size", "root")
 
 def registers(results: dict[str, Node]) -> set[str]:
     """The names of all leaves of a step."""
-    return {node.attr[0] for result in results.values() for node in walk(result) if node.op is Op.LOAD}
+    return loads(*results.values())
 
 
 def update(kind: Kind, mode: int | None = None, new: bool | None = None) -> dict[str, Node]:

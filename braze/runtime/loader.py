@@ -17,6 +17,7 @@ from braze.runtime.device_watch import Device, DeviceWatch
 from braze.runtime.operators import operator
 from braze.runtime.packed import PackedWeights, packer
 from braze.runtime.placement import Layouts
+from braze.runtime.purity import draws
 from braze.runtime.watch import Watch
 
 _numbers = itertools.count()
@@ -55,8 +56,18 @@ class Direct:
         return function
 
 
+def _in_turn(
+    function: Callable[..., Any], turns: contextlib.AbstractContextManager[Any]
+) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with turns:
+            return function(*args, **kwargs)
+
+    return call
+
+
 class Runtime:
-    """What a host module calls."""
+    """What a host module calls. ``turns``: held while a recording is made on its device."""
 
     def __init__(
         self,
@@ -66,6 +77,7 @@ class Runtime:
         alone: Callable[[torch.Tensor], bool] = lambda tensor: False,
         launches: Launches | None = None,
         part: Callable[[int, Boxed], Boxed] = lambda number, call: call,
+        turns: contextlib.AbstractContextManager[Any] | None = None,
     ) -> None:
         self._library = library
         #: what becomes of the call of one part, by its number
@@ -76,13 +88,17 @@ class Runtime:
         #: memory for what leaves the call, and blocks in which an operator makes such
         self.empty_result = (launches or Direct).empty_result
         self.results = (launches or Direct).results
+        self._turns = turns
         #: whether the caller's variable is all that holds a tensor and its memory
         self.alone = alone
         native.bind_torch()
         self.take: Callable[[int], Arena] = pool.take
         self.give: Callable[[Arena], None] = pool.give
 
-    operator = staticmethod(operator)
+    def operator(self, target: str) -> Any:
+        """The callable of an operator of ATen's; of one that draws random numbers, in turn with recordings, while which PyTorch lets no other thread draw."""
+        found = operator(target)
+        return found if self._turns is None or not draws(target) else _in_turn(found, self._turns)
 
     def segment(self, name: str) -> Callable[..., int]:
         """A C segment, called as (tensors, arena address, sizes)."""

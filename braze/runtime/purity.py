@@ -51,6 +51,12 @@ def may_draw_by_name(target: str) -> bool:
     return may_draw(named(target))
 
 
+def draws(target: str) -> bool:
+    """Whether an operator of PyTorch's, by name, draws random numbers."""
+    op = named(target)
+    return is_known(op) and _is_tagged(op)
+
+
 def gives_results(target: str) -> bool:
     """Whether an operator, by name, has results: one without is called for its effect."""
     return bool(named(target)._schema.returns)

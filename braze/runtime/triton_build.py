@@ -23,6 +23,7 @@ from pathlib import Path
 
 from braze.runtime import triton_worker
 from braze.support.record import record
+from braze.support.threads import Clock, Companion
 
 #: kernels that are worth a worker's start; bytes that a worker may need; seconds that it stays without work, and that one kernel may take
 WORTH, BYTES, IDLE, LONGEST = 3, 1 << 30, 15.0, 120.0
@@ -88,7 +89,7 @@ class Builders:
     def _hire(self, wanted: int) -> None:
         for _ in range(wanted - self._living):
             self._living += 1
-            threading.Thread(target=self._work, name="braze-triton", daemon=True).start()
+            Companion(target=self._work, name="braze-triton", daemon=True).start()
 
     def take(self, ticket: Ticket, seconds: float = LONGEST) -> bool:
         """Whether the caller is to build a kernel itself: nobody has begun to. Else it is built, or has failed, or takes too long."""
@@ -158,7 +159,7 @@ def _ask(process: subprocess.Popen[str], job: Job) -> str | None:
     """What a worker says of a kernel: nothing, or what went wrong. None: it has died, or was ended since it took too long."""
     assert process.stdin is not None
     assert process.stdout is not None
-    clock = threading.Timer(LONGEST, process.kill)
+    clock = Clock(LONGEST, process.kill)
     clock.daemon = True
     clock.start()
     try:

@@ -81,22 +81,10 @@ def block_of(number: int, step: Step) -> Block:
 def moved(
     part: Part, substitution: Substitution, axes: tuple[Axis, ...], rows: tuple[Axis, ...], role: Role
 ) -> Part:
-    """The part over another block's symbols."""
-    nest = part.nest
-    return Part(
-        part.number,
-        LoopNest(
-            nest.name,
-            (*axes, *rows) if role is Role.ROW else axes,
-            rows if role is Role.REDUCE else (),
-            tuple(substitution.reduction(r) for r in nest.reductions),
-            tuple(substitution.store(s) for s in nest.stores),
-            nest.device,
-            nest.ops,
-            nest.origin,
-        ),
-        role,
-    )
+    """The part over other symbols."""
+    points = (*axes, *rows) if role is Role.ROW else axes
+    nest = substitution.nest(part.nest, points, rows if role is Role.REDUCE else ())
+    return Part(part.number, nest, role)
 
 
 def moved_accesses(found: Accesses, mapping: dict[Symbol, Expr]) -> Accesses:

@@ -11,10 +11,10 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from itertools import groupby
 
-from braze.loops.ir import Axis, Buffer, LoopNest, Node, Op, Reduction, Store, StoreMode, TemplateCall
-from braze.loops.rewrite import Substitution, index_exprs, rewrite, roots, walk
+from braze.loops.ir import Axis, Buffer, LoopNest, Node, Op, Store, StoreMode, TemplateCall
+from braze.loops.rewrite import Substitution, index_exprs, loads, nest_with_nodes, rewrite, roots, walk
 from braze.loops.simplify import merged
-from braze.schedule.blocks import Block, Part, Role, Shape
+from braze.schedule.blocks import Block, Part, Role, Shape, moved
 from braze.schedule.choices import Choices
 from braze.schedule.dependences import accesses
 from braze.schedule.records import Group, GroupKind
@@ -31,7 +31,8 @@ def group_of(
     parts = drop_unneeded(forwarded, needed)
     axes, rows, substitution = canonical_axes(block, parts)
     steps = tuple(
-        one_nest(tuple(_renamed(p, axes, rows, substitution) for p in run)) for run in runs_of(parts, passes)
+        one_nest(tuple(moved(p, substitution, axes, rows, p.role).nest for p in run))
+        for run in runs_of(parts, passes)
     )
     if block.shape is Shape.TEMPLATE:
         return _template(block, steps[0], number)
@@ -104,16 +105,12 @@ class _Forwarding:
         def new(node: Node) -> Node:
             return rewrite(node, replace, memo)
 
-        nest = part.nest
-        reductions = tuple(Reduction(r.kind, r.dtype, new(r.value)) for r in nest.reductions)
-        stores = tuple(
-            Store(s.buffer, s.index, new(s.value), s.mode, tuple(map(new, s.args))) for s in nest.stores
-        )
-        for s in stores:
+        nest = nest_with_nodes(part.nest, new)
+        for s in nest.stores:
             self.forget(s)
-        for s in stores:
+        for s in nest.stores:
             self.stored(s, part.role)
-        return Part(part.number, dataclasses.replace(nest, reductions=reductions, stores=stores), part.role)
+        return Part(part.number, nest, part.role)
 
     def usable(self, found: _Known, role: Role) -> bool:
         """Whether a stored value may be had without loading it.
@@ -176,7 +173,7 @@ def runs_of(parts: list[Part], passes: Mapping[int, int]) -> list[list[Part]]:
 
 
 def _loaded(parts: Iterable[Part]) -> set[str]:
-    return {n.attr[0] for part in parts for n in walk(*roots(part.nest)) if n.op is Op.LOAD}
+    return loads(*(root for part in parts for root in roots(part.nest)))
 
 
 def drop_unneeded(parts: list[Part], needed: set[str]) -> list[Part]:
@@ -208,19 +205,6 @@ def canonical_axes(
     if block.shape is Shape.ROW and not rows:
         rows = (Axis(axis_symbol("r0", ONE), ONE),)  # a row of one element is still a row
     return axes, rows, Substitution(mapping)
-
-
-def _renamed(
-    part: Part, axes: tuple[Axis, ...], rows: tuple[Axis, ...], substitution: Substitution
-) -> LoopNest:
-    nest = part.nest
-    return dataclasses.replace(
-        nest,
-        axes=(*axes, *rows) if part.role is Role.ROW else axes,
-        reduce_axes=rows if part.role is Role.REDUCE else (),
-        reductions=tuple(substitution.reduction(r) for r in nest.reductions),
-        stores=tuple(substitution.store(s) for s in nest.stores),
-    )
 
 
 def one_nest(steps: tuple[LoopNest, ...]) -> LoopNest:

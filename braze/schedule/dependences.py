@@ -21,6 +21,7 @@ from braze.loops.ir import (
     Store,
     StoreMode,
     TemplateCall,
+    views_in,
 )
 from braze.loops.rewrite import attr_exprs, index_exprs, roots, walk
 from braze.runtime.purity import gives_results, may_draw_by_name
@@ -89,7 +90,7 @@ def symbol_accesses(
     own = {m.symbol for m in step.makes} if isinstance(step, ExternCall) else set()
     exprs: list[Expr] = []
     if isinstance(step, ExternCall):
-        exprs += exprs_in((step.args, tuple(v for _, v in step.kwargs)))
+        exprs += exprs_in(step.given)
     elif isinstance(step, TemplateCall):
         exprs += [*exprs_in(step.args), *(a.extent for a in step.axes)]
         exprs += [s.index for s in step.epilogue]
@@ -127,20 +128,11 @@ def with_symbols(
     return found
 
 
-def views_in(values: object) -> list[BufferView]:
-    """Every BufferView in nested tuples of arguments."""
-    if isinstance(values, BufferView):
-        return [values]
-    if isinstance(values, (tuple, list)):
-        return [view for v in values for view in views_in(v)]
-    return []
-
-
 def _of_extern(step: ExternCall) -> Accesses:
     found = Accesses()
     if in_order(step.target):
         found.writes[ORDER].add(ANYWHERE)
-    for view in views_in((step.args, tuple(v for _, v in step.kwargs))):
+    for view in views_in(step.given):
         found.reads[view.buffer].add(ANYWHERE)
     for name in (*step.outputs, *step.mutates):
         if name:

@@ -24,6 +24,7 @@ from braze.schedule.dependences import Accesses
 from braze.schedule.domains import Overlay, Place, decomposed, injective, lay_over, ordered_by
 from braze.schedule.ragged import common_limit
 from braze.symbolic.expr import ZERO, Expr, FloorDiv, Integer, Mod, Symbol, axis_symbol
+from braze.symbolic.flat import parts_of
 from braze.symbolic.guess import likely
 
 #: shared buffers whose access order is tried as the order of the axes
@@ -261,10 +262,4 @@ def _innermost_stride(part: Part) -> int:
 def _divides(e: Expr, axes: tuple[Axis, ...]) -> bool:
     """Whether a division of an axis is left in an index."""
     symbols = {a.symbol for a in axes}
-    stack: list[Expr] = [e]
-    while stack:
-        x = stack.pop()
-        if isinstance(x, (FloorDiv, Mod)) and x.symbols() & symbols:
-            return True
-        stack.extend(x.children())
-    return False
+    return any(isinstance(x, (FloorDiv, Mod)) and x.symbols() & symbols for x in parts_of(e))

@@ -6,12 +6,12 @@ the axis' extent, the axis becomes two, and the index a plain sum again.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 
 from braze.loops.ir import Axis, LoopNest
 from braze.loops.rewrite import Substitution, index_exprs
 from braze.symbolic.expr import ZERO, Expr, FloorDiv, Mod, Symbol, axis_symbol, modulo
+from braze.symbolic.flat import parts_of
 
 #: splits per nest at most
 _LIMIT = 8
@@ -38,7 +38,10 @@ def _a_split(nest: LoopNest) -> tuple[Axis, Expr] | None:
     by_symbol = {a.symbol: a for a in (*nest.axes, *nest.reduce_axes)}
     found: dict[tuple[Axis, Expr], None] = {}
     for e in set(index_exprs(nest)):
-        for numerator, divisor in _divisions(e):
+        for part in parts_of(e):
+            if not isinstance(part, (FloorDiv, Mod)):
+                continue
+            numerator, divisor = part.numerator, part.divisor
             axis = by_symbol.get(numerator) if isinstance(numerator, Symbol) else None
             if (
                 axis is not None
@@ -50,27 +53,10 @@ def _a_split(nest: LoopNest) -> tuple[Axis, Expr] | None:
     return max(found, key=lambda item: (item[1].value or 0, str(item[1]), item[0].symbol.name), default=None)
 
 
-def _divisions(e: Expr) -> list[tuple[Expr, Expr]]:
-    out = []
-    stack: list[Expr] = [e]
-    while stack:
-        x = stack.pop()
-        if isinstance(x, (FloorDiv, Mod)):
-            out.append((x.numerator, x.divisor))
-        stack.extend(x.children())
-    return out
-
-
 def _split(nest: LoopNest, axis: Axis, outer: Axis, inner: Axis) -> LoopNest:
     change = Substitution({axis.symbol: outer.symbol * inner.extent + inner.symbol})
 
     def cut(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
         return tuple(part for a in axes for part in ((outer, inner) if a is axis else (a,)))
 
-    return dataclasses.replace(
-        nest,
-        axes=cut(nest.axes),
-        reduce_axes=cut(nest.reduce_axes),
-        reductions=tuple(map(change.reduction, nest.reductions)),
-        stores=tuple(map(change.store, nest.stores)),
-    )
+    return change.nest(nest, cut(nest.axes), cut(nest.reduce_axes))

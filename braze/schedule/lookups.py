@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from braze.loops.ir import Axis, LoopNest, LoopProgram, Node, Op, Store, StoreMode
-from braze.loops.rewrite import Substitution, rewrite, roots, walk
+from braze.loops.rewrite import Substitution, loads, nest_with_nodes, rewrite, roots, walk
 from braze.schedule.dependences import accesses, families
 from braze.schedule.domains import injective
 from braze.symbolic.expr import ZERO, Expr, Symbol, product
@@ -38,7 +38,7 @@ def computed_lookups(program: LoopProgram, kept: set[str]) -> LoopProgram:
             at, maker, store = made[node.attr[0]]
             value = _value(node, maker, store, step) if at < number else None  # type: ignore[arg-type]
             between = {name for k in range(at, number + 1) for name in writes[k]}
-            if value is not None and not any(family[n] in between for n in _loaded(store.value)):
+            if value is not None and not any(family[n] in between for n in loads(store.value)):
                 found[node] = value
         if found:
             steps[number] = _replaced(step, found)  # type: ignore[arg-type]
@@ -69,19 +69,15 @@ def _makers(program: LoopProgram, kept: set[str]) -> dict[str, tuple[int, LoopNe
 
 def _may_be_made_again(value: Node) -> bool:
     nodes = list(walk(value))
-    loads = [n for n in nodes if n.op is Op.LOAD]
+    read = [n for n in nodes if n.op is Op.LOAD]
     fixed = all(n.op not in (Op.RANDOM, Op.CHECK_INDEX, Op.INDEX, Op.MASKED) for n in nodes)
-    return fixed and 0 < len(loads) <= LOADS and not any(n.args for n in loads)
+    return fixed and 0 < len(read) <= LOADS and not any(n.args for n in read)
 
 
 def _writes(program: LoopProgram) -> list[set[str]]:
     """What each step writes, every storage by one name."""
     family = families(program)
     return [{family.get(name, name) for name in accesses(step).writes} for step in program.steps]
-
-
-def _loaded(value: Node) -> set[str]:
-    return {n.attr[0] for n in walk(value) if n.op is Op.LOAD}
 
 
 def _value(load: Node, maker: LoopNest, store: Store, reader: LoopNest) -> Node | None:
@@ -141,10 +137,4 @@ def _replaced(step: LoopNest, found: Mapping[Node, Node]) -> LoopNest:
     def new(node: Node) -> Node:
         return rewrite(node, lambda n: found.get(n, n), memo)
 
-    return dataclasses.replace(
-        step,
-        reductions=tuple(dataclasses.replace(r, value=new(r.value)) for r in step.reductions),
-        stores=tuple(
-            dataclasses.replace(s, value=new(s.value), args=tuple(map(new, s.args))) for s in step.stores
-        ),
-    )
+    return nest_with_nodes(step, new)

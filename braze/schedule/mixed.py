@@ -183,15 +183,8 @@ def _mixed(
     splitter = Splitter(columns, buffers, choices, cut)
     (part, *rest), made = splitter.run()
     turned = _turned(rows, columns)
-    steps = tuple(
-        dataclasses.replace(
-            step,
-            axes=(splitter.part, *rows.row_axes),
-            reductions=tuple(map(turned.reduction, step.reductions)),
-            stores=tuple(map(turned.store, step.stores)),
-        )
-        for step in part.steps
-    )
+    points = (splitter.part, *rows.row_axes)
+    steps = tuple(turned.nest(step, points, step.reduce_axes) for step in part.steps)
     needed = {n for n in rows.writes if n in others or n not in columns.reads} | {*part.writes}
     internal, reads, writes = borders((*rows.steps, *steps), needed)
     reads = tuple(n for n in reads if n not in rows.writes)  # at their points they are at hand

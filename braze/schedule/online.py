@@ -12,9 +12,9 @@ from collections.abc import Iterator
 
 from braze.loops import build
 from braze.loops.ir import DType, LoopNest, Node, Op, ReduceKind, Reduction, Store, StoreMode
-from braze.loops.rewrite import rewrite, roots
+from braze.loops.rewrite import loads, rewrite, roots
 from braze.schedule.canonical import borders
-from braze.schedule.passes import loads, over_row
+from braze.schedule.passes import over_row
 from braze.schedule.records import Group, GroupKind
 from braze.symbolic.expr import Expr
 

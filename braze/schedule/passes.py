@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from braze.loops.dtypes import HALVES
 from braze.loops.ir import Axis, Buffer, LoopNest, Node, Op
-from braze.loops.rewrite import index_exprs, roots, walk
+from braze.loops.rewrite import index_exprs, loads, roots, walk
 from braze.loops.scalars import COARSE, SCALARS
 from braze.schedule.records import Group
 from braze.support.record import record
@@ -107,11 +107,6 @@ def passes_of(steps: Iterable[LoopNest], row_axes: tuple[Axis, ...]) -> tuple[tu
         if step.reductions or (reads & pending) or not along:
             pending |= {s.buffer for s in step.stores}
     return tuple(map(tuple, passes))
-
-
-def loads(*found: Node) -> set[str]:
-    """The buffers that some expressions read."""
-    return {n.attr[0] for n in walk(*found) if n.op is Op.LOAD}
 
 
 def is_coarse(group: Group, buffers: dict[str, Buffer]) -> bool:

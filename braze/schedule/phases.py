@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 from braze.loops.build import nodes_of, register
 from braze.loops.ir import Axis, DType, LoopNest, Node, Op, ReduceKind, Store, StoreMode
-from braze.loops.rewrite import store_roots
+from braze.loops.rewrite import loads, rewrite, store_roots, with_nodes
 from braze.loops.scalars import cost
 from braze.schedule.passes import flat, over_row
 from braze.support.record import record
@@ -45,7 +45,7 @@ class Item:
         return tuple(f.value for f in self.folds) + store_roots(self.stores)
 
     def reads(self) -> set[str]:
-        return {n.attr[0] for n in nodes_of(*self.roots()) if n.op is Op.LOAD}
+        return loads(*self.roots())
 
 
 @record
@@ -175,18 +175,11 @@ def _use_registers(items: list[Item]) -> list[Item]:
 
 
 def _mapped(item: Item, replace: Callable[[Node], Node], memo: dict[Node, Node]) -> Item:
-    folds = tuple(Fold(f.register, f.kind, f.dtype, rebuilt(f.value, replace, memo)) for f in item.folds)
-    stores = tuple(
-        Store(
-            s.buffer,
-            s.index,
-            rebuilt(s.value, replace, memo),
-            s.mode,
-            tuple(rebuilt(a, replace, memo) for a in s.args),
-        )
-        for s in item.stores
-    )
-    return Item(item.over_row, folds, stores)
+    def new(node: Node) -> Node:
+        return rewrite(node, replace, memo)
+
+    folds = tuple(Fold(f.register, f.kind, f.dtype, new(f.value)) for f in item.folds)
+    return Item(item.over_row, folds, tuple(with_nodes(s, new) for s in item.stores))
 
 
 def _number(count: Expr, dtype: DType) -> Node:
@@ -204,17 +197,7 @@ def _with_results(store: Store, results: list[Node]) -> Store:
         found = results[n.attr]
         return found if found.dtype is n.dtype else Node(Op.CAST, n.dtype, (found,))
 
-    args = tuple(rebuilt(a, replace, memo) for a in store.args)
-    return Store(store.buffer, store.index, rebuilt(store.value, replace, memo), store.mode, args)
-
-
-def rebuilt(root: Node, replace: Callable[[Node], Node], memo: dict[Node, Node]) -> Node:
-    """A tree with ``replace`` applied to every node, leaves first."""
-    for n in nodes_of(root, known=memo):
-        args = tuple(memo[a] for a in n.args)
-        same = all(x is y for x, y in zip(args, n.args, strict=True))
-        memo[n] = replace(n if same else Node(n.op, n.dtype, args, n.attr))
-    return memo[root]
+    return with_nodes(store, lambda node: rewrite(node, replace, memo))
 
 
 def _arrange(items: list[Item]) -> list[_Draft]:

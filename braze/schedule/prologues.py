@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from braze.loops.ir import Axis, BufferView, LoopNest, LoopProgram, Op, StoreMode, TemplateCall
-from braze.loops.rewrite import Substitution, index_exprs, roots, walk
+from braze.loops.rewrite import Substitution, index_exprs, loads, roots, walk
 from braze.schedule.choices import Choices
 from braze.schedule.dependences import accesses, families
 from braze.schedule.passes import flat
@@ -29,6 +29,7 @@ from braze.symbolic.expr import (
     modulo,
     product,
 )
+from braze.symbolic.flat import parts_of
 
 _LOOPS = (GroupKind.POINTWISE, GroupKind.PERSISTENT, GroupKind.LOOPED)
 
@@ -100,7 +101,9 @@ def _prologue(group: Group, user: Group, choices: Choices) -> tuple[LoopNest, ..
     if len(stores) != 1 or stores[0].index is not place:
         return None
     inside = {a.symbol for a in axes[-2:]}  # of which product it is one, a program divides once
-    divided = (x for n in nests for e in index_exprs(n) for x in _parts(e) if isinstance(x, (FloorDiv, Mod)))
+    divided = (
+        x for n in nests for e in index_exprs(n) for x in parts_of(e) if isinstance(x, (FloorDiv, Mod))
+    )
     if any(call.batch is None or not inside.isdisjoint(x.symbols()) for x in divided):
         return None
     again = all(choices.recompute(s.value) for n in nests for s in n.stores if k in n.axes)
@@ -138,8 +141,7 @@ def _count(axes: Sequence[Axis]) -> Expr:
 
 def _read_elsewhere(call: TemplateCall) -> set[str]:
     """The buffers that a template reads beside its left matrix."""
-    loaded = {n.attr[0] for n in walk(*(s.value for s in call.epilogue)) if n.op is Op.LOAD}
-    return {v.buffer for v in call.args[1:]} | loaded
+    return {v.buffer for v in call.args[1:]} | loads(*(s.value for s in call.epilogue))
 
 
 def _plain(group: Group) -> bool:
@@ -177,19 +179,4 @@ def _over(group: Group, m: Axis, k: Axis) -> Substitution | None:
 def _moved(step: LoopNest, change: Substitution, group: Group, axes: tuple[Axis, ...]) -> LoopNest:
     row, k = {a.symbol for a in group.row_axes}, axes[-1]
     along = not group.row_axes or any(a.symbol in row for a in step.axes)
-    return dataclasses.replace(
-        step,
-        axes=axes if along else axes[:-1],
-        reduce_axes=(k,) if step.reduce_axes else (),
-        reductions=tuple(map(change.reduction, step.reductions)),
-        stores=tuple(map(change.store, step.stores)),
-    )
-
-
-def _parts(e: Expr) -> list[Expr]:
-    found, stack = [], [e]
-    while stack:
-        x = stack.pop()
-        found.append(x)
-        stack.extend(x.children())
-    return found
+    return change.nest(step, axes if along else axes[:-1], (k,) if step.reduce_axes else ())

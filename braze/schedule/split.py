@@ -26,11 +26,11 @@ from braze.loops.ir import (
     Store,
     StoreMode,
 )  # fmt: skip
-from braze.loops.rewrite import Substitution, rewrite, roots
+from braze.loops.rewrite import Substitution, loads, nest_with_nodes, rewrite, roots, with_nodes
 from braze.schedule.canonical import borders
 from braze.schedule.choices import Choices
 from braze.schedule.kernels import COLUMNS, PLAIN, KernelPlan, limit_of, plan_kernel
-from braze.schedule.passes import accesses_of, flat, loads, over_row, passes_of
+from braze.schedule.passes import accesses_of, flat, over_row, passes_of
 from braze.schedule.plans import Form
 from braze.schedule.records import Group, GroupKind
 from braze.symbolic.expr import (
@@ -246,8 +246,7 @@ class Splitter:
             self.kernels.append(("points", group.axes, (), after))
 
     def _cut_step(self, step: LoopNest) -> LoopNest:
-        stores = tuple(map(self.substitution.store, step.stores))
-        return dataclasses.replace(step, axes=(*self.points, *self.rows), stores=stores)
+        return self.substitution.nest(step, (*self.points, *self.rows), ())
 
     # -- buffers ----------------------------------------------------------------------------------
 
@@ -300,10 +299,7 @@ class Splitter:
         def known(node: Node) -> Node:
             return results[node.attr] if node.op is Op.REDUCED else node
 
-        stores = tuple(
-            Store(s.buffer, s.index, rewrite(s.value, known, memo), s.mode, tuple(rewrite(a, known, memo) for a in s.args))
-            for s in step.stores
-        )  # fmt: skip
+        stores = tuple(with_nodes(s, lambda n: rewrite(n, known, memo)) for s in step.stores)
         finish.append(dataclasses.replace(step, reduce_axes=(), reductions=(), stores=stores))
 
     def _reduction(self, reduction: Reduction, value: Node) -> Reduction:
@@ -447,17 +443,15 @@ def _inlined(group: Group, buffers: Mapping[str, Buffer]) -> list[LoopNest]:
         def new(node: Node, memo: dict[Node, Node] = memo) -> Node:
             return rewrite(node, replace, memo)
 
-        reductions = tuple(Reduction(r.kind, r.dtype, new(r.value)) for r in step.reductions)
-        stores = tuple(
-            Store(s.buffer, s.index, new(s.value), s.mode, tuple(map(new, s.args))) for s in step.stores
-        )
+        step = nest_with_nodes(step, new)
         if not step.reductions and over_row(step, group.row_axes):
-            for s in stores:
+            for s in step.stores:
                 if not s.args:
                     known[s.buffer, s.index] = build.cast(s.value, buffers[s.buffer].dtype)
-            stores = tuple(s for s in stores if s.buffer not in group.internal)
-        if stores:
-            out.append(dataclasses.replace(step, reductions=reductions, stores=stores))
+            kept = tuple(s for s in step.stores if s.buffer not in group.internal)
+            step = dataclasses.replace(step, stores=kept)
+        if step.stores:
+            out.append(step)
     return out
 
 

@@ -149,3 +149,52 @@ def test_a_gradient_of_three_parts_keeps_the_one_whose_tangent_comes_in(backend:
         assert first is not None and leaf.grad is not None
         found.append((first.tolist(), leaf.grad.tolist()))
     assert found[1] == found[0] == ([1.0] * 7, [0.25] * 7)
+
+
+def zeroed_and_written(x: torch.Tensor) -> torch.Tensor:
+    """A result whose gradient is zeros times something, of an argument that is written besides."""
+    x.sin_()
+    both = torch.cat([x, x])
+    both.fill_(0.5)
+    return both
+
+
+def divided_after_it_was_read(x: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+    """An argument whose new value has a gradient of zeros by zeros, which eager takes only where one comes in for it."""
+    result = x.softmax(-1)
+    whole = x[...]
+    whole.div_(by)
+    whole.eq_(1)
+    return result
+
+
+def two_ends(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two results with no operation in common that saves tensors, of which one's gradient is zeros."""
+    v = 0.5 - x
+    return v.mT, v.trunc().ceil()
+
+
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+@pytest.mark.parametrize(
+    ("program", "others"),
+    [
+        (zeroed_and_written, ()),
+        (divided_after_it_was_read, (torch.zeros(2, 3, dtype=torch.float64),)),
+        (two_ends, ()),
+    ],
+)
+def test_a_gradient_that_reads_no_tangent_is_of_the_tangents_that_lead_to_it(program, others, backend):
+    """Else the sign of a zero is lost where another tangent is missing, or zeros that eager does not make meet an infinity."""
+    found = []
+    for call in (program, braze.compile(program, backend=backend)):
+        x = torch.tensor([[1.0, 2.0, 3.0], [4.0, -1.0, 0.5]], requires_grad=True)
+        results = call(x * 1, *others)
+        ends = results if isinstance(results, tuple) else (results,)
+        torch.autograd.backward(
+            ends, [torch.zeros_like(t) if len(ends) > 1 else torch.ones_like(t) for t in ends]
+        )
+        found.append(x.grad)
+    theirs, ours = found
+    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+    zeros = (ours == 0) & (theirs == 0)
+    assert torch.equal(ours.signbit() & zeros, theirs.signbit() & zeros)

@@ -455,6 +455,39 @@ def what_is_dropped_is_gone() -> Any:
     return before, alive() is None
 
 
+class Numbered:
+    """An object hashed by a number."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __hash__(self) -> int:
+        return hash(self.number)
+
+
+@case
+def a_weak_reference_keeps_the_hash_that_it_was_asked_for() -> Any:
+    first, second, third = Numbered(1), Numbered(2), Bare()
+    asked, unasked, other = weakref.ref(first), weakref.ref(second), weakref.ref(third)
+    number = hash(asked), hash(other) == hash(third)
+    del first, second
+    braze.graph_break()
+    del third
+    return number, hash(asked), errors(lambda: hash(unasked)), isinstance(hash(other), int)
+
+
+@case
+def a_variable_that_nobody_reads_holds_what_a_weak_reference_is_made_to() -> Any:
+    known = {}
+
+    def hold() -> int:
+        only_here = lambda: ()
+        known[weakref.ref(only_here, known.pop)] = None
+        return len(known)
+
+    return hold(), len(known)
+
+
 @case
 def arrays_are_written_once() -> Any:
     numbers = array.array("b", range(5))

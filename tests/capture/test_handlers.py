@@ -7,8 +7,11 @@ import math
 import pkgutil
 
 import pytest
+import torch
 
+import braze
 from braze.capture import features as room
+from braze.capture.facts.records import Constant, Effect, EffectKind
 from braze.capture.state.handlers import HANDLERS, Feature, Handlers
 from braze.capture.trace.tracer import features
 
@@ -26,13 +29,29 @@ def test_a_feature_takes_part_from_when_it_is_handed_in():
     feature.call(math.cosh)(math.sinh)
     feature.fields[frozenset] = math.tan
     feature.finish.append(math.sin)
+    feature.nodes.append(math.cos)
     assert math.sinh not in HANDLERS.calls.values()
     handlers = Handlers(feature)
-    assert (handlers.calls, handlers.fields, handlers.finish) == (
-        {math.cosh: math.sinh},
-        {frozenset: math.tan},
-        [math.sin],
-    )
+    assert (handlers.calls, handlers.fields) == ({math.cosh: math.sinh}, {frozenset: math.tan})
+    assert (handlers.finish, handlers.nodes, handlers.effects) == ([math.sin], [math.cos], [])
+
+
+def test_a_feature_says_what_is_done_when_the_graph_has_run(monkeypatch):
+    """Its effects come in their place among the others', at each call; its checks are asked when all of them are known."""
+    told: list[str] = []
+    feature = Feature()
+
+    def effects(t, table):
+        return [Effect(EffectKind.CALL, (table.add(Constant(told.append)), table.id_of("done")))]
+
+    feature.effects.append(effects)
+    feature.checks.append(lambda t, table: told.append("checked"))
+    monkeypatch.setattr(HANDLERS, "effects", [*HANDLERS.effects, *feature.effects])
+    monkeypatch.setattr(HANDLERS, "checks", [*HANDLERS.checks, *feature.checks])
+    compiled = braze.compile(lambda x: x + 1, backend="eager")
+    for _ in range(2):
+        assert compiled(torch.ones(2)).tolist() == [2.0, 2.0]
+    assert told == ["checked", "done", "done"]
 
 
 def test_a_callable_has_one_meaning():

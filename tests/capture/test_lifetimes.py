@@ -403,6 +403,16 @@ def a_variable_gets_another_value() -> None:
     ENDS.append(f"after, {o}")
 
 
+def a_pair_gets_another_value() -> None:
+    of, end = {1: ending()}, None
+    braze.graph_break()
+    for pair in of.items():
+        of[1] = end
+        ENDS.append("before")
+    pair = end
+    ENDS.append(f"after, {pair}")
+
+
 def a_variable_of_a_closure_gets_another_value() -> None:
     o: Any = ending()
     braze.graph_break()
@@ -545,6 +555,7 @@ CONTAINERS = {
         *(pytest.param(function, id=name) for name, function in CONTAINERS.items()),
         a_variable_is_deleted,
         a_variable_gets_another_value,
+        a_pair_gets_another_value,
         a_variable_of_a_closure_gets_another_value,
         an_attribute_gets_another_value,
         what_another_variable_holds_does_not_end,

@@ -118,13 +118,50 @@ def test_an_error_of_the_programs_leaves_the_pools_as_they_were(device, memory):
     assert run(device, memory, pool)[2][0] == pool.shared.handle
 
 
-def test_a_rehearsal_takes_the_programs_memory(device, memory):
+@pytest.fixture
+def pieces(memory, monkeypatch):
+    """Megabytes of the pieces that are taken for what recordings need at once."""
+    found, take = [], room._take
+
+    def taken(size, device):
+        found.append(size >> 20)
+        handle = memory.memory.current()
+        memory.pieces[handle] = memory.pieces.get(handle, 0) + size
+        take(0, device)
+
+    monkeypatch.setattr(room, "_take", taken)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("asked", "first"),
+    [
+        (Asked(), [32]),  # cuBLAS's workspace on Hopper, and nothing beside it
+        (Asked(values=4 << 20), [32 + 4 + 1 + 2]),
+        (Asked(values=40 << 20), [32]),  # pieces of the allocator's are as good
+        (Asked(products=False, values=4 << 20), [4 + 1 + 2]),
+        (Asked(products=False), []),
+    ],
+)
+def test_a_recordings_piece_is_as_large_as_what_it_is_known_to_need(device, memory, pieces, asked, first):
     pool = device.new_pool(shared=True)
-    for stream in (0, 100):  # before anything is recorded where it ran, then where it will be recorded
-        with device.rehearsing():
-            assert (memory.memory.current(), memory.stream.cuda_stream) == ((0, 0), stream)
-        assert memory.stream.cuda_stream == 0
-        run(device, memory, pool)
+    for _ in range(3):
+        run(device, memory, pool, asked=asked)
+        assert pieces == first, "what there is serves the next ones"
+
+
+def test_a_recording_that_needs_more_takes_what_is_missing(device, memory, pieces):
+    pool = device.new_pool(shared=True)
+    for values, products in ((4, False), (2, False), (8, False), (0, True), (8, True), (0, True)):
+        run(device, memory, pool, asked=Asked(products=products, values=values << 20))
+    assert pieces == [7, 12 - 7, 32]
+    assert pool.shared.held() == 12 << 20, "workspaces are nobody's"
+
+
+def test_what_pytorch_needs_for_generators_is_the_callers_memory(device, memory):
+    with memory.on(Stream(7)):
+        device.new_pool(shared=True)
+    assert set(memory.registered) == {7}
 
 
 def test_each_stream_of_the_callers_has_a_stream_and_memory_of_its_own(device, memory):

@@ -13,6 +13,7 @@ from braze.cudagraphs import recorded
 from braze.cudagraphs.device import record
 from braze.cudagraphs.plan import Plan
 from braze.cudagraphs.recorded import Limits, Recorded
+from braze.cudagraphs.storages import borrowed, tensor_over
 from braze.cudagraphs.trees import forest_of
 from tests.cudagraphs.helpers import (
     Place,
@@ -46,6 +47,30 @@ def test_the_second_call_is_recorded_and_later_ones_are_replayed():
             x = numbers(4, 4)
             assert_equal(f(x), fn(x))
             assert made() == (0 if calls == 0 else 1)
+
+
+def test_an_input_that_is_made_anew_where_the_last_one_lay_is_not_taken_for_one_that_stays():
+    """As an allocator gives small tensors one place, until something else takes it: that was recorded a second time."""
+    fn, memory = lambda x: torch.relu(x) @ x.t() + 1, numbers(4, 4)
+    f = recording(fn)
+    with recordings() as made, noted() as codes:
+        for calls in range(5):
+            memory.normal_()
+            storage = borrowed(memory.data_ptr(), memory.nbytes, memory.device, memory)
+            x = tensor_over(storage, memory.dtype, 0, (4, 4), (4, 1)) if calls < 3 else numbers(4, 4)
+            assert_equal(f(x), fn(x))
+        assert (made(), codes()) == (1, [])
+
+
+def test_an_input_that_the_program_holds_is_read_where_it_lies(monkeypatch):
+    fn, x, copied = lambda x: torch.cumsum(x, 0) @ x.t(), numbers(4, 4), []
+    kinds = recorded.Recorded._kinds
+    monkeypatch.setattr(recorded.Recorded, "_kinds", lambda *a: copied.append(kinds(*a)[2]) or kinds(*a))
+    f = recording(fn)
+    for _ in range(4):
+        x.normal_()
+        assert_equal(f(x), fn(x))
+    assert copied == [[]]
 
 
 def test_parameters_are_read_in_place_and_changes_of_them_are_seen():

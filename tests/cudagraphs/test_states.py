@@ -290,3 +290,20 @@ def test_hooks_on_inputs_and_outputs_run_each_time():
             y.sum().backward()
             found.append((leaf.grad, heard))
         assert_equal(found[1], found[0])
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_backwards_of_results_that_are_independent_of_each_other_miss_what_the_others_saved(dynamic):
+    """Each is a call of its own, with nothing in the places of what it does not read."""
+    fn = lambda x, w: (torch.tanh(x @ w), torch.cumsum(x * 2, 0), (w * w).sum())
+    w = torch.nn.Parameter(numbers(4, 4))
+    other = torch.nn.Parameter(w.detach().clone())
+    f = braze.compile(fn, dynamic=dynamic, options={"cudagraphs": True, "cudagraph_launches": 1})
+    with recordings() as made:
+        for calls in range(12):
+            x = numbers(3 + calls // 6 if dynamic else 3, 4)
+            for call, parameter in ((f, w), (fn, other)):
+                first, _, last = call(x, parameter)
+                (first.sum(), last, first.sum() * last)[calls % 3].backward()
+            assert_equal(w.grad, other.grad)
+        assert made() >= 3

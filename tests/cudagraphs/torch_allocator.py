@@ -64,6 +64,10 @@ class Allocator:
         self.failing = False
         self.handles = 0
         self.held: dict[Handle, int] = {}
+        #: bytes of the pools that have more than one small piece of the device's memory
+        self.pieces: dict[Handle, int] = {}
+        #: streams on which PyTorch took memory for the generator of graphs
+        self.registered: list[int] = []
         #: pools and streams from which results were taken
         self.taken: list[tuple[Handle, int]] = []
         self.cleared = 0
@@ -95,10 +99,10 @@ class Allocator:
                 "device": 0,
                 "stream": 0,
                 "address": 4096 * handle[1],
-                "total_size": 2 << 20,
-                "blocks": [{"size": 512, "state": "active_allocated"}] * count,
+                "total_size": self.pieces.get(handle, 2 << 20),
+                "blocks": [{"size": 512, "state": "active_allocated"}] * self.held.get(handle, 0),
             }
-            for handle, count in self.held.items()
+            for handle in {**self.held, **self.pieces}
         ]
         return {"segments": rows}
 
@@ -113,6 +117,9 @@ class Allocator:
         class Graph:
             def __init__(self, keep_graph: bool = False) -> None:
                 self.handle: Handle | None = None
+
+            def register_generator_state(self, generator: Any) -> None:
+                allocator.registered.append(allocator.stream.cuda_stream)
 
             def capture_begin(self, pool: Handle | None = None, capture_error_mode: str = "global") -> None:
                 stream, pool = allocator.stream, pool or allocator.handle()
@@ -154,6 +161,7 @@ class Allocator:
             "device": lambda device: contextlib.nullcontext(),
             "current_stream": lambda device=None: self.stream,
             "empty_cache": lambda: None,
+            "default_generators": (torch.default_generator,),
             "get_device_capability": lambda device: (9, 0),
             "memory_reserved": lambda device: 0,
         }

@@ -104,6 +104,11 @@ CASES: dict[Any, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
             {},
         ),
     ],
+    aten.soft_margin_loss.default: [
+        ((plain(3, 4), unit(3, 4), 1), {}),
+        ((plain(4).bfloat16(), unit(4).half(), 0), {}),
+        ((plain(4).double(), unit(4).float(), 2), {}),
+    ],
     aten.binary_cross_entropy_with_logits.default: [
         ((plain(3, 4), unit(3, 4), None, None, 1), {}),
         ((torch.tensor([1e3, -1e3, 0.0], dtype=torch.float64), unit(3), unit(3), unit(3), 0), {}),

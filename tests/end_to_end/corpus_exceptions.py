@@ -448,6 +448,38 @@ def error_thrown_through_a_generator_while_another_is_handled(x):
     return y, log
 
 
+def throws_into_what_has_not_begun(x):
+    yields_twice(x, []).throw(TypeError("thrown"))
+
+
+@whole((X,))
+def error_thrown_into_a_generator_that_has_not_begun_has_no_context(x):
+    try:
+        raise ValueError("first")
+    except ValueError:
+        try:
+            throws_into_what_has_not_begun(x)
+        except TypeError as e:
+            return x + 1, chain(e)
+
+
+def fails_behind_a_break_and_breaks_in_its_handler(items):
+    try:
+        time.time()
+        items[0].append(1)
+    except Exception as error:
+        time.time()
+        return chain(error)
+
+
+@case((X,))
+def error_between_two_breaks_has_what_a_caller_handles_for_context(x):
+    try:
+        raise ValueError("first")
+    except ValueError:
+        return x + 1, fails_behind_a_break_and_breaks_in_its_handler(())
+
+
 def raises(given):
     time.time()  # no part of a graph
     if given is None:

@@ -41,6 +41,7 @@ from tests.end_to_end import (  # noqa: F401
     corpus_surroundings,
     corpus_tensor_facts,
     corpus_tensors,
+    corpus_walks,
 )
 from tests.end_to_end.conformance import SCENARIOS, WHOLE, WITH_KERNELS, check_like_python, observe
 

@@ -75,6 +75,23 @@ def test_what_differs_from_eager_is_noticed(kind, text):
     assert found is not None and found.kind == kind
 
 
+def test_a_mode_that_a_compiled_call_leaves_set_is_noticed_and_ends_with_the_program(monkeypatch):
+    """With gradients off, all later programs of the process passed."""
+
+    def compile(fn: Callable[..., Any], **words: Any) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            result = fn(*args)
+            torch.set_grad_enabled(False)
+            return result
+
+        return call
+
+    monkeypatch.setattr(checking.braze, "compile", compile)
+    found = checking.check(parsed(TEXT, GIVEN))
+    assert found is not None and found.kind == "left" and "grad mode" in found.text
+    assert torch.is_grad_enabled()
+
+
 def test_rounding_is_not_taken_for_an_error():
     """Sums that cancel: another order is as good as eager's."""
     given = (Given("x0", ("numbers((16, 33), 'float32', 0, 'large')",)),)
@@ -247,6 +264,40 @@ def test_a_summand_that_float64_loses_too_may_come_back():
     found = numbers_by(text, "numbers((5,), 'float32', 0, 'small') * 1e-38 + 2e-38")
     assert not told(torch.full((5,), 2e-38), "result 0", found)
     assert told(torch.full((5,), 1e-3), "result 0", found)
+
+
+def test_the_mean_of_one_number_many_times_may_be_a_unit_off():
+    """Eager's gives that number, and a norm of it nothing."""
+    text = "def program(x0):\n    v0 = F.layer_norm(x0, (17,))\n    return (v0,)\n"
+    found = numbers_by(text, "torch.full((28, 17), 0.1, dtype=t_float32)")
+    assert not told(torch.full((28, 17), -4.7e-6), "result 0", found)
+    assert told(torch.full((28, 17), -1e-4), "result 0", found)
+
+
+def test_what_cancels_may_be_nothing_at_all():
+    """A mean of nearly nothing by itself is one, of nothing no number."""
+    text = "def program(x0):\n    v0 = x0.mean(0)\n    v1 = v0 / v0\n    return (v1,)\n"
+    for numbers, open_ in (("0.1, 0.2, -0.3", True), ("0.1, 0.2, 0.3", False)):
+        found = numbers_by(text, f"torch.tensor([{numbers}], dtype=t_float32).reshape(3, 1)")
+        assert bool(told(torch.full((1,), torch.nan), "result 0", found)) is not open_
+
+
+def test_a_sum_with_what_is_no_number_is_none_however_large_the_others_are():
+    """So that the derivative there is eager's in vectors, or in what is left of them."""
+    calls = "torch.tensor([3e38, 3e38, torch.nan, 1.0] * 5, dtype=t_float32).reshape(5, 4)"
+
+    def with_gradient(value: float) -> Callable[..., Any]:
+        def ours(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            total = x.sum(1)
+            total.register_hook(lambda g: torch.where(total.isnan(), value * g, g))
+            return (torch.nn.functional.relu6(total),)
+
+        return ours
+
+    text = "v0 = F.relu6(x0.sum(1))"
+    assert judged(text, with_gradient(0.0), calls) is None
+    assert judged(text, with_gradient(1.0), calls) is None
+    assert judged(text, with_gradient(50.0), calls) is not None
 
 
 def test_a_norm_whose_sums_overflow_is_nothing_to_go_by():

@@ -146,11 +146,11 @@ def test_a_batch_and_a_long_sum_are_measured_once():
     given = numbers((24, 64, 96), (24, 96, 64), (72, 64 * 96), dtype=BF16)
     with torch.no_grad():
         first = braze.compile(fn, dynamic=False, options={"max_autotune": True})(*given)
-        before = trace.COUNTERS["products_measured"]
-        braze.reset()
+        assert trace.COUNTERS["products_measured"] > 0
+        braze.reset()  # which counts from 0 again
         again = braze.compile(fn, dynamic=False)(*given)
         exact = fn(*(x.double() for x in given))
-    assert trace.COUNTERS["products_measured"] == before > 0
+    assert trace.COUNTERS["products_measured"] == 0
     for a, b, c, d in zip(first, again, fn(*given), exact, strict=True):
         assert torch.equal(a, b)
         no_further(a, c, d)

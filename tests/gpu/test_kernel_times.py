@@ -47,12 +47,11 @@ def test_a_measured_cut_is_no_further_from_float64_than_eager(name, dtype, monke
     before = trace.COUNTERS["kernels_measured"]
     tuned = braze.compile(fn, dynamic=False, mode="max-autotune-no-cudagraphs")
     first, again = several(tuned(*inputs)), several(tuned(*inputs))
-    measured = trace.COUNTERS["kernels_measured"]
-    assert measured > before
-    braze.reset()
+    assert trace.COUNTERS["kernels_measured"] > before
+    braze.reset()  # which counts from 0 again
     monkeypatch.setattr(device_times, "_KEPT", {})  # another process
     followed = several(braze.compile(fn, dynamic=False)(*inputs))
-    assert trace.COUNTERS["kernels_measured"] == measured
+    assert trace.COUNTERS["kernels_measured"] == 0
     for a, b, c, d, e in zip(first, again, followed, eager, exact, strict=True):
         assert torch.equal(a, b) and torch.equal(a, c), "one choice, the same numbers each time"
         assert (a.dtype, a.shape, a.stride()) == (d.dtype, d.shape, d.stride())

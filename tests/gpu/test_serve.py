@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 import torch
 from torch import nn
@@ -130,28 +128,3 @@ def test_lazy_capture():
     steps.step(5)
     steps.step(5, num_reqs=2)
     assert dict(steps.m.stats().replayed) == {"FULL": 1, "PIECEWISE": 1}
-
-
-def test_host_time_of_a_step(capsys):
-    """Prints the host's microseconds of a decoding step at batch 8, recorded as a whole."""
-    steps = Steps(level="O2")
-    steps.step(8)
-    ids, positions = torch.arange(8, device="cuda"), torch.arange(8, device="cuda")
-    metadata = {"slot_mapping": torch.arange(8, device="cuda")}
-
-    def run():
-        with forward_context(metadata, kv_cache_data=steps.caches):
-            return steps.m(ids, positions)
-
-    with torch.inference_mode():
-        for _ in range(50):
-            run()
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(200):
-            run()
-        host = (time.perf_counter() - start) / 200 * 1e6
-        torch.cuda.synchronize()
-    with capsys.disabled():
-        print(f"\nbraze.serve: {host:.0f} us of the host for a step of 8 tokens")
-    assert host < 1000

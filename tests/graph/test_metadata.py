@@ -58,6 +58,9 @@ CALLS = [
     (aten.embedding.default, lambda: (r(7, 4), i(2, 3)), {}),
     (aten.embedding.default, lambda: (r(7, 4), i(3, 2).t()), {}),
     (aten._softmax.default, lambda: (r(2, 3, 4), -1, False), {}),
+    (aten.soft_margin_loss.default, lambda: (r(3, 4).bfloat16(), r(4, 3).half().t(), 0), {}),
+    (aten.soft_margin_loss.default, lambda: (r(4, 3).half().t(), r(3, 4), 0), {}),
+    (aten.soft_margin_loss.default, lambda: (r(3, 4).half(), r(3, 4)), {}),
     (aten.var_mean.correction, lambda: (r(2, 3, 4), [1, 2]), {"correction": 0, "keepdim": True}),
     (aten.var.correction, lambda: (r(2, 3, 4),), {}),
     (

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import builtins
+import dis
 import inspect
-import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from braze.capture.guards import guard_text
 from braze.native import encode, vocabulary, walk
 from braze.native.calibrate import STATE_SYMBOLS
 from braze.native.vocabulary import STATES, Check, Place, Step
@@ -21,10 +24,20 @@ def test_the_header_is_what_the_table_says() -> None:
 
 
 def test_each_check_has_a_rule_in_each_language() -> None:
-    cases = set(re.findall(r'case "(\w+)"', inspect.getsource(walk.Walk.holds)))
-    of_objects = {c.value for c in Check if c.place not in (Place.LAST, Place.PROCESS)}
-    assert cases == of_objects
-    assert set(re.findall(r"^RULE\((\w+)\)", (SOURCES / "check.c").read_text(), re.MULTILINE)) == of_objects
+    for check in Check:
+        of_an_object = check.place not in (Place.LAST, Place.PROCESS)
+        assert bool(check.c) is bool(check.python) is of_an_object
+    assert set(walk.RULES) == {check.value for check in Check if check.python}
+
+
+@pytest.mark.parametrize(
+    ("room", "rules"), [(walk, walk.RULES), (guard_text, guard_text.SAYS)], ids=["rules", "texts"]
+)
+def test_what_a_row_calls_is_there(room: Any, rules: dict[Any, Any]) -> None:
+    """Rows are text: what they call is a name of the file that reads them."""
+    for rule in rules.values():
+        called = {i.argval for i in dis.get_instructions(rule) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+        assert called <= {*vars(room), *vars(builtins)}, called
 
 
 def test_each_step_is_read_in_each_language() -> None:

@@ -87,9 +87,11 @@ class Session(Shared):
                 words["trusting"] = False
             return self.tracer(function, locals, self.options, symbolic=symbolic, **words)
 
-    def entry(self, function: FunctionType, name: str, *, resumed: bool = False, hooked: bool = False) -> Any:
-        """A new entry for a function."""
-        site = Site(self, name, resumed=resumed, hooked=hooked)
+    def entry(
+        self, function: FunctionType, name: str, *, point: ResumePoint | None = None, hooked: bool = False
+    ) -> Any:
+        """A new entry for a function; with a point, for a frame that goes on there."""
+        site = Site(self, name, point=point, hooked=hooked)
         site.entry = native.Entry(function, site.on_miss)
         return site.entry
 
@@ -100,7 +102,8 @@ class Session(Shared):
         key = (id(place.code), offset, pushes, raises, captured, place.carries, place.stack, place.locals)
         found = self.points.get(key)
         if found is None:
-            made = resume_code(
+            code = functools.partial(
+                resume_code,
                 place.code,
                 offset,
                 place.stack,
@@ -109,7 +112,7 @@ class Session(Shared):
                 raises=raises,
                 carry_free=place.carries,
             )
-            found = self.points[key] = ResumePoint(self, made, raises, captured)  # keeps the code's id taken
+            found = self.points[key] = ResumePoint(self, code, raises, captured)  # keeps the code's id taken
         return found
 
     def begin(self, target: Any) -> tuple[Any, Callable[..., Any]]:

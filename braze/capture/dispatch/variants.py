@@ -44,6 +44,7 @@ from braze.capture.guards.dynamic import (
 from braze.capture.guards.misses import Miss, explain_miss, place_of
 from braze.capture.guards.report import compiled_frame
 from braze.capture.guards.tables import GuardTable, build_table, read_source
+from braze.capture.residual.points import ResumePoint
 from braze.capture.residual.residual import build_residual
 from braze.graph.torch_compat import is_out_of_memory, mute_fakes, watched, without_saving_hooks
 from braze.graph.torch_symbols import symbolic_sizes
@@ -137,10 +138,11 @@ class Variant:
 class Site:
     """The variants of one entry, and the rules by which more are made."""
 
-    def __init__(self, session: Shared, name: str, *, resumed: bool, hooked: bool) -> None:
+    def __init__(self, session: Shared, name: str, *, point: ResumePoint | None = None, hooked: bool) -> None:
         self.session = session
         self.name = name
-        self.resumed = resumed
+        self.point = point
+        self.resumed = point is not None
         self.hooked = hooked
         self.entry: Any = None
         self.lock = threading.RLock()
@@ -186,6 +188,14 @@ class Site:
 
     def on_miss(self, entry: Any, function: FunctionType, locals: tuple[Any, ...]) -> Answer | None:
         """Called by the entry: make a variant for these values, and say how to run it now."""
+        try:
+            return self._answer(entry, function, locals)
+        except BaseException as error:  # of a frame that was half run
+            if self.point is None:
+                raise
+            return self.point.failing(function, locals[0], error), ()
+
+    def _answer(self, entry: Any, function: FunctionType, locals: tuple[Any, ...]) -> Answer | None:
         if getattr(here, "busy", False):
             return self._as_it_is(function)  # a call made while tracing or compiling
         if watched():
@@ -235,7 +245,7 @@ class Site:
             if found is None:
                 if len(self.closures) >= 64:
                     self.closures.clear()
-                site = Site(self.session, self.name, resumed=False, hooked=True)
+                site = Site(self.session, self.name, hooked=True)
                 site.entry = native.Entry(function, site.on_miss)
                 found = self.closures[key] = (site, site.entry, function)
         return found[0].on_miss(_As(function), function, locals)

@@ -128,7 +128,7 @@ class Build:
     "function" (code; args: globals-owner function, name, defaults, kwdefaults, closure cells...),
     "cell" (args: contents or nothing), "method" (func, self), "partial", "iterator" (args: what
     makes it, its arguments, its state), "super", "attributes" (args: an object, then values of its attributes ``names``),
-    "deque" (args: maxlen, items...), "call" (args[0] called with the others).
+    "deque" (args: maxlen, items...), "call" (args[0] called with the others), "walk" (the same: an iterator over a dict or set).
     """
 
     kind: str
@@ -145,6 +145,10 @@ class Drawn:
 
 
 Recipe = FromSource | GraphOutput | Constant | Build | Drawn
+
+
+#: draws that are none: a number of an earlier draw, which gave a list, as (which draw, which number), and a seed of PyTorch's generators
+ITEM, SEED = "item", "manual_seed"
 
 
 @record

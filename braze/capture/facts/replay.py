@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import os
+import random
 import types
 import weakref
 from collections.abc import Callable, Sequence
@@ -21,6 +22,8 @@ from braze.support.raisers import is_of_program
 GENERATED = "<braze "
 
 
+#: the generator whose methods the functions of ``random`` are
+GENERATOR: Any = random._inst  # type: ignore[attr-defined]
 #: what ``next`` gives at the end of an iterator
 END = object()
 
@@ -161,6 +164,13 @@ def number_as_tensor(value: float) -> torch.Tensor:
     return torch.tensor(value, dtype=torch.float64 if type(value) is float else torch.int64, device="cpu")
 
 
+def shuffled(values: tuple[int | float, ...]) -> list[int | float]:
+    """Numbers in an order that is drawn."""
+    made = list(values)
+    GENERATOR.shuffle(made)
+    return made
+
+
 def make_function(code: Any, owner: Any, name: str, defaults: Any, kwdefaults: Any, cells: Any) -> Any:
     """A function with the globals of ``owner`` (or with these very globals)."""
     space = owner if type(owner) is dict else owner.__globals__
@@ -178,9 +188,41 @@ def iterator_at(maker: Callable[..., Any], *args: Any) -> Any:
     return made
 
 
-def weak_to_nothing() -> weakref.ref[Any]:
-    """A weak reference to an object that is gone."""
-    return weakref.ref(type("Gone", (), {})())
+def dict_walk_at(name: str, left: int, owner: dict[Any, Any]) -> Any:
+    """An iterator over a dict that has so many of its items still to give."""
+    walk = iter(getattr(dict, name)(owner))
+    for _ in range(len(owner) - left):
+        next(walk)
+    return walk
+
+
+def set_walk_at(owner: set[Any], *left: Any) -> Any:
+    """An iterator over a set that has these still to give; over these alone, where the set is in another order."""
+    whole = list(set.__iter__(owner))
+    gone = len(whole) - len(left)
+    if gone < 0 or any(a is not b for a, b in zip(whole[gone:], left, strict=True)):
+        return iter(left)
+    walk = set.__iter__(owner)
+    for _ in range(gone):
+        next(walk)
+    return walk
+
+
+def hashed_weak(target: Any) -> weakref.ref[Any]:
+    """A weak reference that has its object's hash for when that is gone."""
+    made = weakref.ref(target)
+    if type(target).__hash__ is object.__hash__:
+        hash(made)
+    return made
+
+
+def weak_to_nothing(*kept: int) -> weakref.ref[Any]:
+    """A weak reference to an object that is gone, which has been asked for its hash, or has not."""
+    gone = type("Gone", (), {"__hash__": lambda self: kept[0]})()
+    made = weakref.ref(gone)
+    if kept:
+        hash(made)
+    return made
 
 
 def native_new(cls: type) -> Any:

@@ -79,11 +79,13 @@ def resume_code(
     pushes: int = 1,
     raises: bool = False,
     carry_free: bool = False,
+    fails: bool = False,
 ) -> Resumed:
     """Code that goes on at ``offset``; ``stack`` and ``locals`` say which slots hold a value (not NULL).
 
     With ``raises`` the last item of the state is an exception, raised as if by the instruction that ends
-    at ``offset``, where the user's handlers see it.
+    at ``offset``, where the user's handlers see it. With ``fails`` one more item is an exception too, raised before the first
+    instruction runs (where the frame goes on by raising, in place of what it was to raise).
     """
     why = cannot_resume(code)
     if why:
@@ -98,15 +100,16 @@ def resume_code(
     if carry_free:
         unpack.read_cells()
     # what is pushed is read before slot 0, where the state lives, gets its own value
-    if raises:
+    if not raises:
+        for _ in range(pushes):
+            unpack.body += unpack.item()
+    if raises or fails:
         if native.native_available:
             unpack.constants.append(native.throw)
             unpack.body += bytecode.calls(len(unpack.constants) - 1)
         unpack.body += unpack.item()
         handler = bytecode.handler_at(rows, raising)
         return _join(code, unpack, THROW, rows, handler, raising)
-    for _ in range(pushes):
-        unpack.body += unpack.item()
     target = bytecode.safe_start(code, offset)
     return _join(code, unpack, [("JUMP_FORWARD", target // 2)], rows, None, offset)
 

@@ -92,6 +92,13 @@ IDENTITIES = frozenset(
 DEFINED_METHOD = type(re.compile("").match)
 BUILTIN_METHODS = frozenset({types.BuiltinFunctionType, DEFINED_METHOD, types.MethodWrapperType})
 CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
+#: iterators over dicts, with the method that makes each, and over sets
+DICT_WALKS: dict[type, str] = {
+    type(iter({})): "keys",
+    type(iter({}.values())): "values",
+    type(iter({}.items())): "items",
+}
+SET_WALK: type = type(iter(set()))
 #: iterators over what has only ``__getitem__``, and ``iter(function, sentinel)``
 BY_INDEX, UNTIL = type(iter(type("Items", (), {"__getitem__": None})())), type(iter(int, 1))
 LRU_CACHE = type(functools.lru_cache(lambda: None))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copyreg
 import math
 import operator
-import random
 import sys
 import threading
 import types
@@ -19,7 +18,7 @@ from braze.capture.facts import markers
 from braze.capture.facts.breaks import HINT_MOVE, LOOKS_AT_THE_STACK, graph_break
 from braze.capture.facts.libraries import is_library_class
 from braze.capture.facts.values import MISSING, NULL, Identity, held, lookup_in_mro
-from braze.capture.graph import constant_evaluation, overloads, python_random, unbacked
+from braze.capture.graph import constant_evaluation, overloads, unbacked
 from braze.capture.outside import identities
 from braze.capture.outside.class_values import trust_class_value
 from braze.capture.outside.filling import fill
@@ -440,19 +439,6 @@ def get_ident(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """Which thread this is: good as a key, as ids are."""
     t.outside.identities[-1] = None
     return t.done.claim(Identity(threading.get_ident()))
-
-
-def drawn(name: str) -> None:
-    """A function of ``random`` that is written in C."""
-
-    def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-        return python_random.draw(t, name, python_random.GENERATOR, args, kwargs)
-
-    rule(getattr(random, name))(run)
-
-
-for _name in ("random", "getrandbits"):
-    drawn(_name)
 
 
 @rule(type.__call__)

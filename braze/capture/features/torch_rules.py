@@ -9,14 +9,12 @@ from typing import Any
 import torch
 
 from braze.capture.facts.breaks import HINT_MOVE, graph_break
-from braze.capture.facts.purity import is_random
-from braze.capture.facts.records import Draw
-from braze.capture.features.rules import named, refuse
-from braze.capture.finish import seeds
+from braze.capture.facts.records import Constant, Effect, EffectKind
+from braze.capture.features.rules import named
 from braze.capture.graph import tensor_facts, unbacked
 from braze.capture.python.unwinding import resumable_step
 from braze.capture.state.handlers import Feature
-from braze.capture.state.ledger import LaterSeed
+from braze.capture.state.recipes import Recipes
 from braze.capture.state.trace import Trace
 from braze.graph.facts import set_facts
 from braze.graph.torch_settings import CUDNN
@@ -167,38 +165,12 @@ def check_is_size(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     unbacked.check_size(t, *args, **kwargs)
 
 
-# -- seeds
+def settings(t: Trace, table: Recipes) -> list[Effect]:
+    """The settings that the program leaves changed."""
+    return [
+        Effect(EffectKind.CALL, (table.add(Constant(function)), *map(table.id_of, args)))
+        for function, args in t.outside.settings.effects()
+    ]
 
 
-@rule(torch.manual_seed)
-def manual_seed(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    """Before the graph where it has drawn nothing by now, else after it."""
-    seed = kwargs.get("seed") if kwargs else args[0] if args else None
-    if type(seed) is not int or len(args) + len(kwargs) != 1 or t.graph.recorder.outer is not None:
-        graph_break(
-            "BZ1017", "a seed is set that is no plain number, or in a graph within the graph", HINT_MOVE
-        )
-    nodes = list(t.graph.recorder.graph.nodes)
-    if not t.done.seeds and not any(map(is_random, nodes)):
-        t.done.draws.append((Draw(seeds.SEED, (seed,)), None, t.frames.here()))
-    else:
-        t.done.seeds.append(t.done.claim(LaterSeed(seed, nodes[-1])))
-    return t.outside.tree.constant(torch.default_generator).value
-
-
-refuse(
-    "BZ1017",
-    "a seed is drawn, or a generator's state is touched",
-    torch.seed,
-    torch.initial_seed,
-    *named(
-        torch.Generator,
-        "get_state",
-        "set_state",
-        "manual_seed",
-        "seed",
-        "initial_seed",
-        "clone_state",
-        "graphsafe_set_state",
-    ),
-)
+FEATURE.effects.append(settings)

@@ -6,23 +6,33 @@ from typing import Any
 
 from braze.capture.facts.records import Build, Constant, Effect, EffectKind, FromSource
 from braze.capture.facts.values import MISSING
-from braze.capture.finish import hooks, seeds
 from braze.capture.finish.reconstruction import RecipeTable
 from braze.capture.outside import definitions
 from braze.capture.outside.shadows import DictShadow, keys_of
+from braze.capture.state.handlers import HANDLERS, Feature
 from braze.capture.state.ledger import Ledger
 from braze.capture.state.trace import Trace
 
+FEATURE = Feature()
+
 
 def collect(t: Trace, table: RecipeTable) -> list[Effect]:
-    """All effects; state of PyTorch last."""
-    effects: list[Effect] = hooks.effects(t, table)
+    """All effects, in the order in which features are handed in."""
+    found = [effect for effects in HANDLERS.effects for effect in effects(t, table)]
+    for check in HANDLERS.checks:
+        check(t, table)
+    return found
+
+
+def written(t: Trace, table: RecipeTable) -> list[Effect]:
+    """What was written to objects from outside, and calls that are made again."""
+    effects: list[Effect] = []
     for shadow in t.outside.shadows:
         if isinstance(shadow, DictShadow):
             effects += items_written(table, shadow)
         elif shadow.changed():
             effects.append(contents(table, shadow))
-    for shadow in t.outside.instance_dicts:
+    for shadow in t.outside.instance_dicts.values():
         effects += attributes_written(table, shadow)
     for node in t.done.slotted:
         for name, value in (node.slots or {}).items():
@@ -57,13 +67,10 @@ def collect(t: Trace, table: RecipeTable) -> list[Effect]:
             named = tuple(table.id_of(v) for v in kwargs.values())
             target = table.add(Build("partial", (target, *named), None, tuple(kwargs)))
         effects.append(Effect(EffectKind.CALL, (target, *(table.id_of(v) for v in args))))
-    effects += tensor_fields(t.done, table) + seeds.effects(t, table)
-    for function, args in t.outside.settings.effects():
-        effects.append(
-            Effect(EffectKind.CALL, (table.add(Constant(function)), *(table.id_of(a) for a in args)))
-        )
-    hooks.verify(t, table)
-    return effects
+    return effects + tensor_fields(t.done, table)
+
+
+FEATURE.effects.append(written)
 
 
 def tensor_fields(done: Ledger, table: RecipeTable) -> list[Effect]:

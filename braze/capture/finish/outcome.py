@@ -26,11 +26,11 @@ from braze.capture.facts.values import UnknownText
 from braze.capture.finish.effects import collect
 from braze.capture.finish.reconstruction import RecipeTable
 from braze.capture.finish.state_at_break import break_state
-from braze.capture.graph import python_random
+from braze.capture.outside import changes
 from braze.capture.python import data_errors
 from braze.capture.state.frames import Frames
 from braze.capture.state.sources import Node
-from braze.capture.state.trace import GraphState, Trace
+from braze.capture.state.trace import GraphState, Recording, Trace
 from braze.graph import torch_compat
 from braze.graph.captured import Captured
 from braze.graph.facts import facts, set_facts, settle_places
@@ -91,9 +91,7 @@ def retry_whole(frames: Frames) -> Any:
     raise Retry(1) from None
 
 
-def _signal(code: str, reason: str) -> Any:
-    from braze.capture.facts.breaks import BreakSignal
-
+def _signal(code: str, reason: str) -> BreakSignal:
     return BreakSignal(code, reason, skip=True)
 
 
@@ -111,7 +109,7 @@ def finish(
             inputs.append((node, place))
         else:
             graph.erase_node(node)
-    drawn = python_random.inputs_of(t.graph.recorder)
+    drawn = drawn_inputs(t.graph.recorder)
     data_errors.verify(t, graph)
     module = close_graph(t.graph, table)
     if module is None:
@@ -142,6 +140,20 @@ def finish(
         drawn=tuple(index for index, _ in drawn),
         apart=over_arrays(module, inputs) if module is not None else (),
     )
+
+
+def drawn_inputs(recorder: Recording) -> list[tuple[int, torch.fx.Node]]:
+    """The draws that the graph uses, as its last inputs; those that it does not use after all are taken out."""
+    used = []
+    for given, index in recorder.drawn.items():
+        (read,) = given.users
+        if read.users:
+            recorder.mode.let_read()
+            used.append((index, given))
+            continue
+        recorder.graph.erase_node(read)
+        recorder.graph.erase_node(given)
+    return used
 
 
 def close_graph(state: GraphState, table: RecipeTable) -> torch.fx.GraphModule | None:
@@ -208,6 +220,7 @@ def guards(t: Trace) -> list[Guard]:
     asked = [n.source for n in t.outside.tree.asked]
     if len(asked) > 1:
         found.append(Guard(asked[0], Check.DISTINCT, tuple(asked[1:])))
+    found += [Guard(group[0], Check.DISTINCT, group[1:]) for group in changes.may_be_one(t)]
     for expression, names in t.graph.mode.shape_relations():
         if not set(names) <= t.graph.mode.symbols.keys() | t.graph.mode.floats.keys():
             continue  # about a size that only the data decides (``nonzero``): no call is told by it

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import struct
+import sys
 import types
 import weakref
 from collections.abc import Iterable, Mapping
@@ -14,11 +15,10 @@ import numpy as np
 import torch
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils.hooks import RemovableHandle
 
 from braze.capture.facts.breaks import BreakSignal, Unrebuildable
 from braze.capture.facts.records import Build, Constant, FromSource, GraphOutput, Recipe, Step
-from braze.capture.facts.replay import native_new, weak_to_nothing
+from braze.capture.facts.replay import hashed_weak, native_new, weak_to_nothing
 from braze.capture.facts.tracebacks import chain
 from braze.capture.facts.values import (
     BY_INDEX,
@@ -33,8 +33,7 @@ from braze.capture.facts.values import (
     is_constant,
     is_identity_type,
 )
-from braze.capture.finish import hooks
-from braze.capture.graph import python_random, sizes, unbacked
+from braze.capture.graph import sizes, unbacked
 from braze.capture.outside.class_values import has_hash_of_its_own
 from braze.capture.outside.globals import owner_of_globals
 from braze.capture.python import raised
@@ -48,8 +47,7 @@ FEATURE = Feature()
 WORD = struct.calcsize("P")
 REDUCIBLE = frozenset(
     {
-        type(iter([])), type(iter(())), type(iter(range(0))), type(iter({})), type(iter({}.values())),
-        type(iter({}.items())), type(iter(set())), type(iter("")), type(reversed([])), zip, enumerate, map, filter,
+        type(iter([])), type(iter(())), type(iter(range(0))), type(iter("")), type(reversed([])), zip, enumerate, map, filter,
         torch.finfo, torch.iinfo, BY_INDEX, UNTIL,
     }
 )  # fmt: skip
@@ -91,6 +89,9 @@ class RecipeTable(Recipes):
             return FromSource(shadow.node.child(Step.ATTR, "__dict__").source)
         if node is not None:
             return Constant(value)
+        asked = t.done.asked_dicts.get(id(value))
+        if asked is not None and held(asked[1], "__dict__") is value and id(value) not in t.done.namespaces:
+            return Build("call", (self.add(Constant(held)), self.id_of(asked[1]), self.id_of("__dict__")))
         if kind is types.FunctionType and t.done.is_ours(value):
             return self.function(value)
         if is_bound_builtin(value) and not t.outside.is_fixed(value):
@@ -135,8 +136,9 @@ class RecipeTable(Recipes):
 
     def symbolic(self, value: Any) -> Recipe:
         """A symbolic number, as computed by the graph; one that no graph can compute is guarded to stay the same."""
-        if self.t.done.draws and (drawn := python_random.recipe(self, value)) is not None:
-            return drawn
+        maker = HANDLERS.recipes.get(type(value))
+        if maker is not None and (made := maker(self, value)) is not None:
+            return made
         if isinstance(value, torch.SymBool) and not unbacked.is_unbacked(value):
             return Constant(bool(value))
         place = self.t.outside.tree.node_of(value)
@@ -171,11 +173,9 @@ class RecipeTable(Recipes):
 
     def built(self, value: Any, kind: type) -> Recipe:
         """A container or object made in the trace."""
-        if kind is RemovableHandle and (made := hooks.recipe(self, value)) is not None:
-            return made
         maker = HANDLERS.recipes.get(kind)
-        if maker is not None:
-            return maker(self, value)
+        if maker is not None and (made := maker(self, value)) is not None:
+            return made
         if issubclass(type(value), dict):
             return self.dict(value)
         if issubclass(type(value), list):
@@ -263,7 +263,12 @@ class RecipeTable(Recipes):
         more = {**fields(value), **linked(value)}
         if value.__traceback__ is not None:
             more = {"__traceback__": value.__traceback__, **more}
-        return self.with_attributes(made, more)
+        found = raised.known(self.t.done, value)
+        if found is None or not found.alone or value.__context__ is not None:
+            return self.with_attributes(made, more)
+        handled = self.add(Build("call", (self.add(Constant(sys.exception)),)))
+        values = (self.add(made), *self.items(more.values()), handled)
+        return Build("attributes", values, None, (*more, "__context__"))
 
     def with_attributes(self, made: Build, more: Mapping[str, Any]) -> Recipe:
         """What is made, with further attributes set on it in their order."""
@@ -446,13 +451,17 @@ def _partial(table: RecipeTable, value: functools.partial[Any]) -> Recipe:
 
 
 def _weak(table: RecipeTable, ref: weakref.ref[Any]) -> Recipe:
-    """A weak reference to what the trace holds, or one whose object is gone."""
-    if ref.__callback__ is not None:
-        raise Unrebuildable(ref)
+    """A weak reference to what the trace holds, or one whose object is gone. It keeps the hash that it was asked for."""
     target = ref()
+    if ref.__callback__ is not None or (target is not None and has_hash_of_its_own(type(target))):
+        raise Unrebuildable(ref)
     if target is None:
-        return Build("call", (table.add(Constant(weak_to_nothing)),))
-    return Build("call", (table.add(Constant(weakref.ref)), table.id_of(target)))
+        try:
+            kept = (table.id_of(hash(ref)),)
+        except TypeError:
+            kept = ()
+        return Build("call", (table.add(Constant(weak_to_nothing)), *kept))
+    return Build("call", (table.add(Constant(hashed_weak)), table.id_of(target)))
 
 
 def _array(table: RecipeTable, array: np.ndarray[Any, Any]) -> Recipe:

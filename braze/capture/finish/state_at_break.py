@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import gc
-import inspect
 import opcode as cpython
-import sys
 import warnings
+import weakref
 from logging import Logger
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
-from braze import native
 from braze.capture.facts.breaks import LOOKS_AT_THE_STACK, Retry
 from braze.capture.facts.bytecode import SAVED, end_of, stack_kinds, wanted_from
 from braze.capture.facts.frame import Frame
 from braze.capture.facts.records import BreakKind, FrameState, GraphBreak
 from braze.capture.facts.told import place_of, tell
-from braze.capture.facts.values import NULL
 from braze.capture.finish.reconstruction import RecipeTable
-from braze.capture.python.opcodes.calling import split_call
-from braze.capture.python.opcodes.control import AFTER_FOR
-from braze.capture.python.opcodes.operators import BINARY_OPERATORS, COMPARE_SHIFT, COMPARISONS
+from braze.capture.python.opcodes.table import OUTSIDE, Pending
 from braze.capture.python.unwinding import trail_of
 from braze.capture.state.frames import Frames
 from braze.capture.state.trace import Trace
-
-#: kind, operands as values, detail, size of the stack that is left, whether a result is pushed
-Pending = tuple[BreakKind, list[Any], Any, int, int]
 
 
 def remedy_of(code: str) -> str:
@@ -63,7 +54,8 @@ def break_state(t: Trace, table: RecipeTable) -> GraphBreak:
             raise Retry(inner.entered_at)
     offset = following if kind is not BreakKind.RUN else 2 * start_of(inner)
     stacks, handled = stacks_of(t.frames, left)
-    states = [suspended(table, inner, offset, stacks[0], pushes)]
+    referred = operands[1] if len(operands) > 1 and any(operands[0] is made for made in WEAK) else None
+    states = [suspended(table, inner, offset, stacks[0], pushes, referred)]
     for f, stack in zip(reversed(t.frames.stack[:-1]), stacks[1:], strict=True):
         states.append(suspended(table, f, after(f), stack, 1))
     code = signal.code if signal is not None else "BZ1001"
@@ -118,8 +110,14 @@ def start_of(f: Frame) -> int:
     return at
 
 
-def suspended(table: RecipeTable, f: Frame, offset: int, stack: Any, pushes: int) -> FrameState:
-    """One frame as data."""
+#: what the variables of a frame alone keep alive, then
+WEAK = (weakref.ref, weakref.proxy, weakref.finalize)
+
+
+def suspended(
+    table: RecipeTable, f: Frame, offset: int, stack: Any, pushes: int, referred: Any = None
+) -> FrameState:
+    """One frame as data; ``referred``: what its operation makes a weak reference to."""
     free = len(f.locals) - len(f.code.co_freevars)
     wanted = wanted_from(f.code, 2 * f.at)
     return FrameState(
@@ -127,7 +125,7 @@ def suspended(table: RecipeTable, f: Frame, offset: int, stack: Any, pushes: int
         offset=offset,
         stack=tuple(table.id_of(v) for v in stack),
         locals=tuple(
-            table.id_of(v) if i < free and not is_spent(f, i, v, wanted) else -1
+            table.id_of(v) if i < free and (v is referred or not is_spent(f, i, v, wanted)) else -1
             for i, v in enumerate(f.locals)
         ),
         function=table.id_of(f.function),
@@ -144,79 +142,8 @@ def is_spent(f: Frame, i: int, value: Any, wanted: frozenset[str]) -> bool:
 def describe(f: Frame) -> Pending | None:
     """The instruction before which a frame stands, in the terms of residual code; None where it has none."""
     _, arg, following, op = f.decoded.instruction(f.at)
-    name = cpython.opname[op]
-    stack = f.stack
-    size = len(stack)
-    if name in ("CALL", "PRECALL"):
-        return call_pending(f, arg, stack)
-    if name == "CALL_FUNCTION_EX":
-        taken = 2 + 1 + (arg & 1)
-        args = stack[-1 - (arg & 1)]
-        fn = stack[-taken + 1] if stack[-taken] is NULL else stack[-taken]
-        operands = [fn, args] + ([stack[-1]] if arg & 1 else [])
-        return BreakKind.CALL_EX, operands, None, size - taken, 1
-    if name == "BINARY_OP":
-        return BreakKind.OPERATOR, stack[-2:], BINARY_OPERATORS[arg].__name__, size - 2, 1
-    if name == "BINARY_SUBSCR":
-        return BreakKind.OPERATOR, stack[-2:], "getitem", size - 2, 1
-    if name == "COMPARE_OP" and not (COMPARE_SHIFT == 5 and arg & 16):
-        return BreakKind.OPERATOR, stack[-2:], COMPARISONS[arg >> COMPARE_SHIFT].__name__, size - 2, 1
-    if name in UNARY:
-        return BreakKind.OPERATOR, stack[-1:], UNARY[name], size - 1, 1
-    if name == "STORE_SUBSCR":
-        value, obj, key = stack[-3:]
-        return BreakKind.STATEMENT, [obj, key, value], "setitem", size - 3, 0
-    if name == "DELETE_SUBSCR":
-        return BreakKind.STATEMENT, stack[-2:], "delitem", size - 2, 0
-    if name == "STORE_ATTR":
-        value, obj = stack[-2:]
-        return BreakKind.STATEMENT, [obj, f.code.co_names[arg], value], "setattr", size - 2, 0
-    if name == "LOAD_ATTR" and (sys.version_info < (3, 12) or not arg & 1):
-        attribute = f.code.co_names[arg if sys.version_info < (3, 12) else arg >> 1]
-        return BreakKind.OPERATOR, [stack[-1], attribute], "getattr", size - 1, 1
-    if name == "FOR_ITER":
-        return BreakKind.NEXT, stack[-1:], (2 * (arg + AFTER_FOR), 2 * following), size - 1, 0
-    if "JUMP" in name and "IF_" in name and "NONE" not in name:
-        return branch_pending(name, arg, following, stack)
-    return None
-
-
-UNARY = {
-    "UNARY_NEGATIVE": "neg",
-    "UNARY_POSITIVE": "pos",
-    "UNARY_INVERT": "invert",
-    "UNARY_NOT": "not_",
-    "TO_BOOL": "truth",
-}
-
-
-#: builtins that look at the frame that calls them: only the frame itself can run them
-OF_THE_FRAME = (
-    locals,
-    globals,
-    vars,
-    dir,
-    eval,
-    exec,
-    __import__,
-    super,
-    sys._getframe,
-    getattr(sys, "_getframemodulename", sys._getframe),
-    inspect.currentframe,
-    native.throw,  # stands in front of the frame's code
-)
-
-
-#: what they give holds all objects, tuples that C code has not filled yet among them: nothing may look through it
-OF_THE_PROCESS = (gc.get_objects, gc.get_referrers, gc.get_referents)
-
-
-def call_pending(f: Frame, arg: int, stack: list[Any]) -> Pending | None:
-    """A pending CALL."""
-    fn, args = split_call(f, arg, stack)
-    if any(fn is builtin for builtin in (*OF_THE_FRAME, *OF_THE_PROCESS)):
-        return None
-    return BreakKind.CALL, [fn, *args], tuple(f.kwnames), len(stack) - arg - 2, 1
+    outside = OUTSIDE.get(cpython.opname[op])
+    return outside(f, arg, following) if outside is not None else None
 
 
 #: what looks at the stack for the place that it is called from, and nowhere else
@@ -232,11 +159,3 @@ def looks_for_its_caller(fn: Any) -> bool:
     """Whether a function tells the place in the program from which it is called."""
     method = fn.__func__ if type(fn) is MethodType else fn
     return type(method) in (FunctionType, BuiltinFunctionType) and method in MESSAGES
-
-
-def branch_pending(name: str, target: int, following: int, stack: list[Any]) -> Pending:
-    """A pending jump on a truth value."""
-    jumps_if = "IF_TRUE" in name
-    if_false, if_true = (following, target) if jumps_if else (target, following)
-    keep = jumps_if if name.endswith("OR_POP") else None
-    return BreakKind.BRANCH, stack[-1:], (2 * if_false, 2 * if_true, keep), len(stack) - 1, 0

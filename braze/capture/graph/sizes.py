@@ -8,8 +8,8 @@ import torch
 
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.values import UnknownText
-from braze.capture.graph import python_random
 from braze.capture.outside import texts
+from braze.capture.state.handlers import HANDLERS
 from braze.capture.state.trace import Recording
 from braze.graph import torch_symbols
 from braze.graph.facts import set_facts
@@ -104,9 +104,10 @@ def of_symbol(recorder: Recording, symbol: Any) -> Any:
         node.meta["val"] = tensor.shape[dim]
         set_facts(node, place=recorder.t.frames.here())
         return node
-    drawn = python_random.node_of(recorder, symbol)
-    if drawn is not None:
-        return drawn
+    for node_of in HANDLERS.nodes:
+        node = node_of(recorder, symbol)
+        if node is not None:
+            return node
     graph_break("BZ1015", f"a size {symbol} that is known only when the graph runs")
 
 

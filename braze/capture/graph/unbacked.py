@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 
 from braze.capture.facts.breaks import BreakSignal, graph_break
 from braze.capture.facts.values import MISSING
-from braze.capture.graph import python_random, sizes
+from braze.capture.graph import sizes
 from braze.capture.state.trace import GraphState, Recording, Trace
 from braze.graph import torch_symbols
 from braze.graph.facts import facts, set_facts
@@ -218,7 +218,7 @@ def said(recorder: Recording, condition: Any) -> str:
         node = recorder.symbols.get(symbol)
         if symbol in recorder.sized:
             node = recorder.nodes[id(recorder.sized[symbol][0])][1]
-        drawn = python_random.index_of(recorder.t.done, symbol)
+        drawn = recorder.t.done.drawn.get(symbol)
         here = facts(node).place if node is not None else None
         here = here if drawn is None else recorder.t.done.draws[drawn][2]
         if torch_symbols.is_unbacked_symbol(symbol) and here is not None:

@@ -21,10 +21,6 @@ def advice(guard: Guard, value: Any, name: str) -> tuple[str, ...]:
             )
         case Check.TENSOR:
             return _tensor_advice(guard.expected, value, name)
-        case Check.RANGE:
-            return (
-                "a condition on sizes or numbers has a variant for each side: both stay, no more will follow",
-            )
         case Check.EQUAL if isinstance(guard.expected, SymbolSpec):
             return (f"pass {name} as one type of number",)
         case Check.EQUAL if type(guard.expected) in (int, float):
@@ -36,23 +32,9 @@ def advice(guard: Guard, value: Any, name: str) -> tuple[str, ...]:
             return (f"set {name} once, before the first call",)
         case Check.EQUAL if isinstance(guard.expected, bool | str | None):
             return (f"each value of {name} has a variant of its own: keep to a few",)
-        case Check.EQUAL:
-            return (f"pass {name} as a tensor, torch.tensor(value), or keep it constant",)
-        case Check.IS | Check.REFERENT | Check.ALIAS:
-            return (f"make the object behind {name} once, outside, rather than anew before each call",)
-        case Check.DISTINCT:
-            return ("the same tensor given twice needs a variant of its own",)
         case Check.KEYS | Check.HAS_KEY if name == "kwargs":
             return ("pass the same arguments by keyword each time",)
-        case Check.LENGTH | Check.KEYS | Check.HAS_KEY:
-            return (
-                f"keep {name} of one length and with the same keys, or stack what it holds into a tensor",
-            )
-        case Check.TYPE:
-            return (f"pass values of one type as {name}",)
-        case Check.ABSENT:
-            return (f"set the attributes of {name} before the first call",)
-    return ("each setting of torch has a variant of its own: call under the same modes",)
+    return (guard.check.advice.format(name=name),)
 
 
 def _tensor_advice(spec: TensorSpec, value: Any, name: str) -> tuple[str, ...]:
@@ -73,7 +55,7 @@ def _tensor_advice(spec: TensorSpec, value: Any, name: str) -> tuple[str, ...]:
         return (f"{which} is symbolic from now on; dynamic=True makes it so at the first call",)
     if now.strides != spec.strides:
         return (f"pass {name} with one layout: {name}.contiguous()",)
-    return (f"pass {name} as the same kind of tensor each time",)
+    return (Check.TENSOR.advice.format(name=name),)
 
 
 def is_over_array(source: Source | None) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -94,42 +94,29 @@ def source_text(source: Source | None, code: Any = None, names: Mapping[Source, 
 
 def guard_text(guard: Guard, code: Any = None, names: Mapping[Source, str] = NO_NAMES) -> str:
     """One guard as a line of English and Python."""
-    at, expected = source_text(guard.source, code, names), guard.expected
-    match guard.check:
-        case Check.TYPE:
-            body = f"type({at}) is {named(expected)}"
-        case Check.IS:
-            body = f"{at} is {named(expected)}"
-        case Check.REFERENT:
-            referent = expected()
-            body = f"{at} is {named(referent) if referent is not None else 'an object that has ended since'}"
-        case Check.EQUAL if isinstance(expected, SymbolSpec):
-            body = f"{at} is an int ({expected.name})"
-        case Check.EQUAL:
-            body = f"{at} == {expected!r}"
-        case Check.LENGTH:
-            body = f"len({at}) == {expected}"
-        case Check.KEYS:
-            body = f"list({at}) == {list(expected)!r}"
-        case Check.HAS_KEY:
-            body = f"{expected[0]!r} {'in' if expected[1] else 'not in'} {at}"
-        case Check.ABSENT:
-            body = f"{at} has no attribute {', '.join(expected)}"
-        case Check.TENSOR:
-            body = f"{at} is {spec_text(expected)}"
-        case Check.ALIAS:
-            body = f"{at} is {source_text(expected, code, names)}"
-        case Check.DISTINCT:
-            body = f"different objects: {', '.join(source_text(s, code, names) for s in expected)}"
-        case Check.RANGE:
-            body = expected.expression
-        case Check.SETTING:
-            function, given, value = expected
-            body = f"{function.__name__}({', '.join(map(repr, given))}) is {value!r}"
-        case _:
-            of = f" of {at}" if guard.source is not None else ""
-            body = f"{guard.check.value.replace('_', ' ')}{of} is {expected}"
+    at = source_text(guard.source, code, names)
+    body = SAYS[guard.check](at, guard.expected, lambda source: source_text(source, code, names))
     return f"{body}    # {guard.origin}" if guard.origin is not None else body
+
+
+#: what each kind of guard says, of the table
+SAYS: dict[Check, Callable[[str, Any, Callable[[Source], str]], str]] = {
+    check: eval(
+        f'lambda at, expected, told: f"{check.says or check.value.replace("_", " ") + " is {expected}"}"'
+    )
+    for check in Check
+}
+
+
+def referent_text(reference: Any) -> str:
+    """What a weak reference refers to."""
+    found = reference()
+    return named(found) if found is not None else "an object that has ended since"
+
+
+def number_text(expected: Any) -> str:
+    """What a value is compared with."""
+    return f"is an int ({expected.name})" if isinstance(expected, SymbolSpec) else f"== {expected!r}"
 
 
 def named(value: Any) -> str:

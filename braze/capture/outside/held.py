@@ -60,18 +60,22 @@ MADE = 1 << 9
 
 
 def let_go(t: Trace, f: Any, index: int) -> None:
-    """Before a variable of a frame gets another value: refuse where the end of what it holds would be met in the trace."""
+    """Before a variable of a frame gets another value: refuse where the end of what it holds would be met in the trace.
+
+    With a tuple go its elements, as in ``for pair in d.items()``.
+    """
     value = f.locals[index]
-    if value is NULL or not (type(value).__flags__ & MADE or type(value) is types.MethodType):
-        return
-    if not says_its_end(t, value):
-        return
-    node = t.outside.tree.node_of(value)
-    f.locals[index] = NULL
-    held = node is not None and is_held(t.frames, node)
-    f.locals[index] = value
-    if not held:
-        refuse_end(value)
+    for ending in value if type(value) is tuple else (value,):
+        if ending is NULL or not (type(ending).__flags__ & MADE or type(ending) is types.MethodType):
+            continue
+        if not says_its_end(t, ending):
+            continue
+        node = t.outside.tree.node_of(ending)
+        f.locals[index] = NULL
+        held = node is not None and is_held(t.frames, node)
+        f.locals[index] = value
+        if not held:
+            refuse_end(ending)
 
 
 def replaced(t: Trace, value: Any, cell: Any = None) -> None:

@@ -219,6 +219,8 @@ def stand_in(cls: Any, *given: Any) -> Any:
 
 def shadow_dict(t: Trace, node: Node, real: Any) -> Any:
     """A lazily filled shadow of a dict or of an instance of a subclass of dict."""
+    if id(real) in t.outside.instance_dicts:
+        refuse_both()
     cls = type(real)
     view: Any = {} if cls is dict else stand_in(cls)
     if issubclass(type(real), collections.defaultdict):
@@ -306,12 +308,24 @@ def instance_dict(outside: Outside, node: Node) -> DictShadow | None:
             return None
         if type(real) is not dict:
             return None
+        known = outside.tree.known.get(id(real))
+        if (known is not None and known.real is real) or id(real) in outside.instance_dicts:
+            refuse_both()
         view: dict[Any, Any] = {}
         if node.value is not node.real and node.container is not None:
             view = object.__getattribute__(node.value, "__dict__")
         node.dict = DictShadow(node, Step.DICT, real, view)
-        outside.instance_dicts.append(node.dict)
+        outside.instance_dicts[id(real)] = node.dict
     return node.dict
+
+
+def refuse_both() -> None:
+    """End the graph: what is written by one way is to be read by the other."""
+    graph_break(
+        "BZ1014",
+        "the __dict__ of an object from outside is met by another way too",
+        "pass the object, and ask it for vars()",
+    )
 
 
 def write_instance(t: Trace, obj: Any, name: str, value: Any) -> None:

@@ -94,8 +94,9 @@ def _reader_of(cls: type) -> Any:
     if issubclass(cls, torch.Tensor):
         return tensor_attr
     found, _ = lookup_in_mro(cls, "__getattribute__")
+    written_in_c = type(found) in (types.WrapperDescriptorType, types.MethodDescriptorType)
     if issubclass(cls, types.ModuleType):
-        return module_attr if type(found) is not types.FunctionType else python_attr
+        return module_attr if written_in_c else python_attr
     if issubclass(cls, type):
         return class_attr
     if cls is types.FunctionType:
@@ -110,9 +111,7 @@ def _reader_of(cls: type) -> Any:
         return native_attr
     if issubclass(cls, threading.local):
         return local_attr
-    if type(found) is types.FunctionType:
-        return python_attr
-    return instance_attr
+    return instance_attr if written_in_c else python_attr
 
 
 reader_of: Callable[[type], Any] = caches.remembered(4096)(_reader_of)
@@ -147,15 +146,23 @@ def symbol_attr(t: Trace, obj: Any, name: str, tail: bool) -> Any:
 def python_attr(t: Trace, obj: Any, name: str, tail: bool) -> Any:
     """A class with ``__getattribute__`` written in Python."""
     cls = type(obj)
-    found, _ = lookup_in_mro(cls, "__getattribute__")
     hook, _ = lookup_in_mro(cls, "__getattr__")
     if hook is MISSING:
-        return t.call(found, (obj, name), None, tail)
+        return asked(t, "__getattribute__", obj, name, tail)
     try:
-        return t.call(found, (obj, name), None)
+        return asked(t, "__getattribute__", obj, name)
     except AttributeError:
         pass  # and forgotten: it is no context of what the hook raises
-    return t.call(hook, (obj, name), None, tail)
+    return asked(t, "__getattr__", obj, name, tail)
+
+
+def asked(t: Trace, method: str, obj: Any, name: str, tail: bool = False) -> Any:
+    """What a look-up of the class gives: a function, or whatever a descriptor in its place hands out."""
+    cls = type(obj)
+    found, owner = lookup_in_mro(cls, method)
+    if type(found) is types.FunctionType:
+        return t.call(found, (obj, name), None, tail)
+    return t.call(bind_class_value(t, found, owner, obj, cls, method), (name,), None, tail)
 
 
 def local_attr(t: Trace, obj: Any, name: str, tail: bool) -> Any:
@@ -183,6 +190,8 @@ def instance_attr(t: Trace, obj: Any, name: str, tail: bool = False) -> Any:
     if type(hook) is types.FunctionType:
         return t.call(hook, (obj, name), None, tail)
     note_absent(t, cls, "__getattr__")
+    if type(lookup_in_mro(type(hook), "__get__")[0]) is types.FunctionType:
+        return asked(t, "__getattr__", obj, name, tail)
     if hook is not MISSING:
         return getattr(obj, name)
     raise AttributeError(f"'{cls.__name__}' object has no attribute '{name}'")
@@ -289,7 +298,9 @@ def c_field(t: Trace, found: Any, obj: Any, cls: type, name: str) -> Any:
         return cls
     if name == "__dict__":
         if node is None:
-            return object.__getattribute__(obj, "__dict__")
+            own = object.__getattribute__(obj, "__dict__")
+            t.done.asked_dicts[id(own)] = own, obj
+            return own
         shadow = instance_dict(t.outside, node)
         if shadow is None:
             return found.__get__(obj, cls)

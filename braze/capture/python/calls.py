@@ -28,7 +28,6 @@ from braze.capture.facts.values import (
     is_constant,
     lookup_in_mro,
 )
-from braze.capture.graph import python_random
 from braze.capture.graph.recorder import DATA, RecordingMode, refuse_data
 from braze.capture.graph.replays import replay
 from braze.capture.graph.sizes import HASHED, as_key
@@ -124,7 +123,8 @@ def is_special(module: str | None) -> bool:
     return (
         module in LEAF_MODULES
         or module in higher_order.MODULES
-        or module in ("functools", "random", higher_order.BOOKS)
+        or module in HANDLERS.modules
+        or module in ("functools", higher_order.BOOKS)
         or str(module).startswith(higher_order.SHARDING)
     )
 
@@ -141,8 +141,9 @@ def call_special(t: Trace, fn: types.FunctionType, args: Any, kwargs: dict[str, 
         higher_order.whole(higher_order.MODULES[fn.__module__])
     if fn.__module__.startswith(higher_order.SHARDING):
         higher_order.whole("FSDP gathers and frees parameters around a module's call")
-    if fn.__module__ == "random":
-        return python_random.draw(t, fn.__name__, args[0] if args else None, args[1:], kwargs)
+    rule = HANDLERS.modules.get(fn.__module__)
+    if rule is not None:
+        return rule(t, fn, args, kwargs)
     if fn.__module__ == higher_order.BOOKS and fn.__qualname__ == higher_order.BOOKKEEPING:
         return None
     return MISSING

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from braze.capture.facts.breaks import HINT_DATA, graph_break
-from braze.capture.facts.values import MISSING, UnknownText, lookup_in_mro
+from braze.capture.facts.values import DICT_WALKS, MISSING, SET_WALK, UnknownText, lookup_in_mro
 from braze.capture.graph import constant_evaluation, unbacked
 from braze.capture.outside import texts
 from braze.capture.outside.filling import fill
@@ -28,6 +28,8 @@ QUIET = frozenset(
 )  # fmt: skip
 
 
+#: what stands in a container that may change: at a break it goes on there, or is made behind it
+WALKS = frozenset({*DICT_WALKS, SET_WALK})
 #: whose own C code does not look into what they hold to go along them, or to count it
 SEQUENCES = (list, tuple)
 #: what tells its truth without Python code of a class; a symbolic value adds a guard by itself
@@ -57,7 +59,8 @@ def iterate(t: Trace, value: Any) -> Any:
     fill(t, value)
     if type(value) not in SEQUENCES:
         refuse_opaque(t, (value,))
-    return iter(value)
+    made = iter(value)
+    return t.done.claim(made) if type(made) in WALKS else made
 
 
 def advance(t: Trace, iterator: Any, end: Any, raising: bool = False) -> Any:

@@ -22,12 +22,13 @@ SILENT = ("RERAISE", "CLEANUP_THROW")
 DRIVERS: set[types.CodeType] = set()
 
 
-def about_to_raise(t: Trace, error: BaseException) -> None:
+def about_to_raise(t: Trace, error: BaseException) -> Raised:
     """Before the program raises an exception object: its traceback is what the program sees now."""
     found = known(t.done, error)
     if found is None:
         found = t.done.raised[id(error)] = Raised(error, t.outside.tree.node_of(error) is not None)
     found.traceback = error.__traceback__
+    return found
 
 
 def thrown_in(t: Trace, error: BaseException, handled: BaseException | None) -> None:
@@ -48,13 +49,15 @@ def passing(t: Trace, f: Frame, error: BaseException) -> None:
     found = known(t.done, error)
     if found is None:
         found = t.done.raised[id(error)] = Raised(error, False)
+        unbegun = unbegun_of(error.__traceback__)
         if (
             last := last_of(error, t.outside.settings.error)
-        ) is not t.outside.settings.error:  # C code has raised it
+        ) is not t.outside.settings.error and unbegun is None:  # C code has raised it
             set_context(last, t.frames.handled)
+            found.alone = last is error and t.frames.handled is None
         if type(error).__module__ == "builtins" and "FakeTensor" in str(error.args[:1]):
             error.args = tuple(a.replace("FakeTensor", "Tensor") if type(a) is str else a for a in error.args)
-        if (unbegun := unbegun_of(error.__traceback__)) is not None:
+        if unbegun is not None:
             add_entry(t, found, unbegun.decoded.origin(opcode_of(unbegun, "RETURN_GENERATOR")))
     if not silent(f):
         add_entry(t, found, f.decoded.origin(f.at))

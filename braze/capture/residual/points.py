@@ -7,14 +7,19 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, Protocol
 
-from braze.capture.facts.resume import Resumed
+from braze import native
+from braze.capture.facts.replay import caught
+from braze.capture.facts.resume import CannotResume, Resumed
+from braze.support.interrupts import is_of_handler
 
 
 class Entries(Protocol):
     """What makes callables of resume functions (a session)."""
 
-    def entry(self, function: FunctionType, name: str, *, resumed: bool = False, hooked: bool = False) -> Any:
-        """An entry that captures the function in turn."""
+    def entry(
+        self, function: FunctionType, name: str, *, point: ResumePoint | None = None, hooked: bool = False
+    ) -> Any:
+        """An entry that captures the function in turn; that of a frame which goes on has a point."""
 
     def run_uncaptured(self, function: FunctionType) -> Callable[..., Any]:
         """The function as it is; what it calls is captured."""
@@ -23,9 +28,11 @@ class Entries(Protocol):
 class ResumePoint:
     """A place in a code object where frames go on after a break."""
 
-    def __init__(self, session: Entries, made: Resumed, raises: bool, captured: bool) -> None:
+    def __init__(self, session: Entries, code: Callable[..., Resumed], raises: bool, captured: bool) -> None:
         self.session = session
-        self.made = made
+        self.code = code
+        self.made = made = code()
+        self.raises = raises
         self.captured = captured and (made.covered or not raises)
         self.hooked = not captured
         self.name = f"{made.original.co_name} from line {made.line}"
@@ -48,10 +55,41 @@ class ResumePoint:
             return found
 
     def _make(self, function: FunctionType) -> Callable[[tuple[Any, ...]], Any]:
-        code = self.made.code
-        made = FunctionType(code, function.__globals__, function.__name__, None, function.__closure__)
-        made.__module__ = function.__module__
-        made.__braze_resumed__ = self.made  # type: ignore[attr-defined]
+        made = _of_code(self.made, function)
         if self.captured:
-            return self.session.entry(made, self.name, resumed=True)
+            return self.session.entry(made, self.name, point=self)
         return self.session.run_uncaptured(made) if self.hooked else made
+
+    def failing(
+        self, function: FunctionType, state: tuple[Any, ...], error: BaseException
+    ) -> Callable[..., Any]:
+        """What a frame comes to that was to go on, and met an error before: handlers of its own see it, and what it has entered is left.
+
+        Raises the error where there are none. An error of the compile goes on to the caller, whoever handles it; one of a signal's handler
+        (Ctrl-C, a time limit) is as if it had come in the frame.
+        """
+        try:
+            code = self.code(fails=True)
+        except CannotResume:
+            raise error from None
+        if not code.covered:
+            raise error
+        run = self.session.run_uncaptured(_of_code(code, function))
+        states = [(*(state[:-1] if self.raises else state), caught(error))]
+        native.emptied(state)  # what the frame lets go of is held by nobody
+
+        def failed(inputs: tuple[Any, ...], *locals: Any) -> Any:
+            result = run(states.pop())
+            if isinstance(error, Exception) and not is_of_handler(error):
+                raise error
+            return result
+
+        return failed
+
+
+def _of_code(resumed: Resumed, function: FunctionType) -> FunctionType:
+    """A resume function for the frames of ``function``, or of a resume function of the same code."""
+    made = FunctionType(resumed.code, function.__globals__, function.__name__, None, function.__closure__)
+    made.__module__ = function.__module__
+    made.__braze_resumed__ = resumed  # type: ignore[attr-defined]
+    return made

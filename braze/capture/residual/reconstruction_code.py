@@ -240,7 +240,7 @@ class Rebuilder:
 
     def _on_cycle(self, index: int, recipe: Build) -> str:
         """What reaches itself through its parts: made empty and filled later, where its kind can be."""
-        if index in self.making:
+        if index in self.making or recipe.kind == "walk":
             raise CannotResume("a value is needed to make itself, as in error.args = (error,)")
         self.making.add(index)
         if recipe.kind in FILLABLE:
@@ -328,6 +328,12 @@ def _call(to: Rebuilder, recipe: Build, args: list[str]) -> str:
     return f"{args[0]}({', '.join(_with_keywords(args[1:], recipe.names))})"
 
 
+def _walk(to: Rebuilder, recipe: Build, args: list[str]) -> str:
+    """The container has its contents before an iterator stands in it."""
+    to._fill_pending()
+    return _call(to, recipe, args)
+
+
 def _function(to: Rebuilder, recipe: Build, args: list[str]) -> str:
     owner, name, defaults, kwdefaults = args[:4]
     code = to.names.name_of(recipe.cls, f"code_{recipe.cls.co_name}")
@@ -356,6 +362,7 @@ _WRITE: dict[str, Callable[[Rebuilder, Build, list[str]], str]] = {
     "partial": _called(functools.partial),
     "super": _plain("super(", ")"),
     "call": _call,
+    "walk": _walk,
     "iterator": lambda to, recipe, args: f"{to.names.name_of(iterator_at)}({', '.join(args)})",
     "object": lambda to, recipe, args: _empty(to, recipe),
 }

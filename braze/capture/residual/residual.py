@@ -27,6 +27,8 @@ import torch
 from braze import native
 from braze.capture.facts.bytecode import first_offset
 from braze.capture.facts.records import (
+    ITEM,
+    SEED,
     BreakKind,
     Capture,
     Check,
@@ -41,6 +43,7 @@ from braze.capture.facts.records import (
 from braze.capture.facts.replay import (
     END,
     GENERATED,
+    GENERATOR,
     Jump,
     caught,
     delete_attribute,
@@ -51,12 +54,11 @@ from braze.capture.facts.replay import (
     set_contents,
     set_item,
     share_memory,
+    shuffled,
 )
 from braze.capture.facts.replay_safety import can_run_again, draws, how_again, put_back, random_state
 from braze.capture.facts.resume import Resumed
-from braze.capture.finish.seeds import SEED
 from braze.capture.graph.constant_evaluation import holds
-from braze.capture.graph.python_random import GENERATOR, ITEM, shuffled
 from braze.capture.residual.reconstruction_code import BUILTINS, Namespace, Rebuilder, SourceText, literal
 from braze.graph.specs import TensorSpec
 from braze.runtime.boxed import is_boxed

@@ -29,16 +29,28 @@ class Rows:
         self.fields: dict[type, Any] = {}
         #: class in C -> (t, object): its length where that is known without a look inside, or MISSING
         self.lengths: dict[type, Any] = {}
-        #: class -> (recipes, object): how residual code makes one again
+        #: class -> (recipes, object): how residual code makes one again; None: as any other
         self.recipes: dict[type, Any] = {}
         #: asked in turn for callables in C that nothing else knows: (t, callable, args, kwargs), or MISSING
         self.libraries: list[Any] = []
+        #: name of a module in Python -> (t, function of it, args, kwargs), or MISSING
+        self.modules: dict[str, Any] = {}
+        #: (recorder, symbol): the node that gives a number which only a call tells, or None
+        self.nodes: list[Any] = []
+        #: (t, recipes) -> what is done when the graph has run, in this order
+        self.effects: list[Any] = []
+        #: (t, recipes): asked when all that is handed on is known; Unrebuildable sends the trace back
+        self.checks: list[Any] = []
         #: called with the trace when it has ended, however it did
         self.finish: list[Any] = []
 
     def tables(self) -> tuple[dict[Any, Any], ...]:
         """What is found by a key."""
-        return self.codes, self.methods, self.objects, self.fields, self.lengths, self.recipes
+        return self.codes, self.methods, self.objects, self.fields, self.lengths, self.recipes, self.modules
+
+    def lists(self) -> tuple[list[Any], ...]:
+        """What is asked in turn."""
+        return self.libraries, self.nodes, self.effects, self.checks, self.finish
 
 
 class Feature(Rows):
@@ -78,8 +90,8 @@ class Handlers(Rows):
                 if twice:
                     raise KeyError(f"two rules for {twice}")
                 mine.update(theirs)
-            self.libraries += feature.libraries
-            self.finish += feature.finish
+            for ours, more in zip(self.lists(), feature.lists(), strict=True):
+                ours += more
 
     def _enter_call(self, targets: tuple[Any, ...], function: Any, unless_known: bool) -> None:
         for target in targets:

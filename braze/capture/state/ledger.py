@@ -17,12 +17,16 @@ from braze.support.errors import Origin
 
 
 class Raised:
-    """An exception that was raised in the trace. ``before``: what an outside one looked like before."""
+    """An exception that was raised in the trace. ``before``: what an outside one looked like before.
 
-    __slots__ = ("before", "error", "traceback")
+    ``alone``: raised where nothing of the trace's is handled; its context is what the caller of the function handles.
+    """
+
+    __slots__ = ("alone", "before", "error", "traceback")
 
     def __init__(self, error: BaseException, outside: bool) -> None:
         self.error = error
+        self.alone = False
         self.traceback: types.TracebackType | None = None
         self.before = state_of(error) if outside else None
 
@@ -104,10 +108,14 @@ class Ledger:
         self.function_fields: dict[int, tuple[Any, dict[str, Any]]] = {}
         #: numbers drawn from Python's random, in order: (call, what stands for the number, where)
         self.draws: list[tuple[Draw, Any, Any]] = []
+        #: which of these a symbol stands for
+        self.drawn: dict[Any, int] = {}
         #: instance dicts written, by identity of the shadow (outside.shadows)
         self.dirty: dict[int, Any] = {}
         #: dicts that the program has made the ``__dict__`` of an object, by identity
         self.namespaces: dict[int, Any] = {}
+        #: instance dicts of the trace's own objects that the program has asked for, by identity, each with its object
+        self.asked_dicts: dict[int, tuple[Any, Any]] = {}
         #: outside objects with slots written
         self.slotted: list[Node] = []
         #: leaves of autograd that the trace made (parameters, ``requires_grad_``), by identity: they are claimed

@@ -35,7 +35,7 @@ class Outside:
         #: containers (outside.shadows)
         self.shadows: list[Any] = []
         #: instance dicts (outside.shadows)
-        self.instance_dicts: list[Any] = []
+        self.instance_dicts: dict[int, Any] = {}
         #: views of instance dicts that the program got as values
         self.dict_views: dict[int, Any] = {}
         #: globals of modules, by identity of the dict (outside.globals)
@@ -75,7 +75,10 @@ class Outside:
 
     def release(self) -> None:
         """Let go of the values of the call."""
-        for node in (*self.tree.known.values(), *self.tree.order, *self.tree.roots.values()):
+        waiting = [*self.tree.known.values(), *self.tree.order, *self.tree.roots.values()]
+        while waiting:
+            node = waiting.pop()
+            waiting += node.children.values()
             node.children = {}
             node.dict = node.container = None
         vars(self).clear()

@@ -18,15 +18,17 @@ from braze.capture.features import (
     class_bodies,
     control_flow,
     functions,
-    hook_rules,
+    hooks,
     library,
     messages,
     namespaces,
     numpy_rules,
     places,
+    python_random,
     rules,
     scans,
     scripted,
+    seeds,
     text,
     torch_objects,
     torch_rules,
@@ -34,7 +36,7 @@ from braze.capture.features import (
     whole_transforms,
 )
 from braze.capture.features.messages import warnings_named
-from braze.capture.finish import hooks, outcome, reconstruction
+from braze.capture.finish import effects, outcome, reconstruction, walks
 from braze.capture.graph.recorder import Recorder
 from braze.capture.graph.view_histories import ViewsMatter
 from braze.capture.outside import reads
@@ -55,7 +57,7 @@ from braze.capture.state.frames import Frames
 from braze.capture.state.handlers import HANDLERS, Feature
 from braze.capture.state.ledger import Ledger
 from braze.capture.state.outside import Outside, Symbolic
-from braze.capture.state.trace import GraphState, Trace
+from braze.capture.state.trace import GraphState, Recording, Trace
 from braze.graph import fakes
 from braze.options import Options
 from braze.support import trace
@@ -64,9 +66,12 @@ from braze.support.errors import Unsupported
 
 
 def features() -> tuple[Feature, ...]:
-    """What has a meaning of its own while tracing, in the order in which it is entered."""
+    """What has a meaning of its own while tracing, in the order in which it is entered, and is done when the graph has run."""
     return (
+        hooks.FEATURE,  # put on before anything is written, in the order of the program
+        effects.FEATURE,
         reconstruction.FEATURE,
+        walks.FEATURE,
         higher_order.FEATURE,
         arrays.FEATURE,
         attention.FEATURE,
@@ -74,15 +79,16 @@ def features() -> tuple[Feature, ...]:
         class_bodies.FEATURE,
         control_flow.FEATURE,
         functions.FEATURE,
-        hook_rules.FEATURE,
         library.FEATURE,
         messages.FEATURE,
         namespaces.FEATURE,
         numpy_rules.FEATURE,
         places.FEATURE,
+        python_random.FEATURE,
         rules.FEATURE,
         scans.FEATURE,
         scripted.FEATURE,
+        seeds.FEATURE,
         text.FEATURE,
         torch_objects.FEATURE,
         torch_rules.FEATURE,
@@ -112,8 +118,12 @@ class Tracer(Trace):
     def release(self) -> None:
         """Let go of the values of the call, which the parts of a trace that point at each other would keep until they are collected."""
         self.outside.release()
-        for record in (self.done, self.graph, self.frames):
-            vars(record).clear()
+        recording: Recording | None = self.graph.recorder
+        while recording is not None:
+            inner, recording = recording, recording.outer
+            vars(inner).clear()
+        for part in (self.done, self.graph, self.frames):
+            vars(part).clear()
 
 
 def new_trace(

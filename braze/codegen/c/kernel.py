@@ -12,8 +12,7 @@ from braze.codegen.c.operations import Representations
 from braze.codegen.c.prelude import STORAGE
 from braze.codegen.records import KernelText
 from braze.loops.ir import Buffer
-from braze.loops.rewrite import roots
-from braze.schedule.passes import loads
+from braze.loops.rewrite import loads, roots
 from braze.schedule.plans import blocks
 from braze.schedule.processors import ProcessorPlan, Work, varying_of
 from braze.schedule.records import Group

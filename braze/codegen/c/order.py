@@ -10,9 +10,8 @@ from __future__ import annotations
 import re
 
 from braze.codegen.records import KernelText
-from braze.loops.build import nodes_of
-from braze.loops.ir import Op, StoreMode
-from braze.loops.rewrite import roots
+from braze.loops.ir import StoreMode
+from braze.loops.rewrite import loads, roots
 from braze.schedule.records import Group
 from braze.support.errors import InternalError
 
@@ -51,7 +50,7 @@ def made_by(group: Group) -> set[str]:
     made: set[str] = set()
     read: set[str] = set()
     for step in group.steps:
-        read |= {n.attr[0] for n in nodes_of(*roots(step)) if n.op is Op.LOAD} - made
+        read |= loads(*roots(step)) - made
         read |= {s.buffer for s in step.stores if s.mode is not StoreMode.PLAIN} - made
         made |= {s.buffer for s in step.stores} - read
     return made

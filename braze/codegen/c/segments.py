@@ -10,8 +10,8 @@ import itertools
 
 from braze.loops import build
 from braze.loops.build import nodes_of
-from braze.loops.ir import Axis, DType, LoopNest, Node, Op, Store
-from braze.loops.rewrite import rewrite, roots
+from braze.loops.ir import Axis, DType, LoopNest, Node, Op
+from braze.loops.rewrite import rewrite, roots, with_nodes
 from braze.support.record import record
 from braze.symbolic.expr import Expr, Integer, Symbol
 
@@ -102,14 +102,5 @@ def _within(step: LoopNest, symbol: Symbol, at: int) -> LoopNest:
         return n
 
     memo: dict[Node, Node] = {}
-    stores = tuple(
-        Store(
-            s.buffer,
-            s.index,
-            rewrite(s.value, change, memo),
-            s.mode,
-            tuple(rewrite(a, change, memo) for a in s.args),
-        )
-        for s in step.stores
-    )
+    stores = tuple(with_nodes(s, lambda node: rewrite(node, change, memo)) for s in step.stores)
     return LoopNest(step.name, step.axes, (), (), stores, step.device, step.ops, step.origin)

@@ -69,7 +69,7 @@ def strided(name: str, view: BufferView, homes: Homes) -> str:
 
 def scalar_arguments(call: ExternCall) -> frozenset[int | str]:
     """Positions and names of the arguments that take a number where the call has one in memory."""
-    if not any(isinstance(a, BufferView) and not a.sizes for a in (*call.args, *(v for _, v in call.kwargs))):
+    if not any(isinstance(a, BufferView) and not a.sizes for a in call.given):
         return frozenset()
     numbers = [(i, a.name) for i, a in enumerate(overload(call.target)._schema.arguments) if is_number(a)]
     return frozenset(key for pair in numbers for key in pair)

@@ -27,16 +27,33 @@ def footprint(s: Schedule, ctx: CompileContext, sizes: Mapping[str, int], beside
     return _Count(s, ctx, sizes, beside).run()
 
 
-class _Count:
-    """Bytes that are live, as the host module's statements come."""
+def large_values(s: Schedule, ctx: CompileContext, least: int) -> int | None:
+    """The most bytes of a call's intermediate values that are larger than ``least``, at once; None where sizes vary."""
+    if any(storage_bytes(b).value is None for b in s.program.buffers):
+        return None
+    return _Count(s, ctx, {}, 0, least).run()
 
-    def __init__(self, s: Schedule, ctx: CompileContext, sizes: Mapping[str, int], beside: int) -> None:
+
+class _Count:
+    """Bytes that are live, as the host module's statements come. ``above``: only of values larger than that which neither come nor leave."""
+
+    def __init__(
+        self,
+        s: Schedule,
+        ctx: CompileContext,
+        sizes: Mapping[str, int],
+        beside: int,
+        above: int | None = None,
+    ) -> None:
         self.schedule = s
         self.sizes = sizes
         self.homes = Homes(s)
         self.lives = Lives(s, self.homes, consumes=ctx.consumes, lean=ctx.lean)
+        self.above = -1 if above is None else above
+        self.left_out = frozenset() if above is None else self.lives.leaving() | set(s.program.owned)
         self.handed = dict(s.memory.handed)
-        self.arena = self._bytes(s.memory.arena_bytes) if self.homes.slots else 0
+        arena = self._bytes(s.memory.arena_bytes) if self.homes.slots else 0
+        self.arena = arena if arena > self.above else 0
         #: name -> the name that its memory came with
         self.owner: dict[str, str] = {}
         self.holders: dict[str, int] = {}
@@ -99,7 +116,8 @@ class _Count:
     def _take(self, name: str) -> None:
         self.owner[name] = name
         self.holders[name] = 1
-        self.bytes[name] = self._bytes(storage_bytes(self.homes.buffers[name]))
+        size = self._bytes(storage_bytes(self.homes.buffers[name]))
+        self.bytes[name] = size if size > self.above and name not in self.left_out else 0
         self.live += self.bytes[name]
         self.peak = max(self.peak, self.live)
 

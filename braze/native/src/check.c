@@ -229,32 +229,15 @@ distinct_holds(GuardProgram *program, Distinct *distinct)
     return holds;
 }
 
-/* The rules, by the words of the checks (CHECK_RULES); each may use what it needs. */
-#define RULE(word) \
-    static bool holds_##word(Walk *walk __attribute__((unused)), const Check *check, PyObject *value)
-
-RULE(type) { return (PyObject *)Py_TYPE(value) == check->expected; }
-RULE(is) { return value == check->expected; }
-/* The reference lets go of its object, and says None, before anything else can have the object's address. */
-RULE(referent) { return value == ((PyWeakReference *)check->expected)->wr_object && value != Py_None; }
-RULE(equal) { return same_constant(value, check->expected); }
-RULE(length) { return length_is(value, check->number); }
-RULE(keys) { return keys_are(value, check->expected); }
-RULE(has_key) { return has_key_is(value, check->expected); }
-RULE(absent) { return absent(value, check->expected); }
-RULE(tensor) { return tensor_holds(&walk->program->tensor[check->number], value, &walk->program->symbols); }
-RULE(int) { return int_binds(value, check->number, &walk->program->symbols); }
-RULE(alias) { return value == walk->program->values[check->number]; }
-RULE(distinct) { (void)value; return distinct_holds(walk->program, &walk->program->distinct[check->number]); }
-
+/* By the rules of vocabulary.py. */
 bool
 check_holds(Walk *walk, const Check *check)
 {
     PyObject *value = check->node >= 0 ? walk->program->values[check->node] : NULL;
     switch (check->kind) {
-#define CASE(NAME, word) \
+#define CASE(NAME, rule) \
     case CHECK_##NAME: \
-        return holds_##word(walk, check, value);
+        return rule;
         CHECK_RULES(CASE)
     case CHECK_STATE:
         return state_holds(&walk->program->states[check->number]);

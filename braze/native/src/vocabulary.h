@@ -102,18 +102,18 @@ enum {
 
 /* checks that hold or do not, when their object has been read */
 #define CHECK_RULES(X) \
-    X(TYPE, type) \
-    X(IS, is) \
-    X(REFERENT, referent) \
-    X(EQUAL, equal) \
-    X(LENGTH, length) \
-    X(KEYS, keys) \
-    X(HAS_KEY, has_key) \
-    X(ABSENT, absent) \
-    X(TENSOR, tensor) \
-    X(INT, int) \
-    X(ALIAS, alias) \
-    X(DISTINCT, distinct)
+    X(TYPE, (PyObject *)Py_TYPE(value) == check->expected) \
+    X(IS, value == check->expected) \
+    X(REFERENT, value == ((PyWeakReference *)check->expected)->wr_object && value != Py_None) \
+    X(EQUAL, same_constant(value, check->expected)) \
+    X(LENGTH, length_is(value, check->number)) \
+    X(KEYS, keys_are(value, check->expected)) \
+    X(HAS_KEY, has_key_is(value, check->expected)) \
+    X(ABSENT, absent(value, check->expected)) \
+    X(TENSOR, tensor_holds(&walk->program->tensor[check->number], value, &walk->program->symbols)) \
+    X(INT, int_binds(value, check->number, &walk->program->symbols)) \
+    X(ALIAS, value == walk->program->values[check->number]) \
+    X(DISTINCT, distinct_holds(walk->program, &walk->program->distinct[check->number]))
 
 enum {
     STATE_GRAD_MODE,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from braze.serving.engine.models.config import LLAMA, ModelConfig, read_config, split
@@ -140,9 +140,12 @@ def _tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
     if not files:
         raise _unfit(folder, "it has no *.safetensors")
     for file in files:
-        with safe_open(file, framework="pt") as opened:
-            for name in opened.keys():  # noqa: SIM118  it is no dict
-                yield name, opened.get_tensor(name)
+        try:
+            with safe_open(file, framework="pt") as opened:
+                for name in opened.keys():  # noqa: SIM118  it is no dict
+                    yield name, opened.get_tensor(name)
+        except (OSError, SafetensorError) as error:
+            raise _unfit(folder, f"{file.name} cannot be read: {error}") from error
 
 
 def _read_json(path: Path) -> Any:

@@ -17,9 +17,10 @@ from braze.serving.engine.drawing import Drawing, Flight
 from braze.serving.engine.kv_cache import allocate, block_bytes, blocks_for
 from braze.serving.engine.models.decoder import Decoder
 from braze.serving.engine.models.parallel import records_for
+from braze.serving.engine.ranges import SHARE, Range, refuse_others, whole
 from braze.serving.engine.recordings import Recordings
 from braze.serving.engine.requests import Work
-from braze.serving.engine.scheduler import Limits
+from braze.serving.engine.scheduler import LIMITS, Limits
 from braze.serving.pieces.wrapper import clear_all_graphs
 from braze.serving.policy.data_parallel import Batch as Step
 from braze.serving.policy.data_parallel import Reduce, alone, dispatch_across
@@ -46,6 +47,15 @@ class RunnerOptions:
     overlap: bool | None = None
 
 
+_RANGES = {
+    "sizes": Range(
+        (tuple, list), lambda x: all(type(n) is int and n >= 1 for n in x), "whole numbers from 1 on"
+    ),
+    "drafts": whole(0),
+    "memory_share": SHARE,
+}
+
+
 class ModelRunner:
     """One model on one device. First ``profile_memory``, ``allocate_cache`` and ``capture_cudagraph``, then ``execute`` each step.
 
@@ -66,6 +76,14 @@ class ModelRunner:
         reduce: Reduce = alone,
     ) -> None:
         self.model, self.limits, self.options = model, limits, options or RunnerOptions()
+        refuse_others("BZ7411", "limits of an engine that mean nothing", limits, LIMITS)
+        refuse_others("BZ7411", "limits of an engine that mean nothing", self.options, _RANGES)
+        if limits.max_model_len > (most := model.config.max_position):
+            raise UserError(
+                "BZ7411",
+                f"requests of {limits.max_model_len} tokens, where the model has {most} positions",
+                hints=(f"max_model_len={most}",),
+            )
         parameter = next(model.parameters())
         self.device, self.dtype = parameter.device, parameter.dtype
         self.buffers = Buffers(limits, self.device)

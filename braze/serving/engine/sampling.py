@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import NoneType
 
 import numpy as np
 import torch
 
 from braze.serving.engine.kept import COLDEST, Rows, bound, cleaned, distances, keys_of, left, weighed
-from braze.support.errors import UserError
+from braze.serving.engine.ranges import Range, refuse_others, whole
 
 #: seeds, and what tokens are drawn by, are numbers of 64 bits
 SEEDS = 1 << 64
@@ -37,28 +38,18 @@ class SamplingParams:
     ignore_eos: bool = False
 
     def __post_init__(self) -> None:
-        whole, number = (int,), (int, float)
-        bad = [
-            f"{name}={_told(value)} is not {wanted}"
-            for name, kinds, holds, wanted in (
-                ("max_tokens", whole, lambda x: x >= 1, "a whole number from 1 on"),
-                ("temperature", number, lambda x: 0 <= x <= 100, "in 0..100"),
-                ("top_k", whole, lambda x: x >= 0, "a whole number from 0 on"),
-                ("top_p", number, lambda x: 0 < x <= 1, "in (0, 1]"),
-                ("seed", whole, lambda x: -SEEDS // 2 <= x < SEEDS, "a whole number of 64 bits"),
-            )
-            if not ((value := getattr(self, name)) is None and name == "seed")
-            and (isinstance(value, bool) or not isinstance(value, kinds) or not holds(value))
-        ]
-        if bad:
-            raise UserError("BZ7405", "sampling parameters that mean nothing", why="; ".join(bad))
+        refuse_others("BZ7405", "sampling parameters that mean nothing", self, _RANGES)
 
 
-def _told(value: object) -> str:
-    """A value as it is written; of a number that would fill a page, how long it is."""
-    if isinstance(value, int) and value.bit_length() > 64:
-        return f"(a number of {value.bit_length()} bits)"
-    return repr(value)
+_RANGES = {
+    "max_tokens": whole(1),
+    "temperature": Range((int, float), lambda x: 0 <= x <= 100, "in 0..100"),
+    "top_k": whole(0),
+    "top_p": Range((int, float), lambda x: 0 < x <= 1, "in (0, 1]"),
+    "seed": Range(
+        (int, NoneType), lambda x: x is None or -SEEDS // 2 <= x < SEEDS, "a whole number of 64 bits"
+    ),
+}
 
 
 def seed_of(params: SamplingParams) -> int:

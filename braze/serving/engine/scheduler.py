@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from braze.serving.engine.drafter import NgramDrafter, accepted
 from braze.serving.engine.kv_cache import BlockPool, Prefixes, blocks_for
+from braze.serving.engine.ranges import whole
 from braze.serving.engine.requests import Ended, Request, Work
 from braze.support.errors import UserError
 from braze.support.record import record
@@ -28,6 +29,16 @@ class Limits:
     share_prefixes: bool = True
     #: requests that may wait; more are refused
     max_waiting: int = 1024
+
+
+#: the limits under which an engine can run
+LIMITS = {
+    "max_num_seqs": whole(1),
+    "max_num_batched_tokens": whole(1),
+    "max_model_len": whole(1),
+    "block_size": whole(1),
+    "max_waiting": whole(0),
+}
 
 
 class Scheduler:

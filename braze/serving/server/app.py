@@ -15,6 +15,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from braze.serving.engine.engine import Engine
+from braze.serving.engine.ranges import SECONDS, refuse_others, whole
 from braze.serving.server.answers import Generation, TimedOut, collected, streamed
 from braze.serving.server.loop import EngineLoop
 from braze.serving.server.metrics import Metrics
@@ -44,6 +45,15 @@ class ServerOptions:
     most_bytes: int = 16 << 20
 
 
+_RANGES = {
+    "request_seconds": SECONDS,
+    "shutdown_seconds": SECONDS,
+    "most_requests": whole(1),
+    "most_prompts": whole(1),
+    "most_bytes": whole(1),
+}
+
+
 @dataclass
 class Server:
     """What the routes share."""
@@ -58,8 +68,9 @@ class Server:
 
 def make_app(engine: Engine, tokens: TextTokens, options: ServerOptions | None = None) -> FastAPI:
     """An ASGI application around an engine, whose thread begins and ends with it."""
-    metrics = Metrics()
-    server = Server(EngineLoop(engine, metrics.watch), tokens, options or ServerOptions(), metrics)
+    metrics, options = Metrics(), options or ServerOptions()
+    refuse_others("BZ7411", "limits of a server that mean nothing", options, _RANGES)
+    server = Server(EngineLoop(engine, metrics.watch), tokens, options, metrics)
     metrics.follow(server.loop)
 
     @asynccontextmanager

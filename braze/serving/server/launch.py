@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,14 @@ from braze.cudagraphs.simulated import SimulatedGraphs
 from braze.serving.engine.compiled import compile_decoder
 from braze.serving.engine.engine import Engine
 from braze.serving.engine.loading import load_model, model_folder
+from braze.serving.engine.ranges import SHARE, refuse_others, whole
 from braze.serving.engine.recordings import recorder_of
 from braze.serving.engine.runner import ModelRunner, RunnerOptions
 from braze.serving.engine.scheduler import Limits
 from braze.serving.policy.modes import CUDAGraphMode
 from braze.serving.server.app import ServerOptions, make_app
 from braze.serving.server.tokens import tokens_of
+from braze.support.errors import UserError
 from braze.support.record import record
 
 
@@ -48,16 +52,28 @@ class LaunchOptions:
     plain: bool = False
 
 
+_RANGES = {
+    "max_model_len": whole(0),
+    "max_num_seqs": whole(1),
+    "max_num_batched_tokens": whole(1),
+    "block_size": whole(1),
+    "blocks": whole(0),
+    "memory_share": SHARE,
+    "drafts": whole(0),
+}
+
+
 def make_engine(folder: Path, options: LaunchOptions, progress: bool = False) -> Engine:
     """An engine whose model is loaded, whose cache is there, and whose steps are recorded."""
-    device = torch.device(options.device or ("cuda:0" if torch.cuda.is_available() else "cpu"))
+    refuse_others("BZ7411", "limits of an engine that mean nothing", options, _RANGES)
+    device = _device(options.device)
     dtype = getattr(torch, options.dtype) if options.dtype else None
     model = load_model(folder, device, dtype, drafting=options.drafts > 0)
-    longest = model.config.max_position
+    longest = options.max_model_len or model.config.max_position
     limits = Limits(
         options.max_num_seqs,
         options.max_num_batched_tokens,
-        min(options.max_model_len or longest, longest),
+        longest,
         options.block_size,
         share_prefixes=options.share_prefixes,
     )
@@ -87,9 +103,47 @@ def run_server(
     model: str, options: LaunchOptions, server: ServerOptions, host: str, port: int, **uvicorn_options: Any
 ) -> None:
     """Load a model of a path or a name, record, and serve until a signal; requests that are being served may end before that."""
-    folder = model_folder(model)
-    engine = make_engine(folder, options, progress=True)
-    app = make_app(engine, tokens_of(folder, engine.runner.model.config.vocab), server)
-    uvicorn.run(
-        app, host=host, port=port, timeout_graceful_shutdown=int(server.shutdown_seconds), **uvicorn_options
-    )
+    with _address(host, port) as listening:
+        folder = model_folder(model)
+        engine = make_engine(folder, options, progress=True)
+        app = make_app(engine, tokens_of(folder, engine.runner.model.config.vocab), server)
+        seconds = int(server.shutdown_seconds)
+        config = uvicorn.Config(
+            app, host=host, port=port, timeout_graceful_shutdown=seconds, **uvicorn_options
+        )
+        with contextlib.suppress(KeyboardInterrupt):
+            uvicorn.Server(config).run(sockets=[listening])
+
+
+def _device(name: str) -> torch.device:
+    """The device of that name, which is there; by default the GPU where there is one."""
+    if not name:
+        return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        why = str(error).strip().partition("\n")[0]
+        raise UserError("BZ7412", f"a model cannot be served on the device {name!r}", why=why) from error
+    return device
+
+
+def _address(host: str, port: int) -> socket.socket:
+    """A socket that has the address: that it is taken is to be known before a model is loaded."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        found = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            found.bind((host, port))
+        except BaseException:
+            found.close()
+            raise
+    except (OSError, OverflowError) as error:
+        raise UserError(
+            "BZ7509",
+            f"nothing can listen on {host}, port {port}",
+            why=str(error),
+            hints=("another --port, or --host",),
+        ) from error
+    return found

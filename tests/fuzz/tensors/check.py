@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 import braze
 from braze.support import log
+from tests import left_behind
 from tests.fuzz.machine import Finding
 from tests.fuzz.tensors import oracle
 from tests.fuzz.tensors.observe import Seen, observe
@@ -62,10 +63,12 @@ def check(program: TensorProgram) -> Finding | None:
         theirs = seen(program, eager, call)
         if theirs.error and program.device != "cpu":
             return None  # a tensor that the program makes itself is on the CPU
+        before = modes()
         with log.listen(heard.append):
             ours = seen(program, compiled, call)
         leave_if_lost(ours)
-        found = fault(heard) or differs(program, call, ours, theirs)
+        found = fault(heard) or left(before) or differs(program, call, ours, theirs)
+        torch.set_grad_enabled(before["grad mode"])  # the next program's
         if found is not None:
             return found
     return None
@@ -78,6 +81,18 @@ def seen(program: TensorProgram, fn: Callable[..., Any], call: int, double: bool
         arguments = program.arguments(call, double)
     around = "" if double and program.around == "autocast" else program.around
     return observe(fn, arguments, program.given, around, program.backward)
+
+
+def modes() -> dict[str, Any]:
+    """PyTorch's state in this process."""
+    return {name: ask(torch) for name, ask in left_behind.OF_TORCH.items()}
+
+
+def left(before: dict[str, Any]) -> Finding | None:
+    """What a compiled call has changed for all that comes after: with grad mode off, no later program would have a gradient to compare."""
+    now = modes()
+    changed = [f"{name} is {now[name]!r}, was {was!r}" for name, was in before.items() if now[name] != was]
+    return Finding("left", "; ".join(changed)) if changed else None
 
 
 def leave_if_lost(seen_: Seen) -> None:

@@ -35,7 +35,7 @@ BY_PLACE = frozenset(
 #: operators whose parts cancel: they are rounded part by part
 BY_PARTS = frozenset(
     """silu_backward gelu_backward mish_backward gelu _softmax_backward_data _log_softmax
-    _log_softmax_backward_data logsumexp native_group_norm_backward""".split()
+    _log_softmax_backward_data logsumexp native_group_norm_backward native_layer_norm_backward""".split()
 )
 #: operators of many steps inside, means taken off among them: they are as near as the exact result of a rounded argument
 STABLE = frozenset(
@@ -111,18 +111,19 @@ class RandomRounding(TorchDispatchMode):
         return made
 
     def rounded(self, value: Tensor) -> Tensor:
-        """A tensor each of whose numbers may be the next one of the type."""
+        """A tensor each of whose numbers is the next one of the type, up or down."""
         if value.dtype is not torch.float64:
             return value
         noise = torch.rand(value.shape, generator=self.generator, dtype=torch.float64) * 2 - 1
-        return value + value * noise * self.eps
+        return value + value * noise.sign() * self.eps  # less leaves no room where all numbers are the same
 
     def beyond(self, func: Any, args: Any, kwargs: Any, sums: bool) -> Tensor:
         """Where numbers, added or multiplied in another order, may leave the type on the way: there is nothing to go by."""
         info = torch.finfo(self.widest)
         sizes = absolute([a.nan_to_num(0.0, 0.0, 0.0) if is_float(a) else a for a in args])
-        if sums:
-            return tensors(func(*sizes, **kwargs))[0] > info.max
+        if sums:  # what is no number makes none, in any order
+            missing = tensors(func(*[a.isnan().double() if is_float(a) else a for a in args], **kwargs))[0]
+            return (tensors(func(*sizes, **kwargs))[0] > info.max) & (missing == 0)
         large, small = (
             func(*[f(a) if is_float(a) else a for a in sizes], **kwargs)
             for f in (lambda a: a.clamp(min=1), lambda a: a.masked_fill(a == 0, 1).clamp(max=1))
@@ -149,6 +150,8 @@ class RandomRounding(TorchDispatchMode):
             if value.dtype is not torch.float64:  # less would be rounded away
                 noise = (noise.sign() + noise) / 2
             near = value + noise * eps * size
+            if sums and self.odd:  # what cancels but for rounding may be nothing at all
+                near = near.masked_fill(near.abs() <= eps * size, 0.0)
             inexact &= near.isfinite()  # the largest number of all stays one
             put(value, torch.where(inexact, near, value))  # x + 0.0 has no sign
 

@@ -110,6 +110,13 @@ def test_files_that_do_not_fit_are_told_by_name(tmp_path):
         load_model(tmp_path / "nowhere")
 
 
+def test_weights_that_end_early_are_told_by_their_file(tmp_path):
+    file = write_random(tmp_path, LLAMA) / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:1000])
+    with pytest.raises(UserError, match=r"BZ7404(.|\n)*model\.safetensors cannot be read"):
+        load_model(tmp_path)
+
+
 def test_a_name_of_the_hub_is_its_copy_on_this_machine(tmp_path, monkeypatch):
     from huggingface_hub import constants
 

@@ -391,3 +391,21 @@ def test_limits_of_the_tests_are_met():
     bounds = limits()
     assert bounds.max_num_batched_tokens < 2 * 25
     assert 20 * bounds.block_size < 7 * 37
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (dict(bounds=limits(max_num_batched_tokens=0)), "max_num_batched_tokens=0"),
+        (dict(bounds=limits(block_size=True)), "block_size=True"),
+        (dict(bounds=limits(max_model_len=10_000)), "the model has 256 positions"),
+        (dict(drafts=-1), "drafts=-1"),
+        (dict(sizes=(1, 0)), "sizes=(1, 0)"),
+        (dict(memory_share=0), "memory_share=0"),
+    ],
+)
+def test_an_engine_refuses_limits_that_mean_nothing(words, told):
+    with pytest.raises(UserError) as error:
+        engine(tiny(), **words)
+    assert error.value.code == "BZ7411"
+    assert told in str(error.value)

@@ -33,6 +33,7 @@ from braze.serving.policy.config import CompilationConfig
 from braze.support import trace
 from braze.support.errors import UserError
 from tests.helpers import logged
+from tests.serving.cases import share
 
 
 class Kept(CompilerInterface):
@@ -381,7 +382,7 @@ def test_another_process_builds_no_kernels_and_gives_the_same_bits(tmp_path, mon
     assert warm.stdout.split()[:5] == ["0", "1", "0", bits, "nothing"], warm.stderr
 
 
-@settings(max_examples=40)
+@settings(max_examples=max(40, share(1)))
 @given(
     st.lists(st.sampled_from(["add", "mul", "relu", "sin"]), min_size=1, max_size=5),
     st.integers(1, 6),

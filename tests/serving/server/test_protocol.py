@@ -7,7 +7,9 @@ import openai
 import pytest
 
 from braze.serving.engine.sampling import SamplingParams
+from braze.serving.server.app import ServerOptions, make_app
 from braze.serving.server.tokens import ByteTokens
+from braze.support.errors import UserError
 from tests.serving.engine.tiny import engine, tiny
 from tests.serving.server.conftest import PATIENCE, VOCAB
 
@@ -149,3 +151,9 @@ def test_images_are_refused(running):
     parts = [{"type": "image_url", "image_url": {"url": "http://nowhere/x.png"}}]
     with pytest.raises(openai.BadRequestError, match="other parts than text"):
         running.client().chat.completions.create(model="tiny", messages=[{"role": "user", "content": parts}])
+
+
+@pytest.mark.parametrize("words", [dict(request_seconds=-1.0), dict(most_bytes=0), dict(most_requests=0)])
+def test_a_server_refuses_limits_that_mean_nothing(words):
+    with pytest.raises(UserError, match="BZ7411"):
+        make_app(engine(tiny()), ByteTokens(VOCAB), ServerOptions(**words))

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import gc
+import inspect
+import sys
 from typing import Any
 
+from braze import native
+from braze.capture.facts.records import BreakKind
 from braze.capture.facts.values import NULL
 from braze.capture.outside.filling import fill
 from braze.capture.python.calls import call
 from braze.capture.python.iteration import elements
 from braze.capture.python.opcodes.building import mapping, shown
-from braze.capture.python.opcodes.table import opcode
+from braze.capture.python.opcodes.table import Pending, opcode
 
 
 @opcode("KW_NAMES")
@@ -28,7 +33,40 @@ def split_call(f: Any, arg: int, stack: list[Any]) -> tuple[Any, list[Any]]:
     return first, [second, *args]
 
 
-@opcode("CALL")
+#: builtins that look at the frame that calls them: only the frame itself can run them
+OF_THE_FRAME = (
+    locals,
+    globals,
+    vars,
+    dir,
+    eval,
+    exec,
+    __import__,
+    super,
+    sys._getframe,
+    getattr(sys, "_getframemodulename", sys._getframe),
+    inspect.currentframe,
+    native.throw,  # stands in front of the frame's code
+)
+
+
+#: what they give holds all objects, tuples that C code has not filled yet among them: nothing may look through it
+OF_THE_PROCESS = (gc.get_objects, gc.get_referrers, gc.get_referents)
+
+
+def call_outside(f: Any, arg: int, following: int) -> Pending | None:
+    fn, args = split_call(f, arg, f.stack)
+    if any(fn is builtin for builtin in (*OF_THE_FRAME, *OF_THE_PROCESS)):
+        return None
+    return BreakKind.CALL, [fn, *args], tuple(f.kwnames), len(f.stack) - arg - 2, 1
+
+
+@opcode("PRECALL", outside=call_outside)
+def precall(t: Any, f: Any, arg: int) -> None:
+    """Nothing: the call follows."""
+
+
+@opcode("CALL", outside=call_outside)
 def call_instruction(t: Any, f: Any, arg: int) -> None:
     stack = f.stack
     base = len(stack) - arg - 2
@@ -54,7 +92,19 @@ def call_kw(t: Any, f: Any, arg: int) -> None:
     call_instruction(t, f, arg)
 
 
-@opcode("CALL_FUNCTION_EX")
+def call_ex_outside(f: Any, arg: int, following: int) -> Pending:
+    *_, first, second, args = f.stack[: len(f.stack) - (arg & 1)]
+    fn = second if first is NULL else first
+    return (
+        BreakKind.CALL_EX,
+        [fn, args, *f.stack[len(f.stack) - (arg & 1) :]],
+        None,
+        len(f.stack) - 3 - (arg & 1),
+        1,
+    )
+
+
+@opcode("CALL_FUNCTION_EX", outside=call_ex_outside)
 def call_function_ex(t: Any, f: Any, arg: int) -> None:
     stack = f.stack
     kwargs = stack.pop() if arg & 1 else None

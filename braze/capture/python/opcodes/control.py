@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from braze.capture.facts.records import BreakKind
 from braze.capture.outside.held import popped
 from braze.capture.python import data_errors, idle
-from braze.capture.python.opcodes.table import LEAVE, YIELD, opcode
+from braze.capture.python.opcodes.table import LEAVE, YIELD, Outside, Pending, applied, opcode
 
 AFTER_FOR = {(3, 11): 0, (3, 12): 1}.get(sys.version_info[:2], 2)
 END = object()
@@ -20,7 +21,18 @@ def jump(t: Any, f: Any, arg: int) -> None:
         idle.look(t.frames)
 
 
-@opcode("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_IF_TRUE")
+def branch(jumps_if: bool, keeps: bool = False) -> Outside:
+    """A jump on a truth value, which one that ``keeps`` leaves on the stack where it jumps."""
+
+    def outside(f: Any, target: int, following: int) -> Pending:
+        if_false, if_true = (following, target) if jumps_if else (target, following)
+        detail = 2 * if_false, 2 * if_true, jumps_if if keeps else None
+        return BreakKind.BRANCH, f.stack[-1:], detail, len(f.stack) - 1, 0
+
+    return outside
+
+
+@opcode("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_IF_TRUE", outside=branch(True))
 def pop_jump_if_true(t: Any, f: Any, arg: int) -> None:
     value = f.stack[-1]
     if value is not True and value is not False:
@@ -30,7 +42,7 @@ def pop_jump_if_true(t: Any, f: Any, arg: int) -> None:
         f.ip = arg
 
 
-@opcode("POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE", "POP_JUMP_IF_FALSE")
+@opcode("POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE", "POP_JUMP_IF_FALSE", outside=branch(False))
 def pop_jump_if_false(t: Any, f: Any, arg: int) -> None:
     value = f.stack[-1]
     if value is not True and value is not False:
@@ -60,7 +72,7 @@ def pop_jump_if_not_none(t: Any, f: Any, arg: int) -> None:
         f.ip = arg
 
 
-@opcode("JUMP_IF_TRUE_OR_POP")
+@opcode("JUMP_IF_TRUE_OR_POP", outside=branch(True, keeps=True))
 def jump_if_true_or_pop(t: Any, f: Any, arg: int) -> None:
     if t.truth(f.stack[-1]):
         f.ip = arg
@@ -69,7 +81,7 @@ def jump_if_true_or_pop(t: Any, f: Any, arg: int) -> None:
         f.stack.pop()
 
 
-@opcode("JUMP_IF_FALSE_OR_POP")
+@opcode("JUMP_IF_FALSE_OR_POP", outside=branch(False, keeps=True))
 def jump_if_false_or_pop(t: Any, f: Any, arg: int) -> None:
     if t.truth(f.stack[-1]):
         popped(t, f)
@@ -78,7 +90,7 @@ def jump_if_false_or_pop(t: Any, f: Any, arg: int) -> None:
         f.ip = arg
 
 
-@opcode("TO_BOOL")
+@opcode("TO_BOOL", outside=applied("truth", -1))
 def to_bool(t: Any, f: Any, arg: int) -> None:
     value = f.stack[-1]
     if not data_errors.left_to_a_jump(f, value):
@@ -91,7 +103,11 @@ def get_iter(t: Any, f: Any, arg: int) -> None:
     f.stack.append(t.iterate(f.stack.pop()))
 
 
-@opcode("FOR_ITER")
+def next_item(f: Any, arg: int, following: int) -> Pending:
+    return BreakKind.NEXT, f.stack[-1:], (2 * (arg + AFTER_FOR), 2 * following), len(f.stack) - 1, 0
+
+
+@opcode("FOR_ITER", outside=next_item)
 def for_iter(t: Any, f: Any, arg: int) -> None:
     value = t.advance(f.stack[-1], END)
     if value is END:

@@ -26,10 +26,11 @@ def raise_varargs(t: Any, f: Any, arg: int) -> None:
     error: Any = instance(t, f.stack.pop(), "exceptions must derive from BaseException")
     if cause is not MISSING and cause is not None:
         cause = instance(t, cause, "exception causes must derive from BaseException")
-    raised.about_to_raise(t, error)
+    found = raised.about_to_raise(t, error)
     if cause is not MISSING:
         error.__cause__ = cause
     raised.set_context(error, t.frames.handled)
+    found.alone = t.frames.handled is None
     if not isinstance(error, Exception):
         graph_break("BZ1012", f"{type(error).__name__} is raised")
     raise error

@@ -9,11 +9,12 @@ from typing import Any
 
 from braze import native
 from braze.capture.facts.breaks import graph_break
+from braze.capture.facts.records import BreakKind
 from braze.capture.facts.values import MISSING, NULL
 from braze.capture.outside.globals import globals_of
 from braze.capture.python.attributes import load_attr
 from braze.capture.python.opcodes.stack import load_deref
-from braze.capture.python.opcodes.table import opcode
+from braze.capture.python.opcodes.table import Outside, Pending, opcode
 from braze.capture.python.stores import delete_attr, store_attr
 
 
@@ -104,7 +105,17 @@ def store_global(t: Any, f: Any, arg: int) -> None:
     globals_of(t, f).put(t, f, f.code.co_names[arg], f.stack.pop())
 
 
-@opcode("LOAD_ATTR", until=(3, 11))
+def attribute_read(shift: int) -> Outside:
+    """``getattr``; the last bit of an argument that is shifted asks for a method to call."""
+
+    def outside(f: Any, arg: int, following: int) -> Pending | None:
+        operands = [f.stack[-1], f.code.co_names[arg >> shift]]
+        return None if arg & shift else (BreakKind.OPERATOR, operands, "getattr", len(f.stack) - 1, 1)
+
+    return outside
+
+
+@opcode("LOAD_ATTR", until=(3, 11), outside=attribute_read(0))
 def load_attribute(t: Any, f: Any, arg: int) -> None:
     stack = f.stack
     stack.append(load_attr(t, stack.pop(), f.code.co_names[arg], True))
@@ -123,7 +134,7 @@ def push_method(t: Any, f: Any, value: Any) -> None:
         f.stack += (NULL, value)
 
 
-@opcode("LOAD_ATTR", since=(3, 12), until=(3, 12))
+@opcode("LOAD_ATTR", since=(3, 12), until=(3, 12), outside=attribute_read(1))
 def load_attribute_312(t: Any, f: Any, arg: int) -> None:
     if arg & 1:
         push_method(t, f, load_attr(t, f.stack.pop(), f.code.co_names[arg >> 1]))
@@ -131,7 +142,7 @@ def load_attribute_312(t: Any, f: Any, arg: int) -> None:
         f.stack.append(load_attr(t, f.stack.pop(), f.code.co_names[arg >> 1], True))
 
 
-@opcode("LOAD_ATTR", since=(3, 13))
+@opcode("LOAD_ATTR", since=(3, 13), outside=attribute_read(1))
 def load_attribute_313(t: Any, f: Any, arg: int) -> None:
     if arg & 1:
         f.stack += (load_attr(t, f.stack.pop(), f.code.co_names[arg >> 1]), NULL)
@@ -156,7 +167,12 @@ def load_super_attr(t: Any, f: Any, arg: int) -> None:
         push_method(t, f, value)
 
 
-@opcode("STORE_ATTR")
+def attribute_stored(f: Any, arg: int, following: int) -> Pending:
+    value, obj = f.stack[-2:]
+    return BreakKind.STATEMENT, [obj, f.code.co_names[arg], value], "setattr", len(f.stack) - 2, 0
+
+
+@opcode("STORE_ATTR", outside=attribute_stored)
 def store_attribute(t: Any, f: Any, arg: int) -> None:
     obj, value = f.stack.pop(), f.stack.pop()
     store_attr(t, obj, f.code.co_names[arg], value)

@@ -11,7 +11,7 @@ import torch
 from braze.capture.facts.values import words
 from braze.capture.graph import unbacked
 from braze.capture.python import data_errors
-from braze.capture.python.opcodes.table import opcode
+from braze.capture.python.opcodes.table import applied, opcode
 from braze.capture.python.operations import (
     binary,
     compare,
@@ -41,7 +41,7 @@ COMPARISONS = tuple(COMPARE.values())
 PLAIN = frozenset({int, float, bool, str})
 
 
-@opcode("BINARY_OP")
+@opcode("BINARY_OP", outside=applied(lambda arg: BINARY_OPERATORS[arg].__name__, -2, -1))
 def binary_op(t: Any, f: Any, arg: int) -> None:
     stack = f.stack
     b = stack.pop()
@@ -52,22 +52,22 @@ def binary_op(t: Any, f: Any, arg: int) -> None:
         stack.append(binary(t, BINARY_OPERATORS[arg], a, b, True))
 
 
-@opcode("UNARY_NEGATIVE")
+@opcode("UNARY_NEGATIVE", outside=applied("neg", -1))
 def unary_negative(t: Any, f: Any, arg: int) -> None:
     f.stack[-1] = unary(t, operator.neg, f.stack[-1])
 
 
-@opcode("UNARY_POSITIVE")
+@opcode("UNARY_POSITIVE", outside=applied("pos", -1))
 def unary_positive(t: Any, f: Any, arg: int) -> None:
     f.stack[-1] = unary(t, operator.pos, f.stack[-1])
 
 
-@opcode("UNARY_INVERT")
+@opcode("UNARY_INVERT", outside=applied("invert", -1))
 def unary_invert(t: Any, f: Any, arg: int) -> None:
     f.stack[-1] = unary(t, operator.invert, f.stack[-1])
 
 
-@opcode("UNARY_NOT")
+@opcode("UNARY_NOT", outside=applied("not_", -1))
 def unary_not(t: Any, f: Any, arg: int) -> None:
     value = f.stack[-1]
     if type(value) is torch.SymBool and unbacked.is_unbacked(value):
@@ -76,7 +76,12 @@ def unary_not(t: Any, f: Any, arg: int) -> None:
         f.stack[-1] = not t.truth(value)
 
 
-@opcode("COMPARE_OP")
+def compared(arg: int) -> str | None:
+    """The operator of a comparison that does not ask for its truth as well."""
+    return None if COMPARE_SHIFT == 5 and arg & 16 else COMPARISONS[arg >> COMPARE_SHIFT].__name__
+
+
+@opcode("COMPARE_OP", outside=applied(compared, -2, -1))
 def compare_op(t: Any, f: Any, arg: int) -> None:
     stack = f.stack
     b = stack.pop()
@@ -105,21 +110,21 @@ def contains_op(t: Any, f: Any, arg: int) -> None:
     f.stack.append(not found if arg else found)
 
 
-@opcode("BINARY_SUBSCR")
+@opcode("BINARY_SUBSCR", outside=applied("getitem", -2, -1))
 def binary_subscr(t: Any, f: Any, arg: int) -> None:
     key = f.stack.pop()
     obj = f.stack.pop()
     f.stack.append(get_item(t, obj, key, True))
 
 
-@opcode("STORE_SUBSCR")
+@opcode("STORE_SUBSCR", outside=applied("setitem", -2, -1, -3, pushes=0))
 def store_subscr(t: Any, f: Any, arg: int) -> None:
     value, obj, key = f.stack[-3:]
     del f.stack[-3:]
     set_item(t, obj, key, value)
 
 
-@opcode("DELETE_SUBSCR")
+@opcode("DELETE_SUBSCR", outside=applied("delitem", -2, -1, pushes=0))
 def delete_subscr(t: Any, f: Any, arg: int) -> None:
     obj, key = f.stack[-2:]
     del f.stack[-2:]

@@ -13,7 +13,7 @@ from braze.capture.outside.held import let_go, popped, replaced
 from braze.capture.python.opcodes.table import opcode
 
 
-@opcode("NOP", "RESUME", "PRECALL", "CACHE", "MAKE_INSTRUMENTED")
+@opcode("NOP", "RESUME", "CACHE", "MAKE_INSTRUMENTED")
 def nop(t: Any, f: Any, arg: int) -> None:
     """Nothing."""
 

@@ -16,15 +16,19 @@ import torch.fx
 
 from braze import native
 from braze.capture.facts.breaks import HINT_MOVE, graph_break
-from braze.capture.facts.records import Build, Constant, Draw, Drawn, Recipe
+from braze.capture.facts.records import ITEM, Build, Constant, Draw, Drawn, Recipe
+from braze.capture.facts.replay import GENERATOR
 from braze.capture.facts.values import words
 from braze.capture.outside.filling import fill_arguments
-from braze.capture.state.ledger import Ledger
+from braze.capture.state.handlers import Feature
 from braze.capture.state.recipes import Recipes
 from braze.capture.state.trace import Recording, Trace
 from braze.graph import torch_compat
 from braze.graph.facts import set_facts
 from braze.graph.numbers import QUESTIONS
+from braze.graph.torch_symbols import SYMBOLIC
+
+FEATURE = Feature()
 
 #: methods of generators that give a number or numbers; of what they are given, ``shuffle`` alone changes something
 DRAWS = frozenset(
@@ -33,12 +37,8 @@ DRAWS = frozenset(
     betavariate gammavariate vonmisesvariate paretovariate weibullvariate choice choices sample shuffle"""
     )
 )
-#: what stands for a draw that takes one number out of an earlier one, which gave a list: (which draw, which number)
-ITEM = "item"
 #: numbers to choose from, and numbers in a list that is given, at most
 MOST, MOST_GIVEN = 4096, 64
-#: the generator whose methods the module's functions are
-GENERATOR: Any = random._inst  # type: ignore[attr-defined]
 #: what generators do of their own; a program may have put something else there
 _ITS_OWN = dict(vars(random.Random))
 #: integers beyond this do not fit into a tensor
@@ -85,6 +85,8 @@ def is_replaced() -> bool:
 
 def note(t: Trace, what: Draw, value: Any) -> Any:
     """Enter a draw, and what stands for its number."""
+    if value is not None:
+        t.done.drawn[value.node._expr] = len(t.done.draws)
     t.done.draws.append((what, value, t.frames.here()))
     return value
 
@@ -139,37 +141,24 @@ def example(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return [int] * len(found) if type(found) is list else int
 
 
-def shuffled(values: tuple[int | float, ...]) -> list[int | float]:
-    """Numbers in an order that is drawn."""
-    made = list(values)
-    GENERATOR.shuffle(made)
-    return made
-
-
 def refuse(name: str) -> NoReturn:
     """Break before a function of ``random``, of whose steps none may be taken while tracing."""
     graph_break("BZ1017", f"random.{name} draws a random number outside torch", HINT_MOVE)
 
 
-def index_of(done: Ledger, symbol: Any) -> int | None:
-    """Which draw of the trace a symbol stands for."""
-    for index, (_, drawn, _) in enumerate(done.draws):
-        if drawn is not None and drawn.node._expr == symbol:
-            return index
-    return None
-
-
 def recipe(table: Recipes, value: Any) -> Recipe | None:
     """How residual code gets a drawn number, or what one compares to: no graph is needed for that. None for anything else."""
+    if not table.t.done.draws:
+        return None
     expr = value.node._expr
     if type(value) is not torch.SymBool:
-        index = index_of(table.t.done, expr)
+        index = table.t.done.drawn.get(expr)
         return None if index is None else Drawn(index)
     if not expr.is_Relational:
         return None
     sides = []
     for side in expr.args:
-        index = index_of(table.t.done, side)
+        index = table.t.done.drawn.get(side)
         if index is None and not side.is_Float and not side.is_Integer:
             return None
         number = Constant(int(side) if side.is_Integer else float(side)) if index is None else Drawn(index)
@@ -180,7 +169,7 @@ def recipe(table: Recipes, value: Any) -> Recipe | None:
 
 def node_of(recorder: Recording, symbol: Any) -> torch.fx.Node | None:
     """The node of a drawn number, made when the graph first wants it: it is read out of an input of no dimensions."""
-    index = index_of(recorder.t.done, symbol)
+    index = recorder.t.done.drawn.get(symbol)
     if index is None or recorder is not recorder.t.graph.recorder or recorder.outer is not None:
         return None  # in a graph within the graph numbers are drawn at each run of it
     what, drawn, here = recorder.t.done.draws[index]
@@ -198,15 +187,23 @@ def node_of(recorder: Recording, symbol: Any) -> torch.fx.Node | None:
     return node
 
 
-def inputs_of(recorder: Recording) -> list[tuple[int, torch.fx.Node]]:
-    """The draws that the graph uses, as its last inputs; those that it does not use after all are taken out."""
-    used = []
-    for given, index in recorder.drawn.items():
-        (read,) = given.users
-        if read.users:
-            recorder.mode.let_read()
-            used.append((index, given))
-            continue
-        recorder.graph.erase_node(read)
-        recorder.graph.erase_node(given)
-    return used
+def module_function(t: Trace, fn: Any, args: Any, kwargs: Any) -> Any:
+    """A function of the module, or a method of a generator, that is written in Python."""
+    return draw(t, fn.__name__, args[0] if args else None, args[1:], kwargs)
+
+
+def in_c(name: str) -> None:
+    """A function of the module that is written in C."""
+
+    def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+        return draw(t, name, GENERATOR, args, kwargs)
+
+    FEATURE.call(getattr(random, name))(run)
+
+
+for _name in ("random", "getrandbits"):
+    in_c(_name)
+
+FEATURE.modules["random"] = module_function
+FEATURE.nodes.append(node_of)
+FEATURE.recipes |= dict.fromkeys(SYMBOLIC, recipe)

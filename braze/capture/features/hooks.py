@@ -1,4 +1,10 @@
-"""Hooks on tensors while tracing: what their registration and their handles mean."""
+"""Hooks that the program puts on tensors: they are put there when the graph has run, in the order of the program.
+
+A tensor from outside gets its hook as it would in eager: its gradient comes out of the compiled backward, and autograd hands
+it to the hook. A tensor that the graph makes may get one where nothing else of the graph reads it: then all of its gradient
+comes from those to whom it is returned. Elsewhere the gradient exists inside the compiled backward only: a hook that does
+nothing but compute becomes a part of the graph (:mod:`braze.graph.hooked`), any other ends it.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +17,18 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.hooks import BackwardHook, RemovableHandle
 
-from braze.capture.facts.breaks import BreakSignal, Retry, graph_break
+from braze.capture.facts.breaks import BreakSignal, Retry, Unrebuildable, graph_break
 from braze.capture.facts.libraries import is_library_module
+from braze.capture.facts.records import Build, Constant, Effect, EffectKind
+from braze.capture.facts.replay import AfterGiven, WhereGiven
 from braze.capture.facts.values import Identity
 from braze.capture.features import places
 from braze.capture.features.subgraphs import note, region, traced
-from braze.capture.finish import hooks
 from braze.capture.graph.recorder import refuse_unfaked
 from braze.capture.python import calls
 from braze.capture.state.handlers import Feature
 from braze.capture.state.ledger import Hooked
+from braze.capture.state.recipes import Recipes
 from braze.capture.state.trace import Trace
 from braze.graph.hooked import hooked
 from braze.graph.torch_compat import disable_functions
@@ -28,6 +36,9 @@ from braze.graph.torch_compat import disable_functions
 FEATURE = Feature()
 rule = FEATURE.call
 
+HINT = "put the hook on a tensor that comes into the function, or use torch.autograd.Function"
+#: the methods of a tensor that take a hook and give a handle
+REGISTER: tuple[Any, ...] = (torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook)
 #: what a hook in the middle of the graph may use beside tensors of the graph
 NUMBERS = frozenset({int, float, bool, type(None), torch.SymInt})
 MIDDLE = "a hook is put on a tensor in the middle of the graph"
@@ -58,7 +69,7 @@ def registering(register: Any) -> None:
     rule(register)(run)
 
 
-for _register in hooks.REGISTER:
+for _register in REGISTER:
     registering(_register)
 
 
@@ -67,9 +78,7 @@ def refuse_doubtful(t: Trace, register: Any, tensor: Any) -> None:
     node = t.outside.tree.node_of(tensor)
     wants = tensor.requires_grad if node is None else node.real.requires_grad
     if wants is not tensor.requires_grad or t.graph.inference_on or t.outside.settings.inference:
-        graph_break(
-            "BZ1010", "a hook is put on a tensor whose place in autograd the function changes", hooks.HINT
-        )
+        graph_break("BZ1010", "a hook is put on a tensor whose place in autograd the function changes", HINT)
     if not wants:
         raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
     if register is torch.Tensor.register_post_accumulate_grad_hook and (
@@ -83,11 +92,11 @@ def add(t: Trace, register: Any, tensor: Any, hook: Any) -> Any:
     if t.outside.tree.node_of(tensor) is None and (
         not t.graph.recorder.knows(tensor) or id(tensor) in t.done.leaves
     ):
-        graph_break("BZ1010", "a hook is put on a tensor that the function makes", hooks.HINT)
-    places.end_before_use(t, tensor, "a hook is put on a tensor that the graph has used before", hooks.HINT)
+        graph_break("BZ1010", "a hook is put on a tensor that the function makes", HINT)
+    places.end_before_use(t, tensor, "a hook is put on a tensor that the graph has used before", HINT)
     for earlier in t.done.hooks.values():
         if earlier.inside and earlier.tensor is tensor:  # hooks of one tensor run in their order
-            t.frames.break_at = BreakSignal("BZ1010", f"{MIDDLE} that gets more than one", (hooks.HINT,))
+            t.frames.break_at = BreakSignal("BZ1010", f"{MIDDLE} that gets more than one", (HINT,))
             raise Retry(max(1, earlier.step))
     handle = t.done.claim(object.__new__(RemovableHandle))
     number = t.done.claim(Identity(id(handle)))
@@ -107,10 +116,10 @@ def add(t: Trace, register: Any, tensor: Any, hook: Any) -> Any:
 def variables(t: Trace, hook: Any) -> list[tuple[types.CellType, Any]]:
     """The variables that a hook uses, with what they hold; a break where it uses what may be another at the backward."""
     if type(hook) is not types.FunctionType or (hook.__closure__ and not t.done.is_ours(hook)):
-        graph_break("BZ1010", f"{MIDDLE} that is no plain function", hooks.HINT)
+        graph_break("BZ1010", f"{MIDDLE} that is no plain function", HINT)
     for instruction in dis.get_instructions(hook.__code__):
         if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME") and not is_fixed(hook, instruction.argval):
-            graph_break("BZ1010", f"{MIDDLE}, and uses the global {instruction.argval!r}", hooks.HINT)
+            graph_break("BZ1010", f"{MIDDLE}, and uses the global {instruction.argval!r}", HINT)
         if instruction.opname in (
             "STORE_DEREF",
             "DELETE_DEREF",
@@ -118,12 +127,12 @@ def variables(t: Trace, hook: Any) -> list[tuple[types.CellType, Any]]:
             "MAKE_FUNCTION",
             "IMPORT_NAME",
         ):
-            graph_break("BZ1010", f"{MIDDLE}, and does more than to compute", hooks.HINT)
+            graph_break("BZ1010", f"{MIDDLE}, and does more than to compute", HINT)
     held = [(cell, cell.cell_contents) for cell in hook.__closure__ or ()]
     for value in (*(v for _, v in held), *(hook.__defaults__ or ())):
         made_here = type(value) is FakeTensor and t.outside.tree.node_of(value) is None
         if not made_here and type(value) not in NUMBERS:
-            graph_break("BZ1010", f"{MIDDLE}, and uses a {type(value).__name__} from outside", hooks.HINT)
+            graph_break("BZ1010", f"{MIDDLE}, and uses a {type(value).__name__} from outside", HINT)
     return held
 
 
@@ -138,7 +147,7 @@ def is_fixed(hook: types.FunctionType, name: str) -> bool:
 def put_inside(t: Trace, tensor: Any, hook: Any) -> None:
     """Make a hook a part of the graph: interpret it on a gradient, which goes through what it computes."""
     if t.graph.recorder.outer is not None:
-        graph_break("BZ1010", f"{MIDDLE} of a region", hooks.HINT)
+        graph_break("BZ1010", f"{MIDDLE} of a region", HINT)
     with disable_functions(), t.graph.mode:
         gradient = torch.empty_like(tensor, requires_grad=False)
     with region(t, MIDDLE, (hook,)):
@@ -170,7 +179,7 @@ def remove(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     if found is None or found.handle is not args[0]:
         return calls.interpret(t, REMOVE, args, kwargs, tail)
     if found.inside:
-        graph_break("BZ1010", "a hook in the middle of the graph is removed", hooks.HINT)
+        graph_break("BZ1010", "a hook in the middle of the graph is removed", HINT)
     found.removed = True
     return None
 
@@ -182,7 +191,7 @@ def putting(setup: Any) -> None:
         if len(args) == 2 and not kwargs and torch.is_grad_enabled():
             given = args[1] if isinstance(args[1], tuple) else (args[1],)
             if any(isinstance(x, torch.Tensor) and x.requires_grad for x in given):
-                graph_break("BZ1010", "a module has backward hooks", hooks.HINT)
+                graph_break("BZ1010", "a module has backward hooks", HINT)
         return calls.interpret(t, setup, args, kwargs, tail)
 
     rule(setup)(run)
@@ -190,3 +199,87 @@ def putting(setup: Any) -> None:
 
 for _setup in (BackwardHook.setup_input_hook, BackwardHook.setup_output_hook):
     putting(_setup)
+
+
+# -- when the trace has ended
+
+
+class Inside(BaseException):
+    """The hook that an instruction puts on a tensor must become a part of the graph: trace again, knowing that."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(step)
+        self.step = step
+
+
+def effects(t: Trace, table: Recipes) -> list[Effect]:
+    """The hooks that stay."""
+    found = []
+    for row in t.done.hooks.values():
+        if row.removed:
+            continue
+        check(t, row)
+        if row.inside:
+            continue
+        found.append(Effect(EffectKind.MADE, (table.id_of(row.handle),)))
+    return found
+
+
+def recipe(table: Recipes, handle: Any) -> Build | None:
+    """How residual code gets a handle: it puts the hook on the tensor. None for a handle from elsewhere."""
+    found = table.t.done.hooks.get(id(handle))
+    if found is None or found.handle is not handle:
+        return None
+    if found.removed or found.inside:
+        raise Unrebuildable(handle)
+    guarded = WhereGiven if found.register is torch.Tensor.register_hook else AfterGiven
+    hook = table.add(Build("call", (table.add(Constant(guarded)), table.id_of(found.hook))))
+    return Build("call", (table.add(Constant(found.register)), table.id_of(found.tensor), hook))
+
+
+def check(t: Trace, row: Hooked) -> None:
+    """Go back to before the hook where eager's would see another gradient than the one that comes in afterwards."""
+    tensor = row.tensor
+    place = t.outside.tree.node_of(tensor)
+    if place is not None and place.real.is_leaf and tensor.requires_grad:
+        return  # a leaf stays one: it is written under no_grad only
+    reason = ""
+    if not tensor.requires_grad:
+        reason = "a hook is put on a tensor that is cut off from its history afterwards"
+    elif tensor._version != row.version:
+        reason = "a hook is put on a tensor that is written in place afterwards"
+    elif row.inside and changes(t, row):
+        reason = "a hook is put on a tensor in the middle of the graph, and uses variables that may change"
+    elif place is None and not row.inside and t.graph.recorder.nodes[id(tensor)][1].users:
+        raise Inside(row.step)
+    if reason:
+        t.frames.break_at = BreakSignal("BZ1010", reason, (HINT,))
+        raise Unrebuildable(row.handle)
+
+
+def verify(t: Trace, table: Recipes) -> None:
+    """Go back to before a hook in the middle of the graph whose tensor is handed out: others may put hooks there, after it."""
+    for row in t.done.hooks.values():
+        if row.inside and t.graph.recorder.nodes[id(row.tensor)][1] in table.output_index:
+            reason = "a hook is put on a tensor in the middle of the graph that is handed out, too"
+            t.frames.break_at = BreakSignal("BZ1010", reason, (HINT,))
+            raise Unrebuildable(row.handle)
+
+
+def changes(t: Trace, row: Hooked) -> bool:
+    """Whether a variable that the hook uses has changed since, or somebody may change it before the backward."""
+    if row.cells and t.frames.live:
+        return True  # the frame goes on after a break
+    for cell, held in row.cells:
+        if cell.cell_contents is not held:
+            return True
+        for value, _ in t.done.made.values():
+            if type(value) is types.FunctionType and value is not row.hook:
+                if any(c is cell for c in value.__closure__ or ()):
+                    return True
+    return False
+
+
+FEATURE.effects.append(effects)
+FEATURE.checks.append(verify)
+FEATURE.recipes[RemovableHandle] = recipe

@@ -1,59 +1,43 @@
-"""Functions of float64 as vectors: exponentials, logarithms, powers, circular functions, erf and remainders; sections as in ``mathlib.py``.
+/* Functions of float64: sections as mathlib.py says. Polynomials are near-minimax fits (Chebyshev, in 60 digits) on a
+   reduced argument; what the reduction rounds off is carried along. Arguments outside of what a function's reduction can do (angles past
+   2^16, powers of numbers that are not positive and normal, quotients past 2^52) go to C's library, lane by lane. Errors are stated in
+   loops/scalars.py and tested against 40 digits in tests/codegen/test_c_doubles.py. */
+//@ bz_sqrt_f64
+static inline f64x@W@ bz_sqrt_f64x@W@(f64x@W@ x) {
+#if defined(__clang__)
+  return __builtin_elementwise_sqrt(x);
+#elif @W@ == 8 && defined(__AVX512F__)
+  return (f64x8)__builtin_ia32_sqrtpd512_mask(x, x, -1, 4);
+#elif @W@ == 4 && defined(__AVX__)
+  return (f64x4)__builtin_ia32_sqrtpd256(x);
+#else
+  f64x@W@ r;
+  for (int l = 0; l < @W@; ++l) r[l] = __builtin_sqrt(x[l]);
+  return r;
+#endif
+}
+//@ bz_fma_f64
+static inline f64x@W@ bz_fma_f64x@W@(f64x@W@ a, f64x@W@ b, f64x@W@ c) {
+#if @W@ == 8 && defined(__AVX512F__)
+  return (f64x8)__builtin_ia32_vfmaddpd512_mask(a, b, c, -1, 4);
+#elif @W@ == 4 && defined(__FMA__)
+  return (f64x4)__builtin_ia32_vfmaddpd256(a, b, c);
+#else
+  f64x@W@ r;
+  for (int l = 0; l < @W@; ++l) r[l] = __builtin_fma(a[l], b[l], c[l]);
+  return r;
+#endif
+}
+//@ bz_abs_f64
+static inline f64x@W@ bz_abs_f64x@W@(f64x@W@ x) { return (f64x@W@)((i64x@W@)x & 0x7fffffffffffffffL); }
+//@ bz_copysign_f64
+static inline f64x@W@ bz_copysign_f64x@W@(f64x@W@ x, f64x@W@ s) {
+  const i64x@W@ top = (i64x@W@){} + (-0x7fffffffffffffffL - 1);
+  return (f64x@W@)(((i64x@W@)x & ~top) | ((i64x@W@)s & top));
+}
+//@ bz_sigmoid_f64
+static inline f64x@W@ bz_sigmoid_f64x@W@(f64x@W@ x) { return 1.0 / (1.0 + bz_exp_f64x@W@(-x)); }
 
-Polynomials are near-minimax fits (Chebyshev, in 60 digits) on a reduced argument; what the reduction rounds off is carried
-along. Arguments outside of what a function's reduction can do (angles past 2^16, powers of numbers that are not positive and
-normal, quotients past 2^52) go to C's library, lane by lane. Errors are stated in ``loops/scalars.py`` and tested against
-40 digits in tests/codegen/test_c_doubles.py.
-"""
-
-from __future__ import annotations
-
-import re
-
-#: coefficients from the constant on
-_POLYNOMIALS = {
-    "EXP": (
-        "0x1.0p-1", "0x1.5555555555557p-3", "0x1.5555555555556p-5", "0x1.11111111100afp-7",
-        "0x1.6c16c16c162bap-10", "0x1.a01a01ac006dfp-13", "0x1.a01a01a6e67fap-16", "0x1.71de01e432ef7p-19",
-        "0x1.27e4db3835435p-22", "0x1.af4e8a50136f6p-26", "0x1.1f735f2a2a59fp-29",
-    ),
-    "LOG": (
-        "0x1.5555555555558p-1", "0x1.9999999995273p-2", "0x1.2492492dfd86cp-2", "0x1.c71c62d5e53ep-3",
-        "0x1.7462b91b8df65p-3", "0x1.39fdcceb4bb45p-3", "0x1.2b5f68a50d903p-3",
-    ),
-    "POW": (
-        "0x1.999999999999ap-2", "0x1.2492492492522p-2", "0x1.c71c71c6ea5acp-3", "0x1.745d177ad436ap-3",
-        "0x1.3b1395b82701ep-3", "0x1.1118cd67251c5p-3", "0x1.df7ba1f4809c3p-4", "0x1.e03a7acf07f85p-4",
-    ),
-    "SIN": (
-        "-0x1.5555555555555p-3", "0x1.1111111110babp-7", "-0x1.a01a019e820acp-13", "0x1.71de37946eb45p-19",
-        "-0x1.ae6008d0f052p-26", "0x1.5e0a4fb47ace3p-33",
-    ),
-    "COS": (
-        "0x1.5555555555555p-5", "-0x1.6c16c16c16963p-10", "0x1.a01a019f4ddfdp-16", "-0x1.27e4fa16cc1bcp-22",
-        "0x1.1eeb67d014ecep-29", "-0x1.907cd8f26aa3fp-37",
-    ),
-    "ERF": (
-        "0x1.20dd750429b6dp+0", "-0x1.812746b0379e6p-2", "0x1.ce2f21a042b1ap-4", "-0x1.b82ce31283688p-6",
-        "0x1.565bcd0d40e35p-8", "-0x1.c02db3b337bdp-11", "0x1.f9a31a4f510fep-14", "-0x1.f4d0fc968dfd7p-17",
-        "0x1.b9cd433a3b0ddp-20", "-0x1.5e391357a355fp-23", "0x1.e9471c97e1d0fp-27", "-0x1.ed4953915434bp-31",
-    ),
-    "MIDDLE": (
-        "0x1.8571084b50dd5p+1", "0x1.ffa715f7ba01p+0", "0x1.4611c269e092bp-2", "0x1.916a2bea65272p-8",
-        "-0x1.c51c40a93d265p-11", "0x1.c5c842bc8f45dp-14", "-0x1.6938bb21e74e8p-17", "0x1.2387ab4c8e76p-21",
-        "0x1.75d6077854f12p-24", "-0x1.1dcd74c0c7123p-25", "0x1.b3a666d1f5bb3p-28", "-0x1.bf29605ff08cp-31",
-        "0x1.c76eadfcd53bep-35", "0x1.02c7cc863b6bp-37", "-0x1.d0810ef385572p-39", "0x1.82164239f239dp-41",
-        "-0x1.a7109d6abb163p-44", "0x1.37f113e3ae3edp-48", "0x1.6a56d44d16fa8p-50",
-    ),
-    "FAR": (
-        "0x1.1fcdf0a1a2e35p+4", "0x1.07906645f5acap+4", "0x1.f26754402b254p+1", "0x1.f12cc36fb1c65p-6",
-        "-0x1.3136a8ae72399p-7", "0x1.7dc9f019be1dap-9", "-0x1.da6b952cfbef5p-11", "0x1.2013a99d90487p-12",
-        "-0x1.5102d14d55e5fp-14", "0x1.752e192f61c04p-16", "-0x1.7c4e79f145bdep-18", "0x1.506bead7f89dap-20",
-        "-0x1.a979bdb5b887p-23", "-0x1.f188388d4425bp-28", "0x1.907e29eb486a4p-26", "-0x1.83eeb5709fe03p-27",
-        "0x1.72596da554585p-28", "-0x1.b44ff8c6d3f6p-29", "0x1.f650c9400ace2p-31",
-    ),
-}  # fmt: skip
-_TEXT = r"""
 //@ bz_pick_f64
 /* a where a lane of m is -1, b where it is 0 */
 static inline f64x@W@ bz_pick_f64x@W@(i64x@W@ m, f64x@W@ a, f64x@W@ b) {
@@ -90,7 +74,9 @@ static inline f64x@W@ bz_ldexp_f64x@W@(f64x@W@ p, f64x@W@ t, f64x@W@ n) {
 //@ bz_exppart_f64
 /* exp(r) - 1 for |r| <= ln(2)/2, c being what r lacks */
 static inline f64x@W@ bz_exppart_f64x@W@(f64x@W@ r, f64x@W@ c) {
-  @p=EXP(r)@
+  @p(r) = 0x1.1f735f2a2a59fp-29, 0x1.af4e8a50136f6p-26, 0x1.27e4db3835435p-22, 0x1.71de01e432ef7p-19,
+    0x1.a01a01a6e67fap-16, 0x1.a01a01ac006dfp-13, 0x1.6c16c16c162bap-10, 0x1.11111111100afp-7, 0x1.5555555555556p-5,
+    0x1.5555555555557p-3, 0x1.0p-1@
   return bz_fma_f64x@W@(p * r, r, c) + r;
 }
 //@ bz_exp_f64
@@ -125,7 +111,8 @@ static inline f64x@W@ bz_tanh_f64x@W@(f64x@W@ x) {
 /* log(1 + f) + c for sqrt(1/2) - 1 <= f < sqrt(2) - 1, plus e*ln2 */
 static inline f64x@W@ bz_logpart_f64x@W@(f64x@W@ f, f64x@W@ e, f64x@W@ c) {
   const f64x@W@ s = f / (f + 2.0), z = s * s, h = f * f * 0.5;
-  @p=LOG(z)@
+  @p(z) = 0x1.2b5f68a50d903p-3, 0x1.39fdcceb4bb45p-3, 0x1.7462b91b8df65p-3, 0x1.c71c62d5e53ep-3, 0x1.2492492dfd86cp-2,
+    0x1.9999999995273p-2, 0x1.5555555555558p-1@
   f64x@W@ low = bz_fma_f64x@W@(e, bz_splat_f64x@W@(0x1.ef35793c7673p-45), c);
   low = bz_fma_f64x@W@(s, bz_fma_f64x@W@(p, z, h), low);
   return bz_fma_f64x@W@(e, bz_splat_f64x@W@(0x1.62e42fefa38p-1), f - (h - low));
@@ -173,7 +160,8 @@ static inline f64x@W@ bz_pownear_f64x@W@(f64x@W@ x, f64x@W@ y) {
   const f64x@W@ d = f + 2.0, dl = f - (d - 2.0), s = f / d;
   const f64x@W@ sl = bz_fma_f64x@W@(-s, dl, bz_fma_f64x@W@(-s, d, f)) / d;
   const f64x@W@ z = s * s, zl = bz_fma_f64x@W@(s + s, sl, bz_fma_f64x@W@(s, s, -z));
-  @p=POW(z)@
+  @p(z) = 0x1.e03a7acf07f85p-4, 0x1.df7ba1f4809c3p-4, 0x1.1118cd67251c5p-3, 0x1.3b1395b82701ep-3,
+    0x1.745d177ad436ap-3, 0x1.c71c71c6ea5acp-3, 0x1.2492492492522p-2, 0x1.999999999999ap-2@
   /* q = 2/3 + z p, w = z q, log(1 + f) = 2 s + s w */
   const f64x@W@ zp = z * p, q = zp + 0x1.5555555555555p-1;
   const f64x@W@ ql = (zp - (q - 0x1.5555555555555p-1)) + 0x1.5555555555555p-55;
@@ -218,8 +206,10 @@ static inline f64x@W@ bz_sincos_f64x@W@(f64x@W@ x, int q) {
   c = bz_fma_f64x@W@(n, bz_splat_f64x@W@(0x1.f1976b7ed8fbcp-110), c);
   const i64x@W@ k = (i64x@W@)t + q;
   const f64x@W@ z = r * r;
-  @u=SIN(z)@
-  @v=COS(z)@
+  @u(z) = 0x1.5e0a4fb47ace3p-33, -0x1.ae6008d0f052p-26, 0x1.71de37946eb45p-19, -0x1.a01a019e820acp-13,
+    0x1.1111111110babp-7, -0x1.5555555555555p-3@
+  @v(z) = -0x1.907cd8f26aa3fp-37, 0x1.1eeb67d014ecep-29, -0x1.27e4fa16cc1bcp-22, 0x1.a01a019f4ddfdp-16,
+    -0x1.6c16c16c16963p-10, 0x1.5555555555555p-5@
   const f64x@W@ sine = bz_fma_f64x@W@(z * r, u, bz_fma_f64x@W@(z, c * -0.5, c)) + r;
   const f64x@W@ h = z * 0.5, one = 1.0 - h;
   const f64x@W@ cosine = one + (((1.0 - one) - h) + bz_fma_f64x@W@(z * z, v, -(r * c)));
@@ -253,86 +243,22 @@ static __attribute__((noinline)) f64x@W@ bz_cosfar_f64x@W@(f64x@W@ x, f64x@W@ r,
 //@ bz_erf_f64
 static inline f64x@W@ bz_erf_f64x@W@(f64x@W@ x) {
   const f64x@W@ z = x * x, a = bz_within_f64x@W@(bz_abs_f64x@W@(x), 0.0, 6.0);
-  @p=ERF(z)@
+  @p(z) = -0x1.ed4953915434bp-31, 0x1.e9471c97e1d0fp-27, -0x1.5e391357a355fp-23, 0x1.b9cd433a3b0ddp-20,
+    -0x1.f4d0fc968dfd7p-17, 0x1.f9a31a4f510fep-14, -0x1.c02db3b337bdp-11, 0x1.565bcd0d40e35p-8, -0x1.b82ce31283688p-6,
+    0x1.ce2f21a042b1ap-4, -0x1.812746b0379e6p-2, 0x1.20dd750429b6dp+0@
   /* -log(1 - erf) by two polynomials around 1.4 and 4 */
   const i64x@W@ far = a > 2.0;
   const f64x@W@ t = bz_pick_f64x@W@(far, (a - 4.0) * 0.5, (a - 1.4) * 0x1.aaaaaaaaaaaabp+0);
-  @q=MIDDLE/FAR(t)@
+  @q(t) = far ? 0x1.f650c9400ace2p-31, -0x1.b44ff8c6d3f6p-29, 0x1.72596da554585p-28, -0x1.83eeb5709fe03p-27,
+    0x1.907e29eb486a4p-26, -0x1.f188388d4425bp-28, -0x1.a979bdb5b887p-23, 0x1.506bead7f89dap-20,
+    -0x1.7c4e79f145bdep-18, 0x1.752e192f61c04p-16, -0x1.5102d14d55e5fp-14, 0x1.2013a99d90487p-12,
+    -0x1.da6b952cfbef5p-11, 0x1.7dc9f019be1dap-9, -0x1.3136a8ae72399p-7, 0x1.f12cc36fb1c65p-6, 0x1.f26754402b254p+1,
+    0x1.07906645f5acap+4, 0x1.1fcdf0a1a2e35p+4
+    : 0x1.6a56d44d16fa8p-50, 0x1.37f113e3ae3edp-48, -0x1.a7109d6abb163p-44, 0x1.82164239f239dp-41,
+    -0x1.d0810ef385572p-39, 0x1.02c7cc863b6bp-37, 0x1.c76eadfcd53bep-35, -0x1.bf29605ff08cp-31, 0x1.b3a666d1f5bb3p-28,
+    -0x1.1dcd74c0c7123p-25, 0x1.75d6077854f12p-24, 0x1.2387ab4c8e76p-21, -0x1.6938bb21e74e8p-17,
+    0x1.c5c842bc8f45dp-14, -0x1.c51c40a93d265p-11, 0x1.916a2bea65272p-8, 0x1.4611c269e092bp-2, 0x1.ffa715f7ba01p+0,
+    0x1.8571084b50dd5p+1@
   const f64x@W@ y = bz_copysign_f64x@W@(1.0 - bz_exp_f64x@W@(-q), x);
   return bz_pick_f64x@W@(a < 0.82, p * x, bz_pick_f64x@W@(x != x, x, y));
 }
-"""
-
-#: for both representations: R is f32 or f64
-_REMAINDERS = r"""
-//@ bz_fmod_R
-/* the quotient's whole part is at most one away, and then the sum with it exact */
-static inline Rx@W@ bz_fmod_Rx@W@(Rx@W@ x, Rx@W@ y) {
-  const Rx@W@ a = bz_abs_Rx@W@(x), b = bz_abs_Rx@W@(y), d = a / b;
-  Rx@W@ r = bz_fma_Rx@W@(-bz_trunc_Rx@W@(d), b, a);
-  r = PICK(r < ZERO, r + b, r);
-  r = bz_copysign_Rx@W@(PICK(r >= b, r - b, r), x);
-  const Ix@W@ near = (d < EXACT) & (b <= MOST) & (b > ZERO);
-  if (__builtin_expect(ANY(~near), 0)) r = bz_fmodfar_Rx@W@(x, y, r, near);
-  return r;
-}
-//@ bz_fmodfar_R
-static __attribute__((noinline)) Rx@W@ bz_fmodfar_Rx@W@(Rx@W@ x, Rx@W@ y, Rx@W@ r, Ix@W@ near) {@clean@
-  for (int l = 0; l < @W@; ++l) if (!near[l]) r[l] = FMOD(x[l], y[l]);
-  return r;
-}
-//@ bz_remainder_R
-static inline Rx@W@ bz_remainder_Rx@W@(Rx@W@ x, Rx@W@ y) {
-  const Rx@W@ m = bz_fmod_Rx@W@(x, y);
-  return PICK((m != ZERO) & ((y < ZERO) ^ (m < ZERO)), m + y, m);
-}
-//@ bz_floordiv_R
-static inline Rx@W@ bz_floordiv_Rx@W@(Rx@W@ x, Rx@W@ y) {
-  const Rx@W@ m = bz_fmod_Rx@W@(x, y), q = x / y;
-  Rx@W@ d = (x - m) / y;
-  d = PICK((m != ZERO) & ((y < ZERO) ^ (m < ZERO)), d - ONE, d);
-  const Rx@W@ f = bz_floor_Rx@W@(d);
-  d = PICK(d == ZERO, bz_copysign_Rx@W@((Rx@W@){}, q), PICK(d - f > HALF, f + ONE, f));
-  return PICK(y == ZERO, q, d);
-}
-"""
-_WORDS: dict[str, dict[str, str]] = {
-    "f32": {
-        "PICK": "bz_sel_f32x@W@", "ANY": "bz_anyx@W@", "ZERO": "0.0f", "ONE": "1.0f", "HALF": "0.5f", "EXACT": "0x1p22f",
-        "MOST": "0x1.fffffep127f", "FMOD": "fmodf", "R": "f32", "I": "i32",
-    },
-    "f64": {
-        "PICK": "bz_pick_f64x@W@", "ANY": "bz_anywidex@W@", "ZERO": "0.0", "ONE": "1.0", "HALF": "0.5", "EXACT": "0x1p51",
-        "MOST": "0x1.fffffffffffffp1023", "FMOD": "fmod", "R": "f64", "I": "i64",
-    },
-}  # fmt: skip
-
-
-def _remainders(rep: str) -> str:
-    """The sections about remainders for a representation."""
-    words = _WORDS[rep]
-    found = re.sub(r"\b(PICK|ANY|ZERO|ONE|HALF|EXACT|MOST|FMOD)\b", lambda m: words[m[1]], _REMAINDERS)
-    return re.sub(
-        r"\bRx|(?<=_)R(?=x|$)|\bIx",
-        lambda m: m[0].replace("R", words["R"]).replace("I", words["I"]),
-        found,
-        flags=re.M,
-    )
-
-
-def _horner(match: re.Match[str]) -> str:
-    """``@p=NAME(x)@``: the lines that compute a polynomial; of ``ONE/OTHER``, the second one's where ``far``."""
-    to, names, x = match.groups()
-    lists = [_POLYNOMIALS[name] for name in names.split("/")]
-    values = [f"bz_splat_f64x@W@({c[0]})" for c in zip(*lists)] if len(lists) == 1 else [
-        f"bz_pick_f64x@W@(far, bz_splat_f64x@W@({b}), bz_splat_f64x@W@({a}))" for a, b in zip(*lists, strict=True)
-    ]  # fmt: skip
-    lines = [f"f64x@W@ {to} = {values[-1]};"]
-    lines += [f"{to} = bz_fma_f64x@W@({to}, {x}, {value});" for value in values[-2::-1]]
-    return "\n  ".join(lines)
-
-
-def text(clean: str) -> str:
-    """The sections; ``clean``: what stands before calls of C's library."""
-    sections = "\n".join((re.sub(r"@(\w)=([A-Z/]+)\((\w)\)@", _horner, _TEXT), *map(_remainders, _WORDS)))
-    return sections.replace("@clean@", clean)

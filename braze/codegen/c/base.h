@@ -1,0 +1,59 @@
+typedef unsigned char uint8_t; typedef signed char int8_t; typedef short int16_t; typedef unsigned short uint16_t;
+typedef int int32_t; typedef unsigned int uint32_t; typedef long int64_t; typedef unsigned long uint64_t;
+extern void (*bz_team)(void (*)(void *), void *, unsigned, unsigned);
+extern int (*bz_thread)(void);
+extern int (*bz_threads)(void);
+void *malloc(unsigned long);
+void *aligned_alloc(unsigned long, unsigned long);
+void free(void *);
+typedef void bz_body(void **, const int64_t *, int64_t, int64_t, int64_t);
+typedef struct { bz_body *body; void **b; const int64_t *s; int64_t tasks, threads; } bz_job;
+static void bz_share(void *p) {
+  const bz_job *j = (const bz_job *)p;
+  const int64_t t = bz_thread();
+  if (t >= j->threads) return;
+  const int64_t each = j->tasks / j->threads, more = j->tasks % j->threads;
+  const int64_t lo = t * each + (t < more ? t : more);
+  j->body(j->b, j->s, lo, lo + each + (t < more), t);
+}
+/* tasks in contiguous shares; one thread per 64 KiB of work, and the whole team or none */
+static inline void bz_run(bz_body *body, void **b, const int64_t *s, int64_t tasks, int64_t work) {
+  int64_t n = work >> 16;
+  if (n > tasks) n = tasks;
+  if (n > 1) { const int64_t all = bz_threads(); if (n > all) n = all; }
+  if (n > 1) { bz_job j = {body, b, s, tasks, n}; bz_team(bz_share, &j, 0, 0); }
+  else if (tasks > 0) body(b, s, 0, tasks, 0);
+}
+typedef struct { bz_body *body; void **b; const int64_t *s; int64_t tasks, threads, next; } bz_pool;
+static void bz_take(void *p) {
+  bz_pool *j = (bz_pool *)p;
+  int64_t i;
+  if (bz_thread() >= j->threads) return;
+  while ((i = __atomic_fetch_add(&j->next, 1, __ATOMIC_RELAXED)) < j->tasks) j->body(j->b, j->s, i, i + 1, 0);
+}
+/* costly tasks, each taken by the thread that is free */
+static inline void bz_run_free(bz_body *body, void **b, const int64_t *s, int64_t tasks, int64_t work) {
+  if (tasks > 1 && work >> 16 > 1 && bz_threads() > 1) {
+    bz_pool j = {body, b, s, tasks, work >> 16, 0};
+    bz_team(bz_take, &j, 0, 0);
+  } else if (tasks > 0) body(b, s, 0, tasks, 0);
+}
+#ifdef __clang__
+#define BZ_MIX(a, b, index, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define BZ_MIX(a, b, index, ...) __builtin_shuffle(a, b, (index){__VA_ARGS__})
+#endif
+/* scratch memory that the next call finds again: fresh pages cost more than what is done in them */
+static int64_t *bz_kept;
+static inline void *bz_borrow(int64_t bytes) {
+  int64_t *p = __atomic_exchange_n(&bz_kept, (int64_t *)0, __ATOMIC_ACQ_REL);
+  if (p && *p < bytes) { free(p); p = 0; }
+  if (!p) { p = (int64_t *)aligned_alloc(64, ((unsigned long)bytes + 127) / 64 * 64); *p = bytes; }
+  return p + 8;
+}
+static inline void bz_return(void *q) {
+  int64_t *const p = __atomic_exchange_n(&bz_kept, (int64_t *)q - 8, __ATOMIC_ACQ_REL);
+  if (p) free(p);
+}
+static inline int64_t bz_fdiv(int64_t a, int64_t b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
+static inline int64_t bz_mod(int64_t a, int64_t b) { const int64_t r = a % b; return r < 0 ? r + b : r; }

@@ -1,0 +1,80 @@
+"""When a call has been compiled, a trace that asked what tensors hold keeps none of the call's values."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import braze
+
+X = torch.ones(3)
+ENDS: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def no_collector() -> Iterator[None]:
+    """What waits for the collector stays."""
+    on = gc.isenabled()
+    gc.disable()
+    yield
+    if on:
+        gc.enable()
+
+
+class Sized(nn.Module):
+    """Sizes in a buffer, by which it cuts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("sizes", torch.tensor([2, 1]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.split(self.sizes.tolist())[0] * self.sizes[0] + x.reshape(self.sizes[1], -1).sum()
+
+
+def reads_a_number_it_does_not_know(x: torch.Tensor) -> Any:
+    return x.sum().item() + 1
+
+
+@pytest.mark.parametrize(
+    "function", [reads_a_number_it_does_not_know, Sized()], ids=["a function", "a module"]
+)
+def test_a_compiled_call_keeps_none_of_its_tensors(function: Callable[[torch.Tensor], Any]) -> None:
+    compiled = braze.compile(function, backend="eager")
+    x = torch.ones(3)
+    seen = weakref.ref(x)
+    compiled(x)
+    del x
+    assert seen() is None
+
+
+def suspended(x: torch.Tensor, times: int) -> Iterator[torch.Tensor]:
+    try:
+        for k in range(times):
+            yield x + k
+    finally:
+        ENDS.append("closed")
+
+
+def through_another(x: torch.Tensor, times: int) -> Iterator[torch.Tensor]:
+    yield from suspended(x, times)
+
+
+@pytest.mark.parametrize("make", [suspended, through_another])
+def test_a_generator_that_a_broken_call_leaves_ends_with_the_call(make: Any) -> None:
+    def f(x: torch.Tensor, times: int) -> tuple[torch.Tensor, float]:
+        made = make(x, times)
+        first = next(made)
+        return first, first.sum().item()
+
+    compiled = braze.compile(f, backend="eager")
+    for call in (f, compiled, compiled):
+        ENDS.clear()
+        call(X, 4)
+        assert ENDS == ["closed"]
