@@ -22,6 +22,7 @@ from braze.device_times import (
     alike,
     build,
     can_measure,
+    chosen,
     fill,
     is_refusal,
     keep,
@@ -50,8 +51,6 @@ LEAST_BYTES = 4 << 20
 _COLD, _MOST = 160 << 20, 48
 #: launches in one recording
 _LAUNCHES = 16
-#: what another cut must save of the rule's time to be taken
-_SAVED = 0.03
 #: of the cuts: raise it when there are others, so that what was measured before does not count
 _REVISION = 1
 
@@ -73,8 +72,10 @@ def with_tilings(plans: Sequence[Schedule], ctx: CompileContext) -> CompileConte
     if missing:
         _measure(missing, ctx)
         keep(marker, "measured")
-    chosen = [(group.name, text) for d, same in found.items() if (text := kept(keys[d])) for group, _ in same]
-    return dataclasses.replace(ctx, tiles=(*ctx.tiles, *chosen)) if chosen else ctx
+    found_cuts = [
+        (group.name, text) for d, same in found.items() if (text := kept(keys[d])) for group, _ in same
+    ]
+    return dataclasses.replace(ctx, tiles=(*ctx.tiles, *found_cuts)) if found_cuts else ctx
 
 
 def _is_loops(group: Group) -> bool:
@@ -110,12 +111,6 @@ def _measure(missing: Mapping[cache.CacheKey, tuple[Group, Schedule]], ctx: Comp
             trace.count("kernels_measured")
             if trial.rule in seconds:
                 keep(key, chosen(seconds, trial.rule))
-
-
-def chosen(seconds: Mapping[str, float], rule: str) -> str:
-    """The cut to take: the rule's, unless another saves a part of its time that no clock's noise is."""
-    best = min(seconds, key=lambda name: seconds[name])
-    return best if seconds[best] <= (1 - _SAVED) * seconds[rule] else rule
 
 
 class Trial:

@@ -221,6 +221,102 @@ def test_a_sum_in_parts_that_saves_too_little_is_not_taken(seconds, parts):
     assert all(not isinstance(g.call, TemplateCall) or g.call.batch is None for g in plan.groups)
 
 
+def rows_of(count: int):
+    return [torch.ones(count, 256, dtype=torch.float16), torch.ones(96, 256, dtype=torch.float16),
+            torch.ones(count, 96, dtype=torch.float16)]  # fmt: skip
+
+
+def one_layer(x, w, r):
+    return F.linear(x, w).relu() + r
+
+
+def three_layers(a, b, c, d, e, f, g, h, i):
+    return one_layer(a, b, c), one_layer(d, e, f), one_layer(g, h, i)
+
+
+def batch_of(count: int):
+    return [torch.ones(count, *x.shape[1:], dtype=x.dtype) for x in BATCH]
+
+
+def three_batches(a, b, c, d, e, f, g, h, i):
+    return attended(a, b, c), attended(d, e, f), attended(g, h, i)
+
+
+@pytest.fixture
+def own_tiles(clock, monkeypatch):
+    """Each trial of a product finds other tiles than the rule's: those that this names by product."""
+    said = {}
+
+    def seconds(trial):
+        p, names = trial.product(), list(trial.texts)
+        said[p] = names[-1] if p.rows % 3 else names[1]
+        return {Way.ATEN.value: 9e-6, **dict.fromkeys(names, 5e-6), said[p]: 3e-6}
+
+    monkeypatch.setattr(gemm_trials.Trial, "seconds", seconds)
+    return said
+
+
+def followed(xs, fn3, fn, make, others, own_tiles):
+    """What was measured of some sizes in one graph is followed by each alone, and by no other."""
+    three_inputs = [x for n in xs for x in make(n)]
+    tiles = tuned(fn3, three_inputs, max_autotune=True)[1]
+    assert len(own_tiles) == len(tiles) == 3, "each is measured, and has its choice"
+    for n in xs:
+        alone, (choice,) = tuned(fn, make(n))
+        (group,) = alone.groups
+        trial = gemm_trials.Trial(group, {b.name: b for b in alone.program.buffers}, context().target)
+        assert choice == (group.name, own_tiles[trial.product()])
+    for n in others:
+        assert tuned(fn, make(n))[1] == (), f"{n} was not measured"
+
+
+def test_each_number_of_rows_runs_the_tiles_that_were_measured_for_it_and_others_none(own_tiles):
+    followed((4, 48, 512), three_layers, one_layer, rows_of, (16, 64, 4096), own_tiles)
+
+
+def test_each_number_of_batches_runs_the_tiles_that_were_measured_for_it_and_others_none(own_tiles):
+    followed((6, 12, 96), three_batches, attended, batch_of, (5, 24), own_tiles)
+
+
+def test_a_product_has_its_tiles_wherever_other_work_stands_around_it(own_tiles):
+    tuned(one_layer, rows_of(48), max_autotune=True)
+    plan, tiles = tuned(lambda x, w, r: (F.linear(x, w) * r).sigmoid(), rows_of(48))
+    (group,) = plan.groups
+    assert tiles == ((group.name, *own_tiles.values()),)
+
+
+def test_tiles_that_save_less_than_a_clock_tells_are_not_taken(clock, monkeypatch):
+    def seconds(trial):
+        names = list(trial.texts)
+        return {Way.ATEN.value: 9e-6, **dict.fromkeys(names, 5e-6), names[1]: 4.9e-6}
+
+    monkeypatch.setattr(gemm_trials.Trial, "seconds", seconds)
+    plan, ((_, text),) = tuned(one_layer, rows_of(48), max_autotune=True)
+    assert text == tiles_of(plan.groups[0].call)[0].text()
+
+
+def test_what_is_the_templates_by_rule_stays_its_unless_aten_is_clearly_quicker(clock, monkeypatch, tmp_path):
+    wide = [torch.ones(4, 256, dtype=torch.float16), torch.ones(512, 256, dtype=torch.float16),
+            torch.ones(4, 512, dtype=torch.float16)]  # fmt: skip
+    for aten, kind in ((4.9e-6, GroupKind.TEMPLATE), (4.5e-6, GroupKind.EXTERN)):
+        monkeypatch.setattr(device_times, "_KEPT", {})
+        monkeypatch.setenv("BRAZE_CACHE_DIR", str(tmp_path / kind.name))
+        monkeypatch.setattr(
+            gemm_trials.Trial,
+            "seconds",
+            lambda trial, aten=aten: {Way.ATEN.value: aten} | dict.fromkeys(trial.texts, 5e-6),
+        )
+        assert tuned(one_layer, wide, max_autotune=True)[0].groups[0].kind is kind
+
+
+def test_parts_that_save_less_than_a_launch_of_one_kernel_are_not_taken(parts, monkeypatch):
+    monkeypatch.setattr(
+        gemm_trials.Trial, "seconds", lambda trial: {Way.ATEN.value: 9e-6} | dict.fromkeys(trial.texts, 1e-6)
+    )
+    parts["seconds"] = 0.9e-6
+    assert [g.kind for g in tuned(long_sum, LONG, max_autotune=True)[0].groups] == [GroupKind.TEMPLATE]
+
+
 def test_a_product_that_could_not_be_run_at_all_is_asked_for_again(clock, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(gemm_trials.Trial, "seconds", lambda trial: {})
