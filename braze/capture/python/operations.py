@@ -15,6 +15,7 @@ from braze.capture.facts.values import CONSTANTS, MISSING, UnknownText, lookup_i
 from braze.capture.graph import floats, unbacked
 from braze.capture.graph.sizes import HASHED, as_key
 from braze.capture.outside import texts
+from braze.capture.outside.class_values import in_class_dict
 from braze.capture.outside.filling import fill_arguments
 from braze.capture.outside.held import dropped, replaced
 from braze.capture.outside.shadows import DictShadow
@@ -233,7 +234,8 @@ def get_item(t: Trace, obj: Any, key: Any, tail: bool = False) -> Any:
         missing = python_method(t, obj, "__missing__")
         if missing is not MISSING and not dict.__contains__(obj, key):
             return t.call(missing, (obj, key), None, tail)
-    return call_c(t, operator.getitem, (obj, key), None)
+    found = call_c(t, operator.getitem, (obj, key), None)
+    return in_class_dict(t, key, found) if kind is types.MappingProxyType else found
 
 
 def of_class(t: Trace, obj: Any, key: Any) -> Any:
