@@ -7,7 +7,16 @@ from typing import Any
 
 from braze.capture.facts.libraries import is_library_class
 from braze.capture.facts.records import Step
-from braze.capture.facts.values import CONSTANTS, Lookups, is_immutable, lookup_in_mro
+from braze.capture.facts.values import (
+    CONSTANTS,
+    MADE,
+    MISSING,
+    Lookups,
+    held,
+    is_identity_type,
+    is_immutable,
+    lookup_in_mro,
+)
 from braze.capture.state.trace import Trace
 
 
@@ -44,6 +53,20 @@ def has_equality_of_its_own(cls: type) -> bool:
     if lookup_in_mro(cls, "__hash__")[0] is object.__hash__:
         return False
     return not ("__dataclass_params__" in vars(owner) and found.__code__.co_filename == "<string>")
+
+
+def in_class_dict(t: Trace, key: Any, found: Any) -> Any:
+    """What the ``__dict__`` of a class gives under a key: an object or container there is known as what that class holds."""
+    kind = type(found)
+    if is_identity_type(kind) or not (kind.__flags__ & MADE or kind in (dict, list, set)):
+        return found
+    for cls in t.outside.class_dicts.values():
+        if held(cls, "__dict__").get(key, MISSING) is not found:
+            continue
+        if is_immutable(cls):
+            t.outside.tree.constant(found)
+        return class_value(t, cls, key, found)
+    return found
 
 
 def class_value(t: Trace, owner: Any, name: str, found: Any) -> Any:

@@ -98,8 +98,8 @@ def mortal(outside: Outside, node: Node, real: Any) -> Any:
     return real
 
 
-#: steps that lead from a frame to what is its own: arguments and variables, alone or in what carries them on after a break
-_OWN = frozenset({Step.LOCAL, Step.CELL, Step.ITEM})
+#: steps that lead from a frame to what is its own: arguments and variables, alone or in what carries them on after a break, and their classes
+_OWN = frozenset({Step.LOCAL, Step.CELL, Step.ITEM, Step.TYPE})
 
 
 def may_end(node: Node, real: Any) -> bool:
@@ -146,8 +146,18 @@ def tensor(t: Trace, node: Node, real: torch.Tensor) -> Any:
 
 def instance(t: Trace, node: Node, real: Any) -> Any:
     """Any other object: known by its type here; its attributes are guarded as they are read."""
-    node.guards.append((Check.TYPE, type(real)))
-    return t.outside.tree.bind(node, real, real)
+    bound = t.outside.tree.bind(node, real, real)
+    cls = type(real)
+    if is_carried(node) and may_end(node, cls):
+        t.read(node, Step.TYPE, None, cls)
+    else:
+        node.guards.append((Check.TYPE, cls))
+    return bound
+
+
+def is_carried(node: Node) -> bool:
+    """Whether an object is an item of what a variable holds, as all variables of a frame are that goes on after a break."""
+    return node.step is Step.ITEM and node.parent is not None and node.parent.step is Step.LOCAL
 
 
 def foreign(t: Trace, node: Node, real: Any) -> Any:

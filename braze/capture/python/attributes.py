@@ -400,6 +400,8 @@ def class_attr(t: Trace, cls: Any, name: str, tail: bool) -> Any:
     """An attribute of a class: the metaclass's data descriptors, the MRO, then the metaclass's others."""
     meta = type(cls)
     if issubclass(meta, enum.EnumMeta) and is_fixed_in_enum(t.done, cls, name):
+        if name == "__dict__":
+            t.outside.class_dicts[id(cls)] = cls
         return getattr(cls, name)
     from_meta, meta_owner = lookup_in_mro(meta, name)
     if from_meta is not MISSING and (

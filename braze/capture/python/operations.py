@@ -15,6 +15,7 @@ from braze.capture.facts.values import CONSTANTS, MISSING, UnknownText, lookup_i
 from braze.capture.graph import floats, unbacked
 from braze.capture.graph.sizes import HASHED, as_key
 from braze.capture.outside import texts
+from braze.capture.outside.class_values import in_class_dict
 from braze.capture.outside.filling import fill_arguments
 from braze.capture.outside.held import dropped, replaced
 from braze.capture.outside.opaque import says_by_code
@@ -245,7 +246,8 @@ def get_item(t: Trace, obj: Any, key: Any, tail: bool = False) -> Any:
             plain = type(key) in CONSTANTS
             found = dict.get(*asked) if plain else call_c(t, dict.get, asked, None)
             return t.call(missing, (obj, key), None, tail) if found is MISSING else found
-    return call_c(t, operator.getitem, (obj, key), None)
+    found = call_c(t, operator.getitem, (obj, key), None)
+    return in_class_dict(t, key, found) if kind is types.MappingProxyType else found
 
 
 def asked_for_bounds(key: slice) -> bool:
