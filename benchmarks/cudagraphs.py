@@ -3,7 +3,8 @@
 Each case in eager, torch.compile and braze, the last two in the default mode and in ``mode="reduce-overhead"``; one process, rounds
 interleaved, medians. The time is a user's: from the first call of a run to the end of the device's work for the last, by the
 clock. ``torch.compiler.cudagraph_mark_step_begin`` is called before each call, for those who need it. Results are compared with eager's; a
-case that fails is a row that says so. ``peak_mb`` is what PyTorch's allocator reserves at most beyond the model, its inputs and what earlier implementations of a case keep, ``whole_mb`` with the first two.
+case that fails is a row that says so. ``peak_mb`` is what PyTorch's allocator reserves at most beyond the model and its inputs in an implementation's first calls, ``whole_mb`` with these. Then the
+implementation is let go of, so that each finds the same room in the model's pieces, and made again for its times.
 
 ``--limit 220`` starts nothing more after so many seconds, ``--rounds 1`` is a quick look, which also builds what later runs find. ``--device cpu`` runs
 smaller models with recordings on the simulated device: that tries the logic, its times mean nothing. Of steps of decoding the device's time in kernels
@@ -220,10 +221,17 @@ def run_cudagraphs(
         found = _case(name, case, impls, machine)
         say(f"{name}: " + ", ".join(f"{row['impl']} {row.get('us', float('nan')):.1f}" for row in found))
         rows += found
-        braze.reset()
-        torch.compiler.reset()
-        machine.clear()
+        _forget(None, machine)
     return rows
+
+
+def _forget(fn: Any, machine: Machine) -> None:
+    """Let go of what implementations keep, and of gradients."""
+    if isinstance(fn, nn.Module):
+        fn.zero_grad(set_to_none=True)
+    braze.reset()
+    torch.compiler.reset()
+    machine.clear()
 
 
 def _case(name: str, case: Case, impls: tuple[str, ...], machine: Machine) -> list[dict[str, Any]]:
@@ -238,21 +246,22 @@ def _case(name: str, case: Case, impls: tuple[str, ...], machine: Machine) -> li
     ):  # rounded first: else memory of the wider weights would lie about, which calls could use
         fn = fn.bfloat16().to(machine.device).train(case.training)
     wanted = [t.clone() for t in _call(fn, fn, inputs, case, "eager")()]
-    machine.clear()
-    model = machine.reserved()
-    calls: dict[str, Callable[[], list[torch.Tensor]]] = {}
+    _forget(fn, machine)
     for row in rows:
-        impl = row["impl"]
         if time.monotonic() > machine.ends:
             row["failed"] = "not begun: no time is left"
             continue
         try:
-            call = _call(_compiled(fn, impl), fn, inputs, case, impl)
-            _first(call, row, wanted, machine)
-            row["whole_mb"] = model / 2**20 + row["peak_mb"]
-            calls[impl] = call
+            _first(_call(_compiled(fn, row["impl"]), fn, inputs, case, row["impl"]), row, wanted, machine)
         except Exception as error:
             row["failed"] = f"{type(error).__name__}: {error}"
+        _forget(fn, machine)
+    calls: dict[str, Callable[[], list[torch.Tensor]]] = {}
+    for row in rows:
+        if "failed" not in row:
+            calls[row["impl"]] = _call(_compiled(fn, row["impl"]), fn, inputs, case, row["impl"])
+            for _ in range(WARM):
+                calls[row["impl"]]()
     times: dict[str, list[float]] = {impl: [] for impl in calls}
     many = {impl: max(1, int(RUN_S / _seconds(call, 3, machine))) for impl, call in calls.items()}
     for _ in range(machine.rounds):
@@ -334,7 +343,8 @@ def _first(
     row["warm_s"] = time.perf_counter() - start
     row["recordings"] = trace.COUNTERS["cudagraph_recordings"] - made
     row["notes"] = sorted({str(note) for kind, note in events if kind == "cudagraph"})
-    row["peak_mb"] = (machine.reserved(most=True) - before) / 2**20
+    row["whole_mb"] = machine.reserved(most=True) / 2**20
+    row["peak_mb"] = row["whole_mb"] - before / 2**20
     row["difference"] = max(
         (float((a.float() - b.float()).abs().max() / b.float().abs().max().clamp_min(1e-9)))
         for a, b in zip(found, wanted, strict=True)

@@ -332,8 +332,19 @@ def load_code(
         launches = device if ctx.options.cudagraphs or ctx.recordable else None
         turns = device.lock if device is not None else None
         runtime = loader.Runtime(library, pool, triton, is_held_once, launches, part, turns)
-        call = loader.load_host(host.name, host.source, runtime)
-        return with_modes(call) if host.calls_aten else call
+        call: Boxed = loader.load_host(host.name, host.source, runtime)
+        call = with_modes(call) if host.calls_aten else call
+    call.host = host  # type: ignore[attr-defined]  # all that it is made of, for who keeps it
+    return call
+
+
+def load_kept(host: HostModule, ctx: CompileContext) -> Boxed:
+    """The call of a host module that another process has made for a machine like this; ValueError where it is for another."""
+    if host.target != ctx.target.arch:
+        raise ValueError(f"kernels for {host.target}, and this is {ctx.target.arch}")
+    if ctx.target.kind == "cuda" and (why := triton_load.unusable(ctx.target.arch)):
+        raise ValueError(why)
+    return load_code(host, ctx)
 
 
 def load_triton(kernels: Sequence[KernelText]) -> dict[str, Callable[..., None]]:

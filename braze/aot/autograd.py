@@ -65,7 +65,7 @@ def differentiable(
         run = _several(plans, forward, whole.results)
     else:
         plan = _Plan(partition, whole, compile_backward, by_tangents)
-        function = _function(plan, forward)
+        function = _function(plan, lambda inputs: (inputs, _roots(forward(inputs))))
 
         def run(inputs: Sequence[Any]) -> Sequence[Any]:
             return function.apply(tuple(inputs), *[inputs[i] for i in plan.arguments])  # type: ignore[no-any-return]
@@ -266,13 +266,13 @@ class _Plan:
         return self.gradients_of(half.call(values), half.owners, given)
 
 
-def _function(plan: _Plan, forward: Boxed) -> Any:
-    """The class that autograd wants: one per compiled graph."""
+def _function(plan: _Plan, run: Callable[[Any], tuple[Sequence[Any], Sequence[Any]]]) -> Any:
+    """The class that autograd wants: one per operation. ``run``: what it is applied to -> the forward's inputs and results."""
 
     class Compiled(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, inputs: tuple[Any, ...], *arguments: Any) -> Any:
-            return plan.save(ctx, inputs, _roots(forward(inputs)))
+        def forward(ctx: Any, given: Any, *arguments: Any) -> Any:
+            return plan.save(ctx, *run(given))
 
         @staticmethod
         @hidden_from_dynamo
@@ -284,7 +284,7 @@ def _function(plan: _Plan, forward: Boxed) -> Any:
 
 def _several(plans: list[_Plan], forward: Boxed, results: int) -> Callable[[Sequence[Any]], Sequence[Any]]:
     """One run of the forward whose results are of several operations; those without a history are of none."""
-    functions = [(plan, _part(plan)) for plan in plans]
+    functions = [(plan, _function(plan, lambda run: run)) for plan in plans]
 
     def run(inputs: Sequence[Any]) -> Sequence[Any]:
         with torch.no_grad():
@@ -297,22 +297,6 @@ def _several(plans: list[_Plan], forward: Boxed, results: int) -> Callable[[Sequ
         return items
 
     return run
-
-
-def _part(plan: _Plan) -> Any:
-    """As :func:`_function`, of some of the results of a forward that has run."""
-
-    class Compiled(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, run: tuple[Sequence[Any], Sequence[Any]], *arguments: Any) -> Any:
-            return plan.save(ctx, *run)
-
-        @staticmethod
-        @hidden_from_dynamo
-        def backward(ctx: Any, *tangents: Any) -> Any:
-            return (None, *plan.gradients(ctx, tangents))
-
-    return Compiled
 
 
 def _roots(results: Sequence[Any]) -> list[Any]:

@@ -25,6 +25,7 @@ from braze.graph.facts import facts
 from braze.graph.fakes import FakeMode, spec_of
 from braze.graph.hooked import Hooked
 from braze.support.errors import Unsupported
+from braze.support.order import on_demand
 
 Node = torch.fx.Node
 
@@ -286,18 +287,10 @@ def _reaching(starts: list[Any], leaves: list[Any], coming: dict[Any, int]) -> l
 
 def _leaves_first(starts: list[Any]) -> list[Any]:
     """Autograd's operations behind some, and these, each behind all that its gradients go to."""
-    order: list[Any] = []
-    seen: set[Any] = {None}
-    pending: list[tuple[Any, bool]] = [(start, False) for start in starts]
-    while pending:
-        node, done = pending.pop()
-        if done:
-            order.append(node)
-        elif node not in seen:
-            seen.add(node)
-            pending.append((node, True))
-            pending += [(behind, False) for behind, _ in node.next_functions]
-    return order
+    return on_demand(
+        [start for start in starts if start is not None],
+        lambda node: [behind for behind, _ in node.next_functions if behind is not None],
+    )
 
 
 def _saves(node: Any) -> bool:

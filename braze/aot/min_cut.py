@@ -24,6 +24,7 @@ from braze.graph.operators import is_cheap, is_elementwise, is_reduction
 from braze.graph.passes import is_impure
 from braze.runtime.purity import may_draw
 from braze.support.errors import InternalError
+from braze.support.order import on_demand
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -185,22 +186,8 @@ def backward_order(graph: torch.fx.Graph, ends: Iterable[Node], given: Callable[
     ``given``: what comes in or is no computation. What is made again so stands before its first reader, and lives no longer than it must.
     """
     wanted = set(ends)
-    done: set[Node] = set()
-    order: list[Node] = []
-    for end in graph.nodes:
-        todo = [end] if end in wanted else []
-        while todo:
-            node = todo[-1]
-            missing = [n for n in node.all_input_nodes if n not in done and not given(n)]
-            if node in done or given(node):
-                todo.pop()
-            elif missing:
-                todo += reversed(missing)
-            else:
-                done.add(node)
-                order.append(node)
-                todo.pop()
-    return order
+    made = [node for node in graph.nodes if node in wanted and not given(node)]
+    return on_demand(made, lambda node: [n for n in node.all_input_nodes if not given(n)])
 
 
 def default_choice(halves: Halves) -> set[Node]:

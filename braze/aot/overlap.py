@@ -16,6 +16,8 @@ from braze.graph.fakes import text_of
 
 #: (stride in bytes, size) of each dimension, outermost first
 Steps = tuple[tuple[int, int], ...]
+#: (first byte, steps, bytes of an element)
+Region = tuple[int, Steps, int]
 
 
 def may_overlap(a: torch.Tensor, b: torch.Tensor, *, decide: bool = False) -> bool:
@@ -23,36 +25,21 @@ def may_overlap(a: torch.Tensor, b: torch.Tensor, *, decide: bool = False) -> bo
 
     So they do where a size is a symbol; ``decide``: it is asked what holds of the sizes here, and guards keep the answer.
     """
-    regions = _region(a, decide), _region(b, decide)
-    if regions[0] is None or regions[1] is None:
+    one, other = _region(a, decide), _region(b, decide)
+    if one is None or other is None:
         return True
-    (at, steps, width), (other_at, other_steps, other_width) = regions[0], regions[1]
     if not _sizes(a) or not _sizes(b):
         return False  # no elements
-    if at > other_at:
-        at, steps, width, other_at, other_steps, other_width = (
-            other_at,
-            other_steps,
-            other_width,
-            at,
-            steps,
-            width,
-        )
-    if at + _reach(steps) + width <= other_at:
+    first, second = (one, other) if one[0] <= other[0] else (other, one)
+    if _end(first) <= second[0]:
         return False
-    return not any(
-        _apart_in(period, at, steps, width, other_at, other_steps, other_width)
-        for period, _ in (*steps, *other_steps)
-    )
+    return not any(_apart_in(period, first, second) for period, _ in (*first[1], *second[1]))
 
 
 def is_inside(view: torch.Tensor, whole: torch.Tensor) -> bool:
     """Whether a tensor lies between the first and the last element of another; not, where a number is symbolic."""
-    regions = _region(view), _region(whole)
-    if regions[0] is None or regions[1] is None:
-        return False
-    (at, steps, width), (start, all_steps, element) = regions[0], regions[1]
-    return start <= at and at + _reach(steps) + width <= start + _reach(all_steps) + element
+    inner, outer = _region(view), _region(whole)
+    return inner is not None and outer is not None and outer[0] <= inner[0] and _end(inner) <= _end(outer)
 
 
 def is_symbolic(tensor: torch.Tensor) -> bool:
@@ -74,8 +61,8 @@ def _sizes(tensor: torch.Tensor) -> bool:
     return all(n != 0 for n in tensor.shape)
 
 
-def _region(tensor: torch.Tensor, decide: bool = False) -> tuple[int, Steps, int] | None:
-    """(first byte, steps, bytes of an element); None where a number is symbolic, and nothing is decided."""
+def _region(tensor: torch.Tensor, decide: bool = False) -> Region | None:
+    """Where a tensor lies; None where a number is symbolic, and nothing is decided."""
     if is_symbolic(tensor) and not decide:
         return None
     width = tensor.dtype.itemsize
@@ -88,12 +75,16 @@ def _reach(steps: Sequence[tuple[int, int]]) -> int:
     return sum(stride * (size - 1) for stride, size in steps)
 
 
-def _apart_in(
-    period: int, at: int, steps: Steps, width: int, other_at: int, other_steps: Steps, other_width: int
-) -> bool:
+def _end(region: Region) -> int:
+    """The byte after the last."""
+    start, steps, element = region
+    return start + _reach(steps) + element
+
+
+def _apart_in(period: int, a: Region, b: Region) -> bool:
     """Whether in each stretch of ``period`` bytes the two keep to stretches of their own."""
     ends = []
-    for start, walk, element in ((at, steps, width), (other_at, other_steps, other_width)):
+    for start, walk, element in (a, b):
         if any(stride % period for stride, _ in walk if stride >= period):
             return False
         first = start % period

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 from braze.support.record import record
 
 
@@ -76,3 +79,21 @@ class HostModule:
     def calls_aten(self) -> bool:
         """Whether something in the graph stays an operator of PyTorch."""
         return "runtime.operator" in self.source
+
+
+def as_data(host: HostModule) -> dict[str, Any]:
+    """A host module as JSON has it."""
+    return dataclasses.asdict(host)
+
+
+def host_of(data: dict[str, Any]) -> HostModule:
+    """What :func:`as_data` was given. KeyError, TypeError or ValueError for anything else."""
+    kernels = []
+    for kernel in data["kernels"]:
+        launch, packs = kernel["launch"], tuple(PackText(**pack) for pack in kernel["packs"])
+        if launch is not None:
+            constants = tuple((str(name), int(value)) for name, value in launch["constants"])
+            launch = TritonLaunch(**{**launch, "constants": constants, "dtypes": tuple(launch["dtypes"])})
+        tuples = {"args": tuple(kernel["args"]), "sizes": tuple(kernel["sizes"])}
+        kernels.append(KernelText(**{**kernel, **tuples, "launch": launch, "packs": packs}))
+    return HostModule(**{**data, "kernels": tuple(kernels), "units": tuple(data["units"])})

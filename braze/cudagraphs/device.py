@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
+from braze.support import interrupts
 from braze.support.collector import FROZEN, collector_paused
 from braze.support.record import record as frozen
 
@@ -162,8 +163,11 @@ class DeviceGraphs(Protocol):
 
 
 def record(device: DeviceGraphs, pool: Pool, run: Callable[[], T], asked: Asked = UNKNOWN) -> tuple[Told, T]:
-    """Record what ``run`` has the device do; its result lies in the pool, and has no values before the first replay."""
-    with garbage_kept():
+    """Record what ``run`` has the device do; its result lies in the pool, and has no values before the first replay.
+
+    Handlers of signals wait for its end: one that raises would leave a recording half begun.
+    """
+    with interrupts.deferring, garbage_kept():
         device.begin(pool, asked)
         try:
             result = run()

@@ -30,6 +30,7 @@ from braze.cudagraphs.trees import Tree, forest_of
 from braze.graph.torch_compat import is_out_of_memory
 from braze.runtime.boxed import boxed
 from braze.support import trace
+from braze.support.interrupts import is_of_handler
 from braze.support.log import logger
 from braze.support.record import record
 
@@ -178,6 +179,8 @@ class Recorded:
             rehearsed = placed.static in mine
             graph, outputs = made(self.call, self.plan, self.device, tree, placed, inputs, movable, rehearsed)
         except Exception as error:
+            if is_of_handler(error):  # a time limit of the program's
+                raise
             if not self._given_up(error, placed):
                 self._failed(group, error)
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -50,49 +51,20 @@ def _options_of(x: Tensor, options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@decompose(aten.zeros.default)
-def zeros(size: Sequence[int], **options: Any) -> Any:
-    return _filled(size, 0, **options)
-
-
-@decompose(aten.ones.default)
-def ones(size: Sequence[int], **options: Any) -> Any:
-    return _filled(size, 1, **options)
-
-
-@decompose(aten.scalar_tensor.default)
-def scalar_tensor(value: Any, **options: Any) -> Any:
-    return _filled([], value, **options)
-
-
-@decompose(aten.zeros_like.default)
-def zeros_like(x: Tensor, **options: Any) -> Any:
-    return _like(x, 0, **options)
-
-
-@decompose(aten.ones_like.default)
-def ones_like(x: Tensor, **options: Any) -> Any:
-    return _like(x, 1, **options)
-
-
-@decompose(aten.full_like.default)
-def full_like(x: Tensor, value: Any, **options: Any) -> Any:
-    return _like(x, value, **options)
-
-
-@decompose(aten.new_zeros.default)
-def new_zeros(x: Tensor, size: Sequence[int], **options: Any) -> Any:
-    return _filled(size, 0, **_options_of(x, options))
-
-
-@decompose(aten.new_ones.default)
-def new_ones(x: Tensor, size: Sequence[int], **options: Any) -> Any:
-    return _filled(size, 1, **_options_of(x, options))
-
-
-@decompose(aten.new_full.default)
-def new_full(x: Tensor, size: Sequence[int], value: Any, **options: Any) -> Any:
+def _new(x: Tensor, size: Sequence[int], value: Any, **options: Any) -> Any:
+    """A filled tensor of a size, for the rest like ``x``."""
     return _filled(size, value, **_options_of(x, options))
+
+
+decompose(aten.zeros.default)(partial(_filled, value=0))
+decompose(aten.ones.default)(partial(_filled, value=1))
+decompose(aten.scalar_tensor.default)(partial(_filled, []))
+decompose(aten.zeros_like.default)(partial(_like, value=0))
+decompose(aten.ones_like.default)(partial(_like, value=1))
+decompose(aten.full_like.default)(_like)
+decompose(aten.new_zeros.default)(partial(_new, value=0))
+decompose(aten.new_ones.default)(partial(_new, value=1))
+decompose(aten.new_full.default)(_new)
 
 
 @decompose(aten.new_empty.default)
@@ -103,27 +75,17 @@ def new_empty(x: Tensor, size: Sequence[int], *, layout: Any = None, **options: 
     return aten.empty.memory_format(list(size), dtype=made["dtype"], device=made["device"])
 
 
-def _count(start: Any, end: Any, step: Any, dtype: Any, device: Any, layout: Any) -> Any:
+@decompose(aten.arange.default, aten.arange.start)
+def arange(
+    *limits: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
+) -> Any:
+    """From 0, or the first of two limits, by steps of 1."""
     if layout not in (None, torch.strided):
         return NotImplemented
+    start, end = limits if len(limits) > 1 else (0, *limits)
     if dtype is None:
-        numbers = (start, end, step)
-        dtype = torch.get_default_dtype() if any(isinstance(n, float) for n in numbers) else torch.int64
-    return aten.arange.start_step(start, end, step, dtype=dtype, device=device or torch.device("cpu"))
-
-
-@decompose(aten.arange.default)
-def arange(
-    end: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
-) -> Any:
-    return _count(0, end, 1, dtype, device, layout)
-
-
-@decompose(aten.arange.start)
-def arange_start(
-    start: Any, end: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
-) -> Any:
-    return _count(start, end, 1, dtype, device, layout)
+        dtype = torch.get_default_dtype() if any(isinstance(n, float) for n in limits) else torch.int64
+    return aten.arange.start_step(start, end, 1, dtype=dtype, device=device or torch.device("cpu"))
 
 
 @decompose(aten.linspace.default)
@@ -154,19 +116,20 @@ def linspace(
     return cast(aten.where.self(aten.lt.Scalar(index, steps // 2), upward, downward), dtype)
 
 
-@decompose(aten.eye.default)
-def eye(n: int, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None) -> Any:
-    return eye_m(n, n, dtype=dtype, layout=layout, device=device)
-
-
-@decompose(aten.eye.m)
-def eye_m(
-    n: int, m: int, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
+@decompose(aten.eye.default, aten.eye.m)
+def eye(
+    n: int,
+    m: int | None = None,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
 ) -> Any:
     """1 where row and column are equal."""
     if layout not in (None, torch.strided):
         return NotImplemented
     device = device or torch.device("cpu")
     rows = aten.arange.start_step(0, n, 1, dtype=torch.int64, device=device)
-    columns = aten.arange.start_step(0, m, 1, dtype=torch.int64, device=device)
+    columns = aten.arange.start_step(0, n if m is None else m, 1, dtype=torch.int64, device=device)
     return cast(aten.eq.Tensor(aten.unsqueeze.default(rows, -1), columns), dtype or torch.get_default_dtype())

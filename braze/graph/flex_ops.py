@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from braze.graph import flex
+from braze.graph.subgraph_ops import numbers_in
 
 _numbers = itertools.count(1)
 _entries: weakref.WeakValueDictionary[int, Entry] = weakref.WeakValueDictionary()
@@ -169,8 +170,4 @@ def _backward(ctx: Any, *grads: Any) -> Any:
 def entries_of(graph: torch.fx.Graph) -> list[Entry]:
     """The entries that an ATen graph names."""
     names = ("braze::flex_attention", "braze::flex_attention_gradients")
-    return [
-        _entries[node.args[0]]  # type: ignore[index]
-        for node in graph.nodes
-        if node.op == "call_function" and getattr(getattr(node.target, "_schema", None), "name", "") in names
-    ]
+    return [_entries[number] for number in numbers_in(graph, names)]

@@ -78,13 +78,16 @@ def _convolution(
     if x.shape[1] != weight.shape[1] * groups or weight.shape[0] % groups or x.numel() == 0:
         return NotImplemented
     stride, padding, dilation = (list(v) * (rank if len(v) == 1 else 1) for v in (stride, padding, dilation))
-    sizes = [
-        (x.shape[2 + d] + 2 * padding[d] - dilation[d] * (weight.shape[2 + d] - 1) - 1) // stride[d] + 1
-        for d in range(rank)
-    ]
+    sizes = _windows(x, weight.shape[2:], stride, padding, dilation)
     if any(n <= 0 for n in sizes) or (bias is not None and list(bias.shape) != [weight.shape[0]]):
         return NotImplemented
     return convolved(x, weight, [x.shape[0], weight.shape[0], *sizes])
+
+
+def _windows(x: Tensor, kernel: Any, stride: list[int], padding: list[int], dilation: list[int]) -> list[int]:
+    """How many windows there are along each dim behind those of the batch and the channels."""
+    each = zip(x.shape[2:], kernel, stride, padding, dilation, strict=True)
+    return [(n + 2 * around - gap * (k - 1) - 1) // step + 1 for n, k, step, around, gap in each]
 
 
 def _max_pool2d(
@@ -99,9 +102,7 @@ def _max_pool2d(
         return NotImplemented
     kernel, padding, dilation = (list(v) * (2 if len(v) == 1 else 1) for v in (kernel, padding, dilation))
     stride = list(stride) * (2 if len(stride) == 1 else 1) or kernel
-    sizes = [
-        (x.shape[2 + d] + 2 * padding[d] - dilation[d] * (kernel[d] - 1) - 1) // stride[d] + 1 for d in (0, 1)
-    ]
+    sizes = _windows(x, kernel, stride, padding, dilation)
     if any(n <= 0 for n in sizes) or any(2 * p > k for p, k in zip(padding, kernel)):
         return NotImplemented
     made = [*x.shape[:2], *sizes]

@@ -201,11 +201,13 @@ def _backward(ctx: Any, grads: Sequence[Any]) -> Any:
     return None, made, [None] * len(ctx.sizes)
 
 
+def numbers_in(graph: torch.fx.Graph, names: Sequence[str]) -> list[Any]:
+    """The first arguments of a graph's calls of operators of these names."""
+    calls = [node for node in graph.nodes if node.op == "call_function"]
+    return [n.args[0] for n in calls if getattr(getattr(n.target, "_schema", None), "name", "") in names]
+
+
 def entries_of(graph: torch.fx.Graph) -> list[Entry]:
     """The entries that an ATen graph names."""
     names = ("braze::subgraphs", "braze::random_subgraphs", "braze::subgraph_gradients")
-    return [
-        _entries[node.args[0]]  # type: ignore[index]
-        for node in graph.nodes
-        if node.op == "call_function" and getattr(getattr(node.target, "_schema", None), "name", "") in names
-    ]
+    return [_entries[number] for number in numbers_in(graph, names)]

@@ -7,6 +7,7 @@ import functools
 import logging
 import operator
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -166,12 +167,13 @@ def outside_modes() -> Any:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that memory is short: Python's, a device's, or the CPU allocator's, which has no type."""
-    return (
-        isinstance(error, (MemoryError, torch.OutOfMemoryError))
-        or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
-        or lost_by_python(error)
-    )
+    """Whether an exception says that memory is short: Python's, a device's, or PyTorch's own on the CPU, which have no type."""
+    if isinstance(error, RuntimeError):
+        said = str(error)
+        # the allocator's, and where a tensor gets no Python object
+        if "can't allocate memory" in said or re.match(r"Failed to allocate a \S+ object", said):
+            return True
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or lost_by_python(error)
 
 
 def storage_key(tensor: torch.Tensor) -> int:

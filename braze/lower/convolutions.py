@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from braze.loops import build
-from braze.loops.ir import DType, LoopNest, Op, ReduceKind, Reduction, Store
+from braze.loops.ir import DType, Op, ReduceKind, Reduction, Store
 from braze.lower.contractions import gemm
 from braze.lower.fallback import call_extern
 from braze.lower.lazy import Index, Lazy, contiguous_strides, numel
@@ -188,9 +188,7 @@ def depthwise_weight_gradient(
         sums = g.new_buffer(DType.F32, sizes, strides, "cpu")
         stores.append(Store(sums, linear((n, r, c), strides, ZERO), build.reduced(k, DType.F32)))
     ops = (g.op_name,)
-    g.add(
-        LoopNest(g.name_step(ops), axes, reduce_axes, tuple(reductions), tuple(stores), "cpu", ops, g.origin)
-    )
+    g.nest(axes, tuple(stores), "cpu", ops, over=reduce_axes, reductions=tuple(reductions))
     parts = [g.lazy(store.buffer) for store in stores]
 
     def part(index: Index) -> Any:

@@ -8,7 +8,7 @@ import torch
 
 from braze.graph.functional_ops import Functional, original_of
 from braze.graph.operators import written_parameters
-from braze.loops.ir import DType, ExternCall, MadeSize, views_in
+from braze.loops.ir import DType, MadeSize, views_in
 from braze.lower.lazy import Lazy, contiguous_strides
 from braze.lower.realize import ProgramBuilder
 from braze.support import trace
@@ -77,21 +77,16 @@ def call_extern(g: ProgramBuilder, target: Any, args: Any, kwargs: dict[str, Any
     result = _results(g, g.val, outputs, made)
     name = target_name(target)
     trace.emit("aten", name)
-    g.add(
-        ExternCall(
-            g.name_step((g.op_name,)),
-            name,
-            plain_args,
-            plain_kwargs,
-            tuple(outputs),
-            tuple(dict.fromkeys(mutates)),
-            OUT_VARIANTS.get(name, ""),
-            device_of(g) if any(outputs) or not mutates else g.buffers[mutates[0]].device,
-            (g.op_name,),
-            g.origin,
-            tuple(dict.fromkeys(aliases)),
-            tuple(made),
-        )
+    g.call(
+        name,
+        plain_args,
+        tuple(outputs),
+        kwargs=plain_kwargs,
+        device=device_of(g) if any(outputs) or not mutates else g.buffers[mutates[0]].device,
+        mutates=tuple(dict.fromkeys(mutates)),
+        out_variant=OUT_VARIANTS.get(name, ""),
+        aliases=tuple(dict.fromkeys(aliases)),
+        makes=tuple(made),
     )
     return result
 
@@ -104,12 +99,7 @@ def call_into(
     trace.emit("aten", name)
     given = tuple(argument(g, a) for a in args)
     out = g.new_buffer(dtype, sizes, contiguous_strides(sizes), device)
-    step = g.name_step((g.op_name,))
-    g.add(
-        ExternCall(
-            step, name, given, (), (out,), (), OUT_VARIANTS.get(name, ""), device, (g.op_name,), g.origin
-        )
-    )
+    g.call(name, given, (out,), device=device, out_variant=OUT_VARIANTS.get(name, ""))
     return g.lazy(out)
 
 

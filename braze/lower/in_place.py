@@ -20,7 +20,7 @@ from braze.graph.operators import SCATTERS
 from braze.graph.specs import TensorSpec
 from braze.loops.build import nodes_of
 from braze.loops.dtypes import from_torch
-from braze.loops.ir import Axis, BufferKind, BufferView, ExternCall, LoopNest, Op, Store
+from braze.loops.ir import Axis, BufferKind, BufferView, Op, Store
 from braze.loops.ir import Node as LoopNode
 from braze.lower.fallback import argument, target_name
 from braze.lower.lazy import Lazy, strided_lazy
@@ -217,8 +217,7 @@ class InPlace:
         return value
 
     def _loop(self, axes: tuple[Axis, ...], store: Store, value: Lazy, part: Lazy) -> None:
-        g, ops = self.g, (*value.pending_ops, "write")
-        g.add(LoopNest(g.name_step(ops), axes, (), (), (store,), part.device, ops, g.origin))
+        self.g.nest(axes, (store,), part.device, (*value.pending_ops, "write"))
 
     def _store_placed(self, scatter: Node, part: Lazy, names: set[str], resolve: Any) -> bool:
         """A loop that stores values at computed positions of a window; whether there is one."""
@@ -247,12 +246,8 @@ class InPlace:
 
         rest = tuple(apart(argument(g, resolve(a))) for a in scatter.args[1:])
         named = tuple((name, apart(argument(g, resolve(a)))) for name, a in scatter.kwargs.items())
-        g.add(
-            ExternCall(
-                g.name_step((g.op_name,)), target_name(IN_PLACE[scatter.target]), (part.view, *rest), named,
-                ("",), (part.view.buffer,), device=part.device, ops=(g.op_name,), origin=g.origin,
-            )
-        )  # fmt: skip
+        target, given, mutates = IN_PLACE[scatter.target], (part.view, *rest), (part.view.buffer,)
+        g.call(target_name(target), given, kwargs=named, mutates=mutates, device=part.device)
 
     def _put_aside(self, names: set[str]) -> None:
         """Store what is made of the old contents, and still wanted, before these are gone."""

@@ -21,9 +21,11 @@ from braze.loops.ir import (
     BufferKind,
     BufferView,
     DType,
+    ExternCall,
     LoopNest,
     Node,
     Op,
+    Reduction,
     SizeCheck,
     Step,
     Store,
@@ -143,6 +145,47 @@ class ProgramBuilder:
         """Append a step."""
         self.steps.append(step)
 
+    def call(
+        self,
+        target: str,
+        args: tuple[Any, ...],
+        outputs: tuple[str, ...] = ("",),
+        *,
+        kwargs: tuple[tuple[str, Any], ...] = (),
+        device: str = "cpu",
+        **more: Any,
+    ) -> None:
+        """Append a call of an operator for the node that is lowered; ``more``: fields of ExternCall."""
+        ops, origin = (self.op_name,), self.origin
+        self.add(
+            ExternCall(
+                self.name_step(ops),
+                target,
+                args,
+                kwargs,
+                outputs,
+                device=device,
+                ops=ops,
+                origin=origin,
+                **more,
+            )
+        )
+
+    def nest(
+        self,
+        axes: tuple[Axis, ...],
+        stores: tuple[Store, ...],
+        device: str,
+        ops: tuple[str, ...],
+        *,
+        over: tuple[Axis, ...] = (),
+        reductions: tuple[Reduction, ...] = (),
+        origin: Origin | None = None,
+    ) -> None:
+        """Append loops; ``over``: the axes that are reduced."""
+        name = self.name_step(ops)
+        self.add(LoopNest(name, axes, over, reductions, stores, device, ops, origin or self.origin))
+
     def name_step(self, ops: Sequence[str]) -> str:
         """A name for the next step."""
         return f"s{len(self.steps)}_{ops[-1] if ops else 'copy'}"
@@ -201,9 +244,7 @@ class ProgramBuilder:
             index[d] = i
         store = Store(buffer, linear(index, view.strides, view.offset), x.load(index))
         ops = x.pending_ops or ("copy",)
-        self.add(
-            LoopNest(self.name_step(ops), axes, (), (), (store,), x.device, ops, x.origin or self.origin)
-        )
+        self.nest(axes, (store,), x.device, ops, origin=x.origin)
         return self._settle(x, view)
 
     def _settle(self, x: Lazy, view: BufferView) -> BufferView:

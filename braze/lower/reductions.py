@@ -9,7 +9,7 @@ from typing import Any
 
 from braze.loops import build
 from braze.loops.dtypes import compute_type
-from braze.loops.ir import DType, LoopNest, Node, Op, ReduceKind, Reduction, Store
+from braze.loops.ir import DType, Node, Op, ReduceKind, Reduction, Store
 from braze.lower import unbacked
 from braze.lower.lazy import Lazy, contiguous_strides, dense_order, numel
 from braze.lower.pointwise_core import merge_ops
@@ -70,7 +70,7 @@ def reduce(
         buffer = g.new_buffer(dtype, sizes, strides, x.device)
         stores.append(Store(buffer, linear(place, strides, ZERO), g.rounded(finish(*results), dtype)))
     ops = merge_ops([x], g.op_name)
-    g.add(LoopNest(g.name_step(ops), axes, reduce_axes, reductions, tuple(stores), x.device, ops, g.origin))
+    g.nest(axes, tuple(stores), x.device, ops, over=reduce_axes, reductions=reductions)
     return tuple(g.lazy(s.buffer) for s in stores)
 
 

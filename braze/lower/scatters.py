@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from braze.loops.ir import ExternCall
 from braze.lower.fallback import argument, device_of, target_name
 from braze.lower.lazy import Lazy, dense_order
 from braze.lower.realize import ProgramBuilder
@@ -34,12 +33,9 @@ def _row(functional: Any, in_place: Any) -> None:
         rest = tuple(argument(g, a) for a in args)
         named = tuple((name, argument(g, a)) for name, a in kwargs.items())
         view = g.copy(x, g.symbols.exprs(g.val.stride()))
-        g.add(
-            ExternCall(
-                g.name_step((g.op_name,)), target_name(in_place), (view, *rest), named, ("",),
-                (view.buffer,), device=device_of(g), ops=(g.op_name,), origin=g.origin,
-            )
-        )  # fmt: skip
+        g.call(
+            target_name(in_place), (view, *rest), kwargs=named, mutates=(view.buffer,), device=device_of(g)
+        )
         return g.lazy(view.buffer)
 
     lowering(functional)(lower)

@@ -12,7 +12,7 @@ from typing import Any
 
 from braze.loops import build
 from braze.loops.dtypes import compute_type
-from braze.loops.ir import BufferView, DType, ExternCall, LoopNest, Node, Op, ReduceKind, Reduction, Store
+from braze.loops.ir import BufferView, DType, Node, Op, ReduceKind, Reduction, Store
 from braze.lower.fallback import device_of
 from braze.lower.indexing import position
 from braze.lower.lazy import Lazy, contiguous_strides, numel
@@ -69,19 +69,7 @@ def _segments(g: ProgramBuilder, indices: Lazy, count: Expr, length: int) -> _Se
     flat = BufferView(view.buffer, (count,), (ONE,), view.offset, view.dtype)
     sizes = (count, count, Integer(length + 1))
     outputs = tuple(g.new_buffer(I32, (size,), (ONE,), device_of(g)) for size in sizes)
-    name = g.name_step((g.op_name,))
-    g.add(
-        ExternCall(
-            name,
-            str(GROUPS),
-            (flat, length),
-            (),
-            outputs,
-            device=device_of(g),
-            ops=(g.op_name,),
-            origin=g.origin,
-        )
-    )
+    g.call(str(GROUPS), (flat, length), outputs, device=device_of(g))
     return _Segments(*map(g.whole, outputs))
 
 
@@ -144,19 +132,7 @@ class _Sums:
         return (axes[:cut], axes[cut:]), index
 
     def _nest(self, axes: Any, rows: Any, reductions: tuple[Reduction, ...], store: Store) -> None:
-        g = self.g
-        g.add(
-            LoopNest(
-                g.name_step((g.op_name,)),
-                axes,
-                rows,
-                reductions,
-                (store,),
-                self.device,
-                (g.op_name,),
-                g.origin,
-            )
-        )
+        self.g.nest(axes, (store,), self.device, (self.g.op_name,), over=rows, reductions=reductions)
 
     def _row(self, place: Node, column: Expr) -> Node:
         """The element of a column of the row at a place of the sorted order."""

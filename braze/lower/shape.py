@@ -20,6 +20,7 @@ from braze.lower.views import (
     counted_from_start,
     expand_value,
     fresh,
+    in_slice,
     slice_value,
     unsqueeze,
 )
@@ -226,15 +227,7 @@ def slice_scatter(
     stop = first + src.sizes[dim] * step
 
     def inner(index: Index) -> Node:
-        i = index[dim]
-        inside = build.both(
-            build.binary(Op.GE, g.index_node(i), g.index_node(first)),
-            build.lt(g.index_node(i), g.index_node(stop)),
-        )
-        if step != 1:
-            inside = build.both(inside, build.binary(Op.EQ, g.index_node((i - first) % step), build.index(0)))
-        at = list(index)
-        at[dim] = (i - first) // step
+        inside, at = in_slice(g, index, dim, x.sizes[dim], first, stop, step)
         return build.masked(inside, build.cast(src.load(at), x.dtype), x.load(index))
 
     return _replaced(g, x, src, inner)

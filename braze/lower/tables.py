@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from braze.loops.ir import BufferKind, BufferView, ExternCall
+from braze.loops.ir import BufferKind, BufferView
 from braze.lower.fallback import argument, call_extern, target_name
 from braze.lower.lazy import Lazy, contiguous_strides
 from braze.lower.realize import ProgramBuilder
@@ -126,19 +126,7 @@ def lowered_sum(g: ProgramBuilder, total: TableSum, env: Mapping[Any, Any]) -> A
     if view is None:
         view = g.copy(whole, g.symbols.exprs(g.val.stride()))
     given = (view, argument(g, grads), argument(g, places), paddings)
-    name = g.name_step((g.op_name,))
-    g.add(
-        ExternCall(
-            name,
-            target_name(ADD_TO_TABLE),
-            given,
-            (),
-            ("",),
-            (view.buffer,),
-            ops=(g.op_name,),
-            origin=g.origin,
-        )
-    )
+    g.call(target_name(ADD_TO_TABLE), given, mutates=(view.buffer,))
     return g.lazy(view.buffer)
 
 

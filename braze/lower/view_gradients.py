@@ -6,15 +6,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from braze.loops import build
-from braze.loops.ir import DType, Node, Op
+from braze.loops.ir import Node, Op
 from braze.lower.lazy import Index, Lazy
 from braze.lower.pointwise_core import merge_ops
 from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import aten, lowering
-from braze.symbolic.expr import ZERO, Expr
+from braze.lower.views import in_slice
+from braze.symbolic.expr import ZERO, as_expr
 
 #: for an index of the whole: whether it lies in the window, and where
-Place = Callable[[Index], tuple[Node, list[Expr]]]
+Place = Callable[[Index], tuple[Node, Index]]
 
 
 def placed(g: ProgramBuilder, grad: Lazy, sizes: Sequence[Any], place: Place) -> Any:
@@ -39,26 +40,11 @@ def slice_backward(
 ) -> Any:
     """Zeros around, and between where the step is more than one."""
     dim = dim % len(sizes)
-    size = g.symbols.expr(sizes[dim]).value
-    if size is None or not all(isinstance(v, int) for v in (start, end, step)):
+    size = g.symbols.expr(sizes[dim])
+    if size.value is None or not all(isinstance(v, int) for v in (start, end, step)):
         return NotImplemented
-    first, stop, _ = slice(start, end, step).indices(size)
-
-    def place(index: Index) -> tuple[Node, list[Expr]]:
-        i = index[dim]
-        inside = build.const(True, DType.BOOL)
-        if first:
-            inside = build.both(inside, build.binary(Op.GE, g.index_node(i), build.index(first)))
-        if stop < size:
-            inside = build.both(inside, build.lt(g.index_node(i), build.index(stop)))
-        if step != 1:
-            on = build.binary(Op.EQ, g.index_node((i - first) % step), build.index(0))
-            inside = build.both(inside, on)
-        at = list(index)
-        at[dim] = (i - first) // step if step != 1 else i - first
-        return inside, at
-
-    return placed(g, grad, sizes, place)
+    first, stop = map(as_expr, slice(start, end, step).indices(size.value)[:2])
+    return placed(g, grad, sizes, lambda index: in_slice(g, index, dim, size, first, stop, step))
 
 
 @lowering(aten.select_backward.default)
@@ -71,7 +57,7 @@ def select_backward(g: ProgramBuilder, grad: Lazy, sizes: Sequence[Any], dim: in
     if where.value < 0:
         where = where + g.symbols.expr(sizes[dim])
 
-    def place(index: Index) -> tuple[Node, list[Expr]]:
+    def place(index: Index) -> tuple[Node, Index]:
         here = build.binary(Op.EQ, g.index_node(index[dim]), g.index_node(where))
         return here, [*index[:dim], *index[dim + 1 :]]
 
@@ -85,7 +71,7 @@ def diagonal_backward(
     """Zeros but on a diagonal."""
     dim1, dim2 = dim1 % len(sizes), dim2 % len(sizes)
 
-    def place(index: Index) -> tuple[Node, list[Expr]]:
+    def place(index: Index) -> tuple[Node, Index]:
         row, column = index[dim1], index[dim2]
         here = build.binary(Op.EQ, g.index_node(column - row), build.index(offset))
         rest = [i for d, i in enumerate(index) if d not in (dim1, dim2)]
@@ -104,7 +90,7 @@ def unfold_backward(
     dim = dim % len(sizes)
     windows = grad.sizes[dim]
 
-    def place(index: Index) -> tuple[Node, list[Expr]]:
+    def place(index: Index) -> tuple[Node, Index]:
         i = index[dim]
         window, within = i // step, i % step
         inside = build.lt(g.index_node(window), g.index_node(windows))

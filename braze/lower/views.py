@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from braze.loops import build
-from braze.loops.ir import BufferView, Op
+from braze.loops.ir import BufferView, DType, Node, Op
 from braze.lower.lazy import Index, Lazy, Strided, contiguous_strides, flatten, strided_lazy
 from braze.lower.pointwise_core import broadcast_index, is_broadcast
 from braze.lower.realize import ProgramBuilder
@@ -294,6 +294,23 @@ def slice_value(g: ProgramBuilder, x: Lazy, dim: int, start: Expr, size: Expr, s
         return window(view, sizes, strides, offset)
 
     return view_of(g, x, (*x.sizes[:dim], size, *x.sizes[dim + 1 :]), place, strided)
+
+
+def in_slice(
+    g: ProgramBuilder, index: Index, dim: int, size: Expr, start: Expr, stop: Expr, step: int
+) -> tuple[Node, Index]:
+    """Whether an index of a whole, whose dimension has ``size``, lies in a slice of it; and where in the slice."""
+    i = index[dim]
+    inside = build.const(True, DType.BOOL)
+    if start is not ZERO:
+        inside = build.both(inside, build.binary(Op.GE, g.index_node(i), g.index_node(start)))
+    if stop is not size:
+        inside = build.both(inside, build.lt(g.index_node(i), g.index_node(stop)))
+    if step != 1:
+        inside = build.both(inside, build.binary(Op.EQ, g.index_node((i - start) % step), build.index(0)))
+    at = list(index)
+    at[dim] = (i - start) // step
+    return inside, at
 
 
 def clamp_start(

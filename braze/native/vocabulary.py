@@ -88,8 +88,8 @@ class Check(enum.Enum):
 
     def __new__(cls, *row: Any) -> Check:
         check = object.__new__(cls)
-        check._value_, check.place, sure, check.c, check.python, check.says, check.advice = row
-        check.sure = frozenset(sure)
+        check._value_, check.place, surely, check.c, check.python, check.says, check.advice = row
+        check.sure = frozenset(surely)
         return check
 
     # fmt: off

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 
 from braze.schedule.records import Group
+from braze.support.order import on_demand
 from braze.support.record import record
 
 
@@ -85,22 +86,7 @@ def _on_demand(groups: Sequence[Group], before: Mapping[int, set[int]], kept: Se
     """
     needed = set().union(*before.values())
     ends = [k for k, g in enumerate(groups) if k not in needed or not kept.isdisjoint(g.writes)]
-    done: set[int] = set()
-    out: list[Group] = []
-    for end in ends:
-        todo = [end]
-        while todo:
-            k = todo[-1]
-            missing = [n for n in before[k] if n not in done]
-            if k in done:
-                todo.pop()
-            elif missing:
-                todo += sorted(missing, reverse=True)
-            else:
-                done.add(k)
-                out.append(groups[k])
-                todo.pop()
-    return out
+    return [groups[k] for k in on_demand(ends, lambda k: sorted(before[k]))]
 
 
 def _greedy(groups: Sequence[Group], before: Mapping[int, set[int]], weights: Weights) -> list[Group]:

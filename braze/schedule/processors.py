@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, Buffer, LoopNest, Node, Op, StoreMode
 from braze.loops.ranges import Ranges, Varying
-from braze.loops.rewrite import roots
+from braze.loops.rewrite import roots, walk
 from braze.loops.scalars import cost
 from braze.schedule.passes import Access, accesses_of, arguments, size_symbols, stride, touched
 from braze.schedule.phases import Phase, Phases, phases_of
@@ -179,7 +179,8 @@ def _squares(
     if vector is None or _short(vector):
         return None, ()
     found: dict[Axis, list[Node]] = {}
-    guarded = _under_masks(nodes)
+    # loads inside the values of MASKED nodes may not be moved out
+    guarded = set(walk(*(n.args[1] for n in nodes if n.op is Op.MASKED)))
     for node in nodes:
         if node.op is not Op.LOAD or node.args or node in guarded:
             continue
@@ -196,20 +197,6 @@ def _squares(
 
 def _short(axis: Axis) -> bool:
     return axis.extent.value is not None and axis.extent.value < _LEAST
-
-
-def _under_masks(nodes: Iterable[Node]) -> set[Node]:
-    """Nodes inside the values of MASKED nodes: their loads may not be moved out."""
-    inside: set[Node] = set()
-    for node in nodes:
-        if node.op is Op.MASKED:
-            stack = [node.args[1]]
-            while stack:
-                n = stack.pop()
-                if n not in inside:
-                    inside.add(n)
-                    stack.extend(n.args)
-    return inside
 
 
 # -- tasks of rows and columns ----------------------------------------------------------------------------------

@@ -94,7 +94,17 @@ def nothing_written(x, y):
     return x + y
 
 
-PROGRAMS = [rows_written, read_between, copied_then_written, noise, scattered_then_written, nothing_written]
+def one_number_twice(x, y):
+    """What holds one number in each place is the same whichever shape it was written in."""
+    x.view(-1).fill_(2)
+    total = x.sum()
+    x.fill_(2)
+    return total, y + 1
+
+
+PROGRAMS = [
+    rows_written, read_between, copied_then_written, noise, scattered_then_written, nothing_written, one_number_twice
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
@@ -218,6 +228,19 @@ def test_shared_memory_that_is_not_written_back_is_found():
     made.functional = Functional([], made.functional.latest, made.functional.shared)
     with pytest.raises(InternalError, match="the memory that several inputs share"):
         made.check()
+
+
+def test_shared_memory_of_which_no_element_is_written_is_proved():
+    """The write is to an input without elements, which lies in the others' memory."""
+    memory = torch.zeros(9, 1)
+
+    def f(x, y, z):
+        x.fill_(1)
+        return y + z
+
+    made = Removed(f, memory.as_strided((1, 0), (1, 1)), memory, memory.unsqueeze(0))
+    assert made.functional.shared
+    made.check()
 
 
 def test_shared_memory_with_other_last_contents_is_found():

@@ -489,6 +489,25 @@ def a_variable_that_nobody_reads_holds_what_a_weak_reference_is_made_to() -> Any
 
 
 @case
+def a_class_made_in_a_call_ends_with_its_instances() -> Any:
+    class Made:
+        me: Any
+
+        def named(self) -> str:
+            return type(self).__name__
+
+    one = Made()
+    one.me = one
+    seen = weakref.ref(Made)
+    braze.graph_break()
+    text = one.named() + one.me.named()
+    braze.graph_break()
+    del one, Made
+    gc.collect()
+    return text, seen() is None
+
+
+@case
 def arrays_are_written_once() -> Any:
     numbers = array.array("b", range(5))
     same = numbers

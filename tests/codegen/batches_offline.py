@@ -19,8 +19,8 @@ from braze.codegen.records import KernelText
 from braze.codegen.triton.gemm import gemm_kernel, tiles_of
 from braze.loops.ir import TemplateCall
 from braze.products import DeviceProduct, Way
-from braze.runtime.triton_load import compile_offline
 from braze.schedule.records import Schedule
+from tests.codegen.machine_code import compile_offline
 from tests.codegen.tilings_offline import SHARED, empty, resources
 from tests.codegen.triton_bench import captured, context, planned
 

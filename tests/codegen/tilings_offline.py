@@ -18,8 +18,8 @@ from torch.nn import functional as F
 
 from braze.codegen.records import KernelText
 from braze.codegen.triton.kernels import kernel
-from braze.runtime.triton_load import compile_offline
 from braze.schedule.tilings import planned_as, tilings
+from tests.codegen.machine_code import compile_offline
 from tests.codegen.test_triton_mixed import layer_norm as norm_backward
 from tests.codegen.triton_bench import planned
 

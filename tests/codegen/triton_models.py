@@ -20,8 +20,8 @@ from braze.context import CompileContext
 from braze.graph import fakes, torch_compat
 from braze.graph.facts import InputRole, set_facts
 from braze.options import Options
-from braze.runtime.triton_load import compile_offline
 from braze.target import cuda_target
+from tests.codegen.machine_code import compile_offline
 
 CTX = CompileContext(Options(verify=2), cuda_target((9, 0), 132), "g")
 

@@ -32,10 +32,10 @@ from braze.loops.ir import (
 )
 from braze.loops.scalars import SCALARS, TESTS
 from braze.options import Options
-from braze.runtime.triton_load import compile_offline
 from braze.schedule.records import Group, GroupKind, MemoryPlan, Schedule
 from braze.symbolic.expr import ZERO, as_expr, axis_symbol
 from braze.target import cuda_target
+from tests.codegen.machine_code import compile_offline
 from tests.codegen.triton_bench import planned, weighing
 from tests.codegen.triton_groups import F32, buffer, read, softmax_group
 

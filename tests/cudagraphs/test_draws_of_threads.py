@@ -58,7 +58,7 @@ def test_a_draw_waits_for_the_recording_that_another_thread_makes(simulated, tur
         if simulated.busy() and not threads:
             threads.append(threading.Thread(target=other))
             threads[0].start()
-            assert turns.asked.wait(60)
+            assert turns.asked.wait(600)
         return x + 1
 
     meets.register_fake(torch.empty_like)

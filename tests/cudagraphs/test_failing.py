@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import threading
 import weakref
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 import braze
 from braze.cudagraphs import recorded
 from braze.cudagraphs.registry import device_of
+from braze.cudagraphs.simulated import on_the_host
 from braze.recorded_calls import Cutter
 from tests.cudagraphs import helpers
 from tests.cudagraphs.helpers import Place, assert_equal, numbers, placed, recording, recordings
@@ -246,3 +248,45 @@ def test_threads_meet_a_graph_that_is_cut_anew():
     for thread in threads:
         thread.join()
     assert not failed, failed[0]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, GeneratorExit])
+@pytest.mark.parametrize("call", [2, 3, 4])
+def test_whatever_ends_a_rehearsal_or_a_recording_leaves_the_device_and_later_calls_right(
+    simulated, error, call
+):
+    """The operator is called as it is, rehearsed, recorded, and recorded for a second slot."""
+    calls, kept, wanted = [0], [], []
+
+    def body(x):
+        calls[0] += 1
+        if calls[0] == call:
+            raise error
+        return x + 1
+
+    name = f"ends_{error.__name__}_{call}".lower()
+    operator = torch.library.custom_op(
+        f"braze_tests::{name}", body, mutates_args=(), schema="(Tensor x) -> Tensor"
+    )
+    operator.register_fake(torch.empty_like)
+    on_the_host(getattr(torch.ops.braze_tests, name).default, body)
+    f, raised = recording(lambda x: torch.cumsum(operator(torch.cumsum(x, 0)), 0) * 2), []
+    with torch.no_grad():
+        for _ in range(8):
+            x = numbers(4)
+            try:
+                kept.append(f(x))
+            except BaseException as found:
+                raised.append(type(found))
+            else:
+                wanted.append(torch.cumsum(torch.cumsum(x, 0) + 1, 0) * 2)
+            assert not simulated.busy()
+            assert_equal(kept, wanted)
+    assert set(raised) <= {error} and len(raised) <= 1
+    assert gc.isenabled()
+    thread = threading.Thread(
+        target=lambda: kept.append(f(x))
+    )  # which waits for ever where the device is not free
+    thread.start()
+    thread.join()
+    assert_equal(kept[-1], torch.cumsum(torch.cumsum(x, 0) + 1, 0) * 2)

@@ -1,8 +1,9 @@
-"""Containers that change while a loop goes along them, and that are reached by two ways, around graph breaks."""
+"""Containers that change while a loop goes along them, and what is reached by two ways, around graph breaks."""
 
 from __future__ import annotations
 
 import collections
+import enum
 import types
 
 import braze
@@ -188,6 +189,31 @@ def two_arguments_become_one_object(c):
         a = make()
         yield function(make(), make()), function(a, a), function(make(), make())
     yield attributes(slotted, other), attributes(other, other)
+
+
+class Registry:
+    record = Record(x=1)
+    known: dict[str, int] = {}  # noqa: RUF012
+
+
+@scenario
+def what_a_class_holds_is_reached_by_its_dict(c):
+    """It is that very object, written at each call."""
+
+    @c
+    def f():
+        record, known = Registry.__dict__["record"], vars(Registry).get("known")
+        record.x += 1
+        known["n"] = known.get("n", 0) + 1
+        braze.graph_break()
+        name = enum.Enum.__dict__["name"]
+        braze.graph_break()
+        return record is Registry.record, known is Registry.known, name is vars(enum.Enum)["name"]
+
+    Registry.record.x = 1
+    Registry.known.clear()
+    for _ in range(3):
+        yield f(), Registry.record.x, dict(Registry.known)
 
 
 @scenario

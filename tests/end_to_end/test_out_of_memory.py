@@ -178,6 +178,20 @@ def test_tries_become_rare_while_memory_stays_short(monkeypatch: pytest.MonkeyPa
     assert len(said) == 1 and "uncompiled; the next try is at the next call" in said[0]
 
 
+@pytest.mark.parametrize(
+    "message", ["Failed to allocate a Tensor object", "DefaultCPUAllocator: can't allocate memory"]
+)
+def test_errors_of_memory_of_pytorchs_that_have_no_type_are_known(message: str) -> None:
+    def short(gm: Any, inputs: Any) -> Any:
+        raise RuntimeError(message)
+
+    with logged() as said:
+        assert torch.equal(
+            braze.compile(lambda x: x + 1, backend=short)(torch.ones(2)), torch.full((2,), 2.0)
+        )
+    assert "BZ6014" in said[0]
+
+
 def test_an_error_of_another_kind_is_not_taken_for_one_of_memory() -> None:
     def broken(gm: Any, inputs: Any) -> Any:
         raise RuntimeError("memory is fine")

@@ -27,8 +27,6 @@ TYPES_OF_ARRAYS = (
     "Byte", "Double", "Float", "Int", "LongLong", "Long", "Short", "Unicode", "UnsignedByte", "UnsignedInt", "UnsignedLong",
     "UnsignedLongLong", "UnsignedShort",
 )  # fmt: skip
-SIZES = "how much memory a dict takes tells how it was made"
-
 TRACED = "a function of sys.settrace sees the lines of frames, which compiled calls have none of"
 PATTERNS = (
     "default_capture default_wildcard no_default only_default_capture only_default_wildcard unreachable_code"
@@ -38,10 +36,8 @@ PATTERNS = (
 MAY_DIFFER: dict[tuple[str, str], str] = {
     ("11", "test_exceptions.NameErrorTests.test_name_error_suggestions"): SUGGESTIONS,
     ("11", "test_exceptions.NameErrorTests.test_name_error_suggestions_from_globals"): SUGGESTIONS,
-    ("11", "test_dict.DictTest.test_splittable_popitem"): SIZES,
     ("11", "test_call.TestPEP590.test_vectorcall_override"): SAME_TUPLE,
     **{("11", f"test_array.{name}Test.test_bug_782369"): SMALL_INTEGER for name in TYPES_OF_ARRAYS},
-    ("13", "test_dict.DictTest.test_splittable_popitem"): SIZES,
     ("13", "test_call.TestPEP590.test_vectorcall_override"): SAME_TUPLE,
     **{
         (f"{v}", f"test_patma.TestTracing.test_{name}"): TRACED for v in (11, 13) for name in PATTERNS.split()

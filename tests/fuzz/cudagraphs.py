@@ -126,9 +126,9 @@ def drawn(state: State, x: torch.Tensor, y: torch.Tensor) -> Any:
 
 
 def layered(state: State, x: torch.Tensor, y: torch.Tensor) -> Any:
-    """Two layers with a parameter that is trained."""
+    """Two layers with a parameter that is trained, and beside their result one of the parameter alone."""
     z = torch.tanh(x @ state.trained)
-    return torch.sigmoid(z @ state.trained.t()) * z.exp() + y * 0.5
+    return torch.sigmoid(z @ state.trained.t()) * z.exp() + y * 0.5, state.trained.square().mean()
 
 
 FUNCTIONS = (several, written, returned, in_place, broken, cut, cut_and_written, tables, drawn, layered)
@@ -174,7 +174,7 @@ class Run:
         self.state = State(device)
         self.held: list[torch.Tensor] = []
         #: inputs and results of forwards that wait for their backward
-        self.waiting: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.waiting: list[tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]] = []
 
     def step(self, step: Step, numbers: torch.Tensor) -> list[torch.Tensor]:
         """One statement of a program; copies of what it gives."""
@@ -191,16 +191,18 @@ class Run:
         if kind == "forward":
             x = LAYOUTS[layout](numbers).requires_grad_()
             with torch.enable_grad():
-                z = self.layered(self.state, x, numbers.clone())
-            self.waiting = [*self.waiting, (x, z)][-3:]
-            return [z.detach().clone()]
+                results = self.layered(self.state, x, numbers.clone())
+            self.waiting = [*self.waiting, (x, results)][-3:]
+            return [z.detach().clone() for z in results]
         if kind == "backward" and self.waiting:
-            x, z = self.waiting.pop(b % len(self.waiting))
-            z.backward(torch.full_like(z, (a - 4) * 0.1))
-            self.held = [*self.held, *([x.grad] if b & 1 else [])][-6:]
+            x, results = self.waiting.pop(b % len(self.waiting))
+            which = (results[:1], results[1:], results)[b // 4 % 3]
+            torch.autograd.backward(which, [torch.full_like(z, (a - 4) * 0.1) for z in which])
+            found = [] if x.grad is None else [x.grad]
+            self.held = [*self.held, *(found if b & 1 else [])][-6:]
             if b & 2:
                 self.state.trained.data.sub_(self.state.trained.grad, alpha=0.01)
-            return [x.grad.clone(), self.state.trained.grad.clone()]
+            return [grad.clone() for grad in (*found, self.state.trained.grad)]
         if kind == "zero":
             self.state.trained.grad = None
         if kind == "change" and self.held:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 import braze
 from braze import aot
 from braze.support.log import SUBJECTS
+from tests.fuzz.served_hooks import SERVED, served
 
 Step = Callable[[], list[torch.Tensor]]
 Compile = Callable[..., Any]
@@ -276,6 +278,8 @@ def method(name: str, strike: Strike, compile: Compile) -> Step:
         "__len__": 3,
         "value": 2,
         "__iter__": iter(()),
+        "__index__": 1,
+        "__float__": 4.0,
     }
     usual = {k: (lambda self, *args, a=a: a) for k, a in answers.items()}
     members = usual | {name: own(answers[name])}
@@ -284,7 +288,7 @@ def method(name: str, strike: Strike, compile: Compile) -> Step:
     first, second = kind(), kind()
 
     def f(a: Any, table: Any) -> torch.Tensor:
-        y = X * table[a] + len(a) + a.value
+        y = X * table[a] + len(a) + a.value + X[0, a] * math.sqrt(a)
         y = y + 1 if a else y
         return y * 2 if a == second else y + sum(a)
 
@@ -348,9 +352,11 @@ PLACES: dict[str, Callable[[Strike, Compile], Step]] = {
     "hook that unpacks": _of(hook_that_saves, 1),
     "mode of torch functions": mode_of_functions,
     "__torch_function__": torch_function,
-    **{n: _of(method, n) for n in ("__eq__", "__hash__", "__bool__", "__len__", "__iter__", "value")},
+    **{n: _of(method, n) for n in ("__eq__", "__hash__", "__bool__", "__len__", "__iter__", "__index__", "__float__", "value")},
     **{n: _of(hook_of_state, n) for n in ("register_state_dict_pre_hook", "register_load_state_dict_pre_hook", "register_load_state_dict_post_hook")},
     **{f"optimizer's {n}": _of(hook_of_optimizer, n) for n in ("register_step_pre_hook", "register_step_post_hook", "register_state_dict_pre_hook")},
+    **{n: _of(served, *how) for n, how in SERVED.items()},
 }  # fmt: skip
 #: code that a trace may call for real: what it raises there is left to Python, which calls it once more, or for a graph once and for all
-TRACED = frozenset({"operator's setup_context", "operator's formula", "function allowed in graphs", "policy of a checkpoint", "decomposition", "__eq__", "__hash__", "operator's fake"})  # fmt: skip
+#: or that is called for recordings besides, which are left out where it raises
+TRACED = frozenset({"operator's setup_context", "operator's formula", "function allowed in graphs", "policy of a checkpoint", "decomposition", "operator's fake", *SERVED})  # fmt: skip

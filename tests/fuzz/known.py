@@ -10,11 +10,6 @@ READS = (
     "autograd refuses the backward; no number is wrong"
 )
 
-ASKED = (
-    "a comparison that a dict's look-up asks for while tracing runs for real: "
-    "guards hold what it wrote as it was before"
-)
-
 #: (machine, seed) -> why
 KNOWN: dict[tuple[str, int], str] = {
     ("tensors", 500009012): READS,
@@ -29,6 +24,4 @@ KNOWN: dict[tuple[str, int], str] = {
         300003138,
     ): "requires_grad_() of a view whose base has no gradient, viewed again under no_grad: "
     "ahead of time an input has no base, and the view requires one",
-    ("hooked", 730000047): ASKED,
-    ("hooked", 730000069): ASKED,
 }

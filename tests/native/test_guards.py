@@ -118,6 +118,25 @@ def test_a_referent_is_one_object_for_as_long_as_it_lives():
         assert program.explain(anything, (others[0],)) == (0, others[0])
 
 
+def test_a_class_that_is_asked_of_its_instance_ends_with_it():
+    """What was read of the instance is remembered by its dictionary and class, but for a class that is known by a weak reference."""
+    nodes = [(-1, "local", 0), (0, "type", None), (0, "dict", "x"), (0, "attr", "x")]
+    for kind in PROGRAMS:
+        made = type("Made", (), {})
+        thing, seen = made(), weakref.ref(made)
+        thing.x = 1
+        program = kind(nodes, [(1, "referent", seen), (2, "equal", 1), (3, "equal", 1)], [])
+        for _ in range(4):
+            assert program.match(anything, (thing,)) is not None
+        thing.x = 2
+        assert program.match(anything, (thing,)) is None
+        thing.x = 1
+        assert program.match(anything, (thing,)) is not None
+        del thing, made
+        gc.collect()
+        assert seen() is None
+
+
 def test_length_does_not_run_python_code():
     class Loud(list):
         def __len__(self):

@@ -8,20 +8,26 @@ versions, the source files, the functions that were interpreted. ``loads`` refus
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any
+
+import torch.fx
 
 from braze.capture.archive import fingerprint
 from braze.capture.archive.archived_graph import read_graph, revive, write_graph
 from braze.capture.archive.archived_values import NotArchived, Reader, Writer
 from braze.capture.facts.objects_by_name import name_of, object_at
 from braze.capture.facts.records import Capture
+from braze.capture.facts.replay_safety import can_run_again, draws
 from braze.capture.guards.tables import build_table
 
-FORMAT = 4
+FORMAT = 5
+#: what a backend kept for the capture of a digest, in which these functions were traced; or None
+KeptCall = Callable[[str, Sequence[Any]], Any]
 #: what reading bytes that nobody wrote so may raise
 DAMAGE = (
     ValueError,
@@ -54,7 +60,9 @@ def dumps(capture: Capture, function: FunctionType) -> bytes:
     """The capture of a frame of ``function`` as bytes; NotArchived says why it cannot be."""
     writer = Writer(function, capture.inlined)
     body = {field: writer.write(getattr(capture, field)) for field in FIELDS}
-    body["graph"] = write_graph(capture.graph, writer) if capture.graph is not None else None
+    body["graph"] = (
+        _graph(capture.graph.graph, write_graph(capture.graph, writer)) if capture.graph is not None else None
+    )
     functions = [(name_of(f), f) for f in capture.inlined if f is not function]
     for name, f in functions:
         if name is None:
@@ -73,17 +81,34 @@ def dumps(capture: Capture, function: FunctionType) -> bytes:
     return json.dumps({"header": header, "tables": writer.tables(), "body": body}).encode()
 
 
-def loads(data: bytes, function: FunctionType, locals: Sequence[Any]) -> Capture:
-    """The capture, its guards known to hold of this frame, and its graph ready for a backend."""
+def _graph(graph: torch.fx.Graph, nodes: list[Any]) -> dict[str, Any]:
+    """A graph's nodes, and what is asked of it also where a backend has kept something in its place."""
+    # as text within the text: who has something in its place does not read it
+    return {"nodes": json.dumps(nodes), "traits": [can_run_again(graph), draws(graph)]}
+
+
+def loads(
+    data: bytes, function: FunctionType, locals: Sequence[Any], kept_call: KeptCall | None = None
+) -> Capture:
+    """The capture, its guards known to hold of this frame, and its graph ready for a backend; or in the graph's place what the backend kept of it."""
     capture, graph, reader = read(data, function)
     inputs = build_table(capture, function, locals).program().match(function, tuple(locals))
     if inputs is None:
         raise NotArchived("its guards do not hold here")
     if graph is None:
         return capture
-    module = read_graph(graph, reader)
+    capture = dataclasses.replace(capture, digest=digest_of(data))
+    call = kept_call(capture.digest, capture.inlined) if kept_call is not None else None
+    if call is not None:
+        return dataclasses.replace(capture, call=call, traits=graph["traits"])
+    module = read_graph(json.loads(graph["nodes"]), reader)
     examples = revive(module, capture, inputs)
     return dataclasses.replace(capture, graph=module, examples=examples)
+
+
+def digest_of(data: bytes) -> str:
+    """A capture's digest, by which a backend keeps what it made of it."""
+    return hashlib.sha256(data).hexdigest()
 
 
 def read(data: bytes, function: FunctionType) -> tuple[Capture, Any, Reader]:

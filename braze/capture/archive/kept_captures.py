@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from types import FunctionType
 from typing import Any
 
+import torch
+
 from braze.capture.archive import archive, fingerprint
 from braze.capture.archive.archived_values import NotArchived
 from braze.capture.facts.records import Capture
@@ -22,11 +24,15 @@ log = logger("cache")
 
 
 def find(
-    function: FunctionType, locals: Sequence[Any], options: Options, symbolic: Any = None
+    function: FunctionType,
+    locals: Sequence[Any],
+    options: Options,
+    symbolic: Any = None,
+    backend: Any = None,
 ) -> Capture | None:
     """A kept capture that fits this frame, its graph ready for the backend.
 
-    ``symbolic``: which sizes and numbers are to be symbols, as for a trace.
+    ``symbolic``: which sizes and numbers are to be symbols, as for a trace. ``backend``: one that has a ``kept_call`` may have kept what stands for the graph.
     """
     cache = DiskCache()
     for place in _places(function, locals, options, symbolic):
@@ -34,7 +40,7 @@ def find(
         if data is None:
             continue
         try:
-            found = archive.loads(data, function, locals)
+            found = archive.loads(data, function, locals, getattr(backend, "kept_call", None))
         except (NotArchived, BrazeError) as why:
             log.info("a kept capture of %s is not used: %s", function.__qualname__, why)
             continue
@@ -52,6 +58,19 @@ def pack(capture: Capture, function: FunctionType) -> bytes | None:
         trace.count("captures_not_kept")
         log.info("the capture of %s is not kept: %s", capture.name, why)
         return None
+
+
+def keep_call(capture: Capture, packed: bytes | None, made: Capture, backend: Any) -> None:
+    """Let a backend that has a ``keep_call`` keep what it made of a capture that is kept.
+
+    Not where it asked more of sizes than the capture's guards tell; ``made`` has these guards.
+    """
+    keep = getattr(backend, "keep_call", None)
+    digest = archive.digest_of(packed) if packed is not None else capture.digest
+    if keep is None or capture.graph is None or not digest:
+        return
+    if made.guards == capture.guards:
+        keep(digest)
 
 
 def put(
@@ -80,10 +99,28 @@ def _is_stale(data: bytes, function: FunctionType) -> bool:
     return False
 
 
+def _tensors_of(module: Any) -> str:
+    """A digest of a module's parameters by name, type and sizes: models of one class do not drive each other out."""
+    if not isinstance(module, torch.nn.Module):
+        return ""
+    text = "\n".join(f"{name} {p.dtype} {tuple(p.shape)}" for name, p in module.named_parameters())
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _extents(locals: Sequence[Any]) -> list[tuple[int, ...]]:
+    """Which sizes of arguments are 0, 1 or more: calls that differ in that are captured apart, and look for theirs in other places first."""
+    values: list[Any] = []
+    for value in locals:
+        values += (
+            value if isinstance(value, tuple | list) else value.values() if type(value) is dict else [value]
+        )
+    return [tuple(min(int(n), 2) for n in v.shape) for v in values if type(v) is torch.Tensor]
+
+
 def _places(
     function: FunctionType, locals: Sequence[Any], options: Options, symbolic: Any
 ) -> Iterator[CacheKey]:
-    """The keys of a frame's captures. All modules are called through one function: their classes tell them apart."""
+    """The keys of a frame's captures, likeliest first. All modules are called through one function: their classes tell them apart."""
     code = function.__code__
     module = module_in(function, locals)
     forward = getattr(type(module), "forward", None)
@@ -93,10 +130,13 @@ def _places(
         "line": code.co_firstlineno,
         "code": fingerprint.of_code(code),
         "module": f"{type(module).__module__}.{type(module).__qualname__}",
+        "tensors": _tensors_of(module),
         "forward": fingerprint.of_function(forward) if isinstance(forward, FunctionType) else "",
         "symbolic": symbolic if isinstance(symbolic, str) else sorted((str(s), d) for s, d in symbolic or ()),
         "options": options.capture_key(),
         "surroundings": sorted(fingerprint.surroundings().items()),
     }
-    for number in range(max(1, options.recompile_limit)):
-        yield key("capture", number=number, **parts)
+    many = max(1, options.recompile_limit)
+    first = hashlib.sha256(repr(_extents(locals)).encode()).digest()[0]
+    for number in range(many):
+        yield key("capture", number=(first + number) % many, **parts)

@@ -296,7 +296,8 @@ class Site:
         started = time.perf_counter()
         symbolic = self._choose_symbolic(generic, mine, misses, function, locals)
         keeper, options = self._keeper(), self.session.options
-        capture = keeper.find(function, locals, options, symbolic) if keeper is not None else None
+        backend = self.session.backend
+        capture = keeper.find(function, locals, options, symbolic, backend) if keeper is not None else None
         traced = capture is None
         if capture is None:
             inner, trusting = self.hooked or self.resumed, self.doubts < MOST_DOUBTS
@@ -317,8 +318,10 @@ class Site:
         variant.seconds = time.perf_counter() - started
         self._tell(variant, function, locals, traced)
         answer = self._install(variant, function, locals)
-        if keeper is not None and packed is not None and variant in self.variants:
-            keeper.put(packed, function, locals, options, symbolic)
+        if keeper is not None and variant in self.variants:
+            if packed is not None:
+                keeper.put(packed, function, locals, options, symbolic)
+            keeper.keep_call(capture, packed, variant.capture, backend)
         return answer
 
     def _variant(
@@ -419,6 +422,8 @@ class Site:
     def _compile_graph(self, capture: Capture) -> Callable[..., Any] | None:
         """Hand the graph to the backend."""
         graph = capture.graph
+        if capture.call is not None:
+            return capture.call  # type: ignore[no-any-return]
         if graph is None:
             return None
         if not any(node.op.startswith("call_") for node in graph.graph.nodes):

@@ -22,7 +22,6 @@ SIMPLE = frozenset(
         str,
         bytes,
         type(None),
-        slice,
         range,
         torch.dtype,
         torch.device,
@@ -39,6 +38,8 @@ def may_call_back(args: Any, kwargs: dict[str, Any] | None, depth: int = 4) -> b
         kind = type(value)
         if kind in SIMPLE:
             continue
+        if kind is slice:
+            value, kind = (value.start, value.stop, value.step), tuple
         if depth and kind in (list, tuple):
             if may_call_back(value, None, depth - 1):
                 return True
@@ -69,7 +70,7 @@ ASKING = frozenset(
 
 def looks_inside(owner: Any, name: str) -> bool:
     """Whether a method in C may run Python code of what its object holds, whatever its arguments are."""
-    if type(owner) in ASKING:
+    if type(owner) in ASKING or (type(owner) is slice and may_call_back((owner,), None)):
         return True
     if name not in LOOKING:
         return False

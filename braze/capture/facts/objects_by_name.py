@@ -25,6 +25,7 @@ SHELVES = ("torch", "torch.nn.functional", "torch._C", "torch._C._nn", "builtins
 #: how far to look behind a decorated function
 DEPTH = 4
 _MISSING = object()
+_NAMESPACE = type(torch.ops.aten)
 _VALUES = (torch.dtype, torch.layout, torch.memory_format)
 
 
@@ -83,6 +84,9 @@ def _name_of(value: Any) -> Name | None:
 
 def _candidates(value: Any) -> Iterator[Name]:
     """Where the object may be found, likeliest first."""
+    if isinstance(value, _NAMESPACE):
+        yield "operator", value.name
+        return
     if isinstance(value, types.ModuleType):
         yield "at", value.__name__, ()
         return

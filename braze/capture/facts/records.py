@@ -264,3 +264,6 @@ class Capture:
     apart: tuple[
         int, ...
     ] = ()  # inputs over arrays' memory, which shares nothing with other inputs: else nothing here is true
+    digest: str = ""  # of what is kept of this on disk
+    call: Any = None  # what the backend kept, in place of the graph, which is not there then
+    traits: tuple[bool, bool] = (False, False)  # of that graph: it may run again where it fails; it draws

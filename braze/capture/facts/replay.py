@@ -208,6 +208,11 @@ def set_walk_at(owner: set[Any], *left: Any) -> Any:
     return walk
 
 
+def empty(cls: type) -> Any:
+    """An instance without attributes; none of the class' own code runs."""
+    return native_new(cls)(cls)
+
+
 def hashed_weak(target: Any) -> weakref.ref[Any]:
     """A weak reference that has its object's hash for when that is gone."""
     made = weakref.ref(target)

@@ -92,6 +92,8 @@ IDENTITIES = frozenset(
 DEFINED_METHOD = type(re.compile("").match)
 BUILTIN_METHODS = frozenset({types.BuiltinFunctionType, DEFINED_METHOD, types.MethodWrapperType})
 CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
+#: set in the flags of classes that are made at run time
+MADE = 1 << 9
 #: iterators over dicts, with the method that makes each, and over sets
 DICT_WALKS: dict[type, str] = {
     type(iter({})): "keys",

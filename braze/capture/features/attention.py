@@ -15,7 +15,7 @@ from braze.capture.facts.breaks import graph_break
 from braze.capture.features.subgraphs import Traced, note, region, traced, union
 from braze.capture.python.higher_order import FLEX, MODULES, whole
 from braze.capture.state.handlers import Feature
-from braze.capture.state.trace import Trace
+from braze.capture.state.trace import GraphState, Interpreter, Trace
 from braze.graph import flex, torch_compat
 
 FEATURE = Feature()
@@ -67,7 +67,7 @@ def flex_attention(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
             for name, part in zip(("score_graph", "mask_graph"), parts, strict=True)
         }
         after = (scale, q, k, v, tuple(blocks), tuple(others))
-        results = _run(t, flex.attention, modules, after)
+        results = _run(t.graph, flex.attention, modules, after)
     out, lse, most = results
     if aux is not None:
         wanted = t.attribute(aux, "lse"), t.attribute(aux, "max_scores")
@@ -97,7 +97,7 @@ def create_mask(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         others = union(part)
         modules = {"mask_graph": part.module([*own, *others])}
         target = flex.excluded if changes_scores else flex.allowed
-        return _run(t, target, modules, (tuple(sizes), device, tuple(others)))
+        return _run(t.graph, target, modules, (tuple(sizes), device, tuple(others)))
 
 
 # -- parts
@@ -128,7 +128,7 @@ def _check_tensors(q: Any, k: Any, v: Any, grouped: Any, block_mask: Any) -> Non
         whole(WHAT)
 
 
-def _check_settings(t: Trace, scale: Any, grouped: Any, lse: Any, options: Any, aux: Any) -> None:
+def _check_settings(t: Interpreter, scale: Any, grouped: Any, lse: Any, options: Any, aux: Any) -> None:
     known = isinstance(scale, float | int | torch.SymFloat) or scale is None
     if not known or type(grouped) is not bool or type(lse) is not bool or (lse and aux is not None):
         whole(WHAT)
@@ -141,7 +141,7 @@ def _check_settings(t: Trace, scale: Any, grouped: Any, lse: Any, options: Any, 
             whole(WHAT)
 
 
-def _block_mask(t: Trace, block_mask: Any, q: Any, k: Any) -> tuple[Any, list[Any]]:
+def _block_mask(t: Interpreter, block_mask: Any, q: Any, k: Any) -> tuple[Any, list[Any]]:
     """The function of a mask, and its blocks as kernels read them: block sizes, then tensors or None."""
     if block_mask is None:
         return public.noop_mask, []
@@ -183,7 +183,7 @@ def _subgraphs(t: Trace, score_mod: Any, mask_mod: Any, q: Any) -> list[Traced]:
 
 def _traced(t: Trace, function: Any, own: list[Any]) -> Traced:
     """A function of numbers, which looks tables up by them; it gives one number."""
-    with _looking_up(t):
+    with _looking_up(t.graph):
         part = traced(t, function, own, own)
     if len(part.leaves) != 1 or not isinstance(part.leaves[0], torch.Tensor) or part.leaves[0].dim():
         graph_break("BZ1019", "a function gives something else than one number")
@@ -191,8 +191,8 @@ def _traced(t: Trace, function: Any, own: list[Any]) -> Traced:
 
 
 @contextlib.contextmanager
-def _looking_up(t: Trace) -> Iterator[None]:
-    recorder = t.graph.recorder
+def _looking_up(graph: GraphState) -> Iterator[None]:
+    recorder = graph.recorder
     before, recorder.by_index = recorder.by_index, True
     try:
         yield
@@ -200,10 +200,10 @@ def _looking_up(t: Trace) -> Iterator[None]:
         recorder.by_index = before
 
 
-def _run(t: Trace, target: Any, modules: dict[str, Any], after: tuple[Any, ...]) -> Any:
+def _run(graph: GraphState, target: Any, modules: dict[str, Any], after: tuple[Any, ...]) -> Any:
     """The node; its results on fakes."""
-    symbolic = torch_compat.python_dispatcher() if t.graph.mode.env is not None else contextlib.nullcontext()
+    symbolic = torch_compat.python_dispatcher() if graph.mode.env is not None else contextlib.nullcontext()
     with symbolic:
         results = target(*modules.values(), *after)
-    note(t, target, (), modules, after, results)
+    note(graph, target, (), modules, after, results)
     return results

@@ -63,7 +63,7 @@ def checkpoint(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         else:
             settings = (None, *settings)
         note(
-            t,
+            t.graph,
             checkpoints.checkpointed,
             (),
             modules,

@@ -41,7 +41,7 @@ def cond(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         modules = {k: p.module(inputs) for k, p in zip(("true_graph", "false_graph"), parts, strict=True)}
         fakes = tuple([bare(x) if isinstance(x, torch.Tensor) else x for x in parts[0].leaves])
         results = control_flow.connected(fakes, inputs)
-        note(t, control_flow.cond, (pred,), modules, (tuple(inputs),), results)
+        note(t.graph, control_flow.cond, (pred,), modules, (tuple(inputs),), results)
     return pytree.tree_unflatten(list(results), parts[0].spec)
 
 
@@ -71,7 +71,7 @@ def while_loop(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
             "body_graph": step.module([*step.recorder.own, *others]),
         }
         results = control_flow.connected(tuple(map(bare, leaves)), (*leaves, *others))
-        note(t, control_flow.while_loop, (), modules, (tuple(leaves), tuple(others)), results)
+        note(t.graph, control_flow.while_loop, (), modules, (tuple(leaves), tuple(others)), results)
     return pytree.tree_unflatten(list(results), spec)
 
 
@@ -103,7 +103,7 @@ def scan(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         if pytree.tree_structure(part.result[0]) != carry_spec:
             graph_break("BZ1019", "its function gives next values of another structure than it gets")
         same_as(part.leaves[:count], carried, "its function")
-        results = stacked(t, part, carried, rows)
+        results = stacked(t.graph, part, carried, rows)
         out = [moved_back(t.graph, x, dim, reverse) for x in results[count:]]
     made = pytree.tree_structure(part.result[1])
     return (
@@ -126,7 +126,7 @@ def map_rows(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         own = [row_of(x) for x in rows]
         part = traced(t, function, (pytree.tree_unflatten(own, spec), *more), own)
         part.separate()
-        results = stacked(t, part, (), rows)
+        results = stacked(t.graph, part, (), rows)
     return pytree.tree_unflatten(list(results), part.spec)
 
 
@@ -188,7 +188,7 @@ def told(x: torch.Tensor) -> str:
     )
 
 
-def stacked(t: Trace, part: Traced, carried: Sequence[Any], rows: Sequence[Any]) -> tuple[Any, ...]:
+def stacked(graph: GraphState, part: Traced, carried: Sequence[Any], rows: Sequence[Any]) -> tuple[Any, ...]:
     """The node of a function of rows; its results."""
     others = union(part)
     if rows[0].shape[0] == 0 or any(x.shape[0] != rows[0].shape[0] for x in rows):
@@ -203,7 +203,7 @@ def stacked(t: Trace, part: Traced, carried: Sequence[Any], rows: Sequence[Any])
     ]
     results = control_flow.connected(tuple(fakes), (*carried, *rows, *others))
     modules = {"step_graph": part.module([*part.recorder.own, *others])}
-    note(t, control_flow.scan, (), modules, (tuple(carried), tuple(rows), tuple(others)), results)
+    note(graph, control_flow.scan, (), modules, (tuple(carried), tuple(rows), tuple(others)), results)
     return results
 
 

@@ -18,6 +18,7 @@ from braze.capture.features.subgraphs import Traced, region, traced, versions, w
 from braze.capture.features.torch_rules import grad_off
 from braze.capture.python.attributes import load_attr
 from braze.capture.state.handlers import Feature
+from braze.capture.state.outside import Outside
 from braze.capture.state.trace import GraphState, Trace
 from braze.graph.autograd_calls import applied
 from braze.graph.operators import OPERATORS, Family
@@ -91,7 +92,7 @@ def apply(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         if written_since(t, others, met):
             graph_break("BZ1019", "it writes to tensors from outside")
         _refuse_tensors(t.graph, given, forward, backward)
-        _refuse_numbers(t, inputs, [*forward, *(backward.recorder.graph.nodes if backward else ())])
+        _refuse_numbers(t.outside, inputs, [*forward, *(backward.recorder.graph.nodes if backward else ())])
     for node in _since(graph, before):
         graph.erase_node(node)
     for key, (_, node) in tuple(t.graph.recorder.nodes.items()):
@@ -118,12 +119,10 @@ def _refuse_tensors(
             graph_break("BZ1019", "its backward uses tensors from outside")
 
 
-def _refuse_numbers(t: Trace, inputs: list[Any], nodes: list[Node]) -> None:
+def _refuse_numbers(outside: Outside, inputs: list[Any], nodes: list[Node]) -> None:
     """Break where it reads a number from outside that is a symbol: it will read the number itself, once, when it is traced."""
-    outside = names_of(place.value for place in t.outside.symbolic_places) - names_of(inputs)
-    if outside and not outside.isdisjoint(
-        names_of(n.meta.get("val") for x in nodes for n in x.all_input_nodes)
-    ):
+    read = names_of(place.value for place in outside.symbolic_places) - names_of(inputs)
+    if read and not read.isdisjoint(names_of(n.meta.get("val") for x in nodes for n in x.all_input_nodes)):
         graph_break("BZ1019", "it uses a number from outside that changes")
 
 

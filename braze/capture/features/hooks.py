@@ -27,7 +27,7 @@ from braze.capture.features.subgraphs import note, region, traced
 from braze.capture.graph.recorder import refuse_unfaked
 from braze.capture.python import calls
 from braze.capture.state.handlers import Feature
-from braze.capture.state.ledger import Hooked
+from braze.capture.state.ledger import Hooked, Ledger
 from braze.capture.state.recipes import Recipes
 from braze.capture.state.trace import Trace
 from braze.graph.hooked import hooked
@@ -62,7 +62,7 @@ def registering(register: Any) -> None:
         if len(args) > 2 or given.keys() != {"self", "hook"} or not issubclass(type(tensor), torch.Tensor):
             return calls.interpret(t, register, args, kwargs, tail)
         if t.outside.unfaked:
-            refuse_unfaked(t, (tensor,))
+            refuse_unfaked(t.outside, (tensor,))
         refuse_doubtful(t, register, tensor)
         return add(t, register, tensor, given["hook"])
 
@@ -163,7 +163,7 @@ def put_inside(t: Trace, tensor: Any, hook: Any) -> None:
         inputs = part.recorder.lifted
         if any(x is tensor or (isinstance(x, torch.Tensor) and x.requires_grad) for x in inputs):
             graph_break("BZ1019", "it computes with tensors that have gradients themselves")
-        note(t, hooked, (tensor,), {"hook": part.module([gradient, *inputs])}, (tuple(inputs),), ())
+        note(t.graph, hooked, (tensor,), {"hook": part.module([gradient, *inputs])}, (tuple(inputs),), ())
     made_node = next(iter(reversed(t.graph.recorder.graph.nodes)))
     made_node.meta["val"] = tensor
     t.graph.recorder.nodes[id(tensor)] = (tensor, made_node)
@@ -248,7 +248,7 @@ def check(t: Trace, row: Hooked) -> None:
         reason = "a hook is put on a tensor that is cut off from its history afterwards"
     elif tensor._version != row.version:
         reason = "a hook is put on a tensor that is written in place afterwards"
-    elif row.inside and changes(t, row):
+    elif row.inside and changes(t.done, row):
         reason = "a hook is put on a tensor in the middle of the graph, and uses variables that may change"
     elif place is None and not row.inside and t.graph.recorder.nodes[id(tensor)][1].users:
         raise Inside(row.step)
@@ -266,14 +266,14 @@ def verify(t: Trace, table: Recipes) -> None:
             raise Unrebuildable(row.handle)
 
 
-def changes(t: Trace, row: Hooked) -> bool:
+def changes(done: Ledger, row: Hooked) -> bool:
     """Whether a variable that the hook uses has changed since, or somebody may change it before the backward."""
-    if row.cells and t.frames.live:
+    if row.cells and done.frames.live:
         return True  # the frame goes on after a break
     for cell, held in row.cells:
         if cell.cell_contents is not held:
             return True
-        for value, _ in t.done.made.values():
+        for value, _ in done.made.values():
             if type(value) is types.FunctionType and value is not row.hook:
                 if any(c is cell for c in value.__closure__ or ()):
                     return True

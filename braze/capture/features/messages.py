@@ -20,7 +20,8 @@ from braze.capture.graph import unbacked
 from braze.capture.graph.replays import replay
 from braze.capture.python import calls
 from braze.capture.state.handlers import Feature
-from braze.capture.state.trace import Trace
+from braze.capture.state.ledger import Ledger
+from braze.capture.state.trace import Interpreter, Trace
 
 FEATURE = Feature()
 rule = FEATURE.call
@@ -48,14 +49,14 @@ def print_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
             graph_break("BZ1007", "print() of what a tensor holds", HINT_MOVE)
         counted = type(value) is torch.SymInt and not unbacked.is_unbacked(value)
         texts.append(value if counted else t.call(str, (value,), None))  # written when it is printed
-    if not replay(t, print, texts, kwargs):
+    if not replay(t.done, print, texts, kwargs):
         graph_break("BZ1007", "print() of text that only the graph tells", HINT_MOVE)
 
 
 @rule(warnings.warn)
 def warn(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """A warning whose text is known now is given when the graph has run; any other breaks the graph."""
-    if not replay(t, warnings.warn, args, kwargs):
+    if not replay(t.done, warnings.warn, args, kwargs):
         graph_break("BZ1007", "a message is logged whose text is known only when the graph runs")
 
 
@@ -65,7 +66,7 @@ GRAPH = os.path.join(OURS, "graph", "")
 
 
 @contextlib.contextmanager
-def warnings_named(t: Trace) -> Iterator[None]:
+def warnings_named(done: Ledger) -> Iterator[None]:
     """Meanwhile a warning of C code, which names a line of ours, is the program's: it is given at each call.
 
     One of PyTorch's is given now, once: where the operator runs it is given by what runs it.
@@ -74,13 +75,13 @@ def warnings_named(t: Trace) -> Iterator[None]:
 
     def show(message: Any) -> None:
         text = str(message.message)
-        if threading.get_ident() != me or not message.filename.startswith(OURS) or not t.frames.stack:
+        if threading.get_ident() != me or not message.filename.startswith(OURS) or not done.frames.stack:
             return shown(message)
         forget_warned()  # the next line's is another
-        place = place_of(t.frames.stack[-1])
+        place = place_of(done.frames.stack[-1])
         if message.filename.startswith(GRAPH):
             return warn_from(place, text, message.category)
-        t.done.replays.append((warn_from, (place, text, message.category), {}))
+        done.replays.append((warn_from, (place, text, message.category), {}))
 
     warnings._showwarnmsg = show  # type: ignore[attr-defined]
     try:
@@ -89,7 +90,7 @@ def warnings_named(t: Trace) -> Iterator[None]:
         warnings._showwarnmsg = shown  # type: ignore[attr-defined]
 
 
-def is_enabled(t: Trace, logger: Any, level: int) -> bool:
+def is_enabled(t: Interpreter, logger: Any, level: int) -> bool:
     """Whether a logger gives messages of a level: what decides it is read as the program would read it, and guarded."""
     says = bool(t.attribute(t.attribute(logger, "manager"), "_disable") < level)
     says = says and not t.attribute(logger, "disabled")
@@ -132,7 +133,7 @@ def tell_logger(name: str, level: int | None, t: Trace, args: Any, kwargs: Any, 
     if level is not None and issubclass(type(logger), logging.Logger) and not has_own_answer(logger):
         if not is_enabled(t, logger, level):
             return None
-    if not replay(t, getattr(logging.Logger, name), args, kwargs):
+    if not replay(t.done, getattr(logging.Logger, name), args, kwargs):
         graph_break("BZ1007", "a message is logged whose text is known only when the graph runs")
     return None
 

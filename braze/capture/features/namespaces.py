@@ -10,6 +10,7 @@ from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.libraries import is_library_module
 from braze.capture.facts.records import Check, Step
 from braze.capture.facts.values import MISSING, is_constant
+from braze.capture.outside.class_values import in_class_dict
 from braze.capture.outside.globals import globals_of, owner_of_globals
 from braze.capture.outside.namespaces import GlobalsShadow, bind_globals
 from braze.capture.state.handlers import HANDLERS, Feature
@@ -31,7 +32,7 @@ def globals_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         if type(known.container) is not GlobalsShadow:
             graph_break("BZ1006", "globals() of a module whose dict is known otherwise")
         return known.value
-    return bind_globals(t.outside, node, globals_of(t, f), f.globals)
+    return bind_globals(t.outside, node, globals_of(t.outside, f), f.globals)
 
 
 def get(t: Trace, owner: Any, args: Any, kwargs: Any, tail: bool) -> Any:
@@ -45,6 +46,16 @@ def get(t: Trace, owner: Any, args: Any, kwargs: Any, tail: bool) -> Any:
 
 
 FEATURE.methods[dict, "get"] = get
+
+
+def get_of_class(t: Trace, proxy: Any, args: Any, kwargs: Any, tail: bool) -> Any:
+    """``cls.__dict__.get(name)``."""
+    if not args or type(args[0]) is not str:
+        return MISSING
+    return in_class_dict(t, args[0], proxy.get(*args, **kwargs))
+
+
+FEATURE.methods[types.MappingProxyType, "get"] = get_of_class
 
 
 @rule(vars)

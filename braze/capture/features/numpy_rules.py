@@ -20,6 +20,7 @@ from braze.capture.features import arrays
 from braze.capture.outside.filling import fill_arguments
 from braze.capture.python import operations
 from braze.capture.state.handlers import Feature
+from braze.capture.state.outside import Outside
 from braze.capture.state.trace import Trace
 from braze.graph.torch_symbols import SYMBOLIC
 from braze.support.dtypes import SHORT
@@ -59,15 +60,15 @@ def is_number(cls: Any) -> bool:
     return issubclass(type(cls), type) and issubclass(cls, np.generic) and cls.__module__ == "numpy"
 
 
-def known(t: Trace, value: Any, depth: int = 4) -> bool:
+def known(outside: Outside, value: Any, depth: int = 4) -> bool:
     """Whether all that C code can see in a value is known while tracing."""
     if is_constant(value) or issubclass(type(value), np.generic | np.dtype | type | torch.Size):
         return True
     if type(value) is np.ndarray:
-        return t.outside.tree.node_of(value) is None and value.dtype != object
+        return outside.tree.node_of(value) is None and value.dtype != object
     if depth and type(value) in (list, tuple):
-        return all(known(t, v, depth - 1) for v in value)
-    return depth > 0 and type(value) is dict and all(known(t, v, depth - 1) for v in dict.values(value))
+        return all(known(outside, v, depth - 1) for v in value)
+    return depth > 0 and type(value) is dict and all(known(outside, v, depth - 1) for v in dict.values(value))
 
 
 def settled(value: Any) -> Any:
@@ -81,7 +82,7 @@ def call(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
     """Run a function of numpy."""
     fill_arguments(t, args)
     args, kwargs = tuple(map(settled, args)), {k: settled(v) for k, v in (kwargs or {}).items()}
-    if not known(t, args) or not known(t, kwargs):
+    if not known(t.outside, args) or not known(t.outside, kwargs):
         graph_break(
             "BZ1014",
             f"numpy.{getattr(fn, '__name__', fn)} computes with what only the call tells",
@@ -102,7 +103,7 @@ def called(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
     if type(owner) is np.ndarray and arrays.is_outside(t.outside, owner):
         arrays.refuse_method(fn.__name__)
     if is_numpy(fn) or (
-        issubclass(type(owner), NUMPY) and fn.__name__ not in IMPURE_METHODS and known(t, owner)
+        issubclass(type(owner), NUMPY) and fn.__name__ not in IMPURE_METHODS and known(t.outside, owner)
     ):
         return call(t, fn, args, kwargs)
     return MISSING
@@ -116,7 +117,7 @@ FEATURE.libraries.append(called)
 
 def literal(t: Trace, function: Any, array: Any, kwargs: dict[str, Any]) -> Any:
     """A tensor of an array's elements, written into the graph."""
-    if not known(t, array) or not 0 < array.size <= LARGEST:
+    if not known(t.outside, array) or not 0 < array.size <= LARGEST:
         graph_break("BZ1013", "an array of numpy's goes into a graph", "make it a tensor outside")
     dtype = kwargs.get("dtype") or DTYPES.get(array.dtype.name)
     if dtype is None:

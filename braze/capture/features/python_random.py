@@ -21,6 +21,7 @@ from braze.capture.facts.replay import GENERATOR
 from braze.capture.facts.values import words
 from braze.capture.outside.filling import fill_arguments
 from braze.capture.state.handlers import Feature
+from braze.capture.state.ledger import Ledger
 from braze.capture.state.recipes import Recipes
 from braze.capture.state.trace import Recording, Trace
 from braze.graph import torch_compat
@@ -69,12 +70,12 @@ def draw_numbers(t: Trace, name: str, args: tuple[Any, ...], kwargs: dict[str, A
     if kinds is None:
         refuse(name)
     if type(kinds) is not list:
-        return note(t, what, t.graph.mode.unknown(kinds))
+        return note(t.done, what, t.graph.mode.unknown(kinds))
     if len(kinds) > MOST_GIVEN:
         refuse(name)
     first = len(t.done.draws)
-    note(t, what, None)
-    return [note(t, Draw(ITEM, (first, i)), t.graph.mode.unknown(kind)) for i, kind in enumerate(kinds)]
+    note(t.done, what, None)
+    return [note(t.done, Draw(ITEM, (first, i)), t.graph.mode.unknown(kind)) for i, kind in enumerate(kinds)]
 
 
 def is_replaced() -> bool:
@@ -83,11 +84,11 @@ def is_replaced() -> bool:
     return len(now) != len(_ITS_OWN) or any(now.get(name) is not value for name, value in _ITS_OWN.items())
 
 
-def note(t: Trace, what: Draw, value: Any) -> Any:
+def note(done: Ledger, what: Draw, value: Any) -> Any:
     """Enter a draw, and what stands for its number."""
     if value is not None:
-        t.done.drawn[value.node._expr] = len(t.done.draws)
-    t.done.draws.append((what, value, t.frames.here()))
+        done.drawn[value.node._expr] = len(done.draws)
+    done.draws.append((what, value, done.frames.here()))
     return value
 
 

@@ -318,7 +318,7 @@ def sqrt_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         type(value) is torch.SymFloat and not t.graph.mode.depends_on_floats(value)
     ):
         return torch.sym_sqrt(value)  # of sizes: never negative
-    return math.sqrt(*args, **kwargs)
+    return calls.call_c(t, math.sqrt, args, kwargs)
 
 
 @rule(operator.index)
@@ -328,7 +328,7 @@ def index_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         if read is not MISSING:
             return read
         graph_break("BZ1004", "a tensor is used as an index into a Python sequence")
-    return operator.index(args[0]) if type(args[0]) is not torch.SymInt else args[0]
+    return calls.call_c(t, operator.index, args, kwargs) if type(args[0]) is not torch.SymInt else args[0]
 
 
 def number(kind: Any) -> None:

@@ -163,20 +163,20 @@ def union(*parts: Traced) -> list[Any]:
 
 
 def note(
-    t: Trace, target: Any, before: Any, modules: dict[str, Any], after: Any, results: tuple[Any, ...]
+    graph: GraphState, target: Any, before: Any, modules: dict[str, Any], after: Any, results: tuple[Any, ...]
 ) -> None:
     """The node of an operator: a call with what comes before the subgraphs, the subgraphs, and what comes after."""
-    recorder = t.graph.recorder
+    recorder = graph.recorder
     held = []
     for stem, module in modules.items():
         name = f"{stem}_{len(recorder.modules)}"
         recorder.modules[name] = module
         node = recorder.graph.create_node("get_attr", name, (), {}, name=name)
-        set_facts(node, place=t.frames.here())
+        recorder.place(node)
         held.append(node)
     args = (*map(recorder.argument, before), *held, *map(recorder.argument, after))
     node = recorder.add_node("call_function", target, args, {})
-    set_facts(node, place=t.frames.here())
+    recorder.place(node)
     node.meta["val"] = results
     recorder.calls += 1
     recorder.spread(node, results)

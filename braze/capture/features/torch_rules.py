@@ -16,7 +16,6 @@ from braze.capture.python.unwinding import resumable_step
 from braze.capture.state.handlers import Feature
 from braze.capture.state.recipes import Recipes
 from braze.capture.state.trace import Trace
-from braze.graph.facts import set_facts
 from braze.graph.torch_settings import CUDNN
 
 FEATURE = Feature()
@@ -47,7 +46,7 @@ def note(t: Trace, function: Any, args: Any, kwargs: Any) -> Any:
     result = function(*args, **kwargs)
     node = t.graph.recorder.graph.create_node("call_function", function, tuple(args), dict(kwargs))
     node.meta["val"] = result
-    set_facts(node, place=t.frames.here(), setting=True)
+    t.graph.recorder.place(node, setting=True)
     return result
 
 
@@ -97,7 +96,7 @@ def enter_inference(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     from_mode = torch.autograd.grad_mode
     mode = args[0].mode
     node = t.graph.recorder.graph.create_node("call_function", from_mode._enter_inference_mode, (mode,), {})
-    set_facts(node, place=t.frames.here(), setting=True)
+    t.graph.recorder.place(node, setting=True)
     t.graph.inference.append((node, t.graph.inference_on, torch.is_grad_enabled(), resumable_step(t.frames)))
     t.graph.inference_on = mode
     t.graph.knew_inference = True
@@ -110,7 +109,7 @@ def exit_inference(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     node = t.graph.recorder.graph.create_node(
         "call_function", torch.autograd.grad_mode._exit_inference_mode, (entered,), {}
     )
-    set_facts(node, place=t.frames.here(), setting=True)
+    t.graph.recorder.place(node, setting=True)
     t.graph.inference_on = before
     C._set_grad_enabled(grad)
 

@@ -22,7 +22,7 @@ from braze.capture.features.subgraphs import Traced, flatten, note, region, trac
 from braze.capture.outside.filling import fill_arguments
 from braze.capture.python.higher_order import MODULES, whole
 from braze.capture.state.handlers import Feature
-from braze.capture.state.trace import Trace
+from braze.capture.state.trace import GraphState, Trace
 from braze.graph import torch_compat, transforms
 from braze.graph.torch_compat import pytree
 
@@ -56,7 +56,7 @@ def vmap(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         batched = [(x, d) for x, d in zip(leaves, dims, strict=True) if d is not None]
         settings = ((*[d for _, d in batched], *[None] * len(others)), tuple(spread), randomness, chunk_size)
         operands = (*[x for x, _ in batched], *others)
-        results = record(t, transforms.vmap, part, others, (*settings, operands))
+        results = record(t.graph, transforms.vmap, part, others, (*settings, operands))
     return pytree.tree_unflatten(list(results), part.spec)
 
 
@@ -80,7 +80,7 @@ def gradients(t: Trace, function: Any, argnums: Any, has_aux: bool, given: Any, 
     """(gradients in the structure of the arguments, value, what comes besides)."""
     with region(t, "grad", (function,), pure=False):
         split = Split(t, argnums, tuple(given))
-        with differentiating(t):
+        with differentiating(t.graph):
             part = traced(t, function, split.arguments, split.own, named)
         value, aux = halves(part.result, has_aux)
         if not isinstance(value, torch.Tensor) or value.dim():
@@ -88,7 +88,7 @@ def gradients(t: Trace, function: Any, argnums: Any, has_aux: bool, given: Any, 
         only_tensors(part.leaves)
         others = union(part)
         count = len(split.own)
-        results = record(t, transforms.grad_and_value, part, others, (count, (*split.primals, *others)))
+        results = record(t.graph, transforms.grad_and_value, part, others, (count, (*split.primals, *others)))
     return (
         split.rebuilt(results[:count]),
         results[count],
@@ -108,13 +108,13 @@ def jvp(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         along, spec = flatten(t, tangents)
         if spec != pytree.tree_structure(primals):
             graph_break("BZ1019", "its tangents have another structure than its primals")
-        with differentiating(t, torch.is_grad_enabled()):
+        with differentiating(t.graph, torch.is_grad_enabled()):
             part = traced(t, function, split.arguments, split.own)
         only_tensors(part.leaves)
         value, aux = halves(part.result, has_aux)
         others, count = union(part), len(pytree.tree_leaves(value))
         settings = (count, tuple(split.primals), tuple(along), tuple(others))
-        results = record(t, transforms.jvp, part, others, settings)
+        results = record(t.graph, transforms.jvp, part, others, settings)
     out = pytree.tree_unflatten(list(results[:count]), pytree.tree_structure(value))
     derivatives = pytree.tree_unflatten(list(results[count : 2 * count]), pytree.tree_structure(value))
     if not has_aux:
@@ -144,14 +144,14 @@ def vjp(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     has_aux = bool(kwargs.get("has_aux", False))
     with region(t, "vjp", (function,)):
         split = Split(t, tuple(range(len(primals))), tuple(primals))
-        with differentiating(t):
+        with differentiating(t.graph):
             part = traced(t, function, split.arguments, split.own)
         only_tensors(part.leaves)
         part.separate()
         value, _ = halves(part.result, has_aux)
         others = union(part)
         with torch_compat.RandomWatch() as watch:
-            results = record(t, transforms.call, part, others, ((*split.primals, *others),))
+            results = record(t.graph, transforms.call, part, others, ((*split.primals, *others),))
         if watch.drawn:
             graph_break("BZ1019", "its function draws random numbers, and would run twice")
     made = pytree.tree_unflatten(list(results), part.spec)
@@ -171,7 +171,7 @@ def pull_back(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
             graph_break("BZ1019", "the gradients have another structure than the results")
         split, others = pull.split, pull.others
         settings = (len(along), tuple(split.primals), tuple(along), tuple(others))
-        results = record(t, transforms.vjp, pull.part, others, settings)
+        results = record(t.graph, transforms.vjp, pull.part, others, settings)
     return split.rebuilt(results)
 
 
@@ -184,13 +184,13 @@ def jacobian(t: Trace, wrapper: Any, args: Any, kwargs: Any, forward: bool) -> A
             graph_break("BZ1019", "it is called with settings that braze does not carry")
         plain = {k: settings[k] for k in ("chunk_size", "randomness") if k in settings}
         split = Split(t, argnums, args)
-        with differentiating(t):
+        with differentiating(t.graph):
             part = traced(t, function, split.arguments, split.own)
         only_tensors(part.leaves)
         value, aux = halves(part.result, has_aux)
         others, leaves = union(part), pytree.tree_leaves(value)
         given = (len(leaves), forward, plain, tuple(split.primals), tuple(others))
-        results = record(t, transforms.jacobian, part, others, given)
+        results = record(t.graph, transforms.jacobian, part, others, given)
     width = len(split.own)
     rows = [split.rebuilt(results[i * width : (i + 1) * width]) for i in range(len(leaves))]
     made = pytree.tree_unflatten(rows, pytree.tree_structure(value))
@@ -236,13 +236,13 @@ class Split:
         return pytree.tree_unflatten(list(leaves), self.spec)
 
 
-def record(t: Trace, target: Any, part: Traced, others: Sequence[Any], args: tuple[Any, ...]) -> Any:
+def record(graph: GraphState, target: Any, part: Traced, others: Sequence[Any], args: tuple[Any, ...]) -> Any:
     """Run the transform on fakes, and note its node."""
     module = part.module([*part.recorder.own, *others])
-    symbolic = torch_compat.python_dispatcher() if t.graph.mode.env is not None else contextlib.nullcontext()
+    symbolic = torch_compat.python_dispatcher() if graph.mode.env is not None else contextlib.nullcontext()
     with symbolic:
         results = tuple(target(module, *args))
-    note(t, target, (), {"function": module}, args, results)
+    note(graph, target, (), {"function": module}, args, results)
     return results
 
 
@@ -270,14 +270,14 @@ def row_of(x: torch.Tensor, dim: int) -> torch.Tensor:
 
 
 @contextlib.contextmanager
-def differentiating(t: Trace, grad: bool = True) -> Iterator[None]:
+def differentiating(graph: GraphState, grad: bool = True) -> Iterator[None]:
     """Inside a transform that differentiates, grad mode is on, but in those that go forward."""
-    t.graph.transforms += 1
+    graph.transforms += 1
     try:
         with torch.set_grad_enabled(grad):
             yield
     finally:
-        t.graph.transforms -= 1
+        graph.transforms -= 1
 
 
 def closure(t: Trace, function: Any) -> dict[str, Any]:

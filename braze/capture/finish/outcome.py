@@ -29,6 +29,7 @@ from braze.capture.finish.state_at_break import break_state
 from braze.capture.outside import changes
 from braze.capture.python import data_errors
 from braze.capture.state.frames import Frames
+from braze.capture.state.ledger import Ledger
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import GraphState, Recording, Trace
 from braze.graph import torch_compat
@@ -46,7 +47,7 @@ def at_return(t: Trace, value: Any) -> Capture:
         result = table.id_of(value)
         effects = collect(t, table)
     except Unrebuildable as error:
-        retry_before(t, error)
+        retry_before(t.done, error)
     except RecursionError:
         retry_whole(t.frames)
     return finish(t, table, result, effects, None)
@@ -59,10 +60,10 @@ def at_break(t: Trace) -> Capture:
         raise Retry(max(1, t.graph.inference[0][-1]))
     table = RecipeTable(t)
     try:
-        pending = break_state(t, table)
+        pending = break_state(t.frames, table)
         effects = collect(t, table)
     except Unrebuildable as error:
-        retry_before(t, error)
+        retry_before(t.done, error)
     except RecursionError:
         retry_whole(t.frames)
     except BreakSignal:  # a symbolic number that no graph can compute: before it was made
@@ -70,19 +71,19 @@ def at_break(t: Trace) -> Capture:
     return finish(t, table, None, effects, pending)
 
 
-def retry_before(t: Trace, error: Unrebuildable) -> Any:
+def retry_before(done: Ledger, error: Unrebuildable) -> Any:
     """Trace again, to before the value was made that cannot be rebuilt."""
-    step = t.done.birth(error.value) or 1
-    if t.frames.break_at is None:
+    step = done.birth(error.value) or 1
+    if done.frames.break_at is None:
         from_value = type(error.value).__name__
         if type(error.value) is UnknownText:
-            t.frames.break_at = _signal("BZ1007", "a tensor is formatted")
-            raise Retry(max(1, min(step, t.frames.steps - 1))) from None
+            done.frames.break_at = _signal("BZ1007", "a tensor is formatted")
+            raise Retry(max(1, min(step, done.frames.steps - 1))) from None
         what = f"a {from_value} behind that braze cannot rebuild"
-        if issubclass(type(error.value), torch.Tensor) and id(error.value) in t.done.leaves:
+        if issubclass(type(error.value), torch.Tensor) and id(error.value) in done.leaves:
             what = "behind a tensor that it makes and that gradients may be asked for"
-        t.frames.break_at = _signal("BZ1014", f"the function leaves {what}")
-    raise Retry(max(1, min(step, t.frames.steps - 1))) from None
+        done.frames.break_at = _signal("BZ1014", f"the function leaves {what}")
+    raise Retry(max(1, min(step, done.frames.steps - 1))) from None
 
 
 def retry_whole(frames: Frames) -> Any:
@@ -110,7 +111,7 @@ def finish(
         else:
             graph.erase_node(node)
     drawn = drawn_inputs(t.graph.recorder)
-    data_errors.verify(t, graph)
+    data_errors.verify(t.done, graph)
     module = close_graph(t.graph, table)
     if module is None:
         inputs = [

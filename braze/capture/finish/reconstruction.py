@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from braze.capture.facts.breaks import BreakSignal, Unrebuildable
 from braze.capture.facts.records import Build, Constant, FromSource, GraphOutput, Recipe, Step
-from braze.capture.facts.replay import hashed_weak, native_new, weak_to_nothing
+from braze.capture.facts.replay import empty, hashed_weak, native_new, weak_to_nothing
 from braze.capture.facts.tracebacks import chain
 from braze.capture.facts.values import (
     BY_INDEX,
@@ -253,6 +253,10 @@ class RecipeTable(Recipes):
         if base is not object or not can_be_made(cls):
             raise Unrebuildable(value)
         names, values = self.attributes(value)
+        place = self.t.outside.tree.node_of(cls)
+        if place is not None and place.step is not Step.CONSTANT:  # read there, and not kept
+            made = self.add(Build("call", (self.add(Constant(empty)), self.id_of(cls))))
+            return Build("attributes", (made, *values), None, names)
         return Build("object", values, cls, names)
 
     def exception(self, value: BaseException, cls: type) -> Recipe:

@@ -18,7 +18,6 @@ from braze.capture.finish.reconstruction import RecipeTable
 from braze.capture.python.opcodes.table import OUTSIDE, Pending
 from braze.capture.python.unwinding import trail_of
 from braze.capture.state.frames import Frames
-from braze.capture.state.trace import Trace
 
 
 def remedy_of(code: str) -> str:
@@ -28,14 +27,14 @@ def remedy_of(code: str) -> str:
     return CODES[code].remedy
 
 
-def break_state(t: Trace, table: RecipeTable) -> GraphBreak:
+def break_state(frames: Frames, table: RecipeTable) -> GraphBreak:
     """The GraphBreak of a trace that stopped before an instruction."""
-    for f in t.frames.stack[1:]:
+    for f in frames.stack[1:]:
         if not f.tail:
             raise Retry(f.entered_at)
-    inner = t.frames.stack[-1]
-    signal = t.frames.break_at
-    if signal is not None and signal.reason == LOOKS_AT_THE_STACK and len(t.frames.stack) > 1:
+    inner = frames.stack[-1]
+    signal = frames.break_at
+    if signal is not None and signal.reason == LOOKS_AT_THE_STACK and len(frames.stack) > 1:
         raise Retry(
             inner.entered_at
         )  # the frames below it must be there: up to the call that the outermost makes
@@ -47,20 +46,20 @@ def break_state(t: Trace, table: RecipeTable) -> GraphBreak:
     if described is not None:
         kind, operands, detail, left, pushes = described
         if kind is BreakKind.CALL and looks_for_its_caller(operands[0]):
-            operands = [tell, tuple(map(place_of, t.frames.stack)), *operands]
-    elif not whole or len(t.frames.stack) > 1:
+            operands = [tell, tuple(map(place_of, frames.stack)), *operands]
+    elif not whole or len(frames.stack) > 1:
         # this instruction cannot be run from outside: the whole inner call runs uncaptured
-        if len(t.frames.stack) > 1:
+        if len(frames.stack) > 1:
             raise Retry(inner.entered_at)
     offset = following if kind is not BreakKind.RUN else 2 * start_of(inner)
-    stacks, handled = stacks_of(t.frames, left)
+    stacks, handled = stacks_of(frames, left)
     referred = operands[1] if len(operands) > 1 and any(operands[0] is made for made in WEAK) else None
     states = [suspended(table, inner, offset, stacks[0], pushes, referred)]
-    for f, stack in zip(reversed(t.frames.stack[:-1]), stacks[1:], strict=True):
+    for f, stack in zip(reversed(frames.stack[:-1]), stacks[1:], strict=True):
         states.append(suspended(table, f, after(f), stack, 1))
     code = signal.code if signal is not None else "BZ1001"
     # the line that cannot be carried may lie deeper than the call that is run instead
-    trail = (signal.trail if signal is not None else ()) or trail_of(t.frames)
+    trail = (signal.trail if signal is not None else ()) or trail_of(frames)
     return GraphBreak(
         kind=kind,
         operands=tuple(table.id_of(v) for v in operands),

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from braze.capture.facts.breaks import graph_break
-from braze.capture.state.trace import GraphState, Trace
-from braze.graph.facts import set_facts
+from braze.capture.state.trace import GraphState
 
 #: operations that never raise, whatever the floats are
 TOTAL = {
@@ -34,30 +33,30 @@ def is_read(graph: GraphState, value: Any) -> bool:
     return type(value) is torch.SymFloat and graph.mode.name_of(value) in graph.mode.read_floats
 
 
-def combine(t: Trace, function: Any, *operands: Any) -> Any:
+def combine(graph: GraphState, function: Any, *operands: Any) -> Any:
     """``function`` of operands of which one is a float of the program's."""
     operands = tuple(known(v) for v in operands)
     kept: Any = TOTAL.get(function)
-    if any(is_read(t.graph, v) for v in operands):
-        return combine_read(t, kept, function, operands)
+    if any(is_read(graph, v) for v in operands):
+        return combine_read(graph, kept, function, operands)
     divides = kept is operator.truediv and type(operands[1]) not in (int, float)
-    if kept is None or divides or not all(is_plain(v) or is_input(t.graph, v) for v in operands):
-        return function(*[settled(t.graph, v) for v in operands])
-    hints = [t.graph.mode.floats[t.graph.mode.name_of(v)] if is_input(t.graph, v) else v for v in operands]
+    if kept is None or divides or not all(is_plain(v) or is_input(graph, v) for v in operands):
+        return function(*[settled(graph, v) for v in operands])
+    hints = [graph.mode.floats[graph.mode.name_of(v)] if is_input(graph, v) else v for v in operands]
     value = kept(*hints)
     if not math.isfinite(value):
-        return function(*[settled(t.graph, v) for v in operands])
-    made = t.graph.mode.derived_float(value, [v for v in operands if is_input(t.graph, v)])
-    node = t.graph.recorder.graph.create_node(
-        "call_function", kept, tuple(map(t.graph.recorder.argument, operands)), {}
+        return function(*[settled(graph, v) for v in operands])
+    made = graph.mode.derived_float(value, [v for v in operands if is_input(graph, v)])
+    node = graph.recorder.graph.create_node(
+        "call_function", kept, tuple(map(graph.recorder.argument, operands)), {}
     )
     node.meta["val"] = made
-    set_facts(node, place=t.frames.here())
-    t.graph.recorder.symbols[made.node.expr] = node
+    graph.recorder.place(node)
+    graph.recorder.symbols[made.node.expr] = node
     return made
 
 
-def combine_read(t: Trace, kept: Any, function: Any, operands: tuple[Any, ...]) -> Any:
+def combine_read(graph: GraphState, kept: Any, function: Any, operands: tuple[Any, ...]) -> Any:
     """``function`` of operands of which one was read out of a tensor: nothing is known of the result."""
     divisor = operands[1] if kept is operator.truediv else 1
     if kept is None or not (type(divisor) in (int, float) and divisor):
@@ -65,13 +64,13 @@ def combine_read(t: Trace, kept: Any, function: Any, operands: tuple[Any, ...]) 
         graph_break(
             "BZ1020", f"{name} of a float that only the data tell may raise an exception", HINT_TENSOR
         )
-    made = t.graph.mode.unknown(float)
-    node = t.graph.recorder.graph.create_node(
-        "call_function", kept, tuple(map(t.graph.recorder.argument, operands)), {}
+    made = graph.mode.unknown(float)
+    node = graph.recorder.graph.create_node(
+        "call_function", kept, tuple(map(graph.recorder.argument, operands)), {}
     )
     node.meta["val"] = made
-    set_facts(node, place=t.frames.here())
-    t.graph.recorder.symbols[made.node._expr] = node
+    graph.recorder.place(node)
+    graph.recorder.symbols[made.node._expr] = node
     return made
 
 

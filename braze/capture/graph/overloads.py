@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.values import CONSTANTS, MISSING
-from braze.capture.state.trace import Trace
+from braze.capture.state.trace import Interpreter
 from braze.support import caches
 
 _ORDINARY = CONSTANTS | {FakeTensor, torch.nn.Parameter, torch.dtype, torch.device, torch.SymInt, torch.Size}
@@ -38,7 +38,7 @@ def overloaded(values: Iterable[Any]) -> list[Any]:
     return found
 
 
-def ask(t: Trace, objects: list[Any], func: Any, args: Any, kwargs: Any) -> Any:
+def ask(t: Interpreter, objects: list[Any], func: Any, args: Any, kwargs: Any) -> Any:
     """The answer of the first that has one: subclasses before their bases, else from left to right."""
     order: list[Any] = []
     for value in objects:
@@ -54,7 +54,7 @@ def ask(t: Trace, objects: list[Any], func: Any, args: Any, kwargs: Any) -> Any:
     )
 
 
-def answer(t: Trace, func: Any, args: Any, kwargs: Any) -> Any:
+def answer(t: Interpreter, func: Any, args: Any, kwargs: Any) -> Any:
     """What objects among the arguments say the function gives; MISSING where there are none."""
     values = (*args, *kwargs.values()) if kwargs else args
     if _ORDINARY.issuperset(map(type, values)):  # of every call that is recorded: quick

@@ -34,7 +34,8 @@ from braze.capture.facts.records import Step
 from braze.capture.facts.values import MISSING, Identity, words
 from braze.capture.graph import constant_evaluation, overloads, sizes, tensor_facts, unbacked, view_histories
 from braze.capture.outside import identities
-from braze.capture.outside.opaque import refuse_opaque
+from braze.capture.outside.opaque import refuse_asked, refuse_opaque
+from braze.capture.state.outside import Outside
 from braze.capture.state.trace import Recording, Trace
 from braze.graph import probe, torch_nodes
 from braze.graph.facts import InputRole, facts, note_place, set_facts
@@ -184,7 +185,7 @@ class Recorder(Recording):
             return [self.argument(v) for v in value]
         if kind is Identity:
             identities.refuse("goes into the graph")
-        refuse_opaque(self.t, (value,))
+        refuse_opaque(self.t.outside, (value,))
         if isinstance(value, type):
             return class_argument(value)
         if isinstance(value, np.generic):
@@ -208,8 +209,10 @@ class Recorder(Recording):
         if answer is not MISSING:
             return answer
         name = getattr(func, "__name__", "")
+        if type(func) is not types.FunctionType or is_pytorchs(func):
+            refuse_asked((*args, *kwargs.values()))
         if self.t.outside.unfaked:
-            refuse_unfaked(self.t, (*args, *kwargs.values()))
+            refuse_unfaked(self.t.outside, (*args, *kwargs.values()))
         if name in DATA and args and isinstance(args[0], torch.Tensor):
             return self.read(name, args[0])
         if probe.is_doubtful(name, args, kwargs):
@@ -477,14 +480,14 @@ def is_operator(func: Any) -> bool:
     return isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
 
 
-def refuse_unfaked(t: Trace, values: Any) -> None:
+def refuse_unfaked(outside: Outside, values: Any) -> None:
     """Break where a tensor is used that no fake can stand for."""
     for value in values:
-        found = t.outside.unfaked.get(id(value))
+        found = outside.unfaked.get(id(value))
         if found is not None and found[0] is value:
             graph_break("BZ1011", found[1])
         if isinstance(value, list | tuple):
-            refuse_unfaked(t, value)
+            refuse_unfaked(outside, value)
 
 
 def refuse_data(name: str) -> None:

@@ -15,7 +15,7 @@ from braze.capture.facts.libraries import is_library_class
 from braze.capture.facts.told import place_of, tell
 from braze.capture.facts.values import MISSING, UnknownText, is_constant, is_plain, lookup_in_mro
 from braze.capture.graph import unbacked
-from braze.capture.state.trace import Trace
+from braze.capture.state.ledger import Ledger
 
 
 def may_raise(target: Any, args: Any) -> bool:
@@ -48,12 +48,12 @@ def is_installed(cls: type) -> bool:
     return is_library_class(cls) or "site-packages" in home
 
 
-def replay(t: Trace, target: Any, args: Any, kwargs: dict[str, Any]) -> bool:
+def replay(done: Ledger, target: Any, args: Any, kwargs: dict[str, Any]) -> bool:
     """Call this when the graph has run; False where the arguments are not known now.
 
     What may raise into a handler of the program ends the graph: it has to be called where the handler is.
     """
-    if t.frames.may_catch() and may_raise(target, args):
+    if done.frames.may_catch() and may_raise(target, args):
         graph_break("BZ1007", f"{target.__name__}() may raise what the program handles", HINT_MOVE)
     for value in (*args, *kwargs.values()):
         counted = type(value) is torch.SymInt and not unbacked.is_unbacked(value)
@@ -63,6 +63,6 @@ def replay(t: Trace, target: Any, args: Any, kwargs: dict[str, Any]) -> bool:
         ):
             return False
     if target is not print:
-        args, target = (tuple(map(place_of, t.frames.stack)), target, *args), tell
-    t.done.replays.append((target, tuple(args), kwargs))
+        args, target = (tuple(map(place_of, done.frames.stack)), target, *args), tell
+    done.replays.append((target, tuple(args), kwargs))
     return True

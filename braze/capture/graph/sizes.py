@@ -12,7 +12,6 @@ from braze.capture.outside import texts
 from braze.capture.state.handlers import HANDLERS
 from braze.capture.state.trace import Recording
 from braze.graph import torch_symbols
-from braze.graph.facts import set_facts
 from braze.graph.numbers import FUNCTIONS
 from braze.graph.torch_symbols import SYMBOLIC
 
@@ -76,7 +75,7 @@ def of_expression(recorder: Recording, expr: Any, value: Any = None) -> Any:
             done = expr.func(done, part)
             node = recorder.graph.create_node("call_function", function, (node, other), {})
         node.meta["val"] = value if value is not None else make_value(recorder, expr)
-        set_facts(node, place=recorder.t.frames.here())
+        recorder.place(node)
     recorder.symbols[expr] = node
     return node
 
@@ -94,7 +93,7 @@ def of_symbol(recorder: Recording, symbol: Any) -> Any:
                     "call_function", torch.ops.aten.sym_size.int, (source, dim), {}
                 )
                 node.meta["val"] = size
-                set_facts(node, place=recorder.t.frames.here())
+                recorder.place(node)
                 return node
     if symbol in recorder.sized:
         tensor, dim = recorder.sized[symbol]
@@ -102,7 +101,7 @@ def of_symbol(recorder: Recording, symbol: Any) -> Any:
             "call_function", torch.ops.aten.sym_size.int, (recorder.node_of(tensor), dim), {}
         )
         node.meta["val"] = tensor.shape[dim]
-        set_facts(node, place=recorder.t.frames.here())
+        recorder.place(node)
         return node
     for node_of in HANDLERS.nodes:
         node = node_of(recorder, symbol)

@@ -21,7 +21,7 @@ from braze.capture.facts.values import MISSING
 from braze.capture.graph import sizes
 from braze.capture.state.trace import GraphState, Recording, Trace
 from braze.graph import torch_symbols
-from braze.graph.facts import facts, set_facts
+from braze.graph.facts import facts
 from braze.graph.torch_symbols import SYMBOLIC
 
 HINT_CHECK = "say what holds of it with torch._check(condition), or branch with torch.cond"
@@ -112,7 +112,7 @@ def scalar(recorder: Recording, tensor: torch.Tensor) -> Any:
         return value  # a constant, or read before
     node = recorder.add_node("call_method", "item", (recorder.node_of(tensor),), {})
     node.meta["val"] = value
-    set_facts(node, place=recorder.t.frames.here())
+    recorder.place(node)
     recorder.calls += 1
     recorder.symbols[value.node._expr] = node
     if type(value) is torch.SymFloat:
@@ -195,7 +195,7 @@ def note_checks(recorder: Recording, message: Any = None) -> None:
         text = told(recorder, message if type(message) is str else f"expected {said(recorder, condition)}")
         made = recorder.add_node("call_function", torch.ops.aten._assert_scalar.default, (node, text), {})
         made.meta["val"] = None
-        set_facts(made, place=recorder.t.frames.here())
+        recorder.place(made)
     if not later:
         recorder.checks = env.num_deferred_runtime_asserts
 

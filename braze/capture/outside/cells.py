@@ -8,6 +8,7 @@ from typing import Any
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.records import Step
 from braze.capture.facts.values import MISSING
+from braze.capture.state.ledger import Ledger
 from braze.capture.state.outside import Outside
 from braze.capture.state.trace import Trace
 
@@ -31,9 +32,9 @@ def contents(t: Trace, cell: types.CellType) -> Any:
     return cell.cell_contents
 
 
-def held_by(t: Trace, cell: types.CellType) -> Any:
+def held_by(done: Ledger, cell: types.CellType) -> Any:
     """What a cell holds as far as the trace has come, which nobody has asked for: nothing is guarded."""
-    written = t.done.cells_written.get(id(cell))
+    written = done.cells_written.get(id(cell))
     if written is not None:
         return written[1]
     return MISSING if is_empty(cell) else cell.cell_contents

@@ -7,7 +7,16 @@ from typing import Any
 
 from braze.capture.facts.libraries import is_library_class
 from braze.capture.facts.records import Step
-from braze.capture.facts.values import Lookups, is_immutable, lookup_in_mro
+from braze.capture.facts.values import (
+    CONSTANTS,
+    MADE,
+    MISSING,
+    Lookups,
+    held,
+    is_identity_type,
+    is_immutable,
+    lookup_in_mro,
+)
 from braze.capture.state.trace import Trace
 
 
@@ -24,6 +33,40 @@ def has_hash_of_its_own(cls: type) -> bool:
     if type(found) is not types.FunctionType or is_library_class(owner):
         return False
     return not ("__dataclass_params__" in vars(owner) and found.__code__.co_filename == "<string>")
+
+
+def runs_code_as_key(key: Any) -> bool:
+    """Whether looking a key up may run Python code that may do anything: its class says how it is hashed, or what it is equal to."""
+    cls = type(key)
+    if cls in CONSTANTS:
+        return False
+    if issubclass(cls, tuple) and any(map(runs_code_as_key, tuple.__iter__(key))):
+        return True
+    return has_hash_of_its_own(cls) or has_equality_of_its_own(cls)
+
+
+def has_equality_of_its_own(cls: type) -> bool:
+    """Whether a look-up of an instance may run an ``__eq__`` that may do anything; those hashed by identity meet none but themselves."""
+    found, owner = lookup_in_mro(cls, "__eq__")
+    if type(found) is not types.FunctionType or is_library_class(owner):
+        return False
+    if lookup_in_mro(cls, "__hash__")[0] is object.__hash__:
+        return False
+    return not ("__dataclass_params__" in vars(owner) and found.__code__.co_filename == "<string>")
+
+
+def in_class_dict(t: Trace, key: Any, found: Any) -> Any:
+    """What the ``__dict__`` of a class gives under a key: an object or container there is known as what that class holds."""
+    kind = type(found)
+    if is_identity_type(kind) or not (kind.__flags__ & MADE or kind in (dict, list, set)):
+        return found
+    for cls in t.outside.class_dicts.values():
+        if held(cls, "__dict__").get(key, MISSING) is not found:
+            continue
+        if is_immutable(cls):
+            t.outside.tree.constant(found)
+        return class_value(t, cls, key, found)
+    return found
 
 
 def class_value(t: Trace, owner: Any, name: str, found: Any) -> Any:

@@ -58,12 +58,12 @@ def write_function(t: Trace, fn: Any, name: str, value: Any) -> None:
     t.done.function_fields.setdefault(id(fn), (fn, {}))[1][name] = value
 
 
-def write_module(t: Trace, module: Any, name: str, value: Any) -> None:
+def write_module(outside: Outside, module: Any, name: str, value: Any) -> None:
     """``module.name = value``."""
     own = object.__getattribute__(module, "__dict__")
     if type(module) is not types.ModuleType or name.startswith("__") or is_library_module(module):
         refuse("module", module)
-    space = globals_at(t, own, module)
+    space = globals_at(outside, own, module)
     space.module = module
     space.written[name] = space.cache[name] = value
 

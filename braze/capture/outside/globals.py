@@ -14,6 +14,7 @@ from braze.capture.facts.values import (
     MISSING,
     is_bound_builtin,
 )
+from braze.capture.state.outside import Outside
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import Trace
 
@@ -101,9 +102,8 @@ class Globals:
         return t.read(space, Step.DICT, name, value) if vars(builtins).get(name) is value else value
 
 
-def globals_of(t: Trace, f: Frame) -> Globals:
+def globals_of(outside: Outside, f: Frame) -> Globals:
     """The globals of a frame, as read and written so far."""
-    outside = t.outside
     found: Globals | None = outside.globals.get(id(f.globals))
     if found is None:
         root = f.globals is outside.function.__globals__
@@ -113,9 +113,8 @@ def globals_of(t: Trace, f: Frame) -> Globals:
     return found
 
 
-def globals_at(t: Trace, own: dict[str, Any], module: Any) -> Globals:
+def globals_at(outside: Outside, own: dict[str, Any], module: Any) -> Globals:
     """The globals of a module object."""
-    outside = t.outside
     found: Globals | None = outside.globals.get(id(own))
     if found is None:
         if own is outside.function.__globals__:

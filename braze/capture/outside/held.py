@@ -13,7 +13,7 @@ import torch
 from braze.capture.facts.breaks import HINT_MOVE, graph_break
 from braze.capture.facts.libraries import is_library_class
 from braze.capture.facts.records import Step
-from braze.capture.facts.values import MISSING, NULL, is_constant, lookup_in_mro
+from braze.capture.facts.values import MADE, MISSING, NULL, is_constant, lookup_in_mro
 from braze.capture.outside.shadows import iterate
 from braze.capture.state.frames import Frames
 from braze.capture.state.sources import Node
@@ -53,10 +53,6 @@ def holds(view: Any, value: Any) -> bool:
     """Whether a container holds a value, as the program has left it."""
     values = dict.values(view) if issubclass(type(view), dict) else iterate(view)
     return any(held is value for held in values)
-
-
-#: set in the flags of classes that are made at run time
-MADE = 1 << 9
 
 
 def let_go(t: Trace, f: Any, index: int) -> None:

@@ -48,12 +48,12 @@ def bind_globals(outside: Outside, node: Node, space: Globals, own: dict[str, An
     return outside.tree.bind(node, own, shadow.view)
 
 
-def module_dict(t: Trace, module: types.ModuleType, own: dict[str, Any]) -> Any:
+def module_dict(outside: Outside, module: types.ModuleType, own: dict[str, Any]) -> Any:
     """``module.__dict__``."""
-    known = t.outside.tree.node_of(own)
+    known = outside.tree.node_of(own)
     if known is not None:
         if type(known.container) is not GlobalsShadow:
             graph_break("BZ1006", "the dict of a module, which is known otherwise")
         return known.value
-    node = t.outside.tree.constant(module).child(Step.ATTR, "__dict__")
-    return bind_globals(t.outside, node, globals_at(t, own, module), own)
+    node = outside.tree.constant(module).child(Step.ATTR, "__dict__")
+    return bind_globals(outside, node, globals_at(outside, own, module), own)

@@ -12,15 +12,17 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from braze.capture.facts.breaks import graph_break
+from braze.capture.facts.libraries import is_library_class
 from braze.capture.facts.records import Check, Step
-from braze.capture.facts.values import BY_VALUE, CONSTANTS, Identity, is_identity_type
-from braze.capture.state.trace import Trace
+from braze.capture.facts.values import BY_VALUE, CONSTANTS, Identity, is_identity_type, lookup_in_mro
+from braze.capture.state.outside import Outside
 from braze.support import caches
 
 
-def refuse_opaque(t: Trace, values: Iterable[Any], depth: int = 0) -> None:
+def refuse_opaque(outside: Outside, values: Iterable[Any], depth: int = 0) -> None:
     """Break where C code would look into an outside object whose contents no guard can see."""
     for value in values:
         kind = type(value)
@@ -28,15 +30,55 @@ def refuse_opaque(t: Trace, values: Iterable[Any], depth: int = 0) -> None:
             continue
         if kind is list or kind is tuple:
             if depth == 0 and len(value) < 64:
-                refuse_opaque(t, value, 1)
+                refuse_opaque(outside, value, 1)
         elif is_opaque(kind):
-            node = t.outside.tree.node_of(value)
+            node = outside.tree.node_of(value)
             if node is None or node.step is Step.CONSTANT:
                 continue
             if issubclass(kind, IMMUTABLE):
                 node.guard(Check.IS, value)
             else:
                 graph_break("BZ1014", f"C code looks into a {kind.__name__} that comes from outside")
+
+
+def refuse_asked(values: Iterable[Any]) -> None:
+    """Break before PyTorch asks an object of the program's for a number or for its elements: that code would run at each try
+    of the trace, and what it says would be taken for what it says in every call.
+    """
+    kind = asked_by_code(values)
+    if kind is not None:
+        graph_break("BZ1014", f"PyTorch asks a {kind.__name__} for a number or for elements, by Python code")
+
+
+def asked_by_code(values: Iterable[Any]) -> type | None:
+    """The class of an object among these that stands for a number or a sequence by Python code that may do anything."""
+    for value in values:
+        kind = type(value)
+        if kind in _NOT_ASKED:
+            continue
+        parts = (value.start, value.stop, value.step) if kind is slice else value
+        if kind is slice or kind is list or kind is tuple:
+            found = asked_by_code(parts)
+        else:
+            found = kind if not issubclass(kind, torch.Tensor) and says_by_code(kind) else None
+        if found is not None:
+            return found
+    return None
+
+
+_NOT_ASKED = CONSTANTS | {torch.Tensor, FakeTensor, torch.SymInt, torch.dtype, torch.device, torch.Size}
+_SAYS = (
+    "__index__", "__getitem__", "__array__", "__int__", "__float__", "__complex__", "__floor__", "__ceil__", "__trunc__",
+)  # fmt: skip
+
+
+def says_by_code(cls: type) -> bool:
+    """Whether instances are numbers or sequences by Python code that may do anything."""
+    for name in _SAYS:
+        found, owner = lookup_in_mro(cls, name)
+        if type(found) is types.FunctionType and not is_library_class(owner):
+            return True
+    return False
 
 
 TRANSPARENT = CONSTANTS | {

@@ -16,6 +16,7 @@ from braze.capture.facts.records import Check, Step
 from braze.capture.facts.values import BY_VALUE, CONSTANTS, is_bound_builtin, is_identity_type
 from braze.capture.outside import shadows
 from braze.capture.outside.symbols import is_symbolic, make_fake, symbolic_float, symbolic_int
+from braze.capture.state.outside import Outside
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import Trace
 from braze.support import caches
@@ -78,7 +79,7 @@ def identity(t: Trace, node: Node, real: Any) -> Any:
     if is_bound_builtin(real):
         return bound_builtin(t, node, real)
     if may_end(node, real):
-        return mortal(t, node, real)
+        return mortal(t.outside, node, real)
     node.real = node.value = real
     node.guards.append((Check.IS, real))
     t.outside.tree.order.append(node)
@@ -86,19 +87,19 @@ def identity(t: Trace, node: Node, real: Any) -> Any:
     return real
 
 
-def mortal(t: Trace, node: Node, real: Any) -> Any:
+def mortal(outside: Outside, node: Node, real: Any) -> Any:
     """The same of what compiled code must not keep alive: all that is read of it is read from where it was found."""
     node.guards.append((Check.REFERENT, weakref.ref(real)))
-    t.outside.passing_classes |= type(real) is not types.FunctionType
-    if t.outside.tree.node_of(real) is None:
-        return t.outside.tree.bind(node, real, real)
+    outside.passing_classes |= type(real) is not types.FunctionType
+    if outside.tree.node_of(real) is None:
+        return outside.tree.bind(node, real, real)
     node.real = node.value = real
-    t.outside.tree.order.append(node)
+    outside.tree.order.append(node)
     return real
 
 
-#: steps that lead from a frame to what is its own: arguments and variables, alone or in what carries them on after a break
-_OWN = frozenset({Step.LOCAL, Step.CELL, Step.ITEM})
+#: steps that lead from a frame to what is its own: arguments and variables, alone or in what carries them on after a break, and their classes
+_OWN = frozenset({Step.LOCAL, Step.CELL, Step.ITEM, Step.TYPE})
 
 
 def may_end(node: Node, real: Any) -> bool:
@@ -145,8 +146,18 @@ def tensor(t: Trace, node: Node, real: torch.Tensor) -> Any:
 
 def instance(t: Trace, node: Node, real: Any) -> Any:
     """Any other object: known by its type here; its attributes are guarded as they are read."""
-    node.guards.append((Check.TYPE, type(real)))
-    return t.outside.tree.bind(node, real, real)
+    bound = t.outside.tree.bind(node, real, real)
+    cls = type(real)
+    if is_carried(node) and may_end(node, cls):
+        t.read(node, Step.TYPE, None, cls)
+    else:
+        node.guards.append((Check.TYPE, cls))
+    return bound
+
+
+def is_carried(node: Node) -> bool:
+    """Whether an object is an item of what a variable holds, as all variables of a frame are that goes on after a break."""
+    return node.step is Step.ITEM and node.parent is not None and node.parent.step is Step.LOCAL
 
 
 def foreign(t: Trace, node: Node, real: Any) -> Any:

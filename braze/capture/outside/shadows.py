@@ -15,6 +15,7 @@ from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.records import Check, Step
 from braze.capture.facts.replay import native_new
 from braze.capture.facts.values import MISSING, Identity, is_constant, is_identity_type, lookup_in_mro
+from braze.capture.outside.class_values import runs_code_as_key
 from braze.capture.state.ledger import Ledger
 from braze.capture.state.outside import Outside
 from braze.capture.state.sources import Node
@@ -24,7 +25,7 @@ from braze.capture.state.trace import Trace
 class DictShadow:
     """A dict outside, or the instance dict of an object; ``view`` is what the interpreter sees and writes."""
 
-    __slots__ = ("cls", "deleted", "filled", "node", "original", "real", "step", "view")
+    __slots__ = ("cls", "coded", "deleted", "filled", "node", "original", "real", "step", "view")
 
     def __init__(self, node: Node, step: Step, real: dict[Any, Any], view: dict[Any, Any]) -> None:
         self.node = node
@@ -35,6 +36,18 @@ class DictShadow:
         self.deleted: set[Any] = set()
         self.filled = False
         self.cls = type(real)
+        #: whether a look-up may run code of a key that is there; None while nobody has asked
+        self.coded: bool | None = None
+
+    def refuse_code(self, key: Any) -> None:
+        """Break the graph before a look-up that may run code of the program's: it would run at each try of the trace, and in guards."""
+        if self.coded is None:
+            self.coded = self.step is Step.ITEM and any(map(runs_code_as_key, dict.keys(self.real)))
+        if self.coded or runs_code_as_key(key):
+            graph_break(
+                "BZ1014",
+                "a key is looked up in a dict from outside, which runs its class's __hash__ or __eq__",
+            )
 
     def get(self, t: Trace, key: Any) -> Any:
         """The value under a key, read from outside at the first time; MISSING where there is none."""
@@ -352,12 +365,12 @@ def no_place(obj: Any, name: str) -> AttributeError:
     return AttributeError(text)
 
 
-def instance_contents(t: Trace, obj: Any, name: str) -> Any:
+def instance_contents(outside: Outside, obj: Any, name: str) -> Any:
     """What an object's instance dict holds as far as the trace has come, which nobody has asked for: nothing is guarded."""
-    node = t.outside.tree.node_of(obj)
+    node = outside.tree.node_of(obj)
     if node is None:
         return (own_dict(obj) or {}).get(name, MISSING)
-    shadow = instance_dict(t.outside, node)
+    shadow = instance_dict(outside, node)
     if shadow is None or name in shadow.deleted:
         return MISSING
     found = dict.get(shadow.view, name, MISSING)

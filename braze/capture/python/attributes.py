@@ -40,7 +40,7 @@ from braze.capture.python.tensors import tensor_attr
 from braze.capture.state.handlers import HANDLERS
 from braze.capture.state.ledger import Ledger
 from braze.capture.state.outside import Outside
-from braze.capture.state.trace import Trace
+from braze.capture.state.trace import Interpreter, Trace
 from braze.graph.torch_symbols import SYMBOLIC
 from braze.support import caches
 from braze.support.caches import remembered
@@ -356,7 +356,7 @@ def bind_class_value(
     return class_value(t, owner, name, found)
 
 
-def bind_to(t: Trace, function: Any, first: Any) -> Any:
+def bind_to(t: Interpreter, function: Any, first: Any) -> Any:
     """What a classmethod gives: a method, or, until Python 3.12, what the descriptor gives that it holds."""
     getter, _ = lookup_in_mro(type(function), "__get__")
     if type(function) is types.FunctionType or not CHAINS or getter is MISSING:
@@ -378,7 +378,7 @@ def module_attr(t: Trace, obj: Any, name: str, tail: bool) -> Any:
     own = types.ModuleType.__getattribute__(obj, "__dict__")
     value = own.get(name, MISSING)
     if name == "__dict__" and value is MISSING:
-        return module_dict(t, obj, own)
+        return module_dict(t.outside, obj, own)
     if value is MISSING:
         space = t.outside.globals.get(id(own))
         if space is not None and name in space.written:
@@ -393,13 +393,15 @@ def module_attr(t: Trace, obj: Any, name: str, tail: bool) -> Any:
                 note_missing(t.outside, obj, name)
         if name not in own:
             return made  # else its __getattr__ has put it there, as torch.ops does with an operator at its first use
-    return globals_at(t, own, obj).get(t, name)
+    return globals_at(t.outside, own, obj).get(t, name)
 
 
 def class_attr(t: Trace, cls: Any, name: str, tail: bool) -> Any:
     """An attribute of a class: the metaclass's data descriptors, the MRO, then the metaclass's others."""
     meta = type(cls)
     if issubclass(meta, enum.EnumMeta) and is_fixed_in_enum(t.done, cls, name):
+        if name == "__dict__":
+            t.outside.class_dicts[id(cls)] = cls
         return getattr(cls, name)
     from_meta, meta_owner = lookup_in_mro(meta, name)
     if from_meta is not MISSING and (

@@ -13,7 +13,7 @@ from braze.capture.facts.values import (
     MISSING,
 )
 from braze.capture.outside.definitions import written
-from braze.capture.state.trace import Trace
+from braze.capture.state.trace import GraphState, Trace
 from braze.graph.torch_compat import disable_functions
 
 
@@ -28,14 +28,14 @@ def canonical(t: Trace, value: Any) -> Any:
 
 
 @contextlib.contextmanager
-def entered_from_c(t: Trace) -> Iterator[None]:
+def entered_from_c(graph: GraphState) -> Iterator[None]:
     """Back in the interpreter: no function mode sees what it does itself."""
-    with disable_functions() if t.graph.modes_on else contextlib.nullcontext():
-        modes, t.graph.modes_on = t.graph.modes_on, 0
+    with disable_functions() if graph.modes_on else contextlib.nullcontext():
+        modes, graph.modes_on = graph.modes_on, 0
         try:
             yield
         finally:
-            t.graph.modes_on = modes
+            graph.modes_on = modes
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import types
 import weakref
 from enum import EnumMeta
@@ -32,10 +33,10 @@ from braze.capture.graph.recorder import DATA, RecordingMode, refuse_data
 from braze.capture.graph.replays import replay
 from braze.capture.graph.sizes import HASHED, as_key
 from braze.capture.outside import changes, identities, texts
-from braze.capture.outside.class_values import trust_class_value
+from braze.capture.outside.class_values import runs_code_as_key, trust_class_value
 from braze.capture.outside.filling import fill, fill_arguments
 from braze.capture.outside.held import dropped, is_held
-from braze.capture.outside.opaque import refuse_opaque
+from braze.capture.outside.opaque import asked_by_code, refuse_opaque
 from braze.capture.python import generators, higher_order
 from braze.capture.python.attributes import (
     class_lookup,
@@ -112,9 +113,14 @@ def call_function(
         result = higher_order.marked(t, fn, args, kwargs, tail)
         if result is not NotImplemented:
             return result
-    if fn in policy.NATIVE_FUNCTIONS:
+    if fn in policy.NATIVE_FUNCTIONS and not calls_back(fn, (*args, *(kwargs or {}).values())):
         return call_native(t, fn, args, kwargs)
     return interpret(t, fn, args, kwargs, tail)
+
+
+def calls_back(fn: Any, values: tuple[Any, ...]) -> bool:
+    """Whether ``re.sub`` has a function of the program's to call for each match, or an object is asked for a number by Python code."""
+    return asked_by_code(values) is not None or (fn is re.sub and has_callable(values, None))
 
 
 @functools.cache
@@ -200,7 +206,7 @@ def call_c(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, asks: bo
         refuse_cache(fn)
     if t.outside.identities:
         identities.check_call(t.outside, fn, args)
-    refuse_opaque(t, args)
+    refuse_opaque(t.outside, args)
     with outside_applied(t), RecordingMode(t.graph.recorder):
         result = native.call_traced(functools.partial(called_from_c, t), fn, tuple(args), kwargs or {})
     return canonical(t, result)
@@ -222,6 +228,8 @@ def call_builtin(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, ta
             return t.outside.settings.told(fn, args, kwargs)
         if purity is policy.Purity.BLIND:
             args = texts.look_into(args)
+            if asked_by_code((*args, *(kwargs or {}).values())) is not None:
+                return call_c(t, fn, args, kwargs)
             return fn(*args, **kwargs) if kwargs else fn(*args)
         if purity is policy.Purity.CALLS:
             return call_c(t, fn, args, kwargs)
@@ -263,7 +271,7 @@ def call_bound(
     if cls is list and name == "append" and len(args) == 1 and not kwargs and not t.outside.identities:
         return fn(*args)  # whatever it is, nothing looks at it
     if cls in policy.METHODS_OF or issubclass(type(owner), CONTAINER_BASES):
-        refuse_opaque(t, (owner,))
+        refuse_opaque(t.outside, (owner,))
         fill(t, owner)
         dropped(t, owner, name, args)
         if may_call_back(args, kwargs) or looks_inside(owner, name):
@@ -319,7 +327,7 @@ def call_descriptor(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None,
         or fn.__objclass__ in policy.METHODS_OF
         or issubclass(type(owner), CONTAINER_BASES)
     ):
-        refuse_opaque(t, (owner,))
+        refuse_opaque(t.outside, (owner,))
         fill(t, owner)
         dropped(t, owner, fn.__name__, args[1:])
         if may_call_back(args[1:], kwargs) or looks_inside(owner, fn.__name__):
@@ -384,7 +392,7 @@ def make(t: Trace, cls: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
             f"an instance of {cls.__name__} is made while tracing",
             "make it outside, or use a plain tensor",
         )
-    refuse_finalizer(t, cls)
+    refuse_finalizer(cls)
     if type(new) is types.FunctionType:
         trust_class_value(t, owner, "__new__", held)
         obj = call(t, new, (cls, *args), kwargs)
@@ -419,7 +427,7 @@ def make(t: Trace, cls: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
     return obj
 
 
-def refuse_finalizer(t: Trace, cls: type) -> None:
+def refuse_finalizer(cls: type) -> None:
     """An object that says its end must not meet it in a trace: that may have no effect, or have it again."""
     found, owner = lookup_in_mro(cls, "__del__")
     if found is not MISSING and not is_library_class(owner):
@@ -519,6 +527,8 @@ def call_cached(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> 
         return rule(t, args, kwargs or {}, False)
     if answers_once(fn) and not kwargs and is_constant(tuple(args)):
         return native.unhooked(fn, *args)
+    if any(map(runs_code_as_key, (*args, *(kwargs or {}).values()))):
+        graph_break("BZ1010", f"the cached function {fn.__name__} asks an argument's __hash__ or __eq__")
     key = None
     if (
         all(is_constant(a) or getattr(type(a), "__hash__", None) is object.__hash__ for a in args)
@@ -534,7 +544,7 @@ def call_cached(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> 
     ):  # it warns once: the cache itself is to tell whether it has
         only_said, replays = t.done.replays[:said], t.done.replays
         t.done.replays = only_said
-        if changes.written(t) != before or not replay(t, fn, args, kwargs or {}):
+        if changes.written(t) != before or not replay(t.done, fn, args, kwargs or {}):
             t.done.replays = replays
         else:
             before = changes.written(t)

@@ -19,6 +19,7 @@ from braze.capture.facts.replay_safety import can_run_again
 from braze.capture.facts.values import MISSING
 from braze.capture.graph import constant_evaluation, unbacked
 from braze.capture.python.unwinding import resumable_step, trail_of
+from braze.capture.state.ledger import Ledger
 from braze.capture.state.trace import Trace
 from braze.graph import torch_symbols
 from braze.graph.torch_symbols import SYMBOLIC
@@ -93,11 +94,11 @@ def of_sizes(t: Trace, value: torch.SymBool) -> bool:
     return not holds
 
 
-def verify(t: Trace, graph: torch.fx.Graph) -> None:
+def verify(done: Ledger, graph: torch.fx.Graph) -> None:
     """Trace again, to before the first thing taken for granted, where the graph could not be run again."""
-    if t.done.granted and not can_run_again(graph):
-        t.frames.break_at = t.done.granted[0]
-        raise Retry(max(1, t.done.granted[0].position))
+    if done.granted and not can_run_again(graph):
+        done.frames.break_at = done.granted[0]
+        raise Retry(max(1, done.granted[0].position))
 
 
 def left_to_a_jump(f: Any, value: Any) -> bool:

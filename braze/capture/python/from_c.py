@@ -12,7 +12,9 @@ from braze import native
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.callbacks import OURS
 from braze.capture.facts.frame import Frame
-from braze.capture.facts.values import NULL, lookup_in_mro
+from braze.capture.facts.values import NULL, UnknownText, lookup_in_mro
+from braze.capture.graph.sizes import as_key
+from braze.capture.outside import texts
 from braze.capture.python import generators
 from braze.capture.python.attributes import special_method
 from braze.capture.python.c_border import canonical, entered_from_c
@@ -69,7 +71,7 @@ def called_from_c(t: Trace, function: Any, localsplus: tuple[Any, ...]) -> Any:
         graph_break("BZ1019", "an autograd function is called by C code", "call it by its apply")
     if localsplus:
         guard_special_method(t, function, type(localsplus[0]))
-    with entered_from_c(t):
+    with entered_from_c(t.graph):
         slots = [NULL] * len(t.frames.decoded(code).slots)
         for index, value in enumerate(localsplus[: len(slots) - len(code.co_freevars)]):
             if value is not NULL:
@@ -77,7 +79,20 @@ def called_from_c(t: Trace, function: Any, localsplus: tuple[Any, ...]) -> Any:
         f: Frame = enter(t, function, slots, False)
         if code.co_flags & 0x2A0:
             return generators.start(t, f)
-        return t.run(f)
+        return for_c(function.__name__, t.run(f))
+
+
+#: methods whose results C code takes for numbers of Python's
+NUMBERS = frozenset(
+    {"__index__", "__len__", "__length_hint__", "__hash__", "__int__", "__float__", "__complex__", "__bool__"}
+)
+
+
+def for_c(name: str, result: Any) -> Any:
+    """What a Python function gives to the C code that has called it: text is written, and so are numbers where C code wants their digits."""
+    if type(result) is UnknownText:
+        return texts.written(result)
+    return as_key(result) if name in NUMBERS else result
 
 
 def guard_special_method(t: Trace, function: Any, cls: type) -> None:

@@ -10,10 +10,11 @@ from braze import native
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.callbacks import OURS
 from braze.capture.facts.frame import Frame
+from braze.capture.outside import texts
 from braze.capture.python import raised
 from braze.capture.python.c_border import entered_from_c
 from braze.capture.python.unwinding import catch
-from braze.capture.state.trace import Trace
+from braze.capture.state.trace import Interpreter, Trace
 
 CO_GENERATOR = 0x20
 
@@ -79,7 +80,7 @@ def drive(t: Trace, f: Frame) -> Iterator[Any]:
 def go_on(t: Trace, f: Frame, error: BaseException | None) -> Any:
     """Interpret to the next yield."""
     driver = f.generator
-    with entered_from_c(t):
+    with entered_from_c(t.graph):
         f.entered_at = t.frames.begun_at()
         driver.around = t.frames.handled
         if driver.handled is not None:
@@ -89,15 +90,17 @@ def go_on(t: Trace, f: Frame, error: BaseException | None) -> Any:
             if error is not None and receiver is not None:
                 hand_on(t, receiver, error)
             del receiver
-            return t.run(f) if error is None else resume_with(t, f, error)
+            result = t.run(f) if error is None else resume_with(t, f, error)
         except (Exception, GeneratorExit):
             f.stack.clear()  # what the frame held is dropped with it
             raise
         finally:
             t.frames.handled, driver.around = driver.around, None
+    # C code that draws from a generator (``str.join``) looks into text
+    return texts.written(result) if t.graph.modes_on else result
 
 
-def hand_on(t: Trace, receiver: Any, error: BaseException) -> None:
+def hand_on(t: Interpreter, receiver: Any, error: BaseException) -> None:
     """An exception comes to a frame that is stopped at ``yield from``: it is for what that draws from."""
     if not isinstance(error, GeneratorExit):
         graph_break("BZ1009", "an exception is thrown through yield from")

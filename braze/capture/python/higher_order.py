@@ -157,7 +157,7 @@ def marked(t: Trace, fn: types.FunctionType, args: Any, kwargs: Any, tail: bool)
     if COMPILED_THERE in own:
         return t.call(own[ORIGINAL], args, kwargs, tail)
     if "_dynamo_marked_constant" in own:
-        return constant_result(t, fn, args, kwargs)
+        return constant_result(fn, args, kwargs)
     return NotImplemented
 
 
@@ -172,7 +172,7 @@ def refuse_step(t: Trace, fn: types.FunctionType, args: Any, kwargs: Any) -> NoR
 FEATURE.codes |= dict.fromkeys(STEPS, refuse_step)
 
 
-def constant_result(t: Trace, fn: types.FunctionType, args: Any, kwargs: Any) -> Any:
+def constant_result(fn: types.FunctionType, args: Any, kwargs: Any) -> Any:
     """A function said to give the same result always: called once, now."""
     if not all(is_constant(v) for v in (*args, *(kwargs or {}).values())):
         return NotImplemented

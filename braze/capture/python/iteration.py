@@ -58,7 +58,7 @@ def iterate(t: Trace, value: Any) -> Any:
         return iter(value)  # which asks for one item at a time, until IndexError
     fill(t, value)
     if type(value) not in SEQUENCES:
-        refuse_opaque(t, (value,))
+        refuse_opaque(t.outside, (value,))
     made = iter(value)
     return t.done.claim(made) if type(made) in WALKS else made
 
@@ -123,7 +123,7 @@ def truth(t: Trace, value: Any) -> bool:
         method = python_method(t, value, "__len__")
         if method is not MISSING:
             return bool(t.call(method, (value,), None))
-    refuse_opaque(t, (value,))
+    refuse_opaque(t.outside, (value,))
     return bool(value)
 
 
@@ -142,5 +142,5 @@ def length(t: Trace, value: Any) -> int:
         return found
     fill(t, value)
     if type(value) not in SEQUENCES:
-        refuse_opaque(t, (value,))
+        refuse_opaque(t.outside, (value,))
     return len(value)

@@ -15,14 +15,16 @@ from braze.capture.facts.values import CONSTANTS, MISSING, UnknownText, lookup_i
 from braze.capture.graph import floats, unbacked
 from braze.capture.graph.sizes import HASHED, as_key
 from braze.capture.outside import texts
+from braze.capture.outside.class_values import in_class_dict
 from braze.capture.outside.filling import fill_arguments
 from braze.capture.outside.held import dropped, replaced
+from braze.capture.outside.opaque import says_by_code
 from braze.capture.outside.shadows import DictShadow
 from braze.capture.python.attributes import special_method
 from braze.capture.python.calls import call_c
 from braze.capture.state.ledger import Ledger
 from braze.capture.state.outside import Outside
-from braze.capture.state.trace import Trace
+from braze.capture.state.trace import Interpreter, Trace
 from braze.graph.torch_symbols import SYMBOLIC
 
 TEXT = frozenset({str, UnknownText})
@@ -65,7 +67,7 @@ def binary(t: Trace, function: Any, a: Any, b: Any, tail: bool = False) -> Any:
         a, b = texts.written(a), texts.written(b)
     if type(a) in SAFE and type(b) in SAFE:
         if type(a) is torch.SymFloat or type(b) is torch.SymFloat:
-            return floats.combine(t, function, a, b)
+            return floats.combine(t.graph, function, a, b)
         if type(a) is torch.SymInt or type(b) is torch.SymInt:
             return on_numbers(t.graph.mode.ground.combined, function, a, number(b) if type(a) is str else b)
         return on_numbers(function, a, number(b) if type(a) is str else b)
@@ -158,7 +160,7 @@ def unary(t: Trace, function: Any, a: Any) -> Any:
     if issubclass(type(a), torch.Tensor):
         return t.graph.recorder.call(function, (a,), {})
     if type(a) is torch.SymFloat:
-        return floats.combine(t, function, a)
+        return floats.combine(t.graph, function, a)
     if type(a) is torch.SymInt and function is operator.invert:
         return t.graph.mode.ground.combined(operator.sub, -1, a)
     if type(a) in SYMBOLIC:
@@ -181,13 +183,21 @@ def unfilled(outside: Outside, obj: Any) -> DictShadow | None:
     return shadow if isinstance(shadow, DictShadow) and not shadow.filled else None
 
 
+def shadow_with(outside: Outside, obj: Any, key: Any) -> DictShadow | None:
+    """The lazily filled shadow in which a key is looked up past the interpreter; none of the program's code runs there."""
+    shadow = unfilled(outside, obj)
+    if shadow is not None:
+        shadow.refuse_code(key)
+    return shadow
+
+
 def contains(t: Trace, container: Any, item: Any) -> bool:
     """``item in container``."""
     kind = type(container)
     if issubclass(type(container), HASHED):
         item = as_key(item)
     if kind is dict:
-        shadow = unfilled(t.outside, container)
+        shadow = shadow_with(t.outside, container, item)
         if shadow is not None:
             return shadow.get(t, item) is not MISSING
     if issubclass(type(container), torch.Tensor):
@@ -208,7 +218,7 @@ def contains(t: Trace, container: Any, item: Any) -> bool:
 def get_item(t: Trace, obj: Any, key: Any, tail: bool = False) -> Any:
     """``obj[key]``."""
     kind = type(obj)
-    if kind in (list, tuple) and type(key) in (int, slice):
+    if kind in (list, tuple) and (type(key) is int or (type(key) is slice and not asked_for_bounds(key))):
         return obj[key]
     if issubclass(type(obj), torch.Tensor):
         key, part = place_of(t, obj, key)
@@ -225,18 +235,27 @@ def get_item(t: Trace, obj: Any, key: Any, tail: bool = False) -> Any:
         return t.call(method, (obj, key), None, tail)
     if issubclass(type(obj), dict):
         key = as_key(key)
-        shadow = unfilled(t.outside, obj)
+        shadow = shadow_with(t.outside, obj, key)
         if shadow is not None:
             value = shadow.get(t, key)
             if value is not MISSING:
                 return value
         missing = python_method(t, obj, "__missing__")
-        if missing is not MISSING and not dict.__contains__(obj, key):
-            return t.call(missing, (obj, key), None, tail)
-    return call_c(t, operator.getitem, (obj, key), None)
+        if missing is not MISSING:
+            asked = (obj, key, MISSING)
+            plain = type(key) in CONSTANTS
+            found = dict.get(*asked) if plain else call_c(t, dict.get, asked, None)
+            return t.call(missing, (obj, key), None, tail) if found is MISSING else found
+    found = call_c(t, operator.getitem, (obj, key), None)
+    return in_class_dict(t, key, found) if kind is types.MappingProxyType else found
 
 
-def of_class(t: Trace, obj: Any, key: Any) -> Any:
+def asked_for_bounds(key: slice) -> bool:
+    """Whether taking a slice runs Python code, of an object that stands for a number."""
+    return any(type(p) not in CONSTANTS and says_by_code(type(p)) for p in (key.start, key.stop, key.step))
+
+
+def of_class(t: Interpreter, obj: Any, key: Any) -> Any:
     """``Class[key]``."""
     if issubclass(type(obj), type) and not is_library_class(obj):
         maker, owner = lookup_in_mro(obj, "__class_getitem__")
@@ -295,7 +314,7 @@ def set_item(t: Trace, obj: Any, key: Any, value: Any) -> None:
         return
     if issubclass(type(obj), dict):
         key = as_key(key)
-        shadow = unfilled(t.outside, obj)
+        shadow = shadow_with(t.outside, obj, key)
         if shadow is not None:
             replaced(t, shadow.peek(t, key))
             shadow.put(t, key, value)
@@ -320,7 +339,7 @@ def delete_item(t: Trace, obj: Any, key: Any) -> None:
         return
     if issubclass(type(obj), dict):
         key = as_key(key)
-        shadow = unfilled(t.outside, obj)
+        shadow = shadow_with(t.outside, obj, key)
         if shadow is not None:
             replaced(t, shadow.peek(t, key))
             if not shadow.drop(t, key):

@@ -58,16 +58,16 @@ def passing(t: Trace, f: Frame, error: BaseException) -> None:
         if type(error).__module__ == "builtins" and "FakeTensor" in str(error.args[:1]):
             error.args = tuple(a.replace("FakeTensor", "Tensor") if type(a) is str else a for a in error.args)
         if unbegun is not None:
-            add_entry(t, found, unbegun.decoded.origin(opcode_of(unbegun, "RETURN_GENERATOR")))
+            add_entry(t.done, found, unbegun.decoded.origin(opcode_of(unbegun, "RETURN_GENERATOR")))
     if not silent(f):
-        add_entry(t, found, f.decoded.origin(f.at))
+        add_entry(t.done, found, f.decoded.origin(f.at))
     error.__traceback__ = found.traceback
 
 
-def add_entry(t: Trace, found: Raised, origin: Origin) -> None:
+def add_entry(done: Ledger, found: Raised, origin: Origin) -> None:
     """One more entry, in front of those that an exception has."""
     made = entry(origin, found.traceback)
-    t.done.tracebacks[id(made)] = (made, origin, found.traceback)
+    done.tracebacks[id(made)] = (made, origin, found.traceback)
     found.traceback = made
 
 

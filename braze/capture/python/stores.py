@@ -36,7 +36,7 @@ def store_attr(t: Trace, obj: Any, name: str, value: Any) -> None:
         definitions.write_class(t.outside, obj, name, value)
         return
     if issubclass(type(obj), types.ModuleType):
-        definitions.write_module(t, obj, name, value)
+        definitions.write_module(t.outside, obj, name, value)
         return
     if cls is types.FunctionType:
         if not t.done.is_ours(obj):
@@ -98,7 +98,7 @@ def generic_store(t: Trace, obj: Any, name: str, value: Any) -> None:
             return
         store_field(t, obj, name, found, value)
         return
-    replaced(t, instance_contents(t, obj, name))
+    replaced(t, instance_contents(t.outside, obj, name))
     write_instance(t, obj, name, value)
 
 

@@ -41,7 +41,7 @@ def tensor_attr(t: Trace, obj: Any, name: str, tail: bool) -> Any:
     if t.outside.unfaked:
         if name == "__class__":
             return type(obj) if id(obj) in t.outside.unfaked else dense_class(obj)
-        refuse_unfaked(t, (obj,))
+        refuse_unfaked(t.outside, (obj,))
     if name in METADATA:
         return getattr(obj, name)
     if name in tensor_facts.FIELDS:
@@ -91,7 +91,7 @@ def tensor_method(t: Trace, fn: Any, args: tuple[Any, ...], kwargs: dict[str, An
     """A method of a tensor, given its descriptor."""
     name = fn.__name__
     if t.outside.unfaked:
-        refuse_unfaked(t, args)
+        refuse_unfaked(t.outside, args)
     if name in RESHAPED_IN_PLACE and t.outside.tree.node_of(args[0]) is not None:
         graph_break("BZ1010", f"Tensor.{name} changes the shape of a tensor that comes from outside")
     if name in tensor_facts.METHODS:
@@ -115,7 +115,7 @@ def tensor_method(t: Trace, fn: Any, args: tuple[Any, ...], kwargs: dict[str, An
 def write_field(t: Trace, obj: Any, name: str, value: Any) -> None:
     """``tensor.name = value``: attributes of the user's own, ``grad``, and ``requires_grad`` of what the graph makes."""
     if t.outside.unfaked:
-        refuse_unfaked(t, (obj,))
+        refuse_unfaked(t.outside, (obj,))
     node = t.outside.tree.node_of(obj)
     if name == "grad" and node is not None:
         write_grad(t.done, node, value)

@@ -216,14 +216,18 @@ class _Writer:
             args = [literal(v) or self.names.name_of(v, "number") for v in draw.args]
             args += [f"{k}={literal(v) or self.names.name_of(v, 'number')}" for k, v in draw.kwargs]
             lines.append(f"d{index} = {function}({', '.join(args)})")
-        graph = self.capture.graph
-        if not lines or graph is None or not can_run_again(graph.graph):
+        if not lines or not self._traits()[0]:
             return lines
         if self._seeds():
             lines.insert(0, f"state = {self.names.name_of(random_state, 'random_state')}()")
         if len(self.capture.draws) > self._seeds():
             lines.insert(0, f"drawn = {self.names.name_of(GENERATOR.getstate, 'random_getstate')}()")
         return lines
+
+    def _traits(self) -> tuple[bool, bool]:
+        """Whether the graph may run again where it fails, and whether it draws random numbers."""
+        graph = self.capture.graph
+        return self.capture.traits if graph is None else (can_run_again(graph.graph), draws(graph.graph))
 
     def _seeds(self) -> int:
         """How many of the draws only set a seed."""
@@ -274,14 +278,14 @@ class _Writer:
 
     def _or_again(self, line: str) -> list[str]:
         """Run the graph; what the data make it raise is raised by Python, in the user's own lines and handlers."""
-        graph = self.capture.graph
-        if graph is None or not can_run_again(graph.graph):
+        may_run, random = self._traits()
+        if not may_run:
             return [line]
         run, args = self._call_as_it_is()
         again = self.names.name_of(how_again(self.capture, self.resumed is not None), "run_again")
         before, after = [], []
         seeds = self._seeds()
-        if draws(graph.graph) and not seeds:
+        if random and not seeds:
             before = [f"state = {self.names.name_of(random_state, 'random_state')}()"]
         if before or seeds:
             after = [f"    {self.names.name_of(put_back, 'put_back')}(state)"]

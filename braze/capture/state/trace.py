@@ -1,6 +1,6 @@
 """One trace: its four records, the recorder of its graph, and what the interpreter can be asked to do.
 
-Functions of the rooms above take a :class:`Trace`. How calls, attributes and operators are interpreted is theirs; they ask each
+Functions of the rooms above take what they use of it. How calls, attributes and operators are interpreted is theirs; they ask each
 other for it by the verbs of :class:`Interpreter`, which the tracer fills in.
 """
 
@@ -19,6 +19,7 @@ from braze.capture.state.frames import Frames
 from braze.capture.state.ledger import Ledger
 from braze.capture.state.outside import Outside
 from braze.capture.state.sources import Node
+from braze.graph.facts import set_facts
 from braze.graph.fakes import FakeMode
 from braze.options import Options
 
@@ -85,6 +86,10 @@ class Recording(ABC):
         self.known: Any = None
         #: subgraphs that the graph holds, by attribute
         self.modules: dict[str, torch.fx.GraphModule] = {}
+
+    def place(self, node: torch.fx.Node, **more: Any) -> None:
+        """Say of a node that it is made where the program is, and whatever else is known of it."""
+        set_facts(node, place=self.t.frames.here(), **more)
 
     @abstractmethod
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

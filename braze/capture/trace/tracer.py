@@ -204,7 +204,7 @@ def _trace(t: Tracer, localsplus: tuple[Any, ...]) -> Capture:
     t.outside.settings.remember()
     Lookups.begin()
     try:
-        with collector_paused, t.outside.settings.outside_inference(), t.graph.mode, warnings_named(t):
+        with collector_paused, t.outside.settings.outside_inference(), t.graph.mode, warnings_named(t.done):
             return _interpret(t, localsplus)
     finally:
         try:

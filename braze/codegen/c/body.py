@@ -175,7 +175,7 @@ class Body:
         if found is not None:
             return found
         # arguments first, so that deep trees do not become deep recursions
-        for n in _without_guarded(node):
+        for n in nodes_of(node, inside_masks=False):
             if self.known(n) is None:
                 value = self._emit(n)
                 self.scopes[value.depth].values[n] = value
@@ -307,23 +307,27 @@ class Body:
         depth = max([self.symbol_depth(e), self._load_depth(buffer), *(a.depth for a in args)])
         in_lanes = (self.symbol is not None and self.symbol in e.symbols()) or any(a.varying for a in args)
         if not in_lanes:
-            names = self._with_indirect(self.names(), e, args)
-            at = to_c(e, names) if args else self.index(e)
-            return self.define(
-                None, scalar_load(storage, f"{self.pointers[buffer]}[{at}]"), rep, False, depth
-            )
+            text = scalar_load(storage, f"{self.pointers[buffer]}[{self._place(e, args)}]")
+            return self.define(None, text, rep, False, depth)
         return self._load_lanes(buffer, e, args, depth)
 
+    def _place(self, e: Expr, args: Sequence[Value]) -> str:
+        """C text of an index that is the same for all lanes."""
+        return to_c(e, self._with_indirect(self.names(), e, args)) if args else self.index(e)
+
+    def _stretch(self, buffer: str, e: Expr, args: Sequence[Value]) -> str | None:
+        """The address of what a vector of neighbouring elements covers; None where lanes do not lie so."""
+        if self.symbol is None or any(a.varying for a in args) or stride(e, self.symbol) != 1:
+            return None
+        at = self._place(at_zero(e, self.symbol), args)
+        return f"{self.pointers[buffer]} + {f'({at})' if args else at} + {self.names()[self.symbol]}"
+
     def _load_lanes(self, buffer: str, e: Expr, args: Sequence[Value], depth: int) -> Value:
-        assert self.symbol is not None
         storage, p, w = self.storage[buffer], self.pointers[buffer], self.lanes
         rep = STORAGE[storage][1]
         scope = self.scopes[depth]
-        uniform_args = not any(a.varying for a in args)
-        if uniform_args and stride(e, self.symbol) == 1:
-            base = at_zero(e, self.symbol)
-            at = f"({to_c(base, self._with_indirect(self.names(), e, args))})" if args else self.index(base)
-            address = f"{p} + {at} + {self.names()[self.symbol]}"
+        address = self._stretch(buffer, e, args)
+        if address is not None:
             if scope.mask:
                 mask = f"{scope.mask} & bz_lanesx{w}({scope.count})" if scope.count else scope.mask
                 text = f"bz_loadm_{storage}x{w}({address}, {mask})"
@@ -435,15 +439,11 @@ class Body:
         in_lanes = (self.symbol is not None and self.symbol in e.symbols()) or any(a.varying for a in args)
         add = "+=" if store.mode is StoreMode.ADD else "="
         if not in_lanes and not (value.varying and store.mode is StoreMode.ADD):
-            at = to_c(e, self._with_indirect(self.names(), e, args)) if args else self.index(e)
             text = f"{value.text}[0]" if value.varying else value.text
-            self.line(assign(storage, f"{p}[{at}]", text, add))
+            self.line(assign(storage, f"{p}[{self._place(e, args)}]", text, add))
             return
-        uniform_args = not any(a.varying for a in args)
-        if uniform_args and add == "=" and self.symbol is not None and stride(e, self.symbol) == 1:
-            base = at_zero(e, self.symbol)
-            at = f"({to_c(base, self._with_indirect(self.names(), e, args))})" if args else self.index(base)
-            address = f"{p} + {at} + {self.names()[self.symbol]}"
+        address = self._stretch(store.buffer, e, args) if add == "=" else None
+        if address is not None:
             v = self.splat(value)
             if self.scope.count:
                 self.line(f"bz_storen_{storage}x{w}({address}, {v.text}, {self.scope.count});")
@@ -515,23 +515,6 @@ class Body:
             if known is not None and known.varying:
                 return True
         return False
-
-
-def _without_guarded(node: Node) -> list[Node]:
-    """Nodes under ``node`` in order, but not what lies inside MASKED values."""
-    order: list[Node] = []
-    seen: set[Node] = set()
-    stack: list[tuple[Node, bool]] = [(node, False)]
-    while stack:
-        n, done = stack.pop()
-        if done:
-            order.append(n)
-        elif n not in seen:
-            seen.add(n)
-            stack.append((n, True))
-            args = (n.args[0], n.args[2]) if n.op is Op.MASKED else n.args
-            stack.extend((a, False) for a in reversed(args) if a not in seen)
-    return order
 
 
 def _literal(node: Node, rep: str) -> str:

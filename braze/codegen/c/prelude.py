@@ -198,16 +198,19 @@ def _select(what: str, w: int) -> str:
     )
 
 
+def _where(condition: str, then: str, other: str) -> str:
+    """Lines for compilers of which a condition of the preprocessor holds, and for others."""
+    return f"#{condition}\n{then}\n#else\n{other}\n#endif"
+
+
 def _truncate_scalar(to: str, source: str) -> str:
     """A float cut off to an integer. What that does not hold is undefined in C, which compilers make use of: it is what the
     processor's own instruction gives, and so eager."""
     c, bits = SCALAR[source], int(to[1:])
     limit = f"0x1p{bits - 1}{'f' if source == 'f32' else ''}"
-    return (
-        f"static inline {SCALAR[to]} bz_to{to}_{source}s({c} x) {{\n#ifdef __x86_64__\n"
-        f"  return x >= -{limit} && x < {limit} ? ({SCALAR[to]})x : ({SCALAR[to]})(1UL << {bits - 1});\n"
-        f"#else\n  return ({SCALAR[to]})x;\n#endif\n}}"
-    )
+    inside = f"  return x >= -{limit} && x < {limit} ? ({SCALAR[to]})x : ({SCALAR[to]})(1UL << {bits - 1});"
+    body = _where("ifdef __x86_64__", inside, f"  return ({SCALAR[to]})x;")
+    return f"static inline {SCALAR[to]} bz_to{to}_{source}s({c} x) {{\n{body}\n}}"
 
 
 def _truncate(to: str, source: str, w: int) -> str:
@@ -215,13 +218,13 @@ def _truncate(to: str, source: str, w: int) -> str:
     t, i, bits = f"{source}x{w}", f"i{REP_BYTES[source] * 8}x{w}", int(to[1:])
     limit = f"0x1p{bits - 1}{'f' if source == 'f32' else ''}"
     inside = "k" if i == f"{to}x{w}" else f"__builtin_convertvector(k, {to}x{w})"
-    return (
-        f"static inline {to}x{w} bz_to{to}_{t}({t} x) {{\n#ifdef __x86_64__\n"
+    cut = (
         f"  const {i} k = (x >= -{limit}) & (x < {limit});\n"
         f"  const {to}x{w} r = __builtin_convertvector(({t})(k & ({i})x), {to}x{w});\n"
-        f"  return r | (~{inside} & ({SCALAR[to]})(1UL << {bits - 1}));\n"
-        f"#else\n  return __builtin_convertvector(x, {to}x{w});\n#endif\n}}"
+        f"  return r | (~{inside} & ({SCALAR[to]})(1UL << {bits - 1}));"
     )
+    body = _where("ifdef __x86_64__", cut, f"  return __builtin_convertvector(x, {to}x{w});")
+    return f"static inline {to}x{w} bz_to{to}_{t}({t} x) {{\n{body}\n}}"
 
 
 def _raw(storage: str, w: int) -> str:
@@ -246,7 +249,12 @@ def _widen(s: str, w: int) -> str:
             "return (f32x16)((i32x16)__builtin_ia32_pmovzxwd512_mask((i16x16)x, (i32x16){}, -1) << 16);",
         )
     if s == "f16":
-        return head + _widen_half(w)
+        return head + _converted(
+            w,
+            f"f32x{w} r; for (int l = 0; l < {w}; ++l) r[l] = bz_half_s(x[l]); return r;",
+            "return (f32x16)__builtin_ia32_vcvtph2ps512_mask((i16x16)x, (f32x16){}, -1, 4);",
+            "return (f32x8)__builtin_ia32_vcvtph2ps256((i16x8)x);",
+        )
     if s in ("u8", "i8", "i16"):
         return head + f"{{ return __builtin_convertvector(x, i32x{w}); }}"
     return head + "{ return x; }"
@@ -256,21 +264,16 @@ def _either(w: int, plain: str, gcc: str) -> str:
     """A body in general vectors, and for sixteen lanes in gcc's builtins: it takes six instructions and more for what is one."""
     if w != 16:
         return f"{{ {plain} }}" if "\n" not in plain else f"{{\n  {plain}\n}}"
-    return f"{{\n#if defined(__AVX512F__) && !defined(__clang__)\n  {gcc}\n#else\n  {plain}\n#endif\n}}"
+    return f"{{\n{_where('if defined(__AVX512F__) && !defined(__clang__)', f'  {gcc}', f'  {plain}')}\n}}"
 
 
-def _widen_half(w: int) -> str:
-    loop = f"f32x{w} r; for (int l = 0; l < {w}; ++l) r[l] = bz_half_s(x[l]); return r;"
-    fast = {
-        16: (
-            "defined(__AVX512F__)",
-            "return (f32x16)__builtin_ia32_vcvtph2ps512_mask((i16x16)x, (f32x16){}, -1, 4);",
-        ),
-        8: ("defined(__F16C__)", "return (f32x8)__builtin_ia32_vcvtph2ps256((i16x8)x);"),
-    }
+def _converted(w: int, loop: str, sixteen: str, eight: str) -> str:
+    """A body that converts half types by the processor's own instruction, where it has one."""
+    fast = {16: ("if defined(__AVX512F__)", sixteen), 8: ("if defined(__F16C__)", eight)}
     if w not in fast:
         return f"{{ {loop} }}"
-    return f"{{\n#if {fast[w][0]}\n  {fast[w][1]}\n#else\n  {loop}\n#endif\n}}"
+    condition, quick = fast[w]
+    return f"{{\n{_where(condition, f'  {quick}', f'  {loop}')}\n}}"
 
 
 def _narrow(s: str, w: int) -> str:
@@ -290,24 +293,15 @@ def _narrow(s: str, w: int) -> str:
             "  return (u16x16)__builtin_ia32_pmovdw512_mask(y, (i16x16){}, -1);",
         )
     if s == "f16":
-        return head + _narrow_half(w)
+        return head + _converted(
+            w,
+            f"u16x{w} r; for (int l = 0; l < {w}; ++l) r[l] = bz_tohalf_s(x[l]); return r;",
+            "return (u16x16)__builtin_ia32_vcvtps2ph512_mask(x, 0, (i16x16){}, -1);",
+            "return (u16x8)__builtin_ia32_vcvtps2ph256(x, 0);",
+        )
     if s in ("u8", "i8", "i16"):
         return head + f"{{ return __builtin_convertvector(x, {raw}); }}"
     return head + "{ return x; }"
-
-
-def _narrow_half(w: int) -> str:
-    loop = f"u16x{w} r; for (int l = 0; l < {w}; ++l) r[l] = bz_tohalf_s(x[l]); return r;"
-    fast = {
-        16: (
-            "defined(__AVX512F__)",
-            "return (u16x16)__builtin_ia32_vcvtps2ph512_mask(x, 0, (i16x16){}, -1);",
-        ),
-        8: ("defined(__F16C__)", "return (u16x8)__builtin_ia32_vcvtps2ph256(x, 0);"),
-    }
-    if w not in fast:
-        return f"{{ {loop} }}"
-    return f"{{\n#if {fast[w][0]}\n  {fast[w][1]}\n#else\n  {loop}\n#endif\n}}"
 
 
 def _load(s: str, w: int) -> str:
@@ -320,38 +314,26 @@ def _load(s: str, w: int) -> str:
 
 def _partial(s: str, w: int) -> str:
     """Loads of the first n elements; the other lanes are zero."""
-    rep, raw, c = rep_vector(STORAGE[s][1], w), _raw(s, w), STORAGE[s][0]
-    lines = [f"static inline {rep} bz_loadn_{s}x{w}(const void *p, int64_t n) {{"]
-    loop = f"  {raw} v = {{}};\n  for (int64_t l = 0; l < n; ++l) v[l] = ((const {c} *)p)[l];"
-    if s in ("f32", "i32") and w == 16:
-        cast = "f32x16" if s == "f32" else "i32x16"
-        name = "loadups512_mask" if s == "f32" else "loaddqusi512_mask"
-        lines += [
-            "#ifdef __AVX512F__",
-            f"  const {raw} v = ({cast})__builtin_ia32_{name}(p, ({cast}){{}}, (uint16_t)((1u << n) - 1));",
-            "#else", loop, "#endif",
-        ]  # fmt: skip
-    else:
-        lines.append(loop)
-    return "\n".join([*lines, f"  return bz_widen_{s}x{w}(v);", "}"])
+    mask = "(uint16_t)((1u << n) - 1)"
+    return _some(s, w, "loadn", "int64_t n", "for (int64_t l = 0; l < n; ++l)", "__AVX512F__", mask)
 
 
 def _masked(s: str, w: int) -> str:
     """Loads where the mask holds; the other lanes are zero and their memory is not touched."""
+    mask = "__builtin_ia32_cvtd2mask512(m)"
+    loop = f"for (int l = 0; l < {w}; ++l) if (m[l])"
+    return _some(s, w, "loadm", f"i32x{w} m", loop, "__AVX512DQ__", mask)
+
+
+def _some(s: str, w: int, kind: str, which: str, loop: str, has_masks: str, mask: str) -> str:
     rep, raw, c = rep_vector(STORAGE[s][1], w), _raw(s, w), STORAGE[s][0]
-    lines = [f"static inline {rep} bz_loadm_{s}x{w}(const void *p, i32x{w} m) {{"]
-    loop = f"  {raw} v = {{}};\n  for (int l = 0; l < {w}; ++l) if (m[l]) v[l] = ((const {c} *)p)[l];"
+    read = f"  {raw} v = {{}};\n  {loop} v[l] = ((const {c} *)p)[l];"
     if s in ("f32", "i32") and w == 16:
-        cast = "f32x16" if s == "f32" else "i32x16"
-        name = "loadups512_mask" if s == "f32" else "loaddqusi512_mask"
-        lines += [
-            "#ifdef __AVX512DQ__",
-            f"  const {raw} v = ({cast})__builtin_ia32_{name}(p, ({cast}){{}}, __builtin_ia32_cvtd2mask512(m));",
-            "#else", loop, "#endif",
-        ]  # fmt: skip
-    else:
-        lines.append(loop)
-    return "\n".join([*lines, f"  return bz_widen_{s}x{w}(v);", "}"])
+        t, name = ("f32x16", "loadups512_mask") if s == "f32" else ("i32x16", "loaddqusi512_mask")
+        at_once = f"  const {raw} v = ({t})__builtin_ia32_{name}(p, ({t}){{}}, {mask});"
+        read = _where(f"ifdef {has_masks}", at_once, read)
+    head = f"static inline {rep} bz_{kind}_{s}x{w}(const void *p, {which})"
+    return f"{head} {{\n{read}\n  return bz_widen_{s}x{w}(v);\n}}"
 
 
 def _store(s: str, w: int) -> str:
@@ -364,20 +346,12 @@ def _store(s: str, w: int) -> str:
 
 def _storen(s: str, w: int) -> str:
     rep, raw, c = rep_vector(STORAGE[s][1], w), _raw(s, w), STORAGE[s][0]
-    lines = [
-        f"static inline void bz_storen_{s}x{w}(void *p, {rep} x, int64_t n) {{",
-        f"  const {raw} v = bz_narrow_{s}x{w}(x);",
-    ]
-    loop = f"  for (int64_t l = 0; l < n; ++l) (({c} *)p)[l] = v[l];"
+    write = f"  for (int64_t l = 0; l < n; ++l) (({c} *)p)[l] = v[l];"
     if s == "f32" and w == 16:
-        lines += [
-            "#ifdef __AVX512F__",
-            "  __builtin_ia32_storeups512_mask((float *)p, v, (uint16_t)((1u << n) - 1));",
-            "#else", loop, "#endif",
-        ]  # fmt: skip
-    else:
-        lines.append(loop)
-    return "\n".join([*lines, "}"])
+        at_once = "  __builtin_ia32_storeups512_mask((float *)p, v, (uint16_t)((1u << n) - 1));"
+        write = _where("ifdef __AVX512F__", at_once, write)
+    head = f"static inline void bz_storen_{s}x{w}(void *p, {rep} x, int64_t n)"
+    return f"{head} {{\n  const {raw} v = bz_narrow_{s}x{w}(x);\n{write}\n}}"
 
 
 def _round(s: str, w: int) -> str:

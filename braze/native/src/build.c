@@ -199,6 +199,15 @@ plan_blocks(GuardProgram *p, Plan *plan)
         p->block[block].has_attr |= p->node[i].step == STEP_ATTR;
         p->block[block].ordered |= p->node[i].step == STEP_KEY;
     }
+    for (int i = 0; i < p->nnode; i++) {
+        int owner = p->node[i].parent;
+        if (p->node[i].step == STEP_TYPE && plan->instance_of[owner] >= 0) {
+            p->block[plan->instance_of[owner]].passing = true;
+        }
+        if (p->node[i].step == STEP_TYPE && plan->items_of[owner] >= 0) {
+            p->block[plan->items_of[owner]].passing = true;
+        }
+    }
     for (int c = 0; c < p->ncheck; c++) { /* checks that ask for a block of their own */
         const Check *check = &p->check[c];
         int place = place_of(check, plan->instance_of);

@@ -61,6 +61,9 @@ block_remember(Walk *walk, Block *block, PyObject *owner, PyObject *dict, uint64
 {
     PyFunctionObject *function = owner == NULL ? walk->function : (PyFunctionObject *)owner;
     block->second_stamp = 0;
+    if (block->passing) {
+        return;
+    }
     if (block->family == FAMILY_CLASS) {
         if (stamp == 0 || type_stamp((PyTypeObject *)dict) != stamp) {
             return;

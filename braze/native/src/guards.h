@@ -45,6 +45,7 @@ typedef struct {
     bool has_attr;              /* a member is read with the class in view */
     bool ordered;               /* depends on the order of keys */
     bool has_fleeting;          /* members to be read at every walk */
+    bool passing;               /* the owner's class may end before the program does: it is not kept, and nothing remembered */
     /* what the last reading rested on; type == NULL: nothing */
     PyTypeObject *type; /* strong */
     Py_ssize_t offset;

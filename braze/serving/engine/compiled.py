@@ -41,8 +41,10 @@ def compile_decoder(
     )
     # where there is no kernel of it, compiled parts are faster than the operator's
     model.choose(lambda op: config.uses_custom_op(op, default=on_gpu or op != _OF_A_KERNEL))
-    backend = ServingBackend(config, own_outputs=False, model=model)
-    return braze_compile(model, fullgraph=True, dynamic=True, backend=backend)
+    backend = ServingBackend(config, own_outputs=False, model=model, keeps=True)
+    return braze_compile(
+        model, fullgraph=True, dynamic=True, backend=backend, options={"keep_captures": True}
+    )
 
 
 #: up to so many rows of 151,936 logits an H200 took less time to order them than to search (8 rows: 0.68 and 0.98 ms; 64: 2.04 and 1.19)

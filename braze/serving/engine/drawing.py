@@ -69,6 +69,7 @@ class Drawing:
             logits = torch.zeros(2, self.model.config.vocab, dtype=dtype, device=self.device)
             params = SamplingParams(temperature=1.0, top_k=1, top_p=0.5)
             sample(logits, [params] * 2, [0, 1], self.rows)
+            sample(logits, [SamplingParams(temperature=1.0)] * 2, [0, 1], self.rows)
 
     def record(self, hidden: torch.Tensor) -> None:
         """Logits of these rows and their greatest, into the reserved memory: part of what is recorded."""
@@ -87,7 +88,8 @@ class Drawing:
             for work, count in zip(works, drawn, strict=True):
                 params += [work.request.params] * count
                 numbers += work.request.numbers(work.begin + len(work.tokens) - count + 1, count)
-            tokens = sample(logits, params, numbers, self.rows)
+            best = self.best[:rows] if hidden is None else None
+            tokens = sample(logits, params, numbers, self.rows, best)
             tokens = of_first(tokens, self.model.config.ranks)
         self._hosts.reverse()
         held, landed = self._hosts[0]

@@ -178,6 +178,13 @@ def drawn(
     return torch.where(kept, scores, float("-inf")).argmax(-1)
 
 
+def of_all(logits: torch.Tensor, cold: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+    """A token a row, of all tokens: what ``drawn`` gives where no row has an end."""
+    clean = cleaned(logits)
+    away = distances(clean, clean.amax(-1, keepdim=True), cold)
+    return (away - exponentials(low, high, logits.shape[-1]).log()).argmax(-1)
+
+
 def ordered(
     logits: torch.Tensor, cold: torch.Tensor, many: torch.Tensor | None, share: torch.Tensor | None
 ) -> Cut:
@@ -204,27 +211,25 @@ class Rows:
     ) -> None:
         self.few = few
         self.greatest, self.weight, self.nearer = compiled(greatest), compiled(weight), compiled(nearer)
-        self.last_place, self.drawn = compiled(last_place), compiled(drawn)
+        self.last_place, self.drawn, self.of_all = compiled(last_place), compiled(drawn), compiled(of_all)
         self._steps: dict[torch.device, torch.Tensor] = {}
 
     def cut(
         self,
         logits: torch.Tensor,
         cold: torch.Tensor,
-        many: torch.Tensor | None = None,
-        share: torch.Tensor | None = None,
+        many: torch.Tensor | None,
+        share: torch.Tensor | None,
         apart: bool = True,
     ) -> Cut:
         """Where each row's kept tokens end. ``many`` and ``share``: top-k and top-p, None: no row has it; ``apart``: no row has both."""
-        if logits.shape[0] <= self.few and not (many is None and share is None):
+        if logits.shape[0] <= self.few:
             return ordered(logits, cold, many, share)
         least = torch.full(cold.shape, -(1 << 31), dtype=torch.int64, device=cold.device)
         found = Cut(self.greatest(logits), cold, least, torch.zeros_like(least))
         every = torch.full_like(least, logits.shape[-1])
         if many is not None and share is not None and not apart:
             found = self._search(logits, found, many, torch.full_like(least, _ALL))
-        if many is None and share is None:
-            return found
         most = (
             bound(self.weight(logits, *found), share) if share is not None else torch.full_like(least, _ALL)
         )

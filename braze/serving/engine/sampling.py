@@ -70,57 +70,65 @@ def sample(
     params: Sequence[SamplingParams],
     numbers: Sequence[int] | None = None,
     rows: Rows | None = None,
+    best: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """One token a row, (rows) int64, of logits (rows, vocabulary). ``numbers``: of 64 bits, by which each row's is drawn, None: new ones; ``rows``: what draws
-    many at once, elsewhere than on the processor."""
-    best = logits.argmax(-1)
-    if all(p.temperature == 0 for p in params):
+    many at once, elsewhere than on the processor; ``best``: each row's greatest, where that is known."""
+    cold = [p.temperature == 0 for p in params]
+    if best is None and any(cold):
+        best = logits.argmax(-1)
+    if all(cold):
+        assert best is not None
         return best
     if numbers is None:
         numbers = [number_of(seed_of(p), 0) for p in params]
     if logits.device.type != "cpu" or rows is not None:
-        return _drawn_together(logits, params, numbers, best, rows or _PLAIN)
+        drawn, colds = _drawn_together(logits, params, numbers, rows or _PLAIN)
+        return torch.where(colds == 0, best, drawn) if best is not None and any(cold) else drawn
+    found = best.clone() if best is not None else torch.empty(len(params), dtype=torch.int64)
     for i, (p, number) in enumerate(zip(params, numbers, strict=True)):
         if p.temperature:
-            best[i] = _drawn(logits[i], p, number)
-    return best
+            found[i] = _drawn(logits[i], p, number)
+    return found
 
 
 _PLAIN = Rows()
 
 
 def _drawn_together(
-    logits: torch.Tensor,
-    params: Sequence[SamplingParams],
-    numbers: Sequence[int],
-    best: torch.Tensor,
-    rows: Rows,
-) -> torch.Tensor:
-    size, warm = logits.shape[-1], [p for p in params if p.temperature]
+    logits: torch.Tensor, params: Sequence[SamplingParams], numbers: Sequence[int], rows: Rows
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A drawn token of each row, and one part of each row's temperature (0: it is greedy). Of few rows what counts is how often something is launched."""
+    size, count = logits.shape[-1], len(params)
+    warm = [p for p in params if p.temperature]
+    many, share = any(p.top_k for p in warm), any(p.top_p < 1 for p in warm)
     # a single row goes as two: what is compiled takes any number from two on
-    twice = len(params) == 1
-    if twice:
+    if count == 1:
         logits, params, numbers = logits.repeat(2, 1), [*params] * 2, [*numbers] * 2
-    packed = np.empty((5, len(params)), np.int64)
-    packed[0] = [number & 0xFFFFFFFF for number in numbers]
-    packed[1] = [number >> 32 for number in numbers]
-    packed[2] = [min(p.top_k or size, size) for p in params]
-    packed[3:].view(np.float64)[:] = [
-        [p.top_p for p in params],
-        [1 / max(p.temperature, COLDEST) if p.temperature else 0.0 for p in params],
-    ]
-    columns = torch.from_numpy(packed).to(logits.device)[:, :, None]
-    low, high, many = columns[:3]
-    share, cold = columns[3:].view(torch.float64)
+    # columns of 64 bits; the last holds numbers of 32
+    length = len(params)
+    packed = np.zeros(5 * length, np.int64)
+    whole = packed[: 3 * length].reshape(3, length)
+    whole[0] = [number & 0xFFFFFFFF for number in numbers]
+    whole[1] = [number >> 32 for number in numbers]
+    whole[2] = [min(p.top_k or size, size) for p in params]
+    packed[3 * length : 4 * length].view(np.float64)[:] = [p.top_p for p in params]
+    packed[4 * length :].view(np.float32)[:length] = np.array(
+        [1 / max(p.temperature, COLDEST) if p.temperature else 0.0 for p in params]
+    )
+    sent = torch.from_numpy(packed).to(logits.device).view(5, length, 1)
+    colds = sent[4].view(-1).view(torch.float32)[:length]
+    low, high, cold = sent[0], sent[1], colds[:, None]
+    if not many and not share:
+        return rows.of_all(logits, cold, low, high)[:count], colds[:count]
     cut = rows.cut(
         logits,
-        cold.float(),
-        many if any(p.top_k for p in warm) else None,
-        share if any(p.top_p < 1 for p in warm) else None,
+        cold,
+        sent[2] if many else None,
+        sent[3].view(torch.float64) if share else None,
         apart=not any(p.top_k and p.top_p < 1 for p in warm),
     )
-    drawn = rows.drawn(logits, *cut, low, high)
-    return torch.where(cold[:, 0] == 0, best, drawn[:1] if twice else drawn)[: len(best)]
+    return rows.drawn(logits, *cut, low, high)[:count], colds[:count]
 
 
 def _drawn(logits: torch.Tensor, params: SamplingParams, number: int) -> torch.Tensor:

@@ -7,17 +7,24 @@ whole, and cuts what has been fused. ``split="capture"`` compiles it whole, and 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+import types
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule
 
+from braze.capture.archive.archived_values import NotArchived
 from braze.cudagraphs.plan import Plan
+from braze.graph.captured import forward_of
 from braze.runtime.boxed import boxed
+from braze.runtime.cache import CacheKey, key
 from braze.serving.pieces.breakable import BreakableWrapper
+from braze.serving.pieces.cache_key import key_of
 from braze.serving.pieces.compiler import BrazeAdaptor
+from braze.serving.pieces.custom_ops import marks
+from braze.serving.pieces.kept import DAMAGE, Part, Pieces, inputs_of, read_pieces, write_pieces
 from braze.serving.pieces.manager import CompilerManager
 from braze.serving.pieces.piecewise import PiecewiseBackend, PiecewiseCompileInterpreter
 from braze.serving.pieces.pools import GraphPools
@@ -27,7 +34,11 @@ from braze.serving.pieces.stitch import Bridge, Places, fresh_outputs, moving_in
 from braze.serving.pieces.wrapper import CUDAGraphWrapper
 from braze.serving.policy.modes import CUDAGraphMode
 from braze.serving.step.context import get_forward_context
-from braze.support.errors import UserError
+from braze.support import trace
+from braze.support.errors import BrazeError, UserError
+from braze.support.log import logger
+
+log = logger("cache")
 
 
 class ServingBackend:
@@ -38,7 +49,10 @@ class ServingBackend:
     ``model``: for the cache's key. ``own_outputs``: what a step that replays returns is copied out of the recordings' memory; without, it
     is valid until the next step. ``whole``: the graph is compiled in one piece, and nothing is recorded. ``background``: sizes and ranges are compiled while what serves any size serves.
 
-    After a compile: ``items``, the pieces; ``backends``, what they were compiled to, by number; ``wrappers``, who records them.
+    ``keeps``: a model in pieces is kept on disk, so that another process neither captures nor lowers it (``keep_captures`` keeps the rest of its capture).
+
+    After a compile: ``items``, the pieces; ``backends``, what they were compiled to, by number; ``wrappers``, who records them. Of pieces from disk there are
+    ``wrappers`` alone.
     """
 
     def __init__(
@@ -54,8 +68,9 @@ class ServingBackend:
         background: bool = False,
         disable_cache: bool = False,
         whole: bool = False,
+        keeps: bool = False,
     ) -> None:
-        self.whole = whole
+        self.whole, self.keeps = whole, keeps
         self.config, self.model, self.name = config, model, name
         self.pools = pools or GraphPools(config.pool)
         self.own_outputs, self.background = own_outputs, background
@@ -70,25 +85,24 @@ class ServingBackend:
         self.backends: dict[int, PiecewiseBackend] = {}
         self.wrappers: list[CUDAGraphWrapper] = []
         self.interpreter: PiecewiseCompileInterpreter | None = None
+        #: what was compiled last, until it is kept
+        self._made: tuple[Pieces, list[str]] | None = None
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """Compile a captured graph."""
         _refuse_gradients(gm)
-        functions = [*gm.meta.get("functions", ()), *_forward(self.model)]
-        self.manager.initialize_cache(
-            model=self.model, functions=functions, inputs=_inputs(gm), name=self.name
-        )
+        self._settle(gm.meta.get("functions", ()), _inputs(gm))
         with torch.no_grad():
             match "whole" if self.whole else self.config.split:
                 case "whole":
                     call = self.manager.compile(gm, example_inputs)
                 case "graph":
-                    call = self._by_graph(gm)
+                    return self._by_graph(gm)
                 case "schedule":
                     call = self._by_schedule(gm, example_inputs)
                 case _:
                     call = self._by_capture(gm, example_inputs)
-        return self._around(gm, call)
+        return self._around(call, moving_inputs(gm), fresh_outputs(gm))
 
     def explain_miss(self) -> str:
         """Why nothing was on disk for this model, by the factors of the cache's key."""
@@ -99,32 +113,110 @@ class ServingBackend:
         if self.interpreter is not None:
             self.interpreter.wait()
 
+    # -- on disk
+
+    def keep_call(self, capture: str) -> None:
+        """Keep what was compiled last on disk, under the digest of its capture; nothing where another process could not use it."""
+        made, self._made = self._made, None
+        if made is None or not self._may_keep():
+            return
+        pieces, inputs = made
+        try:
+            data = write_pieces(pieces, self.manager, inputs)
+        except NotArchived as why:
+            trace.count("calls_not_kept")
+            log.info("the pieces of %s are not kept: %s", self.name or "a model", why)
+            return
+        self.manager.cache.put(self._place(capture), data, "json")
+
+    def kept_call(self, capture: str, functions: Sequence[Any]) -> Callable[..., Any] | None:
+        """What was kept for the capture of this digest, in which ``functions`` were traced; None where that is nothing that can be used here."""
+        if not self._may_keep():
+            return None
+        self._settle(functions, ())
+        data = self.manager.cache.get(self._place(capture), "json")
+        if data is None:
+            return None
+        try:
+            pieces = read_pieces(data, self.manager)
+            runs = {part.name: _forward_of(part.graph) for part in pieces.parts if part.graph is not None}
+            call = self._assembled(pieces, runs)
+        except (*DAMAGE, BrazeError) as why:
+            log.info("the kept pieces of %s are not used: %s", self.name or "a model", why)
+            return None
+        self._settle(functions, inputs_of(data))
+        trace.count("calls_loaded")
+        return call
+
+    def _may_keep(self) -> bool:
+        """Whether pieces may be kept, or used: not those that are compiled beside serving, nor where somebody wants to see how they are made."""
+        apart = self.whole or self.config.split != "graph" or self.background or self.manager.disabled
+        seen = trace.dumping() or self.config.dump_folder(_rank()) is not None
+        return self.keeps and not apart and not seen
+
+    def _settle(self, functions: Sequence[Any], inputs: Sequence[str]) -> None:
+        """Settle the cache's key."""
+        self.manager.initialize_cache(
+            model=self.model,
+            functions=[*functions, *_forward(self.model)],
+            inputs=inputs,
+            name=self.name,
+        )
+
+    def _place(self, capture: str) -> CacheKey:
+        """Where pieces are kept: by their capture, which says of the inputs what the key does not, and by all that they depend on beside it."""
+        factors = {name: value for name, value in self.manager.factors.items() if name != "model.inputs"}
+        borders = tuple(self.config.splitting_ops or ()), marks()
+        sizes = self._sizes(), self.config.compile_ranges_endpoints
+        return key("calls", capture=capture, factors=key_of(factors).digest, borders=borders, sizes=sizes)
+
     # -- three borders
 
     def _by_graph(self, gm: GraphModule) -> Callable[..., Any]:
         """Cut the graph, compile each piece."""
         split, self.items = split_graph(gm, self.config.splitting_ops or ())
-        sizes = self._sizes()
         self.interpreter = PiecewiseCompileInterpreter(
-            self.items, self.manager, sizes=sizes, ranges=ranges_of(self.config.compile_ranges_endpoints)
+            self.items,
+            self.manager,
+            sizes=self._sizes(),
+            ranges=ranges_of(self.config.compile_ranges_endpoints),
         )
         self.backends = self.interpreter.run()
         self.interpreter.compile_sizes(background=self.background)
         self._dump(split)
-        runnables = {item.submod_name: self._piece(item) for item in self.items}
-        return stitched(split, runnables)
+        parts = [
+            Part(
+                item.submod_name,
+                item.graph_id,
+                item.graph.graph if item.is_splitting_graph else None,
+                self.backends.get(item.graph_id),
+                tuple(fresh_outputs(item.graph)) if item.is_splitting_graph else (),
+            )
+            for item in self.items
+        ]
+        pieces = Pieces(split.graph, tuple(parts), tuple(moving_inputs(gm)), tuple(fresh_outputs(gm)))
+        self._made = (pieces, _inputs(gm)) if self._may_keep() else None
+        runs = {item.submod_name: item.graph.forward for item in self.items if item.is_splitting_graph}
+        return self._assembled(pieces, runs, split)
 
-    def _piece(self, item: SplitItem) -> Callable[..., Any]:
+    def _assembled(
+        self, pieces: Pieces, runs: Mapping[str, Callable[..., Any]], owner: Any = None
+    ) -> Callable[..., Any]:
+        """The pieces in their order. ``runs``: what runs the splitting ones; ``owner``: holds the split graph's attributes."""
+        runnables = {part.name: self._piece(part, runs.get(part.name)) for part in pieces.parts}
+        return self._around(stitched(pieces.graph, runnables, owner), pieces.moving, pieces.fresh)
+
+    def _piece(self, part: Part, run: Callable[..., Any] | None) -> Callable[..., Any]:
         """What is called for a piece."""
-        name = f"{self.name or 'model'}.{item.submod_name}"
-        if item.is_splitting_graph:
-            bridge = Bridge(item.graph.forward, fresh_outputs(item.graph) if self.records else (), name)
+        name = f"{self.name or 'model'}.{part.name}"
+        if part.sized is None:
+            assert run is not None
+            bridge = Bridge(run, part.fresh if self.records else (), name)
             self.pools.keep(bridge.places)
             return bridge
-        backend = self.backends[item.graph_id]
         if not self.records:
-            return backend
-        wrapper = CUDAGraphWrapper(backend, CUDAGraphMode.PIECEWISE, pools=self.pools, name=name)
+            return part.sized
+        wrapper = CUDAGraphWrapper(part.sized, CUDAGraphMode.PIECEWISE, pools=self.pools, name=name)
         self.wrappers.append(wrapper)
         return wrapper
 
@@ -180,15 +272,17 @@ class ServingBackend:
 
     # -- around all of it
 
-    def _around(self, gm: GraphModule, call: Callable[..., Any]) -> Callable[..., Any]:
+    def _around(
+        self, call: Callable[..., Any], moving: Sequence[int], fresh: Sequence[int]
+    ) -> Callable[..., Any]:
         """The call with its inputs copied where the configuration says so, and its outputs where they would not last."""
         if not self.records:
             return call
-        places, moving = Places(self.name or "model"), []
+        places = Places(self.name or "model")
         if self.config.cudagraph_copy_inputs:
-            moving = moving_inputs(gm)
             self.pools.keep(places)
-        fresh = fresh_outputs(gm) if self.own_outputs else []
+        moving = moving if self.config.cudagraph_copy_inputs else ()
+        fresh = fresh if self.own_outputs else ()
         if not moving and not fresh:
             return call
 
@@ -256,6 +350,14 @@ def _inputs(gm: GraphModule) -> list[Any]:
 def _forward(model: nn.Module | None) -> list[Any]:
     """The function that was captured, where the model tells."""
     return [inspect.unwrap(type(model).forward)] if model is not None else []
+
+
+def _forward_of(graph: Graph) -> Callable[..., Any]:
+    """What runs a graph."""
+    written = forward_of(graph)
+    if written is None:
+        raise ValueError("a graph has a node that no function can be written for")
+    return types.MethodType(written, graph)
 
 
 def _refuse_gradients(gm: GraphModule) -> None:

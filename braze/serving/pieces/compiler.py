@@ -16,11 +16,14 @@ import torch
 from torch.fx import GraphModule
 
 import braze
-from braze.backends.default import context_for
+from braze.backends.default import context_for, target_of
 from braze.backends.uncompiled import compiled_or_as_captured
-from braze.options import make_options, near
-from braze.pipeline import compile_graph
+from braze.codegen.records import as_data, host_of
+from braze.context import CompileContext
+from braze.options import Options, make_options, near
+from braze.pipeline import compile_graph, load_kept
 from braze.runtime.boxed import is_boxed
+from braze.support import trace
 from braze.support.errors import UserError
 
 #: a compiled piece: the graph's inputs one by one, its outputs as a tuple
@@ -57,7 +60,7 @@ class CompilerInterface:
     def load(
         self,
         handle: Any,
-        graph: GraphModule,
+        graph: GraphModule | None,
         example_inputs: Sequence[Any],
         compiler_config: dict[str, Any],
         runtime_shape: Any = None,
@@ -65,11 +68,16 @@ class CompilerInterface:
         """The callable of a handle. An exception makes the caller compile."""
         raise NotImplementedError
 
+    def loads_alone(self, handle: Any) -> bool:
+        """Whether :meth:`load` needs no graph and no example inputs for this handle."""
+        return False
+
 
 class BrazeAdaptor(CompilerInterface):
     """braze's own kernels.
 
-    What is kept on disk are the kernels, in braze's cache, by their contents: loading walks through the stages again and builds nothing.
+    What is kept on disk are the kernels, in braze's cache, by their contents, and the text of the module that calls them. Where something else stands around
+    that (a piece that writes to its inputs, or holds tensors) loading walks through the stages again and builds nothing.
     """
 
     name = "braze"
@@ -93,29 +101,45 @@ class BrazeAdaptor(CompilerInterface):
         key: str = "",
     ) -> tuple[Compiled, Any]:
         """Kernels for the graph; what a stage cannot carry runs as captured, and says so."""
-        # a replay does not compute again what depends on parameters alone, which may be loaded anew
-        options = make_options(options={"hoist": False, **self.options, **compiler_config})
-        context = dataclasses.replace(
-            context_for(graph, example_inputs, options), recordable=True, recorder=self.recorder
-        )
+        options = self._options(compiler_config)
+        context = self._context(context_for(graph, example_inputs, options))
         call = compiled_or_as_captured(
             graph,
             context.name,
             lambda: compile_graph(graph, example_inputs, context),
             strict=options.verify > 0,
         )
-        return unboxed(call), "kernels"
+        host = getattr(call, "host", None)
+        return unboxed(call), as_data(host) if host is not None and not options.verify else "kernels"
 
     def load(
         self,
         handle: Any,
-        graph: GraphModule,
+        graph: GraphModule | None,
         example_inputs: Sequence[Any],
         compiler_config: dict[str, Any],
         runtime_shape: Any = None,
     ) -> Compiled:
-        """The same with kernels that are on disk."""
+        """The same: of its text, where that is all of it, else by the stages, with kernels that are on disk."""
+        if self.loads_alone(handle):
+            host = host_of(handle)
+            target = target_of([torch.empty(0, device=host.device)])
+            context = self._context(CompileContext(self._options(compiler_config), target))
+            return unboxed(load_kept(host, context))
+        if graph is None:
+            raise ValueError("it can be loaded with its graph alone")
         return self.compile(graph, example_inputs, compiler_config, runtime_shape)[0]
+
+    def loads_alone(self, handle: Any) -> bool:
+        """Where all of it is the text of a module and its kernels."""
+        return isinstance(handle, dict) and not trace.dumping()
+
+    def _options(self, compiler_config: dict[str, Any]) -> Options:
+        # a replay does not compute again what depends on parameters alone, which may be loaded anew
+        return make_options(options={"hoist": False, **self.options, **compiler_config})
+
+    def _context(self, context: CompileContext) -> CompileContext:
+        return dataclasses.replace(context, recordable=True, recorder=self.recorder)
 
 
 class EagerAdaptor(CompilerInterface):
@@ -137,12 +161,14 @@ class EagerAdaptor(CompilerInterface):
     def load(
         self,
         handle: Any,
-        graph: GraphModule,
+        graph: GraphModule | None,
         example_inputs: Sequence[Any],
         compiler_config: dict[str, Any],
         runtime_shape: Any = None,
     ) -> Compiled:
         """The same."""
+        if graph is None:
+            raise ValueError("it can be loaded with its graph alone")
         return graph.forward
 
 

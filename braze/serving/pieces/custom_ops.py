@@ -169,6 +169,11 @@ def mark_splitting_op(op: Any) -> Any:
     return op
 
 
+def marks() -> tuple[str, ...]:
+    """All operators that were marked."""
+    return tuple(sorted(_marked))
+
+
 def is_marked(target: Any) -> bool:
     """Whether a node's target was marked."""
     return bool(_marked) and not _marked.isdisjoint(names_of(target))

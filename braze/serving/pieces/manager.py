@@ -61,6 +61,8 @@ class CompilerManager:
         self.key: CacheKey | None = None
         self.counts = Counts()
         self._made: dict[tuple[str, Any], Compiled] = {}
+        #: what pieces are loaded by, by their calls, which ``_made`` holds
+        self._handles: dict[int, tuple[Any, Any]] = {}
         self._lock = threading.RLock()
         self._why = "nothing was compiled yet"
 
@@ -104,7 +106,7 @@ class CompilerManager:
                 self._count("shared")
                 return found
             place = self._place(structure.digest, runtime_shape) if structure.portable else None
-            call = self._loaded(place, structure.digest, graph, example_inputs, runtime_shape)
+            call, handle = self._loaded(place, structure.digest, graph, example_inputs, runtime_shape)
             if call is None:
                 call, handle = self.compiler.compile(
                     graph,
@@ -117,7 +119,18 @@ class CompilerManager:
                 if place is not None and handle is not None:
                     self._store(place, structure.digest, handle, graph_index, runtime_shape)
             self._made[structure.digest, runtime_shape] = call
+            self._handles[id(call)] = handle, runtime_shape
             return call
+
+    def handle_of(self, call: Compiled) -> tuple[Any, Any]:
+        """What a piece is loaded by, and the size or range that it was compiled for."""
+        return self._handles[id(call)]
+
+    def load_alone(self, handle: Any, runtime_shape: Any) -> Compiled:
+        """A piece of its handle, without its graph. An exception where it cannot be."""
+        call = self.compiler.load(handle, None, (), dict(self.config.inductor_compile_config), runtime_shape)
+        self._count("loaded")
+        return call
 
     def _count(self, what: str) -> None:
         values = {name: getattr(self.counts, name) for name in ("shared", "loaded", "compiled")}
@@ -137,11 +150,11 @@ class CompilerManager:
 
     def _loaded(
         self, place: CacheKey | None, digest: str, graph: GraphModule, examples: Sequence[Any], shape: Any
-    ) -> Compiled | None:
-        """The piece from disk; None where it is not there, or not of this graph."""
+    ) -> tuple[Compiled | None, Any]:
+        """The piece from disk and what it was loaded by; None where it is not there, or not of this graph."""
         data = self.cache.get(place, "json") if place is not None else None
         if data is None:
-            return None
+            return None, None
         try:
             kept = json.loads(data)
             if kept["graph"] != digest:
@@ -150,14 +163,14 @@ class CompilerManager:
                     f"BZ7210: what is kept for piece {digest[:12]} was made of another graph; it is compiled again",
                     "cache",
                 )
-                return None
+                return None, None
             config = dict(self.config.inductor_compile_config)
             call = self.compiler.load(kept["handle"], graph, examples, config, shape)
         except (KeyError, TypeError, ValueError, NotImplementedError) as error:
             log.info("piece %s is compiled again: %s", digest[:12], error)
-            return None
+            return None, None
         self._count("loaded")
-        return call
+        return call, kept["handle"]
 
     def _store(self, place: CacheKey, digest: str, handle: Any, index: int, shape: Any) -> None:
         kept = {"graph": digest, "handle": handle, "index": index, "shape": repr(shape)}

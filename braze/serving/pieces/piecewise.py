@@ -29,33 +29,35 @@ class ConcreteSizeEntry:
         self.runtime_shape = runtime_shape
         self.runnable: Compiled | None = None
         self.reason = ""
+        #: what was compiled, and which of the piece's inputs it takes; None: all
+        self.call: Compiled | None = None
+        self.kept: tuple[int, ...] | None = None
 
     @property
     def compiled(self) -> bool:
         """Whether it serves."""
         return self.runnable is not None
 
+    def serve(self, call: Compiled, kept: tuple[int, ...] | None) -> None:
+        """Serve from now on, by a call that takes these of the piece's inputs."""
+        self.call, self.kept = call, kept
+        self.runnable = call if kept is None else lambda *args: call(*[args[i] for i in kept])
 
-class PiecewiseBackend:
-    """One piece: what serves any size, and what serves single sizes and ranges. A size goes before a range, a range before the rest."""
+
+class SizedPiece:
+    """What serves one piece: any size, single sizes, ranges. A size goes before a range, a range before the rest. ``where``: the input and dimension that tell a call's size."""
 
     def __init__(
         self,
-        graph: GraphModule,
-        index: int,
-        manager: CompilerManager,
-        *,
-        sizes: Sequence[int] = (),
-        ranges: Sequence[SizeRange] = (),
+        general: Compiled,
+        where: tuple[int, int] | None,
+        sizes: Sequence[ConcreteSizeEntry],
+        ranges: Sequence[ConcreteSizeEntry],
     ) -> None:
-        self.graph, self.index, self.manager = graph, index, manager
-        examples = [n.meta.get("val") for n in graph.graph.nodes if n.op == "placeholder"]
-        self.compiled_graph_for_general_shape = manager.compile(graph, examples, graph_index=index)
-        self.symbol = symbol_of(graph) if sizes or ranges else None
-        self.where = where_is(graph, self.symbol) if self.symbol is not None else None
-        known = self.where is not None
-        self.concrete_size_entries = {n: ConcreteSizeEntry(n) for n in sizes if known}
-        self.ranges = [ConcreteSizeEntry(r) for r in ranges if known]
+        self.compiled_graph_for_general_shape = general
+        self.where = where
+        self.concrete_size_entries = {entry.runtime_shape: entry for entry in sizes}
+        self.ranges = list(ranges)
 
     def __call__(self, *args: Any) -> Any:
         if self.where is None:
@@ -76,6 +78,32 @@ class PiecewiseBackend:
         i, dim = self.where  # type: ignore[misc]
         return args[i] if dim < 0 else args[i].shape[dim]  # type: ignore[no-any-return]
 
+
+class PiecewiseBackend(SizedPiece):
+    """One piece of a split graph, compiled by a manager."""
+
+    def __init__(
+        self,
+        graph: GraphModule,
+        index: int,
+        manager: CompilerManager,
+        *,
+        sizes: Sequence[int] = (),
+        ranges: Sequence[SizeRange] = (),
+    ) -> None:
+        self.graph, self.index, self.manager = graph, index, manager
+        examples = [n.meta.get("val") for n in graph.graph.nodes if n.op == "placeholder"]
+        general = manager.compile(graph, examples, graph_index=index)
+        self.symbol = symbol_of(graph) if sizes or ranges else None
+        where = where_is(graph, self.symbol) if self.symbol is not None else None
+        known = where is not None
+        super().__init__(
+            general,
+            where,
+            [ConcreteSizeEntry(n) for n in sizes if known],
+            [ConcreteSizeEntry(r) for r in ranges if known],
+        )
+
     def entries(self) -> list[ConcreteSizeEntry]:
         """All that is to be compiled beside what serves any size."""
         return [*self.concrete_size_entries.values(), *self.ranges]
@@ -94,10 +122,7 @@ class PiecewiseBackend:
             log.info("piece %d is not compiled for %s: %s", self.index, entry.runtime_shape, entry.reason)
             return
         inputs = sum(n.op == "placeholder" for n in self.graph.graph.nodes)
-        if len(special.kept) == inputs:
-            entry.runnable = call
-        else:
-            entry.runnable = lambda *args: call(*[args[i] for i in special.kept])
+        entry.serve(call, special.kept if len(special.kept) < inputs else None)
 
 
 class PiecewiseCompileInterpreter:
@@ -164,3 +189,4 @@ class PiecewiseCompileInterpreter:
                         backend.compile_entry(entry)
                     else:
                         entry.runnable, entry.reason = twin.runnable, twin.reason
+                        entry.call, entry.kept = twin.call, twin.kept

@@ -21,11 +21,13 @@ from braze.serving.step.context import get_forward_context
 from braze.support.errors import InternalError, UserError
 
 
-def stitched(split: GraphModule, runnables: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
-    """The split graph as a function of its inputs. ``runnables``: what is called in place of each submodule."""
+def stitched(
+    split: Graph, runnables: Mapping[str, Callable[..., Any]], owner: Any = None
+) -> Callable[..., Any]:
+    """The split graph as a function of its inputs. ``runnables``: what is called in place of each submodule; ``owner``: holds its attributes."""
     graph = Graph()
     env: dict[Node, Node] = {}
-    for node in split.graph.nodes:
+    for node in split.nodes:
         if node.op == "call_module":
             args = torch.fx.map_arg(node.args, lambda n: env[n])
             env[node] = graph.create_node("call_function", runnables[str(node.target)], args, name=node.name)
@@ -34,7 +36,7 @@ def stitched(split: GraphModule, runnables: Mapping[str, Callable[..., Any]]) ->
     written = forward_of(graph)
     if written is None:
         raise InternalError("BZ9113", "a split graph has a node that no function can be written for")
-    return types.MethodType(written, split)
+    return types.MethodType(written, owner if owner is not None else graph)
 
 
 class Bridge:

@@ -27,6 +27,7 @@ from braze.serving.step.context import get_forward_context, recorded_reads
 from braze.serving.step.frozen import Reads
 from braze.support import trace
 from braze.support.errors import BrazeError, UserError
+from braze.support.interrupts import is_of_handler
 
 #: the context was read or written in a way that a recording cannot hold: the program's mistake, which no other way of running mends
 _FROZEN = ("BZ7301", "BZ7303")
@@ -132,7 +133,7 @@ class CUDAGraphWrapper:
             try:
                 made, result = self._record(descriptor, device, args, kwargs)
             except Exception as error:
-                if isinstance(error, UserError) and error.code in _FROZEN:
+                if (isinstance(error, UserError) and error.code in _FROZEN) or is_of_handler(error):
                     raise
                 return self._without(entry, descriptor, _why(error), args, kwargs)
             if isinstance(made, str):

@@ -170,12 +170,11 @@ class Inputs:
             for name, value in _fields(metadata, self.slots)
             if isinstance(value, torch.Tensor)
         }
-        known = self.buffers.slots
         for name, value in tensors.items():
-            if name not in known:
+            if not self.buffers.has(name):
                 self.buffers.declare(name, self._slot(name), value)
         for name, value in fields.items():
-            if name not in known:
+            if not self.buffers.has(name):
                 self.buffers.declare(name, self.slots[name.removeprefix(_FIELD)], value)
         for name, value in values.items():
             if isinstance(value, torch.Tensor) and name not in tensors:

@@ -30,6 +30,7 @@ from braze.serving.served.verify import Step, Verifier
 from braze.serving.step.context import ForwardContext, forward_context, get_forward_context
 from braze.serving.step.slots import Extent
 from braze.support.errors import UserError
+from braze.support.interrupts import is_of_handler
 
 NONE = CUDAGraphMode.NONE
 
@@ -233,6 +234,8 @@ class ServedModel(nn.Module):
             except UserError:
                 raise
             except Exception as error:
+                if is_of_handler(error):  # a time limit of the program's
+                    raise
                 return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         return self._runnable.reason(key)
 

@@ -167,8 +167,12 @@ class StaticBuffers:
         if name not in self.slots:
             _check_slot(name, slot)
             self.slots[name] = slot
-        if name not in self._buffers:
+        if not self.has(name):
             self._buffer(name, slot, value, value.shape[slot.dim])
+
+    def has(self, name: str) -> bool:
+        """Whether a slot has its buffer; one that was declared may not, where that was interrupted or refused."""
+        return name in self._buffers
 
     def reset(self) -> None:
         """Fill all buffers as when they were made: a capture then writes to nothing that lives (``slot_mapping`` is -1 everywhere)."""
@@ -212,8 +216,8 @@ class StaticBuffers:
                 buffer = torch.full(
                     shape, _made_with(slot), dtype=value.dtype, device=self.device or value.device
                 )
-            self._buffers[name] = buffer
             self._dirty[name] = 0
+            self._buffers[name] = buffer
         wanted = buffer.narrow(slot.dim, 0, rows)
         if value.shape != wanted.shape or value.dtype != wanted.dtype:
             raise _misfit(name, value, wanted)

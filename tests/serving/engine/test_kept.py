@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 import braze
 from braze.serving.engine import kept
@@ -80,6 +81,64 @@ def test_the_processor_and_the_search_draw_what_ordering_keeps(values, warmth, m
         assert not math.isnan(values[token]) or all(math.isnan(v) or v == -math.inf for v in values)
 
 
+@settings(max_examples=share(1), deadline=None)
+@given(
+    LOGITS,
+    st.sampled_from(TYPES),
+    st.lists(st.tuples(WARM, st.integers(0, 2**64 - 1)), min_size=1, max_size=4),
+)
+def test_without_bounds_all_tokens_are_drawn_from_as_with_bounds_that_leave_all(values, dtype, rows):
+    logits = torch.tensor(values, dtype=torch.float32).to(dtype).expand(len(rows), -1)
+    params = [SamplingParams(temperature=warmth) for warmth, _ in rows]
+    numbers = [number for _, number in rows]
+    column = [
+        torch.tensor(v)[:, None] for v in ([n & 0xFFFFFFFF for n in numbers], [n >> 32 for n in numbers])
+    ]
+    colds = torch.tensor([1 / warmth for warmth, _ in rows], dtype=torch.float32)[:, None]
+    top, end = kept.greatest(logits), torch.full(colds.shape, -(1 << 31))
+    bounded = kept.drawn(logits, top, colds, end, torch.zeros_like(end), *column)
+    assert sample(logits, params, numbers, Rows()).equal(bounded)
+
+
+class Operators(TorchDispatchMode):
+    """Counts what is not a view."""
+
+    def __init__(self):
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if not func.is_view and func is not torch.ops.aten._unsafe_view.default:
+            self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("temperatures", "launches"),
+    [([0.7], ["repeat", "of_all"]), ([0.7, 1.0, 0.3], ["of_all"]), ([0.7, 0.0], ["of_all", "eq", "where"])],
+)
+def test_a_step_that_draws_from_all_tokens_launches_little_else(temperatures, launches):
+    """Of few rows on a GPU a step waits for the host. The greatest logits of recorded steps are there; numbers go over by one copy."""
+    called: list[str] = []
+
+    def compiled(function):
+        def call(*args, **words):
+            called.append(function.__name__)
+            with _disable_current_modes():
+                return function(*args, **words)
+
+        return call
+
+    logits = torch.randn(len(temperatures), 50)
+    params = [SamplingParams(temperature=t) for t in temperatures]
+    numbers, best, rows = [number_of(7, i) for i in range(len(params))], logits.argmax(-1), Rows(compiled)
+    with Operators() as seen:
+        found = sample(logits, params, numbers, rows, best)
+    names = [name.split(".")[1] for name in seen.names if "alias" not in name and "_to_copy" not in name]
+    assert sorted(names + called) == sorted(launches)
+    assert found.equal(sample(logits, params, numbers, Rows()))
+
+
 @pytest.mark.parametrize(("many", "part"), [(0, 0.999), (1500, 0.9), (1500, 1.0), (40, 0.5), (9999, 1.0)])
 def test_of_many_tokens_the_processor_keeps_what_ordering_keeps(many, part):
     """Whether the share is found among the heaviest, or not."""
@@ -149,4 +208,4 @@ def test_what_draws_is_compiled_before_anything_is_served():
 
     runner.drawing.rows = Rows(noted)
     runner.warm_up()
-    assert called == {"greatest", "weight", "nearer", "last_place", "drawn"}
+    assert called == {"greatest", "weight", "nearer", "last_place", "drawn", "of_all"}

@@ -22,12 +22,12 @@ from braze.capture.python.stores import delete_attr, store_attr
 def load_global(t: Any, f: Any, arg: int) -> None:
     if arg & 1:
         f.stack.append(NULL)
-    f.stack.append(globals_of(t, f).get(t, f.code.co_names[arg >> 1]))
+    f.stack.append(globals_of(t.outside, f).get(t, f.code.co_names[arg >> 1]))
 
 
 @opcode("LOAD_GLOBAL", since=(3, 13))
 def load_global_313(t: Any, f: Any, arg: int) -> None:
-    f.stack.append(globals_of(t, f).get(t, f.code.co_names[arg >> 1]))
+    f.stack.append(globals_of(t.outside, f).get(t, f.code.co_names[arg >> 1]))
     if arg & 1:
         f.stack.append(NULL)
 
@@ -49,14 +49,14 @@ def class_name(t: Any, f: Any, namespace: Any, name: str) -> Any:
 def load_name(t: Any, f: Any, arg: int) -> None:
     name = f.code.co_names[arg]
     value = class_name(t, f, f.names, name)
-    f.stack.append(globals_of(t, f).get(t, name) if value is MISSING else value)
+    f.stack.append(globals_of(t.outside, f).get(t, name) if value is MISSING else value)
 
 
 @opcode("LOAD_FROM_DICT_OR_GLOBALS")
 def load_from_dict_or_globals(t: Any, f: Any, arg: int) -> None:
     name = f.code.co_names[arg]
     value = class_name(t, f, f.stack.pop(), name)
-    f.stack.append(globals_of(t, f).get(t, name) if value is MISSING else value)
+    f.stack.append(globals_of(t.outside, f).get(t, name) if value is MISSING else value)
 
 
 @opcode("LOAD_CLASSDEREF")
@@ -102,7 +102,7 @@ def setup_annotations(t: Any, f: Any, arg: int) -> None:
 
 @opcode("STORE_GLOBAL")
 def store_global(t: Any, f: Any, arg: int) -> None:
-    globals_of(t, f).put(t, f, f.code.co_names[arg], f.stack.pop())
+    globals_of(t.outside, f).put(t, f, f.code.co_names[arg], f.stack.pop())
 
 
 def attribute_read(shift: int) -> Outside:

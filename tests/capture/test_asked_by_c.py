@@ -1,0 +1,186 @@
+"""Objects of the program's that C code asks for keys, numbers, elements and text: each is asked as often as in eager, and what it says is not kept."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import math
+import operator
+import re
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import braze
+
+SAID: list[str] = []
+
+
+class Number:
+    """A number by Python code; two are equal if they are the same number."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def say(self, what: str, answer: Any) -> Any:
+        SAID.append(f"{what} of {self.n}")
+        return answer
+
+    def __hash__(self) -> int:
+        return self.say("hash", 7)
+
+    def __eq__(self, other: object) -> bool:
+        return self.say("eq", isinstance(other, Number) and self.n == other.n)
+
+    def __index__(self) -> int:
+        return self.say("index", self.n)
+
+    def __float__(self) -> float:
+        return self.say("float", float(self.n))
+
+    def __floor__(self) -> int:
+        return self.say("floor", self.n)
+
+    def __str__(self) -> str:
+        return self.say("str", f"<{self.n}>")
+
+    def __format__(self, spec: str) -> str:
+        return self.say("format", f"[{self.n}]")
+
+
+class Name(str):
+    """Text that tells when it is compared."""
+
+    def __eq__(self, other: object) -> bool:
+        SAID.append(f"eq of {str.__str__(self)}")
+        return str.__eq__(self, other)  # type: ignore[arg-type]
+
+    __hash__ = str.__hash__
+
+
+class Given:
+    """What a call is given, made anew for each."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self.x = torch.arange(4.0)
+        self.number = Number(n)
+        self.known: dict[Any, Any] = {"a": 1, 7: 2}
+        self.table: dict[Any, Any] = {Number(1): "one", Number(2): "two"}
+        self.names: dict[Any, Any] = {Name("a"): 1}
+
+
+@functools.lru_cache
+def cached(number: Any) -> str:
+    return "cached"
+
+
+def removed(g: Given) -> Any:
+    try:
+        del g.table[g.number]
+    except KeyError:
+        return "missed"
+    return len(g.table)
+
+
+def written(g: Given) -> Any:
+    g.table[g.number] = g.known[g.number] = 5
+    return len(g.table), len(g.known)
+
+
+def missed(g: Given) -> Any:
+    try:
+        return g.known[g.number]
+    except KeyError:
+        return "missed"
+
+
+KEYS: dict[str, Callable[[Given], Any]] = {
+    "an item": lambda g: g.table.get(g.number) and g.table[g.number],
+    "membership": lambda g: (g.number in g.table, g.number in g.known),
+    "an item that is missing": missed,
+    "an item is written": written,
+    "an item is removed": removed,
+    "a key of C that has the hash of another": lambda g: (7 in g.table, g.table.get(7), 7 in g.known),
+    "text that is compared by Python code": lambda g: (g.names["a"], "a" in g.names),
+    "a tuple": lambda g: ((g.number, 1) in g.known, {(g.number, 1): 2}[g.number, 1]),
+    "a counter": lambda g: collections.Counter([g.number, g.number])[g.number],
+    "a dict of its own": lambda g: {g.number: 3}[g.number],
+    "a cached function": lambda g: (cached.cache_clear(), cached(g.number), cached(g.number)),
+}
+NUMBERS: dict[str, Callable[[Given], Any]] = {
+    "a row": lambda g: g.x[g.number],
+    "rows": lambda g: (g.x[g.number :], g.x[..., g.number]),
+    "a part of a list": lambda g: [1, 2, 3, 4][g.number :],
+    "a size": lambda g: (torch.zeros(g.number), torch.full((g.number, 2), 1.0)),
+    "an argument of a method": lambda g: g.x.narrow(0, g.number, 1),
+    "an argument of a function in Python": lambda g: torch.nn.functional.pad(g.x, (0, g.number)),
+    "functions of math": lambda g: (math.sqrt(g.number), math.log(g.number), math.gcd(6, g.number)),
+    "a list of numbers": lambda g: math.fsum([g.number, g.number]),
+    "rounding": lambda g: math.floor(g.number),
+    "packed bytes": lambda g: struct.pack("i", g.number),
+    "bytes": lambda g: bytearray(g.number),
+    "an index": lambda g: operator.index(g.number),
+    "the indices of a slice": lambda g: slice(g.number).indices(9),
+    "a count": lambda g: re.sub("a", "b", "aaaa", count=g.number),
+}
+TEXTS: dict[str, Callable[[Given], Any]] = {
+    "percent": lambda g: "%s and %s" % (g.number, g.n),  # noqa: UP031
+    "fields": lambda g: "{} and {}".format(g.number, g.n),  # noqa: UP032
+    "joined from a generator": lambda g: ",".join(f"{n}" for n in [g.n, 3]),
+    "joined from a map": lambda g: ",".join(map(lambda n: f"{n}", [g.n, 3])),
+    "a function for each match": lambda g: re.sub("a", lambda m: SAID.append("match") or f"{g.n}", "aa"),
+}
+
+
+@pytest.mark.parametrize(
+    "asks", [pytest.param(f, id=name) for name, f in {**KEYS, **NUMBERS, **TEXTS}.items()]
+)
+def test_objects_are_asked_as_often_as_in_eager_and_for_what_they_say_now(
+    asks: Callable[[Given], Any],
+) -> None:
+    def f(x: torch.Tensor, g: Given) -> Any:
+        return x + 1, asks(g)
+
+    def told(call: Callable[..., Any]) -> list[str]:
+        found = []
+        for n in (1, 2, 2, 3):
+            SAID.clear()
+            found.append(f"{call(torch.ones(2), Given(n))} {SAID}")
+        return found
+
+    compiled = braze.compile(f, backend="eager")
+    assert told(compiled) == told(f)
+
+
+@pytest.mark.parametrize("asks", [pytest.param(f, id=name) for name, f in KEYS.items()])
+def test_a_look_up_that_raises_raises_in_its_place(asks: Callable[[Given], Any], monkeypatch: Any) -> None:
+    left = [0]
+
+    def fails(self: Number, what: str, answer: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise ZeroDivisionError(what)
+        return answer
+
+    def f(g: Given) -> Any:
+        try:
+            return asks(g)
+        except ZeroDivisionError as error:
+            return str(error)
+
+    compiled = braze.compile(f, backend="eager")
+    given = [Given(n) for n in (1, 2, 3)]
+    for at in range(4):
+        for number in range(3):
+            results = []
+            for call in (f, compiled):
+                g = Given(given[number].n)
+                with monkeypatch.context() as patch:
+                    left[0] = at
+                    patch.setattr(Number, "say", fails)
+                    results.append((str(call(g)), left[0]))
+            assert results[0] == results[1]
