@@ -64,6 +64,39 @@ FEW_ROWS_F32 = 8
 RULED_ROWS, RULED_COLUMNS, RULED_INNER = 16, 512, (128, 14336)
 
 
+@record
+class BatchClass:
+    """Batches of products whose matrices lie so: at least so many, and the least and most rows, places of the sum, and columns of each."""
+
+    layout: str
+    batch: int
+    rows: tuple[int, int]
+    inner: tuple[int, int]
+    columns: tuple[int, int]
+
+    def has(self, p: DeviceProduct) -> bool:
+        """Whether a product is of the class; what lies between measured sizes is, where rows of it are whole vectors."""
+        sizes = ((p.rows or 0, self.rows), (p.inner, self.inner), (p.columns, self.columns))
+        within = all(least <= n <= most for n, (least, most) in sizes)
+        return (
+            within
+            and p.layout == self.layout
+            and p.batch >= self.batch
+            and not (p.inner % 8 or p.columns % 8)
+        )
+
+
+#: batches that are the template's without a measurement where elementwise work follows: on an H100 it took, cut by the rule, 0.29 to 0.86 of
+#: ATen's time for both (`benchmarks/results/2026-11-26-templates-h100.json`). The corners are sizes that were measured
+RULED_BATCHES = (
+    BatchClass("kk", 8, (200, 2048), (64, 128), (200, 2048)),
+    BatchClass("kk", 64, (16, 16), (128, 128), (2048, 2048)),
+    BatchClass("kn", 96, (200, 512), (200, 512), (64, 64)),
+    BatchClass("kn", 64, (32, 128), (32, 128), (32, 128)),
+    BatchClass("kn", 8, (64, 64), (1024, 1024), (4096, 4096)),
+)
+
+
 def takes_template(
     product: DeviceProduct, wanted: bool | None, known: Mapping[DeviceProduct, Way], ruled: bool = False
 ) -> bool:
@@ -80,14 +113,15 @@ def pays_by_rule(product: DeviceProduct, most: int | None, arch: str) -> bool:
     """Whether a product of at most so many rows is quicker as the template's, as measured on GPUs of one architecture.
 
     So few rows are multiplied in the time that the right-hand matrix takes to be read, which the template does with less before and
-    after. The matrix lies by columns, as a linear layer's weight does.
+    after. The matrix lies by columns, as a linear layer's weight does. Of batches those of some classes are, where elementwise work follows.
     """
     least, longest = RULED_INNER
+    if arch != "sm_90" or product.dtype not in ("f16", "bf16"):
+        return False
+    if product.batch:
+        return any(c.has(product) for c in RULED_BATCHES)
     return (
-        arch == "sm_90"
-        and not product.batch
-        and product.dtype in ("f16", "bf16")
-        and most is not None
+        most is not None
         and most <= RULED_ROWS
         and product.columns >= RULED_COLUMNS
         and least <= product.inner <= longest

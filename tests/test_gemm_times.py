@@ -12,9 +12,10 @@ from braze import device_times, gemm_times, gemm_trials, pipeline
 from braze.codegen.triton.gemm import tiles_of
 from braze.codegen.triton.gemm_tiles import parsed
 from braze.loops.ir import TemplateCall
-from braze.products import DeviceProduct, Way, takes_template
+from braze.products import RULED_BATCHES, DeviceProduct, Way, pays_by_rule, takes_template
 from braze.schedule.records import GroupKind
 from braze.schedule.unfused import unfused
+from braze.target import cuda_target
 from tests.codegen.triton_bench import captured, context, planned
 from tests.loops.interpret import interpret
 
@@ -387,3 +388,70 @@ def test_a_trial_without_memory_gives_nothing(monkeypatch, tmp_path):
     plan = planned(attended, *BATCH, matmul_template=True)
     trial = gemm_trials.Trial(plan.groups[0], {b.name: b for b in plan.program.buffers}, context().target)
     assert trial.seconds() == {}
+
+
+# -- batches that are the template's without a measurement --------------------------------------------------
+
+
+def empty(*shape: int, dtype: torch.dtype = torch.bfloat16):
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def scores(batch, rows, inner, columns, dtype=torch.bfloat16):
+    return empty(batch, rows, inner, dtype=dtype), empty(batch, columns, inner, dtype=dtype), empty(batch, rows, columns, dtype=dtype)  # fmt: skip
+
+
+def templates(fn, *shapes, target=None):
+    ctx = context() if target is None else dataclasses.replace(context(), target=target)
+    plan = pipeline.scheduled(captured(fn, ctx, *shapes), ctx)[1]
+    return [g.kind for g in plan.groups].count(GroupKind.TEMPLATE)
+
+
+@pytest.mark.parametrize(
+    "sizes", [(96, 512, 64, 512), (8, 2048, 128, 2048), (192, 200, 64, 200), (64, 16, 128, 2048)]
+)
+def test_a_batch_of_a_measured_class_is_the_templates_on_hopper_alone(clock, sizes):
+    assert templates(attended, *scores(*sizes)) == 1
+    assert templates(attended, *scores(*sizes, dtype=torch.float16)) == 1
+    assert templates(attended, *scores(*sizes), target=cuda_target((10, 0), 132)) == 0
+    assert templates(attended, *scores(*sizes), target=cuda_target((8, 0), 108)) == 0
+
+
+@pytest.mark.parametrize("sizes", [(7, 512, 64, 512), (96, 199, 64, 512), (96, 512, 56, 512), (96, 512, 136, 512), (96, 512, 64, 516), (32, 1, 128, 4096)])  # fmt: skip
+def test_a_batch_outside_of_every_measured_class_is_atens(clock, sizes):
+    assert templates(attended, *scores(*sizes)) == 0
+    assert templates(attended, *scores(96, 512, 64, 512, dtype=torch.float32)) == 0
+
+
+def test_a_batch_is_the_templates_where_elementwise_work_alone_follows(clock):
+    """What a softmax does on its way, and nothing, are no reason to take the product from ATen."""
+    given = scores(96, 512, 64, 512)
+
+    def alone(q, k, r):
+        return torch.bmm(q, k.transpose(1, 2)).view(8, 12, 512, 512), r
+
+    def before_softmax(q, k, r):
+        return torch.softmax(attended(q, k, r), -1)
+
+    def multiplied_again(q, k, r):
+        return torch.bmm(attended(q, k, r).view(8, 12, 512, 512).relu().view(96, 512, 512), q)
+
+    assert templates(alone, *given) == templates(before_softmax, *given) == 0
+    assert templates(multiplied_again, *given) == 1
+
+
+def test_the_corners_of_the_classes_of_batches_are_in_them():
+    for c in RULED_BATCHES:
+        for at in (0, 1):
+            p = DeviceProduct("bf16", c.rows[at], c.inner[at], c.columns[at], c.batch, c.layout)
+            assert pays_by_rule(p, p.rows, "sm_90") and not pays_by_rule(p, p.rows, "sm_100")
+            assert not pays_by_rule(dataclasses.replace(p, layout="mn"), p.rows, "sm_90")
+
+
+def test_a_batch_that_was_measured_to_be_atens_is_its_whatever_the_rule_says(clock, monkeypatch):
+    monkeypatch.setattr(
+        gemm_trials.Trial, "seconds", lambda trial: {Way.ATEN.value: 1.0} | dict.fromkeys(trial.texts, 2.0)
+    )
+    given = scores(96, 512, 64, 512)
+    assert GroupKind.TEMPLATE not in [g.kind for g in tuned(attended, given, max_autotune=True)[0].groups]
+    assert templates(attended, *given) == 0

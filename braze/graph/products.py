@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from braze.graph.operators import is_elementwise, is_view
 from braze.products import DeviceProduct, Product
 
 aten = torch.ops.aten
@@ -81,6 +82,21 @@ def device_product_of(node: torch.fx.Node) -> DeviceProduct | None:
 def is_batch(node: torch.fx.Node) -> bool:
     """Whether a node computes a product for each of a batch of matrices."""
     return node.op == "call_function" and node.target in _BATCHES
+
+
+def is_followed(node: torch.fx.Node) -> bool:
+    """Whether elementwise work alone follows a product, up to what is handed out or multiplied again: no kernel that reduces would do it on its way."""
+    found = False
+    while True:
+        users = list(node.users)
+        last = all(u.op == "output" or u.target in _PLACES or is_batch(u) for u in users)
+        if last or len(users) != 1:
+            return found and last
+        (node,) = users
+        if is_elementwise(node.target):
+            found = True
+        elif not (is_view(node.target) or node.target is aten._to_copy.default):
+            return False
 
 
 def _batch_of(node: torch.fx.Node) -> DeviceProduct | None:

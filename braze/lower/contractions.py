@@ -258,7 +258,8 @@ def device_batch(g: ProgramBuilder, a: Lazy, b: Lazy, bias: Lazy | None) -> Lazy
         return None
     if bias is not None and (bias.dtype is not a.dtype or bias.device != a.device):
         return None
-    if not takes_template(product, g.ctx.options.matmul_template, dict(g.ctx.device_products)):
+    ruled = g.followed and pays_by_rule(product, product.rows, g.ctx.target.arch)
+    if not takes_template(product, g.ctx.options.matmul_template, dict(g.ctx.device_products), ruled):
         return None
     left, right = g.realize(a), g.realize(b)
     if ONE not in left.strides[1:] or ONE not in right.strides[1:]:

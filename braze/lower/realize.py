@@ -62,6 +62,8 @@ class ProgramBuilder:
         self.way: Way | None = None
         #: the products of a batch of matrices that it computes on a GPU
         self.batch: DeviceProduct | None = None
+        #: whether elementwise work follows these
+        self.followed = False
         #: the type of Python floats
         self.default_float = DType.F32
         #: whether the kernels may leave out roundings to half types, and whether there are any

@@ -36,6 +36,9 @@ STAGES, ON_THE_WAY = 3, 64 << 10
 #: bytes of a row whose second walk no longer finds it in the cache (50 MB on an H200) if four programs share a multiprocessor, of
 #: longer rows those that a program has at once, and bytes of which a warp has its share then
 AGAIN, AT_ONCE, OF_A_WARP = 128 << 10, 64 << 10, 2 << 10
+#: bytes of a row of 16-bit floats of which four programs' on each multiprocessor, read and written, are more than that cache, and two programs' are not;
+#: elements that each of the two has at once, and its warps: as many threads as four have (on an H100 747 us where four took 805, of 8,192 rows of 50,257)
+AGAIN_16, TWO_WALK, TWO_WARPS = 64 << 10, 8192, 32
 #: elements of a tile that walks a row for its mean and variance, of which a thread keeps three numbers each: what fits beside others' programs
 SPREAD = 1024
 #: tiles of which one turn takes maxima and sums of powers: both are loaded before the first is reduced
@@ -131,6 +134,8 @@ def _for_long_rows(plan: KernelPlan, group: Group, found: Sequence[Access]) -> K
             return few_at_once(
                 plan, widest, AT_ONCE if length * widest > AGAIN and widest < 4 else AT_ONCE // 2
             )
+        if _walks_again(group) and length is not None and widest <= 2 and length * widest >= AGAIN_16:
+            plan = dataclasses.replace(plan, row=dataclasses.replace(row, block=TWO_WALK), warps=TWO_WARPS)
         return dataclasses.replace(plan, unrolled=UNROLLED)
     if ReduceKind.WELFORD in kinds and row.block > SPREAD:
         return dataclasses.replace(
@@ -313,6 +318,9 @@ def _row_tiles(
         whole = held and power(row or 1) * least <= (4 if again else 1) * WALK
         while whole and x > 16 and power(row or 1) * x > (4 if again else 1) * WALK:
             x //= 2
+        few = length <= SHORT_COLUMN and likely_size(_count(outer, inner, x)) < FEW_PROGRAMS
+        if few and x == 16 and not whole and all(a.itemsize >= 4 for a in found if not a.store):
+            x = SECTOR // 4  # a sector of each row (4.1 us where 16 took 5.5, of 1,024 columns on an H100)
         r = length if whole else max(1, min(_walk(group) // x, length))
         warps = warps_of(x * r, EACH if whole else EACH_ROW)
         return outer, (Tile("x", (inner,), x),), Tile("r", group.row_axes, r), whole, warps, 1

@@ -253,6 +253,31 @@ def test_a_softmax_of_rows_that_the_cache_does_not_hold_has_one_program_at_a_tim
     assert 'eviction_policy="evict_first")' in texts[0].rsplit("tl.store", 1)[1]
 
 
+def test_long_rows_of_16_bits_are_walked_twice_by_two_programs_with_all_threads():
+    """Four programs' rows of 100 KB on each multiprocessor, read and stored, are more than the cache; shorter rows and float32 keep the rule's."""
+
+    def cut(columns, dtype):
+        (plan,) = plans(planned(lambda x: torch.log_softmax(x, 1), torch.empty(8192, columns, dtype=dtype, device="meta")))  # fmt: skip
+        return plan.row.block, plan.warps, plan.unrolled
+
+    assert (
+        cut(50257, torch.bfloat16) == cut(50257, torch.float16) == cut(32768, torch.float16) == (8192, 32, 2)
+    )
+    assert cut(32000, torch.bfloat16) == (4096, 16, 2)
+    assert cut(25000, torch.float32) == (4096, 16, 2)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rows", "cut"),
+    [(torch.float32, 512, (8, 512)), (torch.bfloat16, 512, (16, 256)), (torch.float32, 64, (16, 64))],
+)
+def test_columns_of_few_programs_are_walked_by_a_sector_of_float32(dtype, rows, cut):
+    """1,024 of them are 128 programs'. Of 16-bit numbers a sector is twice as many columns, and short columns are held whole."""
+    x = torch.empty(rows, 1024, dtype=dtype, device="meta")
+    (plan,) = plans(planned(lambda x: x.float().sum(0), x, cores=1))
+    assert (plan.points[-1].block, plan.row.block) == cut
+
+
 def test_walks_have_what_their_reductions_want_of_the_loop():
     """Two tiles a turn for maxima and sums of powers, small tiles for variances."""
     x = torch.empty(2048, 100_000)
