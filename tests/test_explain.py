@@ -119,3 +119,12 @@ def test_kernels_and_fallbacks_of_the_default_backend():
     assert set(found.fallbacks) <= set(found.aten)
     stages = [name for name, _ in found.seconds]
     assert stages.index("capture") < stages.index("lower") < stages.index("codegen")
+
+
+def test_an_object_that_makes_objects_of_any_name_is_shown_by_what_it_is():
+    class Holder:
+        operators = torch.ops
+
+    found = braze.explain(lambda x: Holder.operators.aten.relu.default(x) + 1, backend="eager")(X)
+    assert any("torch.ops" in guard for guard in found.guards), found.guards
+    assert found.operations == 2

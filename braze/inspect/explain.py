@@ -24,6 +24,7 @@ from braze.capture.facts.records import Capture, GraphBreak
 from braze.capture.guards.report import CompiledFrame
 from braze.support import trace
 from braze.support.record import record
+from braze.support.spoken import spoken
 
 #: the stages in the order in which a compile goes through them
 STAGES = ("capture", "aot", "lower", "schedule", "codegen", "build", "load")
@@ -287,7 +288,7 @@ def _relative(path: str) -> str:
 
 
 def _short(value: object, limit: int = 70) -> str:
-    text = getattr(value, "__qualname__", None) or repr(value)
+    text = spoken(value, "__qualname__") or repr(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 

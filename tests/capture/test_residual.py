@@ -291,7 +291,7 @@ def broken_capture(operand: Any, kind: BreakKind = BreakKind.CALL) -> Capture:
 def uncaptured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let resume functions run without being captured in turn."""
 
-    def entry(self: Any, function: Any, name: str, *, hooked: bool = False, resumed: bool = False) -> Any:
+    def entry(self: Any, function: Any, name: str, *, hooked: bool = False, point: Any = None) -> Any:
         return None if hooked else function
 
     monkeypatch.setattr(Session, "entry", entry)

@@ -22,6 +22,7 @@ from braze.capture.facts.objects_by_name import name_of, object_at
 from braze.capture.facts.records import IdentityKey, Source
 from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
 from braze.support.errors import Origin
+from braze.support.spoken import spoken
 
 RECORDS: dict[str, Any] = {
     cls.__name__: cls
@@ -292,5 +293,5 @@ def _tuples(value: Any) -> Any:
 
 
 def _short(value: Any) -> str:
-    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
-    return f"{type(value).__name__} {name}" if isinstance(name, str) else f"a {type(value).__qualname__}"
+    name = spoken(value, "__qualname__", "__name__")
+    return f"{type(value).__name__} {name}" if name else f"a {type(value).__qualname__}"

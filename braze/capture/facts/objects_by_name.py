@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from braze.support.spoken import spoken
+
 Name = tuple[Any, ...]
 
 #: where functions in C are looked for that do not say where they live
@@ -140,13 +142,13 @@ def _by_its_own_word(value: Any) -> Iterator[Name]:
     """By ``__module__`` and ``__qualname__``, or those of what it wraps or belongs to."""
     for speaker in (value, *_speakers(value)):
         module, path = (
-            _text(speaker, "__module__"),
-            _text(speaker, "__qualname__") or _text(speaker, "__name__"),
+            spoken(speaker, "__module__"),
+            spoken(speaker, "__qualname__", "__name__"),
         )
         if module and path and "<locals>" not in path:
             yield "at", module, tuple(path.split("."))
     owner = getattr(value, "__objclass__", None) or getattr(value, "__self__", None)
-    own = _text(value, "__name__")
+    own = spoken(value, "__name__")
     if isinstance(owner, type) and own and owner is not type(value):
         above = name_of(owner)
         if above is not None and above[0] == "at":
@@ -162,11 +164,6 @@ def _speakers(value: Any) -> Iterator[Any]:
         found = getattr(value, attribute, None) if not isinstance(value, type) else None
         if isinstance(found, types.FunctionType):
             yield found
-
-
-def _text(value: Any, name: str) -> str:
-    found = getattr(value, name, None)
-    return found if isinstance(found, str) else ""
 
 
 def _decorated(value: types.FunctionType) -> Name | None:

@@ -12,6 +12,7 @@ from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
 from braze.native.vocabulary import Check, Step
 from braze.support.errors import Origin
 from braze.support.record import interned, record
+from braze.support.spoken import spoken
 
 
 class IdentityKey:
@@ -29,11 +30,7 @@ class IdentityKey:
         return id(self.value) >> 4
 
     def __repr__(self) -> str:
-        return (
-            getattr(self.value, "__qualname__", None)
-            or getattr(self.value, "__name__", None)
-            or f"<{type(self.value).__name__}>"
-        )
+        return spoken(self.value, "__qualname__", "__name__") or f"<{type(self.value).__name__}>"
 
 
 @interned

@@ -51,6 +51,7 @@ from braze.capture.python.tensors import tensor_method
 from braze.capture.python.unwinding import resumable_step
 from braze.capture.state.handlers import HANDLERS
 from braze.capture.state.trace import Trace
+from braze.support.spoken import spoken
 
 #: modules whose Python functions on tensors are one node of the graph
 LEAF_MODULES = frozenset({"torch.nn.functional", "torch.functional", "torch._tensor"})
@@ -349,7 +350,7 @@ def refuse(fn: Any) -> Any:
     """Break at a C function that is not known to be harmless."""
     module = getattr(fn, "__module__", None) or type(getattr(fn, "__self__", None)).__module__
     code, does = policy.IMPURE_MODULES.get(module, ("BZ1002", ""))
-    name = getattr(fn, "__qualname__", None) or f"{type(fn).__name__} object"
+    name = spoken(fn, "__qualname__") or f"{type(fn).__name__} object"
     if name.startswith("pybind11_detail"):
         name = fn.__name__
     if does:
