@@ -169,6 +169,47 @@ def known_then_written(x):
     return x, seen, a.tolist(), (a + b).tolist()
 
 
+@case((X,), times=2)
+def known_and_written_through_a_view_alone(x):
+    seen = []
+    for view in (
+        lambda t: t.view(-1),
+        lambda t: t.view(2, 2)[1],
+        lambda t: t[1:],
+        lambda t: t.reshape(4),
+        lambda t: t.unbind()[2],
+        lambda t: t.split(2)[1],
+        lambda t: t.view(2, 2).t()[0],
+    ):
+        t = torch.ones(4)
+        seen.append(t.tolist())
+        view(t).add_(1)
+        view(t)[...] *= 3
+        seen += [t.tolist(), view(t).tolist(), t.sum().item(), bool(t[2] > 1)]
+    base = torch.zeros(4)
+    part = base.view(2, 2)
+    base[0] = 3
+    return x, seen, part.tolist(), (part + 1).tolist()
+
+
+class Counted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(3))
+
+    def forward(self, x):
+        before = self.calls.tolist()
+        self.calls.view(-1)[0] += 1
+        self.calls[1:].add_(2)
+        return x, before, self.calls.tolist()
+
+
+@scenario
+def a_buffer_that_is_written_through_views(c):
+    f = c(Counted())
+    yield f(X), f(X), f(X)
+
+
 class Norms(nn.Module):
     def __init__(self):
         super().__init__()

@@ -18,10 +18,10 @@ import torch.fx
 from braze import native
 from braze.capture.facts.purity import computes
 from braze.capture.facts.records import Step
-from braze.capture.facts.replay_safety import writes
+from braze.capture.facts.replay_safety import memory_of, writes, written_by
 from braze.capture.facts.values import MISSING
 from braze.capture.state.sources import Node
-from braze.capture.state.trace import Recording, Trace
+from braze.capture.state.trace import Recording
 from braze.graph import torch_compat
 from braze.graph.fakes import PLAIN
 
@@ -54,6 +54,8 @@ class Known:
         self.reads = 0
         self.seen: torch.fx.Node = recorder.graph._root
         self.hidden_writes = False
+        #: storages that a node writes: fakes that share one count their versions apart
+        self.written: set[int] = set()
 
     def value(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """The real tensor that a fake stands for; None where it is not known."""
@@ -62,10 +64,10 @@ class Known:
         if self.reads > OFTEN:
             return None
         try:
+            self._look_for_writes()
             if found is None:
                 place = self.recorder.t.outside.tree.node_of(tensor)
-                return None if place is None else contents(self.recorder.t, place)
-            self._look_for_data()
+                return None if place is None else contents(self, place)
             waiting = self._ancestors(found[1])
             with torch_compat.disable_functions(), torch_compat.outside_modes(), torch.no_grad():
                 for node in waiting:
@@ -75,15 +77,21 @@ class Known:
         real = self.values[found[1]]
         return real if isinstance(real, torch.Tensor) else None
 
-    def _look_for_data(self) -> None:
-        """Note a read of ``x.data``: what is written through it counts no version."""
+    def _look_for_writes(self) -> None:
+        """Note what new nodes write, and a read of ``x.data``: what is written through it counts no version."""
         node = self.seen.next
         while node.op != "root":
             if node.target is getattr and node.args[1] == "data":
                 self.hidden_writes = True
+            elif writes(node):
+                self.written |= memory_of(*written_by(node))
             self.seen, node = node, node.next
         if self.hidden_writes:
             raise Unknown
+
+    def is_written(self, fake: torch.Tensor) -> bool:
+        """Whether the program has written to a tensor, or to another in its memory."""
+        return self.recorder.is_written(fake) or torch_compat.storage_key(fake) in self.written
 
     def _ancestors(self, last: torch.fx.Node) -> list[torch.fx.Node]:
         """All nodes to run, each after those that it needs."""
@@ -93,21 +101,21 @@ class Known:
             node, needed = path[-1]
             following = next((n for n in needed if n not in order), None)
             if following is not None:
-                check(self.recorder, following)  # also of what is known: it may have been written since
+                check(self, following)  # also of what is known: it may have been written since
                 path.append((following, iter(() if following in self.values else following.all_input_nodes)))
             else:
                 order[node] = None
                 path.pop()
             if len(order) + len(path) > LONGEST:
                 raise Unknown
-        check(self.recorder, last)
+        check(self, last)
         return [node for node in order if node not in self.values]
 
     def _run(self, node: torch.fx.Node) -> Any:
         """The value of a node whose inputs are known."""
         if node.op == "placeholder":
             place = next((p for n, p in self.recorder.placeholders if n is node), None)
-            real = None if place is None else contents(self.recorder.t, place)
+            real = None if place is None else contents(self, place)
             if real is None:
                 raise Unknown
             return real
@@ -125,7 +133,7 @@ class Known:
         return made
 
 
-def check(recorder: Recording, node: torch.fx.Node) -> None:
+def check(known: Known, node: torch.fx.Node) -> None:
     """Raise where a node does more than to compute something small."""
     if not computes(node) or writes(node):
         raise Unknown
@@ -136,13 +144,13 @@ def check(recorder: Recording, node: torch.fx.Node) -> None:
         if not isinstance(part, torch.Tensor):
             if type(part) not in (int, float, bool, torch.Size, type(None)):
                 raise Unknown
-        elif not is_small(recorder, part):
+        elif not is_small(known, part):
             raise Unknown
 
 
-def is_small(recorder: Recording, fake: torch.Tensor) -> bool:
+def is_small(known: Known, fake: torch.Tensor) -> bool:
     """Whether a fake stands for a tensor that may be computed here, and that nothing has written."""
-    if fake.device.type != "cpu" or recorder.is_written(fake) or fake.layout is not torch.strided:
+    if fake.device.type != "cpu" or fake.layout is not torch.strided or known.is_written(fake):
         return False
     return all(type(n) is int for n in fake.shape) and fake.numel() <= LARGEST
 
@@ -157,9 +165,9 @@ def same_kind(made: Any, fake: torch.Tensor) -> bool:
     )
 
 
-def contents(t: Trace, place: Node) -> torch.Tensor | None:
+def contents(known: Known, place: Node) -> torch.Tensor | None:
     """A copy of a small tensor that the program's arguments do not hold, whose contents are compared from now on."""
-    real, fake = place.real, place.value
+    t, real, fake = known.recorder.t, place.real, place.value
     if (
         not t.outside.trusting
         or type(real) not in PLAIN
@@ -167,15 +175,10 @@ def contents(t: Trace, place: Node) -> torch.Tensor | None:
         or not stays(place)
     ):
         return None
-    if (
-        real.requires_grad
-        or real.dtype.is_complex
-        or real.numel() > KEPT
-        or not is_small(t.graph.recorder, fake)
-    ):
+    if real.requires_grad or real.dtype.is_complex or real.numel() > KEPT or not is_small(known, fake):
         return None
-    others = [p for _, p in t.graph.recorder.placeholders if is_tensor(p)]
-    if any(t.graph.recorder.is_written(p.value) and shares(p.real, real) for p in others):
+    others = [p for _, p in known.recorder.placeholders if is_tensor(p)]
+    if any(shares(p.real, real) and known.is_written(p.value) for p in others):
         return None
     with torch_compat.disable_functions(), torch_compat.outside_modes():
         made = real.clone()
