@@ -292,6 +292,11 @@ def write_closure(x):
     return torch.cond(x.sum() > 0, lambda x: y.mul_(x), lambda x: x - 1, (x,))
 
 
+def write_closure_through_a_view(x):
+    y = x * 2
+    return torch.cond(x.sum() > 0, lambda x: x + y.view(-1)[:1].mul_(3), lambda x: x - 1, (x,)), y
+
+
 def print_inside(x):
     def body(x):
         print("round")
@@ -301,7 +306,16 @@ def print_inside(x):
 
 
 @pytest.mark.parametrize(
-    "program", [log_to_list, write_nonlocal, write_attribute, write_operand, write_closure, print_inside]
+    "program",
+    [
+        log_to_list,
+        write_nonlocal,
+        write_attribute,
+        write_operand,
+        write_closure,
+        write_closure_through_a_view,
+        print_inside,
+    ],
 )
 def test_side_effects_are_left_to_pytorch(program):
     with pytest.raises(BrazeError, match="BZ1019"):

@@ -765,3 +765,28 @@ WITH_KERNELS |= {
     a_result_that_has_no_part_in_the_loss_at_a_break.__name__,
     what_is_written_in_a_list_after_its_hook.__name__,
 }
+
+
+@scenario
+def a_hook_that_writes_to_its_gradient_through_a_view(c):
+    def views(g):
+        yield g.view(-1)[:1]
+        yield g[1]
+        yield g.t()[2]
+        yield g.unbind()[0]
+
+    for number in range(4):
+
+        @c
+        def f(x, number=number):
+            y = x * 2
+
+            def hook(gradient):
+                list(views(gradient))[number].mul_(5)
+
+            y.register_hook(hook)
+            return (y * y).sum()
+
+        x = leaf()
+        f(x).backward()
+        yield x.grad

@@ -103,6 +103,17 @@ def memory_of(*nodes: torch.fx.Node) -> set[int]:
     return {storage_key(part) for part in parts if isinstance(part, torch.Tensor)}
 
 
+def memory_written(nodes: Iterable[torch.fx.Node]) -> set[int]:
+    """The storages that nodes write as their first operand or ``out``. Versions do not tell: views on fakes count theirs apart."""
+    found: set[int] = set()
+    for node in nodes:
+        if writes(node) and not is_opaque(node) and name_of(node) not in STATISTICS:
+            written = node.kwargs.get("out", node.args[0] if node.args else ())
+            several = written if isinstance(written, (list, tuple)) else (written,)
+            found |= memory_of(*(n for n in several if isinstance(n, torch.fx.Node)))
+    return found
+
+
 def draws(graph: torch.fx.Graph) -> bool:
     """Whether a graph may draw random numbers."""
     return any(map(is_random, graph.nodes))

@@ -89,10 +89,11 @@ def apply(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         output = _forward(t, cls, inputs, kwargs, context)
         forward = _since(graph, before)
         backward = _backward(t, cls, context, output)
-        if written_since(t, others, met):
+        inside = [*forward, *(backward.recorder.graph.nodes if backward else ())]
+        if written_since(t, others, met, inside):
             graph_break("BZ1019", "it writes to tensors from outside")
         _refuse_tensors(t.graph, given, forward, backward)
-        _refuse_numbers(t.outside, inputs, [*forward, *(backward.recorder.graph.nodes if backward else ())])
+        _refuse_numbers(t.outside, inputs, inside)
     for node in _since(graph, before):
         graph.erase_node(node)
     for key, (_, node) in tuple(t.graph.recorder.nodes.items()):

@@ -21,6 +21,7 @@ from braze.capture.facts.breaks import BreakSignal, Retry, Unrebuildable, graph_
 from braze.capture.facts.libraries import is_library_module
 from braze.capture.facts.records import Build, Constant, Effect, EffectKind
 from braze.capture.facts.replay import AfterGiven, WhereGiven
+from braze.capture.facts.replay_safety import memory_written
 from braze.capture.facts.values import Identity
 from braze.capture.features import places
 from braze.capture.features.subgraphs import note, region, traced
@@ -31,7 +32,7 @@ from braze.capture.state.ledger import Hooked, Ledger
 from braze.capture.state.recipes import Recipes
 from braze.capture.state.trace import Trace
 from braze.graph.hooked import hooked
-from braze.graph.torch_compat import disable_functions
+from braze.graph.torch_compat import disable_functions, storage_key
 
 FEATURE = Feature()
 rule = FEATURE.call
@@ -153,7 +154,7 @@ def put_inside(t: Trace, tensor: Any, hook: Any) -> None:
     with region(t, MIDDLE, (hook,)):
         with torch.no_grad():
             part = traced(t, hook, (gradient,), (gradient,))
-        if gradient._version:
+        if gradient._version or storage_key(gradient) in memory_written(part.recorder.graph.nodes):
             graph_break("BZ1019", "it writes to the gradient")
         if part.result is None:
             return  # it has done nothing

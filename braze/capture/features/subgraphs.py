@@ -8,13 +8,14 @@ from __future__ import annotations
 import contextlib
 import operator
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.fx
 
 from braze.capture.facts.breaks import HINT_MOVE, BreakSignal, Retry, Stopped
+from braze.capture.facts.replay_safety import memory_written
 from braze.capture.graph.recorder import Recorder
 from braze.capture.outside import changes
 from braze.capture.outside.filling import fill_arguments
@@ -196,12 +197,13 @@ def region(
     position, written = resumable_step(t.frames), changes.written(t)
     before, met = versions(t.graph), len(t.outside.tree.inputs)
     outer, visible = t.graph.recorder, Visible(t, functions)
+    parts = len(outer.parts)
     try:
         yield
         if pure:
             if visible.changed() or changes.written(t) != written:
                 raise BreakSignal("BZ1019", "it writes to objects from outside")
-            if tensors and written_since(t, before, met):
+            if tensors and written_since(t, before, met, outer.nodes_of_parts(parts)):
                 raise BreakSignal("BZ1019", "it writes to tensors from outside")
     except BreakSignal as signal:
         if not signal.reason.startswith(what):
@@ -233,10 +235,14 @@ def versions(graph: GraphState) -> list[tuple[Any, int]]:
     return found
 
 
-def written_since(t: Trace, before: list[tuple[Any, int]], met: int) -> bool:
-    """Whether a tensor from outside was written; those met meanwhile (after the first ``met``) were fresh."""
+def written_since(t: Trace, before: list[tuple[Any, int]], met: int, nodes: Iterable[torch.fx.Node]) -> bool:
+    """Whether a tensor from outside was written, by one of these nodes; those met meanwhile (after the first ``met``) were fresh."""
     new = [n.value for n in t.outside.tree.inputs[met:] if isinstance(n.value, torch.Tensor)]
-    return any(x._version != then for x, then in (*before, *[(x, t.graph.born.get(id(x), 0)) for x in new]))
+    theirs = [*before, *[(x, t.graph.born.get(id(x), 0)) for x in new]]
+    if any(x._version != then for x, then in theirs):
+        return True
+    written = memory_written(nodes)
+    return bool(written) and any(storage_key(x) in written for x, _ in theirs)
 
 
 class Visible:

@@ -7,6 +7,7 @@ other for it by the verbs of :class:`Interpreter`, which the tracer fills in.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -66,8 +67,11 @@ class Recording(ABC):
     def __init__(self, t: Trace, mode: FakeMode, outer: Recording | None = None) -> None:
         self.t = t
         self.mode = mode
-        #: the recorder of the graph around, where this one's is a part of it
+        #: the recorder of the graph around, where this one's is a part of it; and those of its own parts
         self.outer = outer
+        self.parts: list[Recording] = []
+        if outer is not None:
+            outer.parts.append(self)
         #: whether ``x[i]`` with a tensor for a number looks the row up, rather than read the number
         self.by_index: bool = outer is not None and outer.by_index
         self.graph = torch.fx.Graph()
@@ -86,6 +90,12 @@ class Recording(ABC):
         self.known: Any = None
         #: subgraphs that the graph holds, by attribute
         self.modules: dict[str, torch.fx.GraphModule] = {}
+
+    def nodes_of_parts(self, first: int) -> Iterator[torch.fx.Node]:
+        """The nodes of its parts from the ``first`` on, and of theirs."""
+        for part in self.parts[first:]:
+            yield from part.graph.nodes
+            yield from part.nodes_of_parts(0)
 
     def place(self, node: torch.fx.Node, **more: Any) -> None:
         """Say of a node that it is made where the program is, and whatever else is known of it."""
