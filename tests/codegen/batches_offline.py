@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import torch
 from torch.nn import functional as F
@@ -20,8 +18,8 @@ from braze.codegen.triton.gemm import gemm_kernel, tiles_of
 from braze.loops.ir import TemplateCall
 from braze.products import DeviceProduct, Way
 from braze.schedule.records import Schedule
-from tests.codegen.machine_code import compile_offline
-from tests.codegen.tilings_offline import SHARED, empty, resources
+from tests.codegen.machine_code import compile_cuts
+from tests.codegen.tilings_offline import empty
 from tests.codegen.triton_bench import captured, context, planned
 
 #: (batch, rows, inner, columns)
@@ -54,26 +52,5 @@ def texts() -> Iterator[tuple[str, KernelText]]:
                     yield tiles.text(), gemm_kernel(group, buffers, tiles)
 
 
-def main() -> int:
-    """Compile all; nonzero where one does not fit a multiprocessor."""
-    with tempfile.TemporaryDirectory() as folder:
-        for number, (name, text) in enumerate(texts()):
-            launch = text.launch
-            assert launch is not None
-            path = Path(folder) / f"cut_{number}.py"
-            path.write_text(text.source)
-            built = compile_offline(
-                path, text.name, launch.dtypes, text.sizes, launch.constants, launch.num_warps, num_stages=launch.num_stages
-            )  # fmt: skip
-            (registers, stack), shared = resources(built["cubin"], Path(folder)), built["shared"]
-            cores = "wgmma" in built["ptx"]
-            print(
-                f"cut {text.name} [{name}]: {registers} registers, {stack} bytes of stack, {shared} shared, wgmma {cores}"
-            )
-            if shared > SHARED or registers * 32 * launch.num_warps > 65536:
-                return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(compile_cuts(texts()))

@@ -14,7 +14,6 @@ pytest.importorskip("triton")
 from braze.codegen.triton import generate
 from braze.codegen.triton.kernels import kernel
 from braze.loops.ir import Axis, LoopNest, LoopProgram, Node, Op, Store
-from braze.schedule import kernels, split
 from braze.schedule import tilings as tilings_module
 from braze.schedule.choices import Choices
 from braze.schedule.kernels import plan_kernel
@@ -23,7 +22,7 @@ from braze.schedule.records import Group, GroupKind, MemoryPlan, Schedule
 from braze.schedule.tilings import Tiling, parsed_tiling, planned_as, tiling_of, tilings
 from braze.symbolic.expr import ZERO, as_expr, axis_symbol
 from tests.codegen.test_triton import offline
-from tests.codegen.test_triton_forms import agree, exact, numbers
+from tests.codegen.test_triton_forms import agree, exact, numbers, small  # noqa: F401  a fixture
 from tests.codegen.test_triton_mixed import layer_norm as norm_backward
 from tests.codegen.test_triton_mixed import norm_inputs
 from tests.codegen.triton_bench import context, launcher, planned, run
@@ -31,15 +30,6 @@ from tests.codegen.triton_groups import F32, buffer, read
 from tests.codegen.triton_offline import dropout
 
 NAN, INF = torch.nan, torch.inf
-
-
-@pytest.fixture
-def small(monkeypatch):
-    """Tiles and parts so small that a few hundred numbers are many of them: the interpreter is slow."""
-    monkeypatch.setattr(kernels, "WALK", 64)
-    monkeypatch.setattr(split, "LEAST_ROW", 40)
-    monkeypatch.setattr(split, "LEAST_COLUMN", 10)
-    monkeypatch.setattr(Choices, "persistent_bytes", 256)
 
 
 def cuts(plan):

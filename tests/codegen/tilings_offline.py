@@ -5,27 +5,18 @@ Its own process: Triton decides on import whether it interprets.
 
 from __future__ import annotations
 
-import re
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import torch
-import triton.backends.nvidia
 from torch.nn import functional as F
 
 from braze.codegen.records import KernelText
 from braze.codegen.triton.kernels import kernel
 from braze.schedule.tilings import planned_as, tilings
-from tests.codegen.machine_code import compile_offline
+from tests.codegen.machine_code import compile_cuts
 from tests.codegen.test_triton_mixed import layer_norm as norm_backward
 from tests.codegen.triton_bench import planned
-
-#: bytes of shared memory that a program may have
-SHARED = 227 << 10
-DUMP = Path(triton.backends.nvidia.__file__).parent / "bin" / "cuobjdump"
 
 
 def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
@@ -71,38 +62,5 @@ def texts() -> Iterator[tuple[str, KernelText]]:
                     yield tiling.text(), kernel(group, planned_as(group, buffers, tiling), plan)
 
 
-def resources(cubin: bytes, folder: Path) -> tuple[int, int]:
-    """(registers, bytes of the stack: spilled ones) of a kernel's machine code."""
-    path = folder / "kernel.cubin"
-    path.write_bytes(cubin)
-    told = subprocess.run([DUMP, "-res-usage", path], capture_output=True, text=True, check=True).stdout
-    found = [re.search(rf"{name}:(\d+)", told) for name in ("REG", "STACK")]
-    return tuple(int(match[1]) for match in found if match)  # type: ignore[return-value]
-
-
-def main() -> int:
-    """Compile all; nonzero where one does not fit a multiprocessor."""
-    with tempfile.TemporaryDirectory() as folder:
-        for number, (name, text) in enumerate(texts()):
-            launch = text.launch
-            assert launch is not None
-            path = Path(folder) / f"cut_{number}.py"
-            path.write_text(text.source)
-            built = compile_offline(
-                path,
-                text.name,
-                launch.dtypes,
-                text.sizes,
-                launch.constants,
-                launch.num_warps,
-                num_stages=launch.num_stages,
-            )
-            (registers, stack), shared = resources(built["cubin"], Path(folder)), built["shared"]
-            print(f"cut {text.name} [{name}]: {registers} registers, {stack} bytes of stack, {shared} shared")
-            if shared > SHARED or registers * 32 * launch.num_warps > 65536:
-                return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(compile_cuts(texts()))

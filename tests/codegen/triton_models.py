@@ -79,12 +79,7 @@ def main() -> int:
             host = pipeline.generate_code(plan, CTX)
             print(fn.__name__, "launches", host.source.count("runtime.triton("))
             for text in host.kernels:
-                path = Path(folder) / f"{text.name}.py"
-                path.write_text(text.source)
-                launch = text.launch
-                built = compile_offline(
-                    path, text.name, launch.dtypes, text.sizes, launch.constants, launch.num_warps
-                )
+                built = compile_offline(text, Path(folder))
                 print(fn.__name__, text.name, len(built["cubin"]))
                 if not built["cubin"]:
                     return 1

@@ -104,19 +104,10 @@ def cases():
 def main() -> int:
     """Compile every case; nonzero where one gives no cubin."""
     with tempfile.TemporaryDirectory() as folder:
-        for number, (group, buffers) in enumerate(cases()):
+        for group, buffers in cases():
             program = LoopProgram("p", tuple(buffers), group.steps, (), ())
             text = generate(Schedule(program, (group,), MemoryPlan((), ZERO)), CTX)[0]
-            path = Path(folder) / f"case_{number}.py"
-            path.write_text(text.source)
-            built = compile_offline(
-                path,
-                text.name,
-                text.launch.dtypes,
-                text.sizes,
-                text.launch.constants,
-                text.launch.num_warps,
-            )
+            built = compile_offline(text, Path(folder))
             print(text.name, group.kind.value, len(built["cubin"]), ".target sm_90" in built["ptx"])
             if not built["cubin"] or ".target sm_90" not in built["ptx"]:
                 return 1
@@ -137,12 +128,7 @@ def early(folder: Path) -> int:
     weight = group.call.args[1].buffer
     for known in (frozenset([weight]), frozenset[str]()):
         text = gemm_kernel(group, buffers, Tiles(Means.MULTIPLY, 1, 4, 256), known, triggers=True)
-        path = folder / f"early_{len(known)}.py"
-        path.write_text(text.source)
-        launch = text.launch
-        built = compile_offline(
-            path, text.name, launch.dtypes, text.sizes, launch.constants, launch.num_warps
-        )
+        built = compile_offline(text, folder)
         steps = re.findall(r"griddepcontrol\.\w+|(?:ld|st)\.global", built["ptx"])
         print("early", len(known), steps)
         if not known:  # nothing can be read ahead: it begins in its turn
@@ -161,14 +147,9 @@ def following(folder: Path) -> int:
     """What adds the parts of columns begins early, as what makes them lets it, and waits before it reads or writes anything."""
     plan = planned(lambda x: x.sum(0), torch.empty(65536, 1024, device="meta"))
     first, second = generate(plan, CTX)
-    path = folder / "following.py"
-    path.write_text(second.source)
-    launch = second.launch
-    built = compile_offline(
-        path, second.name, launch.dtypes, second.sizes, launch.constants, launch.num_warps
-    )
+    built = compile_offline(second, folder)
     steps = re.findall(r"griddepcontrol\.\w+|(?:ld|st)\.global", built["ptx"])
-    print("following", dict(launch.constants)["EARLY"], steps)
+    print("following", dict(second.launch.constants)["EARLY"], steps)
     ahead = "gdc_wait()" in first.source or first.source.count("gdc_launch_dependents()") != 1
     return int(ahead or steps[0] != "griddepcontrol.wait" or {*steps[1:]} != {"ld.global", "st.global"})
 
@@ -186,12 +167,7 @@ def every_kernel(folder: Path) -> int:
     plan = weighing(planned(fn, x, norm, w, out, cos, matmul_template=True), (1, 2, 3))
     texts = generate(plan, CompileContext(Options(early_launches="all"), cuda_target((9, 0), 132)))
     for number, text in enumerate(texts):
-        path = folder / f"every_{number}.py"
-        path.write_text(text.source)
-        launch = text.launch
-        built = compile_offline(
-            path, text.name, launch.dtypes, text.sizes, launch.constants, launch.num_warps
-        )
+        built = compile_offline(text, folder)
         steps = re.findall(r"griddepcontrol\.\w+|(?:ld|st)\.global", built["ptx"])
         print("every", text.name, steps)
         if steps.count("griddepcontrol.wait") != (number > 0):
