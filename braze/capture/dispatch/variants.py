@@ -142,13 +142,17 @@ class Site:
         self.session = session
         self.name = name
         self.point = point
-        self.resumed = point is not None
         self.hooked = hooked
         self.entry: Any = None
         self.lock = threading.RLock()
         self.closures: dict[tuple[int, ...], Any] = {}
         self.clear()
         _sites.add(self)
+
+    @property
+    def resumed(self) -> bool:
+        """Whether it is of frames that go on after a break."""
+        return self.point is not None
 
     def clear(self) -> None:
         """Forget everything learnt."""

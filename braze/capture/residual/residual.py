@@ -13,6 +13,7 @@ raised again in the frame itself, where the user's handlers are and where traceb
 from __future__ import annotations
 
 import builtins
+import functools
 import inspect
 import itertools
 import linecache
@@ -216,7 +217,7 @@ class _Writer:
             args = [literal(v) or self.names.name_of(v, "number") for v in draw.args]
             args += [f"{k}={literal(v) or self.names.name_of(v, 'number')}" for k, v in draw.kwargs]
             lines.append(f"d{index} = {function}({', '.join(args)})")
-        if not lines or not self._traits()[0]:
+        if not lines or not self._traits[0]:
             return lines
         if self._seeds():
             lines.insert(0, f"state = {self.names.name_of(random_state, 'random_state')}()")
@@ -224,6 +225,7 @@ class _Writer:
             lines.insert(0, f"drawn = {self.names.name_of(GENERATOR.getstate, 'random_getstate')}()")
         return lines
 
+    @functools.cached_property
     def _traits(self) -> tuple[bool, bool]:
         """Whether the graph may run again where it fails, and whether it draws random numbers."""
         graph = self.capture.graph
@@ -278,7 +280,7 @@ class _Writer:
 
     def _or_again(self, line: str) -> list[str]:
         """Run the graph; what the data make it raise is raised by Python, in the user's own lines and handlers."""
-        may_run, random = self._traits()
+        may_run, random = self._traits
         if not may_run:
             return [line]
         run, args = self._call_as_it_is()
