@@ -59,6 +59,8 @@ class _Wrapped:
         )
         self.unnoticed = tuple((i, k) for i, k, _ in written if i in uncounted)
         self.derived = tuple((i, k) for i, k, differentiable in written if differentiable)
+        #: stands for this graph where it is written down that something was told: an address would come to be another's
+        self.told = object()
         self.shared, self.beyond, self.anchored = partition.shared, partition.beyond, partition.anchored
         #: of written inputs that are the memory of several, those several
         first = len(partition.inputs) - len(self.shared)
@@ -179,7 +181,7 @@ class _Wrapped:
             raise Unsupported("BZ2017", what, hints=["pass tensors that do not overlap"])
         trace.count("calls_run_as_captured")
         warn_once(
-            ("BZ2017", id(self)),
+            ("BZ2017", self.told),
             f"BZ2017: a call runs eagerly, as captured: {what}, other than in the call that it was compiled for",
         )
         return list(self.eager(*inputs))

@@ -16,6 +16,7 @@ from braze.graph.printer import print_graph
 from braze.graph.specs import Dialect, SymbolSpec
 from braze.support.errors import Unsupported
 from tests.aot.recording import CONTEXT, compile_aot, record, same_storage, targets
+from tests.helpers import logged
 
 aten = torch.ops.aten
 
@@ -116,6 +117,23 @@ def test_inputs_that_overlap_later_run_eagerly():
     assert got.tolist() == [2, 2, 2]
     with pytest.raises(Unsupported, match="BZ2017"):
         wrap(part, eager_forward(part.forward))([x, x])
+
+
+def test_each_graph_tells_once_that_a_call_ran_eagerly_though_it_lies_where_another_lay():
+    def f(x, y):
+        x.add_(1)
+        return y * 2
+
+    gm, made, _ = record(f, [torch.zeros(3), torch.zeros(3)])
+    part = partition(gm, made, CONTEXT)
+    x = torch.zeros(3)
+    for _ in range(20):
+        call = wrap(part, eager_forward(part.forward), eager=lambda x, y: (f(x, y),))
+        with logged() as said:
+            call([x, x])
+            call([x, x])
+        assert sum("BZ2017" in text for text in said) == 1
+        del call
 
 
 @pytest.mark.parametrize("resize", [lambda x: x.resize_(9), lambda x: x.t_(), lambda x: x.set_(x.clone())])

@@ -74,6 +74,8 @@ class CUDAGraphWrapper:
         self.verify = make_options().verify > 0 if verify is None else verify
         self.warmups, self.rehearse, self.device = warmups, rehearse, device
         self.name = name or getattr(runnable, "__qualname__", type(runnable).__qualname__)
+        #: what stands for the wrapper where it is written down that something was told, which stays when the wrapper goes
+        self.told = object()
         self.entries: dict[BatchDescriptor, CUDAGraphEntry] = {}
         self.pools.enter(self)
         _live.add(self)
@@ -94,7 +96,7 @@ class CUDAGraphWrapper:
                 "BZ6205",
                 self.name,
                 f"writes to memory that lies elsewhere, and runs as it is at {descriptor}",
-                tell=self,
+                tell=self.told,
             )
             return self.runnable(*args, **kwargs)
         return entry.recording.replay(values)
@@ -179,7 +181,7 @@ class CUDAGraphWrapper:
 
     def _tell(self, entry: CUDAGraphEntry, descriptor: BatchDescriptor, why: str) -> None:
         entry.reason = why
-        note("BZ7208", self.name, f"runs without a recording at {descriptor}: {why}", tell=self)
+        note("BZ7208", self.name, f"runs without a recording at {descriptor}: {why}", tell=self.told)
 
 
 class CUDAGraphEntry:

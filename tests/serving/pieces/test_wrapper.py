@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import weakref
 
 import pytest
 import torch
@@ -271,6 +272,24 @@ def test_what_cannot_be_recorded_runs_as_it_is_and_says_why(buffer):
     assert "cannot be recorded" in why
     assert f.calls == 4
     assert sum("BZ7208: reads_a_number" in text for text in said) == 1
+
+
+def test_a_wrapper_that_said_something_goes_with_who_made_it(buffer):
+    """That a step runs without a recording is told once; to know it, nothing holds the wrapper and what it recorded."""
+    wrapped = CUDAGraphWrapper(lambda x: x + 1, FULL, fixed=(0,))
+    with step(FULL, 8):
+        wrapped(buffer[:8])
+        with logged() as said:
+            wrapped(torch.zeros(8, 4))
+    wrapped.pools.open = False
+    with step(FULL, 4), logged() as also:
+        wrapped(buffer[:4])
+    assert any("BZ6205" in text for text in said)
+    assert any("BZ7208" in text for text in also)
+    gone = weakref.ref(wrapped)
+    del wrapped
+    gc.collect()
+    assert gone() is None
 
 
 def test_the_programs_own_error_is_the_programs_and_leaves_nothing_behind(buffer, simulated):
