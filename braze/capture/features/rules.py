@@ -98,7 +98,7 @@ def object_setattr(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 
 @rule(object.__delattr__)
 def object_delattr(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    generic_delete(t, *args)
+    generic_delete(t.outside, *args)
 
 
 @rule(object.__reduce_ex__)
@@ -113,7 +113,7 @@ def object_reduce(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     if told or any(owner not in (None, object) for owner in found.values()) or calls.is_native(cls):
         calls.refuse(object.__reduce_ex__)
     state = load_attr(t, obj, "__dict__")
-    fill(t, state)
+    fill(t.outside, state)
     return copyreg.__newobj__, (cls,), state or None, None, None  # type: ignore[attr-defined]
 
 

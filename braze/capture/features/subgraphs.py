@@ -128,7 +128,7 @@ class Traced:
 
 def flatten(t: Trace, value: Any) -> tuple[list[Any], Any]:
     """The leaves of a value and its structure; dicts from outside are read whole."""
-    fill_arguments(t, (value,))
+    fill_arguments(t.outside, (value,))
     return pytree.tree_flatten(value)  # type: ignore[no-any-return]
 
 

@@ -42,7 +42,7 @@ def check_randomness(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 def vmap(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """The function of one row."""
     function, in_dims, out_dims, randomness, chunk_size, *given = args
-    fill_arguments(t, given)
+    fill_arguments(t.outside, given)
     with region(t, "vmap", (function,), pure=False):
         _, dims, leaves, spec = torch_compat.functorch.process_inputs(in_dims, tuple(given), function)
         rows = [x if d is None else row_of(x, d) for x, d in zip(leaves, dims, strict=True)]
@@ -288,6 +288,6 @@ def closure(t: Trace, function: Any) -> dict[str, Any]:
     ):
         value = cell.cell_contents
         if not t.done.is_ours(function):
-            value = t.read(t.outside.tree.constant(function), Step.CLOSURE, index, value)
+            value = t.outside.read(t.outside.tree.constant(function), Step.CLOSURE, index, value)
         found[name] = value
     return found

@@ -24,7 +24,7 @@ def trust_class_value(t: Trace, owner: Any, name: str, found: Any) -> None:
     """Guard what a class holds; those of C do not change."""
     if is_immutable(owner) or t.done.is_ours(owner):
         return
-    t.read(t.outside.tree.constant(owner), Step.CLASS_ATTR, name, found)
+    t.outside.read(t.outside.tree.constant(owner), Step.CLASS_ATTR, name, found)
 
 
 def has_hash_of_its_own(cls: type) -> bool:
@@ -77,4 +77,4 @@ def class_value(t: Trace, owner: Any, name: str, found: Any) -> Any:
         return found
     if is_immutable(owner):
         return found
-    return t.read(t.outside.tree.constant(owner), Step.CLASS_ATTR, name, found)
+    return t.outside.read(t.outside.tree.constant(owner), Step.CLASS_ATTR, name, found)

@@ -71,8 +71,8 @@ def call(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None = None, tai
     if kind is types.MethodType:
         node = t.outside.tree.node_of(fn)
         if node is not None:
-            function = t.read(node, Step.FUNC, "func", fn.__func__)
-            owner = t.read(node, Step.FUNC, "self", fn.__self__)
+            function = t.outside.read(node, Step.FUNC, "func", fn.__func__)
+            owner = t.outside.read(node, Step.FUNC, "self", fn.__self__)
             return call(t, function, (owner, *args), kwargs, tail)
         return call(t, fn.__func__, (fn.__self__, *args), kwargs, tail)
     if kind in BUILTIN_METHODS:
@@ -140,7 +140,7 @@ def call_special(t: Trace, fn: types.FunctionType, args: Any, kwargs: dict[str, 
     """A function of such a module: a node, a break, or nothing; MISSING where it is as any other."""
     if fn.__module__ in LEAF_MODULES and has_tensor(args, kwargs) and not has_callable(args, kwargs):
         if fn.__module__ != "torch._tensor" or fn.__qualname__.startswith("Tensor."):
-            fill_arguments(t, args)
+            fill_arguments(t.outside, args)
             return t.graph.recorder.call(fn, tuple(args), kwargs or {})
     if fn.__module__ == "torch._tensor" and fn.__name__ in DATA and has_tensor(args, kwargs):
         refuse_data(fn.__name__)
@@ -185,9 +185,9 @@ def has_callable(args: Any, kwargs: dict[str, Any] | None) -> bool:
 
 def call_native(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
     """Run something for real."""
-    fill_arguments(t, args)
+    fill_arguments(t.outside, args)
     if kwargs:
-        fill_arguments(t, kwargs.values())
+        fill_arguments(t.outside, kwargs.values())
     result = fn(*args, **kwargs) if kwargs else fn(*args)
     return canonical(t, result)
 
@@ -197,10 +197,10 @@ def call_c(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, asks: bo
     if UnknownText in map(type, args) and texts.stores(fn, args):
         return canonical(t, fn(*args, **(kwargs or {})))
     args = texts.look_into(args)
-    fill_arguments(t, args)
+    fill_arguments(t.outside, args)
     if kwargs:
         kwargs = {name: texts.written(value) for name, value in kwargs.items()}
-        fill_arguments(t, kwargs.values())
+        fill_arguments(t.outside, kwargs.values())
     if not asks and not may_call_back(args, kwargs):
         return canonical(t, fn(*args, **kwargs) if kwargs else fn(*args))
     if any(type(a).__name__ == LRU_CACHE.__name__ for a in (*args, *(kwargs or {}).values())):
@@ -235,7 +235,7 @@ def call_builtin(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, ta
         if purity is policy.Purity.CALLS:
             return call_c(t, fn, args, kwargs)
         if policy.is_torch_operation(fn):
-            fill_arguments(t, args)
+            fill_arguments(t.outside, args)
             return t.graph.recorder.call(fn, tuple(args), kwargs or {})
         if isinstance(owner, type):
             return call_class_method(t, fn, owner, args, kwargs, tail)
@@ -273,7 +273,7 @@ def call_bound(
         return fn(*args)  # whatever it is, nothing looks at it
     if cls in policy.METHODS_OF or issubclass(type(owner), CONTAINER_BASES):
         refuse_opaque(t.outside, (owner,))
-        fill(t, owner)
+        fill(t.outside, owner)
         dropped(t, owner, name, args)
         if may_call_back(args, kwargs) or looks_inside(owner, name):
             return call_c(t, fn, args, kwargs, True)
@@ -294,7 +294,7 @@ def call_class_method(
             graph_break("BZ1002", f"an instance of {cls.__name__} is made by hand")
         if owner is object or cls is owner:
             return fn(*args, **(kwargs or {}))
-        fill_arguments(t, args[1:])
+        fill_arguments(t.outside, args[1:])
         return fn(*args, **(kwargs or {}))
     if owner in policy.METHODS_OF or owner in policy.CLASSES:
         return call_c(t, fn, args, kwargs)
@@ -314,7 +314,7 @@ def call_descriptor(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None,
     if type(owner) is UnknownText:
         owner, *_ = args = texts.look_into(args)
     if issubclass(type(owner), torch.Tensor):
-        fill_arguments(t, args)
+        fill_arguments(t.outside, args)
         return tensor_method(t, fn, tuple(args), kwargs or {})
     rule = HANDLERS.methods.get((type(owner), fn.__name__))
     if rule is not None:
@@ -329,7 +329,7 @@ def call_descriptor(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None,
         or issubclass(type(owner), CONTAINER_BASES)
     ):
         refuse_opaque(t.outside, (owner,))
-        fill(t, owner)
+        fill(t.outside, owner)
         dropped(t, owner, fn.__name__, args[1:])
         if may_call_back(args[1:], kwargs) or looks_inside(owner, fn.__name__):
             return call_c(t, fn, args, kwargs)
@@ -399,7 +399,7 @@ def make(t: Trace, cls: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
         obj = call(t, new, (cls, *args), kwargs)
     elif issubclass(cls, BaseException):
         note_absent(t, cls, "__new__", owner)
-        fill_arguments(t, args)
+        fill_arguments(t.outside, args)
         obj = new(cls, *args)
     elif owner is object and not issubclass(cls, tuple | frozenset | int | float | str | bytes):
         obj = new(cls, *args, **(kwargs or {}))  # looks at no argument, but may refuse them
@@ -504,7 +504,7 @@ def call_entry(t: Trace, entry: Any, args: Any, kwargs: dict[str, Any] | None, t
     node = t.outside.tree.node_of(entry)
     wrapped = entry.__wrapped__
     if node is not None:
-        wrapped = t.read(node, Step.ATTR, "__wrapped__", wrapped)
+        wrapped = t.outside.read(node, Step.ATTR, "__wrapped__", wrapped)
     return call(t, wrapped, args, kwargs, tail)
 
 
@@ -514,10 +514,10 @@ def call_partial(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, ta
     if node is None:
         function, first, named = fn.func, fn.args, fn.keywords
     else:
-        function = t.read(node, Step.ATTR, "func", fn.func)
-        first = t.read(node, Step.ATTR, "args", fn.args)
-        named = t.read(node, Step.ATTR, "keywords", fn.keywords)
-        fill(t, named)
+        function = t.outside.read(node, Step.ATTR, "func", fn.func)
+        first = t.outside.read(node, Step.ATTR, "args", fn.args)
+        named = t.outside.read(node, Step.ATTR, "keywords", fn.keywords)
+        fill(t.outside, named)
     return call(t, function, (*first, *args), {**named, **(kwargs or {})} or None, tail)
 
 

@@ -109,7 +109,6 @@ class Tracer(Trace):
     item = operations.get_item
     iterate = iteration.iterate
     advance = iteration.advance
-    see = reads.wrap
 
     def truth(self, value: Any) -> bool:
         """``bool(value)``."""
@@ -144,6 +143,7 @@ def new_trace(
     outside, graph = Outside(function, symbolic, trusting), GraphState(mode, hooks_inside)
     t = Tracer(options, outside, Ledger(frames), graph, frames)
     graph.recorder = Recorder(t, mode)
+    outside.see = types.MethodType(reads.wrap, t)
     outside.settings = TorchState()
     return t
 

@@ -143,7 +143,7 @@ def shown(fn: Any) -> str:
 def mapping(t: Any, values: Any) -> Any:
     """A dict of what ``**values`` gives."""
     if issubclass(type(values), dict):
-        fill(t, values)
+        fill(t.outside, values)
         base = collections.OrderedDict if isinstance(values, collections.OrderedDict) else dict
         return dict(base.items(values))
     keys = elements(t, t.call(t.attribute(values, "keys"), ()))
@@ -218,7 +218,7 @@ def unpack_ex(t: Any, f: Any, arg: int) -> None:
 
 @opcode("GET_LEN")
 def get_len(t: Any, f: Any, arg: int) -> None:
-    fill(t, f.stack[-1])
+    fill(t.outside, f.stack[-1])
     f.stack.append(len(f.stack[-1]))
 
 

@@ -115,7 +115,7 @@ def call_function_ex(t: Any, f: Any, arg: int) -> None:
     if kwargs is not None and type(kwargs) is not dict:
         kwargs = mapping(t, kwargs)
     elif kwargs is not None:
-        fill(t, kwargs)
+        fill(t.outside, kwargs)
     if type(args) is not tuple:
         if not hasattr(type(args), "__iter__") and not hasattr(type(args), "__getitem__"):
             kind = type(args).__name__

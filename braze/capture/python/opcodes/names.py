@@ -102,7 +102,7 @@ def setup_annotations(t: Any, f: Any, arg: int) -> None:
 
 @opcode("STORE_GLOBAL")
 def store_global(t: Any, f: Any, arg: int) -> None:
-    globals_of(t.outside, f).put(t, f, f.code.co_names[arg], f.stack.pop())
+    globals_of(t.outside, f).put(f, f.code.co_names[arg], f.stack.pop())
 
 
 def attribute_read(shift: int) -> Outside:
