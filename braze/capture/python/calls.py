@@ -23,6 +23,7 @@ from braze.capture.facts.records import Check, Step
 from braze.capture.facts.replay import native_new
 from braze.capture.facts.values import (
     BUILTIN_METHODS,
+    HEAP_TYPE,
     LRU_CACHE,
     MISSING,
     PYBIND,
@@ -437,6 +438,11 @@ def refuse_finalizer(cls: type) -> None:
             f"an object of {cls.__name__} is made, which runs code when it dies (__del__)",
             HINT_MOVE,
         )
+
+
+def is_native(cls: type) -> bool:
+    """Whether instances hold more than attributes: a class of C, or one derived from such."""
+    return any(not base.__flags__ & HEAP_TYPE for base in cls.__mro__ if base is not object)
 
 
 def may_make(cls: type, owner: Any) -> bool:
