@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from braze.loops.dtypes import HALVES
-from braze.loops.ir import Axis, Buffer, LoopNest, Node, Op
+from braze.loops.ir import Axis, Buffer, LoopNest, Node, Op, ReduceKind, StoreMode
 from braze.loops.rewrite import index_exprs, loads, roots, walk
 from braze.loops.scalars import COARSE, SCALARS
 from braze.schedule.records import Group
@@ -93,20 +93,55 @@ def over_row(step: LoopNest, row_axes: Iterable[Axis]) -> bool:
     return any(a.symbol in row for a in step.axes)
 
 
-def passes_of(steps: Iterable[LoopNest], row_axes: tuple[Axis, ...]) -> tuple[tuple[LoopNest, ...], ...]:
+@record
+class Pass:
+    """One walk over the row: the steps that are done ``along`` it, reductions among them, and those ``behind`` it, at the point."""
+
+    along: tuple[LoopNest, ...]
+    behind: tuple[LoopNest, ...]
+
+    @property
+    def reduces(self) -> bool:
+        """Whether it takes sums or the like; one that does not only stores what follows from those before."""
+        return any(step.reductions for step in self.along)
+
+
+def passes_of(steps: Iterable[LoopNest], row_axes: tuple[Axis, ...]) -> tuple[Pass, ...]:
     """Cut the steps into walks over the row: where one needs, along the row, the result of a reduction of the same walk."""
-    passes: list[list[LoopNest]] = [[]]
+    passes: list[tuple[list[LoopNest], list[LoopNest]]] = [([], [])]
     pending: set[str] = set()  # buffers whose values exist only after the current walk
     for step in steps:
         along = bool(step.reductions) or over_row(step, row_axes)
         reads = loads(*roots(step))
         if along and reads & pending:
-            passes.append([])
+            passes.append(([], []))
             pending = set()
-        passes[-1].append(step)
+        passes[-1][0 if along else 1].append(step)
         if step.reductions or (reads & pending) or not along:
             pending |= {s.buffer for s in step.stores}
-    return tuple(map(tuple, passes))
+    return tuple(Pass(tuple(along), tuple(behind)) for along, behind in passes)
+
+
+def kinds_of(steps: Iterable[LoopNest]) -> set[ReduceKind]:
+    """The kinds of reductions in some steps."""
+    return {r.kind for step in steps for r in step.reductions}
+
+
+def counts_positions(steps: Iterable[LoopNest]) -> bool:
+    """Whether a result is a place along the row: then the order of the row's axes counts."""
+    return any(kind.finds_place for kind in kinds_of(steps))
+
+
+def writes_what_it_reads(group: Group) -> bool:
+    """Whether a later kernel could not compute a value again, or a store adds to what is there."""
+    read: set[str] = set()
+    for step in group.steps:
+        stored = {s.buffer for s in step.stores}
+        read |= loads(*roots(step))
+        if stored & read or any(s.mode is not StoreMode.PLAIN for s in step.stores):
+            return True
+        read -= stored
+    return False
 
 
 def is_coarse(group: Group, buffers: dict[str, Buffer]) -> bool:

@@ -8,7 +8,7 @@ each time, and does what follows at the points. All are loops of the usual kind:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from math import gcd
 
 from braze.loops import build
@@ -24,13 +24,21 @@ from braze.loops.ir import (
     ReduceKind,
     Reduction,
     Store,
-    StoreMode,
 )  # fmt: skip
-from braze.loops.rewrite import Substitution, loads, nest_with_nodes, rewrite, roots, with_nodes
+from braze.loops.rewrite import Substitution, nest_with_nodes, rewrite, with_nodes
 from braze.schedule.canonical import borders
 from braze.schedule.choices import Choices
 from braze.schedule.kernels import COLUMNS, PLAIN, KernelPlan, limit_of, plan_kernel
-from braze.schedule.passes import accesses_of, flat, over_row, passes_of
+from braze.schedule.passes import (
+    Pass,
+    accesses_of,
+    counts_positions,
+    flat,
+    kinds_of,
+    over_row,
+    passes_of,
+    writes_what_it_reads,
+)
 from braze.schedule.plans import Form
 from braze.schedule.records import Group, GroupKind
 from braze.symbolic.expr import (
@@ -84,24 +92,11 @@ def split_group(
     return None if cut is None else Splitter(group, buffers, choices, cut).run()
 
 
-def writes_what_it_reads(group: Group) -> bool:
-    """Whether a later kernel could not compute a value again, or a store adds to what is there."""
-    read: set[str] = set()
-    for step in group.steps:
-        stored = {s.buffer for s in step.stores}
-        read |= loads(*roots(step))
-        if stored & read or any(s.mode is not StoreMode.PLAIN for s in step.stores):
-            return True
-        read -= stored
-    return False
-
-
 def _cut(group: Group, plan: KernelPlan, cores: int) -> Cut | None:
     programs = likely_size(plan.programs)
     if programs >= FEW * cores or programs < 1:
         return None
     down = plan.form is Form.COLUMNS
-    arg = any(r.kind.finds_place for step in group.steps for r in step.reductions)
     length = likely_size(product([a.extent for a in group.row_axes]))
     least = LEAST_COLUMN if down else LEAST_ROW
     # all parts run at once: what does not fit would run alone at the end
@@ -109,7 +104,7 @@ def _cut(group: Group, plan: KernelPlan, cores: int) -> Cut | None:
     want = min(max(many * cores // programs, 2), MOST, length // least)
     enough = [a for a in group.row_axes if likely_size(a.extent) >= want]
     longest = max(group.row_axes, key=lambda a: likely_size(a.extent))
-    axis = group.row_axes[0] if arg else enough[0] if enough else longest
+    axis = group.row_axes[0] if counts_positions(group.steps) else enough[0] if enough else longest
     extent = likely_size(axis.extent)
     want = min(want, extent)
     if want < 2 or length < WORTH * least:
@@ -132,7 +127,7 @@ def _folded(group: Group, plan: KernelPlan, buffers: Mapping[str, Buffer], cores
     (column,), (row,) = group.axes, group.row_axes
     width, length = column.extent.value or 0, row.extent.value or 0
     fold = COLUMNS // gcd(width, COLUMNS)
-    plain = all(r.kind in PLAIN for step in group.steps for r in step.reductions)
+    plain = kinds_of(group.steps) <= PLAIN
     if fold == 1 or not width or length % fold or not plain or not _one_matrix(group, buffers, column, row):
         return None
     length //= fold
@@ -159,7 +154,7 @@ def _is_heavy(plan: KernelPlan, group: Group) -> bool:
     """Whether a program keeps several numbers an element, or a tile of whole sectors of columns."""
     if plan.form is Form.COLUMNS:
         return plan.points[-1].divides
-    return any(r.kind.finds_place for step in group.steps for r in step.reductions)
+    return counts_positions(group.steps)
 
 
 def _up(n: int, unit: int) -> int:
@@ -206,8 +201,8 @@ class Splitter:
     def run(self) -> tuple[list[Group], list[Buffer]]:
         """The kernels in order, and the buffers between them."""
         steps = _inlined(self.group, self.buffers)
-        for walk in passes_of(steps, self.group.row_axes):
-            self._walk(walk)
+        for each in passes_of(steps, self.group.row_axes):
+            self._walk(each)
         groups: list[Group] = []
         needed = set(self.group.writes)
         for ending, axes, rows, nests in reversed(self.kernels):
@@ -226,12 +221,11 @@ class Splitter:
             )  # fmt: skip
         return groups[::-1], self.made
 
-    def _walk(self, steps: Sequence[LoopNest]) -> None:
+    def _walk(self, walk: Pass) -> None:
         """The kernels of one walk over the row: what is stored along it, parts, and what follows at the points."""
         group = self.group
-        along = [s for s in steps if not s.reductions and over_row(s, group.row_axes)]
-        reducing = [s for s in steps if s.reductions]
-        after = [s for s in steps if not s.reductions and not over_row(s, group.row_axes)]
+        along = [s for s in walk.along if not s.reductions]
+        reducing = [s for s in walk.along if s.reductions]
         if along and not (reducing and self.cut.exact):
             self.kernels.append(("row", (*group.axes, *group.row_axes), (), along))
             along = []
@@ -241,9 +235,9 @@ class Splitter:
             for step in reducing:
                 self._reduce(step, partial, finish)
             self.kernels.append(("part", self.points, self.rows, partial))
-            self.kernels.append(("rest", group.axes, (self.part,), [*finish, *after]))
-        elif after:
-            self.kernels.append(("points", group.axes, (), after))
+            self.kernels.append(("rest", group.axes, (self.part,), [*finish, *walk.behind]))
+        elif walk.behind:
+            self.kernels.append(("points", group.axes, (), list(walk.behind)))
 
     def _cut_step(self, step: LoopNest) -> LoopNest:
         return self.substitution.nest(step, (*self.points, *self.rows), ())

@@ -26,21 +26,28 @@ def values() -> set[str]:
 
 
 def functions() -> Iterator[tuple[str, ast.FunctionDef]]:
-    """Those of modules that take a trace and that nobody names but to call them."""
+    """Those that take a trace: of modules where nobody names them but to call them, and methods."""
     named = values()
     for path, tree in TREES.items():
-        for node in tree.body:
-            if isinstance(node, ast.FunctionDef) and node.name not in named:
-                first = node.args.args[0] if node.args.args else None
+        methods = [node for group in tree.body if isinstance(group, ast.ClassDef) for node in group.body]
+        for node in [*tree.body, *methods]:
+            if isinstance(node, ast.FunctionDef) and (node in methods or node.name not in named):
                 plain = all("contextmanager" in ast.unparse(row) for row in node.decorator_list)
-                if plain and first is not None and first.annotation is not None:
-                    if ast.unparse(first.annotation) == "Trace":
-                        yield f"{path.relative_to(ROOM)}:{node.lineno} {node.name}", node
+                if plain and trace_of(node) is not None:
+                    yield f"{path.relative_to(ROOM)}:{node.lineno} {node.name}", node
+
+
+def trace_of(function: ast.FunctionDef) -> str | None:
+    """The name of the trace that a function takes, first or behind ``self``."""
+    for argument in function.args.args[:2]:
+        if argument.annotation is not None and ast.unparse(argument.annotation) == "Trace":
+            return argument.arg
+    return None
 
 
 def used(function: ast.FunctionDef) -> set[str]:
     """What a function reads of its trace; "all" where it hands it on to another."""
-    name, found, parts = function.args.args[0].arg, set(), set()
+    name, found, parts = trace_of(function), set(), set()
     for node in ast.walk(function):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == name:
             found.add(node.attr)

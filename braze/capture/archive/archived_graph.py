@@ -1,4 +1,4 @@
-"""Graphs as lists of nodes, and a written graph made whole again: fakes for its inputs, metadata for its nodes."""
+"""A captured graph as rows, and made whole again: fakes for its inputs, metadata for its nodes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from braze.capture.archive.archived_nodes import read_nodes, write_nodes
 from braze.capture.archive.archived_values import NotArchived, Reader, Writer
 from braze.capture.facts.records import Capture, Check, Source
 from braze.capture.guards.tables import compile_relation
@@ -26,34 +27,29 @@ DIRECT = (getattr, setattr, operator.getitem)
 
 
 def write_graph(module: torch.fx.GraphModule, writer: Writer) -> list[Any]:
-    """The nodes in order: [op, name, target, args, kwargs, role, origin, setting, value of an attribute]."""
-    rows = []
-    for node in module.graph.nodes:
+    """The nodes as rows, each with its role, its origin, whether it sets something, and the value of an attribute."""
+
+    def said(node: torch.fx.Node) -> tuple[Any, ...]:
         if node.op == "call_module":
             raise NotArchived("the graph calls a module")
         if holds_unbacked((node.meta.get("val"),)):
             raise NotArchived("the graph has numbers or sizes that only the data tell")
-        held = _attribute(module, node.target) if node.op == "get_attr" else None
         known = facts(node)
         role = known.role.value if known.role is not None else None
-        row = [node.target, node.args, node.kwargs, role, known.origin, known.setting, held]
-        rows.append([node.op, node.name, *map(writer.write, row)])
-        writer.nodes[node] = len(writer.nodes)
-    return rows
+        held = _attribute(module, node.target) if node.op == "get_attr" else None
+        return role, known.origin, known.setting, held
+
+    return write_nodes(module.graph, writer, said)
 
 
 def read_graph(rows: list[Any], reader: Reader) -> torch.fx.GraphModule:
     """The graph as it was, without metadata of values."""
-    graph = torch.fx.Graph()
+    graph, notes = read_nodes(rows, reader)
     held: dict[str, Any] = {}
-    for op, name, *row in rows:
-        target, args, kwargs, role, origin, setting, attribute = map(reader.read, row)
-        if op == "get_attr":
-            held[target] = attribute
-        node = graph.create_node(op, target, args, kwargs, name=name)
-        reader.nodes.append(node)
-        role = InputRole(role) if role is not None else None
-        set_facts(node, role=role, origin=origin, setting=setting)
+    for node, (role, origin, setting, attribute) in zip(graph.nodes, notes, strict=True):
+        if node.op == "get_attr":
+            held[node.target] = attribute
+        set_facts(node, role=InputRole(role) if role is not None else None, origin=origin, setting=setting)
     return torch.fx.GraphModule(held, graph, class_name="Captured")
 
 

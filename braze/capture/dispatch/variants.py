@@ -26,7 +26,7 @@ from braze.capture.dispatch.recompiles import (
     warn_of_limit,
     warn_of_storm,
 )
-from braze.capture.dispatch.shared import Shared, here
+from braze.capture.dispatch.shared import Shared, this_thread
 from braze.capture.dispatch.stance import Stance, stance
 from braze.capture.facts.breaks import LOOKS_AT_THE_STACK
 from braze.capture.facts.records import Capture
@@ -66,7 +66,7 @@ _sites: weakref.WeakSet[Site] = weakref.WeakSet()
 
 
 class _Tables:
-    """The identity of what the process has registered that compiled code depends on and no guard sees."""
+    """What the process has registered that compiled code depends on and no guard sees: operators' kernels, decompositions."""
 
     now: Hashable = None
 
@@ -74,16 +74,14 @@ class _Tables:
 _tables = _Tables()
 #: tables whose variants a site keeps beside those in use
 MOST_ASIDE = 8
+mute_fakes(lambda: getattr(this_thread, "busy", False))
 
 
-def turn_to(under: Hashable) -> None:
+def turn_to(tables: Hashable) -> None:
     """From now on calls run what was compiled under these tables, or compile: no guard sees the tables."""
-    _tables.now = under
+    _tables.now = tables
     for site in all_sites():
-        site.turn_to(under)
-
-
-mute_fakes(lambda: getattr(here, "busy", False))
+        site.turn_to(tables)
 
 
 def all_sites() -> tuple[Site, ...]:
@@ -169,26 +167,38 @@ class Site:
             #: how often a small tensor of a model's held another number than a variant was made for
             self.doubts = 0
             self.closures.clear()
-            #: what the stages' tables are, and the variants made under others
-            self.under = _tables.now
+            #: the tables that these variants were made under, and the variants made under others
+            self.tables = _tables.now
             self.aside: dict[Hashable, list[Variant]] = {}
             if self.entry is not None:
                 self.entry.clear()
 
-    def turn_to(self, under: Hashable) -> None:
+    def turn_to(self, tables: Hashable) -> None:
         """Put the variants aside that were made under other tables, and take up those made under these."""
         with self.lock:
-            if under == self.under:
+            if tables == self.tables:
                 return
-            self.aside[self.under] = self.variants
-            self.variants = self.aside.pop(under, [])
-            self.under = under
+            self.aside[self.tables] = self.variants
+            self.variants = self.aside.pop(tables, [])
+            self.tables = tables
             while len(self.aside) > MOST_ASIDE:
                 del self.aside[next(iter(self.aside))]
             if self.entry is not None:
                 self.entry.clear()
                 for variant in self.variants:
                     self.entry.add(variant.program, variant.residual)
+
+    def _add(self, variant: Variant) -> None:
+        """Let the entry ask this variant too."""
+        self.variants.append(variant)
+        if self.entry is not None:
+            self.entry.add(variant.program, variant.residual)
+
+    def _remove(self, variant: Variant) -> None:
+        """Let it ask the variant no more."""
+        self.variants.remove(variant)
+        if self.entry is not None:
+            self.entry.remove(variant.program)
 
     def on_miss(self, entry: Any, function: FunctionType, locals: tuple[Any, ...]) -> Answer | None:
         """Called by the entry: make a variant for these values, and say how to run it now."""
@@ -200,7 +210,7 @@ class Site:
             return self.point.failing(function, locals[0], error), ()
 
     def _answer(self, entry: Any, function: FunctionType, locals: tuple[Any, ...]) -> Answer | None:
-        if getattr(here, "busy", False):
+        if getattr(this_thread, "busy", False):
             return self._as_it_is(function)  # a call made while tracing or compiling
         if watched():
             return self._as_it_is(function)
@@ -219,7 +229,7 @@ class Site:
                 return answer
             if self.short.waits():
                 return self._as_it_is(function)
-            here.busy = True
+            this_thread.busy = True
             started = time.perf_counter()
             try:
                 return self._compile(function, locals)
@@ -228,7 +238,7 @@ class Site:
                     raise
                 self.short.note(self.name, place_of(function, locals), time.perf_counter() - started, error)
             finally:
-                here.busy = False
+                this_thread.busy = False
         return self._as_it_is(function)
 
     def _served(self, function: FunctionType, locals: tuple[Any, ...]) -> Answer | None:
@@ -375,9 +385,7 @@ class Site:
             for variant in made:
                 if variant in self.variants:
                     self.doubts += 1
-                    self.variants.remove(variant)
-                    if self.entry is not None:
-                        self.entry.remove(variant.program)
+                    self._remove(variant)
 
     def _keeper(self) -> Any:
         """What keeps captures on disk, where that is asked for; it loads what a capture is rebuilt with."""
@@ -390,9 +398,7 @@ class Site:
     def _install(self, variant: Variant, function: FunctionType, locals: tuple[Any, ...]) -> Answer:
         inputs = variant.program.match(function, locals)
         if inputs is not None:
-            self.variants.append(variant)
-            if self.entry is not None:
-                self.entry.add(variant.program, variant.residual)
+            self._add(variant)
             return variant.residual, inputs
         # the capture is right for this call all the same; it only cannot be found again
         miss = explain_miss(variant.capture, variant.table, variant.program, function, locals)
@@ -544,10 +550,7 @@ class Site:
         if policy == "eager":
             return True
         if any(v.generic for v in mine):
-            oldest = min(mine, key=lambda v: (v.used, v.generic))
-            self.variants.remove(oldest)
-            if self.entry is not None:
-                self.entry.remove(oldest.program)
+            self._remove(min(mine, key=lambda v: (v.used, v.generic)))
             trace.count("variants_evicted")
             warn_of_storm(self.name, place, key, self.history, self.seconds)
         return False

@@ -152,7 +152,7 @@ def field(t: Trace, array: Any, name: str) -> Any:
     assert node.parent is not None
     # by what it says: unpickled arrays have dtypes of their own
     dtype = node.parent.child(Step.ATTR, "dtype")
-    t.read(dtype, Step.ATTR, "char", array.dtype.char)
+    t.outside.read(dtype, Step.ATTR, "char", array.dtype.char)
     return array.dtype
 
 

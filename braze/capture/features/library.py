@@ -43,7 +43,7 @@ def on_plain_data(*functions: Any) -> None:
     """Functions in Python that compute a result from plain data: run for real on such, else interpreted."""
 
     def run(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-        fill_arguments(t, (*args, *kwargs.values()))
+        fill_arguments(t.outside, (*args, *kwargs.values()))
         if all(map(is_plain_data, (*args, *kwargs.values()))):
             return native.unhooked(function, *args, **kwargs)
         return calls.interpret(t, function, args, kwargs, tail)
@@ -145,8 +145,10 @@ def dispatch(t: Trace, fn: types.FunctionType, args: Any, kwargs: Any) -> Any:
     if type(known) is not weakref.WeakKeyDictionary:  # the program's own, which may see what is done to it
         return calls.interpret(t, fn, args, kwargs, False)
     index = fn.__code__.co_freevars.index("registry")
-    registry = t.read(t.outside.tree.constant(fn), Step.CLOSURE, index, fn.__closure__[index].cell_contents)
-    fill(t, registry)
+    registry = t.outside.read(
+        t.outside.tree.constant(fn), Step.CLOSURE, index, fn.__closure__[index].cell_contents
+    )
+    fill(t.outside, registry)
     return native.unhooked(fn, NUMBER_OF.get(args[0], args[0]))
 
 

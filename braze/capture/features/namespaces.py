@@ -40,7 +40,7 @@ def get(t: Trace, owner: Any, args: Any, kwargs: Any, tail: bool) -> Any:
     node = t.outside.tree.node_of(owner)
     if node is None or type(node.container) is not GlobalsShadow or kwargs or len(args) not in (1, 2):
         return MISSING
-    value = node.container.get(t, args[0])
+    value = node.container.get(t.outside, args[0])
     default = args[1] if len(args) == 2 else None
     return default if value is MISSING else value
 

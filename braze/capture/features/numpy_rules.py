@@ -80,7 +80,7 @@ def settled(value: Any) -> Any:
 
 def call(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
     """Run a function of numpy."""
-    fill_arguments(t, args)
+    fill_arguments(t.outside, args)
     args, kwargs = tuple(map(settled, args)), {k: settled(v) for k, v in (kwargs or {}).items()}
     if not known(t.outside, args) or not known(t.outside, kwargs):
         graph_break(
@@ -174,7 +174,7 @@ def maker(function: Any) -> None:
             trial = t.graph.recorder.call(function, args, kwargs)
             t.graph.recorder.forget(trial)
             kwargs = {**kwargs, "dtype": trial.dtype}
-        fill_arguments(t, args)
+        fill_arguments(t.outside, args)
         return t.graph.recorder.call(function, tuple(args), kwargs)
 
     rule(function)(run)

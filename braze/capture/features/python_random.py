@@ -48,7 +48,7 @@ LARGEST = 1 << 62
 
 def draw(t: Trace, name: str, owner: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
     """``random.name(...)``: symbols for its numbers; a break where it gives others, or is of another generator."""
-    fill_arguments(t, (*args, *(kwargs or {}).values()))
+    fill_arguments(t.outside, (*args, *(kwargs or {}).values()))
     if name == "shuffle" and owner is GENERATOR and len(args) == 1 and not kwargs and type(args[0]) is list:
         args[0][:] = draw_numbers(t, name, (elements(name, args[0]),), {})
         return None

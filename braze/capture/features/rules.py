@@ -98,7 +98,7 @@ def object_setattr(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 
 @rule(object.__delattr__)
 def object_delattr(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    generic_delete(t, *args)
+    generic_delete(t.outside, *args)
 
 
 @rule(object.__reduce_ex__)
@@ -113,7 +113,7 @@ def object_reduce(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     if told or any(owner not in (None, object) for owner in found.values()) or calls.is_native(cls):
         calls.refuse(object.__reduce_ex__)
     state = load_attr(t, obj, "__dict__")
-    fill(t, state)
+    fill(t.outside, state)
     return copyreg.__newobj__, (cls,), state or None, None, None  # type: ignore[attr-defined]
 
 
@@ -147,7 +147,7 @@ def super_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 @rule(isinstance)
 def isinstance_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     value, kinds = args
-    nests(kinds)
+    refuse_deep_tuples(kinds)
     if asks_python(kinds, "__instancecheck__"):
         return calls.call_c(t, isinstance, args, kwargs)
     if tells_its_class(t, type(value)):
@@ -163,13 +163,13 @@ def isinstance_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 
 @rule(issubclass)
 def issubclass_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    nests(args[-1])
+    refuse_deep_tuples(args[-1])
     if asks_python(args[-1], "__subclasscheck__"):
         return calls.call_c(t, issubclass, args, kwargs)
     return issubclass(*args)
 
 
-def nests(kinds: Any) -> None:
+def refuse_deep_tuples(kinds: Any) -> None:
     """Tuples in tuples of classes go as deep as the program's recursion limit lets them, which is not the tracer's."""
     depth = 0
     while type(kinds) is tuple and kinds:

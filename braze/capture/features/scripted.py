@@ -50,7 +50,7 @@ def call_scripted(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, t
         return t.call(original, args, kwargs, tail)
     if t.graph.mode.env is not None:
         graph_break("BZ1002", f"the TorchScript function {fn.name} is called with sizes that are symbols")
-    fill_arguments(t, args)
+    fill_arguments(t.outside, args)
     target = scripted(fn)
     try:
         result = t.graph.mode.call(target, tuple(args), kwargs or {})

@@ -20,7 +20,7 @@ from braze.capture.facts.records import Step
 from braze.capture.features.control_flow import like
 from braze.capture.features.subgraphs import Traced, flatten, note, region, traced, union
 from braze.capture.outside.filling import fill_arguments
-from braze.capture.python.higher_order import MODULES, whole
+from braze.capture.python.higher_order import MODULES, break_around
 from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import GraphState, Trace
 from braze.graph import torch_compat, transforms
@@ -42,7 +42,7 @@ def check_randomness(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 def vmap(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """The function of one row."""
     function, in_dims, out_dims, randomness, chunk_size, *given = args
-    fill_arguments(t, given)
+    fill_arguments(t.outside, given)
     with region(t, "vmap", (function,), pure=False):
         _, dims, leaves, spec = torch_compat.functorch.process_inputs(in_dims, tuple(given), function)
         rows = [x if d is None else row_of(x, d) for x, d in zip(leaves, dims, strict=True)]
@@ -100,7 +100,7 @@ def gradients(t: Trace, function: Any, argnums: Any, has_aux: bool, given: Any, 
 def jvp(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """Results and their derivatives."""
     if len(args) != 3 or not isinstance(args[1], tuple) or kwargs.get("strict"):
-        whole(WHAT)
+        break_around(WHAT)
     function, primals, tangents = args
     has_aux = bool(kwargs.get("has_aux", False))
     with region(t, "jvp", (function,), pure=False):
@@ -139,7 +139,7 @@ class Pull:
 def vjp(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """Results now; the function that pulls gradients back runs the subgraph again."""
     if not set(kwargs) <= {"has_aux"} or len(args) < 2:
-        whole(WHAT)
+        break_around(WHAT)
     function, *primals = args
     has_aux = bool(kwargs.get("has_aux", False))
     with region(t, "vjp", (function,)):
@@ -288,6 +288,6 @@ def closure(t: Trace, function: Any) -> dict[str, Any]:
     ):
         value = cell.cell_contents
         if not t.done.is_ours(function):
-            value = t.read(t.outside.tree.constant(function), Step.CLOSURE, index, value)
+            value = t.outside.read(t.outside.tree.constant(function), Step.CLOSURE, index, value)
         found[name] = value
     return found

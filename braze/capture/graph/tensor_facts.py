@@ -32,7 +32,7 @@ def field(t: Trace, obj: torch.Tensor, name: str) -> Any:
     value = getattr(obj if node is None else node.real, name)
     if name == "grad_fn" and (value is not None or (node is None and not obj.is_leaf)):
         graph_break("BZ1004", "Tensor.grad_fn is read of a tensor that has one")
-    return value if node is None else t.read(node, Step.ATTR, name, value)
+    return value if node is None else t.outside.read(node, Step.ATTR, name, value)
 
 
 def query(t: Trace, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

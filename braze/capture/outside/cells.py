@@ -23,16 +23,16 @@ def contents(t: Trace, cell: types.CellType) -> Any:
         node = known[1]
         if node.real is not MISSING:
             return node.value
-        return t.see(node, cell.cell_contents) if not is_empty(cell) else MISSING
+        return t.outside.see(node, cell.cell_contents) if not is_empty(cell) else MISSING
     if is_empty(cell):
         return MISSING
     owner = t.outside.tree.node_of(cell)
     if owner is not None:
-        return t.read(owner, Step.ATTR, "cell_contents", cell.cell_contents)
+        return t.outside.read(owner, Step.ATTR, "cell_contents", cell.cell_contents)
     return cell.cell_contents
 
 
-def held_by(done: Ledger, cell: types.CellType) -> Any:
+def peek(done: Ledger, cell: types.CellType) -> Any:
     """What a cell holds as far as the trace has come, which nobody has asked for: nothing is guarded."""
     written = done.cells_written.get(id(cell))
     if written is not None:

@@ -9,7 +9,7 @@ from braze.capture.facts.libraries import is_library_class
 from braze.capture.facts.records import Step
 from braze.capture.facts.values import (
     CONSTANTS,
-    MADE,
+    HEAP_TYPE,
     MISSING,
     Lookups,
     held,
@@ -24,7 +24,7 @@ def trust_class_value(t: Trace, owner: Any, name: str, found: Any) -> None:
     """Guard what a class holds; those of C do not change."""
     if is_immutable(owner) or t.done.is_ours(owner):
         return
-    t.read(t.outside.tree.constant(owner), Step.CLASS_ATTR, name, found)
+    t.outside.read(t.outside.tree.constant(owner), Step.CLASS_ATTR, name, found)
 
 
 def has_hash_of_its_own(cls: type) -> bool:
@@ -58,7 +58,7 @@ def has_equality_of_its_own(cls: type) -> bool:
 def in_class_dict(t: Trace, key: Any, found: Any) -> Any:
     """What the ``__dict__`` of a class gives under a key: an object or container there is known as what that class holds."""
     kind = type(found)
-    if is_identity_type(kind) or not (kind.__flags__ & MADE or kind in (dict, list, set)):
+    if is_identity_type(kind) or not (kind.__flags__ & HEAP_TYPE or kind in (dict, list, set)):
         return found
     for cls in t.outside.class_dicts.values():
         if held(cls, "__dict__").get(key, MISSING) is not found:
@@ -77,4 +77,4 @@ def class_value(t: Trace, owner: Any, name: str, found: Any) -> Any:
         return found
     if is_immutable(owner):
         return found
-    return t.read(t.outside.tree.constant(owner), Step.CLASS_ATTR, name, found)
+    return t.outside.read(t.outside.tree.constant(owner), Step.CLASS_ATTR, name, found)

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.values import CONSTANTS, CONTAINERS, UnknownText
 from braze.capture.outside import texts
-from braze.capture.state.trace import Trace
+from braze.capture.state.outside import Outside
 
 #: types of most arguments: they hold nothing
 LEAVES = CONSTANTS | {FakeTensor, torch.dtype, torch.device, slice}
@@ -20,18 +20,18 @@ SEQUENCES = (list, tuple, collections.deque)
 WRITABLE = frozenset({list, dict})
 
 
-def fill(t: Trace, value: Any) -> None:
+def fill(outside: Outside, value: Any) -> None:
     """Read all of a lazily filled dict."""
     if not issubclass(type(value), dict):
         return
-    node = t.outside.tree.known.get(id(value))
+    node = outside.tree.known.get(id(value))
     if node is not None and node.value is value:
         if node.container is not None and not node.container.filled:
-            node.container.fill(t)
+            node.container.fill(outside)
         return
-    shadow = t.outside.dict_views.get(id(value))
+    shadow = outside.dict_views.get(id(value))
     if shadow is not None and shadow.view is value:
-        shadow.fill(t)
+        shadow.fill(outside)
 
 
 def write_texts(container: Any) -> None:
@@ -42,7 +42,7 @@ def write_texts(container: Any) -> None:
             container[key] = texts.written(value)
 
 
-def fill_arguments(t: Trace, values: Iterable[Any], depth: int = 0) -> None:
+def fill_arguments(outside: Outside, values: Iterable[Any], depth: int = 0) -> None:
     """Read all of the lazily filled dicts among values that C code gets, however deep."""
     for value in values:
         kind = type(value)
@@ -55,10 +55,10 @@ def fill_arguments(t: Trace, values: Iterable[Any], depth: int = 0) -> None:
         if kind in WRITABLE and depth < 4:
             write_texts(value)
         if issubclass(kind, dict):
-            fill(t, value)
+            fill(outside, value)
             if depth < 4:
-                fill_arguments(t, dict.values(value), depth + 1)
+                fill_arguments(outside, dict.values(value), depth + 1)
         elif depth < 4:
             for base in SEQUENCES:
                 if issubclass(kind, base):
-                    fill_arguments(t, base.__iter__(value), depth + 1)
+                    fill_arguments(outside, base.__iter__(value), depth + 1)

@@ -61,28 +61,25 @@ class Globals:
         if value is MISSING:
             value = self._builtin(t, name)
         elif self.library and is_bound_builtin(value):
-            self._place(t, name).guard(Check.IS, value)
+            self._place(t.outside, name).guard(Check.IS, value)
             t.outside.fixed[id(value)] = value
         elif self.owner is None:
-            value = root_global(t, name, value)
+            value = root_global(t.outside, name, value)
         else:
-            value = t.read(self.owner, self.step, name, value)
+            value = t.outside.read(self.owner, self.step, name, value)
         self.cache[name] = value
         return value
 
-    def _place(self, t: Trace, name: str) -> Node:
+    def _place(self, outside: Outside, name: str) -> Node:
         """The node of a global."""
-        node = (
-            t.outside.tree.root(Step.GLOBAL, name)
-            if self.owner is None
-            else self.owner.child(self.step, name)
-        )
+        own = self.owner
+        node = outside.tree.root(Step.GLOBAL, name) if own is None else own.child(self.step, name)
         if node.real is MISSING:
             node.real = node.value = self.real[name]
-            t.outside.tree.order.append(node)
+            outside.tree.order.append(node)
         return node
 
-    def put(self, t: Trace, f: Any, name: str, value: Any) -> None:
+    def put(self, f: Frame, name: str, value: Any) -> None:
         """Write, for the program only."""
         self.function = f.function
         self.written[name] = value
@@ -95,11 +92,11 @@ class Globals:
         if value is MISSING:
             raise NameError(f"name '{name}' is not defined", name=name)
         if self.owner is None and not self.library:
-            return root_global(t, name, value)
+            return root_global(t.outside, name, value)
         if type(value) in PYTHONS and value.__module__ == "builtins":
             return value
         space = t.outside.tree.constant(builtins)  # what the program has put there is an object as any other
-        return t.read(space, Step.DICT, name, value) if vars(builtins).get(name) is value else value
+        return t.outside.read(space, Step.DICT, name, value) if vars(builtins).get(name) is value else value
 
 
 def globals_of(outside: Outside, f: Frame) -> Globals:
@@ -125,10 +122,10 @@ def globals_at(outside: Outside, own: dict[str, Any], module: Any) -> Globals:
     return found
 
 
-def root_global(t: Trace, name: str, value: Any) -> Any:
+def root_global(outside: Outside, name: str, value: Any) -> Any:
     """A global (or builtin) of the captured function's module."""
-    node = t.outside.tree.root(Step.GLOBAL, name)
-    return node.value if node.real is not MISSING else t.see(node, value)
+    node = outside.tree.root(Step.GLOBAL, name)
+    return node.value if node.real is not MISSING else outside.see(node, value)
 
 
 def owner_of_globals(t: Trace, fn: types.FunctionType) -> Any:

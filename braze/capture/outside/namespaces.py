@@ -9,9 +9,9 @@ from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.records import Step
 from braze.capture.outside.globals import Globals, globals_at
 from braze.capture.outside.shadows import DictShadow
+from braze.capture.state.ledger import Ledger
 from braze.capture.state.outside import Outside
 from braze.capture.state.sources import Node
-from braze.capture.state.trace import Trace
 
 
 class GlobalsShadow(DictShadow):
@@ -20,23 +20,23 @@ class GlobalsShadow(DictShadow):
     __slots__ = ("space",)
     space: Any
 
-    def get(self, t: Trace, key: Any) -> Any:
+    def get(self, outside: Outside, key: Any) -> Any:
         """The value under a name, with the guards of any dict."""
         if key in self.space.written:
             return self.space.written[key]
-        return super().get(t, key)
+        return super().get(outside, key)
 
-    def put(self, t: Trace, key: Any, value: Any) -> None:
+    def put(self, done: Ledger, key: Any, value: Any) -> None:
         """A write that statements would not see."""
         graph_break(
             "BZ1010", "an item of a module's dict is assigned", "declare the name with a global statement"
         )
 
-    def drop(self, t: Trace, key: Any) -> bool:
+    def drop(self, outside: Outside, key: Any) -> bool:
         """As :meth:`put`."""
         graph_break("BZ1010", "an item of a module's dict is deleted")
 
-    def fill(self, t: Trace) -> None:
+    def fill(self, outside: Outside) -> None:
         """Somebody wants them all."""
         graph_break("BZ1006", "a module's dict is looked at as a whole")
 

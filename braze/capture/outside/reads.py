@@ -77,7 +77,7 @@ def raw_bytes(t: Trace, node: Node, real: bytes) -> Any:
 def identity(t: Trace, node: Node, real: Any) -> Any:
     """Functions, classes, modules and the like: what is guarded is which one it is."""
     if is_bound_builtin(real):
-        return bound_builtin(t, node, real)
+        return bound_builtin(t.outside, node, real)
     if may_end(node, real):
         return mortal(t.outside, node, real)
     node.real = node.value = real
@@ -116,12 +116,12 @@ def may_end(node: Node, real: Any) -> bool:
     return at is None and "<locals>" in name
 
 
-def bound_builtin(t: Trace, node: Node, real: Any) -> Any:
+def bound_builtin(outside: Outside, node: Node, real: Any) -> Any:
     """A method in C of an outside object: that of what stands for the object."""
     node.guards.append((Check.TYPE, type(real)))
-    owner = t.read(node, Step.ATTR, "__self__", real.__self__)
-    name = t.read(node, Step.ATTR, "__name__", real.__name__)
-    return t.outside.tree.bind(node, real, getattr(owner, name))
+    owner = outside.read(node, Step.ATTR, "__self__", real.__self__)
+    name = outside.read(node, Step.ATTR, "__name__", real.__name__)
+    return outside.tree.bind(node, real, getattr(owner, name))
 
 
 def tensor(t: Trace, node: Node, real: torch.Tensor) -> Any:
@@ -149,7 +149,7 @@ def instance(t: Trace, node: Node, real: Any) -> Any:
     bound = t.outside.tree.bind(node, real, real)
     cls = type(real)
     if is_carried(node) and may_end(node, cls):
-        t.read(node, Step.TYPE, None, cls)
+        t.outside.read(node, Step.TYPE, None, cls)
     else:
         node.guards.append((Check.TYPE, cls))
     return bound

@@ -49,7 +49,7 @@ class DictShadow:
                 "a key is looked up in a dict from outside, which runs its class's __hash__ or __eq__",
             )
 
-    def get(self, t: Trace, key: Any) -> Any:
+    def get(self, outside: Outside, key: Any) -> Any:
         """The value under a key, read from outside at the first time; MISSING where there is none."""
         if type(key) is Identity:
             graph_break("BZ1004", "id() of an object is a key of a dict from outside")
@@ -62,24 +62,24 @@ class DictShadow:
         if real is MISSING:
             self._note_missing(key)
             return MISSING
-        value = t.read(self.node, self.step, key, real)
+        value = outside.read(self.node, self.step, key, real)
         _set(self.view, key, value)
         self.original[key] = value
         return value
 
-    def peek(self, t: Trace, key: Any) -> Any:
+    def peek(self, outside: Outside, key: Any) -> Any:
         """What is under a key as far as the trace has come, which nobody has asked for: nothing is guarded."""
         found = dict.get(self.view, key, MISSING)
         if found is not MISSING or self.filled or type(key) is Identity or key in self.deleted:
             return found
         real = dict.get(self.real, key, MISSING)
-        node = t.outside.tree.known.get(id(real))
+        node = outside.tree.known.get(id(real))
         return real if node is None or node.real is not real else node.value
 
-    def put(self, t: Trace, key: Any, value: Any) -> None:
+    def put(self, done: Ledger, key: Any, value: Any) -> None:
         """Write; the first state is read before, so that the difference is seen."""
         if self.step is Step.DICT:
-            t.done.dirty[id(self)] = self
+            done.dirty[id(self)] = self
         if not self.filled and key not in self.original and key not in self.deleted:
             if dict.__contains__(self.real, key):
                 # replaced unread: any old value will do, but the place in the order must be known
@@ -88,24 +88,24 @@ class DictShadow:
                 self._note_missing(key)
         _set(self.view, key, value)
 
-    def drop(self, t: Trace, key: Any) -> bool:
+    def drop(self, outside: Outside, key: Any) -> bool:
         """Delete; whether the key was there."""
-        if self.get(t, key) is MISSING:
+        if self.get(outside, key) is MISSING:
             return False
         _delete(self.view, key)
         self.deleted.add(key)
         return True
 
-    def fill(self, t: Trace) -> None:
+    def fill(self, outside: Outside) -> None:
         """Read everything, in the order of the real dict; later C code may look at the view."""
         if self.filled:
             return
         keys = keys_of(self.real)
-        guard_keys(t.outside, self, keys)
+        guard_keys(outside, self, keys)
         written = dict(dict.items(self.view))
         for key in keys:
             if key not in self.deleted:
-                self.get(t, key)
+                self.get(outside, key)
         full = dict(dict.items(self.view))
         self.filled = True
         ordered = {k: full[k] for k in keys if k in full and k not in self.deleted}
@@ -145,7 +145,7 @@ class SequenceShadow:
 
     filled = True
 
-    def fill(self, t: Trace) -> None:
+    def fill(self, outside: Outside) -> None:
         """Nothing is left to read."""
 
     def changed(self) -> bool:
@@ -263,7 +263,7 @@ def shadow_list(t: Trace, node: Node, real: Any) -> Any:
     else:
         view = stand_in(cls)
     t.outside.tree.bind(node, real, view)
-    items = [t.read(node, Step.ITEM, i, v) for i, v in enumerate(base.__iter__(real))]
+    items = [t.outside.read(node, Step.ITEM, i, v) for i, v in enumerate(base.__iter__(real))]
     base.extend(view, items)
     node.container = SequenceShadow(node, cls, view, items)
     t.outside.shadows.append(node.container)
@@ -279,7 +279,7 @@ def shadow_tuple(t: Trace, node: Node, real: Any) -> Any:
     node.guard(Check.TYPE, cls)
     node.guard(Check.LENGTH, tuple.__len__(real))
     t.outside.tree.order.append(node)
-    items = tuple(t.read(node, Step.ITEM, i, v) for i, v in enumerate(tuple.__iter__(real)))
+    items = tuple(t.outside.read(node, Step.ITEM, i, v) for i, v in enumerate(tuple.__iter__(real)))
     if cls is tuple:
         view = items
     elif all(a is b for a, b in zip(items, tuple.__iter__(real), strict=True)):
@@ -353,7 +353,7 @@ def write_instance(t: Trace, obj: Any, name: str, value: Any) -> None:
     shadow = instance_dict(t.outside, node)
     if shadow is None:
         raise no_place(obj, name)
-    shadow.put(t, name, value)
+    shadow.put(t.done, name, value)
 
 
 def no_place(obj: Any, name: str) -> AttributeError:

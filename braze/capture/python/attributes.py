@@ -24,7 +24,7 @@ from braze.capture.facts.values import (
     NUMBER_OF,
     Lookups,
     UnknownText,
-    held_by,
+    held_by_class,
     is_constant,
     is_identity_type,
     is_immutable,
@@ -181,7 +181,7 @@ def instance_attr(t: Trace, obj: Any, name: str, tail: bool = False) -> Any:
     hook, of = lookup_in_mro(cls, "__getattr__")
     if hook is MODULE_GETATTR:
         trust_class_value(t, of, "__getattr__", hook)
-        value = module_state(t, obj, name)
+        value = module_state(t.outside, obj, name)
         if value is not MISSING:
             return value
         note_absent(t, cls, name)
@@ -205,7 +205,7 @@ def generic_attr(t: Trace, obj: Any, name: str, tail: bool = False) -> Any:
         if owner is not cls:
             note_absent(t, cls, name, owner)
         return call_descriptor(t, found, owner, obj, cls, name, tail)
-    value = instance_value(t, obj, name)
+    value = instance_value(t.outside, obj, name)
     if value is not MISSING:
         return value
     if found is MISSING:
@@ -236,12 +236,12 @@ def class_lookup(cls: type, name: str) -> tuple[Any, Any, bool]:
     return found, owner, hasattr(kind, "__set__") or hasattr(kind, "__delete__")
 
 
-def instance_value(t: Trace, obj: Any, name: str) -> Any:
+def instance_value(outside: Outside, obj: Any, name: str) -> Any:
     """What the instance dict holds; MISSING otherwise."""
-    node = t.outside.tree.node_of(obj)
+    node = outside.tree.node_of(obj)
     if node is not None:
-        shadow = node.dict if node.dict is not None else instance_dict(t.outside, node)
-        return shadow.get(t, name) if shadow is not None else MISSING
+        shadow = node.dict if node.dict is not None else instance_dict(outside, node)
+        return shadow.get(outside, name) if shadow is not None else MISSING
     try:
         own = object.__getattribute__(obj, "__dict__")
     except AttributeError:
@@ -249,29 +249,29 @@ def instance_value(t: Trace, obj: Any, name: str) -> Any:
     return own.get(name, MISSING)
 
 
-def module_state(t: Trace, obj: Any, name: str) -> Any:
+def module_state(outside: Outside, obj: Any, name: str) -> Any:
     """A parameter, buffer or submodule of an nn.Module, as its ``__getattr__`` finds it."""
     for kind in STATE:
-        holder = instance_value(t, obj, kind)
+        holder = instance_value(outside, obj, kind)
         if holder is MISSING:
             continue
-        value = dict_get(t, holder, name)
+        value = dict_get(outside, holder, name)
         if value is not MISSING:
             return value
     return MISSING
 
 
-def dict_get(t: Trace, view: dict[Any, Any], key: Any) -> Any:
+def dict_get(outside: Outside, view: dict[Any, Any], key: Any) -> Any:
     """An item of a dict that may be a lazily filled shadow."""
     found = dict.get(view, key, MISSING)
     if found is not MISSING:
         return found
-    node = t.outside.tree.known.get(id(view))
+    node = outside.tree.known.get(id(view))
     if node is not None and node.value is view and node.container is not None:
-        return node.container.get(t, key)
-    shadow = t.outside.dict_views.get(id(view))
+        return node.container.get(outside, key)
+    shadow = outside.dict_views.get(id(view))
     if shadow is not None and shadow.view is view:
-        return shadow.get(t, key)
+        return shadow.get(outside, key)
     return MISSING
 
 
@@ -316,7 +316,7 @@ def c_field(t: Trace, found: Any, obj: Any, cls: type, name: str) -> Any:
     error = raised.known(t.done, obj)
     if error is not None:
         now = found.__get__(obj, cls)
-        return t.read(node, Step.ATTR, name, now) if error.is_still(name, now) else now
+        return t.outside.read(node, Step.ATTR, name, now) if error.is_still(name, now) else now
     fields = HANDLERS.fields.get(cls)
     if fields is not None and (known := fields(t, obj, name)) is not MISSING:
         return known
@@ -325,7 +325,7 @@ def c_field(t: Trace, found: Any, obj: Any, cls: type, name: str) -> Any:
         graph_break(
             "BZ1014", f"the field {name!r} of a {cls.__name__} from outside is read, which is not set"
         )
-    return t.read(node, Step.ATTR, name, found.__get__(node.real, cls))
+    return t.outside.read(node, Step.ATTR, name, found.__get__(node.real, cls))
 
 
 def bind_class_value(
@@ -519,10 +519,10 @@ def function_attr(t: Trace, fn: Any, name: str, tail: bool) -> Any:
         return value
     if is_constant(value) or is_identity_type(type(value)):
         node = t.outside.tree.constant(fn)
-        return t.read(node, Step.ATTR, name, value) if not is_library_function(fn) else value
+        return t.outside.read(node, Step.ATTR, name, value) if not is_library_function(fn) else value
     if isinstance(value, types.MethodWrapperType | types.BuiltinFunctionType):
         return value
-    return t.read(t.outside.tree.constant(fn), Step.ATTR, name, value)
+    return t.outside.read(t.outside.tree.constant(fn), Step.ATTR, name, value)
 
 
 def method_attr(t: Trace, method: Any, name: str, tail: bool) -> Any:
@@ -531,7 +531,7 @@ def method_attr(t: Trace, method: Any, name: str, tail: bool) -> Any:
     if name in ("__func__", "__self__"):
         value = getattr(method, name)
         if node is not None:
-            return t.read(node, Step.FUNC, name.strip("_"), value)
+            return t.outside.read(node, Step.FUNC, name.strip("_"), value)
         return value
     if name in ("__call__", "__get__", "__eq__", "__hash__"):
         return getattr(method, name)
@@ -545,7 +545,7 @@ def super_attr(t: Trace, proxy: Any, name: str, tail: bool) -> Any:
         return getattr(proxy, name)
     mro = obj_type.__mro__
     for owner in mro[mro.index(this) + 1 :]:
-        found = held_by(owner, name)
+        found = held_by_class(owner, name)
         if found is MISSING:
             if owner is not object:
                 note_absent(t, owner, name, owner.__mro__[1])

@@ -7,7 +7,7 @@ import re
 import types
 import weakref
 from enum import EnumMeta
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.nn.functional
@@ -15,6 +15,7 @@ import torch.nn.functional
 from braze import native
 from braze.capture.facts import policy
 from braze.capture.facts.breaks import HINT_MOVE, HINT_OP, BreakSignal, graph_break
+from braze.capture.facts.bytecode import GENERATORS
 from braze.capture.facts.callbacks import looks_inside, may_call_back
 from braze.capture.facts.frame import bind
 from braze.capture.facts.libraries import is_library_class, is_library_function, is_pytorchs, is_written_in
@@ -22,6 +23,7 @@ from braze.capture.facts.records import Check, Step
 from braze.capture.facts.replay import native_new
 from braze.capture.facts.values import (
     BUILTIN_METHODS,
+    HEAP_TYPE,
     LRU_CACHE,
     MISSING,
     PYBIND,
@@ -58,7 +60,6 @@ LEAF_MODULES = frozenset({"torch.nn.functional", "torch.functional", "torch._ten
 DESCRIPTOR_KINDS = frozenset(
     {types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType}
 )
-GENERATOR_FLAGS = 0x20 | 0x80 | 0x200
 #: PyTorch's own, whatever the program puts in its place
 MODULE_CALL = torch.nn.Module.__call__ if is_pytorchs(torch.nn.Module.__call__) else None
 
@@ -71,8 +72,8 @@ def call(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None = None, tai
     if kind is types.MethodType:
         node = t.outside.tree.node_of(fn)
         if node is not None:
-            function = t.read(node, Step.FUNC, "func", fn.__func__)
-            owner = t.read(node, Step.FUNC, "self", fn.__self__)
+            function = t.outside.read(node, Step.FUNC, "func", fn.__func__)
+            owner = t.outside.read(node, Step.FUNC, "self", fn.__self__)
             return call(t, function, (owner, *args), kwargs, tail)
         return call(t, fn.__func__, (fn.__self__, *args), kwargs, tail)
     if kind in BUILTIN_METHODS:
@@ -111,7 +112,7 @@ def call_function(
         if rule is not None:
             return rule(t, fn, args, kwargs)
     if fn.__dict__:
-        result = higher_order.marked(t, fn, args, kwargs, tail)
+        result = higher_order.call_marked(t, fn, args, kwargs, tail)
         if result is not NotImplemented:
             return result
     if fn in policy.NATIVE_FUNCTIONS and not calls_back(fn, (*args, *(kwargs or {}).values())):
@@ -140,14 +141,14 @@ def call_special(t: Trace, fn: types.FunctionType, args: Any, kwargs: dict[str, 
     """A function of such a module: a node, a break, or nothing; MISSING where it is as any other."""
     if fn.__module__ in LEAF_MODULES and has_tensor(args, kwargs) and not has_callable(args, kwargs):
         if fn.__module__ != "torch._tensor" or fn.__qualname__.startswith("Tensor."):
-            fill_arguments(t, args)
+            fill_arguments(t.outside, args)
             return t.graph.recorder.call(fn, tuple(args), kwargs or {})
     if fn.__module__ == "torch._tensor" and fn.__name__ in DATA and has_tensor(args, kwargs):
         refuse_data(fn.__name__)
     if fn.__module__ in higher_order.MODULES and fn.__module__ != higher_order.FLEX:
-        higher_order.whole(higher_order.MODULES[fn.__module__])
+        higher_order.break_around(higher_order.MODULES[fn.__module__])
     if fn.__module__.startswith(higher_order.SHARDING):
-        higher_order.whole("FSDP gathers and frees parameters around a module's call")
+        higher_order.break_around("FSDP gathers and frees parameters around a module's call")
     rule = HANDLERS.modules.get(fn.__module__)
     if rule is not None:
         return rule(t, fn, args, kwargs)
@@ -160,7 +161,7 @@ def interpret(t: Trace, fn: types.FunctionType, args: Any, kwargs: Any, tail: bo
     """Inline a function: its frame runs as a part of the trace."""
     slots = bind(fn, args, kwargs, lambda fn: defaults_of(t, fn))
     f = enter(t, fn, slots, tail)
-    if fn.__code__.co_flags & GENERATOR_FLAGS:
+    if fn.__code__.co_flags & GENERATORS:
         return generators.start(t, f)
     return t.run(f)
 
@@ -185,9 +186,9 @@ def has_callable(args: Any, kwargs: dict[str, Any] | None) -> bool:
 
 def call_native(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
     """Run something for real."""
-    fill_arguments(t, args)
+    fill_arguments(t.outside, args)
     if kwargs:
-        fill_arguments(t, kwargs.values())
+        fill_arguments(t.outside, kwargs.values())
     result = fn(*args, **kwargs) if kwargs else fn(*args)
     return canonical(t, result)
 
@@ -197,10 +198,10 @@ def call_c(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, asks: bo
     if UnknownText in map(type, args) and texts.stores(fn, args):
         return canonical(t, fn(*args, **(kwargs or {})))
     args = texts.look_into(args)
-    fill_arguments(t, args)
+    fill_arguments(t.outside, args)
     if kwargs:
         kwargs = {name: texts.written(value) for name, value in kwargs.items()}
-        fill_arguments(t, kwargs.values())
+        fill_arguments(t.outside, kwargs.values())
     if not asks and not may_call_back(args, kwargs):
         return canonical(t, fn(*args, **kwargs) if kwargs else fn(*args))
     if any(type(a).__name__ == LRU_CACHE.__name__ for a in (*args, *(kwargs or {}).values())):
@@ -235,7 +236,7 @@ def call_builtin(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, ta
         if purity is policy.Purity.CALLS:
             return call_c(t, fn, args, kwargs)
         if policy.is_torch_operation(fn):
-            fill_arguments(t, args)
+            fill_arguments(t.outside, args)
             return t.graph.recorder.call(fn, tuple(args), kwargs or {})
         if isinstance(owner, type):
             return call_class_method(t, fn, owner, args, kwargs, tail)
@@ -273,7 +274,7 @@ def call_bound(
         return fn(*args)  # whatever it is, nothing looks at it
     if cls in policy.METHODS_OF or issubclass(type(owner), CONTAINER_BASES):
         refuse_opaque(t.outside, (owner,))
-        fill(t, owner)
+        fill(t.outside, owner)
         dropped(t, owner, name, args)
         if may_call_back(args, kwargs) or looks_inside(owner, name):
             return call_c(t, fn, args, kwargs, True)
@@ -294,7 +295,7 @@ def call_class_method(
             graph_break("BZ1002", f"an instance of {cls.__name__} is made by hand")
         if owner is object or cls is owner:
             return fn(*args, **(kwargs or {}))
-        fill_arguments(t, args[1:])
+        fill_arguments(t.outside, args[1:])
         return fn(*args, **(kwargs or {}))
     if owner in policy.METHODS_OF or owner in policy.CLASSES:
         return call_c(t, fn, args, kwargs)
@@ -314,7 +315,7 @@ def call_descriptor(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None,
     if type(owner) is UnknownText:
         owner, *_ = args = texts.look_into(args)
     if issubclass(type(owner), torch.Tensor):
-        fill_arguments(t, args)
+        fill_arguments(t.outside, args)
         return tensor_method(t, fn, tuple(args), kwargs or {})
     rule = HANDLERS.methods.get((type(owner), fn.__name__))
     if rule is not None:
@@ -329,7 +330,7 @@ def call_descriptor(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None,
         or issubclass(type(owner), CONTAINER_BASES)
     ):
         refuse_opaque(t.outside, (owner,))
-        fill(t, owner)
+        fill(t.outside, owner)
         dropped(t, owner, fn.__name__, args[1:])
         if may_call_back(args[1:], kwargs) or looks_inside(owner, fn.__name__):
             return call_c(t, fn, args, kwargs)
@@ -346,7 +347,7 @@ def last_resort(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> 
     refuse(fn)
 
 
-def refuse(fn: Any) -> Any:
+def refuse(fn: Any) -> NoReturn:
     """Break at a C function that is not known to be harmless."""
     module = getattr(fn, "__module__", None) or type(getattr(fn, "__self__", None)).__module__
     code, does = policy.IMPURE_MODULES.get(module, ("BZ1002", ""))
@@ -399,7 +400,7 @@ def make(t: Trace, cls: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
         obj = call(t, new, (cls, *args), kwargs)
     elif issubclass(cls, BaseException):
         note_absent(t, cls, "__new__", owner)
-        fill_arguments(t, args)
+        fill_arguments(t.outside, args)
         obj = new(cls, *args)
     elif owner is object and not issubclass(cls, tuple | frozenset | int | float | str | bytes):
         obj = new(cls, *args, **(kwargs or {}))  # looks at no argument, but may refuse them
@@ -441,7 +442,7 @@ def refuse_finalizer(cls: type) -> None:
 
 def is_native(cls: type) -> bool:
     """Whether instances hold more than attributes: a class of C, or one derived from such."""
-    return any(not base.__flags__ & (1 << 9) for base in cls.__mro__ if base is not object)
+    return any(not base.__flags__ & HEAP_TYPE for base in cls.__mro__ if base is not object)
 
 
 def may_make(cls: type, owner: Any) -> bool:
@@ -504,7 +505,7 @@ def call_entry(t: Trace, entry: Any, args: Any, kwargs: dict[str, Any] | None, t
     node = t.outside.tree.node_of(entry)
     wrapped = entry.__wrapped__
     if node is not None:
-        wrapped = t.read(node, Step.ATTR, "__wrapped__", wrapped)
+        wrapped = t.outside.read(node, Step.ATTR, "__wrapped__", wrapped)
     return call(t, wrapped, args, kwargs, tail)
 
 
@@ -514,10 +515,10 @@ def call_partial(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, ta
     if node is None:
         function, first, named = fn.func, fn.args, fn.keywords
     else:
-        function = t.read(node, Step.ATTR, "func", fn.func)
-        first = t.read(node, Step.ATTR, "args", fn.args)
-        named = t.read(node, Step.ATTR, "keywords", fn.keywords)
-        fill(t, named)
+        function = t.outside.read(node, Step.ATTR, "func", fn.func)
+        first = t.outside.read(node, Step.ATTR, "args", fn.args)
+        named = t.outside.read(node, Step.ATTR, "keywords", fn.keywords)
+        fill(t.outside, named)
     return call(t, function, (*first, *args), {**named, **(kwargs or {})} or None, tail)
 
 
@@ -538,18 +539,18 @@ def call_cached(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> 
         key = (fn, *map(_by_type, args))
         if key in t.done.caches:
             return t.done.caches[key]
-    position, before, said = resumable_step(t.frames), changes.written(t), len(t.done.replays)
+    position, before, said = resumable_step(t.frames), changes.so_far(t), len(t.done.replays)
     result = call(t, fn.__wrapped__, args, kwargs)
     if (
         result is None and len(t.done.replays) > said
     ):  # it warns once: the cache itself is to tell whether it has
         only_said, replays = t.done.replays[:said], t.done.replays
         t.done.replays = only_said
-        if changes.written(t) != before or not replay(t.done, fn, args, kwargs or {}):
+        if changes.so_far(t) != before or not replay(t.done, fn, args, kwargs or {}):
             t.done.replays = replays
         else:
-            before = changes.written(t)
-    if changes.written(t) != before:
+            before = changes.so_far(t)
+    if changes.so_far(t) != before:
         # a later call would find the result in the cache and write nothing
         signal = BreakSignal("BZ1010", f"the cached function {fn.__name__} writes to the outside")
         signal.position = position

@@ -27,7 +27,7 @@ def enter(t: Trace, function: types.FunctionType, localsplus: list[Any], tail: b
     code = function.__code__
     if not t.done.is_ours(function):
         if not is_library_function(function):
-            t.read(t.outside.tree.constant(function), Step.ATTR, "__code__", code)
+            t.outside.read(t.outside.tree.constant(function), Step.ATTR, "__code__", code)
         t.outside.inlined[function] = None
     f = Frame(function, frames.decoded(code), localsplus)
     f.tail = tail
@@ -49,6 +49,14 @@ def defaults_of(t: Trace, fn: types.FunctionType) -> tuple[tuple[Any, ...], dict
             own.guard(Check.EQUAL if is_constant(positional) else Check.IS, positional)
             tree.order.append(own)
     return (
-        tuple([v if is_plain(v) else t.read(node, Step.DEFAULTS, i, v) for i, v in enumerate(positional)]),
-        {k: v if fixed and is_plain(v) else t.read(node, Step.KWDEFAULTS, k, v) for k, v in named.items()},
+        tuple(
+            [
+                v if is_plain(v) else t.outside.read(node, Step.DEFAULTS, i, v)
+                for i, v in enumerate(positional)
+            ]
+        ),
+        {
+            k: v if fixed and is_plain(v) else t.outside.read(node, Step.KWDEFAULTS, k, v)
+            for k, v in named.items()
+        },
     )

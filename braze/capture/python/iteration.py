@@ -17,7 +17,7 @@ from braze.capture.python import data_errors
 from braze.capture.python.calls import call_c
 from braze.capture.python.operations import python_method
 from braze.capture.state.handlers import HANDLERS
-from braze.capture.state.trace import Trace
+from braze.capture.state.trace import Interpreter, Trace
 
 #: iterators that run nothing but their own C code over containers
 QUIET = frozenset(
@@ -56,7 +56,7 @@ def iterate(t: Trace, value: Any) -> Any:
         and python_method(t, value, "__getitem__") is not MISSING
     ):
         return iter(value)  # which asks for one item at a time, until IndexError
-    fill(t, value)
+    fill(t.outside, value)
     if type(value) not in SEQUENCES:
         refuse_opaque(t.outside, (value,))
     made = iter(value)
@@ -81,17 +81,17 @@ def advance(t: Trace, iterator: Any, end: Any, raising: bool = False) -> Any:
         return end
 
 
-def elements(t: Trace, value: Any) -> Any:
+def elements(t: Interpreter, value: Any) -> Any:
     """All of an iterable: a list, or the tuple or list itself."""
     kind = type(value)
     if kind is tuple or kind is list:
         return value
-    iterator = iterate(t, value)
+    iterator = t.iterate(value)
     if type(iterator) in QUIET:
         return list(iterator)
     items = []
     end = object()
-    while (item := advance(t, iterator, end)) is not end:
+    while (item := t.advance(iterator, end)) is not end:
         items.append(item)
     return items
 
@@ -115,7 +115,7 @@ def truth(t: Trace, value: Any) -> bool:
             else bool(value)
         )
     if issubclass(type(value), dict):
-        fill(t, value)
+        fill(t.outside, value)
     method = python_method(t, value, "__bool__")
     if method is not MISSING:
         return bool(t.call(method, (value,), None))
@@ -140,7 +140,7 @@ def length(t: Trace, value: Any) -> int:
     known = HANDLERS.lengths.get(type(value))
     if known is not None and (found := known(t, value)) is not MISSING:
         return found
-    fill(t, value)
+    fill(t.outside, value)
     if type(value) not in SEQUENCES:
         refuse_opaque(t.outside, (value,))
     return len(value)

@@ -29,7 +29,7 @@ GLOBAL_HOOKS = (
 
 def call_module(t: Trace, module: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
     """``module(...)``: its forward where there are no hooks, else what torch's ``__call__`` does."""
-    if instance_value(t, module, "forward") is MISSING and not hooked(t, module):
+    if instance_value(t.outside, module, "forward") is MISSING and not hooked(t, module):
         forward, owner = lookup_in_mro(type(module), "forward")
         if type(forward) is types.FunctionType:
             if owner is not type(module):
@@ -37,10 +37,10 @@ def call_module(t: Trace, module: Any, args: Any, kwargs: dict[str, Any] | None,
             trust_class_value(t, owner, "forward", forward)
             return t.call(forward, (module, *args), kwargs, tail)
     if higher_order.is_unfinished(module):
-        higher_order.whole(f"a {type(module).__name__} makes its parameters at its first call")
+        higher_order.break_around(f"a {type(module).__name__} makes its parameters at its first call")
     if isinstance(module, torch.jit.ScriptModule):
         graph_break("BZ1002", f"the TorchScript module {type(module).__name__} is called", HINT_MOVE)
-    if instance_value(t, module, "_compiled_call_impl") not in (None, MISSING):
+    if instance_value(t.outside, module, "_compiled_call_impl") not in (None, MISSING):
         return t.call(load_attr(t, module, "_compiled_call_impl"), args, kwargs, tail)
     return t.call(torch.nn.Module._call_impl, (module, *args), kwargs, tail)
 
@@ -48,7 +48,7 @@ def call_module(t: Trace, module: Any, args: Any, kwargs: dict[str, Any] | None,
 def hooked(t: Trace, module: Any) -> bool:
     """Whether a module has hooks, or is compiled by itself; guarded where it has not."""
     compiled, _ = lookup_in_mro(type(module), "_compiled_call_impl")
-    own = instance_value(t, module, "_compiled_call_impl")
+    own = instance_value(t.outside, module, "_compiled_call_impl")
     if (own is not MISSING and own is not None) or (
         own is MISSING and compiled is not None and compiled is not MISSING
     ):
@@ -57,8 +57,8 @@ def hooked(t: Trace, module: Any) -> bool:
     shadow = instance_dict(t.outside, node) if node is not None else None
     for name in MODULE_HOOKS:
         if node is None or shadow is None or name in shadow.view:
-            hooks = instance_value(t, module, name)
-            fill(t, hooks)
+            hooks = instance_value(t.outside, module, name)
+            fill(t.outside, hooks)
             if hooks is MISSING or len(hooks):
                 return True
             continue

@@ -199,7 +199,7 @@ def contains(t: Trace, container: Any, item: Any) -> bool:
     if kind is dict:
         shadow = shadow_with(t.outside, container, item)
         if shadow is not None:
-            return shadow.get(t, item) is not MISSING
+            return shadow.get(t.outside, item) is not MISSING
     if issubclass(type(container), torch.Tensor):
         graph_break("BZ1003", "membership in a tensor depends on what it holds")
     method = python_method(t, container, "__contains__")
@@ -237,7 +237,7 @@ def get_item(t: Trace, obj: Any, key: Any, tail: bool = False) -> Any:
         key = as_key(key)
         shadow = shadow_with(t.outside, obj, key)
         if shadow is not None:
-            value = shadow.get(t, key)
+            value = shadow.get(t.outside, key)
             if value is not MISSING:
                 return value
         missing = python_method(t, obj, "__missing__")
@@ -267,7 +267,7 @@ def of_class(t: Interpreter, obj: Any, key: Any) -> Any:
 
 def place_of(t: Trace, tensor: torch.Tensor, key: Any) -> tuple[Any, Any]:
     """The key of ``tensor[key]``, and the part of the tensor where numbers that are symbols name one, else MISSING."""
-    fill_arguments(t, (key,))
+    fill_arguments(t.outside, (key,))
     key = unbacked.as_index(t, key)
     if unbacked.selects(key):
         return key, unbacked.selected(t.graph, tensor, key)
@@ -316,8 +316,8 @@ def set_item(t: Trace, obj: Any, key: Any, value: Any) -> None:
         key = as_key(key)
         shadow = shadow_with(t.outside, obj, key)
         if shadow is not None:
-            replaced(t, shadow.peek(t, key))
-            shadow.put(t, key, value)
+            replaced(t, shadow.peek(t.outside, key))
+            shadow.put(t.done, key, value)
             return
     refuse_written(t.outside, obj, f"an item of a {type(obj).__name__} from outside is assigned")
     dropped(t, obj, "__setitem__", (key,))
@@ -341,8 +341,8 @@ def delete_item(t: Trace, obj: Any, key: Any) -> None:
         key = as_key(key)
         shadow = shadow_with(t.outside, obj, key)
         if shadow is not None:
-            replaced(t, shadow.peek(t, key))
-            if not shadow.drop(t, key):
+            replaced(t, shadow.peek(t.outside, key))
+            if not shadow.drop(t.outside, key):
                 raise KeyError(key)
             return
     elif issubclass(type(obj), torch.Tensor):

@@ -63,11 +63,11 @@ def module_store(t: Trace, module: Any, name: str, value: Any) -> bool:
     if isinstance(value, torch.nn.Module | torch.nn.Parameter | torch.nn.Buffer):
         return False
     for kind in ("_parameters", "_modules"):
-        holder = instance_value(t, module, kind)
-        if holder is MISSING or dict_get(t, holder, name) is not MISSING:
+        holder = instance_value(t.outside, module, kind)
+        if holder is MISSING or dict_get(t.outside, holder, name) is not MISSING:
             return False
-    buffers = instance_value(t, module, "_buffers")
-    if buffers is not MISSING and dict_get(t, buffers, name) is not MISSING:
+    buffers = instance_value(t.outside, module, "_buffers")
+    if buffers is not MISSING and dict_get(t.outside, buffers, name) is not MISSING:
         return False
     found, _ = lookup_in_mro(type(module), name)
     if hasattr(type(found), "__set__"):
@@ -131,24 +131,24 @@ def delete_attr(t: Trace, obj: Any, name: str) -> None:
     if type(hook) is types.FunctionType:
         t.call(hook, (obj, name))
         return
-    generic_delete(t, obj, name)
+    generic_delete(t.outside, obj, name)
 
 
-def generic_delete(t: Trace, obj: Any, name: str) -> None:
+def generic_delete(outside: Outside, obj: Any, name: str) -> None:
     """``object.__delattr__``."""
-    node = t.outside.tree.node_of(obj)
+    node = outside.tree.node_of(obj)
     if node is None:
         if issubclass(type(obj), type | types.ModuleType | torch.Tensor):
             graph_break("BZ1010", f"an attribute of a {type(obj).__name__} is deleted")
         object.__delattr__(obj, name)
         return
-    shadow = instance_dict(t.outside, node)
+    shadow = instance_dict(outside, node)
     found, _ = lookup_in_mro(type(obj), name)
     if hasattr(type(found), "__delete__"):
         graph_break("BZ1010", f"the field {name!r} of an object from outside is deleted")
     if shadow is None:
         object.__delattr__(node.real, name)  # raises: there is nothing to be deleted
-    elif not shadow.drop(t, name):
+    elif not shadow.drop(outside, name):
         raise missing(node.real, name)
 
 

@@ -64,7 +64,7 @@ def tensor_attr(t: Trace, obj: Any, name: str, tail: bool) -> Any:
             return None
         if node.slots is not None and "grad" in node.slots:
             return node.slots["grad"]
-        return t.read(node, Step.ATTR, "grad", node.real.grad)
+        return t.outside.read(node, Step.ATTR, "grad", node.real.grad)
     if kind is types.GetSetDescriptorType:
         return t.graph.recorder.call(found.__get__, (obj,), {})
     if kind is property:
@@ -72,7 +72,7 @@ def tensor_attr(t: Trace, obj: Any, name: str, tail: bool) -> Any:
     value = MISSING
     if node is not None:
         shadow = instance_dict(t.outside, node)
-        value = shadow.get(t, name) if shadow is not None else MISSING
+        value = shadow.get(t.outside, name) if shadow is not None else MISSING
         if value is MISSING and type(node.real) is not torch.Tensor:
             value = getattr(type(node.real), name, MISSING)
     elif id(obj) in t.done.tensor_fields:

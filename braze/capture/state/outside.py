@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from braze.capture.facts.records import Source, Step
+from braze.capture.facts.values import MISSING
 from braze.capture.state.sources import Node, Tree
 
 #: which numbers from outside are symbols: none, all that may be, or those at these places
@@ -16,6 +18,9 @@ Symbolic = str | frozenset[tuple[Source, int]] | None
 
 class Outside:
     """The tree of places that were read, and where single kinds of things were found."""
+
+    #: (place, what is there) -> what the interpreter sees of it, guarded (outside.reads)
+    see: Callable[[Node, Any], Any]
 
     def __init__(self, function: types.FunctionType, symbolic: Symbolic, trusting: bool) -> None:
         #: the captured function
@@ -57,6 +62,15 @@ class Outside:
         self.unfaked: dict[int, tuple[Any, str]] = {}
         #: whether hooks for all modules are registered, once that is asked
         self.global_hooks: bool | None = None
+
+    def read(self, parent: Node, step: Step, key: Any, real: Any) -> Any:
+        """What the interpreter sees of ``real``, found at ``key`` below ``parent``."""
+        node = parent.children.get((step, key))
+        if node is None:
+            node = parent.children[(step, key)] = Node(step, key, parent)
+        elif node.real is not MISSING:
+            return node.value
+        return self.see(node, real)
 
     def is_fixed(self, value: Any) -> bool:
         """Whether this bound method is what a library's module holds: ``random.random``."""

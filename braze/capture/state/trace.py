@@ -14,12 +14,9 @@ import torch
 import torch.fx
 
 from braze.capture.facts.frame import Frame
-from braze.capture.facts.records import Step
-from braze.capture.facts.values import MISSING
 from braze.capture.state.frames import Frames
 from braze.capture.state.ledger import Ledger
 from braze.capture.state.outside import Outside
-from braze.capture.state.sources import Node
 from braze.graph.facts import set_facts
 from braze.graph.fakes import FakeMode
 from braze.options import Options
@@ -55,10 +52,6 @@ class Interpreter(ABC):
     @abstractmethod
     def truth(self, value: Any) -> bool:
         """``bool(value)``."""
-
-    @abstractmethod
-    def see(self, node: Node, real: Any) -> Any:
-        """What the interpreter sees of what it finds at a place outside, guarded."""
 
 
 class Recording(ABC):
@@ -191,12 +184,3 @@ class Trace(Interpreter):
         self.done = done
         self.graph = graph
         self.frames = frames
-
-    def read(self, parent: Node, step: Step, key: Any, real: Any) -> Any:
-        """What the interpreter sees of ``real``, found at ``key`` below ``parent``."""
-        node = parent.children.get((step, key))
-        if node is None:
-            node = parent.children[(step, key)] = Node(step, key, parent)
-        elif node.real is not MISSING:
-            return node.value
-        return self.see(node, real)

@@ -10,8 +10,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch.fx import Graph
+from torch.fx import Graph, Node
 
+from braze.capture.archive.archived_nodes import read_nodes, write_nodes
 from braze.capture.archive.archived_values import NotArchived, Reader, Writer
 from braze.serving.pieces.compiler import Compiled
 from braze.serving.pieces.manager import CompilerManager
@@ -51,12 +52,12 @@ def write_pieces(pieces: Pieces, manager: CompilerManager, inputs: Sequence[str]
     body = {
         "format": FORMAT,
         "inputs": list(inputs),
-        "graph": _write_graph(pieces.graph, writer),
+        "graph": write_nodes(pieces.graph, writer, _nothing_said),
         "parts": [
             {
                 "name": part.name,
                 "number": part.number,
-                "graph": _write_graph(part.graph, writer) if part.graph is not None else None,
+                "graph": write_nodes(part.graph, writer, _nothing_said) if part.graph is not None else None,
                 "sized": _write_sized(part.sized, handles) if part.sized is not None else None,
                 "fresh": part.fresh,
             }
@@ -85,37 +86,22 @@ def read_pieces(data: bytes, manager: CompilerManager) -> Pieces:
         Part(
             part["name"],
             part["number"],
-            _read_graph(part["graph"], reader) if part["graph"] is not None else None,
+            read_nodes(part["graph"], reader)[0] if part["graph"] is not None else None,
             _read_sized(part["sized"], calls) if part["sized"] is not None else None,
             tuple(part["fresh"]),
         )
         for part in body["parts"]
     ]
     return Pieces(
-        _read_graph(body["graph"], reader), tuple(parts), tuple(body["moving"]), tuple(body["fresh"])
+        read_nodes(body["graph"], reader)[0], tuple(parts), tuple(body["moving"]), tuple(body["fresh"])
     )
 
 
-# -- graphs ---------------------------------------------------------------------------------------
-
-
-def _write_graph(graph: Graph, writer: Writer) -> list[Any]:
-    """The nodes in order: [op, name, target, args, kwargs]."""
-    rows, writer.nodes = [], {}
-    for node in graph.nodes:
-        if node.op == "get_attr":
-            raise NotArchived("a graph holds a tensor")
-        rows.append([node.op, node.name, *map(writer.write, (node.target, node.args, node.kwargs))])
-        writer.nodes[node] = len(writer.nodes)
-    return rows
-
-
-def _read_graph(rows: list[Any], reader: Reader) -> Graph:
-    graph, reader.nodes = Graph(), []
-    for op, name, *row in rows:
-        target, args, kwargs = map(reader.read, row)
-        reader.nodes.append(graph.create_node(op, target, args, kwargs, name=name))
-    return graph
+def _nothing_said(node: Node) -> tuple[()]:
+    """What is said of a node besides its call; one that needs more than the graph is refused."""
+    if node.op == "get_attr":
+        raise NotArchived("a graph holds a tensor")
+    return ()
 
 
 # -- what is called --------------------------------------------------------------------------------
