@@ -3,7 +3,7 @@
 Imports loops, graph, symbolic and base.
 """
 
-from braze.lower import (  # the families register their rows
+from braze.lower import (  # noqa: F401  the families register their rows
     activation_gradients,
     activations,
     contractions,
@@ -24,24 +24,4 @@ from braze.lower import (  # the families register their rows
 from braze.lower.program import lower, lower_graph
 from braze.lower.registry import LOWERINGS
 
-__all__ = [
-    "LOWERINGS",
-    "activation_gradients",
-    "activations",
-    "contractions",
-    "convolutions",
-    "indexing",
-    "loss_gradients",
-    "lower",
-    "lower_graph",
-    "pointwise",
-    "pooling",
-    "random",
-    "reductions",
-    "scatters",
-    "segments",
-    "shape",
-    "tables",
-    "view_gradients",
-    "views",
-]
+__all__ = ["LOWERINGS", "lower", "lower_graph"]

@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from braze.native import calibrate, driver, products, tables
-from braze.native.pure import OFF, RUN, TRACE
+from braze.native import calibrate, driver, products, pure, tables
 from braze.support.log import warn_once
 
 _problem = "BRAZE_PURE is set" if os.environ.get("BRAZE_PURE", "0") not in ("", "0") else ""
@@ -18,14 +17,12 @@ _problem = "BRAZE_PURE is set" if os.environ.get("BRAZE_PURE", "0") not in ("", 
 if TYPE_CHECKING:
     from braze.native import _native as core
 elif _problem:
-    from braze.native import pure as core
+    core = pure
 else:
     try:
         from braze.native import _native as core
     except ImportError as error:
-        from braze.native import pure as core
-
-        _problem = str(error)
+        core, _problem = pure, str(error)
 
 if _problem:
     warn_once(
@@ -37,6 +34,7 @@ if _problem:
 #: whether the C extension is in use
 native_available = not _problem
 
+OFF, RUN, TRACE = pure.OFF, pure.RUN, pure.TRACE
 GuardProgram = core.GuardProgram
 Entry = core.Entry
 CallOfClass = core.CallOfClass
@@ -81,54 +79,3 @@ Replay = core.Replay
 Replays = core.Replays
 storage_place = core.storage_place
 bind_torch = calibrate.bind_torch if native_available else core.bind_torch
-
-__all__ = [
-    "DEFAULT",
-    "OFF",
-    "RUN",
-    "TRACE",
-    "CallOfClass",
-    "DeviceGraph",
-    "DeviceLauncher",
-    "Entry",
-    "GuardProgram",
-    "Holders",
-    "Launcher",
-    "Replay",
-    "Replays",
-    "Segment",
-    "bind_driver",
-    "bind_graphs",
-    "bind_torch",
-    "call_traced",
-    "data_ptr",
-    "eager_forced",
-    "emptied",
-    "empty_strided",
-    "force_eager",
-    "forget_code",
-    "handling",
-    "hook_available",
-    "mode",
-    "native_available",
-    "new_stream",
-    "out_product",
-    "parameter_sizes",
-    "relaxed",
-    "replays_natively",
-    "run_hooked",
-    "set_frame_callback",
-    "shown_call",
-    "skip_code",
-    "storage_place",
-    "tabulate",
-    "taken_over",
-    "tensor_meta",
-    "throw",
-    "unhooked",
-    "uninstall",
-    "untraced_code",
-    "versions",
-    "watch_builtins",
-    "watch_tracers",
-]

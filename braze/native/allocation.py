@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -12,24 +11,9 @@ from braze.native import torch_state
 
 #: floating point first: the C core looks in this order
 DTYPES = (
-    "float32",
-    "bfloat16",
-    "float16",
-    "float64",
-    "int64",
-    "bool",
-    "int32",
-    "uint8",
-    "int8",
-    "int16",
-    "complex64",
-    "complex128",
-    "float8_e4m3fn",
-    "float8_e5m2",
-    "uint16",
-    "uint32",
-    "uint64",
-)
+    "float32", "bfloat16", "float16", "float64", "int64", "bool", "int32", "uint8", "int8", "int16", "complex64", "complex128",
+    "float8_e4m3fn", "float8_e5m2", "uint16", "uint32", "uint64",
+)  # fmt: skip
 _SHAPES = (
     ((), ()),
     ((4,), (1,)),
@@ -43,11 +27,7 @@ _SHAPES = (
 def configure(core: Any) -> None:
     """Switch on every dtype for which all samples agree."""
     torch = torch_state.torch()
-    folder = Path(torch.__file__).parent / "lib"
-    suffix = ".dylib" if sys.platform == "darwin" else ".so"
-    if not core._load_allocation(
-        *(str(folder / f"{name}{suffix}") for name in ("libtorch_cpu", "libtorch_python"))
-    ):
+    if not core._load_allocation(torch_state.library("torch_cpu"), torch_state.library("torch_python")):
         return
     dtypes = [getattr(torch, name) for name in DTYPES if hasattr(torch, name)]
     rows = [(dtype, core._raw_meta(torch.empty(0, dtype=dtype))[0]) for dtype in dtypes]

@@ -12,7 +12,6 @@ import ctypes
 import dataclasses
 import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 from braze.native import allocation, layout, tables, torch_state
@@ -21,17 +20,8 @@ from braze.support.record import record
 
 #: the numbers of c10::DeviceType
 DEVICE_TYPES = {
-    "cpu": 0,
-    "cuda": 1,
-    "hip": 6,
-    "xla": 9,
-    "xpu": 12,
-    "mps": 13,
-    "meta": 14,
-    "hpu": 15,
-    "mtia": 19,
-    "privateuseone": 20,
-}
+    "cpu": 0, "cuda": 1, "hip": 6, "xla": 9, "xpu": 12, "mps": 13, "meta": 14, "hpu": 15, "mtia": 19, "privateuseone": 20,
+}  # fmt: skip
 _HANDLE_OFFSETS = (16, 24, 32)
 _KEYS_OFFSETS = range(8, 184, 8)
 _TENSOR_SYMBOLS = (
@@ -156,8 +146,7 @@ def tabulate(columns: tuple[list[Any], ...], like: Any, table: Any, first: int =
 def calibrate() -> Facts | None:
     """Try every reading; switch on in C those that agree with Python."""
     core, torch = _core(), torch_state.torch()
-    suffix = ".dylib" if sys.platform == "darwin" else ".so"
-    symbols = core._load_torch(str(Path(torch.__file__).parent / "lib" / f"libtorch_cpu{suffix}"))
+    symbols = core._load_torch(torch_state.library("torch_cpu"))
     core._configure_layout()
     core._configure_counter()
     samples = torch_state.samples()

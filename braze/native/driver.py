@@ -7,11 +7,11 @@ import ctypes
 import functools
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from braze.native import torch_state
 
+_LIBRARY = "libcuda.so.1"
 #: cuFuncGetParamInfo's answer past the last parameter
 _INVALID_VALUE = 1
 #: CU_STREAM_NON_BLOCKING and CU_STREAM_CAPTURE_MODE_RELAXED
@@ -24,36 +24,30 @@ _MOST_PARAMETERS = 1024
 def bind() -> bool:
     """Tell the C core the addresses; whether it can launch. Called once CUDA is in use: nothing is initialised here."""
     core = sys.modules.get("braze.native._native")
-    torch = torch_state.torch()
-    if core is None or torch.version.cuda is None or _parameter_info() is None:
+    if core is None or torch_state.torch().version.cuda is None or _parameter_info() is None:
         return False
-    driver, libtorch = _driver(), _libtorch_cuda(torch)
-    if driver is None or libtorch is None:
-        return False
-    found = (
-        _address(driver, "cuCtxGetDevice"),
-        _address(libtorch, "aoti_torch_get_current_cuda_stream"),
-        _address(driver, "cuLaunchKernel"),
-        _address(driver, "cuMemcpyDtoDAsync_v2"),
-        _address(driver, "cuLaunchKernelEx"),
+    return core._configure_driver(
+        _address("cuCtxGetDevice"),
+        torch_state.address_in(torch_state.library("torch_cuda"), "aoti_torch_get_current_cuda_stream"),
+        _address("cuLaunchKernel"),
+        _address("cuMemcpyDtoDAsync_v2"),
+        _address("cuLaunchKernelEx"),
     )
-    return core._configure_driver(*found)
 
 
 @functools.cache
 def bind_graphs() -> bool:
     """Tell the C core what launches recordings and changes them; whether it can."""
-    driver = _driver()
-    if not bind() or driver is None:
+    if not bind():
         return False
     core = sys.modules["braze.native._native"]
     return core._configure_graphs(
-        _address(driver, "cuStreamGetCaptureInfo_v2"),
-        _address(driver, "cuGraphNodeGetType"),
-        _address(driver, "cuGraphInstantiateWithFlags"),
-        _address(driver, "cuGraphExecKernelNodeSetParams_v2"),
-        _address(driver, "cuGraphLaunch"),
-        _address(driver, "cuGraphExecDestroy"),
+        _address("cuStreamGetCaptureInfo_v2"),
+        _address("cuGraphNodeGetType"),
+        _address("cuGraphInstantiateWithFlags"),
+        _address("cuGraphExecKernelNodeSetParams_v2"),
+        _address("cuGraphLaunch"),
+        _address("cuGraphExecDestroy"),
     )
 
 
@@ -108,20 +102,11 @@ def _parameter_info() -> Any:
 @functools.cache
 def _driver() -> ctypes.CDLL | None:
     try:
-        return ctypes.CDLL("libcuda.so.1")
+        return ctypes.CDLL(_LIBRARY)
     except OSError:
         return None
 
 
-def _libtorch_cuda(torch: Any) -> ctypes.CDLL | None:
-    path = Path(torch.__file__).parent / "lib" / "libtorch_cuda.so"
-    try:
-        return ctypes.CDLL(str(path)) if path.exists() else None
-    except OSError:
-        return None
-
-
-def _address(library: ctypes.CDLL, name: str) -> int:
-    """The address of a function; 0 if there is none."""
-    function = getattr(library, name, None)
-    return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
+def _address(name: str) -> int:
+    """The address of a function of the driver's; 0 if there is none."""
+    return torch_state.address_in(_LIBRARY, name)

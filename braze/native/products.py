@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from braze.native import torch_state
@@ -31,13 +29,7 @@ def _find(name: str, kind: int) -> tuple[int, int] | None:
     """The address of a product's function for a type of device, and the dispatch keys of plain tensors there."""
     torch = torch_state.torch()
     device, library = _PLACES[kind]
-    suffix = ".dylib" if sys.platform == "darwin" else ".so"
-    path = Path(torch.__file__).parent / "lib" / f"lib{library}{suffix}"
-    try:
-        function = getattr(ctypes.CDLL(str(path)), f"aoti_torch_{device}_{name}_out")
-    except (OSError, AttributeError):
-        return None
-    address = ctypes.cast(function, ctypes.c_void_p).value
+    address = torch_state.address_in(torch_state.library(library), f"aoti_torch_{device}_{name}_out")
     with torch.inference_mode(False):
         plain = torch_state.keys(torch.empty(0, device=device))
-    return None if address is None else (address, plain)
+    return (address, plain) if address else None

@@ -85,10 +85,19 @@ def hidden_from_dynamo(function: F) -> F:
 
 def tracing_state_address() -> int:
     """Where libtorch has the function that gives the state of TorchScript's tracer; 0: not known."""
+    return address_in(library("torch_cpu"), "_ZN5torch3jit6tracer15getTracingStateEv")
+
+
+def library(name: str) -> str:
+    """The path of one of PyTorch's own libraries: "torch_cpu"."""
     suffix = ".dylib" if sys.platform == "darwin" else ".so"
-    path = Path(torch().__file__).parent / "lib" / f"libtorch_cpu{suffix}"
+    return str(Path(torch().__file__).parent / "lib" / f"lib{name}{suffix}")
+
+
+def address_in(path: str, symbol: str) -> int:
+    """The address of a library's function; 0 if there is none."""
     try:
-        function = ctypes.CDLL(str(path))._ZN5torch3jit6tracer15getTracingStateEv
+        function = getattr(ctypes.CDLL(path), symbol)
     except (OSError, AttributeError):
         return 0
     return ctypes.cast(function, ctypes.c_void_p).value or 0
@@ -144,18 +153,7 @@ def samples() -> list[Any]:
     base = t.empty(3, 4)
     with t.inference_mode():
         inference = t.empty(2)
-    dtypes = [
-        t.float64,
-        t.float16,
-        t.bfloat16,
-        t.int64,
-        t.int32,
-        t.int16,
-        t.int8,
-        t.uint8,
-        t.bool,
-        t.complex64,
-    ]
+    dtypes = t.float64, t.float16, t.bfloat16, t.int64, t.int32, t.int16, t.int8, t.uint8, t.bool, t.complex64
     return [
         base,
         base.t(),

@@ -366,14 +366,3 @@ def seen(walk: Walk, node: int, check: str, expected: Any) -> Any:
     if check == "type":
         return type(value)
     return value
-
-
-__all__ = [
-    "ANY",
-    "MISSING",
-    "Mismatch",
-    "Walk",
-    "explain",
-    "match",
-    "plain",
-]

@@ -99,10 +99,7 @@ class Accumulator:
         w = self.body.lanes
         if self.is_arg:
             assert index is not None
-            better = self.body.name("m")
-            mask = "i32x" + str(w) if self.vector else "int"
-            self.body.line(f"const {mask} {better} = {self._better(v, index.text, a, f'{a}i', active)};")
-            self._assign(a, f"{a}i", v, index.text, better)
+            self._keep_better(a, v, index.text, active)
             return
         if active and self.vector:
             held = self.body.name("v")
@@ -111,8 +108,11 @@ class Accumulator:
             v = held
         self.body.line(f"{a} = {self.combine(a, v)};")
 
-    def _assign(self, a: str, ai: str, v: str, vi: str, better: str) -> None:
-        w = self.body.lanes
+    def _keep_better(self, a: str, v: str, vi: str, active: str = "") -> None:
+        """Of an extreme and its place the kept one, or (v, vi)."""
+        w, ai, better = self.body.lanes, f"{a}i", self.body.name("m")
+        mask = f"i32x{w}" if self.vector else "int"
+        self.body.line(f"const {mask} {better} = {self._better(v, vi, a, ai, active)};")
         if self.vector:
             self.body.line(f"{a} = bz_sel_{self.rep}x{w}({better}, {v}, {a});")
             self.body.line(f"{ai} = bz_sel_{self.index_rep}x{w}({better}, {vi}, {ai});")
@@ -123,20 +123,17 @@ class Accumulator:
         """Whether (v, vi) comes before (a, ai): nan first, then the extreme, then the lowest index."""
         sign = ">" if self.fold.kind is ReduceKind.ARGMAX else "<"
         r, ir = f"bz_mask_{self.rep}x{self.body.lanes}", f"bz_mask_{self.index_rep}x{self.body.lanes}"
+        lower, none = self._m(ir, f"{vi} < {ai}"), self._m(ir, f"{ai} < 0")
         if self.rep == "b":
-            first = f"({v} & ~{a})" if sign == ">" else f"(~{v} & {a})"
-            equal = f"~({v} ^ {a})"
-            if not self.vector:
-                first, equal = (f"({v} && !{a})" if sign == ">" else f"(!{v} && {a})"), f"({v} == {a})"
-            none, lower = f"{ai} < 0", f"{vi} < {ai}"
-            parts = [first, f"({equal} & {self._m(ir, lower)})", self._m(ir, none)]
-            text = " | ".join(parts)
+            both, no = ("&", "~") if self.vector else ("&&", "!")
+            first = f"({v} {both} {no}{a})" if sign == ">" else f"({no}{v} {both} {a})"
+            equal = f"~({v} ^ {a})" if self.vector else f"({v} == {a})"
+        elif self.rep in ("f32", "f64"):
+            first = self._m(r, f"({v} {sign} {a}) | (({v} != {v}) & ({a} == {a}))")
+            equal = self._m(r, f"({v} == {a}) | (({v} != {v}) & ({a} != {a}))")
         else:
-            nan = self.rep in ("f32", "f64")
-            equal = f"({v} == {a}) | (({v} != {v}) & ({a} != {a}))" if nan else f"{v} == {a}"
-            first = f"({v} {sign} {a}) | (({v} != {v}) & ({a} == {a}))" if nan else f"{v} {sign} {a}"
-            lower, none = f"{vi} < {ai}", f"{ai} < 0"
-            text = f"{self._m(r, first)} | ({self._m(r, equal)} & {self._m(ir, lower)}) | {self._m(ir, none)}"
+            first, equal = self._m(r, f"{v} {sign} {a}"), self._m(r, f"{v} == {a}")
+        text = f"{first} | ({equal} & {lower}) | {none}"
         valid = f" & {self._m(ir, f'{vi} >= 0')}"
         return f"({text}){valid}" + (f" & ({active})" if active and self.vector else "")
 
@@ -181,10 +178,7 @@ class Accumulator:
 
     def _merge(self, a: str, other: str) -> None:
         if self.is_arg:
-            better = self.body.name("m")
-            mask = f"i32x{self.body.lanes}" if self.vector else "int"
-            self.body.line(f"const {mask} {better} = {self._better(other, other + 'i', a, a + 'i')};")
-            self._assign(a, f"{a}i", other, f"{other}i", better)
+            self._keep_better(a, other, f"{other}i")
         else:
             self.body.line(f"{a} = {self.combine(a, other)};")
 

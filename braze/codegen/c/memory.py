@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
+#: storage types that are not held as they lie -> what reads one, and what it is stored as
+_FORMS = {
+    "bool": ("{} != 0", "({}) & 1"),
+    "bf16": ("bz_bf16_s({})", "bz_tobf16_s({})"),
+    "f16": ("bz_half_s({})", "bz_tohalf_s({})"),
+}
+_AS_IT_LIES = "{}", "{}"
+
 
 def scalar_load(storage: str, place: str) -> str:
-    if storage == "bool":
-        return f"{place} != 0"
-    if storage == "bf16":
-        return f"bz_bf16_s({place})"
-    if storage == "f16":
-        return f"bz_half_s({place})"
-    return place
+    return _FORMS.get(storage, _AS_IT_LIES)[0].format(place)
 
 
 def scalar_store(storage: str, text: str) -> str:
-    if storage == "bf16":
-        return f"bz_tobf16_s({text})"
-    if storage == "f16":
-        return f"bz_tohalf_s({text})"
-    if storage == "bool":
-        return f"({text}) & 1"
-    return text
+    return _FORMS.get(storage, _AS_IT_LIES)[1].format(text)
 
 
 def assign(storage: str, place: str, text: str, how: str) -> str:

@@ -174,8 +174,7 @@ def _rounded(body: Writer, text: str, dtype: DType, varying: bool) -> str:
     if label in ("bf16", "f16"):
         if varying:
             return f"bz_round_{label}x{body.lanes}({text})"
-        back, there = ("bz_bf16_s", "bz_tobf16_s") if label == "bf16" else ("bz_half_s", "bz_tohalf_s")
-        return f"{back}({there}({text}))"
+        return scalar_load(label, scalar_store(label, text))
     if label in ("u8", "i8", "i16"):
         if not varying:
             return f"({STORAGE[label][0]})({text})"

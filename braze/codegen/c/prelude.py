@@ -112,13 +112,7 @@ def _mentions(text: str) -> tuple[tuple[tuple[str, str, str, str], ...], tuple[s
     return tuple(words), tuple(calls)
 
 
-_DECLARED = {n + suffix for n in LIBM_SCALARS for suffix in ("", "f")} | {
-    "sqrtf",
-    "logf",
-    "cosf",
-    "sinf",
-    "fmodf",
-}
+_DECLARED = {n + suffix for n in LIBM_SCALARS for suffix in ("", "f")}
 
 
 def _declare(name: str) -> str:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 
+from braze.codegen.c.expr import to_c
 from braze.codegen.host.homes import Home, Homes
-from braze.codegen.host.text import c_text, identifier
+from braze.codegen.host.text import identifier
 from braze.support.record import record
 from braze.symbolic.expr import Expr, Symbol
 
@@ -73,7 +74,7 @@ def _argument(name: str, segment: Segment, homes: Homes) -> str:
     if homes.of(name) is Home.ARENA:
         segment.uses_arena = True
         offset = homes.offset(name)
-        return f"arena + {c_text(offset) if isinstance(offset, Expr) else f'o[{offset}]'}"
+        return f"arena + {to_c(offset) if isinstance(offset, Expr) else f'o[{offset}]'}"
     return segment.slot(identifier(name))
 
 

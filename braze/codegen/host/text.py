@@ -1,4 +1,4 @@
-"""Expressions and argument values as Python and as C text."""
+"""Expressions and argument values as Python text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from braze.loops.ir import DType
 from braze.support.dtypes import LONG
 from braze.support.errors import InternalError
-from braze.symbolic.expr import Expr, FloorDiv, Integer, Max, Min, Mod, Product, Sum, Symbol
+from braze.symbolic.expr import Expr
 
 
 def dtype_text(dtype: DType) -> str:
@@ -29,27 +29,6 @@ def tuple_text(items: tuple[Expr, ...] | tuple[str, ...]) -> str:
     """A Python tuple display."""
     inner = ", ".join(map(str, items))
     return f"({inner},)" if len(items) == 1 else f"({inner})"
-
-
-def c_text(e: Expr) -> str:
-    """A size expression as C; sizes are never negative, so C's division is the floor."""
-    if isinstance(e, Integer):
-        return str(e.number)
-    if isinstance(e, Symbol):
-        return identifier(e.name)
-    if isinstance(e, Sum):
-        terms = [f"{k} * {c_text(m)}" if k != 1 else c_text(m) for m, k in e.parts]
-        return f"({' + '.join([*terms, str(e.constant)] if e.constant else terms)})"
-    if isinstance(e, Product):
-        return f"({' * '.join(map(c_text, e.factors))})"
-    if isinstance(e, FloorDiv):
-        return f"bz_fdiv({c_text(e.numerator)}, {c_text(e.divisor)})"
-    if isinstance(e, Mod):
-        return f"bz_mod({c_text(e.numerator)}, {c_text(e.divisor)})"
-    if isinstance(e, (Max, Min)):
-        a, b = c_text(e.left), c_text(e.right)
-        return f"({a} {'>' if isinstance(e, Max) else '<'} {b} ? {a} : {b})"
-    raise InternalError("BZ9050", f"no C text for {e!r}")
 
 
 def constant_text(value: object) -> str:

@@ -39,7 +39,8 @@ NUMBERS = {
     "key": ("ni", X),
 }
 
-STRIDES = "sqb, sqh, sqm, sqd, skb, skh, skn, skd, svb, svh, svn, svd"
+BLOCKS = "counts, places, full_counts, full_places"
+STRIDES = "sqb, sqh, sqm, sqd, skb, skh, skn, skd, svb, svh, svn, svd, sob, soh, som, soe"
 SIZES = "H, G, M, N, KB, scale"
 TILES = "YBLOCK: tl.constexpr, XBLOCK: tl.constexpr, D: tl.constexpr, E: tl.constexpr, DBLOCK: tl.constexpr, EBLOCK: tl.constexpr"
 SPARSE = "BB, BH, BR, BW, FW, ROWS: tl.constexpr, COLUMNS: tl.constexpr"
@@ -68,9 +69,9 @@ class _Writer:
         self.tables, self.sparse, self.full = tables, sparse, full
         self.precision = f', input_precision="{precision}"'
 
-    def _head(self, name: str, pointers: str, blocks: str, more: str = "") -> str:
-        parts = [pointers, *([blocks] if self.sparse else []), *[f"table{i}" for i in range(self.tables)]]
-        parts += [STRIDES, *([more] if more else []), SIZES, *([SPARSE] if self.sparse else []), TILES]
+    def _head(self, name: str, pointers: str) -> str:
+        parts = [pointers, *([BLOCKS] if self.sparse else []), *[f"table{i}" for i in range(self.tables)]]
+        parts += [STRIDES, SIZES, *([SPARSE] if self.sparse else []), TILES]
         return f"@triton.jit\ndef {name}({', '.join(parts)}):\n"
 
     def _inlined(self, function: Function, indent: str) -> tuple[list[str], Value]:
@@ -129,12 +130,7 @@ class _Writer:
 
     def forward(self, score: Function, mask: Function) -> str:
         self.score = score
-        head = self._head(
-            "flex_forward",
-            "q, k, v, out, lse, most",
-            "counts, places, full_counts, full_places",
-            "sob, soh, som, soe",
-        )
+        head = self._head("flex_forward", "q, k, v, out, lse, most")
         body = [
             *LOAD_KEYS,
             f"s = tl.dot(qt, tl.trans(kt){self.precision})",
@@ -149,7 +145,7 @@ class _Writer:
         ]
         lines = [
             *START,
-            *QUERIES,
+            *_indented(LOAD_QUERIES),
             '    top = tl.full([YBLOCK], float("-inf"), tl.float32)',
             "    total = tl.zeros([YBLOCK], tl.float32)",
             "    acc = tl.zeros([YBLOCK, EBLOCK], tl.float32)",
@@ -167,16 +163,10 @@ class _Writer:
     def queries(self, score: Function, mask: Function, slope: Function) -> str:
         """dq: a program has a tile of queries and walks the keys."""
         self.score = score
-        head = self._head(
-            "flex_queries",
-            "q, k, v, lse, delta, do, dq",
-            "counts, places, full_counts, full_places",
-            "sob, soh, som, soe",
-        )
+        head = self._head("flex_queries", "q, k, v, lse, delta, do, dq")
         lines = [
             *START,
-            *QUERIES,
-            *ROWS,
+            *_indented([*LOAD_QUERIES, *LOAD_RESULTS]),
             "    acc = tl.zeros([YBLOCK, DBLOCK], tl.float32)",
             *self._row_of_blocks("y", "ROWS", "YBLOCK"),
             *self._walks(
@@ -193,14 +183,10 @@ class _Writer:
     def keys(self, score: Function, mask: Function, slope: Function) -> str:
         """dk and dv: a program has a tile of keys, and walks the queries of all heads that share it."""
         self.score = score
-        head = self._head(
-            "flex_keys",
-            "q, k, v, lse, delta, do, dk, dv",
-            "counts, places, full_counts, full_places",
-            "sob, soh, som, soe",
-        )
+        head = self._head("flex_keys", "q, k, v, lse, delta, do, dk, dv")
         body = [
             *LOAD_QUERIES,
+            *LOAD_RESULTS,
             *self._slopes(slope),
             f"dvt += tl.dot(tl.trans(p.to(dot.dtype)), dot{self.precision})",
             f"dkt += tl.dot(tl.trans(ds.to(qt.dtype)), qt{self.precision})",
@@ -214,10 +200,11 @@ class _Writer:
         ]
         lines = [
             *START_KEYS,
+            *_indented(LOAD_KEYS),
             "    dkt = tl.zeros([XBLOCK, DBLOCK], tl.float32)",
             "    dvt = tl.zeros([XBLOCK, EBLOCK], tl.float32)",
             "    for g in range(0, G):",
-            *[f"    {line}" for line in inner],
+            *_indented(inner),
             "    at = dk + (bh.to(tl.int64) * N + n[:, None]) * D + d[None, :]",
             "    tl.store(at, dkt.to(dk.dtype.element_ty), mask=(n < N)[:, None] & (d < D)[None, :])",
             "    at = dv + (bh.to(tl.int64) * N + n[:, None]) * E + e[None, :]",
@@ -251,11 +238,9 @@ START = [
     "    h = (bh % H).to(tl.int64)",
     "    batch = bh // H",
     "    head = bh % H",
-    "    m = yblock * YBLOCK + tl.arange(0, YBLOCK)",
+    "    m0 = yblock * YBLOCK",
     "    d = tl.arange(0, DBLOCK)",
     "    e = tl.arange(0, EBLOCK)",
-    "    mi = m[:, None]",
-    "    ymask = (m < M)[:, None]",
     "    kb = b % KB",
     "    hk = h // G",
 ]
@@ -268,20 +253,7 @@ START_KEYS = [
     "    kb = b % KB",
     "    d = tl.arange(0, DBLOCK)",
     "    e = tl.arange(0, EBLOCK)",
-    "    n = xblock * XBLOCK + tl.arange(0, XBLOCK)",
-    "    ni = n[None, :]",
-    "    xmask = (n < N)[None, :]",
-    "    kt = tl.load(k + kb * skb + hk * skh + n[:, None] * skn + d[None, :] * skd, mask=(n < N)[:, None] & (d < D)[None, :], other=0.0)",
-    "    vt = tl.load(v + kb * svb + hk * svh + n[:, None] * svn + e[None, :] * svd, mask=(n < N)[:, None] & (e < E)[None, :], other=0.0)",
-]
-QUERIES = [
-    "    qt = tl.load(q + b * sqb + h * sqh + m[:, None] * sqm + d[None, :] * sqd, mask=ymask & (d < D)[None, :], other=0.0)"
-]
-ROWS = [
-    "    dot = tl.load(do + b * sob + h * soh + m[:, None] * som + e[None, :] * soe, mask=ymask & (e < E)[None, :], other=0.0)",
-    "    rest = tl.load(lse + bh.to(tl.int64) * M + m, mask=m < M, other=0.0)",
-    '    rest = tl.where(rest == float("-inf"), 0.0, rest)',
-    "    away = tl.load(delta + bh.to(tl.int64) * M + m, mask=m < M, other=0.0)",
+    "    n0 = xblock * XBLOCK",
 ]
 LOAD_KEYS = [
     "n = n0 + tl.arange(0, XBLOCK)",
@@ -295,8 +267,15 @@ LOAD_QUERIES = [
     "mi = m[:, None]",
     "ymask = (m < M)[:, None]",
     "qt = tl.load(q + b * sqb + h * sqh + m[:, None] * sqm + d[None, :] * sqd, mask=ymask & (d < D)[None, :], other=0.0)",
+]
+#: of the queries in a backward
+LOAD_RESULTS = [
     "dot = tl.load(do + b * sob + h * soh + m[:, None] * som + e[None, :] * soe, mask=ymask & (e < E)[None, :], other=0.0)",
     "rest = tl.load(lse + (b * H + h) * M + m, mask=m < M, other=0.0)",
     'rest = tl.where(rest == float("-inf"), 0.0, rest)',
     "away = tl.load(delta + (b * H + h) * M + m, mask=m < M, other=0.0)",
 ]
+
+
+def _indented(lines: list[str]) -> list[str]:
+    return [f"    {line}" for line in lines]

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from braze.codegen.records import KernelText, TritonLaunch
+from braze.codegen.records import KernelText
 from braze.codegen.triton.emit import NOTHING, Emitter, Scope, Value, index_text
 from braze.codegen.triton.gemm_tiles import Means, Tiles, batch_candidates, by_rule, candidates
-from braze.codegen.triton.kernels import EARLY_HEADER, HEADER, Writer
-from braze.codegen.triton.ops import POINTERS, TYPES
-from braze.codegen.triton.prelude import used
+from braze.codegen.triton.kernels import Writer, kernel_text
+from braze.codegen.triton.ops import TYPES
 from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, Buffer, BufferView, Node, Op, TemplateCall
 from braze.loops.rewrite import attr_exprs, roots
@@ -149,24 +148,16 @@ class _Product(Writer):
 
     def text(self) -> KernelText:
         """The kernel."""
-        tiles, plan = self.tiles, self.plan
-        body = self.write()
+        tiles, body = self.tiles, self.write()
         constants: tuple[tuple[str, int], ...] = (
             ("XBLOCK", tiles.rows), ("YBLOCK", tiles.columns), ("RBLOCK", tiles.inner),
         )  # fmt: skip
         constants += () if self.early is None else (("EARLY", 1),)
-        pointers = [self.emitter.pointers[b] for b in plan.arguments]
-        sizes = [s.name for s in plan.sizes]
-        parameters = ", ".join([*pointers, *sizes, *(f"{b}: tl.constexpr" for b, _ in constants)])
-        function = "\n".join([f"@triton.jit\ndef {self.name}({parameters}):", *body, ""])
-        header = HEADER if self.early is None else HEADER + EARLY_HEADER
-        source = f"{header}\n{used(function)}\n\n{function}"
-        grid = blocks(self.m.extent, tiles.rows) * blocks(self.n.extent, tiles.columns)
-        grid = grid if self.batch is None else self.batch.extent * grid
-        dtypes = tuple(POINTERS[self.buffers[b].dtype] for b in plan.arguments)
-        launch = TritonLaunch(str(grid), constants, tiles.warps, tiles.stages, dtypes)
-        canonical = f"{launch}\n{source.replace(self.name, 'kernel')}"
-        return KernelText(self.name, "triton", source, plan.arguments, tuple(sizes), canonical, launch)
+        programs = blocks(self.m.extent, tiles.rows) * blocks(self.n.extent, tiles.columns)
+        programs = programs if self.batch is None else self.batch.extent * programs
+        return kernel_text(
+            self.name, body, self, self.buffers, constants, programs, early=self.early is not None
+        )
 
     def write(self) -> list[str]:
         """The lines of the body."""

@@ -7,7 +7,7 @@ back from memory. Which axes lie where, and how large tiles are, the plan says (
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from braze.codegen.records import KernelText, TritonLaunch
 from braze.codegen.triton.accumulate import LANES, XR, Accumulator, R, X, collapsed, combine, identity
@@ -15,7 +15,7 @@ from braze.codegen.triton.emit import NOTHING, Deps, Emitter, Fours, Scope, Valu
 from braze.codegen.triton.ops import POINTERS, TYPES
 from braze.codegen.triton.prelude import used
 from braze.loops.build import nodes_of
-from braze.loops.ir import Axis, DType, LoopNest, Node, Op, ReduceKind, Reduction, StoreMode
+from braze.loops.ir import Axis, Buffer, DType, LoopNest, Node, Op, ReduceKind, Reduction, StoreMode
 from braze.loops.rewrite import roots
 from braze.schedule.kernels import KernelPlan, has_columns
 from braze.schedule.mixed import down_columns
@@ -37,36 +37,37 @@ def kernel(
     group: Group, plan: KernelPlan, schedule: Schedule, *, waits: bool = False, triggers: bool = False
 ) -> KernelText:
     """The text of one group's kernel; ``waits``: it begins early and waits by itself for what is before it, ``triggers``: it lets what is behind it begin (then)."""
-    name = group.name
     writer = Writer(group, plan)
     begins = ["    if EARLY:", "        gdc_wait()"] if waits else ["    if LETS:"] if triggers else []
     begins += ["        gdc_launch_dependents()"] if triggers else []
     body = [*begins, *writer.write()]
-    pointers = [writer.emitter.pointers[b] for b in plan.arguments]
     tiles = (*plan.points, plan.row) if plan.row is not None else plan.points
     constants = tuple((f"{tile.letter.upper()}BLOCK", tile.block) for tile in tiles)
     constants += (("EARLY", 1),) if waits else (("LETS", 1),) if triggers else ()
-    parameters = ", ".join(
-        [*pointers, *(s.name for s in plan.sizes), *(f"{b}: tl.constexpr" for b, _ in constants)]
-    )
+    buffers = {name: schedule.buffer(name) for name in plan.arguments}
+    return kernel_text(group.name, body, writer, buffers, constants, plan.programs, early=bool(begins))
+
+
+def kernel_text(
+    name: str,
+    body: Sequence[str],
+    writer: Writer,
+    buffers: Mapping[str, Buffer],
+    constants: tuple[tuple[str, int], ...],
+    programs: Expr,
+    *,
+    early: bool,
+) -> KernelText:
+    """The kernel with the lines that a writer wrote. ``early``: they wait by themselves, or let others begin."""
+    plan, sizes = writer.plan, tuple(s.name for s in writer.plan.sizes)
+    pointers = [writer.emitter.pointers[b] for b in plan.arguments]
+    parameters = ", ".join([*pointers, *sizes, *(f"{b}: tl.constexpr" for b, _ in constants)])
     function = "\n".join([f"@triton.jit\ndef {name}({parameters}):", *body, ""])
-    source = f"{HEADER}{EARLY_HEADER if begins else ''}\n{used(function)}\n\n{function}"
-    launch = TritonLaunch(
-        grid=str(plan.programs),
-        constants=constants,
-        num_warps=plan.warps,
-        num_stages=plan.stages,
-        dtypes=tuple(POINTERS[schedule.buffer(b).dtype] for b in plan.arguments),
-    )
-    return KernelText(
-        name=name,
-        language="triton",
-        source=source,
-        args=plan.arguments,
-        sizes=tuple(s.name for s in plan.sizes),
-        canonical=f"{launch}\n{source.replace(name, 'kernel')}",
-        launch=launch,
-    )
+    source = f"{HEADER}{EARLY_HEADER if early else ''}\n{used(function)}\n\n{function}"
+    dtypes = tuple(POINTERS[buffers[b].dtype] for b in plan.arguments)
+    launch = TritonLaunch(str(programs), constants, plan.warps, plan.stages, dtypes)
+    canonical = f"{launch}\n{source.replace(name, 'kernel')}"
+    return KernelText(name, "triton", source, plan.arguments, sizes, canonical, launch)
 
 
 class Writer:
