@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from braze.native import calibrate, driver, products, tables
+from braze.native import calibrate, driver, products, tables, written
 from braze.native.pure import OFF, RUN, TRACE
 from braze.support.log import warn_once
 
@@ -45,6 +45,7 @@ Segment = core.Segment
 DeviceLauncher = core.DeviceLauncher
 DeviceGraph = core.DeviceGraph
 out_product = products.out_product
+written_call = written.written_call
 DEFAULT = core.DEFAULT
 force_eager = core.force_eager
 eager_forced = core.eager_forced
@@ -131,4 +132,5 @@ __all__ = [
     "versions",
     "watch_builtins",
     "watch_tracers",
+    "written_call",
 ]
