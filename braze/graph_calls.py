@@ -15,7 +15,8 @@ from braze.graph.specs import FloatSpec
 from braze.graph.subgraph_ops import entries_of
 from braze.graph.torch_compat import count_writes, is_out_of_memory
 from braze.loops.ir import LoopProgram
-from braze.runtime.boxed import Boxed, boxed
+from braze.runtime.boxed import Boxed, Written, boxed
+from braze.schedule.records import Schedule
 from braze.support import trace
 from braze.support.errors import BrazeError
 from braze.support.log import warn_once
@@ -49,13 +50,14 @@ class Later:
         return self.call(inputs)
 
 
-def with_inputs_again(call: Boxed, program: LoopProgram) -> Boxed:
-    """``call`` given, once more under each further name, the inputs whose memory it writes; autograd counts the write."""
-    if not program.again:
-        return call
+def with_inputs_written(call: Boxed, program: LoopProgram, plan: Schedule) -> Boxed:
+    """``call`` given, once more under each further name, the inputs whose memory it writes; autograd counts the writes."""
     number = {name: k for k, name in enumerate(program.inputs) if name}
     places = tuple(number[root] for _, root in program.again)
-    roots = tuple(dict.fromkeys(places))
+    renewed = tuple(number[old] for _, old in plan.memory.renewed)
+    roots = tuple(dict.fromkeys((*places, *renewed)))
+    if not roots:
+        return call
 
     @boxed
     def with_written(inputs: Sequence[Any]) -> Sequence[Any]:
@@ -66,8 +68,9 @@ def with_inputs_again(call: Boxed, program: LoopProgram) -> Boxed:
             x.copy_(x)  # raises eager's error
         if counted:
             count_writes(counted)
-        return call([*inputs, *[inputs[k] for k in places]])
+        return call([*inputs, *[inputs[k] for k in places]] if places else inputs)
 
+    with_written.written = Written(call, roots, places)  # type: ignore[attr-defined]
     return with_written
 
 

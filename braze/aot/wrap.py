@@ -7,13 +7,14 @@ from typing import Any
 
 import torch
 
+from braze import native
 from braze.aot.overlap import may_overlap
 from braze.aot.promises import Promises
 from braze.aot.rebuild import builder
 from braze.aot.records import OutputKind, Partition
 from braze.graph.specs import SymbolSpec, TensorSpec
-from braze.graph.torch_compat import copy_all
-from braze.runtime.boxed import Boxed, boxed
+from braze.graph.torch_compat import copy_all, count_writes
+from braze.runtime.boxed import Boxed, Written, boxed
 from braze.support import trace
 from braze.support.errors import Unsupported
 from braze.support.log import warn_once
@@ -31,7 +32,11 @@ def wrap(
     if verify < 2 and plain and all(role.kind is OutputKind.VALUE for role in partition.outputs):
         return compiled
     call = _Wrapped(partition, compiled, eager, Promises(partition) if verify >= 2 else None)
-    return call
+    written: Written | None = getattr(compiled, "written", None)
+    if written is None or not call.short or call.beyond or set(call.mutated) != set(written.roots):
+        return call
+    looked = [(i, partition.inputs[i].dtype.itemsize, i in written.roots) for i in call.tensors]  # type: ignore[union-attr]
+    return native.written_call(written.call, count_writes, call, looked, written.places, call.places)
 
 
 @boxed

@@ -420,7 +420,8 @@ class LoopProgram:
     that the graph holds itself, by name; they follow the graph's inputs as the last of ``inputs``. ``checks``: what must
     hold of sizes that only the data tell. ``owned``: input buffers that nobody else holds, which a call that consumes its
     inputs frees. ``again``: (name, input): a further name of an input's memory as of one write to it, in the order of the
-    writes; these stand behind ``attributes`` in ``inputs``. ``rounds``: it has casts marked ROUNDING, which kernels may leave out.
+    writes; these stand behind ``attributes`` in ``inputs``. ``renewed``: (output, input): an output that is an input's new
+    contents, which nobody else gets: it may be written over the old ones. ``rounds``: it has casts marked ROUNDING, which kernels may leave out.
     """
 
     name: str
@@ -434,6 +435,7 @@ class LoopProgram:
     checks: tuple[SizeCheck, ...] = ()
     owned: tuple[str, ...] = ()
     again: tuple[tuple[str, str], ...] = ()
+    renewed: tuple[tuple[int, str], ...] = ()
     rounds: bool = False
 
     @property

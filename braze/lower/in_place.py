@@ -10,7 +10,7 @@ looked at (``loops/inputs_written.py``); an input for which it is not is written
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -69,26 +69,47 @@ class Written:
 
 
 def inputs_to_write(partition: Partition) -> tuple[Written, ...]:
-    """The inputs whose new contents are scattered into the old ones and have no history.
+    """The inputs whose new contents are scattered into the old ones and have no history."""
+    items: Any = partition.forward.graph.output_node().args[0]
+    found = []
+    for k, index, base in _writable(partition):
+        chain = _chain(items[k], base)
+        plain = from_torch(base.meta["val"].dtype).is_computable
+        alone = sum(item in (base, *chain) for item in items) == 1
+        if chain and plain and alone:
+            found.append(Written(k, index, base, chain))
+    return tuple(found)
+
+
+def inputs_to_renew(partition: Partition, written: Iterable[Written]) -> dict[int, Node]:
+    """Of the other mutations, those whose new contents are nobody else's result, and may be stored over the old ones; with the inputs' placeholders."""
+    items: Any = partition.forward.graph.output_node().args[0]
+    others = {each.mutation for each in written}
+    return {
+        k: base
+        for k, _, base in _writable(partition)
+        if k not in others and isinstance(items[k], Node) and items.count(items[k]) == 1 and base not in items
+    }
+
+
+def _writable(partition: Partition) -> Iterator[tuple[int, int, Node]]:
+    """(mutation, input, its placeholder) of the inputs on the CPU whose memory a graph may write itself.
 
     Where a backward follows, it may want old contents; where inputs share memory, others see the writes.
     """
     if partition.backward is not None or partition.shared or partition.beyond or partition.anchored:
-        return ()
+        return
     placeholders = [n for n in partition.forward.graph.nodes if n.op == "placeholder"]
-    items: Any = partition.forward.graph.output_node().args[0]
-    found = []
     for k, role in enumerate(partition.mutations):
-        base, spec = placeholders[role.input], partition.inputs[role.input]
+        base = placeholders[role.input]
         owned = partition.input_roles[role.input] is InputRole.SAVED
-        if role.differentiable or not role.counted or owned or not isinstance(spec, TensorSpec):
-            continue
-        chain = _chain(items[k], base)
-        plain = str(base.meta["val"].device) == "cpu" and from_torch(base.meta["val"].dtype).is_computable
-        alone = sum(item in (base, *chain) for item in items) == 1
-        if chain and plain and alone:
-            found.append(Written(k, role.input, base, chain))
-    return tuple(found)
+        plain = role.counted and not role.differentiable and not owned
+        if (
+            plain
+            and isinstance(partition.inputs[role.input], TensorSpec)
+            and str(base.meta["val"].device) == "cpu"
+        ):
+            yield k, role.input, base
 
 
 def _chain(last: Any, base: Node) -> tuple[Node, ...]:

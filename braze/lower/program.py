@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from braze.loops.ir import BufferKind, BufferView, DType, LoopProgram, SizeSourc
 from braze.loops.simplify import simplify_steps
 from braze.lower import scalars, unbacked
 from braze.lower.fallback import fall_back
-from braze.lower.in_place import InPlace, NotInPlace, Written, inputs_to_write
+from braze.lower.in_place import InPlace, NotInPlace, Written, inputs_to_renew, inputs_to_write
 from braze.lower.lazy import Lazy, dense_order, known_apart, numel, strided_lazy
 from braze.lower.realize import ProgramBuilder, differs_along
 from braze.lower.registry import LOWERINGS
@@ -57,11 +58,13 @@ def lower(partition: Partition, ctx: CompileContext, *, in_place: bool = True) -
 def _with_writes(partition: Partition, kinds: list[BufferKind], ctx: CompileContext) -> LoopProgram:
     """The program that writes in place all inputs for which each reader sees what it is to see."""
     written = inputs_to_write(partition)
+    recorded = ctx.options.cudagraphs or ctx.recordable
     while True:
-        inputs = {each.input for each in written}
+        renewed = {} if recorded else inputs_to_renew(partition, written)
+        inputs = {each.input for each in written} | {partition.mutations[k].input for k in renewed}
         here = [BufferKind.INPUT if k in inputs else kind for k, kind in enumerate(kinds)]
         try:
-            program = lower_graph(partition.forward, here, ctx, written)
+            program = lower_graph(partition.forward, here, ctx, written, renewed)
             for root, _ in broken_writes(program, touches(program)):
                 raise NotInPlace(root)
         except NotInPlace as found:
@@ -77,9 +80,10 @@ def lower_graph(
     kinds: Sequence[BufferKind],
     ctx: CompileContext,
     written: Sequence[Written] = (),
+    renewed: Mapping[int, torch.fx.Node] = MappingProxyType({}),
 ) -> LoopProgram:
     """The loop program of an ATen graph whose k-th placeholder is a buffer of kind ``kinds[k]``."""
-    return guarded(GraphLowering(gm, kinds, ctx, written).run())
+    return guarded(GraphLowering(gm, kinds, ctx, written, renewed).run())
 
 
 class GraphLowering:
@@ -91,6 +95,7 @@ class GraphLowering:
         kinds: Sequence[BufferKind],
         ctx: CompileContext,
         written: Sequence[Written] = (),
+        renewed: Mapping[int, torch.fx.Node] = MappingProxyType({}),
     ) -> None:
         self.gm = gm
         self.ctx = ctx
@@ -108,6 +113,8 @@ class GraphLowering:
         self.device = device_of_inputs(gm.graph)
         self.outputs: list[Hashable] = []
         self.in_place = InPlace(self.builder, written, self.env)
+        #: outputs that are new contents of inputs, and may be stored there
+        self.renewed = renewed
         #: sums of tables' gradients; nodes that are but a step of one, or of a write in place
         self.tables: dict[torch.fx.Node, TableSum] = {}
         self.skipped: frozenset[torch.fx.Node] = frozenset()
@@ -126,7 +133,9 @@ class GraphLowering:
                 self.placeholder(node)
             elif node.op == "output":
                 items = enumerate(_flat(node.args[0]))
-                self.outputs = [None if k in self.in_place.results else self.output(a) for k, a in items]
+                self.outputs = [
+                    None if k in self.in_place.results else self.output(self.apart(k, a)) for k, a in items
+                ]
             elif node.op == "get_attr":
                 if node in self.readers:
                     self.attribute(node)
@@ -303,6 +312,18 @@ class GraphLowering:
             return self.output_view(value, self.builder.symbols.exprs(a.meta["val"].stride()))
         return value
 
+    def apart(self, k: int, a: Any) -> Any:
+        """Output ``k``; where it is the memory of one input and to be that of another, whose old contents nobody reads, it is stored by itself."""
+        base = self.renewed.get(k)
+        if base is None or self.readers.get(base):
+            return a
+        value = self.env[a]
+        if isinstance(value, Lazy) and value.view is not None and value.dtype.is_computable:
+            if self.builder.comes_from_outside(value.view.buffer):
+                strides = self.builder.symbols.exprs(base.meta["val"].stride())
+                self.env[a] = self.builder.lazy(self.builder.copy(value, strides).buffer)
+        return a
+
     def output_view(self, x: Lazy, strides: tuple[Expr, ...]) -> BufferView:
         """Where an output lies, with exactly eager's strides."""
         g = self.builder
@@ -356,6 +377,7 @@ class GraphLowering:
             tuple(self.attributes),
             tuple(g.checks),
             again=again,
+            renewed=tuple((k, buffer_name(base)) for k, base in self.renewed.items()),
             rounds=g.rounds,
         )
 

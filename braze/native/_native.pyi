@@ -121,6 +121,25 @@ class Segment:
     def __init__(self, address: int) -> None: ...
     def __call__(self, tensors: Sequence[Any], arena: int = 0, sizes: Sequence[int] = (), /) -> int: ...
 
+class WrittenCall:
+    """``general(inputs)``, but that a plain call goes to ``call(inputs)``, after ``count(written)``: see ``braze/native/written.py``."""
+
+    boxed: bool
+    call: Callable[..., Any]
+    general: Callable[..., Any]
+
+    def __init__(
+        self,
+        call: Callable[..., Any],
+        count: Callable[..., Any],
+        general: Callable[..., Any],
+        counted: int,
+        looked: tuple[tuple[int, int, bool], ...],
+        again: tuple[int, ...],
+        results: tuple[int, ...],
+    ) -> None: ...
+    def __call__(self, inputs: Sequence[Any], /) -> Sequence[Any]: ...
+
 def force_eager(wanted: bool, /) -> None: ...
 def eager_forced() -> bool: ...
 def shown_call(function: Callable[..., Any], /) -> None: ...

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 #: ``f(inputs) -> outputs``
 Boxed = Callable[[Sequence[Any]], Sequence[Any]]
+
+
+class Written(NamedTuple):
+    """What a call is that writes its inputs ``roots`` itself: ``call``, given those of ``places`` once more behind the others."""
+
+    call: Boxed
+    roots: tuple[int, ...]
+    places: tuple[int, ...]
 
 
 def boxed(call: F) -> F:

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from braze.loops.ir import Buffer, BufferKind, BufferView, ExternCall, LoopProgram, Store
+from braze.loops.ir import Buffer, BufferKind, BufferView, ExternCall, LoopProgram, Op, Store
+from braze.loops.rewrite import roots, store_roots, walk
 from braze.runtime.placement import ALIGNMENT, place
 from braze.schedule.dependences import accesses
 from braze.schedule.domains import injective
@@ -54,6 +55,7 @@ def plan_memory(
         going = inputs_that_may_go(program) if consumes else set()
         handed = handed_over(groups, buffers, kept - going, {life.buffer for life in lives})
     reuse = in_place(groups, lives, buffers)
+    renewed = renewed_inputs(program, groups, buffers) if program.renewed else ()
     chains = _chains(lives, reuse)
     if all(c.bytes.value is not None for c in chains):
         offsets, total = _pack_static(chains)
@@ -66,7 +68,7 @@ def plan_memory(
         while root in roots:
             root = roots[root]
         slots.append(Slot(life.buffer, offsets[root], life.bytes, life.start, life.stop))
-    return MemoryPlan(tuple(slots), total, tuple(reuse), handed)
+    return MemoryPlan(tuple(slots), total, tuple(reuse), handed, renewed)
 
 
 def is_large(size: Expr, device: str) -> bool:
@@ -111,6 +113,53 @@ def handed_over(
                     taken.add(old)
                     break
     return tuple(pairs)
+
+
+def renewed_inputs(
+    program: LoopProgram, groups: Sequence[Group], buffers: Mapping[str, Buffer]
+) -> tuple[tuple[str, str], ...]:
+    """(new, old) pairs of inputs' new contents that a pointwise group may write over the old ones, which nobody reads later.
+
+    After such a group nothing runs that may fail, or the input would be written by a call that raises.
+    """
+    last = _last_uses(groups)
+    writers: dict[str, list[int]] = {}
+    for k, group in enumerate(groups):
+        for name in group.writes:
+            writers.setdefault(name, []).append(k)
+    returned = [o.buffer for o in program.outputs if isinstance(o, BufferView)]
+    seen = {name for step in program.steps if isinstance(step, ExternCall) for name in step.aliases}
+    safe = max([-1, *(k for k, group in enumerate(groups) if _may_fail(group))])
+    pairs = []
+    for output, old in program.renewed:
+        view = program.outputs[output]
+        if not isinstance(view, BufferView):
+            continue
+        new = view.buffer
+        found = writers.get(new, [])
+        alone = returned.count(new) == 1 and old not in returned and seen.isdisjoint((new, old))
+        if (
+            alone
+            and len(found) == 1
+            and found[0] >= max(safe + 1, last.get(old, 0))
+            and groups[found[0]].kind is GroupKind.POINTWISE
+            and buffers[new].kind is BufferKind.OUTPUT
+            and _alike(buffers[new], buffers[old])
+            and _same_elements(groups[found[0]], new, old, buffers)
+        ):
+            pairs.append((new, old))
+    return tuple(pairs)
+
+
+def _may_fail(group: Group) -> bool:
+    """Whether a group calls what may raise, or looks something up at a place that may not exist."""
+    if isinstance(group.call, ExternCall):
+        return True
+    found = [r for step in group.steps for r in roots(step)]
+    if group.call is not None:
+        found += store_roots(group.call.epilogue)
+        found += [r for step in group.call.prologue for r in roots(step)]
+    return any(node.op is Op.CHECK_INDEX for node in walk(*found))
 
 
 def _alike(a: Buffer, b: Buffer) -> bool:

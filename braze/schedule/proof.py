@@ -7,7 +7,8 @@ Works from the groups in their order and what they read and write, not from how 
 2. Slots held at the same time lie apart. Where their places are expressions, the host finds them when it knows the numbers,
    from 1 and 3 alone.
 3. A buffer lies over another only if one pointwise group reads the old one last and writes the new one first, each element
-   at the point where it was read, and no two points write one element.
+   at the point where it was read, and no two points write one element. New contents of an input may also be written once
+   nobody reads the old ones.
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ def prove_memory(program: LoopProgram, groups: Sequence[Group], plan: MemoryPlan
         _slot_is_held_long_enough(slot, lives, buffers, returned)
     for new, old in (*plan.reuse, *plan.handed):
         _may_lie_over(new, old, groups, lives, buffers)
+    for new, old in plan.renewed:
+        _may_renew(new, old, groups, lives, buffers)
+        if old in returned:
+            _fail(f"{new} is written over {old}, which is returned")
     for new, old in plan.handed:
         if old in returned:
             _fail(f"{new} is written over {old}, which is returned")
@@ -93,6 +98,17 @@ def _may_lie_over(
         _fail(f"{what} by several points of {group.name}")
     if buffers[new].dtype.itemsize != buffers[old].dtype.itemsize:
         _fail(f"{what}, whose elements have another size")
+
+
+def _may_renew(
+    new: str, old: str, groups: Sequence[Group], lives: Lives, buffers: Mapping[str, Buffer]
+) -> None:
+    """Rule 3 of an input's new contents; an input that is not read where they are written may be gone before."""
+    start = lives[new][0]
+    if buffers[old].kind is not BufferKind.INPUT or any(new in g.writes for g in groups[start + 1 :]):
+        _fail(f"{new} is written over {old}, which is no input, or by several groups")
+    if lives.get(old, (0, -1))[1] >= start:
+        _may_lie_over(new, old, groups, lives, buffers)
 
 
 def _slots_lie_apart(plan: MemoryPlan, lives: Lives) -> None:

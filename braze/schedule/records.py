@@ -76,6 +76,7 @@ class MemoryPlan:
 
     ``reuse``: (new buffer, old buffer) pairs where the new one is written over the dead old one in place.
     ``handed``: such pairs outside the arena, where the host finds nobody else holding the old one's memory.
+    ``renewed``: such pairs whose old one is an input that the program writes: what is returned of the new one is None.
     Buffers that are neither in ``slots`` nor inputs are allocated by the host (outputs), or returned by
     an extern call that has no out variant.
     """
@@ -84,6 +85,7 @@ class MemoryPlan:
     arena_bytes: Expr
     reuse: tuple[tuple[str, str], ...] = ()
     handed: tuple[tuple[str, str], ...] = ()
+    renewed: tuple[tuple[str, str], ...] = ()
 
 
 @record

@@ -86,6 +86,8 @@ class _Host:
         self.packs: dict[tuple[str, str, int], str] = {}  # weight, packing function, bytes -> variable
         self.body: list[str | Segment] = []
         self.handed = dict(s.memory.handed)
+        #: new contents of inputs -> the inputs, whose memory they are
+        self.renewed = dict(s.memory.renewed)
         #: the call ends by a look at the constants of what was computed before
         self.looks = False
 
@@ -357,6 +359,8 @@ class _Host:
 
     def _allocation(self, name: str) -> str:
         """The statement that gives a buffer its memory: another's, if nobody else holds that, or fresh memory."""
+        if name in self.renewed:
+            return f"{identifier(name)} = {identifier(self.renewed[name])}"
         leaves = name in self.leaving
         made = f"{identifier(name)} = {_empty(self.homes, name, leaves)}"
         if name not in self.handed or leaves:
@@ -367,7 +371,9 @@ class _Host:
     def _outputs(self) -> str:
         returned = []
         for o in self.schedule.program.outputs:
-            if isinstance(o, BufferView):
+            if isinstance(o, BufferView) and o.buffer in self.renewed:
+                returned.append("None")
+            elif isinstance(o, BufferView):
                 whole = self.homes.is_whole(o)
                 returned.append(
                     identifier(o.buffer) if whole else strided(identifier(o.buffer), o, self.homes)

@@ -200,6 +200,9 @@ bool device_stream(int device, void **stream);
 /* -- products.c --------------------------------------------------------------------------------- */
 extern PyTypeObject OutProduct_Type;
 
+/* -- written.c ---------------------------------------------------------------------------------- */
+extern PyTypeObject WrittenCall_Type;
+
 /* -- device_graph.c ----------------------------------------------------------------------------- */
 extern PyTypeObject DeviceGraph_Type;
 extern PyMethodDef device_graph_functions[];

@@ -46,6 +46,7 @@ fill_module(PyObject *module)
         {"DeviceLauncher", &DeviceLauncher_Type},
         {"DeviceGraph", &DeviceGraph_Type},
         {"OutProduct", &OutProduct_Type},
+        {"WrittenCall", &WrittenCall_Type},
         {"Holders", &Holders_Type},
         {"Replay", &Replay_Type},
         {"Replays", &Replays_Type},
