@@ -80,7 +80,7 @@ def _ldexp(x: Tensor, exponent: Tensor) -> Any:
         return aten.mul.Tensor(x, aten.pow.Scalar(2.0, exponent))
     one, other = (t.stand_in() if isinstance(t, Geometry) else t for t in (x, exponent))
     dtype = torch.result_type(one, other)
-    return allocated([x, exponent], dtype if dtype.is_floating_point else torch.get_default_dtype())
+    return allocated([x, exponent], dtype if dtype.is_floating_point else torch.get_default_dtype(), one_shape=True)
 
 
 def _is_in(elements: Any, tested: Any, **options: Any) -> Any:

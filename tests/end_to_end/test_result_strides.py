@@ -183,3 +183,21 @@ def test_what_a_broadcast_over_varying_sizes_gives_lies_as_in_eager(fn):
         for ours, theirs in zip(compiled(x, y), called(x, y), strict=True):
             assert ours.stride() == theirs.stride()
             torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("fn", [lambda x: x == x, lambda x: x * 2, lambda x: x.isfinite(), torch.abs])
+def test_what_is_padded_of_pictures_of_one_row_lies_as_in_eager(fn, dynamic):
+    """Strides of dims of one element decide whether a picture's channels are taken to be innermost."""
+
+    def padded(x):
+        v = fn(x)
+        return v, torch.constant_pad_nd(v, (-1, 1))
+
+    compiled = braze.compile(padded, dynamic=dynamic, options={"verify": 2})
+    for n in (3, 5):
+        x = torch.randn(n, 1, 4, 1).permute(3, 2, 1, 0)
+        for ours, theirs in zip(compiled(x), padded(x), strict=True):
+            assert ours.stride()[3] == theirs.stride()[3]
+            assert ours.stride()[1] == theirs.stride()[1]
+            assert torch.equal(ours, theirs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 
@@ -9,7 +10,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from braze.graph import fakes, metadata
+from braze.graph import elementwise, fakes, metadata
+from braze.graph.operators import operands
 
 aten = torch.ops.aten
 
@@ -187,6 +189,33 @@ def test_the_metadata_is_the_kernels(op, make, kwargs):
             if isinstance(b, torch.Tensor):
                 shared = expected.untyped_storage()._cdata == b.untyped_storage()._cdata
                 assert shared == (have.untyped_storage()._cdata == a.untyped_storage()._cdata)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool])
+def test_pictures_of_one_row_get_eagers_strides_where_they_mean_nothing(dtype):
+    """Eager's loops ask for innermost channels first, but not beside a number, and so strides of dims of one element differ."""
+    differ, asked = [], 0
+    for op in (getattr(getattr(aten, n), o) for n in dir(aten) for o in overloads(getattr(aten, n))):
+        if not elementwise.has_rule(op) or op is aten.pow.Scalar:
+            continue
+        for given in itertools.product((1, 2), repeat=operands(op)):
+            if 1 not in given:
+                continue
+            picture = torch.ones(3, 1, 4, 1, dtype=dtype).permute(3, 2, 1, 0)
+            try:
+                want = op(*[picture if g == 1 else g for g in given]).stride()
+                made = elementwise.elementwise(op, [picture.to("meta") if g == 1 else g for g in given], {})
+            except (RuntimeError, TypeError, NotImplementedError):
+                continue
+            if made is not NotImplemented:
+                asked += 1
+                differ += [] if made.stride() == want else [(op, given, made.stride(), want)]
+    assert not differ
+    assert asked > 60
+
+
+def overloads(packet):
+    return packet.overloads() if hasattr(packet, "overloads") else ()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
