@@ -201,3 +201,18 @@ def test_what_is_padded_of_pictures_of_one_row_lies_as_in_eager(fn, dynamic):
             assert ours.stride()[3] == theirs.stride()[3]
             assert ours.stride()[1] == theirs.stride()[1]
             assert torch.equal(ours, theirs)
+
+
+def test_attention_without_heads_asks_no_kernel(tmp_path, monkeypatch):
+    """Some divide by the number of heads (PyTorch 2.11 dies of that), and strides that mean nothing decide which ATen takes."""
+
+    def attended(x):
+        y = x[..., None, :] * 2
+        return F.scaled_dot_product_attention(y, y, y)
+
+    monkeypatch.setenv("BRAZE_DUMP", str(tmp_path))
+    x = torch.randn(1, 0, 2).permute(2, 1, 0)
+    assert braze.compile(attended)(x).shape == attended(x).shape
+    (traced,), (loops,) = tmp_path.glob("*graph_aten.py"), tmp_path.glob("*graph_loops.py")
+    assert "aten.scaled_dot_product_attention.default(" in traced.read_text()
+    assert "scaled_dot_product_attention.default" not in loops.read_text()
