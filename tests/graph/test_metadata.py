@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import subprocess
 import sys
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from braze.graph import elementwise, fakes, metadata
+from braze.graph import elementwise, fakes, layout_rules, metadata
 from braze.graph.operators import operands
 
 aten = torch.ops.aten
@@ -212,6 +213,34 @@ def test_pictures_of_one_row_get_eagers_strides_where_they_mean_nothing(dtype):
                 differ += [] if made.stride() == want else [(op, given, made.stride(), want)]
     assert not differ
     assert asked > 60
+
+
+def test_what_is_looked_up_lies_as_in_eager_whatever_strides_mean_nothing():
+    """Turned, cut and repeated tensors with dims of one element; indices beside each other, apart, turned and broadcast."""
+    rng, asked = random.Random(0), 0
+    for _ in range(2000):
+        rank = rng.randint(1, 4)
+        order = rng.sample(range(rank), rank)
+        x = r(*(rng.choice((1, 1, 2, 3, 4)) for _ in order)).permute(order)
+        x = x[..., : rng.randint(1, 2)] if rng.random() < 0.5 else x[..., :1].expand(*x.shape[:-1], 3)
+        sizes = [rng.randint(1, 3) for _ in range(rng.randint(0, 2))]
+        indices = [
+            torch.zeros([n if rng.random() < 0.8 else 1 for n in sizes], dtype=torch.int64) for _ in order
+        ]
+        indices = [t.t().contiguous().t() if t.dim() == 2 and rng.random() < 0.3 else t for t in indices]
+        indices = [t if rng.random() < 0.5 else None for t in indices]
+        if all(t is None for t in indices):
+            continue
+        want = aten.index.Tensor(x, indices)
+        got = layout_rules.LAYOUTS[aten.index.Tensor](meta(x), [t if t is None else meta(t) for t in indices])
+        if got is not NotImplemented:
+            asked += 1
+            assert (got.shape, got.stride()) == (want.shape, want.stride()), (x.shape, x.stride(), indices)
+    assert asked > 1200
+
+
+def meta(t):
+    return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta")
 
 
 def overloads(packet):
