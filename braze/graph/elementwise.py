@@ -74,14 +74,17 @@ def elementwise(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         dtype = torch.bool
     if name == "rsub":  # eager subtracts the first from the second, which decides the order of dims
         tensors.reverse()
-    return allocated(tensors, dtype)
+    # a number is a tensor of another shape; some kernels make the result before the loop, as the operand lies
+    apart = len(tensors) < len(given) and name != "pow"
+    made_before = name == "hardtanh" or (name == "isinf" and not tensors[0].dtype.is_floating_point)
+    return allocated(tensors, dtype, one_shape=not (apart or made_before))
 
 
 def where(condition: Tensor, x: Tensor, y: Tensor) -> Any:
     """``where`` with tensors."""
     if condition.dtype is not torch.bool:
         return NotImplemented
-    return allocated([condition, x, y], _promoted([x, y]))
+    return allocated([condition, x, y], _promoted([x, y]), one_shape=True)
 
 
 def _promoted(operands: list[Any]) -> torch.dtype:
@@ -98,8 +101,12 @@ def _promoted(operands: list[Any]) -> torch.dtype:
     return dtype
 
 
-def allocated(tensors: list[Any], dtype: torch.dtype) -> Any:
-    """A new meta tensor of the broadcast shape, in the order of dims that eager's iterator picks."""
+def allocated(tensors: list[Any], dtype: torch.dtype, one_shape: bool = False) -> Any:
+    """A new meta tensor of the broadcast shape, in the order of dims that eager's iterator picks.
+
+    ``one_shape``: of a loop whose operands are these tensors alone, for which eager asks before it looks at strides whether
+    all are pictures with their channels innermost. Dims of size 1 then have other strides, from which later operators take an order.
+    """
     shape = tensors[0].shape if len(tensors) == 1 else broadcast([t.shape for t in tensors])
     if type(tensors[0]) is Geometry:
         try:
@@ -108,13 +115,31 @@ def allocated(tensors: list[Any], dtype: torch.dtype) -> Any:
             # PyTorch's fakes are right of operators that are one loop to them, and wrong of those that they make of others
             if not extents.is_asking(tensors):
                 raise
-        return Geometry(dtype, shape, _ordered_strides(tensors, shape))
+        pictures = one_shape and _pictures(tensors, shape)
+        return Geometry(dtype, shape, _channels_last(shape) if pictures else _ordered_strides(tensors, shape))
     same = all(t.shape == shape for t in tensors)
     if same and all(t.is_contiguous() for t in tensors):
         return torch.empty(shape, dtype=dtype, device="meta")
+    if one_shape and _pictures(tensors, shape):
+        return torch.empty_strided(shape, _channels_last(shape), dtype=dtype, device="meta")
     if same and _dense(tensors[0]) and all(t.stride() == tensors[0].stride() for t in tensors):
         return torch.empty_strided(shape, tensors[0].stride(), dtype=dtype, device="meta")
     return torch.empty_strided(shape, _ordered_strides(tensors, shape), dtype=dtype, device="meta")
+
+
+def _pictures(tensors: list[Any], shape: Any) -> bool:
+    """Whether all are of this shape, with their channels innermost as far as dims of more than one element tell."""
+    return len(shape) == 4 and all(
+        len(t.shape) == 4
+        and all(n == m for n, m in zip(t.shape, shape, strict=True))
+        and t.is_contiguous(memory_format=torch.channels_last)
+        for t in tensors
+    )
+
+
+def _channels_last(shape: Any) -> tuple[Any, ...]:
+    _, channels, height, width = shape
+    return (height * width * channels, 1, width * channels, channels)
 
 
 def _ordered_strides(tensors: list[Any], shape: Any) -> list[Any]:

@@ -5,13 +5,14 @@ As in ``rules.py``: functions of plain meta tensors, which give new ones, or Not
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from braze.graph import torch_compat
-from braze.graph.elementwise import allocated
+from braze.graph.elementwise import allocated, broadcast
 from braze.graph.extents import TENSORS, Extent, Geometry, is_symbolic
 
 aten = torch.ops.aten
@@ -80,7 +81,21 @@ def _ldexp(x: Tensor, exponent: Tensor) -> Any:
         return aten.mul.Tensor(x, aten.pow.Scalar(2.0, exponent))
     one, other = (t.stand_in() if isinstance(t, Geometry) else t for t in (x, exponent))
     dtype = torch.result_type(one, other)
-    return allocated([x, exponent], dtype if dtype.is_floating_point else torch.get_default_dtype())
+    return allocated(
+        [x, exponent], dtype if dtype.is_floating_point else torch.get_default_dtype(), one_shape=True
+    )
+
+
+def _clamp_by_tensors(x: Any, low: Any = None, high: Any = None) -> Any:
+    """One loop over the bounds that there are."""
+    operands = [t for t in (x, low, high) if t is not None]
+    dtypes = [t.dtype for t in operands]
+    if len(set(dtypes)) > 1 and not all(t.dim() for t in operands):
+        return NotImplemented  # a tensor without dims does not decide the type
+    dtype = functools.reduce(torch.promote_types, dtypes)
+    if len(operands) == 1 or dtype.is_complex or dtype is torch.bool:
+        return NotImplemented  # an error
+    return allocated(operands, dtype, one_shape=True)
 
 
 def _is_in(elements: Any, tested: Any, **options: Any) -> Any:
@@ -131,9 +146,53 @@ def _roll(x: Any, shifts: Any, dims: Any = ()) -> Any:
     return x
 
 
+def _index(x: Any, indices: Sequence[Any]) -> Any:
+    """Looked up by one loop over what is indexed, which has strides of 0 along the indices' dims, and the indices beside it."""
+    places = [d for d, i in enumerate(indices) if i is not None]
+    given = [i for i in indices if i is not None]
+    if not places or len(indices) > x.dim() or any(i.dtype is not torch.int64 for i in given) or 0 in x.shape:
+        return NotImplemented
+    if len(given) > 1 and not all(i.is_contiguous() for i in given):
+        return NotImplemented  # a GPU copies those whose strides differ
+    middle = list(broadcast([i.shape for i in given]))
+    neighbours = places == list(range(places[0], places[-1] + 1))
+    first = places[0] if neighbours else 0
+    rest = [d for d in range(x.dim()) if d not in places]
+    before, after = rest[:first], rest[first:]
+    shape = [*(x.shape[d] for d in before), *middle, *(x.shape[d] for d in after)]
+    if isinstance(x, Geometry):
+        contiguous = neighbours and (x.is_contiguous() or not rest) and all(i.is_contiguous() for i in given)
+        if contiguous and not (first and len(middle) != 1):
+            return row_major(shape, x.dtype)
+        if len(given) > 1 or not given[0].is_contiguous():
+            return NotImplemented
+    strides = [*(x.stride(d) for d in before), *[0] * len(middle), *(x.stride(d) for d in after)]
+    window: Any = _laid(x, shape, strides)
+    beside = [_beside(i, middle, len(before), len(after)) for i in given]
+    return allocated([window, *beside], x.dtype, one_shape=True)
+
+
+def _laid(x: Any, shape: Sequence[Any], strides: Sequence[Any]) -> Any:
+    if isinstance(x, Geometry):
+        return Geometry(x.dtype, shape, strides)
+    return torch.empty_strided(shape, strides, dtype=x.dtype, device="meta")
+
+
+def _beside(index: Any, shape: Sequence[Any], before: int, after: int) -> Any:
+    """An index among the dims that are not indexed."""
+    whole = [*[1] * before, *shape, *[1] * after]
+    if isinstance(index, Geometry):  # one alone, and row by row
+        return Geometry(index.dtype, whole, [*[index.numel()] * before, *index.strides, *[1] * after])
+    return index.expand(shape).reshape(whole)
+
+
 LAYOUTS: dict[Any, Callable[..., Any]] = {
     aten.pow.Scalar: _power_of_number,
     aten.ldexp.Tensor: _ldexp,
+    aten.clamp.Tensor: _clamp_by_tensors,
+    aten.clamp_min.Tensor: _clamp_by_tensors,
+    aten.clamp_max.Tensor: _clamp_by_tensors,
+    aten.index.Tensor: _index,
     aten.isin.Tensor_Tensor: _is_in,
     aten.isin.Tensor_Scalar: _is_in,
     aten.log_sigmoid_forward.default: _log_sigmoid,

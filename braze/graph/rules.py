@@ -404,24 +404,6 @@ def _index_select(x: Tensor, dim: int, index: Tensor) -> Any:
     return row_major(sizes, x.dtype)
 
 
-def _index(x: Tensor, indices: Sequence[Any]) -> Any:
-    """Integer indices at neighbouring dims of a contiguous tensor."""
-    places = [d for d, i in enumerate(indices) if i is not None]
-    given = [i for i in indices if i is not None]
-    if not places or len(indices) > x.dim() or places != list(range(places[0], places[-1] + 1)):
-        return NotImplemented
-    if (
-        any(i.dtype is not torch.int64 or not i.is_contiguous() for i in given)
-        or not (x.is_contiguous() or len(given) == x.dim())  # the strides of what is indexed do not show
-        or 0 in x.shape
-    ):
-        return NotImplemented
-    middle = broadcast([i.shape for i in given])
-    if places[0] and len(middle) != 1:
-        return NotImplemented
-    return row_major([*x.shape[: places[0]], *middle, *x.shape[places[-1] + 1 :]], x.dtype)
-
-
 def _multilabel_margin(x: Tensor, target: Tensor, reduction: int) -> Any:
     """The one loss of what is no batch has no dimensions, where PyTorch's own meta function gives it one."""
     if reduction or x.dim() != 1 or not x.numel() or not x.is_floating_point():
@@ -573,7 +555,6 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.masked_fill.Tensor: _masked_fill,
     aten.gather.default: _gather,
     aten.multilabel_margin_loss_forward.default: _multilabel_margin,
-    aten.index.Tensor: _index,
     aten.index_select.default: _index_select,
     aten.new_zeros.default: _sized,
     aten.new_ones.default: _sized,

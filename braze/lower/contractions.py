@@ -12,6 +12,7 @@ from braze.lower.lazy import Lazy, contiguous_strides, numel, strided_lazy
 from braze.lower.pointwise_core import broadcast_index
 from braze.lower.realize import ProgramBuilder, constant_of
 from braze.lower.registry import aten, lowering
+from braze.lower.shape import filled
 from braze.lower.views import permute_value, reshape_value
 from braze.products import DeviceProduct, Way, pays_by_rule, takes_template
 from braze.runtime.operators import onednn_linear
@@ -285,8 +286,11 @@ def attention(
     """softmax(q @ k.T * scale + mask) @ v by ATen's choice of kernels, which a mask narrows.
 
     A mask that hides nothing is left out; on a GPU one with gaps between its columns is copied, since
-    only the slowest of ATen's kernels takes such a mask.
+    only the slowest of ATen's kernels takes such a mask. An empty result is not asked for: in the layout that operands
+    get here ATen may choose a kernel that divides by the number of heads, and before PyTorch 2.13 dies of none.
     """
+    if ZERO in g.symbols.exprs(g.val.shape):
+        return filled(g, 0)
     mask = named.pop("attn_mask", mask)
     if isinstance(mask, Lazy):
         same = constant_of(mask)

@@ -183,3 +183,66 @@ def test_what_a_broadcast_over_varying_sizes_gives_lies_as_in_eager(fn):
         for ours, theirs in zip(compiled(x, y), called(x, y), strict=True):
             assert ours.stride() == theirs.stride()
             torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("fn", [lambda x: x == x, lambda x: x * 2, lambda x: x.isfinite(), torch.abs])
+def test_what_is_padded_of_pictures_of_one_row_lies_as_in_eager(fn, dynamic):
+    """Strides of dims of one element decide whether a picture's channels are taken to be innermost."""
+
+    def padded(x):
+        v = fn(x)
+        return v, torch.constant_pad_nd(v, (-1, 1))
+
+    compiled = braze.compile(padded, dynamic=dynamic, options={"verify": 2})
+    for n in (3, 5):
+        x = torch.randn(n, 1, 4, 1).permute(3, 2, 1, 0)
+        for ours, theirs in zip(compiled(x), padded(x), strict=True):
+            assert ours.stride()[3] == theirs.stride()[3]
+            assert ours.stride()[1] == theirs.stride()[1]
+            assert torch.equal(ours, theirs)
+
+
+def test_attention_without_heads_asks_no_kernel(tmp_path, monkeypatch):
+    """Some divide by the number of heads (PyTorch 2.11 dies of that), and strides that mean nothing decide which ATen takes."""
+
+    def attended(x):
+        y = x[..., None, :] * 2
+        return F.scaled_dot_product_attention(y, y, y)
+
+    monkeypatch.setenv("BRAZE_DUMP", str(tmp_path))
+    x = torch.randn(1, 0, 2).permute(2, 1, 0)
+    assert braze.compile(attended)(x).shape == attended(x).shape
+    (traced,), (loops,) = tmp_path.glob("*graph_aten.py"), tmp_path.glob("*graph_loops.py")
+    assert "aten.scaled_dot_product_attention.default(" in traced.read_text()
+    assert "scaled_dot_product_attention.default" not in loops.read_text()
+
+
+@pytest.mark.parametrize("dynamic", [False, None, True])
+def test_what_is_looked_up_in_one_row_of_what_is_turned_lies_as_in_eager(dynamic):
+    def called(x):
+        one = x[:1]
+        x.sub_(1)
+        return one[:, torch.tensor([0, 0])], x[:, torch.tensor([0, 1])]
+
+    compiled = braze.compile(called, dynamic=dynamic, options={"verify": 2})
+    for n in (3, 5):
+        x = torch.randn(2, 2, n).permute(2, 1, 0)
+        for ours, theirs in zip(compiled(x.clone()), called(x.clone()), strict=True):
+            assert ours.stride()[1:] == theirs.stride()[1:]
+            assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_what_tensors_bound_lies_as_in_eager(backend):
+    """Operands tell the order of some dims each, and none of all."""
+
+    def called(x, low):
+        return x[:, -1:].clamp(low), x[:, -1:].clamp(max=low), x[:, -1:].clamp(low.double(), low)
+
+    compiled = braze.compile(called, backend=backend, options={"verify": 2})
+    for n in (2, 1, 3):
+        x, low = torch.randn(3, 3, n).permute(2, 1, 0), torch.ones(3, 3, dtype=torch.int64)
+        for ours, theirs in zip(compiled(x, low), called(x, low), strict=True):
+            assert (ours.stride()[1:], ours.dtype) == (theirs.stride()[1:], theirs.dtype)
+            assert torch.equal(ours, theirs)

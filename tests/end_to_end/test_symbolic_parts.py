@@ -126,3 +126,18 @@ def test_a_part_is_replaced_by_aten_in_a_copy_of_no_more_than_the_tensor() -> No
             assert made.untyped_storage().nbytes() <= 4 * 12
     with pytest.raises(RuntimeError, match="expected src to have a size equal"):
         operator("aten.select_scatter.default")(memory.view(4, 10), torch.ones(1), 0, 1)
+
+
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom")
+def test_moments_of_a_part_that_is_empty_at_some_sizes_are_no_numbers() -> None:
+    """A place of the first infinite element is looked for besides; of none there is none, and nothing to refuse."""
+
+    def moments(x):
+        part = (x * 2).diagonal(3, -2, -1)
+        return (*torch.var_mean(part, -1), *torch.std_mean(part, -1))
+
+    compiled = braze.compile(moments, dynamic=True, options={"verify": 2})
+    for sizes in ((2, 33), (6, 12), (6, 2), (3, 7)):
+        x = torch.randn(sizes)
+        for ours, theirs in zip(compiled(x), moments(x), strict=True):
+            torch.testing.assert_close(ours, theirs, equal_nan=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 import subprocess
 import sys
 
@@ -9,7 +11,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from braze.graph import fakes, metadata
+from braze.graph import elementwise, fakes, layout_rules, metadata
+from braze.graph.operators import operands
 
 aten = torch.ops.aten
 
@@ -187,6 +190,61 @@ def test_the_metadata_is_the_kernels(op, make, kwargs):
             if isinstance(b, torch.Tensor):
                 shared = expected.untyped_storage()._cdata == b.untyped_storage()._cdata
                 assert shared == (have.untyped_storage()._cdata == a.untyped_storage()._cdata)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool])
+def test_pictures_of_one_row_get_eagers_strides_where_they_mean_nothing(dtype):
+    """Eager's loops ask for innermost channels first, but not beside a number, and so strides of dims of one element differ."""
+    differ, asked = [], 0
+    for op in (getattr(getattr(aten, n), o) for n in dir(aten) for o in overloads(getattr(aten, n))):
+        if not elementwise.has_rule(op) or op is aten.pow.Scalar:
+            continue
+        for given in itertools.product((1, 2), repeat=operands(op)):
+            if 1 not in given:
+                continue
+            picture = torch.ones(3, 1, 4, 1, dtype=dtype).permute(3, 2, 1, 0)
+            try:
+                want = op(*[picture if g == 1 else g for g in given]).stride()
+                made = elementwise.elementwise(op, [picture.to("meta") if g == 1 else g for g in given], {})
+            except (RuntimeError, TypeError, NotImplementedError):
+                continue
+            if made is not NotImplemented:
+                asked += 1
+                differ += [] if made.stride() == want else [(op, given, made.stride(), want)]
+    assert not differ
+    assert asked > 60
+
+
+def test_what_is_looked_up_lies_as_in_eager_whatever_strides_mean_nothing():
+    """Turned, cut and repeated tensors with dims of one element; indices beside each other, apart, turned and broadcast."""
+    rng, asked = random.Random(0), 0
+    for _ in range(2000):
+        rank = rng.randint(1, 4)
+        order = rng.sample(range(rank), rank)
+        x = r(*(rng.choice((1, 1, 2, 3, 4)) for _ in order)).permute(order)
+        x = x[..., : rng.randint(1, 2)] if rng.random() < 0.5 else x[..., :1].expand(*x.shape[:-1], 3)
+        sizes = [rng.randint(1, 3) for _ in range(rng.randint(0, 2))]
+        indices = [
+            torch.zeros([n if rng.random() < 0.8 else 1 for n in sizes], dtype=torch.int64) for _ in order
+        ]
+        indices = [t.t().contiguous().t() if t.dim() == 2 and rng.random() < 0.3 else t for t in indices]
+        indices = [t if rng.random() < 0.5 else None for t in indices]
+        if all(t is None for t in indices):
+            continue
+        want = aten.index.Tensor(x, indices)
+        got = layout_rules.LAYOUTS[aten.index.Tensor](meta(x), [t if t is None else meta(t) for t in indices])
+        if got is not NotImplemented:
+            asked += 1
+            assert (got.shape, got.stride()) == (want.shape, want.stride()), (x.shape, x.stride(), indices)
+    assert asked > 1200
+
+
+def meta(t):
+    return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta")
+
+
+def overloads(packet):
+    return packet.overloads() if hasattr(packet, "overloads") else ()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
