@@ -183,3 +183,32 @@ def test_what_a_broadcast_over_varying_sizes_gives_lies_as_in_eager(fn):
         for ours, theirs in zip(compiled(x, y), called(x, y), strict=True):
             assert ours.stride() == theirs.stride()
             torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
+def test_what_is_broadcast_with_numbers_put_for_none_lies_as_in_eager(dtype, backend):
+    """``nan_to_num`` keeps strides of dims of one element, by which a broadcast orders its own."""
+
+    def fn(x):
+        return torch.fmax(x, x.nan_to_num().movedim(0, -2))
+
+    for x in (torch.ones(2, 1, 1, dtype=dtype), torch.ones(1, 1, 2, dtype=dtype).permute(2, 1, 0)):
+        found = braze.compile(fn, backend=backend, options={"verify": 2})(x)
+        assert found.stride() == fn(x).stride()
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_one_picture_whose_channels_are_innermost_is_normalized_so(backend):
+    """Whatever the stride of the one picture is, as after ``unsqueeze``; of sizes that change, too."""
+
+    def fn(x):
+        return F.batch_norm(x.unsqueeze(0), None, None, training=True).swapaxes(0, -1)
+
+    compiled = braze.compile(fn, backend=backend, options={"verify": 2})
+    for sizes in ((3, 8, 1), (3, 16, 1), (3, 3, 3), (5, 2, 4)):
+        x = torch.rand(sizes).movedim(-1, 0)
+        found, wanted = compiled(x), fn(x)
+        ours, theirs = ([s for s, n in zip(t.stride(), t.shape) if n > 1] for t in (found, wanted))
+        assert ours == theirs
+        torch.testing.assert_close(found, wanted)
