@@ -3,7 +3,7 @@
 ``max(x)`` without a dimension shares its gradient evenly among the elements that are as large: on the CPU by writing the share into
 zeros, on tensors of other kinds by multiplying it by a mask, so that a share of infinity, or below zero, leaves marks everywhere.
 ``prod`` divides its result by each element where none is zero, and on tensors of other kinds multiplies the others, which is another number
-where one is infinite, or none.
+where one is infinite, or none. Before PyTorch 2.13 ``cumprod`` does so too.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ def correct(nodes: Iterable[Any]) -> None:
     for node in nodes:
         if type(node) in torch_compat.OF_PRODUCTS:
             node.register_hook(_product_of(node))
+        elif type(node) in torch_compat.OF_RUNNING_PRODUCTS:
+            node.register_hook(_running_product_of(node))
 
 
 def _product_of(node: Any) -> Any:
@@ -55,8 +57,7 @@ def _product_of(node: Any) -> Any:
         x = x.to(tangent.dtype)
         dim = getattr(node, "_saved_dim", None)
         if dim is not None and not node._saved_keepdim:
-            # autograd keeps a dim from the end as a number without a sign
-            dim = dim - (1 << 64) if dim >= 1 << 63 else dim
+            dim = _signed(dim)
             tangent, result = tangent.unsqueeze(dim), result.unsqueeze(dim)
         zeros = (x == 0).sum()
         if dim is None:  # with two zeros every other product is zero
@@ -64,6 +65,33 @@ def _product_of(node: Any) -> Any:
         return (torch.where(zeros == 0, (tangent * (result / x)).to(safe.dtype), safe),)
 
     return corrected
+
+
+def _running_product_of(node: Any) -> Any:
+    """What gives the gradient of a running product as PyTorch computes it of plain tensors: before a line's first zero, at it, and 0 behind."""
+
+    def corrected(found: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        (safe,), (tangent,) = found, tangents
+        x, result, dim = node._saved_self, node._saved_result, _signed(node._saved_dim)
+        if safe is None or x.numel() <= 1 or x.shape[dim] == 1 or not safe.is_floating_point():
+            return None
+        tangent = tangent.to(x.dtype)
+        zeros = (x == 0).cumsum(dim)
+        before, since = zeros == 0, zeros == 1
+        sums = torch.where(before, result * tangent, 0.0).flip(dim).cumsum(dim).flip(dim)
+        # what follows the first zero is multiplied by what stands before it
+        behind = torch.where(since & (x != 0), x, 1.0).cumprod(dim) * torch.where(since, tangent, 0.0)
+        place = before.sum(dim, keepdim=True)
+        factor = torch.where(place == 0, 1.0, result.gather(dim, (place - 1).clamp(min=0)))
+        at_zero = torch.where(since & (x == 0), behind.sum(dim, keepdim=True) * factor, 0.0)
+        return (torch.where(before, sums / x, at_zero).to(safe.dtype),)
+
+    return corrected
+
+
+def _signed(dim: int) -> int:
+    """A dim as autograd keeps it: one from the end is a number without a sign."""
+    return dim - (1 << 64) if dim >= 1 << 63 else dim
 
 
 def _node(value: torch.Tensor) -> torch.fx.Node | None:

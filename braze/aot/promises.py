@@ -33,7 +33,7 @@ def require_promised(part: Partition) -> None:
         sizes, strides = tuple(map(text_of, val.shape)), tuple(map(text_of, val.stride()))
         # new contents of an input are copied into it, whatever their strides
         placed = role.kind is not OutputKind.VALUE or _alike(sizes, strides, spec.strides)
-        if sizes != spec.sizes or val.dtype is not spec.dtype or not placed:
+        if not all(map(_same, sizes, spec.sizes)) or val.dtype is not spec.dtype or not placed:
             promised, found = _words(spec.sizes, spec.strides, spec.dtype), _words(sizes, strides, val.dtype)
             raise _broken(f"result {i}, {node.name},", promised, found)
 
@@ -92,6 +92,8 @@ class Promises:
 _VIEWS = (OutputKind.ALIAS, OutputKind.ALIAS_OF_OUTPUT)
 
 _SYMBOL = re.compile(r"\b[a-z]+\d+\b")
+#: sizes to try formulas with: the first symbol's, and how much larger each next one's is
+_TRIED = ((2, 1), (1009, 7919), (104729, 1299709))
 
 #: sizes, strides and type of a tensor
 Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
@@ -127,7 +129,23 @@ def _alike(sizes: Sequence[Any], have: Sequence[Any], want: Sequence[Any]) -> bo
     """Whether strides are the same where they matter."""
     if 0 in sizes:
         return True
-    return all(n == 1 or a == b for n, a, b in zip(sizes, have, want, strict=True))
+    return all(n == 1 or _same(a, b) for n, a, b in zip(sizes, have, want, strict=True))
+
+
+def _same(a: int | str, b: int | str) -> bool:
+    """Whether two sizes are the same number, in whichever form: PyTorch multiplies some formulas out that its other operators do not.
+
+    They are tried with sizes that no formula of these few factors gives the same number for by chance.
+    """
+    if a == b or (isinstance(a, int) and isinstance(b, int)):
+        return a == b
+    symbols = sorted(set(_SYMBOL.findall(f"{a} {b}")))
+    numbers = evaluator((a, b))
+    for first, step in _TRIED:
+        mine, its = numbers({name: first + i * step for i, name in enumerate(symbols)})
+        if mine != its:
+            return False
+    return True
 
 
 def _words(sizes: Sequence[Any], strides: Sequence[Any], dtype: torch.dtype) -> str:

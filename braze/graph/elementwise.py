@@ -122,7 +122,7 @@ def allocated(tensors: list[Any], dtype: torch.dtype, one_shape: bool = False) -
         return torch.empty(shape, dtype=dtype, device="meta")
     if one_shape and _pictures(tensors, shape):
         return torch.empty_strided(shape, _channels_last(shape), dtype=dtype, device="meta")
-    if same and _dense(tensors[0]) and all(t.stride() == tensors[0].stride() for t in tensors):
+    if same and is_dense(tensors[0]) and all(t.stride() == tensors[0].stride() for t in tensors):
         return torch.empty_strided(shape, tensors[0].stride(), dtype=dtype, device="meta")
     return torch.empty_strided(shape, _ordered_strides(tensors, shape), dtype=dtype, device="meta")
 
@@ -167,7 +167,7 @@ def broadcast(shapes: list[Any]) -> Any:
     return torch.Size(made)
 
 
-def _dense(t: Tensor) -> bool:
+def is_dense(t: Tensor) -> bool:
     """Whether every place of the memory that t spans holds exactly one element."""
     step = 1
     for stride, size in sorted(zip(t.stride(), t.shape)):

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from braze.graph import torch_compat
-from braze.graph.elementwise import allocated, broadcast
+from braze.graph.elementwise import allocated, broadcast, is_dense
 from braze.graph.extents import TENSORS, Extent, Geometry, is_symbolic
 
 aten = torch.ops.aten
@@ -53,6 +53,16 @@ def _channels_innermost(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
             return False
         least = strides[d] * max(sizes[d], 1)
     return True
+
+
+def fills_channels_last(t: Tensor) -> bool:
+    """Whether a picture lies row by row with its channels innermost, wherever strides of single rows, pictures or channels point."""
+    step: Any = 1
+    for d in (1, 3, 2, 0) if t.dim() == 4 else ():
+        if t.shape[d] != 1 and t.stride(d) != step:
+            return False
+        step = step * t.shape[d]
+    return t.dim() == 4
 
 
 def convolved(x: Tensor, weight: Tensor, sizes: Sequence[Any]) -> Any:
@@ -186,7 +196,15 @@ def _beside(index: Any, shape: Sequence[Any], before: int, after: int) -> Any:
     return index.expand(shape).reshape(whole)
 
 
+def _as_allocated(x: Tensor, *rest: Any) -> Any:
+    """Memory that is allocated like the operand's before it is filled: dims of one element keep their strides, by which others order theirs."""
+    if isinstance(x, Geometry) or not x.numel() or not is_dense(x):
+        return NotImplemented
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+
+
 LAYOUTS: dict[Any, Callable[..., Any]] = {
+    aten.nan_to_num.default: _as_allocated,
     aten.pow.Scalar: _power_of_number,
     aten.ldexp.Tensor: _ldexp,
     aten.clamp.Tensor: _clamp_by_tensors,

@@ -18,7 +18,9 @@ from braze.graph.layout_rules import (
     CHANNELS_LAST,
     LAYOUTS,
     LAYOUTS_OF_CPU,
+    channels_last,
     convolved,
+    fills_channels_last,
     row_major,
     suggests_channels_last,
 )
@@ -139,11 +141,11 @@ def _batch_norm(
     if x.dim() > 4:
         return NotImplemented
     if not suggests_channels_last(x):
-        return row_major(x.shape, x.dtype), *statistics
+        made = channels_last if fills_channels_last(x) else row_major
+        return made(x.shape, x.dtype), *statistics
     if isinstance(x, Geometry):
         return NotImplemented
-    form = torch.channels_last
-    return torch.empty(x.shape, dtype=x.dtype, device="meta", memory_format=form), *statistics
+    return channels_last(x.shape, x.dtype), *statistics
 
 
 def _batch_norm_of_batch(

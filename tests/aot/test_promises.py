@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import braze
-from braze.aot import outputs, rebuild
+from braze.aot import outputs, promises, rebuild
 from braze.aot.promises import require_promised
 from braze.lower.lazy import contiguous_strides
 from braze.lower.program import GraphLowering
@@ -117,3 +117,23 @@ def test_an_empty_result_of_a_written_argument_takes_any_strides():
         x = (torch.rand(size, requires_grad=True) * 3).movedim(-1, 0)
         assert torch.equal(compiled(x.clone()), fn(x.clone()))
         assert torch.equal(compiled(x), fn(x))
+
+
+def test_a_promise_may_be_multiplied_out():
+    """Of a pad over an expanded tensor of varying sizes: PyTorch says ``s1 * (s2 + 1)`` in one place and ``s1*s2 + s1`` in the other."""
+
+    def fn(x):
+        v = torch.nn.functional.pad(x, (0, 1, 2, 0), value=3)
+        return v.view_as(v)
+
+    compiled = braze.compile(fn, dynamic=True, backend="aot_eager", options={"verify": 2})
+    for size in ((1, 3, 6, 8), (1, 2, 5, 4)):
+        x = torch.rand(size).expand(4, *size[1:]).requires_grad_()
+        assert torch.equal(compiled(x), fn(x)) and compiled(x).stride() == fn(x).stride()
+
+
+@pytest.mark.parametrize(
+    ("other", "alike"), [("s0*s1 + s0", True), ("s0*s1 + s1", False), ("s0*s1", False), (6, False)]
+)
+def test_formulas_of_sizes_are_compared_by_what_they_give(other, alike):
+    assert promises._same("s0 * (1 + s1)", other) is alike

@@ -91,3 +91,31 @@ def test_the_gradient_of_a_product_is_divided_where_none_is_zero(product, backen
             y.backward(torch.full_like(y, -0.5))
             found.append(x.grad)
         assert found[0].dtype == found[1].dtype and same(found[1], found[0]), given
+
+
+RUNNING_PRODUCTS = {
+    "first": lambda x: x.cumprod(0),
+    "last": lambda x: x.cumprod(-1),
+    "in place": lambda x: (x * 1).cumprod_(0),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize("product", RUNNING_PRODUCTS.values(), ids=RUNNING_PRODUCTS)
+def test_the_gradient_of_a_running_product_is_divided_before_its_first_zero(product, backend, dynamic):
+    """Of (-2.5, 1e-38, 3e38) that of the second is 2.5 / 1e-38: the product of the two others is beyond its type."""
+    compiled = braze.compile(product, dynamic=dynamic, backend=backend)
+    some = [0.0, -0.0, math.inf, -4.0, math.nan, 1.2e-38, 3e38]
+    numbers = [torch.tensor([a, b, c]) for a in some for b in some for c in some][::3]
+    numbers += [torch.tensor(2.0), torch.tensor(0.0), torch.ones(0), torch.zeros(1), torch.ones(0, 3)]
+    numbers += [torch.tensor([-2.5, 1.2e-38, 3e38]), torch.tensor([3e38, 10.0, 0.0, math.inf, 0.0, 1.0])]
+    numbers += [torch.tensor([[1.0, 0.0], [2.0, 4.0]]), torch.tensor([[1.0, 3.0, 2.0]]).expand(2, 3)]
+    for given in numbers:
+        found = []
+        for call in (product, compiled):
+            x = given.detach().requires_grad_()
+            y = call(x)
+            y.backward(torch.arange(y.numel()).view(y.shape).to(y.dtype) / 4 - 0.5)
+            found.append(x.grad)
+        assert found[0].dtype == found[1].dtype and same(found[1], found[0]), given

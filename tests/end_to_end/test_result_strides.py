@@ -246,3 +246,32 @@ def test_what_tensors_bound_lies_as_in_eager(backend):
         for ours, theirs in zip(compiled(x, low), called(x, low), strict=True):
             assert (ours.stride()[1:], ours.dtype) == (theirs.stride()[1:], theirs.dtype)
             assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
+def test_what_is_broadcast_with_numbers_put_for_none_lies_as_in_eager(dtype, backend):
+    """``nan_to_num`` keeps strides of dims of one element, by which a broadcast orders its own."""
+
+    def fn(x):
+        return torch.fmax(x, x.nan_to_num().movedim(0, -2))
+
+    for x in (torch.ones(2, 1, 1, dtype=dtype), torch.ones(1, 1, 2, dtype=dtype).permute(2, 1, 0)):
+        found = braze.compile(fn, backend=backend, options={"verify": 2})(x)
+        assert found.stride() == fn(x).stride()
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_one_picture_whose_channels_are_innermost_is_normalized_so(backend):
+    """Whatever the stride of the one picture is, as after ``unsqueeze``; of sizes that change, too."""
+
+    def fn(x):
+        return F.batch_norm(x.unsqueeze(0), None, None, training=True).swapaxes(0, -1)
+
+    compiled = braze.compile(fn, backend=backend, options={"verify": 2})
+    for sizes in ((3, 8, 1), (3, 16, 1), (3, 3, 3), (5, 2, 4)):
+        x = torch.rand(sizes).movedim(-1, 0)
+        found, wanted = compiled(x), fn(x)
+        ours, theirs = ([s for s, n in zip(t.stride(), t.shape) if n > 1] for t in (found, wanted))
+        assert ours == theirs
+        torch.testing.assert_close(found, wanted)

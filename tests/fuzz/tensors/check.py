@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from braze.support import log
 from tests import left_behind
 from tests.fuzz.machine import Finding
 from tests.fuzz.tensors import oracle
+from tests.fuzz.tensors.casts import Doubled, Watched
 from tests.fuzz.tensors.observe import Seen, observe
 from tests.fuzz.tensors.program import TensorProgram
 
@@ -74,13 +76,20 @@ def check(program: TensorProgram) -> Finding | None:
     return None
 
 
-def seen(program: TensorProgram, fn: Callable[..., Any], call: int, double: bool = False) -> Seen:
+def seen(
+    program: TensorProgram,
+    fn: Callable[..., Any],
+    call: int,
+    double: bool = False,
+    casts: AbstractContextManager[Any] | None = None,
+) -> Seen:
     with (
         _disable_current_modes()
     ):  # the numbers that a program is given are what they are: nothing rounds them
         arguments = program.arguments(call, double)
     around = "" if double and program.around == "autocast" else program.around
-    return observe(fn, arguments, program.given, around, program.backward)
+    with casts or nullcontext():
+        return observe(fn, arguments, program.given, around, program.backward)
 
 
 def modes() -> dict[str, Any]:
@@ -222,13 +231,15 @@ def smallest(program: TensorProgram, theirs: Seen) -> torch.dtype:
     dtypes = [value.dtype for value in theirs.values.values()]
     if program.around == "autocast" or "autocast" in program.text():
         dtypes.append(torch.bfloat16)
-    dtypes += [
-        getattr(torch, name) for name in re.findall(r"bfloat16|float16", repr(program.given) + program.text())
-    ]
+    text = repr(program.given) + program.text().replace(".float()", "float32")
+    dtypes += [getattr(torch, name) for name in re.findall(r"bfloat16|float16|float32", text)]
     return oracle.smallest(dtypes)
 
 
 def in_double(program: TensorProgram, call: int, dtype: torch.dtype) -> oracle.Samples:
     """The program's numbers in float64, if it runs in that."""
-    fn = program.function(double=True)
-    return oracle.samples(lambda: seen(program, fn, call, double=True).values, dtype)
+    fn, watched = program.function(double=True), Watched()
+    seen(program, program.function(), call, casts=watched)
+    return oracle.samples(
+        lambda: seen(program, fn, call, double=True, casts=Doubled(watched.kept)).values, dtype
+    )

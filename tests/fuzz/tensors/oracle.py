@@ -25,6 +25,8 @@ SIGNLESS = frozenset(
     """softshrink maximum minimum fmax fmin clamp.Tensor clamp_.Tensor clamp_min.Tensor clamp_max.Tensor
     amax amin max min""".split()
 )
+#: products of matrices, whose sum of a single product begins with 0 in some kernels: it has no sign there where the product is -0
+PRODUCTS = frozenset(["mm", "bmm"])
 #: operators that eager's kernels compute with constants of single precision, such as a sixth, in doubles too
 SINGLE = frozenset(["hardsigmoid_backward"])
 #: derivatives that eager's kernels take otherwise in vectors than in what is left of them, where the argument is no number
@@ -106,16 +108,18 @@ class RandomRounding(TorchDispatchMode):
                     put(value.detach(), torch.where(beyond, other, value.detach()))
                 if overflows and not self.odd:
                     put(value.detach(), torch.full_like(value, torch.nan))
-                if str(func).removeprefix("aten.").removesuffix(".default") in SIGNLESS:
+                if is_signless(func, name, args):
                     put(value.detach(), value.detach().masked_fill(value == 0, self.zero))
         return made
 
     def rounded(self, value: Tensor) -> Tensor:
-        """A tensor each of whose numbers is the next one of the type, up or down."""
+        """A tensor each of whose numbers is two off in the type, up or down: where it was rounded before, that cancels one at most."""
         if value.dtype is not torch.float64:
             return value
         noise = torch.rand(value.shape, generator=self.generator, dtype=torch.float64) * 2 - 1
-        return value + value * noise.sign() * self.eps  # less leaves no room where all numbers are the same
+        return (
+            value + value * noise.sign() * 2 * self.eps
+        )  # less leaves no room where all numbers are the same
 
     def beyond(self, func: Any, args: Any, kwargs: Any, sums: bool) -> Tensor:
         """Where numbers, added or multiplied in another order, may leave the type on the way: there is nothing to go by."""
@@ -154,6 +158,13 @@ class RandomRounding(TorchDispatchMode):
                 near = near.masked_fill(near.abs() <= eps * size, 0.0)
             inexact &= near.isfinite()  # the largest number of all stays one
             put(value, torch.where(inexact, near, value))  # x + 0.0 has no sign
+
+
+def is_signless(func: Any, name: str, args: Any) -> bool:
+    """Whether eager's kernels leave the sign of a zero open: by place, or by the size of a matrix."""
+    if name in PRODUCTS:
+        return args[-1].shape[-2] == 1 if isinstance(args[-1], Tensor) else False
+    return str(func).removeprefix("aten.").removesuffix(".default") in SIGNLESS
 
 
 def mass_of(summand: Any) -> Any:
