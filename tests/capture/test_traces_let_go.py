@@ -1,4 +1,4 @@
-"""When a call has been compiled, a trace that asked what tensors hold keeps none of the call's values."""
+"""When a call has been compiled, a trace that asked what tensors hold, or met an operation's error, keeps none of the call's values."""
 
 from __future__ import annotations
 
@@ -77,4 +77,24 @@ def test_a_generator_that_a_broken_call_leaves_ends_with_the_call(make: Any) -> 
     for call in (f, compiled, compiled):
         ENDS.clear()
         call(X, 4)
+        assert ENDS == ["closed"]
+
+
+@pytest.mark.parametrize("refused", [lambda x, y: torch.stack([x, y]), lambda x, y: x.view(7)])
+def test_a_generator_ends_with_a_call_whose_handler_of_a_refused_operation_breaks(refused: Any) -> None:
+    """The error of the operation, as fakes raise it, leads to the frames of the trace."""
+
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        made = suspended(x, 4)
+        next(made)
+        try:
+            refused(x, y)
+        except RuntimeError:
+            braze.graph_break()
+        return x
+
+    compiled = braze.compile(f, backend="eager")
+    for call in (f, compiled, compiled):
+        ENDS.clear()
+        call(X, torch.ones(4))
         assert ENDS == ["closed"]

@@ -370,3 +370,46 @@ def generators_of_frames_that_went_on_after_a_break(c):
         failed(X, log)
     except AttributeError as error:
         yield log, str(error)
+
+
+def noting(log, x, name):
+    try:
+        yield x
+        yield x + 1
+    finally:
+        log.append(name)
+
+
+class Ending:
+    def __init__(self, log):
+        self.log = log
+
+    def __del__(self):
+        self.log.append("an object")
+
+
+@case((X, []))
+def generators_before_and_after_a_break_end_in_the_order_of_their_variables(x, log):
+    first = noting(log, x, "first")
+    y = next(first)
+    braze.graph_break()
+    second = noting(log, x * 2, "second")
+    return y + next(second)
+
+
+@case((X, []))
+def a_generator_ends_after_an_object_in_a_variable_before_it(x, log):
+    made = Ending(log)
+    braze.graph_break()
+    second = noting(log, x * 2, "second")
+    return made.log is log, next(second)
+
+
+@case((X, []))
+def a_generator_ends_before_one_in_a_variable_behind_it(x, log):
+    second = None
+    first = noting(log, x, "first")
+    y = next(first)
+    braze.graph_break()
+    second = noting(log, x * 2, "second")
+    return y + next(second)

@@ -77,13 +77,18 @@ def no_memory(at: int, folder: Path, model: Any) -> Iterator[Expected]:
 
 @contextlib.contextmanager
 def interrupted(at: int, folder: Path, model: Any) -> Iterator[Expected]:
-    """Ctrl-C at the n-th call or return of a Python function of braze's or PyTorch's."""
+    """Ctrl-C at the n-th call or return in a Python function of braze's or PyTorch's.
+
+    Not before a call into C, which would not take place: no signal is between that a lock is to be released, and that it is.
+    """
     left = [at]
+    spent: list[int] = []
 
     def event(frame: Any, kind: str, arg: Any) -> None:
         if "/torch/" in frame.f_code.co_filename or "/braze/" in frame.f_code.co_filename:
             left[0] -= 1
-            if left[0] == -1:
+            if left[0] <= -1 and not spent and kind != "c_call":
+                spent.append(1)
                 signal.raise_signal(signal.SIGINT)
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -115,8 +120,9 @@ def timed_out(at: int, folder: Path, model: Any) -> Iterator[Expected]:
 
 @contextlib.contextmanager
 def late(at: int, folder: Path, model: Any) -> Iterator[Expected]:
-    """A handler of a signal raises at the n-th call or return of a Python function."""
+    """A handler of a signal raises at the n-th call or return in a Python function, but for calls into C (see above)."""
     left = [at]
+    spent: list[int] = []
 
     def handler(number: int, frame: Any) -> None:
         model.raised = True
@@ -124,8 +130,10 @@ def late(at: int, folder: Path, model: Any) -> Iterator[Expected]:
 
     def event(frame: Any, kind: str, arg: Any) -> None:
         left[0] -= 1
-        if left[0] == -1 and model.at_work:
-            signal.raise_signal(signal.SIGUSR1)
+        if left[0] <= -1 and not spent and kind != "c_call":
+            spent.append(1)
+            if model.at_work:
+                signal.raise_signal(signal.SIGUSR1)
 
     before = signal.signal(signal.SIGUSR1, handler)
     sys.setprofile(event)

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.fuzz import deaths
 from tests.fuzz.failures import ROOT
 from tests.fuzz.known import KNOWN
 from tests.fuzz.machine import ALONE, MACHINES, Finding
@@ -104,7 +105,7 @@ class Worker:
         return json.loads(line)
 
     def end(self) -> str:
-        """Stop it if it runs; how it ended, and the last that it printed."""
+        """Stop it if it runs; how it ended, and what it printed."""
         if self.gone:  # what dies lets go of the pipe a little before it has ended
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(10)
@@ -113,7 +114,7 @@ class Worker:
         status = self.process.wait()
         os.close(self.pipe)
         ended = f"died of {signal.Signals(-status).name}" if status < 0 else f"left with {status}"
-        return "" if running else f"{ended}\n{self.log.read_text(errors='replace')[-2000:]}"
+        return "" if running else f"{ended}\n{self.log.read_text(errors='replace')}"
 
 
 def run(asked: Asked) -> Tally:
@@ -169,18 +170,26 @@ def job(asked: Asked, tally: Tally, chunks: Iterator[range]) -> None:
 def run_seeds(asked: Asked, tally: Tally, worker: Worker, seeds: range) -> tuple[range, bool]:
     """Have a process run the seeds; the seeds that are left when it ends before them, and whether it lives."""
     worker.tell("run", seeds.start, len(seeds))
-    at = seeds.start
+    at, tags = seeds.start, ()
     while (line := worker.heard(MACHINES[asked.machine].seconds)) is not None:
         if "idle" in line:
             return range(0), True
         if "begin" in line:
-            at = line["begin"]
+            at, tags = line["begin"], ()
+        if "made" in line:
+            tags = tuple(line["made"])
         if "end" in line:
             worker.programs += 1
             note(asked, tally, line["end"], line["tags"], line["found"] and Finding(*line["found"]))
     ended = worker.end()
-    found = Finding("crash", ended) if ended else Finding("hang", "the program does not end")
-    note(asked, tally, at, (), found)
+    if deaths.is_pytorchs(tags, ended):
+        note(asked, tally, at, (*tags, "died in PyTorch"), None)
+        return range(at + 1, seeds.stop), False
+    how, _, said = ended.partition("\n")
+    found = (
+        Finding("crash", f"{how}\n{said[-2000:]}") if ended else Finding("hang", "the program does not end")
+    )
+    note(asked, tally, at, tags, found)
     return range(at + 1, seeds.stop), False
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import threading
+import types
 from collections.abc import Callable
 from pathlib import Path
 
@@ -135,3 +137,27 @@ def test_handlers_of_signals_are_asked_for_without_an_exception_that_python_coul
     errors = [error for error in outcomes(around, 400) if error is not None]
     assert errors and all(type(error) is MemoryError for error in errors), errors
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("kind", ["interrupt", "late"])
+def test_no_signal_keeps_a_lock_from_being_released(kind: str) -> None:
+    """Python looks for signals behind a call into C, not before it; the profiler that gives them is asked before it, too."""
+    lock, raised = threading.Lock(), []
+    for at in range(8):
+        model = types.SimpleNamespace(at_work=True, raised=False)
+        try:
+            with KINDS[kind].context(at, Path(), model):
+                held_for_a_moment(lock)
+        except (KeyboardInterrupt, Exception) as error:
+            raised.append(error)
+        assert not lock.locked(), at
+    assert len(raised) > 2
+
+
+def held_for_a_moment(lock: threading.Lock) -> None:
+    with lock:
+        pass
+
+
+# where Ctrl-C strikes: the file of what it interrupts
+held_for_a_moment.__code__ = held_for_a_moment.__code__.replace(co_filename="/braze/held.py")

@@ -25,7 +25,7 @@ def tally(tmp_path_factory):
 def test_what_is_planted_is_found_and_all_is_counted(tally):
     assert tally.programs == 8
     assert {(seed, found.kind) for seed, found in tally.found} == {(3, "wrong"), (5, "crash")}
-    assert tally.tags["even"] == sum(toy.generate(seed).tags() == ("even",) for seed in (0, 1, 2, 3, 4, 6, 7))
+    assert tally.tags["even"] == sum(toy.generate(seed).tags() == ("even",) for seed in range(8))
 
 
 def test_a_failure_has_a_file_that_fails_alone(tally):

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any, TextIO
 
-from tests.fuzz import failures
+from tests.fuzz import deaths, failures
 from tests.fuzz.machine import MACHINES, Finding, Machine, Row
 from tests.fuzz.minimise import minimised
 
@@ -21,6 +21,7 @@ def main() -> None:
     name, out = sys.argv[1], os.fdopen(int(sys.argv[2]), "w", buffering=1)
     row = MACHINES[name]
     machine = row.load()
+    deaths.tell()
     say(out, ready=True)
     for line in sys.stdin:
         verb, *words = line.split(maxsplit=4)
@@ -43,6 +44,7 @@ def run_one(machine: Machine, seed: int, out: TextIO) -> None:
     try:
         program = machine.generate(seed)
         tags = program.tags()
+        say(out, made=tags)
         found = machine.check(program)
     except Exception as error:
         found = Finding("machine", f"{type(error).__name__}: {error}")

@@ -12,7 +12,7 @@ import operator
 import re
 import types
 from enum import Enum
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -218,7 +218,7 @@ class Recorder(Recording):
         if probe.is_doubtful(name, args, kwargs):
             refused = probe.eager_error(func, args, kwargs)
             if refused is not None:
-                raise refused
+                raise_alone([refused])
         extents = None
         wants = makes_leaf(name, args, kwargs) if kwargs or name == "requires_grad_" else False
         if kwargs.get("out") is not None:
@@ -243,7 +243,9 @@ class Recorder(Recording):
             eager = probe.tried(func, args, kwargs)
             if eager is True:
                 graph_break("BZ1013", f"{name} is refused on fake tensors alone: {refused}")
-            raise eager if isinstance(eager, Exception) else refused
+            errors = [eager if isinstance(eager, Exception) else refused]
+            del eager, refused
+            raise_alone(errors)
         for x, version in listed:
             if x._version == version:  # of fakes in lists PyTorch does not count the writes
                 torch.autograd.graph.increment_version(x)
@@ -488,6 +490,11 @@ def refuse_unfaked(outside: Outside, values: Any) -> None:
             graph_break("BZ1011", found[1])
         if isinstance(value, list | tuple):
             refuse_unfaked(outside, value)
+
+
+def raise_alone(errors: list[Exception]) -> NoReturn:
+    """Raise the error of a list, which no frame of its traceback holds then: it would keep the trace, and what the call holds, alive."""
+    raise errors.pop()
 
 
 def refuse_data(name: str) -> None:

@@ -96,6 +96,23 @@ def popped(t: Trace, f: Frame) -> None:
         refuse_end(value)
 
 
+def out_of_turn(t: Trace, f: Any) -> Any:
+    """A generator of the trace, stopped midway, in a variable behind one with which something from outside may end; None if there is none.
+
+    A frame that ends drops its variables in order; what the trace made is closed within it, what came from outside when the call is over.
+    """
+    ends = False
+    for value in f.locals:
+        if type(value) is types.GeneratorType:
+            if not t.done.is_ours(value):
+                ends = True
+            elif ends and value.gi_suspended:
+                return value
+        elif value is not NULL and type(value).__flags__ & MADE and says_its_end(t, value):
+            ends = True
+    return None
+
+
 #: methods of containers that let go of elements without handing them out
 DROPPING = frozenset(
     [

@@ -6,7 +6,7 @@ import sys
 import types
 from typing import Any
 
-from braze.capture.facts.breaks import BreakSignal, Retry, Stopped, skip_frame
+from braze.capture.facts.breaks import BreakSignal, Retry, Stopped, Unrebuildable, skip_frame
 from braze.capture.facts.bytecode import GENERATORS
 from braze.capture.facts.frame import Frame
 from braze.capture.facts.marks import Named
@@ -40,7 +40,7 @@ from braze.capture.features.messages import warnings_named
 from braze.capture.finish import effects, outcome, reconstruction, walks
 from braze.capture.graph.recorder import Recorder
 from braze.capture.graph.view_histories import ViewsMatter
-from braze.capture.outside import reads
+from braze.capture.outside import held, reads
 from braze.capture.outside.marked_sizes import Marked
 from braze.capture.outside.torch_state import TorchState
 from braze.capture.python import (
@@ -257,6 +257,8 @@ def _interpret(t: Tracer, localsplus: tuple[Any, ...]) -> Capture:
 
 def _leave(t: Tracer, f: Frame) -> None:
     """Drop the variables of the function that has returned, and with them its generators."""
+    if (generator := held.out_of_turn(t, f)) is not None:
+        outcome.retry_before(t.done, Unrebuildable(generator))
     f.stack.clear()
     f.locals.clear()
     t.frames.stack.append(f)

@@ -47,7 +47,7 @@ class Grammar:
             f"({a} + {b})", f"({a} - {b})", f"{a} * {b}", f"({a} // {b})", f"({a} % {b})", f"max({a}, {b})",
             f"({a} if {self.truth(depth + 1)} else {b})", f"kw.get({self.key()}, {a})", f"kwf({a}, {self.keyword()}={b})[1]",
             f"sum([{a}, {b}])", f"STEP({a})", "box[-1]", f"xs[{a}]", f"(lambda q={a}: q - 1)()",
-            f"int('{self.rng.randint(0, 12)}')", f"divmod({a}, {b})[0]", f"abs({a})", f"sum(i for i in range({a}) if i % 2)",
+            f"int('{self.rng.randint(0, 12)}')", f"divmod({a}, {b})[0]", f"abs({a})", f"sum(i for i in range(min({a}, 60)) if i % 2)",
             "getattr(box, 'extra', 5)", f"d.get({self.key()}, {a})", f"next(iter([{a}]))", f"len(f'{{{self.plain()}}}-{{s}}')",
         )  # fmt: skip
 

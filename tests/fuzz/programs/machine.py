@@ -111,6 +111,10 @@ class Witness(Camera):
         rows = [
             (f.name, f.lineno) for f in traceback.extract_tb(error.__traceback__) if f.filename == self.file
         ]
+        if isinstance(
+            error, RecursionError
+        ):  # how deep the limit lets a function go is a matter of whose frames are below it
+            rows = [row for row, _ in itertools.groupby(rows)]
         chained = [None if e is None else self.photo(e) for e in (error.__cause__, error.__context__)]
         return (
             ADDRESS.sub("0x", str(error)),
