@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from braze.serving.engine.kept import COLDEST, Rows, bound, cleaned, distances, keys_of, left, weighed
-from braze.serving.engine.ranges import Range, refuse_others, whole
+from braze.serving.engine.ranges import SWITCH, Range, refuse_others, whole
 
 #: seeds, and what tokens are drawn by, are numbers of 64 bits
 SEEDS = 1 << 64
@@ -49,6 +49,8 @@ _RANGES = {
     "seed": Range(
         (int, NoneType), lambda x: x is None or -SEEDS // 2 <= x < SEEDS, "a whole number of 64 bits"
     ),
+    "stop": Range((tuple, list), lambda x: all(type(t) is int and t >= 0 for t in x), "a tuple of tokens"),
+    "ignore_eos": SWITCH,
 }
 
 
