@@ -153,6 +153,7 @@ class ModelRunner:
         )
         if self.recordings is not None:
             self.recordings.clear()
+            self.drawing.draws = None
         return blocks
 
     @torch.inference_mode()
@@ -166,6 +167,8 @@ class ModelRunner:
             self.recordings.capture_all(self.dispatcher.every_key(), self._capture, progress)
             others = self.model.config.ranks.common(self.recordings.keys)
             self.recordings.keep(set.intersection(*others))
+            decoding = {key.num_tokens for key in self.recordings.full if key.uniform_query_len}
+            self.drawing.capture(self.recordings, decoding)
         _wait(self.device)
         return time.perf_counter() - begun, sorted({bs for bs, _ in self.graphs})
 
@@ -173,6 +176,7 @@ class ModelRunner:
         """Let go of all that was recorded, whole and in pieces; steps run as they are from now on."""
         if self.recordings is not None:
             self.recordings.clear()
+            self.drawing.draws = None
         clear_all_graphs()
 
     @property
