@@ -96,7 +96,7 @@ def _table(title: str) -> Table:
         "recordings",
         "ready s",
     ):
-        table.add_column(column, justify="left" if column == "mode" else "right")
+        table.add_column(column, justify="left" if column == "mode" else "right", overflow="fold")
     return table
 
 

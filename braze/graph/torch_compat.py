@@ -194,6 +194,11 @@ _KEYS = tuple(
 )  # fmt: skip
 
 
+def is_dispatch_key(name: object) -> bool:
+    """Whether PyTorch has a dispatch key of this name, such as ``"CPU"``."""
+    return isinstance(name, str) and name in torch._C.DispatchKey.__members__
+
+
 @contextlib.contextmanager
 def instead_of(ops: Iterable[OpOverload], function: Callable[[OpOverload], Any]) -> Iterator[None]:
     """Inside, in this thread, ``function(op)`` is what a call of one of the operators comes to, whatever kernels it has."""

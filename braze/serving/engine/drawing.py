@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from braze.serving.engine.buffers import Batch
 from braze.serving.engine.compiled import compiled_rows
+from braze.serving.engine.draws import Draws
 from braze.serving.engine.models.decoder import Decoder
 from braze.serving.engine.models.parallel import of_first
+from braze.serving.engine.recordings import Recordings
 from braze.serving.engine.requests import Work
 from braze.serving.engine.sampling import SamplingParams, sample
 
@@ -52,12 +54,14 @@ class Drawing:
         #: of recorded steps: logits, and their greatest
         self.logits = torch.empty(0, device=device)
         self.best = torch.empty(0, dtype=torch.int64, device=device)
-        #: what draws on a GPU
+        #: what draws on a GPU, and recordings of it
         self.rows = compiled_rows() if device.type == "cuda" else None
+        self.draws: Draws | None = None
         self._hosts = [(torch.empty(0, dtype=torch.int64), self._event()) for _ in range(2)]
 
     def reserve(self, rows: int, dtype: torch.dtype) -> None:
-        """Memory for recorded steps that draw from so many rows."""
+        """Memory for recorded steps that draw from so many rows; a draw has two at least."""
+        rows = max(rows, 2)
         if rows > self.best.shape[0]:
             self.logits = torch.zeros(rows, self.model.config.vocab, dtype=dtype, device=self.device)
             self.best = torch.zeros(rows, dtype=torch.int64, device=self.device)
@@ -66,10 +70,23 @@ class Drawing:
     def warm_up(self, dtype: torch.dtype) -> None:
         """Draw once, so that what is compiled for that is there."""
         if self.rows is not None:
-            logits = torch.zeros(2, self.model.config.vocab, dtype=dtype, device=self.device)
-            params = SamplingParams(temperature=1.0, top_k=1, top_p=0.5)
-            sample(logits, [params] * 2, [0, 1], self.rows)
-            sample(logits, [SamplingParams(temperature=1.0)] * 2, [0, 1], self.rows)
+            # one row more than are put in order, so that what searches is called
+            count = max(2, self.rows.few + 1)
+            logits = torch.zeros(count, self.model.config.vocab, dtype=dtype, device=self.device)
+            for params in (
+                SamplingParams(temperature=1.0, top_k=1, top_p=0.5),
+                SamplingParams(temperature=1.0),
+            ):
+                sample(logits, [params] * count, range(count), self.rows)
+                sample(logits[:2], [params] * 2, range(2), self.rows)
+
+    @torch.inference_mode()
+    def capture(self, recordings: Recordings, sizes: Iterable[int]) -> None:
+        """Record what draws for recorded steps of so many rows."""
+        self.draws = None
+        if self.rows is not None and self.best.shape[0]:
+            self.draws = Draws(self.logits, self.best, self.rows)
+            self.draws.capture(recordings, sizes)
 
     def record(self, hidden: torch.Tensor) -> None:
         """Logits of these rows and their greatest, into the reserved memory: part of what is recorded."""
@@ -88,9 +105,11 @@ class Drawing:
             for work, count in zip(works, drawn, strict=True):
                 params += [work.request.params] * count
                 numbers += work.request.numbers(work.begin + len(work.tokens) - count + 1, count)
-            best = self.best[:rows] if hidden is None else None
-            tokens = sample(logits, params, numbers, self.rows, best)
-            tokens = of_first(tokens, self.model.config.ranks)
+            along = hidden is None
+            drawn_there = self.draws.draw(params, numbers) if along and self.draws is not None else None
+            if drawn_there is None:
+                drawn_there = sample(logits, params, numbers, self.rows, self.best[:rows] if along else None)
+            tokens = of_first(drawn_there, self.model.config.ranks)
         self._hosts.reverse()
         held, landed = self._hosts[0]
         if held.shape[0] < rows:

@@ -13,6 +13,7 @@ from braze.serving.engine.runner import ModelRunner
 from braze.serving.engine.sampling import SamplingParams, seed_of
 from braze.serving.engine.scheduler import Scheduler
 from braze.serving.policy.data_parallel import alone
+from braze.support.errors import UserError
 from braze.support.record import record
 
 
@@ -89,7 +90,18 @@ class Engine:
     ) -> list[list[int]]:
         """What is generated for each prompt, all at once."""
         each = params if isinstance(params, Sequence) else [params] * len(prompts)
-        requests = [self.add(prompt, p) for prompt, p in zip(prompts, each, strict=True)]
+        if len(each) != len(prompts):
+            raise UserError(
+                "BZ7405", f"{len(each)} sampling parameters were given for {len(prompts)} prompts"
+            )
+        requests: list[Request] = []
+        try:
+            for prompt, p in zip(prompts, each, strict=True):
+                requests.append(self.add(prompt, p))
+        except BaseException:  # all of them or none
+            for request in requests:
+                self.abort(request)
+            raise
         while not self.scheduler.idle():
             self.step()
         return [request.output for request in requests]

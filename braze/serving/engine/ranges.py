@@ -22,6 +22,8 @@ def whole(least: int) -> Range:
     return Range((int,), lambda x: x >= least, f"a whole number from {least} on")
 
 
+#: yes or no
+SWITCH = Range((bool,), lambda x: True, "True or False")
 #: parts of something that is there
 SHARE = Range((int, float), lambda x: 0 < x <= 1, "in (0, 1]")
 #: seconds that something may take
@@ -33,7 +35,7 @@ def refuse_others(code: str, title: str, given: Any, ranges: Mapping[str, Range]
     bad = [
         f"{name}={_told(value)} is not {range.told}"
         for name, range in ranges.items()
-        if isinstance(value := getattr(given, name), bool)
+        if (isinstance(value := getattr(given, name), bool) and bool not in range.kinds)
         or not isinstance(value, range.kinds)
         or not range.holds(value)
     ]

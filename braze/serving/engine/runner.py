@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from types import NoneType
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from braze.serving.engine.drawing import Drawing, Flight
 from braze.serving.engine.kv_cache import allocate, block_bytes, blocks_for
 from braze.serving.engine.models.decoder import Decoder
 from braze.serving.engine.models.parallel import records_for
-from braze.serving.engine.ranges import SHARE, Range, refuse_others, whole
+from braze.serving.engine.ranges import SHARE, SWITCH, Range, refuse_others, whole
 from braze.serving.engine.recordings import Recordings
 from braze.serving.engine.requests import Work
 from braze.serving.engine.scheduler import LIMITS, Limits
@@ -48,6 +49,9 @@ class RunnerOptions:
 
 
 _RANGES = {
+    "cudagraph_mode": Range((CUDAGraphMode,), lambda x: True, "a CUDAGraphMode"),
+    "enforce_eager": SWITCH,
+    "overlap": Range((bool, NoneType), lambda x: True, "True, False or None"),
     "sizes": Range(
         (tuple, list), lambda x: all(type(n) is int and n >= 1 for n in x), "whole numbers from 1 on"
     ),
@@ -149,6 +153,7 @@ class ModelRunner:
         )
         if self.recordings is not None:
             self.recordings.clear()
+            self.drawing.draws = None
         return blocks
 
     @torch.inference_mode()
@@ -162,6 +167,8 @@ class ModelRunner:
             self.recordings.capture_all(self.dispatcher.every_key(), self._capture, progress)
             others = self.model.config.ranks.common(self.recordings.keys)
             self.recordings.keep(set.intersection(*others))
+            decoding = {key.num_tokens for key in self.recordings.full if key.uniform_query_len}
+            self.drawing.capture(self.recordings, decoding)
         _wait(self.device)
         return time.perf_counter() - begun, sorted({bs for bs, _ in self.graphs})
 
@@ -169,6 +176,7 @@ class ModelRunner:
         """Let go of all that was recorded, whole and in pieces; steps run as they are from now on."""
         if self.recordings is not None:
             self.recordings.clear()
+            self.drawing.draws = None
         clear_all_graphs()
 
     @property
@@ -249,12 +257,12 @@ class ModelRunner:
 
     def check_tokens(self, id: str, tokens: Sequence[int]) -> None:
         """Raise BZ7406 for a token that the model has no embedding of, which on a GPU would end the process."""
-        wrong = [token for token in tokens if not 0 <= token < self.model.config.vocab]
+        wrong = [t for t in tokens if type(t) is not int or not 0 <= t < self.model.config.vocab]
         if wrong:
             raise UserError(
                 "BZ7406",
                 f"request {id} can never run",
-                why=f"token {wrong[0]} is not in 0..{self.model.config.vocab - 1}",
+                why=f"token {wrong[0]!r} is not in 0..{self.model.config.vocab - 1}",
             )
 
     def stats(self) -> dict[str, Any]:

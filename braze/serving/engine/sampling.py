@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from braze.serving.engine.kept import COLDEST, Rows, bound, cleaned, distances, keys_of, left, weighed
-from braze.serving.engine.ranges import Range, refuse_others, whole
+from braze.serving.engine.ranges import SWITCH, Range, refuse_others, whole
+from braze.support.record import record
 
 #: seeds, and what tokens are drawn by, are numbers of 64 bits
 SEEDS = 1 << 64
@@ -49,6 +50,8 @@ _RANGES = {
     "seed": Range(
         (int, NoneType), lambda x: x is None or -SEEDS // 2 <= x < SEEDS, "a whole number of 64 bits"
     ),
+    "stop": Range((tuple, list), lambda x: all(type(t) is int and t >= 0 for t in x), "a tuple of tokens"),
+    "ignore_eos": SWITCH,
 }
 
 
@@ -95,40 +98,73 @@ def sample(
 _PLAIN = Rows()
 
 
+@record
+class Form:
+    """Which bounds some row of a step has: top-k, top-p, and one of them both."""
+
+    many: bool
+    share: bool
+    both: bool
+
+
+#: all bounds: what any step may be drawn by
+EVERY = Form(True, True, True)
+#: columns of 64 bits that the parameters of a row take
+COLUMNS = 5
+
+
+def form_of(params: Sequence[SamplingParams]) -> Form:
+    """The bounds of a step's rows; greedy ones have none."""
+    warm = [p for p in params if p.temperature]
+    many, share = any(p.top_k for p in warm), any(p.top_p < 1 for p in warm)
+    return Form(many, share, any(p.top_k and p.top_p < 1 for p in warm))
+
+
+def pack(packed: np.ndarray, params: Sequence[SamplingParams], numbers: Sequence[int], size: int) -> None:
+    """Write the parameters of rows over a vocabulary of ``size``, and the numbers they are drawn by, into ``COLUMNS`` columns of as many rows or more; further ones are greedy."""
+    length, count = len(packed) // COLUMNS, len(params)
+    columns = packed.reshape(COLUMNS, length)
+    columns[0, :count] = [number & 0xFFFFFFFF for number in numbers]
+    columns[1, :count] = [number >> 32 for number in numbers]
+    columns[2, :count] = [min(p.top_k or size, size) for p in params]
+    shares = columns[3].view(np.float64)
+    shares[:count] = [p.top_p for p in params]
+    # a row that keeps no token at all has no end that could be looked up
+    columns[2, count:], shares[count:] = size, 1.0
+    # the last column holds numbers of 32 bits
+    colds = columns[4].view(np.float32)
+    colds[:count] = np.array([1 / max(p.temperature, COLDEST) if p.temperature else 0.0 for p in params])
+    colds[count:] = 0
+
+
+def drawn_by(
+    logits: torch.Tensor, sent: torch.Tensor, form: Form, rows: Rows
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A drawn token of each row, two or more, by packed parameters on the device; and one part of each row's temperature (0: it is greedy)."""
+    length = logits.shape[0]
+    sent = sent.view(COLUMNS, length, 1)
+    colds = sent[4].view(-1).view(torch.float32)[:length]
+    low, high, cold = sent[0], sent[1], colds[:, None]
+    if not form.many and not form.share:
+        return rows.of_all(logits, cold, low, high), colds
+    many = sent[2] if form.many else None
+    share = sent[3].view(torch.float64) if form.share else None
+    cut = rows.cut(logits, cold, many, share, apart=not form.both)
+    return rows.drawn(logits, *cut, low, high), colds
+
+
 def _drawn_together(
     logits: torch.Tensor, params: Sequence[SamplingParams], numbers: Sequence[int], rows: Rows
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """A drawn token of each row, and one part of each row's temperature (0: it is greedy). Of few rows what counts is how often something is launched."""
-    size, count = logits.shape[-1], len(params)
-    warm = [p for p in params if p.temperature]
-    many, share = any(p.top_k for p in warm), any(p.top_p < 1 for p in warm)
-    # a single row goes as two: what is compiled takes any number from two on
-    if count == 1:
+    """As ``drawn_by``, of parameters that go over by one copy. Of few rows what counts is how often something is launched."""
+    count = len(params)
+    if count == 1:  # a single row goes as two: what is compiled takes any number from two on
         logits, params, numbers = logits.repeat(2, 1), [*params] * 2, [*numbers] * 2
-    # columns of 64 bits; the last holds numbers of 32
-    length = len(params)
-    packed = np.zeros(5 * length, np.int64)
-    whole = packed[: 3 * length].reshape(3, length)
-    whole[0] = [number & 0xFFFFFFFF for number in numbers]
-    whole[1] = [number >> 32 for number in numbers]
-    whole[2] = [min(p.top_k or size, size) for p in params]
-    packed[3 * length : 4 * length].view(np.float64)[:] = [p.top_p for p in params]
-    packed[4 * length :].view(np.float32)[:length] = np.array(
-        [1 / max(p.temperature, COLDEST) if p.temperature else 0.0 for p in params]
-    )
-    sent = torch.from_numpy(packed).to(logits.device).view(5, length, 1)
-    colds = sent[4].view(-1).view(torch.float32)[:length]
-    low, high, cold = sent[0], sent[1], colds[:, None]
-    if not many and not share:
-        return rows.of_all(logits, cold, low, high)[:count], colds[:count]
-    cut = rows.cut(
-        logits,
-        cold,
-        sent[2] if many else None,
-        sent[3].view(torch.float64) if share else None,
-        apart=not any(p.top_k and p.top_p < 1 for p in warm),
-    )
-    return rows.drawn(logits, *cut, low, high)[:count], colds[:count]
+    packed = np.zeros(COLUMNS * len(params), np.int64)
+    pack(packed, params, numbers, logits.shape[-1])
+    sent = torch.from_numpy(packed).to(logits.device)
+    drawn, colds = drawn_by(logits, sent, form_of(params), rows)
+    return drawn[:count], colds[:count]
 
 
 def _drawn(logits: torch.Tensor, params: SamplingParams, number: int) -> torch.Tensor:

@@ -32,6 +32,7 @@ from braze.serving.pieces.specialise import ranges_of
 from braze.serving.pieces.split import SplitItem, split_graph
 from braze.serving.pieces.stitch import Bridge, Places, fresh_outputs, moving_inputs, stitched
 from braze.serving.pieces.wrapper import CUDAGraphWrapper
+from braze.serving.policy.config import configuration
 from braze.serving.policy.modes import CUDAGraphMode
 from braze.serving.step.context import get_forward_context
 from braze.support import trace
@@ -44,7 +45,7 @@ log = logger("cache")
 class ServingBackend:
     """A backend of ``braze.compile`` for one model (what vLLM and ATOM call ``VllmBackend``).
 
-    ``config``: a ``CompilationConfig``. ``compiler``: in place of the one that it names. ``pools``: memory that recordings share with others.
+    ``config``: a ``CompilationConfig``, or an engine's ``Config``. ``compiler``: in place of the one that it names. ``pools``: memory that recordings share with others.
     ``capture_sizes``: what ``"cudagraph_capture_sizes"`` among its ``compile_sizes`` stands for, by default the sizes that it lists.
     ``model``: for the cache's key. ``own_outputs``: what a step that replays returns is copied out of the recordings' memory; without, it
     is valid until the next step. ``whole``: the graph is compiled in one piece, and nothing is recorded. ``background``: sizes and ranges are compiled while what serves any size serves.
@@ -71,6 +72,7 @@ class ServingBackend:
         keeps: bool = False,
     ) -> None:
         self.whole, self.keeps = whole, keeps
+        config = configuration(config)
         self.config, self.model, self.name = config, model, name
         self.pools = pools or GraphPools(config.pool)
         self.own_outputs, self.background = own_outputs, background

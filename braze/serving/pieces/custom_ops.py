@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
+from braze.graph.torch_compat import is_dispatch_key
 from braze.runtime.purity import note_custom
 from braze.support.errors import UserError
 from braze.support.record import record
@@ -58,6 +59,7 @@ def direct_register_custom_op(
     """
     namespace = target_lib.ns if target_lib is not None else NAMESPACE
     name = f"{namespace}::{op_name}"
+    _check_words(name, op_func, mutates_args, dispatch_key)
     schema = _schema(name, op_func, list(mutates_args or ()))
     if fake_impl is None and schema.endswith("-> ()"):
         fake_impl = _nothing
@@ -74,6 +76,21 @@ def direct_register_custom_op(
             known.fakes.append(fake_impl)
             torch.library.register_fake(name, fake_impl, lib=_library(target_lib))
         return _overload(name)
+
+
+def _check_words(name: str, function: Any, written: Any, key: str) -> None:
+    """UserError (BZ7202) for words that PyTorch would refuse half-way, or take for others."""
+    wrong = ""
+    if not name.partition("::")[2].isidentifier():
+        wrong = "op_name is to be an identifier; target_lib= says the namespace"
+    elif not callable(function):
+        wrong = f"op_func is to be a function, not {type(function).__name__}"
+    elif isinstance(written, str):
+        wrong = f"mutates_args is to be a list of names: [{written!r}]"
+    elif not is_dispatch_key(key):
+        wrong = f"dispatch_key={key!r} is no key of PyTorch's, such as 'CPU' or 'CUDA'"
+    if wrong:
+        raise UserError("BZ7202", f"{name} cannot be registered", why=wrong)
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:

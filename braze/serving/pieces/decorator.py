@@ -67,6 +67,13 @@ def support_torch_compile(
             evaluate_guards=evaluate_guards,
             mutable_buffers=mutable_buffers,
         )
+    if not isinstance(cls, type) or not issubclass(cls, nn.Module):
+        raise UserError(
+            "BZ7215",
+            f"support_torch_compile does not take {cls!r}",
+            why="it equips a class of modules, whose instances compile themselves",
+            hints=["@support_torch_compile above the class; braze.serve(model) for a module"],
+        )
     if "__braze_plan__" in vars(cls):
         return cls
     plan = _Plan(
@@ -206,14 +213,29 @@ def dims_of(cls: type[nn.Module], given: Given | None) -> dict[str, dict[int, st
             else "no dimension is said to vary",
             hints=[f"arguments: {', '.join(n for n in parameters if n != 'self')}"],
         )
-    return {name: _named(dims) for name, dims in given.items()}
+    return {name: _named(name, dims) for name, dims in given.items()}
 
 
-def _named(dims: int | Sequence[int] | Mapping[int, str]) -> dict[int, str]:
-    if isinstance(dims, Mapping):
+def _named(name: str, dims: Any) -> dict[int, str]:
+    named = isinstance(dims, Mapping)
+    listed = [dims] if isinstance(dims, int) else list(dims) if isinstance(dims, Sequence) or named else []
+    if (
+        not listed
+        or not all(type(d) is int for d in listed)
+        or (named and not all(map(_is_name, dims.values())))
+    ):
+        raise UserError(
+            "BZ7215",
+            f"dynamic_arg_dims[{name!r}] does not take {dims!r}",
+            hints=["a dimension, several, or {0: 'num_tokens'} with the names of their sizes"],
+        )
+    if named:
         return dict(dims)
-    listed = [dims] if isinstance(dims, int) else list(dims)
     return {d: TOKENS if k == 0 else f"{TOKENS}_{k}" for k, d in enumerate(listed)}
+
+
+def _is_name(word: Any) -> bool:
+    return isinstance(word, str) and word.isidentifier()
 
 
 def _annotated(cls: type[nn.Module]) -> list[str]:

@@ -20,6 +20,7 @@ from braze.runtime.cache import CacheKey, DiskCache, key
 from braze.serving.pieces import cache_key
 from braze.serving.pieces.compiler import Compiled, CompilerInterface, make_compiler
 from braze.serving.pieces.structure import structure_of
+from braze.serving.policy.config import configuration
 from braze.support import trace
 from braze.support.log import logger, warn_once
 from braze.support.record import record
@@ -37,7 +38,7 @@ class Counts:
 
 
 class CompilerManager:
-    """Compiles pieces with one compiler. ``config``: a ``CompilationConfig``; ``cache_dir``: by default its, else braze's folder.
+    """Compiles pieces with one compiler. ``config``: a ``CompilationConfig``, or an engine's ``Config``; ``cache_dir``: by default its, else braze's folder.
 
     Used from several threads. Pieces that compute the same are compiled once, whatever their number.
     """
@@ -50,7 +51,7 @@ class CompilerManager:
         cache_dir: str | Path | None = None,
         disable_cache: bool = False,
     ) -> None:
-        self.config = config
+        self.config = config = configuration(config)
         self.compiler: CompilerInterface = make_compiler(
             compiler if compiler is not None else config.compiler_name()
         )

@@ -20,7 +20,7 @@ from torch.fx import Graph, GraphModule, Node
 from braze.graph.captured import Late
 from braze.graph.facts import facts, set_facts, share_facts
 from braze.serving.pieces.custom_ops import is_marked, names_of, spelled
-from braze.support.errors import Unsupported
+from braze.support.errors import Unsupported, UserError
 from braze.support.record import record
 
 _SYM_SIZE = torch.ops.aten.sym_size.int
@@ -60,6 +60,12 @@ def split_graph(
     between them, share a piece. Running the split graph does what running ``gm`` does. Unsupported (BZ7204) where a setting of PyTorch's
     that the graph turns on in one piece would hold in another. ``gm`` itself is not changed.
     """
+    if isinstance(splitting_ops, str):
+        raise UserError(
+            "BZ7203",
+            f"splitting_ops= does not take {splitting_ops!r}",
+            hints=[f"a list: [{splitting_ops!r}]"],
+        )
     names = frozenset(spelled(op) for op in splitting_ops)
     graph = Graph()
     graph.output(graph.graph_copy(gm.graph, {}), None)

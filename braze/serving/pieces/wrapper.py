@@ -64,7 +64,7 @@ class CUDAGraphWrapper:
         if runtime_mode not in (CUDAGraphMode.PIECEWISE, CUDAGraphMode.FULL):
             raise UserError(
                 "BZ7206",
-                f"a wrapper cannot record in mode {runtime_mode.name}",
+                f"a wrapper cannot record in mode {getattr(runtime_mode, 'name', runtime_mode)!s}",
                 why="a step runs in NONE, PIECEWISE or FULL, and in NONE nothing is recorded",
                 hints=["CUDAGraphMode.FULL for a whole model, CUDAGraphMode.PIECEWISE for its pieces"],
             )

@@ -13,7 +13,7 @@ from typing import Any
 
 from braze.options import near
 from braze.serving.policy import levels, modes
-from braze.serving.policy.fields import BY_NAME, FIELDS, PREFIX
+from braze.serving.policy.fields import BY_NAME, FIELDS, PREFIX, refuse
 from braze.serving.policy.levels import CompilationLevel
 from braze.serving.policy.modes import CUDAGraphMode
 from braze.support.errors import UserError
@@ -137,6 +137,14 @@ class CompilationConfig:
             note = f"; no effect: {idle[name]}" if name in idle else ""
             lines.append(f"{name:<{width}}  {shown}  ({_source_words(name, self.sources[name])}{note})")
         return "\n".join(lines)
+
+
+def configuration(value: Any) -> CompilationConfig:
+    """A configuration, or that in an engine's; BZ7103 for anything else."""
+    found = getattr(value, "compilation_config", value)
+    if not isinstance(found, CompilationConfig):
+        raise refuse("config", value, "a CompilationConfig, or an engine's Config")
+    return found
 
 
 def _source_words(name: str, source: Source) -> str:

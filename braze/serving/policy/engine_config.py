@@ -9,9 +9,9 @@ from braze.options import near
 from braze.serving.policy import sizes as size_lists
 from braze.serving.policy.config import CompilationConfig, contradiction
 from braze.serving.policy.dispatch import Dispatcher
-from braze.serving.policy.fields import switch, whole
+from braze.serving.policy.fields import refuse, switch, whole
 from braze.serving.policy.levels import CompilationLevel
-from braze.serving.policy.modes import AttentionCGSupport, CUDAGraphMode
+from braze.serving.policy.modes import AttentionCGSupport, CUDAGraphMode, support_of
 from braze.serving.policy.negotiation import Capabilities, Resolution, resolve_mode
 from braze.serving.policy.sizes import Limits, Sizes, Suggestion
 from braze.support import log
@@ -42,21 +42,21 @@ class Config:
         **unknown: Any,
     ) -> None:
         if unknown:
-            known = ("compilation_config", "enforce_eager", "max_num_seqs", "max_num_batched_tokens",
+            known = ("model", "compilation_config", "enforce_eager", "max_num_seqs", "max_num_batched_tokens",
                      "num_speculative_tokens", "data_parallel_size", "data_parallel_rank", "variants")  # fmt: skip
             name = min(unknown)
             raise UserError("BZ7101", f"Config has no field {name!r}", hints=[near(name, known)])
         self.model = model
-        self.compilation_config = (
-            compilation_config if compilation_config is not None else CompilationConfig()
-        )
+        self.compilation_config = CompilationConfig() if compilation_config is None else compilation_config
+        if not isinstance(self.compilation_config, CompilationConfig):
+            raise refuse("compilation_config", compilation_config, "a CompilationConfig")
         self.enforce_eager = switch("enforce_eager", enforce_eager)
         self.max_num_seqs = whole("max_num_seqs", max_num_seqs)
         self.max_num_batched_tokens = whole("max_num_batched_tokens", max_num_batched_tokens)
-        self.num_speculative_tokens = num_speculative_tokens
+        self.num_speculative_tokens = whole("num_speculative_tokens", num_speculative_tokens, 0)
         self.data_parallel_size = whole("data_parallel_size", data_parallel_size)
-        self.data_parallel_rank = data_parallel_rank
-        self.variants = tuple(variants)
+        self.data_parallel_rank = whole("data_parallel_rank", data_parallel_rank, 0)
+        self.variants = _variants(variants)
         self._check()
         self.traffic: Suggestion | None = None
         self.graph_bs: tuple[int, ...] = ()
@@ -91,7 +91,7 @@ class Config:
         """The mode that can be had with attention that can be recorded as ``support`` says; downgrades are told (BZ7108)."""
         config = self.compilation_config
         have = Capabilities(
-            support=support,
+            support=support_of(support),
             pieces=self.level >= CompilationLevel.PIECEWISE or config.split == "capture",
             split_nowhere=config.splitting_ops == (),
             uniform_query_len=self.uniform_query_len,
@@ -121,11 +121,7 @@ class Config:
     def _check(self) -> None:
         """Refuse what contradicts itself."""
         config = self.compilation_config
-        if isinstance(self.num_speculative_tokens, bool) or self.num_speculative_tokens < 0:
-            raise UserError(
-                "BZ7103", f"num_speculative_tokens= does not take {self.num_speculative_tokens!r}"
-            )
-        if not 0 <= self.data_parallel_rank < self.data_parallel_size:
+        if self.data_parallel_rank >= self.data_parallel_size:
             raise contradiction(
                 f"data_parallel_rank={self.data_parallel_rank}",
                 f"data_parallel_size={self.data_parallel_size}",
@@ -165,7 +161,9 @@ class Config:
 
     def _pattern(self) -> tuple[int, ...]:
         sizes = self.compilation_config.cuda_graph_sizes
-        return size_lists.pattern(sizes[0]) if len(sizes) == 1 else sizes
+        # of a pattern beyond the buffers its first size there stands for all: it is left out, and told of
+        beyond = self.max_num_batched_tokens + size_lists.STRIDE
+        return size_lists.pattern(min(sizes[0], beyond)) if len(sizes) == 1 else sizes
 
     def _compile_sizes(self) -> tuple[int, ...]:
         """The sizes that pieces are compiled for: each one that a piece can be called with (BZ7106)."""
@@ -184,3 +182,14 @@ class Config:
                 )
             found[size] = None
         return () if self.enforce_eager else tuple(found)
+
+
+def _variants(given: Any) -> tuple[Hashable, ...]:
+    """What recordings are kept apart by: at least one value, each of which can be looked up."""
+    try:
+        found = () if isinstance(given, str) else tuple(dict.fromkeys(given))
+    except TypeError:  # nothing that has values, or one that cannot be looked up
+        found = ()
+    if not found:
+        raise refuse("variants", given, "a sequence of hashable values, as (None,) or (None, 'adapter')")
+    return found

@@ -54,12 +54,14 @@ def switch(name: str, value: Any) -> bool:
     return value
 
 
-def whole(name: str, value: Any) -> int:
-    """A whole number above 0."""
+def whole(name: str, value: Any, least: int = 1) -> int:
+    """A whole number above 0, or from ``least`` on."""
     if isinstance(value, str) and value.strip().isdecimal():
         value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise refuse(name, value, "a whole number above 0")
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise refuse(
+            name, value, "a whole number above 0" if least == 1 else f"a whole number from {least} on"
+        )
     return value
 
 

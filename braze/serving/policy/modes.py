@@ -90,6 +90,17 @@ class AttentionCGSupport(enum.IntEnum):
     ALWAYS = 3
 
 
+def support_of(value: Any) -> AttentionCGSupport:
+    """What attention can be recorded with, by the enum, a name or a number of it; else BZ7103."""
+    names = AttentionCGSupport.__members__
+    if isinstance(value, str) and value.strip().upper() in names:
+        return names[value.strip().upper()]
+    if isinstance(value, int) and not isinstance(value, bool) and value in set(AttentionCGSupport):
+        return AttentionCGSupport(value)
+    hint = near(value.strip().upper(), names) if isinstance(value, str) else f"known: {', '.join(names)}"
+    raise UserError("BZ7103", f"attention= does not take {value!r}", hints=[hint])
+
+
 #: words for the mode of one kind of step
 _WORDS = {
     "none": CUDAGraphMode.NONE,

@@ -21,9 +21,15 @@ WORTH = 0.01
 FROM_TRAFFIC = 16
 
 
+#: how far sizes of the pattern lie apart
+STRIDE = 16
+#: sizes that a message lists at most
+_TOLD = 12
+
+
 def pattern(largest: int) -> tuple[int, ...]:
     """1, 2, 4, 8, then every 16th up to ``largest``, which is the last itself; ascending."""
-    grid = [1, 2, 4, 8, *range(16, largest + 1, 16)]
+    grid = [1, 2, 4, 8, *range(STRIDE, largest + 1, STRIDE)]
     return tuple(sorted({size for size in grid if size < largest} | {largest}))
 
 
@@ -72,18 +78,25 @@ def within(sizes: Sequence[int], limits: Limits, *, listed: bool, tokens: bool) 
                 f"max_num_seqs={limits.max_num_seqs} and max_num_batched_tokens={limits.max_num_batched_tokens}"
             )
         )
-        notes.append(f"BZ7107: capture sizes {list(dropped)} are left out: the buffers hold {bound}")
+        notes.append(f"BZ7107: capture sizes {_listed(dropped)} are left out: the buffers hold {bound}")
     most = min(limits.max_num_seqs, limits.max_num_batched_tokens // limits.uniform_query_len)
     if not listed and 0 < most < max(sizes, default=0):
         kept.add(most)
     if not kept:
         raise UserError(
             "BZ7105",
-            f"no capture size is left of {list(sizes)}",
+            f"no capture size is left of {_listed(sizes)}",
             why=notes[0].partition(": ")[2] if notes else "the list is empty",
             hints=["give smaller sizes, or raise the limits", "cudagraph_mode='NONE' records nothing"],
         )
     return Sizes(tuple(sorted(kept, reverse=True)), dropped, tuple(notes))
+
+
+def _listed(sizes: Sequence[int]) -> str:
+    """Sizes as a list; of many the first and the last."""
+    if len(sizes) <= _TOLD:
+        return str(list(sizes))
+    return f"[{', '.join(map(str, sizes[: _TOLD - 1]))}, ..., {sizes[-1]}] ({len(sizes)} sizes)"
 
 
 @record

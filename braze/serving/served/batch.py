@@ -8,6 +8,7 @@ from typing import Any
 
 from braze.serving.policy.data_parallel import Batch
 from braze.serving.policy.dispatch import BatchDescriptor
+from braze.serving.policy.fields import whole
 from braze.serving.step import context as step_context
 from braze.serving.step.context import AttentionMetaData, ForwardContext
 from braze.support.errors import UserError
@@ -35,9 +36,8 @@ def forward_context(
             "uniform_q contradicts num_reqs",
             hints=["uniform_q= for batches that decode, num_reqs= else"],
         )
-    for name, value in (("uniform_q", uniform_q), ("num_reqs", num_reqs)):
-        if value is not None and (isinstance(value, bool) or value < (name == "uniform_q")):
-            raise UserError("BZ7103", f"{name}= does not take {value!r}", hints=["it takes a whole number"])
+    uniform_q = None if uniform_q is None else whole("uniform_q", uniform_q)
+    num_reqs = None if num_reqs is None else whole("num_reqs", num_reqs, 0)
     more.setdefault("batch_descriptor", BatchDescriptor(0, num_reqs, uniform_q or 0, variant))
     return step_context.forward_context(attn_metadata, config, context, **more)
 

@@ -22,13 +22,14 @@ from braze.serving.policy.levels import ATTENTION_OPS, CompilationLevel
 from braze.serving.policy.modes import CUDAGraphMode
 from braze.serving.served.inputs import Inputs
 from braze.serving.served.once import ServedOnce
+from braze.support.record import record
 
 
 class Runnable:
     """``call``, recorded as a whole and by pieces.
 
-    ``manager``: who compiles pieces, and says why nothing was kept for them; None where none are. ``broken``: the wrapper that breaks a
-    recording of the whole, where the module is not compiled.
+    ``manager``: who compiles it, and says why nothing was kept on disk. ``broken``: the wrapper that breaks a recording of the whole, where the module is
+    not compiled.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class Runnable:
         *,
         name: str,
         broken: CUDAGraphWrapper | None = None,
-        manager: Any = None,
+        manager: ServingBackend | Uncompiled,
     ) -> None:
         self.pools, self.manager, self.broken = pools, manager, broken
         self._call = call
@@ -70,6 +71,19 @@ class Runnable:
         return next((why for why in reasons if why), "nothing of it could be recorded")
 
 
+@record
+class Uncompiled:
+    """In place of a compiler where a level has none."""
+
+    level: CompilationLevel
+
+    def explain_miss(self) -> str:
+        """Why nothing was on disk."""
+        return (
+            f"nothing is compiled at level {self.level.value} ({self.level.name}), and nothing kept on disk"
+        )
+
+
 def compiled(
     model: nn.Module,
     config: Config,
@@ -93,17 +107,17 @@ def compiled(
             said, pools=pools, capture_sizes=config.graph_bs, model=model, name=name, own_outputs=False
         )
         return Runnable(_once(model, backend, inputs, evaluate_guards), pools, name=name, manager=backend)
-    manager: ServingBackend | None = None
+    manager: ServingBackend | Uncompiled = Uncompiled(config.level)
     call: Callable[..., Any]
     if config.level == CompilationLevel.NO_COMPILATION:
         call = model
     elif config.level == CompilationLevel.DYNAMO_AS_IS:
         call = braze_compile(model, "eager", inputs)
     else:
-        manager = ServingBackend(
+        manager = backend = ServingBackend(
             compilation, pools=pools, model=model, name=name, own_outputs=False, whole=True
         )
-        call = _once(model, manager, inputs, evaluate_guards)
+        call = _once(model, backend, inputs, evaluate_guards)
     if not pieces:
         return Runnable(call, pools, name=name, manager=manager)
     ops = compilation.splitting_ops or ATTENTION_OPS

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from braze.options import near
+from braze.serving.policy.fields import refuse
 from braze.serving.step.context import AttentionMetaData
 from braze.serving.step.slots import LAST, Extent, PaddingPolicy, Slot, StaticBuffers
 from braze.support.errors import UserError
@@ -46,10 +47,10 @@ class Inputs:
             p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
         ]
         known = [p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
-        for name in dynamic or ():
+        for name in _checked(dynamic, slots):
             if name not in known and len(known) == len(parameters):
                 raise UserError(
-                    "BZ7103", f"dynamic= names {name!r}, which is no argument", hints=[near(name, known)]
+                    "BZ7103", f"dynamic= names {name!r}, which is no argument", hints=[near(str(name), known)]
                 )
         self.dynamic = None if dynamic is None else frozenset(dynamic)
         self.slots = {
@@ -96,7 +97,7 @@ class Inputs:
     def tokens(self, values: Mapping[str, Any]) -> int:
         """How many tokens a call has; UserError (BZ7308) where its arguments do not agree, or none varies."""
         found = {
-            name: value.shape[self._slot(name).dim]
+            name: value.shape[self._dim(name, value)]
             for name, value in values.items()
             if self._varies(name, value) and self._slot(name).unit == "tokens"
         }
@@ -147,7 +148,18 @@ class Inputs:
 
     def varying(self, name: str, value: torch.Tensor) -> tuple[int, ...]:
         """The dimensions of an argument that vary with the batch."""
-        return (self._slot(name).dim % value.dim(),) if self._varies(name, value) else ()
+        return (self._dim(name, value) % value.dim(),) if self._varies(name, value) else ()
+
+    def _dim(self, name: str, value: torch.Tensor) -> int:
+        """The dimension of an argument that varies; UserError (BZ7308) where it has none such."""
+        dim = self._slot(name).dim
+        if not -value.dim() <= dim < value.dim():
+            raise UserError(
+                "BZ7308",
+                f"argument {name!r} has no dimension {dim}: it is {tuple(value.shape)}",
+                hints=["dynamic= says which dimension of which argument counts tokens"],
+            )
+        return dim
 
     def _slot(self, name: str) -> Slot:
         return self.slots.get(name, _ARGUMENT)
@@ -209,6 +221,21 @@ class Inputs:
         if longest is not None and isinstance(metadata, AttentionMetaData):
             changes["max_seqlen_q"] = longest
         return arguments, _with_fields(metadata, changes)
+
+
+def _checked(dynamic: Any, slots: Any) -> tuple[str, ...]:
+    """The arguments that ``dynamic`` names; BZ7103 for dimensions that are no numbers, and slots that are none."""
+    if dynamic is not None and not isinstance(dynamic, Mapping):
+        raise refuse("dynamic", dynamic, "a dict, as {'input_ids': 0}")
+    if not isinstance(slots, Mapping):
+        raise refuse("slots", slots, "a dict, as {'slot_mapping': Slot(pad=-1)}")
+    for name, dim in (dynamic or {}).items():
+        if type(dim) is not int:
+            raise refuse(f"dynamic[{name!r}]", dim, "the number of a dimension")
+    for name, slot in slots.items():
+        if not isinstance(slot, Slot):
+            raise refuse(f"slots[{name!r}]", slot, "a Slot")
+    return tuple(dynamic or ())
 
 
 def difference(values: Mapping[str, Any], example: Mapping[str, Any]) -> str:

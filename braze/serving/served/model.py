@@ -17,6 +17,7 @@ from braze.serving.policy import sizes as size_lists
 from braze.serving.policy.data_parallel import Batch, Reduce, dispatch_across
 from braze.serving.policy.dispatch import BatchDescriptor, Decision, Key
 from braze.serving.policy.engine_config import Config
+from braze.serving.policy.fields import whole
 from braze.serving.policy.modes import CUDAGraphMode
 from braze.serving.policy.negotiation import Resolution
 from braze.serving.policy.sizes import Suggestion
@@ -75,7 +76,7 @@ class ServedModel(nn.Module):
 
     @property
     def cache(self) -> Any:
-        """The manager of compiled pieces; None where nothing is compiled in pieces."""
+        """What compiles the module, and keeps that on disk."""
         return self._runnable.manager
 
     def forward(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -133,7 +134,8 @@ class ServedModel(nn.Module):
         self, num_tokens: int, num_reqs: int | None = None, q: int = 1, variant: Hashable = None
     ) -> Decision:
         """How a step would run, with what is captured now; pure. ``num_reqs`` None: requests of ``q`` tokens each."""
-        requests = num_tokens // q if num_reqs is None else num_reqs
+        num_tokens, q = whole("num_tokens", num_tokens, 0), whole("q", q)
+        requests = num_tokens // q if num_reqs is None else whole("num_reqs", num_reqs, 0)
         return self.dispatcher.dispatch(
             num_tokens, requests, max_query_len=q, variant=variant, captured=self._captured()
         )
@@ -160,6 +162,7 @@ class ServedModel(nn.Module):
 
     def suggest_sizes(self, k: int = size_lists.FROM_TRAFFIC) -> Suggestion:
         """The ``k`` capture sizes that would have padded the steps so far least, or that those there are do as well."""
+        k = whole("k", k)
         if not self.config.graph_bs:
             return Suggestion((), 0.0, 0.0, True)
         return size_lists.suggest_sizes(self._counts.histogram, k, default=self.config.graph_bs)

@@ -38,6 +38,7 @@ class Recordings:
         self.held: dict[Key, int] = {}
         self.failed: dict[Key, str] = {}
         self.seconds = 0.0
+        self._told: set[str] = set()
 
     def __contains__(self, key: object) -> bool:
         return key in self.held
@@ -87,8 +88,11 @@ class Recordings:
         """A key is not to be used any more, or could not be captured."""
         self.held.pop(key, None)
         self.failed[key] = why
+        if why in self._told:
+            return
+        self._told.add(why)
         text = f"BZ7310: {key[0].name} of {key[1].num_tokens} tokens is not recorded: {why}"
-        log.warn_once(("capture", key, why), text, "serving")
+        log.warn(f"{text} (other sizes of which that is true are in stats().failures)", "serving")
 
     def _spent(self) -> bool:
         return self.budget is not None and self.pools.held() >= self.budget

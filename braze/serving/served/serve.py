@@ -11,7 +11,7 @@ from braze.options import near
 from braze.serving.policy.config import CompilationConfig
 from braze.serving.policy.data_parallel import Reduce, alone
 from braze.serving.policy.engine_config import Config
-from braze.serving.policy.fields import BY_NAME, one_of
+from braze.serving.policy.fields import BY_NAME, one_of, refuse
 from braze.serving.policy.modes import AttentionCGSupport
 from braze.serving.served.compiled import compiled
 from braze.serving.served.inputs import Inputs
@@ -54,6 +54,8 @@ def serve(
     where a kind of call is captured once, refuse a step for which something that was taken for granted does not hold (BZ7217); else that is told of, once. ``fields``: others of
     :class:`CompilationConfig`. UserError (BZ71xx) for what cannot be.
     """
+    if not isinstance(model, nn.Module):
+        raise refuse("model", model, "a module, whose forward is served")
     said = {
         "level": level,
         "cudagraph_mode": cudagraph_mode,
@@ -92,7 +94,7 @@ def _compilation_config(said: Mapping[str, Any], fields: Mapping[str, Any]) -> C
     for name in fields:
         if name not in BY_NAME:
             raise UserError(
-                "BZ7101", f"serve has no argument {name!r}", hints=[near(name, [*BY_NAME, *_WORDS])]
+                "BZ7101", f"serve has no argument {name!r}", hints=[near(name, {*BY_NAME, *_WORDS})]
             )
     given = {
         name: value

@@ -131,7 +131,7 @@ async def collected(generation: Generation, answer: Answer) -> dict[str, object]
     return answer.whole(list(zip(texts, reasons, strict=True)), generation.usage())
 
 
-async def streamed(generation: Generation, answer: Answer, with_usage: bool) -> AsyncIterator[str]:
+async def streamed(generation: Generation, answer: Answer) -> AsyncIterator[str]:
     """The answer as server-sent events; an error after the first becomes one of them."""
     begun: set[int] = set()
     try:
@@ -141,7 +141,7 @@ async def streamed(generation: Generation, answer: Answer, with_usage: bool) -> 
     except Exception as error:
         yield _event(error_body(str(error), "server_error"))
         return
-    if with_usage:
+    if answer.counted:
         yield _event(answer.last(generation.usage()))
     yield "data: [DONE]\n\n"
 

@@ -112,10 +112,16 @@ async def _encoded(server: Server, text: str) -> list[int]:
 
 
 def _add_facts(app: FastAPI, server: Server) -> None:
+    model = {"id": server.options.name, "object": "model", "created": server.began, "owned_by": "braze"}
+
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
-        model = {"id": server.options.name, "object": "model", "created": server.began, "owned_by": "braze"}
         return {"object": "list", "data": [model]}
+
+    @app.get("/v1/models/{name:path}")
+    async def one_model(name: str) -> dict[str, Any]:
+        _known(server, name)
+        return model
 
     @app.get("/health")
     async def health() -> Response:
@@ -129,6 +135,8 @@ def _add_facts(app: FastAPI, server: Server) -> None:
 def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        if broken := _no_object(error):
+            return _error(400, broken)
         found = [(".".join(map(str, e["loc"][1:])) or "body", e["msg"]) for e in error.errors()]
         told = "; ".join(f"{field}: {why}" for field, why in found[:_TOLD])
         return _error(400, told, param=found[0][0].partition(".")[0])
@@ -149,6 +157,16 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def broken(request: Request, error: Exception) -> JSONResponse:
         return _error(500, f"{type(error).__name__}: {error}")
+
+
+def _no_object(error: RequestValidationError) -> str:
+    """What is wrong with a body that is no JSON object, or is not said to be one; empty where it is one."""
+    first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return f"the body is not JSON: {first['ctx']['error']} at character {first['loc'][1]}"
+    if first["loc"] == ("body",) and first["type"] != "value_error":
+        return "the body is to be a JSON object, sent with content-type: application/json"
+    return ""
 
 
 def _error(
@@ -197,7 +215,8 @@ async def _generate(
 ) -> Response:
     """Run a request's prompts, and answer at once or in a stream."""
     params = body.params(_room(server, prompts))
-    answer = Answer(body.model or server.options.name, chat)
+    options = body.stream_options
+    answer = Answer(body.model or server.options.name, chat, options is not None and options.include_usage)
     generation = Generation(
         server.loop, server.tokens, prompts, params, body.stops(), server.options.request_seconds, body.copies
     )
@@ -210,23 +229,27 @@ async def _generate(
         if not body.stream:
             found = await _unless_gone(request, collected(generation, answer))
             return JSONResponse(found) if found is not None else Response(status_code=499)
-        options = body.stream_options
-        events = streamed(generation, answer, options is not None and options.include_usage)
-        return _Events(events, stack.pop_all())
+        return _Events(streamed(generation, answer), stack.pop_all())
 
 
 def _admit(server: Server, body: CompletionRequest | ChatRequest, prompts: int) -> None:
     """Refuse what is too much. Raises BZ7407, BZ7505, BZ7506."""
     options = server.options
-    if body.model and body.model != options.name:
-        raise UserError(
-            "BZ7506", f"there is no model {body.model!r} here", hints=(f"it is called {options.name!r}",)
-        )
+    if body.model:
+        _known(server, body.model)
     if server.open >= options.most_requests:
         raise UserError("BZ7407", f"{server.open} requests are being served, as many as may be")
     if not 0 < prompts * body.copies <= options.most_prompts:
         raise UserError(
             "BZ7505", f"{prompts} prompts, {body.copies} answers each: 1 to {options.most_prompts} are served"
+        )
+
+
+def _known(server: Server, name: str) -> None:
+    """Refuse another model than the one that is served."""
+    if name != server.options.name:
+        raise UserError(
+            "BZ7506", f"there is no model {name!r} here", hints=(f"it is called {server.options.name!r}",)
         )
 
 

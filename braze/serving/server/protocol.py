@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 import uuid
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from braze.serving.engine.sampling import SamplingParams
 from braze.support.errors import UserError
@@ -81,9 +81,20 @@ class _Sampled(BaseModel):
     presence_penalty: Number | None = None
     frequency_penalty: Number | None = None
     logit_bias: dict[str, Number] | None = None
+    # what changes no answer here
     user: str | None = None
     metadata: dict[str, Any] | None = None
     store: Flag | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+
+    @model_validator(mode="after")
+    def _streams(self) -> Self:
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("stream_options is for requests with stream=true")
+        return self
 
     @property
     def copies(self) -> int:
@@ -110,7 +121,7 @@ class _Sampled(BaseModel):
     def params(self, room: int) -> SamplingParams:
         """How tokens are drawn; ``room``: tokens at most, where the request does not say."""
         if unserved := self.unserved():
-            raise UserError("BZ7505", f"{', '.join(unserved)} are not served", hints=("leave them out",))
+            raise UserError("BZ7505", f"not served here: {', '.join(unserved)}", hints=("leave it out",))
         return SamplingParams(
             max_tokens=self.limit() or room,
             temperature=1.0 if self.temperature is None else self.temperature,
@@ -178,23 +189,45 @@ class ChatRequest(_Sampled):
     logprobs: Flag | None = None
     top_logprobs: Whole | None = None
     tools: list[Any] | None = None
+    functions: list[Any] | None = None
     response_format: dict[str, Any] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    function_call: str | dict[str, Any] | None = None
+    #: of no effect without tools
+    parallel_tool_calls: Flag | None = None
+    modalities: list[str] | None = None
+    audio: dict[str, Any] | None = None
+    prediction: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+    verbosity: str | None = None
+    web_search_options: dict[str, Any] | None = None
 
     def limit(self) -> int | None:
         """As it says."""
         return self.max_completion_tokens or self.max_tokens
 
     def _others(self) -> list[str]:
-        text = (self.response_format or {"type": "text"}).get("type") == "text"
-        names = ("logprobs", "top_logprobs", "tools", *(() if text else ("response_format",)))
-        return [name for name in names if getattr(self, name)]
+        harmless = {
+            "response_format": (self.response_format or {"type": "text"}).get("type") == "text",
+            "tool_choice": self.tool_choice in (None, "none", "auto"),
+            "function_call": self.function_call in (None, "none", "auto"),
+            "modalities": self.modalities in (None, [], ["text"]),
+            # named, even where it is empty
+            "web_search_options": self.web_search_options is None,
+        }
+        names = (
+            "logprobs", "top_logprobs", "tools", "functions", "audio", "prediction", "reasoning_effort", "verbosity",
+        )  # fmt: skip
+        return [name for name in names if getattr(self, name)] + [
+            name for name, may in harmless.items() if not may
+        ]
 
 
 class Answer:
-    """Builds the parts of one answer. ``chat``: in the form of the chat protocol."""
+    """Builds the parts of one answer. ``chat``: in the form of the chat protocol; ``counted``: its stream ends with the number of tokens."""
 
-    def __init__(self, model: str, chat: bool) -> None:
-        self.chat, self.model = chat, model
+    def __init__(self, model: str, chat: bool, counted: bool = False) -> None:
+        self.chat, self.model, self.counted = chat, model, counted
         self.id = f"{'chatcmpl' if chat else 'cmpl'}-{uuid.uuid4().hex}"
         self.created = int(time.time())
 
@@ -215,7 +248,9 @@ class Answer:
         delta = {"role": "assistant", "content": text} if first else {"content": text}
         said = {"delta": delta} if self.chat else {"text": text}
         choice = {"index": index, **said, "logprobs": None, "finish_reason": reason}
-        return {**self._head(self._kind()), "choices": [choice]}
+        # where the last chunk tells the number of tokens, all others say that they do not
+        counted = {"usage": None} if self.counted else {}
+        return {**self._head(self._kind()), "choices": [choice], **counted}
 
     def last(self, usage: dict[str, int]) -> dict[str, Any]:
         """The chunk that tells the number of tokens."""

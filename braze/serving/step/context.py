@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from braze.serving.policy.dispatch import BatchDescriptor
+from braze.serving.policy.fields import refuse
 from braze.serving.policy.modes import CUDAGraphMode
 from braze.serving.step.frozen import Reads, per_step, view
 from braze.support.errors import InternalError
@@ -88,6 +89,8 @@ class ForwardContext:
     batch_descriptor: BatchDescriptor | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.cudagraph_runtime_mode, CUDAGraphMode):
+            raise refuse("cudagraph_runtime_mode", self.cudagraph_runtime_mode, "a CUDAGraphMode")
         if not self.cudagraph_runtime_mode.is_runtime_mode():
             raise InternalError(
                 "BZ9110",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import httpx
 import openai
 import pytest
@@ -157,3 +159,68 @@ def test_images_are_refused(running):
 def test_a_server_refuses_limits_that_mean_nothing(words):
     with pytest.raises(UserError, match="BZ7411"):
         make_app(engine(tiny()), ByteTokens(VOCAB), ServerOptions(**words))
+
+
+def test_the_model_is_retrieved_by_its_name(running):
+    assert running.client().models.retrieve("tiny").id == "tiny"
+    for name in ("gpt-9", "owner/tiny"):
+        with pytest.raises(openai.NotFoundError, match=name):
+            running.client().models.retrieve(name)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        dict(service_tier="auto"), dict(safety_identifier="u"), dict(prompt_cache_key="k"), dict(tool_choice="none"),
+        dict(parallel_tool_calls=True), dict(modalities=["text"]), dict(response_format={"type": "text"}), dict(user="u"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_words_that_change_no_answer_are_taken(running, words):
+    asked = dict(model="tiny", messages=[{"role": "user", "content": "Hi"}], max_tokens=3, temperature=0)
+    found, plain = (running.client().chat.completions.create(**asked, **more) for more in (words, {}))
+    assert found.choices[0].message.content == plain.choices[0].message.content
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        dict(tools=[{"type": "function", "function": {"name": "f"}}]), dict(tool_choice="required"), dict(functions=[{"name": "f"}]),
+        dict(modalities=["text", "audio"]), dict(reasoning_effort="low"), dict(verbosity="low"),
+        dict(web_search_options={}), dict(response_format={"type": "json_object"}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_words_that_would_change_an_answer_are_refused_by_name(running, words):
+    with pytest.raises(openai.BadRequestError, match=f"not served here: {next(iter(words))}"):
+        running.client().chat.completions.create(
+            model="tiny", messages=[{"role": "user", "content": "Hi"}], **words
+        )
+
+
+def test_options_of_a_stream_are_for_streams(running):
+    client = running.client()
+    asked = dict(model="tiny", prompt="x", max_tokens=3, stream_options={"include_usage": True})
+    with pytest.raises(openai.BadRequestError, match="stream_options"):
+        client.completions.create(**asked)
+    url, body = f"{running.url}/v1/completions", {**asked, "stream": True}
+    lines = [line for line in httpx.post(url, json=body, timeout=PATIENCE).text.splitlines() if line]
+    chunks = [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+    assert [chunk["usage"] for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+    assert chunks[-1]["usage"]["completion_tokens"] == 3
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "word"),
+    [
+        (b"{bad", "application/json", "not JSON"),
+        (b"[]", "application/json", "JSON object"),
+        (b'{"prompt": "x"}', "text/plain", "content-type: application/json"),
+        (b"", "application/json", "JSON object"),
+    ],
+)
+def test_a_body_that_is_no_object_is_told_so(running, body, kind, word):
+    url = f"{running.url}/v1/completions"
+    found = httpx.post(url, content=body, headers={"content-type": kind}, timeout=PATIENCE)
+    assert (found.status_code, found.json()["error"]["param"]) == (400, None)
+    assert word in found.json()["error"]["message"]

@@ -1,0 +1,251 @@
+"""What makes no sense is refused in words, at the call that says it, and leaves nothing half done."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from braze import forward_context, serve
+from braze.serving import (
+    AttentionCGSupport,
+    CompilationConfig,
+    CompilerManager,
+    Config,
+    CUDAGraphMode,
+    CUDAGraphWrapper,
+    ForwardContext,
+    ModelRunner,
+    RunnerOptions,
+    SamplingParams,
+    ServingBackend,
+    direct_register_custom_op,
+    split_graph,
+    support_torch_compile,
+)
+from braze.support import log
+from braze.support.errors import UserError
+from tests.serving.engine.tiny import engine, limits, tiny
+
+
+class Doubled(nn.Module):
+    """A module of one argument."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+
+def code_of(call, *words: str) -> str:
+    """The code of the error of a call, whose text has these words."""
+    with pytest.raises(UserError) as error:
+        call()
+    for word in words:
+        assert word in str(error.value)
+    return error.value.code
+
+
+# -- configurations ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        dict(num_speculative_tokens=None), dict(num_speculative_tokens="two"), dict(num_speculative_tokens=-1),
+        dict(data_parallel_rank=None), dict(data_parallel_rank=-1), dict(data_parallel_rank=0.0),
+        dict(compilation_config=3), dict(compilation_config={"level": 3}),
+        dict(variants=()), dict(variants=5), dict(variants="ab"), dict(variants=([],)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_field_of_an_engine_that_means_nothing_is_named(given):
+    assert code_of(lambda: Config(**given), f"{next(iter(given))}= does not take") == "BZ7103"
+
+
+def test_attention_is_what_its_name_or_number_says_and_nothing_else():
+    config = Config(compilation_config=CompilationConfig(level=3, cudagraph_mode="FULL"))
+    for said in (AttentionCGSupport.ALWAYS, "always", 3):
+        assert config.resolve(said).mode is CUDAGraphMode.FULL
+    assert code_of(lambda: config.resolve("alway"), "did you mean 'ALWAYS'?") == "BZ7103"
+    for said in (None, 4, True, []):
+        assert code_of(lambda said=said: config.resolve(said), "attention=") == "BZ7103"
+    assert code_of(lambda: serve(Doubled(), attention="sometimes")) == "BZ7103"
+
+
+def test_a_pattern_far_beyond_the_buffers_is_no_longer_than_they_are():
+    told: list[str] = []
+    with log.listen(told.append):
+        config = Config(
+            compilation_config=CompilationConfig(level=3, cuda_graph_sizes=[10**12]),
+            max_num_batched_tokens=64,
+            max_num_seqs=64,
+        )
+    assert config.graph_bs == (1, 2, 4, 8, 16, 32, 48, 64)
+    assert len(told) == 1
+    assert len(told[0]) < 200
+
+
+def test_of_many_sizes_that_are_left_out_a_few_are_told():
+    told: list[str] = []
+    sizes = CompilationConfig(level=3, cudagraph_capture_sizes=list(range(1, 500)))
+    with log.listen(told.append):
+        Config(compilation_config=sizes, max_num_seqs=4, max_num_batched_tokens=4)
+    assert "..., 499] (495 sizes)" in told[0]
+
+
+# -- braze.serve ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "word"),
+    [
+        (dict(dynamic=3), "dynamic="), (dict(dynamic={"x": None}), "dynamic['x']="), (dict(dynamic={"x": True}), "dynamic['x']="),
+        (dict(slots={"x": 3}), "slots['x']="), (dict(slots=[1]), "slots="),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_dimensions_and_slots_of_another_kind_are_refused(given, word):
+    assert code_of(lambda: serve(Doubled(), level=0, **given), word) == "BZ7103"
+
+
+@pytest.mark.parametrize("model", [None, torch.relu, Doubled])
+def test_only_a_module_is_served(model):
+    assert code_of(lambda: serve(model), "a module") == "BZ7103"
+
+
+def test_a_dimension_that_an_argument_has_not_is_told_with_its_shape():
+    m = serve(Doubled(), level=0, dynamic={"x": 1})
+    assert code_of(lambda: m(torch.zeros(3)), "no dimension 1", "(3,)") == "BZ7308"
+
+
+def test_an_unknown_word_is_answered_with_each_known_one_once():
+    with pytest.raises(UserError) as error:
+        serve(Doubled(), zzz=1)
+    known = error.value.hints[0].removeprefix("known: ").split(", ")
+    assert len(known) == len(set(known))
+
+
+def test_questions_about_steps_that_cannot_be_are_refused():
+    m = serve(Doubled(), level=0, cudagraph_mode="FULL", capture_sizes=[1, 2], max_num_seqs=2)
+    for asked in (-1, 3.5, "x"):
+        assert code_of(lambda asked=asked: m.explain(asked), "num_tokens=") == "BZ7103"
+        assert code_of(lambda asked=asked: m.dispatch(asked), "num_tokens=") == "BZ7103"
+    assert code_of(lambda: m.dispatch(4, q=0), "q=") == "BZ7103"
+    assert code_of(lambda: m.dispatch(4, -1), "num_reqs=") == "BZ7103"
+    for k in (0, -1, None):
+        assert code_of(lambda k=k: m.suggest_sizes(k), "k=") == "BZ7103"
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_where_nothing_is_compiled_the_cache_says_so(level):
+    assert f"level {level}" in serve(Doubled(), level=level).cache.explain_miss()
+
+
+def test_sizes_that_fail_for_one_reason_are_told_of_once():
+    """On a processor nothing can be recorded, whatever the size."""
+    m = serve(Doubled(), level=0, cudagraph_mode="FULL", capture_sizes=[1, 2, 4, 8], max_num_seqs=8)
+    told: list[str] = []
+    with log.listen(told.append):
+        m(torch.zeros(3))
+    assert len([line for line in told if "BZ7310" in line]) == 1
+    assert len(m.stats().failures) == 4
+
+
+@pytest.mark.parametrize(
+    "given", [dict(uniform_q="two"), dict(uniform_q=0), dict(num_reqs=-1), dict(num_reqs=1.5)], ids=str
+)
+def test_a_batch_of_no_number_is_refused(given):
+    assert code_of(lambda: forward_context(**given), f"{next(iter(given))}=") == "BZ7103"
+
+
+def test_a_step_runs_in_a_mode_not_in_its_name():
+    assert code_of(lambda: ForwardContext(cudagraph_runtime_mode="FULL"), "a CUDAGraphMode") == "BZ7103"
+
+
+# -- parts ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("part", [CompilerManager, ServingBackend])
+def test_what_compiles_takes_a_configuration_or_an_engines(part):
+    config = CompilationConfig(level=3)
+    assert part(config).config is config
+    assert part(Config(compilation_config=config)).config is config
+    for other in (None, {"level": 3}):
+        assert code_of(lambda other=other: part(other), "a CompilationConfig") == "BZ7103"
+
+
+def test_operators_to_split_at_are_a_list():
+    graph = torch.fx.symbolic_trace(Doubled())
+    assert code_of(lambda: split_graph(graph, "aten::mm"), "['aten::mm']") == "BZ7203"
+
+
+@pytest.mark.parametrize("mode", ["FULL", None, CUDAGraphMode.NONE, CUDAGraphMode.FULL_AND_PIECEWISE])
+def test_a_wrapper_records_in_a_mode_of_a_step(mode):
+    assert code_of(lambda: CUDAGraphWrapper(torch.relu, mode)) == "BZ7206"
+
+
+def written(x: torch.Tensor, out: torch.Tensor) -> None:
+    out.copy_(x)
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        (dict(op_name="of::mine"), "identifier"), (dict(op_name="of mine"), "identifier"), (dict(op_func=3), "int"),
+        (dict(mutates_args="out"), "['out']"), (dict(dispatch_key="GPU"), "'GPU'"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_operator_that_cannot_be_is_not_half_registered(changes, word):
+    words = dict(op_name="wrong_use", op_func=written, mutates_args=["out"], dispatch_key="CPU") | changes
+    assert code_of(lambda: direct_register_custom_op(**words), word) == "BZ7202"
+    assert not hasattr(torch.ops.braze, "wrong_use")
+
+
+@pytest.mark.parametrize("thing", [3, torch.relu, dict, nn.Linear(2, 2)])
+def test_only_a_class_of_modules_is_equipped(thing):
+    assert code_of(lambda: support_torch_compile(thing), "class of modules") == "BZ7215"
+
+
+@pytest.mark.parametrize("dims", ["a", None, [], 1.5, {0: 1}, {"a": "b"}, {0: "a b"}], ids=repr)
+def test_dimensions_of_a_class_are_numbers(dims):
+    class Mine(Doubled):
+        pass
+
+    assert (
+        code_of(lambda: support_torch_compile(Mine, dynamic_arg_dims={"x": dims}), "dynamic_arg_dims['x']")
+        == "BZ7215"
+    )
+
+
+# -- the engine -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "given", [dict(stop="a"), dict(stop=5), dict(stop=(-1,)), dict(stop=(True,)), dict(ignore_eos=1)], ids=str
+)
+def test_sampling_parameters_of_another_kind_are_refused(given):
+    assert code_of(lambda: SamplingParams(**given), next(iter(given))) == "BZ7405"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [dict(cudagraph_mode="FULL"), dict(cudagraph_mode=None), dict(overlap=1), dict(enforce_eager=0)],
+    ids=str,
+)
+def test_options_of_a_runner_of_another_kind_are_refused(given):
+    assert (
+        code_of(lambda: ModelRunner(tiny(), limits(), RunnerOptions(**given)), next(iter(given))) == "BZ7411"
+    )
+
+
+def test_prompts_are_taken_all_or_none():
+    """A request that nobody waits for would be served with the next ones."""
+    e = engine(tiny())
+    for wrong in ([], [1.5], ["a"], [97]):
+        assert code_of(lambda wrong=wrong: e.generate([[1, 2], wrong])) == "BZ7406"
+        assert e.scheduler.idle()
+    assert (
+        code_of(lambda: e.generate([[1], [2]], [SamplingParams()]), "1 sampling parameters", "2 prompts")
+        == "BZ7405"
+    )
+    assert e.scheduler.idle()
