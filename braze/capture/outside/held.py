@@ -108,7 +108,7 @@ def out_of_turn(t: Trace, f: Any) -> Any:
                 ends = True
             elif ends and value.gi_suspended:
                 return value
-        elif value is not NULL and type(value).__flags__ & MADE and says_its_end(t, value):
+        elif value is not NULL and type(value).__flags__ & HEAP_TYPE and says_its_end(t, value):
             ends = True
     return None
 
