@@ -10,9 +10,9 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from braze.loops.build import nodes_of
-from braze.loops.ir import Axis, Buffer, LoopNest, Node, Op, ReduceKind
+from braze.loops.ir import Axis, Buffer, Node, Op, ReduceKind
 from braze.loops.rewrite import roots
-from braze.schedule.passes import Access, accesses_of, arguments, is_coarse, passes_of, size_symbols
+from braze.schedule.passes import Access, Pass, accesses_of, arguments, is_coarse, passes_of, size_symbols
 from braze.schedule.plans import Form, TaskPlan, Tile, blocks
 from braze.schedule.ragged import common_limit
 from braze.schedule.records import Group, GroupKind
@@ -70,7 +70,7 @@ class KernelPlan(TaskPlan):
 
     Of ``points`` the last lies along the threads (``row`` does in the forms ROWS and MIXED); ``whole``: one tile holds the row.
     ``walked``: a program walks so many points, tile after tile. ``limit``: a program walks no further along its row than this number,
-    which it reads. ``passes``: the steps of each walk over the row. ``wide``: whether an element's
+    which it reads. ``passes``: its walks over the row. ``wide``: whether an element's
     place may need 64 bits. ``coarse``: all that leaves the kernel is rounded to half or bfloat16, for which the GPU's own powers
     and quotients along the row, good to 17 bits and more, are exact enough. ``unrolled``: how many
     tiles of a walk that reduces one turn of its loop takes; ``streamed``: caches are not to keep what is stored along the row.
@@ -78,7 +78,7 @@ class KernelPlan(TaskPlan):
     """
 
     whole: bool
-    passes: tuple[tuple[LoopNest, ...], ...]
+    passes: tuple[Pass, ...]
     warps: int
     stages: int
     wide: bool
@@ -112,7 +112,7 @@ def plan_kernel(group: Group, buffers: dict[str, Buffer], longest: int = MAX_PER
         passes = passes_of(group.steps, group.row_axes)
     else:
         outer, points, warps = _point_tiles(group, found, form, inner)
-        row, whole, stages, passes = None, False, 1, (group.steps,)
+        row, whole, stages, passes = None, False, 1, ()
     names = arguments(group)
     wide = any(is_wide(buffers[n]) for n in names)
     sizes = size_symbols(group)
@@ -177,7 +177,7 @@ def _draws(group: Group) -> bool:
 
 def _walks_again(group: Group) -> bool:
     """Whether a walk reduces nothing, and only stores what follows."""
-    return any(not any(s.reductions for s in steps) for steps in passes_of(group.steps, group.row_axes)[1:])
+    return any(not each.reduces for each in passes_of(group.steps, group.row_axes)[1:])
 
 
 def _mixed(group: Group, buffers: dict[str, Buffer]) -> KernelPlan:
@@ -192,7 +192,7 @@ def _mixed(group: Group, buffers: dict[str, Buffer]) -> KernelPlan:
     stages = STAGES if sum(tiles.values()) * x * width * (STAGES - 1) <= ON_THE_WAY else 1
     return KernelPlan(
         Form.MIXED, names, size_symbols(group), (group.walked.part,), (Tile("x", group.axes, x),),
-        Tile("r", group.row_axes, width), True, (group.steps,), warps, stages,
+        Tile("r", group.row_axes, width), True, (), warps, stages,
         any(is_wide(buffers[n]) for n in names), is_coarse(group, buffers), group.walked.within.extent,
     )  # fmt: skip
 
@@ -256,9 +256,7 @@ def _cost(a: Access, axis: Axis, axes: Sequence[Axis]) -> float:
 def step_along(a: Access, axis: Axis) -> int | None:
     """Elements from one point of an axis to the next; None where that is not one number."""
     c = a.index.coefficient(axis.symbol)
-    if c is None:
-        return None
-    return likely_size(c) if c.value is None else c.value
+    return None if c is None else likely_size(c)
 
 
 def _across(axes: tuple[Axis, ...], found: Sequence[Access]) -> Axis | None:

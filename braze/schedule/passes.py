@@ -93,20 +93,33 @@ def over_row(step: LoopNest, row_axes: Iterable[Axis]) -> bool:
     return any(a.symbol in row for a in step.axes)
 
 
-def passes_of(steps: Iterable[LoopNest], row_axes: tuple[Axis, ...]) -> tuple[tuple[LoopNest, ...], ...]:
+@record
+class Pass:
+    """One walk over the row: the steps that are done ``along`` it, reductions among them, and those ``behind`` it, at the point."""
+
+    along: tuple[LoopNest, ...]
+    behind: tuple[LoopNest, ...]
+
+    @property
+    def reduces(self) -> bool:
+        """Whether it takes sums or the like; one that does not only stores what follows from those before."""
+        return any(step.reductions for step in self.along)
+
+
+def passes_of(steps: Iterable[LoopNest], row_axes: tuple[Axis, ...]) -> tuple[Pass, ...]:
     """Cut the steps into walks over the row: where one needs, along the row, the result of a reduction of the same walk."""
-    passes: list[list[LoopNest]] = [[]]
+    passes: list[tuple[list[LoopNest], list[LoopNest]]] = [([], [])]
     pending: set[str] = set()  # buffers whose values exist only after the current walk
     for step in steps:
         along = bool(step.reductions) or over_row(step, row_axes)
         reads = loads(*roots(step))
         if along and reads & pending:
-            passes.append([])
+            passes.append(([], []))
             pending = set()
-        passes[-1].append(step)
+        passes[-1][0 if along else 1].append(step)
         if step.reductions or (reads & pending) or not along:
             pending |= {s.buffer for s in step.stores}
-    return tuple(map(tuple, passes))
+    return tuple(Pass(tuple(along), tuple(behind)) for along, behind in passes)
 
 
 def is_coarse(group: Group, buffers: dict[str, Buffer]) -> bool:

@@ -8,7 +8,7 @@ each time, and does what follows at the points. All are loops of the usual kind:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from math import gcd
 
 from braze.loops import build
@@ -30,7 +30,7 @@ from braze.loops.rewrite import Substitution, loads, nest_with_nodes, rewrite, r
 from braze.schedule.canonical import borders
 from braze.schedule.choices import Choices
 from braze.schedule.kernels import COLUMNS, PLAIN, KernelPlan, limit_of, plan_kernel
-from braze.schedule.passes import accesses_of, flat, over_row, passes_of
+from braze.schedule.passes import Pass, accesses_of, flat, over_row, passes_of
 from braze.schedule.plans import Form
 from braze.schedule.records import Group, GroupKind
 from braze.symbolic.expr import (
@@ -206,8 +206,8 @@ class Splitter:
     def run(self) -> tuple[list[Group], list[Buffer]]:
         """The kernels in order, and the buffers between them."""
         steps = _inlined(self.group, self.buffers)
-        for walk in passes_of(steps, self.group.row_axes):
-            self._walk(walk)
+        for each in passes_of(steps, self.group.row_axes):
+            self._walk(each)
         groups: list[Group] = []
         needed = set(self.group.writes)
         for ending, axes, rows, nests in reversed(self.kernels):
@@ -226,12 +226,11 @@ class Splitter:
             )  # fmt: skip
         return groups[::-1], self.made
 
-    def _walk(self, steps: Sequence[LoopNest]) -> None:
+    def _walk(self, walk: Pass) -> None:
         """The kernels of one walk over the row: what is stored along it, parts, and what follows at the points."""
         group = self.group
-        along = [s for s in steps if not s.reductions and over_row(s, group.row_axes)]
-        reducing = [s for s in steps if s.reductions]
-        after = [s for s in steps if not s.reductions and not over_row(s, group.row_axes)]
+        along = [s for s in walk.along if not s.reductions]
+        reducing = [s for s in walk.along if s.reductions]
         if along and not (reducing and self.cut.exact):
             self.kernels.append(("row", (*group.axes, *group.row_axes), (), along))
             along = []
@@ -241,9 +240,9 @@ class Splitter:
             for step in reducing:
                 self._reduce(step, partial, finish)
             self.kernels.append(("part", self.points, self.rows, partial))
-            self.kernels.append(("rest", group.axes, (self.part,), [*finish, *after]))
-        elif after:
-            self.kernels.append(("points", group.axes, (), after))
+            self.kernels.append(("rest", group.axes, (self.part,), [*finish, *walk.behind]))
+        elif walk.behind:
+            self.kernels.append(("points", group.axes, (), list(walk.behind)))
 
     def _cut_step(self, step: LoopNest) -> LoopNest:
         return self.substitution.nest(step, (*self.points, *self.rows), ())

@@ -146,8 +146,8 @@ def _of_long_rows(plan: KernelPlan, group: Group, buffers: dict[str, Buffer]) ->
 
 def _walks_softmax_again(plan: KernelPlan) -> bool:
     """Whether programs walk rows for a maximum and a sum of powers, and again to store what follows."""
-    kinds = {r.kind for steps in plan.passes for step in steps for r in step.reductions}
-    again = any(not any(s.reductions for s in steps) for steps in plan.passes[1:])
+    kinds = {r.kind for each in plan.passes for step in each.along for r in step.reductions}
+    again = any(not each.reduces for each in plan.passes[1:])
     return plan.unrolled == UNROLLED and kinds == {ReduceKind.ONLINE_SOFTMAX} and again
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import traceback
-from types import FunctionType
+from collections.abc import Hashable
+from types import CodeType, FunctionType
 from typing import Any
 
 from braze.capture.dispatch.shared import Shared
@@ -19,6 +20,7 @@ from braze.graph.torch_compat import is_out_of_memory
 from braze.support import trace
 from braze.support.errors import BrazeError, CaptureError, InternalError, Unsupported
 from braze.support.log import warn_once
+from braze.support.record import record
 
 
 def attempt(
@@ -34,18 +36,12 @@ def attempt(
     """Trace the frame; None where it cannot be captured at all. ``inner``: it is not what the user compiled, but met in its run."""
     options = session.options
     strict = options.fullgraph and not inner
-    if bytecode.VERSION not in bytecode.VERSIONS:
-        _refuse_unknown_python(strict)
-        return None
-    unknown = refusal_here()
-    if unknown is not None:
-        _refuse_unknown_torch(unknown, strict)
-        return None
-    if cannot_resume(function.__code__):
-        _refuse_generator(name, function, strict=strict, tell=not inner)
-        return None
-    if not inner and function.__module__ in MODULES and function.__module__ != FLEX:
-        _refuse_whole(name, function, strict=strict)
+    refusal = _refusal(name, function, inner=inner)
+    if refusal is not None:
+        if strict:
+            raise refusal.error
+        if refusal.key is not None:
+            warn_once(refusal.key, refusal.text)
         return None
     try:
         named = {} if inner else _named(function, locals, options.shapes)
@@ -86,44 +82,58 @@ def _named(function: FunctionType, locals: tuple[Any, ...], shapes: Any) -> Name
     return named_shapes(function, args, kwargs, shapes)
 
 
-def _refuse_unknown_python(strict: bool) -> None:
+@record
+class Refusal:
+    """Why a frame is not even traced. ``error``: what says so under ``fullgraph``; ``text``: else, once for each ``key``; no key: not at all."""
+
+    error: CaptureError
+    key: Hashable
+    text: str
+
+
+def _refusal(name: str, function: FunctionType, *, inner: bool) -> Refusal | None:
+    """Why a frame cannot be traced, whatever it does; None where it can."""
+    if bytecode.VERSION not in bytecode.VERSIONS:
+        return _of_unknown_python()
+    unknown = refusal_here()
+    if unknown is not None:
+        return _of_unknown_torch(unknown)
+    if cannot_resume(function.__code__):
+        return _of_generator(name, function.__code__, inner=inner)
+    if not inner and function.__module__ in MODULES and function.__module__ != FLEX:
+        return _of_whole(name, function)
+    return None
+
+
+def _of_unknown_python() -> Refusal:
     """Nothing is captured by a Python whose instructions may mean something else."""
     what = f"Python {'.'.join(map(str, bytecode.VERSION))} is newer than this braze"
     hint = "use Python 3.11 to 3.13, or a newer braze"
-    if strict:
-        raise CaptureError("BZ6003", what, hints=[hint])
-    warn_once("BZ6003", f"BZ6003: {what}: compiled functions run as they are\n  do:  {hint}")
+    text = f"BZ6003: {what}: compiled functions run as they are\n  do:  {hint}"
+    return Refusal(CaptureError("BZ6003", what, hints=[hint]), "BZ6003", text)
 
 
-def _refuse_unknown_torch(error: Unsupported, strict: bool) -> None:
+def _of_unknown_torch(fault: Unsupported) -> Refusal:
     """Nothing is captured with a PyTorch that is otherwise than braze takes for granted."""
-    if strict:
-        raise CaptureError(error.code, error.what, why=error.why, hints=error.hints) from error
-    warn_once(
-        error.code,
-        f"{error.code}: {error.what}: compiled functions run as they are\n  why: {error.why}"
-        + "".join(f"\n  do:  {hint}" for hint in error.hints),
-    )
+    error = CaptureError(fault.code, fault.what, why=fault.why, hints=fault.hints)
+    error.__cause__ = fault
+    text = f"{fault.code}: {fault.what}: compiled functions run as they are\n  why: {fault.why}"
+    return Refusal(error, fault.code, text + "".join(f"\n  do:  {hint}" for hint in fault.hints))
 
 
-def _refuse_whole(name: str, function: FunctionType, *, strict: bool) -> None:
-    """Such a function asks whether it is compiled, and by Dynamo would take another way than it can here."""
-    if strict:
-        raise CaptureError("BZ1019", f"{name}: {MODULES[function.__module__]}", hints=[HINT_MOVE])
-    warn_once(
-        ("BZ1019", function.__code__),
-        f"BZ1019: {name} runs uncompiled: {MODULES[function.__module__]}\n  do:  compile what calls it",
-    )
-
-
-def _refuse_generator(name: str, function: FunctionType, *, strict: bool, tell: bool) -> None:
+def _of_generator(name: str, code: CodeType, *, inner: bool) -> Refusal:
     """The frame of a generator or coroutine lives on between its runs."""
-    if strict:
-        raise CaptureError("BZ1009", f"{name} is a generator or coroutine", hints=["compile what it calls"])
-    if tell:
-        code = function.__code__
-        warn_once(
-            ("BZ1009", code),
-            f"BZ1009: {name} ({code.co_filename}:{code.co_firstlineno}) runs uncompiled: it is a "
-            "generator or coroutine, whose frame cannot be captured\n  do:  compile the functions that it calls",
-        )
+    error = CaptureError("BZ1009", f"{name} is a generator or coroutine", hints=["compile what it calls"])
+    text = (
+        f"BZ1009: {name} ({code.co_filename}:{code.co_firstlineno}) runs uncompiled: it is a "
+        "generator or coroutine, whose frame cannot be captured\n  do:  compile the functions that it calls"
+    )
+    return Refusal(error, None if inner else ("BZ1009", code), text)
+
+
+def _of_whole(name: str, function: FunctionType) -> Refusal:
+    """Such a function asks whether it is compiled, and by Dynamo would take another way than it can here."""
+    does = MODULES[function.__module__]
+    text = f"BZ1019: {name} runs uncompiled: {does}\n  do:  compile what calls it"
+    error = CaptureError("BZ1019", f"{name}: {does}", hints=[HINT_MOVE])
+    return Refusal(error, ("BZ1019", function.__code__), text)

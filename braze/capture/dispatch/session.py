@@ -30,7 +30,7 @@ from braze.support.log import logger
 
 watch()
 
-Tracer = Callable[..., Capture]
+TraceFrame = Callable[..., Capture]
 _hooked_codes: dict[CodeType, Any] = {}
 #: what has been said of frames that run uncompiled in broken calls
 _told_skipped: dict[Any, CodeType] = {}
@@ -57,7 +57,7 @@ def reset() -> None:
 class Session(Shared):
     """What the entries of one ``compile_callable`` share."""
 
-    def __init__(self, backend: Backend, options: Options, tracer: Tracer | None = None) -> None:
+    def __init__(self, backend: Backend, options: Options, tracer: TraceFrame | None = None) -> None:
         self.backend = backend
         self.options = options
         self.tracer = tracer
@@ -117,14 +117,11 @@ class Session(Shared):
 
     def begin(self, target: Any) -> tuple[Any, Callable[..., Any]]:
         """Before the call that broke the graph: (the session so far, what runs the call)."""
-        outer = getattr(here, "session", None)
         if run_whole(target):
-            return outer, native.unhooked
+            return getattr(here, "session", None), native.unhooked
         if getattr(target, "__func__", target) is torch.Tensor.register_hook:
-            return outer, put_hook
-        here.session = self
-        native.set_frame_callback(answer_hook)
-        return outer, native.run_hooked
+            return getattr(here, "session", None), put_hook
+        return self._take_over(), native.run_hooked
 
     def end(self, outer: Any) -> None:
         """After that call."""
@@ -132,13 +129,18 @@ class Session(Shared):
 
     def run_hooked(self, target: Any, /, *args: Any, **kwargs: Any) -> Any:
         """A call in which frames met by the hook belong to this session."""
-        outer = getattr(here, "session", None)
-        here.session = self
-        native.set_frame_callback(answer_hook)
+        outer = self._take_over()
         try:
             return native.run_hooked(target, *args, **kwargs)
         finally:
-            here.session = outer
+            self.end(outer)
+
+    def _take_over(self) -> Any:
+        """From now on frames that the hook meets belong to this session; the session that they belonged to."""
+        outer = getattr(here, "session", None)
+        here.session = self
+        native.set_frame_callback(answer_hook)
+        return outer
 
     def run_uncaptured(self, function: FunctionType) -> Callable[..., Any]:
         """``function`` run as it is, with the frames it calls captured on their own."""

@@ -66,7 +66,7 @@ _sites: weakref.WeakSet[Site] = weakref.WeakSet()
 
 
 class _Tables:
-    """The identity of what the process has registered that compiled code depends on and no guard sees."""
+    """What the process has registered that compiled code depends on and no guard sees: operators' kernels, decompositions."""
 
     now: Hashable = None
 
@@ -74,6 +74,7 @@ class _Tables:
 _tables = _Tables()
 #: tables whose variants a site keeps beside those in use
 MOST_ASIDE = 8
+mute_fakes(lambda: getattr(here, "busy", False))
 
 
 def turn_to(under: Hashable) -> None:
@@ -81,9 +82,6 @@ def turn_to(under: Hashable) -> None:
     _tables.now = under
     for site in all_sites():
         site.turn_to(under)
-
-
-mute_fakes(lambda: getattr(here, "busy", False))
 
 
 def all_sites() -> tuple[Site, ...]:
@@ -189,6 +187,18 @@ class Site:
                 self.entry.clear()
                 for variant in self.variants:
                     self.entry.add(variant.program, variant.residual)
+
+    def _add(self, variant: Variant) -> None:
+        """Let the entry ask this variant too."""
+        self.variants.append(variant)
+        if self.entry is not None:
+            self.entry.add(variant.program, variant.residual)
+
+    def _remove(self, variant: Variant) -> None:
+        """Let it ask the variant no more."""
+        self.variants.remove(variant)
+        if self.entry is not None:
+            self.entry.remove(variant.program)
 
     def on_miss(self, entry: Any, function: FunctionType, locals: tuple[Any, ...]) -> Answer | None:
         """Called by the entry: make a variant for these values, and say how to run it now."""
@@ -375,9 +385,7 @@ class Site:
             for variant in made:
                 if variant in self.variants:
                     self.doubts += 1
-                    self.variants.remove(variant)
-                    if self.entry is not None:
-                        self.entry.remove(variant.program)
+                    self._remove(variant)
 
     def _keeper(self) -> Any:
         """What keeps captures on disk, where that is asked for; it loads what a capture is rebuilt with."""
@@ -390,9 +398,7 @@ class Site:
     def _install(self, variant: Variant, function: FunctionType, locals: tuple[Any, ...]) -> Answer:
         inputs = variant.program.match(function, locals)
         if inputs is not None:
-            self.variants.append(variant)
-            if self.entry is not None:
-                self.entry.add(variant.program, variant.residual)
+            self._add(variant)
             return variant.residual, inputs
         # the capture is right for this call all the same; it only cannot be found again
         miss = explain_miss(variant.capture, variant.table, variant.program, function, locals)
@@ -544,10 +550,7 @@ class Site:
         if policy == "eager":
             return True
         if any(v.generic for v in mine):
-            oldest = min(mine, key=lambda v: (v.used, v.generic))
-            self.variants.remove(oldest)
-            if self.entry is not None:
-                self.entry.remove(oldest.program)
+            self._remove(min(mine, key=lambda v: (v.used, v.generic)))
             trace.count("variants_evicted")
             warn_of_storm(self.name, place, key, self.history, self.seconds)
         return False

@@ -7,6 +7,7 @@ differs between versions is read from ``dis`` and ``opcode``, or stands in :data
 from __future__ import annotations
 
 import dis
+import inspect
 import itertools
 import opcode
 import sys
@@ -24,6 +25,11 @@ VERSIONS: dict[tuple[int, int], frozenset[str]] = {
 }
 VERSION = sys.version_info[:2]
 KNOWN = VERSION in VERSIONS
+
+#: set in the flags of code whose frames live on between their runs
+GENERATORS = (
+    inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
+)
 
 #: instructions after which control does not go on to the next one
 ENDS = frozenset(

@@ -8,6 +8,7 @@ import sys
 import types
 from typing import Any, NoReturn
 
+from braze.capture.facts.bytecode import GENERATORS
 from braze.capture.facts.values import NULL
 from braze.support.caches import remembered
 from braze.support.errors import Origin
@@ -218,7 +219,7 @@ def bind(function: types.FunctionType, args: Any, kwargs: dict[str, Any] | None,
 def refuse_call(function: types.FunctionType, args: Any, kwargs: dict[str, Any] | None) -> NoReturn:
     """Raise what CPython raises for a call with wrong arguments: asked of an empty function of the same signature."""
     code = function.__code__
-    plain = code.co_flags & ~(inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR)
+    plain = code.co_flags & ~GENERATORS
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 2]
     empty = _nothing.__code__.replace(
         co_argcount=code.co_argcount,

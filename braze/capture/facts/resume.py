@@ -26,9 +26,6 @@ from braze.capture.facts import bytecode
 from braze.capture.facts.bytecode import Handler, Slots
 
 Instructions = list[tuple[str, int]]
-_GENERATORS = (
-    inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
-)
 _ARGUMENTS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
 
@@ -63,7 +60,7 @@ def cannot_resume(code: CodeType) -> str:
     """Why frames of ``code`` can never be resumed; empty if they can."""
     if not bytecode.KNOWN:
         return f"Python {bytecode.VERSION} is not known to braze"
-    if code.co_flags & _GENERATORS:
+    if code.co_flags & bytecode.GENERATORS:
         return "it is a generator or coroutine"
     if not code.co_flags & inspect.CO_OPTIMIZED:
         return "it is a class or module body"

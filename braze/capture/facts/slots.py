@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from types import CodeType, FunctionType
 from typing import Any
@@ -19,10 +20,10 @@ def arguments(code: CodeType, locals: tuple[Any, ...]) -> tuple[tuple[Any, ...],
         zip(code.co_varnames[position:], locals[position : position + code.co_kwonlyargcount], strict=False)
     )
     position += code.co_kwonlyargcount
-    if code.co_flags & 0x04:
+    if code.co_flags & inspect.CO_VARARGS:
         args += tuple(locals[position])
         position += 1
-    if code.co_flags & 0x08:
+    if code.co_flags & inspect.CO_VARKEYWORDS:
         kwargs.update(locals[position])
     return args, kwargs
 

@@ -57,12 +57,16 @@ CONSTANTS = frozenset({int, float, complex, str, bytes, bool, type(None), type(.
 #: compared by value, though not singletons
 BY_VALUE = frozenset({torch.device, range, slice})
 
+#: methods in C that are told which class defines them have a type of their own
+DEFINED_METHOD = type(re.compile("").match)
+LRU_CACHE = type(functools.lru_cache(lambda: None))
+
 #: known by identity: what they are does not change behind our back, or is trusted not to
 IDENTITIES = frozenset(
     {
         types.FunctionType,
         types.BuiltinFunctionType,
-        type(re.compile("").match),
+        DEFINED_METHOD,
         types.ModuleType,
         types.CodeType,
         types.MethodDescriptorType,
@@ -76,7 +80,7 @@ IDENTITIES = frozenset(
         staticmethod,
         classmethod,
         functools.cached_property,
-        type(functools.lru_cache(lambda: None)),
+        LRU_CACHE,
         type,
         torch.dtype,
         torch.layout,
@@ -88,12 +92,10 @@ IDENTITIES = frozenset(
         typing.TypeVar,
     }
 )
-#: methods in C that are told which class defines them have a type of their own
-DEFINED_METHOD = type(re.compile("").match)
 BUILTIN_METHODS = frozenset({types.BuiltinFunctionType, DEFINED_METHOD, types.MethodWrapperType})
 CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
-#: set in the flags of classes that are made at run time
-MADE = 1 << 9
+#: set in the flags of classes that are made at run time, and of those that others may be derived from
+HEAP_TYPE, BASE_TYPE = 1 << 9, 1 << 10
 #: iterators over dicts, with the method that makes each, and over sets
 DICT_WALKS: dict[type, str] = {
     type(iter({})): "keys",
@@ -103,8 +105,6 @@ DICT_WALKS: dict[type, str] = {
 SET_WALK: type = type(iter(set()))
 #: iterators over what has only ``__getitem__``, and ``iter(function, sentinel)``
 BY_INDEX, UNTIL = type(iter(type("Items", (), {"__getitem__": None})())), type(iter(int, 1))
-LRU_CACHE = type(functools.lru_cache(lambda: None))
-FAKES = torch.Tensor
 #: symbols are numbers to the program
 NUMBER_OF: dict[type, type] = {
     torch.SymInt: int,
@@ -156,12 +156,12 @@ def is_constant(value: Any) -> bool:
 
 
 #: set in the flags of classes that nobody can change: those of C that are not made at run time
-IMMUTABLE = 1 << 8
+IMMUTABLE_TYPE = 1 << 8
 
 
 def is_immutable(cls: Any) -> bool:
     """Whether nothing in a class can be replaced."""
-    return bool(cls.__flags__ & IMMUTABLE)
+    return bool(cls.__flags__ & IMMUTABLE_TYPE)
 
 
 def lookup_in_mro(cls: type, name: str) -> tuple[Any, Any]:
@@ -190,13 +190,13 @@ def held(value: Any, name: str, default: Any = None) -> Any:
 def _look_up(cls: type, name: str) -> tuple[Any, Any]:
     written = Lookups.written
     for owner in type.__getattribute__(cls, "__mro__"):
-        found = held_by(owner, name) if written else _class_dict(owner).get(name, MISSING)
+        found = held_by_class(owner, name) if written else _class_dict(owner).get(name, MISSING)
         if found is not MISSING:
             return found, owner
     return MISSING, None
 
 
-def held_by(cls: Any, name: str) -> Any:
+def held_by_class(cls: Any, name: str) -> Any:
     """What a class itself holds under a name, as the program has left it; MISSING where there is nothing."""
     if Lookups.written:
         found = Lookups.written.get(id(cls))

@@ -12,6 +12,8 @@ import dataclasses
 import types
 from typing import Any
 
+import torch
+
 from braze import native
 from braze.capture.facts import values
 from braze.capture.facts.breaks import HINT_MOVE, BreakSignal, Retry, Stopped, graph_break
@@ -136,7 +138,7 @@ def type_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         return make(t, meta, args[0], args[1], dict(args[2]), kwargs)
     if len(args) != 1:
         graph_break("BZ1006", "type() is called with odd arguments")
-    if issubclass(type(args[0]), values.FAKES):
+    if issubclass(type(args[0]), torch.Tensor):
         return attributes.load_attr(t, args[0], "__class__")
     return NUMBER_OF.get(type(args[0])) or type(args[0])
 

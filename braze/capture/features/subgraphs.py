@@ -194,14 +194,14 @@ def region(
 
     ``pure``: they may not write to objects that they did not make, nor (``tensors``) to such tensors.
     """
-    position, written = resumable_step(t.frames), changes.written(t)
+    position, written = resumable_step(t.frames), changes.so_far(t)
     before, met = versions(t.graph), len(t.outside.tree.inputs)
     outer, visible = t.graph.recorder, Visible(t, functions)
     parts = len(outer.parts)
     try:
         yield
         if pure:
-            if visible.changed() or changes.written(t) != written:
+            if visible.changed() or changes.so_far(t) != written:
                 raise BreakSignal("BZ1019", "it writes to objects from outside")
             if tensors and written_since(t, before, met, outer.nodes_of_parts(parts)):
                 raise BreakSignal("BZ1019", "it writes to tensors from outside")

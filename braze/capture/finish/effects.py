@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from braze.capture.facts.records import Build, Constant, Effect, EffectKind, FromSource
@@ -11,6 +12,7 @@ from braze.capture.outside import definitions
 from braze.capture.outside.shadows import DictShadow, keys_of
 from braze.capture.state.handlers import HANDLERS, Feature
 from braze.capture.state.ledger import Ledger
+from braze.capture.state.outside import Outside
 from braze.capture.state.trace import Trace
 
 FEATURE = Feature()
@@ -24,53 +26,89 @@ def collect(t: Trace, table: RecipeTable) -> list[Effect]:
     return found
 
 
-def written(t: Trace, table: RecipeTable) -> list[Effect]:
+def of_writes(t: Trace, table: RecipeTable) -> list[Effect]:
     """What was written to objects from outside, and calls that are made again."""
-    effects: list[Effect] = []
-    for shadow in t.outside.shadows:
+    return [
+        *of_containers(t.outside, table),
+        *of_fields(t.done, table),
+        *of_globals(t.outside, table),
+        *of_definitions(t.done, table),
+        *of_cells(t.done, table),
+        *of_exceptions(t.done, table),
+        *of_calls(t.done, table),
+        *tensor_fields(t.done, table),
+    ]
+
+
+FEATURE.effects.append(of_writes)
+
+
+def of_containers(outside: Outside, table: RecipeTable) -> Iterator[Effect]:
+    """Items of containers, and attributes that lie in instance dicts."""
+    for shadow in outside.shadows:
         if isinstance(shadow, DictShadow):
-            effects += items_written(table, shadow)
+            yield from items_written(table, shadow)
         elif shadow.changed():
-            effects.append(contents(table, shadow))
-    for shadow in t.outside.instance_dicts.values():
-        effects += attributes_written(table, shadow)
-    for node in t.done.slotted:
+            yield contents(table, shadow)
+    for shadow in outside.instance_dicts.values():
+        yield from attributes_written(table, shadow)
+
+
+def of_fields(done: Ledger, table: RecipeTable) -> Iterator[Effect]:
+    """Attributes that lie in slots."""
+    for node in done.slotted:
         for name, value in (node.slots or {}).items():
-            target = table.add(FromSource(node.source))
-            effects.append(Effect(EffectKind.SETATTR, (target, table.id_of(value)), name))
-    for table_of in t.outside.globals.values():
-        for name, value in table_of.written.items():
-            if table_of.function is None:
-                owner = table.add(Constant(table_of.module))
-                effects.append(Effect(EffectKind.SETATTR, (owner, table.id_of(value)), name))
-                continue
-            owner = table.add(Constant(table_of.function))
-            effects.append(Effect(EffectKind.SET_GLOBAL, (owner, table.id_of(value)), name))
-    for owner_of, name, value in definitions.written(t.done):
-        target = table.add(Constant(owner_of))
-        effects.append(Effect(EffectKind.SETATTR, (target, table.id_of(value)), name))
-    for cell, value in t.done.cells_written.values():
+            yield set_attribute(table, table.add(FromSource(node.source)), name, value)
+
+
+def of_globals(outside: Outside, table: RecipeTable) -> Iterator[Effect]:
+    """Globals: by a function that has them, or by the module through which they were written."""
+    for space in outside.globals.values():
+        for name, value in space.written.items():
+            if space.function is None:
+                yield set_attribute(table, table.add(Constant(space.module)), name, value)
+            else:
+                owner = table.add(Constant(space.function))
+                yield Effect(EffectKind.SET_GLOBAL, (owner, table.id_of(value)), name)
+
+
+def of_definitions(done: Ledger, table: RecipeTable) -> Iterator[Effect]:
+    """Attributes of classes and functions."""
+    for owner, name, value in definitions.new_values(done):
+        yield set_attribute(table, table.add(Constant(owner)), name, value)
+
+
+def of_cells(done: Ledger, table: RecipeTable) -> Iterator[Effect]:
+    """Variables of functions around."""
+    for cell, value in done.cells_written.values():
         if value is not MISSING:
-            effects.append(Effect(EffectKind.SET_CELL, (table.id_of(cell), table.id_of(value))))
+            yield Effect(EffectKind.SET_CELL, (table.id_of(cell), table.id_of(value)))
         else:
-            effects.append(Effect(EffectKind.DELATTR, (table.id_of(cell),), "cell_contents"))
-    for error in t.done.raised.values():
-        for name, value in (error.before or {}).items():
-            if getattr(error.error, name) is not value:
-                target = table.id_of(error.error)
-                effects.append(
-                    Effect(EffectKind.SETATTR, (target, table.id_of(getattr(error.error, name))), name)
-                )
-    for function, args, kwargs in t.done.replays:
+            yield Effect(EffectKind.DELATTR, (table.id_of(cell),), "cell_contents")
+
+
+def of_exceptions(done: Ledger, table: RecipeTable) -> Iterator[Effect]:
+    """What raising has changed of exceptions from outside."""
+    for raised in done.raised.values():
+        for name, value in (raised.before or {}).items():
+            now = getattr(raised.error, name)
+            if now is not value:
+                yield set_attribute(table, table.id_of(raised.error), name, now)
+
+
+def of_calls(done: Ledger, table: RecipeTable) -> Iterator[Effect]:
+    """Calls that are made again."""
+    for function, args, kwargs in done.replays:
         target = table.add(Constant(function))
         if kwargs:
             named = tuple(table.id_of(v) for v in kwargs.values())
             target = table.add(Build("partial", (target, *named), None, tuple(kwargs)))
-        effects.append(Effect(EffectKind.CALL, (target, *(table.id_of(v) for v in args))))
-    return effects + tensor_fields(t.done, table)
+        yield Effect(EffectKind.CALL, (target, *(table.id_of(v) for v in args)))
 
 
-FEATURE.effects.append(written)
+def set_attribute(table: RecipeTable, owner: int, name: str, value: Any) -> Effect:
+    """The effect of ``owner.name = value``."""
+    return Effect(EffectKind.SETATTR, (owner, table.id_of(value)), name)
 
 
 def tensor_fields(done: Ledger, table: RecipeTable) -> list[Effect]:
@@ -80,10 +118,7 @@ def tensor_fields(done: Ledger, table: RecipeTable) -> list[Effect]:
     while found := [row for row in waiting if id(row[0]) in table.ids]:
         waiting = [row for row in waiting if id(row[0]) not in table.ids]
         for tensor, fields in found:
-            effects += [
-                Effect(EffectKind.SETATTR, (table.id_of(tensor), table.id_of(v)), k)
-                for k, v in fields.items()
-            ]
+            effects += [set_attribute(table, table.id_of(tensor), k, v) for k, v in fields.items()]
     return effects
 
 
@@ -94,7 +129,7 @@ def attributes_written(table: RecipeTable, shadow: DictShadow) -> list[Effect]:
         return []
     target = table.add(FromSource(shadow.node.source))
     effects = [Effect(EffectKind.DELATTR, (target,), k) for k in gone]
-    return effects + [Effect(EffectKind.SETATTR, (target, table.id_of(v)), k) for k, v in written]
+    return effects + [set_attribute(table, target, k, v) for k, v in written]
 
 
 def items_written(table: RecipeTable, shadow: DictShadow) -> list[Effect]:

@@ -21,9 +21,11 @@ from braze.capture.facts.records import Build, Constant, FromSource, GraphOutput
 from braze.capture.facts.replay import empty, hashed_weak, native_new, weak_to_nothing
 from braze.capture.facts.tracebacks import chain
 from braze.capture.facts.values import (
+    BASE_TYPE,
     BY_INDEX,
     CONSTANTS,
     DEFINED_METHOD,
+    HEAP_TYPE,
     MISSING,
     NULL,
     UNTIL,
@@ -197,7 +199,7 @@ class RecipeTable(Recipes):
             return self.reduced(value)
         if getattr(kind, "lives_in_trace", False):
             raise Unrebuildable(value)
-        if kind.__flags__ & (1 << 9):
+        if kind.__flags__ & HEAP_TYPE:
             return self.object(value, kind)
         raise Unrebuildable(value)
 
@@ -212,7 +214,7 @@ class RecipeTable(Recipes):
         own = {"__dict__": space} if given else dict(space or {})
         for base in type(value).__mro__:
             for name, field in base.__dict__.items():
-                if type(field) is types.MemberDescriptorType and base.__flags__ & (1 << 9):
+                if type(field) is types.MemberDescriptorType and base.__flags__ & HEAP_TYPE:
                     try:
                         own[name] = field.__get__(value)
                     except AttributeError:
@@ -249,7 +251,7 @@ class RecipeTable(Recipes):
 
     def object(self, value: Any, cls: type) -> Recipe:
         """An instance of a class written in Python."""
-        base = next(b for b in cls.__mro__ if not b.__flags__ & (1 << 9))
+        base = next(b for b in cls.__mro__ if not b.__flags__ & HEAP_TYPE)
         if base is not object or not can_be_made(cls):
             raise Unrebuildable(value)
         names, values = self.attributes(value)
@@ -299,7 +301,7 @@ def can_be_made(cls: type) -> bool:
     Classes of extensions (pybind11's) look like classes of Python's, and a new instance of theirs holds memory as it was found;
     those that may not be derived from (`functools.KeyWrapper`) are made by functions of theirs alone.
     """
-    derivable = bool(cls.__flags__ & (1 << 10))
+    derivable = bool(cls.__flags__ & BASE_TYPE)
     return derivable and native_new(cls) is object.__new__ and holds_only_attributes(cls)
 
 
@@ -344,7 +346,7 @@ def check_keys(container: Any, keys: Iterable[Any]) -> None:
 
 def maker_of(cls: type) -> tuple[Any, ...]:
     """What makes an exception of its arguments, while no ``__init__`` of the program's runs: a callable and its first argument, or the class."""
-    written = bool(cls.__flags__ & (1 << 9)) or issubclass(cls, BaseExceptionGroup)
+    written = bool(cls.__flags__ & HEAP_TYPE) or issubclass(cls, BaseExceptionGroup)
     return (native_new(cls), cls) if written else (cls,)
 
 
@@ -365,7 +367,7 @@ def fields(value: BaseException) -> dict[str, Any]:
     except (TypeError, ValueError):
         raise Unrebuildable(value) from None
     for base in cls.__mro__:
-        for name, field in () if base.__flags__ & (1 << 9) else vars(base).items():
+        for name, field in () if base.__flags__ & HEAP_TYPE else vars(base).items():
             if type(field) is types.MemberDescriptorType and not name.startswith("__"):
                 now, then = getattr(value, name, MISSING), getattr(again, name, MISSING)
                 if now is not then and now is not MISSING and name not in ("message", "exceptions"):

@@ -32,7 +32,7 @@ def contents(t: Trace, cell: types.CellType) -> Any:
     return cell.cell_contents
 
 
-def held_by(done: Ledger, cell: types.CellType) -> Any:
+def peek(done: Ledger, cell: types.CellType) -> Any:
     """What a cell holds as far as the trace has come, which nobody has asked for: nothing is guarded."""
     written = done.cells_written.get(id(cell))
     if written is not None:

@@ -10,7 +10,7 @@ from braze.capture.outside.shadows import DictShadow
 from braze.capture.state.trace import Trace
 
 
-def written(t: Trace) -> list[Any]:
+def so_far(t: Trace) -> list[Any]:
     """What the program has written outside by now, to be compared with a later answer."""
     found: list[Any] = [
         len(t.done.replays),
@@ -29,7 +29,7 @@ def written(t: Trace) -> list[Any]:
         found.append((id(node), [(k, id(v)) for k, v in (node.slots or {}).items()]))
     for space in t.outside.globals.values():
         found += [(k, id(v)) for k, v in space.written.items()]
-    found += [(id(owner), name, id(value)) for owner, name, value in definitions.written(t.done)]
+    found += [(id(owner), name, id(value)) for owner, name, value in definitions.new_values(t.done)]
     found += [(id(cell), id(value)) for cell, value in t.done.cells_written.values()]
     return found
 

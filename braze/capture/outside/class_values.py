@@ -9,7 +9,7 @@ from braze.capture.facts.libraries import is_library_class
 from braze.capture.facts.records import Step
 from braze.capture.facts.values import (
     CONSTANTS,
-    MADE,
+    HEAP_TYPE,
     MISSING,
     Lookups,
     held,
@@ -58,7 +58,7 @@ def has_equality_of_its_own(cls: type) -> bool:
 def in_class_dict(t: Trace, key: Any, found: Any) -> Any:
     """What the ``__dict__`` of a class gives under a key: an object or container there is known as what that class holds."""
     kind = type(found)
-    if is_identity_type(kind) or not (kind.__flags__ & MADE or kind in (dict, list, set)):
+    if is_identity_type(kind) or not (kind.__flags__ & HEAP_TYPE or kind in (dict, list, set)):
         return found
     for cls in t.outside.class_dicts.values():
         if held(cls, "__dict__").get(key, MISSING) is not found:

@@ -68,7 +68,7 @@ def write_module(outside: Outside, module: Any, name: str, value: Any) -> None:
     space.written[name] = space.cache[name] = value
 
 
-def written(done: Ledger) -> Iterator[tuple[Any, str, Any]]:
+def new_values(done: Ledger) -> Iterator[tuple[Any, str, Any]]:
     """(class or function, name, value) of all that the program has written there by now."""
     for owner, fields in (*Lookups.written.values(), *done.function_fields.values()):
         for name, value in fields.items():

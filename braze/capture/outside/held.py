@@ -13,7 +13,7 @@ import torch
 from braze.capture.facts.breaks import HINT_MOVE, graph_break
 from braze.capture.facts.libraries import is_library_class
 from braze.capture.facts.records import Step
-from braze.capture.facts.values import MADE, MISSING, NULL, is_constant, lookup_in_mro
+from braze.capture.facts.values import HEAP_TYPE, MISSING, NULL, is_constant, lookup_in_mro
 from braze.capture.outside.shadows import iterate
 from braze.capture.state.frames import Frames
 from braze.capture.state.sources import Node
@@ -62,7 +62,7 @@ def let_go(t: Trace, f: Any, index: int) -> None:
     """
     value = f.locals[index]
     for ending in value if type(value) is tuple else (value,):
-        if ending is NULL or not (type(ending).__flags__ & MADE or type(ending) is types.MethodType):
+        if ending is NULL or not (type(ending).__flags__ & HEAP_TYPE or type(ending) is types.MethodType):
             continue
         if not says_its_end(t, ending):
             continue
@@ -76,7 +76,7 @@ def let_go(t: Trace, f: Any, index: int) -> None:
 
 def replaced(t: Trace, value: Any, cell: Any = None) -> None:
     """Before a cell, or something that is no variable, gets another value: the same."""
-    if value is MISSING or not type(value).__flags__ & MADE:
+    if value is MISSING or not type(value).__flags__ & HEAP_TYPE:
         return
     if says_its_end(t, value) and not in_frames(t.frames, value, cell):
         refuse_end(value)
@@ -85,7 +85,7 @@ def replaced(t: Trace, value: Any, cell: Any = None) -> None:
 def popped(t: Trace, f: Any) -> None:
     """Before the top of a frame's stack goes, which no variable gets: the same."""
     value = f.stack[-1]
-    if value is NULL or not type(value).__flags__ & MADE or not says_its_end(t, value):
+    if value is NULL or not type(value).__flags__ & HEAP_TYPE or not says_its_end(t, value):
         return
     node = t.outside.tree.node_of(value)
     del f.stack[-1]
@@ -126,7 +126,7 @@ def dropped(t: Trace, container: Any, name: str, args: Any) -> None:
         if not (name in FILLING and issubclass(type(container), collections.deque) and container.maxlen):
             return
     for value in leaving(container, name, args):
-        if type(value).__flags__ & MADE and says_its_end(t, value) and not in_frames(t.frames, value):
+        if type(value).__flags__ & HEAP_TYPE and says_its_end(t, value) and not in_frames(t.frames, value):
             refuse_end(value)
 
 

@@ -17,7 +17,14 @@ from torch._subclasses.fake_tensor import FakeTensor
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.libraries import is_library_class
 from braze.capture.facts.records import Check, Step
-from braze.capture.facts.values import BY_VALUE, CONSTANTS, Identity, is_identity_type, lookup_in_mro
+from braze.capture.facts.values import (
+    BY_VALUE,
+    CONSTANTS,
+    HEAP_TYPE,
+    Identity,
+    is_identity_type,
+    lookup_in_mro,
+)
 from braze.capture.state.outside import Outside
 from braze.support import caches
 
@@ -116,7 +123,7 @@ def _is_opaque(cls: type) -> bool:
     if is_identity_type(cls) or issubclass(cls, _SEEN_WHOLE) or cls in BY_VALUE or cls in _FIXED:
         return False
     # from Python 3.12 on the classes of itertools are made at run time, as the program's are
-    solid = next(b for b in cls.__mro__ if not b.__flags__ & (1 << 9) or b.__module__ == "itertools")
+    solid = next(b for b in cls.__mro__ if not b.__flags__ & HEAP_TYPE or b.__module__ == "itertools")
     return solid is not object
 
 

@@ -24,7 +24,7 @@ from braze.capture.facts.values import (
     NUMBER_OF,
     Lookups,
     UnknownText,
-    held_by,
+    held_by_class,
     is_constant,
     is_identity_type,
     is_immutable,
@@ -545,7 +545,7 @@ def super_attr(t: Trace, proxy: Any, name: str, tail: bool) -> Any:
         return getattr(proxy, name)
     mro = obj_type.__mro__
     for owner in mro[mro.index(this) + 1 :]:
-        found = held_by(owner, name)
+        found = held_by_class(owner, name)
         if found is MISSING:
             if owner is not object:
                 note_absent(t, owner, name, owner.__mro__[1])

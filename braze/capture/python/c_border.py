@@ -12,7 +12,7 @@ from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.values import (
     MISSING,
 )
-from braze.capture.outside.definitions import written
+from braze.capture.outside.definitions import new_values
 from braze.capture.state.trace import GraphState, Trace
 from braze.graph.torch_compat import disable_functions
 
@@ -52,7 +52,9 @@ def outside_applied(t: Trace) -> Iterator[None]:
             if shadow.original.get(key, MISSING) is not value:
                 undo.append((shadow.real, key, shadow.real.get(key, MISSING)))
                 shadow.real[key] = value
-    pending = [(owner, name, value, vars(owner).get(name, MISSING)) for owner, name, value in written(t.done)]
+    pending = [
+        (owner, name, value, vars(owner).get(name, MISSING)) for owner, name, value in new_values(t.done)
+    ]
     for owner, name, value, _ in pending:
         setattr(owner, name, value)
     t.graph.modes_on += 1

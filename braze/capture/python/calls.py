@@ -15,6 +15,7 @@ import torch.nn.functional
 from braze import native
 from braze.capture.facts import policy
 from braze.capture.facts.breaks import HINT_MOVE, HINT_OP, BreakSignal, graph_break
+from braze.capture.facts.bytecode import GENERATORS
 from braze.capture.facts.callbacks import looks_inside, may_call_back
 from braze.capture.facts.frame import bind
 from braze.capture.facts.libraries import is_library_class, is_library_function, is_pytorchs, is_written_in
@@ -22,6 +23,7 @@ from braze.capture.facts.records import Check, Step
 from braze.capture.facts.replay import native_new
 from braze.capture.facts.values import (
     BUILTIN_METHODS,
+    HEAP_TYPE,
     LRU_CACHE,
     MISSING,
     PYBIND,
@@ -58,7 +60,6 @@ LEAF_MODULES = frozenset({"torch.nn.functional", "torch.functional", "torch._ten
 DESCRIPTOR_KINDS = frozenset(
     {types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType}
 )
-GENERATOR_FLAGS = 0x20 | 0x80 | 0x200
 #: PyTorch's own, whatever the program puts in its place
 MODULE_CALL = torch.nn.Module.__call__ if is_pytorchs(torch.nn.Module.__call__) else None
 
@@ -160,7 +161,7 @@ def interpret(t: Trace, fn: types.FunctionType, args: Any, kwargs: Any, tail: bo
     """Inline a function: its frame runs as a part of the trace."""
     slots = bind(fn, args, kwargs, lambda fn: defaults_of(t, fn))
     f = enter(t, fn, slots, tail)
-    if fn.__code__.co_flags & GENERATOR_FLAGS:
+    if fn.__code__.co_flags & GENERATORS:
         return generators.start(t, f)
     return t.run(f)
 
@@ -441,7 +442,7 @@ def refuse_finalizer(cls: type) -> None:
 
 def is_native(cls: type) -> bool:
     """Whether instances hold more than attributes: a class of C, or one derived from such."""
-    return any(not base.__flags__ & (1 << 9) for base in cls.__mro__ if base is not object)
+    return any(not base.__flags__ & HEAP_TYPE for base in cls.__mro__ if base is not object)
 
 
 def may_make(cls: type, owner: Any) -> bool:
@@ -538,18 +539,18 @@ def call_cached(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> 
         key = (fn, *map(_by_type, args))
         if key in t.done.caches:
             return t.done.caches[key]
-    position, before, said = resumable_step(t.frames), changes.written(t), len(t.done.replays)
+    position, before, said = resumable_step(t.frames), changes.so_far(t), len(t.done.replays)
     result = call(t, fn.__wrapped__, args, kwargs)
     if (
         result is None and len(t.done.replays) > said
     ):  # it warns once: the cache itself is to tell whether it has
         only_said, replays = t.done.replays[:said], t.done.replays
         t.done.replays = only_said
-        if changes.written(t) != before or not replay(t.done, fn, args, kwargs or {}):
+        if changes.so_far(t) != before or not replay(t.done, fn, args, kwargs or {}):
             t.done.replays = replays
         else:
-            before = changes.written(t)
-    if changes.written(t) != before:
+            before = changes.so_far(t)
+    if changes.so_far(t) != before:
         # a later call would find the result in the cache and write nothing
         signal = BreakSignal("BZ1010", f"the cached function {fn.__name__} writes to the outside")
         signal.position = position

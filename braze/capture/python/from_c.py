@@ -10,6 +10,7 @@ import torch
 
 from braze import native
 from braze.capture.facts.breaks import graph_break
+from braze.capture.facts.bytecode import GENERATORS
 from braze.capture.facts.callbacks import OURS
 from braze.capture.facts.frame import Frame
 from braze.capture.facts.values import NULL, UnknownText, lookup_in_mro
@@ -77,7 +78,7 @@ def called_from_c(t: Trace, function: Any, localsplus: tuple[Any, ...]) -> Any:
             if value is not NULL:
                 slots[index] = canonical(t, value)
         f: Frame = enter(t, function, slots, False)
-        if code.co_flags & 0x2A0:
+        if code.co_flags & GENERATORS:
             return generators.start(t, f)
         return for_c(function.__name__, t.run(f))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -15,8 +16,6 @@ from braze.capture.python import raised
 from braze.capture.python.c_border import entered_from_c
 from braze.capture.python.unwinding import catch
 from braze.capture.state.trace import Interpreter, Trace
-
-CO_GENERATOR = 0x20
 
 
 class Driver:
@@ -42,7 +41,7 @@ class Driver:
 
 def start(t: Trace, f: Frame) -> Any:
     """The generator object of a call of a generator function."""
-    if not f.code.co_flags & CO_GENERATOR:
+    if not f.code.co_flags & inspect.CO_GENERATOR:
         graph_break("BZ1009", "a coroutine or asynchronous generator")
     f.tail = False
     f.generator = Driver()

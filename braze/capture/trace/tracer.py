@@ -7,6 +7,7 @@ import types
 from typing import Any
 
 from braze.capture.facts.breaks import BreakSignal, Retry, Stopped, skip_frame
+from braze.capture.facts.bytecode import GENERATORS
 from braze.capture.facts.frame import Frame
 from braze.capture.facts.marks import Named
 from braze.capture.facts.records import Capture, Step
@@ -275,6 +276,6 @@ def _root_frame(t: Tracer, localsplus: tuple[Any, ...]) -> Frame:
         slots[index] = reads.wrap(t, t.outside.tree.root(Step.LOCAL, index), value)
     f = Frame(function, d, slots)
     f.tail = True
-    if code.co_flags & 0x20 | code.co_flags & 0x80 | code.co_flags & 0x200:
+    if code.co_flags & GENERATORS:
         skip_frame("BZ1009", "a generator or coroutine as the compiled function")
     return f

@@ -22,7 +22,7 @@ from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, Buffer, BufferView, Node, Op, TemplateCall
 from braze.loops.rewrite import attr_exprs, roots
 from braze.schedule.kernels import KernelPlan, is_wide
-from braze.schedule.passes import over_row, passes_of
+from braze.schedule.passes import passes_of
 from braze.schedule.plans import Form, Tile, blocks
 from braze.schedule.records import Group, GroupKind
 from braze.symbolic.expr import ONE, ZERO, Expr, Symbol, axis_symbol, linear
@@ -241,15 +241,14 @@ class _Product(Writer):
 
     def _reduced_first(self) -> None:
         """Walks of the prologue that reduce its rows; what it computes along them is computed again in the product's walk."""
-        for number, steps in enumerate(self.plan.passes):
-            if any(s.reductions for s in steps):
+        for number, each in enumerate(self.plan.passes):
+            if each.reduces:
                 self._pass(number)
                 continue
-            for step in steps:
-                if not over_row(step, (self.k,)):
-                    self._stores(step, self.base)
-                for store in step.stores if over_row(step, (self.k,)) else ():
-                    self.emitter.recomputed[store.buffer, store.index] = store.value
+            for step in each.behind:
+                self._stores(step, self.base)
+            for store in (s for step in each.along for s in step.stores):
+                self.emitter.recomputed[store.buffer, store.index] = store.value
 
     def _multiply(self, scope: Scope, rights: Sequence[str] = ()) -> None:
         """One step of the sum: a tile of the left matrix, one of each right-hand one (``rights``: these, loaded before), their product."""

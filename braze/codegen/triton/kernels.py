@@ -7,6 +7,8 @@ back from memory. Which axes lie where, and how large tiles are, the plan says (
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from braze.codegen.records import KernelText, TritonLaunch
 from braze.codegen.triton.accumulate import LANES, XR, Accumulator, R, X, collapsed, combine, identity
 from braze.codegen.triton.emit import NOTHING, Deps, Emitter, Fours, Scope, Value, index_text
@@ -334,25 +336,22 @@ class Writer:
     # -- looped -----------------------------------------------------------------------------------
 
     def _pass(self, number: int) -> None:
-        row, steps = self.group.row_axes, self.plan.passes[number]
-        along = [s for s in steps if s.reductions or over_row(s, row)]
-        walked = any(s.reductions or over_row(s, row) for p in self.plan.passes[:number] for s in p)
-        back = walked and self._stores_only(number)
-        if along:
-            self.emitter.eviction = (
-                "evict_first" if back else "evict_last" if self._stores_only(number + 1) else ""
-            )
-            self._loop(along, back)
+        """One walk over the row: one that reduces nothing begins at the row's end, which the caches still hold from the walk before."""
+        this, before, later = (
+            self.plan.passes[number],
+            self.plan.passes[:number],
+            self.plan.passes[number + 1 :],
+        )
+        back = not this.reduces and any(each.along for each in before)
+        if this.along:
+            again = bool(later) and not later[0].reduces
+            self.emitter.eviction = "evict_first" if back else "evict_last" if again else ""
+            self._loop(this.along, back)
             self.emitter.eviction = ""
-        for step in steps:
-            if not step.reductions and not over_row(step, row):
-                self._stores(step, self.base)
+        for step in this.behind:
+            self._stores(step, self.base)
 
-    def _stores_only(self, number: int) -> bool:
-        """Whether a walk reduces nothing: then it may begin at the row's end, which the caches still hold."""
-        return number < len(self.plan.passes) and not any(s.reductions for s in self.plan.passes[number])
-
-    def _loop(self, steps: list[LoopNest], back: bool) -> None:
+    def _loop(self, steps: Sequence[LoopNest], back: bool) -> None:
         """One walk over the row: accumulate every step's reductions, store what is stored along the row."""
         emit = self.emitter
         before = self.base.lines
@@ -389,7 +388,7 @@ class Writer:
             self._stores(step, self.base)
 
     def _body(
-        self, steps: list[LoopNest], body: Scope, opened: list[Accumulator]
+        self, steps: Sequence[LoopNest], body: Scope, opened: list[Accumulator]
     ) -> list[tuple[LoopNest, list[Accumulator]]]:
         """What is done with one tile of a walk; the accumulators of each step, those that are ``opened`` first."""
         finish: list[tuple[LoopNest, list[Accumulator]]] = []
@@ -403,7 +402,7 @@ class Writer:
                     self.emitter.recomputed[store.buffer, store.index] = store.value
         return finish
 
-    def _ends(self, steps: list[LoopNest], opened: list[Accumulator]) -> None:
+    def _ends(self, steps: Sequence[LoopNest], opened: list[Accumulator]) -> None:
         """The tiles in which a row begins and ends, of a walk along whole vectors; those between them have no masks."""
         emit, plan, base = self.emitter, self.plan, self.base
         assert plan.begin is not None and plan.row is not None

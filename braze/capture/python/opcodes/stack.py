@@ -179,7 +179,7 @@ def load_deref(t: Any, f: Any, arg: int) -> None:
 
 @opcode("STORE_DEREF")
 def store_deref(t: Any, f: Any, arg: int) -> None:
-    replaced(t, cells.held_by(t.done, f.locals[arg]), f.locals[arg])
+    replaced(t, cells.peek(t.done, f.locals[arg]), f.locals[arg])
     cells.write(t, f.locals[arg], f.stack.pop())
 
 
