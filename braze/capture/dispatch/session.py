@@ -13,7 +13,7 @@ import torch
 from braze import native
 from braze.capture.dispatch.other_tracers import watch
 from braze.capture.dispatch.recompiles import Recompile
-from braze.capture.dispatch.shared import Backend, Shared, here
+from braze.capture.dispatch.shared import Backend, Shared, this_thread
 from braze.capture.dispatch.skip import GENERATOR, is_skipped, other_library, why_skip
 from braze.capture.dispatch.variants import Site, all_sites, copies, turn_to
 from braze.capture.facts.markers import WITH_CALLEES
@@ -118,14 +118,14 @@ class Session(Shared):
     def begin(self, target: Any) -> tuple[Any, Callable[..., Any]]:
         """Before the call that broke the graph: (the session so far, what runs the call)."""
         if run_whole(target):
-            return getattr(here, "session", None), native.unhooked
+            return getattr(this_thread, "session", None), native.unhooked
         if getattr(target, "__func__", target) is torch.Tensor.register_hook:
-            return getattr(here, "session", None), put_hook
+            return getattr(this_thread, "session", None), put_hook
         return self._take_over(), native.run_hooked
 
     def end(self, outer: Any) -> None:
         """After that call."""
-        here.session = outer
+        this_thread.session = outer
 
     def run_hooked(self, target: Any, /, *args: Any, **kwargs: Any) -> Any:
         """A call in which frames met by the hook belong to this session."""
@@ -137,8 +137,8 @@ class Session(Shared):
 
     def _take_over(self) -> Any:
         """From now on frames that the hook meets belong to this session; the session that they belonged to."""
-        outer = getattr(here, "session", None)
-        here.session = self
+        outer = getattr(this_thread, "session", None)
+        this_thread.session = self
         native.set_frame_callback(answer_hook)
         return outer
 
@@ -162,8 +162,8 @@ def answer_hook(code: CodeType, function: FunctionType) -> Any:
     if code in WITH_CALLEES or of_other_compiler(code) or of_interpreter(code):
         native.untraced_code(code)
         return None
-    session: Session | None = getattr(here, "session", None)
-    if session is None or getattr(here, "busy", False):
+    session: Session | None = getattr(this_thread, "session", None)
+    if session is None or getattr(this_thread, "busy", False):
         return None
     if is_skipped(code, function):
         tell_skipped(code, function)

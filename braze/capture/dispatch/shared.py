@@ -14,7 +14,7 @@ from braze.options import Options
 
 Backend = Callable[[Any, Any], Callable[..., Any]]
 #: per thread: ``busy`` while compiling, ``session`` whose broken call is running
-here = threading.local()
+this_thread = threading.local()
 
 
 class Shared(Resumes, Protocol):

@@ -26,7 +26,7 @@ from braze.capture.dispatch.recompiles import (
     warn_of_limit,
     warn_of_storm,
 )
-from braze.capture.dispatch.shared import Shared, here
+from braze.capture.dispatch.shared import Shared, this_thread
 from braze.capture.dispatch.stance import Stance, stance
 from braze.capture.facts.breaks import LOOKS_AT_THE_STACK
 from braze.capture.facts.records import Capture
@@ -74,14 +74,14 @@ class _Tables:
 _tables = _Tables()
 #: tables whose variants a site keeps beside those in use
 MOST_ASIDE = 8
-mute_fakes(lambda: getattr(here, "busy", False))
+mute_fakes(lambda: getattr(this_thread, "busy", False))
 
 
-def turn_to(under: Hashable) -> None:
+def turn_to(tables: Hashable) -> None:
     """From now on calls run what was compiled under these tables, or compile: no guard sees the tables."""
-    _tables.now = under
+    _tables.now = tables
     for site in all_sites():
-        site.turn_to(under)
+        site.turn_to(tables)
 
 
 def all_sites() -> tuple[Site, ...]:
@@ -167,20 +167,20 @@ class Site:
             #: how often a small tensor of a model's held another number than a variant was made for
             self.doubts = 0
             self.closures.clear()
-            #: what the stages' tables are, and the variants made under others
-            self.under = _tables.now
+            #: the tables that these variants were made under, and the variants made under others
+            self.tables = _tables.now
             self.aside: dict[Hashable, list[Variant]] = {}
             if self.entry is not None:
                 self.entry.clear()
 
-    def turn_to(self, under: Hashable) -> None:
+    def turn_to(self, tables: Hashable) -> None:
         """Put the variants aside that were made under other tables, and take up those made under these."""
         with self.lock:
-            if under == self.under:
+            if tables == self.tables:
                 return
-            self.aside[self.under] = self.variants
-            self.variants = self.aside.pop(under, [])
-            self.under = under
+            self.aside[self.tables] = self.variants
+            self.variants = self.aside.pop(tables, [])
+            self.tables = tables
             while len(self.aside) > MOST_ASIDE:
                 del self.aside[next(iter(self.aside))]
             if self.entry is not None:
@@ -210,7 +210,7 @@ class Site:
             return self.point.failing(function, locals[0], error), ()
 
     def _answer(self, entry: Any, function: FunctionType, locals: tuple[Any, ...]) -> Answer | None:
-        if getattr(here, "busy", False):
+        if getattr(this_thread, "busy", False):
             return self._as_it_is(function)  # a call made while tracing or compiling
         if watched():
             return self._as_it_is(function)
@@ -229,7 +229,7 @@ class Site:
                 return answer
             if self.short.waits():
                 return self._as_it_is(function)
-            here.busy = True
+            this_thread.busy = True
             started = time.perf_counter()
             try:
                 return self._compile(function, locals)
@@ -238,7 +238,7 @@ class Site:
                     raise
                 self.short.note(self.name, place_of(function, locals), time.perf_counter() - started, error)
             finally:
-                here.busy = False
+                this_thread.busy = False
         return self._as_it_is(function)
 
     def _served(self, function: FunctionType, locals: tuple[Any, ...]) -> Answer | None:

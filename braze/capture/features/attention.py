@@ -13,7 +13,7 @@ from torch.nn.attention import flex_attention as public
 
 from braze.capture.facts.breaks import graph_break
 from braze.capture.features.subgraphs import Traced, note, region, traced, union
-from braze.capture.python.higher_order import FLEX, MODULES, whole
+from braze.capture.python.higher_order import FLEX, MODULES, break_around
 from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import GraphState, Interpreter, Trace
 from braze.graph import flex, torch_compat
@@ -46,7 +46,7 @@ def flex_attention(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     try:
         given = SIGNATURE.bind(*args, **kwargs)
     except TypeError:
-        whole(WHAT)
+        break_around(WHAT)
     given.apply_defaults()
     q, k, v, score_mod, block_mask, scale, grouped, return_lse, options, aux = _values(given.arguments)
     _check_tensors(q, k, v, grouped, block_mask)
@@ -82,12 +82,12 @@ def create_mask(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     try:
         given = inspect.signature(public.create_mask).bind(*args, **kwargs)
     except TypeError:
-        whole(WHAT)
+        break_around(WHAT)
     given.apply_defaults()
     function, *sizes, device = given.arguments.values()
     sizes = [1 if n is None and i < 2 else n for i, n in enumerate(sizes)]
     if not all(isinstance(n, int | torch.SymInt) and type(n) is not bool for n in sizes):
-        whole(WHAT)
+        break_around(WHAT)
     device = torch.device(torch.accelerator.current_accelerator() or "cpu") if device is None else device
     device = torch.empty(0, device=device).device
     changes_scores = t.call(torch_compat.kind_of_modification, (function,)).name == "SCORE_MOD"
@@ -107,38 +107,38 @@ def _values(arguments: dict[str, Any]) -> list[Any]:
     """The arguments by name, whichever of them this version of PyTorch has."""
     names = "query key value score_mod block_mask scale enable_gqa return_lse kernel_options return_aux"
     if set(arguments) - set(names.split()):
-        whole(WHAT)
+        break_around(WHAT)
     return [arguments.get(name) for name in names.split()]
 
 
 def _check_tensors(q: Any, k: Any, v: Any, grouped: Any, block_mask: Any) -> None:
     """Leave to PyTorch what it refuses, and types of 8 bits."""
     if not all(isinstance(x, torch.Tensor) and x.dim() == 4 and x.layout is torch.strided for x in (q, k, v)):
-        whole(WHAT)
+        break_around(WHAT)
     if not q.dtype.is_floating_point or q.dtype.itemsize < 2 or len({q.dtype, k.dtype, v.dtype}) > 1:
-        whole(WHAT)
+        break_around(WHAT)
     if len({q.device, k.device, v.device}) > 1 or q.device.type not in ("cpu", "cuda"):
-        whole(WHAT)
+        break_around(WHAT)
     heads, shared = q.shape[1], k.shape[1]
     if k.shape[:3] != v.shape[:3] or q.shape[3] != k.shape[3] or 0 in (*q.shape, *k.shape, *v.shape):
-        whole(WHAT)
+        break_around(WHAT)
     if heads % shared != 0 or (not grouped and heads != shared):
-        whole(WHAT)
+        break_around(WHAT)
     if q.shape[0] != k.shape[0] and (k.shape[0] != 1 or block_mask is None):
-        whole(WHAT)
+        break_around(WHAT)
 
 
 def _check_settings(t: Interpreter, scale: Any, grouped: Any, lse: Any, options: Any, aux: Any) -> None:
     known = isinstance(scale, float | int | torch.SymFloat) or scale is None
     if not known or type(grouped) is not bool or type(lse) is not bool or (lse and aux is not None):
-        whole(WHAT)
+        break_around(WHAT)
     if aux is not None and not isinstance(aux, public.AuxRequest):
-        whole(WHAT)
+        break_around(WHAT)
     if options is not None:
         if not isinstance(options, dict) or {"OUTPUT_LOGSUMEXP", "OUTPUT_MAX"} & set(options):
-            whole(WHAT)
+            break_around(WHAT)
         if "BACKEND" in options and t.item(options, "BACKEND") in OTHER_KERNELS:
-            whole(WHAT)
+            break_around(WHAT)
 
 
 def _block_mask(t: Interpreter, block_mask: Any, q: Any, k: Any) -> tuple[Any, list[Any]]:
@@ -146,17 +146,17 @@ def _block_mask(t: Interpreter, block_mask: Any, q: Any, k: Any) -> tuple[Any, l
     if block_mask is None:
         return public.noop_mask, []
     if not isinstance(block_mask, public.BlockMask):
-        whole(WHAT)
+        break_around(WHAT)
     rows, columns = (t.item(t.attribute(block_mask, "BLOCK_SIZE"), i) for i in (0, 1))
     mask_mod = t.attribute(block_mask, "mask_mod")
     tensors = [t.attribute(block_mask, name) for name in BLOCKS]
     if not (rows == columns == NO_BLOCKS):
         lengths = [t.item(t.attribute(block_mask, "seq_lengths"), i) for i in (0, 1)]
         if lengths[0] != q.shape[2] or lengths[1] != k.shape[2]:
-            whole(WHAT)
+            break_around(WHAT)
     counts = tensors[0]
     if counts.device != q.device or counts.shape[0] not in (1, q.shape[0]):
-        whole(WHAT)
+        break_around(WHAT)
     if rows == NO_BLOCKS or not flex.reads_blocks(q.device):
         return mask_mod, []
     return mask_mod, [rows, columns, *tensors]

@@ -11,7 +11,7 @@ from torch._ops import OpOverload
 
 from braze.capture.facts.breaks import graph_break
 from braze.capture.features.subgraphs import flatten, note, region, traced, union
-from braze.capture.python.higher_order import MODULES, whole
+from braze.capture.python.higher_order import MODULES, break_around
 from braze.capture.python.iteration import elements
 from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import Trace
@@ -33,14 +33,14 @@ def checkpoint(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     reentrant = kwargs.get("use_reentrant")
     chooses = "context_fn" in kwargs
     if type(reentrant) is not bool or kwargs.get("debug") or (chooses and reentrant):
-        whole(MODULES["torch.utils.checkpoint"])
+        break_around(MODULES["torch.utils.checkpoint"])
     policy = _policy(t, kwargs["context_fn"]) if chooses else None
     if not torch.is_grad_enabled():
         return t.call(function, tuple(given), named or None, tail)
     leaves, _ = flatten(t, (given, named))
     wants = any(isinstance(x, torch.Tensor) and x.requires_grad for x in leaves)
     if reentrant and (named or not wants):  # eager refuses the first, and warns of the second
-        whole(MODULES["torch.utils.checkpoint"])
+        break_around(MODULES["torch.utils.checkpoint"])
     with region(t, "checkpoint", (function,), tensors=False):
         part = traced(t, function, tuple(given), (), named)
         if not all(isinstance(x, torch.Tensor) or x is None for x in part.leaves):
@@ -90,12 +90,12 @@ def selective(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     if isinstance(given, list):
         ops = list(elements(t, given))
         if not all(isinstance(op, OpOverload) for op in ops):
-            whole(MODULES["torch.utils.checkpoint"])  # eager says what is wrong
+            break_around(MODULES["torch.utils.checkpoint"])  # eager says what is wrong
         function: Any = checkpoints.saving(ops)
     elif isinstance(given, FunctionType):
         function = given
     else:
-        whole(MODULES["torch.utils.checkpoint"])
+        break_around(MODULES["torch.utils.checkpoint"])
     made = Context(checkpoints.Policy(function, bool(words.get("allow_cache_entry_mutation", False))))
     return (t.done.claim(made), t.done.claim(Context(made.policy)))
 
@@ -145,7 +145,7 @@ def checkpoint_sequential(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         or type(segments) is not int
         or not set(settings) <= {"use_reentrant", "preserve_rng_state"}
     ):
-        whole(MODULES["torch.utils.checkpoint"])
+        break_around(MODULES["torch.utils.checkpoint"])
     if issubclass(type(functions), torch.nn.Sequential):
         functions = t.call(t.attribute(functions, "children"), ())
     steps = list(elements(t, functions))

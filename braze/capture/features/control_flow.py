@@ -9,7 +9,7 @@ import torch
 
 from braze.capture.facts.breaks import graph_break
 from braze.capture.features.subgraphs import Traced, flatten, note, region, traced, union
-from braze.capture.python.higher_order import MODULES, whole
+from braze.capture.python.higher_order import MODULES, break_around
 from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import GraphState, Trace
 from braze.graph import control_flow
@@ -29,9 +29,9 @@ def cond(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     if isinstance(pred, bool | int | float | torch.SymBool):
         return t.call(if_true if t.truth(pred) else if_false, tuple(operands), None, tail)
     if not isinstance(pred, torch.Tensor) or pred.dtype is not torch.bool or pred.numel() != 1:
-        whole(MODULES["torch._higher_order_ops.cond"])
+        break_around(MODULES["torch._higher_order_ops.cond"])
     if not all(isinstance(x, torch.Tensor) for x in flatten(t, operands)[0]):
-        whole(MODULES["torch._higher_order_ops.cond"])
+        break_around(MODULES["torch._higher_order_ops.cond"])
     with region(t, "torch.cond", (if_true, if_false)):
         parts = [traced(t, branch, operands, ()) for branch in (if_true, if_false)]
         for part in parts:
@@ -52,7 +52,7 @@ def while_loop(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     go_on, body, carried = named_arguments(args, kwargs, "cond_fn body_fn carried_inputs", what)
     leaves, spec = flatten(t, tuple(carried))
     if not leaves or not all(isinstance(x, torch.Tensor) for x in leaves):
-        whole(what)
+        break_around(what)
     with region(t, "torch.while_loop", (go_on, body)):
         parts = []
         for function in (go_on, body):
@@ -84,9 +84,9 @@ def scan(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     carried, carry_spec = flatten(t, init)
     rows, row_spec = flatten(t, xs)
     if not carried or not rows or not all(isinstance(x, torch.Tensor) for x in (*carried, *rows)):
-        whole(what)
+        break_around(what)
     if type(dim) is not int or type(reverse) is not bool or any(x.dim() <= dim for x in rows):
-        whole(what)
+        break_around(what)
     with region(t, "scan", (step,)):
         rows = [moved(t.graph, x, dim, reverse) for x in rows]
         given = [like(x) for x in carried], [row_of(x) for x in rows]
@@ -117,11 +117,11 @@ def map_rows(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """The function, on a row of each input."""
     what = MODULES["torch._higher_order_ops.map"]
     if kwargs or len(args) < 2:
-        whole(what)
+        break_around(what)
     function, xs, *more = args
     rows, spec = flatten(t, xs)
     if not rows or not all(isinstance(x, torch.Tensor) and x.dim() for x in rows):
-        whole(what)
+        break_around(what)
     with region(t, "map", (function,)):
         own = [row_of(x) for x in rows]
         part = traced(t, function, (pytree.tree_unflatten(own, spec), *more), own)
@@ -137,10 +137,10 @@ def named_arguments(args: Any, kwargs: Any, names: str, what: str) -> list[Any]:
     """The arguments in order, wherever they were given; a call that does not fit is left to PyTorch."""
     order = names.split()
     if len(args) > len(order) or not set(kwargs) <= set(order[len(args) :]):
-        whole(what)
+        break_around(what)
     found = [*args, *[kwargs[name] for name in order[len(args) :] if name in kwargs]]
     if len(found) < min(len(order), 3):
-        whole(what)
+        break_around(what)
     return found
 
 

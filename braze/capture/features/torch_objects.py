@@ -83,9 +83,9 @@ def copying(function: Any) -> None:
 
     def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         if issubclass(type(args[0]), torch.Tensor):
-            higher_order.whole(f"a tensor is copied by {function.__name__}")
+            higher_order.break_around(f"a tensor is copied by {function.__name__}")
         if issubclass(type(args[0]), nn.Module) and function is copy.deepcopy:
-            higher_order.whole(f"a {type(args[0]).__name__} is copied by deepcopy")
+            higher_order.break_around(f"a {type(args[0]).__name__} is copied by deepcopy")
         return calls.interpret(t, function, args, kwargs, tail)
 
     rule(function)(run)
@@ -117,4 +117,4 @@ def apply(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         state += elements(t, t.call(t.attribute(module, "buffers"), ()))
         if all(t.call(function, (tensor,), None) is tensor for tensor in state):
             return module
-    higher_order.whole("the tensors of a module are moved or converted")
+    higher_order.break_around("the tensors of a module are moved or converted")

@@ -20,7 +20,7 @@ from braze.capture.facts.records import Step
 from braze.capture.features.control_flow import like
 from braze.capture.features.subgraphs import Traced, flatten, note, region, traced, union
 from braze.capture.outside.filling import fill_arguments
-from braze.capture.python.higher_order import MODULES, whole
+from braze.capture.python.higher_order import MODULES, break_around
 from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import GraphState, Trace
 from braze.graph import torch_compat, transforms
@@ -100,7 +100,7 @@ def gradients(t: Trace, function: Any, argnums: Any, has_aux: bool, given: Any, 
 def jvp(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """Results and their derivatives."""
     if len(args) != 3 or not isinstance(args[1], tuple) or kwargs.get("strict"):
-        whole(WHAT)
+        break_around(WHAT)
     function, primals, tangents = args
     has_aux = bool(kwargs.get("has_aux", False))
     with region(t, "jvp", (function,), pure=False):
@@ -139,7 +139,7 @@ class Pull:
 def vjp(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """Results now; the function that pulls gradients back runs the subgraph again."""
     if not set(kwargs) <= {"has_aux"} or len(args) < 2:
-        whole(WHAT)
+        break_around(WHAT)
     function, *primals = args
     has_aux = bool(kwargs.get("has_aux", False))
     with region(t, "vjp", (function,)):

@@ -10,7 +10,7 @@ import torch
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.records import Build, Constant
 from braze.capture.finish.reconstruction import RecipeTable
-from braze.capture.python.higher_order import whole
+from braze.capture.python.higher_order import break_around
 from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import Trace
 from braze.graph import torch_compat
@@ -23,7 +23,7 @@ def transform(what: str, *functions: Any) -> None:
     """Functions that run a function transformed, at once."""
 
     def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-        whole(what)
+        break_around(what)
 
     rule(*functions)(run)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.fx
@@ -49,8 +49,8 @@ def at_return(t: Trace, value: Any) -> Capture:
     except Unrebuildable as error:
         retry_before(t.done, error)
     except RecursionError:
-        retry_whole(t.frames)
-    return finish(t, table, result, effects, None)
+        run_as_it_is(t.frames)
+    return assemble(t, table, result, effects, None)
 
 
 def at_break(t: Trace) -> Capture:
@@ -65,13 +65,13 @@ def at_break(t: Trace) -> Capture:
     except Unrebuildable as error:
         retry_before(t.done, error)
     except RecursionError:
-        retry_whole(t.frames)
+        run_as_it_is(t.frames)
     except BreakSignal:  # a symbolic number that no graph can compute: before it was made
         raise Retry(max(1, t.frames.steps - 1)) from None
-    return finish(t, table, None, effects, pending)
+    return assemble(t, table, None, effects, pending)
 
 
-def retry_before(done: Ledger, error: Unrebuildable) -> Any:
+def retry_before(done: Ledger, error: Unrebuildable) -> NoReturn:
     """Trace again, to before the value was made that cannot be rebuilt."""
     step = done.birth(error.value) or 1
     if done.frames.break_at is None:
@@ -86,7 +86,7 @@ def retry_before(done: Ledger, error: Unrebuildable) -> Any:
     raise Retry(max(1, min(step, done.frames.steps - 1))) from None
 
 
-def retry_whole(frames: Frames) -> Any:
+def run_as_it_is(frames: Frames) -> NoReturn:
     """The function runs as it is: it has made a value that holds values in values, deeper than anything here follows."""
     frames.break_at = _signal("BZ1016", "the function leaves containers that are nested too deeply")
     raise Retry(1) from None
@@ -96,7 +96,7 @@ def _signal(code: str, reason: str) -> BreakSignal:
     return BreakSignal(code, reason, skip=True)
 
 
-def finish(
+def assemble(
     t: Trace, table: RecipeTable, result: int | None, effects: Any, pending: GraphBreak | None
 ) -> Capture:
     """Close the graph and put everything together."""
@@ -122,6 +122,8 @@ def finish(
     texts: dict[Any, str] = {}
     for node, place in inputs:
         set_facts(node, source=text_of(place.source, texts))
+    t.outside.marked.verify()
+    settle_floats(t)
     return Capture(
         code=t.outside.function.__code__,
         name=t.outside.function.__qualname__,
@@ -196,18 +198,21 @@ def spec(graph: GraphState, value: Any) -> Any:
     return kind(str(value.node.expr), value.node.hint)
 
 
-def guards(t: Trace) -> list[Guard]:
-    """Everything the trace assumed, parents before children."""
-    t.outside.marked.verify()
-    found = [Guard(None, check, expected) for check, expected in t.outside.settings.guards()]
+def settle_floats(t: Trace) -> None:
+    """A number that the graph took for what it is now, rather than for any, must be that at each call."""
     settled = t.graph.mode.settled_floats()
     for place in t.outside.symbolic_places:
         if isinstance(place.value, torch.SymFloat) and t.graph.mode.name_of(place.value) in settled:
             place.guards.append((Check.EQUAL, place.real))
+
+
+def guards(t: Trace) -> list[Guard]:
+    """Everything the trace assumed, parents before children."""
+    found = [Guard(None, check, expected) for check, expected in t.outside.settings.guards()]
     seen: set[Node] = set()
     for node in t.outside.tree.order:
         if node not in seen:
-            emit(t, node, found, seen)
+            add_guards(t, node, found, seen)
     if t.frames.break_at is not None:
         found += t.frames.break_at.guards
     sources = [n.source for n in t.outside.tree.inputs]
@@ -237,14 +242,14 @@ def as_read(graph: GraphState, node: Node) -> TensorSpec:
     return spec
 
 
-def emit(t: Trace, node: Node, found: list[Guard], seen: set[Node]) -> None:
-    """One node's guards, once."""
+def add_guards(t: Trace, node: Node, found: list[Guard], seen: set[Node]) -> None:
+    """The guards of a place, once, and before them those of the places that lead to it."""
     if node in seen:
         return
     seen.add(node)
     parent = node.parent
     if parent is not None and parent not in seen:
-        emit(t, parent, found, seen)
+        add_guards(t, parent, found, seen)
     here, source = node.origin, node.source
     where = None
     if here is not None:
@@ -269,7 +274,7 @@ def emit(t: Trace, node: Node, found: list[Guard], seen: set[Node]) -> None:
 _module, _name = torch_compat.DUAL_LEVEL
 DUAL_LEVEL = Source(Step.DICT, _name, Source(Step.CONSTANT, IdentityKey(_module)))
 
-#: members of enumerations are looked up by Python code
+#: read once: until Python 3.12 each look-up of a member runs Python code of its enumeration
 ALIAS = Check.ALIAS
 
 

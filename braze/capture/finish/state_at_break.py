@@ -12,8 +12,8 @@ from typing import Any
 from braze.capture.facts.breaks import LOOKS_AT_THE_STACK, Retry
 from braze.capture.facts.bytecode import SAVED, end_of, stack_kinds, wanted_from
 from braze.capture.facts.frame import Frame
+from braze.capture.facts.message_places import place_of, tell
 from braze.capture.facts.records import BreakKind, FrameState, GraphBreak
-from braze.capture.facts.told import place_of, tell
 from braze.capture.finish.reconstruction import RecipeTable
 from braze.capture.python.opcodes.table import OUTSIDE, Pending
 from braze.capture.python.unwinding import trail_of
@@ -38,20 +38,15 @@ def break_state(frames: Frames, table: RecipeTable) -> GraphBreak:
         raise Retry(
             inner.entered_at
         )  # the frames below it must be there: up to the call that the outermost makes
-    whole = signal is not None and signal.skip
-    following = after(inner)
-    whole_call: Pending = (BreakKind.RUN, [], None, len(inner.stack), 0)
-    kind, operands, detail, left, pushes = whole_call
-    described = None if whole else describe(inner)
-    if described is not None:
-        kind, operands, detail, left, pushes = described
-        if kind is BreakKind.CALL and looks_for_its_caller(operands[0]):
-            operands = [tell, tuple(map(place_of, frames.stack)), *operands]
-    elif not whole or len(frames.stack) > 1:
-        # this instruction cannot be run from outside: the whole inner call runs uncaptured
-        if len(frames.stack) > 1:
-            raise Retry(inner.entered_at)
-    offset = following if kind is not BreakKind.RUN else 2 * start_of(inner)
+    pending = None if signal is not None and signal.skip else describe(inner)
+    if pending is None and len(frames.stack) > 1:
+        raise Retry(
+            inner.entered_at
+        )  # residual code cannot do this instruction: the whole inner call runs uncaptured
+    kind, operands, detail, left, pushes = pending or (BreakKind.RUN, [], None, len(inner.stack), 0)
+    if kind is BreakKind.CALL and looks_for_its_caller(operands[0]):
+        operands = [tell, tuple(map(place_of, frames.stack)), *operands]
+    offset = after(inner) if kind is not BreakKind.RUN else 2 * start_of(inner)
     stacks, handled = stacks_of(frames, left)
     referred = operands[1] if len(operands) > 1 and any(operands[0] is made for made in WEAK) else None
     states = [suspended(table, inner, offset, stacks[0], pushes, referred)]

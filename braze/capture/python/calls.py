@@ -7,7 +7,7 @@ import re
 import types
 import weakref
 from enum import EnumMeta
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.nn.functional
@@ -112,7 +112,7 @@ def call_function(
         if rule is not None:
             return rule(t, fn, args, kwargs)
     if fn.__dict__:
-        result = higher_order.marked(t, fn, args, kwargs, tail)
+        result = higher_order.call_marked(t, fn, args, kwargs, tail)
         if result is not NotImplemented:
             return result
     if fn in policy.NATIVE_FUNCTIONS and not calls_back(fn, (*args, *(kwargs or {}).values())):
@@ -146,9 +146,9 @@ def call_special(t: Trace, fn: types.FunctionType, args: Any, kwargs: dict[str, 
     if fn.__module__ == "torch._tensor" and fn.__name__ in DATA and has_tensor(args, kwargs):
         refuse_data(fn.__name__)
     if fn.__module__ in higher_order.MODULES and fn.__module__ != higher_order.FLEX:
-        higher_order.whole(higher_order.MODULES[fn.__module__])
+        higher_order.break_around(higher_order.MODULES[fn.__module__])
     if fn.__module__.startswith(higher_order.SHARDING):
-        higher_order.whole("FSDP gathers and frees parameters around a module's call")
+        higher_order.break_around("FSDP gathers and frees parameters around a module's call")
     rule = HANDLERS.modules.get(fn.__module__)
     if rule is not None:
         return rule(t, fn, args, kwargs)
@@ -347,7 +347,7 @@ def last_resort(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> 
     refuse(fn)
 
 
-def refuse(fn: Any) -> Any:
+def refuse(fn: Any) -> NoReturn:
     """Break at a C function that is not known to be harmless."""
     module = getattr(fn, "__module__", None) or type(getattr(fn, "__self__", None)).__module__
     code, does = policy.IMPURE_MODULES.get(module, ("BZ1002", ""))

@@ -137,12 +137,12 @@ def fill_table_of_einops(function: types.FunctionType) -> None:
             native.unhooked(function, torch.empty(0))
 
 
-def whole(what: str) -> NoReturn:
-    """Break before a call that is run whole."""
+def break_around(what: str) -> NoReturn:
+    """Break before a call that is run whole, with all that is beneath it."""
     graph_break("BZ1019", what, HINT_MOVE)
 
 
-def marked(t: Trace, fn: types.FunctionType, args: Any, kwargs: Any, tail: bool) -> Any:
+def call_marked(t: Trace, fn: types.FunctionType, args: Any, kwargs: Any, tail: bool) -> Any:
     """Call a function whose marks tell a compiler something; NotImplemented where they tell us nothing."""
     own = fn.__dict__
     if DISABLED in own:

@@ -37,7 +37,7 @@ def call_module(t: Trace, module: Any, args: Any, kwargs: dict[str, Any] | None,
             trust_class_value(t, owner, "forward", forward)
             return t.call(forward, (module, *args), kwargs, tail)
     if higher_order.is_unfinished(module):
-        higher_order.whole(f"a {type(module).__name__} makes its parameters at its first call")
+        higher_order.break_around(f"a {type(module).__name__} makes its parameters at its first call")
     if isinstance(module, torch.jit.ScriptModule):
         graph_break("BZ1002", f"the TorchScript module {type(module).__name__} is called", HINT_MOVE)
     if instance_value(t.outside, module, "_compiled_call_impl") not in (None, MISSING):

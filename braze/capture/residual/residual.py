@@ -69,6 +69,10 @@ from braze.support.log import logger
 from braze.support.record import record
 
 _numbers = itertools.count(1)
+#: variables of the text itself, for which no value of the program's may be named
+OWN_NAMES = (
+    "residual", "graph", "out", "drawn", "state", "then", "more", "step", "error", "item", "value", "outer", "call", "before",
+)  # fmt: skip
 
 
 @record
@@ -111,26 +115,8 @@ def build_residual(
     ``doubted`` is told when a tensor does not hold what the capture takes it to hold.
     """
     arguments = ["inputs", *(f"l{i}" for i in range(arity))]
-    names = Namespace(
-        reserved=[
-            *arguments,
-            "out",
-            "graph",
-            "drawn",
-            *(f"d{i}" for i in range(len(capture.draws))),
-            "residual",
-            "then",
-            "more",
-            "error",
-            "item",
-            "value",
-            "outer",
-            "call",
-            "before",
-            "step",
-            "state",
-        ]
-    )
+    drawn = [f"d{i}" for i in range(len(capture.draws))]
+    names = Namespace(reserved=[*arguments, *drawn, *OWN_NAMES])
     lines = _Writer(capture, graph, function, names, resumes, arguments[1:]).write(doubted)
     text = f"def residual({', '.join(arguments)}):\n" + "".join(f"    {line}\n" for line in lines)
     file = f"{GENERATED}residual {next(_numbers)} of {capture.name}>"
