@@ -134,7 +134,7 @@ def functionalize(
 def _refuse_windows_on_gaps(graph: torch.fx.Graph) -> None:
     """Eager's scatters copy memory whole, with what lies between the elements of a part: a window sees that, too."""
     for node in graph.nodes:
-        if node.target is aten.as_strided.default:
+        if is_window(node):
             root = root_of(node.args[0])
             if root.target in _SCATTERING and not is_dense(root.meta["val"]):
                 raise Unsupported(
@@ -188,13 +188,13 @@ class _Functionalizer:
                 self._rewrite(node)
             elif node not in self.views:
                 self._enter(node)
-                if node.target is aten.as_strided.default and self._is_moved(node):
+                if is_window(node) and self._is_moved(node):
                     self.aliases[node].generation = NEVER
                     with self.graph.inserting_before(node):
                         self._value(node)
                     continue
                 self._refresh_arguments(node)
-                if node.target is aten.as_strided.default:
+                if is_window(node):
                     self._require_own_memory(self.aliases[node])
                     self._note_window(self.aliases[node], node, node.args[0])  # type: ignore[arg-type]
         self.here = output
@@ -240,7 +240,7 @@ class _Functionalizer:
             pieces.append(alias.storage)
             return
         alias.generation = storage.generation
-        if node.target is aten.as_strided.default and storage.inputs:
+        if is_window(node) and storage.inputs:
             if counts_from_start(node.target, node.args[1:], node.kwargs):
                 self.anchored += storage.inputs
             self.beyond |= not is_inside(val, storage.inputs[0].meta["val"])
@@ -451,13 +451,13 @@ class _Functionalizer:
 
         Whether what it counts in is laid out as it was is looked at when all strides are known.
         """
-        if alias.node.target is aten.as_strided.default and alias.parent is not None:
+        if is_window(alias.node) and alias.parent is not None:
             whole = alias.parent.node.meta["val"]
             self.windows[node] = parent, (whole.stride(), parent.meta["val"].storage_offset())
 
     def _require_own_memory(self, alias: _Alias) -> None:
         """``as_strided`` counts in memory, of which a value has only what it is of."""
-        if alias.node.target is not aten.as_strided.default or alias.parent is None:
+        if not is_window(alias.node) or alias.parent is None:
             return
         seen, whole = alias.node.meta["val"], alias.parent.node.meta["val"]
         known = not (is_symbolic(seen) or is_symbolic(whole))
@@ -506,6 +506,11 @@ class _Functionalizer:
         return Unsupported(code, what, why="braze cannot say functionally what it does", origin=origin)
 
 
+def is_window(node: Node) -> bool:
+    """Whether a node looks at memory by sizes and strides of its own, whatever the tensor is that it is given."""
+    return node.target is aten.as_strided.default
+
+
 def _is_given(node: Node) -> bool:
     """Whether a node sees memory that the graph was given."""
     return root_of(node).op in ("placeholder", "get_attr")
@@ -513,7 +518,7 @@ def _is_given(node: Node) -> bool:
 
 def _rest(node: Node) -> tuple[Any, Any]:
     """The arguments behind the first; behind the first two, of a scatter."""
-    return node.args[1 if node.target is aten.as_strided.default else 2 :], node.kwargs
+    return node.args[1 if is_window(node) else 2 :], node.kwargs
 
 
 def evaluate(node: Node, mode: FakeMode) -> Node:

@@ -12,7 +12,17 @@ from collections.abc import Iterable, Sequence
 from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, Buffer, Node, Op, ReduceKind
 from braze.loops.rewrite import roots
-from braze.schedule.passes import Access, Pass, accesses_of, arguments, is_coarse, passes_of, size_symbols
+from braze.schedule.passes import (
+    Access,
+    Pass,
+    accesses_of,
+    arguments,
+    counts_positions,
+    is_coarse,
+    kinds_of,
+    passes_of,
+    size_symbols,
+)
 from braze.schedule.plans import Form, TaskPlan, Tile, blocks
 from braze.schedule.ragged import common_limit
 from braze.schedule.records import Group, GroupKind
@@ -107,23 +117,25 @@ def plan_kernel(group: Group, buffers: dict[str, Buffer], longest: int = MAX_PER
         return _ragged(group, buffers, limit)
     found = tuple(accesses_of(group, buffers))
     form, inner = _form(group, found)
-    if group.row_axes:
-        outer, points, row, whole, warps, stages = _row_tiles(group, found, form, inner, longest)
-        passes = passes_of(group.steps, group.row_axes)
+    passes = passes_of(group.steps, group.row_axes) if group.row_axes else ()
+    if not group.row_axes:
+        tiles = _point_tiles(group, form, inner)
+    elif form is Form.COLUMNS and inner is not None:
+        tiles = _column_tiles(group, found, inner, again=len(passes) > 1)
     else:
-        outer, points, warps = _point_tiles(group, found, form, inner)
-        row, whole, stages, passes = None, False, 1, ()
+        tiles = _row_tiles(group, inner, longest)
     names = arguments(group)
-    wide = any(is_wide(buffers[n]) for n in names)
-    sizes = size_symbols(group)
-    coarse = is_coarse(group, buffers)
-    plan = KernelPlan(form, names, sizes, outer, points, row, whole, passes, warps, stages, wide, coarse)
-    return plan if whole or row is None or form is not Form.ROWS else _for_long_rows(plan, group, found)
+    plan = KernelPlan(
+        form, names, size_symbols(group), tiles.outer, tiles.points, tiles.row, tiles.whole, passes, tiles.warps, tiles.stages,
+        any(is_wide(buffers[n]) for n in names), is_coarse(group, buffers),
+    )  # fmt: skip
+    long = form is Form.ROWS and plan.row is not None and not plan.whole
+    return _for_long_rows(plan, group, found) if long else plan
 
 
 def _for_long_rows(plan: KernelPlan, group: Group, found: Sequence[Access]) -> KernelPlan:
     """A plan whose programs walk along rows, with what their kind of reductions and a second walk want of the loop."""
-    kinds = {r.kind for step in group.steps for r in step.reductions}
+    kinds = kinds_of(group.steps)
     row, length = plan.row, _static(group.row_axes)
     assert row is not None
     plan = _of_vectors(plan, group, found)
@@ -154,8 +166,7 @@ def few_at_once(plan: KernelPlan, itemsize: int, held: int) -> KernelPlan:
 
 def _of_vectors(plan: KernelPlan, group: Group, found: Sequence[Access]) -> KernelPlan:
     """A plan that reads whole vectors of rows which begin anywhere, as those of 50,257 numbers do."""
-    kinds = {r.kind for step in group.steps for r in step.reductions}
-    if len(group.row_axes) != 1 or _static(group.row_axes) is None or not kinds <= VECTORS:
+    if len(group.row_axes) != 1 or _static(group.row_axes) is None or not kinds_of(group.steps) <= VECTORS:
         return plan
     if any(tile.block > 1 for tile in plan.points):  # several rows begin at several places
         return plan
@@ -228,17 +239,13 @@ def _form(group: Group, found: Sequence[Access]) -> tuple[Form, Axis | None]:
         across = _across(group.axes, found)
         return (Form.FLAT, None) if across is None else (Form.TILED, across)
     last = group.row_axes[-1]
-    rows = [last] if _counts_positions(group) else list(group.row_axes)
+    rows = [last] if counts_positions(group.steps) else list(group.row_axes)
     best, chosen = sum(_cost(a, last, axes) for a in found), last
     for axis in [*reversed(rows), *reversed(group.axes)]:
         cost = sum(_cost(a, axis, axes) for a in found)
         if cost < 0.9 * best and likely_size(axis.extent) > 1:
             best, chosen = cost, axis
     return (Form.ROWS if chosen in group.row_axes else Form.COLUMNS), chosen
-
-
-def _counts_positions(group: Group) -> bool:
-    return any(r.kind.finds_place for step in group.steps for r in step.reductions)
 
 
 def _cost(a: Access, axis: Axis, axes: Sequence[Axis]) -> float:
@@ -280,61 +287,71 @@ def _across(axes: tuple[Axis, ...], found: Sequence[Access]) -> Axis | None:
 # -- tiles ----------------------------------------------------------------------------------------------------
 
 
-def _point_tiles(
-    group: Group, found: Sequence[Access], form: Form, across: Axis | None
-) -> tuple[tuple[Axis, ...], tuple[Tile, ...], int]:
-    """(axes with one point a program, the tile, warps) of a kernel without rows."""
+@record
+class Tiles:
+    """What one program takes: a point of each of the ``outer`` axes, a tile of the others, of a row all of it (``whole``) or tile after tile."""
+
+    outer: tuple[Axis, ...]
+    points: tuple[Tile, ...]
+    warps: int
+    row: Tile | None = None
+    whole: bool = False
+    stages: int = 1
+
+
+def _point_tiles(group: Group, form: Form, across: Axis | None) -> Tiles:
+    """The tiles of a kernel without rows."""
     if form is Form.TILED and across is not None:
         last = group.axes[-1]
         x = min(SQUARE, power(likely_size(last.extent)))
         y = min(SQUARE * SQUARE // x, power(likely_size(across.extent)))
         x = min(SQUARE * SQUARE // y, power(likely_size(last.extent)))
         outer = tuple(a for a in group.axes[:-1] if a is not across)
-        return outer, (Tile("y", (across,), y), Tile("x", (last,), x)), warps_of(x * y, 16)
+        return Tiles(outer, (Tile("y", (across,), y), Tile("x", (last,), x)), warps_of(x * y, 16))
     extent = product([a.extent for a in group.axes])
     block = FLAT if extent.value is None else max(32, min(FLAT, power(extent.value)))
-    return (), (Tile("x", group.axes, block),), warps_of(block, EACH)
+    return Tiles((), (Tile("x", group.axes, block),), warps_of(block, EACH))
 
 
-def _row_tiles(
-    group: Group, found: Sequence[Access], form: Form, inner: Axis | None, longest: int
-) -> tuple[tuple[Axis, ...], tuple[Tile, ...], Tile, bool, int, int]:
-    """(axes with one point a program, points of the tile, row, whether whole, warps, stages)."""
+def _column_tiles(group: Group, found: Sequence[Access], inner: Axis, *, again: bool) -> Tiles:
+    """The tiles of a kernel whose threads lie along the points, of the ``inner`` axis; ``again``: it walks its rows more than once."""
     row = _static(group.row_axes)
-    held = row is not None and group.kind is GroupKind.PERSISTENT
-    if form is Form.COLUMNS and inner is not None:
-        outer = tuple(a for a in group.axes if a is not inner)
-        x = power(likely_size(inner.extent))
-        x = x if x <= 2 * COLUMNS else COLUMNS
-        length = power(likely_size(product([a.extent for a in group.row_axes])))
-        # what a first kernel left of few columns is read by many programs, each by few steps
-        while length <= SHORT_COLUMN and x > 16 and likely_size(_count(outer, inner, x)) < FEW_PROGRAMS:
-            x //= 2
-        again = len(passes_of(group.steps, group.row_axes)) > 1
-        # fewer columns than these side by side are fewer sectors than memory gives at a time; who walks twice pays for that instead
-        least = min(x, 16 if again else COLUMNS)
-        whole = held and power(row or 1) * least <= (4 if again else 1) * WALK
-        while whole and x > 16 and power(row or 1) * x > (4 if again else 1) * WALK:
-            x //= 2
-        few = length <= SHORT_COLUMN and likely_size(_count(outer, inner, x)) < FEW_PROGRAMS
-        if few and x == 16 and not whole and all(a.itemsize >= 4 for a in found if not a.store):
-            x = SECTOR // 4  # a sector of each row (4.1 us where 16 took 5.5, of 1,024 columns on an H100)
-        r = length if whole else max(1, min(_walk(group) // x, length))
-        warps = warps_of(x * r, EACH if whole else EACH_ROW)
-        return outer, (Tile("x", (inner,), x),), Tile("r", group.row_axes, r), whole, warps, 1
-    order = group.row_axes
+    outer = tuple(a for a in group.axes if a is not inner)
+    x = power(likely_size(inner.extent))
+    x = x if x <= 2 * COLUMNS else COLUMNS
+    length = power(likely_size(product([a.extent for a in group.row_axes])))
+    # what a first kernel left of few columns is read by many programs, each by few steps
+    while length <= SHORT_COLUMN and x > 16 and likely_size(_count(outer, inner, x)) < FEW_PROGRAMS:
+        x //= 2
+    # fewer columns than these side by side are fewer sectors than memory gives at a time; who walks twice pays for that instead
+    least = min(x, 16 if again else COLUMNS)
+    most = (4 if again else 1) * WALK
+    whole = row is not None and group.kind is GroupKind.PERSISTENT and power(row or 1) * least <= most
+    while whole and x > 16 and power(row or 1) * x > most:
+        x //= 2
+    few = length <= SHORT_COLUMN and likely_size(_count(outer, inner, x)) < FEW_PROGRAMS
+    if few and x == 16 and not whole and all(a.itemsize >= 4 for a in found if not a.store):
+        x = SECTOR // 4  # a sector of each row (4.1 us where 16 took 5.5, of 1,024 columns on an H100)
+    r = length if whole else max(1, min(_walk(group) // x, length))
+    warps = warps_of(x * r, EACH if whole else EACH_ROW)
+    return Tiles(outer, (Tile("x", (inner,), x),), warps, Tile("r", group.row_axes, r), whole)
+
+
+def _row_tiles(group: Group, inner: Axis | None, longest: int) -> Tiles:
+    """The tiles of a kernel whose threads lie along the row, of which ``inner`` is the innermost axis then."""
+    row, order = _static(group.row_axes), group.row_axes
     if inner is not None and inner is not order[-1]:
         order = (*(a for a in order if a is not inner), inner)
-    if held and row is not None and row <= longest:
+    if row is not None and row <= longest and group.kind is GroupKind.PERSISTENT:
         x, width = tile_of_rows(group)
         # a thread makes four random numbers at once
         warps = warps_of(x * width, EACH_ROW * (2 if _draws(group) else 1))
-        return (), (Tile("x", group.axes, x),), Tile("r", order, width), True, warps, 1
+        return Tiles((), (Tile("x", group.axes, x),), warps, Tile("r", order, width), True)
     again = _walks_again(group)
     walk = 2 * WALK if again else _walk(group)
     width = walk if row is None else min(walk, power(max(row, 1)))
     warps = warps_of(width, EACH if again else EACH * max(1, width // WALK))
-    return (), (Tile("x", group.axes, 1),), Tile("r", order, width), False, warps, 2
+    return Tiles((), (Tile("x", group.axes, 1),), warps, Tile("r", order, width), stages=2)
 
 
 def tile_of_rows(group: Group) -> tuple[int, int]:
@@ -370,8 +387,7 @@ def _count(outer: Sequence[Axis], inner: Axis, x: int) -> Expr:
 
 def _walk(group: Group) -> int:
     """Elements of a tile that walks rows: more where little is kept of each."""
-    plain = all(r.kind in PLAIN for step in group.steps for r in step.reductions)
-    return 2 * WALK if plain else WALK
+    return 2 * WALK if kinds_of(group.steps) <= PLAIN else WALK
 
 
 def warps_of(elements: int, each: int) -> int:

@@ -22,6 +22,7 @@ from braze.schedule.blocks import Block, Part, Role, Shape, moved, moved_accesse
 from braze.schedule.choices import Choices
 from braze.schedule.dependences import Accesses
 from braze.schedule.domains import Overlay, Place, decomposed, injective, lay_over, ordered_by
+from braze.schedule.passes import counts_positions
 from braze.schedule.ragged import common_limit
 from braze.symbolic.expr import ZERO, Expr, FloorDiv, Integer, Mod, Symbol, axis_symbol
 from braze.symbolic.flat import parts_of
@@ -116,7 +117,7 @@ def _overlays(base: Block, other: Block, places: list[Place], facts: Facts) -> I
     plain = lay_over(places, other.places(), base.listing())
     if plain is not None:
         yield plain
-    if _counts_positions(base) or _counts_positions(other):
+    if counts_positions(p.nest for block in (base, other) for p in block.parts):
         return  # their results depend on the order of the row's axes
     shared = sorted(base.accesses.touched() & other.accesses.touched())
     seen = [(places, other.places())]
@@ -132,10 +133,6 @@ def _overlays(base: Block, other: Block, places: list[Place], facts: Facts) -> I
         overlay = lay_over(left, right, base.listing())
         if overlay is not None:
             yield overlay
-
-
-def _counts_positions(block: Block) -> bool:
-    return any(r.kind.finds_place for part in block.parts for r in part.nest.reductions)
 
 
 def _an_index(found: Accesses, name: str) -> Expr | None:

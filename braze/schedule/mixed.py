@@ -17,10 +17,10 @@ from braze.schedule.canonical import borders
 from braze.schedule.choices import Choices
 from braze.schedule.dependences import families
 from braze.schedule.kernels import PLAIN, plan_kernel, tile_down
-from braze.schedule.passes import over_row, passes_of
+from braze.schedule.passes import kinds_of, over_row, passes_of, writes_what_it_reads
 from braze.schedule.plans import Form
 from braze.schedule.records import Group, GroupKind, Walked
-from braze.schedule.split import Cut, Splitter, inside, writes_what_it_reads
+from braze.schedule.split import Cut, Splitter, inside
 from braze.symbolic.expr import Expr, Integer, floor_div
 from braze.symbolic.guess import likely_size
 
@@ -110,8 +110,8 @@ def _match(
 
 def _sums_down(group: Group) -> bool:
     """Whether a group is one walk of plain reductions, and what follows of them at the points."""
-    plain = all(r.kind in PLAIN for step in group.steps for r in step.reductions)
     along = any(not s.reductions and over_row(s, group.row_axes) for s in group.steps)
+    plain = kinds_of(group.steps) <= PLAIN
     return plain and not along and len(passes_of(group.steps, group.row_axes)) == 1
 
 

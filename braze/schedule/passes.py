@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from braze.loops.dtypes import HALVES
-from braze.loops.ir import Axis, Buffer, LoopNest, Node, Op
+from braze.loops.ir import Axis, Buffer, LoopNest, Node, Op, ReduceKind, StoreMode
 from braze.loops.rewrite import index_exprs, loads, roots, walk
 from braze.loops.scalars import COARSE, SCALARS
 from braze.schedule.records import Group
@@ -120,6 +120,28 @@ def passes_of(steps: Iterable[LoopNest], row_axes: tuple[Axis, ...]) -> tuple[Pa
         if step.reductions or (reads & pending) or not along:
             pending |= {s.buffer for s in step.stores}
     return tuple(Pass(tuple(along), tuple(behind)) for along, behind in passes)
+
+
+def kinds_of(steps: Iterable[LoopNest]) -> set[ReduceKind]:
+    """The kinds of reductions in some steps."""
+    return {r.kind for step in steps for r in step.reductions}
+
+
+def counts_positions(steps: Iterable[LoopNest]) -> bool:
+    """Whether a result is a place along the row: then the order of the row's axes counts."""
+    return any(kind.finds_place for kind in kinds_of(steps))
+
+
+def writes_what_it_reads(group: Group) -> bool:
+    """Whether a later kernel could not compute a value again, or a store adds to what is there."""
+    read: set[str] = set()
+    for step in group.steps:
+        stored = {s.buffer for s in step.stores}
+        read |= loads(*roots(step))
+        if stored & read or any(s.mode is not StoreMode.PLAIN for s in step.stores):
+            return True
+        read -= stored
+    return False
 
 
 def is_coarse(group: Group, buffers: dict[str, Buffer]) -> bool:

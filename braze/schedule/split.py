@@ -24,13 +24,21 @@ from braze.loops.ir import (
     ReduceKind,
     Reduction,
     Store,
-    StoreMode,
 )  # fmt: skip
-from braze.loops.rewrite import Substitution, loads, nest_with_nodes, rewrite, roots, with_nodes
+from braze.loops.rewrite import Substitution, nest_with_nodes, rewrite, with_nodes
 from braze.schedule.canonical import borders
 from braze.schedule.choices import Choices
 from braze.schedule.kernels import COLUMNS, PLAIN, KernelPlan, limit_of, plan_kernel
-from braze.schedule.passes import Pass, accesses_of, flat, over_row, passes_of
+from braze.schedule.passes import (
+    Pass,
+    accesses_of,
+    counts_positions,
+    flat,
+    kinds_of,
+    over_row,
+    passes_of,
+    writes_what_it_reads,
+)
 from braze.schedule.plans import Form
 from braze.schedule.records import Group, GroupKind
 from braze.symbolic.expr import (
@@ -84,24 +92,11 @@ def split_group(
     return None if cut is None else Splitter(group, buffers, choices, cut).run()
 
 
-def writes_what_it_reads(group: Group) -> bool:
-    """Whether a later kernel could not compute a value again, or a store adds to what is there."""
-    read: set[str] = set()
-    for step in group.steps:
-        stored = {s.buffer for s in step.stores}
-        read |= loads(*roots(step))
-        if stored & read or any(s.mode is not StoreMode.PLAIN for s in step.stores):
-            return True
-        read -= stored
-    return False
-
-
 def _cut(group: Group, plan: KernelPlan, cores: int) -> Cut | None:
     programs = likely_size(plan.programs)
     if programs >= FEW * cores or programs < 1:
         return None
     down = plan.form is Form.COLUMNS
-    arg = any(r.kind.finds_place for step in group.steps for r in step.reductions)
     length = likely_size(product([a.extent for a in group.row_axes]))
     least = LEAST_COLUMN if down else LEAST_ROW
     # all parts run at once: what does not fit would run alone at the end
@@ -109,7 +104,7 @@ def _cut(group: Group, plan: KernelPlan, cores: int) -> Cut | None:
     want = min(max(many * cores // programs, 2), MOST, length // least)
     enough = [a for a in group.row_axes if likely_size(a.extent) >= want]
     longest = max(group.row_axes, key=lambda a: likely_size(a.extent))
-    axis = group.row_axes[0] if arg else enough[0] if enough else longest
+    axis = group.row_axes[0] if counts_positions(group.steps) else enough[0] if enough else longest
     extent = likely_size(axis.extent)
     want = min(want, extent)
     if want < 2 or length < WORTH * least:
@@ -132,7 +127,7 @@ def _folded(group: Group, plan: KernelPlan, buffers: Mapping[str, Buffer], cores
     (column,), (row,) = group.axes, group.row_axes
     width, length = column.extent.value or 0, row.extent.value or 0
     fold = COLUMNS // gcd(width, COLUMNS)
-    plain = all(r.kind in PLAIN for step in group.steps for r in step.reductions)
+    plain = kinds_of(group.steps) <= PLAIN
     if fold == 1 or not width or length % fold or not plain or not _one_matrix(group, buffers, column, row):
         return None
     length //= fold
@@ -159,7 +154,7 @@ def _is_heavy(plan: KernelPlan, group: Group) -> bool:
     """Whether a program keeps several numbers an element, or a tile of whole sectors of columns."""
     if plan.form is Form.COLUMNS:
         return plan.points[-1].divides
-    return any(r.kind.finds_place for step in group.steps for r in step.reductions)
+    return counts_positions(group.steps)
 
 
 def _up(n: int, unit: int) -> int:

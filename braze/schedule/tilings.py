@@ -21,10 +21,9 @@ from braze.schedule.kernels import (
     plan_kernel,
     power,
 )
-from braze.schedule.passes import accesses_of
+from braze.schedule.passes import accesses_of, kinds_of, writes_what_it_reads
 from braze.schedule.plans import Form
 from braze.schedule.records import Group, GroupKind
-from braze.schedule.split import writes_what_it_reads
 from braze.support.record import record
 from braze.symbolic.guess import likely_size
 
@@ -146,7 +145,7 @@ def _of_long_rows(plan: KernelPlan, group: Group, buffers: dict[str, Buffer]) ->
 
 def _walks_softmax_again(plan: KernelPlan) -> bool:
     """Whether programs walk rows for a maximum and a sum of powers, and again to store what follows."""
-    kinds = {r.kind for each in plan.passes for step in each.along for r in step.reductions}
+    kinds = {kind for each in plan.passes for kind in kinds_of(each.along)}
     again = any(not each.reduces for each in plan.passes[1:])
     return plan.unrolled == UNROLLED and kinds == {ReduceKind.ONLINE_SOFTMAX} and again
 
@@ -193,12 +192,8 @@ def _fits(t: Tiling, plan: KernelPlan) -> bool:
     if plan.row is not None and not plan.whole and plan.form is Form.ROWS:
         if t.blocks[-1] < max(plan.vector, WARP) or t.blocks[-1] > LONGEST:
             return False
-    elif size > (
-        LONGEST
-        if t.rows == "whole" and t.blocks[0] == 1
-        else MAX_PERSISTENT
-        if t.rows == "whole"
-        else LARGEST
-    ):
-        return False
+    else:
+        most = LARGEST if t.rows != "whole" else LONGEST if t.blocks[0] == 1 else MAX_PERSISTENT
+        if size > most:
+            return False
     return 1 <= t.warps <= MOST_WARPS and WARP * t.warps <= max(size, WARP)
