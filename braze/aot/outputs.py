@@ -204,9 +204,9 @@ class Outputs:
 
     def _laid_out(self, node: Node, like: torch.Tensor, mode: FakeMode) -> Node:
         """The node's value with the strides that eager gives it, where functionalization changed them."""
-        return node if same_strides(node.meta["val"], like) else self.copied(node, like, mode)
+        return node if same_strides(node.meta["val"], like) else self.copied_as(node, like, mode)
 
-    def copied(self, node: Node, like: torch.Tensor, mode: FakeMode) -> Node:
+    def copied_as(self, node: Node, like: torch.Tensor, mode: FakeMode) -> Node:
         """A copy of the node's value with the strides of ``like``."""
         repeated = [
             d for d, (n, s) in enumerate(zip(like.shape, like.stride(), strict=True)) if _repeats(n, s)
@@ -296,7 +296,7 @@ def separate(
             items[i] = (_copied_whole if again else copied)(node, output, mode)
             if i >= len(mutations) and not same_strides(items[i].meta["val"], node.meta["val"]):
                 outputs.symbols = None  # passes have dropped nodes
-                items[i] = outputs.copied(node, node.meta["val"], mode)
+                items[i] = outputs.copied_as(node, node.meta["val"], mode)
     output.args = (tuple(items),)
     drop_unread(module.graph)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from braze.loops.ir import BufferKind, BufferView, ExternCall, LoopProgram
 from braze.schedule.blockgraph import BlockGraph
@@ -20,6 +20,11 @@ from braze.schedule.legality import Facts, join
 from braze.support.log import logger
 
 log = logger("fusion")
+
+Pair = tuple[Block, Block]
+#: the pairs with a block that may be joined, the writer or the earlier one first
+Relation = Callable[["Fusion", Block], Iterable[Pair]]
+Shapes = set[tuple[Shape, Shape]]
 
 
 class Fusion:
@@ -61,14 +66,14 @@ class Fusion:
                 break
         return self.graph.blocks()
 
-    def phase(self, relation: object, shapes: object) -> int:
+    def phase(self, relation: Relation, shapes: Shapes | None) -> int:
         """Try all candidates of one kind, the best first; how many were joined."""
         heap: list[tuple[int, int, int, Block, Block]] = []
-        seen: set[tuple[Block, Block]] = set()
+        seen: set[Pair] = set()
 
-        def push(pairs: Iterable[tuple[Block, Block]]) -> None:
+        def push(pairs: Iterable[Pair]) -> None:
             for a, b in pairs:
-                if (a, b) not in seen and (shapes is None or (a.shape, b.shape) in shapes):  # type: ignore[operator]
+                if (a, b) not in seen and (shapes is None or (a.shape, b.shape) in shapes):
                     seen.add((a, b))
                     score = self.saved(a, b)
                     if score:
@@ -76,14 +81,14 @@ class Fusion:
                         heapq.heappush(heap, (-score, gap, next(self._numbers), a, b))
 
         for block in self.graph.blocks():
-            push(relation(self, block))  # type: ignore[operator]
+            push(relation(self, block))
         joined = 0
         while heap:
             score, _, _, a, b = heapq.heappop(heap)
             made = self.attempt(a, b, -score)
             if made is not None:
                 joined += 1
-                push(relation(self, made))  # type: ignore[operator]
+                push(relation(self, made))
         return joined
 
     def attempt(self, a: Block, b: Block, score: int) -> Block | None:
@@ -116,7 +121,7 @@ class Fusion:
         return sum(self.bytes[name] for name in block.accesses.reads)
 
 
-def vertical(fusion: Fusion, block: Block) -> Iterable[tuple[Block, Block]]:
+def vertical(fusion: Fusion, block: Block) -> Iterable[Pair]:
     """Pairs of a writer and a reader that ``block`` is one of."""
     graph = fusion.graph
     place = graph.position
@@ -125,7 +130,7 @@ def vertical(fusion: Fusion, block: Block) -> Iterable[tuple[Block, Block]]:
         yield (other, block) if place[other] < place[block] else (block, other)
 
 
-def horizontal(fusion: Fusion, block: Block) -> Iterable[tuple[Block, Block]]:
+def horizontal(fusion: Fusion, block: Block) -> Iterable[Pair]:
     """Pairs with the next reader of each buffer that ``block`` reads."""
     place = fusion.graph.position
     if block.shape not in (Shape.POINT, Shape.ROW):

@@ -43,12 +43,14 @@ FLAT, SQUARE = 1024, 64
 WALK, HELD = 2048, 2048
 #: tiles of a walk that are on their way at once, and bytes of them that a program may hold
 STAGES, ON_THE_WAY = 3, 64 << 10
-#: bytes of a row whose second walk no longer finds it in the cache (50 MB on an H200) if four programs share a multiprocessor, of
-#: longer rows those that a program has at once, and bytes of which a warp has its share then
-AGAIN, AT_ONCE, OF_A_WARP = 128 << 10, 64 << 10, 2 << 10
-#: bytes of a row of 16-bit floats of which four programs' on each multiprocessor, read and written, are more than that cache, and two programs' are not;
+#: a row of so many bytes is no longer in the cache (50 MB on an H200) when it is walked again, if four programs share a multiprocessor
+FORGOTTEN = 128 << 10
+#: bytes of such a row that a program has at once, alone or nearly on its multiprocessor; bytes of them that each warp has
+AT_ONCE, OF_A_WARP = 64 << 10, 2 << 10
+#: the same of a row of 16-bit floats, read and written; of two programs on each multiprocessor it is still there
+FORGOTTEN_16 = 64 << 10
 #: elements that each of the two has at once, and its warps: as many threads as four have (on an H100 747 us where four took 805, of 8,192 rows of 50,257)
-AGAIN_16, TWO_WALK, TWO_WARPS = 64 << 10, 8192, 32
+TWO_WALK, TWO_WARPS = 8192, 32
 #: elements of a tile that walks a row for its mean and variance, of which a thread keeps three numbers each: what fits beside others' programs
 SPREAD = 1024
 #: tiles of which one turn takes maxima and sums of powers: both are loaded before the first is reduced
@@ -123,7 +125,7 @@ def plan_kernel(group: Group, buffers: dict[str, Buffer], longest: int = MAX_PER
     elif form is Form.COLUMNS and inner is not None:
         tiles = _column_tiles(group, found, inner, again=len(passes) > 1)
     else:
-        tiles = _row_tiles(group, inner, longest)
+        tiles = _row_tiles(group, inner, longest, again=walks_again(passes))
     names = arguments(group)
     plan = KernelPlan(
         form, names, size_symbols(group), tiles.outer, tiles.points, tiles.row, tiles.whole, passes, tiles.warps, tiles.stages,
@@ -140,13 +142,14 @@ def _for_long_rows(plan: KernelPlan, group: Group, found: Sequence[Access]) -> K
     assert row is not None
     plan = _of_vectors(plan, group, found)
     widest = max((a.itemsize for a in found), default=1)
+    walked_again = length * widest if length is not None and walks_again(plan.passes) else 0  # bytes
     if kinds == {ReduceKind.ONLINE_SOFTMAX}:
-        if _walks_again(group) and length is not None and length * widest >= AGAIN:
+        if walked_again >= FORGOTTEN:
             # Of float32, 8,192 numbers at once reach 74% of copy bandwidth where 16,384 reach 65
             return few_at_once(
-                plan, widest, AT_ONCE if length * widest > AGAIN and widest < 4 else AT_ONCE // 2
+                plan, widest, AT_ONCE if walked_again > FORGOTTEN and widest < 4 else AT_ONCE // 2
             )
-        if _walks_again(group) and length is not None and widest <= 2 and length * widest >= AGAIN_16:
+        if walked_again >= FORGOTTEN_16 and widest <= 2:
             plan = dataclasses.replace(plan, row=dataclasses.replace(row, block=TWO_WALK), warps=TWO_WARPS)
         return dataclasses.replace(plan, unrolled=UNROLLED)
     if ReduceKind.WELFORD in kinds and row.block > SPREAD:
@@ -186,9 +189,9 @@ def _draws(group: Group) -> bool:
     return any(n.op is Op.RANDOM for step in group.steps for n in nodes_of(*roots(step)))
 
 
-def _walks_again(group: Group) -> bool:
-    """Whether a walk reduces nothing, and only stores what follows."""
-    return any(not each.reduces for each in passes_of(group.steps, group.row_axes)[1:])
+def walks_again(passes: Sequence[Pass]) -> bool:
+    """Whether a later walk reduces nothing, and only stores what follows."""
+    return any(not each.reduces for each in passes[1:])
 
 
 def _mixed(group: Group, buffers: dict[str, Buffer]) -> KernelPlan:
@@ -337,8 +340,8 @@ def _column_tiles(group: Group, found: Sequence[Access], inner: Axis, *, again: 
     return Tiles(outer, (Tile("x", (inner,), x),), warps, Tile("r", group.row_axes, r), whole)
 
 
-def _row_tiles(group: Group, inner: Axis | None, longest: int) -> Tiles:
-    """The tiles of a kernel whose threads lie along the row, of which ``inner`` is the innermost axis then."""
+def _row_tiles(group: Group, inner: Axis | None, longest: int, *, again: bool) -> Tiles:
+    """The tiles of a kernel whose threads lie along the row, of which ``inner`` is the innermost axis then; ``again``: it walks it again to store."""
     row, order = _static(group.row_axes), group.row_axes
     if inner is not None and inner is not order[-1]:
         order = (*(a for a in order if a is not inner), inner)
@@ -347,7 +350,6 @@ def _row_tiles(group: Group, inner: Axis | None, longest: int) -> Tiles:
         # a thread makes four random numbers at once
         warps = warps_of(x * width, EACH_ROW * (2 if _draws(group) else 1))
         return Tiles((), (Tile("x", group.axes, x),), warps, Tile("r", order, width), True)
-    again = _walks_again(group)
     walk = 2 * WALK if again else _walk(group)
     width = walk if row is None else min(walk, power(max(row, 1)))
     warps = warps_of(width, EACH if again else EACH * max(1, width // WALK))

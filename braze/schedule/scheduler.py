@@ -68,7 +68,7 @@ def _scheduled(
     groups = with_prologues(groups, program, kept, choices) if choices.options.fusion else groups
     groups = _ordered(program, groups, kept, choices)
     if cores:
-        program, groups = _split(program, groups, choices, cores)
+        program, groups = _for_gpu(program, groups, choices, cores)
     if program.rounds:
         program, groups = without_roundings(program, groups)
     _prove_writes(program, groups)
@@ -83,7 +83,7 @@ def planned_memory(program: LoopProgram, groups: list[Group], ctx: CompileContex
     return _proved(program, groups, memory, strict=ctx.options.verify > 0)
 
 
-def _split(
+def _for_gpu(
     program: LoopProgram, groups: list[Group], choices: Choices, cores: int
 ) -> tuple[LoopProgram, list[Group]]:
     """What a GPU wants otherwise: numbers read once, long rows of few points as several kernels; this is then the program."""

@@ -20,6 +20,7 @@ from braze.schedule.kernels import (
     limit_of,
     plan_kernel,
     power,
+    walks_again,
 )
 from braze.schedule.passes import accesses_of, kinds_of, writes_what_it_reads
 from braze.schedule.plans import Form
@@ -146,8 +147,7 @@ def _of_long_rows(plan: KernelPlan, group: Group, buffers: dict[str, Buffer]) ->
 def _walks_softmax_again(plan: KernelPlan) -> bool:
     """Whether programs walk rows for a maximum and a sum of powers, and again to store what follows."""
     kinds = {kind for each in plan.passes for kind in kinds_of(each.along)}
-    again = any(not each.reduces for each in plan.passes[1:])
-    return plan.unrolled == UNROLLED and kinds == {ReduceKind.ONLINE_SOFTMAX} and again
+    return plan.unrolled == UNROLLED and kinds == {ReduceKind.ONLINE_SOFTMAX} and walks_again(plan.passes)
 
 
 def _others(plan: KernelPlan) -> Iterator[Tiling]:

@@ -234,7 +234,7 @@ def plans(schedule):
 def test_a_softmax_of_rows_that_the_cache_does_not_hold_has_one_program_at_a_time(
     length, dtype, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(kernels, "AGAIN", 1024)
+    monkeypatch.setattr(kernels, "FORGOTTEN", 1024)
     monkeypatch.setattr(kernels, "AT_ONCE", 512)
     monkeypatch.setattr(kernels, "OF_A_WARP", 64)
     x = numbers(5, length, dtype=dtype)

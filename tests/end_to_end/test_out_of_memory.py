@@ -86,7 +86,7 @@ def step(call: Callable[..., torch.Tensor], m: nn.Module) -> list[torch.Tensor]:
 def sane() -> None:
     """What compiling sets for the process is as it was."""
     assert torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
-    assert not getattr(shared.here, "busy", False)
+    assert not getattr(shared.this_thread, "busy", False)
     assert type(torch.ones(2) + 1) is torch.Tensor
     assert torch.equal(braze.compile(lambda x: x * 3)(torch.ones(2)), torch.full((2,), 3.0))
 
