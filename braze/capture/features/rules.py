@@ -147,7 +147,7 @@ def super_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 @rule(isinstance)
 def isinstance_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     value, kinds = args
-    nests(kinds)
+    refuse_deep_tuples(kinds)
     if asks_python(kinds, "__instancecheck__"):
         return calls.call_c(t, isinstance, args, kwargs)
     if tells_its_class(t, type(value)):
@@ -163,13 +163,13 @@ def isinstance_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 
 @rule(issubclass)
 def issubclass_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    nests(args[-1])
+    refuse_deep_tuples(args[-1])
     if asks_python(args[-1], "__subclasscheck__"):
         return calls.call_c(t, issubclass, args, kwargs)
     return issubclass(*args)
 
 
-def nests(kinds: Any) -> None:
+def refuse_deep_tuples(kinds: Any) -> None:
     """Tuples in tuples of classes go as deep as the program's recursion limit lets them, which is not the tracer's."""
     depth = 0
     while type(kinds) is tuple and kinds:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from braze.capture.facts.breaks import HINT_MOVE, graph_break
+from braze.capture.facts.frame import Frame
 from braze.capture.facts.libraries import is_library_class
 from braze.capture.facts.records import Step
 from braze.capture.facts.values import HEAP_TYPE, MISSING, NULL, is_constant, lookup_in_mro
@@ -55,7 +56,7 @@ def holds(view: Any, value: Any) -> bool:
     return any(held is value for held in values)
 
 
-def let_go(t: Trace, f: Any, index: int) -> None:
+def let_go(t: Trace, f: Frame, index: int) -> None:
     """Before a variable of a frame gets another value: refuse where the end of what it holds would be met in the trace.
 
     With a tuple go its elements, as in ``for pair in d.items()``.
@@ -82,7 +83,7 @@ def replaced(t: Trace, value: Any, cell: Any = None) -> None:
         refuse_end(value)
 
 
-def popped(t: Trace, f: Any) -> None:
+def popped(t: Trace, f: Frame) -> None:
     """Before the top of a frame's stack goes, which no variable gets: the same."""
     value = f.stack[-1]
     if value is NULL or not type(value).__flags__ & HEAP_TYPE or not says_its_end(t, value):

@@ -14,7 +14,7 @@ import torch
 import torch.fx
 
 from braze.capture.facts.breaks import HINT_DATA, BreakSignal, Retry
-from braze.capture.facts.frame import Decoded
+from braze.capture.facts.frame import Decoded, Frame
 from braze.capture.facts.replay_safety import can_run_again
 from braze.capture.facts.values import MISSING
 from braze.capture.graph import constant_evaluation, unbacked
@@ -44,7 +44,7 @@ def raises(decoded: Decoded, at: int) -> bool:
     return False
 
 
-def taken_for_granted(t: Trace, f: Any, value: Any, target: int, jumps_if: bool) -> bool | None:
+def taken_for_granted(t: Trace, f: Frame, value: Any, target: int, jumps_if: bool) -> bool | None:
     """Which way a jump goes of which the other way ends in an exception; None where it is to be decided as any other."""
     if issubclass(type(value), torch.Tensor):
         holds = constant_evaluation.read(t.graph.recorder, "__bool__", value)
@@ -101,7 +101,7 @@ def verify(done: Ledger, graph: torch.fx.Graph) -> None:
         raise Retry(max(1, done.granted[0].position))
 
 
-def left_to_a_jump(f: Any, value: Any) -> bool:
+def left_to_a_jump(f: Frame, value: Any) -> bool:
     """Whether the truth of a value that only the data tell is left to the jump that follows (3.13 computes it one instruction earlier)."""
     if unbacked.is_unbacked(value):
         return True
