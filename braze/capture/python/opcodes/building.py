@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from braze.capture.facts.breaks import graph_break
+from braze.capture.facts.frame import Frame
 from braze.capture.facts.values import CONSTANTS, NULL, UnknownText
 from braze.capture.graph.sizes import as_key
 from braze.capture.outside import texts
@@ -18,9 +19,10 @@ from braze.capture.outside.filling import fill
 from braze.capture.python.calls import call_c
 from braze.capture.python.iteration import elements
 from braze.capture.python.opcodes.table import opcode
+from braze.capture.state.trace import Interpreter, Trace
 
 
-def popn(f: Any, count: int) -> list[Any]:
+def popn(f: Frame, count: int) -> list[Any]:
     """Take ``count`` values off the stack, in order."""
     if not count:
         return []
@@ -29,7 +31,7 @@ def popn(f: Any, count: int) -> list[Any]:
     return items
 
 
-def hashed(t: Any, function: Any, keys: list[Any], *args: Any) -> Any:
+def hashed(t: Trace, function: Any, keys: list[Any], *args: Any) -> Any:
     """Call a function of C (with the keys themselves, if with nothing else) that hashes and compares keys, by Python code where their classes have some."""
     args = args or (keys,)
     plain = all(type(key) in CONSTANTS or not has_hash_of_its_own(type(key)) for key in keys)
@@ -37,67 +39,67 @@ def hashed(t: Any, function: Any, keys: list[Any], *args: Any) -> Any:
 
 
 @opcode("BUILD_TUPLE")
-def build_tuple(t: Any, f: Any, arg: int) -> None:
+def build_tuple(t: Trace, f: Frame, arg: int) -> None:
     f.stack.append(tuple(popn(f, arg)))
 
 
 @opcode("BUILD_LIST")
-def build_list(t: Any, f: Any, arg: int) -> None:
+def build_list(t: Trace, f: Frame, arg: int) -> None:
     f.stack.append(popn(f, arg))
 
 
 @opcode("BUILD_SET")
-def build_set(t: Any, f: Any, arg: int) -> None:
+def build_set(t: Trace, f: Frame, arg: int) -> None:
     f.stack.append(hashed(t, set, list(map(as_key, popn(f, arg)))))
 
 
 @opcode("BUILD_MAP")
-def build_map(t: Any, f: Any, arg: int) -> None:
+def build_map(t: Trace, f: Frame, arg: int) -> None:
     items = popn(f, 2 * arg)
     keys = list(map(as_key, items[::2]))
     f.stack.append(hashed(t, dict, keys, list(zip(keys, items[1::2], strict=True))))
 
 
 @opcode("BUILD_CONST_KEY_MAP")
-def build_const_key_map(t: Any, f: Any, arg: int) -> None:
+def build_const_key_map(t: Trace, f: Frame, arg: int) -> None:
     keys = f.stack.pop()
     f.stack.append(dict(zip(keys, popn(f, arg), strict=True)))
 
 
 @opcode("BUILD_STRING")
-def build_string(t: Any, f: Any, arg: int) -> None:
+def build_string(t: Trace, f: Frame, arg: int) -> None:
     parts = popn(f, arg)
     later = texts.joined(t.done, parts) if UnknownText in map(type, parts) else "".join(parts)
     f.stack.append(t.done.claim(UnknownText()) if later is None else later)
 
 
 @opcode("BUILD_SLICE")
-def build_slice(t: Any, f: Any, arg: int) -> None:
+def build_slice(t: Trace, f: Frame, arg: int) -> None:
     f.stack.append(slice(*popn(f, arg)))
 
 
 @opcode("LIST_APPEND")
-def list_append(t: Any, f: Any, arg: int) -> None:
+def list_append(t: Trace, f: Frame, arg: int) -> None:
     value = f.stack.pop()
     f.stack[-arg].append(value)
 
 
 @opcode("SET_ADD")
-def set_add(t: Any, f: Any, arg: int) -> None:
+def set_add(t: Trace, f: Frame, arg: int) -> None:
     value = f.stack.pop()
     key = as_key(value)
     hashed(t, f.stack[-arg].add, [key], key)
 
 
 @opcode("MAP_ADD")
-def map_add(t: Any, f: Any, arg: int) -> None:
+def map_add(t: Trace, f: Frame, arg: int) -> None:
     key, value = popn(f, 2)
     key = as_key(key)
     hashed(t, f.stack[-arg].__setitem__, [key], key, value)
 
 
 @opcode("LIST_EXTEND")
-def list_extend(t: Any, f: Any, arg: int) -> None:
+def list_extend(t: Trace, f: Frame, arg: int) -> None:
     values = f.stack.pop()
     if not hasattr(type(values), "__iter__") and not hasattr(type(values), "__getitem__"):
         raise TypeError(f"Value after * must be an iterable, not {type(values).__name__}")
@@ -105,20 +107,20 @@ def list_extend(t: Any, f: Any, arg: int) -> None:
 
 
 @opcode("SET_UPDATE")
-def set_update(t: Any, f: Any, arg: int) -> None:
+def set_update(t: Trace, f: Frame, arg: int) -> None:
     values = f.stack.pop()
     keys = list(elements(t, values))
     hashed(t, f.stack[-arg].update, keys)
 
 
 @opcode("DICT_UPDATE")
-def dict_update(t: Any, f: Any, arg: int) -> None:
+def dict_update(t: Trace, f: Frame, arg: int) -> None:
     values = mapping(t, f.stack.pop())
     hashed(t, f.stack[-arg].update, list(values), values)
 
 
 @opcode("DICT_MERGE")
-def dict_merge(t: Any, f: Any, arg: int) -> None:
+def dict_merge(t: Trace, f: Frame, arg: int) -> None:
     values = mapping(t, f.stack.pop())
     target = f.stack[-arg]
     for key in values:
@@ -140,7 +142,7 @@ def shown(fn: Any) -> str:
     return f"{name}()" if module in (None, "builtins") else f"{module}.{name}()"
 
 
-def mapping(t: Any, values: Any) -> Any:
+def mapping(t: Trace, values: Any) -> Any:
     """A dict of what ``**values`` gives."""
     if issubclass(type(values), dict):
         fill(t.outside, values)
@@ -151,12 +153,12 @@ def mapping(t: Any, values: Any) -> Any:
 
 
 @opcode("LIST_TO_TUPLE")
-def list_to_tuple(t: Any, f: Any, arg: int) -> None:
+def list_to_tuple(t: Trace, f: Frame, arg: int) -> None:
     f.stack[-1] = tuple(f.stack[-1])
 
 
 @opcode("CALL_INTRINSIC_1")
-def call_intrinsic_1(t: Any, f: Any, arg: int) -> None:
+def call_intrinsic_1(t: Trace, f: Frame, arg: int) -> None:
     if arg == 6:
         f.stack[-1] = tuple(f.stack[-1])
     elif arg == 5:
@@ -172,7 +174,7 @@ def call_intrinsic_1(t: Any, f: Any, arg: int) -> None:
         graph_break("BZ1006", f"the intrinsic {arg} is not carried yet")
 
 
-def unpackable(t: Any, value: Any) -> Any:
+def unpackable(value: Any) -> Any:
     """A value to be unpacked, refused in the words for that if it cannot be iterated."""
     cls = type(value)
     if hasattr(cls, "__iter__") or hasattr(cls, "__getitem__"):
@@ -180,7 +182,7 @@ def unpackable(t: Any, value: Any) -> Any:
     raise TypeError(f"cannot unpack non-iterable {cls.__name__} object")
 
 
-def first_of(t: Any, value: Any, most: int) -> Any:
+def first_of(t: Interpreter, value: Any, most: int) -> Any:
     """The first items of an iterable, which is asked for no more of them; all of a list or tuple."""
     if type(value) in (list, tuple):
         return value
@@ -192,8 +194,8 @@ def first_of(t: Any, value: Any, most: int) -> Any:
 
 
 @opcode("UNPACK_SEQUENCE")
-def unpack_sequence(t: Any, f: Any, arg: int) -> None:
-    items = first_of(t, unpackable(t, f.stack.pop()), arg + 1)
+def unpack_sequence(t: Trace, f: Frame, arg: int) -> None:
+    items = first_of(t, unpackable(f.stack.pop()), arg + 1)
     if len(items) != arg:
         many = "too many values to unpack" if len(items) > arg else "not enough values to unpack"
         raise ValueError(
@@ -203,9 +205,9 @@ def unpack_sequence(t: Any, f: Any, arg: int) -> None:
 
 
 @opcode("UNPACK_EX")
-def unpack_ex(t: Any, f: Any, arg: int) -> None:
+def unpack_ex(t: Trace, f: Frame, arg: int) -> None:
     before, after = arg & 255, arg >> 8
-    items = list(elements(t, unpackable(t, f.stack.pop())))
+    items = list(elements(t, unpackable(f.stack.pop())))
     if len(items) < before + after:
         raise ValueError(
             f"not enough values to unpack (expected at least {before + after}, got {len(items)})"
@@ -217,7 +219,7 @@ def unpack_ex(t: Any, f: Any, arg: int) -> None:
 
 
 @opcode("GET_LEN")
-def get_len(t: Any, f: Any, arg: int) -> None:
+def get_len(t: Trace, f: Frame, arg: int) -> None:
     fill(t.outside, f.stack[-1])
     f.stack.append(len(f.stack[-1]))
 
@@ -226,7 +228,7 @@ def get_len(t: Any, f: Any, arg: int) -> None:
 
 
 @opcode("MAKE_FUNCTION", until=(3, 12))
-def make_function(t: Any, f: Any, arg: int) -> None:
+def make_function(t: Trace, f: Frame, arg: int) -> None:
     code = f.stack.pop()
     closure = f.stack.pop() if arg & 8 else None
     annotations = f.stack.pop() if arg & 4 else None
@@ -244,14 +246,14 @@ def make_function(t: Any, f: Any, arg: int) -> None:
 
 
 @opcode("MAKE_FUNCTION", since=(3, 13))
-def make_function_313(t: Any, f: Any, arg: int) -> None:
+def make_function_313(t: Trace, f: Frame, arg: int) -> None:
     code = f.stack.pop()
     closure = tuple(types.CellType() for _ in code.co_freevars) or None
     f.stack.append(t.done.claim(types.FunctionType(code, f.globals, code.co_name, None, closure)))
 
 
 @opcode("SET_FUNCTION_ATTRIBUTE")
-def set_function_attribute(t: Any, f: Any, arg: int) -> None:
+def set_function_attribute(t: Trace, f: Frame, arg: int) -> None:
     made = f.stack.pop()
     value = f.stack.pop()
     if arg == 1:
@@ -270,5 +272,5 @@ def set_function_attribute(t: Any, f: Any, arg: int) -> None:
 
 
 @opcode("LOAD_BUILD_CLASS")
-def load_build_class(t: Any, f: Any, arg: int) -> None:
+def load_build_class(t: Trace, f: Frame, arg: int) -> None:
     f.stack.append(builtins.__build_class__)

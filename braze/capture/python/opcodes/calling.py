@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from braze import native
+from braze.capture.facts.frame import Frame
 from braze.capture.facts.records import BreakKind
 from braze.capture.facts.values import NULL
 from braze.capture.outside.filling import fill
@@ -15,14 +16,15 @@ from braze.capture.python.calls import call
 from braze.capture.python.iteration import elements
 from braze.capture.python.opcodes.building import mapping, shown
 from braze.capture.python.opcodes.table import Pending, opcode
+from braze.capture.state.trace import Trace
 
 
 @opcode("KW_NAMES")
-def kw_names(t: Any, f: Any, arg: int) -> None:
+def kw_names(t: Trace, f: Frame, arg: int) -> None:
     f.kwnames = f.code.co_consts[arg]
 
 
-def split_call(f: Any, arg: int, stack: list[Any]) -> tuple[Any, list[Any]]:
+def split_call(f: Frame, arg: int, stack: list[Any]) -> tuple[Any, list[Any]]:
     """(callable, arguments) of the call at hand; the stack is left as it is."""
     args = stack[len(stack) - arg :]
     first, second = stack[-arg - 2], stack[-arg - 1]
@@ -54,7 +56,7 @@ OF_THE_FRAME = (
 OF_THE_PROCESS = (gc.get_objects, gc.get_referrers, gc.get_referents)
 
 
-def call_outside(f: Any, arg: int, following: int) -> Pending | None:
+def call_outside(f: Frame, arg: int, following: int) -> Pending | None:
     fn, args = split_call(f, arg, f.stack)
     if any(fn is builtin for builtin in (*OF_THE_FRAME, *OF_THE_PROCESS)):
         return None
@@ -62,12 +64,12 @@ def call_outside(f: Any, arg: int, following: int) -> Pending | None:
 
 
 @opcode("PRECALL", outside=call_outside)
-def precall(t: Any, f: Any, arg: int) -> None:
+def precall(t: Trace, f: Frame, arg: int) -> None:
     """Nothing: the call follows."""
 
 
 @opcode("CALL", outside=call_outside)
-def call_instruction(t: Any, f: Any, arg: int) -> None:
+def call_instruction(t: Trace, f: Frame, arg: int) -> None:
     stack = f.stack
     base = len(stack) - arg - 2
     fn = stack[base]
@@ -87,12 +89,12 @@ def call_instruction(t: Any, f: Any, arg: int) -> None:
 
 
 @opcode("CALL_KW")
-def call_kw(t: Any, f: Any, arg: int) -> None:
+def call_kw(t: Trace, f: Frame, arg: int) -> None:
     f.kwnames = f.stack.pop()
     call_instruction(t, f, arg)
 
 
-def call_ex_outside(f: Any, arg: int, following: int) -> Pending:
+def call_ex_outside(f: Frame, arg: int, following: int) -> Pending:
     *_, first, second, args = f.stack[: len(f.stack) - (arg & 1)]
     fn = second if first is NULL else first
     return (
@@ -105,7 +107,7 @@ def call_ex_outside(f: Any, arg: int, following: int) -> Pending:
 
 
 @opcode("CALL_FUNCTION_EX", outside=call_ex_outside)
-def call_function_ex(t: Any, f: Any, arg: int) -> None:
+def call_function_ex(t: Trace, f: Frame, arg: int) -> None:
     stack = f.stack
     kwargs = stack.pop() if arg & 1 else None
     args = stack.pop()

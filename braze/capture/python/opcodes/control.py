@@ -5,26 +5,28 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from braze.capture.facts.frame import Frame
 from braze.capture.facts.records import BreakKind
 from braze.capture.outside.held import popped
 from braze.capture.python import data_errors, idle
-from braze.capture.python.opcodes.table import LEAVE, YIELD, Outside, Pending, applied, opcode
+from braze.capture.python.opcodes.table import LEAVE, YIELD, DoneOutside, Pending, applied, opcode
+from braze.capture.state.trace import Trace
 
 AFTER_FOR = {(3, 11): 0, (3, 12): 1}.get(sys.version_info[:2], 2)
 END = object()
 
 
 @opcode("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
-def jump(t: Any, f: Any, arg: int) -> None:
+def jump(t: Trace, f: Frame, arg: int) -> None:
     f.ip = arg
     if t.frames.steps > t.frames.budget_ends:
         idle.look(t.frames)
 
 
-def branch(jumps_if: bool, keeps: bool = False) -> Outside:
+def branch(jumps_if: bool, keeps: bool = False) -> DoneOutside:
     """A jump on a truth value, which one that ``keeps`` leaves on the stack where it jumps."""
 
-    def outside(f: Any, target: int, following: int) -> Pending:
+    def outside(f: Frame, target: int, following: int) -> Pending:
         if_false, if_true = (following, target) if jumps_if else (target, following)
         detail = 2 * if_false, 2 * if_true, jumps_if if keeps else None
         return BreakKind.BRANCH, f.stack[-1:], detail, len(f.stack) - 1, 0
@@ -33,7 +35,7 @@ def branch(jumps_if: bool, keeps: bool = False) -> Outside:
 
 
 @opcode("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_IF_TRUE", outside=branch(True))
-def pop_jump_if_true(t: Any, f: Any, arg: int) -> None:
+def pop_jump_if_true(t: Trace, f: Frame, arg: int) -> None:
     value = f.stack[-1]
     if value is not True and value is not False:
         popped(t, f)
@@ -43,7 +45,7 @@ def pop_jump_if_true(t: Any, f: Any, arg: int) -> None:
 
 
 @opcode("POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE", "POP_JUMP_IF_FALSE", outside=branch(False))
-def pop_jump_if_false(t: Any, f: Any, arg: int) -> None:
+def pop_jump_if_false(t: Trace, f: Frame, arg: int) -> None:
     value = f.stack[-1]
     if value is not True and value is not False:
         popped(t, f)
@@ -52,28 +54,28 @@ def pop_jump_if_false(t: Any, f: Any, arg: int) -> None:
         f.ip = arg
 
 
-def _goes(t: Any, f: Any, value: Any, target: int, jumps_if: bool) -> bool:
+def _goes(t: Trace, f: Frame, value: Any, target: int, jumps_if: bool) -> bool:
     """The truth of a condition. What only the data tell is not asked for, where one of the two ways raises an error."""
     granted = data_errors.taken_for_granted(t, f, value, target, jumps_if)
     return t.truth(value) if granted is None else granted
 
 
 @opcode("POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE", "POP_JUMP_IF_NONE")
-def pop_jump_if_none(t: Any, f: Any, arg: int) -> None:
+def pop_jump_if_none(t: Trace, f: Frame, arg: int) -> None:
     popped(t, f)
     if f.stack.pop() is None:
         f.ip = arg
 
 
 @opcode("POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE", "POP_JUMP_IF_NOT_NONE")
-def pop_jump_if_not_none(t: Any, f: Any, arg: int) -> None:
+def pop_jump_if_not_none(t: Trace, f: Frame, arg: int) -> None:
     popped(t, f)
     if f.stack.pop() is not None:
         f.ip = arg
 
 
 @opcode("JUMP_IF_TRUE_OR_POP", outside=branch(True, keeps=True))
-def jump_if_true_or_pop(t: Any, f: Any, arg: int) -> None:
+def jump_if_true_or_pop(t: Trace, f: Frame, arg: int) -> None:
     if t.truth(f.stack[-1]):
         f.ip = arg
     else:
@@ -82,7 +84,7 @@ def jump_if_true_or_pop(t: Any, f: Any, arg: int) -> None:
 
 
 @opcode("JUMP_IF_FALSE_OR_POP", outside=branch(False, keeps=True))
-def jump_if_false_or_pop(t: Any, f: Any, arg: int) -> None:
+def jump_if_false_or_pop(t: Trace, f: Frame, arg: int) -> None:
     if t.truth(f.stack[-1]):
         popped(t, f)
         f.stack.pop()
@@ -91,7 +93,7 @@ def jump_if_false_or_pop(t: Any, f: Any, arg: int) -> None:
 
 
 @opcode("TO_BOOL", outside=applied("truth", -1))
-def to_bool(t: Any, f: Any, arg: int) -> None:
+def to_bool(t: Trace, f: Frame, arg: int) -> None:
     value = f.stack[-1]
     if not data_errors.left_to_a_jump(f, value):
         popped(t, f)
@@ -99,16 +101,16 @@ def to_bool(t: Any, f: Any, arg: int) -> None:
 
 
 @opcode("GET_ITER")
-def get_iter(t: Any, f: Any, arg: int) -> None:
+def get_iter(t: Trace, f: Frame, arg: int) -> None:
     f.stack.append(t.iterate(f.stack.pop()))
 
 
-def next_item(f: Any, arg: int, following: int) -> Pending:
+def next_item(f: Frame, arg: int, following: int) -> Pending:
     return BreakKind.NEXT, f.stack[-1:], (2 * (arg + AFTER_FOR), 2 * following), len(f.stack) - 1, 0
 
 
 @opcode("FOR_ITER", outside=next_item)
-def for_iter(t: Any, f: Any, arg: int) -> None:
+def for_iter(t: Trace, f: Frame, arg: int) -> None:
     value = t.advance(f.stack[-1], END)
     if value is END:
         f.stack.pop()
@@ -118,7 +120,7 @@ def for_iter(t: Any, f: Any, arg: int) -> None:
 
 
 @opcode("RETURN_VALUE")
-def return_value(t: Any, f: Any, arg: int) -> Any:
+def return_value(t: Trace, f: Frame, arg: int) -> Any:
     f.result = f.stack.pop()
     if f.generator is not None:
         f.generator.done = True
@@ -126,7 +128,7 @@ def return_value(t: Any, f: Any, arg: int) -> Any:
 
 
 @opcode("RETURN_CONST")
-def return_const(t: Any, f: Any, arg: int) -> Any:
+def return_const(t: Trace, f: Frame, arg: int) -> Any:
     f.result = f.code.co_consts[arg]
     if f.generator is not None:
         f.generator.done = True
@@ -137,23 +139,23 @@ def return_const(t: Any, f: Any, arg: int) -> Any:
 
 
 @opcode("RETURN_GENERATOR")
-def return_generator(t: Any, f: Any, arg: int) -> None:
+def return_generator(t: Trace, f: Frame, arg: int) -> None:
     f.stack.append(None)  # the driver was made before the frame ran
 
 
 @opcode("YIELD_VALUE")
-def yield_value(t: Any, f: Any, arg: int) -> Any:
+def yield_value(t: Trace, f: Frame, arg: int) -> Any:
     f.result = f.stack.pop()
     return YIELD
 
 
 @opcode("GET_YIELD_FROM_ITER")
-def get_yield_from_iter(t: Any, f: Any, arg: int) -> None:
+def get_yield_from_iter(t: Trace, f: Frame, arg: int) -> None:
     f.stack.append(t.iterate(f.stack.pop()))
 
 
 @opcode("SEND")
-def send(t: Any, f: Any, arg: int) -> None:
+def send(t: Trace, f: Frame, arg: int) -> None:
     receiver, value = f.stack[-2:]
     try:
         result = t.advance(receiver, None, True) if value is None else t.call(receiver.send, (value,))
@@ -169,5 +171,5 @@ def send(t: Any, f: Any, arg: int) -> None:
 
 
 @opcode("END_SEND")
-def end_send(t: Any, f: Any, arg: int) -> None:
+def end_send(t: Trace, f: Frame, arg: int) -> None:
     del f.stack[-2]

@@ -6,15 +6,17 @@ import types
 from typing import Any
 
 from braze.capture.facts.breaks import graph_break
+from braze.capture.facts.frame import Frame
 from braze.capture.facts.values import MISSING
 from braze.capture.outside.class_values import trust_class_value
 from braze.capture.python import raised
 from braze.capture.python.attributes import class_lookup
 from braze.capture.python.opcodes.table import opcode
+from braze.capture.state.trace import Trace
 
 
 @opcode("RAISE_VARARGS")
-def raise_varargs(t: Any, f: Any, arg: int) -> None:
+def raise_varargs(t: Trace, f: Frame, arg: int) -> None:
     cause: Any = f.stack.pop() if arg == 2 else MISSING
     if arg == 0:
         if t.frames.handled is None:
@@ -36,7 +38,7 @@ def raise_varargs(t: Any, f: Any, arg: int) -> None:
     raise error
 
 
-def instance(t: Any, given: Any, refusal: str) -> BaseException:
+def instance(t: Trace, given: Any, refusal: str) -> BaseException:
     """The exception that ``raise`` is given, or made of the class that it is given."""
     if issubclass(type(given), BaseException):
         return given
@@ -51,14 +53,14 @@ def instance(t: Any, given: Any, refusal: str) -> BaseException:
 
 
 @opcode("RERAISE")
-def reraise(t: Any, f: Any, arg: int) -> None:
+def reraise(t: Trace, f: Frame, arg: int) -> None:
     error = f.stack.pop()
     raised.about_to_raise(t, error)
     raise error
 
 
 @opcode("PUSH_EXC_INFO")
-def push_exc_info(t: Any, f: Any, arg: int) -> None:
+def push_exc_info(t: Trace, f: Frame, arg: int) -> None:
     error = f.stack.pop()
     driver = f.generator
     f.stack += (t.frames.handled if driver is None else driver.handled, error)
@@ -68,7 +70,7 @@ def push_exc_info(t: Any, f: Any, arg: int) -> None:
 
 
 @opcode("POP_EXCEPT")
-def pop_except(t: Any, f: Any, arg: int) -> None:
+def pop_except(t: Trace, f: Frame, arg: int) -> None:
     t.frames.handled = f.stack.pop()
     driver = f.generator
     if driver is not None:
@@ -78,7 +80,7 @@ def pop_except(t: Any, f: Any, arg: int) -> None:
 
 
 @opcode("CHECK_EXC_MATCH")
-def check_exc_match(t: Any, f: Any, arg: int) -> None:
+def check_exc_match(t: Trace, f: Frame, arg: int) -> None:
     kinds = f.stack.pop()
     every = kinds if isinstance(kinds, tuple) else (kinds,)
     if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in every):
@@ -88,7 +90,7 @@ def check_exc_match(t: Any, f: Any, arg: int) -> None:
 
 
 @opcode("CLEANUP_THROW")
-def cleanup_throw(t: Any, f: Any, arg: int) -> None:
+def cleanup_throw(t: Trace, f: Frame, arg: int) -> None:
     error = f.stack.pop()
     if isinstance(error, StopIteration):
         del f.stack[-2:]
@@ -99,12 +101,12 @@ def cleanup_throw(t: Any, f: Any, arg: int) -> None:
 
 
 @opcode("LOAD_ASSERTION_ERROR")
-def load_assertion_error(t: Any, f: Any, arg: int) -> None:
+def load_assertion_error(t: Trace, f: Frame, arg: int) -> None:
     f.stack.append(AssertionError)
 
 
 @opcode("BEFORE_WITH")
-def before_with(t: Any, f: Any, arg: int) -> None:
+def before_with(t: Trace, f: Frame, arg: int) -> None:
     manager = f.stack.pop()
     cls = type(manager)
     enter, enter_owner, _ = class_lookup(cls, "__enter__")
@@ -120,7 +122,7 @@ def before_with(t: Any, f: Any, arg: int) -> None:
 
 
 @opcode("WITH_EXCEPT_START")
-def with_except_start(t: Any, f: Any, arg: int) -> None:
+def with_except_start(t: Trace, f: Frame, arg: int) -> None:
     error = f.stack[-1]
     leave = f.stack[-4]
     f.stack.append(t.call(leave, (type(error), error, error.__traceback__), None))

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
+from braze.capture.facts.frame import Frame
 from braze.capture.python.opcodes.table import opcode
+from braze.capture.state.trace import Interpreter, Trace
 
 #: flags of types: what sequence, mapping and self patterns go by
 SEQUENCE, MAPPING, MATCH_SELF = 1 << 5, 1 << 6, 1 << 22
 
 
 @opcode("MATCH_MAPPING")
-def match_mapping(t: Any, f: Any, arg: int) -> None:
+def match_mapping(t: Trace, f: Frame, arg: int) -> None:
     f.stack.append(bool(type(f.stack[-1]).__flags__ & MAPPING))
 
 
 @opcode("MATCH_SEQUENCE")
-def match_sequence(t: Any, f: Any, arg: int) -> None:
+def match_sequence(t: Trace, f: Frame, arg: int) -> None:
     f.stack.append(bool(type(f.stack[-1]).__flags__ & SEQUENCE))
 
 
 @opcode("MATCH_KEYS")
-def match_keys(t: Any, f: Any, arg: int) -> None:
+def match_keys(t: Trace, f: Frame, arg: int) -> None:
     subject, keys = f.stack[-2:]
     absent = object()
     get = t.attribute(subject, "get")
@@ -36,14 +38,16 @@ def match_keys(t: Any, f: Any, arg: int) -> None:
 
 
 @opcode("MATCH_CLASS")
-def match_class(t: Any, f: Any, arg: int) -> None:
+def match_class(t: Trace, f: Frame, arg: int) -> None:
     names = f.stack.pop()
     cls = f.stack.pop()
     subject = f.stack.pop()
     f.stack.append(parts(t, subject, cls, names, arg) if t.call(isinstance, (subject, cls)) else None)
 
 
-def parts(t: Any, subject: Any, cls: Any, names: tuple[str, ...], positional: int) -> tuple[Any, ...] | None:
+def parts(
+    t: Trace, subject: Any, cls: Any, names: tuple[str, ...], positional: int
+) -> tuple[Any, ...] | None:
     """What the sub-patterns of a class pattern are matched with; None where an attribute is missing."""
     found: list[Any] = []
     wanted: tuple[str, ...] = ()
@@ -67,7 +71,7 @@ def parts(t: Any, subject: Any, cls: Any, names: tuple[str, ...], positional: in
     return tuple(found)
 
 
-def match_args(t: Any, cls: Any) -> tuple[tuple[str, ...], bool]:
+def match_args(t: Interpreter, cls: Any) -> tuple[tuple[str, ...], bool]:
     """(names that positional sub-patterns stand for, whether the one pattern is for the subject itself)."""
     try:
         found = t.attribute(cls, "__match_args__")

@@ -9,24 +9,27 @@ from typing import Any
 
 from braze import native
 from braze.capture.facts.breaks import graph_break
+from braze.capture.facts.frame import Frame
 from braze.capture.facts.records import BreakKind
 from braze.capture.facts.values import MISSING, NULL
 from braze.capture.outside.globals import globals_of
 from braze.capture.python.attributes import load_attr
 from braze.capture.python.opcodes.stack import load_deref
-from braze.capture.python.opcodes.table import Outside, Pending, opcode
+from braze.capture.python.opcodes.table import DoneOutside, Pending, opcode
 from braze.capture.python.stores import delete_attr, store_attr
+from braze.capture.state.outside import Outside
+from braze.capture.state.trace import Interpreter, Trace
 
 
 @opcode("LOAD_GLOBAL", until=(3, 12))
-def load_global(t: Any, f: Any, arg: int) -> None:
+def load_global(t: Trace, f: Frame, arg: int) -> None:
     if arg & 1:
         f.stack.append(NULL)
     f.stack.append(globals_of(t.outside, f).get(t, f.code.co_names[arg >> 1]))
 
 
 @opcode("LOAD_GLOBAL", since=(3, 13))
-def load_global_313(t: Any, f: Any, arg: int) -> None:
+def load_global_313(t: Trace, f: Frame, arg: int) -> None:
     f.stack.append(globals_of(t.outside, f).get(t, f.code.co_names[arg >> 1]))
     if arg & 1:
         f.stack.append(NULL)
@@ -35,7 +38,7 @@ def load_global_313(t: Any, f: Any, arg: int) -> None:
 # -- in the body of a class
 
 
-def class_name(t: Any, f: Any, namespace: Any, name: str) -> Any:
+def class_name(t: Interpreter, namespace: Any, name: str) -> Any:
     """A name in a class body's namespace, or MISSING."""
     if type(namespace) is dict:
         return namespace.get(name, MISSING)
@@ -46,32 +49,32 @@ def class_name(t: Any, f: Any, namespace: Any, name: str) -> Any:
 
 
 @opcode("LOAD_NAME")
-def load_name(t: Any, f: Any, arg: int) -> None:
+def load_name(t: Trace, f: Frame, arg: int) -> None:
     name = f.code.co_names[arg]
-    value = class_name(t, f, f.names, name)
+    value = class_name(t, f.names, name)
     f.stack.append(globals_of(t.outside, f).get(t, name) if value is MISSING else value)
 
 
 @opcode("LOAD_FROM_DICT_OR_GLOBALS")
-def load_from_dict_or_globals(t: Any, f: Any, arg: int) -> None:
+def load_from_dict_or_globals(t: Trace, f: Frame, arg: int) -> None:
     name = f.code.co_names[arg]
-    value = class_name(t, f, f.stack.pop(), name)
+    value = class_name(t, f.stack.pop(), name)
     f.stack.append(globals_of(t.outside, f).get(t, name) if value is MISSING else value)
 
 
 @opcode("LOAD_CLASSDEREF")
-def load_class_deref(t: Any, f: Any, arg: int) -> None:
+def load_class_deref(t: Trace, f: Frame, arg: int) -> None:
     load_class_cell(t, f, arg, f.names)
 
 
 @opcode("LOAD_FROM_DICT_OR_DEREF")
-def load_from_dict_or_deref(t: Any, f: Any, arg: int) -> None:
+def load_from_dict_or_deref(t: Trace, f: Frame, arg: int) -> None:
     load_class_cell(t, f, arg, f.stack.pop())
 
 
-def load_class_cell(t: Any, f: Any, arg: int, namespace: Any) -> None:
+def load_class_cell(t: Trace, f: Frame, arg: int, namespace: Any) -> None:
     """A variable of the function around, unless the class body has one of its name."""
-    value = class_name(t, f, namespace, f.decoded.slots[arg])
+    value = class_name(t, namespace, f.decoded.slots[arg])
     if value is MISSING:
         load_deref(t, f, arg)
     else:
@@ -79,36 +82,36 @@ def load_class_cell(t: Any, f: Any, arg: int, namespace: Any) -> None:
 
 
 @opcode("LOAD_LOCALS")
-def load_locals(t: Any, f: Any, arg: int) -> None:
+def load_locals(t: Trace, f: Frame, arg: int) -> None:
     f.stack.append(f.names)
 
 
 @opcode("STORE_NAME")
-def store_name(t: Any, f: Any, arg: int) -> None:
+def store_name(t: Trace, f: Frame, arg: int) -> None:
     # a namespace with rules of its own, as enums have, is of the standard library
     native.unhooked(operator.setitem, f.names, f.code.co_names[arg], f.stack.pop())
 
 
 @opcode("DELETE_NAME")
-def delete_name(t: Any, f: Any, arg: int) -> None:
+def delete_name(t: Trace, f: Frame, arg: int) -> None:
     native.unhooked(operator.delitem, f.names, f.code.co_names[arg])
 
 
 @opcode("SETUP_ANNOTATIONS")
-def setup_annotations(t: Any, f: Any, arg: int) -> None:
+def setup_annotations(t: Trace, f: Frame, arg: int) -> None:
     if "__annotations__" not in f.names:
         native.unhooked(operator.setitem, f.names, "__annotations__", {})
 
 
 @opcode("STORE_GLOBAL")
-def store_global(t: Any, f: Any, arg: int) -> None:
+def store_global(t: Trace, f: Frame, arg: int) -> None:
     globals_of(t.outside, f).put(f, f.code.co_names[arg], f.stack.pop())
 
 
-def attribute_read(shift: int) -> Outside:
+def attribute_read(shift: int) -> DoneOutside:
     """``getattr``; the last bit of an argument that is shifted asks for a method to call."""
 
-    def outside(f: Any, arg: int, following: int) -> Pending | None:
+    def outside(f: Frame, arg: int, following: int) -> Pending | None:
         operands = [f.stack[-1], f.code.co_names[arg >> shift]]
         return None if arg & shift else (BreakKind.OPERATOR, operands, "getattr", len(f.stack) - 1, 1)
 
@@ -116,34 +119,34 @@ def attribute_read(shift: int) -> Outside:
 
 
 @opcode("LOAD_ATTR", until=(3, 11), outside=attribute_read(0))
-def load_attribute(t: Any, f: Any, arg: int) -> None:
+def load_attribute(t: Trace, f: Frame, arg: int) -> None:
     stack = f.stack
     stack.append(load_attr(t, stack.pop(), f.code.co_names[arg], True))
 
 
 @opcode("LOAD_METHOD", until=(3, 11))
-def load_method(t: Any, f: Any, arg: int) -> None:
-    push_method(t, f, load_attr(t, f.stack.pop(), f.code.co_names[arg]))
+def load_method(t: Trace, f: Frame, arg: int) -> None:
+    push_method(t.outside, f, load_attr(t, f.stack.pop(), f.code.co_names[arg]))
 
 
-def push_method(t: Any, f: Any, value: Any) -> None:
+def push_method(outside: Outside, f: Frame, value: Any) -> None:
     """The two values that a call takes: function and self, or NULL and callable. One from outside is guarded as it is called."""
-    if type(value) is types.MethodType and t.outside.tree.node_of(value) is None:
+    if type(value) is types.MethodType and outside.tree.node_of(value) is None:
         f.stack += (value.__func__, value.__self__)
     else:
         f.stack += (NULL, value)
 
 
 @opcode("LOAD_ATTR", since=(3, 12), until=(3, 12), outside=attribute_read(1))
-def load_attribute_312(t: Any, f: Any, arg: int) -> None:
+def load_attribute_312(t: Trace, f: Frame, arg: int) -> None:
     if arg & 1:
-        push_method(t, f, load_attr(t, f.stack.pop(), f.code.co_names[arg >> 1]))
+        push_method(t.outside, f, load_attr(t, f.stack.pop(), f.code.co_names[arg >> 1]))
     else:
         f.stack.append(load_attr(t, f.stack.pop(), f.code.co_names[arg >> 1], True))
 
 
 @opcode("LOAD_ATTR", since=(3, 13), outside=attribute_read(1))
-def load_attribute_313(t: Any, f: Any, arg: int) -> None:
+def load_attribute_313(t: Trace, f: Frame, arg: int) -> None:
     if arg & 1:
         f.stack += (load_attr(t, f.stack.pop(), f.code.co_names[arg >> 1]), NULL)
     else:
@@ -151,7 +154,7 @@ def load_attribute_313(t: Any, f: Any, arg: int) -> None:
 
 
 @opcode("LOAD_SUPER_ATTR")
-def load_super_attr(t: Any, f: Any, arg: int) -> None:
+def load_super_attr(t: Trace, f: Frame, arg: int) -> None:
     *_, callable_, cls, obj = f.stack[-3:]
     del f.stack[-3:]
     name = f.code.co_names[arg >> 2]
@@ -164,27 +167,27 @@ def load_super_attr(t: Any, f: Any, arg: int) -> None:
     elif sys.version_info >= (3, 13):
         f.stack += (value, NULL)
     else:
-        push_method(t, f, value)
+        push_method(t.outside, f, value)
 
 
-def attribute_stored(f: Any, arg: int, following: int) -> Pending:
+def attribute_stored(f: Frame, arg: int, following: int) -> Pending:
     value, obj = f.stack[-2:]
     return BreakKind.STATEMENT, [obj, f.code.co_names[arg], value], "setattr", len(f.stack) - 2, 0
 
 
 @opcode("STORE_ATTR", outside=attribute_stored)
-def store_attribute(t: Any, f: Any, arg: int) -> None:
+def store_attribute(t: Trace, f: Frame, arg: int) -> None:
     obj, value = f.stack.pop(), f.stack.pop()
     store_attr(t, obj, f.code.co_names[arg], value)
 
 
 @opcode("DELETE_ATTR")
-def delete_attribute(t: Any, f: Any, arg: int) -> None:
+def delete_attribute(t: Trace, f: Frame, arg: int) -> None:
     delete_attr(t, f.stack.pop(), f.code.co_names[arg])
 
 
 @opcode("IMPORT_NAME")
-def import_name(t: Any, f: Any, arg: int) -> None:
+def import_name(t: Trace, f: Frame, arg: int) -> None:
     level, names = f.stack[-2:]
     del f.stack[-2:]
     name = f.code.co_names[arg]
@@ -199,7 +202,7 @@ def import_name(t: Any, f: Any, arg: int) -> None:
 
 
 @opcode("IMPORT_FROM")
-def import_from(t: Any, f: Any, arg: int) -> None:
+def import_from(t: Trace, f: Frame, arg: int) -> None:
     module = f.stack[-1]
     name = f.code.co_names[arg]
     full = f"{module.__name__}.{name}"

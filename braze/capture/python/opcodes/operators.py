@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import operator
 import sys
-from typing import Any
 
 import torch
 
+from braze.capture.facts.frame import Frame
 from braze.capture.facts.values import words
 from braze.capture.graph import unbacked
 from braze.capture.python import data_errors
@@ -22,6 +22,7 @@ from braze.capture.python.operations import (
     text,
     unary,
 )
+from braze.capture.state.trace import Trace
 
 BINARY = words(
     """add and floordiv lshift matmul mul mod or pow rshift sub truediv xor iadd iand ifloordiv ilshift
@@ -42,7 +43,7 @@ PLAIN = frozenset({int, float, bool, str})
 
 
 @opcode("BINARY_OP", outside=applied(lambda arg: BINARY_OPERATORS[arg].__name__, -2, -1))
-def binary_op(t: Any, f: Any, arg: int) -> None:
+def binary_op(t: Trace, f: Frame, arg: int) -> None:
     stack = f.stack
     b = stack.pop()
     a = stack.pop()
@@ -53,22 +54,22 @@ def binary_op(t: Any, f: Any, arg: int) -> None:
 
 
 @opcode("UNARY_NEGATIVE", outside=applied("neg", -1))
-def unary_negative(t: Any, f: Any, arg: int) -> None:
+def unary_negative(t: Trace, f: Frame, arg: int) -> None:
     f.stack[-1] = unary(t, operator.neg, f.stack[-1])
 
 
 @opcode("UNARY_POSITIVE", outside=applied("pos", -1))
-def unary_positive(t: Any, f: Any, arg: int) -> None:
+def unary_positive(t: Trace, f: Frame, arg: int) -> None:
     f.stack[-1] = unary(t, operator.pos, f.stack[-1])
 
 
 @opcode("UNARY_INVERT", outside=applied("invert", -1))
-def unary_invert(t: Any, f: Any, arg: int) -> None:
+def unary_invert(t: Trace, f: Frame, arg: int) -> None:
     f.stack[-1] = unary(t, operator.invert, f.stack[-1])
 
 
 @opcode("UNARY_NOT", outside=applied("not_", -1))
-def unary_not(t: Any, f: Any, arg: int) -> None:
+def unary_not(t: Trace, f: Frame, arg: int) -> None:
     value = f.stack[-1]
     if type(value) is torch.SymBool and unbacked.is_unbacked(value):
         f.stack[-1] = torch.sym_not(value)
@@ -82,7 +83,7 @@ def compared(arg: int) -> str | None:
 
 
 @opcode("COMPARE_OP", outside=applied(compared, -2, -1))
-def compare_op(t: Any, f: Any, arg: int) -> None:
+def compare_op(t: Trace, f: Frame, arg: int) -> None:
     stack = f.stack
     b = stack.pop()
     a = stack.pop()
@@ -94,7 +95,7 @@ def compare_op(t: Any, f: Any, arg: int) -> None:
 
 
 @opcode("IS_OP")
-def is_op(t: Any, f: Any, arg: int) -> None:
+def is_op(t: Trace, f: Frame, arg: int) -> None:
     stack = f.stack
     b = stack.pop()
     a = stack[-1]
@@ -104,42 +105,42 @@ def is_op(t: Any, f: Any, arg: int) -> None:
 
 
 @opcode("CONTAINS_OP")
-def contains_op(t: Any, f: Any, arg: int) -> None:
+def contains_op(t: Trace, f: Frame, arg: int) -> None:
     container = f.stack.pop()
     found = contains(t, container, f.stack.pop())
     f.stack.append(not found if arg else found)
 
 
 @opcode("BINARY_SUBSCR", outside=applied("getitem", -2, -1))
-def binary_subscr(t: Any, f: Any, arg: int) -> None:
+def binary_subscr(t: Trace, f: Frame, arg: int) -> None:
     key = f.stack.pop()
     obj = f.stack.pop()
     f.stack.append(get_item(t, obj, key, True))
 
 
 @opcode("STORE_SUBSCR", outside=applied("setitem", -2, -1, -3, pushes=0))
-def store_subscr(t: Any, f: Any, arg: int) -> None:
+def store_subscr(t: Trace, f: Frame, arg: int) -> None:
     value, obj, key = f.stack[-3:]
     del f.stack[-3:]
     set_item(t, obj, key, value)
 
 
 @opcode("DELETE_SUBSCR", outside=applied("delitem", -2, -1, pushes=0))
-def delete_subscr(t: Any, f: Any, arg: int) -> None:
+def delete_subscr(t: Trace, f: Frame, arg: int) -> None:
     obj, key = f.stack[-2:]
     del f.stack[-2:]
     delete_item(t, obj, key)
 
 
 @opcode("BINARY_SLICE")
-def binary_slice(t: Any, f: Any, arg: int) -> None:
+def binary_slice(t: Trace, f: Frame, arg: int) -> None:
     obj, start, stop = f.stack[-3:]
     del f.stack[-3:]
     f.stack.append(get_item(t, obj, slice(start, stop), True))
 
 
 @opcode("STORE_SLICE")
-def store_slice(t: Any, f: Any, arg: int) -> None:
+def store_slice(t: Trace, f: Frame, arg: int) -> None:
     value, obj, start, stop = f.stack[-4:]
     del f.stack[-4:]
     set_item(t, obj, slice(start, stop), value)
@@ -151,23 +152,23 @@ CONVERSIONS = (None, str, repr, ascii)
 
 
 @opcode("FORMAT_VALUE")
-def format_value(t: Any, f: Any, arg: int) -> None:
+def format_value(t: Trace, f: Frame, arg: int) -> None:
     spec = f.stack.pop() if arg & 4 else ""
     value = f.stack.pop()
     f.stack.append(text(t, value, CONVERSIONS[arg & 3], spec))
 
 
 @opcode("CONVERT_VALUE")
-def convert_value(t: Any, f: Any, arg: int) -> None:
+def convert_value(t: Trace, f: Frame, arg: int) -> None:
     f.stack[-1] = text(t, f.stack[-1], CONVERSIONS[arg], "")
 
 
 @opcode("FORMAT_SIMPLE")
-def format_simple(t: Any, f: Any, arg: int) -> None:
+def format_simple(t: Trace, f: Frame, arg: int) -> None:
     f.stack[-1] = text(t, f.stack[-1], None, "")
 
 
 @opcode("FORMAT_WITH_SPEC")
-def format_with_spec(t: Any, f: Any, arg: int) -> None:
+def format_with_spec(t: Trace, f: Frame, arg: int) -> None:
     spec = f.stack.pop()
     f.stack[-1] = text(t, f.stack[-1], None, spec)

@@ -6,57 +6,59 @@ import types
 from typing import Any
 
 from braze.capture.facts.breaks import graph_break
+from braze.capture.facts.frame import Frame
 from braze.capture.facts.records import Step
 from braze.capture.facts.values import MISSING, NULL
 from braze.capture.outside import cells
 from braze.capture.outside.held import let_go, popped, replaced
 from braze.capture.python.opcodes.table import opcode
+from braze.capture.state.trace import Trace
 
 
 @opcode("NOP", "RESUME", "CACHE", "MAKE_INSTRUMENTED")
-def nop(t: Any, f: Any, arg: int) -> None:
+def nop(t: Trace, f: Frame, arg: int) -> None:
     """Nothing."""
 
 
 @opcode("PUSH_NULL")
-def push_null(t: Any, f: Any, arg: int) -> None:
+def push_null(t: Trace, f: Frame, arg: int) -> None:
     f.stack.append(NULL)
 
 
 @opcode("POP_TOP")
-def pop_top(t: Any, f: Any, arg: int) -> None:
+def pop_top(t: Trace, f: Frame, arg: int) -> None:
     popped(t, f)
     del f.stack[-1]
 
 
 @opcode("END_FOR", since=(3, 12), until=(3, 12))
-def end_for(t: Any, f: Any, arg: int) -> None:
+def end_for(t: Trace, f: Frame, arg: int) -> None:
     del f.stack[-2:]
 
 
 @opcode("END_FOR", since=(3, 13))
-def end_for_one(t: Any, f: Any, arg: int) -> None:
+def end_for_one(t: Trace, f: Frame, arg: int) -> None:
     del f.stack[-1]
 
 
 @opcode("COPY")
-def copy(t: Any, f: Any, arg: int) -> None:
+def copy(t: Trace, f: Frame, arg: int) -> None:
     f.stack.append(f.stack[-arg])
 
 
 @opcode("SWAP")
-def swap(t: Any, f: Any, arg: int) -> None:
+def swap(t: Trace, f: Frame, arg: int) -> None:
     stack = f.stack
     stack[-1], stack[-arg] = stack[-arg], stack[-1]
 
 
 @opcode("LOAD_CONST")
-def load_const(t: Any, f: Any, arg: int) -> None:
+def load_const(t: Trace, f: Frame, arg: int) -> None:
     f.stack.append(f.code.co_consts[arg])
 
 
 @opcode("LOAD_FAST")
-def load_fast(t: Any, f: Any, arg: int) -> None:
+def load_fast(t: Trace, f: Frame, arg: int) -> None:
     value = f.locals[arg]
     if value is NULL:
         unbound(f, arg)
@@ -64,11 +66,11 @@ def load_fast(t: Any, f: Any, arg: int) -> None:
 
 
 @opcode("LOAD_FAST_CHECK")
-def load_fast_check(t: Any, f: Any, arg: int) -> None:
+def load_fast_check(t: Trace, f: Frame, arg: int) -> None:
     load_fast(t, f, arg)
 
 
-def unbound(f: Any, arg: int) -> None:
+def unbound(f: Frame, arg: int) -> None:
     """Raise as CPython does at an unbound local."""
     name = f.decoded.slots[arg]
     message = f"cannot access local variable '{name}' where it is not associated with a value"
@@ -76,13 +78,13 @@ def unbound(f: Any, arg: int) -> None:
 
 
 @opcode("STORE_FAST")
-def store_fast(t: Any, f: Any, arg: int) -> None:
+def store_fast(t: Trace, f: Frame, arg: int) -> None:
     let_go(t, f, arg)
     f.locals[arg] = f.stack.pop()
 
 
 @opcode("DELETE_FAST")
-def delete_fast(t: Any, f: Any, arg: int) -> None:
+def delete_fast(t: Trace, f: Frame, arg: int) -> None:
     if f.locals[arg] is NULL:
         unbound(f, arg)
     let_go(t, f, arg)
@@ -90,26 +92,26 @@ def delete_fast(t: Any, f: Any, arg: int) -> None:
 
 
 @opcode("LOAD_FAST_AND_CLEAR")
-def load_fast_and_clear(t: Any, f: Any, arg: int) -> None:
+def load_fast_and_clear(t: Trace, f: Frame, arg: int) -> None:
     f.stack.append(f.locals[arg])
     f.locals[arg] = NULL
 
 
 @opcode("LOAD_FAST_LOAD_FAST")
-def load_fast_load_fast(t: Any, f: Any, arg: int) -> None:
+def load_fast_load_fast(t: Trace, f: Frame, arg: int) -> None:
     load_fast(t, f, arg >> 4)
     load_fast(t, f, arg & 15)
 
 
 @opcode("STORE_FAST_LOAD_FAST")
-def store_fast_load_fast(t: Any, f: Any, arg: int) -> None:
+def store_fast_load_fast(t: Trace, f: Frame, arg: int) -> None:
     let_go(t, f, arg >> 4)
     f.locals[arg >> 4] = f.stack.pop()
     load_fast(t, f, arg & 15)
 
 
 @opcode("STORE_FAST_STORE_FAST")
-def store_fast_store_fast(t: Any, f: Any, arg: int) -> None:
+def store_fast_store_fast(t: Trace, f: Frame, arg: int) -> None:
     let_go(t, f, arg >> 4)
     let_go(t, f, arg & 15)
     f.locals[arg >> 4] = f.stack.pop()
@@ -120,14 +122,14 @@ def store_fast_store_fast(t: Any, f: Any, arg: int) -> None:
 
 
 @opcode("MAKE_CELL")
-def make_cell(t: Any, f: Any, arg: int) -> None:
+def make_cell(t: Trace, f: Frame, arg: int) -> None:
     value = f.locals[arg]
     cell = types.CellType() if value is NULL else types.CellType(value)
     f.locals[arg] = t.done.claim(cell)
 
 
 @opcode("COPY_FREE_VARS")
-def copy_free_vars(t: Any, f: Any, arg: int) -> None:
+def copy_free_vars(t: Trace, f: Frame, arg: int) -> None:
     closure = f.function.__closure__ or ()
     first = len(f.locals) - arg
     f.locals[first:] = closure
@@ -144,17 +146,17 @@ def copy_free_vars(t: Any, f: Any, arg: int) -> None:
             t.outside.cells[id(cell)] = (cell, node)
 
 
-def contents(t: Any, f: Any, arg: int) -> Any:
+def contents(t: Trace, f: Frame, arg: int) -> Any:
     """What the cell of a variable holds; MISSING where it is empty."""
     return cells.contents(t, f.locals[arg])
 
 
 @opcode("LOAD_CLOSURE")
-def load_closure(t: Any, f: Any, arg: int) -> None:
+def load_closure(t: Trace, f: Frame, arg: int) -> None:
     f.stack.append(f.locals[arg])
 
 
-def filled(t: Any, f: Any, arg: int) -> Any:
+def filled(t: Trace, f: Frame, arg: int) -> Any:
     """What the cell of a variable holds; the error of Python's where it is empty."""
     value = contents(t, f, arg)
     if value is not MISSING:
@@ -173,17 +175,17 @@ def filled(t: Any, f: Any, arg: int) -> Any:
 
 
 @opcode("LOAD_DEREF")
-def load_deref(t: Any, f: Any, arg: int) -> None:
+def load_deref(t: Trace, f: Frame, arg: int) -> None:
     f.stack.append(filled(t, f, arg))
 
 
 @opcode("STORE_DEREF")
-def store_deref(t: Any, f: Any, arg: int) -> None:
+def store_deref(t: Trace, f: Frame, arg: int) -> None:
     replaced(t, cells.peek(t.done, f.locals[arg]), f.locals[arg])
     cells.write(t, f.locals[arg], f.stack.pop())
 
 
 @opcode("DELETE_DEREF")
-def delete_deref(t: Any, f: Any, arg: int) -> None:
+def delete_deref(t: Trace, f: Frame, arg: int) -> None:
     filled(t, f, arg)
     cells.write(t, f.locals[arg], MISSING)

@@ -13,17 +13,19 @@ from collections.abc import Callable
 from typing import Any
 
 from braze.capture.facts.breaks import graph_break
+from braze.capture.facts.frame import Frame
 from braze.capture.facts.records import BreakKind
+from braze.capture.state.trace import Trace
 
-Handler = Callable[[Any, Any, int], Any]
+Handler = Callable[[Trace, Frame, int], Any]
 #: kind, operands as values, detail, size of the stack that is left, whether a result is pushed
 Pending = tuple[BreakKind, list[Any], Any, int, int]
 #: (frame, argument, index of the next instruction); None where residual code has no words for it
-Outside = Callable[[Any, int, int], Pending | None]
+DoneOutside = Callable[[Frame, int, int], Pending | None]
 
 VERSION = sys.version_info[:2]
 BY_NAME: dict[str, Handler] = {}
-OUTSIDE: dict[str, Outside] = {}
+OUTSIDE: dict[str, DoneOutside] = {}
 LEAVE = object()
 YIELD = object()
 
@@ -32,7 +34,7 @@ def opcode(
     *names: str,
     since: tuple[int, int] = (3, 11),
     until: tuple[int, int] = (3, 99),
-    outside: Outside | None = None,
+    outside: DoneOutside | None = None,
 ) -> Callable[[Handler], Handler]:
     """Enter a handler for instructions of these names, from version ``since`` up to and with ``until``."""
 
@@ -49,11 +51,11 @@ def opcode(
     return enter
 
 
-def applied(what: str | Callable[[int], str | None], *places: int, pushes: int = 1) -> Outside:
+def applied(what: str | Callable[[int], str | None], *places: int, pushes: int = 1) -> DoneOutside:
     """A function of values on the stack, by its name or how an argument names it."""
     kind = BreakKind.OPERATOR if pushes else BreakKind.STATEMENT
 
-    def outside(f: Any, arg: int, following: int) -> Pending | None:
+    def outside(f: Frame, arg: int, following: int) -> Pending | None:
         name, stack = what if isinstance(what, str) else what(arg), f.stack
         left = len(stack) - len(places)
         return (kind, [stack[at] for at in places], name, left, pushes) if name else None
@@ -67,7 +69,7 @@ def handlers() -> list[Handler]:
 
 
 def _unknown(name: str) -> Handler:
-    def unknown(t: Any, f: Any, arg: int) -> Any:
+    def unknown(t: Trace, f: Frame, arg: int) -> Any:
         graph_break("BZ1006", f"the instruction {name} is not carried")
 
     return unknown
