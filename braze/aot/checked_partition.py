@@ -14,12 +14,12 @@ import torch.fx
 
 from braze.aot.functionalize import evaluate
 from braze.aot.min_cut import is_random
-from braze.aot.outputs import copied
+from braze.aot.outputs import copied, same_strides
 from braze.aot.records import Backward, JointGraph
 from braze.aot.roles import output_of, placeholders
 from braze.aot.split_joint import keep_read_inputs, sources_of, spec_of_input, tangents_of
 from braze.aot.views import is_view, root_of
-from braze.graph.fakes import on_fakes
+from braze.graph.fakes import on_fakes, text_of
 from braze.graph.passes import drop_unread
 from braze.graph.printer import describe
 from braze.support.errors import UserError
@@ -261,12 +261,7 @@ def _alike(a: Any, b: Any) -> bool:
         return type(x) is type(y) and str(x) == str(y)
     if (x.dtype, x.device, x.dim()) != (y.dtype, y.device, y.dim()):
         return False
-    sizes = [(str(m), str(n)) for m, n in zip(x.shape, y.shape, strict=True)]
-    steps = [(str(m), str(n)) for m, n in zip(x.stride(), y.stride(), strict=True)]
-    return all(m == n for m, n in sizes) and (
-        any(m == "0" for m, _ in sizes)
-        or all(m == n for (m, n), (size, _) in zip(steps, sizes, strict=True) if size != "1")
-    )
+    return [*map(text_of, x.shape)] == [*map(text_of, y.shape)] and same_strides(x, y)
 
 
 def _describe(value: Any) -> str:
