@@ -13,7 +13,7 @@ import torch
 
 from braze.aot.records import InputRole, Partition
 from braze.codegen.host import large_values
-from braze.codegen.host.externs import overload, scalar_arguments
+from braze.codegen.host.externs import scalar_arguments
 from braze.context import CompileContext
 from braze.cudagraphs.device import LARGE
 from braze.cudagraphs.plan import Batch, Plan, Refusal
@@ -21,7 +21,7 @@ from braze.cudagraphs.reasons import note
 from braze.graph.operators import Family, operator_facts
 from braze.graph.specs import SymbolSpec, TensorSpec
 from braze.loops.ir import BufferKind, BufferView, Condition, DType, ExternCall, LoopProgram, views_in
-from braze.runtime.purity import may_draw
+from braze.runtime.purity import may_draw, named
 from braze.schedule.dependences import families
 from braze.schedule.parts import Run, cut, launches, runs_of
 from braze.schedule.records import Group, Schedule
@@ -174,7 +174,7 @@ def _marked(partition: Partition) -> set[str]:
 
 
 def _is_random(target: str) -> bool:
-    return torch.Tag.nondeterministic_seeded in overload(target).tags
+    return torch.Tag.nondeterministic_seeded in named(target).tags
 
 
 def _rows(program: LoopProgram, batch: Symbol) -> Batch | str:
@@ -262,12 +262,12 @@ def _read_by_kernels(program: LoopProgram, groups: Sequence[Group]) -> frozenset
 
 
 def _draws(groups: Sequence[Group]) -> bool:
-    return any(may_draw(overload(g.call.target)) for g in groups if isinstance(g.call, ExternCall))
+    return any(may_draw(named(g.call.target)) for g in groups if isinstance(g.call, ExternCall))
 
 
 def _multiplies(groups: Sequence[Group]) -> bool:
     """Whether an operator may have cuBLAS multiply matrices; convolutions are cuDNN's as a rule."""
-    calls = [overload(g.call.target) for g in groups if isinstance(g.call, ExternCall)]
+    calls = [named(g.call.target) for g in groups if isinstance(g.call, ExternCall)]
     facts = [operator_facts(op) for op in calls if op is not torch.ops.aten.convolution.default]
     return any(known is None or known.family is Family.PRODUCT for known in facts)
 
@@ -310,7 +310,7 @@ def refusals(
 
 def refusal_of(call: ExternCall, splitting: Sequence[str]) -> Refusal | None:
     """Why one call cannot be in a recording, or is not to be."""
-    op = overload(call.target)
+    op = named(call.target)
     packet = _packet(call)
     if {call.target, packet} & {name.replace("::", ".") for name in splitting}:
         return Refusal("BZ6204", f"splitting_ops names {call.target}")

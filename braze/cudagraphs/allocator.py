@@ -19,17 +19,11 @@ from braze.support.threads import companions
 #: where threads wait and compute nothing, as (module, function) of their innermost frame
 _WAITING = frozenset(
     {
-        ("threading", "wait"),
-        ("threading", "join"),
-        ("threading", "_wait_for_tstate_lock"),
-        ("queue", "get"),
-        ("selectors", "select"),
-        ("concurrent.futures.thread", "_worker"),
-        ("multiprocessing.connection", "_recv"),
-        ("multiprocessing.connection", "wait"),
-        ("socket", "accept"),
+        ("threading", "wait"), ("threading", "join"), ("threading", "_wait_for_tstate_lock"),
+        ("queue", "get"), ("selectors", "select"), ("concurrent.futures.thread", "_worker"),
+        ("multiprocessing.connection", "_recv"), ("multiprocessing.connection", "wait"), ("socket", "accept"),
     }
-)
+)  # fmt: skip
 #: bytes of cuBLAS's workspace, on Hopper and elsewhere
 _WORKSPACES = 32 << 20, 8320 << 10
 #: bytes of which the allocator takes as much from the device as is asked for: for fewer, but more than one MB, it takes 20 MB

@@ -53,17 +53,17 @@ class Dispatch(FakeTensorMode):
         if found is not MISS:
             return found
         if type(key) is OfTrace:
-            result = metadata.MISS
+            result = MISS
             if not holds_unbacked(args):
                 result = metadata.symbolic_result_of(self, func, args, kwargs, self.owner.ground)
         elif metadata.is_composite(func) and not metadata.has_rule_on_gpu(func, args):
             with self:
                 result = own_memory.apart(func, args, kwargs, func.decompose(*args, **kwargs))
         elif self.shape_env is not None and holds_unbacked(args):
-            result = metadata.MISS  # our rules decide by sizes; PyTorch's know what to assume of these
+            result = MISS  # our rules decide by sizes; PyTorch's know what to assume of these
         else:
             result = metadata.result_of(self, func, args, kwargs)
-        if result is metadata.MISS or result is NotImplemented:
+        if result is MISS or result is NotImplemented:
             result = self.run(func, types, args, kwargs)
         OPERATORS.store(self, key, args, kwargs, result, mutates=func._schema.is_mutable)
         return result

@@ -17,7 +17,6 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from braze.graph import (
     kernels,
-    metadata,
     past_dispatcher,
     torch_compat,
     torch_import,
@@ -265,7 +264,7 @@ class FakeMode:
         _, (_, inference, _, autocast), *_ = key
         if not inference and not autocast:
             found = past_dispatcher.result_of(self.dispatch, func, args, kwargs)
-            if found is not metadata.MISS and not (
+            if found is not MISS and not (
                 (self.exact_views or _any_requires_grad(args, kwargs)) and _views(found, args, kwargs)
             ):
                 return found

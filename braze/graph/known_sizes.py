@@ -30,17 +30,11 @@ from braze.symbolic.expr import (
 from braze.symbolic.flat import close_bounds
 
 _ARITHMETIC: dict[Any, Any] = {
-    operator.add: Expr.__add__,
-    operator.sub: Expr.__sub__,
-    operator.mul: Expr.__mul__,
-    operator.floordiv: Expr.__floordiv__,
-    operator.mod: Expr.__mod__,
-    operator.iadd: Expr.__add__,
-    operator.isub: Expr.__sub__,
-    operator.imul: Expr.__mul__,
-    operator.ifloordiv: Expr.__floordiv__,
+    operator.add: Expr.__add__, operator.sub: Expr.__sub__, operator.mul: Expr.__mul__,
+    operator.floordiv: Expr.__floordiv__, operator.mod: Expr.__mod__, operator.iadd: Expr.__add__,
+    operator.isub: Expr.__sub__, operator.imul: Expr.__mul__, operator.ifloordiv: Expr.__floordiv__,
     operator.imod: Expr.__mod__,
-}
+}  # fmt: skip
 _DIVISIONS = frozenset({Expr.__floordiv__, Expr.__mod__})
 
 

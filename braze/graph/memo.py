@@ -87,7 +87,7 @@ class Memo:
             return _build_new(mode, recipe)
         if recipe[0] == _SYMBOLIC:
             return _build_symbolic(mode, recipe)
-        return _rebuild(mode, recipe, _flat(args, kwargs) if recipe[0] != _PLAIN else (), [])
+        return _rebuild(mode, recipe, fakes_in(args, kwargs) if recipe[0] != _PLAIN else (), [])
 
     def store(
         self, mode: Any, key: Any, args: Any, kwargs: dict[str, Any], result: Any, *, mutates: bool
@@ -100,7 +100,7 @@ class Memo:
         except TypeError:
             return
         symbols = _symbols_of(key) if type(key) is OfTrace else _NONE
-        recipe = _describe(result, _flat(args, kwargs), [], symbols)
+        recipe = _describe(result, fakes_in(args, kwargs), [], symbols)
         if recipe is None:
             return
         table = self._entries(mode, key)
@@ -184,8 +184,8 @@ def _static(fake: Any) -> bool:
     return all(type(n) is int for n in (*fake.shape, *fake.stride(), fake.storage_offset()))
 
 
-def _flat(args: Any, kwargs: dict[str, Any]) -> list[Any]:
-    """The tensors among the arguments, in order."""
+def fakes_in(args: Any, kwargs: dict[str, Any]) -> list[Any]:
+    """The fakes among the arguments, in order."""
     found: list[Any] = []
     _collect(args, found)
     if kwargs:

@@ -17,13 +17,13 @@ from braze.graph import torch_compat
 from braze.graph.elementwise import elementwise, has_rule
 from braze.graph.extents import Extent, Geometry, Undecided, extent
 from braze.graph.known_sizes import Ground
+from braze.graph.memo import MISS, fakes_in
 from braze.graph.operators import functional_form, name_of, operator_facts
 from braze.graph.rules import CPU_ONLY, FACTORIES, GPU_ONLY, RULES
 from braze.graph.view_rules import VIEWS
 
 aten = torch.ops.aten
 
-MISS = object()
 
 CPU = torch.device("cpu")
 
@@ -62,17 +62,9 @@ def result_of(mode: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     device = _common_device(func, args, kwargs)
     if device is None:
         return MISS
-    pairs: list[tuple[torch.Tensor, Any]] = []
-    try:
-        with torch_compat.outside_modes(), torch_compat.BelowAutograd():
-            made = {k: _on_meta(v, pairs) for k, v in kwargs.items() if k != "device"}
-            plain = _on_meta(tuple(args), pairs)
-            result = rule(*plain, **made) if rule is not None else func(*plain, **made)
-    except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
-        return MISS  # the usual way raises what the user should see
-    if result is NotImplemented:
-        return MISS
-    return _as_fakes(mode, result, device, pairs)
+    if "device" in kwargs:
+        kwargs = {k: v for k, v in kwargs.items() if k != "device"}
+    return _applied(mode, rule or func, args, kwargs, device)
 
 
 def symbolic_result_of(mode: Any, func: Any, args: Any, kwargs: dict[str, Any], ground: Ground) -> Any:
@@ -133,9 +125,7 @@ def _by_rule(
 
 def _common_device(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """The one device of a call, as far as rules know it."""
-    fakes: list[Any] = []
-    _collect(args, fakes)
-    _collect(kwargs.values(), fakes)
+    fakes = fakes_in(args, kwargs)
     if not fakes:
         return CPU if func in FACTORIES else None
     device = torch_compat.device_of_fake(fakes[0])
@@ -203,8 +193,7 @@ def _written(mode: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """The target of an elementwise in-place operator, where the operator is right for it."""
     functional = _functional_form(func)
     target = args[0] if args else None
-    fakes: list[Any] = []
-    _collect(args, fakes)
+    fakes = fakes_in(args, {})
     if functional is None or type(target) is not FakeTensor or any(f.constant is not None for f in fakes):
         return MISS
     if any(s == 0 and n > 1 for n, s in zip(target.shape, target.stride(), strict=True)):
@@ -242,24 +231,20 @@ def _factory(mode: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """A new tensor on the CPU."""
     if not _plain_factory(kwargs):
         return MISS
+    options = {k: v for k, v in kwargs.items() if k not in ("device", "pin_memory", "layout")}
+    return _applied(mode, FACTORIES[func], args, options, CPU)
+
+
+def _applied(mode: Any, function: Any, args: Any, kwargs: dict[str, Any], device: torch.device) -> Any:
+    """What a function gives on plain meta tensors over the fakes' storages, as fakes, or MISS."""
+    pairs: list[tuple[torch.Tensor, Any]] = []
     try:
         with torch_compat.outside_modes(), torch_compat.BelowAutograd():
-            made = FACTORIES[func](
-                *args, **{k: v for k, v in kwargs.items() if k not in ("device", "pin_memory", "layout")}
-            )
-    except (RuntimeError, TypeError, ValueError, NotImplementedError):
-        return MISS
-    if made is NotImplemented:
-        return MISS
-    return _as_fakes(mode, made, CPU, [])
-
-
-def _collect(values: Any, found: list[Any]) -> None:
-    for value in values:
-        if isinstance(value, FakeTensor):
-            found.append(value)
-        elif type(value) in (tuple, list):
-            _collect(value, found)
+            plain = _on_meta(tuple(args), pairs)
+            result = function(*plain, **{k: _on_meta(v, pairs) for k, v in kwargs.items()})
+    except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
+        return MISS  # the usual way raises what the user should see
+    return MISS if result is NotImplemented else _as_fakes(mode, result, device, pairs)
 
 
 def _on_meta(value: Any, pairs: list[tuple[torch.Tensor, Any]]) -> Any:
@@ -296,14 +281,5 @@ def _elementwise(func: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 def on_meta(mode: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """What a function gives whose kernels for the meta device are in C++: run on plain meta tensors, or MISS."""
-    pairs: list[tuple[torch.Tensor, Any]] = []
     device = _common_device(func, args, kwargs)
-    if device is None:
-        return MISS
-    try:
-        with torch_compat.outside_modes(), torch_compat.BelowAutograd():
-            plain = _on_meta(tuple(args), pairs)
-            result = func(*plain, **{k: _on_meta(v, pairs) for k, v in kwargs.items()})
-    except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
-        return MISS  # the usual way raises what the user should see
-    return _as_fakes(mode, result, device, pairs)
+    return MISS if device is None else _applied(mode, func, args, kwargs, device)

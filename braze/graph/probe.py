@@ -22,42 +22,19 @@ WITHOUT_IDENTITY = frozenset(["max", "min", "median", "nanmedian", "mode", "cumm
 #: products, whose meta functions do not compare dtypes
 PRODUCTS = frozenset(
     [
-        "linear",
-        "mm",
-        "bmm",
-        "matmul",
-        "addmm",
-        "baddbmm",
-        "addmv",
-        "mv",
-        "dot",
-        "__matmul__",
-        "__rmatmul__",
-        "conv1d",
-        "conv2d",
-        "conv3d",
-        "conv_transpose1d",
-        "conv_transpose2d",
-        "conv_transpose3d",
-        "bilinear",
+        "linear", "mm", "bmm", "matmul", "addmm", "baddbmm", "addmv", "mv", "dot", "__matmul__",
+        "__rmatmul__", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
+        "conv_transpose3d", "bilinear",
     ]
-)
+)  # fmt: skip
 #: divisions that raise where integers are divided by zero
 DIVISIONS = frozenset(
     [
-        "floordiv",
-        "ifloordiv",
-        "mod",
-        "imod",
-        "__floordiv__",
-        "__mod__",
-        "__rfloordiv__",
-        "__rmod__",
-        "divide",
-        "divide_",
+        "floordiv", "ifloordiv", "mod", "imod", "__floordiv__", "__mod__", "__rfloordiv__", "__rmod__",
+        "divide", "divide_",
     ]
     + [each for name, known in OPERATORS.items() if known.divides for each in (name, f"{name}_")]
-)
+)  # fmt: skip
 #: kernels of reductions refuse more dimensions
 MOST_DIMS = 64
 #: nothing larger is made only to hear an error

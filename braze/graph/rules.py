@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -217,34 +218,16 @@ def _like(x: Tensor, *value: Any, **options: Any) -> Any:
     return row_major(x.shape, dtype) if form is torch.contiguous_format else allocated([x], dtype)
 
 
-def _mm(a: Tensor, b: Tensor) -> Any:
-    if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0] or a.dtype is not b.dtype:
+def _product(rank: int, a: Tensor, b: Tensor) -> Any:
+    """Of matrices, or of a batch of them."""
+    if a.dim() != rank or b.dim() != rank or a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
         return NotImplemented
-    return row_major([a.shape[0], b.shape[1]], a.dtype)
+    return row_major([*a.shape[:-1], b.shape[-1]], a.dtype) if a.dtype is b.dtype else NotImplemented
 
 
-def _addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    return _added(c, _mm(a, b))
-
-
-def _bmm(a: Tensor, b: Tensor) -> Any:
-    if (
-        a.dim() != 3
-        or b.dim() != 3
-        or a.shape[0] != b.shape[0]
-        or a.shape[2] != b.shape[1]
-        or a.dtype is not b.dtype
-    ):
-        return NotImplemented
-    return row_major([*a.shape[:2], b.shape[2]], a.dtype)
-
-
-def _baddbmm(c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    return _added(c, _bmm(a, b))
-
-
-def _added(c: Tensor, product: Any) -> Any:
+def _added(rank: int, c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
     """The product's metadata, if ``c`` can be broadcast to it."""
+    product = _product(rank, a, b)
     if product is NotImplemented or c.dtype is not product.dtype or c.dim() > product.dim():
         return NotImplemented
     fits = all(n in (1, m) for n, m in zip(reversed(c.shape), reversed(product.shape)))
@@ -513,10 +496,10 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.zeros_like.default: _like,
     aten.ones_like.default: _like,
     aten.full_like.default: _like,
-    aten.mm.default: _mm,
-    aten.addmm.default: _addmm,
-    aten.bmm.default: _bmm,
-    aten.baddbmm.default: _baddbmm,
+    aten.mm.default: partial(_product, 2),
+    aten.addmm.default: partial(_added, 2),
+    aten.bmm.default: partial(_product, 3),
+    aten.baddbmm.default: partial(_added, 3),
     aten.linear.default: _linear,
     aten.native_layer_norm.default: _layer_norm,
     aten.embedding.default: _embedding,

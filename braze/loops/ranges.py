@@ -33,20 +33,10 @@ class Varying:
 
 _NARROWABLE = frozenset(
     (
-        Op.INDEX,
-        Op.CONST,
-        Op.ADD,
-        Op.SUB,
-        Op.MUL,
-        Op.NEG,
-        Op.MAXIMUM,
-        Op.MINIMUM,
-        Op.WHERE,
-        Op.CAST,
-        Op.ABS,
+        Op.INDEX, Op.CONST, Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.MAXIMUM, Op.MINIMUM, Op.WHERE, Op.CAST, Op.ABS,
         Op.MASKED,
     )
-)
+)  # fmt: skip
 _INT32 = (-(2**31), 2**31 - 1)
 _DTYPE_RANGE = {
     DType.BOOL: (0, 1), DType.U8: (0, 255), DType.I8: (-128, 127), DType.I16: (-32768, 32767), DType.I32: _INT32,

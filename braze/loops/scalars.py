@@ -223,21 +223,10 @@ _ROWS: dict[Op, Scalar] = {
 #: functions that Triton's language has; the others are CUDA's library's
 IN_TRITON = frozenset(
     (
-        Op.ABS,
-        Op.FMA,
-        Op.SQRT,
-        Op.RSQRT,
-        Op.EXP,
-        Op.EXP2,
-        Op.LOG,
-        Op.LOG2,
-        Op.SIN,
-        Op.COS,
-        Op.ERF,
-        Op.FLOOR,
+        Op.ABS, Op.FMA, Op.SQRT, Op.RSQRT, Op.EXP, Op.EXP2, Op.LOG, Op.LOG2, Op.SIN, Op.COS, Op.ERF, Op.FLOOR,
         Op.CEIL,
     )
-)
+)  # fmt: skip
 
 
 def _written(op: Op, row: Scalar) -> dict[str, str]:

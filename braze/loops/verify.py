@@ -226,15 +226,9 @@ def results_exist(program: LoopProgram) -> Problems:
 
 
 RULES: tuple[Callable[[LoopProgram], Problems], ...] = (
-    buffers_have_one_name,
-    reads_follow_writes,
-    buffers_are_written_once,
-    calls_write_what_nobody_read,
-    symbols_are_in_scope,
-    accesses_are_in_bounds,
-    types_agree,
-    results_exist,
-)
+    buffers_have_one_name, reads_follow_writes, buffers_are_written_once, calls_write_what_nobody_read,
+    symbols_are_in_scope, accesses_are_in_bounds, types_agree, results_exist,
+)  # fmt: skip
 
 
 # -- what steps read and write

@@ -131,29 +131,32 @@ def gemm(g: ProgramBuilder, a: Lazy, b: Lazy, bias: Lazy | None, way: Way | None
     if rows is ZERO or (bias is not None and bias.rank > (2 if a.rank == 2 else 1)):
         return None
     left = _as_rows(g, reshape_value(g, a, (rows, k)))
-    buffer = g.new_buffer(DType.F32, (rows, n), (n, ONE), "cpu")
-    axes = (Axis(axis_symbol("m", rows), rows), Axis(axis_symbol("n", n), n))
-    index = [axes[0].symbol, axes[1].symbol]
+    out = _template(g, (left, view), (rows, n), bias, constant=constant)
+    return reshape_value(g, out, (*a.sizes[:-1], n))
+
+
+def _template(
+    g: ProgramBuilder,
+    given: tuple[BufferView, BufferView],
+    sizes: tuple[Expr, ...],
+    bias: Lazy | None,
+    *,
+    constant: bool = False,
+) -> Lazy:
+    """The template's call for results of ``sizes`` (products of a batch, rows, columns), with the bias added to each sum."""
+    dtype, device, strides = given[0].dtype, g.buffers[given[0].buffer].device, contiguous_strides(sizes)
+    buffer = g.new_buffer(dtype, sizes, strides, device)
+    axes = tuple(Axis(axis_symbol(x, n), n) for x, n in zip("bmn"[-len(sizes) :], sizes, strict=True))
+    index = [ZERO if x.extent is ONE else x.symbol for x in axes]
     value: Node = build.reduced(0, DType.F32)
-    out_sizes = (*a.sizes[:-1], n)
     if bias is not None:
         g.realize(bias)
-        value = build.add(value, bias.load(broadcast_index(bias, 2, (rows, n))(index)))
-    store = Store(buffer, linear(index, (n, ONE), ZERO), value)
-    g.add(
-        TemplateCall(
-            g.name_step((g.op_name,)),
-            "gemm",
-            (left, view),
-            axes,
-            (store,),
-            constant,
-            "cpu",
-            (g.op_name,),
-            g.origin,
-        )
-    )
-    return reshape_value(g, g.lazy(buffer), out_sizes)
+        place = broadcast_index(bias, len(sizes), sizes)(index)
+        value = build.add(value, build.cast(bias.load(place), DType.F32))
+    store = Store(buffer, linear(index, strides, ZERO), g.rounded(value, dtype))
+    name, ops = g.name_step((g.op_name,)), (g.op_name,)
+    g.add(TemplateCall(name, "gemm", given, axes, (store,), constant, device, ops, g.origin))
+    return g.lazy(buffer)
 
 
 def device_gemm(g: ProgramBuilder, a: Lazy, b: Lazy, bias: Lazy | None) -> Lazy | None:
@@ -176,18 +179,7 @@ def device_gemm(g: ProgramBuilder, a: Lazy, b: Lazy, bias: Lazy | None) -> Lazy 
     if ONE not in right.strides:
         return None
     left = _as_rows(g, reshape_value(g, a, (rows, k)))
-    buffer = g.new_buffer(dtype, (rows, n), (n, ONE), device)
-    axes = (Axis(axis_symbol("m", rows), rows), Axis(axis_symbol("n", n), n))
-    index = [ZERO if rows is ONE else axes[0].symbol, ZERO if n is ONE else axes[1].symbol]
-    value: Node = build.reduced(0, DType.F32)
-    if bias is not None:
-        g.realize(bias)
-        place = broadcast_index(bias, 2, (rows, n))(index)
-        value = build.add(value, build.cast(bias.load(place), DType.F32))
-    store = Store(buffer, linear(index, (n, ONE), ZERO), g.rounded(value, dtype))
-    name = g.name_step((g.op_name,))
-    g.add(TemplateCall(name, "gemm", (left, right), axes, (store,), False, device, (g.op_name,), g.origin))
-    return reshape_value(g, g.lazy(buffer), (*a.sizes[:-1], n))
+    return reshape_value(g, _template(g, (left, right), (rows, n), bias), (*a.sizes[:-1], n))
 
 
 #: fewer rows than this do not pay for packing the other matrix; one of more bytes than this is ATen's
@@ -265,18 +257,7 @@ def device_batch(g: ProgramBuilder, a: Lazy, b: Lazy, bias: Lazy | None) -> Lazy
     left, right = g.realize(a), g.realize(b)
     if ONE not in left.strides[1:] or ONE not in right.strides[1:]:
         return None
-    buffer = g.new_buffer(a.dtype, sizes, contiguous_strides(sizes), a.device)
-    axes = tuple(Axis(axis_symbol(name, size), size) for name, size in zip("bmn", sizes, strict=True))
-    index = [ZERO if x.extent is ONE else x.symbol for x in axes]
-    value: Node = build.reduced(0, DType.F32)
-    if bias is not None:
-        g.realize(bias)
-        place = broadcast_index(bias, 3, sizes)(index)
-        value = build.add(value, build.cast(bias.load(place), DType.F32))
-    store = Store(buffer, linear(index, contiguous_strides(sizes), ZERO), g.rounded(value, a.dtype))
-    name = g.name_step((g.op_name,))
-    g.add(TemplateCall(name, "gemm", (left, right), axes, (store,), False, a.device, (g.op_name,), g.origin))
-    return g.lazy(buffer)
+    return _template(g, (left, right), sizes, bias)
 
 
 @lowering(aten.scaled_dot_product_attention.default)

@@ -8,7 +8,7 @@ from typing import Any
 from braze.loops import build
 from braze.loops.ir import DType, Node, Op
 from braze.lower.lazy import Index, Lazy, numel
-from braze.lower.pointwise_core import broadcast_index, broadcast_sizes, merge_ops
+from braze.lower.pointwise_core import broadcast_index, broadcast_sizes, computed
 from braze.lower.realize import COSTLY, ProgramBuilder
 from braze.lower.registry import aten, lowering
 from braze.support.record import record
@@ -157,10 +157,6 @@ def _gathered(
 ) -> Lazy:
     """Elements read where indices say; ``row``: the sizes of what is read in one piece."""
     g.realize_if_costly(x)
-    values = [x, *indices]
     # an index read for every few elements is dear: a table of biases is looked up once, not for every window of a picture
     short = (length := numel(row).value) is not None and length < SHORT_ROW
-    return Lazy(
-        sizes, x.dtype, x.device, inner,
-        cost=(COSTLY if short else 2) + sum(v.pending_cost for v in values), ops=merge_ops(values, g.op_name),
-    )  # fmt: skip
+    return computed(g, [x, *indices], inner, sizes, x.dtype, COSTLY if short else 2)

@@ -7,6 +7,7 @@ index; once it is realized (``realize.py``), they become strided windows on its 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Protocol
 
 from braze.loops.ir import BufferView, DType, Node
@@ -17,6 +18,7 @@ Index = Sequence[Expr]
 Strided = Callable[[BufferView], BufferView | None]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Lazy:
     """A tensor that is known by how to compute each element.
 
@@ -25,50 +27,22 @@ class Lazy:
     that this is a view of, and how to take the view once that value lies in memory.
     """
 
-    __slots__ = (
-        "base",
-        "cost",
-        "depth",
-        "device",
-        "dtype",
-        "hint",
-        "inner",
-        "ops",
-        "origin",
-        "rederive",
-        "sizes",
-        "view",
-        "weak",
-    )
-
-    def __init__(
-        self,
-        sizes: tuple[Expr, ...],
-        dtype: DType,
-        device: str,
-        inner: Callable[[Index], Node],
-        *,
-        view: BufferView | None = None,
-        cost: int = 0,
-        ops: tuple[str, ...] = (),
-        base: Lazy | None = None,
-        rederive: Strided | None = None,
-    ) -> None:
-        self.sizes = sizes
-        self.dtype = dtype
-        self.device = device
-        self.inner = inner
-        self.view = view
-        self.cost = cost
-        self.ops = ops
-        self.base = base
-        self.rederive = rederive
-        self.hint: tuple[Expr, ...] | None = None
-        #: how many operators a read runs through
-        self.depth = 0
-        self.origin: Origin | None = None
-        #: stands for a Python float: counts as a number where types are promoted
-        self.weak = False
+    sizes: tuple[Expr, ...]
+    dtype: DType
+    device: str
+    inner: Callable[[Index], Node]
+    _: KW_ONLY
+    view: BufferView | None = None
+    cost: int = 0
+    ops: tuple[str, ...] = ()
+    base: Lazy | None = None
+    rederive: Strided | None = None
+    hint: tuple[Expr, ...] | None = None
+    #: how many operators a read runs through
+    depth: int = 0
+    origin: Origin | None = None
+    #: stands for a Python float: counts as a number where types are promoted
+    weak: bool = False
 
     def load(self, index: Index) -> Node:
         """The element at ``index``."""

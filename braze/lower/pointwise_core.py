@@ -170,14 +170,7 @@ def elementwise(
     def inner(index: Index) -> Node:
         return build.cast(g.rounded(scalar(*[load(index) for load in loaders]), rounded), final)
 
-    return Lazy(
-        sizes,
-        final,
-        device,
-        inner,
-        cost=cost + sum(t.pending_cost for t in tensors),
-        ops=merge_ops(tensors, g.op_name),
-    )
+    return computed(g, tensors, inner, sizes, final, cost, device)
 
 
 def elementwise_of_own_types(
@@ -189,14 +182,27 @@ def elementwise_of_own_types(
         return NotImplemented
     sizes = broadcast_sizes(args)
     loaders = [operand(g, a, sizes, a.dtype, a.dtype) for a in args]
+
+    def inner(index: Index) -> Node:
+        return scalar(*[load(index) for load in loaders])
+
+    return computed(g, args, inner, sizes, out, cost, here[0].device)
+
+
+def computed(
+    g: ProgramBuilder,
+    values: Sequence[Lazy],
+    inner: Callable[[Index], Node],
+    sizes: tuple[Expr, ...],
+    dtype: DType,
+    cost: int,
+    device: str = "",
+) -> Lazy:
+    """What the node computes of some values; ``cost``: of an element, beside what reading theirs takes. ``device``: not the first one's."""
     return Lazy(
-        sizes,
-        out,
-        here[0].device,
-        lambda index: scalar(*[load(index) for load in loaders]),
-        cost=cost + sum(t.pending_cost for t in args),
-        ops=merge_ops(args, g.op_name),
-    )
+        sizes, dtype, device or values[0].device, inner,
+        cost=cost + sum(v.pending_cost for v in values), ops=merge_ops(values, g.op_name),
+    )  # fmt: skip
 
 
 def common_type(g: ProgramBuilder, args: Sequence[Any], promote: Promote) -> DType:

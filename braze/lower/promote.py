@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 
+import torch
+
+from braze.loops.dtypes import TORCH_NAME, from_torch
 from braze.loops.ir import DType
 from braze.lower.lazy import Lazy
 from braze.symbolic.expr import Expr
-
-_INTEGERS = (DType.I8, DType.I16, DType.I32, DType.I64)
 
 
 def category(dtype: DType) -> int:
@@ -27,18 +28,10 @@ def category(dtype: DType) -> int:
 
 @cache
 def promote(a: DType, b: DType) -> DType:
-    """The least type that holds both, as torch.promote_types."""
+    """The least type that holds both."""
     if a is b:
         return a
-    low, high = sorted((a, b), key=lambda d: (category(d), d.itemsize))
-    if category(low) < category(high):
-        return high
-    if high.is_float:
-        return DType.F32 if {low, high} == {DType.F16, DType.BF16} else high
-    if DType.U8 in (low, high):
-        signed = high if low is DType.U8 else low
-        return DType.I16 if signed is DType.I8 else signed
-    return high
+    return from_torch(torch.promote_types(*(getattr(torch, TORCH_NAME[dtype]) for dtype in (a, b))))
 
 
 def result_type(args: Iterable[object], default: DType) -> DType:

@@ -57,20 +57,10 @@ def _loader(a: Any) -> Callable[[], Node]:
 COSTLY = 64
 
 OPERATIONS: dict[Any, Op] = {
-    operator.add: Op.ADD,
-    operator.sub: Op.SUB,
-    operator.mul: Op.MUL,
-    operator.truediv: Op.DIV,
-    operator.pow: Op.POW,
-    operator.neg: Op.NEG,
-    operator.abs: Op.ABS,
-    abs: Op.ABS,
-    operator.mod: Op.REMAINDER,
-    torch.sym_float: Op.CAST,
-    torch.sym_max: Op.MAXIMUM,
-    torch.sym_min: Op.MINIMUM,
-    math.sqrt: Op.SQRT,
-}
+    operator.add: Op.ADD, operator.sub: Op.SUB, operator.mul: Op.MUL, operator.truediv: Op.DIV,
+    operator.pow: Op.POW, operator.neg: Op.NEG, operator.abs: Op.ABS, abs: Op.ABS, operator.mod: Op.REMAINDER,
+    torch.sym_float: Op.CAST, torch.sym_max: Op.MAXIMUM, torch.sym_min: Op.MINIMUM, math.sqrt: Op.SQRT,
+}  # fmt: skip
 for _name, _op in {
     "sqrt": Op.SQRT, "cos": Op.COS, "cosh": Op.COSH, "sin": Op.SIN, "sinh": Op.SINH, "tan": Op.TAN,
     "tanh": Op.TANH, "asin": Op.ASIN, "acos": Op.ACOS, "atan": Op.ATAN, "log2": Op.LOG2,

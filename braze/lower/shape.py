@@ -11,7 +11,7 @@ from braze.loops import build
 from braze.loops.ir import DType, Node, Op
 from braze.lower.lazy import Index, Lazy, known_apart
 from braze.lower.pointwise import convert, narrowed
-from braze.lower.pointwise_core import merge_ops, usable
+from braze.lower.pointwise_core import computed, usable
 from braze.lower.promote import promote
 from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import aten, lowering
@@ -119,7 +119,7 @@ def _triangle(g: ProgramBuilder, x: Lazy, sides: Any) -> Any:
         keep = build.binary(Op.GE, g.index_node(a), g.index_node(b))
         return build.where(keep, x.load(index), build.const(0, x.dtype))
 
-    return Lazy(x.sizes, x.dtype, x.device, inner, cost=x.pending_cost + 1, ops=merge_ops([x], g.op_name))
+    return computed(g, [x], inner, x.sizes, x.dtype, 1)
 
 
 # -- joined and padded
@@ -159,14 +159,7 @@ def cat(g: ProgramBuilder, tensors: Sequence[Lazy], dim: int = 0) -> Any:
             out = _choose_part(here, part(k, index), out)
         return out
 
-    return Lazy(
-        g.symbols.exprs(g.val.shape),
-        dtype,
-        parts[0].device,
-        inner,
-        cost=len(parts) + sum(t.pending_cost for t in parts),
-        ops=merge_ops(parts, g.op_name),
-    )
+    return computed(g, parts, inner, g.symbols.exprs(g.val.shape), dtype, len(parts))
 
 
 def _choose_part(here: Node, then: Node, other: Node) -> Node:
@@ -207,10 +200,7 @@ def constant_pad(g: ProgramBuilder, x: Lazy, pad: Sequence[Any], value: Any = 0)
                 inside = build.both(inside, build.lt(g.index_node(i), g.index_node(x.sizes[d])))
         return build.masked(inside, x.load(at), border.load(index))
 
-    return Lazy(
-        g.symbols.exprs(g.val.shape), x.dtype, x.device, inner,
-        cost=x.pending_cost + 2, ops=merge_ops([x], g.op_name),
-    )  # fmt: skip
+    return computed(g, [x], inner, g.symbols.exprs(g.val.shape), x.dtype, 2)
 
 
 @lowering(aten.slice_scatter.default)
@@ -257,10 +247,7 @@ def _replaced(g: ProgramBuilder, x: Lazy, src: Lazy, inner: Any) -> Any:
         return NotImplemented
     g.realize_if_costly(src)
     g.realize_if_costly(x)
-    return Lazy(
-        x.sizes, x.dtype, x.device, inner,
-        cost=2 + x.pending_cost + src.pending_cost, ops=merge_ops([x, src], g.op_name),
-    )  # fmt: skip
+    return computed(g, [x, src], inner, x.sizes, x.dtype, 2)
 
 
 # -- copies and conversions
@@ -304,10 +291,7 @@ def repeat(g: ProgramBuilder, x: Lazy, repeats: Sequence[Any]) -> Any:
     if not x.dtype.is_computable or ZERO in x.sizes:
         return NotImplemented
     g.realize_if_costly(x)
-    return Lazy(
-        g.symbols.exprs(g.val.shape), x.dtype, x.device, inner,
-        cost=x.pending_cost + 1, ops=merge_ops([x], g.op_name),
-    )  # fmt: skip
+    return computed(g, [x], inner, g.symbols.exprs(g.val.shape), x.dtype, 1)
 
 
 @lowering(aten.narrow_copy.default)

@@ -120,20 +120,10 @@ def _given(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[
 #: operators that refuse a number which the type of their result does not hold, where others wrap it
 _CONVERTING = frozenset(
     [
-        "fill",
-        "full",
-        "full_like",
-        "new_full",
-        "scalar_tensor",
-        "masked_fill",
-        "where",
-        "clamp",
-        "clamp_min",
-        "clamp_max",
-        "index_fill",
-        "constant_pad_nd",
+        "fill", "full", "full_like", "new_full", "scalar_tensor", "masked_fill", "where", "clamp",
+        "clamp_min", "clamp_max", "index_fill", "constant_pad_nd",
     ]
-)
+)  # fmt: skip
 #: integer type -> what eager's errors call it
 _IN_WORDS = {DType.U8: "uint8_t", DType.I8: "int8_t", DType.I16: "int16_t", DType.I32: "int"}
 

@@ -8,7 +8,7 @@ from typing import Any
 from braze.loops import build
 from braze.loops.ir import Node, Op
 from braze.lower.lazy import Index, Lazy
-from braze.lower.pointwise_core import merge_ops
+from braze.lower.pointwise_core import computed
 from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import aten, lowering
 from braze.lower.views import in_slice
@@ -28,10 +28,7 @@ def placed(g: ProgramBuilder, grad: Lazy, sizes: Sequence[Any], place: Place) ->
         inside, at = place(index)
         return build.masked(inside, grad.load(at), build.const(0, grad.dtype))
 
-    return Lazy(
-        g.symbols.exprs(sizes), grad.dtype, grad.device, inner,
-        cost=grad.pending_cost + 2, ops=merge_ops([grad], g.op_name),
-    )  # fmt: skip
+    return computed(g, [grad], inner, g.symbols.exprs(sizes), grad.dtype, 2)
 
 
 @lowering(aten.slice_backward.default)

@@ -8,7 +8,6 @@ and every state reader are tried against what Python says; what does not agree i
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import dataclasses
 import sys
 import threading
@@ -184,15 +183,11 @@ def _configure_images(core: Any, offset: int, keys: int) -> None:
         core._configure_counter(counter.pointer, counter.number)
 
 
-def _word(address: int) -> int:
-    return ctypes.c_uint64.from_address(address).value
-
-
 def _handle_offset(samples: list[Any]) -> int | None:
     """Where the pointer to the tensor's implementation stands in the Python object."""
     for offset in _HANDLE_OFFSETS:
         inside = type(samples[0]).__basicsize__ >= offset + 8
-        if inside and all(_word(id(sample) + offset) == sample._cdata for sample in samples):
+        if inside and all(layout.word(id(sample) + offset) == sample._cdata for sample in samples):
             return offset
     return None
 
@@ -200,7 +195,9 @@ def _handle_offset(samples: list[Any]) -> int | None:
 def _keys_offset(samples: list[Any]) -> int | None:
     """Where the dispatch keys stand in the implementation; None unless exactly one place fits all samples."""
     wanted = [(sample._cdata, torch_state.keys(sample)) for sample in samples]
-    places = [offset for offset in _KEYS_OFFSETS if all(_word(at + offset) == keys for at, keys in wanted)]
+    places = [
+        offset for offset in _KEYS_OFFSETS if all(layout.word(at + offset) == keys for at, keys in wanted)
+    ]
     distinct = len({keys for _, keys in wanted}) > 2
     return places[0] if len(places) == 1 and distinct else None
 

@@ -59,16 +59,16 @@ def find_counter() -> Counter | None:
         pointers = [
             o
             for o in _WORDS
-            if not _word(without._cdata + o)
+            if not word(without._cdata + o)
             and all(
-                _word(a._cdata + o) == _word(b._cdata + o) > 4096 for a, b in zip(counted, views, strict=True)
+                word(a._cdata + o) == word(b._cdata + o) > 4096 for a, b in zip(counted, views, strict=True)
             )
         ]
         pointer = _only(pointers)
         if pointer is None:
             return None
         blocks = [
-            ctypes.string_at(a, min(usable_size(a), 64)) for a in (_word(c._cdata + pointer) for c in counted)
+            ctypes.string_at(a, min(usable_size(a), 64)) for a in (word(c._cdata + pointer) for c in counted)
         ]
         versions = [c._version for c in counted]
         number = _only(
@@ -89,7 +89,7 @@ def find(keys: int, number_of: Callable[[Any], tuple[int, int]]) -> Layout | Non
         usable_size = _usable_size()
         if usable_size is None:
             return None
-        ndim = _only(o for o in _WORDS if all(_word(t._cdata + o) == t.dim() for t in samples))
+        ndim = _only(o for o in _WORDS if all(word(t._cdata + o) == t.dim() for t in samples))
         sizes = _only(o for o in _WORDS if all(_holds(t, o, tuple(t.size())) for t in samples))
         strides = _only(o for o in _WORDS if all(_holds(t, o, tuple(t.stride())) for t in samples))
         dtype = _dtype_word(samples, number_of)
@@ -112,7 +112,8 @@ def _samples() -> list[Any]:
     return [*torch_state.samples(), wide, wide.permute(4, 2, 0, 3, 1), t.empty(3, 1, 7), t.empty(9)[2:7:2]]
 
 
-def _word(address: int) -> int:
+def word(address: int) -> int:
+    """The 64 bits at an address."""
     return ctypes.c_uint64.from_address(address).value
 
 
@@ -128,7 +129,7 @@ def _holds(tensor: Any, offset: int, numbers: tuple[int, ...]) -> bool:
         return True
     if offset + 8 * len(numbers) > _WORDS.stop:
         return False
-    return all(_word(tensor._cdata + offset + 8 * i) == n for i, n in enumerate(numbers))
+    return all(word(tensor._cdata + offset + 8 * i) == n for i, n in enumerate(numbers))
 
 
 def _dtype_word(samples: list[Any], number_of: Callable[[Any], tuple[int, int]]) -> int | None:
@@ -157,7 +158,7 @@ def _padding(offset: int, usable_size: Callable[[int], int]) -> int:
         for block in blocks:
             ctypes.memset(block, value, size)
             libc.free(block)
-        varying |= _word(t.empty(3)._cdata + offset) ^ _word(first._cdata + offset)
+        varying |= word(t.empty(3)._cdata + offset) ^ word(first._cdata + offset)
     return varying
 
 
@@ -166,9 +167,9 @@ def _autograd_word() -> int | None:
     places = set(_WORDS)
     for size in (3, 5):
         tensor = torch_state.torch().empty(size)
-        before = [_word(tensor._cdata + o) for o in _WORDS]
+        before = [word(tensor._cdata + o) for o in _WORDS]
         tensor.requires_grad_()
-        after = [_word(tensor._cdata + o) for o in _WORDS]
+        after = [word(tensor._cdata + o) for o in _WORDS]
         changed = {o for o, a, b in zip(_WORDS, before, after, strict=True) if a != b}
         places &= {o for o, a in zip(_WORDS, before, strict=True) if o in changed and a == 0}
         if len(changed) != 1:
@@ -188,7 +189,7 @@ def _usable_size() -> Callable[[int], int] | None:
 
 def _kept(tensor: Any, autograd: int, usable_size: Callable[[int], int]) -> bytes:
     """What autograd keeps of a tensor, as bytes."""
-    address = _word(tensor._cdata + autograd)
+    address = word(tensor._cdata + autograd)
     return ctypes.string_at(address, min(usable_size(address), 1024))
 
 

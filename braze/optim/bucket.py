@@ -12,10 +12,9 @@ import numpy as np
 import torch
 
 from braze import native
+from braze.native.tables import HEAD
 from braze.optim.engine import CpuEngine, GpuEngine
 from braze.optim.rules import Kind
-
-_HEAD = 2
 
 
 class Bucket:
@@ -29,8 +28,8 @@ class Bucket:
         self.states = states
         self.counts = counts
         rows = len(params)
-        self.table = np.zeros((rows, _HEAD + kind.columns + 1), dtype=np.int64)
-        self.steps = np.zeros((rows, _HEAD + 1), dtype=np.int64)
+        self.table = np.zeros((rows, HEAD + kind.columns + 1), dtype=np.int64)
+        self.steps = np.zeros((rows, HEAD + 1), dtype=np.int64)
         device = params[0].device
         step = states[0].get("step") if counts else None
         wide = isinstance(step, torch.Tensor) and step.dtype == torch.float64

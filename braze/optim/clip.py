@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from braze import native
+from braze.native.tables import HEAD
 from braze.optim import build
 from braze.optim.c_clip import CLAMP, LARGEST, SCALE, SQUARES
 from braze.optim.c_kernels import SPAN
@@ -20,7 +21,6 @@ from braze.support.errors import Unsupported
 from braze.support.log import warn_once
 
 Parameters = torch.Tensor | Iterable[torch.Tensor]
-_HEAD = 2
 
 
 class Gradients:
@@ -62,7 +62,7 @@ def tables_of(grads: list[torch.Tensor]) -> list[Gradients] | None:
             return None
         with torch.inference_mode(False):
             like = torch.empty(0, dtype=dtype, device=several[0].device)
-        table = np.zeros((len(several), _HEAD + 1), dtype=np.int64)
+        table = np.zeros((len(several), HEAD + 1), dtype=np.int64)
         if native.tabulate((several,), like, table)[0] >= 0:
             return None
         label = LABELS[dtype]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from braze.native.tables import HEAD
 from braze.optim.rules import BYTES
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 #: a parameter that PyTorch steps: what is written for it, and what is only read
 Other = tuple[list[torch.Tensor], list[torch.Tensor]]
-_HEAD = 2
 
 
 class Memory:
@@ -55,7 +55,7 @@ class Memory:
         spans, owners, first = [], [], 0
         for bucket in self.buckets:
             size = BYTES[bucket.kind.dtype]
-            starts = np.delete(bucket.table[:, _HEAD:-1], 1, axis=1)
+            starts = np.delete(bucket.table[:, HEAD:-1], 1, axis=1)
             stops = starts + bucket.table[:, :1] * size
             spans.append(np.stack((starts.ravel(), stops.ravel()), axis=1))
             owners.append(first + np.repeat(np.arange(len(starts)), starts.shape[1]))
@@ -73,7 +73,7 @@ class Memory:
 
     def read(self) -> tuple[Array, Array]:
         """Where the gradients start and stop."""
-        starts = np.concatenate([bucket.table[:, _HEAD + 1] for bucket in self.buckets])
+        starts = np.concatenate([bucket.table[:, HEAD + 1] for bucket in self.buckets])
         sizes = np.concatenate([bucket.table[:, 0] * BYTES[bucket.kind.dtype] for bucket in self.buckets])
         return starts, starts + sizes
 

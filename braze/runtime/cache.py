@@ -8,6 +8,7 @@ hash is removed and made again. Where the folder cannot be written, everything w
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -100,17 +101,11 @@ class DiskCache:
         """Write an entry, whole or not at all."""
         head = _MAGIC + hashlib.sha256(data).hexdigest().encode() + b"\n"
         path = self.path(key, suffix)
-        temporary = ""
         try:
             self._make_folder(path.parent)
-            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-            with os.fdopen(handle, "wb") as file:
-                file.write(head + data)
-            os.replace(temporary, path)
+            _write_atomically(path, head + data)
         except OSError as error:
             self._unusable("write to", error)
-            if temporary:
-                self._remove(Path(temporary))
 
     def get_or_build(self, key: CacheKey, build: Callable[[], bytes], suffix: str = "bin") -> bytes:
         """The entry's bytes; ``build`` makes them where there are none."""
@@ -175,9 +170,14 @@ class DiskCache:
 
 def _write_atomically(path: Path, data: bytes) -> None:
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-    with os.fdopen(handle, "wb") as file:
-        file.write(data)
-    os.replace(temporary, path)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
 
 
 _private: list[tempfile.TemporaryDirectory[str]] = []

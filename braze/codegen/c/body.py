@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Sequence
+from dataclasses import dataclass, field
 
 from braze.codegen.c.expr import at_zero, indirect_symbols, to_c
 from braze.codegen.c.memory import assign, scalar_load, scalar_store
@@ -21,25 +22,26 @@ from braze.support.errors import InternalError
 from braze.symbolic.expr import Expr, Symbol
 
 
+@dataclass(slots=True, eq=False)
 class Scope:
     """One C block that is being written: its lines, its symbols' C names, the values known in it."""
 
-    def __init__(self, depth: int, symbols: dict[Symbol, str], indent: str) -> None:
-        self.depth = depth
-        self.symbols = symbols
-        self.indent = indent
-        self.lines: list[str] = []
-        self.values: dict[object, Value] = {}
-        #: lanes in use where the vector is not full (C text), else ""
-        self.count = ""
-        #: a mask that guards loads (C name), else ""; loads are not hoisted out of such a scope
-        self.mask = ""
-        #: depth of the innermost scope around it (or itself) in which a condition holds for what is loaded; 0: none
-        self.guard = 0
-        #: no C block: its lines stand in the block around it
-        self.flat = False
+    depth: int
+    symbols: dict[Symbol, str]
+    indent: str
+    lines: list[str] = field(default_factory=list)
+    values: dict[object, Value] = field(default_factory=dict)
+    #: lanes in use where the vector is not full (C text), else ""
+    count: str = ""
+    #: a mask that guards loads (C name), else ""; loads are not hoisted out of such a scope
+    mask: str = ""
+    #: depth of the innermost scope around it (or itself) in which a condition holds for what is loaded; 0: none
+    guard: int = 0
+    #: no C block: its lines stand in the block around it
+    flat: bool = False
 
 
+@dataclass(slots=True, eq=False)
 class Body:
     """Writes the inside of one kernel function.
 
@@ -47,32 +49,24 @@ class Body:
     (buffer, index) to a value that the group has stored there and that is still in a register.
     """
 
-    def __init__(
-        self,
-        lanes: int,
-        symbol: Symbol | None,
-        varying: Varying,
-        ranges: Representations,
-        storage: dict[str, str],
-    ) -> None:
-        self.lanes = lanes
-        self.symbol = symbol
-        self.varying = varying
-        self.ranges = ranges
-        self.storage = storage
-        self.pointers: dict[str, str] = {}
-        self.forward: dict[tuple[str, Expr], Value] = {}
-        #: loads that read a turned tile: node -> address of the row
-        self.tiles: dict[Node, str] = {}
-        #: buffers that some step loads
-        self.reloaded: frozenset[str] = frozenset()
-        #: row buffers kept in scratch: buffer -> (C pointer, index expression within the row)
-        self.scratch: dict[str, tuple[str, Expr]] = {}
-        self.scopes: list[Scope] = [Scope(0, {}, "  ")]
-        #: buffer -> depth of the scope in which its last store stands (or the block that this is in): no load moves out of it
-        self._stored: dict[str, int] = {}
-        self._loads: dict[Node, frozenset[str]] = {}
-        self._count = 0
+    lanes: int
+    symbol: Symbol | None
+    varying: Varying
+    ranges: Representations
+    storage: dict[str, str]
+    pointers: dict[str, str] = field(default_factory=dict)
+    forward: dict[tuple[str, Expr], Value] = field(default_factory=dict)
+    #: loads that read a turned tile: node -> address of the row
+    tiles: dict[Node, str] = field(default_factory=dict)
+    #: buffers that some step loads
+    reloaded: frozenset[str] = frozenset()
+    #: row buffers kept in scratch: buffer -> (C pointer, index expression within the row)
+    scratch: dict[str, tuple[str, Expr]] = field(default_factory=dict)
+    scopes: list[Scope] = field(default_factory=lambda: [Scope(0, {}, "  ")])
+    #: buffer -> depth of the scope in which its last store stands (or the block that this is in): no load moves out of it
+    _stored: dict[str, int] = field(default_factory=dict)
+    _loads: dict[Node, frozenset[str]] = field(default_factory=dict)
+    _count: int = 0
 
     # -- scopes ---------------------------------------------------------------------------------
 

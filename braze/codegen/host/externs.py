@@ -7,6 +7,7 @@ import torch
 from braze.codegen.host.homes import Home, Homes
 from braze.codegen.host.text import constant_text, dtype_text, identifier, tuple_text
 from braze.loops.ir import BufferKind, BufferView, ExternCall, MadeSize
+from braze.runtime.purity import named
 from braze.symbolic.expr import ZERO, Expr, Integer
 
 
@@ -71,7 +72,7 @@ def scalar_arguments(call: ExternCall) -> frozenset[int | str]:
     """Positions and names of the arguments that take a number where the call has one in memory."""
     if not any(isinstance(a, BufferView) and not a.sizes for a in call.given):
         return frozenset()
-    numbers = [(i, a.name) for i, a in enumerate(overload(call.target)._schema.arguments) if is_number(a)]
+    numbers = [(i, a.name) for i, a in enumerate(named(call.target)._schema.arguments) if is_number(a)]
     return frozenset(key for pair in numbers for key in pair)
 
 
@@ -144,18 +145,12 @@ def whole(buffer: str, homes: Homes) -> BufferView:
     return BufferView(buffer, b.sizes, b.strides, Integer(0), b.dtype)
 
 
-def overload(target: str) -> torch._ops.OpOverload:
-    """The operator of a dotted name: "aten.mm.out"."""
-    namespace, name, variant = target.split(".")
-    return getattr(getattr(getattr(torch.ops, namespace), name), variant)
-
-
 def out_names(target: str) -> list[str]:
     """The names of an overload's ``out=`` arguments."""
-    return [a.name for a in overload(target)._schema.arguments if a.is_out]
+    return [a.name for a in named(target)._schema.arguments if a.is_out]
 
 
 def returns_several(target: str) -> bool:
     """Whether an operator returns a tuple or a list of tensors."""
-    returns = overload(target)._schema.returns
+    returns = named(target)._schema.returns
     return len(returns) != 1 or str(returns[0].type).startswith(("List", "Tensor[]"))

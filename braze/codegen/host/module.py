@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from braze.codegen.host.externs import Views, extern_lines, overload, strided
+from braze.codegen.host.externs import Views, extern_lines, strided
 from braze.codegen.host.homes import Home, Homes
 from braze.codegen.host.lives import Lives
 from braze.codegen.host.segments import SAMPLER, Launch, Segment, declarations, segment_text
@@ -12,6 +12,7 @@ from braze.codegen.host.text import constant_text, dtype_text, identifier, tuple
 from braze.codegen.records import HostModule, KernelText
 from braze.context import CompileContext
 from braze.loops.ir import BufferKind, BufferView, Condition, ExternCall
+from braze.runtime.purity import named
 from braze.schedule.hoist import is_repeatable
 from braze.schedule.memory import storage_bytes
 from braze.schedule.records import Schedule
@@ -339,7 +340,7 @@ class _Host:
     def _extern(self, call: ExternCall, unread: frozenset[str]) -> None:
         target = call.out_variant or call.target
         if target not in self.operators:
-            self.operators[target] = f"op_{overload(target).__name__.replace('.', '_')}_{len(self.operators)}"
+            self.operators[target] = f"op_{named(target).__name__.replace('.', '_')}_{len(self.operators)}"
             self.bindings.append(f'{self.operators[target]} = runtime.operator("{target}")')
         lines = extern_lines(call, self.operators[target], self.views, unread)
         if not call.out_variant and not self.leaving.isdisjoint(call.outputs):
