@@ -16,7 +16,7 @@ import torch
 from braze.aot.outputs import copied
 from braze.aot.records import Backward
 from braze.aot.symbols import is_size
-from braze.aot.views import root_of
+from braze.aot.views import hint, root_of
 from braze.graph import torch_compat
 from braze.graph.captured import Late
 from braze.graph.facts import led_by
@@ -130,7 +130,7 @@ def _is_led_to(constant: Node, come: Collection[int]) -> bool:
 
 
 def _other_summand(node: Node, undefined: set[Node]) -> Node | None:
-    """What a sum is whose one summand is undefined, if the other has its form, but for strides that are known."""
+    """What a sum is whose one summand is undefined, if the other has its form, but for strides that are known, or those of a copy."""
     if node.target is not aten.add.Tensor or node.kwargs or len(node.args) != 2:
         return None
     others = [n for n in node.args if n not in undefined]
@@ -141,8 +141,27 @@ def _other_summand(node: Node, undefined: set[Node]) -> Node | None:
         return None
     mine, its = spec_of(value), spec_of(other)
     known = all(isinstance(n, int) for n in (*mine.sizes, *mine.strides))
-    same = mine.dtype is its.dtype and mine.sizes == its.sizes and (known or mine.strides == its.strides)
-    return others[0] if same else None
+    if mine.dtype is not its.dtype or mine.sizes != its.sizes:
+        return None
+    placed = known or mine.strides == its.strides or _in_order(value, other) is not None
+    return others[0] if placed else None
+
+
+def _in_order(value: torch.Tensor, other: torch.Tensor) -> tuple[list[int], list[torch.Tensor]] | None:
+    """The dims of ``value`` from the outermost, and what turning ``other`` so, copying it, and turning it back gives, if that lies as ``value``."""
+    mode = mode_of([other])
+    if mode is None:
+        return None
+    order = sorted(range(value.dim()), key=lambda d: -hint(value.stride(d)))
+    with on_fakes(mode):
+        turned = aten.permute.default(other, order)
+        copy = aten.clone.default(turned, memory_format=torch.contiguous_format)
+        back = aten.permute.default(copy, _inverse(order))
+    return (order, [turned, copy, back]) if spec_of(back).strides == spec_of(value).strides else None
+
+
+def _inverse(order: Sequence[int]) -> list[int]:
+    return [order.index(d) for d in range(len(order))]
 
 
 def _laid_out(graph: torch.fx.Graph, node: Node, other: Node) -> Node:
@@ -150,12 +169,31 @@ def _laid_out(graph: torch.fx.Graph, node: Node, other: Node) -> Node:
     value = node.meta["val"]
     if spec_of(value).strides == spec_of(other.meta["val"]).strides:
         return other
+    if not all(isinstance(n, int) for n in (*value.shape, *value.stride())):
+        return _turned_copy(graph, node, other)
     options = {"dtype": value.dtype, "device": torch_compat.device_of_fake(value)}
     with graph.inserting_before(node):
         empty = graph.call_function(aten.empty_strided.default, ([*value.shape], [*value.stride()]), options)
         made = graph.call_function(aten.copy.default, (empty, other))
     empty.meta["val"] = made.meta["val"] = value
     return made
+
+
+def _turned_copy(graph: torch.fx.Graph, node: Node, other: Node) -> Node:
+    """A copy with the strides of the node, of whatever sizes."""
+    found = _in_order(node.meta["val"], other.meta["val"])
+    assert found is not None, "the other summand was asked for it"
+    order, values = found
+    steps: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
+        (aten.permute.default, (order,), {}),
+        (aten.clone.default, (), {"memory_format": torch.contiguous_format}),
+        (aten.permute.default, (_inverse(order),), {}),
+    ]
+    with graph.inserting_before(node):
+        for (target, args, kwargs), value in zip(steps, values, strict=True):
+            other = graph.call_function(target, (other, *args), kwargs)
+            other.meta["val"] = value
+    return other
 
 
 def _zeros_for_constants(

@@ -2,7 +2,8 @@
 
 A recipe says for each result whether it is fresh, a view of an argument, of an earlier result, the argument itself or a plain
 value, so a hit reproduces sharing of storage too. Not remembered: fakes that carry a known constant, results
-whose storage is larger than themselves.
+whose storage is larger than themselves, those that are of two arguments at once (``broadcast_tensors(x, x)``): of which one
+another call's are, the key does not tell.
 
 Sizes that are symbols stand in keys as their expressions. What came of such a call holds in its own trace alone, where the
 guards that it asked for are in force already, and is kept by the mode. A hit makes no symbolic arithmetic at
@@ -238,9 +239,9 @@ def _describe(result: Any, arguments: list[Any], made: list[Any], symbols: froze
 
 
 def _describe_tensor(fake: Any, arguments: list[Any], made: list[Any], symbols: frozenset[Any]) -> Any:
-    for i, argument in enumerate(arguments):
-        if argument is fake:
-            return (_ARGUMENT, i)
+    itself = [i for i, argument in enumerate(arguments) if argument is fake]
+    if itself:
+        return (_ARGUMENT, *itself) if len(itself) == 1 else None
     if fake.constant is not None or fake.is_conj() or fake.is_neg():
         return None
     static = not symbols or _static(fake)
@@ -250,9 +251,9 @@ def _describe_tensor(fake: Any, arguments: list[Any], made: list[Any], symbols: 
         return None
     storage = torch_compat.storage_key(fake)
     geometry = (tuple(fake.shape), fake.stride(), fake.storage_offset(), fake.dtype)
-    for i, argument in enumerate(arguments):
-        if torch_compat.storage_key(argument) == storage:
-            return (_VIEW, i, *geometry)
+    shared = [i for i, argument in enumerate(arguments) if torch_compat.storage_key(argument) == storage]
+    if shared:
+        return (_VIEW, *shared, *geometry) if len(shared) == 1 else None
     for i, other in enumerate(made):
         if torch_compat.storage_key(other) == storage:
             return (_SIBLING, i, *geometry)

@@ -198,3 +198,28 @@ def test_a_gradient_that_reads_no_tangent_is_of_the_tangents_that_lead_to_it(pro
     torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
     zeros = (ours == 0) & (theirs == 0)
     assert torch.equal(ours.signbit() & zeros, theirs.signbit() & zeros)
+
+
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+@pytest.mark.parametrize("dims", [(0, 1, 2), (2, 1, 0)])
+def test_the_sign_of_a_zero_outlives_a_missing_tangent_at_varying_sizes(dims, backend):
+    """An argument that was written after it was read has a tangent that does not come in: zeros for it would make -0 to 0."""
+
+    def fn(x, number):
+        v = torch.hstack([x, x]) ** 2
+        x[::2] = number
+        return v
+
+    compiled = braze.compile(fn, backend=backend)
+    for sizes in ((5, 4, 3), (9, 4, 8)):
+        found = []
+        for call in (fn, compiled):
+            x = (
+                (-torch.rand(sizes, generator=torch.Generator().manual_seed(3)) - 1)
+                .permute(dims)
+                .requires_grad_()
+            )
+            result = call(x * 1, torch.tensor(2.0, requires_grad=True))
+            result.backward(torch.zeros_like(result))
+            found.append(x.grad)
+        assert found[0].signbit().all() and found[1].signbit().all()

@@ -1,0 +1,40 @@
+"""What is remembered of one call holds for another, whichever of their arguments are one tensor."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import braze
+from braze.graph import fakes, memo
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "braze"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_results_that_are_arguments_are_those_of_their_own_call(backend, dynamic):
+    """After a call with one tensor twice, whose results are both that tensor."""
+
+    def fn(x, y):
+        torch.atleast_1d(x, x)
+        a, b = torch.atleast_1d(x, y)
+        b.add_(5)
+        return x * 2, y * 2, a, b
+
+    found = []
+    for call in (fn, braze.compile(fn, backend=backend, dynamic=dynamic)):
+        x, y = torch.arange(3.0), torch.arange(3.0)
+        results = call(x, y)
+        found.append([x, y, *results])
+        assert results[2] is x and results[3] is y
+    assert all(map(torch.equal, *found))
+
+
+def test_a_view_of_what_two_arguments_share_is_not_remembered():
+    """Of which of them another call's would be, nothing tells."""
+    mode = fakes.new_mode()
+    with fakes.on_fakes(mode):
+        whole = mode.fake(torch.arange(4.0))
+        left, right = whole[:2], whole[2:]
+        view = right.view(1, 2)
+    assert memo._describe(view, [left, right], [], frozenset()) is None
+    assert memo._describe(view, [right], [], frozenset()) is not None
