@@ -246,3 +246,20 @@ def test_what_tensors_bound_lies_as_in_eager(backend):
         for ours, theirs in zip(compiled(x, low), called(x, low), strict=True):
             assert (ours.stride()[1:], ours.dtype) == (theirs.stride()[1:], theirs.dtype)
             assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "braze"])
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_max_pool_of_turned_sequences_lies_as_in_eager(backend, grad):
+    """Without a gradient the CPU has a kernel of its own, whose results are row by row; with one they lie as the operand."""
+
+    def pooled(x):
+        y = F.max_pool1d((x * 2).transpose(1, 2), 2)
+        return y, y + (1 if y.is_contiguous() else 2)
+
+    compiled = braze.compile(pooled, backend=backend, options={"verify": 2})
+    for sizes in ((4, 8, 5), (4, 9, 12), (4, 6, 9)):
+        x = torch.randn(sizes, requires_grad=grad)
+        for ours, theirs in zip(compiled(x), pooled(x), strict=True):
+            assert ours.stride() == theirs.stride()
+            assert torch.equal(ours, theirs)
