@@ -153,7 +153,7 @@ class _Plan:
         missing = [i for i, here in enumerate(given) if not here]
         part, unread = without_tangents(self._whole, missing) if missing else (self._whole, frozenset())
         # in a compiled step this runs under a broken call, whose frames are captured: not those of a compiler
-        return _Half(native.unhooked(self._compile, part), part.gradients, unread, _reads(part))
+        return _Half(native.unhooked(self._compile, part), part.gradients, unread, _numbers_read(part))
 
     def values(self, inputs: Sequence[Any], results: Sequence[Any]) -> tuple[list[Any], dict[str, int]]:
         """What is saved, in order, and the sizes of this call."""
@@ -334,6 +334,12 @@ def _reads(backward: Backward) -> frozenset[int]:
         for i, (node, spec) in enumerate(zip(placeholders, backward.inputs, strict=True))
         if i < len(backward.saved) and (node.users or _varies(spec))
     )
+
+
+def _numbers_read(backward: Backward) -> frozenset[int]:
+    """The saved values whose numbers a backward reads, not their sizes alone: those may have been written since."""
+    placeholders = [n for n in backward.graph.graph.nodes if n.op == "placeholder"]
+    return frozenset(i for i, node in enumerate(placeholders[: len(backward.saved)]) if node.users)
 
 
 def _varies(spec: Any) -> bool:

@@ -21,6 +21,7 @@ from braze.graph.captured import Late
 from braze.graph.control_flow import OPERATORS
 from braze.graph.facts import facts
 from braze.graph.fakes import FakeMode, mode_of, new_mode
+from braze.graph.pooled import row_by_row
 from braze.graph.recurrent import with_end_states
 from braze.graph.torch_settings import way_back
 from braze.graph.torch_symbols import SYMBOLIC
@@ -197,7 +198,8 @@ def _called(
                 args, kwargs = with_readable_mask(args, kwargs, recorder.constant_masks)
             if drops_between(node.target, args):
                 return layer_by_layer(node.target, args)  # type: ignore[arg-type]
-            return with_end_states(node.target, args, node.target(*args, **kwargs))  # type: ignore[operator]
+            result = node.target(*args, **kwargs)  # type: ignore[operator]
+            return with_end_states(node.target, args, row_by_row(node.target, result))
         if node.op == "call_method":
             return getattr(args[0], str(node.target))(*args[1:], **kwargs)
         return gm.get_submodule(str(node.target))(*args, **kwargs)

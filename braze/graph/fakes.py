@@ -25,6 +25,7 @@ from braze.graph import (
 from braze.graph.fake_dispatch import OPERATORS, Dispatch, holds_unbacked
 from braze.graph.known_sizes import Ground, WantsPlainSizes
 from braze.graph.memo import MISS, Memo, OfTrace
+from braze.graph.pooled import row_by_row
 from braze.graph.recurrent import with_end_states
 from braze.graph.specs import SymbolSpec, TensorSpec
 from braze.support.errors import Unsupported
@@ -279,7 +280,7 @@ class FakeMode:
         if not by_python:
             self._in_cpp(self.env is not None)
             try:
-                return func(*args, **kwargs)
+                return row_by_row(func, func(*args, **kwargs))
             except WantsPlainSizes:  # upsampling
                 pass
             except RuntimeError as error:  # the LSTM, upsampling to a given size
@@ -288,7 +289,7 @@ class FakeMode:
             finally:
                 self._in_cpp(False)
         with torch_compat.python_dispatcher():
-            return with_end_states(func, args, func(*args, **kwargs))
+            return with_end_states(func, args, row_by_row(func, func(*args, **kwargs)))
 
     def _in_cpp(self, whether: bool) -> None:
         """Whether a composite in C++ may be at work, which is stopped where it asks for plain sizes."""

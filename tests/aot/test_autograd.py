@@ -204,12 +204,15 @@ def test_operations_behind_an_input_without_a_gradient_do_not_run() -> None:
 
 
 @pytest.mark.skipif(not torch_compat.can_unpack_saved, reason="before PyTorch 2.13 such a backward raises")
-def test_what_a_backward_does_not_read_may_have_been_written() -> None:
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_what_a_backward_does_not_read_may_have_been_written(dynamic: bool) -> None:
+    """Where sizes vary it is asked for those, which no write changes."""
+
     def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         first = x.exp()
         return first, first.softmax(0)
 
-    compiled = braze.compile(program, backend="aot_eager")
+    compiled = braze.compile(program, backend="aot_eager", dynamic=dynamic)
     x = torch.arange(3.0, requires_grad=True)
     first, second = compiled(x)
     with torch.no_grad():

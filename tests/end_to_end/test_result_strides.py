@@ -275,3 +275,20 @@ def test_one_picture_whose_channels_are_innermost_is_normalized_so(backend):
         ours, theirs = ([s for s, n in zip(t.stride(), t.shape) if n > 1] for t in (found, wanted))
         assert ours == theirs
         torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "braze"])
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_max_pool_of_turned_sequences_lies_as_in_eager(backend, grad):
+    """Without a gradient the CPU has a kernel of its own, whose results are row by row; with one they lie as the operand."""
+
+    def pooled(x):
+        y = F.max_pool1d((x * 2).transpose(1, 2), 2)
+        return y, y + (1 if y.is_contiguous() else 2)
+
+    compiled = braze.compile(pooled, backend=backend, options={"verify": 2})
+    for sizes in ((4, 8, 5), (4, 9, 12), (4, 6, 9)):
+        x = torch.randn(sizes, requires_grad=grad)
+        for ours, theirs in zip(compiled(x), pooled(x), strict=True):
+            assert ours.stride() == theirs.stride()
+            assert torch.equal(ours, theirs)
