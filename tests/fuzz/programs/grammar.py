@@ -48,6 +48,15 @@ class Grammar:
             f"({a} if {self.truth(depth + 1)} else {b})", f"kw.get({self.key()}, {a})", f"kwf({a}, {self.keyword()}={b})[1]",
             f"sum([{a}, {b}])", f"STEP({a})", "box[-1]", f"xs[{a}]", f"(lambda q={a}: q - 1)()",
             f"int('{self.rng.randint(0, 12)}')", f"divmod({a}, {b})[0]", f"abs({a})", f"sum(i for i in range(min({a}, 60)) if i % 2)",
+            f"sorted([{a}, {b}], key=lambda q: -q)[0]", f"[q for p in ([{a}], [{b}]) for q in p if q > 0 or True][-1]", f"len({{{a}, {b}}})",
+            f"{{q: r for q, r in enumerate([{a}, {b}])}}[1]", f"list(itertools.accumulate([{a}, {b}]))[-1]", f"Counted(a={a})['zz']", f"(w := {a}) + w",
+            f"dict(zip('ab', [{a}, {b}]))['b']", f"(Color.RED | Color.BLUE if {a} > 0 else Color.GREEN).value", "slot.v", "slot.level",
+            f"next(itertools.count({a}))", f"shown({a})", f"len(list(itertools.chain(xs, [{a}])))", f"(lambda *q, **r: len(q) + len(r))(*xs, {a}, **d)",
+            f"reduce(operator.add, [{a}, {b}])", f"max((Key({a}), Key({b}))).n", f"[*zip(*[({a}, {b}), ({b}, {a})])][0][1]", f"len(f'{{{self.plain()}!s:>5}}')",
+            f"min([{a}, {b}], key=lambda q: (q % 3, -q))", f"bisect.bisect([1, 2, 3], {a})", f"Key({a}).extra['n']", f"len('%s|%s' % ({a}, s))", "spread.calls",
+            f"Counter(['a', {a}, 'a'])['a']", f"(lambda: [n for _ in range(2)])()[{self.rng.randint(0, 1)}]", f"heapq.nsmallest(1, [{a}, {b}])[0]",
+            f"operator.itemgetter(0)([{a}])", f"sum(1 for q, _ in itertools.groupby([{a}, {a}, {b}]))", f"len(dq) + {a}", f"int('{{:03d}}'.format({a}))",
+            f"(0 < {a} < {b}) + 1", f"list(itertools.islice(itertools.cycle([{a}, {b}]), 3))[2]", f"copy.copy([{a}, {b}])[0]", "len(str(x.shape))",
             "getattr(box, 'extra', 5)", f"d.get({self.key()}, {a})", f"next(iter([{a}]))", f"len(f'{{{self.plain()}}}-{{s}}')",
         )  # fmt: skip
 
@@ -66,7 +75,8 @@ class Grammar:
         return self.one(
             f"{a} > {self.rng.randint(-1, 3)}", f"n == {a}", "isinstance(box, Sub)", f"{self.key()} in d", "not xs", "flag",
             "x.shape[0] > 2", "box is BOX", "x is y", "type(box) is Box", "s.startswith('a')", "callable(box)", "hasattr(box, 'extra')",
-            "x.requires_grad", f"all(i < {a} for i in xs if isinstance(i, int))", "bool((x.sum() > 0).item())", "x.dtype == torch.float32",
+            f"{a} in slot", "bool(slot)", f"Color.RED in Color({a} & 7)", f"0 < {a} < 4", f"Mode('a') == 'a' and {a} > 1", f"Key({a}) < Key(2)", "dd", "not dq",
+            "any(isinstance(q, torch.Tensor) for q in xs)", "x.requires_grad", f"all(i < {a} for i in xs if isinstance(i, int))", "bool((x.sum() > 0).item())", "x.dtype == torch.float32",
         )  # fmt: skip
 
     def tensor(self, depth: int = 0) -> str:
@@ -79,7 +89,9 @@ class Grammar:
             f"Box.shift({t}, {n})", f"sum(gen({t}, {n}), {t})", f"[q for q in relay({t}, 2)][-1]", f"deep({t}, {n})",
             f"(lambda q: q - {n})({t})", f"reduce(lambda p, q: p + q, [{t}, y])", f"partial(helper, n={n})({t})", f"{t}.clone()",
             f"torch.where({t} > 0, {t}, y)", f"{{'q': {t}}}['q']", f"Pair({t}, y).left", f"{t}.view(-1)", f"({t} if flag else y)",
-            f"max([{t}, y], key=lambda q: {n})", f"{t}.relu_()", f"torch.cat([{t}, y])[:3]", f"{t}.detach()", f"-{t}",
+            f"Mode.A.scaled({t})", f"shown({t})", f"spread({t}, *rest, {n}, by={n}, **kw)", f"Lazy({t}).doubled", f"(x, {t})[{self.truth(depth + 1)}]",
+            f"sum([{t}, y])", f"{t}[..., None].squeeze(-1)", f"operator.mul({t}, {n})", f"{t}.new_full((3,), {n})", "[*slot][1]", f"{t}.reshape(*{t}.shape)",
+            f"torch.stack([*(q for q in ({t}, y))]).sum(0)", f"reduce(lambda p, q: q(p), [lambda p: p + {n}, torch.sin], {t})", f"max([{t}, y], key=lambda q: {n})", f"{t}.relu_()", f"torch.cat([{t}, y])[:3]", f"{t}.detach()", f"-{t}",
         )  # fmt: skip
 
     def value(self) -> str:
@@ -120,6 +132,11 @@ class Grammar:
             lambda: f"rec = Record({n()}).grow({self.keyword()}={n()})", lambda: f"rec = dataclasses.replace(rec, width={n()})",
             lambda: f"xs = [{n()}, {t()}, *xs[:2]]", lambda: f"xs = [q * {n()} for q in ({n()}, {t()})]", lambda: "alias = xs",
             lambda: f"d = {{**d, {self.key()}: {v()}}}", lambda: f"d = dict(d, {self.keyword()}={n()})", lambda: f"n = [*map(lambda q: q + 1, [{n()}])][0]",
+            lambda: f"x, (n, *rest) = {t()}, ({n()}, {n()})", lambda: f"slot = Slotted({n()}, {t()})", lambda: f"dq = deque([{n()}, {v()}], maxlen=2)",
+            lambda: f"rest = [*rest, *({n()}, {n()})][:3]", lambda: f"s = '{{:>4}}|{{}}'.format({n()}, n)", lambda: "s = f'{x.shape} {n:+d} {x.dtype}'",
+            lambda: f"rec = copy.deepcopy(rec).grow({n()})", lambda: "box = copy.copy(box)", lambda: f"s = ','.join(str(q) for q in [{n()}, n])",
+            lambda: f"xs = sorted([*(q for q in xs if isinstance(q, int)), {n()}], reverse={self.truth()})", lambda: f"s = s.upper().center(8, '-')[:{n()}]",
+            lambda: f"fns = [lambda q, k=k: q + k + n for k in range(3)]; x = fns[{self.rng.randint(-1, 2)}]({t()})", lambda: f"n, m = sorted([m, {n()}])",
             lambda: f"x = [i.sum() for i in [x, y] if {self.truth()}][-1] + x",
         )()  # fmt: skip
 
@@ -137,6 +154,12 @@ class Grammar:
             lambda: f"box.double = {n()}", lambda: f"box.items.append({v()})", lambda: f"box.t = {t()}", lambda: f"box += {n()}",
             lambda: f"setattr(box, 'extra', {n()})", lambda: "del box.extra", lambda: f"Box.total += {n()}", lambda: f"G = {n()}", lambda: f"CONF['k'] = {n()}",
             lambda: f"LOG.append({v()})", lambda: f"STEP({n()})", lambda: f"rec.tags.append({v()})", lambda: f"kw.pop({self.key()}, None)",
+            lambda: f"slot.v = {n()}", lambda: f"slot.level = {n()}", lambda: f"slot.t = {t()}", lambda: f"dq.append({v()})", lambda: f"dq.rotate({n()})",
+            lambda: f"dd[{self.key()}].append({v()})", lambda: f"xs[1:2] = [{v()}, {n()}]", lambda: f"d[{self.key()}] += {n()}", lambda: f"xs[0] += {n()}",
+            lambda: f"rest.append({n()})", lambda: f"heapq.heappush(rest, {n()})", lambda: f"d |= {{{self.key()}: {n()}}}", lambda: "slot.w = 3", lambda: "del xs[1:]",
+            lambda: f"spread(x, {n()})", lambda: f"box.items[{self.rng.randint(-1, 1)}:] = [{n()}]", lambda: f"dd.pop({self.key()}, None)", lambda: f"dq.extendleft([{n()}])",
+            lambda: f"setattr(Key({n()}), 'n', 3)", lambda: f"BOX.items += [{n()}]", lambda: f"box.__class__ = {self.one('Box', 'Sub')}", lambda: f"LOG += [{n()}]",
+            lambda: f"spread.calls += {n()}", lambda: f"rec.width *= {n()} % 5", lambda: "xs.sort(key=lambda q: (isinstance(q, torch.Tensor), str(type(q))))",
             lambda: f"args[0].append({v()})", lambda: "xs.sort(key=str)", lambda: "xs.reverse()", lambda: f"box.__dict__['extra'] = {n()}",
             lambda: f"xs.clear() if {self.truth()} else None", lambda: "del x",
         )()  # fmt: skip
@@ -161,7 +184,18 @@ class Grammar:
 
     def compound(self) -> Statement:
         return self.one(
-            self.branch, self.loop, self.try_, self.try_, self.with_, self.define, self.generator, self.match_
+            self.branch,
+            self.loop,
+            self.try_,
+            self.try_,
+            self.with_,
+            self.define,
+            self.generator,
+            self.match_,
+            self.while_,
+            self.stacked,
+            self.class_,
+            self.echoed,
         )()
 
     def branch(self) -> Statement:
@@ -172,7 +206,8 @@ class Grammar:
         head = self.one(
             f"for {i} in range({self.rng.randint(0, 3)}):", f"for {i} in list(xs)[:3]:", f"for {i}, n in enumerate([n, m]):",
             f"for {i}, m in zip([1, 2], range(3)):", f"for {i} in sorted(d):", f"for {i} in gen(x, 2):", f"for {i} in reversed([x, y]):",
-            f"for {i}, box.v in list(enumerate([1, 2])):",
+            f"for {i}, box.v in list(enumerate([1, 2])):", f"for {i}, (n, m) in enumerate([(1, 2), (n, 3)]):", f"for {i}, q in itertools.product([1, 2], [x, n]):",
+            f"for {i} in itertools.chain([x], xs[:1]):", f"for {i}, *rest in [(1, 2, 3), (n, m)]:", f"for {i} in range(3, 0, -1):", f"for {i}, v in list(d.items())[:2]:",
         )  # fmt: skip
         self.loops += 1
         body = self.block()
@@ -210,7 +245,8 @@ class Grammar:
     def with_(self) -> Statement:
         head = self.one(
             "with Ctx('a'):", "with Ctx('b', (ValueError, Oops)):", "with managed('m') as s:", "with torch.no_grad():", "with Ctx('a') as c, Ctx('c', Exception):",
-            "with contextlib.suppress(KeyError, IndexError):", "with threading.Lock():", "with contextlib.nullcontext(n) as m:",
+            "with contextlib.suppress(KeyError, IndexError):", "with threading.Lock():", "with torch.enable_grad():", "with contextlib.closing(gen(x, 2)) as g0:",
+            "with (managed('p') as s, contextlib.suppress(ValueError)):", "with contextlib.redirect_stdout(None):", "with contextlib.nullcontext(n) as m:",
         )  # fmt: skip
         return ((head, self.block()),)
 
@@ -243,14 +279,79 @@ class Grammar:
         ]
         return (("if True:", tuple(((row, None),) for row in rows)),)
 
+    def while_(self) -> Statement:
+        """A loop by a number that it counts down, left in odd ways, from inside ``finally`` too."""
+        w = self.fresh("w")
+        self.loops += 1
+        body = self.block(2)
+        self.loops -= 1
+        leaving = self.one("break", "continue", f"if {self.truth()}: break", "pass")
+        tried: Statement = (
+            ("try:", (*body, ((leaving, None),))),
+            ("finally:", (((f"LOG.append(('{w}', {w}))", None),),)),
+        )
+        head: Statement = ((f"while ({w} := {w} - 1) > 0:", (tried,)),)
+        if self.rng.random() < 0.3:
+            head = (*head, ("else:", self.block(1)))
+        return (("if True:", (((f"{w} = {self.rng.randint(1, 4)}", None),), head)),)
+
+    def stacked(self) -> Statement:
+        """An ExitStack with what it calls at the end."""
+        e = self.fresh("e")
+        rows = [
+            f"s = {e}.enter_context(managed('e'))", f"{e}.callback(xs.append, {self.integer()})", f"{e}.push(lambda *q: LOG.append(q[0] and q[0].__name__))",
+            f"{e}.enter_context(Ctx('s', {self.rng.choice(ERRORS)}))", f"{e}.callback(lambda: LOG.append(n))",
+        ]  # fmt: skip
+        chosen = tuple(((row, None),) for row in self.rng.sample(rows, 2))
+        return ((f"with contextlib.ExitStack() as {e}:", (*chosen, *self.block(2))),)
+
+    def class_(self) -> Statement:
+        """A class of the function's own, whose methods close over its variables."""
+        c = self.fresh("C")
+        base = self.one("Box", "Sub", "object", "Exception", "Slotted", "Counted")
+        method: Statement = (
+            ("def twice(self, q):", (((f"return q * 2 + {self.one('n', 'm', 'self.by')}", None),),)),
+        )
+        text: Statement = (("def __repr__(self):", (((f"return f'{c}:{{self.by}}'", None),),)),)
+        made: Statement = ((f"class {c}({base}):", (((f"by = {self.integer()}", None),), method, text)),)
+        use = self.one(
+            f"x = {c}({self.integer()}).twice({self.tensor()})", f"s = repr({c}({self.integer()}))", f"xs.append({c}.by)", f"n = {c}.twice(box, {self.integer()})",
+            f"LOG.append({c}.__mro__[1].__name__)", f"n = isinstance({c}(1), Box) + {c}.by",
+        )  # fmt: skip
+        return (("if True:", (made, ((use, None),))),)
+
+    def echoed(self) -> Statement:
+        """A generator that is sent to, thrown into, and left."""
+        g = self.fresh("g")
+        uses = [
+            f"x = {g}.send({self.integer()})", f"y = {g}.throw(ValueError('t'))", f"{g}.close()", f"x = next({g})", f"xs.append({g}.throw(KeyError({self.integer()})))",
+            f"n = len([q for q, _ in zip({g}, range(2))])", f"del {g}", f"y = {g}.send(y)", f"xs.extend(itertools.islice({g}, 2))",
+        ]  # fmt: skip
+        rows = [f"{g} = echo({self.tensor()})", f"x = next({g})", *self.rng.sample(uses, 3)]
+        return (("if True:", tuple(((row, None),) for row in rows)),)
+
     def match_(self) -> Statement:
         cases = [
             ("case [int(), *_]:", self.block(1)),
             ("case {'k': n}:", self.block(1)),
             ("case Box(v=0) | Pair():", self.block(1)),
+            (
+                self.one(
+                    "case Record(width=w, tags=[]) if w > 1:",
+                    "case (int(a), _) | [_, int(a), *_]:",
+                    "case {'a': q, **more}:",
+                    "case str() | Key(n=1):",
+                ),
+                self.block(1),
+            ),
             ("case _:", self.block(1)),
         ]
-        return ((f"match {self.one('xs', 'd', 'box', 'n', 'CONF')}:", tuple((case,) for case in cases)),)
+        return (
+            (
+                f"match {self.one('xs', 'd', 'box', 'n', 'CONF', 'rec', '(n, m)', 's', 'Key(n)')}:",
+                tuple((case,) for case in cases),
+            ),
+        )
 
 
 def lines(block: Sequence[Statement], indent: str) -> Iterator[str]:

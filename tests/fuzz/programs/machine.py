@@ -29,8 +29,10 @@ from tests.helpers import logged
 
 HEAD = "def f(x, y, n, box, xs, d, *args, flag=False, **kw):"
 #: what the program may rely on
-START = ["global G", "m = n + 1", "s = 'abc'", "rec = Record()"]
-END = "return x, y, n, m, s, box, xs, d, rec, kw"
+START = [
+    "global G, LOG", "m = n + 1", "s = 'abc'", "rec = Record()", "slot = Slotted(n, x)", "dq = deque([1, 2, 3], maxlen=3)", "dd = defaultdict(list)", "rest = [n]",
+]  # fmt: skip
+END = "return x, y, n, m, s, box, xs, d, rec, kw, slot.v, slot.t, list(dq), dict(dd), rest"
 _files = itertools.count()
 #: what differs in the text of an object from run to run
 ADDRESS = re.compile("0x[0-9a-f]+")

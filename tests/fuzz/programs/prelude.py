@@ -9,9 +9,9 @@ from pathlib import Path
 import braze
 
 PRELUDE = """
-import contextlib, dataclasses, math, threading, time, zlib
-from collections import OrderedDict, defaultdict, deque, namedtuple
-from functools import partial, reduce
+import bisect, contextlib, copy, dataclasses, enum, heapq, itertools, math, operator, threading, time, zlib
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
+from functools import cached_property, lru_cache, partial, reduce, singledispatch, wraps
 
 import torch
 
@@ -97,6 +97,80 @@ class Sub(Box):
         raise AttributeError(name)
 
 
+class Color(enum.Flag):
+    RED = 1
+    GREEN = 2
+    BLUE = 4
+
+
+class Mode(str, enum.Enum):
+    A = "a"
+    B = "b"
+
+    def scaled(self, x):
+        return x * (2 if self is Mode.A else 3)
+
+
+class Bounded:
+    def __set_name__(self, owner, name):
+        self.name = "_" + name
+
+    def __get__(self, obj, owner=None):
+        return self if obj is None else getattr(obj, self.name, 0)
+
+    def __set__(self, obj, value):
+        if isinstance(value, int) and value > 50:
+            raise ValueError(self.name, "too large")
+        setattr(obj, self.name, value)
+
+
+class Slotted:
+    __slots__ = ("v", "t", "_level")
+    level = Bounded()
+
+    def __init__(self, v, t=None):
+        self.v, self.t = v, t
+
+    def __iter__(self):
+        yield self.v
+        yield self.t
+
+    def __contains__(self, other):
+        return other == self.v
+
+    def __lt__(self, other):
+        return self.v < other.v
+
+    def __bool__(self):
+        return self.v != 0
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Key:
+    n: int
+    name: str = "k"
+    extra: dict = dataclasses.field(default_factory=dict, compare=False)
+
+    def __post_init__(self):
+        object.__setattr__(self, "extra", {**self.extra, "n": self.n})
+
+
+class Counted(dict):
+    def __missing__(self, key):
+        self[key] = len(self)
+        return self[key]
+
+
+class Lazy:
+    def __init__(self, x):
+        self.x = x
+
+    @cached_property
+    def doubled(self):
+        LOG.append("doubled")
+        return self.x * 2
+
+
 class Ctx:
     def __init__(self, name, swallow=()):
         self.name, self.swallow = name, swallow
@@ -131,6 +205,49 @@ def gen(x, n):
     finally:
         LOG.append(("gen", n))
     return n
+
+
+def echo(x):
+    try:
+        while True:
+            try:
+                got = yield x
+                x = x * 2 if got is None else x + got
+            except ValueError as error:
+                LOG.append(("echo", str(error)))
+                x = x - 1
+    finally:
+        LOG.append("echo ends")
+
+
+def numbered(fn):
+    @wraps(fn)
+    def wrapper(*args, **kwargs):
+        wrapper.calls += 1
+        return fn(*args, **kwargs)
+
+    wrapper.calls = 0
+    return wrapper
+
+
+@numbered
+def spread(x, *rest, by=1, **more):
+    return x * by + sum(r for r in rest if isinstance(r, int)) + len(more)
+
+
+@singledispatch
+def shown(value):
+    return 0
+
+
+@shown.register
+def _(value: int):
+    return value + 1
+
+
+@shown.register(torch.Tensor)
+def _(value):
+    return value + 1
 
 
 def relay(x, n):
