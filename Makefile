@@ -21,9 +21,11 @@ demo-train: $(STAMPS)/demo
 demo-serve: $(STAMPS)/serve
 	$(BIN)/python -m braze demo-serve
 
-# a process per core; a file's tests stay together, and the largest files begin
+# a process per core; a file's tests stay together, and the largest files begin. The package is compiled to bytecode first:
+# where PYTHONDONTWRITEBYTECODE is set, each process that a test starts would do that again
 JOBS ?= $(shell env -u OMP_NUM_THREADS nproc)
 test: $(STAMPS)/test
+	$(BIN)/python -m compileall -q -j 0 braze
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 # the catalogue of transformers and timm models: about ten minutes on two cores

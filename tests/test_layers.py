@@ -8,6 +8,7 @@ import tomllib
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -29,32 +30,96 @@ def layer_of(module: str) -> str:
     return (module.split(".") + ["__init__"])[1]
 
 
+class Read(NamedTuple):
+    """What one walk through a file finds."""
+
+    #: (absolute name, line, whether the import runs when the module is loaded) of each import
+    imports: list[tuple[str, int, bool]]
+    #: (line, text) of what is written torch._something
+    of_torch: list[tuple[int, str]]
+    #: (line, object, name) of private attributes that are read, by a dot or by name: ``x._y``, ``getattr(x, "_y")``
+    private: list[tuple[int, str, str]]
+    #: functions, classes, variables and attributes that the file itself names
+    named: set[str]
+    #: (line, value) of texts
+    texts: list[tuple[int, str]]
+
+
 @cache
-def imports_of(path: Path) -> tuple[tuple[str, int, bool], ...]:
-    """(absolute name, line, whether the import runs when the module is loaded) of each import."""
-    found: list[tuple[str, int, bool]] = []
+def read(path: Path) -> Read:
+    """A file, parsed and walked through once for all tests: the package is a million nodes."""
+    found = Read([], [], [], set(), [])
 
     def visit(node: ast.AST, at_load: bool) -> None:
         for child in ast.iter_child_nodes(node):
-            loads = at_load and not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
-                loads = False
-            if isinstance(child, ast.Import):
-                found.extend((alias.name, child.lineno, loads) for alias in child.names)
-            elif isinstance(child, ast.ImportFrom):
-                base = child.module or ""
-                if child.level:
-                    package = module_name(path).split(".")
-                    if path.name != "__init__.py":
-                        package = package[:-1]
-                    package = package[: len(package) - child.level + 1]
-                    base = ".".join([*package, base] if base else package)
-                found.append((base, child.lineno, loads))
-                found.extend((f"{base}.{alias.name}", child.lineno, loads) for alias in child.names)
+            loads = at_load
+            match child:
+                case ast.Import():
+                    found.imports.extend((alias.name, child.lineno, loads) for alias in child.names)
+                case ast.ImportFrom():
+                    base = absolute(child, path)
+                    found.imports.append((base, child.lineno, loads))
+                    found.imports.extend(
+                        (f"{base}.{alias.name}", child.lineno, loads) for alias in child.names
+                    )
+                case ast.Attribute():
+                    note_attribute(child, found)
+                case ast.Name():
+                    if not isinstance(child.ctx, ast.Load):
+                        found.named.add(child.id)
+                case ast.Constant():
+                    if isinstance(child.value, str):
+                        found.texts.append((child.lineno, child.value))
+                case ast.Call():
+                    note_call(child, found)
+                case ast.FunctionDef() | ast.AsyncFunctionDef():
+                    found.named.add(child.name)
+                    loads = False
+                case ast.ClassDef():
+                    found.named.add(child.name)
+                case ast.Lambda():
+                    loads = False
+                case ast.If():
+                    loads = loads and "TYPE_CHECKING" not in ast.unparse(child.test)
             visit(child, loads)
 
     visit(ast.parse(path.read_text()), True)
-    return tuple(found)
+    return found
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def absolute(node: ast.ImportFrom, path: Path) -> str:
+    """The module that names are imported from."""
+    base = node.module or ""
+    if not node.level:
+        return base
+    package = module_name(path).split(".")
+    if path.name != "__init__.py":
+        package = package[:-1]
+    package = package[: len(package) - node.level + 1]
+    return ".".join([*package, base] if base else package)
+
+
+def note_attribute(node: ast.Attribute, found: Read) -> None:
+    if not isinstance(node.ctx, ast.Load):
+        found.named.add(node.attr)
+    if not is_private(node.attr):
+        return
+    text, of = ast.unparse(node), ast.unparse(node.value)
+    if text.startswith("torch.") and re.fullmatch(r"[\w.]+", text):
+        found.of_torch.append((node.lineno, text))
+    if isinstance(node.ctx, ast.Load):
+        found.private.append((node.lineno, of, node.attr))
+
+
+def note_call(node: ast.Call, found: Read) -> None:
+    if isinstance(node.func, ast.Name) and node.func.id in ("getattr", "hasattr", "setattr"):
+        match node.args:
+            case [of, ast.Constant(value=str(name)), *_] if is_private(name):
+                found.private.append((node.lineno, ast.unparse(of), name))
 
 
 def allowed(layer: str) -> set[str]:
@@ -72,7 +137,7 @@ NAMES = {module_name(path) for path in MODULES}
 def braze_imports(path: Path) -> list[tuple[str, int, bool]]:
     """The package's own modules that a file imports."""
     return [
-        (name, line, loads) for name, line, loads in imports_of(path) if name in NAMES and name != "braze"
+        (name, line, loads) for name, line, loads in read(path).imports if name in NAMES and name != "braze"
     ]
 
 
@@ -96,7 +161,7 @@ def test_imports_only_what_its_row_allows(path: Path):
 def test_leaves_pytorchs_compiler_stack_alone(path: Path):
     wrong = [
         f"{path.relative_to(ROOT)}:{line} imports {name}"
-        for name, line, _ in imports_of(path)
+        for name, line, _ in read(path).imports
         if any(name == bad or name.startswith(bad + ".") for bad in TABLE["forbidden"])
         or name.endswith(".make_fx")
     ]
@@ -121,7 +186,9 @@ def test_no_two_modules_know_each_other():
 def test_the_benchmarks_know_each_other_in_one_direction():
     paths = sorted((ROOT / "benchmarks").glob("*.py"))
     names = {module_name(path) for path in paths}
-    graph = {module_name(p): {n for n, _, _ in imports_of(p) if n in names} - {module_name(p)} for p in paths}
+    graph = {
+        module_name(p): {n for n, _, _ in read(p).imports if n in names} - {module_name(p)} for p in paths
+    }
     list(TopologicalSorter({k: v - {"benchmarks"} for k, v in graph.items()}).static_order())
 
 
@@ -172,16 +239,11 @@ def known(name: str) -> bool:
 
 def private_torch_names(path: Path) -> list[str]:
     """Uses of torch._something written out in a file: ``torch._C.x``, ``from torch._x import y``."""
-    found = []
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
-            root: ast.AST = node
-            while isinstance(root, ast.Attribute):
-                root = root.value
-            if isinstance(root, ast.Name) and root.id == "torch" and not known(ast.unparse(node)):
-                found.append(f"{path.relative_to(ROOT)}:{node.lineno} {ast.unparse(node)}")
-    for name, line, _ in imports_of(path):
-        private = any(p.startswith("_") and not p.startswith("__") for p in name.split("."))
+    found = [
+        f"{path.relative_to(ROOT)}:{line} {text}" for line, text in read(path).of_torch if not known(text)
+    ]
+    for name, line, _ in read(path).imports:
+        private = any(is_private(p) for p in name.split("."))
         if name.startswith("torch.") and private and not known(name):
             found.append(f"{path.relative_to(ROOT)}:{line} {name}")
     return found
@@ -190,39 +252,21 @@ def private_torch_names(path: Path) -> list[str]:
 @cache
 def own_names() -> frozenset[str]:
     """All that the package itself names: functions, classes, variables, attributes that it sets, slots and words of C."""
-    found: set[str] = set()
-    for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                found.add(node.name)
-            elif isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
-                found.add(node.attr)
-            elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-                found.add(node.id)
+    found = {name for path in MODULES for name in read(path).named}
     for path in (ROOT / "braze" / "native" / "src").glob("*.c"):
         found.update(re.findall(r'\{"(_\w+)",', path.read_text()))
     return frozenset(found)
 
 
 def private_parts(path: Path) -> list[str]:
-    """Private attributes of whatever object, by a dot or by name, that are none of ours: ``x._y``, ``getattr(x, "_y")``."""
-    found = []
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-            name, of = node.attr, ast.unparse(node.value)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr", "setattr"):
-            given = node.args[1]
-            name, of = (given.value if isinstance(given, ast.Constant) else ""), ast.unparse(node.args[0])
-        else:
-            continue
-        if not name.startswith("_") or name.startswith("__") or name in own_names():
-            continue
-        allowed = TABLE["known_parts"].get(name, ())
-        if (
-            of.split(".")[-1] != "aten" and module_name(path)[6:] not in allowed
-        ):  # an operator's name is public
-            found.append(f"{path.relative_to(ROOT)}:{node.lineno} {of}.{name}")
-    return found
+    """Private attributes of whatever object that are none of ours."""
+    return [
+        f"{path.relative_to(ROOT)}:{line} {of}.{name}"
+        for line, of, name in read(path).private
+        if name not in own_names()
+        and of.split(".")[-1] != "aten"  # an operator's name is public
+        and module_name(path)[6:] not in TABLE["known_parts"].get(name, ())
+    ]
 
 
 @pytest.mark.parametrize("path", MODULES, ids=module_name)
@@ -244,11 +288,11 @@ def test_sympys_names_stand_once():
     values = {v for k, v in vars(sympy_names).items() if k.isupper() and isinstance(v, str)}
     assert len(values) > 30
     found = [
-        f"{path.relative_to(ROOT)}:{node.lineno} {node.value}"
+        f"{path.relative_to(ROOT)}:{line} {text}"
         for path in MODULES
         if module_name(path) not in ("braze.symbolic.names", "braze.graph.torch_symbols")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Constant) and node.value in values
+        for line, text in read(path).texts
+        if text in values
     ]
     assert not found, "\n".join(found)
 

@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from braze.support import interrupts
-from braze.support.collector import FROZEN, collector_paused
+from braze.support.collector import collector_paused, objects_are_frozen
 from braze.support.record import record as frozen
 
 T = TypeVar("T")
@@ -181,7 +181,7 @@ def record(device: DeviceGraphs, pool: Pool, run: Callable[[], T], asked: Asked 
 def garbage_kept() -> Iterator[None]:
     """No object of before is collected inside: a finalizer that unloads a kernel would end a recording."""
     with collector_paused:
-        ours = gc.get_freeze_count() < FROZEN  # else the program has frozen its objects, and keeps them so
+        ours = not objects_are_frozen()  # else the program keeps them so
         if ours:
             gc.freeze()
         try:

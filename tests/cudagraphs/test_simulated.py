@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import threading
 
 import pytest
@@ -177,8 +178,6 @@ def test_a_kind_of_device_has_one_recorder_each():
 
 
 def test_garbage_is_kept_and_what_the_program_froze_stays_frozen():
-    import gc
-
     was = gc.isenabled()
     for frozen in (gc.unfreeze, gc.freeze):  # the tests' process has frozen what it had loaded
         gc.collect()  # frozen garbage would live as long as the process
@@ -188,6 +187,16 @@ def test_garbage_is_kept_and_what_the_program_froze_stays_frozen():
             assert not gc.isenabled() and gc.get_freeze_count() > 0
         # some of what is frozen may have died meanwhile
         assert gc.isenabled() == was and 0.99 * count <= gc.get_freeze_count() <= count
+
+
+def test_recordings_do_not_count_what_the_program_froze_each_time(simulated, monkeypatch):
+    gc.collect()
+    gc.freeze()  # the tests' process has
+    counted, count = [], gc.get_freeze_count
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: counted.append(count()) or counted[-1])
+    pool = simulated.new_pool()
+    recorded = [record(simulated, pool, lambda k=k: torch.ones(2) + k) for k in range(5)]
+    assert len(recorded) == 5 and len(counted) <= 1
 
 
 def test_places_looked_up_by_number_are_recorded_and_by_a_mask_are_not(simulated):

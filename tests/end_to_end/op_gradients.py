@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -19,9 +20,10 @@ from tests.seeds import seed
 UNDEFINED = {"empty_like", "new_empty", "new_empty_strided"}
 
 
-def names() -> list[str]:
+@functools.cache
+def names() -> tuple[str, ...]:
     """The operators that have gradients in double precision."""
-    return [name for name in ops.names() if differentiable(ops.OPS[name]) and name not in UNDEFINED]
+    return tuple(name for name in ops.names() if differentiable(ops.OPS[name]) and name not in UNDEFINED)
 
 
 def differentiable(op: OpInfo) -> bool:

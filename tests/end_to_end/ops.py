@@ -7,15 +7,14 @@ called in one graph, so that a case costs one capture and at most one build.
 from __future__ import annotations
 
 import copy
-import itertools
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.common_utils import SEED
-from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+from torch.testing._internal.opinfo.core import ErrorInput, OpInfo, SampleInput
 
 import braze
 from tests.seeds import seed
@@ -39,6 +38,7 @@ SKIPPED = {
 UNDEFINED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "resize_", "resize_as_"}  # fmt: skip
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
+Sample = TypeVar("Sample", SampleInput, ErrorInput)
 
 
 def names() -> list[str]:
@@ -75,11 +75,21 @@ def samples_of(op: OpInfo, dtype: torch.dtype, most: int, requires_grad: bool = 
 
     ``OpInfo.sample_inputs`` gives the same, and looks through the source of every frame of the stack for a test case.
     """
-    found: list[SampleInput] = []
+    return drawn(lambda: op.sample_inputs_func(op, "cpu", dtype, requires_grad), most)
+
+
+def bad_samples_of(op: OpInfo, most: int) -> list[ErrorInput]:
+    """The operator's first bad samples, which ``OpInfo.error_inputs`` would look through the stack for, too."""
+    return drawn(lambda: op.error_inputs_func(op, "cpu"), most)
+
+
+def drawn(make: Callable[[], Iterable[Sample]], most: int) -> list[Sample]:
+    """At most so many of a table's samples, each drawn from the table's own seed."""
+    found: list[Sample] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         seed()
-        made = iter(op.sample_inputs_func(op, "cpu", dtype, requires_grad))
+        made = iter(make())
         while len(found) < most:
             seed(SEED)
             if (sample := next(made, None)) is None:
@@ -330,10 +340,7 @@ def check_errors(name: str, most: int) -> list[str]:
     """Where compiled code does not raise what eager raises for the operator's bad samples."""
     op = OPS[name]
     found = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        bad = list(itertools.islice(op.error_inputs("cpu"), most))
-    for k, error in enumerate(bad):
+    for k, error in enumerate(bad_samples_of(op, most)):
         s = error.sample_input
         if any(t.layout is not torch.strided for t in leaves((s.input, s.args, s.kwargs))):
             continue

@@ -180,6 +180,7 @@ def test_the_key_of_what_triton_keeps_is_read_while_its_driver_starts(monkeypatc
 
 def test_ranks_of_one_machine_share_its_cores(monkeypatch):
     monkeypatch.setattr(triton_build.os, "sched_getaffinity", lambda pid: range(8), raising=False)
+    monkeypatch.setattr(triton_build.os, "sysconf", lambda name: 1 << 20)  # memory for all of them
     assert triton_build._workers() == 7
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     assert triton_build._workers() == 1

@@ -46,10 +46,13 @@ def generate_host(s: Schedule, kernels: Sequence[KernelText], ctx: CompileContex
     if segments or watched:
         texts = tuple(k.source for k in unique if k.language == "c")
         batches = c.split(texts, ctx.target.cores)
-        names = {k.name for k in unique if k.language == "c"}
-        units = tuple(c.assemble(batch, runtime=False) for batch in batches)
-        tail = [declarations(names), SAMPLER if watched else "", *segments]
-        units = (c.assemble(tail, runtime=True), *units)
+        tail = (SAMPLER if watched else "", *segments)
+        if len(batches) > 1:
+            names = {k.name for k in unique if k.language == "c"}
+            batches = ((declarations(names), *tail), *batches)
+        else:  # a compiler's start is more than what a second unit would save
+            batches = ((*texts, *tail),)
+        units = tuple(c.assemble(batch, runtime=not k) for k, batch in enumerate(batches))
     return HostModule(ctx.name, source, unique, ctx.target.arch, units, s.program.device)
 
 
