@@ -16,7 +16,6 @@ from braze.graph.subgraph_ops import entries_of
 from braze.graph.torch_compat import count_writes, is_out_of_memory
 from braze.loops.ir import LoopProgram
 from braze.runtime.boxed import Boxed, Written, boxed
-from braze.schedule.records import Schedule
 from braze.support import trace
 from braze.support.errors import BrazeError
 from braze.support.log import warn_once
@@ -50,12 +49,14 @@ class Later:
         return self.call(inputs)
 
 
-def with_inputs_written(call: Boxed, program: LoopProgram, plan: Schedule) -> Boxed:
-    """``call`` given, once more under each further name, the inputs whose memory it writes; autograd counts the writes."""
+def with_inputs_written(call: Boxed, program: LoopProgram, renewed: Sequence[tuple[str, str]]) -> Boxed:
+    """``call`` given, once more under each further name, the inputs whose memory it writes; autograd counts the writes.
+
+    ``renewed``: (new contents, input) of those that it writes under their own names.
+    """
     number = {name: k for k, name in enumerate(program.inputs) if name}
     places = tuple(number[root] for _, root in program.again)
-    renewed = tuple(number[old] for _, old in plan.memory.renewed)
-    roots = tuple(dict.fromkeys((*places, *renewed)))
+    roots = tuple(dict.fromkeys((*places, *(number[old] for _, old in renewed))))
     if not roots:
         return call
 

@@ -147,7 +147,7 @@ def compile_partition(partition: Partition, ctx: CompileContext) -> Boxed:
         call = recorded_call(partition, program, plan, ctx)
     else:
         call = load_code(generate_code(plan, ctx), ctx)
-    call = with_inputs_written(call, program, plan)
+    call = with_inputs_written(call, program, plan.memory.renewed)
     call = with_attributes(call, partition.forward, program.attributes, ctx.consumes)
     call = with_floats(call, partition, program, ctx.consumes)
     call = with_subgraphs(call, partition, lambda gm: compile_subgraph(gm, ctx))

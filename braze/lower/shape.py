@@ -16,6 +16,7 @@ from braze.lower.promote import promote
 from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import aten, lowering
 from braze.lower.views import (
+    choose_part,
     clamp_start,
     counted_from_start,
     expand_value,
@@ -156,15 +157,10 @@ def cat(g: ProgramBuilder, tensors: Sequence[Lazy], dim: int = 0) -> Any:
         out = part(len(parts) - 1, index)
         for k in reversed(range(len(parts) - 1)):
             here = build.lt(g.index_node(index[dim]), g.index_node(starts[k + 1]))
-            out = _choose_part(here, part(k, index), out)
+            out = choose_part(here, part(k, index), out)
         return out
 
     return computed(g, parts, inner, g.symbols.exprs(g.val.shape), dtype, len(parts))
-
-
-def _choose_part(here: Node, then: Node, other: Node) -> Node:
-    """``then`` where ``here`` holds, else ``other``; each one's loads only where it is taken."""
-    return build.masked(here, then, build.masked(build.invert(here), other, build.const(0, other.dtype)))
 
 
 @lowering(aten.stack.default)

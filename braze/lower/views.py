@@ -466,6 +466,11 @@ def flip(g: ProgramBuilder, x: Lazy, dims: Sequence[int]) -> Any:
     return Lazy(x.sizes, x.dtype, x.device, inner, cost=x.pending_cost + 1, ops=(*x.pending_ops, g.op_name))
 
 
+def choose_part(here: Node, then: Node, other: Node) -> Node:
+    """``then`` where ``here`` holds, else ``other``; each one's loads only where it is taken."""
+    return build.masked(here, then, build.masked(build.invert(here), other, build.const(0, other.dtype)))
+
+
 @lowering(aten.roll.default)
 def roll(g: ProgramBuilder, x: Lazy, shifts: Any, dims: Any = ()) -> Any:
     """Rotate dimensions, into fresh memory."""
@@ -476,11 +481,20 @@ def roll(g: ProgramBuilder, x: Lazy, shifts: Any, dims: Any = ()) -> Any:
     for s, d in zip(shifts, dims, strict=True):
         moves[d % x.rank] = moves.get(d % x.rank, 0) + s
 
-    def inner(index: Index) -> Any:
+    def inner(index: Index, done: int = 0) -> Any:
         out = list(index)
-        for d, s in moves.items():
+        for k, (d, s) in enumerate(moves.items()):
             size = x.sizes[d]
             back = -s % size.value if size.value is not None else (as_expr(-s) % size)
+            if x.device == "cpu" and size.value is not None:
+                # two stretches, each of neighbouring elements
+                if k >= done and back:
+                    here = build.lt(g.index_node(index[d]), g.index_node(size - back))
+                    parts = [
+                        [i + by if e == d else i for e, i in enumerate(index)] for by in (back, back - size)
+                    ]
+                    return choose_part(here, *(inner(part, k + 1) for part in parts))
+                continue
             out[d] = (out[d] + back) % size
         return x.load(out)
 

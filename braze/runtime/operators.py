@@ -41,8 +41,39 @@ def _scatter_into(view: Any, scatter: Any) -> Any:
     return call
 
 
-#: operators whose ``torch.<name>`` takes the schema's arguments: half the cost of a call through ``torch.ops``
+#: operators by overload whose binding in ``torch`` takes the schema's arguments: half the cost of a call through ``torch.ops``
+_BOUND = {
+    "default": """bincount cummax cummin cumprod cumsum dot grid_sampler_2d histc kthvalue logcumsumexp mode mv nonzero
+        sort topk _embedding_bag""",
+    "out": "cumprod cumsum dot logcumsumexp mv",
+    "dim": "median",
+    "stable": "sort",
+    "Tensor": "bucketize searchsorted",
+}
+#: the same of functions of layers, and of methods that write
+_LAYERS = {
+    "default": """avg_pool2d im2col max_pool2d_with_indices reflection_pad1d reflection_pad2d reflection_pad3d
+        replication_pad1d replication_pad2d replication_pad3d""",
+    "out": """avg_pool2d im2col reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
+        replication_pad3d""",
+}
+_METHODS = {"default": "index_add_ index_put_ scatter_add_"}
+
+
+def _bindings() -> dict[str, Any]:
+    places = ((torch, _BOUND), (torch._C._nn, _LAYERS), (torch.Tensor, _METHODS))
+    return {
+        f"aten.{name}.{overload}": getattr(place, name)
+        for place, rows in places
+        for overload, names in rows.items()
+        for name in names.split()
+        if hasattr(place, name)
+    }
+
+
+#: operators -> what is called for them
 _DIRECT = {
+    **_bindings(),
     "aten.mm.default": torch.mm,
     "aten.mm.out": native.out_product("mm", torch.mm),
     "aten.addmm.default": torch.addmm,

@@ -169,7 +169,9 @@ def lanes_of(nodes: Iterable[Node], varying: Varying, ranges: Ranges, vector_byt
 def _blocks(vector: Axis | None, outer: Sequence[Axis]) -> tuple[Tile, ...]:
     """The vectors' axis in blocks, where its other axes have too few points for all threads."""
     few = likely_size(product([a.extent for a in outer]) if outer else ONE) < _FEW
-    return (Tile("x", (vector,), _BLOCK),) if few and vector is not None else ()
+    if not few or vector is None or (vector.extent.value is not None and vector.extent.value <= _BLOCK):
+        return ()  # what is no longer than a block stays whole, and may be cut where a condition on it changes
+    return (Tile("x", (vector,), _BLOCK),)
 
 
 def _squares(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from braze.codegen.c.expr import at_zero, indirect_symbols, to_c
 from braze.codegen.c.memory import assign, scalar_load, scalar_store
 from braze.codegen.c.operations import Representations, Value, expression
-from braze.codegen.c.prelude import SCALAR, STORAGE, rep_vector
+from braze.codegen.c.prelude import SCALAR, STORAGE, raw_vector, rep_vector
 from braze.loops.build import nodes_of
 from braze.loops.ir import DType, Node, Op, Store, StoreMode
 from braze.loops.ranges import Varying
@@ -242,18 +242,23 @@ class Body:
         self.line(f"for (int l = 0; l < {self.lanes}; ++l) {name}[l] = {to_c(e, self._lane_names())};", depth)
         return Value(name, rep, True, depth)
 
-    def _lane_names(self) -> dict[Symbol, str]:
-        """Symbols' C names inside a loop over lanes ``l``."""
+    def _lane_names(self, lane: str = "l") -> dict[Symbol, str]:
+        """Symbols' C names in one lane."""
         names = self.names()
         if self.symbol is not None and self.symbol in names:
-            names[self.symbol] = f"({names[self.symbol]} + l)"
+            names[self.symbol] = f"({names[self.symbol]} + {lane})"
         return names
 
     def _check(self, node: Node, arg: Value) -> Value:
         n = self.index(node.attr)
         rep = self.ranges.rep(node)
         depth = max(arg.depth, self.symbol_depth(node.attr), self._guard_depth())
-        if arg.varying:
+        scope = self.scopes[depth]
+        fits = rep == "i64" or (node.attr.value is not None and node.attr.value < 1 << 31)
+        if arg.varying and fits and not scope.count and not scope.mask:
+            text = f"bz_check_{rep}x{self.lanes}({self.convert(arg, rep).text}, {n}, status)"
+            found = self.define(None, text, rep, True, depth)
+        elif arg.varying:
             found = Value(self.name(), rep, True, depth)
             self.line(f"{rep_vector(rep, self.lanes)} {found.text} = {{}};", depth)
             head = self._lanes_head(depth)
@@ -330,19 +335,38 @@ class Body:
             else:
                 text = f"bz_load_{storage}x{w}({address})"
             return self.define(None, text, rep, True, depth)
-        names = self._with_indirect(self._lane_names(), e, args, lane=True)
+        if not scope.mask and not scope.count:
+            return self.define(None, self._full_lanes(buffer, e, args), rep, True, depth)
+        names = self._with_indirect(self._lane_names(), e, args, lane="l")
         raw = self.name("g")
         c = STORAGE[storage][0]
         self.line(f"{c} {raw}[{w}] = {{}};", depth)
         self.line(f"{self._lanes_head(depth)} {raw}[l] = {p}[{to_c(e, names)}];", depth)
         return self.define(None, f"bz_load_{storage}x{w}({raw})", rep, True, depth)
 
+    def _full_lanes(self, buffer: str, e: Expr, args: Sequence[Value]) -> str:
+        """C text of a whole vector whose lanes lie backwards, or anywhere.
+
+        Lanes are written side by side: stored one by one, and loaded as a vector, they would wait for each other in the processor.
+        """
+        storage, p, w = self.storage[buffer], self.pointers[buffer], self.lanes
+        rep = STORAGE[storage][1]
+        if self.symbol is not None and not any(a.varying for a in args) and stride(e, self.symbol) == -1:
+            at, j = self._place(at_zero(e, self.symbol), args), self.names()[self.symbol]
+            whole = f"bz_load_{storage}x{w}({p} + ({at}) - ({j}) - {w - 1})"
+            return f"bz_back_{rep_vector(rep, w)}({whole})"
+        each = (
+            f"{p}[{to_c(e, self._with_indirect(self._lane_names(str(k)), e, args, lane=str(k)))}]"
+            for k in range(w)
+        )
+        return f"bz_widen_{storage}x{w}(({raw_vector(storage, w)}){{{', '.join(each)}}})"
+
     def _with_indirect(
-        self, names: dict[Symbol, str], e: Expr, args: Sequence[Value], *, lane: bool = False
+        self, names: dict[Symbol, str], e: Expr, args: Sequence[Value], *, lane: str = ""
     ) -> dict[Symbol, str]:
         for place, s in indirect_symbols(e):
             v = args[place]
-            names[s] = f"(int64_t){v.text}[l]" if v.varying and lane else f"(int64_t){v.text}"
+            names[s] = f"(int64_t){v.text}[{lane}]" if v.varying and lane else f"(int64_t){v.text}"
             names[s] = f"({names[s]})"
         return names
 
@@ -444,7 +468,7 @@ class Body:
             else:
                 self.line(f"bz_store_{storage}x{w}({address}, {v.text});")
             return
-        names = self._with_indirect(self._lane_names(), e, args, lane=True)
+        names = self._with_indirect(self._lane_names(), e, args, lane="l")
         text = f"{value.text}[l]" if value.varying else value.text
         self.line(f"{self._lanes_head()} {{ {assign(storage, f'{p}[{to_c(e, names)}]', text, add)} }}")
 

@@ -153,9 +153,10 @@ def _section(name: str, lanes: int) -> str | None:
         return _truncate(kind[2:], what, w) if w else _truncate_scalar(kind[2:], what[:-1])
     if kind == "turn":
         return turn(what, STORAGE[what][0], w)
-    if kind.startswith("rot"):
-        h = int(kind[3:])
-        order = ", ".join(str((l + h) % w) for l in range(w))
+    if kind == "check":
+        return _check(what, w)
+    if kind.startswith("rot") or kind == "back":
+        order = ", ".join(str(w - 1 - l if kind == "back" else (l + int(kind[3:])) % w) for l in range(w))
         t, i = f"{what}x{w}", f"i{REP_BYTES[what] * 8}x{w}"
         return (
             f"static inline {t} bz_{kind}_{t}({t} v) {{\n#ifdef __clang__\n  return __builtin_shufflevector(v, v, {order});"
@@ -192,6 +193,29 @@ def _select(what: str, w: int) -> str:
     )
 
 
+def _check(what: str, w: int) -> str:
+    """Indices, all looked at together: 0, and a status, for those out of range."""
+    t = f"{what}x{w}"
+    plain = (
+        f"int64_t any = 0;\n  for (int l = 0; l < {w}; ++l) any |= ((v < 0) | (v >= ({SCALAR[what]})n))[l];"
+    )
+    wide = {
+        "i64x8": ("long long", "ucmpq512_mask", "0xff"),
+        "i32x16": ("int", "ucmpd512_mask", "0xffff"),
+    }.get(t)
+    if wide is not None:
+        c, name, every = wide
+        typed = f"typedef {c} word __attribute__((vector_size(64)));"
+        quick = (
+            f"{typed}\n  const int64_t any = __builtin_ia32_{name}((word)v, (word){{}} + ({c})n, 5, {every});"
+        )
+        plain = _where("if defined(__AVX512F__) && !defined(__clang__)", f"  {quick}", f"  {plain}").lstrip()
+    return (
+        f"static inline {t} bz_check_{t}({t} v, int64_t n, int64_t *status) {{\n{'' if plain.startswith('#') else '  '}{plain}\n"
+        f"  if (__builtin_expect(any != 0, 0)) {{ *status = 1; v &= ~((v < 0) | (v >= ({SCALAR[what]})n)); }}\n  return v;\n}}"
+    )
+
+
 def _where(condition: str, then: str, other: str) -> str:
     """Lines for compilers of which a condition of the preprocessor holds, and for others."""
     return f"#{condition}\n{then}\n#else\n{other}\n#endif"
@@ -221,7 +245,8 @@ def _truncate(to: str, source: str, w: int) -> str:
     return f"static inline {to}x{w} bz_to{to}_{t}({t} x) {{\n{body}\n}}"
 
 
-def _raw(storage: str, w: int) -> str:
+def raw_vector(storage: str, w: int) -> str:
+    """The C type of a vector of elements as they lie in memory."""
     return f"{_RAW[STORAGE[storage][0]]}x{w}"
 
 
@@ -233,7 +258,7 @@ def rep_vector(rep: str, w: int) -> str:
 def _widen(s: str, w: int) -> str:
     """Raw elements to the representation."""
     rep = rep_vector(STORAGE[s][1], w)
-    head = f"static inline {rep} bz_widen_{s}x{w}({_raw(s, w)} x) "
+    head = f"static inline {rep} bz_widen_{s}x{w}({raw_vector(s, w)} x) "
     if s == "bool":
         return head + f"{{ return __builtin_convertvector(x, i32x{w}) != 0; }}"
     if s == "bf16":
@@ -272,7 +297,7 @@ def _converted(w: int, loop: str, sixteen: str, eight: str) -> str:
 
 def _narrow(s: str, w: int) -> str:
     """The representation to raw elements; floats round to nearest even, integers wrap."""
-    rep, raw = rep_vector(STORAGE[s][1], w), _raw(s, w)
+    rep, raw = rep_vector(STORAGE[s][1], w), raw_vector(s, w)
     head = f"static inline {raw} bz_narrow_{s}x{w}({rep} x) "
     if s == "bool":
         return head + f"{{ return __builtin_convertvector(x & 1, {raw}); }}"
@@ -302,7 +327,7 @@ def _load(s: str, w: int) -> str:
     rep = rep_vector(STORAGE[s][1], w)
     return (
         f"static inline {rep} bz_load_{s}x{w}(const void *p) "
-        f"{{ return bz_widen_{s}x{w}(*(const {_raw(s, w)}u *)p); }}"
+        f"{{ return bz_widen_{s}x{w}(*(const {raw_vector(s, w)}u *)p); }}"
     )
 
 
@@ -320,7 +345,7 @@ def _masked(s: str, w: int) -> str:
 
 
 def _some(s: str, w: int, kind: str, which: str, loop: str, has_masks: str, mask: str) -> str:
-    rep, raw, c = rep_vector(STORAGE[s][1], w), _raw(s, w), STORAGE[s][0]
+    rep, raw, c = rep_vector(STORAGE[s][1], w), raw_vector(s, w), STORAGE[s][0]
     read = f"  {raw} v = {{}};\n  {loop} v[l] = ((const {c} *)p)[l];"
     if s in ("f32", "i32") and w == 16:
         t, name = ("f32x16", "loadups512_mask") if s == "f32" else ("i32x16", "loaddqusi512_mask")
@@ -334,12 +359,12 @@ def _store(s: str, w: int) -> str:
     rep = rep_vector(STORAGE[s][1], w)
     return (
         f"static inline void bz_store_{s}x{w}(void *p, {rep} v) "
-        f"{{ *({_raw(s, w)}u *)p = bz_narrow_{s}x{w}(v); }}"
+        f"{{ *({raw_vector(s, w)}u *)p = bz_narrow_{s}x{w}(v); }}"
     )
 
 
 def _storen(s: str, w: int) -> str:
-    rep, raw, c = rep_vector(STORAGE[s][1], w), _raw(s, w), STORAGE[s][0]
+    rep, raw, c = rep_vector(STORAGE[s][1], w), raw_vector(s, w), STORAGE[s][0]
     write = f"  for (int64_t l = 0; l < n; ++l) (({c} *)p)[l] = v[l];"
     if s == "f32" and w == 16:
         at_once = "  __builtin_ia32_storeups512_mask((float *)p, v, (uint16_t)((1u << n) - 1));"
