@@ -5,6 +5,7 @@ Its own process: Triton decides on import whether it interprets.
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 
@@ -23,6 +24,12 @@ KINDS = {
     torch.int32: "i32",
     torch.int64: "i64",
 }
+
+
+#: type, width of a head, rows and columns of a block of the mask: the most memory that is shared, no blocks, the widest
+CASES = ((torch.float16, 128, 128), (torch.float32, 64, 48), (torch.bfloat16, 256, 128))
+#: narrower than one and of another's type
+MORE = ((torch.bfloat16, 64, 128),)
 
 
 def built(dtype: torch.dtype, width: int, blocks: int) -> list[flex_kernels.Kernels]:
@@ -51,12 +58,7 @@ def main() -> int:
     from triton.compiler import ASTSource
 
     warnings.simplefilter("ignore")
-    for dtype, width, blocks in [
-        (torch.bfloat16, 64, 128),
-        (torch.float16, 128, 128),
-        (torch.float32, 64, 48),
-        (torch.bfloat16, 256, 128),
-    ]:
+    for dtype, width, blocks in CASES + MORE * (os.environ.get("BRAZE_SWEEP") == "1"):
         (kernels,) = built(dtype, width, blocks)
         module = triton_load.load_module(kernels.path)
         for name in ("flex_forward", "flex_queries", "flex_keys"):

