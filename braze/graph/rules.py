@@ -294,6 +294,15 @@ def _soft_margin_loss(x: Tensor, target: Tensor, reduction: int = 1) -> Any:
     return row_major((), x.dtype) if reduction else allocated([x], x.dtype)
 
 
+def _cross_entropy_with_logits(
+    x: Tensor, target: Tensor, weight: Any = None, pos_weight: Any = None, reduction: int = 1
+) -> Any:
+    """In the type and order of the target, into which eager writes; PyTorch's rule promotes numbers without dims before 2.13."""
+    if not (x.dtype.is_floating_point and target.dtype.is_floating_point) or x.shape != target.shape:
+        return NotImplemented
+    return row_major((), target.dtype) if reduction else allocated([target], target.dtype)
+
+
 def _position(x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
     if not x.numel() or x.is_complex() or x.dtype is torch.bool:  # eager's errors are the kernels' to word
         return NotImplemented
@@ -514,6 +523,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten._adaptive_avg_pool2d.default: _adaptive_avg_pool2d,
     aten._scaled_dot_product_flash_attention_for_cpu.default: _flash_attention,
     aten.soft_margin_loss.default: _soft_margin_loss,
+    aten.binary_cross_entropy_with_logits.default: _cross_entropy_with_logits,
     aten.sum.default: _sum,
     aten.sum.dim_IntList: _sum,
     aten.mean.default: _mean,

@@ -118,6 +118,22 @@ def test_ldexp_of_an_integer_has_the_type_of_the_power():
     torch.testing.assert_close(found, torch.ldexp(x, half))
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_a_loss_of_two_numbers_has_the_type_of_its_target(backend, reduction):
+    """PyTorch 2.11's fakes promote numbers without dims."""
+
+    def fn(x, target):
+        return F.binary_cross_entropy_with_logits(x, target, reduction=reduction)
+
+    x, target = torch.tensor(0.5), torch.tensor(1.0, dtype=torch.bfloat16)
+    compiled = braze.compile(fn, backend=backend, options={"verify": 2, "numerics": "eager"})
+    for operands in ((x, target), (target, x)):
+        found, wanted = compiled(*operands), fn(*operands)
+        assert found.dtype is wanted.dtype
+        torch.testing.assert_close(found, wanted)
+
+
 @pytest.mark.parametrize("dtype", [torch.half, torch.bfloat16, torch.double])
 @pytest.mark.parametrize("sizes", [((), ()), ((), (3,)), ((3,), (3,)), ((3,), ())])
 def test_ldexp_by_integers_has_eagers_type(dtype, sizes):

@@ -64,6 +64,9 @@ CALLS = [
     (aten.soft_margin_loss.default, lambda: (r(3, 4).bfloat16(), r(4, 3).half().t(), 0), {}),
     (aten.soft_margin_loss.default, lambda: (r(4, 3).half().t(), r(3, 4), 0), {}),
     (aten.soft_margin_loss.default, lambda: (r(3, 4).half(), r(3, 4)), {}),
+    (aten.binary_cross_entropy_with_logits.default, lambda: (r(1)[0], r(1)[0].bfloat16()), {}),
+    (aten.binary_cross_entropy_with_logits.default, lambda: (r(1)[0].half(), r(1)[0], None, None, 0), {}),
+    (aten.binary_cross_entropy_with_logits.default, lambda: (r(3, 4), r(4, 3).half().t(), r(4), None, 0), {}),
     (aten.var_mean.correction, lambda: (r(2, 3, 4), [1, 2]), {"correction": 0, "keepdim": True}),
     (aten.var.correction, lambda: (r(2, 3, 4),), {}),
     (
