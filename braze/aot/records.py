@@ -70,6 +70,14 @@ class OutputRole:
     absolute: bool = False
 
 
+@record
+class Views:
+    """All that stands around a forward that writes nothing and of whose outputs some are its inputs, or windows on their memory."""
+
+    inputs: tuple[TensorSpec | SymbolSpec | FloatSpec, ...]
+    outputs: tuple[OutputRole, ...]
+
+
 class SavedFrom(enum.Enum):
     INPUT = "input"  # the forward's input ``index`` as it is
     OUTPUT = "output"  # item ``index`` of the forward's tuple

@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.fx import Graph, GraphModule
 
 from braze import native
 from braze.aot.overlap import may_overlap
 from braze.aot.promises import Promises
 from braze.aot.rebuild import builder
-from braze.aot.records import OutputKind, Partition
-from braze.graph.specs import SymbolSpec, TensorSpec
+from braze.aot.records import OutputKind, Partition, Views
+from braze.graph.specs import Dialect, SymbolSpec, TensorSpec
 from braze.graph.torch_compat import copy_all, count_writes
 from braze.runtime.boxed import Boxed, Written, boxed
 from braze.support import trace
@@ -39,6 +40,24 @@ def wrap(
     return native.written_call(written.call, count_writes, call, looked, written.places, call.places)
 
 
+#: outputs that a forward's results and inputs are enough for
+_OF_INPUTS = (OutputKind.VALUE, OutputKind.ALIAS, OutputKind.SAME, OutputKind.CONSTANT)
+
+
+def with_views(views: Views, compiled: Boxed) -> Boxed:
+    """``compiled`` with what stands around it, as ``wrap`` has put it there."""
+    forward = GraphModule({}, Graph())
+    return wrap(Partition(forward, Dialect.CORE, views.inputs, (), (), views.outputs), compiled)
+
+
+def _views_of(partition: Partition) -> Views | None:
+    """What stands around a forward, where that is views alone."""
+    more = partition.backward is not None or partition.mutations or partition.made or partition.shared
+    if more or partition.anchored or any(r.way or r.kind not in _OF_INPUTS for r in partition.outputs):
+        return None
+    return Views(partition.inputs, partition.outputs)
+
+
 @boxed
 class _Wrapped:
     """What the wrapper does on each call, worked out beforehand."""
@@ -53,6 +72,8 @@ class _Wrapped:
         self.compiled = compiled
         self.promises = promises
         self.eager = eager
+        #: for who keeps the call; None: it is more than views
+        self.views = _views_of(partition) if promises is None else None
         self.differentiated = partition.backward is not None
         self.specs = partition.inputs
         self.mutated = tuple(role.input for role in partition.mutations)

@@ -26,7 +26,7 @@ from braze.serving.pieces.compiler import BrazeAdaptor
 from braze.serving.pieces.custom_ops import marks
 from braze.serving.pieces.kept import DAMAGE, Part, Pieces, inputs_of, read_pieces, write_pieces
 from braze.serving.pieces.manager import CompilerManager
-from braze.serving.pieces.piecewise import PiecewiseBackend, PiecewiseCompileInterpreter
+from braze.serving.pieces.piecewise import PiecewiseBackend, PiecewiseCompileInterpreter, SizedPiece
 from braze.serving.pieces.pools import GraphPools
 from braze.serving.pieces.specialise import ranges_of
 from braze.serving.pieces.split import SplitItem, split_graph
@@ -50,7 +50,7 @@ class ServingBackend:
     ``model``: for the cache's key. ``own_outputs``: what a step that replays returns is copied out of the recordings' memory; without, it
     is valid until the next step. ``whole``: the graph is compiled in one piece, and nothing is recorded. ``background``: sizes and ranges are compiled while what serves any size serves.
 
-    ``keeps``: a model in pieces is kept on disk, so that another process neither captures nor lowers it (``keep_captures`` keeps the rest of its capture).
+    ``keeps``: a compiled model is kept on disk, so that another process neither captures nor lowers it (``keep_captures`` keeps the rest of its capture).
 
     After a compile: ``items``, the pieces; ``backends``, what they were compiled to, by number; ``wrappers``, who records them. Of pieces from disk there are
     ``wrappers`` alone.
@@ -95,16 +95,16 @@ class ServingBackend:
         _refuse_gradients(gm)
         self._settle(gm.meta.get("functions", ()), _inputs(gm))
         with torch.no_grad():
-            match "whole" if self.whole else self.config.split:
-                case "whole":
-                    call = self.manager.compile(gm, example_inputs)
-                case "graph":
-                    return self._by_graph(gm)
-                case "schedule":
-                    call = self._by_schedule(gm, example_inputs)
-                case _:
-                    call = self._by_capture(gm, example_inputs)
+            if self._in_one():
+                return self._whole(gm, example_inputs)
+            if self.config.split == "graph":
+                return self._by_graph(gm)
+            call = self._by_schedule(gm, example_inputs)
         return self._around(call, moving_inputs(gm), fresh_outputs(gm))
+
+    def _in_one(self) -> bool:
+        """Whether the graph is compiled in one piece."""
+        return self.whole or self.config.split == "capture"
 
     def explain_miss(self) -> str:
         """Why nothing was on disk for this model, by the factors of the cache's key."""
@@ -151,8 +151,9 @@ class ServingBackend:
         return call
 
     def _may_keep(self) -> bool:
-        """Whether pieces may be kept, or used: not those that are compiled beside serving, nor where somebody wants to see how they are made."""
-        apart = self.whole or self.config.split != "graph" or self.background or self.manager.disabled
+        """Whether pieces may be kept, or used: not those that are compiled beside serving or cut after fusion, nor where somebody wants to see how they are made."""
+        cut_late = not self.whole and self.config.split == "schedule"
+        apart = cut_late or self.background or self.manager.disabled
         seen = trace.dumping() or self.config.dump_folder(_rank()) is not None
         return self.keeps and not apart and not seen
 
@@ -170,7 +171,14 @@ class ServingBackend:
         factors = {name: value for name, value in self.manager.factors.items() if name != "model.inputs"}
         borders = tuple(self.config.splitting_ops or ()), marks()
         sizes = self._sizes(), self.config.compile_ranges_endpoints
-        return key("calls", capture=capture, factors=key_of(factors).digest, borders=borders, sizes=sizes)
+        return key(
+            "calls",
+            capture=capture,
+            factors=key_of(factors).digest,
+            borders=borders,
+            sizes=sizes,
+            whole=self.whole,
+        )
 
     # -- three borders
 
@@ -205,6 +213,8 @@ class ServingBackend:
         self, pieces: Pieces, runs: Mapping[str, Callable[..., Any]], owner: Any = None
     ) -> Callable[..., Any]:
         """The pieces in their order. ``runs``: what runs the splitting ones; ``owner``: holds the split graph's attributes."""
+        if self._in_one():
+            return self._around(self._one(pieces.parts[0]), pieces.moving, pieces.fresh)
         runnables = {part.name: self._piece(part, runs.get(part.name)) for part in pieces.parts}
         return self._around(stitched(pieces.graph, runnables, owner), pieces.moving, pieces.fresh)
 
@@ -257,9 +267,19 @@ class ServingBackend:
 
         return part
 
-    def _by_capture(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        """Compile the graph whole, and break its recording."""
-        call = self.manager.compile(gm, example_inputs)
+    def _whole(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        """Compile the graph whole; where something is recorded, the recording is broken."""
+        sized = SizedPiece(self.manager.compile(gm, example_inputs), None, (), ())
+        moving, fresh = tuple(moving_inputs(gm)), tuple(fresh_outputs(gm))
+        pieces = Pieces(Graph(), (Part("whole", 0, None, sized, ()),), moving, fresh)
+        self._made = (pieces, _inputs(gm)) if self._may_keep() else None
+        return self._assembled(pieces, {})
+
+    def _one(self, part: Part) -> Callable[..., Any]:
+        """What is called for the one piece that there is."""
+        if part.sized is None:
+            raise ValueError("the whole is no compiled piece")
+        call = part.sized.compiled_graph_for_general_shape
         if not self.records:
             return call
         wrapper = BreakableWrapper(

@@ -133,9 +133,15 @@ class _Instance:
             self.call = braze.compile(bound, fullgraph=True, backend="eager")
             return
         whole = config.level is CompilationLevel.DYNAMO_ONCE
-        self.backend = ServingBackend(config, pools=self.pools, model=module, name=plan.name, whole=whole)
+        self.backend = ServingBackend(
+            config, pools=self.pools, model=module, name=plan.name, whole=whole, keeps=True
+        )
         self.call = CompiledOnce(
-            bound, self._compile, plan.dims, evaluate_guards=plan.evaluate_guards, name=plan.name
+            bound,
+            _Careful(self.backend, plan),
+            plan.dims,
+            evaluate_guards=plan.evaluate_guards,
+            name=plan.name,
         )
 
     def __deepcopy__(self, memo: Any) -> None:
@@ -144,10 +150,29 @@ class _Instance:
     def __reduce__(self) -> Any:
         return type(None), ()
 
-    def _compile(self, gm: Any, example_inputs: Any) -> Callable[..., Any]:
-        assert self.backend is not None
+
+class _Careful:
+    """A backend that refuses a forward that writes; what it has kept was not refused, and is found by what may be written."""
+
+    keeps = True
+
+    def __init__(self, backend: ServingBackend, plan: _Plan) -> None:
+        self.backend, self.plan = backend, plan
+
+    def __call__(self, gm: Any, example_inputs: Any) -> Callable[..., Any]:
         refuse_writes(gm, self.plan.name, self.plan.mutable_buffers)
         return self.backend(gm, example_inputs)
+
+    def keep_call(self, capture: str) -> None:
+        """Keep what was compiled last."""
+        self.backend.keep_call(self._named(capture))
+
+    def kept_call(self, capture: str, functions: Sequence[Any]) -> Callable[..., Any] | None:
+        """What was kept for a capture; None where nothing was."""
+        return self.backend.kept_call(self._named(capture), functions)
+
+    def _named(self, capture: str) -> str:
+        return " ".join([capture, *sorted(self.plan.mutable_buffers)])
 
 
 def compiled_forward(module: nn.Module) -> Any:

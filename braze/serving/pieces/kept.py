@@ -92,6 +92,8 @@ def read_pieces(data: bytes, manager: CompilerManager) -> Pieces:
         )
         for part in body["parts"]
     ]
+    if any(part.graph is None and part.sized is None for part in parts):
+        raise ValueError("a piece is neither run as it is nor compiled")
     return Pieces(
         read_nodes(body["graph"], reader)[0], tuple(parts), tuple(body["moving"]), tuple(body["fresh"])
     )

@@ -34,6 +34,8 @@ Dims = Mapping[str, Mapping[int, str]]
 class CompiledOnce:
     """``function`` compiled by ``backend`` at its first call. ``dims``: the sizes that vary; all others are those of the first call.
 
+    A ``backend`` that ``keeps`` has its captures kept on disk: another process takes one whose guards hold of its first call for its own.
+
     ``evaluate_guards``: UserError (BZ7217) for a call of which something that was taken for granted is not true; else that is logged, once. A call that
     fails leaves nothing behind; several threads may call.
     """
@@ -111,7 +113,11 @@ class CompiledOnce:
             made = self._made.get(kind)
             if made is not None:  # by another thread meanwhile
                 return made.call(slots)
-            options = make_options(fullgraph=True, shapes=self._rules(slots) if kind == 2 else ())
+            options = make_options(
+                fullgraph=True,
+                shapes=self._rules(slots) if kind == 2 else (),
+                keep_captures=getattr(self.backend, "keeps", False),
+            )
             function: Any = self.function
             entry = compile_callable(function, self.backend, options, name=self.name)
             result = entry(*args, **kwargs)

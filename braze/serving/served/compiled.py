@@ -104,7 +104,13 @@ def compiled(
             else compilation
         )
         backend = ServingBackend(
-            said, pools=pools, capture_sizes=config.graph_bs, model=model, name=name, own_outputs=False
+            said,
+            pools=pools,
+            capture_sizes=config.graph_bs,
+            model=model,
+            name=name,
+            own_outputs=False,
+            keeps=True,
         )
         return Runnable(_once(model, backend, inputs, evaluate_guards), pools, name=name, manager=backend)
     manager: ServingBackend | Uncompiled = Uncompiled(config.level)
@@ -115,7 +121,7 @@ def compiled(
         call = braze_compile(model, "eager", inputs)
     else:
         manager = backend = ServingBackend(
-            compilation, pools=pools, model=model, name=name, own_outputs=False, whole=True
+            compilation, pools=pools, model=model, name=name, own_outputs=False, whole=True, keeps=True
         )
         call = _once(model, backend, inputs, evaluate_guards)
     if not pieces:

@@ -95,12 +95,13 @@ def test_a_second_engine_of_the_same_model_neither_captures_nor_compiles(name, f
     assert (again, is_warm(did)) == (tokens, True)
 
 
-def test_of_a_model_whose_pieces_give_views_the_capture_is_kept_alone():
+def test_pieces_that_give_views_are_kept_where_their_compiler_asks_nothing_of_sizes():
+    """DeepSeek's give windows on weights. Of several tokens one asks that there are not as many as something else has: of those the capture is kept alone."""
     tokens, did = served(tiny("deepseek"))
     assert is_cold(did)
     again, did = served(tiny("deepseek"))
     assert again == tokens
-    assert not did["captures"] + did["kernels_built"] + did["calls_loaded"]
+    assert (did["calls_loaded"], did["captures"] + did["kernels_built"]) == (1, 0)
 
 
 @pytest.mark.parametrize("fields", [{}, dict(compile_ranges_endpoints=(16,))])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import pickle
@@ -232,6 +233,29 @@ def test_dimensions_that_are_none_are_refused():
         support_torch_compile(Bare, dynamic_arg_dims={"y": 0})
     assert dims_of(Bare, {"x": {0: "b", -1: "s"}}) == {"x": {0: "b", -1: "s"}}
     assert dims_of(Plain, None) == {"x": {0: "num_tokens"}, "bias": {0: "num_tokens"}}
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_whatever_fails_code_and_class_are_as_they_were(level):
+    """Before anything is captured, while it is, and after; with a call that cannot be in between."""
+    module = decorated()(configured(level))
+    forward = type(module).__braze_plan__.forward
+
+    def now():
+        return (
+            forward.__code__,
+            type(module).forward,
+            type(module).forward.__code__,
+            dict(module.__dict__["_modules"]),
+        )
+
+    before = now()
+    for x in (torch.ones(3), torch.ones(2, 3), torch.ones(5, 8), None, torch.ones(5, 3), torch.ones(6, 8)):
+        with contextlib.suppress(Exception), torch.no_grad():
+            module(x)
+        assert now() == before
+    with torch.no_grad():
+        torch.testing.assert_close(module(torch.ones(4, 8)), forward(module, torch.ones(4, 8)))
 
 
 def test_a_graph_break_is_an_error_and_the_next_call_is_as_the_first():

@@ -12,6 +12,12 @@ from braze.support.errors import UserError
 from tests.helpers import logged
 
 
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """An empty cache: captures are kept on disk."""
+    monkeypatch.setenv("BRAZE_CACHE_DIR", str(tmp_path / "cache"))
+
+
 class Scaled(nn.Module):
     def __init__(self):
         super().__init__()

@@ -1,0 +1,264 @@
+"""What was captured and compiled for a served module, or a class that compiles itself, is there for the next process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from braze import serve
+from braze.cudagraphs.registry import register
+from braze.cudagraphs.simulated import SimulatedGraphs
+from braze.serving import CompilationConfig, compiled_forward, support_torch_compile
+from braze.support import trace
+from braze.support.errors import UserError
+from tests.serving.engine.test_warm import rewritten, spoilt
+
+#: a served module in a process of its own: its results, what was done for them
+PROGRAM = """
+import json, sys
+from tests.serving.served.test_warm import ran
+print(json.dumps([*ran(3, "graph"), "sympy" in sys.modules]))
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch) -> Path:
+    """An empty cache. The verifiers, which want to see each stage, are off."""
+    monkeypatch.setenv("BRAZE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("BRAZE_VERIFY", "0")
+    return tmp_path / "cache"
+
+
+class Layers(nn.Module):
+    """Equal layers between which something splits."""
+
+    def __init__(self, config=None, scale: float = 2.0):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = nn.Embedding(32, 8)
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+        self.scale = scale
+
+    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor):
+        x = self.embed(input_ids) + positions[:, None]
+        for layer in self.layers:
+            x = torch.cumsum(torch.tanh(layer(x)) * self.scale, -1)
+        return x
+
+
+def inputs(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.arange(n) % 32, torch.arange(n) % 5
+
+
+def counted(call) -> tuple[object, Counter[str]]:
+    before = Counter(trace.snapshot()[0])
+    found = call()
+    return found, Counter(trace.snapshot()[0]) - before
+
+
+def ran(level: int, split: str, model: nn.Module | None = None, **words) -> tuple[list[float], Counter[str]]:
+    """Sums of what a module that is served anew gives for one token and for several, and what was counted."""
+    m = serve(
+        model or Layers(), level=level, split=split, cudagraph_mode=words.pop("mode", "NONE"), split_ops=["aten::cumsum"],
+        max_num_seqs=8, max_num_batched_tokens=32, **words,
+    )  # fmt: skip
+    with torch.inference_mode():
+        return counted(lambda: [m(*inputs(n)).double().sum().item() for n in (5, 1, 8, 2)])  # type: ignore[return-value]
+
+
+def is_warm(did: Counter[str]) -> bool:
+    """Whether both kinds of call, of one token and of several, came from disk."""
+    return did["calls_loaded"] == 2 and not did["captures"] + did["pieces_compiled"] + did["kernels_built"]
+
+
+def is_cold(did: Counter[str]) -> bool:
+    return did["captures"] == 2 and not did["calls_loaded"]
+
+
+KINDS = pytest.mark.parametrize(("level", "split"), [(2, "graph"), (3, "graph"), (3, "capture")])
+
+
+@KINDS
+def test_a_module_that_was_served_is_neither_captured_nor_compiled_again(level, split):
+    first, did = ran(level, split)
+    assert is_cold(did)
+    again, did = ran(level, split)
+    assert (again, is_warm(did)) == (first, True)
+
+
+@pytest.mark.parametrize("split", ["graph", "capture"])
+def test_what_comes_from_disk_is_recorded_like_what_was_compiled(split):
+    register("cpu", SimulatedGraphs)
+    try:
+        words = dict(mode="PIECEWISE", capture_sizes=[1, 2, 8])
+        first, _ = ran(3, split, **words)
+        again, did = ran(3, split, **words)
+    finally:
+        register("cpu", None)
+    assert again == first
+    assert did["calls_loaded"] and not did["captures"] + did["pieces_compiled"]
+
+
+class Windows(Layers):
+    """Windows on a weight are made before something splits, and used behind it."""
+
+    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor):
+        window = self.embed.weight.view(4, 8, 8)[:, 1:3]
+        x = torch.cumsum(self.embed(input_ids) * positions[:, None], -1)
+        return x + window.sum()
+
+
+def test_pieces_that_give_views_are_kept_whole():
+    first, did = ran(3, "graph", Windows())
+    assert is_cold(did)
+    again, did = ran(3, "graph", Windows())
+    assert (again, is_warm(did)) == (first, True)
+    with torch.inference_mode():
+        plain = [Windows()(*inputs(n)).double().sum().item() for n in (5, 1, 8, 2)]
+    assert again == pytest.approx(plain, rel=1e-5)
+
+
+def test_a_second_process_has_it_without_capturing():
+    def begin():
+        words = [sys.executable, "-c", PROGRAM]
+        return json.loads(
+            subprocess.run(words, stdout=subprocess.PIPE, check=True, env=dict(os.environ)).stdout
+        )
+
+    first, did, _ = begin()
+    assert is_cold(Counter(did))
+    again, did, sympy = begin()
+    assert (again, is_warm(Counter(did))) == (first, True)
+    assert not sympy
+
+
+def test_what_is_taken_for_granted_is_the_same_from_disk():
+    def guards():
+        m = serve(Layers(), level=3, cudagraph_mode="NONE", split_ops=["aten::cumsum"])
+        with torch.inference_mode():
+            m(*inputs(4))
+        return m.dropped_guards()
+
+    first = guards()
+    found, did = counted(guards)
+    assert did["calls_loaded"] == 1
+    assert found == first != ()
+
+
+@KINDS
+def test_a_model_with_other_numbers_in_its_code_is_captured_for_itself(level, split):
+    first, _ = ran(level, split)
+    other, did = ran(level, split, Layers(scale=0.5))
+    assert is_cold(did)
+    assert other != first
+    assert ran(level, split)[0] == first
+
+
+@pytest.mark.parametrize(
+    "change", [dict(inductor_compile_config={"numerics": "eager"}), dict(compile_sizes=(4,)), dict(use_inductor=False)], ids=str
+)  # fmt: skip
+def test_another_configuration_is_compiled_for_itself(change):
+    ran(3, "graph")
+    assert not ran(3, "graph", **change)[1]["calls_loaded"]
+
+
+def test_a_whole_and_its_pieces_are_not_taken_for_each_other():
+    first, _ = ran(2, "graph")
+    pieces, did = ran(3, "graph")
+    assert not did["calls_loaded"]
+    assert pieces == pytest.approx(first, rel=1e-5)
+
+
+@KINDS
+@pytest.mark.parametrize(
+    "how",
+    [
+        lambda data: data[: len(data) // 2],
+        rewritten(lambda body: b"{}"),
+        rewritten(lambda body: body.replace(b'"handles"', b'"handlez"')),
+        rewritten(lambda body: body.replace(b"x86-64", b"another")),
+        rewritten(lambda body: body.replace(b'"sized": {', b'"sized": null, "other": {')),
+    ],
+    ids=["half", "no fields", "a field", "machine", "no pieces"],
+)
+def test_what_is_damaged_or_foreign_is_refused_and_made_again(folder, level, split, how):
+    first, _ = ran(level, split)
+    assert spoilt(folder, how) == 2
+    again, did = ran(level, split)
+    assert (again, did["calls_loaded"]) == (first, 0)
+    assert is_warm(ran(level, split)[1])
+
+
+def test_a_miss_is_explained_by_what_changed(monkeypatch):
+    ran(3, "graph")
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    m = serve(Layers(), level=3, cudagraph_mode="NONE", split_ops=["aten::cumsum"])
+    with torch.inference_mode():
+        _, did = counted(lambda: m(*inputs(4)))
+    assert not did["calls_loaded"]
+    assert "environment.NVIDIA_TF32_OVERRIDE" in m.cache.explain_miss()
+
+
+# -- a class that compiles itself ---------------------------------------------------------------------
+
+
+def called(level: int) -> tuple[list[float], Counter[str]]:
+    module = Layers2(CompilationConfig(level=level, cudagraph_mode="NONE", splitting_ops=["aten::cumsum"]))
+    with torch.inference_mode():
+        return counted(lambda: [module(*inputs(n)).double().sum().item() for n in (5, 1, 8)])  # type: ignore[return-value]
+
+
+@support_torch_compile
+class Layers2(Layers):
+    pass
+
+
+@pytest.mark.parametrize("level", [2, 3])
+def test_a_class_that_compiles_itself_finds_what_was_kept(level):
+    first, did = called(level)
+    assert is_cold(did)
+    again, did = called(level)
+    assert (again, is_warm(did)) == (first, True)
+
+
+class Counting(nn.Module):
+    """Writes to a buffer of its own."""
+
+    def __init__(self, config=None):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(8))
+
+    def forward(self, x: torch.Tensor):
+        self.seen.add_(x.sum(0))
+        return x * 2
+
+
+@support_torch_compile(mutable_buffers=("seen",))
+class MayWrite(Counting):
+    pass
+
+
+def test_what_may_be_written_is_part_of_what_is_kept():
+    """A class of the same forward that may not write is refused, whatever lies on disk."""
+    config = CompilationConfig(level=2)
+    with torch.inference_mode():
+        for _ in range(2):
+            module = MayWrite(config)
+            module(torch.ones(3, 8))
+            assert module.seen.tolist() == [3.0] * 8
+        plan = type(module).__braze_plan__
+        before, plan.mutable_buffers = plan.mutable_buffers, frozenset()
+        try:
+            with pytest.raises(UserError, match="BZ7216"):
+                MayWrite(config)(torch.ones(3, 8))
+        finally:
+            plan.mutable_buffers = before
+    assert compiled_forward(module) is not None
