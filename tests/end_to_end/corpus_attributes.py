@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from types import SimpleNamespace
 
 import torch
 
-from tests.end_to_end.conformance import attempt, said, scenario
+import braze
+from tests.end_to_end.conformance import attempt, case, said, scenario
 from tests.end_to_end.corpus_objects import Base, Child, Described, Fallback, Slotted
 
 X = torch.arange(6.0).reshape(2, 3)
@@ -143,3 +145,33 @@ def missing_attributes_are_deleted(c):
     o = SimpleNamespace(extra=1)
     yield f(X, o), o
     yield f(X, Slotted(1))
+
+
+class Numbered:
+    def __init__(self):
+        self.k1, self.k2, self.k3, self.k4 = 10, 20, 30, 40
+
+
+@case(*[(X, n, Numbered()) for n in (1, 2, 4, 3, 7)])
+def attributes_are_looked_for_by_the_number_that_they_have_in_each_call(x, n, o):
+    found = hasattr(o, f"k{n}"), hasattr(o, f"z{n}"), getattr(o, f"k{n}", None), getattr(o, f"z{n}", "none")
+    return x + n, found
+
+
+@case(*[(X, n, Numbered()) for n in (1, 2, 4, 3)])
+def attributes_are_written_under_the_number_that_they_have_in_each_call(x, n, o):
+    made, plain = Numbered(), SimpleNamespace(a=1)
+    setattr(made, f"m{n}", x * 2)
+    object.__setattr__(made, f"q{n}", n)
+    delattr(made, f"k{n}")
+    setattr(plain, f"b{n}", x)
+    setattr(o, f"c{n}", n)
+    braze.graph_break()
+    return sorted(vars(made)), sorted(vars(plain)), sorted(vars(o)), made
+
+
+@case((X,))
+def names_that_python_cannot_write_are_names_all_the_same(x):
+    made = functools.partial(dict, **{"class": 1, "a b": 2, "\ufb01": 3})
+    braze.graph_break()
+    return made(), SimpleNamespace(**{"k.": x, "None": 3, "__debug__": 2})

@@ -413,3 +413,16 @@ def a_generator_ends_before_one_in_a_variable_behind_it(x, log):
     braze.graph_break()
     second = noting(log, x * 2, "second")
     return y + next(second)
+
+
+@case((X, []))
+def a_generator_ends_where_its_variable_lets_go_of_it_behind_a_break(x, log):
+    first, second, third = noting(log, x, "first"), noting(log, x, "second"), noting(log, x, "third")
+    y = next(first) + next(second) + next(third)
+    same = third
+    braze.graph_break()
+    del second, third
+    log.append("deleted")
+    first = 3
+    log.append("written over")
+    return y + first, next(same)

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import braze
-from braze.support.shortage import lost_by_python
+from braze.graph.torch_compat import is_out_of_memory
 from tests.fuzz.fault_kinds import KINDS, Fault
 from tests.fuzz.machine import Finding, Machine
 from tests.helpers import logged
@@ -137,7 +137,7 @@ def struck(
         except expected as error:
             first = error
         except BaseException as error:
-            if program.kind != "memory" or not lost_by_python(error):
+            if program.kind != "memory" or not is_out_of_memory(error):
                 return Finding("error", f"{type(error).__name__}: {error}")
             first = error
     if not isinstance(first, BaseException):

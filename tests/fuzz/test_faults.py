@@ -106,6 +106,24 @@ def test_an_exception_that_python_loses_is_told_from_ours() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [(RuntimeError("Failed to allocate a Tensor object"), None), (RuntimeError("no"), "error")],
+)
+def test_memory_may_end_in_words_of_pytorchs(error: Exception, told: str | None, monkeypatch) -> None:
+    def step(model: object, call: object, training: bool) -> list[torch.Tensor]:
+        if call is not model and not struck:
+            struck.append(1)
+            raise error
+        return usual(model, call, training)
+
+    struck: list[int] = []
+    usual = faults.step
+    monkeypatch.setattr(faults, "step", step)
+    found = faults.check(faults.Struck("memory", 10**7, "eager", False, 1.75))
+    assert (found and found.kind) == told
+
+
 @pytest.mark.parametrize("at", ["entered", "left"])
 def test_a_mode_that_is_not_left_at_the_end_of_a_trace_is_left_by_it(at: str, monkeypatch) -> None:
     """Memory may end when PyTorch has entered the mode and the `with` has not begun, or before it is left."""

@@ -19,7 +19,7 @@ from braze.capture.facts.breaks import HINT_MOVE, LOOKS_AT_THE_STACK, graph_brea
 from braze.capture.facts.libraries import is_library_class
 from braze.capture.facts.values import MISSING, NULL, Identity, held, lookup_in_mro
 from braze.capture.graph import constant_evaluation, overloads, unbacked
-from braze.capture.outside import identities
+from braze.capture.outside import identities, texts
 from braze.capture.outside.class_values import trust_class_value
 from braze.capture.outside.filling import fill
 from braze.capture.python import calls, operations, raised
@@ -50,8 +50,14 @@ def named(home: Any, *names: str) -> list[Any]:
 # -- attributes
 
 
+def with_name(args: Any) -> Any:
+    """The arguments of a function of attributes: which name it is asked for is looked at, if it is text of a number that changes."""
+    return (args[0], texts.written(args[1]), *args[2:]) if len(args) > 1 else args
+
+
 @rule(getattr)
 def getattr_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    args = with_name(args)
     if len(args) == 2:
         return load_attr(t, args[0], args[1], tail)
     obj, name, default = args
@@ -64,7 +70,7 @@ def getattr_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 @rule(hasattr)
 def hasattr_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     try:
-        load_attr(t, *args)
+        load_attr(t, *with_name(args))
     except AttributeError:
         return False
     return True
@@ -72,17 +78,17 @@ def hasattr_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 
 @rule(setattr)
 def setattr_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    store_attr(t, *args)
+    store_attr(t, *with_name(args))
 
 
 @rule(delattr)
 def delattr_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    delete_attr(t, *args)
+    delete_attr(t, *with_name(args))
 
 
 @rule(object.__getattribute__)
 def object_getattribute(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    obj, name = args
+    obj, name = with_name(args)
     value = generic_attr(t, obj, name)
     if value is MISSING:
         error = AttributeError(f"'{type(obj).__name__}' object has no attribute '{name}'")
@@ -93,12 +99,12 @@ def object_getattribute(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 
 @rule(object.__setattr__)
 def object_setattr(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    generic_store(t, *args)
+    generic_store(t, *with_name(args))
 
 
 @rule(object.__delattr__)
 def object_delattr(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    generic_delete(t.outside, *args)
+    generic_delete(t.outside, *with_name(args))
 
 
 @rule(object.__reduce_ex__)

@@ -20,6 +20,9 @@ from braze.capture.state.frames import Frames
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import Trace
 
+#: types of Python's own whose objects may have code run when they end: a generator's ``finally``, what a method is bound to
+CLOSED = (types.GeneratorType, types.MethodType)
+
 
 def is_held(frames: Frames, node: Node) -> bool:
     """Whether a variable of a frame leads to what is at a place by the way that the trace came, or it stands where no frame can drop it."""
@@ -63,7 +66,7 @@ def let_go(t: Trace, f: Frame, index: int) -> None:
     """
     value = f.locals[index]
     for ending in value if type(value) is tuple else (value,):
-        if ending is NULL or not (type(ending).__flags__ & HEAP_TYPE or type(ending) is types.MethodType):
+        if ending is NULL or not (type(ending).__flags__ & HEAP_TYPE or type(ending) in CLOSED):
             continue
         if not says_its_end(t, ending):
             continue
@@ -77,7 +80,7 @@ def let_go(t: Trace, f: Frame, index: int) -> None:
 
 def replaced(t: Trace, value: Any, cell: Any = None) -> None:
     """Before a cell, or something that is no variable, gets another value: the same."""
-    if value is MISSING or not type(value).__flags__ & HEAP_TYPE:
+    if value is MISSING or not (type(value).__flags__ & HEAP_TYPE or type(value) in CLOSED):
         return
     if says_its_end(t, value) and not in_frames(t.frames, value, cell):
         refuse_end(value)
@@ -86,7 +89,9 @@ def replaced(t: Trace, value: Any, cell: Any = None) -> None:
 def popped(t: Trace, f: Frame) -> None:
     """Before the top of a frame's stack goes, which no variable gets: the same."""
     value = f.stack[-1]
-    if value is NULL or not type(value).__flags__ & HEAP_TYPE or not says_its_end(t, value):
+    if value is NULL or not (type(value).__flags__ & HEAP_TYPE or type(value) in CLOSED):
+        return
+    if not says_its_end(t, value):
         return
     node = t.outside.tree.node_of(value)
     del f.stack[-1]
@@ -103,13 +108,12 @@ def out_of_turn(t: Trace, f: Any) -> Any:
     """
     ends = False
     for value in f.locals:
-        if type(value) is types.GeneratorType:
-            if not t.done.is_ours(value):
-                ends = True
-            elif ends and value.gi_suspended:
-                return value
-        elif value is not NULL and type(value).__flags__ & HEAP_TYPE and says_its_end(t, value):
+        if value is NULL or not (type(value).__flags__ & HEAP_TYPE or type(value) is types.GeneratorType):
+            continue
+        if says_its_end(t, value):
             ends = True
+        elif ends and type(value) is types.GeneratorType and value.gi_suspended:
+            return value
     return None
 
 
@@ -168,7 +172,7 @@ def refuse_end(value: Any) -> None:
     """End the graph: code would run within it, before what follows it."""
     graph_break(
         "BZ1010",
-        f"an object of {type(value).__name__} may die, which runs code of the program's (__del__, or a callback of a weak reference)",
+        f"an object of {type(value).__name__} may die, which runs code of the program's (__del__, a generator's finally, or a callback of a weak reference)",
         HINT_MOVE,
     )
 
@@ -178,6 +182,8 @@ def says_its_end(t: Trace, value: Any) -> bool:
     cls = type(value)
     if issubclass(cls, torch.Tensor | type) or t.done.is_ours(value):
         return False
+    if cls is types.GeneratorType:
+        return True
     found, owner = lookup_in_mro(cls, "__del__")
     if found is not MISSING and not is_library_class(owner):
         return True

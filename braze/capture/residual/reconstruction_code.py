@@ -113,7 +113,7 @@ class SourceText:
             case Step.GLOBALS_OF:
                 return f"{parent}.__globals__[{key!r}]"
             case Step.ATTR:
-                return f"{parent}.{key}" if str(key).isidentifier() else f"getattr({parent}, {key!r})"
+                return f"{parent}.{key}" if can_be_written(str(key)) else f"getattr({parent}, {key!r})"
             case Step.DICT:
                 return f"{parent}.__dict__[{key!r}]"
             case Step.ITEM:
@@ -455,7 +455,17 @@ def literal(value: Any) -> str | None:
     return None
 
 
+def can_be_written(name: str) -> bool:
+    """Whether text may stand for itself behind a dot and before a value; others are Python's own, or would be normalised."""
+    return name.isascii() and name.isidentifier() and not keyword.iskeyword(name) and name != "__debug__"
+
+
 def _with_keywords(args: list[str], names: tuple[str, ...]) -> list[str]:
     split = len(args) - len(names)
-    keywords = [f"{n}={a}" for n, a in zip(names, args[split:], strict=True)]
-    return args[:split] + keywords
+    named = list(zip(names, args[split:], strict=True))
+    if all(map(can_be_written, names)):
+        return args[:split] + [f"{n}={a}" for n, a in named]
+    return [
+        *args[:split],
+        f"**{{{', '.join(f'{n!r}: {a}' for n, a in named)}}}",
+    ]  # a dict's keys may be any text
