@@ -57,7 +57,8 @@ _LAYERS = {
     "out": """avg_pool2d im2col reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
         replication_pad3d""",
 }
-_METHODS = {"default": "index_add_ index_put_ scatter_add_"}
+#: (not ``index_put_``, whose binding takes no places that are left out)
+_METHODS = {"default": "index_add_ scatter_add_"}
 
 
 def _bindings() -> dict[str, Any]:

@@ -38,7 +38,6 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "im2col": (IMAGE, [3, 3], [1, 1], [1, 1], [1, 1]),
     "max_pool2d_with_indices": (IMAGE, *POOL, [1, 1], False),
     "index_add_": (X, 0, PLACES, X[:2] * 2),
-    "index_put_": (X, [PLACES], X[:2] * 2, True),
     "scatter_add_": (X, 0, PLACES.expand(8, 2).t(), X[:2] * 2),
     **{f"{kind}_pad1d": (IMAGE[0], (1, 2)) for kind in ("reflection", "replication")},
     **{f"{kind}_pad2d": (IMAGE, (1, 2, 0, 1)) for kind in ("reflection", "replication")},
