@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import braze
+from braze.graph_calls import with_modes
+from braze.runtime.boxed import boxed
 from tests.helpers import logged
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -85,3 +89,22 @@ def test_what_autocast_has_cast_is_not_kept_beyond_a_compile_that_is_refused():
         braze.compile(step)(torch.ones(3, 4)).sum().backward()
     assert [message for message in told if "as captured" in message]  # or this shows nothing
     assert settings() == before
+
+
+def test_what_a_signals_handler_raises_as_a_graph_turns_grad_mode_off_leaves_it_on():
+    """Handlers run between two instructions, also right after the call that has turned it off."""
+    call = with_modes(boxed(lambda inputs: inputs))
+
+    def interrupt(frame, event, function):
+        if event == "c_return" and not torch.is_grad_enabled():
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    before = sys.getprofile()
+    sys.setprofile(interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            call([torch.ones(2)])
+    finally:
+        sys.setprofile(before)
+    assert torch.is_grad_enabled()
