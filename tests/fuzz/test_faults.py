@@ -5,9 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -179,3 +180,42 @@ def held_for_a_moment(lock: threading.Lock) -> None:
 
 # where Ctrl-C strikes: the file of what it interrupts
 held_for_a_moment.__code__ = held_for_a_moment.__code__.replace(co_filename="/braze/held.py")
+
+
+@pytest.mark.parametrize(("file", "eagers"), [("program.py", True), (braze.__file__, False)])
+def test_where_the_programs_own_switch_of_grad_mode_is_struck_it_is_eagers(file: str, eagers: bool) -> None:
+    """PyTorch turns gradients off before Python is in the block that would turn them on again; braze's own code has to see to that."""
+    code = compile("with torch.no_grad(): pass", file, "exec")
+
+    def event(frame: types.FrameType, kind: str, function: object) -> None:
+        if kind == "c_return" and not torch.is_grad_enabled():
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    before = sys.getprofile()
+    sys.setprofile(event)
+    try:
+        with pytest.raises(KeyboardInterrupt) as caught:
+            exec(code, {"torch": torch})
+    finally:
+        sys.setprofile(before)
+    assert faults.changed_settings() == "grad mode is off"
+    assert faults.in_eagers_switch(caught.value) is eagers
+    assert not faults.in_eagers_switch([]), "nothing was raised"
+
+
+def test_what_python_itself_ignores_was_not_swallowed_by_braze() -> None:
+    """A handler that runs while a generator that nobody holds ends: Python says what it raised, and goes on."""
+
+    def unfinished() -> Iterator[int]:
+        try:
+            yield 1
+        finally:
+            raise ValueError
+
+    with faults.ignored_by_python() as ignored:
+        next(unfinished())
+    assert ignored == [ValueError]
+    with faults.ignored_by_python() as ignored, pytest.raises(ValueError):
+        list(unfinished())
+    assert not ignored
