@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import braze
-from braze.graph_calls import with_modes
+from braze import graph_calls
 from braze.runtime.boxed import boxed
 from tests.helpers import logged
 
@@ -91,20 +89,16 @@ def test_what_autocast_has_cast_is_not_kept_beyond_a_compile_that_is_refused():
     assert settings() == before
 
 
-def test_what_a_signals_handler_raises_as_a_graph_turns_grad_mode_off_leaves_it_on():
+def test_what_a_signals_handler_raises_as_a_graph_turns_grad_mode_off_leaves_it_on(monkeypatch):
     """Handlers run between two instructions, also right after the call that has turned it off."""
-    call = with_modes(boxed(lambda inputs: inputs))
+    switch = graph_calls.set_grad_mode
 
-    def interrupt(frame, event, function):
-        if event == "c_return" and not torch.is_grad_enabled():
-            sys.setprofile(None)
+    def struck(on):
+        switch(on)
+        if not on:
             raise KeyboardInterrupt
 
-    before = sys.getprofile()
-    sys.setprofile(interrupt)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            call([torch.ones(2)])
-    finally:
-        sys.setprofile(before)
+    monkeypatch.setattr(graph_calls, "set_grad_mode", struck)
+    with pytest.raises(KeyboardInterrupt):
+        graph_calls.with_modes(boxed(lambda inputs: inputs))([torch.ones(2)])
     assert torch.is_grad_enabled()

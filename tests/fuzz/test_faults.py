@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
@@ -183,22 +182,19 @@ held_for_a_moment.__code__ = held_for_a_moment.__code__.replace(co_filename="/br
 
 
 @pytest.mark.parametrize(("file", "eagers"), [("program.py", True), (braze.__file__, False)])
-def test_where_the_programs_own_switch_of_grad_mode_is_struck_it_is_eagers(file: str, eagers: bool) -> None:
+def test_where_the_programs_own_switch_of_grad_mode_is_struck_it_is_eagers(file, eagers, monkeypatch) -> None:
     """PyTorch turns gradients off before Python is in the block that would turn them on again; braze's own code has to see to that."""
     code = compile("with torch.no_grad(): pass", file, "exec")
+    switch = torch._C._set_grad_enabled
 
-    def event(frame: types.FrameType, kind: str, function: object) -> None:
-        if kind == "c_return" and not torch.is_grad_enabled():
-            sys.setprofile(None)
-            raise KeyboardInterrupt
+    def struck(on: bool) -> None:
+        switch(on)
+        raise KeyboardInterrupt
 
-    before = sys.getprofile()
-    sys.setprofile(event)
-    try:
+    with monkeypatch.context() as patched:
+        patched.setattr(torch._C, "_set_grad_enabled", struck)
         with pytest.raises(KeyboardInterrupt) as caught:
             exec(code, {"torch": torch})
-    finally:
-        sys.setprofile(before)
     assert faults.changed_settings() == "grad mode is off"
     assert faults.in_eagers_switch(caught.value) is eagers
     assert not faults.in_eagers_switch([]), "nothing was raised"
