@@ -211,7 +211,7 @@ def test_what_python_itself_ignores_was_not_swallowed_by_braze() -> None:
 
     with faults.ignored_by_python() as ignored:
         next(unfinished())
-    assert ignored == [ValueError]
+    assert ValueError in ignored
     with faults.ignored_by_python() as ignored, pytest.raises(ValueError):
         list(unfinished())
-    assert not ignored
+    assert ValueError not in ignored
