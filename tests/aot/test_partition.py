@@ -105,30 +105,27 @@ def test_views_that_overlap_far_apart_are_refused():
         compile_aot(lambda a, b: a.add_(b), [x[::900], x[::900]])
 
 
-def test_inputs_that_overlap_later_run_eagerly():
-    def f(x, y):
-        x.add_(1)
-        return y * 2
+def writes_one_reads_other(x, y):
+    x.add_(1)
+    return y * 2
 
-    gm, made, _ = record(f, [torch.zeros(3), torch.zeros(3)])
-    part = partition(gm, made, CONTEXT)
+
+def test_inputs_that_overlap_later_run_eagerly():
+    part = partition(*record(writes_one_reads_other, [torch.zeros(3), torch.zeros(3)])[:2], CONTEXT)
     x = torch.zeros(3)
-    (got,) = wrap(part, eager_forward(part.forward), eager=lambda x, y: (f(x, y),))([x, x])
+    (got,) = wrap(part, eager_forward(part.forward), eager=lambda x, y: (writes_one_reads_other(x, y),))(
+        [x, x]
+    )
     assert got.tolist() == [2, 2, 2]
     with pytest.raises(Unsupported, match="BZ2017"):
         wrap(part, eager_forward(part.forward))([x, x])
 
 
 def test_each_graph_tells_once_that_a_call_ran_eagerly_though_it_lies_where_another_lay():
-    def f(x, y):
-        x.add_(1)
-        return y * 2
-
-    gm, made, _ = record(f, [torch.zeros(3), torch.zeros(3)])
-    part = partition(gm, made, CONTEXT)
+    part = partition(*record(writes_one_reads_other, [torch.zeros(3), torch.zeros(3)])[:2], CONTEXT)
     x = torch.zeros(3)
     for _ in range(20):
-        call = wrap(part, eager_forward(part.forward), eager=lambda x, y: (f(x, y),))
+        call = wrap(part, eager_forward(part.forward), eager=lambda x, y: (writes_one_reads_other(x, y),))
         with logged() as said:
             call([x, x])
             call([x, x])

@@ -24,6 +24,11 @@ from braze.capture.state.trace import Trace
 CLOSED = (types.GeneratorType, types.MethodType)
 
 
+def may_run_code(cls: type) -> bool:
+    """Whether the end of an object of this class may run code: the quick question before ``says_its_end``."""
+    return bool(cls.__flags__ & HEAP_TYPE) or cls in CLOSED
+
+
 def is_held(frames: Frames, node: Node) -> bool:
     """Whether a variable of a frame leads to what is at a place by the way that the trace came, or it stands where no frame can drop it."""
     at = node
@@ -66,7 +71,7 @@ def let_go(t: Trace, f: Frame, index: int) -> None:
     """
     value = f.locals[index]
     for ending in value if type(value) is tuple else (value,):
-        if ending is NULL or not (type(ending).__flags__ & HEAP_TYPE or type(ending) in CLOSED):
+        if ending is NULL or not may_run_code(type(ending)):
             continue
         if not says_its_end(t, ending):
             continue
@@ -80,7 +85,7 @@ def let_go(t: Trace, f: Frame, index: int) -> None:
 
 def replaced(t: Trace, value: Any, cell: Any = None) -> None:
     """Before a cell, or something that is no variable, gets another value: the same."""
-    if value is MISSING or not (type(value).__flags__ & HEAP_TYPE or type(value) in CLOSED):
+    if value is MISSING or not may_run_code(type(value)):
         return
     if says_its_end(t, value) and not in_frames(t.frames, value, cell):
         refuse_end(value)
@@ -89,7 +94,7 @@ def replaced(t: Trace, value: Any, cell: Any = None) -> None:
 def popped(t: Trace, f: Frame) -> None:
     """Before the top of a frame's stack goes, which no variable gets: the same."""
     value = f.stack[-1]
-    if value is NULL or not (type(value).__flags__ & HEAP_TYPE or type(value) in CLOSED):
+    if value is NULL or not may_run_code(type(value)):
         return
     if not says_its_end(t, value):
         return
