@@ -73,8 +73,9 @@ class Options:
         "auto",
         "on Hopper, which kernels begin while the one ahead of them on the stream still runs, and wait for it by themselves: none; those that add what the one ahead leaves, "
         "outside of recordings (following); also products of a row or two, which read their weights meanwhile (products); or all that are no larger products (all). "
-        "A graph's first kernel, and one behind a library's call, begins in its turn. auto: all of a graph whose products have few rows, as a decoder's step, else products",
-        choices=("none", "following", "products", "all", "auto"),
+        "A graph's first kernel, and one behind a library's call, begins in its turn. auto: all of a graph whose products have few rows, as a decoder's step, else products. "
+        "between: products, the graph's first too, ahead of which and behind whose last nothing runs but kernels of braze's, as between a served model's attention operators",
+        choices=("none", "following", "products", "between", "all", "auto"),
     )
     measure_products: bool = option(
         True,

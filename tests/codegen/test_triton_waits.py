@@ -106,6 +106,46 @@ def test_a_kernel_that_begins_early_beside_a_call_is_refused():
             require_turns(with_a_call_at(plan, place), texts[:place])
 
 
+def test_a_graph_between_waiting_kernels_begins_early_and_lets_what_is_behind_it():
+    """As a piece between two attention operators: the first product too, and the last lets the attention behind it begin."""
+    plan = weighing(
+        planned(lambda x, a, b: F.linear(F.linear(x, a), b), *products(), matmul_template=True), (1, 2)
+    )
+    alone, between = (texts_of(plan, told) for told in ("products", "between"))
+    assert [early(t) for t in alone] == [0, 1] and [early(t) for t in between] == [1, 1]
+    assert ["gdc_launch_dependents()" in t.source for t in between] == [True, True]
+    assert not any("gdc_launch_dependents()" in t.source for t in alone)
+    require_turns(plan, between, between=True)
+    with pytest.raises(InternalError, match="begins early behind"):
+        require_turns(plan, between)
+    called = with_a_call_at(plan, 1)
+    assert early_of(called, CompileContext(Options(early_launches="between"), HOPPER)).turns == {
+        plan.groups[1].name
+    }
+
+
+def products():
+    return [torch.empty(s) for s in ((1, 64), (128, 64), (64, 128))]
+
+
+def test_a_product_of_several_steps_asks_for_its_weights_before_it_waits():
+    plan = weighing(
+        planned(
+            lambda x, w: F.linear(x, w), torch.empty(1, 16384), torch.empty(64, 16384), matmul_template=True
+        ),
+        (1,),
+    )
+    (text,) = texts_of(plan, "between")
+    before, after = text.source.split("gdc_wait()\n")
+    assert "bz_fetch(in_ptr" in before and "tl.load(" not in before.split(f"def {text.name}")[1]
+    assert "tl.load(" in after and early(text)
+    ahead = frozenset([plan.program.inputs[1]])
+    require_wait_first(text, ahead)
+    for broken, told in ((text.source, frozenset()), (text.source.replace("bz_fetch(", "tl.store("), ahead)):
+        with pytest.raises(InternalError, match="touches memory before it waits"):
+            require_wait_first(replace(text, source=broken), told)
+
+
 def test_a_product_whose_weights_are_no_constants_begins_in_its_turn():
     found = [t for t in texts_of(plan_of(weights=()), "all") if "_tem_" in t.name]
     assert found and not any(map(early, found))

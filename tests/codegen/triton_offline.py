@@ -140,7 +140,18 @@ def early(folder: Path) -> int:
             return 1
         if "ld.global" not in steps[:at] or "st.global" in steps[:at] or not steps[at + 1 :]:
             return 1
-    return 0
+    return in_steps(plan, weight, folder)
+
+
+def in_steps(plan: Schedule, weight: str, folder: Path) -> int:
+    """One whose sum is several steps asks for its weights before it waits, and reads nothing."""
+    buffers = {b.name: b for b in plan.program.buffers}
+    text = gemm_kernel(plan.groups[0], buffers, Tiles(Means.MULTIPLY, 1, 2, 64), frozenset([weight]))
+    ptx = compile_offline(text, folder)["ptx"]
+    steps = re.findall(r"griddepcontrol\.wait|prefetch\.global\.L2|(?:ld|st)\.global", ptx)
+    print("in steps", steps)
+    at = steps.index("griddepcontrol.wait")
+    return int(set(steps[:at]) != {"prefetch.global.L2"} or "prefetch.global.L2" in steps[at:])
 
 
 def following(folder: Path) -> int:

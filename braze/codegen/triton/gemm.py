@@ -4,8 +4,8 @@ A program has a tile of rows (x) and columns (y) and walks the sum (r). The prol
 any kernel with rows: what it reduces is reduced in walks of its own first, what it computes for each place is computed
 where the product needs it. The epilogue sees the sums in float32. Sums are taken in float32 in a fixed order.
 
-A product of few rows whose sum is one step may begin while what is ahead of it on the stream still runs: then it first loads what nobody writes meanwhile, its weights,
-and waits before all else.
+A product of few rows may begin while what is ahead of it on the stream still runs: then it first loads what nobody writes meanwhile, its weights, or where its sum is
+several steps, asks for them to be brought into the cache; and waits before all else.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from braze.codegen.triton.ops import TYPES
 from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, Buffer, BufferView, Node, Op, TemplateCall
 from braze.loops.rewrite import attr_exprs, roots
-from braze.schedule.kernels import KernelPlan, is_wide
+from braze.schedule.kernels import KernelPlan, is_wide, power
 from braze.schedule.passes import passes_of
 from braze.schedule.plans import Form, Tile, blocks
 from braze.schedule.records import Group, GroupKind
 from braze.symbolic.expr import ONE, ZERO, Expr, Symbol, axis_symbol, linear
 from braze.symbolic.guess import likely_size
+
+#: bytes that memory gives at once
+LINE = 128
 
 X, Y, XY, XR = (frozenset(letters) for letters in ("x", "y", "xy", "xr"))
 
@@ -91,7 +94,8 @@ class _Product(Writer):
             and tiles.means is Means.MULTIPLY
             and {v.buffer for v in self.rights} <= (early or frozenset())
         )
-        self.early = early if ahead and self._one_block() and self._whole_sum() else None
+        can = self._one_block() and (self._whole_sum() or self._in_lines())
+        self.early = early if ahead and can else None
         self.triggers = triggers and self.early is not None
         loops = Group(
             group.name, GroupKind.LOOPED, call.prologue, (self.m,), (self.k,), tuple(sorted(call.inside)),
@@ -132,6 +136,11 @@ class _Product(Writer):
         """Whether one step takes the whole sum."""
         return self.k.extent.value is not None and self.tiles.inner >= self.k.extent.value
 
+    def _in_lines(self) -> bool:
+        """Whether a column of the right-hand matrices is known to be one piece of memory."""
+        known = self.k.extent.value is not None and self.n.extent.value is not None
+        return known and all(v.strides[-2].value == 1 for v in self.rights)
+
     def _sizes(self) -> tuple[Symbol, ...]:
         call = self.call
         exprs: list[Expr] = [*(a.extent for a in call.axes), self.k.extent]
@@ -165,7 +174,7 @@ class _Product(Writer):
         if self.triggers:
             lines += ["    if EARLY:", "        gdc_launch_dependents()"]
         self._place()
-        first = self.early is not None
+        first = self.early is not None and self.plan.whole
         assert self.plan.row is not None
         self._row_numbers(self.plan.row)
         for k in range(len(self.rights)):
@@ -179,6 +188,9 @@ class _Product(Writer):
                 self._step(step, scope)
             self._multiply(scope, rights)
         else:
+            if self.early is not None:
+                self._fetch()
+                self._wait()
             self._reduced_first()
             body = Scope([], "        ", outer=self.base)
             self._row_scope(body, "roffset + rbase")
@@ -190,6 +202,24 @@ class _Product(Writer):
             lines.extend(body.lines)
         self._epilogue()
         return lines
+
+    def _fetch(self) -> None:
+        """Ask for all of the program's columns, a line of memory each time."""
+        columns, last, inner = self.tiles.columns, self.n.extent.value, self.k.extent.value
+        assert last is not None and inner is not None
+        lines, names = self.base.lines, {s.name: v.name for s, v in self.emitter.symbols.items()}
+        lines.append("    if EARLY:")
+        for view in self.rights:
+            length = LINE // view.dtype.itemsize
+            steps = -(-inner // length)
+            begin, across = (index_text(e, names) for e in (view.offset, view.strides[-1]))
+            lines.append(f"        line = tl.arange(0, {power(steps * columns)})")
+            lines.append(
+                f"        column = tl.minimum(yblock * YBLOCK + tl.minimum(line // {steps}, {columns - 1}), {last - 1})"
+            )
+            lines.append(
+                f"        bz_fetch({self.emitter.pointers[view.buffer]} + ({begin}) + column * ({across}) + line % {steps} * {length})"
+            )
 
     def _wait(self) -> None:
         """All that ran before is done from here on, where this began sooner."""

@@ -8,7 +8,7 @@ from braze.codegen.records import KernelText
 from braze.codegen.triton.gemm import gemm_kernel
 from braze.codegen.triton.gemm_tiles import parsed
 from braze.codegen.triton.kernels import kernel
-from braze.codegen.triton.waits import Early, early_of, require_turns, require_wait_first
+from braze.codegen.triton.waits import Early, early_of, is_between, require_turns, require_wait_first
 from braze.context import CompileContext
 from braze.loops.ir import Buffer
 from braze.schedule.records import Group, GroupKind, Schedule
@@ -28,7 +28,7 @@ def generate(schedule: Schedule, ctx: CompileContext) -> tuple[KernelText, ...]:
         for group, behind in zip_longest(schedule.groups, schedule.groups[1:])
         if group.kind is not GroupKind.EXTERN and group.device != "cpu"
     )
-    require_turns(schedule, texts)
+    require_turns(schedule, texts, is_between(ctx))
     return texts
 
 

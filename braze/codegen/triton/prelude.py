@@ -37,6 +37,14 @@ def bz_uniform_quads(seed, quads, shape: tl.constexpr):
     a, b, c, d = tl.rand4x(seed, quads)
     return tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), shape)
 """,
+    "bz_fetch": """
+@triton.jit
+def bz_fetch(places):
+    # the lines there are brought into the cache that all multiprocessors share
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [places.to(tl.int64)], dtype=tl.int32, is_pure=False, pack=1
+    )
+""",
     "bz_neg": """
 @triton.jit
 def bz_neg(x):

@@ -68,11 +68,11 @@ def early_of(schedule: Schedule, ctx: CompileContext) -> Early:
     constants = frozenset(
         b.name for b in schedule.program.buffers if b.kind is BufferKind.CONSTANT and b.name not in written
     )
-    told = ctx.options.early_launches
+    told, between = ctx.options.early_launches, is_between(ctx)
     every = told == "all" or (told == "auto" and is_step(schedule))
     # in recordings this was measured only with the others
     following = every or not ctx.options.cudagraphs
-    turns, lets = in_turn(schedule), lets_begin(schedule)
+    turns, lets = in_turn(schedule, between), lets_begin(schedule, between)
     return Early(following, told != "following", every, constants, turns, lets)
 
 
@@ -91,19 +91,26 @@ def is_step(schedule: Schedule) -> bool:
     return bool(rows) and all((n.bounds()[1] or STEP + 1) <= STEP for n in rows)
 
 
-def in_turn(schedule: Schedule) -> frozenset[str]:
-    """The kernels with no other certain to run right ahead of them: a graph's first, one behind a call, and what follows a kernel of sizes that may be 0 there."""
-    return _alone(schedule.groups)
+def is_between(ctx: CompileContext) -> bool:
+    """Whether a graph is told to stand between kernels that are written here, as a piece of a served model between its attention operators."""
+    return ctx.options.early_launches == "between"
 
 
-def lets_begin(schedule: Schedule) -> frozenset[str]:
-    """The kernels with another certain to run right behind them: not a graph's last, nor one before a call."""
-    return frozenset(g.name for g in schedule.groups if _is_kernel(g)) - _alone(schedule.groups[::-1])
+def in_turn(schedule: Schedule, between: bool = False) -> frozenset[str]:
+    """The kernels with no other certain to run right ahead of them: a graph's first, unless it stands ``between`` others, one behind a call, and what follows a kernel of
+    sizes that may be 0 there."""
+    return _alone(schedule.groups, between)
 
 
-def _alone(groups: Sequence[Group]) -> frozenset[str]:
+def lets_begin(schedule: Schedule, between: bool = False) -> frozenset[str]:
+    """The kernels with another certain to run right behind them: not a graph's last, unless it stands ``between`` others, nor one before a call."""
+    every = frozenset(g.name for g in schedule.groups if _is_kernel(g))
+    return every - _alone(schedule.groups[::-1], between)
+
+
+def _alone(groups: Sequence[Group], between: bool) -> frozenset[str]:
     """The kernels with no kernel of the same GPU just before them in this order, or with one that may have no program."""
-    names, before = set(), ""
+    names, before = set(), groups[0].device if between and groups else ""
     for group in groups:
         if group.kind is GroupKind.EXTERN:
             before = ""
@@ -121,9 +128,9 @@ def _is_kernel(group: Group) -> bool:
     return group.kind is not GroupKind.EXTERN and group.device != "cpu"
 
 
-def require_turns(schedule: Schedule, texts: Sequence[KernelText]) -> None:
+def require_turns(schedule: Schedule, texts: Sequence[KernelText], between: bool = False) -> None:
     """Raise InternalError BZ9073 where a kernel begins early behind what nobody here has written, or lets such begin early."""
-    turns, lets = in_turn(schedule), lets_begin(schedule)
+    turns, lets = in_turn(schedule, between), lets_begin(schedule, between)
     for text in texts:
         assert text.launch is not None
         if "EARLY" in dict(text.launch.constants) and text.name in turns:
@@ -150,7 +157,8 @@ def require_wait_first(text: KernelText, ahead: frozenset[str]) -> None:
         _refuse(text, "does not wait once, on every way")
     for line in before.splitlines():
         touched = {text.args[int(found)] for found in _POINTER.findall(line)}
-        if touched - ahead or (touched and ("tl.load(" not in line or "tl.store(" in line)):
+        reads = ("tl.load(" in line or "bz_fetch(" in line) and "tl.store(" not in line
+        if touched - ahead or (touched and not reads):
             _refuse(text, f"touches memory before it waits: {line.strip()}")
 
 

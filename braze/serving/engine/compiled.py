@@ -30,11 +30,14 @@ def compile_decoder(
     ``mode``: what the runner records. ``split``: "graph", "schedule" or "capture", as ``CompilationConfig.split``; ``fields``: others of its; ``custom_ops`` says of
     ``rope_attention_with_output`` and ``chosen_experts`` whether the model calls them, or has ordinary code in their place, as it has of the former on the CPU by default.
     On a GPU the pieces are compiled apart for so few tokens that their products are kernels of our own, which read their weights while the kernel ahead of
-    them ends: weights are loaded anew between steps alone, which begin with an ordinary kernel. What it returns is valid until the next step.
+    them ends, attention's too: weights are loaded anew between steps alone, which begin with an ordinary kernel. What it returns is valid until the next step.
     """
     on_gpu = next(model.parameters()).device.type == "cuda"
     if on_gpu:
-        options = {"early_launches": "products", **fields.pop("inductor_compile_config", {})}
+        options = {
+            "early_launches": "between" if split == "graph" else "products",
+            **fields.pop("inductor_compile_config", {}),
+        }
         fields = {"compile_ranges_endpoints": (RULED_ROWS,), "inductor_compile_config": options, **fields}
     config = CompilationConfig(
         level=3, cudagraph_mode=mode, splitting_ops=list(ATTENTION_OPS), split=split, **fields

@@ -80,7 +80,7 @@ def attention(model: str, dtype: torch.dtype, rows: int, splits: int):
 
 def decode(model: str):
     heads, shared, dim, norms, dtype, tokens, splits = DECODES[model]
-    form = triton_rope.decode_form(tokens * heads // shared, tokens, dim, dtype)
+    form = triton_rope.decode_form(tokens * heads // shared, tokens, dim, dtype, splits)
     warps, stages = form.pop("num_warps"), form.pop("num_stages")
     of = f"*{NAMES[dtype]}"
     kinds = dict.fromkeys(TENSORS, of) | {"scale": "fp32", "eps": "fp32"}

@@ -277,11 +277,11 @@ def form_of(dim: int, value_dim: int, rows: int, itemsize: int) -> dict[str, int
     }
 
 
-def splits_of(programs: int, max_query_len: int, processors: int) -> int:
-    """How many programs share the keys of one block of rows: as fill the device twice. Prompts have rows enough."""
+def splits_of(programs: int, max_query_len: int, processors: int, times: int = 2) -> int:
+    """How many programs share the keys of one block of rows: as fill the device so many times. Prompts have rows enough."""
     if max_query_len > 16:
         return 1
-    wanted = -(-2 * processors // max(programs, 1))
+    wanted = -(-times * processors // max(programs, 1))
     return max(1, min(_MOST_SPLITS, triton.next_power_of_2(wanted)))
 
 
