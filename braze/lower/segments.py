@@ -97,7 +97,7 @@ class _Sums:
         g, wide = self.g, self.wide
         partial = None if self.blocks is ZERO else self._partial()
         (rows, columns), (v, c) = self._axes(Integer(self.length))
-        counts = self._counts()
+        counts = self._counts(v)
         row_axes, (q,) = g.axes([self.count], "q") if self.count is not ONE else ((), (ZERO,))
         at = g.index_node(q)
         before, blocks, begin, after = self._parts(v)
@@ -116,7 +116,7 @@ class _Sums:
             value = build.masked(
                 direct, self._row(place, c), build.masked(build.unary(Op.NOT, direct), held, self.zero)
             )
-        inside = build.lt(at, g.load(g.whole(counts), (v,)))
+        inside = build.lt(at, counts)
         total = Reduction(ReduceKind.SUM, wide, build.masked(inside, value, self.zero))
         out = g.new_buffer(
             self.given.dtype, (Integer(self.length), self.width), (self.width, ONE), self.device
@@ -145,22 +145,18 @@ class _Sums:
         g, block = self.g, Integer(self.block)
         (rows, columns), (b, c) = self._axes(self.blocks)
         row_axes, (j,) = g.axes([block], "r")
-        inside = build.lt(g.index_node(j), g.load(g.whole(self._lengths()), (b,)))
+        inside = build.lt(g.index_node(j), self._length(b))
         value = build.masked(inside, self._row(g.index_node(b * block + j), c), self.zero)
         out = g.new_buffer(self.wide, (self.blocks, self.width), (self.width, ONE), self.device)
         store = Store(out, b * self.width + c, build.reduced(0, self.wide))
         self._nest((*rows, *columns), row_axes, (Reduction(ReduceKind.SUM, self.wide, value),), store)
         return out
 
-    def _lengths(self) -> str:
+    def _length(self, b: Expr) -> Node:
         """How many places of a block are summed: all, or none where it holds several numbers."""
-        g = self.g
-        axes, (b,) = g.axes([self.blocks])
-        ends = [g.load(self.segments.found, (b * Integer(self.block) + k,)) for k in (0, self.block - 1)]
-        length = build.where(build.binary(Op.EQ, *ends), build.const(self.block, I64), build.const(0, I64))
-        out = g.new_buffer(I64, (self.blocks,), (ONE,), self.device)
-        self._nest(axes, (), (), Store(out, b, length))
-        return out
+        found, first = self.segments.found, b * Integer(self.block)
+        ends = [self.g.load(found, (first + k,)) for k in (0, self.block - 1)]
+        return build.where(build.binary(Op.EQ, *ends), build.const(self.block, I64), build.const(0, I64))
 
     def _next_block(self, place: Node) -> Node:
         """The first block that begins at a place or after it."""
@@ -184,15 +180,11 @@ class _Sums:
         blocks = build.binary(Op.MAXIMUM, build.sub(last, first), build.const(0, I64))
         return build.sub(rest, begin), blocks, begin, after
 
-    def _counts(self) -> str:
-        """How many rows are summed for each number: places and blocks; none for the padding."""
-        g = self.g
-        axes, (v,) = g.axes([Integer(self.length)])
+    def _counts(self, v: Expr) -> Node:
+        """How many rows are summed for a number: places and blocks; none for the padding."""
         before, blocks, _, after = self._parts(v)
         count = build.add(build.add(before, blocks), build.sub(self._ends(v)[1], after))
         if 0 <= self.padding < self.length:
-            other = build.binary(Op.NE, g.index_node(v), build.const(self.padding, I64))
+            other = build.binary(Op.NE, self.g.index_node(v), build.const(self.padding, I64))
             count = build.where(other, count, build.const(0, I64))
-        out = g.new_buffer(I64, (Integer(self.length),), (ONE,), self.device)
-        self._nest(axes, (), (), Store(out, v, count))
-        return out
+        return count

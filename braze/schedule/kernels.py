@@ -24,7 +24,7 @@ from braze.schedule.passes import (
     size_symbols,
 )
 from braze.schedule.plans import Form, TaskPlan, Tile, blocks
-from braze.schedule.ragged import common_limit
+from braze.schedule.ragged import common_limit, points_of
 from braze.schedule.records import Group, GroupKind
 from braze.support.record import record
 from braze.symbolic.divides import multiple
@@ -212,14 +212,14 @@ def _mixed(group: Group, buffers: dict[str, Buffer]) -> KernelPlan:
 
 
 def limit_of(group: Group) -> Node | None:
-    """The number, read for each point of the outer axes, from which on nothing of a row counts in its sums."""
+    """The number, read for each point of the outer axes or made of what is, from which on nothing of a row counts in its sums."""
     return common_limit(group.axes, group.row_axes, group.steps)
 
 
 def _ragged(group: Group, buffers: dict[str, Buffer], limit: Node) -> KernelPlan:
     """The plan of a group whose rows end where memory says: a program has one of them, of many columns."""
     names = arguments(group)
-    outer = len(limit.attr[1].symbols())
+    outer = len(points_of(limit))
     columns = group.axes[outer:]
     width = likely_size(product([a.extent for a in columns]))
     x, r = min(RAGGED, power(width)), 1

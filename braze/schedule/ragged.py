@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, LoopNest, Node, Op, ReduceKind, Reduction
 from braze.schedule.passes import over_row
 from braze.symbolic.expr import Symbol
@@ -21,8 +22,15 @@ def common_limit(axes: Sequence[Axis], row_axes: Sequence[Axis], steps: Sequence
     limit = found.pop() if len(found) == 1 else None
     if limit is None:
         return None
-    outer = limit.attr[1].symbols()
+    outer = points_of(limit)
     return limit if outer == {a.symbol for a in axes[: len(outer)]} else None
+
+
+def points_of(limit: Node) -> set[Symbol]:
+    """The axes for whose points a limit is read, or made of what is."""
+    found = list(nodes_of(limit))
+    read = {s for n in found if n.op is Op.LOAD for s in n.attr[1].symbols()}
+    return read | {s for n in found if n.op is Op.INDEX for s in n.attr.symbols()}
 
 
 def _limit(r: Reduction, row: Symbol) -> Node | None:
@@ -32,4 +40,11 @@ def _limit(r: Reduction, row: Symbol) -> Node | None:
     if test.op is not Op.LT or other.op is not Op.CONST or other.attr != 0:
         return None
     at, limit = test.args
-    return limit if at.op is Op.INDEX and at.attr is row and limit.op is Op.LOAD and not limit.args else None
+    return limit if at.op is Op.INDEX and at.attr is row and _is_read(limit, row) else None
+
+
+def _is_read(limit: Node, row: Symbol) -> bool:
+    """Whether a number is read, or made of such as are, without a walk, and is the same along the row."""
+    loads = [n for n in nodes_of(limit) if n.op is Op.LOAD]
+    walked = any(n.op is Op.REDUCED for n in nodes_of(limit))
+    return bool(loads) and not walked and all(not n.args for n in loads) and row not in points_of(limit)

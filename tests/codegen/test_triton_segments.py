@@ -77,6 +77,15 @@ def test_numbers_are_ordered_by_one_call():
     assert calls[0].args[0].buffer in plan.program.inputs, "numbers that lie in a row are read where they lie"
 
 
+def test_two_kernels_sum_what_was_ordered():
+    """What ends a walk is found out by who walks, not by a kernel of its own that writes it down."""
+    given = torch.empty(64, 8, device="meta"), torch.empty(64, dtype=torch.long, device="meta")
+    plan = planned(gradient(65535, 3), *given)
+    kernels_of = [k for k in plan.groups if k.call is None]
+    buffers = {b.name: b for b in plan.program.buffers}
+    assert len(kernels_of) == 2 and all(plan_kernel(k, buffers).limit is not None for k in kernels_of)
+
+
 def test_infinities_and_nans_stay_in_their_rows(tmp_path):
     g = numbers(200, 10)
     g[3, 3], g[50, 4], g[51, 4], g[199, 9] = NAN, INF, -INF, INF

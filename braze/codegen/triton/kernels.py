@@ -434,18 +434,22 @@ class Writer:
         return f"{'tl.' if options else ''}range({{begin}}, {{end}}, RBLOCK{options})"
 
     def _same_for_all_points(self) -> None:
-        """Load before the walk what a program needs one number of."""
+        """Load before the walk what a program needs one number of, and find out where it ends."""
         own = {axis.symbol for axis in self.plan.outer}
         for node in nodes_of(*(r for step in self.group.steps for r in roots(step))):
             if node.op is Op.LOAD and not node.args and node.attr[1].symbols() <= own:
                 self.emitter.value(node, self.base)
+        assert self.plan.limit is not None
+        self.emitter.value(self.plan.limit, self.base)
 
     def _end(self) -> str:
         """Where a walk ends: with the row, or where the plan knows that nothing more counts."""
         if self.plan.limit is None:
             return self.width
-        limit = self.emitter.value(self.plan.limit, self.base)
-        return f"tl.minimum({limit.name}, {self.width}).to(tl.int{64 if self.plan.wide else 32})"
+        limit = self.emitter.value(self.plan.limit, self.base).name
+        if self.plan.limit.op is not Op.LOAD:  # constants in it make it a tile of one number
+            limit = f"tl.max({limit})"
+        return f"tl.minimum({limit}, {self.width}).to(tl.int{64 if self.plan.wide else 32})"
 
     def _block(self) -> int:
         return self.plan.row.block if self.plan.row is not None else 1
