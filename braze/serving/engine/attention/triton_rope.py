@@ -4,9 +4,8 @@ A decoding step is one kernel. A program has all new tokens of one request that 
 cache holds already; the last split has the new keys too, which it makes itself and puts into the cache. Where there are several splits, the program
 that ends last adds them up: nobody waits for another. Longer steps make queries and write the cache by one kernel, and attend by another.
 
-From Hopper on that kernel begins while the projection ahead of it still runs: it reads what the cache holds, and waits for the projection. What is behind it may
-begin with it: who launches a kernel that may begin early waits in it before it touches what kernels ahead of it leave (CUDA programming guide, programmatic dependent
-launch), and who does not begins in its turn.
+From Hopper on that kernel begins while the projection ahead of it still runs: it reads what the cache holds, and waits for the projection. From then on what is behind
+it may begin, when all that was ahead is done, and read its weights meanwhile.
 
 A head's numbers are handled in two halves, which the rotary embedding turns against each other.
 """
@@ -121,8 +120,6 @@ def rope_decode_kernel(
     head = tl.program_id(1)
     split = tl.program_id(2)
     shared = tl.num_programs(1)
-    if EARLY:
-        gdc_launch_dependents()
     begin = tl.load(cu_seqlens + request).to(tl.int64)
     tokens = (tl.load(cu_seqlens + request + 1) - begin).to(tl.int32)
     old = tl.load(seq_lens + request) - tokens
@@ -151,6 +148,7 @@ def rope_decode_kernel(
     c, s, weight_a, weight_b = _angles(real, q_weight, place, cos, sin, HALF, NORM, BLOCK_H)
     if EARLY:
         gdc_wait()
+        gdc_launch_dependents()
     if tokens <= 0:
         return
 
