@@ -218,6 +218,7 @@ class _Plan:
         versions = dict(zip(self.given, ctx.versions, strict=True))
         for i, saved in zip(self.tensors, ctx._raw_saved_tensors, strict=True):
             spec = self._whole.inputs[i]
+            assert isinstance(spec, TensorSpec)
             if i in half.reads and 0 in evaluator(spec.sizes)(ctx.sizes):
                 found.append(_layout(spec)(None, ctx.sizes))
                 continue
