@@ -114,8 +114,11 @@ class _Plan:
         self.numbers = tuple(i for i, tensor in enumerate(kinds) if not tensor)
         #: places of those that another operation gives or gets: what is kept of them has no history
         self.foreign = tuple(i for i in self.tensors if not self._is_own(self.saved[i]))
-        #: places of those that are the operation's results, which the caller gets and may write
-        self.given = tuple(i for i in self.tensors if self._is_given(self.saved[i]))
+        #: places of those whose version is kept here: the operation's results, which the caller gets and may write, and
+        #: all where autograd does not tell of each
+        self.given = tuple(
+            i for i in self.tensors if not torch_compat.can_unpack_saved or self._is_given(self.saved[i])
+        )
         #: (whether an input, number) of saved values, where all are inputs or results as they are
         as_they_are = all(s.source is not SavedFrom.SYMBOL and not s.name for s in self.saved)
         self.sources = tuple((s.source is SavedFrom.INPUT, s.index) for s in self.saved)
@@ -208,13 +211,17 @@ class _Plan:
     def readable(self, ctx: Any, half: _Half, error: RuntimeError) -> list[Any]:
         """What was saved, of which autograd refuses some since it was written: an error only if the backward reads that.
 
-        In eager each operation looks at its own. What is not read has its sizes, and some numbers.
+        In eager each operation looks at its own. What is not read has its sizes, and some numbers; what has no elements has no
+        number that a write could change.
         """
         found = []
         versions = dict(zip(self.given, ctx.versions, strict=True))
         for i, saved in zip(self.tensors, ctx._raw_saved_tensors, strict=True):
-            if not torch_compat.can_unpack_saved:
-                raise error
+            spec = self._whole.inputs[i]
+            assert isinstance(spec, TensorSpec)
+            if i in half.reads and 0 in evaluator(spec.sizes)(ctx.sizes):
+                found.append(_layout(spec)(None, ctx.sizes))
+                continue
             if i in half.reads:
                 if i not in versions:
                     found.append(saved.unpack())

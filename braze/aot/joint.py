@@ -57,7 +57,8 @@ class Differentiation:
             starts = [fake.grad_fn for fake in fakes]
             self._refuse_other_histories(recorder)
         except (
-            RuntimeError
+            RuntimeError,
+            IndexError,  # of a dim that a view has since it was turned in place, where autograd makes it again
         ) as error:  # of views that were made or written in a way that autograd does not follow
             raise Unsupported(
                 "BZ2030", "a result of which autograd knows no history", why=str(error)

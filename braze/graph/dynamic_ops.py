@@ -60,6 +60,10 @@ def difference(env: Any, a: Any, b: Any, **words: Any) -> Any:
 RULES: dict[Any, Callable[..., Any]] = {
     aten.sub.Tensor: difference,
     aten.sub_.Tensor: difference,
+    aten.sub.Scalar: difference,
+    aten.sub_.Scalar: difference,
+    aten.rsub.Tensor: difference,
+    aten.rsub.Scalar: difference,
     aten._ctc_loss.Tensor: ctc_loss,
     aten._ctc_loss_backward.Tensor: ctc_loss_backward,
     aten._unique.default: unique,

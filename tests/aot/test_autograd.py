@@ -13,7 +13,6 @@ from braze.aot.autograd import _layout, differentiable
 from braze.aot.joint import _behind
 from braze.aot.missing_tangents import without_tangents
 from braze.aot.wrap import eager_forward
-from braze.graph import torch_compat
 from braze.graph.facts import InputRole, set_facts
 from braze.graph.specs import TensorSpec
 from tests.aot.recording import CONTEXT, compile_aot, record
@@ -219,7 +218,6 @@ def test_operations_behind_an_input_without_a_gradient_do_not_run() -> None:
     assert x.grad is not None and x.grad.tolist() == [3, 3, 3]
 
 
-@pytest.mark.skipif(not torch_compat.can_unpack_saved, reason="before PyTorch 2.13 such a backward raises")
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_what_a_backward_does_not_read_may_have_been_written(dynamic: bool) -> None:
     """Where sizes vary it is asked for those, which no write changes."""
@@ -242,6 +240,19 @@ def test_what_a_backward_does_not_read_may_have_been_written(dynamic: bool) -> N
         second.sum().backward()
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_an_input_without_elements_is_read_by_a_backward_whatever_was_written_to_its_memory(backend):
+    """The write comes after the graph has run, and what it marks has no numbers that it could change."""
+
+    def fn(x, other):
+        other += 1
+        return torch.addcdiv(x, x, x)
+
+    x = torch.ones(2, 0, requires_grad=True)
+    braze.compile(fn, backend=backend)(x, x.detach()[1:]).sum().backward()
+    assert x.grad.shape == (2, 0)
+
+
 def test_what_has_no_derivative_refuses_a_backward_that_reaches_no_input():
     """Eager's backward raises at it, wherever it leads."""
 
@@ -255,11 +266,41 @@ def test_what_has_no_derivative_refuses_a_backward_that_reaches_no_input():
         result.sum().backward()
 
 
-def test_a_derivative_that_subtracts_bools_is_refused_as_in_eager():
+@pytest.mark.parametrize("function", [torch.logaddexp, torch.pow])
+def test_a_derivative_that_subtracts_bools_is_refused_as_in_eager(function):
     x, mask = torch.rand(3, requires_grad=True), torch.tensor([True, False, True])
-    result = braze.compile(torch.logaddexp, options={"verify": 2})(x, mask)
+    result = braze.compile(function, options={"verify": 2})(x, mask)
     with pytest.raises(RuntimeError, match="with a bool tensor is not supported"):
         result.sum().backward()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda mask: 1 - mask,
+        lambda mask: torch.rsub(mask, 1),
+        lambda mask: torch.rsub(mask, torch.ones(3)),
+    ],
+)
+def test_a_bool_is_not_subtracted_from(function):
+    with pytest.raises(RuntimeError, match="with a bool tensor is not supported"):
+        braze.compile(function)(torch.tensor([True, False, True]))
+
+
+def test_a_part_of_what_was_turned_in_place_is_returned_where_autograd_cannot_make_it_again():
+    """Its step counts dims that the tensor does not have on autograd's way to it: the graph runs as captured, under a proof too."""
+
+    def fn(x):
+        whole = x + 1
+        part = whole[:3]
+        part.unsqueeze_(0)
+        seen = part[..., 3]
+        part -= 3
+        return seen
+
+    x = torch.rand(1, 8, requires_grad=True)
+    result = braze.compile(fn, options={"verify": 2})(x)
+    assert torch.equal(result, fn(x)) and result.requires_grad
 
 
 def test_gradients_that_end_within_the_program_have_their_history():
