@@ -18,7 +18,7 @@ from braze.capture.facts.breaks import HINT_MOVE, HINT_OP, BreakSignal, graph_br
 from braze.capture.facts.bytecode import GENERATORS
 from braze.capture.facts.callbacks import looks_inside, may_call_back
 from braze.capture.facts.frame import bind
-from braze.capture.facts.libraries import is_library_class, is_library_function, is_pytorchs, is_written_in
+from braze.capture.facts.libraries import is_library_function, is_pytorchs, is_written_in
 from braze.capture.facts.records import Check, Step
 from braze.capture.facts.replay import native_new
 from braze.capture.facts.values import (
@@ -431,8 +431,7 @@ def make(t: Trace, cls: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
 
 def refuse_finalizer(cls: type) -> None:
     """An object that says its end must not meet it in a trace: that may have no effect, or have it again."""
-    found, owner = lookup_in_mro(cls, "__del__")
-    if found is not MISSING and not is_library_class(owner):
+    if lookup_in_mro(cls, "__del__")[0] is not MISSING:
         graph_break(
             "BZ1010",
             f"an object of {cls.__name__} is made, which runs code when it dies (__del__)",
