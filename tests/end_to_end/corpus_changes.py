@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import enum
+import operator
 import re
 import types
 
@@ -417,3 +418,13 @@ def what_a_match_found_is_asked_in_each_call(c):
         yield f(X, found)
     replaced = c(lambda x, k: (x * k, re.sub("[0-9]", lambda m: str(int(m[0]) + k), "a1b2c3")))
     yield replaced(X, 0), replaced(X, 1), replaced(X, 2)
+
+
+@scenario
+def what_getters_of_the_operator_module_get_is_asked_of_each(c):
+    f = c(lambda x, get: (x + 1, get([3 + 4j, 2, 1]), sorted([(1, 2), (2, 1)], key=get)))
+    for get in (operator.itemgetter(0), operator.itemgetter(1), operator.methodcaller("__len__")):
+        yield attempt(f, X, get)
+    called = c(lambda x, get: x * get(3 + 4j))
+    for get in (operator.attrgetter("real"), operator.attrgetter("imag"), operator.methodcaller("conjugate")):
+        yield called(X, get)

@@ -20,7 +20,7 @@ class Owner(weakref.ref[torch.nn.Module]):
     __hash__, __eq__ = object.__hash__, object.__eq__
 
     def __init__(self, module: torch.nn.Module, forget: Callable[[Any], None]) -> None:
-        super().__init__(module, forget)
+        super().__init__(module, forget)  # type: ignore[call-arg]  # typeshed knows __new__ alone
         self.address = id(module)
 
 

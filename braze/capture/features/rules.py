@@ -42,6 +42,7 @@ from braze.graph.torch_symbols import SYMBOLIC
 FEATURE = Feature()
 rule = FEATURE.call
 
+GETATTR_STATIC: Any = inspect.getattr_static
 #: how deep tuples of classes are looked into while tracing
 NESTED = 20
 
@@ -85,13 +86,13 @@ def hasattr_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     return True
 
 
-@rule(inspect.getattr_static)
+@rule(GETATTR_STATIC)
 def getattr_static(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """What an object or its class holds; protocols look so from Python 3.12 on."""
     obj, name, *default = with_name(args)
     cls = type(obj)
     if kwargs or issubclass(cls, type | types.ModuleType | torch.Tensor) or type(name) is not str:
-        return calls.interpret(t, inspect.getattr_static, args, kwargs, tail)
+        return calls.interpret(t, GETATTR_STATIC, args, kwargs, tail)
     found, owner, data = class_lookup(cls, name)
     value = MISSING if data else instance_value(t.outside, obj, name)
     if value is not MISSING:

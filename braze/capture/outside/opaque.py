@@ -6,6 +6,7 @@ import collections
 import decimal
 import fractions
 import functools
+import operator
 import types
 import weakref
 from collections.abc import Callable, Iterable
@@ -115,7 +116,10 @@ _SEEN_WHOLE = (
 
 
 #: what instances of subclasses keep beside their attributes never changes
-IMMUTABLE = (int, float, complex, str, bytes, decimal.Decimal, fractions.Fraction, torch.qscheme)
+IMMUTABLE = (
+    int, float, complex, str, bytes, decimal.Decimal, fractions.Fraction, torch.qscheme,
+    operator.itemgetter, operator.attrgetter, operator.methodcaller,
+)  # fmt: skip
 
 
 def _is_opaque(cls: type) -> bool:

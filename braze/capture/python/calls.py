@@ -208,7 +208,7 @@ def call_c(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, asks: bo
         refuse_cache(fn)
     if t.outside.identities:
         identities.check_call(t.outside, fn, args)
-    refuse_opaque(t.outside, args)
+    refuse_opaque(t.outside, (*args, *kwargs.values()) if kwargs else args)
     with outside_applied(t), RecordingMode(t.graph.recorder):
         result = native.call_traced(functools.partial(called_from_c, t), fn, tuple(args), kwargs or {})
     return canonical(t, result)
@@ -472,6 +472,7 @@ def call_object(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, tai
     if found is MISSING:
         raise TypeError(f"'{cls.__name__}' object is not callable")
     if cls in policy.METHODS_OF or cls in policy.CLASSES:
+        refuse_opaque(t.outside, (fn,))
         return call_c(t, fn, args, kwargs)
     if isinstance(found, staticmethod):
         return call(t, found.__func__, args, kwargs, tail)
