@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import collections
 import enum
+import operator
+import re
 import types
 
 import torch
 
-from tests.end_to_end.conformance import said, scenario
+from tests.end_to_end.conformance import attempt, said, scenario
 
 X = torch.arange(6.0)
 
@@ -349,3 +351,80 @@ def variables_of_outer_functions_come_and_go(c):
     yield f(X), f(X)
     k = 4
     yield f(X)
+
+
+@scenario
+def hooks_of_attributes_that_classes_get_and_lose(c):
+    class Meta(type):
+        pass
+
+    class A(metaclass=Meta):
+        pass
+
+    class B(A):
+        pass
+
+    b = B()
+    f, of_class = c(lambda x: x + b.missing), c(lambda x: x + B.missing)
+
+    def remove(x):
+        b.there = 1
+        del b.there
+        return x, "there" in vars(b)
+
+    removed = c(remove)
+    for n in (1, 2):
+        A.__getattr__ = lambda self, name, n=n: len(name) * n
+        A.__delattr__ = lambda self, name, n=n: object.__delattr__(self, name) if n == 1 else None
+        Meta.__getattr__ = lambda cls, name, n=n: n
+        yield f(X), of_class(X), removed(X)
+    B.__getattr__ = lambda self, name: -1
+    yield f(X)
+    del A.__getattr__, A.__delattr__, B.__getattr__, Meta.__getattr__
+    yield attempt(f, X), attempt(of_class, X), removed(X)
+    A.__getattribute__ = lambda self, name: 5
+    yield f(X)
+    B.__getattribute__ = lambda self, name: 6
+    yield f(X)
+
+
+@scenario
+def a_module_that_makes_attributes_when_it_is_asked(c):
+    module, asked = types.ModuleType("made"), []
+
+    def __getattr__(name):
+        asked.append(name)
+        if name == "none":
+            raise AttributeError(name)
+        return len(name)
+
+    f = c(lambda x, name: (x * 2, getattr(module, name, "default")))
+    yield f(X, "there"), asked
+    module.__getattr__ = __getattr__
+    for name in ("there", "there", "none", "none", "else"):
+        yield f(X, name), asked
+    module.there = 7
+    yield f(X, "there"), asked
+    module.__getattr__ = lambda name: -1
+    yield f(X, "none"), asked
+    del module.__getattr__, module.there
+    yield f(X, "there"), asked
+
+
+@scenario
+def what_a_match_found_is_asked_in_each_call(c):
+    f = c(lambda x, m: (x + int(m[0]), m.group(), m.start(), m.string, m.span(0)))
+    for found in re.finditer("[0-9]", "a1b2c3"):
+        yield f(X, found)
+    replaced = c(lambda x, k: (x * k, re.sub("[0-9]", lambda m: str(int(m[0]) + k), "a1b2c3")))
+    yield replaced(X, 0), replaced(X, 1), replaced(X, 2)
+
+
+@scenario
+def what_getters_of_the_operator_module_get_is_asked_of_each(c):
+    f = c(lambda x, get: (x + 1, get([3 + 4j, 2, 1]), sorted([(1, 2), (2, 1)], key=get)))
+    for get in (operator.itemgetter(0), operator.itemgetter(1), operator.methodcaller("__len__")):
+        yield attempt(f, X, get)
+    called = c(lambda x, get: x * get(3 + 4j))
+    for get in (operator.attrgetter("real"), operator.attrgetter("imag"), operator.methodcaller("conjugate")):
+        yield called(X, get)

@@ -130,6 +130,21 @@ def classes_that_hear_of_heirs(x):
     return Heir(x + 1).field, Heir.field, Heir.tag, heard
 
 
+@whole((X, 1), (X, 2))
+def fields_of_a_class_that_is_made_write_themselves_down_in_it(x, k):
+    class Field:
+        def __set_name__(self, owner, name):
+            owner.fields = (*getattr(owner, "fields", ()), name)
+
+        def __get__(self, obj, owner=None):
+            return owner.fields
+
+    class Record:
+        first, second = Field(), Field()
+
+    return x * k, Record.fields, Record().second
+
+
 @whole((X,))
 def makers_of_classes(x):
     class Meta(type):

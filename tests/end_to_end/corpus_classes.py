@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import typing
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -447,3 +447,74 @@ def special_methods_called_by_name(x):
         x.__class__ is torch.Tensor,
         x.__len__(),
     )
+
+
+@typing.runtime_checkable
+class HasScale(Protocol):
+    scale: Any
+
+    def area(self): ...
+
+
+@typing.runtime_checkable
+class HasArea(Protocol):
+    def area(self): ...
+
+    def close(self): ...
+
+
+class Bare:
+    """What it has comes and goes."""
+
+
+class Halved:
+    area = None
+
+    def close(self):
+        return 1
+
+
+class Counting:
+    def __init__(self):
+        self.asked = 0
+
+    @property
+    def scale(self):
+        self.asked += 1
+        return 3
+
+    def area(self):
+        return 2
+
+
+class Slotted:
+    __slots__ = ("area", "close", "scale")
+
+
+@scenario
+def an_object_is_of_a_protocol_by_what_it_has_in_each_call(c):
+    def f(x, o):
+        match o:
+            case HasScale():
+                x = x * o.scale
+        return x + 1 if isinstance(o, (complex, HasArea)) else x
+
+    g = c(f)
+    bare, halved, counting, slotted = objects = Bare(), Halved(), Counting(), Slotted()
+
+    def all_of_them():
+        return [attempt(g, X, o) for o in (*objects, 3, [1], X)], counting.asked
+
+    yield all_of_them()
+    bare.area, bare.scale = (lambda: 7), 5
+    halved.area = slotted.area = slotted.close = lambda: 3
+    yield all_of_them()
+    bare.close, halved.scale, slotted.scale = print, 2, 4
+    yield all_of_them()
+    bare.close, halved.area = None, None
+    del bare.scale, slotted.close
+    yield all_of_them()
+    Bare.scale = 6
+    yield all_of_them()
+    del Bare.scale
+    yield all_of_them()

@@ -243,6 +243,30 @@ def test_a_value_that_no_generic_variant_holds_is_a_storm_told_once(heard: list[
     assert "on_overflow" in storm and len(heard) == 2
 
 
+class ByMode(torch.nn.Module):
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def forward(self, x: torch.Tensor, mode: str) -> torch.Tensor:
+        return by_mode(x, self.name + mode)
+
+
+def test_each_module_has_its_own_limit_and_tells_of_it_though_it_lies_where_another_lay(
+    heard: list[str],
+) -> None:
+    """Each of these ends before the next is made, most often at its address."""
+    compiled = braze.compile(ByMode.forward, backend="eager", options={"recompile_limit": 2})
+    for made in range(1, 6):
+        model = ByMode(f"model {made}")
+        for i in range(2):
+            compiled(model, torch.ones(2), "m" * i)
+        assert len(heard) == made - 1
+        compiled(model, torch.ones(2), "mm")
+        assert len(heard) == made and "BZ1101" in heard[-1]
+        del model
+
+
 def test_after_a_storm_few_calls_compile_until_a_variant_serves_again() -> None:
     f = Compiled(by_mode, options={"recompile_limit": 2})
     for i in range(200):

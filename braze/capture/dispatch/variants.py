@@ -31,7 +31,7 @@ from braze.capture.dispatch.stance import Stance, stance
 from braze.capture.facts.breaks import LOOKS_AT_THE_STACK
 from braze.capture.facts.records import Capture
 from braze.capture.facts.resume import CannotResume
-from braze.capture.facts.slots import arguments, owner_of
+from braze.capture.facts.slots import Owner, arguments, owner_of
 from braze.capture.guards.backend_guards import Questions
 from braze.capture.guards.dynamic import (
     Extents,
@@ -116,7 +116,7 @@ class Variant:
     )
 
     def __init__(
-        self, capture: Capture, table: GuardTable, program: Any, residual: Any, owner: int | None
+        self, capture: Capture, table: GuardTable, program: Any, residual: Any, owner: Owner | None
     ) -> None:
         # guards explain later misses; the graph with its fake inputs is the backend's from here on
         self.capture = dataclasses.replace(
@@ -159,7 +159,7 @@ class Site:
             self.symbolic: frozenset[Any] = frozenset()
             self.history = History()
             #: sizes of the first calls that ran as they are, by owner (stance "eager_then_compile")
-            self.seen: dict[int | None, Extents] = {}
+            self.seen: dict[Owner | None, Extents] = {}
             self.misses = 0
             self.short = Shortage()
             self.seconds = 0.0
@@ -270,7 +270,7 @@ class Site:
         started = time.perf_counter()
         limit = self.session.options.recompile_limit
         owner = owner_of(function, locals)
-        mine = [v for v in self.variants if v.owner == owner]
+        mine = [v for v in self.variants if v.owner is owner]
         self._note_uses()
         generic = len(mine) >= limit
         if generic and any(v.generic for v in mine) and self.history.rests(mine[-1].hits - mine[-1].measured):
@@ -301,7 +301,7 @@ class Site:
         self,
         function: FunctionType,
         locals: tuple[Any, ...],
-        owner: int | None,
+        owner: Owner | None,
         mine: list[Variant],
         misses: tuple[Miss, ...],
         generic: bool,
@@ -339,7 +339,7 @@ class Site:
         return answer
 
     def _variant(
-        self, capture: Capture, function: FunctionType, locals: tuple[Any, ...], owner: int | None
+        self, capture: Capture, function: FunctionType, locals: tuple[Any, ...], owner: Owner | None
     ) -> Variant | None:
         """A capture's graph compiled, its guards and its residual function; None where a broken frame cannot go on."""
         questions = Questions(capture)
@@ -478,7 +478,7 @@ class Site:
     def _held_back(self, function: FunctionType, locals: tuple[Any, ...]) -> bool:
         """Whether the stance says not to compile now; raises where it says to fail."""
         owner = owner_of(function, locals)
-        mine = [v for v in self.variants if v.owner == owner]
+        mine = [v for v in self.variants if v.owner is owner]
         match stance():
             case Stance.EAGER_ON_RECOMPILE:
                 return True

@@ -66,7 +66,6 @@ FUNCTIONS |= {
     bisect.bisect_right: C,
     bisect.insort_left: C,
     bisect.insort_right: C,
-    abc.ABCMeta.__instancecheck__: B,
 }
 FUNCTIONS |= {value: C for value in vars(_heapq).values() if isinstance(value, types.BuiltinFunctionType)}
 #: functions of PyTorch that tell a setting; those that a version lacks are left out
@@ -136,6 +135,7 @@ NATIVE_FUNCTIONS: frozenset[Any] = frozenset(
         inspect.signature, inspect.getfullargspec, inspect.isfunction, inspect.ismethod, inspect.isclass,
         re.compile, re.match, re.search, re.fullmatch, re.sub, re.split, re.findall,
         inspect.unwrap, typing.get_type_hints, torch.typename, abc.ABCMeta.register,
+        abc.ABCMeta.__instancecheck__, abc.ABCMeta.__subclasscheck__,
     }
 )  # fmt: skip
 

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from types import CodeType, FunctionType
 from typing import Any
 
 import torch
 
 from braze.capture.facts.resume import STATE_NAMES
+
+
+class Owner(weakref.ref[torch.nn.Module]):
+    """What stands for a module among variants and in the log of what was told: an address would come to be another's."""
+
+    __slots__ = ("address",)
+    __hash__, __eq__ = object.__hash__, object.__eq__
+
+    def __init__(self, module: torch.nn.Module, forget: Callable[[Any], None]) -> None:
+        super().__init__(module, forget)  # type: ignore[call-arg]  # typeshed knows __new__ alone
+        self.address = id(module)
+
+
+#: those of living modules; a weak reference tells of an end before the address is free
+_owners: dict[int, Owner] = {}
 
 
 def arguments(code: CodeType, locals: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -28,10 +44,16 @@ def arguments(code: CodeType, locals: tuple[Any, ...]) -> tuple[tuple[Any, ...],
     return args, kwargs
 
 
-def owner_of(function: FunctionType, locals: tuple[Any, ...]) -> int | None:
-    """Identity of the module whose method runs, by which variants are counted."""
+def owner_of(function: FunctionType, locals: tuple[Any, ...]) -> Owner | None:
+    """What stands for the module whose method runs, by which variants are counted."""
     module = module_in(function, locals)
-    return id(module) if module is not None else None
+    if module is None:
+        return None
+    return _owners.get(id(module)) or _owners.setdefault(id(module), Owner(module, _forget))
+
+
+def _forget(gone: Owner) -> None:
+    _owners.pop(gone.address, None)
 
 
 def module_in(function: FunctionType, locals: Sequence[Any]) -> torch.nn.Module | None:

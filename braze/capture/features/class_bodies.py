@@ -107,11 +107,10 @@ def create(t: Trace, maker: Any, args: Any, kwargs: Any) -> Any:
 
 def own(done: Ledger, made: type) -> type:
     """A class that the trace made, and the functions that its maker wrote."""
-    done.made_classes = True
     for value in vars(made).values():
         if type(value) is types.FunctionType:
             done.claim(value)
-    return done.claim(made)
+    return done.claim_class(made)
 
 
 def has_hooks(bases: Any, namespace: Any) -> bool:

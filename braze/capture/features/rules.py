@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copyreg
+import inspect
 import math
 import operator
 import sys
 import threading
 import types
+import typing
 from typing import Any
 
 import numpy as np
@@ -17,13 +19,20 @@ from braze import native
 from braze.capture.facts import markers
 from braze.capture.facts.breaks import HINT_MOVE, LOOKS_AT_THE_STACK, graph_break
 from braze.capture.facts.libraries import is_library_class
-from braze.capture.facts.values import MISSING, NULL, Identity, held, lookup_in_mro
+from braze.capture.facts.values import MISSING, NULL, Identity, held, is_immutable, lookup_in_mro
 from braze.capture.graph import constant_evaluation, overloads, unbacked
 from braze.capture.outside import identities, texts
-from braze.capture.outside.class_values import trust_class_value
+from braze.capture.outside.class_values import class_value, trust_class_value
 from braze.capture.outside.filling import fill
 from braze.capture.python import calls, operations, raised
-from braze.capture.python.attributes import generic_attr, load_attr, tell
+from braze.capture.python.attributes import (
+    class_lookup,
+    generic_attr,
+    instance_value,
+    load_attr,
+    note_absent,
+    tell,
+)
 from braze.capture.python.iteration import SEQUENCES, advance, elements, iterate, length
 from braze.capture.python.stores import delete_attr, generic_delete, generic_store, store_attr
 from braze.capture.state.handlers import Feature
@@ -33,6 +42,7 @@ from braze.graph.torch_symbols import SYMBOLIC
 FEATURE = Feature()
 rule = FEATURE.call
 
+GETATTR_STATIC: Any = inspect.getattr_static
 #: how deep tuples of classes are looked into while tracing
 NESTED = 20
 
@@ -74,6 +84,25 @@ def hasattr_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     except AttributeError:
         return False
     return True
+
+
+@rule(GETATTR_STATIC)
+def getattr_static(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    """What an object or its class holds; protocols look so from Python 3.12 on."""
+    obj, name, *default = with_name(args)
+    cls = type(obj)
+    if kwargs or issubclass(cls, type | types.ModuleType | torch.Tensor) or type(name) is not str:
+        return calls.interpret(t, GETATTR_STATIC, args, kwargs, tail)
+    found, owner, data = class_lookup(cls, name)
+    value = MISSING if data else instance_value(t.outside, obj, name)
+    if value is not MISSING:
+        return value
+    note_absent(t, cls, name, owner)
+    if found is not MISSING:
+        return class_value(t, owner, name, found)
+    if default:
+        return default[0]
+    raise AttributeError(name)
 
 
 @rule(setattr)
@@ -156,7 +185,7 @@ def isinstance_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     refuse_deep_tuples(kinds)
     if asks_python(kinds, "__instancecheck__"):
         return calls.call_c(t, isinstance, args, kwargs)
-    if tells_its_class(t, type(value)):
+    if tells_its_class(t, type(value)) or (is_protocol(kinds) and has_attributes(type(value))):
         return calls.call_c(t, isinstance, args, kwargs, True)
     if type(value) is torch.SymInt and (kinds is int or (type(kinds) is tuple and int in kinds)):
         return True
@@ -203,6 +232,18 @@ def asks_python(kinds: Any, method: str) -> bool:
         return False
     found, owner = lookup_in_mro(meta, method)
     return type(found) is types.FunctionType and not is_library_class(owner)
+
+
+def is_protocol(kinds: Any) -> bool:
+    """Whether a class, or one of a tuple of classes, looks at the attributes of an object to say that it is an instance."""
+    if type(kinds) is tuple:
+        return any(map(is_protocol, kinds))
+    return isinstance(kinds, type(typing.Protocol)) and bool(vars(kinds).get("_is_protocol"))
+
+
+def has_attributes(cls: type) -> bool:
+    """Whether instances of a class may have attributes that come and go."""
+    return not (is_immutable(cls) or issubclass(cls, torch.Tensor))
 
 
 # -- iteration

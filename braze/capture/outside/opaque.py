@@ -6,6 +6,7 @@ import collections
 import decimal
 import fractions
 import functools
+import operator
 import types
 import weakref
 from collections.abc import Callable, Iterable
@@ -115,16 +116,31 @@ _SEEN_WHOLE = (
 
 
 #: what instances of subclasses keep beside their attributes never changes
-IMMUTABLE = (int, float, complex, str, bytes, decimal.Decimal, fractions.Fraction, torch.qscheme)
+IMMUTABLE = (
+    int, float, complex, str, bytes, decimal.Decimal, fractions.Fraction, torch.qscheme,
+    operator.itemgetter, operator.attrgetter, operator.methodcaller,
+)  # fmt: skip
 
 
 def _is_opaque(cls: type) -> bool:
     """Whether instances keep something that is no attribute: subclasses of int, arrays, iterators."""
     if is_identity_type(cls) or issubclass(cls, _SEEN_WHOLE) or cls in BY_VALUE or cls in _FIXED:
         return False
-    # from Python 3.12 on the classes of itertools are made at run time, as the program's are
-    solid = next(b for b in cls.__mro__ if not b.__flags__ & HEAP_TYPE or b.__module__ == "itertools")
+    solid = next(b for b in cls.__mro__ if not b.__flags__ & HEAP_TYPE or is_made_in_c(b))
     return solid is not object
+
+
+_OF_C = frozenset({types.MethodDescriptorType, types.WrapperDescriptorType})
+
+
+def is_made_in_c(cls: type) -> bool:
+    """Whether C code has made a class at run time, as the program's are made: matches, and from Python 3.12 on what itertools has.
+
+    Such a class has methods in C of its own. Objects of PyTorch's that pybind11 wraps are known by what they are.
+    """
+    return cls.__module__ != "pybind11_builtins" and any(
+        type(value) in _OF_C and value.__objclass__ is cls for value in vars(cls).values()
+    )
 
 
 is_opaque: Callable[[type], bool] = caches.remembered(4096)(_is_opaque)

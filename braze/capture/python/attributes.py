@@ -161,6 +161,8 @@ def asked(t: Trace, method: str, obj: Any, name: str, tail: bool = False) -> Any
     cls = type(obj)
     found, owner = lookup_in_mro(cls, method)
     if type(found) is types.FunctionType:
+        note_absent(t, cls, method, owner)
+        trust_class_value(t, owner, method, found)
         return t.call(found, (obj, name), None, tail)
     return t.call(bind_class_value(t, found, owner, obj, cls, method), (name,), None, tail)
 
@@ -188,6 +190,8 @@ def instance_attr(t: Trace, obj: Any, name: str, tail: bool = False) -> Any:
         raise AttributeError(f"'{cls.__name__}' object has no attribute '{name}'")
     note_absent(t, cls, name)
     if type(hook) is types.FunctionType:
+        note_absent(t, cls, "__getattr__", of)
+        trust_class_value(t, of, "__getattr__", hook)
         return t.call(hook, (obj, name), None, tail)
     note_absent(t, cls, "__getattr__")
     if type(lookup_in_mro(type(hook), "__get__")[0]) is types.FunctionType:
@@ -386,6 +390,14 @@ def module_attr(t: Trace, obj: Any, name: str, tail: bool) -> Any:
         found, owner = lookup_in_mro(type(obj), name)  # as torch.backends.cudnn.enabled is
         if found is not MISSING and type(found) not in C_DESCRIPTORS and hasattr(type(found), "__set__"):
             return call_descriptor(t, found, owner, obj, type(obj), name, tail)
+        if type(obj) is types.ModuleType and not is_library_module(obj):
+            hook = own.get("__getattr__")
+            # one that writes what it makes among its globals is asked for real: from then on it is there
+            if type(hook) is types.FunctionType and "globals" not in hook.__code__.co_names:
+                note_missing(t.outside, obj, name)
+                return t.call(globals_at(t.outside, own, obj).get(t, "__getattr__"), (name,), None, tail)
+            if hook is None:
+                note_missing(t.outside, obj, "__getattr__")
         try:
             made = getattr(obj, name)
         finally:
@@ -423,8 +435,10 @@ def class_attr(t: Trace, cls: Any, name: str, tail: bool) -> Any:
         note_absent(t, cls, name)
         return bind_class_value(t, from_meta, meta_owner, cls, meta, name, tail)
     note_absent(t, cls, name)
-    hook, _ = lookup_in_mro(meta, "__getattr__")
+    hook, of = lookup_in_mro(meta, "__getattr__")
     if type(hook) is types.FunctionType:
+        note_absent(t, meta, "__getattr__", of)
+        trust_class_value(t, of, "__getattr__", hook)
         return t.call(hook, (cls, name), None, tail)
     return getattr(cls, name)
 

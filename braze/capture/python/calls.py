@@ -18,7 +18,7 @@ from braze.capture.facts.breaks import HINT_MOVE, HINT_OP, BreakSignal, graph_br
 from braze.capture.facts.bytecode import GENERATORS
 from braze.capture.facts.callbacks import looks_inside, may_call_back
 from braze.capture.facts.frame import bind
-from braze.capture.facts.libraries import is_library_class, is_library_function, is_pytorchs, is_written_in
+from braze.capture.facts.libraries import is_library_function, is_pytorchs, is_written_in
 from braze.capture.facts.records import Check, Step
 from braze.capture.facts.replay import native_new
 from braze.capture.facts.values import (
@@ -208,7 +208,7 @@ def call_c(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, asks: bo
         refuse_cache(fn)
     if t.outside.identities:
         identities.check_call(t.outside, fn, args)
-    refuse_opaque(t.outside, args)
+    refuse_opaque(t.outside, (*args, *kwargs.values()) if kwargs else args)
     with outside_applied(t), RecordingMode(t.graph.recorder):
         result = native.call_traced(functools.partial(called_from_c, t), fn, tuple(args), kwargs or {})
     return canonical(t, result)
@@ -431,8 +431,7 @@ def make(t: Trace, cls: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
 
 def refuse_finalizer(cls: type) -> None:
     """An object that says its end must not meet it in a trace: that may have no effect, or have it again."""
-    found, owner = lookup_in_mro(cls, "__del__")
-    if found is not MISSING and not is_library_class(owner):
+    if lookup_in_mro(cls, "__del__")[0] is not MISSING:
         graph_break(
             "BZ1010",
             f"an object of {cls.__name__} is made, which runs code when it dies (__del__)",
@@ -473,6 +472,7 @@ def call_object(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, tai
     if found is MISSING:
         raise TypeError(f"'{cls.__name__}' object is not callable")
     if cls in policy.METHODS_OF or cls in policy.CLASSES:
+        refuse_opaque(t.outside, (fn,))
         return call_c(t, fn, args, kwargs)
     if isinstance(found, staticmethod):
         return call(t, found.__func__, args, kwargs, tail)

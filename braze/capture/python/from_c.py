@@ -64,9 +64,9 @@ def called_from_c(t: Trace, function: Any, localsplus: tuple[Any, ...]) -> Any:
     if is_symbolic_code(code) or is_dispatcher_code(code):  # with all that it calls
         return native.unhooked(function, *localsplus[: code.co_argcount])
     if code.co_name == "__init_subclass__":
-        t.done.claim(localsplus[0])
+        t.done.claim_class(localsplus[0])
     elif code.co_name == "__set_name__":
-        t.done.claim(localsplus[1])
+        t.done.claim_class(localsplus[1])
     if any(issubclass(type(value), torch.autograd.function.FunctionCtx) for value in localsplus):
         # autograd's own C code runs the forward: its results get their history where no graph sees it
         graph_break("BZ1019", "an autograd function is called by C code", "call it by its apply")

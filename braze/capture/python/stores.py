@@ -127,8 +127,9 @@ def store_local(outside: Outside, obj: Any, name: str, value: Any) -> None:
 def delete_attr(t: Trace, obj: Any, name: str) -> None:
     """``del obj.name``."""
     cls = type(obj)
-    hook, _ = lookup_in_mro(cls, "__delattr__")
+    hook, owner = lookup_in_mro(cls, "__delattr__")
     if type(hook) is types.FunctionType:
+        trust_class_value(t, owner, "__delattr__", hook)
         t.call(hook, (obj, name))
         return
     generic_delete(t.outside, obj, name)

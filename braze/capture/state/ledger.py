@@ -142,6 +142,11 @@ class Ledger:
         self.made[id(value)] = (value, self.frames.steps)
         return value
 
+    def claim_class(self, made: type) -> type:
+        """Remember that the trace made this class."""
+        self.made_classes = True
+        return self.claim(made)
+
     def claim_loosely(self, value: Any) -> weakref.ref[Any]:
         """Remember that the trace made this, for as long as the program has it."""
         made = weakref.ref(value)
