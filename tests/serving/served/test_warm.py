@@ -126,6 +126,29 @@ def test_pieces_that_give_views_are_kept_whole():
     assert again == pytest.approx(plain, rel=1e-5)
 
 
+class Margins(Layers):
+    """What compiles this asks whether there are as many tokens as features, which its capture leaves open."""
+
+    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor):
+        x = super().forward(input_ids, positions)
+        return nn.functional.soft_margin_loss(x, torch.tanh(self.embed.weight[0]), reduction="none")
+
+
+def test_what_a_compiler_asks_of_sizes_is_kept_with_the_capture():
+    def first_call_of(n: int) -> tuple[list[str], Counter[str]]:
+        m = serve(Margins(), level=3, cudagraph_mode="NONE", split_ops=["aten::cumsum"])
+        with torch.inference_mode():
+            found, did = counted(lambda: m(*inputs(n)))
+            torch.testing.assert_close(found, Margins()(*inputs(n)))
+        return [text for text in m.dropped_guards() if "!= (8)" in text], did
+
+    guards, did = first_call_of(5)
+    assert (did["captures"], len(guards)) == (1, 1)
+    again, did = first_call_of(3)
+    assert again == guards
+    assert (did["calls_loaded"], did["captures"] + did["pieces_compiled"]) == (1, 0)
+
+
 def test_a_second_process_has_it_without_capturing():
     def begin():
         words = [sys.executable, "-c", PROGRAM]
