@@ -76,8 +76,9 @@ def _leaves(node: Node, readers: Mapping[Node, int], inner: list[Node]) -> list[
 
 def _same_tables(node: Node) -> bool:
     """Whether a node's operands have its shape and type; no table has sizes that vary, and these are not asked."""
-    values = [a.meta.get("val") if isinstance(a, Node) else None for a in (node, *node.args)]
-    if not all(isinstance(v, torch.Tensor) and v.dim() == 2 and v.device.type == "cpu" for v in values):
+    operands = [a.meta.get("val") if isinstance(a, Node) else None for a in node.args]
+    values = [v for v in (node.meta["val"], *operands) if isinstance(v, torch.Tensor)]
+    if len(values) <= len(operands) or any(v.dim() != 2 or v.device.type != "cpu" for v in values):
         return False
     if any(type(n) is not int for v in values for n in v.shape):
         return False
