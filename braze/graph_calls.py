@@ -57,8 +57,12 @@ def with_inputs_written(call: Boxed, program: LoopProgram, renewed: Sequence[tup
     number = {name: k for k, name in enumerate(program.inputs) if name}
     places = tuple(number[root] for _, root in program.again)
     roots = tuple(dict.fromkeys((*places, *(number[old] for _, old in renewed))))
-    if not roots:
-        return call
+    return that_writes(Written(call, roots, places)) if roots else call
+
+
+def that_writes(what: Written) -> Boxed:
+    """The call of a graph that writes inputs itself: each write is one to autograd, as in eager."""
+    call, roots, places = what
 
     @boxed
     def with_written(inputs: Sequence[Any]) -> Sequence[Any]:
@@ -71,7 +75,7 @@ def with_inputs_written(call: Boxed, program: LoopProgram, renewed: Sequence[tup
             count_writes(counted)
         return call([*inputs, *[inputs[k] for k in places]] if places else inputs)
 
-    with_written.written = Written(call, roots, places)  # type: ignore[attr-defined]
+    with_written.written = what  # type: ignore[attr-defined]
     return with_written
 
 

@@ -71,11 +71,16 @@ class OutputRole:
 
 
 @record
-class Views:
-    """All that stands around a forward that writes nothing and of whose outputs some are its inputs, or windows on their memory."""
+class Around:
+    """All that stands around a forward that needs no more than its inputs and results for it: what it writes back, and outputs that are inputs or windows on their memory.
+
+    The fields are a Partition's.
+    """
 
     inputs: tuple[TensorSpec | SymbolSpec | FloatSpec, ...]
+    mutations: tuple[OutputRole, ...]
     outputs: tuple[OutputRole, ...]
+    beyond: bool = False
 
 
 class SavedFrom(enum.Enum):

@@ -12,7 +12,7 @@ from braze import native
 from braze.aot.overlap import may_overlap
 from braze.aot.promises import Promises
 from braze.aot.rebuild import builder
-from braze.aot.records import OutputKind, Partition, Views
+from braze.aot.records import Around, OutputKind, Partition
 from braze.graph.specs import Dialect, SymbolSpec, TensorSpec
 from braze.graph.torch_compat import copy_all, count_writes
 from braze.runtime.boxed import Boxed, Written, boxed
@@ -44,18 +44,23 @@ def wrap(
 _OF_INPUTS = (OutputKind.VALUE, OutputKind.ALIAS, OutputKind.SAME, OutputKind.CONSTANT)
 
 
-def with_views(views: Views, compiled: Boxed) -> Boxed:
+def wrap_again(around: Around, compiled: Boxed, eager: Callable[..., Any] | None) -> Boxed:
     """``compiled`` with what stands around it, as ``wrap`` has put it there."""
     forward = GraphModule({}, Graph())
-    return wrap(Partition(forward, Dialect.CORE, views.inputs, (), (), views.outputs), compiled)
+    partition = Partition(
+        forward, Dialect.CORE, around.inputs, (), around.mutations, around.outputs, beyond=around.beyond
+    )
+    return wrap(partition, compiled, eager=eager)
 
 
-def _views_of(partition: Partition) -> Views | None:
-    """What stands around a forward, where that is views alone."""
-    more = partition.backward is not None or partition.mutations or partition.made or partition.shared
-    if more or partition.anchored or any(r.way or r.kind not in _OF_INPUTS for r in partition.outputs):
+def _around_of(partition: Partition) -> Around | None:
+    """What stands around a forward, where no graph but the forward's is needed for it."""
+    more = partition.backward is not None or partition.made or partition.shared or partition.anchored
+    if more or any(role.differentiable for role in partition.mutations):
         return None
-    return Views(partition.inputs, partition.outputs)
+    if any(r.way or r.kind not in _OF_INPUTS for r in partition.outputs):
+        return None
+    return Around(partition.inputs, partition.mutations, partition.outputs, partition.beyond)
 
 
 @boxed
@@ -72,8 +77,8 @@ class _Wrapped:
         self.compiled = compiled
         self.promises = promises
         self.eager = eager
-        #: for who keeps the call; None: it is more than views
-        self.views = _views_of(partition) if promises is None else None
+        #: for who keeps the call; None: it needs more
+        self.around = _around_of(partition) if promises is None else None
         self.differentiated = partition.backward is not None
         self.specs = partition.inputs
         self.mutated = tuple(role.input for role in partition.mutations)

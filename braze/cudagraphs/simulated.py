@@ -30,6 +30,8 @@ from braze.support.record import record
 aten = torch.ops.aten
 T = TypeVar("T")
 
+#: ``log``: what this thread's recording is written down by, on whichever device
+_here = threading.local()
 #: operators that only take memory
 _EMPTY = frozenset({aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty, aten.new_empty_strided})
 #: tags of operators whose result the host must wait for
@@ -45,6 +47,16 @@ _HOST: dict[Any, Callable[..., Any]] = {}
 def on_the_host(operator: Any, function: Callable[..., Any]) -> None:
     """An operator is Python that calls other operators: those are recorded, and the Python does not run again at a replay."""
     _HOST[operator] = function
+
+
+@contextlib.contextmanager
+def unseen() -> Iterator[None]:
+    """A block in which a recording is no mode of PyTorch's to who asks for modes: a GPU records without one. Nothing is recorded inside."""
+    if getattr(_here, "log", None) is None:
+        yield
+        return
+    with _disable_current_modes():
+        yield
 
 
 class SimulatedPool:
@@ -438,7 +450,7 @@ class SimulatedGraphs:
     def begin(self, pool: SimulatedPool, asked: Asked = UNKNOWN) -> None:
         """Write down what this thread does from here on."""
         log = _Log(pool, asked)
-        self._here.log = log
+        self._here.log = _here.log = log
         log.__enter__()
 
     def end(self) -> SimulatedGraph:
@@ -457,7 +469,7 @@ class SimulatedGraphs:
     def _leave(self) -> _Log:
         log = self._log()
         assert log is not None
-        self._here.log = None
+        self._here.log = _here.log = None
         log.__exit__(None, None, None)
         return log
 

@@ -75,14 +75,14 @@ def _leaves(node: Node, readers: Mapping[Node, int], inner: list[Node]) -> list[
 
 
 def _same_tables(node: Node) -> bool:
-    """Whether a node's operands have its shape and type."""
-    val = node.meta["val"]
-    if not isinstance(val, torch.Tensor) or val.dim() != 2 or val.device.type != "cpu":
-        return False
+    """Whether a node's operands have its shape and type; no table has sizes that vary, and these are not asked."""
     operands = [a.meta.get("val") if isinstance(a, Node) else None for a in node.args]
-    return all(
-        isinstance(v, torch.Tensor) and v.shape == val.shape and v.dtype is val.dtype for v in operands
-    )
+    values = [v for v in (node.meta["val"], *operands) if isinstance(v, torch.Tensor)]
+    if len(values) <= len(operands) or any(v.dim() != 2 or v.device.type != "cpu" for v in values):
+        return False
+    if any(type(n) is not int for v in values for n in v.shape):
+        return False
+    return all(v.shape == values[0].shape and v.dtype is values[0].dtype for v in values)
 
 
 def _is_of_few_rows(node: Node) -> bool:

@@ -23,7 +23,7 @@ from braze.loops.ir import (
     TemplateCall,
     views_in,
 )
-from braze.loops.rewrite import attr_exprs, index_exprs, roots, walk
+from braze.loops.rewrite import attr_exprs, index_exprs, roots, store_roots, walk
 from braze.runtime.purity import gives_results, may_draw_by_name
 from braze.schedule.records import Group
 from braze.symbolic.expr import Expr, Symbol
@@ -69,7 +69,7 @@ def accesses(step: Step) -> Accesses:
         for name in step.inside:
             found.reads.pop(name, None)
         _add_stores(found, step.epilogue)
-        for node in walk(*(s.value for s in step.epilogue)):
+        for node in walk(*store_roots(step.epilogue)):
             if node.op is Op.LOAD:
                 _add_load(found, node.attr, bool(node.args))
         return found
@@ -94,7 +94,7 @@ def symbol_accesses(
     elif isinstance(step, TemplateCall):
         exprs += [*exprs_in(step.args), *(a.extent for a in step.axes)]
         exprs += [s.index for s in step.epilogue]
-        exprs += [e for n in walk(*(s.value for s in step.epilogue)) for e in attr_exprs(n.attr)]
+        exprs += [e for n in walk(*store_roots(step.epilogue)) for e in attr_exprs(n.attr)]
     else:
         exprs += [a.extent for a in (*step.axes, *step.reduce_axes)]
         exprs += index_exprs(step)

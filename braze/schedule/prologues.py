@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from braze.loops.ir import Axis, BufferView, LoopNest, LoopProgram, Op, StoreMode, TemplateCall
-from braze.loops.rewrite import Substitution, index_exprs, loads, roots, walk
+from braze.loops.rewrite import Substitution, index_exprs, loads, roots, store_roots, walk
 from braze.schedule.choices import Choices
 from braze.schedule.dependences import accesses, families
 from braze.schedule.passes import flat
@@ -141,7 +141,7 @@ def _count(axes: Sequence[Axis]) -> Expr:
 
 def _read_elsewhere(call: TemplateCall) -> set[str]:
     """The buffers that a template reads beside its left matrix."""
-    return {v.buffer for v in call.args[1:]} | loads(*(s.value for s in call.epilogue))
+    return {v.buffer for v in call.args[1:]} | loads(*store_roots(call.epilogue))
 
 
 def _plain(group: Group) -> bool:

@@ -120,3 +120,12 @@ def test_rows_that_nobody_looked_up_take_no_memory() -> None:
     f(torch.arange(0, 1 << 20, 1 << 17)).backward()
     assert table.weight.grad is not None and table.weight.grad[1 << 17].sum() == 128
     assert resident() - before < 200 << 20
+
+
+def test_sums_of_tables_of_sizes_that_vary_are_not_asked_for() -> None:
+    """A sum of as many rows as columns would be compiled once more."""
+    add = braze.compile(lambda x, y: x.sin() + y, dynamic=True)
+    with trace.collect() as events:
+        for rows in (5, 8):
+            add(torch.randn(rows, 8), torch.randn(8))
+    assert [kind for kind, _ in events].count("compiled") == 1

@@ -40,6 +40,17 @@ def test_a_store_to_a_computed_place_is_anywhere(where: str) -> None:
     assert accesses(LoopNest("n", (axis,), (), (), (plain,), "cpu")).writes["y"] == {axis.symbol}
 
 
+def test_a_template_reads_the_places_that_it_stores_to() -> None:
+    """Their memory was taken for dead once whoever made them had run, and rows of a product were written anywhere."""
+    m, n = axes("i", 4, 8)
+    row = build.cast(load("places", m.symbol), build.DType.I64)
+    product = build.reduced(0, build.DType.F32)
+    store = Store("y", indirect(0) * 8 + n.symbol, product, args=(row,))
+    found = accesses(TemplateCall("t", "gemm", (), (m, n), (store,), False))
+    assert found.reads == {"places": {m.symbol}}
+    assert found.writes == {"y": {None}}
+
+
 def test_who_makes_a_size_known_and_who_needs_it() -> None:
     """Loops over it, and whoever touches a buffer of that size: its strides are computed from it."""
     b, call = over_made_size()

@@ -21,7 +21,7 @@ from braze.capture.archive import fingerprint
 from braze.capture.archive.archived_graph import read_graph, revive, write_graph
 from braze.capture.archive.archived_values import NotArchived, Reader, Writer
 from braze.capture.facts.objects_by_name import name_of, object_at
-from braze.capture.facts.records import Capture
+from braze.capture.facts.records import Capture, Guard
 from braze.capture.facts.replay_safety import can_run_again, draws
 from braze.capture.guards.tables import build_table
 
@@ -56,29 +56,41 @@ FIELDS = (
 )
 
 
+class Packed:
+    """A capture of a frame of ``function`` as data, which no later change of its graph reaches; NotArchived says why it cannot be."""
+
+    def __init__(self, capture: Capture, function: FunctionType) -> None:
+        self._writer = writer = Writer(function, capture.inlined)
+        self._body = {field: writer.write(getattr(capture, field)) for field in FIELDS}
+        graph = capture.graph
+        self._body["graph"] = _graph(graph.graph, write_graph(graph, writer)) if graph is not None else None
+        functions = [(name_of(f), f) for f in capture.inlined if f is not function]
+        for name, f in functions:
+            if name is None:
+                raise NotArchived(
+                    f"function {f.__qualname__} has no name that another process could find it by"
+                )
+        names = [*(n for n, _ in functions), *writer.objects]
+        files = fingerprint.files_of((function, *capture.inlined), names)
+        if isinstance(files, str):
+            raise NotArchived(files)
+        self._header = {
+            "format": FORMAT,
+            "surroundings": fingerprint.surroundings(),
+            "files": files,
+            "own": fingerprint.of_function(function),
+            "functions": [[name, fingerprint.of_function(f)] for name, f in functions],
+        }
+
+    def dumps(self, guards: Sequence[Guard]) -> bytes:
+        """The bytes, with these guards: a backend may have added some, which say of sizes what it has compiled for."""
+        body = self._body | {"guards": self._writer.write(tuple(guards))}
+        return json.dumps({"header": self._header, "tables": self._writer.tables(), "body": body}).encode()
+
+
 def dumps(capture: Capture, function: FunctionType) -> bytes:
     """The capture of a frame of ``function`` as bytes; NotArchived says why it cannot be."""
-    writer = Writer(function, capture.inlined)
-    body = {field: writer.write(getattr(capture, field)) for field in FIELDS}
-    body["graph"] = (
-        _graph(capture.graph.graph, write_graph(capture.graph, writer)) if capture.graph is not None else None
-    )
-    functions = [(name_of(f), f) for f in capture.inlined if f is not function]
-    for name, f in functions:
-        if name is None:
-            raise NotArchived(f"function {f.__qualname__} has no name that another process could find it by")
-    names = [*(n for n, _ in functions), *writer.objects]
-    files = fingerprint.files_of((function, *capture.inlined), names)
-    if isinstance(files, str):
-        raise NotArchived(files)
-    header = {
-        "format": FORMAT,
-        "surroundings": fingerprint.surroundings(),
-        "files": files,
-        "own": fingerprint.of_function(function),
-        "functions": [[name, fingerprint.of_function(f)] for name, f in functions],
-    }
-    return json.dumps({"header": header, "tables": writer.tables(), "body": body}).encode()
+    return Packed(capture, function).dumps(capture.guards)
 
 
 def _graph(graph: torch.fx.Graph, nodes: list[Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.fx import Graph, Node
 
-from braze.capture.archive.archived_values import Reader, Writer
+from braze.capture.archive.archived_values import NotArchived, Reader, Writer
 
 
 def write_nodes(graph: Graph, writer: Writer, said: Callable[[Node], Sequence[Any]]) -> list[Any]:
@@ -18,6 +18,13 @@ def write_nodes(graph: Graph, writer: Writer, said: Callable[[Node], Sequence[An
         rows.append([node.op, node.name, *row])
         writer.nodes[node] = len(writer.nodes)
     return rows
+
+
+def without_tensors(node: Node) -> tuple[()]:
+    """Nothing is said of a node beside its call; a graph that holds tensors is refused."""
+    if node.op == "get_attr":
+        raise NotArchived("a graph holds a tensor")
+    return ()
 
 
 def read_nodes(rows: Sequence[Any], reader: Reader) -> tuple[Graph, list[list[Any]]]:

@@ -50,27 +50,40 @@ def find(
     return None
 
 
-def pack(capture: Capture, function: FunctionType) -> bytes | None:
-    """The capture as bytes, before a backend changes its graph; None where it cannot be kept."""
+def pack(capture: Capture, function: FunctionType) -> archive.Packed | None:
+    """The capture as data, before a backend changes its graph; None where it cannot be kept."""
     try:
-        return archive.dumps(capture, function)
+        return archive.Packed(capture, function)
     except NotArchived as why:
         trace.count("captures_not_kept")
         log.info("the capture of %s is not kept: %s", capture.name, why)
         return None
 
 
-def keep_call(capture: Capture, packed: bytes | None, made: Capture, backend: Any) -> None:
-    """Let a backend that has a ``keep_call`` keep what it made of a capture that is kept.
+def keep(
+    packed: archive.Packed | None,
+    capture: Capture,
+    made: Capture,
+    backend: Any,
+    function: FunctionType,
+    locals: Sequence[Any],
+    options: Options,
+    symbolic: Any = None,
+) -> None:
+    """Keep a capture that was traced, and let a backend that has a ``keep_call`` keep what it made of it.
 
-    Not where it asked more of sizes than the capture's guards tell; ``made`` has these guards.
+    ``made`` has the guards that the backend asked for, too. They are kept with the capture; one from disk that lacks some stands for other calls
+    than what was made of it now, which is not kept.
     """
-    keep = getattr(backend, "keep_call", None)
-    digest = archive.digest_of(packed) if packed is not None else capture.digest
-    if keep is None or capture.graph is None or not digest:
-        return
-    if made.guards == capture.guards:
-        keep(digest)
+    digest = capture.digest
+    if packed is not None:
+        data = packed.dumps(made.guards)
+        digest = archive.digest_of(data)
+        put(data, function, locals, options, symbolic)
+    keep_call = getattr(backend, "keep_call", None)
+    if keep_call is not None and capture.graph is not None and digest:
+        if packed is not None or made.guards == capture.guards:
+            keep_call(digest)
 
 
 def put(

@@ -333,9 +333,7 @@ class Site:
         self._tell(variant, function, locals, traced)
         answer = self._install(variant, function, locals)
         if keeper is not None and variant in self.variants:
-            if packed is not None:
-                keeper.put(packed, function, locals, options, symbolic)
-            keeper.keep_call(capture, packed, variant.capture, backend)
+            keeper.keep(packed, capture, variant.capture, backend, function, locals, options, symbolic)
         return answer
 
     def _variant(

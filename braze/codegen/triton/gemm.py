@@ -19,7 +19,7 @@ from braze.codegen.triton.kernels import Writer, kernel_text
 from braze.codegen.triton.ops import TYPES
 from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, Buffer, BufferView, Node, Op, TemplateCall
-from braze.loops.rewrite import attr_exprs, roots
+from braze.loops.rewrite import attr_exprs, roots, store_roots
 from braze.schedule.kernels import KernelPlan, is_wide, power
 from braze.schedule.passes import passes_of
 from braze.schedule.plans import Form, Tile, blocks
@@ -130,7 +130,7 @@ class _Product(Writer):
     def _nodes(self) -> Iterator[Node]:
         call = self.call
         yield from nodes_of(*(r for nest in call.prologue for r in roots(nest)))
-        yield from nodes_of(*(s.value for s in call.epilogue))
+        yield from nodes_of(*store_roots(call.epilogue))
 
     def _whole_sum(self) -> bool:
         """Whether one step takes the whole sum."""

@@ -7,7 +7,6 @@ whole, and cuts what has been fused. ``split="capture"`` compiles it whole, and 
 from __future__ import annotations
 
 import inspect
-import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,13 +16,13 @@ from torch.fx import Graph, GraphModule
 
 from braze.capture.archive.archived_values import NotArchived
 from braze.cudagraphs.plan import Plan
-from braze.graph.captured import forward_of
 from braze.runtime.boxed import boxed
 from braze.runtime.cache import CacheKey, key
 from braze.serving.pieces.breakable import BreakableWrapper
 from braze.serving.pieces.cache_key import key_of
 from braze.serving.pieces.compiler import BrazeAdaptor
 from braze.serving.pieces.custom_ops import marks
+from braze.serving.pieces.handles import forward_by
 from braze.serving.pieces.kept import DAMAGE, Part, Pieces, inputs_of, read_pieces, write_pieces
 from braze.serving.pieces.manager import CompilerManager
 from braze.serving.pieces.piecewise import PiecewiseBackend, PiecewiseCompileInterpreter, SizedPiece
@@ -141,7 +140,7 @@ class ServingBackend:
             return None
         try:
             pieces = read_pieces(data, self.manager)
-            runs = {part.name: _forward_of(part.graph) for part in pieces.parts if part.graph is not None}
+            runs = {part.name: forward_by(part.graph) for part in pieces.parts if part.graph is not None}
             call = self._assembled(pieces, runs)
         except (*DAMAGE, BrazeError) as why:
             log.info("the kept pieces of %s are not used: %s", self.name or "a model", why)
@@ -372,14 +371,6 @@ def _inputs(gm: GraphModule) -> list[Any]:
 def _forward(model: nn.Module | None) -> list[Any]:
     """The function that was captured, where the model tells."""
     return [inspect.unwrap(type(model).forward)] if model is not None else []
-
-
-def _forward_of(graph: Graph) -> Callable[..., Any]:
-    """What runs a graph."""
-    written = forward_of(graph)
-    if written is None:
-        raise ValueError("a graph has a node that no function can be written for")
-    return types.MethodType(written, graph)
 
 
 def _refuse_gradients(gm: GraphModule) -> None:

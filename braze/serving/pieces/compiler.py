@@ -16,16 +16,14 @@ import torch
 from torch.fx import GraphModule
 
 import braze
-from braze.aot.records import OutputKind, OutputRole, Views
-from braze.aot.wrap import with_views
 from braze.backends.default import context_for, target_of
 from braze.backends.uncompiled import compiled_or_as_captured
-from braze.capture.archive.archived_values import NotArchived, Reader, Writer
-from braze.codegen.records import as_data, host_of
+from braze.codegen.records import HostModule
 from braze.context import CompileContext
 from braze.options import Options, make_options, near
 from braze.pipeline import compile_graph, load_kept
-from braze.runtime.boxed import is_boxed
+from braze.runtime.boxed import Boxed, is_boxed
+from braze.serving.pieces.handles import BY_STAGES, call_of, handle_of
 from braze.support import trace
 from braze.support.errors import UserError
 
@@ -79,8 +77,8 @@ class CompilerInterface:
 class BrazeAdaptor(CompilerInterface):
     """braze's own kernels.
 
-    What is kept on disk are the kernels, in braze's cache, by their contents, the text of the module that calls them, and which outputs are views of inputs. Where
-    something else stands around that (a piece that writes to its inputs, or holds tensors) loading walks through the stages again and builds nothing.
+    What is kept on disk are the kernels, in braze's cache, by their contents, the text of the module that calls them, and what it writes and which outputs are views of
+    inputs (``handles.py``). Where something else stands around that (a piece that holds tensors) loading walks through the stages again and builds nothing.
     """
 
     name = "braze"
@@ -112,7 +110,7 @@ class BrazeAdaptor(CompilerInterface):
             lambda: compile_graph(graph, example_inputs, context),
             strict=options.verify > 0,
         )
-        return unboxed(call), "kernels" if options.verify else _handle_of(call)
+        return unboxed(call), BY_STAGES if options.verify else handle_of(call, graph)
 
     def load(
         self,
@@ -124,11 +122,7 @@ class BrazeAdaptor(CompilerInterface):
     ) -> Compiled:
         """The same: of its text, where that is all of it, else by the stages, with kernels that are on disk."""
         if self.loads_alone(handle):
-            host = host_of(handle["host"])
-            target = target_of([torch.empty(0, device=host.device)])
-            context = self._context(CompileContext(self._options(compiler_config), target))
-            call, around = load_kept(host, context), handle["around"]
-            return unboxed(call if around is None else with_views(_views(around), call))
+            return unboxed(call_of(handle, lambda host: self._module(host, compiler_config)))
         if graph is None:
             raise ValueError("it can be loaded with its graph alone")
         return self.compile(graph, example_inputs, compiler_config, runtime_shape)[0]
@@ -137,44 +131,17 @@ class BrazeAdaptor(CompilerInterface):
         """Where all of it is the text of a module and its kernels."""
         return isinstance(handle, dict) and not trace.dumping()
 
+    def _module(self, host: HostModule, compiler_config: dict[str, Any]) -> Boxed:
+        """A module of another process'."""
+        target = target_of([torch.empty(0, device=host.device)])
+        return load_kept(host, self._context(CompileContext(self._options(compiler_config), target)))
+
     def _options(self, compiler_config: dict[str, Any]) -> Options:
         # a replay does not compute again what depends on parameters alone, which may be loaded anew
         return make_options(options={"hoist": False, **self.options, **compiler_config})
 
     def _context(self, context: CompileContext) -> CompileContext:
         return dataclasses.replace(context, recordable=True, recorder=self.recorder)
-
-
-def _handle_of(call: Any) -> Any:
-    """What a compiled call is loaded by alone; "kernels" where it is more than its module and views."""
-    views = getattr(call, "views", None)
-    host = getattr(call if views is None else call.compiled, "host", None)
-    if host is None:
-        return "kernels"
-    if views is None:
-        return {"host": as_data(host), "around": None}
-    writer = Writer()
-    try:
-        roles = [(r.kind.name, r.spec, r.input, r.output, r.value, r.absolute) for r in views.outputs]
-        written = writer.write((views.inputs, roles))
-    except NotArchived:
-        return "kernels"
-    return {"host": as_data(host), "around": {"views": written, "tables": writer.tables()}}
-
-
-def _views(data: Mapping[str, Any]) -> Views:
-    """What stands around a call, of its handle."""
-    try:
-        inputs, roles = Reader(data["tables"]).read(data["views"])
-    except NotArchived as error:
-        raise ValueError(f"views cannot be read: {error}") from error
-    return Views(
-        inputs,
-        tuple(
-            OutputRole(OutputKind[kind], spec, taken, output, value, absolute=absolute)
-            for kind, spec, taken, output, value, absolute in roles
-        ),
-    )
 
 
 class EagerAdaptor(CompilerInterface):

@@ -23,7 +23,8 @@ from braze.serving.pieces.backend import ServingBackend
 from braze.serving.pieces.once import CompiledOnce, Dims
 from braze.serving.pieces.pools import GraphPools
 from braze.serving.pieces.writes import refuse_writes
-from braze.serving.policy.config import CompilationConfig
+from braze.serving.policy.config import CompilationConfig, configuration
+from braze.serving.policy.fields import BY_NAME, refuse
 from braze.serving.policy.levels import CompilationLevel
 from braze.support.errors import UserError
 
@@ -49,14 +50,14 @@ def support_torch_compile(
 
     ``dynamic_arg_dims``: dimensions that vary from call to call, by argument: a number (``0``, ``-1``), several, or ``{0: "b"}`` with the names of
     their sizes. Sizes of one name are the same in each call; without names all are. By default dimension 0 of each argument that is
-    annotated as a tensor. ``enable_if``: whether to compile, by the configuration. ``config``: a ``CompilationConfig`` or an engine's ``Config``; by
-    default the one among the arguments of the constructor, else level 0. ``evaluate_guards``: check at each call what was taken for granted at the
+    annotated as a tensor. ``enable_if``: whether to compile, by the configuration. ``config``: a ``CompilationConfig`` or an engine's ``Config``, for
+    instances whose constructor is given none; without either level 0. ``evaluate_guards``: check at each call what was taken for granted at the
     first. ``mutable_buffers``: caches that forward writes in place.
 
     Level 0 runs ``forward``. Level 1 captures it whole and runs it as captured, with all guards. Level 2 captures it once and compiles it whole; level 3
     compiles it by pieces, which are recorded as the forward context says; no guard makes either capture again. ``do_not_compile`` on an instance
-    says that it runs as it is; set it to True to switch compiling off. UserError: BZ7215 for dimensions of no argument, or none at all; BZ7216
-    for a forward that writes to its buffers; a graph break is an error at every level above 0.
+    says that it runs as it is; set it to True to switch compiling off. UserError: BZ7103 for a dict in a configuration's place; BZ7215 for dimensions of no
+    argument, or none at all; BZ7216 for a forward that writes to its buffers; a graph break is an error at every level above 0.
     """
     if cls is None:
         return functools.partial(
@@ -76,8 +77,9 @@ def support_torch_compile(
         )
     if "__braze_plan__" in vars(cls):
         return cls
+    known = None if config is None else configuration(config)
     plan = _Plan(
-        cls, dims_of(cls, dynamic_arg_dims), enable_if, config, evaluate_guards, frozenset(mutable_buffers)
+        cls, dims_of(cls, dynamic_arg_dims), enable_if, known, evaluate_guards, frozenset(mutable_buffers)
     )
     _equip(cls, plan)
     return cls
@@ -91,7 +93,7 @@ class _Plan:
         cls: type[nn.Module],
         dims: Dims,
         enable_if: Callable[[CompilationConfig], bool] | None,
-        config: Any,
+        config: CompilationConfig | None,
         evaluate_guards: bool,
         mutable_buffers: frozenset[str],
     ) -> None:
@@ -103,7 +105,7 @@ class _Plan:
 
     def settle(self, module: nn.Module, given: Any) -> None:
         """Note the configuration of a new instance."""
-        config = _config_in(given) or _config_in((self.config,)) or CompilationConfig()
+        config = _config_in(given) or self.config or _none_meant(given)
         enabled = self.enable_if is None or self.enable_if(config)
         module.__dict__.setdefault("compilation_config", config)
         module.__dict__["do_not_compile"] = config.level is CompilationLevel.NO_COMPILATION or not enabled
@@ -211,6 +213,14 @@ def _config_in(values: Any) -> CompilationConfig | None:
         if isinstance(found, CompilationConfig):
             return found
     return None
+
+
+def _none_meant(values: Any) -> CompilationConfig:
+    """The configuration of an instance that is given none; BZ7103 where a dict among the values has the words of one."""
+    for value in values:
+        if isinstance(value, Mapping) and "level" in value and BY_NAME.keys() >= set(value):
+            raise refuse("config", value, f"a CompilationConfig: CompilationConfig(**{dict(value)!r})")
+    return CompilationConfig()
 
 
 # -- dimensions -------------------------------------------------------------------------------------

@@ -10,9 +10,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch.fx import Graph, Node
+from torch.fx import Graph
 
-from braze.capture.archive.archived_nodes import read_nodes, write_nodes
+from braze.capture.archive.archived_nodes import read_nodes, without_tensors, write_nodes
 from braze.capture.archive.archived_values import NotArchived, Reader, Writer
 from braze.serving.pieces.compiler import Compiled
 from braze.serving.pieces.manager import CompilerManager
@@ -52,12 +52,12 @@ def write_pieces(pieces: Pieces, manager: CompilerManager, inputs: Sequence[str]
     body = {
         "format": FORMAT,
         "inputs": list(inputs),
-        "graph": write_nodes(pieces.graph, writer, _nothing_said),
+        "graph": write_nodes(pieces.graph, writer, without_tensors),
         "parts": [
             {
                 "name": part.name,
                 "number": part.number,
-                "graph": write_nodes(part.graph, writer, _nothing_said) if part.graph is not None else None,
+                "graph": write_nodes(part.graph, writer, without_tensors) if part.graph is not None else None,
                 "sized": _write_sized(part.sized, handles) if part.sized is not None else None,
                 "fresh": part.fresh,
             }
@@ -97,13 +97,6 @@ def read_pieces(data: bytes, manager: CompilerManager) -> Pieces:
     return Pieces(
         read_nodes(body["graph"], reader)[0], tuple(parts), tuple(body["moving"]), tuple(body["fresh"])
     )
-
-
-def _nothing_said(node: Node) -> tuple[()]:
-    """What is said of a node besides its call; one that needs more than the graph is refused."""
-    if node.op == "get_attr":
-        raise NotArchived("a graph holds a tensor")
-    return ()
 
 
 # -- what is called --------------------------------------------------------------------------------

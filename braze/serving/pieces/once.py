@@ -17,11 +17,15 @@ from typing import Any
 import torch
 
 from braze.capture.dispatch.session import compile_callable
+from braze.capture.dispatch.stance import Stance, stance
 from braze.capture.dispatch.variants import Variant
 from braze.capture.facts.records import Source, Step
 from braze.capture.guards.guard_text import guard_text, ranked
 from braze.capture.guards.misses import explain_miss
 from braze.capture.guards.tables import read_source
+from braze.cudagraphs.simulated import unseen
+from braze.graph.torch_compat import watched
+from braze.native.torch_state import traced_by_another
 from braze.options import make_options
 from braze.support.errors import UserError
 from braze.support.log import warn
@@ -37,7 +41,7 @@ class CompiledOnce:
     A ``backend`` that ``keeps`` has its captures kept on disk: another process takes one whose guards hold of its first call for its own.
 
     ``evaluate_guards``: UserError (BZ7217) for a call of which something that was taken for granted is not true; else that is logged, once. A call that
-    fails leaves nothing behind; several threads may call.
+    fails leaves nothing behind; several threads may call. Where the stance says so, or another tracer or mode is at work, ``function`` runs as it is.
     """
 
     def __init__(
@@ -60,12 +64,14 @@ class CompiledOnce:
         self._lock = threading.RLock()
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        if stance() is Stance.FORCE_EAGER or traced_by_another():
+            return self.function(*args, **kwargs)
         slots = self._slots(args, kwargs)
         kind = self._kind(slots)
         made = self._made.get(kind)
         if made is None:
             return self._make(kind, slots, args, kwargs)
-        return made.call(slots, strict=self.evaluate_guards)
+        return self._run(made, slots, args, kwargs)
 
     def captured(self) -> int:
         """How many captures there are: one, and one for each size below 2 that was called."""
@@ -83,6 +89,11 @@ class CompiledOnce:
         self._made = {}
 
     # -- a call
+
+    def _run(self, made: _Made, slots: tuple[Any, ...], args: Any, kwargs: Any) -> Any:
+        """Run a graph, or the function where another mode is to see what it does."""
+        inputs = made.inputs(slots, self.evaluate_guards)
+        return self.function(*args, **kwargs) if inputs is None else made.residual(inputs, *slots)
 
     def _slots(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """The arguments as the function's frame has them."""
@@ -112,7 +123,7 @@ class CompiledOnce:
         with self._lock:
             made = self._made.get(kind)
             if made is not None:  # by another thread meanwhile
-                return made.call(slots)
+                return self._run(made, slots, args, kwargs)
             options = make_options(
                 fullgraph=True,
                 shapes=self._rules(slots) if kind == 2 else (),
@@ -147,13 +158,17 @@ class _Made:
         self.fetch = fetcher(variant.capture.inputs, function)
         self.told = False
 
-    def call(self, slots: tuple[Any, ...], strict: bool = False) -> Any:
-        """Run the graph for a frame's arguments."""
-        inputs = self.match(self.function, slots)
-        if inputs is None:
+    def inputs(self, slots: tuple[Any, ...], strict: bool) -> tuple[Any, ...] | None:
+        """The graph's inputs for a frame's arguments; None where a mode is on that a graph would be hidden from."""
+        found = self.match(self.function, slots)
+        if found is not None:
+            return found
+        with unseen():
+            found = self.match(self.function, slots)
+            if found is not None or watched():
+                return found
             self._unlike(slots, strict)
-            inputs = self.fetch(slots)
-        return self.residual(inputs, *slots)
+            return self.fetch(slots)
 
     def guards(self) -> list[str]:
         """The guards as text."""

@@ -12,6 +12,8 @@ import weakref
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import braze
 from braze.serving.pieces.custom_ops import direct_register_custom_op
@@ -78,6 +80,36 @@ def test_each_level_gives_what_the_class_gives(level):
         torch.testing.assert_close(model(x), Plain.forward(model, x))
 
 
+class Seen(TorchDispatchMode):
+    """Writes down the operators that run below it."""
+
+    def __init__(self):
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("level", [2, 3])
+def test_modes_other_tracers_and_a_stance_get_the_class_as_it_is(level):
+    """What was compiled would hide its operators from a mode, and read memory that fakes do not have."""
+    model, x = decorated()(configured(level)), torch.randn(4, 8)
+    model(x)
+    with logged() as said:
+        with Seen() as seen:
+            model(x)
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            assert isinstance(model(mode.from_tensor(x)), FakeTensor)
+        assert "aten::relu" in {node.kind() for node in torch.jit.trace(model, x).inlined_graph.nodes()}
+        model.a = nn.Identity()  # to a graph a change that it was not captured for
+        with braze.set_stance("force_eager"):
+            torch.testing.assert_close(model(x), model.b(x.relu() * 2))
+    assert {"relu", "d_give"} <= set(seen.names)
+    assert not [text for text in said if "BZ7217" in text]
+
+
 @pytest.mark.parametrize("level", [2, 3])
 def test_one_capture_serves_all_sizes_from_two_on(level):
     model = decorated()(configured(level))
@@ -104,6 +136,15 @@ def test_the_configuration_is_found_among_the_constructors_arguments():
         assert not decorated()(config=given).do_not_compile
         assert not decorated(config=given)().do_not_compile
     assert decorated()().do_not_compile
+
+
+def test_a_dict_is_no_configuration():
+    """It would be ignored, and the model run as it is."""
+    for make in (lambda d: decorated(config=d), lambda d: decorated()(d), lambda d: decorated()(config=d)):
+        with pytest.raises(UserError, match=r"BZ7103.*level.*\n.*CompilationConfig"):
+            make({"level": 3})
+    assert decorated()({"width": 8}).do_not_compile  # the model's own
+    assert not decorated(config=configured(2))({"level": 3}).do_not_compile
 
 
 def test_enable_if_decides_by_the_configuration():

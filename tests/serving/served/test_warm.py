@@ -126,6 +126,92 @@ def test_pieces_that_give_views_are_kept_whole():
     assert again == pytest.approx(plain, rel=1e-5)
 
 
+class Writing(Layers):
+    """Rows are written into a cache and a count is kept before something splits, columns of the cache behind it."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(32, 8))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor):
+        x = self.embed(input_ids) * positions[:, None]
+        self.cache.index_copy_(0, input_ids, x)
+        self.count.add_(1)
+        y = torch.cumsum(x, -1)
+        self.cache.t()[2:4].mul_(0.5)
+        return y + self.cache.sum(0), self.cache[1:3]
+
+
+@KINDS
+def test_pieces_that_write_to_their_inputs_are_kept_whole(level, split):
+    def steps(model, called) -> list[torch.Tensor]:
+        with torch.inference_mode():
+            found = [t.clone() for n in (5, 1, 8) for t in called(*inputs(n))]
+        return [*found, model.cache, model.count]
+
+    def served_anew() -> tuple[list[torch.Tensor], Counter[str]]:
+        model = Writing()
+        m = serve(model, level=level, split=split, cudagraph_mode="NONE", split_ops=["aten::cumsum"])
+        return counted(lambda: steps(model, m))
+
+    plain = Writing()
+    wanted = steps(plain, plain)
+    for kept in (is_cold, is_warm):
+        found, did = served_anew()
+        torch.testing.assert_close(found, wanted)
+        assert kept(did)
+
+
+class Adding(nn.Module):
+    """Writes to an argument."""
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor):
+        a.add_(1.0)
+        return a + b
+
+
+def test_a_call_whose_inputs_share_memory_is_right_from_disk():
+    """It runs as it was captured: the kernels would not see the write through the other."""
+
+    def served_anew():
+        return serve(Adding(), level=2, cudagraph_mode="NONE")
+
+    with torch.inference_mode():
+        for _ in range(2):
+            m = served_anew()
+            _, did = counted(lambda: m(torch.ones(4, 8), torch.ones(4, 8)))
+        assert did["calls_loaded"] == 1
+        memory, plain = torch.arange(48.0).view(6, 8), torch.arange(48.0).view(6, 8)
+        found, did = counted(lambda: m(memory[:5], memory[1:]))
+        torch.testing.assert_close(found, Adding()(plain[:5], plain[1:]), rtol=0, atol=0)
+        torch.testing.assert_close(memory, plain)
+    assert did["calls_run_as_captured"] == 1
+
+
+class Margins(Layers):
+    """What compiles this asks whether there are as many tokens as features, which its capture leaves open."""
+
+    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor):
+        x = super().forward(input_ids, positions)
+        return nn.functional.soft_margin_loss(x, torch.tanh(self.embed.weight[0]), reduction="none")
+
+
+def test_what_a_compiler_asks_of_sizes_is_kept_with_the_capture():
+    def first_call_of(n: int) -> tuple[list[str], Counter[str]]:
+        m = serve(Margins(), level=3, cudagraph_mode="NONE", split_ops=["aten::cumsum"])
+        with torch.inference_mode():
+            found, did = counted(lambda: m(*inputs(n)))
+            torch.testing.assert_close(found, Margins()(*inputs(n)))
+        return [text for text in m.dropped_guards() if "!= (8)" in text], did
+
+    guards, did = first_call_of(5)
+    assert (did["captures"], len(guards)) == (1, 1)
+    again, did = first_call_of(3)
+    assert again == guards
+    assert (did["calls_loaded"], did["captures"] + did["pieces_compiled"]) == (1, 0)
+
+
 def test_a_second_process_has_it_without_capturing():
     def begin():
         words = [sys.executable, "-c", PROGRAM]

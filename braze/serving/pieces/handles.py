@@ -1,0 +1,94 @@
+"""What a piece that braze compiled is loaded by alone, in another process: the text of its module, and what stands around that.
+
+Around it stand the writes to inputs, and outputs that are windows on these. A piece that writes has its graph along, which runs a call whose inputs share memory as
+those of its compile did not.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch.fx import Graph, GraphModule
+
+from braze.aot.records import Around, OutputKind, OutputRole
+from braze.aot.wrap import wrap_again
+from braze.capture.archive.archived_nodes import read_nodes, without_tensors, write_nodes
+from braze.capture.archive.archived_values import NotArchived, Reader, Writer
+from braze.codegen.records import as_data, host_of
+from braze.graph.captured import forward_of
+from braze.graph_calls import that_writes
+from braze.runtime.boxed import Boxed, Written
+
+#: the handle of a piece that is more than this, and walks through the stages again
+BY_STAGES = "kernels"
+#: the fields of an output's role that are kept, but its kind
+_ROLE = ("spec", "input", "output", "value", "differentiable", "counted", "absolute")
+
+
+def handle_of(call: Any, graph: GraphModule) -> Any:
+    """What the call that was compiled of a graph is loaded by; ``BY_STAGES`` where something else stands around it, too."""
+    whole = getattr(call, "general", call)  # what the C core calls where it does not see enough
+    around: Around | None = getattr(whole, "around", None)
+    inner = call if around is None else whole.compiled
+    written: Written | None = getattr(inner, "written", None)
+    host = getattr(inner if written is None else written.call, "host", None)
+    if host is None or (around is None and written is not None):
+        return BY_STAGES
+    if around is None:
+        return {"host": as_data(host), "around": None}
+    writer = Writer()
+    try:
+        body = {
+            "inputs": writer.write(around.inputs),
+            "mutations": _write_roles(around.mutations, writer),
+            "outputs": _write_roles(around.outputs, writer),
+            "beyond": around.beyond,
+            "written": None if written is None else [written.roots, written.places],
+            "graph": write_nodes(graph.graph, writer, without_tensors) if around.mutations else None,
+        }
+    except NotArchived:
+        return BY_STAGES
+    return {"host": as_data(host), "around": {"body": body, "tables": writer.tables()}}
+
+
+def call_of(handle: Mapping[str, Any], load: Callable[[Any], Boxed]) -> Boxed:
+    """The call of a handle; ``load`` loads its module. KeyError, TypeError or ValueError for a handle that nobody made."""
+    call = load(host_of(handle["host"]))
+    if handle["around"] is None:
+        return call
+    body, reader = handle["around"]["body"], Reader(handle["around"]["tables"])
+    try:
+        around = Around(
+            reader.read(body["inputs"]),
+            _read_roles(body["mutations"], reader),
+            _read_roles(body["outputs"], reader),
+            body["beyond"],
+        )
+        graph = read_nodes(body["graph"], reader)[0] if body["graph"] is not None else None
+    except NotArchived as error:
+        raise ValueError(f"what stands around a piece cannot be read: {error}") from error
+    if body["written"] is not None:
+        roots, places = map(tuple, body["written"])
+        call = that_writes(Written(call, roots, places))
+    return wrap_again(around, call, forward_by(graph) if graph is not None else None)
+
+
+def forward_by(graph: Graph) -> Callable[..., Any]:
+    """What runs a graph that holds nothing; ValueError where a node is none that can be written as Python."""
+    written = forward_of(graph)
+    if written is None:
+        raise ValueError("a graph has a node that no function can be written for")
+    return types.MethodType(written, graph)
+
+
+def _write_roles(roles: Sequence[OutputRole], writer: Writer) -> list[Any]:
+    return [[role.kind.name, writer.write([getattr(role, name) for name in _ROLE])] for role in roles]
+
+
+def _read_roles(rows: Sequence[Any], reader: Reader) -> tuple[OutputRole, ...]:
+    return tuple(
+        OutputRole(OutputKind[kind], **dict(zip(_ROLE, reader.read(values), strict=True)))
+        for kind, values in rows
+    )
