@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
 
 import braze
+from braze.aot.records import OutputKind, OutputRole, Views
+from braze.aot.wrap import with_views
+from braze.graph.specs import TensorSpec
 from tests.helpers import assert_like_eager
 
 
@@ -76,3 +79,58 @@ def test_whole_numbers_are_divided_by_a_known_one_as_in_eager(by: int, dtype: to
     x = torch.tensor([n for n in given if info.min <= n <= info.max], dtype=dtype)
     for fn in (lambda x: x % by, lambda x: x // by, lambda x: x[:3] % by + x[:3] // by):
         assert torch.equal(braze.compile(fn)(x), fn(x))
+
+
+def many_windows(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return x.t(), x[1:], x, x[:, 2].detach(), x + 1, *x.split(2), x.detach()
+
+
+@pytest.mark.unverified
+@pytest.mark.parametrize("grad", [False, True])
+def test_windows_on_an_input_are_eagers_wherever_it_begins(grad: bool) -> None:
+    """Calls with other bases than the one of the compile: each window is seen through the given one, with its history."""
+    compiled = braze.compile(many_windows)
+    for begin in (0, 3, 1):
+        memory = torch.randn(40, requires_grad=grad)
+        x = memory[begin : begin + 20].view(4, 5)
+        with torch.set_grad_enabled(grad):
+            ours, theirs = compiled(x), many_windows(x)
+        for a, b in zip(ours, theirs, strict=True):
+            assert torch.equal(a, b)
+            assert (a.stride(), a.requires_grad) == (b.stride(), b.requires_grad)
+        seen = [0, 1, 2, 3, 5, 6, 7]
+        assert [ours[k].data_ptr() for k in seen] == [theirs[k].data_ptr() for k in seen]
+        assert ours[2] is x
+        with torch.no_grad():
+            ours[1].add_(1)
+        assert torch.equal(ours[0], theirs[0])
+
+
+@pytest.mark.unverified
+def test_a_call_that_gives_a_window_alone_gives_one_on_what_it_is_given() -> None:
+    compiled = braze.compile(lambda x: x.permute(1, 0)[:2])
+    x, y = torch.randn(3, 4), torch.randn(3, 4)
+    with torch.no_grad():
+        compiled(x)
+        window = compiled(y)
+    assert torch.equal(window, y.permute(1, 0)[:2])
+    assert window._base is y
+
+
+def test_what_stands_around_a_kept_graph_calls_it_and_sees_through_its_inputs() -> None:
+    """Of what is kept on disk the graph itself is not there to tell whether it does anything."""
+    spec = TensorSpec(torch.float32, torch.device("cpu"), (2, 3), (3, 1))
+    part = TensorSpec(torch.float32, torch.device("cpu"), (1, 3), (3, 1), offset=3)
+    roles = (OutputRole(OutputKind.VALUE), OutputRole(OutputKind.ALIAS, spec=part, input=0))
+    called: list[int] = []
+
+    def graph(inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        called.append(len(inputs))
+        return (inputs[0] + 1,)
+
+    x = torch.randn(2, 3)
+    value, window = with_views(Views((spec,), roles), graph)([x])
+    assert torch.equal(value, x + 1)
+    assert torch.equal(window, x[1:])
+    with_views(Views((spec,), roles[1:]), graph)([x])
+    assert called == [1, 1]
