@@ -507,7 +507,7 @@ def pad_circular(g: ProgramBuilder, x: Lazy, pad: Any) -> Any:
     sizes = g.symbols.exprs(g.val.shape)
     befores = {x.rank - 1 - k // 2: as_expr(pad[k]) for k in range(0, len(pad), 2)}
     # what is cut off at one end is not what comes around at the other
-    if ZERO in x.sizes or any(as_expr(n).value is None or as_expr(n).value < 0 for n in pad):
+    if ZERO in x.sizes or not all(known_le(ZERO, as_expr(n)) for n in pad):
         return NotImplemented
     g.realize_if_costly(x)
 
