@@ -7,7 +7,19 @@ import sys
 
 from rich.console import Console
 
-from benchmarks import cudagraphs, gpu, gpu_zoo, kernels, optimizer, overhead, report, run, serving, soak
+from benchmarks import (
+    cudagraphs,
+    gpu,
+    gpu_zoo,
+    kernels,
+    operators,
+    optimizer,
+    overhead,
+    report,
+    run,
+    serving,
+    soak,
+)
 from braze.options import near
 
 IMPLS = ("eager", "torch", "braze")
@@ -36,6 +48,7 @@ def main() -> int:
             "memory",
             "optimizer",
             "kernels",
+            "operators",
             "cudagraphs",
             "serving",
         ),
@@ -84,13 +97,23 @@ def main() -> int:
     parser.add_argument(
         "--kernels",
         default="",
-        help="kernels, cudagraphs, serving (models): words of names, by commas (default: all)",
+        help="kernels, operators, cudagraphs, serving (models): words of names, by commas (default: all)",
     )
     parser.add_argument(
         "--limit",
         type=float,
         default=0.0,
-        help="models on a GPU, cudagraphs, serving: begin nothing after so many seconds (default: no limit)",
+        help="models on a GPU, operators, cudagraphs, serving: begin nothing after so many seconds (default: no limit)",
+    )
+    parser.add_argument(
+        "--dtypes",
+        default=operators.DTYPES[0],
+        help=f"operators: of {', '.join(operators.DTYPES)}, by commas (default: {operators.DTYPES[0]})",
+    )
+    parser.add_argument(
+        "--elements",
+        default=",".join(map(str, operators.SIZES)),
+        help="operators: about how many elements their arguments have in all, by commas (default: %(default)s)",
     )
     parser.add_argument(
         "--soak",
@@ -143,6 +166,11 @@ def main() -> int:
     elif arguments.suite == "kernels":
         rows = kernels.run_kernels(impls, words, say)
         table = report.kernels_table(rows, impls)
+    elif arguments.suite == "operators":
+        sizes = [int(size) for size in arguments.elements.split(",")]
+        dtypes = _chosen(parser, arguments.dtypes, operators.DTYPES)
+        rows = operators.run_operators(sizes, dtypes, words, arguments.rounds or 7, arguments.limit, say)
+        table = operators.operators_table(rows)
     elif arguments.suite == "serving" and arguments.soak:
         rows = soak.run_soak(arguments.soak, arguments.device, say)
         table = soak.soak_table(rows)

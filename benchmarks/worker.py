@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks import accuracy, optimizer, overhead, zoo
+from benchmarks import accuracy, operators, optimizer, overhead, zoo
 from braze.inspect.memory import peak_bytes
 from braze.runtime.arena import clear_arenas
 
@@ -178,6 +178,10 @@ class Worker:
         """Prepare an optimizer; the answer is what its first step took, and what the bytes moved take at least."""
         self.loop, first, floor = optimizer.prepare(self.impl, case)
         return {"first_seconds": first, "floor_seconds": floor}
+
+    def operator(self, **what: Any) -> dict[str, Any]:
+        """One operator of PyTorch's at one size, beside eager in this same process."""
+        return operators.measure(**what)
 
     def loops(self, calls: int) -> dict[str, Any]:
         """Seconds per call of the prepared small function."""

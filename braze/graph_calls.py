@@ -9,6 +9,7 @@ from typing import Any
 
 import torch.fx
 
+from braze import native
 from braze.aot.records import Partition
 from braze.graph import torch_compat
 from braze.graph.specs import FloatSpec
@@ -165,7 +166,7 @@ def with_modes(call: Boxed) -> Boxed:
         finally:
             set_grad_mode(True)
 
-    return with_modes_off
+    return native.grad_off(call, with_modes_off)
 
 
 def run_eagerly(gm: torch.fx.GraphModule, error: BrazeError) -> Boxed:

@@ -372,3 +372,29 @@ def test_the_command_line_tells_of_its_words(monkeypatch, capsys):
         main()
     assert ended.value.code == 0
     assert "--limit" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["add", "mm", "cumsum"])
+@pytest.mark.parametrize("elements", [16, 4096])
+def test_an_operators_sample_has_about_the_elements_that_are_wanted(name, elements):
+    from benchmarks import operators
+
+    function, drawn = operators.sample(name, "float32", elements)
+    given = (drawn.input, *drawn.args)
+    assert list(operators.tensors(function(*given, **drawn.kwargs)))
+    count = sum(t.numel() for t in operators.tensors((given, drawn.kwargs)))
+    assert elements / 8 <= count <= 4 * elements + 64
+
+
+def test_operators_that_are_slower_than_eager_are_listed_worst_first():
+    from benchmarks import operators
+
+    rows = [
+        {"operator": name, "dtype": "float32", "elements": 16, "speed": speed, "eager_us": speed, "braze_us": 1.0}
+        for name, speed in (("add", 2.0), ("mm", 0.5), ("sub", 0.98), ("mul", 0.25))
+    ]  # fmt: skip
+    rows.append({"operator": "div", "dtype": "float32", "elements": 16, "failed": "not measured"})
+    table = operators.operators_table(rows)
+    cells = [list(column.cells) for column in table.columns]
+    assert cells[2:5] == [["4"], ["0.70"], ["2"]]
+    assert [line.split()[1] for line in cells[5][0].splitlines()] == ["mul", "mm"]

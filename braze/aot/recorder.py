@@ -43,6 +43,7 @@ KEPT = frozenset(
         aten.upsample_linear1d.vec,
         aten.upsample_bilinear2d.vec,
         aten.upsample_trilinear3d.vec,
+        aten._pad_circular.default,
     }
 )
 

@@ -296,9 +296,8 @@ def told(shape: Any, strides: Any, offset: Any, dtype: torch.dtype, nbytes: Any)
     )
 
 
-def count_writes(tensors: Sequence[torch.Tensor]) -> None:
-    """Autograd takes tensors for written once more."""
-    torch._C._increment_version(tensors)
+#: autograd takes the tensors of a list for written once more
+count_writes: Callable[[Sequence[torch.Tensor]], None] = torch._C._increment_version
 
 
 def copy_all(to: list[torch.Tensor], of: list[torch.Tensor]) -> None:

@@ -501,6 +501,32 @@ def roll(g: ProgramBuilder, x: Lazy, shifts: Any, dims: Any = ()) -> Any:
     return Lazy(x.sizes, x.dtype, x.device, inner, cost=x.pending_cost + 1, ops=(*x.pending_ops, g.op_name))
 
 
+@lowering(aten._pad_circular.default)
+def pad_circular(g: ProgramBuilder, x: Lazy, pad: Any) -> Any:
+    """The other end before each end, into fresh memory in one walk: PyTorch writes its middle, then end by end."""
+    sizes = g.symbols.exprs(g.val.shape)
+    befores = {x.rank - 1 - k // 2: as_expr(pad[k]) for k in range(0, len(pad), 2)}
+    # what is cut off at one end is not what comes around at the other
+    if ZERO in x.sizes or not all(known_le(ZERO, as_expr(n)) for n in pad):
+        return NotImplemented
+    g.realize_if_costly(x)
+
+    def stretches(index: Index, dims: list[int]) -> Node:
+        if not dims:
+            return x.load(index)
+        (d, *rest), moved = dims, list(index)
+        moved[d] = index[d] - befores[d]
+
+        def at(by: Expr) -> Node:
+            return stretches([i + by if e == d else i for e, i in enumerate(moved)], rest)
+
+        place = g.index_node(moved[d])
+        inside = choose_part(build.lt(place, g.index_node(x.sizes[d])), at(ZERO), at(-x.sizes[d]))
+        return choose_part(build.lt(place, g.index_node(ZERO)), at(x.sizes[d]), inside)
+
+    return Lazy(sizes, x.dtype, x.device, lambda index: stretches(list(index), [*befores]), cost=x.pending_cost + 1, ops=(*x.pending_ops, g.op_name))  # fmt: skip
+
+
 # -- the same value
 
 

@@ -127,6 +127,13 @@ class Runtime:
         """The launcher of a Triton kernel."""
         return self._launched(self._triton[name])
 
+    @classmethod
+    def planned(
+        cls, sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
+    ) -> Callable[[torch.Tensor], torch.Tensor]:
+        """A result of ATen -> the same in the layout that the kernels after it were made for, where that has no symbols."""
+        return native.planned(sizes, strides, dtype, cls.relayout)
+
     layouts = staticmethod(Layouts)
     arena = staticmethod(Arena)
 

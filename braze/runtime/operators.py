@@ -41,28 +41,70 @@ def _scatter_into(view: Any, scatter: Any) -> Any:
     return call
 
 
-#: operators by overload whose binding in ``torch`` takes the schema's arguments: half the cost of a call through ``torch.ops``
+#: operators by overload whose binding in ``torch`` takes the schema's arguments and comes to that overload: half the cost of a call through ``torch.ops``
 _BOUND = {
-    "default": """bincount cummax cummin cumprod cumsum dot grid_sampler_2d histc kthvalue logcumsumexp mode mv nonzero
-        sort topk _embedding_bag""",
+    "default": """_adaptive_avg_pool2d _adaptive_avg_pool3d _chunk_cat _conj _conj_physical _embedding_bag
+        _embedding_bag_forward_only _fft_c2c _fft_c2r _fft_r2c _histogramdd_bin_edges _histogramdd_from_bin_cts
+        _linalg_check_errors _linalg_det _linalg_eigh _linalg_slogdet _linalg_solve_ex
+        _linalg_svd _native_batch_norm_legit _trilinear _unsafe_masked_index _unsafe_masked_index_put_accumulate abs
+        alias_copy angle as_strided_copy bincount cat cholesky cholesky_inverse cholesky_solve clone complex
+        constant_pad_nd cos cummax cummin cumprod cumsum deg2rad diagonal_copy digamma dot embedding erfinv exp gather
+        geqrf grid_sampler_2d grid_sampler_3d hash_tensor histc i0 igamma igammac index_add index_copy
+        index_reduce index_select isneginf isposinf kthvalue lgamma logaddexp2 logcumsumexp lu_unpack masked_scatter
+        median mode mv mvlgamma nanmedian native_batch_norm native_group_norm neg nextafter nonzero ormqr permute_copy
+        polar polygamma put rad2deg reciprocal renorm scatter_add sgn sin sinc sort split_with_sizes_copy sqrt
+        squeeze_copy t_copy take tanh topk trace triangular_solve unfold_copy unsqueeze_copy vdot""",
     "out": "cumprod cumsum dot logcumsumexp mv",
-    "dim": "median",
+    "dim": "median nanmedian",
     "stable": "sort",
-    "Tensor": "bucketize searchsorted",
+    "Tensor": "add bucketize div frexp ldexp mul searchsorted sub",
+    "Tensor_Tensor": "isin linspace logspace pow",
+    "Tensor_Scalar": "pow",
+    "decimals": "round",
+    "src": "scatter",
+    "two": "scatter_reduce",
+    "int": "transpose_copy unbind_copy",
+    "self": "where",
 }
-#: the same of functions of layers, and of methods that write
+#: the same of functions of layers, of linear algebra and special ones, and of methods that write
 _LAYERS = {
-    "default": """avg_pool2d im2col max_pool2d_with_indices reflection_pad1d reflection_pad2d reflection_pad3d
-        replication_pad1d replication_pad2d replication_pad3d""",
+    "default": """_upsample_bilinear2d_aa _upsample_nearest_exact1d adaptive_max_pool2d adaptive_max_pool3d avg_pool2d
+        avg_pool3d fractional_max_pool2d fractional_max_pool3d im2col max_pool2d_with_indices max_pool3d_with_indices
+        max_unpool2d max_unpool3d reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d
+        replication_pad2d replication_pad3d upsample_bicubic2d upsample_bilinear2d upsample_linear1d
+        upsample_nearest1d upsample_trilinear3d""",
     "out": """avg_pool2d im2col reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
         replication_pad3d""",
+}
+_LINALG = {
+    "default": """linalg_cholesky_ex linalg_cross linalg_eig linalg_householder_product linalg_inv_ex linalg_ldl_factor_ex
+        linalg_ldl_solve linalg_lu linalg_lu_factor_ex linalg_lu_solve linalg_matrix_exp linalg_qr
+        linalg_solve_triangular linalg_vector_norm""",
+    "atol_rtol_tensor": "linalg_pinv",
+}
+_SPECIAL = {
+    "default": """special_airy_ai special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1
+        special_chebyshev_polynomial_t special_chebyshev_polynomial_u special_chebyshev_polynomial_v
+        special_chebyshev_polynomial_w special_entr special_erfcx special_hermite_polynomial_h
+        special_hermite_polynomial_he special_i0e special_i1 special_i1e special_laguerre_polynomial_l
+        special_legendre_polynomial_p special_log_ndtr special_modified_bessel_i0 special_modified_bessel_i1
+        special_modified_bessel_k0 special_modified_bessel_k1 special_ndtri special_scaled_modified_bessel_k0
+        special_scaled_modified_bessel_k1 special_shifted_chebyshev_polynomial_t
+        special_shifted_chebyshev_polynomial_u special_shifted_chebyshev_polynomial_v
+        special_shifted_chebyshev_polynomial_w special_spherical_bessel_j0 special_xlog1py special_zeta""",
 }
 #: (not ``index_put_``, whose binding takes no places that are left out)
 _METHODS = {"default": "index_add_ scatter_add_"}
 
 
 def _bindings() -> dict[str, Any]:
-    places = ((torch, _BOUND), (torch._C._nn, _LAYERS), (torch.Tensor, _METHODS))
+    places = (
+        (torch, _BOUND),
+        (torch._C._nn, _LAYERS),
+        (torch._C._linalg, _LINALG),  # type: ignore[attr-defined]
+        (torch._C._special, _SPECIAL),  # type: ignore[attr-defined]
+        (torch.Tensor, _METHODS),
+    )
     return {
         f"aten.{name}.{overload}": getattr(place, name)
         for place, rows in places

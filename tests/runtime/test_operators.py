@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from braze.runtime import operators
 from braze.runtime.purity import named
+from tests.end_to_end import ops
 
 X, PLACES = torch.randn(3, 8), torch.tensor([0, 2])
 IMAGE = torch.rand(1, 2, 6, 6)
@@ -44,6 +46,39 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     **{f"{kind}_pad3d": (IMAGE[None], (1, 2, 0, 1, 1, 0)) for kind in ("reflection", "replication")},
 }
 BOUND = sorted(operators._bindings())
+#: what comes to an operator, where PyTorch's table has it by another name
+REACHED_BY = {
+    "_adaptive_avg_pool2d.default": "nn.functional.adaptive_avg_pool1d",
+    "_conj.default": "fft.hfft",
+    "_conj_physical.default": "fft.ihfft2",
+    "_fft_c2c.default": "fft.fft2",
+    "_fft_c2r.default": "fft.hfft",
+    "_fft_r2c.default": "stft",
+    "_linalg_check_errors.default": "linalg.cholesky",
+    "_trilinear.default": "nn.functional.bilinear",
+    "_upsample_nearest_exact1d.default": "nn.functional.interpolate.nearest-exact",
+    "adaptive_max_pool2d.default": "nn.functional.adaptive_max_pool1d",
+    "avg_pool2d.default": "nn.functional.avg_pool1d",
+    "cat.default": "gradient",
+    "clone.default": "cartesian_prod",
+    "constant_pad_nd.default": "nn.functional.local_response_norm",
+    "div.Tensor": "corrcoef",
+    "gather.default": "quantile",
+    "im2col.default": "nn.functional.unfold",
+    "linalg_pinv.atol_rtol_tensor": "pinverse",
+    "linalg_vector_norm.default": "nn.functional.normalize",
+    "max_pool2d_with_indices.default": "nn.functional.max_pool1d",
+    "max_unpool2d.default": "nn.functional.max_unpool1d",
+    "neg.default": "nn.functional.softmin",
+    "pow.Tensor_Scalar": "nn.functional.rms_norm",
+    "reciprocal.default": "__rdiv__",
+    "reflection_pad1d.default": "stft",
+    "replication_pad1d.default": "nn.functional.pad.replicate",
+    "replication_pad2d.default": "nn.functional.pad.replicate_negative",
+    "sort.default": "quantile",
+    "sqrt.default": "corrcoef",
+    "where.self": "nn.functional.scaled_dot_product_attention",
+}
 
 
 def results(function: Any, target: str) -> tuple[Any, ...]:
@@ -56,7 +91,67 @@ def results(function: Any, target: str) -> tuple[Any, ...]:
     return tuple(found) if isinstance(found, tuple) else (found,)
 
 
-@pytest.mark.parametrize("target", BOUND)
+class Seen(TorchDispatchMode):
+    """The operators that are called; ``check(operator, arguments, keywords)`` is asked of each."""
+
+    def __init__(self, check: Any = None) -> None:
+        super().__init__()
+        self.check, self.calls = check, []  # type: ignore[var-annotated]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls.append((func, args, kwargs or {}))
+        if self.check is not None:
+            self.check(func, args, kwargs or {})
+        return func(*args, **kwargs or {})
+
+
+def by_name(func: Any, args: Any, kwargs: Any) -> list[Any]:
+    """All of an operator's arguments in its schema's order."""
+    given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
+    return [given.get(a.name, a.default_value) for a in func._schema.arguments]
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    return a is b or (not isinstance(a, torch.Tensor) and type(a) is type(b) and a == b)
+
+
+def candidates(name: str, overload: str) -> list[str]:
+    """Operators of PyTorch's table that may come to one."""
+    if known := REACHED_BY.get(f"{name}.{overload}"):
+        return [known]
+    return [op for op in ops.OPS if op.split(".")[-1] in name or name in op.replace(".", "_")]
+
+
+BY_HAND = [t for t in BOUND if t.split(".")[1] in ARGUMENTS and t != "aten.median.default"]
+
+
+@pytest.mark.parametrize("target", [t for t in BOUND if t not in BY_HAND])
+@pytest.mark.filterwarnings("ignore")
+def test_a_binding_comes_to_the_overload_it_stands_for_with_the_same_arguments(target: str) -> None:
+    _, name, overload = target.split(".")
+    function, asked = operators.operator(target), []
+
+    def check(func: Any, args: Any, kwargs: Any) -> None:
+        if func is named(target):
+            with Seen() as inner:
+                function(*args, **kwargs)
+            asked.append((inner.calls, (func, args, kwargs)))
+
+    for op in candidates(name, overload):
+        for args, kwargs in ops.calls(ops.OPS[op], ops.dtypes(ops.OPS[op], (torch.float32,))[0], 3):
+            with torch.no_grad(), Seen(check):
+                ops.OPS[op].op(*args, **kwargs)
+        if asked:
+            break
+    assert asked
+    for calls, (func, args, kwargs) in asked:
+        assert [call[0] for call in calls] == [func]
+        assert same(by_name(*calls[0]), by_name(func, args, kwargs))
+
+
+@pytest.mark.parametrize("target", BY_HAND)
 def test_a_binding_gives_what_the_operator_gives(target: str) -> None:
     function = operators.operator(target)
     assert not isinstance(function, torch._ops.OpOverload)
@@ -67,5 +162,6 @@ def test_a_binding_gives_what_the_operator_gives(target: str) -> None:
 
 
 def test_all_bindings_are_there() -> None:
-    rows = (operators._BOUND, operators._LAYERS, operators._METHODS)
+    tables = ("_BOUND", "_LAYERS", "_LINALG", "_SPECIAL", "_METHODS")
+    rows = [getattr(operators, table) for table in tables]
     assert len(BOUND) == sum(len(names.split()) for row in rows for names in row.values())

@@ -12,6 +12,16 @@ static inline int64_t bz_remainder_s(int64_t a, int64_t b) {
   const int64_t r = a % b;
   return r && (r < 0) != (b < 0) ? r + b : r;
 }
+//@ bz_floordivby_s
+static inline __attribute__((always_inline)) int64_t bz_floordivby_s(int64_t a, int64_t b) {
+  const int64_t q = a / b;
+  return q - (a < q * b);
+}
+//@ bz_remainderby_s
+static inline __attribute__((always_inline)) int64_t bz_remainderby_s(int64_t a, int64_t b) {
+  const int64_t r = a % b;
+  return r < 0 ? r + b : r;
+}
 //@ bz_truncdiv_s
 static inline int64_t bz_truncdiv_s(int64_t a, int64_t b) { return b == 0 ? 0 : b == -1 ? -a : a / b; }
 //@ bz_fmod_s

@@ -83,6 +83,12 @@ def _libm() -> str:
         for name in ("floordiv", "truncdiv", "remainder", "fmod", "pow"):
             body = _lanes(f"bz_{name}_s", rep, rep, 2)
             out.append(f"//@ bz_{name}_{rep}\nstatic {rep}x@W@ bz_{name}_{rep}x@W@{body}")
+        for name in ("floordiv", "remainder"):  # by a literal, of which the compiler makes a multiplication
+            scalar = "int64_t" if rep == "i64" else "int32_t"
+            out.append(
+                f"//@ bz_{name}by_{rep}\nstatic inline __attribute__((always_inline)) {rep}x@W@ bz_{name}by_{rep}x@W@({rep}x@W@ a, {scalar} b) {{\n"
+                f"  {rep}x@W@ r;\n  for (int l = 0; l < @W@; ++l) r[l] = bz_{name}by_s(a[l], b);\n  return r;\n}}"
+            )
     for name in ("uniform", "normal"):
         out.append(
             f"//@ bz_{name}_i64\nstatic f32x@W@ bz_{name}_i64x@W@{_lanes(f'bz_{name}_s', 'f32', 'i64', 2, _CLEAN)}"

@@ -66,7 +66,7 @@ def expression(body: Writer, node: Node, args: list[Value], varying: bool) -> tu
     within = rep
     if rep in ("i32", "i64"):
         within = "i64" if any(a.rep == "i64" for a in args) else rep
-    text = _written(body, op, args, within, varying)
+    text = _by_constant(body, node, args, within, varying) or _written(body, op, args, within, varying)
     if within != rep:
         t = rep_vector(rep, body.lanes)
         text = f"__builtin_convertvector({text}, {t})" if varying else f"({SCALAR[rep]})({text})"
@@ -76,6 +76,24 @@ def expression(body: Writer, node: Node, args: list[Value], varying: bool) -> tu
 def _arg(body: Writer, v: Value, rep: str, varying: bool) -> str:
     v = body.convert(v, rep)
     return body.splat(v).text if varying else v.text
+
+
+def _by_constant(body: Writer, node: Node, args: list[Value], rep: str, varying: bool) -> str:
+    """Whole numbers divided by one that is known, without a division; empty where that is something else."""
+    if (
+        node.op not in (Op.REMAINDER, Op.FLOORDIV)
+        or rep not in ("i32", "i64")
+        or node.args[1].op is not Op.CONST
+    ):
+        return ""
+    by = node.args[1].attr
+    if not isinstance(by, int) or not 0 < by < 1 << 31:
+        return ""
+    value = _arg(body, args[0], rep, varying)
+    if by & (by - 1) == 0:
+        return f"{value} & {by - 1}" if node.op is Op.REMAINDER else f"{value} >> {by.bit_length() - 1}"
+    t = f"{rep}x{body.lanes}" if varying else "s"
+    return f"bz_{node.op.value}by_{t}({value}, {by})"
 
 
 def templates(op: Op, rep: str) -> tuple[str, str] | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from braze.codegen.host.homes import Home, Homes
@@ -97,9 +99,16 @@ OPAQUE = {"braze.mkldnn_rnn_layer.default": 3}
 
 
 def extern_lines(
-    call: ExternCall, function: str, views: Views, unread: frozenset[str] = frozenset()
+    call: ExternCall,
+    function: str,
+    views: Views,
+    bind: Callable[[str], str],
+    unread: frozenset[str] = frozenset(),
 ) -> list[str]:
-    """The statements of one extern call; of results that nobody reads the layout does not matter, and some are None."""
+    """The statements of one extern call; of results that nobody reads the layout does not matter, and some are None.
+
+    ``bind``: a layout that is told beforehand -> the variable that is it.
+    """
     kinds = scalar_arguments(call)
     args = [argument_text(a, views, i in kinds) for i, a in enumerate(call.args)]
     args += [f"{k}={argument_text(v, views, k in kinds)}" for k, v in call.kwargs]
@@ -118,7 +127,7 @@ def extern_lines(
     lines = [f"{tuple_text(tuple(targets)) if many else targets[0]} = {text}"]
     opaque = call.outputs[OPAQUE[call.target]] if call.target in OPAQUE else None
     read = [o for o in call.outputs if o and o not in unread and o != opaque]
-    return lines + made + [line for o in read for line in _layout(o, views.homes)]
+    return lines + made + [line for o in read for line in _layout(o, views.homes, bind)]
 
 
 def _made(made: MadeSize, call: ExternCall, homes: Homes) -> list[str]:
@@ -128,11 +137,13 @@ def _made(made: MadeSize, call: ExternCall, homes: Homes) -> list[str]:
     return [f"{identifier(made.symbol.name)} = {identifier(call.outputs[made.output])}.size({made.dim})"]
 
 
-def _layout(buffer: str, homes: Homes) -> list[str]:
+def _layout(buffer: str, homes: Homes, bind: Callable[[str], str]) -> list[str]:
     """A result whose strides or type are not the planned ones is copied into them; one of other sizes ends the call."""
     b = homes.buffers[buffer]
     name, strides, dtype = identifier(buffer), tuple_text(b.strides), dtype_text(b.dtype)
     sizes = tuple_text(b.sizes)
+    if all(e.is_constant for e in (*b.sizes, *b.strides)):
+        return [f"{name} = {bind(f'{sizes}, {strides}, {dtype}')}({name})"]
     differs = f"{name}.dtype is not {dtype}"
     if b.sizes:
         differs = f"{name}.shape != {sizes} or {name}.stride() != {strides} or {differs}"

@@ -87,6 +87,7 @@ class _Host:
         self.segment_texts: list[str] = []
         self.bindings: list[str] = []
         self.operators: dict[str, str] = {}
+        self.layouts: dict[str, str] = {}
         self.packs: dict[tuple[str, str, int], str] = {}  # weight, packing function, bytes -> variable
         self.body: list[str | Segment] = []
         self.handed = dict(s.memory.handed)
@@ -345,10 +346,17 @@ class _Host:
         if target not in self.operators:
             self.operators[target] = f"op_{named(target).__name__.replace('.', '_')}_{len(self.operators)}"
             self.bindings.append(f'{self.operators[target]} = runtime.operator("{target}")')
-        lines = extern_lines(call, self.operators[target], self.views, unread)
+        lines = extern_lines(call, self.operators[target], self.views, self._planned, unread)
         if not call.out_variant and not self.leaving.isdisjoint(call.outputs):
             lines = ["with results:", *_indent(lines)]
         self.body += lines
+
+    def _planned(self, layout: str) -> str:
+        """The variable of a layout that results of ATen are brought into."""
+        if layout not in self.layouts:
+            self.layouts[layout] = f"planned_{len(self.layouts)}"
+            self.bindings.append(f"{self.layouts[layout]} = runtime.planned({layout})")
+        return self.layouts[layout]
 
     def _releases(self, k: int) -> list[str]:
         """Let go of what is not used after group ``k``."""

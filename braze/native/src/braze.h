@@ -203,6 +203,10 @@ extern PyTypeObject OutProduct_Type;
 /* -- written.c ---------------------------------------------------------------------------------- */
 extern PyTypeObject WrittenCall_Type;
 
+/* -- around.c ----------------------------------------------------------------------------------- */
+extern PyTypeObject GradOff_Type, Planned_Type;
+extern PyMethodDef around_functions[];
+
 /* -- device_graph.c ----------------------------------------------------------------------------- */
 extern PyTypeObject DeviceGraph_Type;
 extern PyMethodDef device_graph_functions[];

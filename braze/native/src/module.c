@@ -47,6 +47,8 @@ fill_module(PyObject *module)
         {"DeviceGraph", &DeviceGraph_Type},
         {"OutProduct", &OutProduct_Type},
         {"WrittenCall", &WrittenCall_Type},
+        {"GradOff", &GradOff_Type},
+        {"Planned", &Planned_Type},
         {"Holders", &Holders_Type},
         {"Replay", &Replay_Type},
         {"Replays", &Replays_Type},
@@ -71,6 +73,7 @@ fill_module(PyObject *module)
                    || PyModule_AddFunctions(module, builtins_functions) < 0
                    || PyModule_AddFunctions(module, table_functions) < 0
                    || PyModule_AddFunctions(module, allocation_functions) < 0
+                   || PyModule_AddFunctions(module, around_functions) < 0
                    || PyModule_AddFunctions(module, device_launch_functions) < 0
                    || PyModule_AddFunctions(module, device_graph_functions) < 0
                    || PyModule_AddFunctions(module, holders_functions) < 0
