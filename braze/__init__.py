@@ -79,8 +79,10 @@ def __getattr__(name: str) -> Any:
 
 def _api() -> Any:
     """The module behind the names. A PyTorch that lacks what it is written for is refused in plain words."""
+    collector = importlib.import_module("braze.support.collector")
     try:
-        return importlib.import_module("braze.api")
+        with collector.collector_paused:  # what is loaded sets off a full collection else
+            return importlib.import_module("braze.api")
     except (AttributeError, ImportError, KeyError) as error:
         if importlib.import_module("braze.graph.torch_import").tested():
             raise

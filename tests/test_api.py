@@ -35,6 +35,23 @@ def test_import_is_light():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
+def test_nothing_is_collected_while_the_compiler_is_loaded():
+    """The first name that is asked for loads modules, among which no collection is set off, however often one would be."""
+    code = """if True:
+        import gc, sys, torch, braze, braze.support.collector
+        during = []
+        def look(phase, info):
+            api = sys.modules.get("braze.api")
+            during.append(api is not None and api.__spec__._initializing)
+        gc.callbacks.append(look)
+        gc.set_threshold(1, 1, 1)
+        braze.compile
+        gc.collect()
+        assert gc.isenabled() and during and not any(during), during
+    """
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
 def test_exported_names_are_the_public_face():
     assert sorted(set(braze.__all__) - {"__version__", "aot", "forward_context", "serve"}) == sorted(
         api.__all__
