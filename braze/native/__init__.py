@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from braze.native import calibrate, driver, products, pure, tables, written
+from braze.native import calibrate, driver, operations, products, pure, tables, written
 from braze.support.log import warn_once
 
 _problem = "BRAZE_PURE is set" if os.environ.get("BRAZE_PURE", "0") not in ("", "0") else ""
@@ -44,6 +44,7 @@ DeviceLauncher = core.DeviceLauncher
 DeviceGraph = core.DeviceGraph
 out_product = products.out_product
 written_call = written.written_call
+operation = operations.operation
 DEFAULT = core.DEFAULT
 force_eager = core.force_eager
 eager_forced = core.eager_forced

@@ -47,6 +47,7 @@ fill_module(PyObject *module)
         {"DeviceGraph", &DeviceGraph_Type},
         {"OutProduct", &OutProduct_Type},
         {"WrittenCall", &WrittenCall_Type},
+        {"Operation", &Operation_Type},
         {"Holders", &Holders_Type},
         {"Replay", &Replay_Type},
         {"Replays", &Replays_Type},
