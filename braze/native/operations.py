@@ -17,7 +17,7 @@ class Kept(NamedTuple):
     """What the backward reads: an input or a result, maybe of another operation; or a result that the caller gets."""
 
     input: bool
-    index: int
+    number: int
     foreign: bool
     given: bool
 
