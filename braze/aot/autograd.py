@@ -301,6 +301,7 @@ class _Plan:
             for place, spec in zip(self.places, specs, strict=True)
         ]
 
+    @hidden_from_dynamo
     def plain_backward(self) -> Callable[[list[Any]], Sequence[Any]] | None:
         """The backward for tangents that all come in as they are wanted: ``f(saved and tangents) -> gradients``, if it is as simple."""
         if not self.straight:
@@ -308,6 +309,7 @@ class _Plan:
         half = self.backward((True,) * len(self.places))
         return _hidden(half.call) if half.owners == self.arguments and not half.unread else None
 
+    @hidden_from_dynamo
     def late(self, ctx: Any, tangents: tuple[Any, ...], refused: RuntimeError | None) -> tuple[Any, ...]:
         """What autograd is given, where the C core leaves it to Python."""
         return (None, *self.gradients(ctx, tangents, refused))
