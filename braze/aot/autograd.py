@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +23,7 @@ from braze.aot.wrap import symbol_reader
 from braze.graph import torch_compat
 from braze.graph.holders import taken_over
 from braze.graph.specs import TensorSpec
+from braze.native.operations import Kept, Way
 from braze.native.torch_state import hidden_from_dynamo
 from braze.runtime.boxed import Boxed, boxed
 from braze.support.errors import BackwardError
@@ -31,6 +33,8 @@ from braze.support.raisers import is_of_program
 LARGE = 1 << 20
 #: choices of tangents that a backward is compiled for; for others zeros stand for what does not come in
 MOST = 4
+#: what is beside the saved tensors of an operation of which all is plain: sizes, numbers, versions of results
+_NOTHING: tuple[dict[str, int], tuple[Any, ...], tuple[int, ...]] = ({}, (), ())
 
 
 class _Half(NamedTuple):
@@ -63,13 +67,18 @@ def differentiable(
     if parts:
         groups = zip(parts, whole.apart, strict=True)
         plans = [_Plan(partition, part, compile_backward, True, group) for part, group in groups]
-        run = _several(plans, forward, whole.results)
-    else:
-        plan = _Plan(partition, whole, compile_backward, by_tangents)
-        function = _function(plan, lambda inputs: (inputs, _roots(forward(inputs))))
+        return _with_grad_mode(_several(plans, forward, whole.results))
+    plan = _Plan(partition, whole, compile_backward, by_tangents)
+    function = _function(plan, lambda inputs: (inputs, _roots(forward(inputs))))
 
-        def run(inputs: Sequence[Any]) -> Sequence[Any]:
-            return function.apply(tuple(inputs), *[inputs[i] for i in plan.arguments])  # type: ignore[no-any-return]
+    def run(inputs: Sequence[Any]) -> Sequence[Any]:
+        return function.apply(tuple(inputs), *[inputs[i] for i in plan.arguments])  # type: ignore[no-any-return]
+
+    return _native(partition, plan, function, forward, _with_grad_mode(run))
+
+
+def _with_grad_mode(run: Boxed) -> Boxed:
+    """``run`` where grad mode is on."""
 
     @boxed
     def call(inputs: Sequence[Any]) -> Sequence[Any]:
@@ -79,6 +88,29 @@ def differentiable(
             return run(inputs)
 
     return call
+
+
+def _native(partition: Partition, plan: _Plan, function: Any, forward: Boxed, general: Boxed) -> Boxed:
+    """``general``, with plain calls and gradients handled by the C core (``native/src/operation.c``), where there is one."""
+    if not torch_compat.keeps_plainly():
+        return general
+    arguments = [(i, partition.inputs[i]) for i in plan.arguments]
+    if not all(isinstance(spec, TensorSpec) for _, spec in arguments):
+        return general
+    made = native.operation(
+        torch_compat.apply_past_wrapper(function),
+        torch_compat.transforms_at_work,
+        Way(general, forward, None if plan.keeps_plainly else plan.save, plan.plain_backward, plan.late),
+        plan.results,
+        plan.kept() if plan.straight or plan.keeps_plainly else (),
+        [(i, spec.device.type) for i, spec in arguments],  # type: ignore[union-attr]
+        plan.comes_in() if plan.straight else (),
+    )
+    if made is None:
+        return general
+    # the way through Python lets go of large gradients as it takes them: there is no place for a tuple of others
+    torch_compat.put_steps(function, made.forward, made.step if plan.straight else None)
+    return made  # type: ignore[no-any-return]
 
 
 class _Plan:
@@ -129,6 +161,14 @@ class _Plan:
         self.plain = tuple(i for i in self.items if i not in carried)
         #: tangent -> which of the operation's results it belongs to, if any
         self.places = tuple(self.items.index(i) if i in self.items else -1 for i in backward.tangents)
+        tensors_alone = not self.numbers and len(self.tensors) == len(self.saved)
+        fixed = all(_is_fixed(spec) for spec in partition.inputs)
+        #: whether what is kept are inputs and results as they are, and all results have a history: for the C core
+        self.keeps_plainly = fixed and as_they_are and tensors_alone and not self.plain
+        #: whether the backward is given what was saved and small tangents of known layouts, no more: also for the C core
+        self.straight = (
+            tensors_alone and self.small and -1 not in self.places and backward.gradients == self.arguments
+        )
         self._compile = compile_backward
         self._whole = backward
         self._by_tangents = by_tangents
@@ -180,13 +220,12 @@ class _Plan:
 
     def save(self, ctx: Any, inputs: Sequence[Any], results: Sequence[Any]) -> tuple[Any, ...]:
         """Keep what the backward reads, and give the operation's results."""
-        values, ctx.sizes = self.values(inputs, results)
+        values, names = self.values(inputs, results)
         for i in self.foreign:
             if values[i].requires_grad:
                 values[i] = values[i].detach()
         ctx.save_for_backward(*(values[i] for i in self.tensors))
-        ctx.versions = [values[i]._version for i in self.given]
-        ctx.numbers = [values[i] for i in self.numbers]
+        ctx.kept = names, [values[i] for i in self.numbers], [values[i]._version for i in self.given]
         ctx.set_materialize_grads(False)
         if not self.plain:
             return tuple([results[i] for i in self.items])
@@ -208,14 +247,14 @@ class _Plan:
                 values[i] = value
         return values
 
-    def readable(self, ctx: Any, half: _Half, error: RuntimeError) -> list[Any]:
+    def readable(self, ctx: Any, half: _Half, numbers: Sequence[int], error: RuntimeError) -> list[Any]:
         """What was saved, of which autograd refuses some since it was written: an error only if the backward reads that.
 
         In eager each operation looks at its own. What is not read has its sizes, and some numbers; what has no elements has no
         number that a write could change.
         """
         found = []
-        versions = dict(zip(self.given, ctx.versions, strict=True))
+        versions = dict(zip(self.given, numbers, strict=True))
         for i, saved in zip(self.tensors, ctx._raw_saved_tensors, strict=True):
             spec = self._whole.inputs[i]
             assert isinstance(spec, TensorSpec)
@@ -256,8 +295,36 @@ class _Plan:
                 gradients[i] = gradient
         return tuple([gradients.get(i) for i in self.arguments])
 
-    def gradients(self, ctx: Any, tangents: tuple[Any, ...]) -> tuple[Any, ...]:
-        """What the operation's backward gives."""
+    def kept(self) -> list[Kept]:
+        """The saved values, for the C core."""
+        rows = zip(self.sources, range(len(self.saved)), strict=True)
+        return [Kept(*source, i in self.foreign, i in self.given) for source, i in rows]
+
+    def comes_in(self) -> list[tuple[int, str, tuple[int, ...]]]:
+        """(place, type of device, strides) of the tangents, for the C core."""
+        specs = self._whole.inputs[len(self.saved) :]
+        return [
+            (place, spec.device.type, spec.strides)  # type: ignore[union-attr, misc]
+            for place, spec in zip(self.places, specs, strict=True)
+        ]
+
+    @hidden_from_dynamo
+    def plain_backward(self) -> Callable[[list[Any]], Sequence[Any]] | None:
+        """The backward for tangents that all come in as they are wanted: ``f(saved and tangents) -> gradients``, if it is as simple."""
+        if not self.straight:
+            return None
+        half = self.backward((True,) * len(self.places))
+        return _hidden(half.call) if half.owners == self.arguments and not half.unread else None
+
+    @hidden_from_dynamo
+    def late(self, ctx: Any, tangents: tuple[Any, ...], refused: RuntimeError | None) -> tuple[Any, ...]:
+        """What autograd is given, where the C core leaves it to Python."""
+        return (None, *self.gradients(ctx, tangents, refused))
+
+    def gradients(
+        self, ctx: Any, tangents: tuple[Any, ...], refused: RuntimeError | None = None
+    ) -> tuple[Any, ...]:
+        """What the operation's backward gives. ``refused``: that some of what was saved cannot be had is known already."""
         if torch.is_grad_enabled():
             raise BackwardError(
                 "BZ2023",
@@ -269,21 +336,24 @@ class _Plan:
                 ],
             )
         given = tuple([tangent is not None for tangent in self.by_number(tangents)])
+        sizes, numbers, versions = getattr(ctx, "kept", _NOTHING)
         try:
-            values = self.unpacked(ctx.saved_tensors, ctx.numbers)
+            if refused is not None:
+                raise refused
+            values = self.unpacked(ctx.saved_tensors, numbers)
         except RuntimeError as error:
             if is_of_program(error):  # a hook that unpacks
                 raise
-            values = self.unpacked(self.readable(ctx, self.backward(given), error), ctx.numbers)
+            values = self.unpacked(self.readable(ctx, self.backward(given), versions, error), numbers)
         if any(map(torch_compat.is_batched, tangents)):
-            return self.batched(values, tangents, ctx.sizes)
+            return self.batched(values, tangents, sizes)
         # unless the graph is retained, only this list now holds what was saved: the backward empties it as it goes
         ctx.maybe_clear_saved_tensors()
         found = self.by_number(tangents if self.small else taken_over(tangents, LARGE))
         del tangents
         half = self.backward(given)
         for i, (layout, shape) in enumerate(zip(self.layouts, self.shapes, strict=True)):
-            values.append(shape(ctx.sizes) if i in half.unread else layout(found[i], ctx.sizes))
+            values.append(shape(sizes) if i in half.unread else layout(found[i], sizes))
         del found
         return self.gradients_of(half.call(values), half.owners, given)
 
@@ -302,6 +372,15 @@ def _function(plan: _Plan, run: Callable[[Any], tuple[Sequence[Any], Sequence[An
             return (None, *plan.gradients(ctx, tangents))
 
     return Compiled
+
+
+def _hidden(call: Boxed) -> Boxed:
+    """A backward into which Dynamo does not look, where nothing in Python stands around it."""
+
+    def hidden(values: Sequence[Any]) -> Sequence[Any]:
+        return call(values)
+
+    return hidden_from_dynamo(call if isinstance(call, FunctionType) else hidden)
 
 
 def _several(plans: list[_Plan], forward: Boxed, results: int) -> Callable[[Sequence[Any]], Sequence[Any]]:
@@ -368,6 +447,11 @@ def _numbers_read(backward: Backward) -> frozenset[int]:
 def _varies(spec: Any) -> bool:
     """Whether a value is a tensor of a size or stride that is not known beforehand."""
     return isinstance(spec, TensorSpec) and not all(isinstance(n, int) for n in (*spec.sizes, *spec.strides))
+
+
+def _is_fixed(spec: Any) -> bool:
+    """Whether a value has no size that differs from call to call."""
+    return isinstance(spec, TensorSpec) and not _varies(spec)
 
 
 def _bytes(spec: Any) -> float:

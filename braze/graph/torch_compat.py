@@ -340,6 +340,28 @@ def apply_function(cls: Any, args: Any, kwargs: Any) -> Any:
     return _apply.__get__(None, cls)(*args, **kwargs)
 
 
+#: whether transforms of torch.func are at work, of which autograd functions know nothing
+transforms_at_work: Callable[[], bool] = torch._C._are_functorch_transforms_active
+
+
+def apply_past_wrapper(cls: Any) -> Callable[..., Any]:
+    """An autograd function's ``apply`` without what Python puts around it, which is for transforms of torch.func and their wrappers."""
+    return super(torch.autograd.Function, cls).apply  # type: ignore[no-any-return, misc]
+
+
+def keeps_plainly() -> bool:
+    """Whether what ``save_for_backward`` and ``set_materialize_grads`` say is an attribute of a context."""
+    context = torch._C._FunctionBase  # type: ignore[attr-defined]
+    return hasattr(context, "to_save") and hasattr(context, "materialize_grads")
+
+
+def put_steps(cls: Any, forward: Any, backward: Any | None) -> None:
+    """Have an autograd function's forward be this, and a method of contexts, if given, what its node does."""
+    cls.forward = forward
+    if backward is not None:
+        cls._backward_cls.apply = backward
+
+
 #: the device that a fake stands for: an attribute that 2.12 renamed
 device_of_fake = operator.attrgetter(
     "_fake_device" if "_fake_device" in FakeTensor.__annotations__ else "fake_device"

@@ -159,6 +159,31 @@ class Planned:
     ) -> None: ...
     def __call__(self, tensor: Any, /) -> Any: ...
 
+class Operation:
+    """The call of a graph that is one operation of autograd's: see ``braze/native/operations.py``."""
+
+    boxed: bool
+    general: Callable[..., Any]
+    step: Any
+
+    def __init__(
+        self,
+        apply: Callable[..., Any],
+        transforms: Callable[[], bool],
+        general: Callable[..., Any],
+        forward: Callable[..., Any],
+        save: Callable[..., Any] | None,
+        find: Callable[[], Callable[..., Any] | None],
+        late: Callable[..., Any],
+        results: int,
+        kept: tuple[tuple[bool, int, bool, bool], ...],
+        arguments: tuple[tuple[int, int], ...],
+        tangents: tuple[tuple[int, int, tuple[int, ...]], ...],
+    ) -> None: ...
+    def __call__(self, inputs: Sequence[Any], /) -> Sequence[Any]: ...
+    def forward(self, ctx: Any, inputs: tuple[Any, ...], /, *arguments: Any) -> tuple[Any, ...]: ...
+    def backward(self, ctx: Any, /, *tangents: Any) -> tuple[Any, ...]: ...
+
 def force_eager(wanted: bool, /) -> None: ...
 def eager_forced() -> bool: ...
 def shown_call(function: Callable[..., Any], /) -> None: ...

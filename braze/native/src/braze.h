@@ -93,6 +93,12 @@ typedef struct {
 } TensorFacts;
 bool tensor_facts(PyObject *value, TensorFacts *facts);
 
+/* A tensor's dispatch keys; false if the value is no tensor that can be read here. */
+bool tensor_keys(PyObject *value, uint64_t *keys);
+
+/* Whether this is a tensor that requires grad. */
+bool tensor_requires_grad(PyObject *value);
+
 /* Where a tensor (one with facts of plain memory) has its elements; the arrays are its own. */
 typedef struct {
     void *data;
@@ -112,6 +118,9 @@ void *tensor_handle(PyObject *value);
 
 /* Whether operators have somebody to see them: autograd, a mode. True also means: that cannot be told. */
 bool operators_are_watched(void);
+
+/* Whether grad mode is on; -1: that cannot be told. */
+int grad_mode_now(void);
 
 /* Whether inference mode is on; -1 with an exception set. */
 int inference_mode_now(void);
@@ -206,6 +215,8 @@ extern PyTypeObject WrittenCall_Type;
 /* -- around.c ----------------------------------------------------------------------------------- */
 extern PyTypeObject GradOff_Type, Planned_Type;
 extern PyMethodDef around_functions[];
+/* -- operation.c -------------------------------------------------------------------------------- */
+extern PyTypeObject Operation_Type;
 
 /* -- device_graph.c ----------------------------------------------------------------------------- */
 extern PyTypeObject DeviceGraph_Type;

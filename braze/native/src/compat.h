@@ -125,6 +125,25 @@ recursion_is_short(PyThreadState *state)
 #endif
 }
 
+/* The exception that is set, which is no longer; new reference. */
+static inline PyObject *
+error_taken(void)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    return PyErr_GetRaisedException();
+#else
+    PyObject *type, *error, *traceback;
+    PyErr_Fetch(&type, &error, &traceback);
+    PyErr_NormalizeException(&type, &error, &traceback);
+    if (traceback != NULL) {
+        PyException_SetTraceback(error, traceback);
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    return error;
+#endif
+}
+
 /* -- data beside code objects --------------------------------------------------------------------- */
 Py_ssize_t code_extra_index(freefunc destroy);
 void *code_extra(PyCodeObject *code, Py_ssize_t index);

@@ -49,6 +49,7 @@ fill_module(PyObject *module)
         {"WrittenCall", &WrittenCall_Type},
         {"GradOff", &GradOff_Type},
         {"Planned", &Planned_Type},
+        {"Operation", &Operation_Type},
         {"Holders", &Holders_Type},
         {"Replay", &Replay_Type},
         {"Replays", &Replays_Type},

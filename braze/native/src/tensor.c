@@ -410,6 +410,12 @@ operators_are_watched(void)
 }
 
 int
+grad_mode_now(void)
+{
+    return torch.grad_mode != NULL ? torch.grad_mode() : -1;
+}
+
+int
 inference_mode_now(void)
 {
     static PyObject *ask;
@@ -435,6 +441,22 @@ tensor_facts(PyObject *value, TensorFacts *facts)
     facts->keys = keys_of(handle);
     return torch.get_dtype(handle, &facts->dtype) == 0 && torch.get_device_type(handle, &facts->device_type) == 0
            && torch.get_device_index(handle, &facts->device_index) == 0;
+}
+
+bool
+tensor_keys(PyObject *value, uint64_t *keys)
+{
+    if (keys_offset < 0 || !is_tensor(value)) {
+        return false;
+    }
+    *keys = keys_of(handle_of(value));
+    return true;
+}
+
+bool
+tensor_requires_grad(PyObject *value)
+{
+    return is_tensor(value) && torch.requires_grad != NULL && torch.requires_grad(*(void **)handle_of(value));
 }
 
 bool

@@ -1,0 +1,69 @@
+"""Operations of autograd's whose forward and backward are made by the C core where it can see all that it must."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from braze.native import calibrate, torch_state
+
+#: dimensions that ``operation.c`` has room for
+DIMS = 16
+
+
+class Kept(NamedTuple):
+    """What the backward reads: an input or a result, maybe of another operation; or a result that the caller gets."""
+
+    input: bool
+    number: int
+    foreign: bool
+    given: bool
+
+
+class Way(NamedTuple):
+    """What an operation calls. ``general(inputs)``: all calls that are not plain; ``forward(inputs)``: the graph.
+
+    ``save(ctx, inputs, results)`` keeps what C cannot; None: there is no such thing. ``find()`` gives the backward for plain gradients, or None;
+    ``late(ctx, tangents, error)`` is for all others, and where saved tensors cannot be had (``error`` says why).
+    """
+
+    general: Callable[..., Any]
+    forward: Callable[..., Any]
+    save: Callable[..., Any] | None
+    find: Callable[[], Callable[..., Any] | None]
+    late: Callable[..., Any]
+
+
+def operation(
+    apply: Callable[..., Any],
+    transforms: Callable[[], bool],
+    way: Way,
+    results: int,
+    kept: Sequence[Kept],
+    arguments: Sequence[tuple[int, str]],
+    tangents: Sequence[tuple[int, str, tuple[int, ...]]],
+) -> Any:
+    """The call of a graph, with ``forward`` and ``step`` for the autograd function of which ``apply`` is; None where C cannot.
+
+    ``arguments``: (input, type of device) of those that autograd sees; ``tangents``: (which of the gradients that come in, type of device,
+    strides) of those that the backward is given.
+    """
+    core = sys.modules.get("braze.native._native")
+    known = calibrate.facts() if core is not None else None
+    if core is None or known is None or not (known.keys and known.requires_grad):
+        return None
+    if any(len(strides) > DIMS for _, _, strides in tangents):
+        return None
+    seen = tuple((i, _plain_keys(device)) for i, device in arguments)
+    given = tuple((i, _plain_keys(device), strides) for i, device, strides in tangents)
+    return core.Operation(apply, transforms, *way, results, tuple(kept), seen, given)
+
+
+@functools.cache
+def _plain_keys(device: str) -> int:
+    """The dispatch keys of a device's plain tensors: neither wrapped nor batched, neither negated nor of inference mode."""
+    torch = torch_state.torch()
+    with torch_state.no_modes(), torch.inference_mode(False):
+        return torch_state.keys(torch.empty(0, device=device))

@@ -1,0 +1,560 @@
+/* One operation of autograd's, the forward and backward of a compiled graph, without Python around the graph's own calls.
+ *
+ * What is done here for a call is what `braze/aot/autograd.py` does: apply the operation, keep what the backward reads, give
+ * the results; and going back see that the gradients are as the backward was compiled for, and hand them over. The node is
+ * PyTorch's, the one of torch.autograd.Function: its class asks this for `forward` and `apply`. Whatever is not plain (grad
+ * mode off, a transform of torch.func, gradients that are missing or of another layout) is for Python.
+ */
+#include "braze.h"
+
+#include <structmember.h>
+
+enum { DIMS = 16 };
+
+/* A value that is kept: one of the inputs, or of the results. */
+typedef struct {
+    Py_ssize_t index;
+    int input, foreign, given; /* whether an input; of another operation; a result that the caller gets */
+} Kept;
+
+/* A gradient that comes in, as it was compiled for; `ndim`: -1 where only Python can see that. */
+typedef struct {
+    Py_ssize_t place;
+    unsigned long long keys;
+    Py_ssize_t ndim;
+    int64_t strides[DIMS];
+} Tangent;
+
+typedef struct {
+    Py_ssize_t input;
+    unsigned long long keys;
+} Argument;
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *apply, *transforms;       /* of the class; whether a transform is at work */
+    PyObject *general, *forward, *save; /* all other calls; the graph's; what keeps more than C can, or NULL */
+    PyObject *find, *late;              /* the backward for plain gradients; any others */
+    PyObject *backward;                 /* NULL: not asked for yet; None: there is none */
+    Py_ssize_t nresults, nkept, ntangents, narguments;
+    Kept *kept;
+    Tangent *tangents;
+    Argument *arguments;
+    int some_given;
+    char boxed;
+} Operation;
+
+static PyObject *name_is_view, *name_detach, *name_version, *name_to_save, *name_materialize, *name_kept, *name_saved, *name_clear;
+
+/* -- forward ---------------------------------------------------------------------------------------- */
+
+/* The results, each a tensor of its own where kernels gave a view: autograd lets nobody write to views of functions. */
+static PyObject *
+roots(PyObject *results)
+{
+    PyObject *list = PySequence_List(results);
+    for (Py_ssize_t i = 0; list != NULL && i < PyList_GET_SIZE(list); i++) {
+        PyObject *item = PyList_GET_ITEM(list, i);
+        if (!is_tensor(item)) {
+            continue;
+        }
+        PyObject *view = PyObject_CallMethodNoArgs(item, name_is_view);
+        PyObject *root = view == Py_True ? PyObject_CallMethodNoArgs(item, name_detach) : NULL;
+        if (view == NULL || (view == Py_True && root == NULL)) {
+            Py_CLEAR(list);
+        }
+        else if (root != NULL) {
+            PyList_SetItem(list, i, root);
+        }
+        Py_XDECREF(view);
+    }
+    return list;
+}
+
+/* What is kept, in order; values of another operation without a history. */
+static PyObject *
+values_kept(const Operation *self, PyObject *inputs, PyObject *results)
+{
+    PyObject *values = PyTuple_New(self->nkept);
+    for (Py_ssize_t i = 0; values != NULL && i < self->nkept; i++) {
+        const Kept *kept = &self->kept[i];
+        PyObject *from = kept->input ? inputs : results;
+        if (kept->index >= PySequence_Fast_GET_SIZE(from)) {
+            PyErr_SetString(PyExc_IndexError, "a graph has fewer values than it keeps");
+            Py_CLEAR(values);
+            break;
+        }
+        PyObject *value = Py_NewRef(PySequence_Fast_GET_ITEM(from, kept->index));
+        if (kept->foreign && tensor_requires_grad(value)) {
+            Py_SETREF(value, PyObject_CallMethodNoArgs(value, name_detach));
+        }
+        if (value == NULL) {
+            Py_CLEAR(values);
+            break;
+        }
+        PyTuple_SET_ITEM(values, i, value);
+    }
+    return values;
+}
+
+/* ctx.kept of the Python side: (sizes, numbers, versions of the kept results that the caller gets). */
+static int
+note_versions(const Operation *self, PyObject *ctx, PyObject *values)
+{
+    PyObject *versions = PyList_New(0);
+    for (Py_ssize_t i = 0; versions != NULL && i < self->nkept; i++) {
+        if (self->kept[i].given) {
+            PyObject *version = PyObject_GetAttr(PyTuple_GET_ITEM(values, i), name_version);
+            if (version == NULL || PyList_Append(versions, version) < 0) {
+                Py_CLEAR(versions);
+            }
+            Py_XDECREF(version);
+        }
+    }
+    PyObject *noted = versions != NULL ? Py_BuildValue("({}()N)", versions) : NULL;
+    int done = noted != NULL ? PyObject_SetAttr(ctx, name_kept, noted) : -1;
+    Py_XDECREF(noted);
+    return done;
+}
+
+static PyObject *
+keep(const Operation *self, PyObject *ctx, PyObject *inputs, PyObject *results)
+{
+    PyObject *values = values_kept(self, inputs, results);
+    if (values == NULL) {
+        return NULL;
+    }
+    int done = PyObject_SetAttr(ctx, name_to_save, values);
+    if (done == 0) {
+        done = PyObject_SetAttr(ctx, name_materialize, Py_False);
+    }
+    if (done == 0 && self->some_given) {
+        done = note_versions(self, ctx, values);
+    }
+    Py_DECREF(values);
+    if (done == 0 && PyList_GET_SIZE(results) < self->nresults) {
+        PyErr_SetString(PyExc_IndexError, "a graph gives fewer results than it should");
+        done = -1;
+    }
+    if (done < 0) {
+        return NULL;
+    }
+    PyObject *items = PyList_GetSlice(results, 0, self->nresults);
+    PyObject *answer = items != NULL ? PyList_AsTuple(items) : NULL;
+    Py_XDECREF(items);
+    return answer;
+}
+
+/* forward(ctx, inputs, *arguments) */
+static PyObject *
+operation_forward(Operation *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs < 2 || !PyTuple_CheckExact(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "forward takes a context, the inputs as a tuple, and those that autograd sees");
+        return NULL;
+    }
+    PyObject *found = PyObject_CallOneArg(self->forward, args[1]);
+    PyObject *results = found != NULL ? roots(found) : NULL;
+    Py_XDECREF(found);
+    if (results == NULL) {
+        return NULL;
+    }
+    PyObject *const values[] = {args[0], args[1], results};
+    PyObject *answer = self->save != NULL ? PyObject_Vectorcall(self->save, values, 3, NULL) : keep(self, args[0], args[1], results);
+    Py_DECREF(results);
+    return answer;
+}
+
+/* -- backward --------------------------------------------------------------------------------------- */
+
+static bool
+is_plain(const Tangent *tangent, PyObject *value)
+{
+    uint64_t keys;
+    TensorLayout layout;
+    if (!tensor_keys(value, &keys) || keys != tangent->keys || !tensor_layout(value, &layout) || layout.ndim != tangent->ndim) {
+        return false;
+    }
+    for (Py_ssize_t d = 0; d < tangent->ndim; d++) {
+        if (layout.strides[d] != tangent->strides[d] && layout.sizes[d] != 1) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The backward for these gradients (borrowed); NULL without an exception where Python has it. */
+static PyObject *
+backward_for(Operation *self, PyObject *const *tangents, Py_ssize_t count)
+{
+    if (self->backward == Py_None || grad_mode_now() != 0) {
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < self->ntangents; i++) {
+        if (self->tangents[i].place >= count || !is_plain(&self->tangents[i], tangents[self->tangents[i].place])) {
+            return NULL;
+        }
+    }
+    if (self->backward == NULL) {
+        PyObject *found = PyObject_CallNoArgs(self->find);
+        if (found == NULL) {
+            return NULL;
+        }
+        Py_XSETREF(self->backward, found); /* another thread may have asked, too */
+    }
+    return self->backward != Py_None ? self->backward : NULL;
+}
+
+static PyObject *
+call_late(Operation *self, PyObject *ctx, PyObject *const *tangents, Py_ssize_t count, PyObject *error)
+{
+    PyObject *given = PyTuple_New(count);
+    for (Py_ssize_t i = 0; given != NULL && i < count; i++) {
+        PyTuple_SET_ITEM(given, i, Py_NewRef(tangents[i]));
+    }
+    PyObject *answer = given != NULL ? PyObject_CallFunctionObjArgs(self->late, ctx, given, error, NULL) : NULL;
+    Py_XDECREF(given);
+    return answer;
+}
+
+/* What was saved and the gradients, in a list that alone holds what was saved unless the graph is retained. */
+static PyObject *
+values_read(const Operation *self, PyObject *ctx, PyObject *saved, PyObject *const *tangents)
+{
+    PyObject *cleared = PyObject_CallMethodNoArgs(ctx, name_clear);
+    if (cleared == NULL) {
+        return NULL;
+    }
+    Py_DECREF(cleared);
+    PyObject *values = PyList_New(self->nkept + self->ntangents);
+    for (Py_ssize_t i = 0; values != NULL && i < self->nkept; i++) {
+        PyList_SET_ITEM(values, i, Py_NewRef(PyTuple_GET_ITEM(saved, i)));
+    }
+    for (Py_ssize_t i = 0; values != NULL && i < self->ntangents; i++) {
+        PyList_SET_ITEM(values, self->nkept + i, Py_NewRef(tangents[self->tangents[i].place]));
+    }
+    return values;
+}
+
+/* (None, *gradients): none is of the tuple of inputs. */
+static PyObject *
+gradients_of(const Operation *self, PyObject *found)
+{
+    PyObject *items = PySequence_Fast(found, "a backward gives a sequence");
+    if (items == NULL) {
+        return NULL;
+    }
+    PyObject *answer = NULL;
+    if (PySequence_Fast_GET_SIZE(items) != self->narguments) {
+        PyErr_SetString(PyExc_IndexError, "a backward gives another number of gradients than it should");
+    }
+    else if ((answer = PyTuple_New(self->narguments + 1)) != NULL) {
+        PyTuple_SET_ITEM(answer, 0, Py_NewRef(Py_None));
+        for (Py_ssize_t i = 0; i < self->narguments; i++) {
+            PyTuple_SET_ITEM(answer, i + 1, Py_NewRef(PySequence_Fast_GET_ITEM(items, i)));
+        }
+    }
+    Py_DECREF(items);
+    return answer;
+}
+
+/* backward(ctx, *tangents) */
+static PyObject *
+operation_backward(Operation *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs < 1) {
+        PyErr_SetString(PyExc_TypeError, "backward takes a context and the gradients");
+        return NULL;
+    }
+    PyObject *ctx = args[0], *const *tangents = args + 1;
+    PyObject *backward = backward_for(self, tangents, nargs - 1);
+    if (backward == NULL) {
+        return PyErr_Occurred() ? NULL : call_late(self, ctx, tangents, nargs - 1, Py_None);
+    }
+    PyObject *saved = PyObject_GetAttr(ctx, name_saved);
+    if (saved == NULL) {
+        if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) {
+            return NULL;
+        }
+        PyObject *error = error_taken(); /* some of it cannot be had: Python sees whether that is read */
+        PyObject *answer = error != NULL ? call_late(self, ctx, tangents, nargs - 1, error) : NULL;
+        Py_XDECREF(error);
+        return answer;
+    }
+    if (!PyTuple_Check(saved) || PyTuple_GET_SIZE(saved) != self->nkept) {
+        Py_DECREF(saved);
+        return call_late(self, ctx, tangents, nargs - 1, Py_None);
+    }
+    PyObject *values = values_read(self, ctx, saved, tangents);
+    Py_DECREF(saved);
+    if (values == NULL) {
+        return NULL;
+    }
+    Py_INCREF(backward);
+    PyObject *found = PyObject_CallOneArg(backward, values);
+    Py_DECREF(backward);
+    Py_DECREF(values);
+    PyObject *answer = found != NULL ? gradients_of(self, found) : NULL;
+    Py_XDECREF(found);
+    return answer;
+}
+
+/* -- the call --------------------------------------------------------------------------------------- */
+
+/* Whether this call is for autograd as it is: 1, 0, or -1 with an exception set. */
+static int
+is_for_autograd(const Operation *self, PyObject *const *inputs, Py_ssize_t count)
+{
+    for (Py_ssize_t i = 0; i < self->narguments; i++) {
+        uint64_t keys;
+        const Argument *argument = &self->arguments[i];
+        if (argument->input >= count || !tensor_keys(inputs[argument->input], &keys) || keys != argument->keys) {
+            return 0;
+        }
+    }
+    if (grad_mode_now() != 1) {
+        return 0;
+    }
+    PyObject *transformed = PyObject_CallNoArgs(self->transforms);
+    int plain = transformed != NULL ? transformed == Py_False : -1;
+    Py_XDECREF(transformed);
+    return plain;
+}
+
+static PyObject *
+operation_call(Operation *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    if (PyVectorcall_NARGS(nargsf) != 1 || (kwnames != NULL && PyTuple_GET_SIZE(kwnames) > 0)) {
+        PyErr_SetString(PyExc_TypeError, "the call of a graph takes its inputs as one list");
+        return NULL;
+    }
+    PyObject *given = args[0];
+    if (!PyList_CheckExact(given) && !PyTuple_CheckExact(given)) {
+        return PyObject_CallOneArg(self->general, given);
+    }
+    PyObject *inputs = PySequence_Tuple(given);
+    if (inputs == NULL) {
+        return NULL;
+    }
+    int plain = is_for_autograd(self, PySequence_Fast_ITEMS(inputs), PyTuple_GET_SIZE(inputs));
+    PyObject *answer = NULL;
+    if (plain > 0) {
+        PyObject *seen = PyTuple_New(self->narguments + 1);
+        for (Py_ssize_t i = 0; seen != NULL && i <= self->narguments; i++) {
+            PyTuple_SET_ITEM(seen, i, Py_NewRef(i == 0 ? inputs : PyTuple_GET_ITEM(inputs, self->arguments[i - 1].input)));
+        }
+        answer = seen != NULL ? PyObject_Call(self->apply, seen, NULL) : NULL;
+        Py_XDECREF(seen);
+    }
+    else if (plain == 0) {
+        answer = PyObject_CallOneArg(self->general, given);
+    }
+    Py_DECREF(inputs);
+    return answer;
+}
+
+/* -- the type --------------------------------------------------------------------------------------- */
+
+/* Rows of a tuple, read one by one into an array of their own; -1 with an exception set. */
+static Py_ssize_t
+parse_rows(PyObject *rows, size_t size, int (*parse)(PyObject *, void *), void **made)
+{
+    Py_ssize_t count = PyTuple_GET_SIZE(rows);
+    char *array = PyMem_Calloc(count + 1, size);
+    *made = array;
+    if (array == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (parse(PyTuple_GET_ITEM(rows, i), array + i * size) < 0) {
+            return -1;
+        }
+    }
+    return count;
+}
+
+static int
+is_place(Py_ssize_t number)
+{
+    if (number < 0) {
+        PyErr_SetString(PyExc_ValueError, "Operation: places are not negative");
+    }
+    return number < 0 ? -1 : 0;
+}
+
+static int
+parse_kept(PyObject *row, void *made)
+{
+    Kept *kept = made;
+    bool read = PyArg_ParseTuple(row, "pnpp", &kept->input, &kept->index, &kept->foreign, &kept->given);
+    return read ? is_place(kept->index) : -1;
+}
+
+static int
+parse_argument(PyObject *row, void *made)
+{
+    Argument *argument = made;
+    return PyArg_ParseTuple(row, "nK", &argument->input, &argument->keys) ? is_place(argument->input) : -1;
+}
+
+static int
+parse_tangent(PyObject *row, void *made)
+{
+    Tangent *tangent = made;
+    PyObject *strides;
+    if (!PyArg_ParseTuple(row, "nKO!", &tangent->place, &tangent->keys, &PyTuple_Type, &strides)) {
+        return -1;
+    }
+    tangent->ndim = PyTuple_GET_SIZE(strides);
+    if (tangent->ndim > DIMS) {
+        PyErr_Format(PyExc_ValueError, "Operation: at most %d dimensions", DIMS);
+        return -1;
+    }
+    for (Py_ssize_t d = 0; d < tangent->ndim; d++) {
+        tangent->strides[d] = PyLong_AsLongLong(PyTuple_GET_ITEM(strides, d));
+    }
+    return PyErr_Occurred() ? -1 : is_place(tangent->place);
+}
+
+static int
+operation_traverse(Operation *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->apply);
+    Py_VISIT(self->transforms);
+    Py_VISIT(self->general);
+    Py_VISIT(self->forward);
+    Py_VISIT(self->save);
+    Py_VISIT(self->find);
+    Py_VISIT(self->late);
+    Py_VISIT(self->backward);
+    return 0;
+}
+
+static int
+operation_clear(Operation *self)
+{
+    Py_CLEAR(self->apply);
+    Py_CLEAR(self->transforms);
+    Py_CLEAR(self->general);
+    Py_CLEAR(self->forward);
+    Py_CLEAR(self->save);
+    Py_CLEAR(self->find);
+    Py_CLEAR(self->late);
+    Py_CLEAR(self->backward);
+    return 0;
+}
+
+static void
+operation_dealloc(Operation *self)
+{
+    PyObject_GC_UnTrack(self);
+    operation_clear(self);
+    PyMem_Free(self->kept);
+    PyMem_Free(self->arguments);
+    PyMem_Free(self->tangents);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static int
+intern_names(void)
+{
+    struct {
+        PyObject **name;
+        const char *text;
+    } const names[] = {
+        {&name_is_view, "_is_view"},          {&name_detach, "detach"},
+        {&name_version, "_version"},          {&name_to_save, "to_save"},
+        {&name_materialize, "materialize_grads"}, {&name_kept, "kept"},
+        {&name_saved, "saved_tensors"},       {&name_clear, "maybe_clear_saved_tensors"},
+    };
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (*names[i].name == NULL && (*names[i].name = PyUnicode_InternFromString(names[i].text)) == NULL) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static PyObject *
+operation_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"apply", "transforms", "general", "forward", "save", "find", "late", "results", "kept", "arguments", "tangents", NULL};
+    PyObject *apply, *transforms, *general, *forward, *save, *find, *late, *kept, *arguments, *tangents;
+    Py_ssize_t results;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOOOnO!O!O!:Operation", names, &apply, &transforms, &general, &forward, &save,
+                                     &find, &late, &results, &PyTuple_Type, &kept, &PyTuple_Type, &arguments, &PyTuple_Type, &tangents)
+        || intern_names() < 0) {
+        return NULL;
+    }
+    Operation *self = (Operation *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->vectorcall = (vectorcallfunc)operation_call;
+    self->apply = Py_NewRef(apply);
+    self->transforms = Py_NewRef(transforms);
+    self->general = Py_NewRef(general);
+    self->forward = Py_NewRef(forward);
+    self->save = save != Py_None ? Py_NewRef(save) : NULL;
+    self->find = Py_NewRef(find);
+    self->late = Py_NewRef(late);
+    self->nresults = results;
+    self->boxed = 1;
+    if ((self->nkept = parse_rows(kept, sizeof(Kept), parse_kept, (void **)&self->kept)) < 0
+        || (self->narguments = parse_rows(arguments, sizeof(Argument), parse_argument, (void **)&self->arguments)) < 0
+        || (self->ntangents = parse_rows(tangents, sizeof(Tangent), parse_tangent, (void **)&self->tangents)) < 0) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < self->nkept; i++) {
+        self->some_given |= self->kept[i].given;
+    }
+    return (PyObject *)self;
+}
+
+/* backward as a method of whoever's class has it. */
+static PyObject *
+operation_step(Operation *self, void *closure)
+{
+    PyObject *bound = PyObject_GetAttrString((PyObject *)self, "backward");
+    PyObject *method = bound != NULL ? PyInstanceMethod_New(bound) : NULL;
+    Py_XDECREF(bound);
+    return method;
+}
+
+static PyMethodDef operation_methods[] = {
+    {"forward", (PyCFunction)(void (*)(void))operation_forward, METH_FASTCALL,
+     "forward(ctx, inputs, *arguments)\n--\n\nThe graph's results, after what the backward reads has been kept."},
+    {"backward", (PyCFunction)(void (*)(void))operation_backward, METH_FASTCALL,
+     "backward(ctx, *tangents)\n--\n\nNone, and the gradients of the arguments."},
+    {NULL},
+};
+
+static PyGetSetDef operation_properties[] = {
+    {"step", (getter)operation_step, NULL, "``backward``, to be a method of a context's class.", NULL},
+    {NULL},
+};
+
+static PyMemberDef operation_members[] = {
+    {"boxed", T_BOOL, offsetof(Operation, boxed), READONLY, NULL},
+    {"general", T_OBJECT, offsetof(Operation, general), READONLY, NULL},
+    {NULL},
+};
+
+PyTypeObject Operation_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "braze.native._native.Operation",
+    .tp_doc = "The call of a graph that is one operation of autograd's.",
+    .tp_basicsize = sizeof(Operation),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_HAVE_GC,
+    .tp_vectorcall_offset = offsetof(Operation, vectorcall),
+    .tp_call = PyVectorcall_Call,
+    .tp_new = operation_new,
+    .tp_dealloc = (destructor)operation_dealloc,
+    .tp_traverse = (traverseproc)operation_traverse,
+    .tp_clear = (inquiry)operation_clear,
+    .tp_methods = operation_methods,
+    .tp_getset = operation_properties,
+    .tp_members = operation_members,
+};
