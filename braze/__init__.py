@@ -79,11 +79,8 @@ def __getattr__(name: str) -> Any:
 
 def _api() -> Any:
     """The module behind the names. A PyTorch that lacks what it is written for is refused in plain words."""
-    from braze.support.collector import collector_paused  # here: `import braze` loads nothing
-
     try:
-        with collector_paused:  # what is loaded sets off a full collection else
-            return importlib.import_module("braze.api")
+        return importlib.import_module("braze.api")
     except (AttributeError, ImportError, KeyError) as error:
         if importlib.import_module("braze.graph.torch_import").tested():
             raise
