@@ -176,6 +176,7 @@ class Outputs:
                 input=self.number[source],
                 way=self._way(value, source.meta["val"]),
                 absolute=self.ways.is_absolute(value),
+                early=self.ways.early(value),
             )
         if key in bases:
             whole = self.wholes[key]

@@ -233,6 +233,11 @@ class Program(_Run):
         #: what inputs held at first, by name
         self.first: dict[str, Term] = {}
         self._require_plain(nodes)
+        #: memory -> how many elements of it are seen
+        self.reach: dict[int, int] = {}
+        for node in nodes:
+            if node.name in self.inside:
+                self.reach[_key(node)] = max(self.reach.get(_key(node), 0), _reach(node.meta["val"]))
         inputs = [n for n in nodes if n.op == "placeholder"]
         for node in inputs:
             if node.name in self.inside:
@@ -283,12 +288,8 @@ class Program(_Run):
     def _enter(self, node: Node, name: int) -> None:
         """Memory for a storage that is met for the first time; what several inputs see is entered once."""
         val, key = node.meta["val"], _key(node)
-        reach = (
-            1
-            + val.storage_offset()
-            + sum((n - 1) * s for n, s in zip(val.shape, val.stride(), strict=True) if n)
-        )
-        size = max(reach, val.untyped_storage().nbytes() // val.itemsize)
+        # a window of as_strided reaches beyond the input, and beyond what a fake of symbols says of its storage
+        size = max(self.reach[key], val.untyped_storage().nbytes() // val.itemsize)
         if key not in self.memory:
             self.memory[key] = self.names.elements(name_of("storage", name), (int(size),)).clone()
 
@@ -566,6 +567,12 @@ def _compare(program: Program, graph: torch.fx.Graph, functional: Functional) ->
             raise InternalError(
                 "BZ9024", f"removing writes changed the last contents of the input {label}", why=_WHY
             )
+
+
+def _reach(val: Tensor) -> int:
+    """How many elements lie from the start of its memory to the last that a tensor sees."""
+    steps = sum((n - 1) * s for n, s in zip(val.shape, val.stride(), strict=True) if n)
+    return int(1 + val.storage_offset() + steps)
 
 
 def _is_nothing(node: Node) -> bool:

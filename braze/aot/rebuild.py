@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -38,6 +39,17 @@ def builder(role: OutputRole, partition: Partition) -> Build:
             view = _view(role, 0 if whole is None else whole.offset)
             return lambda inputs, results, names, made: view(results[role.output], names, made)
     return lambda inputs, results, names, made: None
+
+
+def early_builder(role: OutputRole, partition: Partition) -> tuple[Build, bool] | None:
+    """What takes the steps to an input's view that come before a write to it, and whether these are all; None: nobody can tell when."""
+    base = partition.inputs[role.input] if role.kind is OutputKind.ALIAS and role.early else None
+    if not isinstance(base, TensorSpec) or partition.made:
+        return None
+    steps = role.way[: role.early]
+    if base.requires_grad and all(step.grad and not step.inference for step in steps):
+        return None
+    return builder(dataclasses.replace(role, way=steps), partition), role.early >= len(role.way)
 
 
 def _view(

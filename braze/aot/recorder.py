@@ -20,7 +20,7 @@ from braze.aot import attention, control_flow, derivatives, unbacked
 from braze.aot.structural import MIXED_NORMS, STRUCTURAL, functional_of_inplace_view
 from braze.aot.symbols import SymbolNodes
 from braze.aot.ways import DATA, Ways, counts_from_start
-from braze.aot.writes import called_as_it_is
+from braze.aot.writes import called_as_it_is, written_arguments
 from braze.graph import kernels, own_memory, torch_compat, torch_symbols
 from braze.graph.checkpoints import Policy
 from braze.graph.facts import facts, set_facts
@@ -340,7 +340,10 @@ class Recorder(TorchDispatchMode):
         )
         set_facts(node, origin=self.origin)
         self._bind(node, result)
-        if not func._schema.is_mutable:
+        if func._schema.is_mutable:
+            for written in written_arguments(node):
+                self.ways.note_written(written.meta["val"])
+        else:
             self._note_views(func, (of, *args[1:]), kwargs, result)
         return result
 

@@ -56,7 +56,7 @@ class OutputRole:
 
     ``counted``: autograd counts the mutation (it does not count writes through ``.data``). ``way``: the steps by which
     a view is made again, where more than its place in memory counts. ``absolute``: the view's offset counts from where the
-    memory starts, wherever in it the input does.
+    memory starts, wherever in it the input does. ``early``: how many of the program's steps to a view of an input came before its last write.
     """
 
     kind: OutputKind
@@ -68,6 +68,7 @@ class OutputRole:
     counted: bool = True
     way: tuple[ViewStep, ...] = ()
     absolute: bool = False
+    early: int = 0
 
 
 @record

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from braze.aot.records import Formula, ViewStep
+from braze.graph import torch_compat
 from braze.graph.fake_dispatch import holds_unbacked
 from braze.graph.fakes import text_of
 from braze.graph.torch_symbols import SYMBOLIC
@@ -49,6 +50,8 @@ class Ways:
         self.graded: set[int] = set()
         self._made: dict[int, _Made] = {}
         self._count = 0
+        #: memory -> how many steps had been taken when it was last written, as far as autograd counts writes
+        self._written: dict[int, int] = {}
 
     def note(
         self, view: Any, of: Any, op: Any, args: Sequence[Any] = (), kwargs: Any = None, item: int = -1
@@ -59,6 +62,11 @@ class Ways:
         modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
         self._count += 1
         self._made[id(view)] = _Made(self._count, view, of, op, tuple(args), dict(kwargs or {}), item, *modes)
+
+    def note_written(self, value: Any) -> None:
+        """What lies in the memory of ``value`` has been written."""
+        if self.memory(value) is self.root(value):
+            self._written[torch_compat.storage_key(value)] = self._count
 
     def note_changed(self, view: Any, before: Any, after: Any) -> None:
         """``view``, for which ``before`` now stands as it was, has become what ``after`` is."""
@@ -91,6 +99,17 @@ class Ways:
                 return True
             value = made.of
         return False
+
+    def early(self, value: Any) -> int:
+        """How many of the steps to a view were taken before its memory was last written, or never was before them.
+
+        Autograd tells them by that: whether a view looks its history up again, or refuses to.
+        """
+        written, count = self._written.get(torch_compat.storage_key(value)), 0
+        while (made := self._made.get(id(value))) is not None:
+            count += written is None or made.number <= written
+            value = made.of
+        return count
 
     def steps(self, value: Any) -> tuple[ViewStep, ...] | None:
         """The steps from ``root(value)``; none where only memory counts; None where one cannot be told as data."""

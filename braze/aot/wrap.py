@@ -11,7 +11,7 @@ from torch.fx import Graph, GraphModule
 from braze import native
 from braze.aot.overlap import may_overlap
 from braze.aot.promises import Promises
-from braze.aot.rebuild import builder
+from braze.aot.rebuild import Build, builder, early_builder
 from braze.aot.records import Around, OutputKind, Partition
 from braze.graph.specs import Dialect, SymbolSpec, TensorSpec
 from braze.graph.torch_compat import copy_all, count_writes
@@ -141,6 +141,11 @@ class _Wrapped:
         self.tensors = tuple(i for i, s in enumerate(partition.inputs) if isinstance(s, TensorSpec))
         self.symbols = symbol_reader(partition)
         self.build = tuple(builder(role, partition) for role in partition.outputs)
+        early = [early_builder(role, partition) if written else None for role in partition.outputs]
+        #: (output, what makes it, or the first steps to it, before inputs are written)
+        self.early = tuple((i, found[0]) for i, found in enumerate(early) if found is not None)
+        whole = {i for i, found in enumerate(early) if found is not None and found[1]}
+        self.build = tuple(_made_early(i) if i in whole else build for i, build in enumerate(self.build))
         self.repeated = tuple(
             (i, role.output) for i, role in enumerate(partition.outputs) if role.kind is OutputKind.SAME
         )
@@ -186,6 +191,11 @@ class _Wrapped:
             or (self.mutated and self._shares_written_memory(inputs))
         ):
             return self._as_captured(given)
+        known: dict[int, Any] = {}
+        if self.early:
+            names = self.symbols(inputs)
+            for i, build in self.early:
+                known[~i] = build(inputs, (), names, known)
         results = self.compiled(inputs)
         self._overwrite(inputs, results)
         if self.derived:
@@ -203,7 +213,6 @@ class _Wrapped:
             names = {**names, **{name: results[place] for name, place in self.made}}
         if self.bases:
             results = self._with_plain_bases(results)
-        known: dict[int, Any] = {}
         outputs = [
             results[place] if place >= 0 else build(inputs, results, names, known)
             for place, build in zip(self.places[: self.count], self.build, strict=False)
@@ -322,6 +331,11 @@ class _Wrapped:
         if i == other or other in self.members.get(i, ()):
             return False
         return self.beyond or may_overlap(inputs[i], inputs[other])
+
+
+def _made_early(i: int) -> Build:
+    """Finds output ``i``, which was made before inputs were written."""
+    return lambda inputs, results, names, made: made[~i]
 
 
 def _extents(partition: Partition) -> tuple[tuple[int, int, bool], ...]:

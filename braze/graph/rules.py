@@ -313,7 +313,9 @@ def _vector_norm(
     x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Any:
     """PyTorch's own keeps dims of one element on 2.11, whether asked to or not."""
-    if not x.dtype.is_floating_point or 0 in x.shape:
+    empty = any(x.shape[d] == 0 for d in _kept_dims(x, dim)) if x.dim() else False
+    # what has no least or greatest eager refuses
+    if not x.dtype.is_floating_point or (empty and not 0 <= ord < math.inf):
         return NotImplemented
     return _reduced(x, dim, keepdim, dtype or x.dtype)
 

@@ -419,3 +419,15 @@ def test_a_view_of_a_copy_that_begins_where_its_pattern_does(backend: str) -> No
     compiled = braze.compile(program, backend=backend)
     for found, wanted in zip(compiled(x), program(x), strict=True):
         assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("order", [0, 1, 2, float("inf")])
+def test_a_norm_over_one_element_of_an_empty_tensor_has_eagers_shape(order):
+    def program(x):
+        x.diagonal().fill_(0.5)
+        return torch.linalg.vector_norm(x, order, -1)
+
+    with logged() as heard:
+        ours = braze.compile(program)(torch.zeros(0, 1, 1))
+    assert ours.shape == program(torch.zeros(0, 1, 1)).shape == (0, 1)
+    assert not any("BZ6013" in message for message in heard)

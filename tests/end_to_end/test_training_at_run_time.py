@@ -243,6 +243,18 @@ def test_nan_gradients_pass_and_anomaly_mode_names_them():
         braze.compile(lambda w: (w / w).sum())(w).backward()
 
 
+def test_a_power_by_a_mask_whose_derivative_eager_refuses_fails_in_the_backward_alone():
+    told = []
+    x, mask = torch.arange(3.0), torch.tensor([True, False, True])
+    with logged() as heard:
+        for fn in (torch.pow, braze.compile(torch.pow)):
+            y = fn(x.clone().requires_grad_(), mask)
+            with pytest.raises(RuntimeError, match="with a bool tensor is not supported") as refused:
+                y.sum().backward()
+            told.append((y.tolist(), str(refused.value).split("\n")[0]))
+    assert told[0] == told[1] and not any("BZ6013" in message for message in heard)
+
+
 def test_parameters_frozen_and_thawed_between_steps():
     def act(call, model):
         found = []

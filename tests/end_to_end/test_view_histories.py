@@ -226,3 +226,78 @@ def test_windows_of_what_was_filled_since_share_memory_as_in_eager():
         ours, theirs = braze.compile(f, options={"verify": 2})(torch.ones(5)), f(torch.ones(5))
     assert ours.stride() == theirs.stride() and torch.equal(ours, theirs)
     assert not [m for m in messages if "BZ90" in m]
+
+
+def view_in_inference_mode(x):
+    row = x[None]
+    x.mul_(0.5)
+    return (row,)
+
+
+def view_of_a_view_in_inference_mode(x):
+    row = x.view(-1)
+    row.fill_(0.5)
+    return row, row[1:]
+
+
+def views_around_two_writes(x):
+    before = x[0]
+    x.add_(1)
+    between = x[1]
+    x.mul_(2)
+    return before, between, x.t(), before[1:]
+
+
+def read(view):
+    """What autograd says of a view, or that it refuses to."""
+    try:
+        return view.requires_grad, view.grad_fn is not None
+    except RuntimeError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("modes", [torch.inference_mode, torch.no_grad])
+@pytest.mark.parametrize(
+    "program", [view_in_inference_mode, view_of_a_view_in_inference_mode, views_around_two_writes]
+)
+@pytest.mark.parametrize("leaf", [True, False])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_view_made_where_nothing_is_watched_and_written_since_says_of_its_history_what_eagers_does(
+    program, modes, leaf, dynamic
+):
+    told = []
+    for fn in (program, braze.compile(program, backend="aot_eager", dynamic=dynamic)):
+        w = torch.arange(12.0).view(4, 3).requires_grad_()
+        x = w if leaf else w * 1
+        with modes():
+            found = fn(x)
+        told.append(([read(view) for view in found], [view.tolist() for view in found]))
+    assert told[0] == told[1]
+
+
+def test_a_view_that_was_made_before_a_write_has_a_history_once_its_base_requires_one():
+    def program(x):
+        row = x.view(-1)
+        x[..., :3] += 1
+        late = x.view(-1)
+        x.requires_grad_()
+        return row, late
+
+    x, y = torch.zeros(1, 4), torch.zeros(1, 4)
+    theirs, ours = program(x), braze.compile(program)(y)
+    assert [read(view) for view in ours] == [read(view) for view in theirs] == [(True, True), (True, False)]
+
+
+def test_a_view_of_an_argument_without_elements_is_older_than_a_write_through_another_argument():
+    def program(x, y):
+        with torch.no_grad():
+            row = x.diagonal()
+        y.add_(1)
+        return row
+
+    told = []
+    for fn in (program, braze.compile(program)):
+        x = torch.zeros(2, 0).requires_grad_()
+        told.append(read(fn(x, x.detach().mT)))
+    assert told[0] == told[1]
+    assert "A view was created in no_grad mode" in told[0]

@@ -394,6 +394,22 @@ def test_strides_beyond_an_argument() -> None:
     hold_to_eager(compiled, beyond, lambda: (lambda b: (b[:4], b[4:]))(numbers(8)))
 
 
+def test_a_write_near_strides_beyond_an_argument_of_varying_size_is_refused_by_name():
+    """Fakes of varying sizes know of no more memory than their elements take."""
+
+    def beyond(x, y):
+        x.gt_(y)
+        return x.as_strided((1,), (0,), 1)
+
+    with logged() as heard:
+        ours, theirs = (
+            fn(torch.ones(2)[..., ::2], torch.ones(()))
+            for fn in (braze.compile(beyond, dynamic=True), beyond)
+        )
+    assert torch.equal(ours, theirs)
+    assert ["BZ2014" in message for message in heard if "BZ" in message] == [True]
+
+
 def transposed_overwritten(x, y):
     x.copy_(y)
     return x.as_strided((3,), (1,), 0) * 1
