@@ -247,7 +247,9 @@ class _Plan:
                 values[i] = value
         return values
 
-    def readable(self, ctx: Any, half: _Half, numbers: Sequence[int], error: RuntimeError) -> list[Any]:
+    def readable(
+        self, ctx: Any, half: _Half, sizes: dict[str, int], numbers: Sequence[int], error: RuntimeError
+    ) -> list[Any]:
         """What was saved, of which autograd refuses some since it was written: an error only if the backward reads that.
 
         In eager each operation looks at its own. What is not read has its sizes, and some numbers; what has no elements has no
@@ -258,8 +260,8 @@ class _Plan:
         for i, saved in zip(self.tensors, ctx._raw_saved_tensors, strict=True):
             spec = self._whole.inputs[i]
             assert isinstance(spec, TensorSpec)
-            if i in half.reads and 0 in evaluator(spec.sizes)(ctx.sizes):
-                found.append(_layout(spec)(None, ctx.sizes))
+            if i in half.reads and 0 in evaluator(spec.sizes)(sizes):
+                found.append(_layout(spec)(None, sizes))
                 continue
             if i in half.reads:
                 if i not in versions:
@@ -344,7 +346,8 @@ class _Plan:
         except RuntimeError as error:
             if is_of_program(error):  # a hook that unpacks
                 raise
-            values = self.unpacked(self.readable(ctx, self.backward(given), versions, error), numbers)
+            half = self.backward(given)
+            values = self.unpacked(self.readable(ctx, half, sizes, versions, error), numbers)
         if any(map(torch_compat.is_batched, tangents)):
             return self.batched(values, tangents, sizes)
         # unless the graph is retained, only this list now holds what was saved: the backward empties it as it goes

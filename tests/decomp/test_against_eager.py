@@ -146,6 +146,7 @@ CASES: dict[Any, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
         ((torch.full((3,), NAN, dtype=torch.float64), plain(3, 4), plain(4)), {"beta": 0}),
     ],
     aten.dot.default: [((plain(5), plain(5)), {}), ((ints(4), ints(4)), {}), ((plain(0), plain(0)), {})],
+    aten.vdot.default: [((plain(5), plain(5)), {}), ((ints(4), ints(4)), {}), ((plain(0), plain(0)), {})],
     aten.addr.default: [((plain(3, 4), plain(3), plain(4)), {"beta": 2, "alpha": 0.5})],
     aten.addbmm.default: [((plain(3, 4), plain(2, 3, 5), plain(2, 5, 4)), {"beta": 2, "alpha": 0.5})],
     aten._adaptive_avg_pool2d.default: [((numbers(2, 3, 4, 4), [1, 1]), {})],
