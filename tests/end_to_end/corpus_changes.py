@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import enum
+import http
 import operator
 import re
 import types
@@ -428,3 +429,79 @@ def what_getters_of_the_operator_module_get_is_asked_of_each(c):
     called = c(lambda x, get: x * get(3 + 4j))
     for get in (operator.attrgetter("real"), operator.attrgetter("imag"), operator.methodcaller("conjugate")):
         yield called(X, get)
+
+
+class Colour(enum.Flag):
+    RED = 1
+    GREEN = 2
+
+
+class Asking(enum.Enum):
+    A = 1
+    B = 2
+
+    @classmethod
+    def _missing_(cls, value):
+        ASKED.append(value)
+        return cls.A
+
+
+class Counted(enum.EnumMeta):
+    def __call__(cls, value):
+        ASKED.append(("call", value))
+        return super().__call__(value)
+
+
+class Calling(enum.Enum, metaclass=Counted):
+    A = 1
+    B = 2
+
+
+class Hashing:
+    def __init__(self, value):
+        self.value = value
+
+    def __hash__(self):
+        ASKED.append("hash")
+        return hash(self.value)
+
+    def __eq__(self, other):
+        return self.value == other
+
+
+ASKED = []
+
+
+@scenario
+def members_of_an_enumeration_are_those_of_the_number_in_each_call(c):
+    def either(make):
+        def f(x, n):
+            try:
+                member = make(n)
+            except ValueError as error:
+                return x, str(error)
+            return x + member.value, member
+
+        return c(f)
+
+    f = either(lambda n: Colour(n & 3))
+    for n in (1, 2, 3, 4, 5, 7):
+        yield f(X, n)
+    refused = either(http.HTTPStatus)
+    for n in (200, 404, 7, 8, 201):
+        yield refused(X, n)
+
+
+@scenario
+def what_an_enumeration_says_of_missing_values_and_calls_is_asked_in_each_call(c):
+    for cls in (Asking, Calling):
+        f = c(lambda x, n, cls=cls: (x + cls(n).value, cls(n)))
+        for n in (1, 2, 7, 9, 2, 7):
+            yield attempt(f, X, n), ASKED[:]
+            ASKED.clear()
+    key = Hashing(1)
+    f = c(lambda x: x + Asking(key).value)
+    for n in (1, 2, 7, 2):
+        key.value = n
+        yield attempt(f, X), [type(each) for each in ASKED]
+        ASKED.clear()

@@ -18,7 +18,7 @@ from braze.capture.facts.breaks import HINT_MOVE, HINT_OP, BreakSignal, graph_br
 from braze.capture.facts.bytecode import GENERATORS
 from braze.capture.facts.callbacks import looks_inside, may_call_back
 from braze.capture.facts.frame import bind
-from braze.capture.facts.libraries import is_library_function, is_pytorchs, is_written_in
+from braze.capture.facts.libraries import is_library_class, is_library_function, is_pytorchs, is_written_in
 from braze.capture.facts.records import Check, Step
 from braze.capture.facts.replay import native_new
 from braze.capture.facts.values import (
@@ -375,12 +375,26 @@ def instantiate(t: Trace, cls: Any, args: Any, kwargs: dict[str, Any] | None, ta
     if issubclass(meta, EnumMeta):
         if len(args) != 1 or kwargs:
             graph_break("BZ1002", "a class of constants is made")
-        return cls(*args, **(kwargs or {}))
+        return member_of(cls, as_key(args[0]))
     if meta is not type:
         maker = special_method(t, meta, "__call__")
         if type(maker) is types.FunctionType:
             return call(t, maker, (cls, *args), kwargs, tail)
     return make(t, cls, args, kwargs)
+
+
+def member_of(cls: Any, value: Any) -> Any:
+    """The member of a class of constants that has a value, or the error that there is none, where no code of the program's decides."""
+    if type(cls).__call__ is not EnumMeta.__call__:
+        graph_break("BZ1002", f"the metaclass of {cls.__name__} says what a call of it is")
+    if isinstance(value, torch.Tensor) or runs_code_as_key(value):
+        graph_break(
+            "BZ1002", f"a member of {cls.__name__} is looked up by an object of {type(value).__name__}"
+        )
+    known = type(value) is cls or any(value == member._value_ for member in cls.__members__.values())
+    if not known and not is_library_class(lookup_in_mro(cls, "_missing_")[1]):
+        graph_break("BZ1002", f"{cls.__name__} has no member of the value {value!r}, and is asked for one")
+    return cls(value)
 
 
 def make(t: Trace, cls: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
