@@ -145,10 +145,17 @@ def renewed_inputs(
             and groups[found[0]].kind is GroupKind.POINTWISE
             and buffers[new].kind is BufferKind.OUTPUT
             and _alike(buffers[new], buffers[old])
+            and _lies_as(view, buffers[old])
             and _same_elements(groups[found[0]], new, old, buffers)
         ):
             pairs.append((new, old))
     return tuple(pairs)
+
+
+def _lies_as(view: BufferView, memory: Buffer) -> bool:
+    """Whether an element of a view has the place that it has in memory laid out as a buffer: a turned view of a square one has not."""
+    same = view.sizes == memory.sizes and view.strides == memory.strides
+    return same and view.offset == ZERO and view.dtype is memory.dtype
 
 
 def _may_fail(group: Group) -> bool:

@@ -8,7 +8,7 @@ Works from the groups in their order and what they read and write, not from how 
    from 1 and 3 alone.
 3. A buffer lies over another only if one pointwise group reads the old one last and writes the new one first, each element
    at the point where it was read, and no two points write one element. New contents of an input may also be written once
-   nobody reads the old ones.
+   nobody reads the old ones; they lie there as the input does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from braze.schedule.dependences import ANYWHERE, accesses
 from braze.schedule.domains import injective
 from braze.schedule.records import Group, GroupKind, MemoryPlan, Slot
 from braze.support.errors import InternalError
-from braze.symbolic.expr import Expr
+from braze.symbolic.expr import ZERO, Expr
 
 Lives = dict[str, tuple[int, int]]
 
@@ -39,6 +39,9 @@ def prove_memory(program: LoopProgram, groups: Sequence[Group], plan: MemoryPlan
         _may_renew(new, old, groups, lives, buffers)
         if old in returned:
             _fail(f"{new} is written over {old}, which is returned")
+        for view in program.outputs:
+            if isinstance(view, BufferView) and view.buffer == new:
+                _lies_where(view, buffers[old])
     for new, old in plan.handed:
         if old in returned:
             _fail(f"{new} is written over {old}, which is returned")
@@ -109,6 +112,12 @@ def _may_renew(
         _fail(f"{new} is written over {old}, which is no input, or by several groups")
     if lives.get(old, (0, -1))[1] >= start:
         _may_lie_over(new, old, groups, lives, buffers)
+
+
+def _lies_where(view: BufferView, old: Buffer) -> None:
+    """An input's new contents have each element in its place: nobody copies them there."""
+    if (view.sizes, view.strides, view.offset) != (old.sizes, old.strides, ZERO):
+        _fail(f"{view.buffer} is written over {old.name}, whose elements have other places")
 
 
 def _slots_lie_apart(plan: MemoryPlan, lives: Lives) -> None:

@@ -107,6 +107,32 @@ def test_what_reads_the_old_contents_elsewhere_or_later_gets_them(f: Callable[..
             assert got.data_ptr() != x.data_ptr()
 
 
+def scattered(x: Tensor, y: Tensor) -> None:
+    x.t().scatter_(0, torch.zeros(40, 40, dtype=torch.int64), 2.0).clamp_(-1, 1)
+
+
+def sorted_(x: Tensor, y: Tensor) -> None:
+    x.t().copy_(y.sort(0)[0]).mul_(2)
+
+
+def added_up(x: Tensor, y: Tensor) -> None:
+    x.t().cumsum_(0).mul_(2)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("f", [scattered, sorted_, added_up])
+def test_a_square_input_that_is_written_through_its_transpose_has_each_element_in_its_place(
+    f: Callable[..., Any], dynamic: bool
+) -> None:
+    g = braze.compile(f, dynamic=dynamic)
+    for _ in range(2):
+        x = torch.arange(1600.0).reshape(40, 40) - 800
+        a, y = x.clone(), x.flip(0)
+        g(x, y)
+        f(a, y)
+        torch.testing.assert_close(x, a, rtol=0, atol=0)
+
+
 def test_nothing_is_written_before_what_may_fail() -> None:
     def f(x: Tensor, table: Tensor, i: Tensor) -> Tensor:
         y = table[i].sum()

@@ -381,6 +381,22 @@ def test_a_norm_whose_sums_overflow_is_nothing_to_go_by():
     assert told(torch.full((1, 4), torch.nan, dtype=torch.float64), "result 0", found)
 
 
+@pytest.mark.parametrize("columns", [1, 3])
+@pytest.mark.parametrize("operation", ["var(0)", "std(0)"])
+def test_a_variance_whose_differences_overflow_may_be_infinite_or_no_number(operation, columns):
+    """Of the same numbers eager's is infinite in one column, and none beside others."""
+    text = f"def program(x0):\n    v0 = x0.{operation}.nan_to_num()\n    return (v0,)\n"
+    largest = torch.finfo(torch.float64).max
+    for numbers, open_ in (
+        ((-largest, 0, -2.5, largest, 0, 0), True),
+        ((-1e100, 0, -2.5, 1e100, 0, 0), False),
+    ):
+        found = numbers_by(text, f"torch.tensor({numbers}, dtype=t_float64)[:, None].repeat(1, {columns})")
+        for made in (0.0, largest):
+            value = torch.full((columns,), made, dtype=torch.float64)
+            assert bool(told(value, "result 0", found)) is not open_
+
+
 @pytest.mark.parametrize("operation", ["sum(0)", "mean(0)", "nansum(0)"])
 def test_a_sum_that_leaves_its_type_on_the_way_in_another_order_is_nothing_to_go_by(operation):
     text = f"def program(x0):\n    v0 = x0.{operation}\n    return (v0,)\n"

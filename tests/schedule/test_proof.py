@@ -17,7 +17,7 @@ from braze.support.errors import InternalError
 from braze.support.trace import COUNTERS
 from braze.symbolic.expr import ZERO, Integer
 from tests.helpers import logged
-from tests.schedule.programs import Builder, axes, call, context, elementwise, load, reversed_, scheduled
+from tests.schedule.programs import Builder, at, axes, call, context, elementwise, load, reversed_, scheduled
 from tests.schedule.test_random_programs import programs
 
 
@@ -178,6 +178,24 @@ def test_a_buffer_before_the_arena_or_under_the_next_is_found() -> None:
         assert p.bytes.value == q.bytes.value
         wide = with_slot(plan, low, bytes=Integer(128))
         fails(s, wide, "overlap while both are in use")
+
+
+def test_new_contents_that_lie_otherwise_than_their_input_are_found() -> None:
+    """An input that is renewed gets no copy: a result that is turned, or begins elsewhere, is none of its contents."""
+    b = Builder()
+    b.input("x", 4, 4)
+    over = axes("i", 4, 4)
+    place = at(over, (4, 1))
+    b.point("out", over, call(Op.EXP, load("x", place)), place)
+    program = dataclasses.replace(b.program("out"), renewed=((0, "x"),))
+    s = scheduled(program)
+    assert s.memory.renewed == (("out", "x"),)
+    prove_memory(s.program, s.groups, s.memory)
+    (view,) = program.outputs
+    for changes in ({"strides": view.strides[::-1]}, {"offset": Integer(1)}):
+        turned = dataclasses.replace(program, outputs=(dataclasses.replace(view, **changes),))
+        assert not scheduled(turned).memory.renewed
+        fails(dataclasses.replace(s, program=turned), s.memory, "whose elements have other places")
 
 
 def test_the_caller_gets_nothing_from_the_arena() -> None:
