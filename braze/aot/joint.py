@@ -133,11 +133,16 @@ class Differentiation:
             own = value.grad_fn is not None and not any(value._base is base for base in bases)
             if own and value.grad_fn not in known:
                 apart.append((key, origin))
-        written = _written(recorder.graph) if apart else ()
+        written = _written(recorder.graph) if apart or recorder.turned else ()
         for key, origin in apart:
             if key in written:
                 raise Unsupported(
                     "BZ2030", "a result with a history of its own, over memory of another", origin=origin
+                )
+        for key, origin in recorder.turned:
+            if key in written:  # of a fake, autograd makes views again by how they were made, and not turned
+                raise Unsupported(
+                    "BZ2030", "a write to memory of which a view was turned in place", origin=origin
                 )
 
     def _seeds(self, recorder: Recorder) -> list[Any]:

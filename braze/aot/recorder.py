@@ -76,6 +76,8 @@ class Recorder(TorchDispatchMode):
         self.origin: Origin | None = None
         #: whether the program itself calls ``as_strided``: its offsets count from where the memory starts
         self.windows = False
+        #: (memory, origin) of views whose shape was changed in place
+        self.turned: list[tuple[int, Origin | None]] = []
         #: whether PyTorch's derivative formulas run, and not the program
         self.in_backward = False
         #: autograd's operations -> the bits of the tangents that lead there
@@ -474,6 +476,8 @@ class Recorder(TorchDispatchMode):
             target
         ):  # autograd would count them of what it becomes
             raise Unsupported("BZ2009", f"{func} on a tensor of which there are views", origin=self.origin)
+        if target._is_view():
+            self.turned.append((torch_compat.storage_key(target), self.origin))
         before = self._alias(target)
         old = self.know(before, target.__dict__["_node"])
         old.meta["val"] = before

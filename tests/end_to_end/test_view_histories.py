@@ -301,3 +301,39 @@ def test_a_view_of_an_argument_without_elements_is_older_than_a_write_through_an
         told.append(read(fn(x, x.detach().mT)))
     assert told[0] == told[1]
     assert "A view was created in no_grad mode" in told[0]
+
+
+def a_part_of_the_turned_written(x):
+    part = x[1]
+    part.swapaxes_(0, -1)
+    part[-2] = 1
+
+
+def the_turned_written(x):
+    part = x[1]
+    part.t_()
+    part.mul_(torch.arange(16.0).view(4, 4))
+
+
+def the_whole_written(x):
+    part = x[1]
+    part.swapaxes_(0, -1)
+    x.mul_(2)
+    return part * torch.arange(16.0).view(4, 4)
+
+
+@pytest.mark.parametrize("verify", [0, 2])
+@pytest.mark.parametrize("fn", [a_part_of_the_turned_written, the_turned_written, the_whole_written])
+def test_gradients_of_what_is_written_around_a_view_turned_in_place_are_eagers(fn, verify):
+    """Of fakes, autograd makes views again by how they were made: a part turned in place would not be turned."""
+
+    def gradients(called):
+        leaf = torch.arange(48.0).view(3, 4, 4).requires_grad_()
+        x = leaf * 1
+        result = called(x)
+        loss = (x * (leaf.detach() + 1)).sum()
+        (loss if result is None else loss + (result * (leaf.detach()[0] + 1)).sum()).backward()
+        return leaf.grad
+
+    compiled = braze.compile(fn, options={"verify": verify})
+    assert torch.equal(gradients(compiled), gradients(fn))

@@ -256,6 +256,15 @@ def test_what_the_kernel_of_roll_asserts_under_autocast_is_not_asked_of_ours() -
         assert checking.differs(program, 0, Seen(error=("RuntimeError", "another")), theirs) is not None
 
 
+def test_attention_is_not_asked_of_what_has_no_heads() -> None:
+    """PyTorch before 2.13 divides by the number of heads, and the process dies."""
+    for shape, asked in (("(1, 0, 2, 4)", False), ("(1, 2, 0, 4)", True), ("(0, 2, 4)", True)):
+        given = (Given("x0", (f"numbers({shape}, 'float32', 0, 'small')",)),)
+        making = begun(random.Random(0), TensorProgram(given, (), ()))
+        line = Line(("v0",), "v0 = F.scaled_dot_product_attention(x0, x0, x0)")
+        assert taken(making, line) is asked
+
+
 def test_a_mean_taken_off_is_as_near_as_the_numbers_it_is_of() -> None:
     """Welford's mean of quarters is not their sum by their count; a row of what is left has the rounding of the whole numbers."""
     text = "def program(x0):\n    v0 = F.batch_norm(x0, None, None, training=True)\n    v1 = x0.var(0)\n    return (v0, v1,)\n"

@@ -298,6 +298,8 @@ def taken(making: Making, line: Line) -> bool:
         return False
     if SIGNED.search(line.text) and any(bool(t.isnan().any()) for t in named_in(making, line)):
         return False
+    if "scaled_dot_product_attention(" in line.text and not all(map(has_heads, named_in(making, line))):
+        return False
     code = compile(line.text, "<statement>", "exec")
     for world in making.worlds:
         for scope, default in ((world.eager, torch.float32), (world.double, torch.float64)):
@@ -328,6 +330,11 @@ def named_in(making: Making, line: Line) -> list[Tensor]:
 def takes_hooks(t: Tensor) -> bool:
     """Whether a hook can be put on a tensor: of some views, as of one whose base was squeezed in place, PyTorch dies (4000090)."""
     return t._base is None
+
+
+def has_heads(t: Tensor) -> bool:
+    """Whether attention can be asked of a tensor: without heads PyTorch before 2.13 divides by their number, and dies (1984005581)."""
+    return t.dim() != 4 or t.shape[1] > 0
 
 
 def mark_rough(making: Making, bound: list[str], rough: bool) -> None:
