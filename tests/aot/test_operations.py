@@ -15,6 +15,7 @@ import braze
 from braze import native
 from braze.aot.autograd import _Plan, differentiable
 from braze.aot.wrap import eager_forward
+from braze.native.operations import Way
 from braze.support.errors import BackwardError
 from tests.aot.recording import compile_aot
 
@@ -288,6 +289,46 @@ def test_many_threads_find_one_backward():
         each.join()
     assert len(made) == 1 and len(found) == 200
     assert all(torch.equal(g, found[0]) for g in found)
+
+
+def test_a_backward_stays_while_another_thread_finds_it_too():
+    asked, found = threading.Barrier(2), threading.Event()
+    backwards: list[weakref.ref[Any]] = []
+
+    def find():
+        def backward(values):
+            return [len(values)]
+
+        if threading.current_thread() is other:
+            asked.wait()
+            found.wait()  # until the backward that is found second is in use
+        else:
+            asked.wait()
+            backwards.append(weakref.ref(backward))
+        return backward
+
+    class Context:
+        def maybe_clear_saved_tensors(self):
+            pass
+
+        @property
+        def saved_tensors(self):
+            if threading.current_thread() is not other:
+                found.set()
+                other.join()
+                assert backwards[0]() is not None
+            return ()
+
+    way = Way(*[pytest.fail] * 2, None, find, pytest.fail)
+    call = native.operation(pytest.fail, bool, way, 1, (), [(0, "cpu")], [(0, "cpu", (1,))])
+
+    def backward():
+        with torch.no_grad():
+            assert call.backward(Context(), torch.ones(3)) == (None, 1)
+
+    other = threading.Thread(target=backward)
+    other.start()
+    backward()
 
 
 def test_places_that_a_graph_does_not_have_are_told():

@@ -184,7 +184,7 @@ is_plain(const Tangent *tangent, PyObject *value)
     return true;
 }
 
-/* The backward for these gradients (borrowed); NULL without an exception where Python has it. */
+/* The backward for these gradients (a new reference); NULL without an exception where Python has it. */
 static PyObject *
 backward_for(Operation *self, PyObject *const *tangents, Py_ssize_t count)
 {
@@ -201,9 +201,12 @@ backward_for(Operation *self, PyObject *const *tangents, Py_ssize_t count)
         if (found == NULL) {
             return NULL;
         }
-        Py_XSETREF(self->backward, found); /* another thread may have asked, too */
+        if (self->backward == NULL) {
+            self->backward = Py_NewRef(found);
+        }
+        Py_DECREF(found); /* another thread may have asked, too, and be using what it was given */
     }
-    return self->backward != Py_None ? self->backward : NULL;
+    return self->backward != Py_None ? Py_NewRef(self->backward) : NULL;
 }
 
 static PyObject *
@@ -259,6 +262,36 @@ gradients_of(const Operation *self, PyObject *found)
     return answer;
 }
 
+/* The gradients by a backward for those that come in. */
+static PyObject *
+gradients_by(Operation *self, PyObject *backward, PyObject *ctx, PyObject *const *tangents, Py_ssize_t count)
+{
+    PyObject *saved = PyObject_GetAttr(ctx, name_saved);
+    if (saved == NULL) {
+        if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) {
+            return NULL;
+        }
+        PyObject *error = error_taken(); /* some of it cannot be had: Python sees whether that is read */
+        PyObject *answer = error != NULL ? call_late(self, ctx, tangents, count, error) : NULL;
+        Py_XDECREF(error);
+        return answer;
+    }
+    if (!PyTuple_Check(saved) || PyTuple_GET_SIZE(saved) != self->nkept) {
+        Py_DECREF(saved);
+        return call_late(self, ctx, tangents, count, Py_None);
+    }
+    PyObject *values = values_read(self, ctx, saved, tangents);
+    Py_DECREF(saved);
+    if (values == NULL) {
+        return NULL;
+    }
+    PyObject *found = PyObject_CallOneArg(backward, values);
+    Py_DECREF(values);
+    PyObject *answer = found != NULL ? gradients_of(self, found) : NULL;
+    Py_XDECREF(found);
+    return answer;
+}
+
 /* backward(ctx, *tangents) */
 static PyObject *
 operation_backward(Operation *self, PyObject *const *args, Py_ssize_t nargs)
@@ -272,31 +305,8 @@ operation_backward(Operation *self, PyObject *const *args, Py_ssize_t nargs)
     if (backward == NULL) {
         return PyErr_Occurred() ? NULL : call_late(self, ctx, tangents, nargs - 1, Py_None);
     }
-    PyObject *saved = PyObject_GetAttr(ctx, name_saved);
-    if (saved == NULL) {
-        if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) {
-            return NULL;
-        }
-        PyObject *error = error_taken(); /* some of it cannot be had: Python sees whether that is read */
-        PyObject *answer = error != NULL ? call_late(self, ctx, tangents, nargs - 1, error) : NULL;
-        Py_XDECREF(error);
-        return answer;
-    }
-    if (!PyTuple_Check(saved) || PyTuple_GET_SIZE(saved) != self->nkept) {
-        Py_DECREF(saved);
-        return call_late(self, ctx, tangents, nargs - 1, Py_None);
-    }
-    PyObject *values = values_read(self, ctx, saved, tangents);
-    Py_DECREF(saved);
-    if (values == NULL) {
-        return NULL;
-    }
-    Py_INCREF(backward);
-    PyObject *found = PyObject_CallOneArg(backward, values);
+    PyObject *answer = gradients_by(self, backward, ctx, tangents, nargs - 1);
     Py_DECREF(backward);
-    Py_DECREF(values);
-    PyObject *answer = found != NULL ? gradients_of(self, found) : NULL;
-    Py_XDECREF(found);
     return answer;
 }
 
