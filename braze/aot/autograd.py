@@ -104,7 +104,7 @@ def _native(partition: Partition, plan: _Plan, function: Any, forward: Boxed, ge
         plan.results,
         plan.kept() if plan.straight or plan.keeps_plainly else (),
         [(i, spec.device.type) for i, spec in arguments],  # type: ignore[union-attr]
-        plan.comes_in() if plan.straight else (),
+        *((plan.saved_reads(), plan.comes_in()) if plan.straight else ((), ())),
     )
     if made is None:
         return general
@@ -129,6 +129,9 @@ class _Plan:
         self.symbols = symbol_reader(partition)
         self.tangents = backward.tangents
         self.layouts = tuple(_layout(spec) for spec in backward.inputs[len(self.saved) :])
+        saved = enumerate(backward.inputs[: len(self.saved)])
+        #: (place, layout) of saved tensors: a hook may give back another than it was given (``save_on_cpu`` does, from a GPU)
+        self.saved_layouts = tuple((i, _layout(spec)) for i, spec in saved if isinstance(spec, TensorSpec))
         self.shapes = tuple(_shape(spec) for spec in backward.inputs[len(self.saved) :])
         self.depends = dict(zip(backward.gradients, backward.depends, strict=True))
         #: items of the forward's tuple that are results of the operation, and inputs that are its arguments
@@ -167,7 +170,11 @@ class _Plan:
         self.keeps_plainly = fixed and as_they_are and tensors_alone and not self.plain
         #: whether the backward is given what was saved and small tangents of known layouts, no more: also for the C core
         self.straight = (
-            tensors_alone and self.small and -1 not in self.places and backward.gradients == self.arguments
+            tensors_alone
+            and all(map(_is_fixed, backward.inputs[: len(self.saved)]))
+            and self.small
+            and -1 not in self.places
+            and backward.gradients == self.arguments
         )
         self._compile = compile_backward
         self._whole = backward
@@ -302,6 +309,11 @@ class _Plan:
         rows = zip(self.sources, range(len(self.saved)), strict=True)
         return [Kept(*source, i in self.foreign, i in self.given) for source, i in rows]
 
+    def saved_reads(self) -> list[tuple[int, str, tuple[int, ...]]]:
+        """(place, type of device, strides) of the saved tensors, for the C core."""
+        specs = enumerate(self._whole.inputs[: len(self.saved)])
+        return [(i, spec.device.type, spec.strides) for i, spec in specs]  # type: ignore[union-attr, misc]
+
     def comes_in(self) -> list[tuple[int, str, tuple[int, ...]]]:
         """(place, type of device, strides) of the tangents, for the C core."""
         specs = self._whole.inputs[len(self.saved) :]
@@ -319,14 +331,16 @@ class _Plan:
         return _hidden(half.call) if half.owners == self.arguments and not half.unread else None
 
     @hidden_from_dynamo
-    def late(self, ctx: Any, tangents: tuple[Any, ...], refused: RuntimeError | None) -> tuple[Any, ...]:
+    def late(
+        self, ctx: Any, tangents: tuple[Any, ...], saved: tuple[Any, ...] | RuntimeError | None
+    ) -> tuple[Any, ...]:
         """What autograd is given, where the C core leaves it to Python."""
-        return (None, *self.gradients(ctx, tangents, refused))
+        return (None, *self.gradients(ctx, tangents, saved))
 
     def gradients(
-        self, ctx: Any, tangents: tuple[Any, ...], refused: RuntimeError | None = None
+        self, ctx: Any, tangents: tuple[Any, ...], saved: tuple[Any, ...] | RuntimeError | None = None
     ) -> tuple[Any, ...]:
-        """What the operation's backward gives. ``refused``: that some of what was saved cannot be had is known already."""
+        """What the operation's backward gives. ``saved``: the saved tensors, or why some cannot be had, where that is known already."""
         if torch.is_grad_enabled():
             raise BackwardError(
                 "BZ2023",
@@ -340,9 +354,9 @@ class _Plan:
         given = tuple([tangent is not None for tangent in self.by_number(tangents)])
         sizes, numbers, versions = getattr(ctx, "kept", _NOTHING)
         try:
-            if refused is not None:
-                raise refused
-            values = self.unpacked(ctx.saved_tensors, numbers)
+            if isinstance(saved, RuntimeError):
+                raise saved
+            values = self.unpacked(ctx.saved_tensors if saved is None else saved, numbers)
         except RuntimeError as error:
             if is_of_program(error):  # a hook that unpacks
                 raise
@@ -350,6 +364,9 @@ class _Plan:
             values = self.unpacked(self.readable(ctx, half, sizes, versions, error), numbers)
         if any(map(torch_compat.is_batched, tangents)):
             return self.batched(values, tangents, sizes)
+        del saved
+        for i, layout in self.saved_layouts:
+            values[i] = layout(values[i], sizes)
         # unless the graph is retained, only this list now holds what was saved: the backward empties it as it goes
         ctx.maybe_clear_saved_tensors()
         found = self.by_number(tangents if self.small else taken_over(tangents, LARGE))
@@ -425,10 +442,19 @@ def _layout(spec: Any) -> Callable[[torch.Tensor | None, dict[str, int]], torch.
             tangent = tangent.resolve_conj().resolve_neg()
         if tangent.stride() == wanted or _same(tangent, wanted):
             return tangent
-        fresh = torch.empty_strided(tangent.shape, wanted, dtype=tangent.dtype, device=tangent.device)
-        return fresh.copy_(tangent)
+        return _copied(tangent, wanted)
 
     return laid_out
+
+
+def _copied(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """A copy with these strides; of what lies at one place the first is written."""
+    each = tensor
+    for d, stride in enumerate(strides):
+        if stride == 0 and tensor.shape[d] > 1:
+            each = each.narrow(d, 0, 1)
+    fresh = torch.empty_strided(each.shape, strides, dtype=tensor.dtype, device=tensor.device)
+    return fresh.copy_(each).expand(tensor.shape)
 
 
 def _reads(backward: Backward) -> frozenset[int]:

@@ -178,6 +178,7 @@ class Operation:
         results: int,
         kept: tuple[tuple[bool, int, bool, bool], ...],
         arguments: tuple[tuple[int, int], ...],
+        saved: tuple[tuple[int, int, tuple[int, ...]], ...],
         tangents: tuple[tuple[int, int, tuple[int, ...]], ...],
     ) -> None: ...
     def __call__(self, inputs: Sequence[Any], /) -> Sequence[Any]: ...

@@ -26,7 +26,7 @@ class Way(NamedTuple):
     """What an operation calls. ``general(inputs)``: all calls that are not plain; ``forward(inputs)``: the graph.
 
     ``save(ctx, inputs, results)`` keeps what C cannot; None: there is no such thing. ``find()`` gives the backward for plain gradients, or None;
-    ``late(ctx, tangents, error)`` is for all others, and where saved tensors cannot be had (``error`` says why).
+    ``late(ctx, tangents, saved)`` is for all others; ``saved``: the saved tensors where a hook has laid them out anew, or why they cannot be had.
     """
 
     general: Callable[..., Any]
@@ -43,22 +43,25 @@ def operation(
     results: int,
     kept: Sequence[Kept],
     arguments: Sequence[tuple[int, str]],
+    saved: Sequence[tuple[int, str, tuple[int, ...]]],
     tangents: Sequence[tuple[int, str, tuple[int, ...]]],
 ) -> Any:
     """The call of a graph, with ``forward`` and ``step`` for the autograd function of which ``apply`` is; None where C cannot.
 
-    ``arguments``: (input, type of device) of those that autograd sees; ``tangents``: (which of the gradients that come in, type of device,
-    strides) of those that the backward is given.
+    ``arguments``: (input, type of device) of those that autograd sees; ``saved`` and ``tangents``: (which of the saved
+    tensors, or of the gradients that come in; type of device; strides) of those that the backward is given.
     """
     core = sys.modules.get("braze.native._native")
     known = calibrate.facts() if core is not None else None
     if core is None or known is None or not (known.keys and known.requires_grad):
         return None
-    if any(len(strides) > DIMS for _, _, strides in tangents):
+    if any(len(strides) > DIMS for _, _, strides in (*saved, *tangents)):
         return None
     seen = tuple((i, _plain_keys(device)) for i, device in arguments)
-    given = tuple((i, _plain_keys(device), strides) for i, device, strides in tangents)
-    return core.Operation(apply, transforms, *way, results, tuple(kept), seen, given)
+    read = [
+        tuple((i, _plain_keys(device), strides) for i, device, strides in rows) for rows in (saved, tangents)
+    ]
+    return core.Operation(apply, transforms, *way, results, tuple(kept), seen, *read)
 
 
 @functools.cache

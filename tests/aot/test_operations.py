@@ -15,6 +15,7 @@ import braze
 from braze import native
 from braze.aot.autograd import _Plan, differentiable
 from braze.aot.wrap import eager_forward
+from braze.native.operations import Way
 from braze.support.errors import BackwardError
 from tests.aot.recording import compile_aot
 
@@ -153,6 +154,38 @@ def test_hooks_see_each_saved_tensor_once():
     assert all(torch.equal(g, torch.full((3,), 2.0)) for g in found)
 
 
+@pytest.mark.parametrize("size", [3, 1 << 18])
+def test_what_a_hook_lays_out_anew_is_read_as_it_lies_then(size):
+    def f(x, y):
+        return (x * y).sin()
+
+    def unpacked(kept):
+        return torch.frombuffer(bytearray(kept), dtype=torch.float32).view(3, size)
+
+    def gradients(f):
+        x = torch.linspace(0, 1, 3 * size).view(size, 3).t().requires_grad_()
+        y = torch.linspace(1, 2, 6 * size).view(3, 2 * size)[:, ::2].requires_grad_()
+        with saved_tensors_hooks(lambda t: t.numpy(force=True).tobytes(), unpacked):
+            out = f(x, y)
+        return torch.autograd.grad(out, (x, y), torch.ones(3, size))
+
+    for found, wanted in zip(gradients(braze.compile(f)), gradients(f), strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+def test_a_broadcast_that_a_hook_copies_is_one_again():
+    def gradients(f):
+        x, y = torch.tensor(0.5).expand(3, 4).requires_grad_(), torch.rand(4, 3).t().requires_grad_()
+        with saved_tensors_hooks(torch.clone, lambda t: t):
+            out = f(x, y)
+        return [g.tolist() for g in torch.autograd.grad(out, (x, y), torch.ones(3, 4))]
+
+    torch.manual_seed(0)
+    found = gradients(braze.compile(lambda x, y: x * y))
+    torch.manual_seed(0)
+    assert found == gradients(lambda x, y: x * y)
+
+
 def test_the_error_of_a_hook_is_the_programs_and_it_is_asked_once():
     asked = []
 
@@ -288,6 +321,46 @@ def test_many_threads_find_one_backward():
         each.join()
     assert len(made) == 1 and len(found) == 200
     assert all(torch.equal(g, found[0]) for g in found)
+
+
+def test_a_backward_stays_while_another_thread_finds_it_too():
+    asked, found = threading.Barrier(2), threading.Event()
+    backwards: list[weakref.ref[Any]] = []
+
+    def find():
+        def backward(values):
+            return [len(values)]
+
+        if threading.current_thread() is other:
+            asked.wait()
+            found.wait()  # until the backward that is found second is in use
+        else:
+            asked.wait()
+            backwards.append(weakref.ref(backward))
+        return backward
+
+    class Context:
+        def maybe_clear_saved_tensors(self):
+            pass
+
+        @property
+        def saved_tensors(self):
+            if threading.current_thread() is not other:
+                found.set()
+                other.join()
+                assert backwards[0]() is not None
+            return ()
+
+    way = Way(*[pytest.fail] * 2, None, find, pytest.fail)
+    call = native.operation(pytest.fail, bool, way, 1, (), [(0, "cpu")], (), [(0, "cpu", (1,))])
+
+    def backward():
+        with torch.no_grad():
+            assert call.backward(Context(), torch.ones(3)) == (None, 1)
+
+    other = threading.Thread(target=backward)
+    other.start()
+    backward()
 
 
 def test_places_that_a_graph_does_not_have_are_told():

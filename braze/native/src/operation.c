@@ -3,7 +3,7 @@
  * What is done here for a call is what `braze/aot/autograd.py` does: apply the operation, keep what the backward reads, give
  * the results; and going back see that the gradients are as the backward was compiled for, and hand them over. The node is
  * PyTorch's, the one of torch.autograd.Function: its class asks this for `forward` and `apply`. Whatever is not plain (grad
- * mode off, a transform of torch.func, gradients that are missing or of another layout) is for Python.
+ * mode off, a transform of torch.func, gradients that are missing, tensors of another layout) is for Python.
  */
 #include "braze.h"
 
@@ -17,13 +17,13 @@ typedef struct {
     int input, foreign, given; /* whether an input; of another operation; a result that the caller gets */
 } Kept;
 
-/* A gradient that comes in, as it was compiled for; `ndim`: -1 where only Python can see that. */
+/* A tensor that the backward is given, as it was compiled for: what was saved, which hooks may have laid out anew, or a gradient. */
 typedef struct {
     Py_ssize_t place;
     unsigned long long keys;
     Py_ssize_t ndim;
     int64_t strides[DIMS];
-} Tangent;
+} Read;
 
 typedef struct {
     Py_ssize_t input;
@@ -37,9 +37,9 @@ typedef struct {
     PyObject *general, *forward, *save; /* all other calls; the graph's; what keeps more than C can, or NULL */
     PyObject *find, *late;              /* the backward for plain gradients; any others */
     PyObject *backward;                 /* NULL: not asked for yet; None: there is none */
-    Py_ssize_t nresults, nkept, ntangents, narguments;
+    Py_ssize_t nresults, nkept, nsaved, ntangents, narguments;
     Kept *kept;
-    Tangent *tangents;
+    Read *saved, *tangents;
     Argument *arguments;
     int some_given;
     char boxed;
@@ -169,51 +169,60 @@ operation_forward(Operation *self, PyObject *const *args, Py_ssize_t nargs)
 /* -- backward --------------------------------------------------------------------------------------- */
 
 static bool
-is_plain(const Tangent *tangent, PyObject *value)
+is_plain(const Read *read, PyObject *value)
 {
     uint64_t keys;
     TensorLayout layout;
-    if (!tensor_keys(value, &keys) || keys != tangent->keys || !tensor_layout(value, &layout) || layout.ndim != tangent->ndim) {
+    if (!tensor_keys(value, &keys) || keys != read->keys || !tensor_layout(value, &layout) || layout.ndim != read->ndim) {
         return false;
     }
-    for (Py_ssize_t d = 0; d < tangent->ndim; d++) {
-        if (layout.strides[d] != tangent->strides[d] && layout.sizes[d] != 1) {
+    for (Py_ssize_t d = 0; d < read->ndim; d++) {
+        if (layout.strides[d] != read->strides[d] && layout.sizes[d] != 1) {
             return false;
         }
     }
     return true;
 }
 
-/* The backward for these gradients (borrowed); NULL without an exception where Python has it. */
+static bool
+are_plain(const Read *reads, Py_ssize_t nreads, PyObject *const *values, Py_ssize_t count)
+{
+    for (Py_ssize_t i = 0; i < nreads; i++) {
+        if (reads[i].place >= count || !is_plain(&reads[i], values[reads[i].place])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The backward for these gradients (a new reference); NULL without an exception where Python has it. */
 static PyObject *
 backward_for(Operation *self, PyObject *const *tangents, Py_ssize_t count)
 {
-    if (self->backward == Py_None || grad_mode_now() != 0) {
+    if (self->backward == Py_None || grad_mode_now() != 0 || !are_plain(self->tangents, self->ntangents, tangents, count)) {
         return NULL;
-    }
-    for (Py_ssize_t i = 0; i < self->ntangents; i++) {
-        if (self->tangents[i].place >= count || !is_plain(&self->tangents[i], tangents[self->tangents[i].place])) {
-            return NULL;
-        }
     }
     if (self->backward == NULL) {
         PyObject *found = PyObject_CallNoArgs(self->find);
         if (found == NULL) {
             return NULL;
         }
-        Py_XSETREF(self->backward, found); /* another thread may have asked, too */
+        if (self->backward == NULL) {
+            self->backward = Py_NewRef(found);
+        }
+        Py_DECREF(found); /* another thread may have asked, too, and be using what it was given */
     }
-    return self->backward != Py_None ? self->backward : NULL;
+    return self->backward != Py_None ? Py_NewRef(self->backward) : NULL;
 }
 
 static PyObject *
-call_late(Operation *self, PyObject *ctx, PyObject *const *tangents, Py_ssize_t count, PyObject *error)
+call_late(Operation *self, PyObject *ctx, PyObject *const *tangents, Py_ssize_t count, PyObject *saved)
 {
     PyObject *given = PyTuple_New(count);
     for (Py_ssize_t i = 0; given != NULL && i < count; i++) {
         PyTuple_SET_ITEM(given, i, Py_NewRef(tangents[i]));
     }
-    PyObject *answer = given != NULL ? PyObject_CallFunctionObjArgs(self->late, ctx, given, error, NULL) : NULL;
+    PyObject *answer = given != NULL ? PyObject_CallFunctionObjArgs(self->late, ctx, given, saved, NULL) : NULL;
     Py_XDECREF(given);
     return answer;
 }
@@ -259,6 +268,38 @@ gradients_of(const Operation *self, PyObject *found)
     return answer;
 }
 
+/* The gradients by a backward for those that come in. */
+static PyObject *
+gradients_by(Operation *self, PyObject *backward, PyObject *ctx, PyObject *const *tangents, Py_ssize_t count)
+{
+    PyObject *saved = PyObject_GetAttr(ctx, name_saved);
+    if (saved == NULL) {
+        if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) {
+            return NULL;
+        }
+        PyObject *error = error_taken(); /* some of it cannot be had: Python sees whether that is read */
+        PyObject *answer = error != NULL ? call_late(self, ctx, tangents, count, error) : NULL;
+        Py_XDECREF(error);
+        return answer;
+    }
+    if (!PyTuple_Check(saved) || PyTuple_GET_SIZE(saved) != self->nkept
+        || !are_plain(self->saved, self->nsaved, PySequence_Fast_ITEMS(saved), self->nkept)) {
+        PyObject *answer = call_late(self, ctx, tangents, count, saved);
+        Py_DECREF(saved);
+        return answer;
+    }
+    PyObject *values = values_read(self, ctx, saved, tangents);
+    Py_DECREF(saved);
+    if (values == NULL) {
+        return NULL;
+    }
+    PyObject *found = PyObject_CallOneArg(backward, values);
+    Py_DECREF(values);
+    PyObject *answer = found != NULL ? gradients_of(self, found) : NULL;
+    Py_XDECREF(found);
+    return answer;
+}
+
 /* backward(ctx, *tangents) */
 static PyObject *
 operation_backward(Operation *self, PyObject *const *args, Py_ssize_t nargs)
@@ -272,31 +313,8 @@ operation_backward(Operation *self, PyObject *const *args, Py_ssize_t nargs)
     if (backward == NULL) {
         return PyErr_Occurred() ? NULL : call_late(self, ctx, tangents, nargs - 1, Py_None);
     }
-    PyObject *saved = PyObject_GetAttr(ctx, name_saved);
-    if (saved == NULL) {
-        if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) {
-            return NULL;
-        }
-        PyObject *error = error_taken(); /* some of it cannot be had: Python sees whether that is read */
-        PyObject *answer = error != NULL ? call_late(self, ctx, tangents, nargs - 1, error) : NULL;
-        Py_XDECREF(error);
-        return answer;
-    }
-    if (!PyTuple_Check(saved) || PyTuple_GET_SIZE(saved) != self->nkept) {
-        Py_DECREF(saved);
-        return call_late(self, ctx, tangents, nargs - 1, Py_None);
-    }
-    PyObject *values = values_read(self, ctx, saved, tangents);
-    Py_DECREF(saved);
-    if (values == NULL) {
-        return NULL;
-    }
-    Py_INCREF(backward);
-    PyObject *found = PyObject_CallOneArg(backward, values);
+    PyObject *answer = gradients_by(self, backward, ctx, tangents, nargs - 1);
     Py_DECREF(backward);
-    Py_DECREF(values);
-    PyObject *answer = found != NULL ? gradients_of(self, found) : NULL;
-    Py_XDECREF(found);
     return answer;
 }
 
@@ -400,22 +418,22 @@ parse_argument(PyObject *row, void *made)
 }
 
 static int
-parse_tangent(PyObject *row, void *made)
+parse_read(PyObject *row, void *made)
 {
-    Tangent *tangent = made;
+    Read *read = made;
     PyObject *strides;
-    if (!PyArg_ParseTuple(row, "nKO!", &tangent->place, &tangent->keys, &PyTuple_Type, &strides)) {
+    if (!PyArg_ParseTuple(row, "nKO!", &read->place, &read->keys, &PyTuple_Type, &strides)) {
         return -1;
     }
-    tangent->ndim = PyTuple_GET_SIZE(strides);
-    if (tangent->ndim > DIMS) {
+    read->ndim = PyTuple_GET_SIZE(strides);
+    if (read->ndim > DIMS) {
         PyErr_Format(PyExc_ValueError, "Operation: at most %d dimensions", DIMS);
         return -1;
     }
-    for (Py_ssize_t d = 0; d < tangent->ndim; d++) {
-        tangent->strides[d] = PyLong_AsLongLong(PyTuple_GET_ITEM(strides, d));
+    for (Py_ssize_t d = 0; d < read->ndim; d++) {
+        read->strides[d] = PyLong_AsLongLong(PyTuple_GET_ITEM(strides, d));
     }
-    return PyErr_Occurred() ? -1 : is_place(tangent->place);
+    return PyErr_Occurred() ? -1 : is_place(read->place);
 }
 
 static int
@@ -453,6 +471,7 @@ operation_dealloc(Operation *self)
     operation_clear(self);
     PyMem_Free(self->kept);
     PyMem_Free(self->arguments);
+    PyMem_Free(self->saved);
     PyMem_Free(self->tangents);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
@@ -480,11 +499,12 @@ intern_names(void)
 static PyObject *
 operation_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"apply", "transforms", "general", "forward", "save", "find", "late", "results", "kept", "arguments", "tangents", NULL};
-    PyObject *apply, *transforms, *general, *forward, *save, *find, *late, *kept, *arguments, *tangents;
+    static char *names[] = {"apply", "transforms", "general", "forward", "save", "find", "late", "results", "kept", "arguments", "saved", "tangents", NULL};
+    PyObject *apply, *transforms, *general, *forward, *save, *find, *late, *kept, *arguments, *saved, *tangents;
     Py_ssize_t results;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOOOnO!O!O!:Operation", names, &apply, &transforms, &general, &forward, &save,
-                                     &find, &late, &results, &PyTuple_Type, &kept, &PyTuple_Type, &arguments, &PyTuple_Type, &tangents)
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOOOnO!O!O!O!:Operation", names, &apply, &transforms, &general, &forward, &save,
+                                     &find, &late, &results, &PyTuple_Type, &kept, &PyTuple_Type, &arguments, &PyTuple_Type, &saved,
+                                     &PyTuple_Type, &tangents)
         || intern_names() < 0) {
         return NULL;
     }
@@ -504,7 +524,8 @@ operation_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->boxed = 1;
     if ((self->nkept = parse_rows(kept, sizeof(Kept), parse_kept, (void **)&self->kept)) < 0
         || (self->narguments = parse_rows(arguments, sizeof(Argument), parse_argument, (void **)&self->arguments)) < 0
-        || (self->ntangents = parse_rows(tangents, sizeof(Tangent), parse_tangent, (void **)&self->tangents)) < 0) {
+        || (self->nsaved = parse_rows(saved, sizeof(Read), parse_read, (void **)&self->saved)) < 0
+        || (self->ntangents = parse_rows(tangents, sizeof(Read), parse_read, (void **)&self->tangents)) < 0) {
         Py_DECREF(self);
         return NULL;
     }
