@@ -15,9 +15,6 @@ from braze.graph.torch_symbols import SYMBOLIC
 _DEVICE = torch.ops.prim.device.default
 _SIZES = torch.ops.aten.size.default
 
-#: what PyTorch's kernels refuse of bools and its rules let pass: the derivative of ``x.pow(mask)`` asks for it
-_REFUSES_BOOLS = frozenset({torch.ops.aten.sub.Scalar, torch.ops.aten.rsub.Scalar})
-
 #: what operators do to metadata
 OPERATORS = Memo()
 
@@ -77,9 +74,6 @@ class Dispatch(FakeTensorMode):
             made = dynamic_ops.result_of(self, func, args, kwargs)
             if made is not NotImplemented:
                 return made
-        if func in _REFUSES_BOOLS and args[0].dtype is torch.bool:
-            with torch_compat.outside_modes():
-                func(torch.empty(0, dtype=torch.bool), 1)  # raises in eager's words
         if self.shape_env is None:
             made = super().__torch_dispatch__(func, types, args, kwargs)
         else:
