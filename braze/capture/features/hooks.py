@@ -54,24 +54,17 @@ def refuse_dict(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     graph_break("BZ1014", "the inside of a hook's handle is looked at")
 
 
-def registering(register: Any) -> None:
-    """A row for one of the two methods."""
-
-    def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-        given = dict(zip(("self", "hook"), args, strict=False), **kwargs)
-        tensor = given.get("self")
-        if len(args) > 2 or given.keys() != {"self", "hook"} or not issubclass(type(tensor), torch.Tensor):
-            return calls.interpret(t, register, args, kwargs, tail)
-        if t.outside.unfaked:
-            refuse_unfaked(t.outside, (tensor,))
-        refuse_doubtful(t, register, tensor)
-        return add(t, register, tensor, given["hook"])
-
-    rule(register)(run)
-
-
-for _register in REGISTER:
-    registering(_register)
+@FEATURE.each(*REGISTER)
+def register_hook(register: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    """A hook is noted, and a handle given for it."""
+    given = dict(zip(("self", "hook"), args, strict=False), **kwargs)
+    tensor = given.get("self")
+    if len(args) > 2 or given.keys() != {"self", "hook"} or not issubclass(type(tensor), torch.Tensor):
+        return calls.interpret(t, register, args, kwargs, tail)
+    if t.outside.unfaked:
+        refuse_unfaked(t.outside, (tensor,))
+    refuse_doubtful(t, register, tensor)
+    return add(t, register, tensor, given["hook"])
 
 
 def refuse_doubtful(t: Trace, register: Any, tensor: Any) -> None:
@@ -185,21 +178,14 @@ def remove(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     return None
 
 
-def putting(setup: Any) -> None:
-    """A row for one of the two functions that put a module's backward hooks around what goes into or leaves it."""
-
-    def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-        if len(args) == 2 and not kwargs and torch.is_grad_enabled():
-            given = args[1] if isinstance(args[1], tuple) else (args[1],)
-            if any(isinstance(x, torch.Tensor) and x.requires_grad for x in given):
-                graph_break("BZ1010", "a module has backward hooks", HINT)
-        return calls.interpret(t, setup, args, kwargs, tail)
-
-    rule(setup)(run)
-
-
-for _setup in (BackwardHook.setup_input_hook, BackwardHook.setup_output_hook):
-    putting(_setup)
+@FEATURE.each(BackwardHook.setup_input_hook, BackwardHook.setup_output_hook)
+def put_around(setup: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    """A module's backward hooks are put around what goes into it, or leaves it."""
+    if len(args) == 2 and not kwargs and torch.is_grad_enabled():
+        given = args[1] if isinstance(args[1], tuple) else (args[1],)
+        if any(isinstance(x, torch.Tensor) and x.requires_grad for x in given):
+            graph_break("BZ1010", "a module has backward hooks", HINT)
+    return calls.interpret(t, setup, args, kwargs, tail)
 
 
 # -- when the trace has ended

@@ -39,26 +39,20 @@ def is_plain_data(value: Any, depth: int = 8) -> bool:
     return False
 
 
-def on_plain_data(*functions: Any) -> None:
+@FEATURE.each(json.dumps, json.loads, importlib.util.find_spec)
+def on_plain_data(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """Functions in Python that compute a result from plain data: run for real on such, else interpreted."""
-
-    def run(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-        fill_arguments(t.outside, (*args, *kwargs.values()))
-        if all(map(is_plain_data, (*args, *kwargs.values()))):
-            return native.unhooked(function, *args, **kwargs)
-        return calls.interpret(t, function, args, kwargs, tail)
-
-    for function in functions:
-        rule(function)(functools.partial(run, function))
-
-
-on_plain_data(json.dumps, json.loads, importlib.util.find_spec)
+    fill_arguments(t.outside, (*args, *kwargs.values()))
+    if all(map(is_plain_data, (*args, *kwargs.values()))):
+        return native.unhooked(function, *args, **kwargs)
+    return calls.interpret(t, function, args, kwargs, tail)
 
 
 # -- signatures
 
 
-def _bind(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+@FEATURE.each(inspect.Signature.bind, inspect.Signature.bind_partial)
+def bind(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """Which parameter takes which argument. A signature never changes: what is guarded is which one it is."""
     node = t.outside.tree.node_of(args[0])
     if node is not None:
@@ -66,11 +60,12 @@ def _bind(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     return calls.call_native(t, function, args, kwargs)
 
 
-for _function in (inspect.Signature.bind, inspect.Signature.bind_partial):
-    rule(_function)(functools.partial(_bind, _function))
-
-
-def _of_bound(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+@FEATURE.each(
+    inspect.BoundArguments.apply_defaults,
+    vars(inspect.BoundArguments)["args"].fget,
+    vars(inspect.BoundArguments)["kwargs"].fget,
+)
+def of_bound(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """A method of arguments that were bound while tracing; where a default may change it is read as all else is."""
     bound = args[0]
     parameters = bound.signature.parameters.values()
@@ -79,15 +74,6 @@ def _of_bound(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> An
     ):
         return calls.interpret(t, function, args, kwargs, tail)
     return calls.call_native(t, function, args, kwargs)
-
-
-_OF_BOUND = (
-    inspect.BoundArguments.apply_defaults,
-    vars(inspect.BoundArguments)["args"].fget,
-    vars(inspect.BoundArguments)["kwargs"].fget,
-)
-for _method in _OF_BOUND:
-    rule(_method)(functools.partial(_of_bound, _method))
 
 
 # -- modules

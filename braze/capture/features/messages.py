@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import os
 import threading
@@ -56,7 +55,12 @@ def print_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 @rule(warnings.warn)
 def warn(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """A warning whose text is known now is given when the graph has run; any other breaks the graph."""
-    if not replay(t.done, warnings.warn, args, kwargs):
+    return give(t.done, warnings.warn, args, kwargs)
+
+
+def give(done: Ledger, message: Any, args: Any, kwargs: Any) -> None:
+    """Give a message when the graph has run."""
+    if not replay(done, message, args, kwargs):
         graph_break("BZ1007", "a message is logged whose text is known only when the graph runs")
 
 
@@ -125,18 +129,14 @@ def clear_cache(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     t.done.replays.append((logging.Manager._clear_cache, args, kwargs))  # type: ignore[attr-defined]
 
 
-def tell_logger(name: str, level: int | None, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+@FEATURE.each(*(getattr(logging.Logger, name) for name in LOG_METHODS))
+def tell_logger(method: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """A message with known arguments is given when the graph has run; any other that a handler would see breaks the graph."""
+    level = LOG_METHODS[method.__name__]
     if level is None:
         level = args[1] if len(args) > 1 and type(args[1]) is int else None
     logger = args[0] if args else None
     if level is not None and issubclass(type(logger), logging.Logger) and not has_own_answer(logger):
         if not is_enabled(t, logger, level):
             return None
-    if not replay(t.done, getattr(logging.Logger, name), args, kwargs):
-        graph_break("BZ1007", "a message is logged whose text is known only when the graph runs")
-    return None
-
-
-for _name, _level in LOG_METHODS.items():
-    rule(getattr(logging.Logger, _name))(functools.partial(tell_logger, _name, _level))
+    return give(t.done, method, args, kwargs)

@@ -159,26 +159,19 @@ def holds_numbers(value: Any) -> bool:
     return issubclass(type(value), np.generic)
 
 
-def maker(function: Any) -> None:
+@FEATURE.each(torch.tensor, torch.as_tensor, torch.asarray)
+def make(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """``torch.tensor`` and its like: numbers of numpy's bring their dtype."""
-
-    def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-        if len(args) == 1 and arrays.is_outside(t.outside, args[0]):
-            return arrays.tensor_from(t, function, args[0], kwargs)
-        if args and type(args[0]) is np.ndarray:
-            if function is torch.tensor:
-                return literal(t, function, args[0], kwargs)
-            made = from_numpy(t, args, {}, tail)
-            return t.graph.recorder.call(torch.Tensor.to, (made,), kwargs) if kwargs else made
-        if args and holds_numbers(args[0]) and kwargs.get("dtype") is None:
-            trial = t.graph.recorder.call(function, args, kwargs)
-            t.graph.recorder.forget(trial)
-            kwargs = {**kwargs, "dtype": trial.dtype}
-        fill_arguments(t.outside, args)
-        return t.graph.recorder.call(function, tuple(args), kwargs)
-
-    rule(function)(run)
-
-
-for _function in (torch.tensor, torch.as_tensor, torch.asarray):
-    maker(_function)
+    if len(args) == 1 and arrays.is_outside(t.outside, args[0]):
+        return arrays.tensor_from(t, function, args[0], kwargs)
+    if args and type(args[0]) is np.ndarray:
+        if function is torch.tensor:
+            return literal(t, function, args[0], kwargs)
+        made = from_numpy(t, args, {}, tail)
+        return t.graph.recorder.call(torch.Tensor.to, (made,), kwargs) if kwargs else made
+    if args and holds_numbers(args[0]) and kwargs.get("dtype") is None:
+        trial = t.graph.recorder.call(function, args, kwargs)
+        t.graph.recorder.forget(trial)
+        kwargs = {**kwargs, "dtype": trial.dtype}
+    fill_arguments(t.outside, args)
+    return t.graph.recorder.call(function, tuple(args), kwargs)

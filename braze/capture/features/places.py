@@ -54,21 +54,21 @@ def tensors_among(values: Any) -> list[torch.Tensor]:
     return [x for x in values if isinstance(x, torch.Tensor)] if isinstance(values, Sequence) else []
 
 
-def differentiating(function: Any, place: int) -> None:
-    """A row for a function that takes gradients by the tensors in its argument ``inputs``, the ``place``-th."""
-
-    def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-        inputs = args[place] if len(args) > place else kwargs.get("inputs")
-        for tensor in tensors_among(inputs):
-            end_before_use(t, tensor, INSIDE, HINT_MOVE)
-        graph_break("BZ1013", INSIDE, HINT_MOVE)
-
-    rule(function)(run)
+#: what takes gradients by the tensors in its argument ``inputs``, and which argument that is
+DIFFERENTIATING: dict[Any, int] = {
+    torch.autograd.grad: 1,
+    torch.autograd.backward: 5,
+    torch.Tensor.backward: 4,
+}
 
 
-differentiating(torch.autograd.grad, 1)
-differentiating(torch.autograd.backward, 5)
-differentiating(torch.Tensor.backward, 4)
+@FEATURE.each(*DIFFERENTIATING)
+def differentiate(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    place = DIFFERENTIATING[function]
+    inputs = args[place] if len(args) > place else kwargs.get("inputs")
+    for tensor in tensors_among(inputs):
+        end_before_use(t, tensor, INSIDE, HINT_MOVE)
+    graph_break("BZ1013", INSIDE, HINT_MOVE)
 
 
 @rule(torch.Tensor.retain_grad)

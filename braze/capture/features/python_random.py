@@ -193,17 +193,11 @@ def module_function(t: Trace, fn: Any, args: Any, kwargs: Any) -> Any:
     return draw(t, fn.__name__, args[0] if args else None, args[1:], kwargs)
 
 
-def in_c(name: str) -> None:
+@FEATURE.each(random.random, random.getrandbits)
+def in_c(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """A function of the module that is written in C."""
+    return draw(t, function.__name__, GENERATOR, args, kwargs)
 
-    def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-        return draw(t, name, GENERATOR, args, kwargs)
-
-    FEATURE.call(getattr(random, name))(run)
-
-
-for _name in ("random", "getrandbits"):
-    in_c(_name)
 
 FEATURE.modules["random"] = module_function
 FEATURE.nodes.append(node_of)

@@ -19,7 +19,7 @@ from braze import native
 from braze.capture.facts import markers
 from braze.capture.facts.breaks import HINT_MOVE, LOOKS_AT_THE_STACK, graph_break
 from braze.capture.facts.libraries import is_library_class
-from braze.capture.facts.values import MISSING, NULL, Identity, held, is_immutable, lookup_in_mro
+from braze.capture.facts.values import MISSING, NULL, NUMBER_OF, Identity, held, is_immutable, lookup_in_mro
 from braze.capture.graph import constant_evaluation, overloads, unbacked
 from braze.capture.outside import identities, texts
 from braze.capture.outside.class_values import class_value, trust_class_value
@@ -187,12 +187,8 @@ def isinstance_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         return calls.call_c(t, isinstance, args, kwargs)
     if tells_its_class(t, type(value)) or (is_protocol(kinds) and has_attributes(type(value))):
         return calls.call_c(t, isinstance, args, kwargs, True)
-    if type(value) is torch.SymInt and (kinds is int or (type(kinds) is tuple and int in kinds)):
-        return True
-    if type(value) is torch.SymFloat and (kinds is float or (type(kinds) is tuple and float in kinds)):
-        return True
-    if type(value) is torch.SymBool and (kinds in (bool, int) or (type(kinds) is tuple and bool in kinds)):
-        return True
+    if type(value) in SYMBOLIC and isinstance(NUMBER_OF[type(value)](), kinds):
+        return True  # of any kind of which the number is that it stands for
     return isinstance(value, kinds)
 
 
@@ -273,27 +269,24 @@ def bool_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     return t.truth(args[0]) if args else False
 
 
-def over_elements(cls: Any) -> None:
+#: classes that do not look at the elements that they get
+HANDING_ON = (list, tuple, enumerate)
+
+
+@FEATURE.each(list, tuple, set, frozenset, enumerate, sum, any, all, sorted)
+def over_elements(cls: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """Classes and functions of C that iterate over their first argument only."""
-
-    def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-        if args:
-            args = (own_iterable(t, args[0]), *args[1:])
-            if cls in HANDING_ON:
-                args = (along(args[0]), *args[1:])
-        return calls.call_c(t, cls, args, kwargs)
-
-    rule(cls)(run)
+    if args:
+        first = own_iterable(t, args[0])
+        args = (along(first) if cls in HANDING_ON else first, *args[1:])
+    return calls.call_c(t, cls, args, kwargs)
 
 
-def over_all(cls: Any) -> None:
+@FEATURE.each(zip, map, filter)
+def over_all(cls: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """``zip`` and ``map``: each argument is iterated, but for a function in front."""
-
-    def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-        given = tuple(own_iterable(t, a) for a in args)
-        return calls.call_c(t, cls, tuple(map(along, given)) if cls is zip else given, kwargs)
-
-    rule(cls)(run)
+    given = tuple(own_iterable(t, a) for a in args)
+    return calls.call_c(t, cls, tuple(map(along, given)) if cls is zip else given, kwargs)
 
 
 def own_iterable(t: Trace, value: Any) -> Any:
@@ -316,12 +309,6 @@ def along(value: Any) -> Any:
     return value
 
 
-#: classes that do not look at the elements that they get
-HANDING_ON = (list, tuple, enumerate)
-for _cls in (list, tuple, set, frozenset, enumerate, sum, any, all, sorted):
-    over_elements(_cls)
-
-
 @rule(reversed)
 def reversed_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     method = operations.python_method(t, args[0], "__reversed__") if len(args) == 1 else MISSING
@@ -332,29 +319,18 @@ def reversed_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     return calls.call_c(t, reversed, args, kwargs)
 
 
-for _function in (zip, map, filter):
-    over_all(_function)
-
-
-def extreme(function: Any, symbolic: Any) -> None:
+@FEATURE.each(max, min)
+def extreme(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """``max`` and ``min``: of numbers that only the data tell, a number like them."""
-
-    def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-        if len(args) == 1 and not kwargs and t.options.capture_dynamic_output_shape_ops:
-            args = (elements(t, args[0]),)
-        values = args if len(args) > 1 else args[0] if args and type(args[0]) in (list, tuple) else ()
-        if not kwargs and any(map(unbacked.is_unbacked, values)):
-            if all(type(a) in (int, torch.SymInt) for a in values):
-                return unbacked.extreme(t.graph, values, symbolic)
-        if len(args) == 1:
-            args = (own_iterable(t, args[0]),)
-        return calls.call_c(t, function, args, kwargs)
-
-    rule(function)(run)
-
-
-extreme(max, torch.sym_max)
-extreme(min, torch.sym_min)
+    if len(args) == 1 and not kwargs and t.options.capture_dynamic_output_shape_ops:
+        args = (elements(t, args[0]),)
+    values = args if len(args) > 1 else args[0] if args and type(args[0]) in (list, tuple) else ()
+    if not kwargs and any(map(unbacked.is_unbacked, values)):
+        if all(type(a) in (int, torch.SymInt) for a in values):
+            return unbacked.extreme(t.graph, values, torch.sym_max if function is max else torch.sym_min)
+    if len(args) == 1:
+        args = (own_iterable(t, args[0]),)
+    return calls.call_c(t, function, args, kwargs)
 
 
 @rule(math.sqrt)
@@ -378,31 +354,20 @@ def index_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     return calls.call_c(t, operator.index, args, kwargs) if type(args[0]) is not torch.SymInt else args[0]
 
 
-def number(kind: Any) -> None:
+@FEATURE.each(int, float)
+def number(kind: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """``int`` and ``float`` of a tensor or a symbolic size."""
-
-    def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-        if args and issubclass(type(args[0]), torch.Tensor):
-            read = constant_evaluation.read(t.graph.recorder, f"__{kind.__name__}__", args[0])
-            if read is MISSING:
-                read = unbacked.read(t.graph.recorder, f"__{kind.__name__}__", args[0])
-            if read is not MISSING:
-                return read
-            graph_break(
-                "BZ1004",
-                f"{kind.__name__}() reads what a tensor holds",
-                "keep the value in a tensor",
-                unbacked.HINT_SCALARS,
-            )
-        if args and type(args[0]) in SYMBOLIC:
-            return (torch.sym_int if kind is int else torch.sym_float)(args[0])
-        return calls.call_c(t, kind, args, kwargs)
-
-    rule(kind)(run)
-
-
-number(int)
-number(float)
+    if args and issubclass(type(args[0]), torch.Tensor):
+        read = constant_evaluation.read(t.graph.recorder, f"__{kind.__name__}__", args[0])
+        if read is MISSING:
+            read = unbacked.read(t.graph.recorder, f"__{kind.__name__}__", args[0])
+        if read is not MISSING:
+            return read
+        hints = "keep the value in a tensor", unbacked.HINT_SCALARS
+        graph_break("BZ1004", f"{kind.__name__}() reads what a tensor holds", *hints)
+    if args and type(args[0]) in SYMBOLIC:
+        return (torch.sym_int if kind is int else torch.sym_float)(args[0])
+    return calls.call_c(t, kind, args, kwargs)
 
 
 @rule(divmod)
@@ -418,32 +383,16 @@ def divmod_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     return calls.call_c(t, divmod, tuple(map(operations.number, args)), kwargs)
 
 
-def of_one_or_numbers(function: Any, symbolic: int) -> None:
-    """Functions that take symbols where they have this many arguments, and numbers with more."""
-
-    def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-        if len(args) + len(kwargs) != symbolic:
-            args = tuple(map(operations.number, args))
-            kwargs = {k: operations.number(v) for k, v in kwargs.items()}
-        return calls.call_c(t, function, args, kwargs)
-
-    rule(function)(run)
+#: functions of C that take symbols where they have so many arguments. Else a symbol must be the number that it stands for, which is guarded
+OF_NUMBERS = {chr: 0, round: 1, pow: 2}
 
 
-of_one_or_numbers(pow, 2)
-of_one_or_numbers(round, 1)
-
-
-def of_numbers(function: Any) -> None:
-    """Functions of C to which a symbol must be the number that it stands for; the number is guarded."""
-
-    def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-        return calls.call_c(t, function, tuple(map(operations.number, args)), kwargs)
-
-    rule(function)(run)
-
-
-of_numbers(chr)
+@FEATURE.each(*OF_NUMBERS)
+def of_numbers(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    if len(args) + len(kwargs) != OF_NUMBERS[function]:
+        args = tuple(map(operations.number, args))
+        kwargs = {k: operations.number(v) for k, v in kwargs.items()}
+    return calls.call_c(t, function, args, kwargs)
 
 
 @rule(hash)

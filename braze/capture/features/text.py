@@ -15,22 +15,18 @@ from braze.capture.state.ledger import Ledger
 from braze.capture.state.trace import Trace
 
 FEATURE = Feature()
-rule = FEATURE.call
 
 
-def written_by(function: Any) -> None:
+@FEATURE.each(str, repr, ascii, format, hex, oct, bin)
+def written_by(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """A function of C that writes text of a number, whichever it is."""
-
-    def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-        if function is str and args and issubclass(type(args[0]), torch.Tensor):
-            graph_break("BZ1007", "a tensor is formatted", "format outside the compiled function")
-        if args and not kwargs and texts.is_told_later(args[0]):
-            found = told_later(t.done, function, args)
-            if found is not None:
-                return found
-        return calls.call_c(t, function, tuple(map(operations.number, args)), kwargs)
-
-    rule(function)(run)
+    if function is str and args and issubclass(type(args[0]), torch.Tensor):
+        graph_break("BZ1007", "a tensor is formatted", "format outside the compiled function")
+    if args and not kwargs and texts.is_told_later(args[0]):
+        found = told_later(t.done, function, args)
+        if found is not None:
+            return found
+    return calls.call_c(t, function, tuple(map(operations.number, args)), kwargs)
 
 
 def told_later(done: Ledger, function: Any, args: Any) -> Any:
@@ -40,10 +36,6 @@ def told_later(done: Ledger, function: Any, args: Any) -> Any:
     if function is str and type(args[0]) is UnknownText:
         return args[0] if len(args) == 1 else None
     return texts.later(done, function, *args) if len(args) == 1 else None
-
-
-for _function in (str, repr, ascii, format, hex, oct, bin):
-    written_by(_function)
 
 
 def format_(t: Trace, owner: str, args: Any, kwargs: Any, tail: bool) -> Any:

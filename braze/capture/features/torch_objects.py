@@ -26,29 +26,22 @@ LEGACY = {
 }  # fmt: skip
 
 
-def legacy(cls: Any, dtype: torch.dtype | None) -> None:
+@FEATURE.each(*LEGACY)
+def legacy(cls: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """``torch.FloatTensor(2, 3)`` is uninitialised, ``torch.FloatTensor([1, 2])`` holds these numbers."""
-
-    def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-        wanted = {"dtype": dtype or torch.get_default_dtype(), "device": "cpu"}
-        if not kwargs and all(type(a) in (int, torch.SymInt) for a in args):
-            return t.graph.recorder.call(torch.empty, (tuple(args) or (0,),), wanted)
-        if not kwargs and len(args) == 1 and type(args[0]) is torch.Size:
-            return t.graph.recorder.call(torch.empty, (args[0],), wanted)
-        if not kwargs and len(args) == 1 and type(args[0]) in (list, tuple) and numbers_only(args[0]):
-            return t.graph.recorder.call(torch.tensor, (args[0],), wanted)
-        graph_break("BZ1002", f"an instance of {cls.__name__} is made while tracing", "use torch.tensor")
-
-    rule(cls)(run)
+    wanted = {"dtype": LEGACY[cls] or torch.get_default_dtype(), "device": "cpu"}
+    if not kwargs and all(type(a) in (int, torch.SymInt) for a in args):
+        return t.graph.recorder.call(torch.empty, (tuple(args) or (0,),), wanted)
+    if not kwargs and len(args) == 1 and type(args[0]) is torch.Size:
+        return t.graph.recorder.call(torch.empty, (args[0],), wanted)
+    if not kwargs and len(args) == 1 and type(args[0]) in (list, tuple) and numbers_only(args[0]):
+        return t.graph.recorder.call(torch.tensor, (args[0],), wanted)
+    graph_break("BZ1002", f"an instance of {cls.__name__} is made while tracing", "use torch.tensor")
 
 
 def numbers_only(values: Any) -> bool:
     """Whether nested lists hold plain numbers only."""
     return all(numbers_only(v) if type(v) in (list, tuple) else type(v) in (int, float, bool) for v in values)
-
-
-for _cls, _dtype in LEGACY.items():
-    legacy(_cls, _dtype)
 
 
 @rule(nn.Parameter)
@@ -78,34 +71,20 @@ def parameter(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 # -- whole calls
 
 
-def copying(function: Any) -> None:
+@FEATURE.each(copy.copy, copy.deepcopy)
+def copying(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """Modules and tensors are copied outside the graph, whole; anything else is copied as Python does it."""
-
-    def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-        if issubclass(type(args[0]), torch.Tensor):
-            higher_order.break_around(f"a tensor is copied by {function.__name__}")
-        if issubclass(type(args[0]), nn.Module) and function is copy.deepcopy:
-            higher_order.break_around(f"a {type(args[0]).__name__} is copied by deepcopy")
-        return calls.interpret(t, function, args, kwargs, tail)
-
-    rule(function)(run)
+    if issubclass(type(args[0]), torch.Tensor):
+        higher_order.break_around(f"a tensor is copied by {function.__name__}")
+    if issubclass(type(args[0]), nn.Module) and function is copy.deepcopy:
+        higher_order.break_around(f"a {type(args[0]).__name__} is copied by deepcopy")
+    return calls.interpret(t, function, args, kwargs, tail)
 
 
-copying(copy.copy)
-copying(copy.deepcopy)
-
-
-def tuning(function: Any) -> None:
+@FEATURE.each(*higher_order.TUNING)
+def tune(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """Schedulers and scalers of gradients run between two graphs, as the optimizer that they are for does."""
-
-    def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-        graph_break("BZ1022", f"{function.__qualname__} goes by numbers that are others at each step")
-
-    rule(function)(run)
-
-
-for each in higher_order.TUNING:
-    tuning(each)
+    graph_break("BZ1022", f"{function.__qualname__} goes by numbers that are others at each step")
 
 
 @rule(nn.Module._apply)

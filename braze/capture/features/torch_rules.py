@@ -63,22 +63,15 @@ def grad_off(t: Trace) -> Iterator[None]:
             note(t, C._set_grad_enabled, (True,), {})
 
 
-def setter(function: Any) -> None:
-    """A row for one setter."""
-
-    def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-        result = note(t, function, args, kwargs)
-        if function is torch.autocast_increment_nesting:
-            t.outside.settings.nesting += 1
-        elif function is torch.autocast_decrement_nesting:
-            t.outside.settings.nesting -= 1
-        return result
-
-    rule(function)(run)
-
-
-for _setter in SETTERS:
-    setter(_setter)
+@FEATURE.each(*SETTERS)
+def set_(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    """A setter of PyTorch's."""
+    result = note(t, function, args, kwargs)
+    if function is torch.autocast_increment_nesting:
+        t.outside.settings.nesting += 1
+    elif function is torch.autocast_decrement_nesting:
+        t.outside.settings.nesting -= 1
+    return result
 
 
 @rule(*named(C, "_set_fp32_precision_setter"))
@@ -145,17 +138,12 @@ def check_tensor_all(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     t.graph.recorder.note(torch._assert_async, (good,), {}, None)
 
 
-def checked(function: Any) -> None:
-    """A row for ``torch._check`` or one of its kin."""
-
-    def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-        unbacked.check(t, function, *args, **kwargs)
-
-    rule(function)(run)
-
-
-for _check in named(torch, "_check", "_check_index", "_check_value", "_check_type", "_check_not_implemented"):
-    checked(_check)
+@FEATURE.each(
+    *named(torch, "_check", "_check_index", "_check_value", "_check_type", "_check_not_implemented")
+)
+def checked(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    """``torch._check`` or one of its kin."""
+    unbacked.check(t, function, *args, **kwargs)
 
 
 @rule(*named(torch, "_check_is_size"))

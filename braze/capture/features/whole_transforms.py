@@ -19,16 +19,10 @@ FEATURE = Feature()
 rule = FEATURE.call
 
 
-def transform(what: str, *functions: Any) -> None:
-    """Functions that run a function transformed, at once."""
-
-    def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-        break_around(what)
-
-    rule(*functions)(run)
-
-
-transform("a function is transformed by torch.func", torch.func.linearize, torch.func.functionalize)
+@rule(torch.func.linearize, torch.func.functionalize)
+def transform(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    """They run a function transformed, at once."""
+    break_around("a function is transformed by torch.func")
 
 
 # -- function modes

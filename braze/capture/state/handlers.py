@@ -6,6 +6,7 @@ whoever interprets looks here first.
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -66,6 +67,16 @@ class Feature(Rows):
 
         def enter(function: F) -> F:
             self.calls.append((targets, function, unless_known))
+            return function
+
+        return enter
+
+    def each(self, *targets: Any) -> Callable[[F], F]:
+        """Say that a function is the meaning of each of some callables, which it gets before all else."""
+
+        def enter(function: F) -> F:
+            for target in targets:
+                self.call(target)(functools.partial(function, target))
             return function
 
         return enter
