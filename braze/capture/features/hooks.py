@@ -4,6 +4,9 @@ A tensor from outside gets its hook as it would in eager: its gradient comes out
 it to the hook. A tensor that the graph makes may get one where nothing else of the graph reads it: then all of its gradient
 comes from those to whom it is returned. Elsewhere the gradient exists inside the compiled backward only: a hook that does
 nothing but compute becomes a part of the graph (:mod:`braze.graph.hooked`), any other ends it.
+
+The results of a graph are one operation for autograd: what it made of a tensor that it gives too does not come through that tensor. So whatever
+else asks for the gradient of one (``retain_grad``, derivatives by it) ends the graph before the first operation that uses it.
 """
 
 from __future__ import annotations
@@ -11,26 +14,29 @@ from __future__ import annotations
 import builtins
 import dis
 import types
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.hooks import BackwardHook, RemovableHandle
 
-from braze.capture.facts.breaks import BreakSignal, Retry, Unrebuildable, graph_break
+from braze.capture.facts.breaks import HINT_MOVE, BreakSignal, Retry, Unrebuildable, graph_break
 from braze.capture.facts.libraries import is_library_module
 from braze.capture.facts.records import Build, Constant, Effect, EffectKind
 from braze.capture.facts.replay import AfterGiven, WhereGiven
 from braze.capture.facts.replay_safety import memory_written
 from braze.capture.facts.values import Identity
-from braze.capture.features import places
 from braze.capture.features.subgraphs import note, region, traced
 from braze.capture.graph.recorder import refuse_unfaked
 from braze.capture.python import calls
+from braze.capture.python.unwinding import trail_of
 from braze.capture.state.handlers import Feature
 from braze.capture.state.ledger import Hooked, Ledger
 from braze.capture.state.recipes import Recipes
 from braze.capture.state.trace import Trace
+from braze.graph.facts import facts
+from braze.graph.fakes import was_given_history
 from braze.graph.hooked import hooked
 from braze.graph.torch_compat import disable_functions, storage_key
 
@@ -87,7 +93,7 @@ def add(t: Trace, register: Any, tensor: Any, hook: Any) -> Any:
         not t.graph.recorder.knows(tensor) or id(tensor) in t.done.leaves
     ):
         graph_break("BZ1010", "a hook is put on a tensor that the function makes", HINT)
-    places.end_before_use(t, tensor, "a hook is put on a tensor that the graph has used before", HINT)
+    end_before_use(t, tensor, "a hook is put on a tensor that the graph has used before", HINT)
     for earlier in t.done.hooks.values():
         if earlier.inside and earlier.tensor is tensor:  # hooks of one tensor run in their order
             t.frames.break_at = BreakSignal("BZ1010", f"{MIDDLE} that gets more than one", (HINT,))
@@ -270,3 +276,65 @@ def changes(done: Ledger, row: Hooked) -> bool:
 FEATURE.effects.append(effects)
 FEATURE.checks.append(verify)
 FEATURE.recipes[RemovableHandle] = recipe
+
+
+# -- other ways to ask for the gradient of a tensor in the middle of the graph
+
+
+INSIDE = "gradients are computed inside the function"
+
+
+def end_before_use(t: Trace, tensor: Any, reason: str, *hints: str) -> None:
+    """End the graph before what first used a tensor that it makes, or an argument to whose history it has added.
+
+    Nothing ends where no use counts for autograd, nor for an argument with the history that it came with: gradients of those come out of the graph.
+    """
+    outside = t.outside.tree.node_of(tensor) is not None
+    if not t.graph.recorder.knows(tensor) or (outside and not was_given_history(tensor)):
+        return
+    uses = [n for n in t.graph.recorder.node_of(tensor).users if carries_gradient(n)]
+    if uses:
+        signal = BreakSignal("BZ1010", reason, hints)
+        signal.position = max(1, min(facts(n).step for n in uses))
+        signal.trail = trail_of(t.frames)
+        raise signal
+
+
+def carries_gradient(node: torch.fx.Node) -> bool:
+    """Whether what a node makes may have a history; a write says nothing of what it wrote."""
+    made = node.meta.get("val")
+    return not isinstance(made, torch.Tensor) or made.requires_grad
+
+
+def tensors_among(values: Any) -> list[torch.Tensor]:
+    """A tensor, or those of a sequence of them."""
+    if isinstance(values, torch.Tensor):
+        return [values]
+    return [x for x in values if isinstance(x, torch.Tensor)] if isinstance(values, Sequence) else []
+
+
+#: what takes gradients by the tensors in its argument ``inputs``, and which argument that is
+DIFFERENTIATING: dict[Any, int] = {
+    torch.autograd.grad: 1,
+    torch.autograd.backward: 5,
+    torch.Tensor.backward: 4,
+}
+
+
+@FEATURE.each(*DIFFERENTIATING)
+def differentiate(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    place = DIFFERENTIATING[function]
+    inputs = args[place] if len(args) > place else kwargs.get("inputs")
+    for tensor in tensors_among(inputs):
+        end_before_use(t, tensor, INSIDE, HINT_MOVE)
+    graph_break("BZ1013", INSIDE, HINT_MOVE)
+
+
+@rule(torch.Tensor.retain_grad)
+def retain_grad(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    """The tensor's gradient is to be kept."""
+    for tensor in args[:1]:
+        end_before_use(
+            t, tensor, "the gradient of a tensor that the graph has used before is kept", HINT_MOVE
+        )
+    return calls.call_c(t, torch.Tensor.retain_grad, args, kwargs)

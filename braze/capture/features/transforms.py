@@ -96,6 +96,12 @@ def gradients(t: Trace, function: Any, argnums: Any, has_aux: bool, given: Any, 
     )
 
 
+@rule(torch.func.linearize, torch.func.functionalize)
+def run_whole(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    """These run a function transformed at once."""
+    break_around(WHAT)
+
+
 @rule(torch.func.jvp)
 def jvp(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """Results and their derivatives."""

@@ -13,7 +13,6 @@ from braze.capture.facts.marks import Named
 from braze.capture.facts.records import Capture, Step
 from braze.capture.facts.values import NULL, Lookups
 from braze.capture.features import (
-    arrays,
     attention,
     checkpoints,
     class_bodies,
@@ -22,19 +21,13 @@ from braze.capture.features import (
     hooks,
     library,
     messages,
-    namespaces,
     numpy_rules,
-    places,
-    python_random,
+    random_numbers,
     rules,
-    scans,
     scripted,
-    seeds,
-    text,
     torch_objects,
     torch_rules,
     transforms,
-    whole_transforms,
 )
 from braze.capture.features.messages import warnings_named
 from braze.capture.finish import effects, outcome, reconstruction, walks
@@ -74,7 +67,6 @@ def features() -> tuple[Feature, ...]:
         reconstruction.FEATURE,
         walks.FEATURE,
         higher_order.FEATURE,
-        arrays.FEATURE,
         attention.FEATURE,
         checkpoints.FEATURE,
         class_bodies.FEATURE,
@@ -82,19 +74,13 @@ def features() -> tuple[Feature, ...]:
         functions.FEATURE,
         library.FEATURE,
         messages.FEATURE,
-        namespaces.FEATURE,
         numpy_rules.FEATURE,
-        places.FEATURE,
-        python_random.FEATURE,
+        random_numbers.FEATURE,
         rules.FEATURE,
-        scans.FEATURE,
         scripted.FEATURE,
-        seeds.FEATURE,
-        text.FEATURE,
         torch_objects.FEATURE,
         torch_rules.FEATURE,
         transforms.FEATURE,
-        whole_transforms.FEATURE,
     )
 
 

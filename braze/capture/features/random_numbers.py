@@ -1,8 +1,12 @@
-"""Numbers drawn from the generator of Python's ``random``: nobody knows them while tracing.
+"""Numbers drawn from the generator of Python's ``random``, and seeds of PyTorch's: nobody knows the numbers while tracing.
 
 A draw is noted, and done anew at each call before the graph runs, in the order of the program: nothing else that a graph
 does moves that generator. The number itself is a symbol that only the call tells. Where it goes into the graph, it goes
 there in a tensor; a decision by it ends the graph, as one by any number that only the data tell.
+
+A graph draws all of its random numbers between what runs before it and what runs after. A seed that is set (``torch.manual_seed``) before the
+graph draws anything is set before the graph runs; one that is set when it has drawn is set afterwards. Where the graph draws on
+both sides it ends at the seed.
 """
 
 from __future__ import annotations
@@ -15,13 +19,15 @@ import torch
 import torch.fx
 
 from braze import native
-from braze.capture.facts.breaks import HINT_MOVE, graph_break
-from braze.capture.facts.records import ITEM, Build, Constant, Draw, Drawn, Recipe
+from braze.capture.facts.breaks import HINT_MOVE, BreakSignal, Unrebuildable, graph_break
+from braze.capture.facts.purity import is_random
+from braze.capture.facts.records import ITEM, SEED, Build, Constant, Draw, Drawn, Effect, EffectKind, Recipe
 from braze.capture.facts.replay import GENERATOR
 from braze.capture.facts.values import words
+from braze.capture.features import rules
 from braze.capture.outside.filling import fill_arguments
 from braze.capture.state.handlers import Feature
-from braze.capture.state.ledger import Ledger
+from braze.capture.state.ledger import LaterSeed, Ledger
 from braze.capture.state.recipes import Recipes
 from braze.capture.state.trace import Recording, Trace
 from braze.graph import torch_compat
@@ -202,3 +208,60 @@ def in_c(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 FEATURE.modules["random"] = module_function
 FEATURE.nodes.append(node_of)
 FEATURE.recipes |= dict.fromkeys(SYMBOLIC, recipe)
+
+
+# -- seeds of PyTorch's generators
+
+
+def effects(t: Trace, table: Recipes) -> list[Effect]:
+    """The seeds that are set after the graph; back to before one that the graph draws after."""
+    found = []
+    for later in t.done.seeds:
+        node = later.last.next
+        while node.op != "root":
+            if is_random(node):
+                t.frames.break_at = BreakSignal(
+                    "BZ1017", "a seed is set between operations that draw random numbers", (HINT_MOVE,)
+                )
+                raise Unrebuildable(later)
+            node = node.next
+        target = table.add(Constant(torch.manual_seed))
+        found.append(Effect(EffectKind.CALL, (target, table.id_of(later.seed))))
+    return found
+
+
+FEATURE.effects.append(effects)
+
+
+@FEATURE.call(torch.manual_seed)
+def manual_seed(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    """Before the graph where it has drawn nothing by now, else after it."""
+    seed = kwargs.get("seed") if kwargs else args[0] if args else None
+    if type(seed) is not int or len(args) + len(kwargs) != 1 or t.graph.recorder.outer is not None:
+        graph_break(
+            "BZ1017", "a seed is set that is no plain number, or in a graph within the graph", HINT_MOVE
+        )
+    nodes = list(t.graph.recorder.graph.nodes)
+    if not t.done.seeds and not any(map(is_random, nodes)):
+        t.done.draws.append((Draw(SEED, (seed,)), None, t.frames.here()))
+    else:
+        t.done.seeds.append(t.done.claim(LaterSeed(seed, nodes[-1])))
+    return t.outside.tree.constant(torch.default_generator).value
+
+
+rules.refuse(
+    "BZ1017",
+    "a seed is drawn, or a generator's state is touched",
+    torch.seed,
+    torch.initial_seed,
+    *rules.named(
+        torch.Generator,
+        "get_state",
+        "set_state",
+        "manual_seed",
+        "seed",
+        "initial_seed",
+        "clone_state",
+        "graphsafe_set_state",
+    ),
+)
