@@ -11,7 +11,7 @@ import inspect
 import itertools
 import opcode
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import CodeType
 
@@ -137,10 +137,15 @@ class Slots:
     free: tuple[int, ...]  # slots of the closure's cells
 
 
+def slot_names(code: CodeType) -> tuple[str, ...]:
+    """Names of localsplus: locals, then cells that are not arguments, then free variables."""
+    own = [name for name in code.co_cellvars if name not in code.co_varnames]
+    return (*code.co_varnames, *own, *code.co_freevars)
+
+
 def slots_of(code: CodeType) -> Slots:
     """Where locals, cells and free variables stand."""
-    own = [name for name in code.co_cellvars if name not in code.co_varnames]
-    names = (*code.co_varnames, *own, *code.co_freevars)
+    names = slot_names(code)
     cells = frozenset(names.index(name) for name in code.co_cellvars)
     first_free = len(names) - len(code.co_freevars)
     return Slots(names, len(code.co_varnames), cells, tuple(range(first_free, len(names))))
@@ -287,11 +292,7 @@ ANY, SAVED, SAVED_COPY, LASTI = "any", "saved", "saved copy", "lasti"
 @remembered(256)
 def stack_kinds(code: CodeType) -> dict[int, tuple[str, ...]]:
     """Per reachable instruction, the kinds of the stack's slots before it runs, bottom first."""
-    instructions = {i.offset: i for i in dis.get_instructions(code)}
-    starts = sorted(instructions)
-    following = dict(itertools.pairwise(starts))
-    rows = decode_exceptions(code.co_exceptiontable)
-    targets = _jump_targets(code)
+    instructions, ways = _flow(code)
     found: dict[int, tuple[str, ...]] = {}
     todo: list[tuple[int, tuple[str, ...]]] = [(0, ())]
     while todo:
@@ -299,27 +300,40 @@ def stack_kinds(code: CodeType) -> dict[int, tuple[str, ...]]:
         if offset in found:
             continue
         found[offset] = stack
-        name, argument = instructions[offset].opname, instructions[offset].arg
-        row = handler_at(rows, offset)
-        if row is not None:
-            todo.append((row.target, (*stack[: row.depth], *([LASTI] if row.lasti else []), ANY)))
-        if offset in targets:
-            todo.append((targets[offset], _after(stack, instructions[offset].opcode, argument, name, True)))
-        if name not in ENDS and offset in following:
-            todo.append(
-                (following[offset], _after(stack, instructions[offset].opcode, argument, name, False))
-            )
+        for target, how in ways(offset):
+            if isinstance(how, Handler):
+                after = (*stack[: how.depth], *([LASTI] if how.lasti else []), ANY)
+            else:
+                after = _after(stack, instructions[offset], how)
+            todo.append((target, after))
     return found
 
 
-def _jump_targets(code: CodeType) -> dict[int, int]:
-    """Target of each jump, by the jump's offset."""
-    jumps = {*dis.hasjrel, *dis.hasjabs}
-    return {i.offset: int(i.argval) for i in dis.get_instructions(code) if i.opcode in jumps}
+#: of an offset: where control may go on, each with the row of the handler that it goes to, else whether it jumps there
+Ways = Callable[[int], Iterator[tuple[int, Handler | bool]]]
 
 
-def _after(stack: tuple[str, ...], op: int, argument: int | None, name: str, jump: bool) -> tuple[str, ...]:
+def _flow(code: CodeType) -> tuple[dict[int, dis.Instruction], Ways]:
+    """The instructions by their offsets, and where control goes from each."""
+    instructions = {i.offset: i for i in dis.get_instructions(code)}
+    following = dict(itertools.pairwise(sorted(instructions)))
+    rows, jumps = decode_exceptions(code.co_exceptiontable), {*dis.hasjrel, *dis.hasjabs}
+
+    def ways(offset: int) -> Iterator[tuple[int, Handler | bool]]:
+        instruction, row = instructions[offset], handler_at(rows, offset)
+        if row is not None:
+            yield row.target, row
+        if instruction.opcode in jumps:
+            yield int(instruction.argval), True
+        if instruction.opname not in ENDS and offset in following:
+            yield following[offset], False
+
+    return instructions, ways
+
+
+def _after(stack: tuple[str, ...], instruction: dis.Instruction, jump: bool) -> tuple[str, ...]:
     """The stack after an instruction, taken as a jump or not."""
+    name, op, argument = instruction.opname, instruction.opcode, instruction.arg
     if name == "SWAP":
         assert argument is not None
         items = list(stack)
@@ -360,9 +374,7 @@ def wanted_from(code: CodeType, offset: int) -> frozenset[str]:
     """The locals that some instruction may read or delete, from ``offset`` on by any way; all where a frame may be looked at."""
     if not _LOOKS_AT_FRAMES.isdisjoint(code.co_names):
         return frozenset(code.co_varnames)
-    instructions = {i.offset: i for i in dis.get_instructions(code)}
-    following = dict(itertools.pairwise(sorted(instructions)))
-    rows, targets = decode_exceptions(code.co_exceptiontable), _jump_targets(code)
+    instructions, ways = _flow(code)
     wanted: set[str] = set()
     seen: set[int] = set()
     todo = [offset]
@@ -374,11 +386,5 @@ def wanted_from(code: CodeType, offset: int) -> frozenset[str]:
         name, value = instructions[at].opname, instructions[at].argval
         if "FAST" in name and name not in ("STORE_FAST", "STORE_FAST_STORE_FAST"):
             wanted.update(value if isinstance(value, tuple) else (value,))
-        row = handler_at(rows, at)
-        if row is not None:
-            todo.append(row.target)
-        if at in targets:
-            todo.append(targets[at])
-        if name not in ENDS and at in following:
-            todo.append(following[at])
+        todo += [target for target, _ in ways(at)]
     return frozenset(wanted)

@@ -4,35 +4,23 @@ from __future__ import annotations
 
 import inspect
 import opcode
-import sys
 import types
 from typing import Any, NoReturn
 
-from braze.capture.facts.bytecode import GENERATORS
+from braze.capture.facts.bytecode import EXTENDED_ARG, GENERATORS, cache_units, decode_exceptions, slot_names
 from braze.capture.facts.values import NULL
 from braze.support.caches import remembered
 from braze.support.errors import Origin
 
 CO_VARARGS = inspect.CO_VARARGS
 CO_VARKEYWORDS = inspect.CO_VARKEYWORDS
-EXTENDED_ARG = opcode.opmap["EXTENDED_ARG"]
 JUMPS_RELATIVE = frozenset(opcode.hasjrel)
 #: instructions that do nothing: they are passed over
 NOTHING = frozenset(opcode.opmap[name] for name in ("NOP", "PRECALL") if name in opcode.opmap)
 
 
-def _inline_caches() -> list[int]:
-    counts = getattr(opcode, "_inline_cache_entries", None)
-    if isinstance(counts, dict):  # 3.13 keys them by name
-        by_code = [0] * 512
-        for name, count in counts.items():
-            if name in opcode.opmap:
-                by_code[opcode.opmap[name]] = count
-        return by_code
-    return list(counts or [])
-
-
-CACHES = _inline_caches()
+#: inline cache entries after each instruction
+CACHES = [cache_units(name) if name in opcode.opmap else 0 for name in opcode.opname[:256]]
 
 
 class Decoded:
@@ -46,7 +34,11 @@ class Decoded:
         #: by instruction index in code units: (handler, argument, index of the next instruction, opcode)
         self.ops: list[Any] = [UNDECODED] * (len(code.co_code) // 2)
         self.handlers = handlers
-        self.table = exception_table(code)
+        #: (start, end, target, depth, lasti) in code units, innermost last as in the code object
+        self.table = [
+            (row.start // 2, row.end // 2, row.target // 2, row.depth, row.lasti)
+            for row in decode_exceptions(code.co_exceptiontable)
+        ]
         self.origins: dict[int, Origin] = {}
         #: code of PyTorch's: not a place to show to users
         self.library = False
@@ -65,12 +57,6 @@ class Decoded:
             code = self.code
             found = self.origins[index] = position(code, index)
         return found
-
-
-def slot_names(code: types.CodeType) -> tuple[str, ...]:
-    """Names of localsplus: locals, then cells that are not arguments, then free variables."""
-    cells = [c for c in code.co_cellvars if c not in code.co_varnames]
-    return (*code.co_varnames, *cells, *code.co_freevars)
 
 
 @remembered(1024)
@@ -104,7 +90,7 @@ def decode(code: types.CodeType, handlers: list[Any], index: int) -> tuple[Any, 
     while op == EXTENDED_ARG:
         at += 1
         op, arg = raw[2 * at], raw[2 * at + 1] | arg << 8
-    following = at + 1 + (CACHES[op] if op < len(CACHES) else 0)
+    following = at + 1 + CACHES[op]
     if op in JUMPS_RELATIVE:
         arg = following - arg if "BACKWARD" in opcode.opname[op] else following + arg
     while 2 * following < len(raw) and raw[2 * following] in NOTHING:
@@ -119,28 +105,6 @@ def decode_here(t: Any, f: Frame, arg: int) -> Any:
 
 
 UNDECODED = (decode_here, 0, 0, -1)
-
-
-def exception_table(code: types.CodeType) -> tuple[tuple[int, int, int, int, bool], ...]:
-    """(start, end, target, depth, lasti) in code units, innermost last as in the code object."""
-    entries: list[tuple[int, int, int, int, bool]] = []
-    data = iter(code.co_exceptiontable)
-
-    def varint() -> int:
-        byte = next(data)
-        value = byte & 63
-        while byte & 64:
-            byte = next(data)
-            value = (value << 6) | (byte & 63)
-        return value
-
-    while True:
-        try:
-            start = varint()
-        except StopIteration:
-            return tuple(entries)
-        length, target, packed = varint(), varint(), varint()
-        entries.append((start, start + length, target, packed >> 1, bool(packed & 1)))
 
 
 class Frame:
@@ -282,6 +246,3 @@ def _fill_defaults(
                 return False
             slots[index] = by_keyword[name]
     return True
-
-
-VERSION = sys.version_info[:2]
