@@ -30,15 +30,19 @@ from braze.graph.torch_symbols import SYMBOLIC
 TEXT = frozenset({str, UnknownText})
 SAFE = CONSTANTS | {slice, range, torch.dtype, torch.device, torch.Size, type, *SYMBOLIC}
 
-#: operator function -> (method, reflected method)
-METHODS = {
-    getattr(operator, f"{n}_" if n in ("and", "or") else n): (f"__{n}__", f"__r{n}__")
-    for n in words("add and floordiv lshift matmul mul mod or pow rshift sub truediv xor")
-}
-METHODS |= {
-    getattr(operator, f"i{n}"): (f"__i{n}__", f"__{n}__", f"__r{n}__")
-    for n in words("add and floordiv lshift matmul mul mod or pow rshift sub truediv xor")
-}
+NAMES = words("add and floordiv lshift matmul mul mod or pow rshift sub truediv xor")
+
+
+def named(name: str) -> Any:
+    """The function of module ``operator`` for a special method's name."""
+    return getattr(operator, f"{name}_" if name in ("and", "or") else name)
+
+
+#: ``2 += tensor`` makes a new tensor
+NOT_IN_PLACE = {named(f"i{n}"): named(n) for n in NAMES}
+#: operator function -> methods of the first operand, and that of the second, in the order of CPython's numbers for them
+METHODS = {named(n): (f"__{n}__", f"__r{n}__") for n in NAMES}
+METHODS |= {named(f"i{n}"): (f"__i{n}__", f"__{n}__", f"__r{n}__") for n in NAMES}
 COMPARE_METHODS = {
     operator.lt: ("__lt__", "__gt__"),
     operator.le: ("__le__", "__ge__"),
@@ -129,13 +133,6 @@ def tensor_operator(t: Trace, function: Any, a: Any, b: Any) -> Any:
     if not issubclass(type(a), torch.Tensor):
         function = NOT_IN_PLACE.get(function, function)
     return t.graph.recorder.call(function, (a, b), {})
-
-
-#: ``2 += tensor`` makes a new tensor
-NOT_IN_PLACE = {
-    getattr(operator, f"i{n}"): getattr(operator, f"{n}_" if n in ("and", "or") else n)
-    for n in words("add and floordiv lshift matmul mul mod or pow rshift sub truediv xor")
-}
 
 
 def compare(t: Trace, function: Any, a: Any, b: Any, tail: bool = False) -> Any:

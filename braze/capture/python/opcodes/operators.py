@@ -8,11 +8,12 @@ import sys
 import torch
 
 from braze.capture.facts.frame import Frame
-from braze.capture.facts.values import words
 from braze.capture.graph import unbacked
 from braze.capture.python import data_errors
 from braze.capture.python.opcodes.table import applied, opcode
 from braze.capture.python.operations import (
+    COMPARE_METHODS,
+    METHODS,
     binary,
     compare,
     contains,
@@ -24,21 +25,9 @@ from braze.capture.python.operations import (
 )
 from braze.capture.state.trace import Trace
 
-BINARY = words(
-    """add and floordiv lshift matmul mul mod or pow rshift sub truediv xor iadd iand ifloordiv ilshift
-    imatmul imul imod ior ipow irshift isub itruediv ixor"""
-)
-BINARY_OPERATORS = tuple(getattr(operator, f"{n}_" if n in ("and", "or") else n) for n in BINARY)
-COMPARE = {
-    "<": operator.lt,
-    "<=": operator.le,
-    "==": operator.eq,
-    "!=": operator.ne,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
+#: by the arguments of their instructions
+BINARY_OPERATORS, COMPARISONS = tuple(METHODS), tuple(COMPARE_METHODS)
 COMPARE_SHIFT = {(3, 11): 0, (3, 12): 4}.get(sys.version_info[:2], 5)
-COMPARISONS = tuple(COMPARE.values())
 PLAIN = frozenset({int, float, bool, str})
 
 
