@@ -189,13 +189,9 @@ def instance_attr(t: Trace, obj: Any, name: str, tail: bool = False) -> Any:
         note_absent(t, cls, name)
         raise AttributeError(f"'{cls.__name__}' object has no attribute '{name}'")
     note_absent(t, cls, name)
-    if type(hook) is types.FunctionType:
-        note_absent(t, cls, "__getattr__", of)
-        trust_class_value(t, of, "__getattr__", hook)
-        return t.call(hook, (obj, name), None, tail)
-    note_absent(t, cls, "__getattr__")
-    if type(lookup_in_mro(type(hook), "__get__")[0]) is types.FunctionType:
+    if type(hook) is types.FunctionType or written_in_python(type(hook), "__get__"):
         return asked(t, "__getattr__", obj, name, tail)
+    note_absent(t, cls, "__getattr__")
     if hook is not MISSING:
         return getattr(obj, name)
     raise AttributeError(f"'{cls.__name__}' object has no attribute '{name}'")
@@ -279,6 +275,11 @@ def dict_get(outside: Outside, view: dict[Any, Any], key: Any) -> Any:
     return MISSING
 
 
+def written_in_python(cls: type, name: str) -> bool:
+    """Whether a class has a method in Python of that name."""
+    return type(lookup_in_mro(cls, name)[0]) is types.FunctionType
+
+
 def call_descriptor(t: Trace, found: Any, owner: Any, obj: Any, cls: type, name: str, tail: bool) -> Any:
     """A data descriptor's ``__get__``."""
     kind = type(found)
@@ -335,29 +336,23 @@ def c_field(t: Trace, found: Any, obj: Any, cls: type, name: str) -> Any:
 def bind_class_value(
     t: Trace, found: Any, owner: type, obj: Any, cls: type, name: str, tail: bool = False
 ) -> Any:
-    """What ``obj.name`` gives for a value of its class that is no data descriptor."""
+    """What ``obj.name`` gives for a value of its class that is no data descriptor; ``cls.name``, where ``obj`` is None."""
     kind = type(found)
-    if kind is types.FunctionType:
+    if kind in (types.FunctionType, classmethod, staticmethod):
         trust_class_value(t, owner, name, found)
-        return types.MethodType(found, obj)
-    if kind is classmethod:
-        trust_class_value(t, owner, name, found)
-        return bind_to(t, found.__func__, cls)
-    if kind is staticmethod:
-        trust_class_value(t, owner, name, found)
-        return found.__func__
-    if kind is functools.cached_property:
+        if kind is classmethod:
+            return bind_to(t, found.__func__, cls)
+        if kind is staticmethod:
+            return found.__func__
+        return found if obj is None else types.MethodType(found, obj)
+    if obj is not None and kind is functools.cached_property:
         return cached_property(t, found, obj)
-    if kind is types.MethodDescriptorType or kind is types.WrapperDescriptorType:
+    if obj is not None and kind in (types.MethodDescriptorType, types.WrapperDescriptorType):
         return types.MethodType(found, obj)  # so that rules find the descriptor
-    if kind is types.BuiltinFunctionType:
-        return found
     getter, _ = lookup_in_mro(kind, "__get__")
     if type(getter) is types.FunctionType:
         return t.call(getter, (class_value(t, owner, name, found), obj, cls), None, tail)
-    if getter is not MISSING:
-        return found.__get__(obj, cls)
-    return class_value(t, owner, name, found)
+    return found.__get__(obj, cls) if getter is not MISSING else class_value(t, owner, name, found)
 
 
 def bind_to(t: Interpreter, function: Any, first: Any) -> Any:
@@ -430,16 +425,15 @@ def class_attr(t: Trace, cls: Any, name: str, tail: bool) -> Any:
         return from_meta.__get__(cls, meta)
     found, owner = lookup_in_mro(cls, name)
     if found is not MISSING:
-        return class_value_through(t, cls, found, owner, name, tail)
+        if owner is not cls:
+            note_absent(t, cls, name, owner)
+        return bind_class_value(t, found, owner, None, cls, name, tail)
     if from_meta is not MISSING:
         note_absent(t, cls, name)
         return bind_class_value(t, from_meta, meta_owner, cls, meta, name, tail)
     note_absent(t, cls, name)
-    hook, of = lookup_in_mro(meta, "__getattr__")
-    if type(hook) is types.FunctionType:
-        note_absent(t, meta, "__getattr__", of)
-        trust_class_value(t, of, "__getattr__", hook)
-        return t.call(hook, (cls, name), None, tail)
+    if written_in_python(meta, "__getattr__"):
+        return asked(t, "__getattr__", cls, name, tail)
     return getattr(cls, name)
 
 
@@ -494,28 +488,6 @@ def special_method(t: Trace, cls: Any, name: str) -> Any:
     return found
 
 
-def class_value_through(t: Trace, cls: Any, found: Any, owner: Any, name: str, tail: bool) -> Any:
-    """``cls.name`` for a value of its MRO: descriptors bound to no instance."""
-    kind = type(found)
-    if owner is not cls:
-        note_absent(t, cls, name, owner)
-    if kind is types.FunctionType or kind is staticmethod or kind is classmethod:
-        trust_class_value(t, owner, name, found)
-        if kind is classmethod:
-            return bind_to(t, found.__func__, cls)
-        return found if kind is types.FunctionType else found.__func__
-    if kind is property:
-        return found
-    getter, _ = lookup_in_mro(kind, "__get__")
-    if type(getter) is types.FunctionType:
-        return t.call(getter, (found, None, cls), None, tail)
-    if getter is not MISSING:
-        return found.__get__(None, cls)
-    if name in ("__bases__", "__mro__", "__name__", "__qualname__", "__module__", "__doc__"):
-        return getattr(cls, name)
-    return class_value(t, owner, name, found)
-
-
 def function_attr(t: Trace, fn: Any, name: str, tail: bool) -> Any:
     """An attribute of a function."""
     if t.done.function_fields and id(fn) in t.done.function_fields:
@@ -565,11 +537,8 @@ def super_attr(t: Trace, proxy: Any, name: str, tail: bool) -> Any:
                 note_absent(t, owner, name, owner.__mro__[1])
             continue
         if obj is obj_type or (issubclass(type(obj), type) and obj_type is not type(obj)):
-            if name == "__new__":
-                return found.__func__ if isinstance(found, staticmethod) else found
-            return class_super_value(t, found, owner, obj, name)
-        kind = type(found)
-        if hasattr(kind, "__set__"):
+            return bind_class_value(t, found, owner, None, obj, name, tail)
+        if hasattr(type(found), "__set__"):
             return call_descriptor(t, found, owner, obj, obj_type, name, tail)
         return bind_class_value(t, found, owner, obj, obj_type, name, tail)
     raise AttributeError(f"'super' object has no attribute '{name}'")
