@@ -40,11 +40,7 @@ from braze.capture.outside.filling import fill, fill_arguments
 from braze.capture.outside.held import dropped, is_held
 from braze.capture.outside.opaque import asked_by_code, refuse_opaque
 from braze.capture.python import generators, higher_order
-from braze.capture.python.attributes import (
-    class_lookup,
-    note_absent,
-    special_method,
-)
+from braze.capture.python.attributes import class_lookup, note_absent, special_method
 from braze.capture.python.c_border import canonical, outside_applied
 from braze.capture.python.entering import defaults_of, enter
 from braze.capture.python.from_c import called_from_c
@@ -241,7 +237,7 @@ def call_builtin(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, ta
         if isinstance(owner, type):
             return call_class_method(t, fn, owner, args, kwargs, tail)
         return last_resort(t, fn, args, kwargs)
-    return call_bound(t, fn, owner, fn.__name__, args, kwargs, tail)
+    return call_bound(t, fn, owner, args, kwargs, tail)
 
 
 def rule_of_class_method(fn: Any, owner: type) -> Any:
@@ -254,32 +250,45 @@ def rule_of_class_method(fn: Any, owner: type) -> Any:
     return None
 
 
-def call_bound(
-    t: Trace, fn: Any, owner: Any, name: str, args: Any, kwargs: dict[str, Any] | None, tail: bool
-) -> Any:
+def call_bound(t: Trace, fn: Any, owner: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
     """A built-in method of some object: ``[].append``, ``x.__add__``."""
-    cls = type(owner)
     if issubclass(type(owner), torch.Tensor):
-        descriptor, _ = lookup_in_mro(cls, name)
+        descriptor, _ = lookup_in_mro(type(owner), fn.__name__)
         if descriptor is not MISSING:
             return call(t, descriptor, (owner, *args), kwargs, tail)
+    return call_method(t, fn, owner, (), args, kwargs, tail)
+
+
+def call_method(
+    t: Trace,
+    fn: Any,
+    owner: Any,
+    front: tuple[Any, ...],
+    args: Any,
+    kwargs: dict[str, Any] | None,
+    tail: bool,
+) -> Any:
+    """A method in C of an object: bound to it, or with the object in ``front`` of its arguments."""
+    cls, name = type(owner), fn.__name__
     rule = HANDLERS.methods.get((cls, name))
     if rule is not None:
         found = rule(t, owner, args, kwargs or {}, tail)
         if found is not MISSING:
             return found
-    if args and issubclass(type(owner), HASHED):
+    if args and issubclass(cls, HASHED):
         args = (as_key(args[0]), *args[1:])
+    given = (*front, *args)
     if cls is list and name == "append" and len(args) == 1 and not kwargs and not t.outside.identities:
-        return fn(*args)  # whatever it is, nothing looks at it
-    if cls in policy.METHODS_OF or issubclass(type(owner), CONTAINER_BASES):
-        refuse_opaque(t.outside, (owner,))
-        fill(t.outside, owner)
-        dropped(t, owner, name, args)
-        if may_call_back(args, kwargs) or looks_inside(owner, name):
-            return call_c(t, fn, args, kwargs, True)
-        return canonical(t, fn(*args, **kwargs) if kwargs else fn(*args))
-    return last_resort(t, fn, args, kwargs)
+        return fn(*given)  # whatever it is, nothing looks at it
+    known = cls in policy.METHODS_OF or issubclass(cls, CONTAINER_BASES)
+    if not known and not (front and fn.__objclass__ in policy.METHODS_OF):
+        return last_resort(t, fn, given, kwargs)
+    refuse_opaque(t.outside, (owner,))
+    fill(t.outside, owner)
+    dropped(t, owner, name, args)
+    if may_call_back(args, kwargs) or looks_inside(owner, name):
+        return call_c(t, fn, given, kwargs, True)
+    return canonical(t, fn(*given, **kwargs) if kwargs else fn(*given))
 
 
 CONTAINER_BASES = (list, dict, tuple, set, frozenset, str, int, float, BaseException)
@@ -317,25 +326,7 @@ def call_descriptor(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None,
     if issubclass(type(owner), torch.Tensor):
         fill_arguments(t.outside, args)
         return tensor_method(t, fn, tuple(args), kwargs or {})
-    rule = HANDLERS.methods.get((type(owner), fn.__name__))
-    if rule is not None:
-        found = rule(t, owner, args[1:], kwargs or {}, tail)
-        if found is not MISSING:
-            return found
-    if len(args) > 1 and issubclass(type(owner), HASHED):
-        args = (owner, as_key(args[1]), *args[2:])
-    if (
-        type(owner) in policy.METHODS_OF
-        or fn.__objclass__ in policy.METHODS_OF
-        or issubclass(type(owner), CONTAINER_BASES)
-    ):
-        refuse_opaque(t.outside, (owner,))
-        fill(t.outside, owner)
-        dropped(t, owner, fn.__name__, args[1:])
-        if may_call_back(args[1:], kwargs) or looks_inside(owner, fn.__name__):
-            return call_c(t, fn, args, kwargs)
-        return canonical(t, fn(*args, **kwargs) if kwargs else fn(*args))
-    return last_resort(t, fn, args, kwargs)
+    return call_method(t, fn, owner, (owner,), args[1:], kwargs, tail)
 
 
 def last_resort(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
