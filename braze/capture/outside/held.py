@@ -24,9 +24,10 @@ from braze.capture.state.trace import Trace
 CLOSED = (types.GeneratorType, types.MethodType)
 
 
-def may_run_code(cls: type) -> bool:
-    """Whether the end of an object of this class may run code: the quick question before ``says_its_end``."""
-    return bool(cls.__flags__ & HEAP_TYPE) or cls in CLOSED
+def ends_with_code(t: Trace, value: Any) -> bool:
+    """Whether the end of an object runs code of the program's: asked of its class first, which is quick."""
+    cls = type(value)
+    return bool(cls.__flags__ & HEAP_TYPE or cls in CLOSED) and says_its_end(t, value)
 
 
 def is_held(frames: Frames, node: Node) -> bool:
@@ -71,39 +72,35 @@ def let_go(t: Trace, f: Frame, index: int) -> None:
     """
     value = f.locals[index]
     for ending in value if type(value) is tuple else (value,):
-        if ending is NULL or not may_run_code(type(ending)):
-            continue
-        if not says_its_end(t, ending):
-            continue
-        node = t.outside.tree.node_of(ending)
-        f.locals[index] = NULL
-        held = node is not None and is_held(t.frames, node)
-        f.locals[index] = value
-        if not held:
-            refuse_end(ending)
+        if ends_with_code(t, ending):
+            f.locals[index] = NULL
+            held = is_reached(t, ending)
+            f.locals[index] = value
+            if not held:
+                refuse_end(ending)
 
 
 def replaced(t: Trace, value: Any, cell: Any = None) -> None:
     """Before a cell, or something that is no variable, gets another value: the same."""
-    if value is MISSING or not may_run_code(type(value)):
-        return
-    if says_its_end(t, value) and not in_frames(t.frames, value, cell):
+    if ends_with_code(t, value) and not in_frames(t.frames, value, cell):
         refuse_end(value)
 
 
 def popped(t: Trace, f: Frame) -> None:
     """Before the top of a frame's stack goes, which no variable gets: the same."""
     value = f.stack[-1]
-    if value is NULL or not may_run_code(type(value)):
-        return
-    if not says_its_end(t, value):
-        return
+    if ends_with_code(t, value):
+        del f.stack[-1]
+        held = is_reached(t, value)
+        f.stack.append(value)
+        if not held:
+            refuse_end(value)
+
+
+def is_reached(t: Trace, value: Any) -> bool:
+    """Whether something from outside is held; what the trace has made itself is not."""
     node = t.outside.tree.node_of(value)
-    del f.stack[-1]
-    held = node is not None and is_held(t.frames, node)
-    f.stack.append(value)
-    if not held:
-        refuse_end(value)
+    return node is not None and is_held(t.frames, node)
 
 
 def out_of_turn(t: Trace, f: Any) -> Any:
@@ -113,12 +110,9 @@ def out_of_turn(t: Trace, f: Any) -> Any:
     """
     ends = False
     for value in f.locals:
-        if value is NULL or not (type(value).__flags__ & HEAP_TYPE or type(value) is types.GeneratorType):
-            continue
-        if says_its_end(t, value):
-            ends = True
-        elif ends and type(value) is types.GeneratorType and value.gi_suspended:
+        if ends and type(value) is types.GeneratorType and value.gi_suspended and t.done.is_ours(value):
             return value
+        ends = ends or ends_with_code(t, value)
     return None
 
 
@@ -153,7 +147,7 @@ def dropped(t: Trace, container: Any, name: str, args: Any) -> None:
         if not (name in FILLING and issubclass(type(container), collections.deque) and container.maxlen):
             return
     for value in leaving(container, name, args):
-        if type(value).__flags__ & HEAP_TYPE and says_its_end(t, value) and not in_frames(t.frames, value):
+        if ends_with_code(t, value) and not in_frames(t.frames, value):
             refuse_end(value)
 
 
@@ -185,7 +179,7 @@ def refuse_end(value: Any) -> None:
 def says_its_end(t: Trace, value: Any) -> bool:
     """Whether the program has code run when an object from outside dies."""
     cls = type(value)
-    if issubclass(cls, torch.Tensor | type) or t.done.is_ours(value):
+    if value is NULL or issubclass(cls, torch.Tensor | type) or t.done.is_ours(value):
         return False
     if cls is types.GeneratorType:
         return True
