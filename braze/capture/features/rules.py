@@ -31,7 +31,7 @@ from braze.capture.facts.values import (
 )
 from braze.capture.graph import constant_evaluation, overloads, unbacked
 from braze.capture.outside import identities, texts
-from braze.capture.outside.class_values import class_value, trust_class_value
+from braze.capture.outside.class_values import class_value, is_programs, trust_class_value
 from braze.capture.outside.filling import fill
 from braze.capture.python import calls, operations, raised
 from braze.capture.python.attributes import (
@@ -225,19 +225,14 @@ def tells_its_class(t: Trace, cls: type) -> bool:
     if owner is not object and not is_library_class(owner):
         trust_class_value(t, owner, "__class__", told)
         return True
-    reader, owner = lookup_in_mro(cls, "__getattribute__")
-    return type(reader) is types.FunctionType and not is_library_class(owner)
+    return is_programs(cls, "__getattribute__")
 
 
 def asks_python(kinds: Any, method: str) -> bool:
     """Whether a class, or one of a tuple of classes, has Python code of the program's that says what its instances are."""
     if type(kinds) is tuple:
         return any(asks_python(kind, method) for kind in kinds)
-    meta = type(kinds)
-    if meta is type:
-        return False
-    found, owner = lookup_in_mro(meta, method)
-    return type(found) is types.FunctionType and not is_library_class(owner)
+    return type(kinds) is not type and is_programs(type(kinds), method)
 
 
 def is_protocol(kinds: Any) -> bool:

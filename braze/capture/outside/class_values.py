@@ -27,12 +27,17 @@ def trust_class_value(t: Trace, owner: Any, name: str, found: Any) -> None:
     t.outside.read(t.outside.tree.constant(owner), Step.CLASS_ATTR, name, found)
 
 
-def has_hash_of_its_own(cls: type) -> bool:
-    """Whether ``hash()`` runs Python code that may do anything: not a library's, nor what a dataclass is given."""
-    found, owner = lookup_in_mro(cls, "__hash__")
+def is_programs(cls: type, name: str) -> bool:
+    """Whether what a class has under a name is Python code that may do anything: not a library's, nor what a dataclass is given."""
+    found, owner = lookup_in_mro(cls, name)
     if type(found) is not types.FunctionType or is_library_class(owner):
         return False
     return not ("__dataclass_params__" in vars(owner) and found.__code__.co_filename == "<string>")
+
+
+def has_hash_of_its_own(cls: type) -> bool:
+    """Whether ``hash()`` runs Python code that may do anything."""
+    return is_programs(cls, "__hash__")
 
 
 def runs_code_as_key(key: Any) -> bool:
@@ -47,12 +52,7 @@ def runs_code_as_key(key: Any) -> bool:
 
 def has_equality_of_its_own(cls: type) -> bool:
     """Whether a look-up of an instance may run an ``__eq__`` that may do anything; those hashed by identity meet none but themselves."""
-    found, owner = lookup_in_mro(cls, "__eq__")
-    if type(found) is not types.FunctionType or is_library_class(owner):
-        return False
-    if lookup_in_mro(cls, "__hash__")[0] is object.__hash__:
-        return False
-    return not ("__dataclass_params__" in vars(owner) and found.__code__.co_filename == "<string>")
+    return is_programs(cls, "__eq__") and lookup_in_mro(cls, "__hash__")[0] is not object.__hash__
 
 
 def in_class_dict(t: Trace, key: Any, found: Any) -> Any:

@@ -16,7 +16,6 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from braze.capture.facts.breaks import graph_break
-from braze.capture.facts.libraries import is_library_class
 from braze.capture.facts.records import Check, Step
 from braze.capture.facts.values import (
     BY_VALUE,
@@ -24,8 +23,8 @@ from braze.capture.facts.values import (
     HEAP_TYPE,
     Identity,
     is_identity_type,
-    lookup_in_mro,
 )
+from braze.capture.outside.class_values import is_programs
 from braze.capture.state.outside import Outside
 from braze.support import caches
 
@@ -82,11 +81,7 @@ _SAYS = (
 
 def says_by_code(cls: type) -> bool:
     """Whether instances are numbers or sequences by Python code that may do anything."""
-    for name in _SAYS:
-        found, owner = lookup_in_mro(cls, name)
-        if type(found) is types.FunctionType and not is_library_class(owner):
-            return True
-    return False
+    return any(is_programs(cls, name) for name in _SAYS)
 
 
 TRANSPARENT = CONSTANTS | {
