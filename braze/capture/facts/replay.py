@@ -134,18 +134,25 @@ def throw(error: BaseException) -> NoReturn:
     raise error
 
 
+_BASES = (collections.OrderedDict, dict, list, tuple, set, frozenset, collections.deque, bytearray)
+
+
+def builtin_base(container: Any) -> Any:
+    """The built-in class whose methods work on the raw contents of a container."""
+    kind = type(container)
+    if kind is dict or kind is list:
+        return kind
+    return next((base for base in _BASES if issubclass(kind, base)), kind)
+
+
 def item(container: Any, key: Any) -> Any:
     """An item of a list, tuple or dict, past any override in a subclass."""
-    for base in (dict, list, tuple):
-        if isinstance(container, base):
-            return base.__getitem__(container, key)  # type: ignore[index]
-    return container[key]
+    return builtin_base(container).__getitem__(container, key)
 
 
 def nth_key(mapping: dict[Any, Any], position: int) -> Any:
     """The key at a position of a dict's order."""
-    base = collections.OrderedDict if isinstance(mapping, collections.OrderedDict) else dict
-    for i, key in enumerate(base.keys(mapping)):
+    for i, key in enumerate(builtin_base(mapping).keys(mapping)):
         if i == position:
             return key
     raise KeyError(position)
@@ -253,14 +260,6 @@ def delete_attribute(target: Any, name: str) -> None:
         type.__delattr__(target, name)
     else:
         object.__delattr__(target, name)
-
-
-def builtin_base(container: Any) -> Any:
-    """The built-in class whose methods work on the raw contents of a container."""
-    for base in (collections.OrderedDict, dict, list, set, collections.deque, bytearray):
-        if isinstance(container, base):
-            return base
-    return type(container)
 
 
 def set_item(container: Any, key: Any, value: Any) -> None:

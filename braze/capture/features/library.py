@@ -230,8 +230,6 @@ def dir_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     if (space is not None and space.written) or "__dir__" in own or not is_constant(names):
         graph_break("BZ1006", f"dir() of the module {module.__name__}, which the function has changed")
     place = t.outside.tree.constant(module).child(Step.ATTR, "__dict__")
-    if place.real is MISSING:
-        place.real = place.value = own
-        t.outside.tree.order.append(place)
+    t.outside.tree.meet(place, own)
     place.guard(Check.KEYS, names)
     return sorted(names)

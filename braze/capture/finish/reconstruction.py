@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from braze.capture.facts.breaks import BreakSignal, Unrebuildable
 from braze.capture.facts.records import Build, Constant, FromSource, GraphOutput, Recipe, Step
-from braze.capture.facts.replay import empty, hashed_weak, native_new, weak_to_nothing
+from braze.capture.facts.replay import builtin_base, empty, hashed_weak, native_new, weak_to_nothing
 from braze.capture.facts.tracebacks import chain
 from braze.capture.facts.values import (
     BASE_TYPE,
@@ -237,8 +237,7 @@ class RecipeTable(Recipes):
         """A dict, or an instance of a subclass with attributes."""
         check_keys(value, dict.__iter__(value))
         args: list[int] = []
-        ordered = issubclass(type(value), collections.OrderedDict)
-        for key, item in list((collections.OrderedDict if ordered else dict).items(value)):
+        for key, item in list(builtin_base(value).items(value)):
             args += (self.id_of(key), self.id_of(item))
         cls = type(value)
         if cls is dict:

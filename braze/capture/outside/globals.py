@@ -74,9 +74,7 @@ class Globals:
         """The node of a global."""
         own = self.owner
         node = outside.tree.root(Step.GLOBAL, name) if own is None else own.child(self.step, name)
-        if node.real is MISSING:
-            node.real = node.value = self.real[name]
-            outside.tree.order.append(node)
+        outside.tree.meet(node, self.real[name])
         return node
 
     def put(self, f: Frame, name: str, value: Any) -> None:

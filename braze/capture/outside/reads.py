@@ -62,9 +62,8 @@ def constant(t: Trace, node: Node, real: Any) -> Any:
 
 def by_value(t: Trace, node: Node, real: Any) -> Any:
     """A value that must be the same at each call."""
-    node.real = node.value = real
     node.guards.append((Check.EQUAL, real))
-    t.outside.tree.order.append(node)
+    t.outside.tree.meet(node, real)
     return real
 
 
@@ -80,9 +79,8 @@ def identity(t: Trace, node: Node, real: Any) -> Any:
         return bound_builtin(t.outside, node, real)
     if may_end(node, real):
         return mortal(t.outside, node, real)
-    node.real = node.value = real
     node.guards.append((Check.IS, real))
-    t.outside.tree.order.append(node)
+    t.outside.tree.meet(node, real)
     t.outside.tree.constant(real)
     return real
 
@@ -93,8 +91,7 @@ def mortal(outside: Outside, node: Node, real: Any) -> Any:
     outside.passing_classes |= type(real) is not types.FunctionType
     if outside.tree.node_of(real) is None:
         return outside.tree.bind(node, real, real)
-    node.real = node.value = real
-    outside.tree.order.append(node)
+    outside.tree.meet(node, real)
     return real
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.records import Check, Step
-from braze.capture.facts.replay import native_new
+from braze.capture.facts.replay import builtin_base, delete_item, native_new, set_item
 from braze.capture.facts.values import MISSING, Identity, is_constant, is_identity_type, lookup_in_mro
 from braze.capture.outside.class_values import runs_code_as_key
 from braze.capture.state.ledger import Ledger
@@ -63,7 +63,7 @@ class DictShadow:
             self._note_missing(key)
             return MISSING
         value = outside.read(self.node, self.step, key, real)
-        _set(self.view, key, value)
+        set_item(self.view, key, value)
         self.original[key] = value
         return value
 
@@ -86,13 +86,13 @@ class DictShadow:
                 self.original[key] = MISSING
             else:
                 self._note_missing(key)
-        _set(self.view, key, value)
+        set_item(self.view, key, value)
 
     def drop(self, outside: Outside, key: Any) -> bool:
         """Delete; whether the key was there."""
         if self.get(outside, key) is MISSING:
             return False
-        _delete(self.view, key)
+        delete_item(self.view, key)
         self.deleted.add(key)
         return True
 
@@ -110,9 +110,9 @@ class DictShadow:
         self.filled = True
         ordered = {k: full[k] for k in keys if k in full and k not in self.deleted}
         ordered.update({k: v for k, v in written.items() if k not in ordered})
-        _clear(self.view)
+        builtin_base(self.view).clear(self.view)
         for key, value in ordered.items():
-            _set(self.view, key, value)
+            set_item(self.view, key, value)
 
     def changed_keys(self) -> tuple[list[tuple[Any, Any]], list[Any]]:
         """(items written, keys deleted) since the first state."""
@@ -159,41 +159,13 @@ class SequenceShadow:
 
 
 def iterate(view: Any) -> Any:
-    bases: tuple[Any, ...] = (list, tuple, set, frozenset, collections.deque)
-    for base in bases:
-        if issubclass(type(view), base):
-            return base.__iter__(view)
-    return iter(view)
+    """An iterator over a container, past any override in a subclass."""
+    return builtin_base(view).__iter__(view)
 
 
 def keys_of(real: Any) -> list[Any]:
     """A dict's keys in its order, which an OrderedDict keeps apart from the order of insertion."""
-    if issubclass(type(real), collections.OrderedDict):
-        return list(collections.OrderedDict.keys(real))
-    return list(dict.keys(real))
-
-
-def _set(view: dict[Any, Any], key: Any, value: Any) -> None:
-    if type(view) is dict:
-        view[key] = value
-    elif issubclass(type(view), collections.OrderedDict):
-        collections.OrderedDict.__setitem__(view, key, value)
-    else:
-        dict.__setitem__(view, key, value)
-
-
-def _delete(view: dict[Any, Any], key: Any) -> None:
-    if issubclass(type(view), collections.OrderedDict):
-        collections.OrderedDict.__delitem__(view, key)
-    else:
-        dict.__delitem__(view, key)
-
-
-def _clear(view: dict[Any, Any]) -> None:
-    if issubclass(type(view), collections.OrderedDict):
-        collections.OrderedDict.clear(view)
-    else:
-        dict.clear(view)
+    return list(builtin_base(real).keys(real))
 
 
 def guard_keys(outside: Outside, shadow: DictShadow, keys: list[Any]) -> None:
@@ -201,18 +173,14 @@ def guard_keys(outside: Outside, shadow: DictShadow, keys: list[Any]) -> None:
     node = shadow.node
     if shadow.step is Step.DICT:
         node = node.child(Step.ATTR, "__dict__")
-        if node.real is MISSING:
-            node.real = node.value = shadow.real
-            outside.tree.order.append(node)
+        outside.tree.meet(node, shadow.real)
     if all(is_constant(k) for k in keys):
         node.guard(Check.KEYS, tuple(keys))
         return
     node.guard(Check.LENGTH, len(keys))
     for index, key in enumerate(keys):
         place = node.child(Step.KEY, index)
-        if place.real is MISSING:
-            place.real = place.value = key
-            outside.tree.order.append(place)
+        outside.tree.meet(place, key)
         if is_constant(key):
             place.guard(Check.EQUAL, key)
         elif is_identity_type(type(key)):
@@ -244,9 +212,8 @@ def shadow_dict(t: Trace, node: Node, real: Any) -> Any:
     made = t.outside.tree.bind(node, real, view)
     if issubclass(type(real), collections.defaultdict):
         factory = node.child(Step.ATTR, "default_factory")
-        factory.real = factory.value = real.default_factory
+        t.outside.tree.meet(factory, real.default_factory)
         factory.guard(Check.IS, real.default_factory)
-        t.outside.tree.order.append(factory)
     return made
 
 

@@ -45,9 +45,8 @@ def defaults_of(t: Trace, fn: types.FunctionType) -> tuple[tuple[Any, ...], dict
     if not fixed and positional:
         own = node.child(Step.ATTR, "__defaults__")
         if own.real is MISSING:
-            own.real = own.value = positional
+            tree.meet(own, positional)
             own.guard(Check.EQUAL if is_constant(positional) else Check.IS, positional)
-            tree.order.append(own)
     return (
         tuple(
             [

@@ -83,8 +83,6 @@ def global_hooks(outside: Outside) -> bool:
         module = outside.tree.constant(torch.nn.modules.module)
         for name in GLOBAL_HOOKS:
             node = module.child(Step.DICT, name)
-            if node.real is MISSING:
-                node.real = node.value = own[name]
-                outside.tree.order.append(node)
+            outside.tree.meet(node, own[name])
             node.guard(Check.LENGTH, len(own[name]))
     return found

@@ -123,6 +123,12 @@ class Tree:
         if one.step is not Step.CONSTANT and other.step is not Step.CONSTANT:
             self.apart.append((one, other))
 
+    def meet(self, node: Node, real: Any) -> None:
+        """Say what is at a place of which the program gets nothing that stands for it."""
+        if node.real is MISSING:
+            node.real = node.value = real
+            self.order.append(node)
+
     def bind(self, node: Node, real: Any, value: Any) -> Any:
         """Say what a node stands for, and enter it into the indexes."""
         node.real = real

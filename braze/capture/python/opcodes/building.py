@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import collections
 import types
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.frame import Frame
+from braze.capture.facts.replay import builtin_base
 from braze.capture.facts.values import CONSTANTS, NULL, UnknownText
 from braze.capture.graph.sizes import as_key
 from braze.capture.outside import texts
@@ -146,8 +146,7 @@ def mapping(t: Trace, values: Any) -> Any:
     """A dict of what ``**values`` gives."""
     if issubclass(type(values), dict):
         fill(t.outside, values)
-        base = collections.OrderedDict if isinstance(values, collections.OrderedDict) else dict
-        return dict(base.items(values))
+        return dict(builtin_base(values).items(values))
     keys = elements(t, t.call(t.attribute(values, "keys"), ()))
     return {key: t.item(values, key) for key in keys}
 
