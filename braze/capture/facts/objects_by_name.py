@@ -12,7 +12,7 @@ import logging
 import re
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Any
 
@@ -27,8 +27,6 @@ SHELVES = ("torch", "torch.nn.functional", "torch._C", "torch._C._nn", "builtins
 #: how far to look behind a decorated function
 DEPTH = 4
 _MISSING = object()
-_NAMESPACE = type(torch.ops.aten)
-_VALUES = (torch.dtype, torch.layout, torch.memory_format)
 
 
 def name_of(value: Any) -> Name | None:
@@ -41,30 +39,10 @@ def name_of(value: Any) -> Name | None:
 
 def object_at(name: Name) -> Any:
     """The object of a name; LookupError where there is none."""
-    kind, rest = name[0], name[1:]
-    if kind == "method":
-        return types.MethodType(object_at(rest[0]), object_at(rest[1]))
-    if kind == "type":
-        return type(object_at(rest[0]))
-    if kind == "logger":
-        return logging.getLogger(rest[0])
-    if kind == "pattern":
-        return re.compile(*rest)  # the very object that a module holds, as long as module re remembers it
-    if kind == "operator":
-        return functools.reduce(_attribute, rest, torch.ops)
-    if kind == "globals":
-        return vars(_module(rest[0]))
-    if kind == "at":
-        found = _module(rest[0])
-        for step in rest[1]:
-            found = _attribute(found, step)
-        return found
-    if kind == "behind":
-        found = object_at(rest[0])
-        for step in rest[1]:
-            found = _behind(found, step)
-        return found
-    raise LookupError(f"a name of kind {kind!r}")
+    kind, *rest = name
+    if kind not in _FOUND:
+        raise LookupError(f"a name of kind {kind!r}")
+    return _FOUND[kind](*rest)
 
 
 def module_of(name: Name) -> str | None:
@@ -86,29 +64,12 @@ def _name_of(value: Any) -> Name | None:
 
 def _candidates(value: Any) -> Iterator[Name]:
     """Where the object may be found, likeliest first."""
-    if isinstance(value, _NAMESPACE):
-        yield "operator", value.name
-        return
-    if isinstance(value, types.ModuleType):
-        yield "at", value.__name__, ()
-        return
-    if isinstance(value, _VALUES):
-        yield "at", "torch", (str(value).removeprefix("torch."),)
-        return
+    for kinds, name in _NAMED:
+        if isinstance(value, kinds):
+            yield name(value)
+            return
     if isinstance(value, re.Pattern) and isinstance(value.pattern, str):
         yield "pattern", value.pattern, value.flags & ~int(re.UNICODE)
-        return
-    if isinstance(value, logging.Logger):
-        yield "logger", value.name
-        return
-    if isinstance(value, Enum):
-        yield "at", type(value).__module__, (*type(value).__qualname__.split("."), value.name)
-        return
-    if isinstance(value, torch._ops.OpOverload):
-        yield "operator", *value._schema.name.split("::", 1), value._overloadname
-        return
-    if isinstance(value, torch._ops.OpOverloadPacket):
-        yield "operator", *value._qualified_op_name.split("::", 1)
         return
     if type(value) is dict:
         yield "globals", value.get("__name__")
@@ -249,3 +210,29 @@ def _module(name: Any) -> types.ModuleType:
     if not isinstance(name, str) or name.partition(".")[0] not in sys.modules:
         raise LookupError(f"no module {name!r}")
     return importlib.import_module(name)
+
+
+#: what says its own name
+_NAMED: tuple[tuple[Any, Callable[[Any], Name]], ...] = (
+    (type(torch.ops.aten), lambda v: ("operator", v.name)),
+    (types.ModuleType, lambda v: ("at", v.__name__, ())),
+    (
+        (torch.dtype, torch.layout, torch.memory_format),
+        lambda v: ("at", "torch", (str(v).removeprefix("torch."),)),
+    ),
+    (logging.Logger, lambda v: ("logger", v.name)),
+    (Enum, lambda v: ("at", type(v).__module__, (*type(v).__qualname__.split("."), v.name))),
+    (torch._ops.OpOverload, lambda v: ("operator", *v._schema.name.split("::", 1), v._overloadname)),
+    (torch._ops.OpOverloadPacket, lambda v: ("operator", *v._qualified_op_name.split("::", 1))),
+)
+#: how the object of a name of each kind is found
+_FOUND: dict[Any, Callable[..., Any]] = {
+    "method": lambda function, owner: types.MethodType(object_at(function), object_at(owner)),
+    "type": lambda of: type(object_at(of)),
+    "logger": logging.getLogger,
+    "pattern": re.compile,  # the very object that a module holds, as long as module re remembers it
+    "operator": lambda *path: functools.reduce(_attribute, path, torch.ops),
+    "globals": lambda module: vars(_module(module)),
+    "at": lambda module, path: functools.reduce(_attribute, path, _module(module)),
+    "behind": lambda start, steps: functools.reduce(_behind, steps, object_at(start)),
+}
