@@ -5,30 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from types import FunctionType
-from typing import Any, Protocol
+from typing import Any
 
 from braze import native
 from braze.capture.facts.replay import caught
 from braze.capture.facts.resume import CannotResume, Resumed
+from braze.capture.residual.residual import Resumes
 from braze.support.interrupts import is_of_handler
-
-
-class Entries(Protocol):
-    """What makes callables of resume functions (a session)."""
-
-    def entry(
-        self, function: FunctionType, name: str, *, point: ResumePoint | None = None, hooked: bool = False
-    ) -> Any:
-        """An entry that captures the function in turn; that of a frame which goes on has a point."""
-
-    def run_uncaptured(self, function: FunctionType) -> Callable[..., Any]:
-        """The function as it is; what it calls is captured."""
 
 
 class ResumePoint:
     """A place in a code object where frames go on after a break."""
 
-    def __init__(self, session: Entries, code: Callable[..., Resumed], raises: bool, captured: bool) -> None:
+    def __init__(self, session: Resumes, code: Callable[..., Resumed], raises: bool, captured: bool) -> None:
         self.session = session
         self.code = code
         self.made = made = code()

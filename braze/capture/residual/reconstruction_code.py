@@ -105,38 +105,28 @@ class SourceText:
         assert source.parent is not None, f"{source.step} needs a parent"
         if source.step is Step.ITEM and self.types.get(source.parent) in (list, tuple, dict):
             return f"{self.text(source.parent)}[{literal(key) or name(key)}]"
-        return self._below(source.step, key, self.text(source.parent))
+        below = _BELOW.get(source.step)
+        if below is None:
+            raise InternalError("BZ9010", f"residual code cannot read a source of step {source.step}")
+        return below(self.text(source.parent), key, name)
 
-    def _below(self, step: Step, key: Any, parent: str) -> str:
-        name = self.names.name_of
-        match step:
-            case Step.GLOBALS_OF:
-                return f"{parent}.__globals__[{key!r}]"
-            case Step.ATTR:
-                return f"{parent}.{key}" if can_be_written(str(key)) else f"getattr({parent}, {key!r})"
-            case Step.DICT:
-                return f"{parent}.__dict__[{key!r}]"
-            case Step.ITEM:
-                return f"{name(item)}({parent}, {literal(key) or name(key)})"
-            case Step.KEY:
-                return f"{name(nth_key)}({parent}, {key})"
-            case Step.TYPE:
-                return f"type({parent})"
-            case Step.CLASS_ATTR:
-                return f"{name(class_attribute)}({parent}, {key!r})"
-            case Step.DEFAULTS:
-                return f"{parent}.__defaults__[{key}]"
-            case Step.KWDEFAULTS:
-                return f"{parent}.__kwdefaults__[{key!r}]"
-            case Step.CLOSURE:
-                return f"{parent}.__closure__[{key}].cell_contents"
-            case Step.FUNC:
-                return f"{parent}.__{key}__"
-            case Step.TENSOR_OF:
-                return f"{name(torch.from_numpy)}({parent})"
-            case Step.NEGATIVE:
-                return f"(-{parent})"
-        raise InternalError("BZ9010", f"residual code cannot read a source of step {step}")
+
+#: a source as text, of the text of the one above it, its key, and what names objects
+_BELOW: dict[Step, Callable[[str, Any, Callable[..., str]], str]] = {
+    Step.GLOBALS_OF: lambda at, key, name: f"{at}.__globals__[{key!r}]",
+    Step.ATTR: lambda at, key, name: f"{at}.{key}" if can_be_written(str(key)) else f"getattr({at}, {key!r})",
+    Step.DICT: lambda at, key, name: f"{at}.__dict__[{key!r}]",
+    Step.ITEM: lambda at, key, name: f"{name(item)}({at}, {literal(key) or name(key)})",
+    Step.KEY: lambda at, key, name: f"{name(nth_key)}({at}, {key})",
+    Step.TYPE: lambda at, key, name: f"type({at})",
+    Step.CLASS_ATTR: lambda at, key, name: f"{name(class_attribute)}({at}, {key!r})",
+    Step.DEFAULTS: lambda at, key, name: f"{at}.__defaults__[{key}]",
+    Step.KWDEFAULTS: lambda at, key, name: f"{at}.__kwdefaults__[{key!r}]",
+    Step.CLOSURE: lambda at, key, name: f"{at}.__closure__[{key}].cell_contents",
+    Step.FUNC: lambda at, key, name: f"{at}.__{key}__",
+    Step.TENSOR_OF: lambda at, key, name: f"{name(torch.from_numpy)}({at})",
+    Step.NEGATIVE: lambda at, key, name: f"(-{at})",
+}
 
 
 class Rebuilder:
@@ -397,14 +387,8 @@ def _empty(to: Rebuilder, recipe: Build) -> str:
             return f"{to.names.name_of(native_new(cls), 'new')}({to.names.name_of(cls)})"
 
 
-def _fill_list(to: Rebuilder, name: str, recipe: Build, items: list[str]) -> list[str]:
-    if not items:
-        return []
-    return [f"list.extend({name}, [{', '.join(items)}])"]
-
-
-def _fill_set(to: Rebuilder, name: str, recipe: Build, items: list[str]) -> list[str]:
-    return [f"set.update({name}, [{', '.join(items)}])"] if items else []
+def _filled_by(method: str) -> Callable[[Rebuilder, str, Build, list[str]], list[str]]:
+    return lambda to, name, recipe, items: [f"{method}({name}, [{', '.join(items)}])"] if items else []
 
 
 def _fill_deque(to: Rebuilder, name: str, recipe: Build, items: list[str]) -> list[str]:
@@ -427,9 +411,9 @@ def _fill_function(to: Rebuilder, name: str, recipe: Build, items: list[str]) ->
 
 
 _FILL: dict[str, Callable[[Rebuilder, str, Build, list[str]], list[str]]] = {
-    "list": _fill_list,
+    "list": _filled_by("list.extend"),
     "dict": _fill_dict,
-    "set": _fill_set,
+    "set": _filled_by("set.update"),
     "deque": _fill_deque,
     "object": lambda to, name, recipe, items: [],
     "attributes": lambda to, name, recipe, items: [],

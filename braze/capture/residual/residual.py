@@ -86,10 +86,13 @@ class Place:
 
 
 class Resumes(Protocol):
-    """Where resume functions come from (``session``)."""
+    """Where resume functions come from, and what makes callables of them (a session)."""
 
     def point(self, place: Place, *, offset: int, pushes: int, raises: bool, captured: bool) -> Any:
         """A thing with ``of(function)``: the resume function for a frame of that function."""
+
+    def entry(self, function: FunctionType, name: str, *, point: Any = None, hooked: bool = False) -> Any:
+        """An entry that captures the function in turn; that of a frame which goes on has a point."""
 
     def run_uncaptured(self, function: Any) -> Callable[..., Any]:
         """The function as it is; Python frames under it are captured on their own."""
@@ -316,26 +319,7 @@ class _Writer:
 
     def _effect(self, effect: Effect) -> str:
         args = [self.values.atom(a) for a in effect.args]
-        name = self.names.name_of
-        match effect.kind:
-            case EffectKind.SETATTR:
-                return f"{name(set_attribute)}({args[0]}, {effect.name!r}, {args[1]})"
-            case EffectKind.DELATTR:
-                return f"{name(delete_attribute)}({args[0]}, {effect.name!r})"
-            case EffectKind.SETITEM:
-                return f"{name(set_item)}({', '.join(args)})"
-            case EffectKind.DELITEM:
-                return f"{name(delete_item)}({', '.join(args)})"
-            case EffectKind.SET_CONTENTS:
-                return f"{name(set_contents)}({', '.join(args)})"
-            case EffectKind.SET_GLOBAL:
-                return f"{args[0]}.__globals__[{effect.name!r}] = {args[1]}"
-            case EffectKind.SET_CELL:
-                return f"{args[0]}.cell_contents = {args[1]}"
-            case EffectKind.MADE:
-                return "pass"
-            case EffectKind.CALL:
-                return f"{args[0]}({', '.join(args[1:])})"
+        return _EFFECTS[effect.kind](args, effect.name, self.names.name_of)
 
     # -- breaks
 
@@ -536,6 +520,20 @@ class _Frame:
     items: tuple[str, ...]  # texts of what its state begins with
     saved: str  # text of its state
     lead: int  # bytes of its code before the user's
+
+
+#: the statement of each kind of effect, of the texts of its arguments, its name, and what names objects
+_EFFECTS: dict[EffectKind, Callable[[list[str], str, Callable[[Any], str]], str]] = {
+    EffectKind.SETATTR: lambda args, at, name: f"{name(set_attribute)}({args[0]}, {at!r}, {args[1]})",
+    EffectKind.DELATTR: lambda args, at, name: f"{name(delete_attribute)}({args[0]}, {at!r})",
+    EffectKind.SETITEM: lambda args, at, name: f"{name(set_item)}({', '.join(args)})",
+    EffectKind.DELITEM: lambda args, at, name: f"{name(delete_item)}({', '.join(args)})",
+    EffectKind.SET_CONTENTS: lambda args, at, name: f"{name(set_contents)}({', '.join(args)})",
+    EffectKind.SET_GLOBAL: lambda args, at, name: f"{args[0]}.__globals__[{at!r}] = {args[1]}",
+    EffectKind.SET_CELL: lambda args, at, name: f"{args[0]}.cell_contents = {args[1]}",
+    EffectKind.MADE: lambda args, at, name: "pass",
+    EffectKind.CALL: lambda args, at, name: f"{args[0]}({', '.join(args[1:])})",
+}
 
 
 def carried_locals(frame: FrameState) -> tuple[int, ...]:
