@@ -23,17 +23,17 @@ from torch.utils.hooks import BackwardHook, RemovableHandle
 
 from braze.capture.facts.breaks import HINT_MOVE, BreakSignal, Retry, Unrebuildable, graph_break
 from braze.capture.facts.libraries import is_library_module
-from braze.capture.facts.records import Build, Constant, Effect, EffectKind
+from braze.capture.facts.records import Build, Effect, EffectKind
 from braze.capture.facts.replay import AfterGiven, WhereGiven
 from braze.capture.facts.replay_safety import memory_written
 from braze.capture.facts.values import Identity
 from braze.capture.features.subgraphs import note, region, traced
+from braze.capture.finish.reconstruction import RecipeTable
 from braze.capture.graph.recorder import refuse_unfaked
 from braze.capture.python import calls
 from braze.capture.python.unwinding import trail_of
 from braze.capture.state.handlers import Feature
 from braze.capture.state.ledger import Hooked, Ledger
-from braze.capture.state.recipes import Recipes
 from braze.capture.state.trace import Trace
 from braze.graph.facts import facts
 from braze.graph.fakes import was_given_history
@@ -205,7 +205,7 @@ class Inside(BaseException):
         self.step = step
 
 
-def effects(t: Trace, table: Recipes) -> list[Effect]:
+def effects(t: Trace, table: RecipeTable) -> list[Effect]:
     """The hooks that stay."""
     found = []
     for row in t.done.hooks.values():
@@ -218,7 +218,7 @@ def effects(t: Trace, table: Recipes) -> list[Effect]:
     return found
 
 
-def recipe(table: Recipes, handle: Any) -> Build | None:
+def recipe(table: RecipeTable, handle: Any) -> Build | None:
     """How residual code gets a handle: it puts the hook on the tensor. None for a handle from elsewhere."""
     found = table.t.done.hooks.get(id(handle))
     if found is None or found.handle is not handle:
@@ -226,8 +226,8 @@ def recipe(table: Recipes, handle: Any) -> Build | None:
     if found.removed or found.inside:
         raise Unrebuildable(handle)
     guarded = WhereGiven if found.register is torch.Tensor.register_hook else AfterGiven
-    hook = table.add(Build("call", (table.add(Constant(guarded)), table.id_of(found.hook))))
-    return Build("call", (table.add(Constant(found.register)), table.id_of(found.tensor), hook))
+    hook = table.add(table.call(guarded, table.id_of(found.hook)))
+    return table.call(found.register, table.id_of(found.tensor), hook)
 
 
 def check(t: Trace, row: Hooked) -> None:
@@ -250,7 +250,7 @@ def check(t: Trace, row: Hooked) -> None:
         raise Unrebuildable(row.handle)
 
 
-def verify(t: Trace, table: Recipes) -> None:
+def verify(t: Trace, table: RecipeTable) -> None:
     """Go back to before a hook in the middle of the graph whose tensor is handed out: others may put hooks there, after it."""
     for row in t.done.hooks.values():
         if row.inside and t.graph.recorder.nodes[id(row.tensor)][1] in table.output_index:

@@ -21,14 +21,14 @@ import torch.fx
 from braze import native
 from braze.capture.facts.breaks import HINT_MOVE, BreakSignal, Unrebuildable, graph_break
 from braze.capture.facts.purity import is_random
-from braze.capture.facts.records import ITEM, SEED, Build, Constant, Draw, Drawn, Effect, EffectKind, Recipe
+from braze.capture.facts.records import ITEM, SEED, Constant, Draw, Drawn, Effect, EffectKind, Recipe
 from braze.capture.facts.replay import GENERATOR
 from braze.capture.facts.values import words
 from braze.capture.features import rules
+from braze.capture.finish.reconstruction import RecipeTable
 from braze.capture.outside.filling import fill_arguments
 from braze.capture.state.handlers import Feature
 from braze.capture.state.ledger import LaterSeed, Ledger
-from braze.capture.state.recipes import Recipes
 from braze.capture.state.trace import Recording, Trace
 from braze.graph import torch_compat
 from braze.graph.facts import set_facts
@@ -153,7 +153,7 @@ def refuse(name: str) -> NoReturn:
     graph_break("BZ1017", f"random.{name} draws a random number outside torch", HINT_MOVE)
 
 
-def recipe(table: Recipes, value: Any) -> Recipe | None:
+def recipe(table: RecipeTable, value: Any) -> Recipe | None:
     """How residual code gets a drawn number, or what one compares to: no graph is needed for that. None for anything else."""
     if not table.t.done.draws:
         return None
@@ -170,8 +170,7 @@ def recipe(table: Recipes, value: Any) -> Recipe | None:
             return None
         number = Constant(int(side) if side.is_Integer else float(side)) if index is None else Drawn(index)
         sides.append(table.add(number))
-    question = QUESTIONS[expr.func.__name__]
-    return Build("call", (table.add(Constant(question)), *sides))
+    return table.call(QUESTIONS[expr.func.__name__], *sides)
 
 
 def node_of(recorder: Recording, symbol: Any) -> torch.fx.Node | None:
@@ -213,7 +212,7 @@ FEATURE.recipes |= dict.fromkeys(SYMBOLIC, recipe)
 # -- seeds of PyTorch's generators
 
 
-def effects(t: Trace, table: Recipes) -> list[Effect]:
+def effects(t: Trace, table: RecipeTable) -> list[Effect]:
     """The seeds that are set after the graph; back to before one that the graph draws after."""
     found = []
     for later in t.done.seeds:

@@ -16,7 +16,6 @@ from braze.capture.finish.reconstruction import RecipeTable
 from braze.capture.graph import tensor_facts, unbacked
 from braze.capture.python.unwinding import resumable_step
 from braze.capture.state.handlers import Feature
-from braze.capture.state.recipes import Recipes
 from braze.capture.state.trace import Trace
 from braze.graph import torch_compat
 from braze.graph.torch_settings import CUDNN
@@ -155,7 +154,7 @@ def check_is_size(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     unbacked.check_size(t, *args, **kwargs)
 
 
-def settings(t: Trace, table: Recipes) -> list[Effect]:
+def settings(t: Trace, table: RecipeTable) -> list[Effect]:
     """The settings that the program leaves changed."""
     return [
         Effect(EffectKind.CALL, (table.add(Constant(function)), *map(table.id_of, args)))
@@ -212,8 +211,7 @@ class OpenMark:
 
 def begun_mark(table: RecipeTable, mark: OpenMark) -> Build:
     """The mark that lasts from a break on to the end of its block, which runs after it."""
-    begin = table.add(Constant(torch_compat.begin_mark))
-    return Build("call", (begin, table.id_of(mark.name), table.id_of(mark.args)))
+    return table.call(torch_compat.begin_mark, table.id_of(mark.name), table.id_of(mark.args))
 
 
 FEATURE.recipes[OpenMark] = begun_mark

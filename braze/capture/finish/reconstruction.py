@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import collections
 import functools
+import gc
 import struct
 import sys
 import types
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,16 +19,26 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from braze.capture.facts.breaks import BreakSignal, Unrebuildable
 from braze.capture.facts.records import Build, Constant, FromSource, GraphOutput, Recipe, Step
-from braze.capture.facts.replay import builtin_base, empty, hashed_weak, native_new, weak_to_nothing
+from braze.capture.facts.replay import (
+    builtin_base,
+    dict_walk_at,
+    empty,
+    hashed_weak,
+    native_new,
+    set_walk_at,
+    weak_to_nothing,
+)
 from braze.capture.facts.tracebacks import chain
 from braze.capture.facts.values import (
     BASE_TYPE,
     BY_INDEX,
     CONSTANTS,
     DEFINED_METHOD,
+    DICT_WALKS,
     HEAP_TYPE,
     MISSING,
     NULL,
+    SET_WALK,
     UNTIL,
     UnknownText,
     held,
@@ -38,9 +49,10 @@ from braze.capture.facts.values import (
 from braze.capture.graph import sizes, unbacked
 from braze.capture.outside.class_values import has_hash_of_its_own
 from braze.capture.outside.globals import owner_of_globals
+from braze.capture.outside.shadows import DictShadow, keys_of
 from braze.capture.python import raised
 from braze.capture.state.handlers import HANDLERS, Feature
-from braze.capture.state.recipes import Recipes
+from braze.capture.state.trace import Trace
 from braze.graph.torch_symbols import SYMBOLIC
 from braze.support.caches import remembered
 
@@ -55,8 +67,25 @@ REDUCIBLE = frozenset(
 )  # fmt: skip
 
 
-class RecipeTable(Recipes):
-    """The recipes of one trace, made of its live values."""
+class RecipeTable:
+    """The recipes of one trace, made of its live values; ids by identity of value. ``outputs``: graph nodes whose values residual code needs."""
+
+    def __init__(self, t: Trace) -> None:
+        self.t = t
+        self.recipes: list[Recipe] = []
+        self.ids: dict[int, tuple[Any, int]] = {}
+        self.outputs: list[torch.fx.Node] = []
+        self.output_index: dict[torch.fx.Node, int] = {}
+        self.kept: set[torch.fx.Node] = set()
+
+    def add(self, recipe: Recipe) -> int:
+        """A new row."""
+        self.recipes.append(recipe)
+        return len(self.recipes) - 1
+
+    def call(self, function: Any, *args: int, names: tuple[str, ...] = ()) -> Build:
+        """What a function makes of values with these recipes, the last of them by ``names``."""
+        return Build("call", (self.add(Constant(function)), *args), None, names)
 
     def id_of(self, value: Any) -> int:
         """The recipe of a value; -1 for NULL."""
@@ -93,12 +122,11 @@ class RecipeTable(Recipes):
             return Constant(value)
         asked = t.done.asked_dicts.get(id(value))
         if asked is not None and held(asked[1], "__dict__") is value and id(value) not in t.done.namespaces:
-            return Build("call", (self.add(Constant(held)), self.id_of(asked[1]), self.id_of("__dict__")))
+            return self.call(held, self.id_of(asked[1]), self.id_of("__dict__"))
         if kind is types.FunctionType and t.done.is_ours(value):
             return self.function(value)
         if is_bound_builtin(value) and not t.outside.is_fixed(value):
-            owner, name = self.id_of(value.__self__), self.id_of(value.__name__)
-            return Build("call", (self.add(Constant(getattr)), owner, name))
+            return bound_builtin(self, value)
         if t.done.made_classes and t.done.is_ours(value if issubclass(type(value), type) else kind):
             raise Unrebuildable(value if issubclass(type(value), type) else kind)
         if is_identity_type(kind) or is_constant(value) or issubclass(type(value), np.generic):
@@ -107,7 +135,7 @@ class RecipeTable(Recipes):
             if value.made is None:
                 raise Unrebuildable(value)
             function, args = value.made
-            return Build("call", (self.add(Constant(function)), *self.items(args)))
+            return self.call(function, *self.items(args))
         return self.built(value, kind)
 
     # -- kinds
@@ -244,7 +272,7 @@ class RecipeTable(Recipes):
             return Build("dict", tuple(args))
         if issubclass(type(value), collections.defaultdict):
             pairs = self.add(Build("dict", tuple(args)))
-            return Build("call", (self.add(Constant(cls)), self.id_of(value.default_factory), pairs))
+            return self.call(cls, self.id_of(value.default_factory), pairs)
         names, values = self.attributes(value)
         return Build("dict", (*args, *values), cls, names)
 
@@ -256,22 +284,21 @@ class RecipeTable(Recipes):
         names, values = self.attributes(value)
         place = self.t.outside.tree.node_of(cls)
         if place is not None and place.step is not Step.CONSTANT:  # read there, and not kept
-            made = self.add(Build("call", (self.add(Constant(empty)), self.id_of(cls))))
+            made = self.add(self.call(empty, self.id_of(cls)))
             return Build("attributes", (made, *values), None, names)
         return Build("object", values, cls, names)
 
     def exception(self, value: BaseException, cls: type) -> Recipe:
         """An exception with its arguments, cause, context and attributes; no ``__init__`` runs a second time."""
-        made = Build(
-            "call", tuple(self.add(Constant(part)) for part in maker_of(cls)) + self.items(given(value))
-        )
+        maker, *first = maker_of(cls)
+        made = self.call(maker, *[self.add(Constant(part)) for part in first], *self.items(given(value)))
         more = {**fields(value), **linked(value)}
         if value.__traceback__ is not None:
             more = {"__traceback__": value.__traceback__, **more}
         found = raised.known(self.t.done, value)
         if found is None or not found.alone or value.__context__ is not None:
             return self.with_attributes(made, more)
-        handled = self.add(Build("call", (self.add(Constant(sys.exception)),)))
+        handled = self.add(self.call(sys.exception))
         values = (self.add(made), *self.items(more.values()), handled)
         return Build("attributes", values, None, (*more, "__context__"))
 
@@ -391,7 +418,7 @@ def linked(value: BaseException) -> dict[str, Any]:
 def _traceback(table: RecipeTable, value: types.TracebackType) -> Recipe:
     """The entries that the trace made, in front of those that an outside exception has."""
     rows, rest = raised.rows_of(table.t.done, value)
-    args = [table.add(Constant(chain)), table.add(Constant(rows))]
+    args = [table.add(Constant(rows))]
     if rest is not None:
         owner = next(
             (r.error for r in table.t.done.raised.values() if r.before and r.before["__traceback__"] is rest),
@@ -400,7 +427,7 @@ def _traceback(table: RecipeTable, value: types.TracebackType) -> Recipe:
         if owner is None:
             raise Unrebuildable(value)
         args.append(table.id_of(owner))
-    return Build("call", tuple(args))
+    return table.call(chain, *args)
 
 
 def _cell(table: RecipeTable, cell: types.CellType) -> Recipe:
@@ -411,42 +438,6 @@ def _cell(table: RecipeTable, cell: types.CellType) -> Recipe:
         return Build("cell", (table.id_of(cell.cell_contents),))
     except ValueError:
         return Build("cell", ())
-
-
-FEATURE.recipes |= {
-    list: lambda table, v: Build("list", table.items(v)),
-    tuple: lambda table, v: Build("tuple", table.items(v)),
-    torch.Size: lambda table, v: Build(
-        "call", (table.add(Constant(torch.Size)), table.add(Build("tuple", table.items(v))))
-    ),
-    dict: lambda table, v: table.dict(v),
-    set: lambda table, v: table.sequence("set", v, v, set),
-    slice: lambda table, v: Build("slice", table.items((v.start, v.stop, v.step))),
-    bytearray: lambda table, v: Build(
-        "call", (table.add(Constant(bytearray)), table.add(Constant(bytes(v))))
-    ),
-    range: lambda table, v: Build("range", table.items((v.start, v.stop, v.step))),
-    collections.deque: lambda table, v: Build(
-        "deque", (table.id_of(v.maxlen), *table.items(collections.deque.__iter__(v)))
-    ),
-    types.CellType: _cell,
-    weakref.ref: lambda table, v: _weak(table, v),
-    np.ndarray: lambda table, v: _array(table, v),
-    types.TracebackType: _traceback,
-    types.MethodType: lambda table, v: Build("method", table.items((v.__func__, v.__self__))),
-    functools.partial: lambda table, v: _partial(table, v),
-    super: lambda table, v: Build("super", table.items((v.__thisclass__, v.__self__))),
-    type({}.keys()): lambda table, v: method_call(table, v.mapping, "keys"),
-    types.SimpleNamespace: lambda table, v: Build(
-        "call",
-        (table.add(Constant(types.SimpleNamespace)), *table.items(vars(v).values())),
-        None,
-        tuple(vars(v)),
-    ),
-    DEFINED_METHOD: lambda table, v: bound_builtin(table, v),
-    types.BuiltinFunctionType: lambda table, v: bound_builtin(table, v),
-    types.MethodWrapperType: lambda table, v: bound_builtin(table, v),
-}
 
 
 def _partial(table: RecipeTable, value: functools.partial[Any]) -> Recipe:
@@ -465,24 +456,105 @@ def _weak(table: RecipeTable, ref: weakref.ref[Any]) -> Recipe:
             kept = (table.id_of(hash(ref)),)
         except TypeError:
             kept = ()
-        return Build("call", (table.add(Constant(weak_to_nothing)), *kept))
-    return Build("call", (table.add(Constant(hashed_weak)), table.id_of(target)))
+        return table.call(weak_to_nothing, *kept)
+    return table.call(hashed_weak, table.id_of(target))
 
 
 def _array(table: RecipeTable, array: np.ndarray[Any, Any]) -> Recipe:
     """A fresh copy of an array at each call; what shares its memory with another cannot be made again."""
     if array.base is not None or array.dtype == object or array.nbytes > 1 << 16:
         raise Unrebuildable(array)
-    return Build("call", (table.add(Constant(np.copy)), table.add(Constant(array.copy()))))
-
-
-def method_call(table: RecipeTable, owner: Any, name: str) -> Recipe:
-    """A dict's view."""
-    raise Unrebuildable(owner)
+    return table.call(np.copy, table.add(Constant(array.copy())))
 
 
 def bound_builtin(table: RecipeTable, value: Any) -> Recipe:
     """``[].append``: read off its object again."""
-    return Build(
-        "call", (table.add(Constant(getattr)), table.id_of(value.__self__), table.id_of(value.__name__))
+    return table.call(getattr, table.id_of(value.__self__), table.id_of(value.__name__))
+
+
+FEATURE.recipes |= {
+    list: lambda table, v: Build("list", table.items(v)),
+    tuple: lambda table, v: Build("tuple", table.items(v)),
+    torch.Size: lambda table, v: table.call(torch.Size, table.add(Build("tuple", table.items(v)))),
+    dict: RecipeTable.dict,
+    set: lambda table, v: table.sequence("set", v, v, set),
+    slice: lambda table, v: Build("slice", table.items((v.start, v.stop, v.step))),
+    bytearray: lambda table, v: table.call(bytearray, table.add(Constant(bytes(v)))),
+    range: lambda table, v: Build("range", table.items((v.start, v.stop, v.step))),
+    collections.deque: lambda table, v: Build(
+        "deque", (table.id_of(v.maxlen), *table.items(collections.deque.__iter__(v)))
+    ),
+    types.CellType: _cell,
+    weakref.ref: _weak,
+    np.ndarray: _array,
+    types.TracebackType: _traceback,
+    types.MethodType: lambda table, v: Build("method", table.items((v.__func__, v.__self__))),
+    functools.partial: _partial,
+    super: lambda table, v: Build("super", table.items((v.__thisclass__, v.__self__))),
+    types.SimpleNamespace: lambda table, v: table.call(
+        types.SimpleNamespace, *table.items(vars(v).values()), names=tuple(vars(v))
+    ),
+    DEFINED_METHOD: bound_builtin,
+    types.BuiltinFunctionType: bound_builtin,
+    types.MethodWrapperType: bound_builtin,
+}
+
+
+# -- iterators over dicts and sets: they stand again in the container itself, which the program may go on to change
+
+
+def of_dict(table: RecipeTable, walk: Any) -> Recipe:
+    """As far along its dict as it has come; what can no longer be told by a number is left to Python, from before it was made."""
+    dicts = [held for held in gc.get_referents(walk) if issubclass(type(held), dict)]
+    if not dicts:  # it has ended
+        return table.reduced(walk)
+    (owner,) = dicts
+    name = DICT_WALKS[type(walk)]
+    rest = what_is_left(walk)
+    if not ends_with(list(getattr(dict, name)(owner)), rest) or keys_differ_outside(table, owner):
+        raise Unrebuildable(walk)
+    parts = [table.add(Constant(part)) for part in (dict_walk_at, name, len(rest))]
+    return Build("walk", (*parts, table.id_of(owner)))
+
+
+def of_set(table: RecipeTable, walk: Any) -> Recipe:
+    """The same of a set. The order of one that is made again may be another: then it goes along what is left of the one traced."""
+    sets = [held for held in gc.get_referents(walk) if issubclass(type(held), set)]
+    if not sets:  # it has ended, or goes along a frozenset
+        return table.reduced(walk)
+    (owner,) = sets
+    node = table.t.outside.tree.node_of(owner)
+    rest = what_is_left(walk)
+    if node is not None and node.container is not None and node.container.changed():
+        raise Unrebuildable(walk)
+    return Build("walk", (table.add(Constant(set_walk_at)), table.id_of(owner), *table.items(rest)))
+
+
+def what_is_left(walk: Any) -> Sequence[Any]:
+    """The elements that an iterator has still to give."""
+    try:
+        return walk.__reduce__()[1][0]  # type: ignore[no-any-return]
+    except RuntimeError:  # its container has changed: the next step says so
+        raise Unrebuildable(walk) from None
+
+
+def ends_with(whole: list[Any], rest: Sequence[Any]) -> bool:
+    """Whether the last of these are those: pairs by what is in them, for each look makes them anew."""
+    last = whole[len(whole) - len(rest) :]
+    return len(last) == len(rest) and all(
+        a is b or (type(a) is type(b) is tuple and len(a) == len(b) == 2 and a[0] is b[0] and a[1] is b[1])
+        for a, b in zip(last, rest, strict=True)
     )
+
+
+def keys_differ_outside(table: RecipeTable, owner: dict[Any, Any]) -> bool:
+    """Whether a dict from outside has, until what was written is replayed, other keys than the program sees."""
+    node = table.t.outside.tree.node_of(owner)
+    shadow = table.t.outside.dict_views.get(id(owner)) if node is None else node.container
+    if not isinstance(shadow, DictShadow):
+        return False
+    seen, there = keys_of(shadow.view), keys_of(shadow.real)
+    return len(seen) != len(there) or any(a is not b for a, b in zip(seen, there, strict=True))
+
+
+FEATURE.recipes |= {**dict.fromkeys(DICT_WALKS, of_dict), SET_WALK: of_set}

@@ -30,7 +30,7 @@ from braze.capture.features import (
     transforms,
 )
 from braze.capture.features.messages import warnings_named
-from braze.capture.finish import effects, outcome, reconstruction, walks
+from braze.capture.finish import effects, outcome, reconstruction
 from braze.capture.graph.recorder import Recorder
 from braze.capture.graph.view_histories import ViewsMatter
 from braze.capture.outside import held, reads
@@ -65,7 +65,6 @@ def features() -> tuple[Feature, ...]:
         hooks.FEATURE,  # put on before anything is written, in the order of the program
         effects.FEATURE,
         reconstruction.FEATURE,
-        walks.FEATURE,
         higher_order.FEATURE,
         attention.FEATURE,
         checkpoints.FEATURE,
