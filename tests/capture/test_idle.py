@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import braze
-from braze.capture.python import idle
+from braze.capture.python import unwinding
 from braze.capture.trace import tracer
 from tests.helpers import explained
 
@@ -15,7 +15,7 @@ X = torch.ones(3)
 
 @pytest.fixture(autouse=True)
 def small_budget(monkeypatch):
-    monkeypatch.setattr(idle, "BUDGET", 2_000)
+    monkeypatch.setattr(unwinding, "BUDGET", 2_000)
 
 
 def spin(n):

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import braze
-from braze.capture.facts.tracebacks import stand_in
+from braze.capture.facts.stand_ins import stand_in
 from braze.support.errors import Origin
 
 CASES: list[Callable[[], Any]] = []

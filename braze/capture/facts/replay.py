@@ -32,7 +32,7 @@ END = object()
 MACHINERY = frozenset(
     os.path.join(os.path.dirname(os.path.dirname(__file__)), *name.split("/")) + ".py"
     for name in (
-        "dispatch/announce", "dispatch/attempt", "dispatch/session", "dispatch/variants", "facts/replay", "facts/message_places", "residual/points",
+        "dispatch/announce", "dispatch/attempt", "dispatch/session", "dispatch/variants", "facts/replay", "facts/stand_ins", "residual/points",
     )
 )  # fmt: skip
 

@@ -20,9 +20,8 @@ from braze.capture.facts.libraries import is_library_module
 from braze.capture.facts.records import Check, Step
 from braze.capture.facts.values import MISSING, NULL, NUMBER_OF, is_constant
 from braze.capture.outside.class_values import in_class_dict
-from braze.capture.outside.filling import fill, fill_arguments
-from braze.capture.outside.globals import globals_of, owner_of_globals
-from braze.capture.outside.namespaces import GlobalsShadow, bind_globals
+from braze.capture.outside.globals import GlobalsShadow, bind_globals, globals_of, owner_of_globals
+from braze.capture.outside.shadows import fill, fill_arguments
 from braze.capture.python import calls
 from braze.capture.python.opcodes.stack import contents
 from braze.capture.state.handlers import Feature

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from braze.capture.facts.breaks import HINT_MOVE, graph_break
-from braze.capture.facts.message_places import forget_warned, place_of, warn_from
+from braze.capture.facts.stand_ins import forget_warned, place_of, warn_from
 from braze.capture.facts.values import UnknownText, lookup_in_mro
 from braze.capture.graph import unbacked
 from braze.capture.graph.replays import replay

@@ -26,7 +26,7 @@ from braze.capture.facts.replay import GENERATOR
 from braze.capture.facts.values import words
 from braze.capture.features import rules
 from braze.capture.finish.reconstruction import RecipeTable
-from braze.capture.outside.filling import fill_arguments
+from braze.capture.outside.shadows import fill_arguments
 from braze.capture.state.handlers import Feature
 from braze.capture.state.ledger import LaterSeed, Ledger
 from braze.capture.state.trace import Recording, Trace

@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from braze.capture.facts.breaks import BreakSignal, graph_break
-from braze.capture.outside.filling import fill_arguments
+from braze.capture.outside.shadows import fill_arguments
 from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import Trace
 

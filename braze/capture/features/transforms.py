@@ -19,7 +19,7 @@ from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.records import Step
 from braze.capture.features.control_flow import like
 from braze.capture.features.subgraphs import Traced, flatten, note, region, traced, union
-from braze.capture.outside.filling import fill_arguments
+from braze.capture.outside.shadows import fill_arguments
 from braze.capture.python.higher_order import MODULES, break_around
 from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import GraphState, Trace

@@ -28,7 +28,7 @@ from braze.capture.facts.replay import (
     set_walk_at,
     weak_to_nothing,
 )
-from braze.capture.facts.tracebacks import chain
+from braze.capture.facts.stand_ins import chain
 from braze.capture.facts.values import (
     BASE_TYPE,
     BY_INDEX,

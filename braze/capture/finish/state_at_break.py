@@ -12,8 +12,8 @@ from typing import Any
 from braze.capture.facts.breaks import LOOKS_AT_THE_STACK, Retry
 from braze.capture.facts.bytecode import SAVED, end_of, stack_kinds, wanted_from
 from braze.capture.facts.frame import Frame
-from braze.capture.facts.message_places import place_of, tell
 from braze.capture.facts.records import BreakKind, FrameState, GraphBreak
+from braze.capture.facts.stand_ins import place_of, tell
 from braze.capture.finish.reconstruction import RecipeTable
 from braze.capture.python.opcodes.table import OUTSIDE, Pending
 from braze.capture.python.unwinding import trail_of

@@ -12,7 +12,7 @@ import torch
 
 from braze.capture.facts.breaks import HINT_MOVE, graph_break
 from braze.capture.facts.libraries import is_library_class
-from braze.capture.facts.message_places import place_of, tell
+from braze.capture.facts.stand_ins import place_of, tell
 from braze.capture.facts.values import MISSING, UnknownText, is_constant, is_plain, lookup_in_mro
 from braze.capture.graph import unbacked
 from braze.capture.state.ledger import Ledger

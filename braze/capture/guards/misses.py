@@ -13,11 +13,11 @@ import torch
 from braze.capture.facts.frame import position
 from braze.capture.facts.records import Capture, Check, Guard, ShapeRelation, Source, Step
 from braze.capture.facts.resume import STATE_NAMES
-from braze.capture.guards.advice import advice, is_over_array
-from braze.capture.guards.guard_text import guard_text, place_text, source_text, value_text
+from braze.capture.guards.guard_text import guard_text, place_text, source_text, spec_of_value, value_text
 from braze.capture.guards.tables import GuardTable
-from braze.graph.specs import SymbolSpec
+from braze.graph.specs import SymbolSpec, TensorSpec
 from braze.native import walk
+from braze.native.walk import Missing
 from braze.support.errors import Origin
 from braze.support.record import record
 
@@ -168,3 +168,66 @@ def in_words(expression: str, symbols: Mapping[str, str]) -> str:
             return ast.Name(symbols.get(node.id, node.id), node.ctx)
 
     return ast.unparse(Named().visit(ast.parse(expression, mode="eval")))
+
+
+# -- how to avoid that it fails again: one sentence by the kind of guard and what it met
+
+
+def advice(guard: Guard, value: Any, name: str) -> tuple[str, ...]:
+    """What the user may do so that this guard no longer fails; ``name`` is the guarded thing as the user writes it."""
+    match guard.check:
+        case Check.TENSOR if isinstance(value, Missing) and is_over_array(guard.source):
+            return (
+                "arrays that may be written have a variant, those that may not another: array.copy() may",
+            )
+        case Check.TENSOR:
+            return _tensor_advice(guard.expected, value, name)
+        case Check.EQUAL if isinstance(guard.expected, SymbolSpec):
+            return (f"pass {name} as one type of number",)
+        case Check.EQUAL if type(guard.expected) in (int, float):
+            return (
+                f"{name} is symbolic from now on, unless its value decides what is computed; "
+                "else keep it constant or pass a tensor",
+            )
+        case Check.EQUAL if is_attribute(guard.source):
+            return (f"set {name} once, before the first call",)
+        case Check.EQUAL if isinstance(guard.expected, bool | str | None):
+            return (f"each value of {name} has a variant of its own: keep to a few",)
+        case Check.KEYS | Check.HAS_KEY if name == "kwargs":
+            return ("pass the same arguments by keyword each time",)
+    return (guard.check.advice.format(name=name),)
+
+
+def _tensor_advice(spec: TensorSpec, value: Any, name: str) -> tuple[str, ...]:
+    if not isinstance(value, torch.Tensor):
+        return (f"pass a tensor as {name} each time",)
+    now = spec_of_value(value)
+    if now.dtype != spec.dtype or now.device != spec.device:
+        return (f"pass {name} with one dtype and on one device",)
+    if now.requires_grad != spec.requires_grad:
+        return (f"{name} with and without requires_grad has a variant each: call under torch.no_grad()",)
+    if len(now.sizes) != len(spec.sizes):
+        return (f"pass {name} with one number of dimensions",)
+    changed = [i for i, (a, b) in enumerate(zip(spec.sizes, now.sizes, strict=True)) if a != b]
+    if any(now.sizes[i] in (0, 1) or spec.sizes[i] in (0, 1) for i in changed):
+        return ("sizes 0 and 1 have a variant of their own, since such tensors broadcast: no way round",)
+    if changed:
+        which = "size " + ", ".join(map(str, changed)) + f" of {name}"
+        return (f"{which} is symbolic from now on; dynamic=True makes it so at the first call",)
+    if now.strides != spec.strides:
+        return (f"pass {name} with one layout: {name}.contiguous()",)
+    return (Check.TENSOR.advice.format(name=name),)
+
+
+def is_over_array(source: Source | None) -> bool:
+    """Whether a tensor is made of an array of numpy's."""
+    return source is not None and source.step is Step.TENSOR_OF
+
+
+def is_attribute(source: Source | None) -> bool:
+    """Whether a value is read from an object's attributes rather than from arguments."""
+    while source is not None:
+        if source.step in (Step.ATTR, Step.DICT, Step.CLASS_ATTR):
+            return True
+        source = source.parent
+    return False

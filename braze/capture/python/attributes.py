@@ -32,8 +32,7 @@ from braze.capture.facts.values import (
 )
 from braze.capture.outside import cells, texts
 from braze.capture.outside.class_values import class_value, trust_class_value
-from braze.capture.outside.globals import globals_at
-from braze.capture.outside.namespaces import module_dict
+from braze.capture.outside.globals import globals_at, module_dict
 from braze.capture.outside.shadows import instance_dict, write_instance
 from braze.capture.python import raised
 from braze.capture.python.tensors import tensor_attr

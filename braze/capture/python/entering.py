@@ -10,7 +10,7 @@ from braze.capture.facts.frame import Frame
 from braze.capture.facts.libraries import is_library_function
 from braze.capture.facts.records import Check, Step
 from braze.capture.facts.values import MISSING, is_constant, is_plain
-from braze.capture.python import idle
+from braze.capture.python import unwinding
 from braze.capture.state.trace import Trace
 
 #: frames inlined into each other at most
@@ -23,7 +23,7 @@ def enter(t: Trace, function: types.FunctionType, localsplus: list[Any], tail: b
     if len(frames.stack) > MAX_DEPTH:
         graph_break("BZ1016", "calls nested too deeply to be inlined")
     if frames.steps > frames.budget_ends:
-        idle.look(t.frames)
+        unwinding.check_budget(t.frames)
     code = function.__code__
     if not t.done.is_ours(function):
         if not is_library_function(function):

@@ -11,8 +11,8 @@ from braze.capture.facts.breaks import HINT_DATA, graph_break
 from braze.capture.facts.values import DICT_WALKS, MISSING, SET_WALK, UnknownText, lookup_in_mro
 from braze.capture.graph import constant_evaluation, unbacked
 from braze.capture.outside import texts
-from braze.capture.outside.filling import fill
 from braze.capture.outside.opaque import refuse_opaque
+from braze.capture.outside.shadows import fill
 from braze.capture.python import data_errors
 from braze.capture.python.calls import call_c
 from braze.capture.python.operations import python_method

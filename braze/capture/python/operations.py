@@ -16,10 +16,9 @@ from braze.capture.graph import floats, unbacked
 from braze.capture.graph.sizes import HASHED, as_key
 from braze.capture.outside import texts
 from braze.capture.outside.class_values import in_class_dict
-from braze.capture.outside.filling import fill_arguments
 from braze.capture.outside.held import dropped, replaced
 from braze.capture.outside.opaque import says_by_code
-from braze.capture.outside.shadows import DictShadow
+from braze.capture.outside.shadows import DictShadow, fill_arguments
 from braze.capture.python.attributes import special_method
 from braze.capture.python.calls import call_c
 from braze.capture.state.ledger import Ledger

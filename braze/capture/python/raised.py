@@ -11,7 +11,7 @@ import types
 from typing import Any
 
 from braze.capture.facts.frame import Frame
-from braze.capture.facts.tracebacks import entry
+from braze.capture.facts.stand_ins import entry
 from braze.capture.state.ledger import Ledger, Raised
 from braze.capture.state.trace import Trace
 from braze.support.errors import Origin

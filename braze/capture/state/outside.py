@@ -31,7 +31,7 @@ class Outside:
         self.tree = Tree()
         #: PyTorch's global state (outside.torch_state)
         self.settings: Any = None
-        #: sizes that the user spoke of (outside.marked_sizes)
+        #: sizes that the user spoke of (outside.symbols)
         self.marked: Any = None
         #: whether classes were met that a call has made, and that may end before compiled code does
         self.passing_classes = False

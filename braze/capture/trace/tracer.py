@@ -34,17 +34,17 @@ from braze.capture.finish import effects, outcome, reconstruction
 from braze.capture.graph.recorder import Recorder
 from braze.capture.graph.view_histories import ViewsMatter
 from braze.capture.outside import held, reads
-from braze.capture.outside.marked_sizes import Marked
+from braze.capture.outside.symbols import Marked
 from braze.capture.outside.torch_state import TorchState
 from braze.capture.python import (
     attributes,
     calls,
     generators,
     higher_order,
-    idle,
     interpret,
     iteration,
     operations,
+    unwinding,
 )
 from braze.capture.python.opcodes import decoded
 from braze.capture.state.frames import Frames
@@ -125,7 +125,7 @@ def new_trace(
         scalars=options.capture_scalar_outputs,
         shapes=options.capture_dynamic_output_shape_ops,
     )
-    frames = Frames(stop_at, decoded, idle.BUDGET)
+    frames = Frames(stop_at, decoded, unwinding.BUDGET)
     outside, graph = Outside(function, symbolic, trusting), GraphState(mode, hooks_inside)
     t = Tracer(options, outside, Ledger(frames), graph, frames)
     graph.recorder = Recorder(t, mode)

@@ -71,7 +71,7 @@ offset_like(PyCodeObject *code, PyCodeObject *stand_in)
     return found;
 }
 
-/* Whether `code` is of a stand-in for frames of `own`: a generator under the name of what is none (capture/facts/tracebacks.py). */
+/* Whether `code` is of a stand-in for frames of `own`: a generator under the name of what is none (capture/facts/stand_ins.py). */
 static int
 stands_for(PyCodeObject *code, PyCodeObject *own)
 {

@@ -8,7 +8,7 @@ from typing import Any
 from braze.capture.facts.frame import Frame
 from braze.capture.facts.records import BreakKind
 from braze.capture.outside.held import popped
-from braze.capture.python import data_errors, idle
+from braze.capture.python import data_errors, unwinding
 from braze.capture.python.opcodes.table import LEAVE, YIELD, DoneOutside, Pending, applied, opcode
 from braze.capture.state.trace import Trace
 
@@ -20,7 +20,7 @@ END = object()
 def jump(t: Trace, f: Frame, arg: int) -> None:
     f.ip = arg
     if t.frames.steps > t.frames.budget_ends:
-        idle.look(t.frames)
+        unwinding.check_budget(t.frames)
 
 
 def branch(jumps_if: bool, keeps: bool = False) -> DoneOutside:

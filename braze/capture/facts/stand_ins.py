@@ -1,7 +1,8 @@
-"""Messages that are given when the graph has run, as if from the place in the program where they belong.
+"""Stand-ins for frames of the program that do not exist: their code has its file, name, line and columns.
 
-``warnings.warn`` and loggers look at the stack for who calls them. So a message is given from under stand-ins for the
-frames that the program would have had there: with their file, name, line and namespace.
+``warnings.warn`` and loggers look at the stack for who calls them. So a message that is given when the graph has run is given from under
+stand-ins for the frames that the program would have had there. Whatever prints or inspects a traceback is shown by others what it
+would have been shown, had Python run the frame; what that held in its variables is not there.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import functools
 import sys
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from braze import native
@@ -18,6 +19,7 @@ from braze.capture.facts import bytecode
 from braze.capture.facts.frame import Frame
 from braze.capture.facts.replay import is_ours
 from braze.support.caches import remembered
+from braze.support.errors import Origin
 
 #: of a frame: file, name, line, and the name of its module, or a function with its namespace
 Place = tuple[str, str, int, Any]
@@ -43,7 +45,7 @@ def tell(places: tuple[Place, ...], message: Callable[..., Any], /, *args: Any, 
             kwargs["stacklevel"] = level
     call = functools.partial(message, *args, **kwargs)
     for place in reversed(places):
-        call = functools.partial(stand_in(place), call)
+        call = functools.partial(caller(place), call)
     return call()
 
 
@@ -76,22 +78,56 @@ def machinery(frame: types.FrameType | None) -> int:
     return count
 
 
-def _stand_in(call: Callable[[], Any]) -> Any:
+def _calling(call: Callable[[], Any]) -> Any:
     return call()
 
 
 @remembered(512)
-def stand_in(place: Place) -> types.FunctionType:
+def caller(place: Place) -> types.FunctionType:
     """A function that calls another, and whose frame is at a place of the program's."""
     file, name, line, home = place
-    code = _stand_in.__code__
-    made = code.replace(
-        co_filename=file,
-        co_name=name,
-        co_qualname=name,
-        co_firstlineno=line,
-        co_linetable=bytecode.locations(len(code.co_code) // 2, bytecode.Place(line, line, -1, -1), line),
-    )
+    made = at(_calling.__code__, file, name, line, bytecode.Place(line, line, -1, -1))
     native.skip_code(made)
     space = home.__globals__ if isinstance(home, types.FunctionType) else vars(sys.modules[home])
     return types.FunctionType(made, space)
+
+
+# -- entries of tracebacks
+
+
+def entry(origin: Origin, following: types.TracebackType | None) -> types.TracebackType:
+    """A traceback entry at a place of the user's program."""
+    return types.TracebackType(following, stand_in(origin), 0, max(origin.line, 0))
+
+
+def at(code: types.CodeType, file: str, name: str, line: int, place: bytecode.Place | None) -> types.CodeType:
+    """Code whose every instruction is at a place of the program's."""
+    return code.replace(
+        co_filename=file,
+        co_name=name.rpartition(".")[2],
+        co_qualname=name,
+        co_firstlineno=line,
+        co_linetable=bytecode.locations(len(code.co_code) // 2, place, line),
+    )
+
+
+def _unbegun() -> Iterator[None]:
+    """A generator that never begins: its frame has no frame behind it, which would keep alive all that is being traced."""
+    yield
+
+
+@remembered(512)
+def stand_in(origin: Origin) -> types.FrameType:
+    """A frame that looks, to whoever prints a traceback, like one at this place."""
+    place = bytecode.Place(origin.line, origin.end_line, origin.column, origin.end_column)
+    known_place = place if origin.line >= 0 else None
+    made = at(_unbegun.__code__, origin.file, origin.function, max(origin.line, 1), known_place)
+    return types.FunctionType(made, {})().gi_frame  # type: ignore[no-any-return]
+
+
+def chain(rows: tuple[Origin, ...], error: BaseException | None = None) -> types.TracebackType | None:
+    """The traceback with these places, innermost first, in front of what an exception has already."""
+    found = error.__traceback__ if error is not None else None
+    for origin in rows:
+        found = entry(origin, found)
+    return found
