@@ -23,7 +23,7 @@ from braze.graph.torch_settings import CUDNN
 FEATURE = Feature()
 rule = FEATURE.call
 
-C = torch._C
+C, grad_mode = torch._C, torch.autograd.grad_mode
 
 SETTERS = [
     *named(C, "_set_grad_enabled", "_set_sdp_use_flash", "_set_sdp_use_mem_efficient", "_set_sdp_use_math"),
@@ -46,9 +46,7 @@ def note(t: Trace, function: Any, args: Any, kwargs: Any) -> Any:
     """Do it, and put it into the graph."""
     t.outside.settings.changed = True
     result = function(*args, **kwargs)
-    node = t.graph.recorder.graph.create_node("call_function", function, tuple(args), dict(kwargs))
-    node.meta["val"] = result
-    t.graph.recorder.place(node, setting=True)
+    t.graph.recorder.make(function, tuple(args), result, dict(kwargs), setting=True)
     return result
 
 
@@ -88,10 +86,8 @@ def set_precision(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 
 @rule(torch.inference_mode.__enter__)
 def enter_inference(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    from_mode = torch.autograd.grad_mode
     mode = args[0].mode
-    node = t.graph.recorder.graph.create_node("call_function", from_mode._enter_inference_mode, (mode,), {})
-    t.graph.recorder.place(node, setting=True)
+    node = t.graph.recorder.make(grad_mode._enter_inference_mode, (mode,), None, setting=True)
     t.graph.inference.append((node, t.graph.inference_on, torch.is_grad_enabled(), resumable_step(t.frames)))
     t.graph.inference_on = mode
     t.graph.knew_inference = True
@@ -101,10 +97,7 @@ def enter_inference(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 @rule(torch.inference_mode.__exit__)
 def exit_inference(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     entered, before, grad, _ = t.graph.inference.pop()
-    node = t.graph.recorder.graph.create_node(
-        "call_function", torch.autograd.grad_mode._exit_inference_mode, (entered,), {}
-    )
-    t.graph.recorder.place(node, setting=True)
+    t.graph.recorder.make(grad_mode._exit_inference_mode, (entered,), None, setting=True)
     t.graph.inference_on = before
     C._set_grad_enabled(grad)
 

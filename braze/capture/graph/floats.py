@@ -47,12 +47,13 @@ def combine(graph: GraphState, function: Any, *operands: Any) -> Any:
     if not math.isfinite(value):
         return function(*[settled(graph, v) for v in operands])
     made = graph.mode.derived_float(value, [v for v in operands if is_input(graph, v)])
-    node = graph.recorder.graph.create_node(
-        "call_function", kept, tuple(map(graph.recorder.argument, operands)), {}
-    )
-    node.meta["val"] = made
-    graph.recorder.place(node)
-    graph.recorder.symbols[made.node.expr] = node
+    return noted(graph, kept, operands, made)
+
+
+def noted(graph: GraphState, function: Any, operands: tuple[Any, ...], made: Any) -> Any:
+    """A symbol, whose value a node computes of operands."""
+    node = graph.recorder.make(function, tuple(map(graph.recorder.argument, operands)), made)
+    graph.recorder.symbols[made.node._expr] = node
     return made
 
 
@@ -64,14 +65,7 @@ def combine_read(graph: GraphState, kept: Any, function: Any, operands: tuple[An
         graph_break(
             "BZ1020", f"{name} of a float that only the data tell may raise an exception", HINT_TENSOR
         )
-    made = graph.mode.unknown(float)
-    node = graph.recorder.graph.create_node(
-        "call_function", kept, tuple(map(graph.recorder.argument, operands)), {}
-    )
-    node.meta["val"] = made
-    graph.recorder.place(node)
-    graph.recorder.symbols[made.node._expr] = node
-    return made
+    return noted(graph, kept, operands, graph.mode.unknown(float))
 
 
 HINT_TENSOR = "compute with the tensor itself, and read the result out of it"

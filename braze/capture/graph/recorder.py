@@ -72,10 +72,6 @@ class Recorder(Recording):
 
     # -- values and nodes
 
-    def knows(self, value: Any) -> bool:
-        """Whether a value has a node."""
-        return id(value) in self.nodes
-
     def node_of(self, value: Any) -> torch.fx.Node:
         """The node of a fake; an input not used before becomes a placeholder."""
         found = self.nodes.get(id(value))
@@ -87,11 +83,6 @@ class Recorder(Recording):
         if place is None:
             graph_break("BZ1011", "a fake tensor that was made outside the recorder")
         return self.placeholder(place, value)
-
-    def placeholder_of(self, place: Any) -> torch.fx.Node:
-        """The graph input of a symbolic int."""
-        found = self.nodes.get(id(place.value))
-        return found[1] if found is not None else self.placeholder(place, place.value)
 
     def placeholder(self, place: Any, fake: Any) -> torch.fx.Node:
         """The graph input for what is at ``place``."""
@@ -123,40 +114,11 @@ class Recorder(Recording):
         self.nodes[id(fake)] = (fake, node)
         return node
 
-    def given(self, name: str, fake: Any) -> torch.fx.Node:
-        """A graph input that residual code makes: it comes after all that are found at places."""
-        last = next(reversed(self.drawn), self.placeholders[-1][0] if self.placeholders else None)
-        at = (
-            self.graph.inserting_after(last)
-            if last is not None
-            else self.graph.inserting_before(self.first())
-        )
-        with at:
-            node = self.graph.create_node("placeholder", name, (), {}, name=name)
-        node.meta["val"] = fake
-        set_facts(node, role=InputRole.USER, source=name, requires_grad=False, leaf=True)
-        self.nodes[id(fake)] = (fake, node)
-        return node
-
-    def first(self) -> torch.fx.Node:
-        """The first node; the end of the graph where there is none."""
-        return next(iter(self.graph.nodes), self.graph._root)
-
     def bind(self, value: Any, node: torch.fx.Node) -> None:
         """Say which node a fake came from; the first one stays, since in-place ops return the same fake."""
         if id(value) not in self.nodes:
             self.nodes[id(value)] = (value, node)
             self.note_birth(value)
-
-    def note_birth(self, fake: torch.Tensor) -> None:
-        """Remember how often a new fake has been written by those who made it."""
-        version = fake._version
-        if version:
-            self.t.graph.born[id(fake)] = version
-
-    def is_written(self, fake: torch.Tensor) -> bool:
-        """Whether the program has written to a tensor."""
-        return fake._version != self.t.graph.born.get(id(fake), 0)
 
     def argument(self, value: Any) -> Any:
         """A call's argument as FX sees it."""
@@ -325,11 +287,6 @@ class Recorder(Recording):
         """A node of the graph."""
         name = node_name(target if isinstance(target, str) else target.__name__)
         return torch_nodes.add_call(self.graph, op, target, args, kwargs, name)
-
-    def forget(self, value: Any) -> None:
-        """Take back the call whose result this is: nothing uses it."""
-        _, node = self.nodes.pop(id(value))
-        self.graph.erase_node(node)
 
     def spread(self, node: torch.fx.Node, result: Any) -> None:
         """Bind a result, or each tensor of a tuple of results by ``getitem``."""

@@ -88,26 +88,19 @@ def of_symbol(recorder: Recording, symbol: Any) -> Any:
     for place in recorder.t.outside.tree.inputs:
         for dim, size in enumerate(place.value.shape):
             if isinstance(size, torch.SymInt) and size.node.expr == symbol:
-                source = recorder.node_of(place.value)
-                node = recorder.graph.create_node(
-                    "call_function", torch.ops.aten.sym_size.int, (source, dim), {}
-                )
-                node.meta["val"] = size
-                recorder.place(node)
-                return node
+                return size_of(recorder, place.value, dim)
     if symbol in recorder.sized:
-        tensor, dim = recorder.sized[symbol]
-        node = recorder.graph.create_node(
-            "call_function", torch.ops.aten.sym_size.int, (recorder.node_of(tensor), dim), {}
-        )
-        node.meta["val"] = tensor.shape[dim]
-        recorder.place(node)
-        return node
+        return size_of(recorder, *recorder.sized[symbol])
     for node_of in HANDLERS.nodes:
         node = node_of(recorder, symbol)
         if node is not None:
             return node
     graph_break("BZ1015", f"a size {symbol} that is known only when the graph runs")
+
+
+def size_of(recorder: Recording, tensor: torch.Tensor, dim: int) -> torch.fx.Node:
+    """The node of a tensor's size."""
+    return recorder.make(torch.ops.aten.sym_size.int, (recorder.node_of(tensor), dim), tensor.shape[dim])
 
 
 def make_value(recorder: Recording, expr: Any) -> Any:

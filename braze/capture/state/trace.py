@@ -17,7 +17,7 @@ from braze.capture.facts.frame import Frame
 from braze.capture.state.frames import Frames
 from braze.capture.state.ledger import Ledger
 from braze.capture.state.outside import Outside
-from braze.graph.facts import set_facts
+from braze.graph.facts import InputRole, set_facts
 from braze.graph.fakes import FakeMode
 from braze.options import Options
 
@@ -94,6 +94,63 @@ class Recording(ABC):
         """Say of a node that it is made where the program is, and whatever else is known of it."""
         set_facts(node, place=self.t.frames.here(), **more)
 
+    def make(
+        self,
+        target: Any,
+        args: tuple[Any, ...],
+        value: Any,
+        kwargs: dict[str, Any] | None = None,
+        **more: Any,
+    ) -> torch.fx.Node:
+        """A node beside those of recorded calls, what it gives, and what else is known of it."""
+        node = self.graph.create_node("call_function", target, args, kwargs or {})
+        node.meta["val"] = value
+        self.place(node, **more)
+        return node
+
+    def knows(self, value: Any) -> bool:
+        """Whether a value has a node."""
+        return id(value) in self.nodes
+
+    def placeholder_of(self, place: Any) -> torch.fx.Node:
+        """The graph input of a symbolic int."""
+        found = self.nodes.get(id(place.value))
+        return found[1] if found is not None else self.placeholder(place, place.value)
+
+    def given(self, name: str, fake: Any) -> torch.fx.Node:
+        """A graph input that residual code makes: it comes after all that are found at places."""
+        last = next(reversed(self.drawn), self.placeholders[-1][0] if self.placeholders else None)
+        at = (
+            self.graph.inserting_after(last)
+            if last is not None
+            else self.graph.inserting_before(self.first())
+        )
+        with at:
+            node = self.graph.create_node("placeholder", name, (), {}, name=name)
+        node.meta["val"] = fake
+        set_facts(node, role=InputRole.USER, source=name, requires_grad=False, leaf=True)
+        self.nodes[id(fake)] = (fake, node)
+        return node
+
+    def first(self) -> torch.fx.Node:
+        """The first node; the end of the graph where there is none."""
+        return next(iter(self.graph.nodes), self.graph._root)
+
+    def note_birth(self, fake: torch.Tensor) -> None:
+        """Remember how often a new fake has been written by those who made it."""
+        version = fake._version
+        if version:
+            self.t.graph.born[id(fake)] = version
+
+    def is_written(self, fake: torch.Tensor) -> bool:
+        """Whether the program has written to a tensor."""
+        return fake._version != self.t.graph.born.get(id(fake), 0)
+
+    def forget(self, value: Any) -> None:
+        """Take back the call whose result this is: nothing uses it."""
+        _, node = self.nodes.pop(id(value))
+        self.graph.erase_node(node)
+
     @abstractmethod
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a torch function on fakes and note it."""
@@ -107,10 +164,6 @@ class Recording(ABC):
         """A node of the graph."""
 
     @abstractmethod
-    def forget(self, value: Any) -> None:
-        """Take back the call whose result this is: nothing uses it."""
-
-    @abstractmethod
     def spread(self, node: torch.fx.Node, result: Any) -> None:
         """Bind a result, or each tensor of a tuple of results by ``getitem``."""
 
@@ -119,32 +172,12 @@ class Recording(ABC):
         """A call's argument as FX sees it."""
 
     @abstractmethod
-    def knows(self, value: Any) -> bool:
-        """Whether a value has a node."""
-
-    @abstractmethod
     def node_of(self, value: Any) -> torch.fx.Node:
         """The node of a fake; an input not used before becomes a placeholder."""
 
     @abstractmethod
     def placeholder(self, place: Any, fake: Any) -> torch.fx.Node:
         """The graph input for what is at ``place``."""
-
-    @abstractmethod
-    def placeholder_of(self, place: Any) -> torch.fx.Node:
-        """The graph input of a symbolic int."""
-
-    @abstractmethod
-    def given(self, name: str, fake: Any) -> torch.fx.Node:
-        """A graph input that residual code makes."""
-
-    @abstractmethod
-    def note_birth(self, fake: torch.Tensor) -> None:
-        """Remember how often a new fake has been written by those who made it."""
-
-    @abstractmethod
-    def is_written(self, fake: torch.Tensor) -> bool:
-        """Whether the program has written to a tensor."""
 
 
 class GraphState:
