@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import braze
-from braze.capture.facts.callbacks import may_call_back
+from braze.capture.facts.policy import may_call_back
 from braze.support.errors import CaptureError
 
 

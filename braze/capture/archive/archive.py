@@ -21,8 +21,8 @@ from braze.capture.archive import fingerprint
 from braze.capture.archive.archived_graph import read_graph, revive, write_graph
 from braze.capture.archive.archived_values import NotArchived, Reader, Writer
 from braze.capture.facts.objects_by_name import name_of, object_at
+from braze.capture.facts.purity import can_run_again, draws
 from braze.capture.facts.records import Capture, Guard
-from braze.capture.facts.replay_safety import can_run_again, draws
 from braze.capture.guards.tables import build_table
 
 FORMAT = 5

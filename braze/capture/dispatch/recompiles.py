@@ -15,7 +15,7 @@ from typing import Any
 from braze.capture.facts.records import Guard
 from braze.capture.guards.misses import Miss
 from braze.support import trace
-from braze.support.errors import Origin, RecompileError
+from braze.support.errors import RecompileError
 from braze.support.log import logger, warn_once
 from braze.support.record import record
 
@@ -144,12 +144,8 @@ def miss_lines(miss: Miss) -> list[str]:
     """Guard, old and new value, user line, and how to avoid it."""
     lines = [f"  guard: {miss.what}", f"  now:   {miss.met}"]
     if miss.guard.origin is not None:
-        lines += [f"  read:  {miss.guard.origin}", *_lines(miss.guard.origin)]
+        lines += [f"  read:  {miss.guard.origin}", *filter(None, miss.guard.origin.excerpt().splitlines())]
     return [*lines, *(f"  do:    {hint}" for hint in miss.hints)]
-
-
-def _lines(origin: Origin) -> list[str]:
-    return [line for line in origin.excerpt().splitlines() if line]
 
 
 # -- storms, limits, refusals -----------------------------------------------------------------------

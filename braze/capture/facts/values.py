@@ -7,14 +7,13 @@ import functools
 import re
 import types
 import typing
-from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final
 
 import numpy as np
 import torch
 
-from braze.support import caches
+from braze.support.caches import remembered
 
 
 class _Null:
@@ -114,14 +113,12 @@ NUMBER_OF: dict[type, type] = {
 }
 
 
-def _is_identity_type(cls: type) -> bool:
+@remembered(4096)
+def is_identity_type(cls: type) -> bool:
     """Whether instances of ``cls`` are known by identity."""
     if cls in IDENTITIES or issubclass(cls, type | types.ModuleType | Enum | np.dtype):
         return True
     return cls.__module__ in ("typing", "torch.torch_version")
-
-
-is_identity_type: Callable[[type], bool] = caches.remembered(4096)(_is_identity_type)
 
 
 #: functions that pybind11 makes are bound to a record of its own, which nobody may copy

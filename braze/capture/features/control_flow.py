@@ -14,8 +14,7 @@ from typing import Any
 import torch
 
 from braze.capture.facts.breaks import graph_break
-from braze.capture.facts.purity import computes, operators_of
-from braze.capture.facts.replay_safety import writes
+from braze.capture.facts.purity import computes, operators_of, writes
 from braze.capture.features.subgraphs import Traced, flatten, note, region, traced, union
 from braze.capture.python.higher_order import MODULES, break_around
 from braze.capture.state.handlers import Feature

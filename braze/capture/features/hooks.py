@@ -23,9 +23,9 @@ from torch.utils.hooks import BackwardHook, RemovableHandle
 
 from braze.capture.facts.breaks import HINT_MOVE, BreakSignal, Retry, Unrebuildable, graph_break
 from braze.capture.facts.libraries import is_library_module
+from braze.capture.facts.purity import memory_written
 from braze.capture.facts.records import Build, Effect, EffectKind
 from braze.capture.facts.replay import AfterGiven, WhereGiven
-from braze.capture.facts.replay_safety import memory_written
 from braze.capture.facts.values import Identity
 from braze.capture.features.subgraphs import note, region, traced
 from braze.capture.finish.reconstruction import RecipeTable

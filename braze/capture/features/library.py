@@ -19,11 +19,11 @@ from braze.capture.facts.breaks import HINT_MOVE, graph_break
 from braze.capture.facts.libraries import is_library_module
 from braze.capture.facts.records import Check, Step
 from braze.capture.facts.values import MISSING, NULL, NUMBER_OF, is_constant
+from braze.capture.outside import cells
 from braze.capture.outside.class_values import in_class_dict
 from braze.capture.outside.globals import GlobalsShadow, bind_globals, globals_of, owner_of_globals
 from braze.capture.outside.shadows import fill, fill_arguments
 from braze.capture.python import calls
-from braze.capture.python.opcodes.stack import contents
 from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import Trace
 
@@ -115,7 +115,7 @@ def locals_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         if value is NULL or name.startswith("."):
             continue
         if index >= free or (type(value) is types.CellType and name in f.code.co_cellvars):
-            value = contents(t, f, index)
+            value = cells.contents(t, value)
             if value is MISSING:
                 continue
         found[name] = value

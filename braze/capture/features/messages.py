@@ -110,11 +110,6 @@ def is_enabled(t: Interpreter, logger: Any, level: int) -> bool:
     return says
 
 
-def has_own_answer(logger: Any) -> bool:
-    """Whether a class of the program's says itself which levels a logger gives."""
-    return lookup_in_mro(type(logger), "isEnabledFor")[0] is not logging.Logger.isEnabledFor
-
-
 @rule(logging.Logger.isEnabledFor)
 def is_enabled_for(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """Answered, where it is the plain question, without the table in which loggers keep their answers."""
@@ -136,7 +131,8 @@ def tell_logger(method: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> An
     if level is None:
         level = args[1] if len(args) > 1 and type(args[1]) is int else None
     logger = args[0] if args else None
-    if level is not None and issubclass(type(logger), logging.Logger) and not has_own_answer(logger):
-        if not is_enabled(t, logger, level):
+    if level is not None and issubclass(type(logger), logging.Logger):
+        plain = lookup_in_mro(type(logger), "isEnabledFor")[0] is logging.Logger.isEnabledFor
+        if plain and not is_enabled(t, logger, level):
             return None
     return give(t.done, method, args, kwargs)

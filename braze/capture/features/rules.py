@@ -195,7 +195,10 @@ def isinstance_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     refuse_deep_tuples(kinds)
     if asks_python(kinds, "__instancecheck__"):
         return calls.call_c(t, isinstance, args, kwargs)
-    if tells_its_class(t, type(value)) or (is_protocol(kinds) and has_attributes(type(value))):
+    if tells_its_class(t, type(value)) or (
+        # which looks at attributes: those of these never come and go
+        is_protocol(kinds) and not is_immutable(type(value)) and not issubclass(type(value), torch.Tensor)
+    ):
         return calls.call_c(t, isinstance, args, kwargs, True)
     if type(value) in SYMBOLIC and isinstance(NUMBER_OF[type(value)](), kinds):
         return True  # of any kind of which the number is that it stands for
@@ -240,11 +243,6 @@ def is_protocol(kinds: Any) -> bool:
     if type(kinds) is tuple:
         return any(map(is_protocol, kinds))
     return isinstance(kinds, type(typing.Protocol)) and bool(vars(kinds).get("_is_protocol"))
-
-
-def has_attributes(cls: type) -> bool:
-    """Whether instances of a class may have attributes that come and go."""
-    return not (is_immutable(cls) or issubclass(cls, torch.Tensor))
 
 
 # -- iteration

@@ -46,7 +46,8 @@ def scripted(function: Any) -> Scripted:
 def call_scripted(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
     """One node; with symbolic sizes, which TorchScript would fix, the Python function that it was made from."""
     original = vars(fn).get(ORIGINAL)
-    if t.graph.mode.env is not None and original is not None and is_python_too(fn):
+    if t.graph.mode.env is not None and original is not None and vars(fn).get("__name__") is not None:
+        # scripted, not traced: a trace holds what was true of its examples only
         return t.call(original, args, kwargs, tail)
     if t.graph.mode.env is not None:
         graph_break("BZ1002", f"the TorchScript function {fn.name} is called with sizes that are symbols")
@@ -71,11 +72,6 @@ def is_real(result: Any) -> bool:
     if isinstance(result, (list, tuple)):
         return any(map(is_real, result))
     return isinstance(result, torch.Tensor) and not isinstance(result, FakeTensor)
-
-
-def is_python_too(fn: Any) -> bool:
-    """Whether the function was scripted, not traced: a trace holds what was true of its examples only."""
-    return vars(fn).get("__name__") is not None
 
 
 FEATURE.objects[torch.jit.ScriptFunction] = call_scripted

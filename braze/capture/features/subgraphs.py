@@ -15,7 +15,7 @@ import torch
 import torch.fx
 
 from braze.capture.facts.breaks import HINT_MOVE, BreakSignal, Retry, Stopped
-from braze.capture.facts.replay_safety import memory_written
+from braze.capture.facts.purity import memory_written
 from braze.capture.graph.recorder import Recorder
 from braze.capture.outside import changes
 from braze.capture.outside.shadows import fill_arguments

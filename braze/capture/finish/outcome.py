@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import torch
 import torch.fx
 
-from braze.capture.facts import replay_safety
+from braze.capture.facts import purity
 from braze.capture.facts.breaks import BreakSignal, Retry, Unrebuildable
 from braze.capture.facts.records import (
     Capture,
@@ -174,13 +174,10 @@ def close_graph(state: GraphState, table: RecipeTable) -> torch.fx.GraphModule |
 def drop_unread_parts(graph: torch.fx.Graph) -> None:
     """Remove what takes parts of results for nobody: each result of several tensors was taken apart when it was made."""
     for node in reversed(graph.nodes):
-        if node.target is operator.getitem and not node.users and is_of_parts(node.args[0]):
-            graph.erase_node(node)
-
-
-def is_of_parts(value: Any) -> bool:
-    """Whether a node's result is several values."""
-    return isinstance(value, torch.fx.Node) and isinstance(value.meta.get("val"), (tuple, list))
+        if node.target is operator.getitem and not node.users:
+            of = node.args[0]
+            if isinstance(of, torch.fx.Node) and isinstance(of.meta.get("val"), (tuple, list)):
+                graph.erase_node(node)
 
 
 def origin(here: Any) -> Origin | None:
@@ -284,4 +281,4 @@ def over_arrays(graph: torch.fx.GraphModule, inputs: Any) -> tuple[int, ...]:
     if not made or sum(isinstance(place.value, torch.Tensor) for _, place in inputs) == 1:
         return ()
     parts = [part.graph for part in graph.modules() if isinstance(part, torch.fx.GraphModule)]
-    return made if any(replay_safety.writes(node) for part in parts for node in part.nodes) else ()
+    return made if any(purity.writes(node) for part in parts for node in part.nodes) else ()

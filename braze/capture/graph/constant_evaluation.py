@@ -16,9 +16,8 @@ import torch
 import torch.fx
 
 from braze import native
-from braze.capture.facts.purity import computes
+from braze.capture.facts.purity import computes, memory_of, writes, written_by
 from braze.capture.facts.records import Step
-from braze.capture.facts.replay_safety import memory_of, writes, written_by
 from braze.capture.facts.values import MISSING
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import Recording
@@ -177,9 +176,11 @@ def contents(known: Known, place: Node) -> torch.Tensor | None:
         return None
     if real.requires_grad or real.dtype.is_complex or real.numel() > KEPT or not is_small(known, fake):
         return None
-    others = [p for _, p in known.recorder.placeholders if is_tensor(p)]
-    if any(shares(p.real, real) and known.is_written(p.value) for p in others):
-        return None
+    for _, other in known.recorder.placeholders:
+        if isinstance(other.real, torch.Tensor) and isinstance(other.value, torch.Tensor):
+            if torch_compat.storage_key(other.real) == torch_compat.storage_key(real):
+                if known.is_written(other.value):
+                    return None
     with torch_compat.disable_functions(), torch_compat.outside_modes():
         made = real.clone()
         held = frozen(made.tolist())
@@ -187,16 +188,6 @@ def contents(known: Known, place: Node) -> torch.Tensor | None:
         return None
     t.outside.contents[place] = held
     return made
-
-
-def is_tensor(place: Node) -> bool:
-    """Whether a tensor is there, rather than a number."""
-    return isinstance(place.real, torch.Tensor) and isinstance(place.value, torch.Tensor)
-
-
-def shares(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors share memory."""
-    return torch_compat.storage_key(one) == torch_compat.storage_key(other)
 
 
 def stays(place: Node) -> bool:

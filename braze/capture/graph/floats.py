@@ -28,16 +28,11 @@ def is_input(graph: GraphState, value: Any) -> bool:
     return type(value) is torch.SymFloat and graph.mode.depends_on_floats(value)
 
 
-def is_read(graph: GraphState, value: Any) -> bool:
-    """Whether a value is a float read out of a tensor, or computed from one."""
-    return type(value) is torch.SymFloat and graph.mode.name_of(value) in graph.mode.read_floats
-
-
 def combine(graph: GraphState, function: Any, *operands: Any) -> Any:
     """``function`` of operands of which one is a float of the program's."""
     operands = tuple(known(v) for v in operands)
     kept: Any = TOTAL.get(function)
-    if any(is_read(graph, v) for v in operands):
+    if any(type(v) is torch.SymFloat and graph.mode.name_of(v) in graph.mode.read_floats for v in operands):
         return combine_read(graph, kept, function, operands)
     divides = kept is operator.truediv and type(operands[1]) not in (int, float)
     if kept is None or divides or not all(is_plain(v) or is_input(graph, v) for v in operands):

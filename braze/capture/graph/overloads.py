@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -11,17 +11,15 @@ from torch._subclasses.fake_tensor import FakeTensor
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.values import CONSTANTS, MISSING
 from braze.capture.state.trace import Interpreter
-from braze.support import caches
+from braze.support.caches import remembered
 
 _ORDINARY = CONSTANTS | {FakeTensor, torch.nn.Parameter, torch.dtype, torch.device, torch.SymInt, torch.Size}
 
 
-def _speaks_for_itself(cls: type) -> bool:
+@remembered(4096)
+def speaks_for_itself(cls: type) -> bool:
     """Whether instances of a class want to be asked what a torch function does with them."""
     return hasattr(cls, "__torch_function__") and not issubclass(cls, torch.Tensor)
-
-
-speaks_for_itself: Callable[[type], bool] = caches.remembered(4096)(_speaks_for_itself)
 
 
 def overloaded(values: Iterable[Any]) -> list[Any]:

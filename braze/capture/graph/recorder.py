@@ -11,6 +11,7 @@ import functools
 import operator
 import re
 import types
+from collections.abc import Iterator
 from enum import Enum
 from typing import Any, NoReturn
 
@@ -28,11 +29,11 @@ from torch.overrides import TorchFunctionMode
 
 from braze import native
 from braze.capture.facts.breaks import HINT_DATA, BreakSignal, graph_break
-from braze.capture.facts.callbacks import OURS
 from braze.capture.facts.libraries import is_pytorchs
+from braze.capture.facts.policy import OURS
 from braze.capture.facts.records import Step
 from braze.capture.facts.values import MISSING, Identity, words
-from braze.capture.graph import constant_evaluation, overloads, sizes, tensor_facts, unbacked, view_histories
+from braze.capture.graph import constant_evaluation, overloads, sizes, tensor_facts, unbacked
 from braze.capture.outside import identities
 from braze.capture.outside.opaque import refuse_asked, refuse_opaque
 from braze.capture.state.outside import Outside
@@ -40,7 +41,7 @@ from braze.capture.state.trace import Recording, Trace
 from braze.graph import probe, torch_nodes
 from braze.graph.facts import InputRole, facts, note_place, set_facts
 from braze.graph.fakes import FakeMode
-from braze.graph.torch_compat import disable_functions
+from braze.graph.torch_compat import disable_functions, storage_key
 from braze.graph.torch_symbols import SYMBOLIC, is_undecided, size_oblivious
 from braze.support.errors import Unsupported
 
@@ -55,6 +56,9 @@ DATA = frozenset(
 )
 #: what PyTorch takes these classes for, where it wants a dtype
 DTYPES = {int: torch.int64, float: torch.float64, bool: torch.bool, complex: torch.complex128}
+#: functions that give None and yet write, and what operators of libraries are
+WRITES = frozenset(words("__setitem__ __set__ __delitem__ setitem"))
+OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 #: what keeps memory of its own, or shows that of others
 BUFFERS = (memoryview, bytearray, array.array)
 
@@ -188,7 +192,7 @@ class Recorder(Recording):
             if probe.may_refuse_out(self.mode.call, func, args, kwargs):
                 graph_break("BZ1010", f"{name} may refuse an out= of another type than its result's")
         exact = self.mode.exact_views or not torch.is_grad_enabled()  # else views learn of no history
-        plain = [] if exact else view_histories.without_history(args, kwargs)
+        plain = [] if exact else without_history(args, kwargs)
         listed = written_in_list(name, args) if name[:9] == "_foreach_" else ()
         refused = None
         try:
@@ -216,11 +220,12 @@ class Recorder(Recording):
         if self.mode.env is not None:
             unbacked.note_checks(self)
         if plain:
-            view_histories.require_known(self.graph, plain)
+            require_known(self.graph, plain)
         if wants and isinstance(result, torch.Tensor) and result.requires_grad:
             self.t.done.make_leaf(result)
         if not holds_tensor(result):
-            if result is None and (mutates_without_result(name) or is_operator(func)):
+            # `x[i] = v` and its like give nothing and yet write; an operator of a library without a result is called for its effect
+            if result is None and (name in WRITES or name.endswith("_") or isinstance(func, OPERATORS)):
                 self.note(func, args, kwargs, None)
             elif isinstance(result, torch.ScriptObject):
                 graph_break("BZ1013", f"{name} gives an object of C++ that a graph cannot hold")
@@ -345,12 +350,13 @@ class RecordingMode(TorchFunctionMode):
 
     def record(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Out of the hook's sight: note the call, or read the metadata."""
-        if is_metadata_getter(func):
+        owner = getattr(func, "__self__", None)  # of an attribute's reader, as Tensor.shape.__get__
+        field = owner.__name__ if type(owner) is types.GetSetDescriptorType else ""
+        if field in METADATA:
             with disable_functions():
                 return func(*args, **kwargs)
-        getter = type(getattr(func, "__self__", None)) is types.GetSetDescriptorType
-        if getter and func.__self__.__name__ in tensor_facts.FIELDS:
-            return tensor_facts.field(self.recorder.t, args[0], func.__self__.__name__)
+        if field in tensor_facts.FIELDS:
+            return tensor_facts.field(self.recorder.t, args[0], field)
         if getattr(func, "__name__", "") in tensor_facts.METHODS:
             return tensor_facts.query(self.recorder.t, func, args, kwargs)
         return self.recorder.call(func, args, kwargs)
@@ -386,12 +392,6 @@ def node_name(target: str) -> str:
 _INNER_CAPITAL = re.compile("(?<=[a-z])([A-Z])")
 
 
-def is_metadata_getter(func: Any) -> bool:
-    """Whether a torch function is the reading of an attribute such as ``Tensor.shape.__get__``."""
-    owner = getattr(func, "__self__", None)
-    return type(owner) is types.GetSetDescriptorType and owner.__name__ in METADATA
-
-
 METADATA = frozenset(
     words(
         """shape dtype device ndim requires_grad layout is_cuda is_cpu is_sparse is_quantized
@@ -410,11 +410,6 @@ def holds_tensor(value: Any) -> bool:
     return False
 
 
-def mutates_without_result(name: str) -> bool:
-    """Calls that give None and yet write: ``x[i] = v``, and operators for their effect."""
-    return name in ("__setitem__", "__set__", "__delitem__", "setitem") or name.endswith("_")
-
-
 def as_target(func: Any, args: tuple[Any, ...]) -> tuple[str, Any, tuple[Any, ...]]:
     """(FX op, target, arguments) for a torch function."""
     kind = type(func)
@@ -424,19 +419,9 @@ def as_target(func: Any, args: tuple[Any, ...]) -> tuple[str, Any, tuple[Any, ..
         if func.__name__ == "__get__":
             return "call_function", getattr, (args[0], func.__self__.__name__)
         return "call_function", setattr, (args[0], func.__self__.__name__, args[1])
-    if kind is types.FunctionType and is_method(func):
+    if kind is types.FunctionType and vars(torch.Tensor).get(func.__name__) is func:
         return "call_method", func.__name__, args
     return "call_function", func, args
-
-
-def is_method(func: Any) -> bool:
-    """Whether a function in Python is a method of tensors."""
-    return vars(torch.Tensor).get(func.__name__) is func
-
-
-def is_operator(func: Any) -> bool:
-    """Whether this is an operator of a library: one without a result is called for its effect."""
-    return isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
 
 
 def refuse_unfaked(outside: Outside, values: Any) -> None:
@@ -499,3 +484,38 @@ def readable(place: Any, names: tuple[str, ...]) -> str:
         at = at.parent
     text = _NO_LETTER.sub("_", "_".join(reversed(parts)) or "input").lower()
     return text if text[0].isalpha() else f"arg_{text}"
+
+
+# -- views of what gets a history later: ``row = whole[1]; whole.mul_(w)`` gives ``row`` one too.
+#
+# What is remembered of a call's metadata makes views that autograd knows nothing of, which is faster and mostly does no harm. Where a write then
+# gives a history to memory of which there are views, the frame is traced again with views that are autograd's own.
+
+
+class ViewsMatter(BaseException):
+    """Trace again, each view being one for autograd. Not an Exception: no handler of the user's may see it."""
+
+
+def without_history(args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The tensors to which a call may give a history, where gradients are on and views are not autograd's own."""
+    return [x for x in tensors((*args, *kwargs.values())) if not x.requires_grad]
+
+
+def require_known(graph: torch.fx.Graph, before: list[torch.Tensor]) -> None:
+    """Trace again if a tensor has got a history that a view of it knows nothing of."""
+    changed = {storage_key(x) for x in before if x.requires_grad}
+    if not changed:
+        return
+    for node in graph.nodes:
+        for x in tensors((node.meta.get("val"),)):
+            if storage_key(x) in changed and not x.requires_grad:
+                raise ViewsMatter
+
+
+def tensors(values: Any) -> Iterator[torch.Tensor]:
+    """The tensors in nested tuples and lists."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from tensors(value)

@@ -9,7 +9,7 @@ import functools
 import operator
 import types
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ from braze.capture.facts.values import (
 )
 from braze.capture.outside.class_values import is_programs
 from braze.capture.state.outside import Outside
-from braze.support import caches
+from braze.support.caches import remembered
 
 
 def refuse_opaque(outside: Outside, values: Iterable[Any], depth: int = 0) -> None:
@@ -117,7 +117,8 @@ IMMUTABLE = (
 )  # fmt: skip
 
 
-def _is_opaque(cls: type) -> bool:
+@remembered(4096)
+def is_opaque(cls: type) -> bool:
     """Whether instances keep something that is no attribute: subclasses of int, arrays, iterators."""
     if is_identity_type(cls) or issubclass(cls, _SEEN_WHOLE) or cls in BY_VALUE or cls in _FIXED:
         return False
@@ -138,5 +139,4 @@ def is_made_in_c(cls: type) -> bool:
     )
 
 
-is_opaque: Callable[[type], bool] = caches.remembered(4096)(_is_opaque)
 _FIXED = frozenset({types.MethodType, torch.finfo, torch.iinfo})

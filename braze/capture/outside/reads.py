@@ -19,7 +19,7 @@ from braze.capture.outside.symbols import is_symbolic, make_fake, symbolic_float
 from braze.capture.state.outside import Outside
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import Trace
-from braze.support import caches
+from braze.support.caches import remembered
 from braze.support.errors import Unsupported
 
 Wrap = Callable[[Trace, Node, Any], Any]
@@ -145,16 +145,13 @@ def instance(t: Trace, node: Node, real: Any) -> Any:
     """Any other object: known by its type here; its attributes are guarded as they are read."""
     bound = t.outside.tree.bind(node, real, real)
     cls = type(real)
-    if is_carried(node) and may_end(node, cls):
+    # an item of what a variable holds, as all variables of a frame are that goes on after a break
+    carried = node.step is Step.ITEM and node.parent is not None and node.parent.step is Step.LOCAL
+    if carried and may_end(node, cls):
         t.outside.read(node, Step.TYPE, None, cls)
     else:
         node.guards.append((Check.TYPE, cls))
     return bound
-
-
-def is_carried(node: Node) -> bool:
-    """Whether an object is an item of what a variable holds, as all variables of a frame are that goes on after a break."""
-    return node.step is Step.ITEM and node.parent is not None and node.parent.step is Step.LOCAL
 
 
 def foreign(t: Trace, node: Node, real: Any) -> Any:
@@ -168,7 +165,8 @@ def proxy(t: Trace, node: Node, real: Any) -> Any:
     graph_break("BZ1014", "a weak proxy from outside is used", "pass the object, or a weakref.ref")
 
 
-def _wrapper_of(cls: type) -> Wrap:
+@remembered(4096)
+def wrapper_of(cls: type) -> Wrap:
     """How values of a type are wrapped."""
     if cls is bytes:
         return raw_bytes
@@ -195,6 +193,3 @@ def _wrapper_of(cls: type) -> Wrap:
     if cls in (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType):
         return foreign
     return instance
-
-
-wrapper_of: Callable[[type], Wrap] = caches.remembered(4096)(_wrapper_of)

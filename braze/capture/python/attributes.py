@@ -10,7 +10,6 @@ import functools
 import sys
 import threading
 import types
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -41,7 +40,6 @@ from braze.capture.state.ledger import Ledger
 from braze.capture.state.outside import Outside
 from braze.capture.state.trace import Interpreter, Trace
 from braze.graph.torch_symbols import SYMBOLIC
-from braze.support import caches
 from braze.support.caches import remembered
 
 MODULE_GETATTR = torch.nn.Module.__getattr__
@@ -80,7 +78,8 @@ def tell(error: AttributeError, obj: Any, name: str) -> None:
         error.name, error.obj = name, obj
 
 
-def _reader_of(cls: type) -> Any:
+@remembered(4096)
+def reader_of(cls: type) -> Any:
     """How attributes of instances of a type are read."""
     if cls in SYMBOLIC:
         return symbol_attr
@@ -111,9 +110,6 @@ def _reader_of(cls: type) -> Any:
     if issubclass(cls, threading.local):
         return local_attr
     return instance_attr if written_in_c else python_attr
-
-
-reader_of: Callable[[type], Any] = caches.remembered(4096)(_reader_of)
 
 
 def native_attr(t: Trace, obj: Any, name: str, tail: bool) -> Any:

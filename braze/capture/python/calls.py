@@ -16,9 +16,9 @@ from braze import native
 from braze.capture.facts import policy
 from braze.capture.facts.breaks import HINT_MOVE, HINT_OP, BreakSignal, graph_break
 from braze.capture.facts.bytecode import GENERATORS
-from braze.capture.facts.callbacks import looks_inside, may_call_back
 from braze.capture.facts.frame import bind
 from braze.capture.facts.libraries import is_library_class, is_library_function, is_pytorchs, is_written_in
+from braze.capture.facts.policy import looks_inside, may_call_back
 from braze.capture.facts.records import Check, Step
 from braze.capture.facts.replay import native_new
 from braze.capture.facts.values import (
@@ -111,14 +111,12 @@ def call_function(
         result = higher_order.call_marked(t, fn, args, kwargs, tail)
         if result is not NotImplemented:
             return result
-    if fn in policy.NATIVE_FUNCTIONS and not calls_back(fn, (*args, *(kwargs or {}).values())):
-        return call_native(t, fn, args, kwargs)
+    if fn in policy.NATIVE_FUNCTIONS:
+        values = (*args, *(kwargs or {}).values())
+        # else ``re.sub`` has a function to call for each match, or an object is asked for a number by Python code
+        if asked_by_code(values) is None and not (fn is re.sub and has_callable(values, None)):
+            return call_native(t, fn, args, kwargs)
     return interpret(t, fn, args, kwargs, tail)
-
-
-def calls_back(fn: Any, values: tuple[Any, ...]) -> bool:
-    """Whether ``re.sub`` has a function of the program's to call for each match, or an object is asked for a number by Python code."""
-    return asked_by_code(values) is not None or (fn is re.sub and has_callable(values, None))
 
 
 @functools.cache
@@ -201,7 +199,9 @@ def call_c(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, asks: bo
     if not asks and not may_call_back(args, kwargs):
         return canonical(t, fn(*args, **kwargs) if kwargs else fn(*args))
     if any(type(a).__name__ == LRU_CACHE.__name__ for a in (*args, *(kwargs or {}).values())):
-        refuse_cache(fn)
+        # it counts what is asked of it, and keeps what it gives: it is called outside the graph
+        if fn not in (hash, repr, callable, isinstance):
+            graph_break("BZ1010", "a function with a cache is handed to C code, which may call it", HINT_MOVE)
     if t.outside.identities:
         identities.check_call(t.outside, fn, args)
     refuse_opaque(t.outside, (*args, *kwargs.values()) if kwargs else args)
@@ -231,7 +231,7 @@ def call_builtin(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, ta
             return fn(*args, **kwargs) if kwargs else fn(*args)
         if purity is policy.Purity.CALLS:
             return call_c(t, fn, args, kwargs)
-        if policy.is_torch_operation(fn):
+        if fn in policy.OPERATIONS:
             fill_arguments(t.outside, args)
             return t.graph.recorder.call(fn, tuple(args), kwargs or {})
         if isinstance(owner, type):
@@ -417,7 +417,7 @@ def make(t: Trace, cls: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
             if not issubclass(cls, tuple | frozenset | int | float | str | bytes)
             else new(cls, *args)
         )
-    elif may_make(cls, owner):
+    elif owner in policy.CLASSES:
         return call_c(t, cls, args, kwargs)
     else:
         return last_resort(t, cls, args, kwargs)
@@ -447,11 +447,6 @@ def refuse_finalizer(cls: type) -> None:
 def is_native(cls: type) -> bool:
     """Whether instances hold more than attributes: a class of C, or one derived from such."""
     return any(not base.__flags__ & HEAP_TYPE for base in cls.__mro__ if base is not object)
-
-
-def may_make(cls: type, owner: Any) -> bool:
-    """Whether a class with a ``__new__`` in C is harmless to call."""
-    return owner in policy.CLASSES or issubclass(cls, BaseException)
 
 
 # -- other callables
@@ -541,7 +536,7 @@ def call_cached(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> 
         all(is_constant(a) or getattr(type(a), "__hash__", None) is object.__hash__ for a in args)
         and not kwargs
     ):
-        key = (fn, *map(_by_type, args))
+        key = (fn, *[(type(a), a) for a in args])
         if key in t.done.caches:
             return t.done.caches[key]
     position, before, said = resumable_step(t.frames), changes.so_far(t), len(t.done.replays)
@@ -565,17 +560,7 @@ def call_cached(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> 
     return result
 
 
-def refuse_cache(fn: Any) -> None:
-    """A cached function that C code may call counts what is asked of it, and keeps what it gives: it is called outside the graph."""
-    if fn not in (hash, repr, callable, isinstance):
-        graph_break("BZ1010", "a function with a cache is handed to C code, which may call it", HINT_MOVE)
-
-
 def answers_once(fn: Any) -> bool:
     """Whether a cached function of a library tells what is installed: a fact that holds for the process."""
     wrapped = fn.__wrapped__
     return wrapped.__name__.startswith("is_") and is_library_function(wrapped)
-
-
-def _by_type(value: Any) -> Any:
-    return (type(value), value)

@@ -15,7 +15,7 @@ import torch.fx
 
 from braze.capture.facts.breaks import HINT_DATA, BreakSignal, Retry
 from braze.capture.facts.frame import Decoded, Frame
-from braze.capture.facts.replay_safety import can_run_again
+from braze.capture.facts.purity import can_run_again
 from braze.capture.facts.values import MISSING
 from braze.capture.graph import constant_evaluation, unbacked
 from braze.capture.python.unwinding import resumable_step, trail_of

@@ -11,8 +11,8 @@ import torch
 from braze import native
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.bytecode import GENERATORS
-from braze.capture.facts.callbacks import OURS
 from braze.capture.facts.frame import Frame
+from braze.capture.facts.policy import OURS
 from braze.capture.facts.values import NULL, UnknownText, lookup_in_mro
 from braze.capture.graph.sizes import as_key
 from braze.capture.outside import texts

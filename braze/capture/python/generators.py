@@ -9,8 +9,8 @@ from typing import Any
 
 from braze import native
 from braze.capture.facts.breaks import graph_break
-from braze.capture.facts.callbacks import OURS
 from braze.capture.facts.frame import Frame
+from braze.capture.facts.policy import OURS
 from braze.capture.outside import texts
 from braze.capture.python import raised
 from braze.capture.python.c_border import entered_from_c

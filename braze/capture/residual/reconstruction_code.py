@@ -391,10 +391,6 @@ def _filled_by(method: str) -> Callable[[Rebuilder, str, Build, list[str]], list
     return lambda to, name, recipe, items: [f"{method}({name}, [{', '.join(items)}])"] if items else []
 
 
-def _fill_deque(to: Rebuilder, name: str, recipe: Build, items: list[str]) -> list[str]:
-    return [f"{name}.extend([{', '.join(items[1:])}])"]
-
-
 def _fill_dict(to: Rebuilder, name: str, recipe: Build, items: list[str]) -> list[str]:
     ordered = recipe.cls is not None and issubclass(recipe.cls, collections.OrderedDict)
     base = to.names.name_of(collections.OrderedDict) if ordered else "dict"
@@ -402,23 +398,18 @@ def _fill_dict(to: Rebuilder, name: str, recipe: Build, items: list[str]) -> lis
     return [f"{base}.__setitem__({name}, {k}, {v})" for k, v in pairs]
 
 
-def _fill_cell(to: Rebuilder, name: str, recipe: Build, items: list[str]) -> list[str]:
-    return [f"{name}.cell_contents = {items[0]}"] if items else []
-
-
-def _fill_function(to: Rebuilder, name: str, recipe: Build, items: list[str]) -> list[str]:
-    return [f"{name}.__defaults__ = {items[2]}", f"{name}.__kwdefaults__ = {items[3]}"]
-
-
 _FILL: dict[str, Callable[[Rebuilder, str, Build, list[str]], list[str]]] = {
     "list": _filled_by("list.extend"),
     "dict": _fill_dict,
     "set": _filled_by("set.update"),
-    "deque": _fill_deque,
+    "deque": lambda to, name, recipe, items: [f"{name}.extend([{', '.join(items[1:])}])"],
     "object": lambda to, name, recipe, items: [],
     "attributes": lambda to, name, recipe, items: [],
-    "cell": _fill_cell,
-    "function": _fill_function,
+    "cell": lambda to, name, recipe, items: [f"{name}.cell_contents = {items[0]}"] if items else [],
+    "function": lambda to, name, recipe, items: [
+        f"{name}.__defaults__ = {items[2]}",
+        f"{name}.__kwdefaults__ = {items[3]}",
+    ],
 }
 
 

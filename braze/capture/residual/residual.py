@@ -27,6 +27,7 @@ import torch
 
 from braze import native
 from braze.capture.facts.bytecode import first_offset
+from braze.capture.facts.purity import can_run_again, draws, how_again, put_back, random_state
 from braze.capture.facts.records import (
     ITEM,
     SEED,
@@ -34,7 +35,6 @@ from braze.capture.facts.records import (
     Capture,
     Check,
     Constant,
-    Effect,
     EffectKind,
     FrameState,
     FromSource,
@@ -57,7 +57,6 @@ from braze.capture.facts.replay import (
     share_memory,
     shuffled,
 )
-from braze.capture.facts.replay_safety import can_run_again, draws, how_again, put_back, random_state
 from braze.capture.facts.resume import Resumed
 from braze.capture.graph.constant_evaluation import holds
 from braze.capture.residual.reconstruction_code import BUILTINS, Namespace, Rebuilder, SourceText, literal
@@ -250,7 +249,11 @@ class _Writer:
             return [self._run_as_it_is()]
         if self.graph is not None:
             lines += self._or_again(f"out = {call}")
-        replayed = self._effects()
+        # what they read is written out before any of them runs
+        replayed = [
+            _EFFECTS[e.kind]([self.values.atom(a) for a in e.args], e.name, self.names.name_of)
+            for e in capture.effects
+        ]
         if capture.graph_break is not None:
             self._break(capture.graph_break, replayed)
             return lines
@@ -310,16 +313,6 @@ class _Writer:
             keywords.append(f"**l{slot}")
         run = self.names.name_of(self.resumes.run_uncaptured(self.function), "run_uncaptured")
         return run, ", ".join(text + keywords)
-
-    # -- effects
-
-    def _effects(self) -> list[str]:
-        """The statements that replay writes; what they read is written out before any of them runs."""
-        return [self._effect(effect) for effect in self.capture.effects]
-
-    def _effect(self, effect: Effect) -> str:
-        args = [self.values.atom(a) for a in effect.args]
-        return _EFFECTS[effect.kind](args, effect.name, self.names.name_of)
 
     # -- breaks
 

@@ -31,8 +31,7 @@ from braze.capture.features import (
 )
 from braze.capture.features.messages import warnings_named
 from braze.capture.finish import effects, outcome, reconstruction
-from braze.capture.graph.recorder import Recorder
-from braze.capture.graph.view_histories import ViewsMatter
+from braze.capture.graph.recorder import Recorder, ViewsMatter
 from braze.capture.outside import held, reads
 from braze.capture.outside.symbols import Marked
 from braze.capture.outside.torch_state import TorchState

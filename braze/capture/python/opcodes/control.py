@@ -129,10 +129,8 @@ def return_value(t: Trace, f: Frame, arg: int) -> Any:
 
 @opcode("RETURN_CONST")
 def return_const(t: Trace, f: Frame, arg: int) -> Any:
-    f.result = f.code.co_consts[arg]
-    if f.generator is not None:
-        f.generator.done = True
-    return LEAVE
+    f.stack.append(f.code.co_consts[arg])
+    return return_value(t, f, arg)
 
 
 # -- generators

@@ -57,17 +57,12 @@ def load_const(t: Trace, f: Frame, arg: int) -> None:
     f.stack.append(f.code.co_consts[arg])
 
 
-@opcode("LOAD_FAST")
+@opcode("LOAD_FAST", "LOAD_FAST_CHECK")
 def load_fast(t: Trace, f: Frame, arg: int) -> None:
     value = f.locals[arg]
     if value is NULL:
         unbound(f, arg)
     f.stack.append(value)
-
-
-@opcode("LOAD_FAST_CHECK")
-def load_fast_check(t: Trace, f: Frame, arg: int) -> None:
-    load_fast(t, f, arg)
 
 
 def unbound(f: Frame, arg: int) -> None:
@@ -146,11 +141,6 @@ def copy_free_vars(t: Trace, f: Frame, arg: int) -> None:
             t.outside.cells[id(cell)] = (cell, node)
 
 
-def contents(t: Trace, f: Frame, arg: int) -> Any:
-    """What the cell of a variable holds; MISSING where it is empty."""
-    return cells.contents(t, f.locals[arg])
-
-
 @opcode("LOAD_CLOSURE")
 def load_closure(t: Trace, f: Frame, arg: int) -> None:
     f.stack.append(f.locals[arg])
@@ -158,16 +148,14 @@ def load_closure(t: Trace, f: Frame, arg: int) -> None:
 
 def filled(t: Trace, f: Frame, arg: int) -> Any:
     """What the cell of a variable holds; the error of Python's where it is empty."""
-    value = contents(t, f, arg)
+    value = cells.contents(t, f.locals[arg])
     if value is not MISSING:
         return value
     name, cell = f.decoded.slots[arg], f.locals[arg]
     if cells.comes_from_outside(t.outside, cell) and id(cell) not in t.done.cells_written:
         graph_break("BZ1014", f"the variable {name!r} of an outer function is read, which is not set")
     if arg < len(f.locals) - len(f.code.co_freevars):
-        raise UnboundLocalError(
-            f"cannot access local variable '{name}' where it is not associated with a value"
-        )
+        unbound(f, arg)
     raise NameError(
         f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope",
         name=name,
