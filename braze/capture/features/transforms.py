@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -60,40 +60,22 @@ def vmap(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     return pytree.tree_unflatten(list(results), part.spec)
 
 
-@rule(torch_compat.functorch.grad_impl)
-def grad(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    """The gradients alone, and what the function gives besides its value."""
+@FEATURE.each(torch_compat.functorch.grad_impl, torch_compat.functorch.grad_and_value_impl)
+def grad(implementation: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    """Gradients in the structure of the arguments, alone or with the value, and what the function gives besides that."""
     function, argnums, has_aux, given, named = args
-    grads, _, aux = gradients(t, function, argnums, has_aux, given, named)
-    return (grads, aux) if has_aux else grads
-
-
-@rule(torch_compat.functorch.grad_and_value_impl)
-def grad_and_value(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    """The gradients and the value."""
-    function, argnums, has_aux, given, named = args
-    grads, value, aux = gradients(t, function, argnums, has_aux, given, named)
-    return grads, ((value, aux) if has_aux else value)
-
-
-def gradients(t: Trace, function: Any, argnums: Any, has_aux: bool, given: Any, named: Any) -> Any:
-    """(gradients in the structure of the arguments, value, what comes besides)."""
     with region(t, "grad", (function,), pure=False):
         split = Split(t, argnums, tuple(given))
-        with differentiating(t.graph):
-            part = traced(t, function, split.arguments, split.own, named)
-        value, aux = halves(part.result, has_aux)
+        part, value, aux, others = differentiated(t, function, split, has_aux, named)
         if not isinstance(value, torch.Tensor) or value.dim():
             graph_break("BZ1019", "its function gives no single number")
-        only_tensors(part.leaves)
-        others = union(part)
         count = len(split.own)
         results = record(t.graph, transforms.grad_and_value, part, others, (count, (*split.primals, *others)))
-    return (
-        split.rebuilt(results[:count]),
-        results[count],
-        pytree.tree_unflatten(list(results[count + 1 :]), pytree.tree_structure(aux)),
-    )
+    grads, value = split.rebuilt(results[:count]), results[count]
+    aux = pytree.tree_unflatten(list(results[count + 1 :]), pytree.tree_structure(aux))
+    if implementation is torch_compat.functorch.grad_impl:
+        return (grads, aux) if has_aux else grads
+    return grads, ((value, aux) if has_aux else value)
 
 
 @rule(torch.func.linearize, torch.func.functionalize)
@@ -114,11 +96,9 @@ def jvp(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         along, spec = flatten(t, tangents)
         if spec != pytree.tree_structure(primals):
             graph_break("BZ1019", "its tangents have another structure than its primals")
-        with differentiating(t.graph, torch.is_grad_enabled()):
-            part = traced(t, function, split.arguments, split.own)
-        only_tensors(part.leaves)
-        value, aux = halves(part.result, has_aux)
-        others, count = union(part), len(pytree.tree_leaves(value))
+        enabled = torch.is_grad_enabled()
+        part, value, aux, others = differentiated(t, function, split, has_aux, grad=enabled)
+        count = len(pytree.tree_leaves(value))
         settings = (count, tuple(split.primals), tuple(along), tuple(others))
         results = record(t.graph, transforms.jvp, part, others, settings)
     out = pytree.tree_unflatten(list(results[:count]), pytree.tree_structure(value))
@@ -150,12 +130,8 @@ def vjp(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     has_aux = bool(kwargs.get("has_aux", False))
     with region(t, "vjp", (function,)):
         split = Split(t, tuple(range(len(primals))), tuple(primals))
-        with differentiating(t.graph):
-            part = traced(t, function, split.arguments, split.own)
-        only_tensors(part.leaves)
+        part, value, _, others = differentiated(t, function, split, has_aux)
         part.separate()
-        value, _ = halves(part.result, has_aux)
-        others = union(part)
         with torch_compat.RandomWatch() as watch:
             results = record(t.graph, transforms.call, part, others, ((*split.primals, *others),))
         if watch.drawn:
@@ -190,11 +166,8 @@ def jacobian(t: Trace, wrapper: Any, args: Any, kwargs: Any, forward: bool) -> A
             graph_break("BZ1019", "it is called with settings that braze does not carry")
         plain = {k: settings[k] for k in ("chunk_size", "randomness") if k in settings}
         split = Split(t, argnums, args)
-        with differentiating(t.graph):
-            part = traced(t, function, split.arguments, split.own)
-        only_tensors(part.leaves)
-        value, aux = halves(part.result, has_aux)
-        others, leaves = union(part), pytree.tree_leaves(value)
+        part, value, aux, others = differentiated(t, function, split, has_aux)
+        leaves = pytree.tree_leaves(value)
         given = (len(leaves), forward, plain, tuple(split.primals), tuple(others))
         results = record(t.graph, transforms.jacobian, part, others, given)
     width = len(split.own)
@@ -275,15 +248,21 @@ def row_of(x: torch.Tensor, dim: int) -> torch.Tensor:
     return made.requires_grad_(x.requires_grad)
 
 
-@contextlib.contextmanager
-def differentiating(graph: GraphState, grad: bool = True) -> Iterator[None]:
-    """Inside a transform that differentiates, grad mode is on, but in those that go forward."""
-    graph.transforms += 1
+def differentiated(
+    t: Trace, function: Any, split: Split, has_aux: bool, named: Any = None, grad: bool = True
+) -> tuple[Traced, Any, Any, list[Any]]:
+    """(the graph of a function, what is differentiated, what comes besides, what it uses from outside).
+
+    Inside a transform that differentiates, grad mode is on, but in those that go forward.
+    """
+    t.graph.transforms += 1
     try:
         with torch.set_grad_enabled(grad):
-            yield
+            part = traced(t, function, split.arguments, split.own, named)
     finally:
-        graph.transforms -= 1
+        t.graph.transforms -= 1
+    only_tensors(part.leaves)
+    return part, *halves(part.result, has_aux), union(part)
 
 
 def closure(t: Trace, function: Any) -> dict[str, Any]:
