@@ -68,52 +68,32 @@ FUNCTIONS |= {
     bisect.insort_right: C,
 }
 FUNCTIONS |= {value: C for value in vars(_heapq).values() if isinstance(value, types.BuiltinFunctionType)}
-#: functions of PyTorch that tell a setting; those that a version lacks are left out
-_SETTINGS = words(
+#: functions of PyTorch that tell a setting which other guards see, or that never changes; those that a version lacks are left out
+_GUARDED = words(
     """_log_api_usage_once _get_tracing_state _is_tracing _is_torch_function_mode_enabled
-    _is_torch_function_all_disabled _is_torch_function_enabled _get_privateuse1_backend_name
-    _get_cudnn_enabled _get_mkldnn_enabled _cuda_getDeviceCount _len_torch_function_stack
-    _len_torch_dispatch_stack get_num_threads _get_cpu_capability _get_flash_sdp_enabled
-    _get_mem_efficient_sdp_enabled _get_math_sdp_enabled _get_cudnn_sdp_enabled _get_default_device
-    is_grad_enabled get_default_dtype is_autocast_enabled get_autocast_dtype
-    is_autocast_cache_enabled is_anomaly_enabled _is_autocast_available
-    _get_deterministic_algorithms _get_cublas_allow_tf32 _get_float32_matmul_precision _get_warnAlways
-    _get_deterministic_fill_uninitialized_memory _get_deterministic_algorithms_warn_only
-    _are_functorch_transforms_active _get_custom_class_python_wrapper is_inference_mode_enabled
-    _get_cudnn_benchmark _get_cudnn_deterministic _get_cudnn_allow_tf32 _get_cudnn_depthwise_kernel _get_fp32_precision_getter
-    _cuda_get_cudnn_benchmark_limit _get_overrideable_sdp_enabled _get_sdp_priority_order is_anomaly_check_nan_enabled
-    _accelerator_getAccelerator _is_any_autocast_enabled get_autocast_gpu_dtype get_autocast_cpu_dtype"""
-)
-#: those of them that other guards see, or that never change
-_GUARDED = frozenset(
-    words(
-        """_log_api_usage_once _get_tracing_state _is_tracing _is_torch_function_mode_enabled
     _is_torch_function_all_disabled _is_torch_function_enabled _get_privateuse1_backend_name
     _cuda_getDeviceCount _len_torch_function_stack _len_torch_dispatch_stack _get_cpu_capability
     _get_default_device is_grad_enabled get_default_dtype is_autocast_enabled get_autocast_dtype
     is_autocast_cache_enabled _is_autocast_available _get_deterministic_algorithms
     _are_functorch_transforms_active _get_custom_class_python_wrapper is_inference_mode_enabled
     _accelerator_getAccelerator _is_any_autocast_enabled get_autocast_gpu_dtype get_autocast_cpu_dtype"""
-    )
 )
-#: functions that tell a setting which is guarded where the program asks for it
-SETTINGS = frozenset(
-    vars(home)[name]
-    for home in (torch._C, torch)
-    for name in _SETTINGS
-    if name in vars(home) and name not in _GUARDED
+#: others, whose answer is guarded where the program asks for it
+_ASKED = words(
+    """_get_cudnn_enabled _get_mkldnn_enabled get_num_threads _get_flash_sdp_enabled _get_mem_efficient_sdp_enabled
+    _get_math_sdp_enabled _get_cudnn_sdp_enabled is_anomaly_enabled _get_cublas_allow_tf32 _get_float32_matmul_precision
+    _get_warnAlways _get_deterministic_fill_uninitialized_memory _get_deterministic_algorithms_warn_only
+    _get_cudnn_benchmark _get_cudnn_deterministic _get_cudnn_allow_tf32 _get_cudnn_depthwise_kernel
+    _get_fp32_precision_getter _cuda_get_cudnn_benchmark_limit _get_overrideable_sdp_enabled _get_sdp_priority_order
+    is_anomaly_check_nan_enabled"""
 )
+SETTINGS = frozenset(vars(home)[n] for home in (torch._C, torch) for n in _ASKED if n in vars(home))
+#: what depends on its arguments alone
+_TOLD = words("promote_types can_cast result_type maybe_current_level peek_interpreter_stack")
 for _home in (torch._C, torch, torch._C._functorch):
     FUNCTIONS |= {
         vars(_home)[name]: B
-        for name in (
-            *_SETTINGS,
-            "promote_types",
-            "can_cast",
-            "result_type",
-            "maybe_current_level",
-            "peek_interpreter_stack",
-        )
+        for name in (*_GUARDED, *_ASKED, *_TOLD)
         if name in vars(_home) and isinstance(vars(_home)[name], types.BuiltinFunctionType)
     }
 
