@@ -19,7 +19,7 @@ import torch.fx
 
 from braze.capture.archive import fingerprint
 from braze.capture.archive.archived_graph import read_graph, revive, write_graph
-from braze.capture.archive.archived_values import NotArchived, Reader, Writer
+from braze.capture.archive.archived_values import NotArchived, Reader, Writer, as_tuples
 from braze.capture.facts.objects_by_name import name_of, object_at
 from braze.capture.facts.purity import can_run_again, draws
 from braze.capture.facts.records import Capture, Guard
@@ -152,15 +152,11 @@ def check(header: dict[str, Any], function: FunctionType) -> None:
     if header["own"] != fingerprint.of_function(function):
         raise NotArchived(f"{function.__qualname__} has changed")
     for name, digest in header["functions"]:
-        found = object_at(_tuples(name))
+        found = object_at(as_tuples(name))
         if not isinstance(found, FunctionType) or fingerprint.of_function(found) != digest:
             raise NotArchived(f"{name} has changed")
 
 
 def _inlined(header: dict[str, Any]) -> list[FunctionType]:
     """The functions that were interpreted along."""
-    return [object_at(_tuples(name)) for name, _ in header["functions"]]
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+    return [object_at(as_tuples(name)) for name, _ in header["functions"]]

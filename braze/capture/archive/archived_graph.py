@@ -10,8 +10,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from braze.capture.archive.archived_nodes import read_nodes, write_nodes
-from braze.capture.archive.archived_values import NotArchived, Reader, Writer
+from braze.capture.archive.archived_values import NotArchived, Reader, Writer, read_nodes, write_nodes
 from braze.capture.facts.records import Capture, Check, Source
 from braze.capture.guards.tables import compile_relation
 from braze.capture.outside.torch_state import TorchState

@@ -9,12 +9,13 @@ from __future__ import annotations
 import base64
 import dataclasses
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import CodeType, FunctionType
 from typing import Any
 
 import torch
 import torch.fx
+from torch.fx import Graph, Node
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 
 from braze.capture.facts import records
@@ -227,7 +228,7 @@ class Reader:
         if row == -1:
             return self.function
         if row not in self._found:
-            name = _tuples(self.names[row])
+            name = as_tuples(self.names[row])
             try:
                 self._found[row] = object_at(name)
             except (LookupError, AttributeError, ImportError) as error:
@@ -288,10 +289,42 @@ def _checked(value: Any, kind: type) -> Any:
     return value
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+def as_tuples(value: Any) -> Any:
+    """Lists of JSON as what they were."""
+    return tuple(map(as_tuples, value)) if isinstance(value, list) else value
 
 
 def _short(value: Any) -> str:
     name = spoken(value, "__qualname__", "__name__")
     return f"{type(value).__name__} {name}" if name else f"a {type(value).__qualname__}"
+
+
+# -- graphs as rows, a node each, in order: [op, name, target, args, kwargs, and what else is said of it]
+
+
+def write_nodes(graph: Graph, writer: Writer, said: Callable[[Node], Sequence[Any]]) -> list[Any]:
+    """The rows of a graph, with what is ``said`` of each node; it refuses nodes by NotArchived. What is written later may name the nodes."""
+    rows, writer.nodes = [], {}
+    for node in graph.nodes:
+        row = map(writer.write, (node.target, node.args, node.kwargs, *said(node)))
+        rows.append([node.op, node.name, *row])
+        writer.nodes[node] = len(writer.nodes)
+    return rows
+
+
+def without_tensors(node: Node) -> tuple[()]:
+    """Nothing is said of a node beside its call; a graph that holds tensors is refused."""
+    if node.op == "get_attr":
+        raise NotArchived("a graph holds a tensor")
+    return ()
+
+
+def read_nodes(rows: Sequence[Any], reader: Reader) -> tuple[Graph, list[list[Any]]]:
+    """The graph again, and what was said of its nodes."""
+    graph, reader.nodes = Graph(), []
+    notes = []
+    for op, name, *row in rows:
+        target, args, kwargs, *said = map(reader.read, row)
+        reader.nodes.append(graph.create_node(op, target, args, kwargs, name=name))
+        notes.append(said)
+    return graph, notes

@@ -14,8 +14,14 @@ from torch.fx import Graph, GraphModule
 
 from braze.aot.records import Around, OutputKind, OutputRole
 from braze.aot.wrap import wrap_again
-from braze.capture.archive.archived_nodes import read_nodes, without_tensors, write_nodes
-from braze.capture.archive.archived_values import NotArchived, Reader, Writer
+from braze.capture.archive.archived_values import (
+    NotArchived,
+    Reader,
+    Writer,
+    read_nodes,
+    without_tensors,
+    write_nodes,
+)
 from braze.codegen.records import as_data, host_of
 from braze.graph.captured import forward_of
 from braze.graph_calls import that_writes

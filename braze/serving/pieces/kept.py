@@ -12,8 +12,14 @@ from typing import Any
 
 from torch.fx import Graph
 
-from braze.capture.archive.archived_nodes import read_nodes, without_tensors, write_nodes
-from braze.capture.archive.archived_values import NotArchived, Reader, Writer
+from braze.capture.archive.archived_values import (
+    NotArchived,
+    Reader,
+    Writer,
+    read_nodes,
+    without_tensors,
+    write_nodes,
+)
 from braze.serving.pieces.compiler import Compiled
 from braze.serving.pieces.manager import CompilerManager
 from braze.serving.pieces.piecewise import ConcreteSizeEntry, SizedPiece
