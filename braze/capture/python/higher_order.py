@@ -77,15 +77,18 @@ TUNING: tuple[types.FunctionType, ...] = tuple(
     for name, function in vars(holder).items()
     if name in ("step", "unscale_", "update") and isinstance(function, types.FunctionType)
 )
-TUNING_CODES = frozenset(function.__code__ for function in TUNING)
 #: marks that PyTorch's compiler leaves on functions
 DISABLED_THERE, BENEATH, COMPILED_THERE = (
     "_torchdynamo_disable",
     "_torchdynamo_disable_recursive",
     "_is_torch_compile",
 )
-#: functions of Python and PyTorch that go through all of a model, of which nothing is worth a graph
-ENTIRE = {copy.copy.__code__, copy.deepcopy.__code__, torch.nn.Module._apply.__code__}
+#: codes of these, and of what goes through all of a model, of which nothing is worth a graph; modules of which the same holds
+WHOLE = {
+    *TRANSFORMED, *STEPS, *(function.__code__ for function in TUNING),
+    copy.copy.__code__, copy.deepcopy.__code__, torch.nn.Module._apply.__code__,
+}  # fmt: skip
+WHOLE_MODULES = {*MODULES, "torch.func", "torch._functorch.apis", "random"}
 OTHER_HOOK = os.path.join("torch", "_dynamo", "eval_frame.py")
 ORIGINAL = "_torchdynamo_orig_callable"
 
@@ -107,27 +110,12 @@ def is_node(target: Any) -> bool:
 
 def run_whole(target: Any) -> bool:
     """Whether nothing beneath a broken call of ``target`` may be captured."""
-    code = getattr(target, "__code__", None)
-    if (
-        code in WITH_CALLEES
-        or code in TRANSFORMED
-        or code in STEPS
-        or code in TUNING_CODES
-        or code in ENTIRE
-        or target is torch.cond
-    ):
-        return True
-    module = getattr(target, "__module__", None)
-    if (
-        str(module).startswith(SHARDING)
-        or module in MODULES
-        or module in ("torch.func", "torch._functorch.apis", "random")
-    ):
-        return True
-    if is_unfinished(target):
+    code, module = getattr(target, "__code__", None), getattr(target, "__module__", None)
+    if code in WITH_CALLEES or code in WHOLE or target is torch.cond or module in WHOLE_MODULES:
         return True
     own = getattr(target, "__dict__", None) or {}
-    return bool(own.get(BENEATH)) or COMPILED_THERE in own
+    marked = own.get(BENEATH) or COMPILED_THERE in own
+    return bool(marked or str(module).startswith(SHARDING) or is_unfinished(target))
 
 
 def fill_table_of_einops(function: types.FunctionType) -> None:

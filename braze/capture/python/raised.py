@@ -24,17 +24,22 @@ DRIVERS: set[types.CodeType] = set()
 
 def about_to_raise(t: Trace, error: BaseException) -> Raised:
     """Before the program raises an exception object: its traceback is what the program sees now."""
+    found = noted(t, error)
+    found.traceback = error.__traceback__
+    return found
+
+
+def noted(t: Trace, error: BaseException) -> Raised:
+    """What is known of an exception, from now on."""
     found = known(t.done, error)
     if found is None:
         found = t.done.raised[id(error)] = Raised(error, t.outside.tree.node_of(error) is not None)
-    found.traceback = error.__traceback__
     return found
 
 
 def thrown_in(t: Trace, error: BaseException, handled: BaseException | None) -> None:
     """An exception is thrown into a generator: its context is what the generator handles, not what its caller does."""
-    if known(t.done, error) is None:
-        t.done.raised[id(error)] = Raised(error, t.outside.tree.node_of(error) is not None)
+    noted(t, error)
     set_context(error, handled)
 
 
@@ -88,18 +93,12 @@ def set_context(error: BaseException, handled: BaseException | None) -> None:
     """What CPython does when an exception is raised while another is handled; no chain of them ends in itself."""
     if handled is None or handled is error:
         return
-    at, seen = handled, {id(handled)}
-    while (before := at.__context__) is not None and id(before) not in seen:
-        if before is error:
-            at.__context__ = None
-            break
-        seen.add(id(before))
-        at = before
+    last_of(handled, error)
     error.__context__ = handled
 
 
 def last_of(error: BaseException, outside: BaseException | None) -> BaseException:
-    """The exception at the end of the chain of contexts that C code has given an exception; one that a caller handles is none of them."""
+    """The exception at the end of the chain of contexts that C code has given an exception; one that a caller handles is taken out of it."""
     seen = {id(error)}
     while (before := error.__context__) is not None and id(before) not in seen:
         if before is outside:
