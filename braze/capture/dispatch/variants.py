@@ -102,19 +102,6 @@ def history_of(target: Any) -> tuple[Recompile, ...]:
 class Variant:
     """One capture with its guards, compiled."""
 
-    __slots__ = (
-        "capture",
-        "generic",
-        "hits",
-        "measured",
-        "owner",
-        "program",
-        "residual",
-        "seconds",
-        "table",
-        "used",
-    )
-
     def __init__(
         self, capture: Capture, table: GuardTable, program: Any, residual: Any, owner: Owner | None
     ) -> None:

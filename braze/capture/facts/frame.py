@@ -110,26 +110,6 @@ UNDECODED = (decode_here, 0, 0, -1)
 class Frame:
     """One activation. ``tail``: its return value is just what the caller's instruction pushes."""
 
-    __slots__ = (
-        "at",
-        "builtins",
-        "cells",
-        "code",
-        "decoded",
-        "entered_at",
-        "function",
-        "generator",
-        "globals",
-        "in_c",
-        "ip",
-        "kwnames",
-        "locals",
-        "names",
-        "result",
-        "stack",
-        "tail",
-    )
-
     def __init__(self, function: types.FunctionType, decoded: Decoded, localsplus: list[Any]) -> None:
         self.function = function
         self.decoded = decoded

@@ -205,9 +205,8 @@ class BreakKind(enum.Enum):
     CALL_EX = "call_ex"  # operands: callable, tuple, dict or nothing
     BRANCH = "branch"  # operand: condition; detail: the two offsets (if false, if true), and pops
     NEXT = "next"  # operand: an iterator; detail: the two offsets (if exhausted: it is dropped; else: it and its item pushed)
-    OPERATOR = (
-        "operator"  # operands; detail: a function of module operator, or "getattr"/"setattr"/... by name
-    )
+    #: operands; detail: a function of module operator, or "getattr"/"setattr"/... by name
+    OPERATOR = "operator"
     STATEMENT = "statement"  # as OPERATOR but pushes nothing (setattr, setitem, delattr, delitem)
     RUN = "run"  # no operand: the resume function starts *at* the instruction and runs it uncaptured
     RAISE = "raise"  # operand: the exception to raise in the innermost frame
@@ -251,16 +250,13 @@ class Capture:
     instructions: int = 0
     examples: tuple[Any, ...] = ()  # fake inputs, for the backend
     inlined: tuple[Any, ...] = ()  # functions that were interpreted along: on whose files all this depends
-    contents: tuple[
-        tuple[Source, Any], ...
-    ] = ()  # what tensors must hold, numbers in tuples: else nothing here is true
+    #: what tensors must hold, numbers in tuples: else nothing here is true
+    contents: tuple[tuple[Source, Any], ...] = ()
     draws: tuple[Draw, ...] = ()  # done in this order, before the graph runs
-    drawn: tuple[
-        int, ...
-    ] = ()  # which of them are inputs of the graph, after ``inputs``, as tensors of no dimensions
-    apart: tuple[
-        int, ...
-    ] = ()  # inputs over arrays' memory, which shares nothing with other inputs: else nothing here is true
+    #: which of them are inputs of the graph, after ``inputs``, as tensors of no dimensions
+    drawn: tuple[int, ...] = ()
+    #: inputs over arrays' memory, which shares nothing with other inputs: else nothing here is true
+    apart: tuple[int, ...] = ()
     digest: str = ""  # of what is kept of this on disk
     call: Any = None  # what the backend kept, in place of the graph, which is not there then
     traits: tuple[bool, bool] = (False, False)  # of that graph: it may run again where it fails; it draws

@@ -104,7 +104,7 @@ def add(t: Trace, register: Any, tensor: Any, hook: Any) -> Any:
         handle  # numbers of handles are told apart, and used as keys, as ids are
     )
     vars(handle).update(hooks_dict_ref=unknown_dict, id=number, extra_dict_ref=())
-    t.done.hooks[id(handle)] = found = Hooked(register, tensor, hook, handle)
+    t.done.hooks[id(handle)] = found = Hooked(register, tensor, hook, handle, tensor._version)
     found.step = t.frames.steps
     if found.step in t.graph.hooks_inside:
         found.inside = True

@@ -156,11 +156,11 @@ def claim(recorder: Recording, node: torch.fx.Node, result: Any) -> None:
     fresh = torch_symbols.fresh_symbols(env)
     if type(result) in SYMBOLIC:
         recorder.symbols.setdefault(result.node._expr, node)
-    for tensor in _tensors(result):
+    for tensor in tensors_in(result):
         for dim, size in enumerate(tensor.shape):
             if type(size) is torch.SymInt and size.node._expr in fresh:
                 recorder.sized.setdefault(size.node._expr, (tensor, dim))
-    lost = {s for tensor in _tensors(result) for n in tensor.shape for s in _symbols(n)} & fresh
+    lost = {s for tensor in tensors_in(result) for n in tensor.shape for s in _symbols(n)} & fresh
     if lost - recorder.sized.keys() - recorder.symbols.keys():
         graph_break("BZ1013", f"{node.target} gives sizes that cannot be read off its result")
 
@@ -169,10 +169,11 @@ def _symbols(size: Any) -> Any:
     return size.node.expr.free_symbols if type(size) is torch.SymInt else ()
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """The tensors in nested tuples and lists."""
     if isinstance(value, torch.Tensor):
         return [value]
-    return [t for v in value for t in _tensors(v)] if isinstance(value, (list, tuple)) else []
+    return [t for v in value for t in tensors_in(v)] if isinstance(value, (list, tuple)) else []
 
 
 def note_checks(recorder: Recording, message: Any = None) -> None:

@@ -27,18 +27,6 @@ PYTHONS = frozenset({types.BuiltinFunctionType, type})
 class Globals:
     """The globals of one module. ``owner``: a node from which ``step`` reads them; None for the root frame's."""
 
-    __slots__ = (
-        "builtins",
-        "cache",
-        "function",
-        "library",
-        "module",
-        "owner",
-        "real",
-        "step",
-        "written",
-    )
-
     def __init__(
         self, real: dict[str, Any], builtins: dict[str, Any], owner: Node | None, step: Step
     ) -> None:

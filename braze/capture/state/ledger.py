@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 import weakref
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -53,33 +54,29 @@ def state_of(error: BaseException) -> dict[str, Any]:
     }
 
 
+@dataclass(slots=True, eq=False)
 class Hooked:
     """One hook on a tensor. ``version``: how often its tensor had been written when it came."""
 
-    __slots__ = ("cells", "handle", "hook", "inside", "register", "removed", "step", "tensor", "version")
-
-    def __init__(self, register: Any, tensor: Any, hook: Any, handle: Any) -> None:
-        self.register = register
-        self.tensor = tensor
-        self.hook = hook
-        self.handle = handle
-        self.version = tensor._version
-        self.removed = False
-        #: the variables of functions around that a part of the graph uses, and what they held
-        self.cells: list[tuple[types.CellType, Any]] = []
-        #: whether it is a part of the graph, and the instruction that put it there
-        self.inside = False
-        self.step = 0
+    register: Any
+    tensor: Any
+    hook: Any
+    handle: Any
+    version: int
+    removed: bool = False
+    #: the variables of functions around that a part of the graph uses, and what they held
+    cells: list[tuple[types.CellType, Any]] = field(default_factory=list)
+    #: whether it is a part of the graph, and the instruction that put it there
+    inside: bool = False
+    step: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class LaterSeed:
     """A seed that is set after the graph. ``last``: the graph's last node by then."""
 
-    __slots__ = ("last", "seed")
-
-    def __init__(self, seed: int, last: torch.fx.Node) -> None:
-        self.seed = seed
-        self.last = last
+    seed: int
+    last: torch.fx.Node
 
 
 class Ledger:
