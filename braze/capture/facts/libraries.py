@@ -37,9 +37,10 @@ def is_library_space(space: dict[str, Any], name: Any) -> bool:
     """Whether these are the globals of a library's module."""
     if not isinstance(name, str) or not is_library_name(name):
         return False
-    spec = space.get("__spec__")  # collections.abc lives under another name
-    held = (sys.modules.get(n) for n in (name, getattr(spec, "name", None)) if n is not None)
-    return any(module is not None and vars(module) is space for module in held)
+    if getattr(sys.modules.get(name), "__dict__", None) is space:
+        return True
+    other = getattr(space.get("__spec__"), "name", None)  # collections.abc lives under another name
+    return other is not None and getattr(sys.modules.get(other), "__dict__", None) is space
 
 
 def is_library_function(function: Any) -> bool:

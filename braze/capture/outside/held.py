@@ -27,7 +27,8 @@ CLOSED = (types.GeneratorType, types.MethodType)
 def ends_with_code(t: Trace, value: Any) -> bool:
     """Whether the end of an object runs code of the program's: asked of its class first, which is quick."""
     cls = type(value)
-    return bool(cls.__flags__ & HEAP_TYPE or cls in CLOSED) and says_its_end(t, value)
+    asked = cls.__flags__ & HEAP_TYPE or cls in CLOSED
+    return bool(asked) and value is not NULL and says_its_end(t, value)
 
 
 def is_held(frames: Frames, node: Node) -> bool:
@@ -179,7 +180,7 @@ def refuse_end(value: Any) -> None:
 def says_its_end(t: Trace, value: Any) -> bool:
     """Whether the program has code run when an object from outside dies."""
     cls = type(value)
-    if value is NULL or issubclass(cls, torch.Tensor | type) or t.done.is_ours(value):
+    if issubclass(cls, torch.Tensor | type) or t.done.is_ours(value):
         return False
     if cls is types.GeneratorType:
         return True

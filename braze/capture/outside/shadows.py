@@ -39,7 +39,7 @@ from braze.capture.state.trace import Trace
 class DictShadow:
     """A dict outside, or the instance dict of an object; ``view`` is what the interpreter sees and writes."""
 
-    __slots__ = ("cls", "coded", "deleted", "filled", "node", "original", "real", "step", "view")
+    __slots__ = ("cls", "coded", "deleted", "filled", "node", "original", "real", "step", "touched", "view")
 
     def __init__(self, node: Node, step: Step, real: dict[Any, Any], view: dict[Any, Any]) -> None:
         self.node = node
@@ -49,6 +49,8 @@ class DictShadow:
         self.original: dict[Any, Any] = {}
         self.deleted: set[Any] = set()
         self.filled = False
+        #: whether anything but :meth:`get` may have written to the view, before it is filled
+        self.touched = False
         self.cls = type(real)
         #: whether a look-up may run code of a key that is there; None while nobody has asked
         self.coded: bool | None = None
@@ -77,7 +79,10 @@ class DictShadow:
             self._note_missing(key)
             return MISSING
         value = outside.read(self.node, self.step, key, real)
-        set_item(self.view, key, value)
+        if type(self.view) is dict:  # most often
+            self.view[key] = value
+        else:
+            set_item(self.view, key, value)
         self.original[key] = value
         return value
 
@@ -92,6 +97,7 @@ class DictShadow:
 
     def put(self, done: Ledger, key: Any, value: Any) -> None:
         """Write; the first state is read before, so that the difference is seen."""
+        self.touched = True
         if self.step is Step.DICT:
             done.dirty[id(self)] = self
         if not self.filled and key not in self.original and key not in self.deleted:
@@ -130,6 +136,8 @@ class DictShadow:
 
     def changed_keys(self) -> tuple[list[tuple[Any, Any]], list[Any]]:
         """(items written, keys deleted) since the first state."""
+        if not (self.filled or self.touched or self.deleted):
+            return [], []
         now = dict(dict.items(self.view))
         # what was deleted and set again has a new place in the order: it goes first, and comes back
         gone = [k for k in self.original if k not in now or k in self.deleted]
@@ -305,10 +313,10 @@ def instance_dict(outside: Outside, node: Node) -> DictShadow | None:
         known = outside.tree.known.get(id(real))
         if (known is not None and known.real is real) or id(real) in outside.instance_dicts:
             refuse_both()
-        view: dict[Any, Any] = {}
-        if node.value is not node.real and node.container is not None:
-            view = object.__getattribute__(node.value, "__dict__")
+        stands_in = node.value is not node.real and node.container is not None
+        view = object.__getattribute__(node.value, "__dict__") if stands_in else {}
         node.dict = DictShadow(node, Step.DICT, real, view)
+        node.dict.touched = stands_in
         outside.instance_dicts[id(real)] = node.dict
     return node.dict
 

@@ -124,7 +124,8 @@ class Ledger:
 
     def is_ours(self, value: Any) -> bool:
         """Whether the trace made this function or generator."""
-        return self.birth(value) is not None
+        key = id(value)
+        return (key in self.made or key in self.loose) and self.birth(value) is not None
 
     def birth(self, value: Any) -> int | None:
         """The step at which the trace made this; None for what it did not make."""
