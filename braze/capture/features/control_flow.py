@@ -239,9 +239,7 @@ def moved_back(graph: GraphState, x: Any, dim: int, reverse: bool) -> Any:
 # -- ``associative_scan``
 
 
-@rule(torch_associative_scan)
-def scan_rule(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    return associative_scan(t, *args, **kwargs)
+FEATURE.rows({torch_associative_scan: lambda t, args, kwargs, tail: associative_scan(t, *args, **kwargs)})
 
 
 def associative_scan(

@@ -115,14 +115,26 @@ def getattr_static(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     raise AttributeError(name)
 
 
-@rule(setattr)
-def setattr_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    store_attr(t, *with_name(args))
-
-
-@rule(delattr)
-def delattr_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    delete_attr(t, *with_name(args))
+FEATURE.rows(
+    {
+        setattr: lambda t, args, kwargs, tail: store_attr(t, *with_name(args)),
+        delattr: lambda t, args, kwargs, tail: delete_attr(t, *with_name(args)),
+        object.__setattr__: lambda t, args, kwargs, tail: generic_store(t, *with_name(args)),
+        object.__delattr__: lambda t, args, kwargs, tail: generic_delete(t.outside, *with_name(args)),
+        # does nothing, but for refusing arguments
+        object.__init__: lambda t, args, kwargs, tail: object.__init__(*args, **kwargs),
+        type.__call__: lambda t, args, kwargs, tail: calls.make(t, args[0], args[1:], kwargs),
+        len: lambda t, args, kwargs, tail: length(t, args[0]),
+        bool: lambda t, args, kwargs, tail: t.truth(args[0]) if args else False,
+        next: lambda t, args, kwargs, tail: advance(t, args[0], *(args[1:] or (None, True))),
+        # good for comparisons and as a key; that two objects are not one is guarded
+        id: lambda t, args, kwargs, tail: identities.identity(t, args[0]),
+        # in front of a resumed frame's code: its residual function empties the state when it has read it
+        native.emptied: lambda t, args, kwargs, tail: None,
+        # in front of a resumed frame's code: there is no frame to show in a traceback
+        native.taken_over: lambda t, args, kwargs, tail: args[0],
+    }
+)
 
 
 @rule(object.__getattribute__)
@@ -134,16 +146,6 @@ def object_getattribute(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         tell(error, obj, name)
         raise error
     return value
-
-
-@rule(object.__setattr__)
-def object_setattr(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    generic_store(t, *with_name(args))
-
-
-@rule(object.__delattr__)
-def object_delattr(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    generic_delete(t.outside, *with_name(args))
 
 
 @rule(object.__reduce_ex__)
@@ -160,11 +162,6 @@ def object_reduce(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     state = load_attr(t, obj, "__dict__")
     fill(t.outside, state)
     return copyreg.__newobj__, (cls,), state or None, None, None  # type: ignore[attr-defined]
-
-
-@rule(object.__init__)
-def object_init(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    object.__init__(*args, **kwargs)  # does nothing, but for refusing arguments
 
 
 @rule(super)
@@ -253,23 +250,6 @@ def iter_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     if len(args) == 2:
         return iter(*args)  # it calls the function when it is asked for an item
     return iterate(t, args[0])
-
-
-@rule(next)
-def next_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    if len(args) == 1:
-        return advance(t, args[0], None, True)
-    return advance(t, *args)
-
-
-@rule(len)
-def len_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    return length(t, args[0])
-
-
-@rule(bool)
-def bool_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    return t.truth(args[0]) if args else False
 
 
 #: classes that do not look at the elements that they get
@@ -427,22 +407,11 @@ refuse("BZ1006", LOOKS_AT_THE_STACK, *named(sys, "_getframe", "_getframemodulena
 refuse("BZ1013", "a quantized tensor is made, which graphs do not hold", torch.quantize_per_tensor)
 
 
-@rule(id)
-def id_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    """A number that is good for comparisons and as a key; that two objects are not one is guarded."""
-    return identities.identity(t, args[0])
-
-
 @rule(threading.get_ident)
 def get_ident(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """Which thread this is: good as a key, as ids are."""
     t.outside.identities[-1] = None
     return t.done.claim(Identity(threading.get_ident()))
-
-
-@rule(type.__call__)
-def type_call(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    return calls.make(t, args[0], args[1:], kwargs)
 
 
 @rule(sys.exc_info)
@@ -456,18 +425,6 @@ def exception(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     if t.frames.handled is None and t.outside.settings.is_handling():
         graph_break("BZ1012", "the exception that a caller handles is asked for")
     return t.frames.handled
-
-
-@rule(native.emptied)
-def emptied(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    """In front of a resumed frame's code: its residual function empties the state when it has read it."""
-    return None
-
-
-@rule(native.taken_over)
-def taken_over(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    """In front of a resumed frame's code: there is no frame to show in a traceback."""
-    return args[0]
 
 
 @rule(native.throw)

@@ -102,25 +102,19 @@ def exit_inference(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     C._set_grad_enabled(grad)
 
 
-@rule(torch.is_inference_mode_enabled)
-def is_inference(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    return t.graph.inference_on or t.outside.settings.inference
-
-
-@rule(torch.is_inference)
-def is_made_in_inference(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    return tensor_facts.is_inference(t, *args, **kwargs)
-
-
-@rule(torch.get_default_device)
-def get_default_device(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    """Guarded in each capture."""
-    return torch.get_default_device(*args, **kwargs)
-
-
-@rule(torch.Tensor.is_shared)
-def is_shared(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    return tensor_facts.query(t, torch.Tensor.is_shared, args, kwargs)
+FEATURE.rows(
+    {
+        torch.is_inference_mode_enabled: lambda t, args, kwargs, tail: (
+            t.graph.inference_on or t.outside.settings.inference
+        ),
+        torch.is_inference: lambda t, args, kwargs, tail: tensor_facts.is_inference(t, *args, **kwargs),
+        # guarded in each capture
+        torch.get_default_device: lambda t, args, kwargs, tail: torch.get_default_device(*args, **kwargs),
+        torch.Tensor.is_shared: lambda t, args, kwargs, tail: tensor_facts.query(
+            t, torch.Tensor.is_shared, args, kwargs
+        ),
+    }
+)
 
 
 # -- checks of what tensors hold

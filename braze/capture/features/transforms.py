@@ -24,7 +24,7 @@ from braze.capture.python.higher_order import MODULES, break_around
 from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import GraphState, Trace
 from braze.graph import torch_compat, transforms
-from braze.graph.torch_compat import pytree
+from braze.graph.torch_compat import functorch, pytree
 
 FEATURE = Feature()
 rule = FEATURE.call
@@ -32,24 +32,22 @@ rule = FEATURE.call
 WHAT = MODULES["torch._functorch.eager_transforms"]
 
 
-@rule(torch_compat.functorch.check_randomness)
-def check_randomness(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    """Raises for words that ``vmap`` does not know."""
-    torch_compat.functorch.check_randomness(*args)
+# raises for words that ``vmap`` does not know
+FEATURE.rows({functorch.check_randomness: lambda t, args, kwargs, tail: functorch.check_randomness(*args)})
 
 
-@rule(torch_compat.functorch.vmap_impl)
+@rule(functorch.vmap_impl)
 def vmap(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """The function of one row."""
     function, in_dims, out_dims, randomness, chunk_size, *given = args
     fill_arguments(t.outside, given)
     with region(t, "vmap", (function,), pure=False):
-        _, dims, leaves, spec = torch_compat.functorch.process_inputs(in_dims, tuple(given), function)
+        _, dims, leaves, spec = functorch.process_inputs(in_dims, tuple(given), function)
         rows = [x if d is None else row_of(x, d) for x, d in zip(leaves, dims, strict=True)]
         own = [x for x, d in zip(rows, dims, strict=True) if d is not None]
         part = traced(t, function, pytree.tree_unflatten(rows, spec), own, kwargs)
         only_tensors(part.leaves)
-        spread = torch_compat.functorch.broadcast_dims(out_dims, part.spec)
+        spread = functorch.broadcast_dims(out_dims, part.spec)
         if spread is None:
             graph_break("BZ1019", "its out_dims do not fit the results")
         others = union(part)
@@ -60,7 +58,7 @@ def vmap(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     return pytree.tree_unflatten(list(results), part.spec)
 
 
-@FEATURE.each(torch_compat.functorch.grad_impl, torch_compat.functorch.grad_and_value_impl)
+@FEATURE.each(functorch.grad_impl, functorch.grad_and_value_impl)
 def grad(implementation: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """Gradients in the structure of the arguments, alone or with the value, and what the function gives besides that."""
     function, argnums, has_aux, given, named = args
@@ -73,7 +71,7 @@ def grad(implementation: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> A
         results = record(t.graph, transforms.grad_and_value, part, others, (count, (*split.primals, *others)))
     grads, value = split.rebuilt(results[:count]), results[count]
     aux = pytree.tree_unflatten(list(results[count + 1 :]), pytree.tree_structure(aux))
-    if implementation is torch_compat.functorch.grad_impl:
+    if implementation is functorch.grad_impl:
         return (grads, aux) if has_aux else grads
     return grads, ((value, aux) if has_aux else value)
 

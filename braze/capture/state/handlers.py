@@ -71,6 +71,11 @@ class Feature(Rows):
 
         return enter
 
+    def rows(self, meanings: dict[Any, Callable[..., Any]]) -> None:
+        """Say by a line each what callables mean."""
+        for target, meaning in meanings.items():
+            self.call(target)(meaning)
+
     def each(self, *targets: Any) -> Callable[[F], F]:
         """Say that a function is the meaning of each of some callables, which it gets before all else."""
 

@@ -18,7 +18,7 @@ from braze.capture.outside.class_values import has_hash_of_its_own
 from braze.capture.outside.shadows import fill
 from braze.capture.python.calls import call_c
 from braze.capture.python.iteration import elements
-from braze.capture.python.opcodes.table import opcode
+from braze.capture.python.opcodes.table import opcode, rows
 from braze.capture.state.trace import Interpreter, Trace
 
 
@@ -38,19 +38,15 @@ def hashed(t: Trace, function: Any, keys: list[Any], *args: Any) -> Any:
     return function(*args) if plain else call_c(t, function, args, None)
 
 
-@opcode("BUILD_TUPLE")
-def build_tuple(t: Trace, f: Frame, arg: int) -> None:
-    f.stack.append(tuple(popn(f, arg)))
-
-
-@opcode("BUILD_LIST")
-def build_list(t: Trace, f: Frame, arg: int) -> None:
-    f.stack.append(popn(f, arg))
-
-
-@opcode("BUILD_SET")
-def build_set(t: Trace, f: Frame, arg: int) -> None:
-    f.stack.append(hashed(t, set, list(map(as_key, popn(f, arg)))))
+rows(
+    {
+        "BUILD_TUPLE": lambda t, f, arg: f.stack.append(tuple(popn(f, arg))),
+        "BUILD_LIST": lambda t, f, arg: f.stack.append(popn(f, arg)),
+        "BUILD_SET": lambda t, f, arg: f.stack.append(hashed(t, set, list(map(as_key, popn(f, arg))))),
+        "BUILD_SLICE": lambda t, f, arg: f.stack.append(slice(*popn(f, arg))),
+        "LOAD_BUILD_CLASS": lambda t, f, arg: f.stack.append(builtins.__build_class__),
+    }
+)
 
 
 @opcode("BUILD_MAP")
@@ -71,11 +67,6 @@ def build_string(t: Trace, f: Frame, arg: int) -> None:
     parts = popn(f, arg)
     later = texts.joined(t.done, parts) if UnknownText in map(type, parts) else "".join(parts)
     f.stack.append(t.done.claim(UnknownText()) if later is None else later)
-
-
-@opcode("BUILD_SLICE")
-def build_slice(t: Trace, f: Frame, arg: int) -> None:
-    f.stack.append(slice(*popn(f, arg)))
 
 
 @opcode("LIST_APPEND")
@@ -268,8 +259,3 @@ def set_function_attribute(t: Trace, f: Frame, arg: int) -> None:
             types.FunctionType(made.__code__, f.globals, made.__name__, made.__defaults__, value)
         )
     f.stack.append(made)
-
-
-@opcode("LOAD_BUILD_CLASS")
-def load_build_class(t: Trace, f: Frame, arg: int) -> None:
-    f.stack.append(builtins.__build_class__)

@@ -9,7 +9,7 @@ from braze.capture.facts.frame import Frame
 from braze.capture.facts.records import BreakKind
 from braze.capture.outside.held import popped
 from braze.capture.python import data_errors, unwinding
-from braze.capture.python.opcodes.table import LEAVE, YIELD, DoneOutside, Pending, applied, opcode
+from braze.capture.python.opcodes.table import LEAVE, YIELD, DoneOutside, Pending, applied, opcode, rows
 from braze.capture.state.trace import Trace
 
 AFTER_FOR = {(3, 11): 0, (3, 12): 1}.get(sys.version_info[:2], 2)
@@ -100,9 +100,14 @@ def to_bool(t: Trace, f: Frame, arg: int) -> None:
         f.stack[-1] = t.truth(value)
 
 
-@opcode("GET_ITER")
-def get_iter(t: Trace, f: Frame, arg: int) -> None:
-    f.stack.append(t.iterate(f.stack.pop()))
+rows(
+    {
+        "GET_ITER": lambda t, f, arg: f.stack.append(t.iterate(f.stack.pop())),
+        "GET_YIELD_FROM_ITER": lambda t, f, arg: f.stack.append(t.iterate(f.stack.pop())),
+        # the driver was made before the frame ran
+        "RETURN_GENERATOR": lambda t, f, arg: f.stack.append(None),
+    }
+)
 
 
 def next_item(f: Frame, arg: int, following: int) -> Pending:
@@ -136,20 +141,10 @@ def return_const(t: Trace, f: Frame, arg: int) -> Any:
 # -- generators
 
 
-@opcode("RETURN_GENERATOR")
-def return_generator(t: Trace, f: Frame, arg: int) -> None:
-    f.stack.append(None)  # the driver was made before the frame ran
-
-
 @opcode("YIELD_VALUE")
 def yield_value(t: Trace, f: Frame, arg: int) -> Any:
     f.result = f.stack.pop()
     return YIELD
-
-
-@opcode("GET_YIELD_FROM_ITER")
-def get_yield_from_iter(t: Trace, f: Frame, arg: int) -> None:
-    f.stack.append(t.iterate(f.stack.pop()))
 
 
 @opcode("SEND")

@@ -11,7 +11,7 @@ from braze.capture.facts.values import MISSING
 from braze.capture.outside.class_values import trust_class_value
 from braze.capture.python import raised
 from braze.capture.python.attributes import class_lookup
-from braze.capture.python.opcodes.table import opcode
+from braze.capture.python.opcodes.table import opcode, rows
 from braze.capture.state.trace import Trace
 
 
@@ -100,9 +100,7 @@ def cleanup_throw(t: Trace, f: Frame, arg: int) -> None:
     raise error
 
 
-@opcode("LOAD_ASSERTION_ERROR")
-def load_assertion_error(t: Trace, f: Frame, arg: int) -> None:
-    f.stack.append(AssertionError)
+rows({"LOAD_ASSERTION_ERROR": lambda t, f, arg: f.stack.append(AssertionError)})
 
 
 @opcode("BEFORE_WITH")

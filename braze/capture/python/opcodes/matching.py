@@ -5,21 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from braze.capture.facts.frame import Frame
-from braze.capture.python.opcodes.table import opcode
+from braze.capture.python.opcodes.table import opcode, rows
 from braze.capture.state.trace import Interpreter, Trace
 
 #: flags of types: what sequence, mapping and self patterns go by
 SEQUENCE, MAPPING, MATCH_SELF = 1 << 5, 1 << 6, 1 << 22
 
 
-@opcode("MATCH_MAPPING")
-def match_mapping(t: Trace, f: Frame, arg: int) -> None:
-    f.stack.append(bool(type(f.stack[-1]).__flags__ & MAPPING))
-
-
-@opcode("MATCH_SEQUENCE")
-def match_sequence(t: Trace, f: Frame, arg: int) -> None:
-    f.stack.append(bool(type(f.stack[-1]).__flags__ & SEQUENCE))
+rows(
+    {
+        "MATCH_MAPPING": lambda t, f, arg: f.stack.append(bool(type(f.stack[-1]).__flags__ & MAPPING)),
+        "MATCH_SEQUENCE": lambda t, f, arg: f.stack.append(bool(type(f.stack[-1]).__flags__ & SEQUENCE)),
+    }
+)
 
 
 @opcode("MATCH_KEYS")

@@ -14,8 +14,8 @@ from braze.capture.facts.records import BreakKind
 from braze.capture.facts.values import MISSING, NULL
 from braze.capture.outside.globals import globals_of
 from braze.capture.python.attributes import load_attr
-from braze.capture.python.opcodes.stack import load_deref
-from braze.capture.python.opcodes.table import DoneOutside, Pending, opcode
+from braze.capture.python.opcodes.stack import filled
+from braze.capture.python.opcodes.table import DoneOutside, Pending, opcode, rows
 from braze.capture.python.stores import delete_attr, store_attr
 from braze.capture.state.outside import Outside
 from braze.capture.state.trace import Interpreter, Trace
@@ -48,53 +48,35 @@ def class_name(t: Interpreter, namespace: Any, name: str) -> Any:
         return MISSING
 
 
-@opcode("LOAD_NAME")
-def load_name(t: Trace, f: Frame, arg: int) -> None:
-    name = f.code.co_names[arg]
-    value = class_name(t, f.names, name)
-    f.stack.append(globals_of(t.outside, f).get(t, name) if value is MISSING else value)
+def name_of_body(t: Trace, f: Frame, namespace: Any, name: str) -> Any:
+    """A name in a class body, else a global."""
+    value = class_name(t, namespace, name)
+    return globals_of(t.outside, f).get(t, name) if value is MISSING else value
 
 
-@opcode("LOAD_FROM_DICT_OR_GLOBALS")
-def load_from_dict_or_globals(t: Trace, f: Frame, arg: int) -> None:
-    name = f.code.co_names[arg]
-    value = class_name(t, f.stack.pop(), name)
-    f.stack.append(globals_of(t.outside, f).get(t, name) if value is MISSING else value)
-
-
-@opcode("LOAD_CLASSDEREF")
-def load_class_deref(t: Trace, f: Frame, arg: int) -> None:
-    load_class_cell(t, f, arg, f.names)
-
-
-@opcode("LOAD_FROM_DICT_OR_DEREF")
-def load_from_dict_or_deref(t: Trace, f: Frame, arg: int) -> None:
-    load_class_cell(t, f, arg, f.stack.pop())
-
-
-def load_class_cell(t: Trace, f: Frame, arg: int, namespace: Any) -> None:
+def cell_of_body(t: Trace, f: Frame, namespace: Any, arg: int) -> Any:
     """A variable of the function around, unless the class body has one of its name."""
     value = class_name(t, namespace, f.decoded.slots[arg])
-    if value is MISSING:
-        load_deref(t, f, arg)
-    else:
-        f.stack.append(value)
+    return filled(t, f, arg) if value is MISSING else value
 
 
-@opcode("LOAD_LOCALS")
-def load_locals(t: Trace, f: Frame, arg: int) -> None:
-    f.stack.append(f.names)
-
-
-@opcode("STORE_NAME")
-def store_name(t: Trace, f: Frame, arg: int) -> None:
-    # a namespace with rules of its own, as enums have, is of the standard library
-    native.unhooked(operator.setitem, f.names, f.code.co_names[arg], f.stack.pop())
-
-
-@opcode("DELETE_NAME")
-def delete_name(t: Trace, f: Frame, arg: int) -> None:
-    native.unhooked(operator.delitem, f.names, f.code.co_names[arg])
+rows(
+    {
+        "LOAD_LOCALS": lambda t, f, arg: f.stack.append(f.names),
+        "LOAD_NAME": lambda t, f, arg: f.stack.append(name_of_body(t, f, f.names, f.code.co_names[arg])),
+        "LOAD_FROM_DICT_OR_GLOBALS": lambda t, f, arg: f.stack.append(
+            name_of_body(t, f, f.stack.pop(), f.code.co_names[arg])
+        ),
+        "LOAD_CLASSDEREF": lambda t, f, arg: f.stack.append(cell_of_body(t, f, f.names, arg)),
+        "LOAD_FROM_DICT_OR_DEREF": lambda t, f, arg: f.stack.append(cell_of_body(t, f, f.stack.pop(), arg)),
+        # a namespace with rules of its own, as enums have, is of the standard library
+        "STORE_NAME": lambda t, f, arg: native.unhooked(
+            operator.setitem, f.names, f.code.co_names[arg], f.stack.pop()
+        ),
+        "DELETE_NAME": lambda t, f, arg: native.unhooked(operator.delitem, f.names, f.code.co_names[arg]),
+        "DELETE_ATTR": lambda t, f, arg: delete_attr(t, f.stack.pop(), f.code.co_names[arg]),
+    }
+)
 
 
 @opcode("SETUP_ANNOTATIONS")
@@ -179,11 +161,6 @@ def attribute_stored(f: Frame, arg: int, following: int) -> Pending:
 def store_attribute(t: Trace, f: Frame, arg: int) -> None:
     obj, value = f.stack.pop(), f.stack.pop()
     store_attr(t, obj, f.code.co_names[arg], value)
-
-
-@opcode("DELETE_ATTR")
-def delete_attribute(t: Trace, f: Frame, arg: int) -> None:
-    delete_attr(t, f.stack.pop(), f.code.co_names[arg])
 
 
 @opcode("IMPORT_NAME")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import operator
 import sys
+from typing import Any
 
 import torch
 
 from braze.capture.facts.frame import Frame
 from braze.capture.graph import unbacked
 from braze.capture.python import data_errors
-from braze.capture.python.opcodes.table import applied, opcode
+from braze.capture.python.opcodes.table import Handler, applied, opcode
 from braze.capture.python.operations import (
     COMPARE_METHODS,
     METHODS,
@@ -42,19 +43,15 @@ def binary_op(t: Trace, f: Frame, arg: int) -> None:
         stack.append(binary(t, BINARY_OPERATORS[arg], a, b, True))
 
 
-@opcode("UNARY_NEGATIVE", outside=applied("neg", -1))
-def unary_negative(t: Trace, f: Frame, arg: int) -> None:
-    f.stack[-1] = unary(t, operator.neg, f.stack[-1])
+def unary_of(function: Any) -> Handler:
+    def handler(t: Trace, f: Frame, arg: int) -> None:
+        f.stack[-1] = unary(t, function, f.stack[-1])
+
+    return handler
 
 
-@opcode("UNARY_POSITIVE", outside=applied("pos", -1))
-def unary_positive(t: Trace, f: Frame, arg: int) -> None:
-    f.stack[-1] = unary(t, operator.pos, f.stack[-1])
-
-
-@opcode("UNARY_INVERT", outside=applied("invert", -1))
-def unary_invert(t: Trace, f: Frame, arg: int) -> None:
-    f.stack[-1] = unary(t, operator.invert, f.stack[-1])
+for _name, _function in (("NEGATIVE", operator.neg), ("POSITIVE", operator.pos), ("INVERT", operator.invert)):
+    opcode(f"UNARY_{_name}", outside=applied(_function.__name__, -1))(unary_of(_function))
 
 
 @opcode("UNARY_NOT", outside=applied("not_", -1))

@@ -11,7 +11,7 @@ from braze.capture.facts.records import Step
 from braze.capture.facts.values import MISSING, NULL
 from braze.capture.outside import cells
 from braze.capture.outside.held import let_go, popped, replaced
-from braze.capture.python.opcodes.table import opcode
+from braze.capture.python.opcodes.table import opcode, rows
 from braze.capture.state.trace import Trace
 
 
@@ -20,9 +20,15 @@ def nop(t: Trace, f: Frame, arg: int) -> None:
     """Nothing."""
 
 
-@opcode("PUSH_NULL")
-def push_null(t: Trace, f: Frame, arg: int) -> None:
-    f.stack.append(NULL)
+rows(
+    {
+        "PUSH_NULL": lambda t, f, arg: f.stack.append(NULL),
+        "LOAD_CONST": lambda t, f, arg: f.stack.append(f.code.co_consts[arg]),
+        "COPY": lambda t, f, arg: f.stack.append(f.stack[-arg]),
+        "LOAD_CLOSURE": lambda t, f, arg: f.stack.append(f.locals[arg]),
+        "LOAD_DEREF": lambda t, f, arg: f.stack.append(filled(t, f, arg)),
+    }
+)
 
 
 @opcode("POP_TOP")
@@ -41,20 +47,10 @@ def end_for_one(t: Trace, f: Frame, arg: int) -> None:
     del f.stack[-1]
 
 
-@opcode("COPY")
-def copy(t: Trace, f: Frame, arg: int) -> None:
-    f.stack.append(f.stack[-arg])
-
-
 @opcode("SWAP")
 def swap(t: Trace, f: Frame, arg: int) -> None:
     stack = f.stack
     stack[-1], stack[-arg] = stack[-arg], stack[-1]
-
-
-@opcode("LOAD_CONST")
-def load_const(t: Trace, f: Frame, arg: int) -> None:
-    f.stack.append(f.code.co_consts[arg])
 
 
 @opcode("LOAD_FAST", "LOAD_FAST_CHECK")
@@ -141,11 +137,6 @@ def copy_free_vars(t: Trace, f: Frame, arg: int) -> None:
             t.outside.cells[id(cell)] = (cell, node)
 
 
-@opcode("LOAD_CLOSURE")
-def load_closure(t: Trace, f: Frame, arg: int) -> None:
-    f.stack.append(f.locals[arg])
-
-
 def filled(t: Trace, f: Frame, arg: int) -> Any:
     """What the cell of a variable holds; the error of Python's where it is empty."""
     value = cells.contents(t, f.locals[arg])
@@ -160,11 +151,6 @@ def filled(t: Trace, f: Frame, arg: int) -> Any:
         f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope",
         name=name,
     )
-
-
-@opcode("LOAD_DEREF")
-def load_deref(t: Trace, f: Frame, arg: int) -> None:
-    f.stack.append(filled(t, f, arg))
 
 
 @opcode("STORE_DEREF")

@@ -51,6 +51,12 @@ def opcode(
     return enter
 
 
+def rows(meanings: dict[str, Handler]) -> None:
+    """Instructions of which a line says it all."""
+    for name, meaning in meanings.items():
+        opcode(name)(meaning)
+
+
 def applied(what: str | Callable[[int], str | None], *places: int, pushes: int = 1) -> DoneOutside:
     """A function of values on the stack, by its name or how an argument names it."""
     kind = BreakKind.OPERATOR if pushes else BreakKind.STATEMENT
