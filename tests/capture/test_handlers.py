@@ -21,7 +21,7 @@ def test_every_feature_is_listed():
     names = [f"{room.__name__}.{found.name}" for found in pkgutil.iter_modules(room.__path__)]
     found = [vars(importlib.import_module(name)).get("FEATURE") for name in names]
     assert [f for f in found if f is not None and f not in features()] == []
-    assert len(set(map(id, features()))) == len(features()) > 20
+    assert len(set(map(id, features()))) == len(features()) > sum(f is not None for f in found) > 10
 
 
 def test_a_feature_takes_part_from_when_it_is_handed_in():

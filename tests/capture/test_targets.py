@@ -9,7 +9,7 @@ import torch
 
 from braze.capture.dispatch import skip
 from braze.capture.facts.libraries import is_library_name
-from braze.capture.features.scripted import scripted
+from braze.capture.features.torch_objects import scripted
 from braze.graph.autograd_calls import applied
 
 

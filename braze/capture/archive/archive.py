@@ -15,8 +15,6 @@ from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any
 
-import torch.fx
-
 from braze.capture.archive import fingerprint
 from braze.capture.archive.archived_graph import read_graph, revive, write_graph
 from braze.capture.archive.archived_values import NotArchived, Reader, Writer, as_tuples
@@ -63,7 +61,11 @@ class Packed:
         self._writer = writer = Writer(function, capture.inlined)
         self._body = {field: writer.write(getattr(capture, field)) for field in FIELDS}
         graph = capture.graph
-        self._body["graph"] = _graph(graph.graph, write_graph(graph, writer)) if graph is not None else None
+        self._body["graph"] = None
+        if graph is not None:
+            # as text within the text: who has something in its place does not read it
+            nodes, own = json.dumps(write_graph(graph, writer)), graph.graph
+            self._body["graph"] = {"nodes": nodes, "traits": [can_run_again(own), draws(own)]}
         functions = [(name_of(f), f) for f in capture.inlined if f is not function]
         for name, f in functions:
             if name is None:
@@ -91,12 +93,6 @@ class Packed:
 def dumps(capture: Capture, function: FunctionType) -> bytes:
     """The capture of a frame of ``function`` as bytes; NotArchived says why it cannot be."""
     return Packed(capture, function).dumps(capture.guards)
-
-
-def _graph(graph: torch.fx.Graph, nodes: list[Any]) -> dict[str, Any]:
-    """A graph's nodes, and what is asked of it also where a backend has kept something in its place."""
-    # as text within the text: who has something in its place does not read it
-    return {"nodes": json.dumps(nodes), "traits": [can_run_again(graph), draws(graph)]}
 
 
 def loads(
@@ -131,7 +127,7 @@ def read(data: bytes, function: FunctionType) -> tuple[Capture, Any, Reader]:
         reader = Reader(whole["tables"], function)
         body = whole["body"]
         fields = {field: reader.read(body[field]) for field in FIELDS}
-        inlined = (function, *_inlined(whole["header"]))
+        inlined = (function, *(object_at(as_tuples(name)) for name, _ in whole["header"]["functions"]))
         return Capture(code=function.__code__, graph=None, inlined=inlined, **fields), body["graph"], reader
     except NotArchived:
         raise
@@ -155,8 +151,3 @@ def check(header: dict[str, Any], function: FunctionType) -> None:
         found = object_at(as_tuples(name))
         if not isinstance(found, FunctionType) or fingerprint.of_function(found) != digest:
             raise NotArchived(f"{name} has changed")
-
-
-def _inlined(header: dict[str, Any]) -> list[FunctionType]:
-    """The functions that were interpreted along."""
-    return [object_at(as_tuples(name)) for name, _ in header["functions"]]

@@ -164,9 +164,6 @@ class Writer:
             return ["o", self.object(value)]
         return ["d", *([self.write(k), self.write(v)] for k, v in value.items())]
 
-    def _node(self, value: torch.fx.Node) -> Any:
-        return ["node", self.nodes[value]]
-
 
 _WRITERS: dict[Any, Callable[[Writer, Any], Any]] = {
     int: lambda w, v: ["i", hex(v)] if abs(v) >= 1 << 53 else v,
@@ -184,7 +181,7 @@ _WRITERS: dict[Any, Callable[[Writer, Any], Any]] = {
     Source: lambda w, v: ["s", w.source(v)],
     Origin: Writer._origin,
     CodeType: Writer._code,
-    torch.fx.Node: Writer._node,
+    torch.fx.Node: lambda w, v: ["node", w.nodes[v]],
 }
 
 
@@ -241,12 +238,6 @@ class Reader:
             found = found.co_consts[i]
         return found
 
-    def _enum(self, parts: Any) -> Any:
-        return ENUMS[parts[0]][parts[1]]
-
-    def _record(self, parts: Any) -> Any:
-        return RECORDS[parts[0]](*map(self.read, parts[1:]))
-
 
 _READERS: dict[str, Callable[[Reader, Any], Any]] = {
     "i": lambda r, p: int(p[0], 16),
@@ -269,8 +260,8 @@ _READERS: dict[str, Callable[[Reader, Any], Any]] = {
     "origin": lambda r, p: r._origins[p[0]],
     "node": lambda r, p: r.nodes[p[0]],
     "code": Reader._code,
-    "e": Reader._enum,
-    "r": Reader._record,
+    "e": lambda r, p: ENUMS[p[0]][p[1]],
+    "r": lambda r, p: RECORDS[p[0]](*map(r.read, p[1:])),
     "tensor": lambda r, p: _read_tensor(p),
 }
 

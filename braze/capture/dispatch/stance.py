@@ -31,9 +31,8 @@ class Stance(enum.Enum):
     FORCE_EAGER = "force_eager"  # run as it is, whatever has been compiled
     EAGER_ON_RECOMPILE = "eager_on_recompile"  # run as it is where no variant fits
     FAIL_ON_RECOMPILE = "fail_on_recompile"  # raise BZ1102 where no variant fits
-    EAGER_THEN_COMPILE = (
-        "eager_then_compile"  # run the first call as it is; what changes by the second is symbolic
-    )
+    #: run the first call as it is; what changes by the second is symbolic
+    EAGER_THEN_COMPILE = "eager_then_compile"
 
 
 class _Stances:

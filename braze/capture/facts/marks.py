@@ -115,9 +115,8 @@ def any_marks(values: Sequence[Any]) -> bool:
     while waiting:
         inside = waiting.pop()
         for value in inside.values() if type(inside) is dict else inside:
-            if issubclass(
-                type(value), torch.Tensor
-            ):  # the class itself: a weak proxy may have lost its object
+            # the class itself: a weak proxy may have lost its object
+            if issubclass(type(value), torch.Tensor):
                 if value.__dict__ and any(m.kind != "static" for m in marks_of(value).values()):
                     return True
             elif type(value) in (list, tuple, dict) and id(value) not in seen:

@@ -12,7 +12,7 @@ import torch
 from torch.nn.attention import flex_attention as public
 
 from braze.capture.facts.breaks import graph_break
-from braze.capture.features.subgraphs import Traced, note, region, traced, union
+from braze.capture.features.subgraphs import Traced, noted, region, traced, union
 from braze.capture.python.higher_order import FLEX, MODULES, break_around
 from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import GraphState, Interpreter, Trace
@@ -67,7 +67,7 @@ def flex_attention(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
             for name, part in zip(("score_graph", "mask_graph"), parts, strict=True)
         }
         after = (scale, q, k, v, tuple(blocks), tuple(others))
-        results = _run(t.graph, flex.attention, modules, after)
+        results = noted(t.graph, flex.attention, modules, after)
     out, lse, most = results
     if aux is not None:
         wanted = t.attribute(aux, "lse"), t.attribute(aux, "max_scores")
@@ -97,7 +97,7 @@ def create_mask(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         others = union(part)
         modules = {"mask_graph": part.module([*own, *others])}
         target = flex.excluded if changes_scores else flex.allowed
-        return _run(t.graph, target, modules, (tuple(sizes), device, tuple(others)))
+        return noted(t.graph, target, modules, (tuple(sizes), device, tuple(others)))
 
 
 # -- parts
@@ -198,12 +198,3 @@ def _looking_up(graph: GraphState) -> Iterator[None]:
         yield
     finally:
         recorder.by_index = before
-
-
-def _run(graph: GraphState, target: Any, modules: dict[str, Any], after: tuple[Any, ...]) -> Any:
-    """The node; its results on fakes."""
-    symbolic = torch_compat.python_dispatcher() if graph.mode.env is not None else contextlib.nullcontext()
-    with symbolic:
-        results = target(*modules.values(), *after)
-    note(graph, target, (), modules, after, results)
-    return results

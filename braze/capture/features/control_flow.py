@@ -157,9 +157,11 @@ def like(x: torch.Tensor) -> torch.Tensor:
     return bare(x).requires_grad_(x.requires_grad)
 
 
-def row_of(x: torch.Tensor) -> torch.Tensor:
-    """A fake of one row."""
-    made = torch.empty_strided(x.shape[1:], x.stride()[1:], dtype=x.dtype, device=x.device)
+def row_of(x: torch.Tensor, dim: int = 0) -> torch.Tensor:
+    """A fake of ``x`` without one dimension."""
+    sizes, strides = list(x.shape), list(x.stride())
+    del sizes[dim], strides[dim]
+    made = torch.empty_strided(sizes, strides, dtype=x.dtype, device=x.device)
     return made.requires_grad_(x.requires_grad)
 
 

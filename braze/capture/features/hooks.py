@@ -100,9 +100,8 @@ def add(t: Trace, register: Any, tensor: Any, hook: Any) -> Any:
             raise Retry(max(1, earlier.step))
     handle = t.done.claim(object.__new__(RemovableHandle))
     number = t.done.claim(Identity(id(handle)))
-    t.outside.identities[id(handle)] = (
-        handle  # numbers of handles are told apart, and used as keys, as ids are
-    )
+    # numbers of handles are told apart, and used as keys, as ids are
+    t.outside.identities[id(handle)] = handle
     vars(handle).update(hooks_dict_ref=unknown_dict, id=number, extra_dict_ref=())
     t.done.hooks[id(handle)] = found = Hooked(register, tensor, hook, handle, tensor._version)
     found.step = t.frames.steps

@@ -82,22 +82,13 @@ def of_bound(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any
 # -- modules
 
 
-@rule(importlib.import_module)
-def import_module(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    """A module that is there; the first import of one has effects."""
+@FEATURE.each(importlib.import_module, __import__)
+def import_(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    """A module that is there; the first import of one has effects. ``__import__("a.b")`` gives ``a``."""
     name = args[0]
     if len(args) > 1 or kwargs or name.startswith(".") or name not in sys.modules:
         graph_break("BZ1007", f"the module {name} is imported for the first time", "import it before")
-    return sys.modules[name]
-
-
-@rule(__import__)
-def import_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    """``__import__("a.b")`` gives ``a``."""
-    name = args[0]
-    if len(args) > 1 or kwargs or name not in sys.modules:
-        graph_break("BZ1007", f"the module {name} is imported by __import__", "import it before")
-    return sys.modules[name.partition(".")[0]]
+    return sys.modules[name if function is importlib.import_module else name.partition(".")[0]]
 
 
 # -- what Python tells of the frame

@@ -90,13 +90,14 @@ def call(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
     fill_arguments(t.outside, args)
     args, kwargs = tuple(map(settled, args)), {k: settled(v) for k, v in (kwargs or {}).items()}
     if not known(t.outside, args) or not known(t.outside, kwargs):
-        graph_break(
-            "BZ1014",
-            f"numpy.{getattr(fn, '__name__', fn)} computes with what only the call tells",
-            "use the function of torch",
-            HINT_MOVE,
-        )
+        refuse_unknown(getattr(fn, "__name__", fn))
     return native.unhooked(fn, *args, **kwargs)
+
+
+def refuse_unknown(what: Any) -> NoReturn:
+    """Break at what looks at numbers that only the call tells."""
+    reason = f"numpy.{what} computes with what only the call tells"
+    graph_break("BZ1014", reason, "use the function of torch", HINT_MOVE)
 
 
 def called(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
@@ -108,7 +109,7 @@ def called(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
     if told is not MISSING:
         return told
     if type(owner) is np.ndarray and is_outside(t.outside, owner):
-        refuse_method(fn.__name__)
+        refuse_unknown(f"ndarray.{fn.__name__}")
     if is_numpy(fn) or (
         issubclass(type(owner), NUMPY) and fn.__name__ not in IMPURE_METHODS and known(t.outside, owner)
     ):
@@ -238,9 +239,8 @@ def shared(t: Trace, array: Any) -> Any:
     if node not in t.outside.arrays:
         t.outside.arrays.add(node)
         return node.value
-    return t.graph.recorder.call(
-        torch.Tensor.detach, (node.value,), {}
-    )  # another tensor over the same memory
+    # another tensor over the same memory
+    return t.graph.recorder.call(torch.Tensor.detach, (node.value,), {})
 
 
 def copied(t: Trace, array: Any, kwargs: dict[str, Any]) -> Any:
@@ -334,16 +334,6 @@ def answer(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
     if fn in SAME:
         return args[0]
     return t.attribute(args[0], QUESTIONS[fn]) if fn in QUESTIONS else MISSING
-
-
-def refuse_method(name: str) -> NoReturn:
-    """Break at a method that looks at what an array holds."""
-    graph_break(
-        "BZ1014",
-        f"numpy.ndarray.{name} computes with what only the call tells",
-        "use the function of torch",
-        HINT_MOVE,
-    )
 
 
 FEATURE.fields[np.ndarray] = field

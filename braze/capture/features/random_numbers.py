@@ -27,6 +27,7 @@ from braze.capture.facts.values import words
 from braze.capture.features import rules
 from braze.capture.finish.reconstruction import RecipeTable
 from braze.capture.outside.shadows import fill_arguments
+from braze.capture.python.operations import number
 from braze.capture.state.handlers import Feature
 from braze.capture.state.ledger import LaterSeed, Ledger
 from braze.capture.state.trace import Recording, Trace
@@ -121,17 +122,6 @@ def elements(name: str, values: Any) -> tuple[int | float, ...]:
     return found
 
 
-def number(value: Any) -> Any:
-    """A symbol as the number that it is in this call, which is guarded."""
-    return (
-        int(value)
-        if type(value) is torch.SymInt
-        else float(value)
-        if type(value) is torch.SymFloat
-        else value
-    )
-
-
 def example(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The kind of number that such a draw gives, or a list of such; None where one may fit into no tensor."""
     if name == "shuffle":
@@ -168,8 +158,8 @@ def recipe(table: RecipeTable, value: Any) -> Recipe | None:
         index = table.t.done.drawn.get(side)
         if index is None and not side.is_Float and not side.is_Integer:
             return None
-        number = Constant(int(side) if side.is_Integer else float(side)) if index is None else Drawn(index)
-        sides.append(table.add(number))
+        known = Constant(int(side) if side.is_Integer else float(side)) if index is None else Drawn(index)
+        sides.append(table.add(known))
     return table.call(QUESTIONS[expr.func.__name__], *sides)
 
 

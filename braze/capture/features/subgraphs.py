@@ -21,6 +21,7 @@ from braze.capture.outside import changes
 from braze.capture.outside.shadows import fill_arguments
 from braze.capture.python.unwinding import resumable_step
 from braze.capture.state.trace import GraphState, Recording, Trace
+from braze.graph import torch_compat
 from braze.graph.captured import Captured
 from braze.graph.facts import facts, set_facts
 from braze.graph.torch_compat import pytree, storage_key
@@ -181,6 +182,16 @@ def note(
     node.meta["val"] = results
     recorder.calls += 1
     recorder.spread(node, results)
+
+
+def noted(graph: GraphState, target: Any, modules: dict[str, Any], after: tuple[Any, ...]) -> Any:
+    """Run an operator on fakes, and note its node; its results."""
+    symbolic = torch_compat.python_dispatcher() if graph.mode.env is not None else contextlib.nullcontext()
+    with symbolic:
+        results = target(*modules.values(), *after)
+    results = results if isinstance(results, torch.Tensor) else tuple(results)
+    note(graph, target, (), modules, after, results)
+    return results
 
 
 # -- what such a function may not do

@@ -7,7 +7,6 @@ stand where they call into the machinery.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import types
 from collections.abc import Sequence
@@ -17,8 +16,8 @@ import torch
 
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.records import Step
-from braze.capture.features.control_flow import like
-from braze.capture.features.subgraphs import Traced, flatten, note, region, traced, union
+from braze.capture.features.control_flow import like, row_of
+from braze.capture.features.subgraphs import Traced, flatten, noted, region, traced, union
 from braze.capture.outside.shadows import fill_arguments
 from braze.capture.python.higher_order import MODULES, break_around
 from braze.capture.state.handlers import Feature
@@ -215,12 +214,7 @@ class Split:
 
 def record(graph: GraphState, target: Any, part: Traced, others: Sequence[Any], args: tuple[Any, ...]) -> Any:
     """Run the transform on fakes, and note its node."""
-    module = part.module([*part.recorder.own, *others])
-    symbolic = torch_compat.python_dispatcher() if graph.mode.env is not None else contextlib.nullcontext()
-    with symbolic:
-        results = tuple(target(module, *args))
-    note(graph, target, (), {"function": module}, args, results)
-    return results
+    return noted(graph, target, {"function": part.module([*part.recorder.own, *others])}, args)
 
 
 def only_tensors(leaves: Sequence[Any]) -> None:
@@ -236,14 +230,6 @@ def halves(result: Any, has_aux: bool) -> tuple[Any, Any]:
     if not isinstance(result, tuple) or len(result) != 2:
         graph_break("BZ1019", "its function gives no pair of value and what comes besides")
     return result
-
-
-def row_of(x: torch.Tensor, dim: int) -> torch.Tensor:
-    """A fake of ``x`` without one dimension."""
-    sizes, strides = list(x.shape), list(x.stride())
-    del sizes[dim], strides[dim]
-    made = torch.empty_strided(sizes, strides, dtype=x.dtype, device=x.device)
-    return made.requires_grad_(x.requires_grad)
 
 
 def differentiated(

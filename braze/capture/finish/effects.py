@@ -30,11 +30,9 @@ def of_writes(t: Trace, table: RecipeTable) -> list[Effect]:
     """What was written to objects from outside, and calls that are made again."""
     return [
         *of_containers(t.outside, table),
-        *of_fields(t.done, table),
         *of_globals(t.outside, table),
-        *of_definitions(t.done, table),
         *of_cells(t.done, table),
-        *of_exceptions(t.done, table),
+        *of_attributes(t.done, table),
         *of_calls(t.done, table),
         *tensor_fields(t.done, table),
     ]
@@ -54,11 +52,18 @@ def of_containers(outside: Outside, table: RecipeTable) -> Iterator[Effect]:
         yield from attributes_written(table, shadow)
 
 
-def of_fields(done: Ledger, table: RecipeTable) -> Iterator[Effect]:
-    """Attributes that lie in slots."""
+def of_attributes(done: Ledger, table: RecipeTable) -> Iterator[Effect]:
+    """Attributes that lie in slots, those of classes and functions, and what raising has changed of exceptions from outside."""
     for node in done.slotted:
         for name, value in (node.slots or {}).items():
             yield set_attribute(table, table.add(FromSource(node.source)), name, value)
+    for owner, name, value in definitions.new_values(done):
+        yield set_attribute(table, table.add(Constant(owner)), name, value)
+    for raised in done.raised.values():
+        for name, value in (raised.before or {}).items():
+            now = getattr(raised.error, name)
+            if now is not value:
+                yield set_attribute(table, table.id_of(raised.error), name, now)
 
 
 def of_globals(outside: Outside, table: RecipeTable) -> Iterator[Effect]:
@@ -72,12 +77,6 @@ def of_globals(outside: Outside, table: RecipeTable) -> Iterator[Effect]:
                 yield Effect(EffectKind.SET_GLOBAL, (owner, table.id_of(value)), name)
 
 
-def of_definitions(done: Ledger, table: RecipeTable) -> Iterator[Effect]:
-    """Attributes of classes and functions."""
-    for owner, name, value in definitions.new_values(done):
-        yield set_attribute(table, table.add(Constant(owner)), name, value)
-
-
 def of_cells(done: Ledger, table: RecipeTable) -> Iterator[Effect]:
     """Variables of functions around."""
     for cell, value in done.cells_written.values():
@@ -85,15 +84,6 @@ def of_cells(done: Ledger, table: RecipeTable) -> Iterator[Effect]:
             yield Effect(EffectKind.SET_CELL, (table.id_of(cell), table.id_of(value)))
         else:
             yield Effect(EffectKind.DELATTR, (table.id_of(cell),), "cell_contents")
-
-
-def of_exceptions(done: Ledger, table: RecipeTable) -> Iterator[Effect]:
-    """What raising has changed of exceptions from outside."""
-    for raised in done.raised.values():
-        for name, value in (raised.before or {}).items():
-            now = getattr(raised.error, name)
-            if now is not value:
-                yield set_attribute(table, table.id_of(raised.error), name, now)
 
 
 def of_calls(done: Ledger, table: RecipeTable) -> Iterator[Effect]:

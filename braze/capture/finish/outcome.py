@@ -77,23 +77,21 @@ def retry_before(done: Ledger, error: Unrebuildable) -> NoReturn:
     if done.frames.break_at is None:
         from_value = type(error.value).__name__
         if type(error.value) is UnknownText:
-            done.frames.break_at = _signal("BZ1007", "a tensor is formatted")
+            done.frames.break_at = BreakSignal("BZ1007", "a tensor is formatted", skip=True)
             raise Retry(max(1, min(step, done.frames.steps - 1))) from None
         what = f"a {from_value} behind that braze cannot rebuild"
         if issubclass(type(error.value), torch.Tensor) and id(error.value) in done.leaves:
             what = "behind a tensor that it makes and that gradients may be asked for"
-        done.frames.break_at = _signal("BZ1014", f"the function leaves {what}")
+        done.frames.break_at = BreakSignal("BZ1014", f"the function leaves {what}", skip=True)
     raise Retry(max(1, min(step, done.frames.steps - 1))) from None
 
 
 def run_as_it_is(frames: Frames) -> NoReturn:
     """The function runs as it is: it has made a value that holds values in values, deeper than anything here follows."""
-    frames.break_at = _signal("BZ1016", "the function leaves containers that are nested too deeply")
+    frames.break_at = BreakSignal(
+        "BZ1016", "the function leaves containers that are nested too deeply", skip=True
+    )
     raise Retry(1) from None
-
-
-def _signal(code: str, reason: str) -> BreakSignal:
-    return BreakSignal(code, reason, skip=True)
 
 
 def assemble(

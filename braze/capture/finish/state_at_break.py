@@ -35,14 +35,12 @@ def break_state(frames: Frames, table: RecipeTable) -> GraphBreak:
     inner = frames.stack[-1]
     signal = frames.break_at
     if signal is not None and signal.reason == LOOKS_AT_THE_STACK and len(frames.stack) > 1:
-        raise Retry(
-            inner.entered_at
-        )  # the frames below it must be there: up to the call that the outermost makes
+        # the frames below it must be there: up to the call that the outermost makes
+        raise Retry(inner.entered_at)
     pending = None if signal is not None and signal.skip else describe(inner)
     if pending is None and len(frames.stack) > 1:
-        raise Retry(
-            inner.entered_at
-        )  # residual code cannot do this instruction: the whole inner call runs uncaptured
+        # residual code cannot do this instruction: the whole inner call runs uncaptured
+        raise Retry(inner.entered_at)
     kind, operands, detail, left, pushes = pending or (BreakKind.RUN, [], None, len(inner.stack), 0)
     if kind is BreakKind.CALL and looks_for_its_caller(operands[0]):
         operands = [tell, tuple(map(place_of, frames.stack)), *operands]

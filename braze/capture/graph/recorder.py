@@ -185,7 +185,11 @@ class Recorder(Recording):
             if refused is not None:
                 raise_alone([refused])
         extents = None
-        wants = makes_leaf(name, args, kwargs) if kwargs or name == "requires_grad_" else False
+        # whether it may give a tensor that requires a gradient and has no history
+        if name == "requires_grad_":
+            wants = not args[0].requires_grad
+        else:
+            wants = bool(kwargs) and kwargs.get("requires_grad") is True
         if kwargs.get("out") is not None:
             extents = self.extents(kwargs["out"])
             if probe.may_refuse_out(self.mode.call, func, args, kwargs):
@@ -312,13 +316,6 @@ def written_in_list(name: str, args: tuple[Any, ...]) -> list[tuple[torch.Tensor
     if not (name.endswith("_") and args and isinstance(args[0], (list, tuple))):
         return []
     return [(x, x._version) for x in args[0] if isinstance(x, torch.Tensor) and not x.is_inference()]
-
-
-def makes_leaf(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call may give a tensor that requires a gradient and has no history."""
-    if name == "requires_grad_":
-        return not args[0].requires_grad
-    return bool(kwargs) and kwargs.get("requires_grad") is True
 
 
 def class_argument(value: type) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from braze.capture.facts.breaks import graph_break
-from braze.capture.facts.values import UnknownText
+from braze.capture.facts.values import NUMBER_OF, UnknownText
 from braze.capture.outside import texts
 from braze.capture.state.handlers import HANDLERS
 from braze.capture.state.trace import Recording
@@ -25,7 +25,7 @@ def as_key(value: Any) -> Any:
     """A key with the numbers that symbols in it stand for, which are guarded from here on: symbols have no hash."""
     kind = type(value)
     if kind in SYMBOLIC:
-        return int(value) if kind is torch.SymInt else bool(value) if kind is torch.SymBool else float(value)
+        return NUMBER_OF[kind](value)
     if kind is UnknownText:
         return texts.written(value)
     if (kind is tuple or kind is torch.Size) and any(

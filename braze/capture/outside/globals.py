@@ -10,10 +10,7 @@ from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.frame import Frame
 from braze.capture.facts.libraries import is_library_space
 from braze.capture.facts.records import Check, Step
-from braze.capture.facts.values import (
-    MISSING,
-    is_bound_builtin,
-)
+from braze.capture.facts.values import MISSING, is_bound_builtin
 from braze.capture.outside.shadows import DictShadow
 from braze.capture.state.ledger import Ledger
 from braze.capture.state.outside import Outside

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from braze.capture.facts.breaks import graph_break
-from braze.capture.facts.values import CONSTANTS, UnknownText
+from braze.capture.facts.values import CONSTANTS, NUMBER_OF, UnknownText
 from braze.capture.state.ledger import Ledger
 from braze.graph import torch_symbols
 
@@ -79,9 +79,7 @@ def written(value: Any) -> Any:
 def _now(value: Any) -> Any:
     if type(value) is tuple:
         return tuple(map(_now, value))
-    if type(value) is torch.SymInt:
-        return int(value)
-    return float(value) if type(value) is torch.SymFloat else written(value)
+    return NUMBER_OF[type(value)](value) if type(value) in LIKE else written(value)
 
 
 def look_into(values: Iterable[Any]) -> tuple[Any, ...]:

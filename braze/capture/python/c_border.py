@@ -9,9 +9,7 @@ from typing import Any
 import torch
 
 from braze.capture.facts.breaks import graph_break
-from braze.capture.facts.values import (
-    MISSING,
-)
+from braze.capture.facts.values import MISSING
 from braze.capture.outside.definitions import new_values
 from braze.capture.state.trace import GraphState, Trace
 from braze.graph.torch_compat import disable_functions

@@ -541,9 +541,8 @@ def call_cached(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> 
             return t.done.caches[key]
     position, before, said = resumable_step(t.frames), changes.so_far(t), len(t.done.replays)
     result = call(t, fn.__wrapped__, args, kwargs)
-    if (
-        result is None and len(t.done.replays) > said
-    ):  # it warns once: the cache itself is to tell whether it has
+    if result is None and len(t.done.replays) > said:
+        # it warns once: the cache itself is to tell whether it has
         only_said, replays = t.done.replays[:said], t.done.replays
         t.done.replays = only_said
         if changes.so_far(t) != before or not replay(t.done, fn, args, kwargs or {}):

@@ -48,19 +48,13 @@ def is_dispatcher_code(code: types.CodeType) -> bool:
 SYMBOLS_AS_TEXT = frozenset(c.__repr__.__code__ for c in SYMBOLIC)
 
 
-def text_of_symbol(kind: type, value: Any) -> str:
-    """A symbol's number as text; the number is guarded."""
-    return repr(kind(value))
-
-
 def called_from_c(t: Trace, function: Any, localsplus: tuple[Any, ...]) -> Any:
     """A Python frame that C code starts while it runs for the program: interpret it."""
     code = function.__code__
     if code in OURS:
         return native.DEFAULT
     if code in SYMBOLS_AS_TEXT:
-        kind = {"SymInt": int, "SymFloat": float, "SymBool": bool}[code.co_qualname.partition(".")[0]]
-        return native.unhooked(text_of_symbol, kind, localsplus[0])
+        return repr(native.unhooked(as_key, localsplus[0]))  # the number is guarded
     if is_symbolic_code(code) or is_dispatcher_code(code):  # with all that it calls
         return native.unhooked(function, *localsplus[: code.co_argcount])
     if code.co_name == "__init_subclass__":

@@ -48,9 +48,8 @@ def hooked(t: Trace, module: Any) -> bool:
     """Whether a module has hooks, or is compiled by itself; guarded where it has not."""
     compiled, _ = lookup_in_mro(type(module), "_compiled_call_impl")
     own = instance_value(t.outside, module, "_compiled_call_impl")
-    if (own is not MISSING and own is not None) or (
-        own is MISSING and compiled is not None and compiled is not MISSING
-    ):
+    held = compiled if own is MISSING else own
+    if held is not MISSING and held is not None:
         return True
     node = t.outside.tree.node_of(module)
     shadow = instance_dict(t.outside, node) if node is not None else None

@@ -11,7 +11,7 @@ import torch
 
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.libraries import is_library_class
-from braze.capture.facts.values import CONSTANTS, MISSING, UnknownText, lookup_in_mro, words
+from braze.capture.facts.values import CONSTANTS, MISSING, NUMBER_OF, UnknownText, lookup_in_mro, words
 from braze.capture.graph import floats, unbacked
 from braze.capture.graph.sizes import HASHED, as_key
 from braze.capture.outside import texts
@@ -112,13 +112,9 @@ def on_numbers(function: Any, *args: Any) -> Any:
 def number(value: Any) -> Any:
     """A symbol as the number that it stands for, which is guarded from here on; anything else as it is."""
     kind = type(value)
-    if kind is torch.SymInt:
-        return int(value)
-    if kind is torch.SymBool:
-        return bool(value)
     if kind is torch.Size:  # writes its symbols by C code of its own
         return torch.Size(map(number, value))
-    return float(value) if kind is torch.SymFloat else value
+    return NUMBER_OF[kind](value) if kind in SYMBOLIC else value
 
 
 def tensor_operator(t: Trace, function: Any, a: Any, b: Any) -> Any:

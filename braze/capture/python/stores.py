@@ -81,7 +81,10 @@ def generic_store(t: Trace, obj: Any, name: str, value: Any) -> None:
     """``object.__setattr__``."""
     cls = type(obj)
     if issubclass(cls, threading.local):
-        store_local(t.outside, obj, name, value)
+        if t.outside.tree.node_of(obj) is not None:
+            of = f"an attribute of a {cls.__name__}, which each thread has for itself, is assigned"
+            graph_break("BZ1010", of)
+        setattr(obj, name, value)
         return
     found, owner = lookup_in_mro(cls, name)
     kind = type(found)
@@ -113,15 +116,6 @@ def store_field(t: Trace, obj: Any, name: str, found: Any, value: Any) -> None:
     if type(found) is not types.MemberDescriptorType:
         graph_break("BZ1010", f"the field {name!r} of a {type(obj).__name__} from outside is assigned")
     keep(t.done, node, name, value)
-
-
-def store_local(outside: Outside, obj: Any, name: str, value: Any) -> None:
-    """An attribute of this thread's part of a ``threading.local``."""
-    if outside.tree.node_of(obj) is not None:
-        graph_break(
-            "BZ1010", f"an attribute of a {type(obj).__name__}, which each thread has for itself, is assigned"
-        )
-    setattr(obj, name, value)
 
 
 def delete_attr(t: Trace, obj: Any, name: str) -> None:

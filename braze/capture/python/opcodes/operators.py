@@ -11,7 +11,7 @@ import torch
 from braze.capture.facts.frame import Frame
 from braze.capture.graph import unbacked
 from braze.capture.python import data_errors
-from braze.capture.python.opcodes.table import Handler, applied, opcode
+from braze.capture.python.opcodes.table import Handler, applied, opcode, rows
 from braze.capture.python.operations import (
     COMPARE_METHODS,
     METHODS,
@@ -144,14 +144,12 @@ def format_value(t: Trace, f: Frame, arg: int) -> None:
     f.stack.append(text(t, value, CONVERSIONS[arg & 3], spec))
 
 
-@opcode("CONVERT_VALUE")
-def convert_value(t: Trace, f: Frame, arg: int) -> None:
-    f.stack[-1] = text(t, f.stack[-1], CONVERSIONS[arg], "")
-
-
-@opcode("FORMAT_SIMPLE")
-def format_simple(t: Trace, f: Frame, arg: int) -> None:
-    f.stack[-1] = text(t, f.stack[-1], None, "")
+rows(
+    {
+        "CONVERT_VALUE": lambda t, f, arg: f.stack.append(text(t, f.stack.pop(), CONVERSIONS[arg], "")),
+        "FORMAT_SIMPLE": lambda t, f, arg: f.stack.append(text(t, f.stack.pop(), None, "")),
+    }
+)
 
 
 @opcode("FORMAT_WITH_SPEC")
