@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numbers
+
 import pytest
 import torch
 from captured import same
@@ -66,6 +68,14 @@ def test_symbolic_ints():
         return x * k, k + 1, [10, 20][k % 2]
 
     assert runs(f, [(torch.ones(3), k) for k in (4, 5, 6, 7, 8)]) <= 4
+
+
+@pytest.mark.parametrize("kinds", [numbers.Integral, (str, numbers.Number), int | None, object])
+def test_a_symbolic_int_is_an_instance_of_what_ints_are(kinds):
+    def fn(x, n):
+        return x * n if isinstance(n, kinds) and isinstance(x.shape[0], kinds) else x - n
+
+    assert runs(fn, [(torch.ones(3), 5), (torch.ones(4), 6)], dynamic=True) == 1
 
 
 @pytest.mark.parametrize("size", [0, 1])

@@ -236,3 +236,34 @@ def test_a_class_that_says_it_is_a_builtin_is_written():
     compiled = braze.compile(f, backend="eager")
     assert [float(compiled(X)[0]) for _ in range(3)] == [2.0, 3.0, 4.0]
     assert Counted.total == 4
+
+
+class Named:
+    count = len
+
+    @classmethod
+    def level(cls):
+        return 2
+
+
+class Derived(Named):
+    @classmethod
+    def level(cls):
+        return super().level() + 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "function"),
+    [
+        ("count", sum, lambda x: x + Named().count((1, 2, 4))),
+        ("count", sum, lambda x: x + Named.count((1, 2, 4))),
+        ("level", classmethod(lambda cls: 10), lambda x: x + Derived.level()),
+    ],
+    ids=["a builtin, of an instance", "a builtin, of the class", "a class method, by super"],
+)
+def test_what_a_class_holds_is_looked_up_in_each_call(monkeypatch, name, value, function):
+    compiled = braze.compile(function, backend="eager")
+    before = compiled(X).tolist()
+    assert before == function(X).tolist()
+    monkeypatch.setattr(Named, name, value)
+    assert compiled(X).tolist() == function(X).tolist() != before

@@ -1,4 +1,4 @@
-"""The standard library while tracing: functions that are run for real on plain data, the import system."""
+"""Python's own functions while tracing: run for real on plain data; the import system; the names of frames, modules and classes."""
 
 from __future__ import annotations
 
