@@ -165,7 +165,7 @@ def union(*parts: Traced) -> list[Any]:
 
 
 def note(
-    graph: GraphState, target: Any, before: Any, modules: dict[str, Any], after: Any, results: tuple[Any, ...]
+    graph: GraphState, target: Any, before: Any, modules: dict[str, Any], after: Any, results: Any
 ) -> None:
     """The node of an operator: a call with what comes before the subgraphs, the subgraphs, and what comes after."""
     recorder = graph.recorder

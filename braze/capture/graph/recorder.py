@@ -346,7 +346,7 @@ class RecordingMode(TorchFunctionMode):
 
     def record(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Out of the hook's sight: note the call, or read the metadata."""
-        owner = getattr(func, "__self__", None)  # of an attribute's reader, as Tensor.shape.__get__
+        owner: Any = getattr(func, "__self__", None)  # of an attribute's reader, as Tensor.shape.__get__
         field = owner.__name__ if type(owner) is types.GetSetDescriptorType else ""
         if field in METADATA:
             with disable_functions():
