@@ -69,7 +69,7 @@ def drive(t: Trace, f: Frame) -> Iterator[Any]:
             if not t.frames.live:
                 raise
             if driver.dropped:  # a break could not leave the finalizer in which this runs
-                t.frames.dropped.append(f)
+                t.frames.left_over.append(f)
                 return None
             error = thrown
         except Exception as thrown:
@@ -120,17 +120,23 @@ def resume_with(t: Trace, f: Frame, error: BaseException) -> Any:
     return t.run(f)
 
 
-def close_dropped(t: Trace) -> None:
-    """Run to their end the generators that the last instruction has let go of, as CPython does at that moment."""
-    while t.frames.dropped:
-        f = t.frames.dropped.pop(0)
+def finish_left_over(t: Trace) -> None:
+    """Run to their end the generators that the last instruction has let go of, as CPython does at that moment.
+
+    An exception that has left a frame, and that nobody handles, holds the program's frames alone from now on, not the tracer's with all that they hold.
+    """
+    while t.frames.left_over:
+        left = t.frames.left_over.pop(0)
+        if isinstance(left, BaseException):
+            raised.forget_tracer(t.done, left)
+            continue
         try:
-            go_on(t, f, GeneratorExit())
+            go_on(t, left, GeneratorExit())
         except (GeneratorExit, StopIteration):
             continue
         except Exception as error:
             graph_break("BZ1009", f"a generator that is dropped raises {type(error).__name__}")
-        if not f.generator.done:
+        if not left.generator.done:
             graph_break("BZ1009", "a generator that is dropped goes on")
 
 

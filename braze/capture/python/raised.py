@@ -64,6 +64,13 @@ def passing(t: Trace, f: Frame, error: BaseException) -> None:
     error.__traceback__ = found.traceback
 
 
+def forget_tracer(done: Ledger, error: BaseException) -> None:
+    """Take the frames of the tracer, which an exception has come through, from its traceback."""
+    found = known(done, error)
+    if found is not None:
+        error.__traceback__ = found.traceback
+
+
 def add_entry(done: Ledger, found: Raised, origin: Origin) -> None:
     """One more entry, in front of those that an exception has."""
     made = entry(origin, found.traceback)

@@ -41,6 +41,7 @@ def catch(t: Trace, f: Frame, error: Exception | BaseException) -> None:
             return
     if t.frames.fault[0] is not error:
         t.frames.fault = error, trail_of(t.frames)
+    t.frames.left_over.append(error)
     raise error
 
 

@@ -29,8 +29,9 @@ class Frames:
         self.fault: tuple[BaseException | None, tuple[Origin, ...]] = (None, ())
         #: what ended the graph
         self.break_at: BreakSignal | None = None
-        #: generators' frames that the program has dropped, and that are still to run to their end
-        self.dropped: list[Frame] = []
+        #: what the instruction at hand leaves to be done when it has ended: frames of generators that the program has dropped, which
+        #: are still to run to their end, and exceptions that have left a frame, whose tracebacks hold the tracer's
+        self.left_over: list[Frame | BaseException] = []
         #: the last step that recorded an operation, and when to look next at how long ago that was
         self.recorded_at = 0
         self.budget_ends = budget

@@ -262,7 +262,7 @@ def _leave(t: Tracer, f: Frame) -> None:
     f.stack.clear()
     f.locals.clear()
     t.frames.stack.append(f)
-    generators.close_dropped(t)
+    generators.finish_left_over(t)
     t.frames.stack.pop()
 
 
