@@ -446,7 +446,8 @@ class Refusing:
 def a_generator_ends_with_its_frame_after_errors_that_nobody_saw(x, log):
     def left(swallow):
         swallow()
-        return next(noting(log, x, "passed on")) + next(kept := noting(log, x, "kept"))
+        kept = noting(log, x, "kept")
+        return next(noting(log, x, "passed on")) + next(kept)
 
     for swallow in (
         lambda: any(isinstance(q, torch.Tensor) for q in [x]),

@@ -33,7 +33,14 @@ from braze.capture.python.attributes import (
     note_absent,
     tell,
 )
-from braze.capture.python.iteration import SEQUENCES, advance, elements, iterate, length
+from braze.capture.python.iteration import (
+    SEQUENCES,
+    advance,
+    elements,
+    iterate,
+    length,
+    refuse_outside_iterator,
+)
 from braze.capture.python.stores import delete_attr, generic_delete, generic_store, store_attr
 from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import Trace
@@ -297,15 +304,14 @@ def over_all(cls: Any) -> None:
 
 
 def own_iterable(t: Trace, value: Any) -> Any:
-    """A value that C code may iterate: a container as it is, else an iterator that we made."""
+    """A value that C code may iterate: but for tensors as it is, so that its class is asked for what C asks for, once."""
     if issubclass(type(value), calls.CONTAINER_BASES) or (
         callable(value) and not issubclass(type(value), torch.nn.Module)
     ):
         return value
-    if isinstance(value, torch.Tensor) or operations.python_method(t, value, "__iter__") is not MISSING:
+    if isinstance(value, torch.Tensor):
         return iterate(t, value)
-    if hasattr(type(value), "__next__") and t.outside.tree.node_of(value) is not None:
-        graph_break("BZ1018", "an iterator from outside is used", "pass the sequence itself")
+    refuse_outside_iterator(t, value)
     return value
 
 

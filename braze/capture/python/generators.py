@@ -125,19 +125,28 @@ def finish_left_over(t: Trace) -> None:
 
     An exception that has left a frame, and that nobody handles, holds the program's frames alone from now on, not the tracer's with all that they hold.
     """
-    while t.frames.left_over:
-        left = t.frames.left_over.pop(0)
-        if isinstance(left, BaseException):
-            raised.forget_tracer(t.done, left)
-            continue
-        try:
-            go_on(t, left, GeneratorExit())
-        except (GeneratorExit, StopIteration):
-            continue
-        except Exception as error:
-            graph_break("BZ1009", f"a generator that is dropped raises {type(error).__name__}")
-        if not left.generator.done:
-            graph_break("BZ1009", "a generator that is dropped goes on")
+    waiting = t.frames.left_over[:]
+    t.frames.left_over.clear()
+    while waiting:
+        finish_one(t, waiting.pop(0))
+        if t.frames.left_over:  # with the first of them others have ended, before the next
+            finish_left_over(t)
+
+
+def finish_one(t: Trace, left: Frame | BaseException) -> None:
+    """Run a generator that the program has dropped to its end, or take the tracer's frames from an exception."""
+    if isinstance(left, BaseException):
+        raised.forget_tracer(t.done, left)
+        return
+    f = left
+    try:
+        go_on(t, f, GeneratorExit())
+    except (GeneratorExit, StopIteration):
+        return
+    except Exception as error:
+        graph_break("BZ1009", f"a generator that is dropped raises {type(error).__name__}")
+    if not f.generator.done:
+        graph_break("BZ1009", "a generator that is dropped goes on")
 
 
 OURS.add(drive.__code__)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from braze.capture.facts.breaks import BreakSignal
 from braze.capture.facts.frame import Decoded, Frame
-from braze.support.errors import Origin
 
 
 class Frames:
@@ -25,8 +24,6 @@ class Frames:
         self.live = True
         #: the exception that is being handled
         self.handled: BaseException | None = None
-        #: the last exception that left a frame, and where it was raised
-        self.fault: tuple[BaseException | None, tuple[Origin, ...]] = (None, ())
         #: what ended the graph
         self.break_at: BreakSignal | None = None
         #: what the instruction at hand leaves to be done when it has ended: frames of generators that the program has dropped, which

@@ -17,7 +17,7 @@ from braze.capture.outside import texts
 from braze.capture.outside.class_values import has_hash_of_its_own
 from braze.capture.outside.filling import fill
 from braze.capture.python.calls import call_c
-from braze.capture.python.iteration import elements
+from braze.capture.python.iteration import elements, gathered
 from braze.capture.python.opcodes.table import opcode
 from braze.capture.state.trace import Interpreter, Trace
 
@@ -103,7 +103,7 @@ def list_extend(t: Trace, f: Frame, arg: int) -> None:
     values = f.stack.pop()
     if not hasattr(type(values), "__iter__") and not hasattr(type(values), "__getitem__"):
         raise TypeError(f"Value after * must be an iterable, not {type(values).__name__}")
-    f.stack[-arg].extend(elements(t, values))
+    f.stack[-arg].extend(gathered(t, values))
 
 
 @opcode("SET_UPDATE")
@@ -207,7 +207,16 @@ def unpack_sequence(t: Trace, f: Frame, arg: int) -> None:
 @opcode("UNPACK_EX")
 def unpack_ex(t: Trace, f: Frame, arg: int) -> None:
     before, after = arg & 255, arg >> 8
-    items = list(elements(t, unpackable(f.stack.pop())))
+    values = unpackable(f.stack.pop())
+    if type(values) is tuple or type(values) is list:
+        items = list(values)
+    else:
+        iterator, end = t.iterate(values), object()
+        items = []
+        while len(items) < before and (item := t.advance(iterator, end)) is not end:
+            items.append(item)
+        if len(items) == before:
+            items += gathered(t, iterator)
     if len(items) < before + after:
         raise ValueError(
             f"not enough values to unpack (expected at least {before + after}, got {len(items)})"
