@@ -53,6 +53,13 @@ def text_of_symbol(kind: type, value: Any) -> str:
     return repr(kind(value))
 
 
+def of_numbers(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What a method of a symbolic number is given: of truth values the numbers, which SymPy does not compute with."""
+    if bool not in map(type, args) or type(args[0]) not in (torch.SymInt, torch.SymFloat):
+        return args
+    return tuple([int(v) if type(v) is bool else v for v in args])
+
+
 def called_from_c(t: Trace, function: Any, localsplus: tuple[Any, ...]) -> Any:
     """A Python frame that C code starts while it runs for the program: interpret it."""
     code = function.__code__
@@ -62,7 +69,7 @@ def called_from_c(t: Trace, function: Any, localsplus: tuple[Any, ...]) -> Any:
         kind = {"SymInt": int, "SymFloat": float, "SymBool": bool}[code.co_qualname.partition(".")[0]]
         return native.unhooked(text_of_symbol, kind, localsplus[0])
     if is_symbolic_code(code) or is_dispatcher_code(code):  # with all that it calls
-        return native.unhooked(function, *localsplus[: code.co_argcount])
+        return native.unhooked(function, *of_numbers(localsplus[: code.co_argcount]))
     if code.co_name == "__init_subclass__":
         t.done.claim_class(localsplus[0])
     elif code.co_name == "__set_name__":
