@@ -9,6 +9,7 @@ import traceback
 
 import torch
 
+import braze
 from tests.end_to_end.conformance import case
 
 X = torch.arange(3.0)
@@ -206,3 +207,28 @@ def generators_end_in_the_order_of_what_held_them(x, log):
     del one, other
     log.append("nested")
     return y
+
+
+@case((X, []))
+def what_a_frame_has_left_ends_with_the_exception_behind_a_break(x, log):
+    try:
+        raising(log, x)
+    except ValueError as error:
+        braze.graph_break()
+        log.append(("handles", str(error)))
+    log.append("after")
+    try:
+        raising(log, x)
+    except ValueError:
+        braze.graph_break()
+        log.append("handles")
+    log.append("after all")
+    try:
+        raising(log, x)
+    except ValueError as error:
+        kept = error
+    braze.graph_break()
+    log.append("kept")
+    del kept
+    log.append("let go of")
+    return x + 1

@@ -140,7 +140,7 @@ def object_setattr(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 
 @rule(object.__delattr__)
 def object_delattr(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    generic_delete(t.outside, *with_name(args))
+    generic_delete(t, *with_name(args))
 
 
 @rule(object.__reduce_ex__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import gc
 import types
 import weakref
 from collections.abc import Iterable
@@ -22,11 +23,13 @@ from braze.capture.state.trace import Trace
 
 #: types of Python's own whose objects may have code run when they end: a generator's ``finally``, what a method is bound to
 CLOSED = (types.GeneratorType, types.MethodType)
+#: the flag of exceptions' classes, whose tracebacks hold frames, and these what is left suspended in them
+EXCEPTION = 1 << 30
 
 
 def may_run_code(cls: type) -> bool:
     """Whether the end of an object of this class may run code: the quick question before ``says_its_end``."""
-    return bool(cls.__flags__ & HEAP_TYPE) or cls in CLOSED
+    return bool(cls.__flags__ & (HEAP_TYPE | EXCEPTION)) or cls in CLOSED
 
 
 def is_held(frames: Frames, node: Node) -> bool:
@@ -187,7 +190,7 @@ def says_its_end(t: Trace, value: Any) -> bool:
     cls = type(value)
     if issubclass(cls, torch.Tensor | type) or t.done.is_ours(value):
         return False
-    if cls is types.GeneratorType:
+    if cls is types.GeneratorType or (cls.__flags__ & EXCEPTION and leaves_suspended(value)):
         return True
     found, owner = lookup_in_mro(cls, "__del__")
     if found is not MISSING and not is_library_class(owner):
@@ -195,3 +198,19 @@ def says_its_end(t: Trace, value: Any) -> bool:
     node = t.outside.tree.node_of(value)
     real = value if node is None else node.real
     return any(ref.__callback__ is not None for ref in weakref.getweakrefs(real))
+
+
+def leaves_suspended(error: BaseException) -> bool:
+    """Whether a frame that an exception, or one behind it, has come through holds a generator that is stopped midway."""
+    seen: set[int] = set()
+    behind: BaseException | None = error
+    while behind is not None and id(behind) not in seen:
+        seen.add(id(behind))
+        entry = behind.__traceback__
+        while entry is not None:
+            for value in gc.get_referents(entry.tb_frame):  # ``f_locals`` would hold them from then on
+                if type(value) is types.GeneratorType and value.gi_suspended:
+                    return True
+            entry = entry.tb_next
+        behind = behind.__cause__ or behind.__context__
+    return False

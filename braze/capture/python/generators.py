@@ -46,6 +46,7 @@ def start(t: Trace, f: Frame) -> Any:
     f.tail = False
     f.generator = Driver()
     made = drive(t, f)
+    made.__name__, made.__qualname__ = f.function.__name__, f.function.__qualname__
     f.generator.generator = t.done.claim_loosely(made)
     return made
 

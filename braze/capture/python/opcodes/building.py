@@ -115,19 +115,19 @@ def set_update(t: Trace, f: Frame, arg: int) -> None:
 
 @opcode("DICT_UPDATE")
 def dict_update(t: Trace, f: Frame, arg: int) -> None:
-    values = mapping(t, f.stack.pop())
+    values = mapping(t, f.stack.pop(), "'{}' object is not a mapping")
     hashed(t, f.stack[-arg].update, list(values), values)
 
 
 @opcode("DICT_MERGE")
 def dict_merge(t: Trace, f: Frame, arg: int) -> None:
-    values = mapping(t, f.stack.pop())
+    below = -arg - 3  # the keywords so far and the positional arguments
+    fn = shown(f.stack[below] if f.stack[below] is not NULL else f.stack[below - 1])
+    values = mapping(t, f.stack.pop(), f"{fn} argument after ** must be a mapping, not {{}}")
     target = f.stack[-arg]
     for key in values:
         if key in target:
-            below = -arg - 2  # the keywords so far and the positional arguments
-            fn = f.stack[below] if f.stack[below] is not NULL else f.stack[below - 1]
-            raise TypeError(f"{shown(fn)} got multiple values for keyword argument '{key}'")
+            raise TypeError(f"{fn} got multiple values for keyword argument '{key}'")
         if not isinstance(key, str):
             raise TypeError("keywords must be strings")
     target.update(values)
@@ -142,12 +142,14 @@ def shown(fn: Any) -> str:
     return f"{name}()" if module in (None, "builtins") else f"{module}.{name}()"
 
 
-def mapping(t: Trace, values: Any) -> Any:
-    """A dict of what ``**values`` gives."""
+def mapping(t: Trace, values: Any, refusal: str) -> Any:
+    """A dict of what ``**values`` gives; ``refusal`` says that its class is none of a mapping."""
     if issubclass(type(values), dict):
         fill(t.outside, values)
         base = collections.OrderedDict if isinstance(values, collections.OrderedDict) else dict
         return dict(base.items(values))
+    if not hasattr(type(values), "keys"):
+        raise TypeError(refusal.format(type(values).__name__))
     keys = elements(t, t.call(t.attribute(values, "keys"), ()))
     return {key: t.item(values, key) for key in keys}
 

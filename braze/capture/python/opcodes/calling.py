@@ -115,7 +115,7 @@ def call_function_ex(t: Trace, f: Frame, arg: int) -> None:
     del stack[-2:]
     fn = second if first is NULL else first
     if kwargs is not None and type(kwargs) is not dict:
-        kwargs = mapping(t, kwargs)
+        kwargs = mapping(t, kwargs, f"{shown(fn)} argument after ** must be a mapping, not {{}}")
     elif kwargs is not None:
         fill(t.outside, kwargs)
     if type(args) is not tuple:
