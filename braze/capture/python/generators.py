@@ -45,7 +45,7 @@ def start(t: Trace, f: Frame) -> Any:
         graph_break("BZ1009", "a coroutine or asynchronous generator")
     f.tail = False
     f.generator = Driver()
-    made = drive(t, f)
+    made: Any = drive(t, f)  # which has a name, unlike an Iterator
     made.__name__, made.__qualname__ = f.function.__name__, f.function.__qualname__
     f.generator.generator = t.done.claim_loosely(made)
     return made
