@@ -135,3 +135,25 @@ def test_what_a_number_below_zero_divides_has_pythons_sign(name: str) -> None:
         for a, b in [(2, 2), (3, 3), (4, 4), (5, 9), (6, 10), (7, 12), (9, 9), (3, 7), (12, 11), (30, 2)]:
             assert compiled(X, a, b)[1] == fn(a, b), (a, b)
     assert not [message for message in said if "BZ9" in message]
+
+
+#: what a truth value may stand beside: another one, a size, a number of Python's
+WITH_TRUTHS: dict[str, Callable[..., Any]] = {
+    "a constant beside a size": lambda n: (True + n, n - True, n * False, n // True, n % True, True**n, n / True),
+    "bit by bit": lambda n: (n & True, n | True, True ^ n, n << True, True >> n),
+    "compared": lambda n: (n == True, n < True, True <= n, n != False),  # noqa: E712
+    "in C": lambda n: (sum([n, True]), max(True, n), min(n, True), divmod(n, True), operator.add(n, True)),
+    "a relation beside a size": lambda n: ((n > 4) + n, n * (n > 4), (n > 4) // n, n << (n > 4), (n > 4) % n),
+    "a relation beside a number": lambda n: ((n > 4) == 1, (n > 4) / 2, (n > 4) * 2.5, 2 ** (n > 4), (n > 4) < 1),
+    "two relations": lambda n: ((n > 4) < (n > 3), (n > 4) + (n > 3), (n > 4) ^ True, (n > 4) & (n > 3), (n > 4) == (n > 3)),
+    "counted": lambda n: (sum(k < n for k in range(6)), [10, 20][n > 4], "ab" * (n > 4), -(n > 4), ~(n > 4)),
+    "of halves": lambda n: (n * 2.5 * True, n * 0.5 + True, n * 0.5 * (n > 4)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WITH_TRUTHS)
+def test_a_truth_value_is_a_number_beside_sizes_that_change(name: str) -> None:
+    of = WITH_TRUTHS[name]
+    compiled = braze.compile(lambda x: (x * 2, of(x.shape[0])), backend="eager", dynamic=True, fullgraph=True)
+    for n in (3, 4, 5, 6):
+        assert repr(compiled(torch.ones(n))[1]) == repr(of(n))

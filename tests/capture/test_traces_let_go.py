@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import inspect
+import random
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,6 +17,7 @@ import braze
 
 X = torch.ones(3)
 ENDS: list[str] = []
+SIGNATURE = inspect.signature(lambda x, by=2: None)
 
 
 @pytest.fixture(autouse=True)
@@ -42,8 +45,24 @@ def reads_a_number_it_does_not_know(x: torch.Tensor) -> Any:
     return x.sum().item() + 1
 
 
+def draws_more_than_there_are(x: torch.Tensor) -> Any:
+    try:
+        return x + random.sample(range(3), 9)[0]
+    except ValueError as error:
+        return x + 1, str(error)
+
+
+def binds_too_much(x: torch.Tensor) -> Any:
+    try:
+        return SIGNATURE.bind(x, 1, 2)
+    except TypeError as error:
+        return x + 1, error
+
+
 @pytest.mark.parametrize(
-    "function", [reads_a_number_it_does_not_know, Sized()], ids=["a function", "a module"]
+    "function",
+    [reads_a_number_it_does_not_know, Sized(), draws_more_than_there_are, binds_too_much],
+    ids=["a function", "a module", "a draw that fails", "an error behind another"],
 )
 def test_a_compiled_call_keeps_none_of_its_tensors(function: Callable[[torch.Tensor], Any]) -> None:
     compiled = braze.compile(function, backend="eager")

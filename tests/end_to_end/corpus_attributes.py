@@ -175,3 +175,50 @@ def names_that_python_cannot_write_are_names_all_the_same(x):
     made = functools.partial(dict, **{"class": 1, "a b": 2, "\ufb01": 3})
     braze.graph_break()
     return made(), SimpleNamespace(**{"k.": x, "None": 3, "__debug__": 2})
+
+
+class Deleting:
+    """Notes what is done to the attribute that it stands for."""
+
+    def __set__(self, holder, value):
+        holder.log.append(("set", value))
+
+    def __get__(self, holder, cls=None):
+        return 1
+
+    def __delete__(self, holder):
+        holder.log.append("deleted")
+
+
+class WithDeleters:
+    field = Deleting()
+
+    def __init__(self, log):
+        self.log = log
+
+    @property
+    def asked(self):
+        return 2
+
+    @asked.deleter
+    def asked(self):
+        self.log.append("property deleted")
+
+    @property
+    def kept(self):
+        return 3
+
+
+@scenario
+def fields_are_deleted_by_the_code_that_stands_for_them(c):
+    def f(x, holder):
+        holder.field = 4
+        del holder.field, holder.asked
+        object.__delattr__(holder, "field")
+        return x + holder.field, said(lambda: delattr(holder, "kept"))
+
+    inside, outside, log = c(lambda x: f(x, WithDeleters(log))), c(f), []
+    holder = WithDeleters(log)
+    for _ in range(2):
+        yield inside(X), log
+        yield outside(X, holder), log

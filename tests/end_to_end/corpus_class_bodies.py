@@ -447,3 +447,73 @@ def bases_that_stand_for_others(x):
 
     (bases, more) = asked[0]
     return x * 2, type(bases), bases == (dict, stand), more, Made.__mro__[1:3] == (dict, Stands), len(asked)
+
+
+@scenario
+def what_a_metaclass_and_a_base_are_asked_for_is_asked_once(c):
+    log = []
+
+    class Prepared(type):
+        @classmethod
+        def __prepare__(cls, name, bases, **keywords):
+            log.append(("prepare", name, sorted(keywords)))
+            return {"before": 1}
+
+        def __new__(cls, name, bases, namespace, **keywords):
+            log.append("new")
+            return super().__new__(cls, name, bases, namespace)
+
+        def __init__(cls, name, bases, namespace, **keywords):
+            log.append("init")
+
+    class Standing:
+        def __mro_entries__(self, bases):
+            log.append(("entries", len(bases)))
+            return (Base,)
+
+    class Base:
+        pass
+
+    stands = Standing()
+
+    @c
+    def f(x):
+        class Made(metaclass=Prepared, tag=1):
+            pass
+
+        class Derived(stands):
+            pass
+
+        return x + Made.before, Derived.__mro__[1] is Base, Derived.__orig_bases__ == (stands,)
+
+    for _ in range(2):
+        yield f(X), log
+
+
+@case((X,))
+def metaclasses_that_do_not_agree(x):
+    class One(type):
+        pass
+
+    class Other(type):
+        pass
+
+    class A(metaclass=One):
+        pass
+
+    class B(metaclass=Other):
+        pass
+
+    class Common(One, Other):
+        pass
+
+    class Agreed(A, B, metaclass=Common):
+        pass
+
+    try:
+
+        class Refused(A, B):
+            pass
+
+    except TypeError as error:
+        return x + 1, type(Agreed).__name__, str(error)

@@ -426,3 +426,36 @@ def a_generator_ends_where_its_variable_lets_go_of_it_behind_a_break(x, log):
     first = 3
     log.append("written over")
     return y + first, next(same)
+
+
+class Refusing:
+    """Its attribute is missing in Python's own words, and it is drawn from in vain."""
+
+    @property
+    def missing(self):
+        raise AttributeError("missing")
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        raise StopIteration
+
+
+@case((X, []), whole=True)
+def a_generator_ends_with_its_frame_after_errors_that_nobody_saw(x, log):
+    def left(swallow):
+        swallow()
+        kept = noting(log, x, "kept")
+        return next(noting(log, x, "passed on")) + next(kept)
+
+    for swallow in (
+        lambda: any(isinstance(q, torch.Tensor) for q in [x]),
+        lambda: getattr(Refusing(), "missing", 0),
+        lambda: hasattr(Refusing(), "missing"),
+        lambda: list(Refusing()),
+        lambda: next(Refusing(), 0),
+    ):
+        y = left(swallow)
+        log.append("after")
+    return y

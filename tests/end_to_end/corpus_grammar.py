@@ -367,3 +367,35 @@ def sets_dicts_and_their_operators(x):
         "b" in p,
         p == {"a": 1, "b": 2},
     )
+
+
+@case((X,), whole=True)
+def what_is_no_mapping_is_spread(x):
+    def f(*args, **named):
+        return named
+
+    outcomes = [
+        said(lambda: f(**1)),
+        said(lambda: f(a=1, **[2])),
+        said(lambda: {**1}),
+        said(lambda: {"a": 1, **X}),
+    ]
+    return x + 1, [(kind.__name__, text) for kind, text in outcomes]
+
+
+@case((X,))
+def names_that_a_class_is_matched_by_are_text(x):
+    class Odd:
+        __match_args__ = (1,)
+
+    match Odd():
+        case Odd(2):
+            return x
+
+
+@case((X,), whole=True)
+def a_generator_has_the_name_of_its_function(x):
+    def counting():
+        yield 1
+
+    return x + 1, counting().__name__, counting().__qualname__, (y for y in ()).__name__

@@ -6,10 +6,13 @@ import collections
 import enum
 import types
 
+import torch
+
 import braze
-from tests.end_to_end.conformance import attempt, case, scenario
+from tests.end_to_end.conformance import attempt, case, said, scenario
 
 NUMBERS = {1: 10, 2: 20, 3: 30}
+X = torch.arange(3.0)
 
 
 @case((NUMBERS,))
@@ -245,3 +248,103 @@ def look_ups_that_a_descriptor_hands_out(c):
 
     for cls in (Always, Missing, Both):
         yield attempt(c(lambda o: o.x), cls()), attempt(c(getattr), cls(), "y"), list(asked.names)
+
+
+class Asked:
+    """Tells what it is asked for while it is walked."""
+
+    def __init__(self, log, answer):
+        self.log = log
+        self.answer = answer
+
+    def __iter__(self):
+        self.log.append("iter")
+        return iter((1, 2, 3))
+
+    def __len__(self):
+        self.log.append("len")
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+class Hinting:
+    """An iterator that guesses how much is left."""
+
+    def __init__(self, log, answer):
+        self.log = log
+        self.answer = answer
+        self.left = 3
+
+    def __iter__(self):
+        self.log.append("iter")
+        return self
+
+    def __next__(self):
+        if not self.left:
+            raise StopIteration
+        self.left -= 1
+        return self.left
+
+    def __length_hint__(self):
+        self.log.append("hint")
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+class ByPlace:
+    def __init__(self, log, answer):
+        self.log = log
+        self.answer = answer
+
+    def __getitem__(self, place):
+        return (4, 5)[place]
+
+    def __len__(self):
+        self.log.append("len")
+        return self.answer
+
+
+def rest(first, *others):
+    return others
+
+
+WAYS = {
+    "list": list,
+    "tuple": tuple,
+    "star": lambda walked: [*walked],
+    "star in a tuple": lambda walked: (0, *walked),
+    "arguments": lambda walked: rest(*walked),
+    "unpacked": lambda walked: (lambda first, *others: others)(*walked),
+    "sorted": sorted,
+    "set": set,
+    "elements": lambda walked: {*walked},
+    "enumerate": lambda walked: list(enumerate(walked)),
+    "zip": lambda walked: list(zip(walked, "abc")),
+    "map": lambda walked: list(map(str, walked)),
+    "extended": lambda walked: (made := [0]).extend(walked) or made,
+    "sum": sum,
+}
+
+
+@scenario
+def what_is_walked_is_asked_for_its_length_where_python_asks(c):
+    def split(walked):
+        first, *others = walked
+        return first, others
+
+    for name, way in {**WAYS, "split": split}.items():
+        for kind, answer in (
+            (Asked, 3),
+            (Asked, -1),
+            (Asked, TypeError("none")),
+            (Hinting, 100),
+            (ByPlace, 2),
+        ):
+            f = c(lambda x, walked, way=way: (x + 1, way(walked)))
+            inside = c(lambda x, log, kind=kind, answer=answer, way=way: (x + 1, way(kind(log, answer))))
+            log = []
+            yield name, said(lambda: f(X, kind(log, answer))), log
+            log = []
+            yield said(lambda: inside(X, log)), log

@@ -2,7 +2,8 @@
 
 ``warnings.warn`` and loggers look at the stack for who calls them. So a message that is given when the graph has run is given from under
 stand-ins for the frames that the program would have had there. Whatever prints or inspects a traceback is shown by others what it
-would have been shown, had Python run the frame; what that held in its variables is not there.
+would have been shown, had Python run the frame. What that held in its variables is not there to see, but within a trace it is held, as
+CPython's frames hold it: it ends when the traceback does.
 """
 
 from __future__ import annotations
@@ -100,6 +101,18 @@ def entry(origin: Origin, following: types.TracebackType | None) -> types.Traceb
     return types.TracebackType(following, stand_in(origin), 0, max(origin.line, 0))
 
 
+def entry_of_trace(origin: Origin, following: types.TracebackType | None, left: Any) -> types.TracebackType:
+    """The same within a trace, for as long as which ``left`` is held."""
+    frame = types.FunctionType(code_at(origin, True), {})(left).gi_frame
+    return types.TracebackType(following, frame, 0, max(origin.line, 0))
+
+
+def origin_of(found: types.TracebackType) -> Origin | None:
+    """The place of an entry that a trace made; None for any other."""
+    last = found.tb_frame.f_code.co_consts[-1:]
+    return last[0] if last and type(last[0]) is Origin else None
+
+
 def at(code: types.CodeType, file: str, name: str, line: int, place: bytecode.Place | None) -> types.CodeType:
     """Code whose every instruction is at a place of the program's."""
     return code.replace(
@@ -116,13 +129,25 @@ def _unbegun() -> Iterator[None]:
     yield
 
 
+def _unbegun_of_trace(left: Any) -> Iterator[None]:
+    """The same, with something that its frame holds."""
+    yield
+
+
 @remembered(512)
 def stand_in(origin: Origin) -> types.FrameType:
     """A frame that looks, to whoever prints a traceback, like one at this place."""
+    return types.FunctionType(code_at(origin, False), {})().gi_frame  # type: ignore[no-any-return]
+
+
+@remembered(1024)
+def code_at(origin: Origin, in_trace: bool) -> types.CodeType:
+    """Code that looks like the program's at this place; that of a trace's entries knows the place."""
     place = bytecode.Place(origin.line, origin.end_line, origin.column, origin.end_column)
     known_place = place if origin.line >= 0 else None
-    made = at(_unbegun.__code__, origin.file, origin.function, max(origin.line, 1), known_place)
-    return types.FunctionType(made, {})().gi_frame  # type: ignore[no-any-return]
+    code = (_unbegun_of_trace if in_trace else _unbegun).__code__
+    made = at(code, origin.file, origin.function, max(origin.line, 1), known_place)
+    return made.replace(co_consts=(*made.co_consts, origin)) if in_trace else made
 
 
 def chain(rows: tuple[Origin, ...], error: BaseException | None = None) -> types.TracebackType | None:

@@ -27,7 +27,7 @@ from braze.capture.python import attributes, calls
 from braze.capture.python.entering import enter
 from braze.capture.state.handlers import Feature
 from braze.capture.state.ledger import Ledger
-from braze.capture.state.trace import Trace
+from braze.capture.state.trace import Interpreter, Trace
 
 FEATURE = Feature()
 rule = FEATURE.call
@@ -59,7 +59,7 @@ def build_class(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """A ``class`` statement."""
     Lookups.end()
     body, name, *given = args
-    bases = tuple(types.resolve_bases(tuple(given)))
+    bases = resolved(t, tuple(given))
     meta, namespace, keywords = prepare(name, bases, kwargs)
     if len(bases) != len(given) or any(a is not b for a, b in zip(bases, given, strict=False)):
         namespace["__orig_bases__"] = tuple(given)
@@ -69,9 +69,41 @@ def build_class(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     return make(t, meta, name, bases, namespace, keywords)
 
 
+def resolved(t: Interpreter, given: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The bases that the given ones stand for."""
+    bases: list[Any] = []
+    for base in given:
+        if isinstance(base, type) or not hasattr(base, "__mro_entries__"):
+            bases.append(base)
+            continue
+        library = is_library_class(type(base))  # typing's, whose makers look at the call stack
+        made = (
+            base.__mro_entries__(given) if library else t.call(t.attribute(base, "__mro_entries__"), (given,))
+        )
+        if not isinstance(made, tuple):
+            raise TypeError("__mro_entries__ must return a tuple")
+        bases += made
+    return tuple(bases)
+
+
+def metaclass_of(bases: tuple[Any, ...], given: Any) -> Any:
+    """The most derived of the metaclasses; no code of theirs runs."""
+    meta = given
+    if not isinstance(meta, type):
+        graph_break("BZ1006", "a metaclass that is no class", HINT_MOVE)
+    for kind in map(type, bases):
+        if issubclass(kind, meta):
+            meta = kind
+        elif not issubclass(meta, kind):
+            raise TypeError(
+                "metaclass conflict: the metaclass of a derived class must be a (non-strict) subclass of the metaclasses of all its bases"
+            )
+    return meta
+
+
 def prepare(name: str, bases: Any, keywords: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
     """(metaclass, namespace, the other keywords)."""
-    meta = types.prepare_class(name, bases, {k: v for k, v in keywords.items() if k == "metaclass"})[0]
+    meta = metaclass_of(bases, keywords.get("metaclass", type(bases[0]) if bases else type))
     rest = {k: v for k, v in keywords.items() if k != "metaclass"}
     if isinstance(getattr(meta.__prepare__, "__func__", None), types.FunctionType) and not is_library_class(
         meta

@@ -42,7 +42,14 @@ from braze.capture.python.attributes import (
     note_absent,
     tell,
 )
-from braze.capture.python.iteration import SEQUENCES, advance, elements, iterate, length
+from braze.capture.python.iteration import (
+    SEQUENCES,
+    advance,
+    elements,
+    iterate,
+    length,
+    refuse_outside_iterator,
+)
 from braze.capture.python.stores import delete_attr, generic_delete, generic_store, store_attr
 from braze.capture.state.handlers import Feature
 from braze.capture.state.ledger import Ledger
@@ -120,7 +127,7 @@ FEATURE.rows(
         setattr: lambda t, args, kwargs, tail: store_attr(t, *with_name(args)),
         delattr: lambda t, args, kwargs, tail: delete_attr(t, *with_name(args)),
         object.__setattr__: lambda t, args, kwargs, tail: generic_store(t, *with_name(args)),
-        object.__delattr__: lambda t, args, kwargs, tail: generic_delete(t.outside, *with_name(args)),
+        object.__delattr__: lambda t, args, kwargs, tail: generic_delete(t, *with_name(args)),
         # does nothing, but for refusing arguments
         object.__init__: lambda t, args, kwargs, tail: object.__init__(*args, **kwargs),
         type.__call__: lambda t, args, kwargs, tail: calls.make(t, args[0], args[1:], kwargs),
@@ -273,15 +280,14 @@ def over_all(cls: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 
 
 def own_iterable(t: Trace, value: Any) -> Any:
-    """A value that C code may iterate: a container as it is, else an iterator that we made."""
+    """A value that C code may iterate: but for tensors as it is, so that its class is asked for what C asks for, once."""
     if issubclass(type(value), calls.CONTAINER_BASES) or (
         callable(value) and not issubclass(type(value), torch.nn.Module)
     ):
         return value
-    if isinstance(value, torch.Tensor) or operations.python_method(t, value, "__iter__") is not MISSING:
+    if isinstance(value, torch.Tensor):
         return iterate(t, value)
-    if hasattr(type(value), "__next__") and t.outside.tree.node_of(value) is not None:
-        graph_break("BZ1018", "an iterator from outside is used", "pass the sequence itself")
+    refuse_outside_iterator(t, value)
     return value
 
 

@@ -28,6 +28,7 @@ from braze.capture.finish.reconstruction import RecipeTable
 from braze.capture.finish.state_at_break import break_state
 from braze.capture.outside import changes
 from braze.capture.python import data_errors
+from braze.capture.python.raised import held_midway
 from braze.capture.state.frames import Frames
 from braze.capture.state.ledger import Ledger
 from braze.capture.state.sources import Node
@@ -58,6 +59,8 @@ def at_break(t: Trace) -> Capture:
     if t.graph.inference:
         # the graph enters inference mode and leaves it: what breaks in between runs whole, as it is
         raise Retry(max(1, t.graph.inference[0][-1]))
+    if (generator := held_midway(t.done)) is not None:
+        retry_before(t.done, Unrebuildable(generator))
     table = RecipeTable(t)
     try:
         pending = break_state(t.frames, table)

@@ -417,7 +417,7 @@ def linked(value: BaseException) -> dict[str, Any]:
 
 def _traceback(table: RecipeTable, value: types.TracebackType) -> Recipe:
     """The entries that the trace made, in front of those that an outside exception has."""
-    rows, rest = raised.rows_of(table.t.done, value)
+    rows, rest = raised.rows_of(value)
     args = [table.add(Constant(rows))]
     if rest is not None:
         owner = next(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import gc
 import types
 import weakref
 from collections.abc import Iterable
@@ -22,12 +23,14 @@ from braze.capture.state.trace import Trace
 
 #: types of Python's own whose objects may have code run when they end: a generator's ``finally``, what a method is bound to
 CLOSED = (types.GeneratorType, types.MethodType)
+#: the flag of exceptions' classes, whose tracebacks hold frames, and these what is left suspended in them
+EXCEPTION = 1 << 30
 
 
 def ends_with_code(t: Trace, value: Any) -> bool:
     """Whether the end of an object runs code of the program's: asked of its class first, which is quick."""
     cls = type(value)
-    asked = cls.__flags__ & HEAP_TYPE or cls in CLOSED
+    asked = cls.__flags__ & (HEAP_TYPE | EXCEPTION) or cls in CLOSED
     return bool(asked) and value is not NULL and says_its_end(t, value)
 
 
@@ -182,7 +185,7 @@ def says_its_end(t: Trace, value: Any) -> bool:
     cls = type(value)
     if issubclass(cls, torch.Tensor | type) or t.done.is_ours(value):
         return False
-    if cls is types.GeneratorType:
+    if cls is types.GeneratorType or (cls.__flags__ & EXCEPTION and leaves_suspended(value)):
         return True
     found, owner = lookup_in_mro(cls, "__del__")
     if found is not MISSING and not is_library_class(owner):
@@ -190,3 +193,19 @@ def says_its_end(t: Trace, value: Any) -> bool:
     node = t.outside.tree.node_of(value)
     real = value if node is None else node.real
     return any(ref.__callback__ is not None for ref in weakref.getweakrefs(real))
+
+
+def leaves_suspended(error: BaseException) -> bool:
+    """Whether a frame that an exception, or one behind it, has come through holds a generator that is stopped midway."""
+    seen: set[int] = set()
+    behind: BaseException | None = error
+    while behind is not None and id(behind) not in seen:
+        seen.add(id(behind))
+        entry = behind.__traceback__
+        while entry is not None:
+            for value in gc.get_referents(entry.tb_frame):  # ``f_locals`` would hold them from then on
+                if type(value) is types.GeneratorType and value.gi_suspended:
+                    return True
+            entry = entry.tb_next
+        behind = behind.__cause__ or behind.__context__
+    return False

@@ -313,7 +313,7 @@ def c_field(t: Trace, found: Any, obj: Any, cls: type, name: str) -> Any:
         if value is MISSING:
             raise AttributeError(name)
         return value
-    error = raised.known(t.done, obj)
+    error = raised.known(t.done, obj) if issubclass(cls, BaseException) else None
     if error is not None:
         now = found.__get__(obj, cls)
         return t.outside.read(node, Step.ATTR, name, now) if error.is_still(name, now) else now

@@ -48,6 +48,13 @@ def is_dispatcher_code(code: types.CodeType) -> bool:
 SYMBOLS_AS_TEXT = frozenset(c.__repr__.__code__ for c in SYMBOLIC)
 
 
+def of_numbers(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What a method of a symbolic number is given: of truth values the numbers, which SymPy does not compute with."""
+    if bool not in map(type, args) or type(args[0]) not in (torch.SymInt, torch.SymFloat):
+        return args
+    return tuple([int(v) if type(v) is bool else v for v in args])
+
+
 def called_from_c(t: Trace, function: Any, localsplus: tuple[Any, ...]) -> Any:
     """A Python frame that C code starts while it runs for the program: interpret it."""
     code = function.__code__
@@ -56,7 +63,7 @@ def called_from_c(t: Trace, function: Any, localsplus: tuple[Any, ...]) -> Any:
     if code in SYMBOLS_AS_TEXT:
         return repr(native.unhooked(as_key, localsplus[0]))  # the number is guarded
     if is_symbolic_code(code) or is_dispatcher_code(code):  # with all that it calls
-        return native.unhooked(function, *localsplus[: code.co_argcount])
+        return native.unhooked(function, *of_numbers(localsplus[: code.co_argcount]))
     if code.co_name == "__init_subclass__":
         t.done.claim_class(localsplus[0])
     elif code.co_name == "__set_name__":

@@ -45,7 +45,8 @@ def start(t: Trace, f: Frame) -> Any:
         graph_break("BZ1009", "a coroutine or asynchronous generator")
     f.tail = False
     f.generator = Driver()
-    made = drive(t, f)
+    made: Any = drive(t, f)  # which has a name, unlike an Iterator
+    made.__name__, made.__qualname__ = f.function.__name__, f.function.__qualname__
     f.generator.generator = t.done.claim_loosely(made)
     return made
 
@@ -69,7 +70,7 @@ def drive(t: Trace, f: Frame) -> Iterator[Any]:
             if not t.frames.live:
                 raise
             if driver.dropped:  # a break could not leave the finalizer in which this runs
-                t.frames.dropped.append(f)
+                t.frames.left_over.append(f)
                 return None
             error = thrown
         except Exception as thrown:
@@ -120,18 +121,33 @@ def resume_with(t: Trace, f: Frame, error: BaseException) -> Any:
     return t.run(f)
 
 
-def close_dropped(t: Trace) -> None:
-    """Run to their end the generators that the last instruction has let go of, as CPython does at that moment."""
-    while t.frames.dropped:
-        f = t.frames.dropped.pop(0)
-        try:
-            go_on(t, f, GeneratorExit())
-        except (GeneratorExit, StopIteration):
-            continue
-        except Exception as error:
-            graph_break("BZ1009", f"a generator that is dropped raises {type(error).__name__}")
-        if not f.generator.done:
-            graph_break("BZ1009", "a generator that is dropped goes on")
+def finish_left_over(t: Trace) -> None:
+    """Run to their end the generators that the last instruction has let go of, as CPython does at that moment.
+
+    An exception that has left a frame, and that nobody handles, holds the program's frames alone from now on, not the tracer's with all that they hold.
+    """
+    waiting = t.frames.left_over[:]
+    t.frames.left_over.clear()
+    while waiting:
+        finish_one(t, waiting.pop(0))
+        if t.frames.left_over:  # with the first of them others have ended, before the next
+            finish_left_over(t)
+
+
+def finish_one(t: Trace, left: Frame | BaseException) -> None:
+    """Run a generator that the program has dropped to its end, or take the tracer's frames from an exception."""
+    if isinstance(left, BaseException):
+        raised.forget_tracer(t.done, left)
+        return
+    f = left
+    try:
+        go_on(t, f, GeneratorExit())
+    except (GeneratorExit, StopIteration):
+        return
+    except Exception as error:
+        graph_break("BZ1009", f"a generator that is dropped raises {type(error).__name__}")
+    if not f.generator.done:
+        graph_break("BZ1009", "a generator that is dropped goes on")
 
 
 OURS.add(drive.__code__)

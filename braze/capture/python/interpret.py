@@ -6,7 +6,7 @@ from typing import Any
 
 from braze.capture.facts.breaks import BreakSignal, Stopped
 from braze.capture.facts.frame import Frame
-from braze.capture.python.generators import close_dropped
+from braze.capture.python.generators import finish_left_over
 from braze.capture.python.unwinding import catch, resumable_step, trail_of
 from braze.capture.state.trace import Trace
 from braze.support import interrupts
@@ -17,7 +17,7 @@ def run(t: Trace, f: Frame) -> Any:
     state = t.frames
     frames = state.stack
     frames.append(f)
-    dropped = state.dropped
+    left_over = state.left_over
     waiting = interrupts.waiting
     handled = state.handled
     stop_at = state.stop_at
@@ -35,8 +35,8 @@ def run(t: Trace, f: Frame) -> Any:
                         raise Stopped
                     if handler(t, f, arg) is not None:
                         return f.result
-                    if dropped:
-                        close_dropped(t)
+                    if left_over:
+                        finish_left_over(t)
                     if waiting:
                         interrupts.point()
             except (Exception, GeneratorExit) as error:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from braze.capture.facts.breaks import HINT_DATA, graph_break
-from braze.capture.facts.values import DICT_WALKS, MISSING, SET_WALK, UnknownText, lookup_in_mro
+from braze.capture.facts.values import DICT_WALKS, HEAP_TYPE, MISSING, SET_WALK, UnknownText, lookup_in_mro
 from braze.capture.graph import constant_evaluation, unbacked
 from braze.capture.outside import texts
 from braze.capture.outside.opaque import refuse_opaque
@@ -27,6 +27,8 @@ QUIET = frozenset(
     }
 )  # fmt: skip
 
+#: what draws from an object by ``__getitem__``, whose length it asks for
+BY_PLACE: type = type(iter(type("_", (), {"__getitem__": None})()))
 
 #: what stands in a container that may change: at a break it goes on there, or is made behind it
 WALKS = frozenset({*DICT_WALKS, SET_WALK})
@@ -68,8 +70,7 @@ def advance(t: Trace, iterator: Any, end: Any, raising: bool = False) -> Any:
     kind = type(iterator)
     if kind in QUIET and t.outside.tree.node_of(iterator) is None:
         return next(iterator) if raising else next(iterator, end)
-    if t.outside.tree.node_of(iterator) is not None and python_method(t, iterator, "__next__") is MISSING:
-        graph_break("BZ1018", "an iterator from outside is used", "pass the sequence itself")
+    refuse_outside_iterator(t, iterator)
     method = python_method(t, iterator, "__next__")
     try:
         if method is not MISSING:
@@ -81,8 +82,25 @@ def advance(t: Trace, iterator: Any, end: Any, raising: bool = False) -> Any:
         return end
 
 
+def gathered(t: Trace, value: Any) -> Any:
+    """All of an iterable, which is asked for its length as ``list`` and ``*`` ask for it: a list, or the tuple or list itself."""
+    kind = type(value)
+    asks = kind.__flags__ & HEAP_TYPE or kind is BY_PLACE
+    if not asks or kind is UnknownText or issubclass(kind, torch.Tensor):
+        return elements(t, value)
+    refuse_outside_iterator(t, value)
+    return call_c(t, list, (value,), None, True)
+
+
+def refuse_outside_iterator(t: Trace, value: Any) -> None:
+    """End the graph before an iterator from outside that is no object of the program's own class."""
+    if hasattr(type(value), "__next__") and t.outside.tree.node_of(value) is not None:
+        if python_method(t, value, "__next__") is MISSING:
+            graph_break("BZ1018", "an iterator from outside is used", "pass the sequence itself")
+
+
 def elements(t: Interpreter, value: Any) -> Any:
-    """All of an iterable: a list, or the tuple or list itself."""
+    """All of an iterable, drawn one by one: a list, or the tuple or list itself."""
     kind = type(value)
     if kind is tuple or kind is list:
         return value

@@ -69,6 +69,7 @@ def binary(t: Trace, function: Any, a: Any, b: Any, tail: bool = False) -> Any:
             return later
         a, b = texts.written(a), texts.written(b)
     if type(a) in SAFE and type(b) in SAFE:
+        a, b = without_truths(function, a, b)
         if type(a) is torch.SymFloat or type(b) is torch.SymFloat:
             return floats.combine(t.graph, function, a, b)
         if type(a) is torch.SymInt or type(b) is torch.SymInt:
@@ -109,6 +110,27 @@ def on_numbers(function: Any, *args: Any) -> Any:
     return function(*map(number, args))
 
 
+#: what of two truth values is one, which PyTorch's symbols know
+OF_TRUTHS = frozenset({operator.and_, operator.or_, operator.iand, operator.ior})
+TRUTHS = frozenset({bool, torch.SymBool})
+
+
+def without_truths(function: Any, a: Any, b: Any) -> tuple[Any, Any]:
+    """Operands with their truth values as numbers where a symbol is among them: SymPy's truth values are no numbers, Python's are."""
+    kinds = type(a), type(b)
+    if (
+        TRUTHS.isdisjoint(kinds)
+        or kinds == (bool, bool)
+        or (function in OF_TRUTHS and TRUTHS.issuperset(kinds))
+    ):
+        return a, b
+    if torch.SymBool not in kinds and not any(kind in SYMBOLIC for kind in kinds):
+        return a, b
+    if TRUTHS.issuperset(kinds):
+        return number(a), number(b)
+    return (int(number(a)), b) if kinds[0] in TRUTHS else (a, int(number(b)))
+
+
 def number(value: Any) -> Any:
     """A symbol as the number that it stands for, which is guarded from here on; anything else as it is."""
     kind = type(value)
@@ -142,7 +164,7 @@ def compare(t: Trace, function: Any, a: Any, b: Any, tail: bool = False) -> Any:
     if UnknownText in (type(a), type(b)):
         a, b = texts.written(a), texts.written(b)
     if type(a) in SAFE and type(b) in SAFE:
-        return on_numbers(function, a, b)
+        return on_numbers(function, *without_truths(function, a, b))
     own, reflected = COMPARE_METHODS[function]
     return by_classes(t, function, a, b, (own,), reflected)
 
@@ -238,7 +260,7 @@ def get_item(t: Trace, obj: Any, key: Any, tail: bool = False) -> Any:
             plain = type(key) in CONSTANTS
             found = dict.get(*asked) if plain else call_c(t, dict.get, asked, None)
             return t.call(missing, (obj, key), None, tail) if found is MISSING else found
-    found = call_c(t, operator.getitem, (obj, key), None)
+    found = call_c(t, operator.getitem, (obj, number(key) if type(key) is torch.SymBool else key), None)
     return in_class_dict(t, key, found) if kind is types.MappingProxyType else found
 
 

@@ -1,18 +1,19 @@
 """Exceptions raised while tracing: their tracebacks show the frames of the program, not the interpreter's.
 
-Each interpreted frame that an exception passes adds an entry. An exception that outlives the trace is rebuilt with
-the same entries; one from outside gets them as an effect, and is as it was until then.
+Each interpreted frame that an exception passes adds an entry, which holds what the frame held. An exception that outlives
+the trace is rebuilt with the same entries; one from outside gets them as an effect, and is as it was until then.
 """
 
 from __future__ import annotations
 
 import opcode
 import types
+import weakref
 from typing import Any
 
-from braze.capture.facts.frame import Frame
-from braze.capture.facts.stand_ins import entry
-from braze.capture.state.ledger import Ledger, Raised
+from braze.capture.facts.frame import Frame, position
+from braze.capture.facts.stand_ins import entry_of_trace, origin_of
+from braze.capture.state.ledger import Ledger, Left, Raised
 from braze.capture.state.trace import Trace
 from braze.support.errors import Origin
 
@@ -30,8 +31,8 @@ def about_to_raise(t: Trace, error: BaseException) -> Raised:
 
 
 def noted(t: Trace, error: BaseException) -> Raised:
-    """What is known of an exception, from now on."""
-    found = known(t.done, error)
+    """What is known of an exception that is raised, from now on."""
+    found = taken_up(t.done, error)
     if found is None:
         found = t.done.raised[id(error)] = Raised(error, t.outside.tree.node_of(error) is not None)
     return found
@@ -46,12 +47,44 @@ def thrown_in(t: Trace, error: BaseException, handled: BaseException | None) -> 
 def known(done: Ledger, error: BaseException) -> Raised | None:
     """What is known of an exception, if the trace has raised it."""
     found = done.raised.get(id(error))
-    return found if found is not None and found.error is error else None
+    if found is not None and found.error is error:
+        return found
+    top = own_entry(error.__traceback__)
+    left = done.left_by(top) if top is not None else None
+    return (
+        left.raised if left is not None and left.raised is not None and left.raised.before is None else None
+    )
 
 
-def passing(t: Trace, f: Frame, error: BaseException) -> None:
+def taken_up(done: Ledger, error: BaseException) -> Raised | None:
+    """What is known of an exception that is on its way again, with its traceback."""
+    found = known(done, error)
+    if found is not None and found.error is None:
+        done.raised[id(error)] = found
+        found.error, found.traceback = error, own_entry(error.__traceback__)
+    return found
+
+
+def own_entry(traceback: types.TracebackType | None) -> types.TracebackType | None:
+    """The first entry that the trace has made, behind those of the tracer's own frames."""
+    while traceback is not None and origin_of(traceback) is None:
+        traceback = traceback.tb_next
+    return traceback
+
+
+def settle(done: Ledger, found: Raised) -> None:
+    """An exception has the traceback that the program sees, by which it is known from now on."""
+    error = found.error
+    assert error is not None
+    error.__traceback__ = found.traceback
+    if found.before is None and own_entry(found.traceback) is not None:
+        found.error = found.traceback = None
+        done.raised.pop(id(error), None)
+
+
+def passing(t: Trace, f: Frame, error: BaseException) -> Raised:
     """An exception goes through a frame: one more entry in its traceback."""
-    found = known(t.done, error)
+    found = taken_up(t.done, error)
     if found is None:
         found = t.done.raised[id(error)] = Raised(error, False)
         unbegun = unbegun_of(error.__traceback__)
@@ -63,17 +96,58 @@ def passing(t: Trace, f: Frame, error: BaseException) -> None:
         if type(error).__module__ == "builtins" and "FakeTensor" in str(error.args[:1]):
             error.args = tuple(a.replace("FakeTensor", "Tensor") if type(a) is str else a for a in error.args)
         if unbegun is not None:
-            add_entry(t.done, found, unbegun.decoded.origin(opcode_of(unbegun, "RETURN_GENERATOR")))
+            begin = unbegun.decoded.origin(opcode_of(unbegun, "RETURN_GENERATOR"))
+            add_entry(t.done, found, begin, unbegun.locals)
+        let_go_of_frames(t, error)
     if not silent(f):
-        add_entry(t.done, found, f.decoded.origin(f.at))
-    error.__traceback__ = found.traceback
+        add_entry(t.done, found, f.decoded.origin(f.at), f.locals)
+    settle(t.done, found)
+    return found
 
 
-def add_entry(done: Ledger, found: Raised, origin: Origin) -> None:
+def let_go_of_frames(t: Trace, error: BaseException) -> None:
+    """What code that was called for real has raised and handled before an error holds places, not its frames and the tracer's behind them."""
+    before = error.__context__
+    while before is not None and known(t.done, before) is None and t.outside.tree.node_of(before) is None:
+        if own_entry(before.__traceback__) is before.__traceback__ is not None:
+            return  # it has been here
+        before.__traceback__ = places_of(before.__traceback__)
+        before = before.__context__
+
+
+def places_of(traceback: types.TracebackType | None) -> types.TracebackType | None:
+    """A traceback with the same places, but those of the tracer."""
+    if traceback is None:
+        return None
+    following = places_of(traceback.tb_next)
+    frame = traceback.tb_frame
+    if str(frame.f_globals.get("__name__")).startswith("braze."):
+        return following
+    return entry_of_trace(position(frame.f_code, traceback.tb_lasti // 2), following, None)
+
+
+def forget_tracer(done: Ledger, error: BaseException) -> None:
+    """Take the frames of the tracer, which an exception has come through, from its traceback."""
+    found = taken_up(done, error)
+    if found is not None:
+        settle(done, found)
+
+
+def add_entry(done: Ledger, found: Raised, origin: Origin, variables: list[Any]) -> None:
     """One more entry, in front of those that an exception has."""
-    made = entry(origin, found.traceback)
-    done.tracebacks[id(made)] = (made, origin, found.traceback)
-    found.traceback = made
+    left = Left(found, variables)
+    found.traceback = entry_of_trace(origin, found.traceback, left)
+    done.left[id(found.traceback)] = weakref.ref(left)
+
+
+def held_midway(done: Ledger) -> types.GeneratorType[Any, Any, Any] | None:
+    """A generator, stopped midway, in a variable of a frame that a living exception has left; None if there is none."""
+    for reference in done.left.values():
+        left = reference()
+        for value in left.variables if left is not None else ():
+            if type(value) is types.GeneratorType and value.gi_suspended:
+                return value
+    return None
 
 
 def unbegun_of(traceback: types.TracebackType | None) -> Frame | None:
@@ -116,13 +190,22 @@ def silent(f: Frame) -> bool:
     return name in SILENT or (name == "RAISE_VARARGS" and arg == 0)
 
 
-def rows_of(done: Ledger, traceback: types.TracebackType | None) -> tuple[tuple[Origin, ...], Any]:
+def rows_of(traceback: types.TracebackType | None) -> tuple[tuple[Origin, ...], Any]:
     """(places of the entries that the trace made, innermost first; what they stand in front of)."""
     rows: list[Origin] = []
-    while traceback is not None:
-        made = done.tracebacks.get(id(traceback))
-        if made is None or made[0] is not traceback:
-            break
-        rows.append(made[1])
-        traceback = made[2]
+    while traceback is not None and (origin := origin_of(traceback)) is not None:
+        rows.append(origin)
+        traceback = traceback.tb_next
     return tuple(reversed(rows)), traceback
+
+
+def end(done: Ledger, left_over: list[Any]) -> None:
+    """The trace is over: exceptions from outside are as they were, those of the trace hold none of its frames."""
+    for error in left_over:
+        if isinstance(error, BaseException):
+            forget_tracer(done, error)
+    for found in done.raised.values():
+        found.restore()
+    for reference in done.left.values():
+        if (left := reference()) is not None:
+            left.end()

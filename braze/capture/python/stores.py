@@ -16,7 +16,6 @@ from braze.capture.outside.held import replaced
 from braze.capture.outside.shadows import instance_contents, instance_dict, keep, write_instance
 from braze.capture.python.attributes import dict_get, instance_value
 from braze.capture.python.tensors import write_field
-from braze.capture.state.outside import Outside
 from braze.capture.state.trace import Trace
 
 MODULE_SETATTR = torch.nn.Module.__setattr__
@@ -126,11 +125,22 @@ def delete_attr(t: Trace, obj: Any, name: str) -> None:
         trust_class_value(t, owner, "__delattr__", hook)
         t.call(hook, (obj, name))
         return
-    generic_delete(t.outside, obj, name)
+    generic_delete(t, obj, name)
 
 
-def generic_delete(outside: Outside, obj: Any, name: str) -> None:
+def generic_delete(t: Trace, obj: Any, name: str) -> None:
     """``object.__delattr__``."""
+    outside = t.outside
+    found, owner = lookup_in_mro(type(obj), name)
+    if type(found) is property and found.fdel is not None:
+        trust_class_value(t, owner, name, found)
+        t.call(found.fdel, (obj,))
+        return
+    deleter, _ = lookup_in_mro(type(found), "__delete__")
+    if type(deleter) is types.FunctionType:
+        trust_class_value(t, owner, name, found)
+        t.call(deleter, (found, obj))
+        return
     node = outside.tree.node_of(obj)
     if node is None:
         if issubclass(type(obj), type | types.ModuleType | torch.Tensor):
@@ -138,7 +148,6 @@ def generic_delete(outside: Outside, obj: Any, name: str) -> None:
         object.__delattr__(obj, name)
         return
     shadow = instance_dict(outside, node)
-    found, _ = lookup_in_mro(type(obj), name)
     if hasattr(type(found), "__delete__"):
         graph_break("BZ1010", f"the field {name!r} of an object from outside is deleted")
     if shadow is None:

@@ -30,7 +30,7 @@ def catch(t: Trace, f: Frame, error: Exception | BaseException) -> None:
         raise signal
     if type(error) in OF_KINDS and _SYMBOL.search(str(error)) and raised.known(t.done, error) is None:
         graph_break("BZ1012", f"an error tells of a symbol: {error}")
-    raised.passing(t, f, error)
+    passed = raised.passing(t, f, error)
     at = f.at
     for start, end, target, depth, lasti in f.decoded.table:
         if start <= at < end:
@@ -40,8 +40,10 @@ def catch(t: Trace, f: Frame, error: Exception | BaseException) -> None:
             f.stack.append(error)
             f.ip = target
             return
-    if t.frames.fault[0] is not error:
-        t.frames.fault = error, trail_of(t.frames)
+    passed.trail = passed.trail or trail_of(t.frames)
+    f.stack.clear()
+    f.locals.reverse()  # in this order a list drops them as CPython does
+    t.frames.left_over.append(error)
     raise error
 
 

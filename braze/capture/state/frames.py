@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from braze.capture.facts.breaks import BreakSignal
 from braze.capture.facts.frame import Decoded, Frame
-from braze.support.errors import Origin
 
 
 class Frames:
@@ -25,12 +24,11 @@ class Frames:
         self.live = True
         #: the exception that is being handled
         self.handled: BaseException | None = None
-        #: the last exception that left a frame, and where it was raised
-        self.fault: tuple[BaseException | None, tuple[Origin, ...]] = (None, ())
         #: what ended the graph
         self.break_at: BreakSignal | None = None
-        #: generators' frames that the program has dropped, and that are still to run to their end
-        self.dropped: list[Frame] = []
+        #: what the instruction at hand leaves to be done when it has ended: frames of generators that the program has dropped, which
+        #: are still to run to their end, and exceptions that have left a frame, whose tracebacks hold the tracer's
+        self.left_over: list[Frame | BaseException] = []
         #: the last step that recorded an operation, and when to look next at how long ago that was
         self.recorded_at = 0
         self.budget_ends = budget

@@ -21,14 +21,19 @@ class Raised:
     """An exception that was raised in the trace. ``before``: what an outside one looked like before.
 
     ``alone``: raised where nothing of the trace's is handled; its context is what the caller of the function handles.
+    ``trail``: the lines at which the frames stood when it left the first. The exception and its traceback are held only until
+    that has an entry of the trace, from where this is found again: with an exception of the program's ends what its frames held.
     """
 
-    __slots__ = ("alone", "before", "error", "traceback")
+    __slots__ = ("alone", "before", "error", "traceback", "trail")
+
+    error: BaseException | None
 
     def __init__(self, error: BaseException, outside: bool) -> None:
         self.error = error
         self.alone = False
         self.traceback: types.TracebackType | None = None
+        self.trail: tuple[Origin, ...] = ()
         self.before = state_of(error) if outside else None
 
     def is_still(self, name: str, now: Any) -> bool:
@@ -38,12 +43,23 @@ class Raised:
         return name not in self.before or self.before[name] is now
 
     def restore(self) -> None:
-        """Give an outside exception back as it was; let one of the trace hold the program's frames alone, not the tracer's."""
-        if self.before is None:
-            self.error.__traceback__ = self.traceback
-        else:
-            for name, value in self.before.items():
-                setattr(self.error, name, value)
+        """Give an outside exception back as it was."""
+        for name, value in (self.before or {}).items():
+            setattr(self.error, name, value)
+
+
+class Left:
+    """What a frame of the program's held when an exception left it, and what is known of that exception."""
+
+    __slots__ = ("__weakref__", "raised", "variables")
+
+    def __init__(self, raised: Raised, variables: list[Any]) -> None:
+        self.raised: Raised | None = raised
+        self.variables = variables
+
+    def end(self) -> None:
+        """The trace is over: let go of its values."""
+        self.raised, self.variables = None, []
 
 
 def state_of(error: BaseException) -> dict[str, Any]:
@@ -92,9 +108,10 @@ class Ledger:
         #: generators made in the trace, by identity: closed as soon as the program drops them, so not held
         self.loose: dict[int, tuple[weakref.ref[Any], int]] = {}
         self.made_classes = False
-        #: exceptions raised in the trace, and the traceback entries made for them, by identity
+        #: exceptions that the trace raises, and those from outside that it has raised, by identity
         self.raised: dict[int, Raised] = {}
-        self.tracebacks: dict[int, tuple[types.TracebackType, Origin, types.TracebackType | None]] = {}
+        #: what the entries of tracebacks hold that the trace has made, by the entry's identity
+        self.left: dict[int, weakref.ref[Left]] = {}
         #: calls to replay after the graph: (callable, args, kwargs)
         self.replays: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
         #: hooks put on tensors, by identity of what stands for their handles, in order
@@ -121,6 +138,11 @@ class Ledger:
         self.tensor_fields: dict[int, tuple[Any, dict[str, Any]]] = {}
         #: lru_cache'd functions called in this trace: results by arguments
         self.caches: dict[Any, Any] = {}
+
+    def left_by(self, entry: types.TracebackType) -> Left | None:
+        """What an entry that the trace has made holds; None once the program has cleared its frame."""
+        found = self.left.get(id(entry))
+        return found() if found is not None else None
 
     def is_ours(self, value: Any) -> bool:
         """Whether the trace made this function or generator."""

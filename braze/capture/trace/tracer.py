@@ -42,6 +42,7 @@ from braze.capture.python import (
     interpret,
     iteration,
     operations,
+    raised,
     unwinding,
 )
 from braze.capture.python.opcodes import decoded
@@ -195,8 +196,7 @@ def _trace(t: Tracer, localsplus: tuple[Any, ...]) -> Capture:
             t.outside.settings.restore()
         finally:
             Lookups.forget()
-            for error in t.done.raised.values():
-                error.restore()
+            raised.end(t.done, t.frames.left_over)
             for finish in HANDLERS.finish:
                 finish(t)
             t.graph.mode.release()
@@ -219,6 +219,7 @@ def _interpret(t: Tracer, localsplus: tuple[Any, ...]) -> Capture:
         return outcome.at_break(t)
     except BreakSignal as signal:
         # without its frames, which hold the trace and with it the values of the call
+        signal.__context__ = None
         t.frames.break_at = signal.with_traceback(None)
         raise Retry(signal.position) from None
     except RecursionError:
@@ -232,7 +233,8 @@ def _interpret(t: Tracer, localsplus: tuple[Any, ...]) -> Capture:
             skip=True,
         )
         t.frames.break_at.__cause__ = error
-        t.frames.break_at.trail = t.frames.fault[1] if t.frames.fault[0] is error else ()
+        passed = raised.known(t.done, error)
+        t.frames.break_at.trail = passed.trail if passed is not None else ()
         raise Retry(1) from None
     return outcome.at_return(t, value)
 
@@ -242,10 +244,13 @@ def _leave(t: Tracer, f: Frame) -> None:
     if (generator := held.out_of_turn(t, f)) is not None:
         outcome.retry_before(t.done, Unrebuildable(generator))
     f.stack.clear()
-    f.locals.clear()
+    f.locals.reverse()  # a list drops its elements from the last on
+    f.locals = []  # an exception may hold what was there
     t.frames.stack.append(f)
-    generators.close_dropped(t)
+    generators.finish_left_over(t)
     t.frames.stack.pop()
+    if (generator := raised.held_midway(t.done)) is not None:
+        outcome.retry_before(t.done, Unrebuildable(generator))
 
 
 def _root_frame(t: Tracer, localsplus: tuple[Any, ...]) -> Frame:

@@ -17,7 +17,7 @@ from braze.capture.outside import texts
 from braze.capture.outside.class_values import has_hash_of_its_own
 from braze.capture.outside.shadows import fill
 from braze.capture.python.calls import call_c
-from braze.capture.python.iteration import elements
+from braze.capture.python.iteration import elements, gathered
 from braze.capture.python.opcodes.table import opcode, rows
 from braze.capture.state.trace import Interpreter, Trace
 
@@ -94,7 +94,7 @@ def list_extend(t: Trace, f: Frame, arg: int) -> None:
     values = f.stack.pop()
     if not hasattr(type(values), "__iter__") and not hasattr(type(values), "__getitem__"):
         raise TypeError(f"Value after * must be an iterable, not {type(values).__name__}")
-    f.stack[-arg].extend(elements(t, values))
+    f.stack[-arg].extend(gathered(t, values))
 
 
 @opcode("SET_UPDATE")
@@ -106,19 +106,19 @@ def set_update(t: Trace, f: Frame, arg: int) -> None:
 
 @opcode("DICT_UPDATE")
 def dict_update(t: Trace, f: Frame, arg: int) -> None:
-    values = mapping(t, f.stack.pop())
+    values = mapping(t, f.stack.pop(), "'{}' object is not a mapping")
     hashed(t, f.stack[-arg].update, list(values), values)
 
 
 @opcode("DICT_MERGE")
 def dict_merge(t: Trace, f: Frame, arg: int) -> None:
-    values = mapping(t, f.stack.pop())
+    below = -arg - 3  # the keywords so far and the positional arguments
+    fn = shown(f.stack[below] if f.stack[below] is not NULL else f.stack[below - 1])
+    values = mapping(t, f.stack.pop(), f"{fn} argument after ** must be a mapping, not {{}}")
     target = f.stack[-arg]
     for key in values:
         if key in target:
-            below = -arg - 2  # the keywords so far and the positional arguments
-            fn = f.stack[below] if f.stack[below] is not NULL else f.stack[below - 1]
-            raise TypeError(f"{shown(fn)} got multiple values for keyword argument '{key}'")
+            raise TypeError(f"{fn} got multiple values for keyword argument '{key}'")
         if not isinstance(key, str):
             raise TypeError("keywords must be strings")
     target.update(values)
@@ -133,11 +133,13 @@ def shown(fn: Any) -> str:
     return f"{name}()" if module in (None, "builtins") else f"{module}.{name}()"
 
 
-def mapping(t: Trace, values: Any) -> Any:
-    """A dict of what ``**values`` gives."""
+def mapping(t: Trace, values: Any, refusal: str) -> Any:
+    """A dict of what ``**values`` gives; ``refusal`` says that its class is none of a mapping."""
     if issubclass(type(values), dict):
         fill(t.outside, values)
         return dict(builtin_base(values).items(values))
+    if not hasattr(type(values), "keys"):
+        raise TypeError(refusal.format(type(values).__name__))
     keys = elements(t, t.call(t.attribute(values, "keys"), ()))
     return {key: t.item(values, key) for key in keys}
 
@@ -197,7 +199,16 @@ def unpack_sequence(t: Trace, f: Frame, arg: int) -> None:
 @opcode("UNPACK_EX")
 def unpack_ex(t: Trace, f: Frame, arg: int) -> None:
     before, after = arg & 255, arg >> 8
-    items = list(elements(t, unpackable(f.stack.pop())))
+    values = unpackable(f.stack.pop())
+    if type(values) is tuple or type(values) is list:
+        items = list(values)
+    else:
+        iterator, end = t.iterate(values), object()
+        items = []
+        while len(items) < before and (item := t.advance(iterator, end)) is not end:
+            items.append(item)
+        if len(items) == before:
+            items += gathered(t, iterator)
     if len(items) < before + after:
         raise ValueError(
             f"not enough values to unpack (expected at least {before + after}, got {len(items)})"

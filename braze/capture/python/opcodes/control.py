@@ -127,15 +127,22 @@ def for_iter(t: Trace, f: Frame, arg: int) -> None:
 @opcode("RETURN_VALUE")
 def return_value(t: Trace, f: Frame, arg: int) -> Any:
     f.result = f.stack.pop()
-    if f.generator is not None:
-        f.generator.done = True
-    return LEAVE
+    return left(t, f)
 
 
 @opcode("RETURN_CONST")
 def return_const(t: Trace, f: Frame, arg: int) -> Any:
     f.stack.append(f.code.co_consts[arg])
     return return_value(t, f, arg)
+
+
+def left(t: Trace, f: Frame) -> Any:
+    """The frame has returned. CPython drops its variables from the first on, where a list drops its elements from the last."""
+    if f.generator is not None:
+        f.generator.done = True
+    if t.done.loose and len(t.frames.stack) > 1:
+        f.locals.reverse()
+    return LEAVE
 
 
 # -- generators

@@ -77,4 +77,7 @@ def match_args(t: Interpreter, cls: Any) -> tuple[tuple[str, ...], bool]:
         return (), bool(cls.__flags__ & MATCH_SELF)
     if not isinstance(found, tuple):
         raise TypeError(f"{cls.__name__}.__match_args__ must be a tuple (got {type(found).__name__})")
+    for name in found:
+        if type(name) is not str:
+            raise TypeError(f"__match_args__ elements must be strings (got {type(name).__name__})")
     return found, False

@@ -1,0 +1,234 @@
+"""When what a function has left suspended ends: with the exception that holds its frame, and in which order."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import traceback
+
+import torch
+
+import braze
+from tests.end_to_end.conformance import case
+
+X = torch.arange(3.0)
+whole = functools.partial(case, whole=True)
+
+
+def noting(log, x, name="left"):
+    try:
+        while True:
+            yield x
+    finally:
+        log.append(name)
+
+
+def raising(log, x, name="left"):
+    left = noting(log, x, name)
+    next(left)
+    raise ValueError(name)
+
+
+@whole((X, []))
+def what_a_function_that_raised_has_left_ends_behind_the_handler(x, log):
+    for name in ("first", "second"):
+        try:
+            raising(log, x, name)
+        except ValueError as error:
+            log.append(("handles", str(error)))
+        log.append("after")
+    try:
+        raising(log, x)
+    except ValueError:
+        log.append(sys.exc_info()[0].__name__)
+    log.append("after all")
+    return x + 1
+
+
+@whole((X, []))
+def what_a_frame_has_left_ends_when_its_exception_is_let_go_of(x, log):
+    kept = []
+    for name in ("first", "second"):
+        try:
+            raising(log, x, name)
+        except ValueError as error:
+            kept.append(error)
+    log.append("kept")
+    kept.pop(0)
+    log.append("one is gone")
+    held = kept.pop()
+    log.append("one is held")
+    del held
+    log.append("after")
+    return x + 1
+
+
+@whole((X, []))
+def what_a_frame_has_left_ends_with_the_traceback(x, log):
+    try:
+        raising(log, x)
+    except ValueError as error:
+        log.append("handles")
+        error.__traceback__ = None
+        log.append("no traceback")
+    try:
+        raising(log, x)
+    except ValueError as error:
+        log.append("handles")
+        error.with_traceback(None)
+        log.append("no traceback")
+    return x + 1
+
+
+@whole((X, []))
+def what_a_frame_has_left_ends_when_the_error_that_came_of_it_does(x, log):
+    def another():
+        try:
+            raising(log, x)
+        except ValueError as error:
+            log.append("first")
+            raise KeyError(1) from error
+
+    def onwards():
+        try:
+            another()
+        finally:
+            log.append("finally")
+
+    try:
+        onwards()
+    except KeyError as error:
+        log.append(type(error.__cause__).__name__)
+    log.append("after")
+    with contextlib.suppress(ValueError):
+        raising(log, x)
+    log.append("suppressed")
+    return x * 2
+
+
+@whole((X, []))
+def what_a_loop_draws_from_ends_before_the_handler(x, log):
+    def loops():
+        for y in noting(log, x):
+            raise ValueError(y.shape)
+
+    try:
+        loops()
+    except ValueError:
+        log.append("handles")
+    return x * 2
+
+
+@case((X, []))
+def what_a_group_of_errors_holds_ends_with_the_group(x, log):
+    try:
+        try:
+            raising(log, x)
+        except ValueError as error:
+            raise ExceptionGroup("several", [error]) from None
+    except* ValueError:
+        log.append("handles")
+    log.append("after")
+    return x
+
+
+@case((X, []))
+def what_a_returned_error_holds_does_not_end_with_the_call(x, log):
+    try:
+        raising(log, x)
+    except ValueError as error:
+        kept = error
+    log.append("after")
+    return x + 1, kept, list(log)
+
+
+@case((X, []))
+def frames_of_a_traceback_that_are_cleared_let_go_of_what_they_held(x, log):
+    try:
+        raising(log, x)
+    except ValueError as error:
+        log.append("handles")
+        traceback.clear_frames(error.__traceback__)
+        log.append("cleared")
+    log.append("after")
+    return x + 1
+
+
+@whole((X, []))
+def managers_that_an_error_leaves_open_end_from_the_last(x, log):
+    @contextlib.contextmanager
+    def managed(name):
+        log.append(f"in {name}")
+        try:
+            yield x
+        finally:
+            log.append(f"out of {name}")
+
+    def enters():
+        stack = contextlib.ExitStack()
+        stack.enter_context(managed("first"))
+        stack.enter_context(managed("second"))
+        raise ValueError(3)
+
+    try:
+        enters()
+    except ValueError:
+        log.append("handles")
+    log.append("after")
+    return x
+
+
+@whole((X, []))
+def generators_end_in_the_order_of_what_held_them(x, log):
+    def variables():
+        first, second = noting(log, x, "first"), noting(log, x, "second")
+        return next(first) + next(second)
+
+    def several():
+        made = [noting(log, x, k) for k in range(3)]
+        return [next(m) for m in made] and made
+
+    def outer(name):
+        inner = noting(log, x, f"in {name}")
+        next(inner)
+        yield from noting(log, x, name)
+
+    y = variables()
+    log.append("variables")
+    made = several()
+    made.clear()
+    log.append("list")
+    made = dict(enumerate(several()))
+    made.clear()
+    log.append("dict")
+    one, other = outer("one"), outer("other")
+    y = y + next(one) + next(other)
+    del one, other
+    log.append("nested")
+    return y
+
+
+@case((X, []))
+def what_a_frame_has_left_ends_with_the_exception_behind_a_break(x, log):
+    try:
+        raising(log, x)
+    except ValueError as error:
+        braze.graph_break()
+        log.append(("handles", str(error)))
+    log.append("after")
+    try:
+        raising(log, x)
+    except ValueError:
+        braze.graph_break()
+        log.append("handles")
+    log.append("after all")
+    try:
+        raising(log, x)
+    except ValueError as error:
+        kept = error
+    braze.graph_break()
+    log.append("kept")
+    del kept
+    log.append("let go of")
+    return x + 1
