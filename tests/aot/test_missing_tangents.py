@@ -200,6 +200,39 @@ def test_a_gradient_that_reads_no_tangent_is_of_the_tangents_that_lead_to_it(pro
     assert torch.equal(ours.signbit() & zeros, theirs.signbit() & zeros)
 
 
+def compared(v: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """An argument that is written by a comparison, whose gradient is zeros, beside a result of which it is no part."""
+    v.gt_(v)
+    return x * x
+
+
+def multiplied(v: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """An argument that is written by what the result is, too: both have one backward."""
+    result = x.exp()
+    v.mul_(result)
+    return result
+
+
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+@pytest.mark.parametrize("producer", ["eager", "compiled"])
+@pytest.mark.parametrize("program", [compared, multiplied])
+def test_what_made_a_written_argument_is_not_asked_where_no_gradient_comes_to_it(program, producer, backend):
+    """It has saved its result, which is written since: eager does not come by there, and autograd would refuse it."""
+    if program is multiplied and producer == "eager":
+        pytest.skip("one operation of autograd's tells all its arguments, and PyTorch's own unpack what they saved")
+    found = []
+    for compiled in (False, True):
+        x = torch.tensor([[0.5, 2.0], [1.0, -1.0]], requires_grad=True)
+        make = torch.exp
+        if compiled:
+            program = braze.compile(program, backend=backend)
+            make = braze.compile(make, backend=backend) if producer == "compiled" else make
+        program(make(x), x).sum().backward()
+        found.append(x.grad)
+    theirs, ours = found
+    torch.testing.assert_close(ours, theirs)
+
+
 @pytest.mark.parametrize("backend", ["braze", "aot_eager"])
 @pytest.mark.parametrize("dims", [(0, 1, 2), (2, 1, 0)])
 def test_the_sign_of_a_zero_outlives_a_missing_tangent_at_varying_sizes(dims, backend):
