@@ -5,15 +5,8 @@ One that passes is told as well, and fails the run: it is to be taken from here.
 
 from __future__ import annotations
 
-READS = (
-    "a compiled backward reads an input that eager's does not: where that is turned or written after the graph, "
-    "autograd refuses the backward; no number is wrong"
-)
-
 #: (machine, seed) -> why
 KNOWN: dict[tuple[str, int], str] = {
-    ("tensors", 500009012): READS,
-    ("tensors", 320000319): READS,
     (
         "tensors",
         300003271,
