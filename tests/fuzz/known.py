@@ -16,9 +16,4 @@ KNOWN: dict[tuple[str, int], str] = {
         "metamorphic",
         932001223,
     ): "differences of the largest doubles overflow in eager's variance, whose mean is nan then and 0 as an integer: ours is the mean",
-    (
-        "tensors",
-        300003138,
-    ): "requires_grad_() of a view whose base has no gradient, viewed again under no_grad: "
-    "ahead of time an input has no base, and the view requires one",
 }

@@ -225,7 +225,8 @@ class Recorder(Recording):
             extents = self.extents(kwargs["out"])
             if probe.may_refuse_out(self.mode.call, func, args, kwargs):
                 graph_break("BZ1010", f"{name} may refuse an out= of another type than its result's")
-        exact = self.mode.exact_views or not torch.is_grad_enabled()  # else views learn of no history
+        # else views learn of no history, nor of a base that has become a leaf
+        exact = self.mode.exact_views or not (wants or torch.is_grad_enabled())
         plain = [] if exact else view_histories.without_history(args, kwargs)
         listed = written_in_list(name, args) if name[:9] == "_foreach_" else ()
         refused = None
@@ -255,8 +256,11 @@ class Recorder(Recording):
             unbacked.note_checks(self)
         if plain:
             view_histories.require_known(self.graph, plain)
-        if wants and isinstance(result, torch.Tensor) and result.requires_grad:
-            self.t.done.make_leaf(result)
+        if isinstance(result, torch.Tensor) and result.requires_grad:
+            if wants:
+                self.t.done.make_leaf(result)
+            elif not torch.is_grad_enabled():
+                view_histories.ask_for_base(self.t.outside, result)
         if not holds_tensor(result):
             if result is None and (mutates_without_result(name) or is_operator(func)):
                 self.note(func, args, kwargs, None)

@@ -11,11 +11,32 @@ from typing import Any
 
 import torch
 
+from braze.capture.facts.breaks import graph_break
+from braze.capture.facts.records import Step
+from braze.capture.state.outside import Outside
 from braze.graph.torch_compat import storage_key
 
 
 class ViewsMatter(BaseException):
     """Trace again, each view being one for autograd. Not an Exception: no handler of the user's may see it."""
+
+
+def ask_for_base(outside: Outside, view: torch.Tensor) -> None:
+    """A view that is made without gradients requires one where its base does: that of a leaf, where the leaf is itself a view, may not.
+
+    The fake of a leaf has no base.
+    """
+    if not outside.settings.start["grad"]:
+        return  # in a call without gradients nothing is made of it that would have a history
+    memory = storage_key(view)
+    for node in outside.tree.inputs:
+        real = node.real
+        if not isinstance(real, torch.Tensor) or not (real.requires_grad and real.is_leaf):
+            continue
+        if storage_key(node.value) == memory:
+            if real._base is not None:
+                graph_break("BZ1010", "a view, made without gradients, of a leaf that is itself a view")
+            outside.read(node, Step.ATTR, "_base", None)
 
 
 def without_history(args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor]:
