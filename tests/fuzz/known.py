@@ -8,11 +8,6 @@ from __future__ import annotations
 #: (machine, seed) -> why
 KNOWN: dict[tuple[str, int], str] = {
     (
-        "tensors",
-        300003271,
-    ): "an in-place operation without a derivative on a view is hidden in autograd's CopySlices: "
-    "where no gradient comes to an input, eager's error is missing",
-    (
         "metamorphic",
         932001223,
     ): "differences of the largest doubles overflow in eager's variance, whose mean is nan then and 0 as an integer: ours is the mean",
