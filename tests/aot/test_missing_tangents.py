@@ -200,6 +200,43 @@ def test_a_gradient_that_reads_no_tangent_is_of_the_tangents_that_lead_to_it(pro
     assert torch.equal(ours.signbit() & zeros, theirs.signbit() & zeros)
 
 
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+def test_a_result_without_a_history_that_equals_new_contents_with_one_has_none(backend):
+    """Both are zeros of one form, which the graph makes once."""
+
+    def program(x, w):
+        x.zero_()
+        return torch.zeros_like(x), w * w
+
+    found = []
+    for call in (program, braze.compile(program, backend=backend)):
+        x, w = (torch.rand(3, 4, requires_grad=True) for _ in range(2))
+        written = x * 1
+        zeros, squares = call(written, w)
+        assert written.requires_grad
+        squares.sum().backward()
+        found.append((zeros.requires_grad, w.grad is not None, x.grad is None))
+    assert found[1] == found[0] == (False, True, True)
+
+
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+def test_two_arguments_whose_new_contents_are_equal_have_histories_of_their_own(backend):
+    def program(x, y, w):
+        x.zero_()
+        y.zero_()
+        return w * w
+
+    compiled = braze.compile(program, backend=backend)
+    x, y, w = (torch.rand(3, 4, requires_grad=True) for _ in range(3))
+    first, second = x * 1, y * 1
+    compiled(first, second, w)
+    first.sum().backward()
+    assert torch.equal(x.grad, torch.zeros(3, 4))
+    assert y.grad is None and w.grad is None
+    second.sum().backward()
+    assert torch.equal(y.grad, torch.zeros(3, 4))
+
+
 def compared(v: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """An argument that is written by a comparison, whose gradient is zeros, beside a result of which it is no part."""
     v.gt_(v)
