@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional as F
 
 import braze
+from braze.support import trace
 
 
 def turned_by_the_break(x: torch.Tensor) -> torch.Tensor:
@@ -101,6 +102,17 @@ def test_a_backward_does_not_count_on_what_is_written_after_the_graph(program, b
     theirs = gradient(program)
     ours = gradient(braze.compile(program, backend=backend, dynamic=dynamic))
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_a_kept_capture_knows_what_is_written_after_its_graph(tmp_path, monkeypatch):
+    monkeypatch.setenv("BRAZE_CACHE_DIR", str(tmp_path))
+    for counter in ("captures", "captures_loaded"):
+        braze.reset()
+        before, _ = trace.snapshot()
+        found = gradient(braze.compile(turned_by_the_break, options={"keep_captures": True}))
+        after, _ = trace.snapshot()
+        assert after[counter] > before[counter]
+        torch.testing.assert_close(found, gradient(turned_by_the_break), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("backend", ["braze", "aot_eager"])
