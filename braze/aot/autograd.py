@@ -352,6 +352,8 @@ class _Plan:
                 ],
             )
         given = tuple([tangent is not None for tangent in self.by_number(tangents)])
+        if not any(given):  # in eager nothing of it would run: what it has saved may have been written since
+            return (None,) * len(self.arguments)
         sizes, numbers, versions = getattr(ctx, "kept", _NOTHING)
         try:
             if isinstance(saved, RuntimeError):
@@ -411,6 +413,9 @@ def _several(plans: list[_Plan], forward: Boxed, results: int) -> Callable[[Sequ
         with torch.no_grad():
             found = _roots(forward(inputs))
         items = found[:results]
+        # passes may find two results equal: each is a tensor of its own, with its own history or with none
+        for i in _again(items):
+            items[i] = found[i] = items[i].detach()
         for plan, function in functions:
             made = function.apply((inputs, found), *[inputs[i] for i in plan.arguments])
             for i, item in zip(plan.items, made, strict=True):
@@ -418,6 +423,18 @@ def _several(plans: list[_Plan], forward: Boxed, results: int) -> Callable[[Sequ
         return items
 
     return run
+
+
+def _again(items: Sequence[Any]) -> list[int]:
+    """The places of tensors that stand at an earlier place, too."""
+    seen: set[int] = set()
+    found = []
+    for i, item in enumerate(items):
+        if isinstance(item, torch.Tensor):
+            if id(item) in seen:
+                found.append(i)
+            seen.add(id(item))
+    return found
 
 
 def _roots(results: Sequence[Any]) -> list[Any]:

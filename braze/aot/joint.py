@@ -72,6 +72,8 @@ class Differentiation:
         recorder.in_backward = True
         leaves = [recorder.leaves[i] for i in self.wanted]
         _refuse_missing_derivatives(starts)
+        if not self.functions:  # whose own backwards run when they are asked
+            _refuse_hidden_errors(starts, leaves)
         if not leaves:
             raise Unsupported(
                 "BZ2021", "gradients that end at a leaf which the program makes, and reach no input"
@@ -221,6 +223,23 @@ def _refuse_missing_derivatives(starts: list[Any]) -> None:
     """What PyTorch has no derivative of raises in eager's backward, also where nothing that is asked for is behind it."""
     if any(type(node) is torch_compat.WITHOUT_DERIVATIVE for node in _leaves_first(starts)):
         raise Unsupported("BZ2021", "the backward of an operation that has none")
+
+
+def _refuse_hidden_errors(starts: list[Any], leaves: list[Any]) -> None:
+    """What wrote a part of a tensor stands inside an operation that shows nothing of it: one from which no leaf is reached is asked.
+
+    Eager's backward comes there all the same; that of the trace goes to leaves alone, and meets the errors on its way.
+    """
+    wanted, leading = {id(leaf) for leaf in leaves}, set()
+    for node in _leaves_first(starts):
+        if id(getattr(node, "variable", None)) in wanted or any(n in leading for n, _ in node.next_functions):
+            leading.add(node)
+        elif torch_compat.wrote_a_part(node):
+            try:
+                with torch_compat.disable_autocast():
+                    torch_compat.differentiate_at_zero(node)
+            except RuntimeError as error:
+                raise Unsupported("BZ2021", "the backward cannot be traced", why=str(error)) from error
 
 
 def _is_function(node: Any) -> bool:

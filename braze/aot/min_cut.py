@@ -76,6 +76,21 @@ class Halves:
         #: what the backward computes whatever is kept
         self.ends = [n for n in needed if n in self.behind or n in ends]
         self.forced = self._forced()
+        self.unsaved = self._unsaved()
+
+    def _unsaved(self) -> frozenset[Node]:
+        """What the program has in its hands, and writes once the graph has run, where no formula of eager's reads it.
+
+        Autograd refuses a saved value that was written since: what eager saves in its stead has to be kept.
+        """
+        marked = [n for n in self.choices if facts(n).written_after]
+        return frozenset(n for n in marked if all(map(self._is_of_program, _readers(n))))
+
+    def _is_of_program(self, node: Node) -> bool:
+        """Whether a node is of the program alone: no derivative's, and none that a checkpoint runs again."""
+        if node not in self.forward:
+            return node not in self.needed
+        return not facts(node).tangents and node not in self.forced
 
     def _forced(self) -> set[Node]:
         """Values inside checkpointed regions, which the backward makes again whatever they cost."""
@@ -103,7 +118,11 @@ class Halves:
         if facts(node).copy_in_layout and self.can_be_saved(node.args[0]):  # type: ignore[arg-type]
             return False
         return isinstance(node.meta.get("val"), (torch.Tensor, torch.SymFloat)) and not (
-            is_view(node) or node.op == "get_attr" or node in self.written or node in self.forced
+            is_view(node)
+            or node.op == "get_attr"
+            or node in self.written
+            or node in self.forced
+            or node in self.unsaved
         )
 
     def must_be_saved(self, node: Node) -> bool:

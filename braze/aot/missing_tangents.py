@@ -63,7 +63,9 @@ def without_tangents(backward: Backward, missing: Collection[int]) -> tuple[Back
     output: Any = graph.output_node()
     if not _zeros_for_constants(graph, backward, undefined, missing):
         return backward, frozenset()
-    kept = [i for i, n in enumerate(output.args[0]) if n not in undefined]
+    # a gradient may read no tangent (of a comparison, zeros), and none of those that lead to it comes in
+    gone = {i for i, by in enumerate(backward.depends) if by and {*by} <= {*missing}}
+    kept = [i for i, n in enumerate(output.args[0]) if n not in undefined and i not in gone]
     output.args = (tuple(output.args[0][i] for i in kept),)
     drop_unread(graph)
     separate_gradients(graph)

@@ -81,6 +81,8 @@ def partition(
                 lay_out_convolutions(module, mode, training=joint is not None, long_sums=long_sums)
         known = roles_of_results(mutations, roles, len(results), outputs.specs())
         whole = _joint_graph(traced, joint, mutations, known) if joint is not None else None
+        if whole is not None:
+            _tell_written_after(gm, module, roles, known)
         part = Partition(
             forward=module,
             dialect=dialect,
@@ -215,6 +217,26 @@ def _joint_graph(
     return JointGraph(
         traced.module, len(known), written, tuple(joint.tangents), positions, owners, traced.mode
     )
+
+
+def _tell_written_after(
+    gm: torch.fx.GraphModule,
+    module: torch.fx.GraphModule,
+    roles: Sequence[OutputRole],
+    known: Sequence[OutputRole],
+) -> None:
+    """What the capture knows of its results that are written once the graph has run, told to the nodes that they are."""
+    given: Any = output_of(gm).args[0]
+    items: Any = output_of(module).args[0]
+    values = {role.output: i for i, role in enumerate(known) if role.kind is OutputKind.VALUE}
+    for i, node in enumerate(given if isinstance(given, (tuple, list)) else (given,)):
+        if not isinstance(node, torch.fx.Node) or not facts(node).written_after or i >= len(roles):
+            continue
+        first = roles[i].output if roles[i].kind is OutputKind.SAME else i
+        if first in values:
+            set_facts(items[values[first]], written_after=True)
+        elif roles[first].kind is OutputKind.ALIAS_OF_OUTPUT:
+            set_facts(items[roles[first].output], written_after=True)
 
 
 def backward_partition(part: Partition) -> Partition:

@@ -50,6 +50,10 @@ class NodeFacts(NamedTuple):
     #: whether the forward writes to it
     written: bool = False
 
+    # -- of inputs, and of what a captured graph gives
+    #: whether the program goes on, where the graph ended, to write it or turn it in place
+    written_after: bool = False
+
     # -- of operations
     #: the number of the checkpointed region that it is in, and what the region's policy (torch's) says of it
     checkpoint: int | None = None

@@ -33,6 +33,7 @@ class Layout:
     autograd: int
     requires_grad: int
     grad_fn: int
+    own: int  # with what begins that which autograd keeps of a tensor that is no view: a view requires gradients where its base does
 
 
 @record
@@ -98,11 +99,12 @@ def find(keys: int, number_of: Callable[[Any], tuple[int, int]]) -> Layout | Non
             return None
         assert autograd is not None
         flag, function = _requires_grad_byte(autograd, usable_size), _grad_fn_word(autograd, usable_size)
-        if flag is None or function is None:
+        own = _beginning_of_own(autograd)
+        if flag is None or function is None or own is None:
             return None
         assert dtype is not None
         padding = _padding(dtype, usable_size)
-        return Layout(ndim, sizes, strides, dtype, padding, keys, autograd, flag, function)  # type: ignore[arg-type]
+        return Layout(ndim, sizes, strides, dtype, padding, keys, autograd, flag, function, own)  # type: ignore[arg-type]
 
 
 def _samples() -> list[Any]:
@@ -223,6 +225,17 @@ def _grad_fn_word(autograd: int, usable_size: Callable[[int], int]) -> int | Non
     return min(places) if places else None
 
 
+def _beginning_of_own(autograd: int) -> int | None:
+    """The word with which that begins which autograd keeps of tensors that are no views; None if that of views begins with it."""
+    t = torch_state.torch()
+    own = {
+        word(word(x._cdata + autograd)) for x in (t.empty(3).requires_grad_(), t.nn.Parameter(t.empty(2, 2)))
+    }
+    kept = [word(x._cdata + autograd) for x in (t.empty(3)[1:], t.empty(2, 2).requires_grad_().t())]
+    views = {word(at) for at in kept if at}
+    return _only(own) if views.isdisjoint(own) else None
+
+
 def agrees(same_image: Callable[[Any, Any, int], bool | None]) -> bool:
     """Whether images tell tensors apart that differ in one respect, and hold of those that differ in none."""
     t = torch_state.torch()
@@ -249,7 +262,11 @@ def _nearly_equal() -> list[Any]:
     frozen = t.empty(4, 4).requires_grad_(True).requires_grad_(False)
     history = t.zeros(4, 4).requires_grad_(True).requires_grad_(False)
     history.add_(t.ones(4, 4, requires_grad=True))
+    late = t.empty(5, 4)
+    part = late[1:]
+    late.requires_grad_()
     return [
+        part,
         t.empty(4, 4),
         t.empty(4, 4).t(),
         t.empty(5, 4),

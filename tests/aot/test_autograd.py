@@ -266,6 +266,37 @@ def test_what_has_no_derivative_refuses_a_backward_that_reaches_no_input():
         result.sum().backward()
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_what_has_no_derivative_refuses_a_backward_where_it_wrote_a_part(backend):
+    """Inside autograd's operation on the whole it is not to be seen, and no gradient of the trace comes there."""
+
+    def fn(x):
+        with torch.no_grad():
+            v = x.reshape(-1)
+        whole = torch.nn.functional.logsigmoid(v)
+        whole[:2].floor_divide_(2)
+        return whole, x * 2
+
+    result, other = braze.compile(fn, backend=backend)(torch.rand(5, requires_grad=True))
+    with pytest.raises(RuntimeError, match="floor_divide_ is not implemented"):
+        (result.sum() + other.sum()).backward()
+
+
+def test_a_part_that_is_written_differentiably_is_compiled_where_no_leaf_is_behind_it():
+    def fn(x):
+        with torch.no_grad():
+            v = x.reshape(-1)
+        whole = v.sin()
+        whole[:2].mul_(2)
+        return whole, x * 2
+
+    x = torch.rand(5, requires_grad=True)
+    result, other = braze.compile(fn, fullgraph=True, options={"verify": 2})(x)
+    (result.sum() + other.sum()).backward()
+    assert result.requires_grad
+    assert torch.equal(x.grad, torch.full((5,), 2.0))
+
+
 @pytest.mark.parametrize("function", [torch.logaddexp, torch.pow])
 def test_a_derivative_that_subtracts_bools_is_refused_as_in_eager(function):
     x, mask = torch.rand(3, requires_grad=True), torch.tensor([True, False, True])

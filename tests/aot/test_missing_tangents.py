@@ -201,6 +201,75 @@ def test_a_gradient_that_reads_no_tangent_is_of_the_tangents_that_lead_to_it(pro
 
 
 @pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+def test_a_result_without_a_history_that_equals_new_contents_with_one_has_none(backend):
+    """Both are zeros of one form, which the graph makes once."""
+
+    def program(x, w):
+        x.zero_()
+        return torch.zeros_like(x), w * w
+
+    found = []
+    for call in (program, braze.compile(program, backend=backend)):
+        x, w = (torch.rand(3, 4, requires_grad=True) for _ in range(2))
+        written = x * 1
+        zeros, squares = call(written, w)
+        assert written.requires_grad
+        squares.sum().backward()
+        found.append((zeros.requires_grad, w.grad is not None, x.grad is None))
+    assert found[1] == found[0] == (False, True, True)
+
+
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+def test_two_arguments_whose_new_contents_are_equal_have_histories_of_their_own(backend):
+    def program(x, y, w):
+        x.zero_()
+        y.zero_()
+        return w * w
+
+    compiled = braze.compile(program, backend=backend)
+    x, y, w = (torch.rand(3, 4, requires_grad=True) for _ in range(3))
+    first, second = x * 1, y * 1
+    compiled(first, second, w)
+    first.sum().backward()
+    assert torch.equal(x.grad, torch.zeros(3, 4))
+    assert y.grad is None and w.grad is None
+    second.sum().backward()
+    assert torch.equal(y.grad, torch.zeros(3, 4))
+
+
+def compared(v: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """An argument that is written by a comparison, whose gradient is zeros, beside a result of which it is no part."""
+    v.gt_(v)
+    return x * x
+
+
+def multiplied(v: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """An argument that is written by what the result is, too: both have one backward."""
+    result = x.exp()
+    v.mul_(result)
+    return result
+
+
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+@pytest.mark.parametrize(
+    ("program", "producer"), [(compared, "eager"), (compared, "compiled"), (multiplied, "compiled")]
+)
+def test_what_made_a_written_argument_is_not_asked_where_no_gradient_comes_to_it(program, producer, backend):
+    """It has saved its result, which is written since: eager does not come by there, and autograd would refuse it."""
+    found = []
+    for compiled in (False, True):
+        x = torch.tensor([[0.5, 2.0], [1.0, -1.0]], requires_grad=True)
+        make = torch.exp
+        if compiled:
+            program = braze.compile(program, backend=backend)
+            make = braze.compile(make, backend=backend) if producer == "compiled" else make
+        program(make(x), x).sum().backward()
+        found.append(x.grad)
+    theirs, ours = found
+    torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
 @pytest.mark.parametrize("dims", [(0, 1, 2), (2, 1, 0)])
 def test_the_sign_of_a_zero_outlives_a_missing_tangent_at_varying_sizes(dims, backend):
     """An argument that was written after it was read has a tangent that does not come in: zeros for it would make -0 to 0."""

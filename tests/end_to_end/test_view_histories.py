@@ -337,3 +337,59 @@ def test_gradients_of_what_is_written_around_a_view_turned_in_place_are_eagers(f
 
     compiled = braze.compile(fn, options={"verify": verify})
     assert torch.equal(gradients(compiled), gradients(fn))
+
+
+def seen(results: tuple[torch.Tensor, ...]) -> list[tuple[bool, bool, bool]]:
+    return [(t.requires_grad, t.grad_fn is not None, t.is_leaf) for t in results]
+
+
+@pytest.mark.parametrize("backend", ["braze", "aot_eager", "eager"])
+@pytest.mark.parametrize("grad", [True, False])
+def test_views_of_what_is_made_a_leaf_afterwards_require_a_gradient(backend, grad):
+    """A view requires one where its base does, whenever the base was marked."""
+
+    def program(x):
+        whole = x + 1
+        part, row = whole[3:], whole.view(4, 4)[1]
+        whole.requires_grad_()
+        return part, row
+
+    with torch.set_grad_enabled(grad):
+        theirs = seen(program(torch.rand(16)))
+        assert seen(braze.compile(program, backend=backend)(torch.rand(16))) == theirs
+    assert theirs == [(True, False, True)] * 2
+
+
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+@pytest.mark.parametrize("order", [("whole", "part"), ("part", "whole")])
+def test_a_view_without_gradients_of_a_leaf_requires_what_the_leafs_base_does(backend, order):
+    """A part of what requires none, marked as a leaf, is a view whose base requires none: so are views of it."""
+
+    def program(x):
+        x.requires_grad_()
+        with torch.no_grad():
+            view = x.unsqueeze(-1)
+        return view, view * view
+
+    make = {"whole": lambda: torch.rand(3), "part": lambda: torch.rand(4)[1:]}
+    compiled = braze.compile(program, backend=backend)
+    for which in order:
+        theirs = seen(program(make[which]()))
+        assert seen(compiled(make[which]())) == theirs
+        assert theirs[1][0] is (which == "whole")
+
+
+@pytest.mark.parametrize("make", [lambda leaf: leaf[1:], lambda leaf: leaf.view(5)])
+def test_a_result_of_what_requires_a_gradient_by_its_base_alone_has_a_history_in_a_later_call(make):
+    """Made without gradients it has no history, and nothing of its own says that it requires one: its base does."""
+
+    def program(x):
+        return x * x
+
+    compiled = braze.compile(program)
+    size = make(torch.empty(5)).shape
+    for _ in range(2):
+        assert not compiled(torch.rand(size)).requires_grad
+    with torch.no_grad():
+        view = make(torch.rand(5, requires_grad=True))
+    assert seen((compiled(view),)) == seen((program(view),)) == [(True, True, False)]

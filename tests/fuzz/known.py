@@ -5,27 +5,10 @@ One that passes is told as well, and fails the run: it is to be taken from here.
 
 from __future__ import annotations
 
-READS = (
-    "a compiled backward reads an input that eager's does not: where that is turned or written after the graph, "
-    "autograd refuses the backward; no number is wrong"
-)
-
 #: (machine, seed) -> why
 KNOWN: dict[tuple[str, int], str] = {
-    ("tensors", 500009012): READS,
-    ("tensors", 320000319): READS,
-    (
-        "tensors",
-        300003271,
-    ): "an in-place operation without a derivative on a view is hidden in autograd's CopySlices: "
-    "where no gradient comes to an input, eager's error is missing",
     (
         "metamorphic",
         932001223,
     ): "differences of the largest doubles overflow in eager's variance, whose mean is nan then and 0 as an integer: ours is the mean",
-    (
-        "tensors",
-        300003138,
-    ): "requires_grad_() of a view whose base has no gradient, viewed again under no_grad: "
-    "ahead of time an input has no base, and the view requires one",
 }

@@ -110,6 +110,37 @@ def test_each_change_is_seen(name, grad):
     assert program.match(function, (holder,))[0] is holder.t
 
 
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_view_that_requires_gradients_by_its_base_is_told_from_others(sealed):
+    """Nothing of the view's own changes as its base is marked."""
+    whole = torch.empty(5, 4)
+    part = whole[1:]
+    program, holder = held(part if sealed else torch.empty(4, 4))
+    whole.requires_grad_()
+    assert part.requires_grad
+    holder.t = part
+    for _ in range(3):
+        assert program.match(function, (holder,)) is None
+    whole.requires_grad_(False)
+    for _ in range(3):
+        assert program.match(function, (holder,))[0] is part
+
+
+def test_a_leaf_is_told_from_a_view_of_what_requires_no_gradients():
+    whole, holder = torch.empty(5, 4), Holder()
+    holder.t = whole[1:]
+    program = GuardProgram(
+        [(-1, "local", 0), (0, "dict", "t")],
+        [(1, "tensor", tensor_meta(torch.empty(4, 4, requires_grad=True)))],
+        [1],
+    )
+    for _ in range(3):
+        assert program.match(function, (holder,)) is None
+    whole.requires_grad_()
+    for _ in range(3):
+        assert program.match(function, (holder,))[0] is holder.t
+
+
 KINDS = {
     "weight": lambda: torch.nn.Parameter(torch.empty(4, 4)),
     "frozen": lambda: torch.nn.Parameter(torch.empty(4, 4)).requires_grad_(False),

@@ -26,7 +26,7 @@ DIRECT = (getattr, setattr, operator.getitem)
 
 
 def write_graph(module: torch.fx.GraphModule, writer: Writer) -> list[Any]:
-    """The nodes as rows, each with its role, its origin, whether it sets something, and the value of an attribute."""
+    """The nodes as rows, each with its role, its origin, whether it sets something, whether it is written after the graph, and the value of an attribute."""
 
     def said(node: torch.fx.Node) -> tuple[Any, ...]:
         if node.op == "call_module":
@@ -36,7 +36,7 @@ def write_graph(module: torch.fx.GraphModule, writer: Writer) -> list[Any]:
         known = facts(node)
         role = known.role.value if known.role is not None else None
         held = _attribute(module, node.target) if node.op == "get_attr" else None
-        return role, known.origin, known.setting, held
+        return role, known.origin, known.setting, known.written_after, held
 
     return write_nodes(module.graph, writer, said)
 
@@ -45,10 +45,11 @@ def read_graph(rows: list[Any], reader: Reader) -> torch.fx.GraphModule:
     """The graph as it was, without metadata of values."""
     graph, notes = read_nodes(rows, reader)
     held: dict[str, Any] = {}
-    for node, (role, origin, setting, attribute) in zip(graph.nodes, notes, strict=True):
+    for node, (role, origin, setting, after, attribute) in zip(graph.nodes, notes, strict=True):
         if node.op == "get_attr":
             held[node.target] = attribute
-        set_facts(node, role=InputRole(role) if role is not None else None, origin=origin, setting=setting)
+        known = InputRole(role) if role is not None else None
+        set_facts(node, role=known, origin=origin, setting=setting, written_after=after)
     return torch.fx.GraphModule(held, graph, class_name="Captured")
 
 

@@ -374,8 +374,17 @@ def wanted_from(code: CodeType, offset: int) -> frozenset[str]:
     """The locals that some instruction may read or delete, from ``offset`` on by any way; all where a frame may be looked at."""
     if not _LOOKS_AT_FRAMES.isdisjoint(code.co_names):
         return frozenset(code.co_varnames)
-    instructions, ways = _flow(code)
     wanted: set[str] = set()
+    for instruction in _from(code, offset):
+        name, value = instruction.opname, instruction.argval
+        if "FAST" in name and name not in ("STORE_FAST", "STORE_FAST_STORE_FAST"):
+            wanted.update(value if isinstance(value, tuple) else (value,))
+    return frozenset(wanted)
+
+
+def _from(code: CodeType, offset: int, until: str | None = None) -> list[dis.Instruction]:
+    """The instructions that may run from ``offset`` on, by any way; ``until``: a local to which nothing has been stored on the way."""
+    instructions, ways = _flow(code)
     seen: set[int] = set()
     todo = [offset]
     while todo:
@@ -383,8 +392,83 @@ def wanted_from(code: CodeType, offset: int) -> frozenset[str]:
         if at in seen:
             continue
         seen.add(at)
-        name, value = instructions[at].opname, instructions[at].argval
-        if "FAST" in name and name not in ("STORE_FAST", "STORE_FAST_STORE_FAST"):
-            wanted.update(value if isinstance(value, tuple) else (value,))
-        todo += [target for target, _ in ways(at)]
-    return frozenset(wanted)
+        stored = until is not None and until in _stored(instructions[at])
+        todo += [target for target, how in ways(at) if not stored or isinstance(how, Handler)]
+    return [instructions[at] for at in sorted(seen)]
+
+
+def _stored(instruction: dis.Instruction) -> tuple[str, ...]:
+    """The locals that an instruction binds."""
+    name, value = instruction.opname, instruction.argval
+    if name == "STORE_FAST_LOAD_FAST":
+        return (value[0],)
+    if name in ("STORE_FAST", "STORE_FAST_STORE_FAST"):
+        return value if isinstance(value, tuple) else (value,)
+    return ()
+
+
+# -- which locals are written in place
+
+#: what writes to an operand, and how far that lies from the top of the stack
+_WRITES = {"STORE_SUBSCR": 2, "STORE_SLICE": 3}
+
+
+def is_in_place(name: object) -> bool:
+    """Whether a method of tensors is one that writes or turns them, by its name."""
+    return isinstance(name, str) and name.endswith("_") and not name.endswith("__")
+
+
+@remembered(1024)
+def written_from(code: CodeType, offset: int) -> frozenset[str]:
+    """The locals whose object, bound now, instructions from ``offset`` on write in place, or parts of it, as far as they name it.
+
+    ``x.add_(1)``, ``x[0].t_()``, ``x += y``, ``x[i] = y``, ``x.data = y``.
+    """
+    depths = {at: len(stack) for at, stack in stack_kinds(code).items()}
+    before = [i for i in dis.get_instructions(code) if i.offset in depths]
+    found: dict[str, list[int]] = {}
+    for instruction in _from(code, offset):
+        below = _writes(instruction)
+        if below and instruction.offset in depths:
+            name = _pushed(before, depths, instruction.offset, depths[instruction.offset] - below)
+            if name is not None:
+                found.setdefault(name, []).append(instruction.offset)
+    # of a name that is bound anew on every way there, the object is another
+    return frozenset(
+        name
+        for name, places in found.items()
+        if not {i.offset for i in _from(code, offset, name)}.isdisjoint(places)
+    )
+
+
+def _writes(instruction: dis.Instruction) -> int:
+    """How far from the top of the stack lies what an instruction writes in place, or is about to; 0: nothing."""
+    name = instruction.opname
+    if name in ("LOAD_METHOD", "LOAD_ATTR"):
+        return int(is_in_place(instruction.argval))
+    if name == "STORE_ATTR":
+        return int(instruction.argval == "data")
+    if name == "BINARY_OP":
+        return 2 if instruction.argrepr.endswith("=") else 0
+    return _WRITES.get(name, 0)
+
+
+def _pushed(
+    instructions: list[dis.Instruction], depths: dict[int, int], offset: int, place: int
+) -> str | None:
+    """The local with which the expression begins that has left its value at a place of the stack, where one does."""
+    for each in reversed(instructions):
+        if each.offset >= offset:
+            continue
+        depth, name, value = depths[each.offset], each.opname, each.argval
+        if name == "LOAD_FAST_LOAD_FAST" and depth + 1 == place:
+            return str(value[1])
+        if depth != place:
+            continue
+        if name == "COPY":
+            place = depth - value
+        elif name == "LOAD_FAST_LOAD_FAST":
+            return str(value[0])
+        else:
+            return str(value) if name in ("LOAD_FAST", "LOAD_FAST_CHECK") else None
+    return None

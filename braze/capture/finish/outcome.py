@@ -26,6 +26,7 @@ from braze.capture.facts.values import UnknownText
 from braze.capture.finish.effects import collect
 from braze.capture.finish.reconstruction import RecipeTable
 from braze.capture.finish.state_at_break import break_state
+from braze.capture.finish.written_after import mark
 from braze.capture.outside import changes
 from braze.capture.python import data_errors
 from braze.capture.python.raised import held_midway
@@ -120,6 +121,8 @@ def assemble(
             for node, place in inputs
             if node in table.kept and place in t.outside.symbolic_places
         ]
+    if pending is not None and module is not None:
+        mark(t.frames, [*(node for node, _ in inputs), *table.outputs])
     texts: dict[Any, str] = {}
     for node, place in inputs:
         set_facts(node, source=text_of(place.source, texts))

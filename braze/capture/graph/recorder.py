@@ -194,7 +194,8 @@ class Recorder(Recording):
             extents = self.extents(kwargs["out"])
             if probe.may_refuse_out(self.mode.call, func, args, kwargs):
                 graph_break("BZ1010", f"{name} may refuse an out= of another type than its result's")
-        exact = self.mode.exact_views or not torch.is_grad_enabled()  # else views learn of no history
+        # else views learn of no history, nor of a base that has become a leaf
+        exact = self.mode.exact_views or not (wants or torch.is_grad_enabled())
         plain = [] if exact else without_history(args, kwargs)
         listed = written_in_list(name, args) if name[:9] == "_foreach_" else ()
         refused = None
@@ -224,8 +225,11 @@ class Recorder(Recording):
             unbacked.note_checks(self)
         if plain:
             require_known(self.graph, plain)
-        if wants and isinstance(result, torch.Tensor) and result.requires_grad:
-            self.t.done.make_leaf(result)
+        if isinstance(result, torch.Tensor) and result.requires_grad:
+            if wants:
+                self.t.done.make_leaf(result)
+            elif not torch.is_grad_enabled():
+                ask_for_base(self.t.outside, result)
         if not holds_tensor(result):
             # `x[i] = v` and its like give nothing and yet write; an operator of a library without a result is called for its effect
             if result is None and (name in WRITES or name.endswith("_") or isinstance(func, OPERATORS)):
@@ -490,6 +494,24 @@ def readable(place: Any, names: tuple[str, ...]) -> str:
 
 class ViewsMatter(BaseException):
     """Trace again, each view being one for autograd. Not an Exception: no handler of the user's may see it."""
+
+
+def ask_for_base(outside: Outside, view: torch.Tensor) -> None:
+    """A view that is made without gradients requires one where its base does: that of a leaf, where the leaf is itself a view, may not.
+
+    The fake of a leaf has no base.
+    """
+    if not outside.settings.start["grad"]:
+        return  # in a call without gradients nothing is made of it that would have a history
+    memory = storage_key(view)
+    for node in outside.tree.inputs:
+        real = node.real
+        if not isinstance(real, torch.Tensor) or not (real.requires_grad and real.is_leaf):
+            continue
+        if storage_key(node.value) == memory:
+            if real._base is not None:
+                graph_break("BZ1010", "a view, made without gradients, of a leaf that is itself a view")
+            outside.read(node, Step.ATTR, "_base", None)
 
 
 def without_history(args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor]:

@@ -98,6 +98,7 @@ bool tensor_keys(PyObject *value, uint64_t *keys);
 
 /* Whether this is a tensor that requires grad. */
 bool tensor_requires_grad(PyObject *value);
+bool implementation_requires_grad(const void *implementation);
 
 /* Where a tensor (one with facts of plain memory) has its elements; the arrays are its own. */
 typedef struct {

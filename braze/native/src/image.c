@@ -13,6 +13,7 @@ static struct {
     Py_ssize_t requires_grad, grad_fn;                      /* in what autograd keeps */
     Py_ssize_t window;                                      /* where images begin */
     unsigned long long padding;                             /* the bits of the word `dtype` that nobody sets */
+    unsigned long long own; /* with what begins that which autograd keeps of a tensor that is no view */
 } layout;
 
 enum { INLINE = 5 };
@@ -33,13 +34,17 @@ show(Image *image, const char *impl, Py_ssize_t offset, Py_ssize_t words)
     }
 }
 
-/* Whether autograd's part says what requires_grad does, by the byte and the word alone. */
-static bool
-told_by_flag(const char *kept, bool requires_grad)
+/* Whether a tensor does, or does not, require gradients, told by the words alone but for views, of which the base may. */
+static inline __attribute__((always_inline)) bool
+told(const char *impl, const char *kept, bool requires_grad)
 {
-    return kept == NULL ? !requires_grad
-                        : kept[layout.requires_grad] == requires_grad
-                              && (requires_grad || word_at(kept + layout.grad_fn) == 0);
+    if (kept == NULL || kept[layout.requires_grad] != 0) {
+        return requires_grad == (kept != NULL);
+    }
+    if (word_at(kept + layout.grad_fn) != 0) {
+        return false;
+    }
+    return requires_grad == (word_at(kept) != layout.own && implementation_requires_grad(impl));
 }
 
 bool
@@ -56,7 +61,7 @@ image_take(Image *image, Seen *seen, PyObject *tensor, int requires_grad)
     seen->object = tensor;
     seen->impl = impl;
     seen->kept = *(char *const *)(impl + layout.autograd);
-    if (requires_grad >= 0 && !told_by_flag(seen->kept, requires_grad)) {
+    if (requires_grad >= 0 && !told(impl, seen->kept, requires_grad)) {
         return false;
     }
     memset(image, 0, sizeof(*image));
@@ -102,7 +107,7 @@ image_holds(const Image *image, PyObject *tensor)
     }
     const char *impl = *(char *const *)((char *)tensor + layout.handle);
     return window_holds(image, impl + layout.window)
-           && (image->requires_grad < 0 || told_by_flag(*(char *const *)(impl + layout.autograd), image->requires_grad));
+           && (image->requires_grad < 0 || told(impl, *(char *const *)(impl + layout.autograd), image->requires_grad));
 }
 
 Image *
@@ -130,7 +135,6 @@ static inline __attribute__((always_inline)) bool
 all_hold(const Seen *seen, const Seen *end, const Image *image, int asked)
 {
     const Py_ssize_t handle = layout.handle, autograd = layout.autograd, window = layout.window;
-    const Py_ssize_t requires_grad = layout.requires_grad, grad_fn = layout.grad_fn;
     const PyTypeObject *type = image->type;
     const Lanes *mask = (const Lanes *)image->mask, *word = (const Lanes *)image->word;
     const Lanes mask_0 = mask[0], mask_1 = mask[1], word_0 = word[0], word_1 = word[1];
@@ -141,8 +145,7 @@ all_hold(const Seen *seen, const Seen *end, const Image *image, int asked)
             || *(char *const *)(impl + autograd) != kept) {
             return false;
         }
-        if ((asked == REQUIRES_GRAD && kept[requires_grad] != 1)
-            || (asked == FROZEN && (kept[requires_grad] != 0 || word_at(kept + grad_fn) != 0))) {
+        if (asked != NOTHING && !told(impl, kept, asked == REQUIRES_GRAD)) {
             return false;
         }
         const Lanes *at = (const Lanes *)(impl + window);
@@ -276,9 +279,9 @@ configure_layout(PyObject *module, PyObject *args)
     if (PyTuple_GET_SIZE(args) == 0) {
         Py_RETURN_FALSE;
     }
-    if (!PyArg_ParseTuple(args, "nnnnnKnnnn:_configure_layout", &layout.handle, &layout.ndim, &layout.sizes,
+    if (!PyArg_ParseTuple(args, "nnnnnKnnnnK:_configure_layout", &layout.handle, &layout.ndim, &layout.sizes,
                           &layout.strides, &layout.dtype, &layout.padding, &layout.keys, &layout.autograd,
-                          &layout.requires_grad, &layout.grad_fn)) {
+                          &layout.requires_grad, &layout.grad_fn, &layout.own)) {
         return NULL;
     }
     layout.window = layout.keys + 8 - 8 * IMAGE_WORDS;

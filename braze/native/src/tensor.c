@@ -459,6 +459,13 @@ tensor_requires_grad(PyObject *value)
     return is_tensor(value) && torch.requires_grad != NULL && torch.requires_grad(*(void **)handle_of(value));
 }
 
+/* As autograd says, a view's by its base; true where nobody can be asked. */
+bool
+implementation_requires_grad(const void *implementation)
+{
+    return torch.requires_grad == NULL || torch.requires_grad(implementation);
+}
+
 bool
 tensor_place(PyObject *value, int *index)
 {

@@ -1,0 +1,178 @@
+"""Backwards of graphs whose inputs and results the program writes, or turns in place, once the graph has run: eager's, where eager has one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import braze
+from braze.support import trace
+
+
+def turned_by_the_break(x: torch.Tensor) -> torch.Tensor:
+    v = F.tanhshrink(x)
+    x.unsqueeze_(0)
+    return v * 2
+
+
+def turned_by_the_break_as_an_alias(x: torch.Tensor) -> torch.Tensor:
+    same = torch.broadcast_tensors(x, x)[0]
+    v = F.tanhshrink(same)
+    with torch.no_grad():
+        x.squeeze_()
+    return v
+
+
+def written_by_name(x: torch.Tensor) -> torch.Tensor:
+    v = F.tanhshrink(x)
+    braze.graph_break()
+    x.mul_(2)
+    return v * 3
+
+
+def a_part_written(x: torch.Tensor) -> torch.Tensor:
+    v = F.tanhshrink(x)
+    braze.graph_break()
+    x[0] = 2
+    return v
+
+
+def written_by_an_operator(x: torch.Tensor) -> torch.Tensor:
+    v = F.tanhshrink(x)
+    braze.graph_break()
+    if v.shape[0] > 1:
+        x += 1
+    return v
+
+
+def a_result_written(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    whole = torch.stack([x, x]).clone()
+    flat = whole.data
+    spread = torch.hstack([flat, whole]).std(1)
+    braze.graph_break()
+    whole.copy_(spread.tanh().mean())
+    return spread, flat
+
+
+def a_result_given_other_memory(x: torch.Tensor) -> torch.Tensor:
+    copy = torch.empty(x.shape).copy_(x)
+    v = copy.tanh().mean()
+    copy.set_(torch.zeros(3))
+    return v
+
+
+def written_in_the_caller(x: torch.Tensor) -> torch.Tensor:
+    def inner(y: torch.Tensor) -> torch.Tensor:
+        v = F.tanhshrink(y)
+        braze.graph_break()
+        return v
+
+    v = inner(x)
+    x.t_()
+    return v
+
+
+PROGRAMS = [
+    turned_by_the_break,
+    turned_by_the_break_as_an_alias,
+    written_by_name,
+    a_part_written,
+    written_by_an_operator,
+    a_result_written,
+    a_result_given_other_memory,
+    written_in_the_caller,
+]
+
+
+def gradient(call, make=lambda leaf: leaf * 1) -> torch.Tensor:
+    leaf = torch.arange(6.0).reshape(2, 3).div(5).requires_grad_()
+    results = call(make(leaf))
+    first = results[0] if isinstance(results, tuple) else results
+    first.sum().backward()
+    assert leaf.grad is not None
+    return leaf.grad
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_backward_does_not_count_on_what_is_written_after_the_graph(program, backend, dynamic):
+    """Eager saves tanh's result: to keep its argument, which is there anyway, would have autograd refuse the backward."""
+    theirs = gradient(program)
+    ours = gradient(braze.compile(program, backend=backend, dynamic=dynamic))
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_a_kept_capture_knows_what_is_written_after_its_graph(tmp_path, monkeypatch):
+    monkeypatch.setenv("BRAZE_CACHE_DIR", str(tmp_path))
+    for counter in ("captures", "captures_loaded"):
+        braze.reset()
+        before, _ = trace.snapshot()
+        found = gradient(braze.compile(turned_by_the_break, options={"keep_captures": True}))
+        after, _ = trace.snapshot()
+        assert after[counter] > before[counter]
+        torch.testing.assert_close(found, gradient(turned_by_the_break), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+def test_what_eager_reads_itself_is_refused_as_in_eager(backend):
+    def program(x):
+        v = x.sin()
+        braze.graph_break()
+        x.mul_(2)
+        return v
+
+    for call in (program, braze.compile(program, backend=backend)):
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            gradient(call)
+
+
+def test_what_a_checkpoint_runs_again_is_made_of_its_argument_all_the_same():
+    """Eager keeps the argument of a region that is computed again, so that there is nothing else to keep."""
+
+    def program(x):
+        v = torch.utils.checkpoint.checkpoint(F.tanhshrink, x, use_reentrant=False)
+        braze.graph_break()
+        return v, x.add_
+
+    leaf = torch.arange(6.0).requires_grad_()
+    v, _ = braze.compile(program)(leaf * 1)
+    v.sum().backward()
+    torch.testing.assert_close(leaf.grad, torch.tanh(torch.arange(6.0)).square(), rtol=1e-5, atol=1e-6)
+
+
+def kept_bytes(program) -> int:
+    """What the graphs of a call save for their backwards, in memory that the program has not."""
+    seen: dict[int, int] = {}
+
+    def pack(t: torch.Tensor) -> torch.Tensor:
+        seen[t.untyped_storage()._cdata] = t.untyped_storage().nbytes()
+        return t
+
+    x = torch.randn(64, 64, requires_grad=True) * 1
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        result = braze.compile(program)(x)
+    seen.pop(x.untyped_storage()._cdata, None)
+    result.sum().backward()
+    return sum(seen.values())
+
+
+def test_nothing_more_is_kept_where_the_name_is_bound_anew_before_it_is_written():
+    """The object that the graph saves is written nowhere: its argument is kept, which is there anyway."""
+
+    def bound_anew(x):
+        v = F.tanhshrink(x)
+        braze.graph_break()
+        x = v * 2
+        x += 1
+        return x
+
+    def written(x):
+        v = F.tanhshrink(x)
+        braze.graph_break()
+        x += 1
+        return v * 2
+
+    assert kept_bytes(bound_anew) == 0
+    assert kept_bytes(written) == 64 * 64 * 4
