@@ -17,7 +17,8 @@ from braze.cudagraphs.registry import device_of
 from braze.cudagraphs.trees import forest_of
 from braze.support import trace
 from tests.cudagraphs.helpers import assert_equal, noted, recording, recordings
-from tests.cudagraphs.test_recorded import *  # noqa: F403  the same tests, on this device
+from tests.cudagraphs.test_copied import *  # noqa: F403  the same tests, on this device
+from tests.cudagraphs.test_recorded import *  # noqa: F403
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
