@@ -227,9 +227,9 @@ class Run:
         return []
 
     def _called(self, which: int, x: torch.Tensor, y: torch.Tensor) -> Any:
-        for each in (x, y) if self.marked else ():
-            if not isinstance(each, torch.nn.Parameter):  # whose size is fixed
-                braze.mark_batch(each, 0)
+        if self.marked and not isinstance(x, torch.nn.Parameter):  # whose size is fixed, and y's by it
+            braze.mark_batch(x, 0)
+            braze.mark_batch(y, 0)
         return self.functions[which % len(self.functions)](self.state, x, y)
 
     def _keep(self, outputs: Any, which: int) -> list[torch.Tensor]:
