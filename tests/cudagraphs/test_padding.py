@@ -154,7 +154,7 @@ def test_a_graph_that_writes_an_input_is_not_filled_up():
     ],
 )
 def test_a_graph_that_has_no_rows_to_fill_up_is_told_once(fn, why):
-    f = laddered(fn, verify=0)
+    f = laddered(fn)
     with logged() as messages:
         for n in (3, 5, 3, 6, 3):
             x = marked(n, 4)
