@@ -8,7 +8,7 @@ implementation is let go of, so that each finds the same room in the model's pie
 
 ``--limit 220`` starts nothing more after so many seconds, ``--rounds 1`` is a quick look, which also builds what later runs find. ``--device cpu`` runs
 smaller models with recordings on the simulated device: that tries the logic, its times mean nothing. Of steps of decoding the device's time in kernels
-alone is measured last, since a profiler may slow what follows.
+alone is measured last, since a profiler may slow what follows; of braze's with kernels that begin in their turn, since one that begins early counts its wait.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import gc
 import importlib
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -40,13 +41,16 @@ ROUNDS, RUN_S, WARM = 7, 0.05, 5
 @dataclasses.dataclass(frozen=True, slots=True)
 class Case:
     """``make`` gives a function or module and its inputs; ``training``: its loss's backward too; ``optimizer``: and a step of AdamW, at rate 0.
-    ``small``: the same for a processor; ``kernels``: the time in kernels is measured."""
+    ``small``: the same for a processor; ``kernels``: the time in kernels is measured; ``fewest``: launches of which braze records a graph (0: as
+    many as by default); ``held``: results that are kept from call to call."""
 
     make: Callable[[], tuple[Any, tuple[Any, ...]]]
     training: bool = False
     optimizer: bool = False
     small: Callable[[], tuple[Any, tuple[Any, ...]]] | None = None
     kernels: bool = False
+    fewest: int = 0
+    held: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -183,8 +187,15 @@ def gpt() -> Any:
     return hub("GPT2Model", "GPT2Config", ("input_ids", _tokens(256)), ("use_cache", False), **fields)
 
 
+def added() -> Any:
+    return lambda x: x + 1, (torch.randn(1024),)
+
+
 CASES: dict[str, Case] = {
-    "x + 1": Case(lambda: (lambda x: x + 1, (torch.randn(1024),))),
+    "x + 1": Case(added),
+    "x + 1, recorded": Case(added, fewest=1),
+    "x + 1, recorded, the last result kept": Case(added, fewest=1, held=1),
+    "x + 1, recorded, three results kept": Case(added, fewest=1, held=3),
     "mlp of 8 layers": Case(
         lambda: (nn.Sequential(*(m for _ in range(8) for m in (nn.Linear(256, 256), nn.GELU()))), (torch.randn(1, 256),))
     ),
@@ -252,14 +263,16 @@ def _case(name: str, case: Case, impls: tuple[str, ...], machine: Machine) -> li
             row["failed"] = "not begun: no time is left"
             continue
         try:
-            _first(_call(_compiled(fn, row["impl"]), fn, inputs, case, row["impl"]), row, wanted, machine)
+            _first(
+                _call(_compiled(fn, row["impl"], case), fn, inputs, case, row["impl"]), row, wanted, machine
+            )
         except Exception as error:
             row["failed"] = f"{type(error).__name__}: {error}"
         _forget(fn, machine)
     calls: dict[str, Callable[[], list[torch.Tensor]]] = {}
     for row in rows:
         if "failed" not in row:
-            calls[row["impl"]] = _call(_compiled(fn, row["impl"]), fn, inputs, case, row["impl"])
+            calls[row["impl"]] = _call(_compiled(fn, row["impl"], case), fn, inputs, case, row["impl"])
             for _ in range(WARM):
                 calls[row["impl"]]()
     times: dict[str, list[float]] = {impl: [] for impl in calls}
@@ -271,8 +284,18 @@ def _case(name: str, case: Case, impls: tuple[str, ...], machine: Machine) -> li
         if row["impl"] in times:
             row["us"], row["rounds_us"] = statistics.median(times[row["impl"]]), times[row["impl"]]
             if case.kernels and machine.device == "cuda" and row["impl"].endswith("-ro"):
-                row.update(profiled(calls[row["impl"]]))
+                call = calls[row["impl"]]
+                if row["impl"].startswith("braze"):
+                    call = _call(_compiled(fn, row["impl"], case, late=True), fn, inputs, case, row["impl"])
+                row.update(_in_kernels(call))
     return rows
+
+
+def _in_kernels(call: Callable[[], Any]) -> dict[str, Any]:
+    """The device's time in kernels, of three profiled calls the one between the others."""
+    for _ in range(WARM):
+        call()
+    return sorted((profiled(call) for _ in range(3)), key=lambda row: row["gpu_us"])[1]
 
 
 def _moved(x: Any, device: str) -> Any:
@@ -281,13 +304,19 @@ def _moved(x: Any, device: str) -> Any:
     return x.to(device).bfloat16() if x.is_floating_point() else x.to(device)
 
 
-def _compiled(fn: Any, impl: str) -> Any:
-    """The function by an implementation: "braze-ro" is braze in mode reduce-overhead."""
+def _compiled(fn: Any, impl: str, case: Case, *, late: bool = False) -> Any:
+    """The function by an implementation: "braze-ro" is braze in mode reduce-overhead. ``late``: no kernel of braze's begins before its turn."""
     kind, _, mode = impl.partition("-")
     if kind == "eager":
         return fn
-    compile = torch.compile if kind == "torch" else braze.compile
-    return compile(fn, mode="reduce-overhead") if mode else compile(fn)
+    if kind == "torch":
+        return torch.compile(fn, mode="reduce-overhead") if mode else torch.compile(fn)
+    options: dict[str, Any] = {"cudagraphs": bool(mode)}
+    if case.fewest:
+        options["cudagraph_launches"] = case.fewest
+    if late:
+        options["early_launches"] = "none"
+    return braze.compile(fn, options=options)
 
 
 def _stepper(fn: Any, impl: str) -> Callable[[], Any]:
@@ -306,11 +335,16 @@ def _call(
     compiled: Any, fn: Any, inputs: tuple[Any, ...], case: Case, impl: str
 ) -> Callable[[], list[torch.Tensor]]:
     step = _stepper(fn, impl) if case.optimizer else lambda: None
+    held: deque[torch.Tensor] = deque(maxlen=case.held)
+    # torch.compile writes over a result at the next call, whoever holds it
+    keep = held.append if case.held and impl != "torch-ro" else _let_go
 
     def infer() -> list[torch.Tensor]:
         torch.compiler.cudagraph_mark_step_begin()
         with torch.no_grad():
-            return [compiled(*inputs)]
+            result = compiled(*inputs)
+        keep(result)
+        return [result]
 
     def train() -> list[torch.Tensor]:
         torch.compiler.cudagraph_mark_step_begin()
@@ -321,6 +355,10 @@ def _call(
         return [loss.detach(), *(p.grad for p in fn.parameters() if p.grad is not None)]
 
     return train if case.training else infer
+
+
+def _let_go(result: torch.Tensor) -> None:
+    """Nobody keeps it."""
 
 
 def _first(

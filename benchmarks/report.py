@@ -214,7 +214,7 @@ def kernels_table(rows: list[Row], impls: Sequence[str]) -> Table:
 
 
 def cudagraphs_table(rows: list[Row], impls: Sequence[str]) -> Table:
-    """Microseconds a call, speed against eager, and of the last implementation the device's time in kernels, seconds of the first calls (those that recording
+    """Microseconds a call, speed against eager, and of the last implementation the device's time in kernels with a call's share of it, seconds of the first calls (those that recording
     adds beside the one before), memory beyond the model beside that of the one before, with the model as its share, recordings."""
     table = Table(title="One call, microseconds (speed against eager)", title_justify="left")
     table.add_column("case")
@@ -243,7 +243,8 @@ def cudagraphs_table(rows: list[Row], impls: Sequence[str]) -> Table:
             without, warm = before.get("peak_mb"), before.get("warm_s")
             peak = f"{last['peak_mb']:.0f}" + (f" ({without:.0f})" if without is not None else "")
             added = f" ({last['warm_s'] - warm:+.2f})" if warm is not None else ""
-            cells += [f"{last['gpu_us']:.1f}" if "gpu_us" in last else ""]
+            kernels = last.get("gpu_us")
+            cells += [f"{kernels:.1f} ({last['us'] / kernels:.2f})" if kernels else ""]
             cells += [f"{last['first_s']:.1f} + {last['warm_s']:.2f}{added}", peak, _whole(last, before)]
             cells += [str(last["recordings"]), f"{last['difference']:.1e}"]
         table.add_row(case, *cells)

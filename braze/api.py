@@ -21,7 +21,14 @@ from braze.backends.registry import list_backends, register_backend
 from braze.capture.dispatch import session
 from braze.capture.dispatch.stance import read_environment, set_stance
 from braze.capture.dispatch.variants import history_of
-from braze.capture.facts.markers import allow_in_graph, disable, graph_break, is_compiling, opaque
+from braze.capture.facts.markers import (
+    allow_in_graph,
+    disable,
+    graph_break,
+    is_compiling,
+    mark_step_begin,
+    opaque,
+)
 from braze.capture.facts.marks import check_names, mark_batch, mark_dynamic, mark_static, mark_unbacked
 from braze.capture.python.higher_order import is_node
 from braze.decomp import users
@@ -53,6 +60,7 @@ __all__ = [
     "mark_batch",
     "mark_dynamic",
     "mark_static",
+    "mark_step_begin",
     "mark_unbacked",
     "register_backend",
     "register_decomposition",

@@ -219,6 +219,13 @@ def _sizes(value: Any) -> int | tuple[int, ...]:
     return value if type(value) is int else tuple(dict.fromkeys(listed))
 
 
+def _launches(value: Any) -> int:
+    """The value of ``cudagraph_launches``."""
+    if type(value) is not int or value < 0:
+        raise UserError("BZ0003", f"option 'cudagraph_launches' takes a number of launches, not {value!r}")
+    return value
+
+
 def _operators(value: Any) -> tuple[str, ...]:
     """The value of ``splitting_ops``."""
     if not isinstance(value, (list, tuple)) or any(type(name) is not str for name in value):
@@ -234,7 +241,7 @@ def _operators(value: Any) -> tuple[str, ...]:
 
 
 #: option -> what makes its value of what the user gives
-PARSED = {"cudagraph_sizes": _sizes, "splitting_ops": _operators}
+PARSED = {"cudagraph_sizes": _sizes, "cudagraph_launches": _launches, "splitting_ops": _operators}
 
 
 def make_options(
@@ -246,7 +253,7 @@ def make_options(
             "BZ0002", "give mode= or options=, not both", hints=["put the mode's options into options="]
         )
     if mode is not None and mode not in MODES:
-        raise UserError("BZ0002", f"unknown mode {mode!r}", hints=[near(mode, MODES)])
+        raise UserError("BZ0002", f"unknown mode {mode!r}", hints=[near(str(mode), MODES)])
     values = {**_from_environment(), **MODES[mode or "default"]}
     known = {f.name: f.default for f in dataclasses.fields(Options)}
     choices = {f.name: f.metadata["choices"] for f in dataclasses.fields(Options)}

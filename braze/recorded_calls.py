@@ -129,7 +129,7 @@ def padded(call: Boxed, batch: Batch | str | None, device: str, ctx: CompileCont
     if isinstance(batch, Batch):
         return Padded(call, ctx.name, batch, ctx.options.cudagraph_sizes, device_of(device))  # type: ignore[arg-type]
     if batch is not None:
-        note("BZ6215", ctx.name, f"is not filled up to recorded sizes: {batch}")
+        note("BZ6215", ctx.name, f"is not filled up to recorded sizes: {batch}", tell=object())
     return call
 
 

@@ -144,6 +144,11 @@ def test_disable_returns_what_it_was_given():
         ({"backend": "brase"}, "BZ0001", "did you mean 'braze'?"),
         ({"backend": 3}, "BZ0001", "backends: aot_eager, braze, eager"),
         ({"mode": "max-autotun"}, "BZ0002", "did you mean 'max-autotune'?"),
+        (
+            {"mode": 3},
+            "BZ0002",
+            "known: auto, default, max-autotune, max-autotune-no-cudagraphs, reduce-overhead",
+        ),
         ({"options": {"fuson": True}}, "BZ0003", "did you mean 'fusion'?"),
         (
             {"mode": "max-autotune", "options": {"fusion": False}},

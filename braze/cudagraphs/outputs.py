@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from braze import native
-from braze.cudagraphs.storages import tensor_over, uses
+from braze.cudagraphs.storages import extent, overlaps_itself, tensor_over, uses
 
 Maker = Callable[[Sequence[Any]], Any]
 
@@ -69,6 +69,24 @@ class OfMemory:
             return tensor_over(self._storage, *self._layout)
         return self.like[0].detach()
 
+    def fills(self) -> bool:
+        """Whether it is all of its memory, each element once."""
+        x = self.like[0]
+        whole = x.numel() == extent(x.shape, x.stride()) and not overlaps_itself(x.shape, x.stride())
+        return whole and x.storage_offset() == 0 and self._storage.nbytes() == x.numel() * x.element_size()
+
+    def copying(self) -> tuple[Callable[[], torch.Tensor], int, int, Maker]:
+        """How the C core makes one in memory of its own: see ``Outputs.copying``."""
+        x = self.like[0]
+        sizes, strides, dtype, place = tuple(x.shape), x.stride(), x.dtype, str(x.device)
+
+        def fresh() -> torch.Tensor:
+            if place == "cpu":
+                return native.empty_strided(sizes, strides, dtype=dtype)
+            return native.empty_strided(sizes, strides, dtype=dtype, device=place)
+
+        return fresh, x.data_ptr(), self._storage.nbytes(), lambda inputs: fresh().copy_(x)
+
 
 def _in_inference(storage: torch.UntypedStorage, layout: Any) -> torch.Tensor:
     with torch.inference_mode():
@@ -106,6 +124,14 @@ class Outputs:
     def makers(self) -> tuple[Any, ...]:
         """For each output what the C core makes it of: two tensors like it, or a function of the inputs."""
         return tuple([make.like if isinstance(make, OfMemory) else make for make in self._make])
+
+    def copying(self) -> tuple[Any, ...] | None:
+        """The same where they are copied out: what makes a tensor, where to copy from, how many bytes, and a function that does all of it. None where one
+        does not fill memory of its own, or shares it with another."""
+        over = [make for make in self._make if isinstance(make, OfMemory)]
+        if len(over) != len(self.held) or not all(make.fills() for make in over):
+            return None
+        return tuple([make.copying() if isinstance(make, OfMemory) else make for make in self._make])
 
     def tensors(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """The outputs of the call with these inputs."""

@@ -138,8 +138,7 @@ class Recorded:
                 "BZ6206", self.plan.name, f"is recorded{describe(sizes)} in place of sizes that are used less"
             )
         if group is None:
-            why = f"is called with more sizes than are recorded (cudagraph_sizes); not recorded{describe(sizes)}"
-            note("BZ6206", self.plan.name, why, tell=self.told)
+            note("BZ6206", self.plan.name, f"{self.sizes.why_not()}{describe(sizes)}", tell=self.told)
         return group
 
     def _from(self, group: Group, inputs: Sequence[Any]) -> tuple[Any, ...] | None:

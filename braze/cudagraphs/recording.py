@@ -52,7 +52,10 @@ class Recording:
 
     def hasten(self, device: DeviceGraphs, stream: int) -> None:
         """Let the C core do it, for calls on this stream."""
-        if self.leave not in (Leave.OWN, Leave.BORROWED) or not native.replays_natively():
+        if self.leave is Leave.WATCHED or not native.replays_natively():
+            return
+        makers = self.outputs.copying() if self.leave is Leave.COPIED else self.outputs.makers()
+        if makers is None:
             return
         self.quick = native.Replay(
             self.tree.holders,
@@ -63,7 +66,7 @@ class Recording:
             self.inputs.place,
             self.inputs.move,
             self.graph.replay,
-            self.outputs.makers(),
+            makers,
         )
 
     @property

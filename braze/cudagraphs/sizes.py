@@ -44,6 +44,12 @@ class Sizes:
         """Whether the user wants these sizes recorded, as far as lists tell."""
         return self._most is not None or self._listed.issuperset(sizes)
 
+    def why_not(self) -> str:
+        """Why a call has no group that is not of listed sizes."""
+        if self._most == 0:
+            return "is not recorded: cudagraph_sizes=0 records nothing"
+        return "is called with more sizes than are recorded (cudagraph_sizes); not recorded"
+
     def find(self, key: Hashable) -> tuple[Group | None, Group | None]:
         """The group of a key, if it may have one, and the one that gives way to it.
 

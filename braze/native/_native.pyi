@@ -237,7 +237,8 @@ class Replay:
     ``fixed``: (place, address, 0) of inputs that must lie there; ``copied``: (place, address, bytes) of those copied there, by
     ``place(inputs)`` where they are many; ``moved``: (place, k, 0) of those that ``move(k, address)`` is told of, if 16 divides their
     addresses. ``device``: the GPU's index, -1 on the processor. ``outputs``: of each a pair of tensors over its memory, outside
-    inference mode and inside, or a function of the inputs.
+    inference mode and inside; (what makes a tensor, an address, bytes, a function of the inputs) where it is copied from there into that; or a
+    function of the inputs.
     """
 
     def __init__(

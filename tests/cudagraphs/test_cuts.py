@@ -374,3 +374,13 @@ def test_a_collective_cuts_the_graph(alone):
             x = numbers(5, 4)
             assert_equal(g(x), f(x))
         assert "BZ6212" in codes() and made() >= 2
+
+
+def test_a_graph_of_nothing_else_is_left_unrecorded_and_says_why():
+    made, codes = run(lambda x: counted(x), times=4)
+    assert (made, codes) == (0, ["BZ6204"])
+    page = braze.explain(lambda x: counted(x), options={"cudagraphs": True, "cudagraph_launches": 1})(
+        numbers(3)
+    )
+    ((text, times),) = page.cudagraphs
+    assert times == 1 and "braze_cuts.counted.default is tagged cudagraph_unsafe" in text

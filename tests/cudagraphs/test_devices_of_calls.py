@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -64,3 +66,24 @@ def test_a_call_runs_where_it_writes(program, size):
     plan = planned(program, torch.empty(size, size))
     assert {g.device for g in plan.groups} == {"cuda:0"}
     assert not list(refusals(plan, (), {}))
+
+
+def codes_of(plan):
+    return [(k, refusal.code, refusal.why) for k, refusal in refusals(plan, (), {})]
+
+
+def test_an_input_on_the_processor_cuts_the_graph_where_it_is_read():
+    plan = planned(lambda x, y: torch.relu(x @ x) @ y, torch.ones(4, 4), torch.ones(4, 4))
+    there = plan.program.inputs[1]
+    buffers = [replace(b, device="cpu") if b.name == there else b for b in plan.program.buffers]
+    moved = replace(plan, program=replace(plan.program, buffers=tuple(buffers)))
+    reads = [k for k, g in enumerate(plan.groups) if there in g.reads]
+    assert 0 < len(reads) < len(plan.groups)
+    assert codes_of(moved) == [(k, "BZ6203", f"input {there} is on cpu") for k in reads]
+
+
+def test_an_operator_on_the_processor_cuts_the_graph():
+    plan = planned(lambda x, y: torch.relu(x @ x) @ y, torch.ones(4, 4), torch.ones(4, 4))
+    groups = [replace(g, device="cpu") if k == 1 else g for k, g in enumerate(plan.groups)]
+    ((k, code, why),) = codes_of(replace(plan, groups=tuple(groups)))
+    assert (k, code) == (1, "BZ6204") and why.endswith("runs on cpu")

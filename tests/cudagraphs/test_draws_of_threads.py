@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import braze
-from tests.cudagraphs.helpers import assert_equal, numbers, recording, recordings
+from tests.cudagraphs.helpers import assert_equal, filled, numbers, recording, recordings
 
 
 class Turns:
@@ -45,7 +45,7 @@ def turns(simulated, monkeypatch):
 def test_a_draw_waits_for_the_recording_that_another_thread_makes(simulated, turns, options):
     """A recording puts the generator back, a rehearsal too; on a GPU PyTorch refuses the draw."""
     drawing = braze.compile(lambda x: x + torch.rand_like(x), options=options)
-    zeros, drawn, done = torch.zeros(100), [], threading.Event()
+    zeros, drawn, done = filled(0.0, 100), [], threading.Event()
 
     def other():
         with torch.no_grad():

@@ -86,13 +86,14 @@ def test_a_list_of_sizes_is_all_that_is_recorded():
 
 
 @pytest.mark.usefixtures("simulated")
-def test_no_sizes_means_no_recordings():
+def test_no_sizes_means_no_recordings_and_that_is_told_once():
     f = varying(cudagraph_sizes=0)
-    with recordings() as made:
+    with recordings() as made, noted() as codes, logged() as messages:
         for _ in range(4):
             x = numbers(3, 4)
             assert_equal(f(x), fn(x))
-        assert made() == 0
+        assert made() == 0 and codes() == ["BZ6206"] * 4
+    assert [m for m in messages if "cudagraph_sizes=0 records nothing" in m] == messages[:1], messages
 
 
 # -- memory
@@ -184,6 +185,28 @@ def test_memory_of_recordings_is_counted_explained_and_logged(caplog):
     assert any(f"grew by {taken} bytes" in message for message in messages)
 
 
+@pytest.mark.usefixtures("simulated")
+def test_what_befalls_a_recording_is_counted_explained_and_logged_with_its_code(caplog):
+    kept = []
+
+    def program(x):
+        kept.append(f(x))
+        return kept[-1] * 2
+
+    f = recording(fn)
+    caplog.set_level("INFO", logger="braze.cudagraphs")
+    before = trace.COUNTERS["cudagraphs_BZ6201"]
+    with trace.collect() as events, logged() as messages:
+        for _ in range(5):
+            program(numbers(3, 3))
+    slots = "BZ6201 graph: is recorded again, into a second slot: outputs of the first are held"
+    copied = "BZ6201 graph: is recorded with its outputs copied out: those of 2 recordings are held"
+    told = [str(note) for kind, note in events if kind == "cudagraph"]
+    assert told == [slots, copied]
+    assert [m for m in messages if m.startswith("BZ")] == told
+    assert trace.COUNTERS["cudagraphs_BZ6201"] - before == 2
+
+
 # -- modes and options
 
 
@@ -214,6 +237,11 @@ def test_the_modes_that_record(mode, wanted):
         ("cudagraph_memory", -1.0),
         ("cudagraph_memory", 17),
         ("cudagraph_memory", "1GB"),
+        ("cudagraph_memory", float("nan")),
+        ("cudagraph_launches", -1),
+        ("cudagraph_launches", True),
+        ("cudagraph_launches", 2.0),
+        ("cudagraph_measure", 1),
         ("outputs", "lend"),
         ("outputs", None),
         ("cudagraph_size", 4),

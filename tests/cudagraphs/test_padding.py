@@ -144,6 +144,27 @@ def test_a_graph_that_writes_an_input_is_not_filled_up():
         assert "BZ6215" in codes() or ours.is_cuda  # on a GPU inputs are written after the graph
 
 
+@pytest.mark.parametrize(
+    ("fn", "why"),
+    [
+        (lambda x: x @ x.t(), "are not the outermost in memory"),
+        (lambda x: torch.nn.functional.dropout(x * 2, 0.5), "it draws random numbers"),
+        (lambda x: (x * 2, x.shape[0] + 1), "is the number of rows"),
+        (lambda x: (x * 2).t().contiguous(), "are not the outermost in memory"),
+    ],
+)
+def test_a_graph_that_has_no_rows_to_fill_up_is_told_once(fn, why):
+    f = laddered(fn)
+    with logged() as messages:
+        for n in (3, 5, 3, 6, 3):
+            x = marked(n, 4)
+            ours = f(x)
+            if "random" not in why:
+                assert_equal(ours, fn(x))
+    told = [m for m in messages if m.startswith("BZ6215")]
+    assert len(told) == 1 and why in told[0]
+
+
 def test_a_graph_that_is_cut_is_filled_up_too():
     @torch.library.custom_op("braze_pads::halved", mutates_args=(), tags=(torch.Tag.cudagraph_unsafe,))
     def halved(x: torch.Tensor) -> torch.Tensor:

@@ -533,15 +533,16 @@ def test_inside_a_recording_of_the_users_a_call_becomes_a_part_of_it(simulated):
     assert_equal(y, filled(9.0, 3))
 
 
-def test_mark_step_begin_is_accepted_and_not_needed():
+@pytest.mark.parametrize("begin", [braze.mark_step_begin, torch.compiler.cudagraph_mark_step_begin])
+def test_mark_step_begin_is_accepted_and_not_needed(begin):
     def fn(x):
-        torch.compiler.cudagraph_mark_step_begin()
+        begin()
         return x * 2
 
     f = recording(fn)
     for _ in range(4):
         x = numbers(3)
-        torch.compiler.cudagraph_mark_step_begin()
+        begin()
         assert_equal(f(x), x * 2)
     assert braze.explain(fn)(numbers(3)).breaks == ()
 

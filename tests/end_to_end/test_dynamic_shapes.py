@@ -201,6 +201,17 @@ def test_a_promise_that_is_broken_at_once() -> None:
         braze.mark_dynamic(torch.rand(4), 0, min=5)
 
 
+@pytest.mark.parametrize("dim", ["0", 1.0, None, torch.tensor(0), [0, "1"], [0.0], {0}, 2, -3, [0, 2]])
+@pytest.mark.parametrize("mark", [braze.mark_dynamic, braze.mark_batch])
+def test_dimensions_that_are_none_are_refused_and_leave_no_mark(mark, dim) -> None:
+    x = torch.rand(4, 3)
+    with pytest.raises(
+        UserError, match=r"BZ0020: a (dimension is a whole number|tensor of 2 dimensions has no)"
+    ):
+        mark(x, dim)
+    assert captures(lambda x: x * 2, [(x,), (torch.rand(5, 3),)], dynamic=False, backend="eager") == 2
+
+
 def test_named_sizes_are_checked_at_each_call() -> None:
     compiled = braze.compile(lambda x, w: x @ w, shapes={"x": ("B<=16 %4", 8), "w": (8, None)})
     w = torch.rand(8, 3)

@@ -34,7 +34,10 @@ OPTIONS: tuple[dict[str, Any], ...] = (
     {},
     {"cudagraph_sizes": 1, "cudagraph_memory": 4096.0},
     {"cudagraph_sizes": [2, 4]},
+    {"cudagraph_sizes": [2, 4]},
 )
+#: that of them under which rows are marked as independent, so that calls of those that are so are filled up
+MARKED = 3
 #: on a GPU: PyTorch gives a pool 2 MB at once
 GPU_MEMORY = float(16 << 20)
 #: kernels are told where inputs lie, however little lies there
@@ -167,8 +170,14 @@ class Run:
     """One side of a comparison: its functions, and what the program holds."""
 
     def __init__(
-        self, functions: Sequence[Callable[..., Any]], chosen: Iterable[int], device: str = "cpu"
+        self,
+        functions: Sequence[Callable[..., Any]],
+        chosen: Iterable[int],
+        device: str = "cpu",
+        *,
+        marked: bool = False,
     ) -> None:
+        self.marked = marked
         self.functions = [functions[i] for i in sorted(chosen)]
         self.layered = functions[FUNCTIONS.index(layered)]
         self.state = State(device)
@@ -182,12 +191,12 @@ class Run:
         if kind == "call":
             x = LAYOUTS[layout](numbers)
             y = x if b % 5 == 0 else x.flip(0) if b % 5 == 1 else numbers.clone()
-            return self._keep(self.functions[a % len(self.functions)](self.state, x, y), b)
+            return self._keep(self._called(a, x, y), b)
         if kind == "feed" and self.held:
             x = self.held[b % len(self.held)]
             if x.dim() == 2 and x.shape[1] == WIDTH and 1 <= x.shape[0] <= 4:
                 y = x if a % 3 else x.clone()
-                return self._keep(self.functions[a % len(self.functions)](self.state, x, y), a)
+                return self._keep(self._called(a, x, y), a)
         if kind == "forward":
             x = LAYOUTS[layout](numbers).requires_grad_()
             with torch.enable_grad():
@@ -216,6 +225,12 @@ class Run:
         if kind == "cache":
             self.state.cache = numbers[:1].expand(3, WIDTH).clone()
         return []
+
+    def _called(self, which: int, x: torch.Tensor, y: torch.Tensor) -> Any:
+        if self.marked and not isinstance(x, torch.nn.Parameter):  # whose size is fixed, and y's by it
+            braze.mark_batch(x, 0)
+            braze.mark_batch(y, 0)
+        return self.functions[which % len(self.functions)](self.state, x, y)
 
     def _keep(self, outputs: Any, which: int) -> list[torch.Tensor]:
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
@@ -259,6 +274,7 @@ class Calls:
         ]
         named = {FUNCTIONS[i] for i in self.chosen}
         found += ["trained"] if "backward" in kinds else []
+        found += ["marked rows"] if self.option == MARKED else []
         found += ["cut graphs"] if named & {cut, cut_and_written} else []
         found += ["inputs written"] if named & {written, in_place, cut_and_written} else []
         return tuple(found)
@@ -290,7 +306,8 @@ def generate(seed: int) -> Calls:
         )
         for _ in range(rng.randint(8, 50))
     )
-    return Calls(seed, rng.choice((0, 0, 0, 1, 2)), chosen, steps, threads)
+    option = rng.choice((0, 0, 0, 1, 2))
+    return Calls(seed, MARKED if option == 2 and rng.random() < 0.5 else option, chosen, steps, threads)
 
 
 def check(program: Calls) -> Finding | None:
@@ -332,7 +349,8 @@ def _on_stream(number: int) -> contextlib.AbstractContextManager[Any]:
 def _difference(program: Calls, functions: Any, plain: Any, thread: int) -> Finding | None:
     # whatever draws is compared with its like, which draws the same numbers
     wanted = tuple(p if f is drawn else f for f, p in zip(FUNCTIONS, plain, strict=True))
-    theirs, ours = Run(wanted, program.chosen, place()), Run(functions, program.chosen, place())
+    theirs = Run(wanted, program.chosen, place())
+    ours = Run(functions, program.chosen, place(), marked=program.option == MARKED)
     generator = torch.Generator().manual_seed(program.seed + thread)
     with torch.no_grad():
         for number, step in enumerate(program.steps):

@@ -8,6 +8,7 @@ import torch
 from braze import native
 from braze.cudagraphs.outputs import Held
 from braze.cudagraphs.registry import register
+from braze.support import trace
 from tests.fuzz import cudagraphs
 
 
@@ -31,6 +32,16 @@ def test_smaller_programs_are_programs():
 def test_the_first_seeds_are_as_eager():
     for seed in (0, 1, 2):
         assert cudagraphs.check(cudagraphs.generate(seed)) is None
+
+
+def test_calls_of_marked_rows_are_filled_up_and_as_eager():
+    steps = tuple(("call", 0, 15, rows, 0) for rows in (3, 2, 4, 3, 3, 3))
+    program = cudagraphs.Calls(0, cudagraphs.MARKED, (cudagraphs.FUNCTIONS.index(cudagraphs.tables),), steps)
+    assert "marked rows" in program.tags()
+    before = trace.COUNTERS["cudagraph_padded"]
+    assert cudagraphs.check(program) is None
+    assert trace.COUNTERS["cudagraph_padded"] - before == 3  # the first is checked instead
+    assert {cudagraphs.generate(seed).option for seed in range(100)} == {0, 1, 2, cudagraphs.MARKED}
 
 
 def test_results_stay_so_small_that_rounding_is_no_difference():

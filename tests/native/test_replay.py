@@ -144,6 +144,38 @@ def test_a_table_serves_its_stream_unless_it_is_busy(recorded):
     assert table(inputs) is None
 
 
+@pytest.mark.parametrize(("device", "copied_by_python"), [(-1, 0), (0, 3)])
+def test_an_output_is_copied_into_memory_of_its_own(recorded, device, copied_by_python):
+    """By the core, or where it cannot copy (device 0 has no memory of the processor's) by the function beside."""
+    asked = []
+    plain = lambda inputs: asked.append(inputs) or recorded.y.clone()
+    how = lambda: torch.empty(4), recorded.y.data_ptr(), 16, plain
+    made = native.Replay(
+        recorded.holders, 0, 7, device, (), (), (), recorded.place, recorded.move, recorded.run, (how, recorded.like)
+    )  # fmt: skip
+    kept = []
+    for k in range(3):
+        recorded.x.fill_(k)
+        y, seen = made([])
+        kept.append(y)
+        assert torch.equal(y, torch.full((4,), 2.0 * k + 1)) and torch.equal(y, seen)
+        del seen
+    assert (
+        torch.equal(torch.stack(kept)[:, 0], torch.tensor([1.0, 3.0, 5.0])) and len(asked) == copied_by_python
+    )
+
+
+@pytest.mark.parametrize(
+    "how", [(int, "address", 16, int), (int, 1 << 70, 16, int), (lambda: 1 / 0, 8, 16, int)]
+)
+def test_an_output_that_cannot_be_copied_raises(recorded, how):
+    made = native.Replay(
+        recorded.holders, 0, 7, -1, (), (), (), recorded.place, recorded.move, recorded.run, (how,)
+    )
+    with pytest.raises((TypeError, OverflowError, ZeroDivisionError)):
+        made([])
+
+
 def test_what_is_of_another_kind_is_refused(recorded):
     table = native.Replays(int, int, int, int)
     for wrong in ([recorded.made], (1,), None):

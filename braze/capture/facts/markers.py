@@ -30,6 +30,10 @@ def is_compiling() -> bool:
     return False
 
 
+def mark_step_begin() -> None:
+    """A step of the program begins: for programs that say so to ``torch.compile``'s recordings. Braze's need not be told."""
+
+
 def allow_in_graph(fn: F) -> F:
     """Put calls of ``fn`` into the graph as they are, its Python code not interpreted: no guard sees what it reads.
 

@@ -74,16 +74,24 @@ def _mark(tensor: torch.Tensor, dim: Any, mark: Mark) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise UserError("BZ0020", f"only tensors have sizes to mark, not {type(tensor).__name__}")
     marks = tensor.__dict__.setdefault(MARKS, {})
-    for d in (dim,) if isinstance(dim, int) else dim:
-        if not -tensor.dim() <= d < tensor.dim():
-            raise UserError("BZ0020", f"a tensor of {tensor.dim()} dimensions has no dimension {d}")
-        d %= tensor.dim()
+    for d in _dims(tensor, dim):
         if not mark.rule.allows(tensor.shape[d]):
             raise UserError(
                 "BZ0021",
                 f"dimension {d} is {tensor.shape[d]}, which is not what was promised: {_text(mark.rule)}",
             )
         marks[d] = mark
+
+
+def _dims(tensor: torch.Tensor, dim: Any) -> list[int]:
+    """The dimensions that a mark names, counted from the first."""
+    given = [dim] if isinstance(dim, int) else dim
+    if not isinstance(given, (list, tuple, range)) or any(type(d) is not int for d in given):
+        raise UserError("BZ0020", f"a dimension is a whole number, not {dim!r}")
+    for d in given:
+        if not -tensor.dim() <= d < tensor.dim():
+            raise UserError("BZ0020", f"a tensor of {tensor.dim()} dimensions has no dimension {d}")
+    return [d % tensor.dim() for d in given]
 
 
 def marks_of(tensor: torch.Tensor) -> dict[int, Mark]:

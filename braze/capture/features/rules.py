@@ -457,7 +457,7 @@ always(False, *named(torch._jit_internal, "is_scripting"))
 always(0, *named(torch._C, "_len_torch_dispatch_stack", "_len_torch_function_stack"))
 always(None, *named(torch._C, "_log_api_usage_once"))
 # a step begins for PyTorch's own recordings; ours need not be told
-always(None, *named(torch.compiler, "cudagraph_mark_step_begin"))
+always(None, markers.mark_step_begin, *named(torch.compiler, "cudagraph_mark_step_begin"))
 _ASKING = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
 
 

@@ -115,12 +115,43 @@ copy_inputs(const Replay *self, PyObject *given, PyObject *const *inputs)
     return placed == NULL ? -1 : 0;
 }
 
-/* One output: a pair of tensors whose memory it has (outside inference mode, inside), or a function of the inputs. */
+/* One output in memory of its own, from (what makes a tensor, where to copy from, bytes, a function of the inputs that does all of it). */
 static PyObject *
-output(PyObject *made, PyObject *given)
+copied_output(const Replay *self, PyObject *made, PyObject *given)
+{
+    unsigned long long from = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(made, 1));
+    unsigned long long bytes = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(made, 2));
+    PyObject *tensor = PyErr_Occurred() ? NULL : PyObject_CallNoArgs(PyTuple_GET_ITEM(made, 0));
+    if (tensor == NULL) {
+        return NULL;
+    }
+    void *to;
+    bool done = false;
+    if (buffer_address(tensor, &to) < 0) {
+        PyErr_Clear();
+    } else if (self->device >= 0) {
+        done = device_copy(self->device, to, (const void *)(uintptr_t)from, bytes);
+    } else {
+        memcpy(to, (const void *)(uintptr_t)from, bytes);
+        done = true;
+    }
+    if (done) {
+        return tensor;
+    }
+    Py_DECREF(tensor);
+    return PyObject_CallOneArg(PyTuple_GET_ITEM(made, 3), given);
+}
+
+/* One output: a pair of tensors whose memory it has (outside inference mode, inside), four things where it is copied out, or a function of
+ * the inputs. */
+static PyObject *
+output(const Replay *self, PyObject *made, PyObject *given)
 {
     if (!PyTuple_CheckExact(made)) {
         return PyObject_CallOneArg(made, given);
+    }
+    if (PyTuple_GET_SIZE(made) == 4) {
+        return copied_output(self, made, given);
     }
     int inference = inference_mode_now();
     return inference < 0 ? NULL : tensor_again(PyTuple_GET_ITEM(made, inference));
@@ -132,7 +163,7 @@ all_outputs(const Replay *self, PyObject *given)
     Py_ssize_t count = PyTuple_GET_SIZE(self->outputs);
     PyObject *made = PyTuple_New(count);
     for (Py_ssize_t i = 0; made != NULL && i < count; i++) {
-        PyObject *item = output(PyTuple_GET_ITEM(self->outputs, i), given);
+        PyObject *item = output(self, PyTuple_GET_ITEM(self->outputs, i), given);
         if (item == NULL) {
             Py_CLEAR(made);
         } else {
