@@ -20,7 +20,7 @@ from typing import Any
 
 from braze.support.errors import Origin
 from braze.support.record import interned, record
-from braze.symbolic.expr import Expr, Symbol
+from braze.symbolic.expr import ZERO, Expr, Symbol
 
 
 class DType(enum.Enum):
@@ -265,6 +265,10 @@ class Buffer:
     device: str  # "cpu" | "cuda:0"
     kind: BufferKind
     origin: Origin | None = None
+
+    def whole(self) -> BufferView:
+        """The view of all of it."""
+        return BufferView(self.name, self.sizes, self.strides, ZERO, self.dtype)
 
 
 @record

@@ -106,8 +106,7 @@ class ProgramBuilder:
 
     def whole(self, name: str) -> BufferView:
         """The view of all of a buffer."""
-        b = self.buffers[name]
-        return BufferView(name, b.sizes, b.strides, ZERO, b.dtype)
+        return self.buffers[name].whole()
 
     def load(self, view: BufferView, index: Sequence[Expr]) -> Node:
         """Read one element of a view."""

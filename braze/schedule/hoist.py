@@ -23,7 +23,7 @@ from braze.loops.rewrite import index_exprs, roots
 from braze.schedule.choices import Choices
 from braze.schedule.dependences import ORDER, Accesses, accesses, needed_steps
 from braze.schedule.memory import storage_bytes
-from braze.symbolic.expr import ZERO, Expr
+from braze.symbolic.expr import Expr
 
 
 def hoist(program: LoopProgram, kept: set[str], choices: Choices) -> tuple[LoopProgram | None, LoopProgram]:
@@ -158,12 +158,7 @@ def _program_of(program: LoopProgram, steps: list[Step], escaping: tuple[str, ..
         if b.name in touched
     )
     inputs = tuple(b.name for b in buffers if b.kind is BufferKind.CONSTANT)
-    views = tuple(
-        BufferView(b.name, b.sizes, b.strides, ZERO, b.dtype)
-        for name in escaping
-        for b in buffers
-        if b.name == name
-    )
+    views = tuple(b.whole() for b in buffers if b.name in escaping)
     return LoopProgram(f"{program.name}_fixed", buffers, tuple(steps), inputs, views, rounds=program.rounds)
 
 

@@ -130,7 +130,7 @@ class _Cutter:
             buffers,
             steps,
             (*takes, *("" for _ in sizes)),
-            (*(_whole(self.buffers[n]) for n in gives), *told),
+            (*(self.buffers[n].whole() for n in gives), *told),
             tuple(n for n in takes if n in self.written[k]),
             tuple(SizeSource(s, len(takes) + i, -1) for i, s in enumerate(sizes)),
             checks=tuple(self.checks[k]),
@@ -179,7 +179,3 @@ def _made(groups: Sequence[Group]) -> set[Symbol]:
 def _of_kind(b: Buffer, kinds: Mapping[str, BufferKind]) -> Buffer:
     """A buffer in the role that it has in a part; an output of the whole that a part keeps to itself is a temporary."""
     return dataclasses.replace(b, kind=kinds[b.name]) if b.name in kinds else b
-
-
-def _whole(b: Buffer) -> BufferView:
-    return BufferView(b.name, b.sizes, b.strides, ZERO, b.dtype)

@@ -11,9 +11,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 
+from braze.loops import build
 from braze.loops.build import nodes_of, register
 from braze.loops.ir import Axis, DType, LoopNest, Node, Op, ReduceKind, Store, StoreMode
-from braze.loops.rewrite import loads, rewrite, store_roots, with_nodes
+from braze.loops.rewrite import loads, rewrite, store_roots, with_nodes, with_results
 from braze.loops.scalars import cost
 from braze.schedule.passes import flat, over_row
 from braze.support.record import record
@@ -143,12 +144,16 @@ def _items(
             results += [top, new(ReduceKind.SUM, dtype, power, second)]
         else:
             results.append(new(r.kind, dtype, value, first))
+
+    def result(named: Node) -> Node:
+        return build.cast(results[named.attr], named.dtype)
+
     yield Item(True, tuple(first), ())
     if second:
         if point:
             yield Item(False, (), tuple(point))
         yield Item(True, tuple(second), ())
-    yield Item(False, (), tuple(_with_results(s, results) for s in step.stores))
+    yield Item(False, (), tuple(with_results(s, result) for s in step.stores))
 
 
 def _use_registers(items: list[Item]) -> list[Item]:
@@ -186,18 +191,6 @@ def _number(count: Expr, dtype: DType) -> Node:
     if count.value is not None:
         return Node(Op.CONST, dtype, (), float(count.value))
     return Node(Op.CAST, dtype, (Node(Op.INDEX, DType.I64, (), count),))
-
-
-def _with_results(store: Store, results: list[Node]) -> Store:
-    memo: dict[Node, Node] = {}
-
-    def replace(n: Node) -> Node:
-        if n.op is not Op.REDUCED:
-            return n
-        found = results[n.attr]
-        return found if found.dtype is n.dtype else Node(Op.CAST, n.dtype, (found,))
-
-    return with_nodes(store, lambda node: rewrite(node, replace, memo))
 
 
 def _arrange(items: list[Item]) -> list[_Draft]:
