@@ -22,11 +22,11 @@ from braze.graph import (
     torch_import,
     torch_symbols,
 )
+from braze.graph.as_in_eager import as_in_eager
 from braze.graph.fake_dispatch import OPERATORS, Dispatch, holds_unbacked
 from braze.graph.known_sizes import Ground, WantsPlainSizes
 from braze.graph.memo import MISS, Memo, OfTrace
-from braze.graph.pooled import row_by_row
-from braze.graph.recurrent import with_end_states
+from braze.graph.shape_guards import python_text, relations
 from braze.graph.specs import SymbolSpec, TensorSpec
 from braze.support.errors import Unsupported
 
@@ -219,16 +219,10 @@ class FakeMode:
             self.symbols.setdefault(name, SymbolSpec(name, value))
         return made
 
-    def spec(self, fake: Any) -> TensorSpec:
-        """The fake's metadata as data; symbolic sizes as expressions over symbol names."""
-        return spec_of(fake)
-
     def shape_relations(self) -> list[tuple[str, tuple[str, ...]]]:
         """(Python expression, names in it) for each thing the trace assumed of the symbols."""
         if self.env is None:
             return []
-        from braze.graph.shape_guards import relations  # imports SymPy
-
         return relations(self.env, self.ints, self.floats, bound=self.symbols)
 
     # -- running -----------------------------------------------------------------------------
@@ -280,7 +274,7 @@ class FakeMode:
         if not by_python:
             self._in_cpp(self.env is not None)
             try:
-                return row_by_row(func, func(*args, **kwargs))
+                return as_in_eager(func, args, func(*args, **kwargs))
             except WantsPlainSizes:  # upsampling
                 pass
             except RuntimeError as error:  # the LSTM, upsampling to a given size
@@ -289,7 +283,7 @@ class FakeMode:
             finally:
                 self._in_cpp(False)
         with torch_compat.python_dispatcher():
-            return with_end_states(func, args, row_by_row(func, func(*args, **kwargs)))
+            return as_in_eager(func, args, func(*args, **kwargs))
 
     def _in_cpp(self, whether: bool) -> None:
         """Whether a composite in C++ may be at work, which is stopped where it asks for plain sizes."""
@@ -432,7 +426,7 @@ def mode_of(values: Any) -> FakeMode | None:
 
 
 def spec_of(tensor: torch.Tensor) -> TensorSpec:
-    """A tensor's metadata as data."""
+    """A tensor's metadata as data; symbolic sizes as expressions over symbol names."""
     with torch_compat.disable_functions():
         return TensorSpec(
             dtype=tensor.dtype,
@@ -473,8 +467,6 @@ def text_of(size: Any) -> int | str:
     text = str(size.node.expr)
     if "(" not in text:
         return text
-    from braze.graph.shape_guards import python_text  # imports SymPy
-
     return python_text(size.node.expr)
 
 

@@ -22,7 +22,6 @@ from braze.graph.metadata import CPU, MISS
 aten = torch.ops.aten
 Tensor = torch.Tensor
 _NUMBERS = frozenset({int, float, bool})
-_INTEGERS = frozenset({int})
 
 #: (operator, its arguments, its keyword arguments, which of its results is the function's or None for all)
 Plan = tuple[Any, tuple[Any, ...], dict[str, Any], int | None]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import re
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from braze.capture.graph import sizes
 from braze.capture.state.trace import GraphState, Recording, Trace
 from braze.graph import torch_symbols
 from braze.graph.facts import facts
+from braze.graph.shape_guards import readable_text
 from braze.graph.torch_symbols import SYMBOLIC
 
 HINT_CHECK = "say what holds of it with torch._check(condition), or branch with torch.cond"
@@ -208,11 +208,7 @@ def told(recorder: Recording, text: str) -> str:
 
 def said(recorder: Recording, condition: Any) -> str:
     """A condition as Python, and what its symbols are."""
-    from braze.graph.shape_guards import python_text  # imports SymPy
-
-    text = re.sub(r"\((\d+)\)", r"\1", python_text(condition))
-    if text.startswith("(") and text.endswith(")"):
-        text = text[1:-1]
+    text = readable_text(condition)
     whence = []
     for symbol in sorted(condition.free_symbols, key=str):
         node = recorder.symbols.get(symbol)
