@@ -93,7 +93,7 @@ def trace(
         for node in gm.graph.nodes:
             if node.op == "placeholder":
                 env[node] = recorder.input(node, next(inputs))
-        recorder.use_symbols()
+        recorder.symbols.find(list(recorder.graph.nodes))  # numbers and sizes of the inputs stand for them
         outputs = _flat_outputs(run_graph(gm, env, recorder), recorder.origin)
         made: list[Any] = []
         if mode.env is not None:

@@ -92,7 +92,7 @@ class _Cutter:
         groups = self.groups[k]
         memory = planned_memory(program, list(groups), self.ctx)
         schedule = Schedule(program, tuple(groups), memory, aliases_of(program))
-        fixed = self._written_families(k)
+        changed = {self.family[n] for n in self.written[k]}  # the memory that it writes and others see
         return Part(
             schedule,
             self.runs[k].why,
@@ -100,7 +100,7 @@ class _Cutter:
             gives,
             sizes,
             told,
-            tuple(n for n in takes if self.family[n] in fixed),
+            tuple(n for n in takes if self.family[n] in changed),
         )
 
     def _gives(self, k: int, before: set[str]) -> tuple[str, ...]:
@@ -159,10 +159,6 @@ class _Cutter:
                     names.update(*symbol_accesses(step, every, self.buffers, self.touched[k]))
         read = {s for s in every if symbol_name(s) in names}
         return read.union(*(c.condition.symbols() for c in self.checks[k]))
-
-    def _written_families(self, k: int) -> set[str]:
-        """The memory that a part writes and others see."""
-        return {self.family[n] for n in self.written[k]}
 
 
 def _touched(groups: Sequence[Group]) -> set[str]:

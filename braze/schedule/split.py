@@ -230,7 +230,9 @@ class Splitter:
             self.kernels.append(("row", (*group.axes, *group.row_axes), (), along))
             along = []
         if reducing:
-            partial: list[LoopNest] = [self._cut_step(s) for s in along]
+            partial: list[LoopNest] = [
+                self.substitution.nest(s, (*self.points, *self.rows), ()) for s in along
+            ]
             finish: list[LoopNest] = []
             for step in reducing:
                 self._reduce(step, partial, finish)
@@ -238,9 +240,6 @@ class Splitter:
             self.kernels.append(("rest", group.axes, (self.part,), [*finish, *walk.behind]))
         elif walk.behind:
             self.kernels.append(("points", group.axes, (), list(walk.behind)))
-
-    def _cut_step(self, step: LoopNest) -> LoopNest:
-        return self.substitution.nest(step, (*self.points, *self.rows), ())
 
     # -- buffers ----------------------------------------------------------------------------------
 
