@@ -29,6 +29,7 @@ from braze.graph.memo import MISS, Memo, OfTrace
 from braze.graph.shape_guards import python_text, relations
 from braze.graph.specs import SymbolSpec, TensorSpec
 from braze.support.errors import Unsupported
+from braze.support.nested import every
 
 torch_import.postpone_dynamo()
 
@@ -494,11 +495,11 @@ def require_plain(tensor: torch.Tensor) -> None:
 
 def _views(result: Any, args: Any, kwargs: dict[str, Any]) -> bool:
     """Whether a result has a new tensor over the memory of an argument."""
-    given = [*_tensors(args), *_tensors(kwargs.values())]
+    given = every(torch.Tensor, (args, kwargs))
     known = {torch_compat.storage_key(t) for t in given}
     return any(
         torch_compat.storage_key(t) in known and all(t is not each for each in given)
-        for t in _tensors((result,))
+        for t in every(torch.Tensor, result)
     )
 
 
@@ -519,11 +520,3 @@ def _has_effect(func: Any, result: Any) -> bool:
     """Whether a call may have done something to an argument that no operator shows: ``requires_grad_``, ``data = ``."""
     name = getattr(func, "__name__", "_")
     return result is None or (name.endswith("_") and not name.endswith("__"))
-
-
-def _tensors(values: Any) -> Any:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)

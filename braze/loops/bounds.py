@@ -15,7 +15,6 @@ from braze.loops.build import nodes_of
 from braze.loops.ir import (
     Axis,
     Buffer,
-    BufferView,
     Condition,
     ExternCall,
     LoopNest,
@@ -26,6 +25,7 @@ from braze.loops.ir import (
     Step,
     Store,
     TemplateCall,
+    views_in,
 )
 from braze.support.record import record
 from braze.symbolic.expr import (
@@ -116,15 +116,12 @@ def unmasked_loads(roots: Sequence[Node]) -> list[Node]:
 
 def _of_views(step: str, values: object) -> Iterator[Access]:
     """A window on a buffer, as loops over its dimensions."""
-    if isinstance(values, BufferView):
-        axes = tuple(Axis(Symbol(f"d{k}", 0, None, size), size) for k, size in enumerate(values.sizes))
-        index = values.offset
-        for axis, stride in zip(axes, values.strides, strict=True):
+    for view in views_in(values):
+        axes = tuple(Axis(Symbol(f"d{k}", 0, None, size), size) for k, size in enumerate(view.sizes))
+        index = view.offset
+        for axis, stride in zip(axes, view.strides, strict=True):
             index = index + axis.symbol * stride
-        yield Access(step, values.buffer, index, axes)
-    elif isinstance(values, tuple):
-        for v in values:
-            yield from _of_views(step, v)
+        yield Access(step, view.buffer, index, axes)
 
 
 def _questions(access: Access, buffer: Buffer) -> Iterator[tuple[Access, SizeCheck | str | None]]:

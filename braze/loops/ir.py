@@ -19,6 +19,7 @@ from collections.abc import Hashable
 from typing import Any
 
 from braze.support.errors import Origin
+from braze.support.nested import every
 from braze.support.record import interned, record
 from braze.symbolic.expr import ZERO, Expr, Symbol
 
@@ -296,9 +297,7 @@ class BufferView:
 
 def views_in(values: object) -> list[BufferView]:
     """Every window on a buffer in nested tuples of arguments."""
-    if isinstance(values, BufferView):
-        return [values]
-    return [view for v in values for view in views_in(v)] if isinstance(values, (tuple, list)) else []
+    return every(BufferView, values)
 
 
 @record

@@ -43,6 +43,7 @@ from braze.graph.fakes import FakeMode
 from braze.graph.torch_compat import disable_functions
 from braze.graph.torch_symbols import SYMBOLIC, is_undecided, size_oblivious
 from braze.support.errors import Unsupported
+from braze.support.nested import every
 
 #: answers that depend on what a tensor holds
 DATA = frozenset(
@@ -446,11 +447,7 @@ METADATA = frozenset(
 
 def holds_tensor(value: Any) -> bool:
     """Whether a result is or holds a tensor."""
-    if isinstance(value, torch.Tensor):
-        return True
-    if isinstance(value, list | tuple):
-        return any(holds_tensor(v) for v in value)
-    return False
+    return bool(every(torch.Tensor, value))
 
 
 def mutates_without_result(name: str) -> bool:

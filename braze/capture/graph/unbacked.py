@@ -23,6 +23,7 @@ from braze.graph import torch_symbols
 from braze.graph.facts import facts
 from braze.graph.shape_guards import readable_text
 from braze.graph.torch_symbols import SYMBOLIC
+from braze.support.nested import every
 
 HINT_CHECK = "say what holds of it with torch._check(condition), or branch with torch.cond"
 HINT_SCALARS = "options={'capture_scalar_outputs': True} makes it a symbol of the graph"
@@ -156,23 +157,17 @@ def claim(recorder: Recording, node: torch.fx.Node, result: Any) -> None:
     fresh = torch_symbols.fresh_symbols(env)
     if type(result) in SYMBOLIC:
         recorder.symbols.setdefault(result.node._expr, node)
-    for tensor in _tensors(result):
+    for tensor in every(torch.Tensor, result):
         for dim, size in enumerate(tensor.shape):
             if type(size) is torch.SymInt and size.node._expr in fresh:
                 recorder.sized.setdefault(size.node._expr, (tensor, dim))
-    lost = {s for tensor in _tensors(result) for n in tensor.shape for s in _symbols(n)} & fresh
+    lost = {s for tensor in every(torch.Tensor, result) for n in tensor.shape for s in _symbols(n)} & fresh
     if lost - recorder.sized.keys() - recorder.symbols.keys():
         graph_break("BZ1013", f"{node.target} gives sizes that cannot be read off its result")
 
 
 def _symbols(size: Any) -> Any:
     return size.node.expr.free_symbols if type(size) is torch.SymInt else ()
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    return [t for v in value for t in _tensors(v)] if isinstance(value, (list, tuple)) else []
 
 
 def note_checks(recorder: Recording, message: Any = None) -> None:

@@ -6,12 +6,12 @@ write then gives a history to memory of which there are views, the frame is trac
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from braze.graph.torch_compat import storage_key
+from braze.support.nested import every
 
 
 class ViewsMatter(BaseException):
@@ -20,7 +20,7 @@ class ViewsMatter(BaseException):
 
 def without_history(args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor]:
     """The tensors to which a call may give a history, where gradients are on and views are not autograd's own."""
-    return [x for x in tensors((*args, *kwargs.values())) if not x.requires_grad]
+    return [x for x in every(torch.Tensor, (*args, *kwargs.values())) if not x.requires_grad]
 
 
 def require_known(graph: torch.fx.Graph, before: list[torch.Tensor]) -> None:
@@ -29,15 +29,6 @@ def require_known(graph: torch.fx.Graph, before: list[torch.Tensor]) -> None:
     if not changed:
         return
     for node in graph.nodes:
-        for x in tensors((node.meta.get("val"),)):
+        for x in every(torch.Tensor, node.meta.get("val")):
             if storage_key(x) in changed and not x.requires_grad:
                 raise ViewsMatter
-
-
-def tensors(values: Any) -> Iterator[torch.Tensor]:
-    """The tensors in nested tuples and lists."""
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from tensors(value)
