@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from braze.loops import build
 from braze.loops.build import nodes_of, register
 from braze.loops.ir import Axis, DType, LoopNest, Node, Op, ReduceKind, Store, StoreMode
-from braze.loops.rewrite import loads, rewrite, store_roots, with_nodes, with_results
+from braze.loops.rewrite import loads, rewriter, store_roots, with_nodes, with_results
 from braze.loops.scalars import cost
 from braze.schedule.passes import flat, over_row
 from braze.support.record import record
@@ -159,14 +159,14 @@ def _items(
 def _use_registers(items: list[Item]) -> list[Item]:
     """Read a stored result of a reduction from its register, so that equal expressions are the same node."""
     known: dict[tuple[str, Expr], Node] = {}
-    memo: dict[Node, Node] = {}
 
     def replace(n: Node) -> Node:
         return known.get(n.attr, n) if n.op is Op.LOAD and not n.args else n
 
+    new = rewriter(replace)
     out = []
     for item in items:
-        out.append(_mapped(item, replace, memo))
+        out.append(_mapped(item, new))
         for s in out[-1].stores:
             if (
                 not item.over_row
@@ -175,14 +175,11 @@ def _use_registers(items: list[Item]) -> list[Item]:
                 and s.value.attr[0][0] == "%"
             ):
                 known[s.buffer, s.index] = s.value
-                memo.clear()
+                new = rewriter(replace)
     return out
 
 
-def _mapped(item: Item, replace: Callable[[Node], Node], memo: dict[Node, Node]) -> Item:
-    def new(node: Node) -> Node:
-        return rewrite(node, replace, memo)
-
+def _mapped(item: Item, new: Callable[[Node], Node]) -> Item:
     folds = tuple(Fold(f.register, f.kind, f.dtype, new(f.value)) for f in item.folds)
     return Item(item.over_row, folds, tuple(with_nodes(s, new) for s in item.stores))
 
@@ -277,9 +274,5 @@ def _insert_store(phase: _Draft, value: Node, store: Store) -> None:
 
 
 def _replace_in(phase: _Draft, old: Node, new: Node) -> None:
-    memo: dict[Node, Node] = {}
-
-    def replace(n: Node) -> Node:
-        return new if n is old else n
-
-    phase.items[:] = [_mapped(item, replace, memo) for item in phase.items]
+    replaced = rewriter(lambda n: new if n is old else n)
+    phase.items[:] = [_mapped(item, replaced) for item in phase.items]
