@@ -228,8 +228,9 @@ def _copy_for_those_who_see_strides(window: Node, product: Node, layouts: Layout
     """They get a product as eager lays it out."""
     seeing = [user for user in window.users if sees_strides(user) or user in layouts.kept]
     if seeing:
-        how = dict(like=product, mode=layouts.mode, behind=True, memory_format=torch.contiguous_format)
-        copy = inserted(window, aten.clone.default, window, **how)
+        copy = inserted(
+            window, aten.clone.default, window, like=product, mode=layouts.mode, behind=True, memory_format=torch.contiguous_format,
+        )  # fmt: skip
         for user in seeing:
             user.replace_input_with(window, copy)
 

@@ -510,7 +510,9 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.std.correction: _variance,
     aten.convolution.default: _convolution,
     aten.native_batch_norm.default: _batch_norm,
-    aten._native_batch_norm_legit.no_stats: lambda *args: _batch_norm(*args[:3], None, None, *args[3:]),
+    aten._native_batch_norm_legit.no_stats: lambda x, weight, bias, *rest: _batch_norm(
+        x, weight, bias, None, None, *rest
+    ),
     aten._adaptive_avg_pool2d.default: _adaptive_avg_pool2d,
     aten._scaled_dot_product_flash_attention_for_cpu.default: _flash_attention,
     aten.soft_margin_loss.default: _soft_margin_loss,
