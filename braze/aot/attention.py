@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from braze.aot.layouts import is_on_gpu
+from braze.aot.views import is_on_gpu
 from braze.graph import torch_compat
 
 aten = torch.ops.aten

@@ -19,6 +19,7 @@ from braze import native
 from braze.aot.missing_tangents import apart, separate_gradients, without_tangents
 from braze.aot.rebuild import evaluator
 from braze.aot.records import Backward, Partition, Saved, SavedFrom
+from braze.aot.roles import placeholders
 from braze.aot.wrap import symbol_reader
 from braze.graph import torch_compat
 from braze.graph.holders import taken_over
@@ -104,7 +105,7 @@ def _native(partition: Partition, plan: _Plan, function: Any, forward: Boxed, ge
         plan.results,
         plan.kept() if plan.straight or plan.keeps_plainly else (),
         [(i, spec.device.type) for i, spec in arguments],  # type: ignore[union-attr]
-        *((plan.saved_reads(), plan.comes_in()) if plan.straight else ((), ())),
+        *(plan.read() if plan.straight else ((), ())),
     )
     if made is None:
         return general
@@ -127,7 +128,6 @@ class _Plan:
         self.results = backward.results
         self.saved = backward.saved
         self.symbols = symbol_reader(partition)
-        self.tangents = backward.tangents
         self.layouts = tuple(_layout(spec) for spec in backward.inputs[len(self.saved) :])
         saved = enumerate(backward.inputs[: len(self.saved)])
         #: (place, layout) of saved tensors: a hook may give back another than it was given (``save_on_cpu`` does, from a GPU)
@@ -141,7 +141,7 @@ class _Plan:
         read = [True] * len(self.saved)
         if group is not None:
             self.items = tuple(backward.tangents[k] for k in group)
-            reads = _reads(backward)
+            reads = _reads(backward, sizes=True)
             read = [i in reads for i in range(len(self.saved))]
         kinds = [isinstance(spec, TensorSpec) for spec in backward.inputs[: len(self.saved)]]
         #: places of saved values that are tensors, for autograd to watch, and of the numbers beside them
@@ -210,7 +210,7 @@ class _Plan:
         missing = [i for i, here in enumerate(given) if not here]
         part, unread = without_tangents(self._whole, missing) if missing else (self._whole, frozenset())
         # in a compiled step this runs under a broken call, whose frames are captured: not those of a compiler
-        return _Half(native.unhooked(self._compile, part), part.gradients, unread, _numbers_read(part))
+        return _Half(native.unhooked(self._compile, part), part.gradients, unread, _reads(part, sizes=False))
 
     def values(self, inputs: Sequence[Any], results: Sequence[Any]) -> tuple[list[Any], dict[str, int]]:
         """What is saved, in order, and the sizes of this call."""
@@ -309,18 +309,11 @@ class _Plan:
         rows = zip(self.sources, range(len(self.saved)), strict=True)
         return [Kept(*source, i in self.foreign, i in self.given) for source, i in rows]
 
-    def saved_reads(self) -> list[tuple[int, str, tuple[int, ...]]]:
-        """(place, type of device, strides) of the saved tensors, for the C core."""
-        specs = enumerate(self._whole.inputs[: len(self.saved)])
-        return [(i, spec.device.type, spec.strides) for i, spec in specs]  # type: ignore[union-attr, misc]
-
-    def comes_in(self) -> list[tuple[int, str, tuple[int, ...]]]:
-        """(place, type of device, strides) of the tangents, for the C core."""
-        specs = self._whole.inputs[len(self.saved) :]
-        return [
-            (place, spec.device.type, spec.strides)  # type: ignore[union-attr, misc]
-            for place, spec in zip(self.places, specs, strict=True)
-        ]
+    def read(self) -> tuple[list[Any], list[Any]]:
+        """(place, type of device, strides) of the saved tensors, and of the tangents, for the C core."""
+        rows = zip([*range(len(self.saved)), *self.places], self._whole.inputs, strict=True)
+        found = [(i, spec.device.type, spec.strides) for i, spec in rows]  # type: ignore[union-attr]
+        return found[: len(self.saved)], found[len(self.saved) :]
 
     @hidden_from_dynamo
     def plain_backward(self) -> Callable[[list[Any]], Sequence[Any]] | None:
@@ -474,20 +467,13 @@ def _copied(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     return fresh.copy_(each).expand(tensor.shape)
 
 
-def _reads(backward: Backward) -> frozenset[int]:
-    """The saved values that a backward reads, by number: code may ask any tensor for a size that varies."""
-    placeholders = [n for n in backward.graph.graph.nodes if n.op == "placeholder"]
-    return frozenset(
-        i
-        for i, (node, spec) in enumerate(zip(placeholders, backward.inputs, strict=True))
-        if i < len(backward.saved) and (node.users or _varies(spec))
-    )
+def _reads(backward: Backward, *, sizes: bool) -> frozenset[int]:
+    """The saved values whose numbers a backward reads, by number: those may not have been written since.
 
-
-def _numbers_read(backward: Backward) -> frozenset[int]:
-    """The saved values whose numbers a backward reads, not their sizes alone: those may have been written since."""
-    placeholders = [n for n in backward.graph.graph.nodes if n.op == "placeholder"]
-    return frozenset(i for i, node in enumerate(placeholders[: len(backward.saved)]) if node.users)
+    ``sizes``: also those of which it reads sizes: code may ask any tensor for one that varies.
+    """
+    saved = zip(placeholders(backward.graph)[: len(backward.saved)], backward.inputs, strict=False)
+    return frozenset(i for i, (node, spec) in enumerate(saved) if node.users or (sizes and _varies(spec)))
 
 
 def _varies(spec: Any) -> bool:
@@ -502,8 +488,7 @@ def _is_fixed(spec: Any) -> bool:
 
 def _bytes(spec: Any) -> float:
     """The bytes of a tensor's elements; infinitely many where its sizes are not known."""
-    known = isinstance(spec, TensorSpec) and not _varies(spec)
-    return math.prod(spec.sizes) * spec.dtype.itemsize if known else math.inf
+    return math.prod(spec.sizes) * spec.dtype.itemsize if _is_fixed(spec) else math.inf
 
 
 def _shape(spec: Any) -> Callable[[dict[str, int]], torch.Tensor | None]:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import torch
 
-from braze.aot.min_cut import Choice, Halves, is_random, min_cut_choice
+from braze.aot.min_cut import Choice, Halves, ancestors, is_random, min_cut_choice
 from braze.aot.symbols import is_size
 from braze.aot.timeline import Timeline, size_of
 from braze.aot.views import elements, hint, is_view
@@ -204,20 +204,12 @@ class _Giving:
 
 def _read(halves: Halves, kept: set[Node]) -> set[Node]:
     """Those kept values that the backward reads, inputs included."""
-    found: set[Node] = set()
-    todo, seen = list(halves.read), set(halves.read)
-    while todo:
-        node = todo.pop()
-        if is_size(node):
-            continue
-        if node in kept or (node.op == "placeholder" and node not in halves.written):
-            found.add(node)
-            continue
-        for source in node.all_input_nodes:
-            if source not in seen:
-                seen.add(source)
-                todo.append(source)
-    return found
+
+    def is_there(node: Node) -> bool:
+        return node in kept or (node.op == "placeholder" and node not in halves.written)
+
+    found = ancestors(halves.read, lambda node: is_size(node) or is_there(node))
+    return {n for n in found if is_there(n) and not is_size(n)}
 
 
 def _work(node: Node) -> float:

@@ -25,6 +25,7 @@ from braze.graph.facts import facts
 from braze.runtime.linear_loss import OPERATOR
 from braze.support import trace
 from braze.support.log import logger
+from braze.support.nested import every
 from braze.support.record import record
 
 Node = torch.fx.Node
@@ -276,18 +277,12 @@ def _check_flat(node: Node, before: Node, sliced: bool) -> None:
 
 def _check_swap(node: Node, before: Node) -> None:
     old, new = before.meta["val"].shape, node.meta["val"].shape
-    dims = tuple(d % 3 for d in _flat_ints(node.args[1:])) if len(old) == 3 else ()
+    dims = tuple(d % 3 for d in every(int, node.args[1:])) if len(old) == 3 else ()
     if (node.target != "permute" and sorted(dims) != [1, 2]) or (
         node.target == "permute" and dims != (0, 2, 1)
     ):
         raise Kept(f"{node.name} turns them")
     assert new[1] == old[2]
-
-
-def _flat_ints(value: Any) -> list[int]:
-    if isinstance(value, (tuple, list)):
-        return [n for part in value for n in _flat_ints(part)]
-    return [value] if isinstance(value, int) else []
 
 
 def _row_slices(node: Node, before: Node) -> Any:

@@ -17,6 +17,7 @@ from braze.graph.control_flow import holds_control_flow
 from braze.graph.facts import facts, set_facts
 from braze.graph.subgraph_ops import Entry, operators
 from braze.support.errors import Origin, Unsupported
+from braze.support.nested import every
 
 
 def run(node: torch.fx.Node, args: tuple[Any, ...], recorder: Any, run_graph: Callable[..., Any]) -> Any:
@@ -26,7 +27,7 @@ def run(node: torch.fx.Node, args: tuple[Any, ...], recorder: Any, run_graph: Ca
     if torch_compat.any_autocast():
         raise refusal(node, "under autocast, whose casts only the captured graph makes")
     entry = Entry(node.target, args, node.meta["val"])
-    if any(isinstance(x, torch.SymFloat) for x in flat(args)):
+    if every(torch.SymFloat, args):
         raise refusal(node, "that takes a Python float whose value changes")
     plain, random = operators()
     drawn = any(draws(module) for module in entry.modules)
@@ -49,13 +50,6 @@ def refusal(node: torch.fx.Node, why: str) -> Unsupported:
     """The stages cannot carry a node."""
     name = getattr(node.target, "__name__", str(node.target))
     return Unsupported("BZ2022", f"{name} {why}", origin=facts(node).origin)
-
-
-def flat(args: Any) -> list[Any]:
-    """The leaves of nested tuples and lists."""
-    if isinstance(args, (tuple, list)):
-        return [leaf for part in args for leaf in flat(part)]
-    return [args]
 
 
 def draws(module: torch.fx.GraphModule) -> bool:

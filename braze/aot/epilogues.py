@@ -7,11 +7,12 @@ computes it for nothing.
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
-from braze.aot.functionalize import evaluate
+from braze.aot.functionalize import inserted
 from braze.aot.views import is_on_gpu, is_view
-from braze.graph.facts import share_facts
 from braze.graph.fakes import FakeMode
 from braze.graph.operators import Family, operator_facts
 from braze.graph.passes import drop_unread
@@ -91,26 +92,16 @@ def _fuse(node: Node, operands: tuple[Node, Node, Node, bool], gelu: bool, mode:
     """Put the product with its function in place of both."""
     bias, rows, matrix, transposed = operands
     before, result = node.args[0], node.meta["val"]
-    made: list[Node] = []
-
-    def call(target: object, /, *args: object, **named: object) -> Node:
-        made.append(graph.call_function(target, args, named))  # type: ignore[arg-type]
-        return made[-1]
-
-    graph = node.graph
-    with graph.inserting_before(node):
-        if rows.meta["val"].dim() != 2:
-            rows = call(aten.view.default, rows, [-1, rows.meta["val"].shape[-1]])
-        if transposed:
-            matrix = call(aten.permute.default, matrix, [1, 0])
-        out = call(aten._addmm_activation.default, bias, rows, matrix, use_gelu=gelu)
-        if before.target is aten.view.default:  # type: ignore[union-attr]
-            out = call(aten.view.default, out, before.args[1])  # type: ignore[union-attr]
-        elif result.dim() != 2:
-            out = call(aten.view.default, out, list(result.shape))
-    for each in made:
-        share_facts(each, node)
-        evaluate(each, mode)
+    call = functools.partial(inserted, node, like=node, mode=mode)
+    if rows.meta["val"].dim() != 2:
+        rows = call(aten.view.default, rows, [-1, rows.meta["val"].shape[-1]])
+    if transposed:
+        matrix = call(aten.permute.default, matrix, [1, 0])
+    out = call(aten._addmm_activation.default, bias, rows, matrix, use_gelu=gelu)
+    if before.target is aten.view.default:  # type: ignore[union-attr]
+        out = call(aten.view.default, out, before.args[1])  # type: ignore[union-attr]
+    elif result.dim() != 2:
+        out = call(aten.view.default, out, list(result.shape))
     node.replace_all_uses_with(out)
-    graph.erase_node(node)
-    drop_unread(graph)
+    node.graph.erase_node(node)
+    drop_unread(node.graph)

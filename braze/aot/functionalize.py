@@ -31,7 +31,7 @@ from braze.aot.writes import (
     written_arguments,
 )
 from braze.graph import own_memory, torch_compat
-from braze.graph.facts import facts, set_facts
+from braze.graph.facts import facts, set_facts, share_facts
 from braze.graph.fakes import FakeMode, text_of
 from braze.graph.operators import SCATTERS
 from braze.graph.passes import drop_unread
@@ -521,6 +521,27 @@ def _rest(node: Node) -> tuple[Any, Any]:
     return node.args[1 if is_window(node) else 2 :], node.kwargs
 
 
+def inserted(
+    place: Node,
+    target: Any,
+    /,
+    *args: Any,
+    like: Node,
+    mode: FakeMode,
+    behind: bool = False,
+    apart: bool = False,
+    **named: Any,
+) -> Node:
+    """A call before another node, or ``behind`` it, with its fake. It knows what ``like`` does; where it stands ``apart``, its line alone."""
+    with (place.graph.inserting_after if behind else place.graph.inserting_before)(place):
+        made = place.graph.call_function(target, args, named)
+    if apart:
+        set_facts(made, origin=facts(like).origin)
+    else:
+        share_facts(made, like)
+    return evaluate(made, mode)
+
+
 def evaluate(node: Node, mode: FakeMode) -> Node:
     """Give a node the fake that its operator makes of its arguments' fakes.
 
@@ -535,13 +556,11 @@ def evaluate(node: Node, mode: FakeMode) -> Node:
     kwargs = torch.fx.node.map_arg(node.kwargs, lambda n: n.meta["val"])
     if isinstance(node.target, OpOverload):
         if node.target in CONTIGUOUS_VIEWS and not _viewable(args, node.target):
-            source = node.args[0]
-            with node.graph.inserting_before(node):
-                copy = node.graph.call_function(
-                    aten.clone.default, (source,), {"memory_format": torch.contiguous_format}
-                )
-            set_facts(copy, origin=facts(node).origin)
-            node.args = (evaluate(copy, mode), *node.args[1:])
+            form = torch.contiguous_format
+            copy = inserted(
+                node, aten.clone.default, node.args[0], like=node, mode=mode, apart=True, memory_format=form
+            )
+            node.args = (copy, *node.args[1:])
             args = (copy.meta["val"], *args[1:])
         if mode.env is not None:
             unbacked.forget(args)

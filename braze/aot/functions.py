@@ -95,9 +95,7 @@ def aot_function(
     @functools.wraps(fn, updated=())
     def compiled(*args: Any, **kwargs: Any) -> Any:
         leaves, spec = pytree.tree_flatten((args, kwargs))
-        found = variants.find(
-            leaves, spec, lambda: _Variant(fn, leaves, spec, num_params_buffers, (), compilers)
-        )
+        found = variants.find(leaves, spec, lambda: _Variant(fn, leaves, spec, num_params_buffers, compilers))
         return found(leaves)
 
     compiled.__dict__.update(WHOLE)
@@ -152,7 +150,7 @@ def aot_module_simplified(
         call = _compile(mod, args, compilers)
         return lambda *inputs: call(inputs)
     leaves, spec = pytree.tree_flatten(((_state(mod), tuple(args), {}, ""), {}))
-    variant = _Variant(_functional(mod), leaves, spec, 0, (), compilers)
+    variant = _Variant(_functional(mod), leaves, spec, 0, compilers)
     state = list(_state(mod).values())
     return lambda *inputs: variant([*state, *pytree.tree_leaves(inputs), ""])
 
@@ -206,7 +204,6 @@ class _Variant:
         leaves: Sequence[Any],
         spec: Any,
         parameters: int,
-        names: Sequence[str],
         compilers: Compilers,
     ) -> None:
         if any(isinstance(leaf, SYMBOLIC) for leaf in leaves):
@@ -228,8 +225,7 @@ class _Variant:
             return function(*args, **kwargs)
 
         tensors = [leaves[i] for i in self.places]
-        names = names or [f"primals_{k + 1}" for k in range(len(tensors))]
-        program = Program(of_tensors, tensors, names, parameters)
+        program = Program(of_tensors, tensors, parameters)
         self.call = _compile(program.module, program.examples, compilers)
         self.spec = program.spec
 

@@ -7,16 +7,17 @@ made where launches are a good part of the time, and for so many bytes at most.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from braze.aot.functionalize import evaluate
+from braze.aot.functionalize import inserted
 from braze.aot.layouts import Layouts, kept_nodes
 from braze.aot.padding import ALIGNED, PER_BYTE
 from braze.aot.views import bytes_of, hint, is_on_gpu
-from braze.graph.facts import InputRole, facts, share_facts
+from braze.graph.facts import InputRole, facts
 from braze.graph.fakes import FakeMode
 from braze.graph.operators import Family, operator_facts
 from braze.support.record import record
@@ -125,22 +126,16 @@ def _rows(x: Node) -> int:
 def _join(layers: tuple[Node, ...], layouts: Layouts) -> None:
     """One product in front of the first layer, and windows on it in place of all."""
     first, mode = layers[0], layouts.mode
-    with first.graph.inserting_before(first):
-        operands = [
-            first.graph.call_function(aten.cat.default, ([layer.all_input_nodes[i] for layer in layers],))
-            for i in range(1, len(first.all_input_nodes))
-        ]
-        product = first.graph.call_function(aten.linear.default, (first.args[0], *operands))
-    for made in (*operands, product):
-        share_facts(made, first)
-        evaluate(made, mode)
+    call = functools.partial(inserted, first, like=first, mode=mode)
+    operands = [
+        call(aten.cat.default, [layer.all_input_nodes[i] for layer in layers])
+        for i in range(1, len(first.all_input_nodes))
+    ]
+    product = call(aten.linear.default, first.args[0], *operands)
     begin, dim = 0, product.meta["val"].dim() - 1
     for layer in layers:
         end = begin + layer.all_input_nodes[1].meta["val"].shape[0]
-        with layer.graph.inserting_before(layer):
-            window = layer.graph.call_function(aten.slice.Tensor, (product, dim, begin, end))
-        share_facts(window, layer)
-        evaluate(window, mode)
+        window = inserted(layer, aten.slice.Tensor, product, dim, begin, end, like=layer, mode=mode)
         layer.replace_all_uses_with(window)
         layouts.changed.add(window)
         layer.graph.erase_node(layer)

@@ -20,10 +20,9 @@ from braze.aot.records import OutputRole
 from braze.aot.views import is_dense
 from braze.aot.writes import is_write, written_arguments
 from braze.graph import torch_compat
-from braze.graph.autograd_calls import applied
+from braze.graph.autograd_calls import Hooked, applied
 from braze.graph.facts import facts
 from braze.graph.fakes import FakeMode, spec_of
-from braze.graph.hooked import Hooked
 from braze.support.errors import Unsupported
 from braze.support.order import on_demand
 

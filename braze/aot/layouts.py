@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from braze.aot.functionalize import CONTIGUOUS_VIEWS, evaluate
+from braze.aot.functionalize import CONTIGUOUS_VIEWS, evaluate, inserted
 from braze.aot.min_cut import is_random
 from braze.aot.views import is_on_gpu, is_view
-from braze.graph.facts import InputRole, facts, set_facts, share_facts
+from braze.graph.facts import InputRole, facts, set_facts
 from braze.graph.fakes import FakeMode
 from braze.graph.layout_rules import suggests_channels_last
 from braze.graph.operators import is_elementwise
@@ -97,12 +97,11 @@ class Layouts:
             return operand
         known = self.copies.get((operand, form))
         if known is None:
-            with reader.graph.inserting_before(reader):
-                known = reader.graph.call_function(aten.clone.default, (operand,), {"memory_format": form})
-            share_facts(known, reader)
+            known = self.copies[operand, form] = inserted(
+                reader, aten.clone.default, operand, like=reader, mode=self.mode, memory_format=form
+            )
             set_facts(known, copy_in_layout=True)
             self.changed.add(known)
-            self.copies[operand, form] = evaluate(known, self.mode)
         return known
 
     def turn_results(self, node: Node, operands: tuple[tuple[int, ...], int]) -> None:

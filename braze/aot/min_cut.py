@@ -187,15 +187,15 @@ def reached(graph: torch.fx.Graph, tangents: Iterable[Node]) -> set[Node]:
     return found
 
 
-def ancestors(nodes: Iterable[Node]) -> set[Node]:
-    """The nodes themselves, and all that they are computed from."""
+def ancestors(nodes: Iterable[Node], given: Callable[[Node], bool] = lambda node: False) -> set[Node]:
+    """The nodes themselves, and all that they are computed from, down to what is ``given``."""
     found: set[Node] = set()
     todo = list(nodes)
     while todo:
         node = todo.pop()
         if node not in found:
             found.add(node)
-            todo.extend(node.all_input_nodes)
+            todo.extend(() if given(node) else node.all_input_nodes)
     return found
 
 
@@ -211,21 +211,13 @@ def backward_order(graph: torch.fx.Graph, ends: Iterable[Node], given: Callable[
 
 def default_choice(halves: Halves) -> set[Node]:
     """Keep what the backward reads, as eager does; views by their bases."""
-    kept: set[Node] = set()
-    todo = list(halves.read)
-    seen: set[Node] = set()
-    while todo:
-        node = todo.pop()
-        if node in seen or is_size(node):
-            continue
-        seen.add(node)
+
+    def keeps(node: Node) -> bool:
         # what an input held that the graph writes is gone by then
         reads_written = any(n in halves.written for n in node.all_input_nodes)
-        if halves.can_be_saved(node) and (halves.is_made(node) or reads_written):
-            kept.add(node)
-        else:
-            todo.extend(node.all_input_nodes)
-    return kept
+        return not is_size(node) and halves.can_be_saved(node) and (halves.is_made(node) or reads_written)
+
+    return {n for n in ancestors(halves.read, lambda node: is_size(node) or keeps(node)) if keeps(n)}
 
 
 def min_cut_choice(halves: Halves) -> set[Node]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from braze.aot.functionalize import inserted
 from braze.aot.outputs import copied
 from braze.aot.records import Backward
 from braze.aot.symbols import is_size
@@ -145,25 +146,33 @@ def _other_summand(node: Node, undefined: set[Node]) -> Node | None:
     known = all(isinstance(n, int) for n in (*mine.sizes, *mine.strides))
     if mine.dtype is not its.dtype or mine.sizes != its.sizes:
         return None
-    placed = known or mine.strides == its.strides or _in_order(value, other) is not None
+    placed = known or mine.strides == its.strides or _lies_so_when_turned(value, other)
     return others[0] if placed else None
 
 
-def _in_order(value: torch.Tensor, other: torch.Tensor) -> tuple[list[int], list[torch.Tensor]] | None:
-    """The dims of ``value`` from the outermost, and what turning ``other`` so, copying it, and turning it back gives, if that lies as ``value``."""
+#: (operator, the argument behind its first, keywords)
+_Step = tuple[Any, tuple[Any, ...], dict[str, Any]]
+
+
+def _turned_copy(value: torch.Tensor) -> list[_Step]:
+    """How to copy what has the sizes of ``value``, of whatever strides, so that its dims lie in this one's order."""
+    order = sorted(range(value.dim()), key=lambda d: -hint(value.stride(d)))
+    return [
+        (aten.permute.default, (order,), {}),
+        (aten.clone.default, (), {"memory_format": torch.contiguous_format}),
+        (aten.permute.default, ([order.index(d) for d in range(len(order))],), {}),
+    ]
+
+
+def _lies_so_when_turned(value: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether the turned copy of another value has the strides of ``value``, for all sizes."""
     mode = mode_of([other])
     if mode is None:
-        return None
-    order = sorted(range(value.dim()), key=lambda d: -hint(value.stride(d)))
+        return False
     with on_fakes(mode):
-        turned = aten.permute.default(other, order)
-        copy = aten.clone.default(turned, memory_format=torch.contiguous_format)
-        back = aten.permute.default(copy, _inverse(order))
-    return (order, [turned, copy, back]) if spec_of(back).strides == spec_of(value).strides else None
-
-
-def _inverse(order: Sequence[int]) -> list[int]:
-    return [order.index(d) for d in range(len(order))]
+        for target, args, kwargs in _turned_copy(value):
+            other = target(other, *args, **kwargs)
+    return spec_of(other).strides == spec_of(value).strides
 
 
 def _laid_out(graph: torch.fx.Graph, node: Node, other: Node) -> Node:
@@ -172,30 +181,18 @@ def _laid_out(graph: torch.fx.Graph, node: Node, other: Node) -> Node:
     if spec_of(value).strides == spec_of(other.meta["val"]).strides:
         return other
     if not all(isinstance(n, int) for n in (*value.shape, *value.stride())):
-        return _turned_copy(graph, node, other)
+        mode = mode_of([other.meta["val"]])
+        assert mode is not None, "the other summand was asked for it"
+        with on_fakes(mode):
+            for target, args, kwargs in _turned_copy(value):
+                other = inserted(node, target, other, *args, like=node, mode=mode, apart=True, **kwargs)
+        return other
     options = {"dtype": value.dtype, "device": torch_compat.device_of_fake(value)}
     with graph.inserting_before(node):
         empty = graph.call_function(aten.empty_strided.default, ([*value.shape], [*value.stride()]), options)
         made = graph.call_function(aten.copy.default, (empty, other))
     empty.meta["val"] = made.meta["val"] = value
     return made
-
-
-def _turned_copy(graph: torch.fx.Graph, node: Node, other: Node) -> Node:
-    """A copy with the strides of the node, of whatever sizes."""
-    found = _in_order(node.meta["val"], other.meta["val"])
-    assert found is not None, "the other summand was asked for it"
-    order, values = found
-    steps: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
-        (aten.permute.default, (order,), {}),
-        (aten.clone.default, (), {"memory_format": torch.contiguous_format}),
-        (aten.permute.default, (_inverse(order),), {}),
-    ]
-    with graph.inserting_before(node):
-        for (target, args, kwargs), value in zip(steps, values, strict=True):
-            other = graph.call_function(target, (other, *args), kwargs)
-            other.meta["val"] = value
-    return other
 
 
 def _zeros_for_constants(

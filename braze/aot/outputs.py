@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from braze.aot.functionalize import Functional, evaluate
+from braze.aot.functionalize import Functional, evaluate, inserted
 from braze.aot.records import OutputKind, OutputRole, ViewStep
 from braze.aot.symbols import SymbolNodes
 from braze.aot.views import apply_view, has_overlap, hint, is_view, root_of, steps_meet
 from braze.aot.ways import Ways
 from braze.graph import torch_compat
-from braze.graph.facts import facts, set_facts
+from braze.graph.facts import facts
 from braze.graph.fakes import FakeMode, spec_of, text_of
 from braze.graph.passes import drop_unread
 from braze.graph.specs import TensorSpec
@@ -317,16 +317,10 @@ def _copied_whole(node: Node, before: Node, mode: FakeMode) -> Node:
     made = copied(node, before, mode)
     for step in reversed(steps):
         target, args, kwargs = apply_view(step, made)
-        with before.graph.inserting_before(before):
-            made = before.graph.call_function(target, args, kwargs)
-        set_facts(made, origin=facts(step).origin)
-        evaluate(made, mode)
+        made = inserted(before, target, *args, like=step, mode=mode, apart=True, **kwargs)
     return made
 
 
 def copied(node: Node, before: Node, mode: FakeMode) -> Node:
     """A copy of a node's value, made before another node."""
-    with before.graph.inserting_before(before):
-        copy = before.graph.call_function(aten.clone.default, (node,))
-    set_facts(copy, origin=facts(node).origin)
-    return evaluate(copy, mode)
+    return inserted(before, aten.clone.default, node, like=node, mode=mode, apart=True)

@@ -13,13 +13,14 @@ It is done where the time saved is more than that of the copies, both counted in
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 
-from braze.aot.functionalize import evaluate
+from braze.aot.functionalize import evaluate, inserted
 from braze.aot.layouts import Layouts, is_written_here, kept_nodes, on_tensor_cores, sees_strides
 from braze.aot.views import bytes_of, hint, is_on_gpu
-from braze.graph.facts import InputRole, facts, set_facts, share_facts
+from braze.graph.facts import InputRole, facts
 from braze.graph.fakes import FakeMode
 from braze.runtime import cut_product
 from braze.support.record import record
@@ -51,6 +52,10 @@ class _Product:
     b: int
     bias: int
     linear: bool = False
+
+    def bias_of(self, node: Node) -> Any:
+        """The bias that a product is given, or None."""
+        return node.args[self.bias] if len(node.args) > self.bias >= 0 else None
 
 
 _PRODUCTS: dict[object, _Product] = {
@@ -185,8 +190,8 @@ def _padded_product(node: Node, more: dict[str, int], layouts: Layouts, copies: 
 
     grow(place.a, m, k)
     grow(place.b, *((n, k) if place.linear else (k, n)))
-    if len(node.args) > place.bias >= 0 and node.args[place.bias] is not None:
-        sizes = (1, 1, *node.args[place.bias].meta["val"].shape)[-2:]  # type: ignore[union-attr]
+    if (bias := place.bias_of(node)) is not None:
+        sizes = (1, 1, *bias.meta["val"].shape)[-2:]
         grow(place.bias, m if _spans(sizes[0]) else 0, n if _spans(sizes[1]) else 0)
     if m == 0 and n and _is_cut(node, whole, layouts):
         return _cut_product(node, whole.shape[-1], layouts.mode)
@@ -202,8 +207,7 @@ def _padded_product(node: Node, more: dict[str, int], layouts: Layouts, copies: 
 
 def _is_cut(product: Node, whole: torch.Tensor, layouts: Layouts) -> bool:
     """Whether the padded result of a product is large, and only a copy of it without padding would be read."""
-    place = _PRODUCTS[product.target]
-    bias = product.args[place.bias] if len(product.args) > place.bias >= 0 else None
+    bias = _PRODUCTS[product.target].bias_of(product)
     if product.target is aten.bmm.default or (isinstance(bias, Node) and bias.meta["val"].dim() != 1):
         return False
     seen = all(sees_strides(user) or user in layouts.kept for user in product.users)
@@ -213,12 +217,8 @@ def _is_cut(product: Node, whole: torch.Tensor, layouts: Layouts) -> bool:
 def _cut_product(product: Node, columns: int, mode: FakeMode) -> Node:
     """The product of padded operands as one call that leaves the padding out, in its place."""
     place = _PRODUCTS[product.target]
-    bias = product.args[place.bias] if len(product.args) > place.bias >= 0 else None
-    args = (product.args[place.a], product.args[place.b], bias, place.linear, columns)
-    with product.graph.inserting_after(product):
-        cut = product.graph.call_function(cut_product.OPERATOR, args)
-    share_facts(cut, product)
-    evaluate(cut, mode)
+    args = (product.args[place.a], product.args[place.b], place.bias_of(product), place.linear, columns)
+    cut = inserted(product, cut_product.OPERATOR, *args, like=product, mode=mode, behind=True)
     product.replace_all_uses_with(cut)
     product.graph.erase_node(product)
     return cut
@@ -228,12 +228,9 @@ def _copy_for_those_who_see_strides(window: Node, product: Node, layouts: Layout
     """They get a product as eager lays it out."""
     seeing = [user for user in window.users if sees_strides(user) or user in layouts.kept]
     if seeing:
-        with window.graph.inserting_after(window):
-            copy = window.graph.call_function(
-                aten.clone.default, (window,), {"memory_format": torch.contiguous_format}
-            )
-        share_facts(copy, product)
-        evaluate(copy, layouts.mode)
+        copy = inserted(
+            window, aten.clone.default, window, like=product, mode=layouts.mode, behind=True, memory_format=torch.contiguous_format,
+        )  # fmt: skip
         for user in seeing:
             user.replace_input_with(window, copy)
 
@@ -251,22 +248,16 @@ def _grown(operand: Node, ends: tuple[int, int], reader: Node, mode: FakeMode, c
         base = _turned_from(operand)
         if base is not None:
             turned = _grown(base, (ends[1], ends[0]), reader, mode, copies)
-            with reader.graph.inserting_before(reader):
-                made = reader.graph.call_function(operand.target, (turned, *operand.args[1:]))  # type: ignore[arg-type]
+            call: tuple[Any, ...] = operand.target, turned, *operand.args[1:]
         else:
             pad = [0, ends[0], 0, ends[1]] if ends[1] else [0, ends[0]]
-            with reader.graph.inserting_before(reader):
-                made = reader.graph.call_function(aten.constant_pad_nd.default, (operand, pad, 0.0))
-        set_facts(made, origin=facts(reader).origin)
-        copies[operand, ends] = evaluate(made, mode)
+            call = aten.constant_pad_nd.default, operand, pad, 0.0
+        copies[operand, ends] = inserted(reader, *call, like=reader, mode=mode, apart=True)
     return copies[operand, ends]
 
 
 def _shortened(window: Node, product: Node, dim: int, size: int, mode: FakeMode) -> Node:
     """The first ``size`` elements of a dim; all but itself read this."""
-    with window.graph.inserting_after(window):
-        part = window.graph.call_function(aten.slice.Tensor, (window, dim, 0, size))
-    share_facts(part, product)
-    evaluate(part, mode)
+    part = inserted(window, aten.slice.Tensor, window, dim, 0, size, like=product, mode=mode, behind=True)
     window.replace_all_uses_with(part, delete_user_cb=lambda user: user is not part)
     return part

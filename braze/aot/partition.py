@@ -26,7 +26,14 @@ from braze.aot.partition_functions import PartitionFn, Weigh, divide
 from braze.aot.promises import require_promised
 from braze.aot.proof import LIMIT, QUICK, check, observe
 from braze.aot.records import Backward, InputRole, JointGraph, OutputKind, OutputRole, Partition, SavedFrom
-from braze.aot.roles import output_of, placeholders, roles_of_results, tell_backward, tell_forward
+from braze.aot.roles import (
+    output_of,
+    placeholders,
+    role_of_input,
+    roles_of_results,
+    tell_backward,
+    tell_forward,
+)
 from braze.aot.trace import Traced, trace
 from braze.aot.views import bytes_of
 from braze.context import CompileContext
@@ -39,6 +46,7 @@ from braze.graph.printer import print_graph
 from braze.graph.specs import Dialect, FloatSpec, SymbolSpec, TensorSpec
 from braze.support import trace as tracing
 from braze.support.errors import Unsupported
+from braze.support.nested import every
 
 
 def partition(
@@ -282,20 +290,15 @@ def needs_gradients(gm: torch.fx.GraphModule) -> bool:
         if node.op == "output":
             for used in node.all_input_nodes:
                 # an input that is returned as it is needs nothing of us
-                if used.op != "placeholder" and _requires_grad(used.meta.get("val")):
-                    return True
+                if used.op != "placeholder":
+                    if any(t.requires_grad for t in every(torch.Tensor, used.meta.get("val"))):
+                        return True
         elif node.op == "placeholder" and isinstance(value, torch.Tensor):
             if was_given_history(value):
                 return True
             if value.requires_grad and facts(node).requires_grad is False:
                 return True
     return False
-
-
-def _requires_grad(value: Any) -> bool:
-    if isinstance(value, (tuple, list)):
-        return any(map(_requires_grad, value))
-    return isinstance(value, torch.Tensor) and value.requires_grad
 
 
 def _refuse_unusual_tensors(gm: torch.fx.GraphModule) -> None:
@@ -352,14 +355,6 @@ def _input_spec(value: Any) -> TensorSpec | SymbolSpec | FloatSpec:
 
 def _roles(module: torch.fx.GraphModule, training: bool) -> list[InputRole]:
     """``training``: weights change between calls, nothing is worth keeping that is made of them."""
-    roles = []
-    for node in module.graph.nodes:
-        if node.op != "placeholder" or facts(node).role is InputRole.TANGENT:
-            continue
-        if not isinstance(node.meta["val"], torch.Tensor):
-            roles.append(InputRole.SYMBOL)
-        elif facts(node).role is InputRole.PARAMETER and not training:
-            roles.append(InputRole.PARAMETER)
-        else:
-            roles.append(InputRole.USER)
-    return roles
+    told = {InputRole.SYMBOL} if training else {InputRole.SYMBOL, InputRole.PARAMETER}
+    inputs = [n for n in placeholders(module) if facts(n).role is not InputRole.TANGENT]
+    return [role if role in told else InputRole.USER for role in map(role_of_input, inputs)]

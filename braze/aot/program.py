@@ -31,20 +31,15 @@ CONSTANTS = (int, float, bool, complex, str, type(None))
 class Program:
     """``function(*inputs)`` as a graph module with one node; ``spec`` is the structure of what it returns."""
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        inputs: Sequence[torch.Tensor],
-        names: Sequence[str],
-        parameters: int,
-    ) -> None:
+    def __init__(self, function: Callable[..., Any], inputs: Sequence[torch.Tensor], parameters: int) -> None:
         self.function = function
         self.spec: Any = None
         mode = new_mode()
         self.examples = [mode.fake(x) for x in inputs]
         self.graph = torch.fx.Graph()
         nodes = []
-        for i, (name, fake, real) in enumerate(zip(names, self.examples, inputs, strict=True)):
+        for i, (fake, real) in enumerate(zip(self.examples, inputs, strict=True)):
+            name = f"primals_{i + 1}"
             node = self.graph.placeholder(name)
             node.meta["val"] = fake
             role = InputRole.PARAMETER if i < parameters else InputRole.USER

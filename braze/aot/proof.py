@@ -320,7 +320,7 @@ class Program(_Run):
         if is_write(node):
             self._write(node)
             return
-        if node.name not in self.touched and not _is_drawn(node):
+        if node.name not in self.touched and not may_draw(node.target):
             self.terms[node] = name_of("node", node.name)
             self.as_is[node.name] = node.target, node.args, node.kwargs
             return
@@ -401,10 +401,6 @@ def _seen_in_parts(nodes: Sequence[Node], writes: Sequence[Node], followed: set[
             if not isinstance(source, Node) or source.meta["val"].shape != target.meta["val"].shape:  # type: ignore[union-attr]
                 found.add(_key(target))  # type: ignore[arg-type]
     return found
-
-
-def _is_drawn(node: Node) -> bool:
-    return may_draw(node.target)
 
 
 def _is_empty(node: Node) -> bool:

@@ -14,6 +14,7 @@ from braze.aot.records import Formula, OutputKind, OutputRole, Partition, ViewSt
 from braze.aot.roles import results_of
 from braze.aot.ways import DATA
 from braze.graph.specs import TensorSpec
+from braze.support.nested import every
 
 #: (inputs, results, sizes by name, tensors made in this call by number) -> an output
 Build = Callable[[Sequence[Any], Sequence[Any], dict[str, int], dict[int, Any]], Any]
@@ -110,17 +111,11 @@ def _inference(wanted: bool) -> Any:
 
 def _given(args: tuple[Any, ...]) -> Callable[[dict[str, int]], tuple[Any, ...]]:
     """f(sizes) -> the arguments."""
-    formulas = [part.text for part in _formulas(args)]
+    formulas = [part.text for part in every(Formula, args)]
     if not formulas:
         return lambda names: args
     numbers = evaluator(tuple(formulas))
     return lambda names: _filled(args, iter(numbers(names)))  # type: ignore[no-any-return]
-
-
-def _formulas(value: Any) -> list[Formula]:
-    if isinstance(value, Formula):
-        return [value]
-    return [found for part in value for found in _formulas(part)] if isinstance(value, tuple) else []
 
 
 def _filled(value: Any, numbers: Any) -> Any:

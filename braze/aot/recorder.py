@@ -158,10 +158,6 @@ class Recorder(TorchDispatchMode):
             # a clone closes the gaps of a window, gives what is expanded memory for each element, and begins at 0
             return copy if _place(copy) == _place(alias) else same(alias)
 
-    def use_symbols(self) -> None:
-        """Let numbers and sizes of the inputs stand for the symbols in them."""
-        self.symbols.find(list(self.graph.nodes))
-
     def _alias(self, fake: Any) -> Any:
         """A fake over the same memory that in-place changes of metadata do not reach; without grad."""
         with torch_compat.outside_modes():

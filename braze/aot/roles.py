@@ -33,7 +33,7 @@ def tell_forward(
     module: torch.fx.GraphModule, results: Sequence[OutputRole], gradients: Sequence[int] = ()
 ) -> None:
     """Roles of a forward, or of a joint graph, whose tangents have theirs: what stands behind is saved, or a gradient."""
-    inputs = [_role_of_input(n) for n in placeholders(module)]
+    inputs = [role_of_input(n) for n in placeholders(module)]
     behind: Any = [OutputRole(OutputKind.GRADIENT, input=i) for i in gradients]
     if not gradients:
         behind = [OutputRole(OutputKind.SAVED)] * (len(output_of(module).args[0]) - len(results))  # type: ignore[arg-type]
@@ -75,7 +75,8 @@ def results_of(part: Partition) -> tuple[OutputRole, ...]:
     return roles_of_results(part.mutations, part.outputs, count)
 
 
-def _role_of_input(node: Node) -> InputRole:
+def role_of_input(node: Node) -> InputRole:
+    """What a graph's input is, as its facts say."""
     if not isinstance(node.meta.get("val"), torch.Tensor):
         return InputRole.SYMBOL
     return facts(node).role or InputRole.USER

@@ -91,7 +91,7 @@ def _united(
         base = graph.placeholder(f"shared_{members[0].name}")
     base.meta["val"] = _stretch(fakes[0], start, stop - start, mode)
     set_facts(base, role=InputRole.USER, source=base.name)
-    views = {node: _view(graph, base, node, start) for node in members}
+    views = {node: _view(graph, base, node, start, mode) for node in members}
     numbers = {node: i for i, node in enumerate(placeholders)}
     offsets = tuple(int(fake.storage_offset()) - start for fake in fakes)
     return Shared(base, views, SharedInputs(tuple(numbers[n] for n in members), offsets, start, stop - start))
@@ -112,7 +112,7 @@ def _stretch(like: torch.Tensor, start: int, size: int, mode: FakeMode) -> torch
         return torch_compat.assemble_fake(mode.dispatch, meta, torch_compat.device_of_fake(like), False)
 
 
-def _view(graph: torch.fx.Graph, base: Node, node: Node, start: int) -> Node:
+def _view(graph: torch.fx.Graph, base: Node, node: Node, start: int, mode: FakeMode) -> Node:
     """What stands for an input; slices where that is enough, which lower to plain indexing."""
     fake = node.meta["val"]
     origin = facts(node).origin
@@ -121,7 +121,7 @@ def _view(graph: torch.fx.Graph, base: Node, node: Node, start: int) -> Node:
     with graph.inserting_before(after):
         if fake.is_contiguous():
             part = graph.call_function(aten.slice.Tensor, (base, 0, first, first + fake.numel()))
-            part.meta["val"] = _stretch(fake, start + first, fake.numel(), _mode(fake))
+            part.meta["val"] = _stretch(fake, start + first, fake.numel(), mode)
             set_facts(part, origin=origin)
             view = graph.call_function(aten.view.default, (part, list(fake.shape)))
         else:
@@ -132,7 +132,3 @@ def _view(graph: torch.fx.Graph, base: Node, node: Node, start: int) -> Node:
     view.meta["val"] = fake
     set_facts(view, origin=origin)
     return view
-
-
-def _mode(fake: torch.Tensor) -> FakeMode:
-    return fake.fake_mode.owner  # type: ignore[attr-defined, no-any-return]

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from braze.aot.min_cut import Choice, Halves, backward_order, reached
+from braze.aot.min_cut import Choice, Halves, ancestors, backward_order, reached
 from braze.aot.outputs import copied
 from braze.aot.records import Backward, JointGraph, Saved, SavedFrom
 from braze.aot.symbols import SymbolNodes, is_size
@@ -128,17 +128,10 @@ class _Backward:
     def _needed(self, gradients: list[Node]) -> set[Node]:
         """What the gradients are made of, down to what comes in."""
         ends = {*self.saved, *self.tangents}
-        found: set[Node] = set()
-        todo = list(gradients)
-        while todo:
-            node = todo.pop()
-            if node in found:
-                continue
-            found.add(node)
-            if node not in ends and not is_size(node):
-                if node.op == "placeholder" and isinstance(node.meta["val"], torch.Tensor):
-                    raise Unsupported("BZ2025", f"a backward that reads the input {node.name} unsaved")
-                todo.extend(node.all_input_nodes)
+        found = ancestors(gradients, lambda node: node in ends or is_size(node))
+        for node in found - ends:
+            if node.op == "placeholder" and isinstance(node.meta["val"], torch.Tensor):
+                raise Unsupported("BZ2025", f"a backward that reads the input {node.name} unsaved")
         return found
 
     def _placeholder(self, node: Node) -> None:

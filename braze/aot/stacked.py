@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from braze.graph.recurrent import with_end_states
+from braze.graph.as_in_eager import as_in_eager
 
 #: what torch.nn's modules call
 STACKS = frozenset({torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu})
@@ -49,7 +49,7 @@ def layer_by_layer(stack: Callable[..., Any], args: Sequence[Any]) -> Any:
         mine = weights[k * per_layer : (k + 1) * per_layer]
         rest = (mine, biases, 1, 0.0, train, both) + (() if sizes else (False,))
         given = (x, *sizes, start if several else start[0], *rest)
-        x, *end = with_end_states(stack, given, stack(*given))
+        x, *end = as_in_eager(stack, given, stack(*given))
         ends.append(tuple(end))
         if k < layers - 1:
             x = torch.dropout(x, dropout, train)

@@ -11,7 +11,7 @@ from collections.abc import Collection
 import torch
 
 from braze.aot.min_cut import Halves, backward_order, fuses
-from braze.aot.views import bytes_of, is_view
+from braze.aot.views import bytes_of, is_view, root_of
 from braze.graph.operators import is_cheap, is_elementwise
 
 Node = torch.fx.Node
@@ -35,8 +35,8 @@ class Timeline:
         self.cheap = {n for n in self.made if is_cheap(n.target)}
         self.fusing = {n for n in halves.graph.nodes if fuses(n)}
         # what is returned as a view is the memory that it views
-        self.results = {memory_of(n) for n in halves.results}
-        self.gradients = {memory_of(n) for n in halves.gradients}
+        self.results = {root_of(n) for n in halves.results}
+        self.gradients = {root_of(n) for n in halves.gradients}
         self.held = sum(self.sizes[n] for n in self.results)
         self.tangents = {n: bytes_of(n) for n in halves.behind if n.op == "placeholder"}
 
@@ -130,13 +130,6 @@ class _Half:
 def backward_nodes(halves: Halves, kept: Collection[Node]) -> list[Node]:
     """The backward's nodes, in the order of the graph that ``split`` makes."""
     return backward_order(halves.graph, halves.ends, lambda n: n in kept or n.op != "call_function")
-
-
-def memory_of(node: Node) -> Node:
-    """The value whose memory a node is, through views."""
-    while is_view(node):
-        node = node.all_input_nodes[0]
-    return node
 
 
 def size_of(node: Node) -> float:

@@ -17,12 +17,11 @@ from braze.aot.stacked import drops_between, layer_by_layer
 from braze.aot.structural import IN_TRAINING, STRUCTURAL, read_parts
 from braze.aot.ways import Ways
 from braze.graph import flex, kernels, torch_compat
+from braze.graph.as_in_eager import as_in_eager
 from braze.graph.captured import Late
 from braze.graph.control_flow import OPERATORS
 from braze.graph.facts import facts
 from braze.graph.fakes import FakeMode, mode_of, new_mode
-from braze.graph.pooled import row_by_row
-from braze.graph.recurrent import with_end_states
 from braze.graph.torch_settings import way_back
 from braze.graph.torch_symbols import SYMBOLIC
 from braze.graph.transforms import TRANSFORMS
@@ -94,7 +93,7 @@ def trace(
         for node in gm.graph.nodes:
             if node.op == "placeholder":
                 env[node] = recorder.input(node, next(inputs))
-        recorder.use_symbols()
+        recorder.symbols.find(list(recorder.graph.nodes))  # numbers and sizes of the inputs stand for them
         outputs = _flat_outputs(run_graph(gm, env, recorder), recorder.origin)
         made: list[Any] = []
         if mode.env is not None:
@@ -198,8 +197,7 @@ def _called(
                 args, kwargs = with_readable_mask(args, kwargs, recorder.constant_masks)
             if drops_between(node.target, args):
                 return layer_by_layer(node.target, args)  # type: ignore[arg-type]
-            result = node.target(*args, **kwargs)  # type: ignore[operator]
-            return with_end_states(node.target, args, row_by_row(node.target, result))
+            return as_in_eager(node.target, args, node.target(*args, **kwargs))  # type: ignore[operator]
         if node.op == "call_method":
             return getattr(args[0], str(node.target))(*args[1:], **kwargs)
         return gm.get_submodule(str(node.target))(*args, **kwargs)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from braze.graph import operators, torch_symbols
+from braze.graph.elementwise import fill_memory
 from braze.graph.operators import SCATTERS
 
 aten = torch.ops.aten
@@ -52,13 +53,7 @@ def steps_meet(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
 
 def is_dense(tensor: torch.Tensor) -> bool:
     """Whether the elements of a tensor fill one stretch of memory, in whatever order."""
-    reach = 1
-    dims = [(hint(s), hint(n)) for n, s in zip(tensor.shape, tensor.stride(), strict=True)]
-    for stride, size in sorted(d for d in dims if d[1] != 1):
-        if stride != reach:
-            return False
-        reach *= size
-    return True
+    return fill_memory(map(hint, tensor.shape), map(hint, tensor.stride()))
 
 
 def elements(tensor: torch.Tensor) -> int:

@@ -1,13 +1,13 @@
-"""Calls of the program's autograd functions, as targets of nodes."""
+"""The program's own backwards, as targets of nodes: calls of its autograd functions, and hooks on tensors in the middle of a graph."""
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from braze.graph.hooked import hooked
 from braze.graph.torch_compat import apply_function
 
 
@@ -37,6 +37,31 @@ def applied(cls: Any) -> Applied:
     if found is None:  # a target keeps its class, so that no other class has this identity while it lives
         found = _applied[id(cls)] = Applied(cls)
     return found
+
+
+class Hooked(torch.autograd.Function):
+    """A hook: ``forward`` gives its tensor as it is, ``backward`` what a subgraph makes of the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, hook: Callable[..., Any], tensor: torch.Tensor, *given: Any) -> torch.Tensor:
+        ctx.hook = hook
+        ctx.places = tuple(i for i, x in enumerate(given) if isinstance(x, torch.Tensor))
+        ctx.given = [None if isinstance(x, torch.Tensor) else x for x in given]
+        ctx.save_for_backward(*[given[i] for i in ctx.places])
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        given = list(ctx.given)
+        for place, tensor in zip(ctx.places, ctx.saved_tensors, strict=True):
+            given[place] = tensor
+        (changed,) = ctx.hook(*grads, *given)
+        return (None, changed, *[None] * len(given))
+
+
+def hooked(tensor: torch.Tensor, hook: Callable[..., Any], given: tuple[Any, ...]) -> Any:
+    """The tensor; ``hook(gradient, *given)`` gives a tuple of the gradient that goes on."""
+    return Hooked.apply(hook, tensor, *given)
 
 
 def holds_functions(gm: torch.fx.GraphModule) -> bool:

@@ -7,6 +7,7 @@ deciding, and is dense in that order; operands that agree in dense strides pass 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -169,8 +170,13 @@ def broadcast(shapes: list[Any]) -> Any:
 
 def is_dense(t: Tensor) -> bool:
     """Whether every place of the memory that t spans holds exactly one element."""
+    return fill_memory(t.shape, t.stride())
+
+
+def fill_memory(sizes: Iterable[int], strides: Iterable[int]) -> bool:
+    """Whether elements that lie so leave no place between the first and the last, in whatever order."""
     step = 1
-    for stride, size in sorted(zip(t.stride(), t.shape)):
+    for stride, size in sorted(zip(strides, sizes)):
         if size == 1:
             continue
         if stride != step:

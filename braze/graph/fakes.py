@@ -22,13 +22,14 @@ from braze.graph import (
     torch_import,
     torch_symbols,
 )
+from braze.graph.as_in_eager import as_in_eager
 from braze.graph.fake_dispatch import OPERATORS, Dispatch, holds_unbacked
 from braze.graph.known_sizes import Ground, WantsPlainSizes
 from braze.graph.memo import MISS, Memo, OfTrace
-from braze.graph.pooled import row_by_row
-from braze.graph.recurrent import with_end_states
+from braze.graph.shape_guards import python_text, relations
 from braze.graph.specs import SymbolSpec, TensorSpec
 from braze.support.errors import Unsupported
+from braze.support.nested import every
 
 torch_import.postpone_dynamo()
 
@@ -219,16 +220,10 @@ class FakeMode:
             self.symbols.setdefault(name, SymbolSpec(name, value))
         return made
 
-    def spec(self, fake: Any) -> TensorSpec:
-        """The fake's metadata as data; symbolic sizes as expressions over symbol names."""
-        return spec_of(fake)
-
     def shape_relations(self) -> list[tuple[str, tuple[str, ...]]]:
         """(Python expression, names in it) for each thing the trace assumed of the symbols."""
         if self.env is None:
             return []
-        from braze.graph.shape_guards import relations  # imports SymPy
-
         return relations(self.env, self.ints, self.floats, bound=self.symbols)
 
     # -- running -----------------------------------------------------------------------------
@@ -280,7 +275,7 @@ class FakeMode:
         if not by_python:
             self._in_cpp(self.env is not None)
             try:
-                return row_by_row(func, func(*args, **kwargs))
+                return as_in_eager(func, args, func(*args, **kwargs))
             except WantsPlainSizes:  # upsampling
                 pass
             except RuntimeError as error:  # the LSTM, upsampling to a given size
@@ -289,7 +284,7 @@ class FakeMode:
             finally:
                 self._in_cpp(False)
         with torch_compat.python_dispatcher():
-            return with_end_states(func, args, row_by_row(func, func(*args, **kwargs)))
+            return as_in_eager(func, args, func(*args, **kwargs))
 
     def _in_cpp(self, whether: bool) -> None:
         """Whether a composite in C++ may be at work, which is stopped where it asks for plain sizes."""
@@ -432,7 +427,7 @@ def mode_of(values: Any) -> FakeMode | None:
 
 
 def spec_of(tensor: torch.Tensor) -> TensorSpec:
-    """A tensor's metadata as data."""
+    """A tensor's metadata as data; symbolic sizes as expressions over symbol names."""
     with torch_compat.disable_functions():
         return TensorSpec(
             dtype=tensor.dtype,
@@ -473,8 +468,6 @@ def text_of(size: Any) -> int | str:
     text = str(size.node.expr)
     if "(" not in text:
         return text
-    from braze.graph.shape_guards import python_text  # imports SymPy
-
     return python_text(size.node.expr)
 
 
@@ -502,11 +495,11 @@ def require_plain(tensor: torch.Tensor) -> None:
 
 def _views(result: Any, args: Any, kwargs: dict[str, Any]) -> bool:
     """Whether a result has a new tensor over the memory of an argument."""
-    given = [*_tensors(args), *_tensors(kwargs.values())]
+    given = every(torch.Tensor, (args, kwargs))
     known = {torch_compat.storage_key(t) for t in given}
     return any(
         torch_compat.storage_key(t) in known and all(t is not each for each in given)
-        for t in _tensors((result,))
+        for t in every(torch.Tensor, result)
     )
 
 
@@ -527,11 +520,3 @@ def _has_effect(func: Any, result: Any) -> bool:
     """Whether a call may have done something to an argument that no operator shows: ``requires_grad_``, ``data = ``."""
     name = getattr(func, "__name__", "_")
     return result is None or (name.endswith("_") and not name.endswith("__"))
-
-
-def _tensors(values: Any) -> Any:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from braze.graph import torch_symbols
 from braze.graph.numbers import QUESTIONS
 from braze.support.errors import Unsupported
 from braze.symbolic import names
@@ -96,7 +95,7 @@ class LearnedSizes(SizeSymbols):
 
     def refresh(self) -> None:
         """Take in what guards have settled since: bounds and remainders of symbols."""
-        ranges = torch_symbols.ranges(self.env)
+        ranges = self.env.var_to_range
         now = (len(self.env.guards), [ranges.get(e) for e in self._originals.values()])
         if now == self._seen:
             return

@@ -67,7 +67,7 @@ class Memo:
                     return None
         if len(parts) == 2 or FakeTensor not in parts:
             # factories: the default device counts too
-            parts.append(_default_device())
+            parts.append(torch.get_default_device())
         return tuple(parts) if mode.shape_env is None or torch.SymInt not in parts else OfTrace(parts)
 
     def _entries(self, mode: Any, key: Any) -> dict[Any, Any]:
@@ -109,10 +109,6 @@ class Memo:
             table.clear()
             trace.count("memo_emptied")
         table[key] = recipe
-
-
-def _default_device() -> Any:
-    return torch.get_default_device()
 
 
 def _add_all(parts: list[Any], mode: Any, values: Any) -> bool:

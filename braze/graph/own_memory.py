@@ -8,6 +8,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from braze.graph import torch_compat
+from braze.support.nested import every
 
 aten = torch.ops.aten
 
@@ -42,12 +43,7 @@ def from_start(given: Any, result: Any) -> Any:
 def _shares(result: FakeTensor, given: Any) -> bool:
     """Whether a fake lies in the memory of one of those given."""
     key = torch_compat.storage_key(result)
-    for value in given:
-        if isinstance(value, torch.Tensor) and torch_compat.storage_key(value) == key:
-            return True
-        if isinstance(value, (tuple, list)) and _shares(result, value):
-            return True
-    return False
+    return any(torch_compat.storage_key(t) == key for t in every(torch.Tensor, given))
 
 
 def _anew(fake: FakeTensor) -> Any:

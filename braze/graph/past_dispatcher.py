@@ -22,7 +22,6 @@ from braze.graph.metadata import CPU, MISS
 aten = torch.ops.aten
 Tensor = torch.Tensor
 _NUMBERS = frozenset({int, float, bool})
-_INTEGERS = frozenset({int})
 
 #: (operator, its arguments, its keyword arguments, which of its results is the function's or None for all)
 Plan = tuple[Any, tuple[Any, ...], dict[str, Any], int | None]
@@ -150,12 +149,8 @@ def _linear(input: Any, weight: Any, bias: Any = None) -> Plan:
     return aten.linear.default, (input, weight, bias), _NOTHING, None
 
 
-def _addmm(input: Any, mat1: Any, mat2: Any) -> Plan:
-    return aten.addmm.default, (input, mat1, mat2), _NOTHING, None
-
-
-def _bmm(input: Any, mat2: Any) -> Plan:
-    return aten.bmm.default, (input, mat2), _NOTHING, None
+def _product(op: Any) -> Callable[..., Any]:
+    return lambda *operands: (op, operands, _NOTHING, None)
 
 
 def _layer_norm(
@@ -285,8 +280,8 @@ RULES: dict[Any, Callable[..., Any]] = {
     F.embedding: _embedding,
     F.batch_norm: _batch_norm,
     F.softmax: _softmax,
-    torch.addmm: _addmm,
-    torch.bmm: _bmm,
+    torch.addmm: _product(aten.addmm.default),
+    torch.bmm: _product(aten.bmm.default),
     torch.conv1d: _convolution(1),
     torch.conv2d: _convolution(2),
     torch.cat: _cat,

@@ -16,7 +16,7 @@ from braze.graph.facts import facts
 from braze.support.dtypes import short
 
 
-def print_graph(module: torch.fx.GraphModule, name: str = "forward") -> str:
+def print_graph(module: torch.fx.GraphModule) -> str:
     """The graph's text."""
     nodes = list(module.graph.nodes)
     inputs = [n for n in nodes if n.op == "placeholder"]
@@ -30,7 +30,7 @@ def print_graph(module: torch.fx.GraphModule, name: str = "forward") -> str:
         "attributes = {}",
         "",
         "",
-        f"def {name}({', '.join(names[n] for n in inputs)}):",
+        f"def forward({', '.join(names[n] for n in inputs)}):",
     ]
     lines += [f"    # {names[n]}: {describe(n.meta.get('val'))}{_role(n)}" for n in inputs]
     lines += [

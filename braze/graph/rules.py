@@ -149,13 +149,6 @@ def _batch_norm(
     return channels_last(x.shape, x.dtype), *statistics
 
 
-def _batch_norm_of_batch(
-    x: Tensor, weight: Any, bias: Any, training: bool, momentum: float, eps: float
-) -> Any:
-    """Without running statistics: the same kernel."""
-    return _batch_norm(x, weight, bias, None, None, training, momentum, eps)
-
-
 def _adaptive_avg_pool2d(x: Tensor, size: Sequence[int]) -> Any:
     if not x.is_contiguous() or x.dim() not in (3, 4) or x.is_contiguous(memory_format=torch.channels_last):
         return NotImplemented
@@ -430,10 +423,6 @@ def _full(size: Sequence[int], value: Any, *, dtype: Any = None, **options: Any)
     return _default(size, dtype=dtype) if dtype is not None else NotImplemented
 
 
-def _scalar(value: Any, *, dtype: Any = None, **options: Any) -> Any:
-    return _default([], dtype=dtype)
-
-
 def _arange(*limits: Any, dtype: Any = None, **options: Any) -> Any:
     start, end, step = {1: (0, *limits, 1), 2: (*limits, 1), 3: limits}[len(limits)]
     if type(end) is Extent and (start, step) == (0, 1) and end >= 0:
@@ -449,7 +438,7 @@ FACTORIES: dict[Any, Callable[..., Any]] = {
     aten.ones.default: _default,
     aten.empty.memory_format: _default,
     aten.full.default: _full,
-    aten.scalar_tensor.default: _scalar,
+    aten.scalar_tensor.default: lambda value, *, dtype=None, **options: _default([], dtype=dtype),
     aten.arange.default: _arange,
     aten.arange.start: _arange,
     aten.arange.start_step: _arange,
@@ -521,7 +510,9 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.std.correction: _variance,
     aten.convolution.default: _convolution,
     aten.native_batch_norm.default: _batch_norm,
-    aten._native_batch_norm_legit.no_stats: _batch_norm_of_batch,
+    aten._native_batch_norm_legit.no_stats: lambda x, weight, bias, *rest: _batch_norm(
+        x, weight, bias, None, None, *rest
+    ),
     aten._adaptive_avg_pool2d.default: _adaptive_avg_pool2d,
     aten._scaled_dot_product_flash_attention_for_cpu.default: _flash_attention,
     aten.soft_margin_loss.default: _soft_margin_loss,

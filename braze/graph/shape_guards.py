@@ -7,6 +7,7 @@ classes, so that SymPy and PyTorch's own functions need not be imported here.
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -76,6 +77,12 @@ def _range(name: str, bounds: Any) -> list[str]:
     if bounds.upper.is_Integer and int(bounds.upper) < 2**62:
         ends.append(f"{name} <= {int(bounds.upper)}")
     return ends
+
+
+def readable_text(condition: Any) -> str:
+    """A condition as somebody would write it: Python without the parentheses around numbers and all."""
+    text = re.sub(r"\((\d+)\)", r"\1", python_text(condition))
+    return text[1:-1] if text.startswith("(") and text.endswith(")") else text
 
 
 def python_text(expr: Any) -> str:

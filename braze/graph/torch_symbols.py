@@ -76,7 +76,7 @@ def _symbolic_shapes() -> Any:
 @functools.cache
 def _source_class() -> Any:
     """A torch Source that is only a name; ``name`` is a property or a method by the version of PyTorch."""
-    from torch._guards import Source
+    from torch._guards import Source  # imports SymPy, as do the next
 
     def text(self: Any) -> str:
         return self.text
@@ -236,23 +236,17 @@ def give_environment(mode: FakeTensorMode, env: Any) -> None:
 
 
 def make_bounded_symbol(
-    env: Any, value: int, name: str, low: int | None, high: int | None, any_size: bool = False
+    env: Any, value: int, name: str, low: int | None, high: int | None
 ) -> torch.SymInt | int:
-    """A size of ``env`` between bounds; ``any_size``: 0 and 1 too."""
+    """A size of ``env`` between bounds."""
     from torch.utils._sympy.numbers import int_oo
     from torch.utils._sympy.value_ranges import ValueRanges
 
-    source, dynamic = _source_class()(name), _symbolic_shapes().DimDynamic.DYNAMIC
-    if any_size:
-        symbol = env.create_symbol(
-            value, source, dynamic, None, positive=None, do_not_specialize_zero_one=True
-        )
-    else:
-        symbol = env.create_symbol(value, source, dynamic, None)
-        if not symbol.free_symbols:
-            return int(symbol)
-    least = max(low or 0, 0 if any_size else 2)
-    env.var_to_range[symbol] = ValueRanges(least, int_oo if high is None else high)
+    source = _source_class()(name)
+    symbol = env.create_symbol(value, source, _symbolic_shapes().DimDynamic.DYNAMIC, None)
+    if not symbol.free_symbols:
+        return int(symbol)
+    env.var_to_range[symbol] = ValueRanges(max(low or 0, 2), int_oo if high is None else high)
     return env.create_symintnode(symbol, hint=value, source=source)
 
 
@@ -281,11 +275,6 @@ def sympy_words() -> Any:
     sympy, own = map(importlib.import_module, ("sympy", "torch.utils._sympy.functions"))
     names = ("Integer", "Add", "Mul", "true", "false"), ("FloorDiv", "Mod", "PythonMod", "Max", "Min")
     return SimpleNamespace(**{n: getattr(m, n) for m, each in zip((sympy, own), names) for n in each})
-
-
-def ranges(env: Any) -> dict[Any, Any]:
-    """symbol -> the values that it may take."""
-    return env.var_to_range  # type: ignore[no-any-return]
 
 
 def hints(env: Any) -> dict[Any, Any]:
@@ -319,7 +308,7 @@ def symbolic_sizes() -> None:
     (symbol,) = size.node.expr.free_symbols  # type: ignore[union-attr]
     facts = (
         hints(env)[symbol],
-        int(ranges(env)[symbol].upper),
+        int(env.var_to_range[symbol].upper),
         some_value(twice),
         is_unbacked(size),
         bool(size > 5),

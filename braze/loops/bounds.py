@@ -15,7 +15,6 @@ from braze.loops.build import nodes_of
 from braze.loops.ir import (
     Axis,
     Buffer,
-    BufferView,
     Condition,
     ExternCall,
     LoopNest,
@@ -26,6 +25,7 @@ from braze.loops.ir import (
     Step,
     Store,
     TemplateCall,
+    views_in,
 )
 from braze.support.record import record
 from braze.symbolic.expr import (
@@ -116,15 +116,12 @@ def unmasked_loads(roots: Sequence[Node]) -> list[Node]:
 
 def _of_views(step: str, values: object) -> Iterator[Access]:
     """A window on a buffer, as loops over its dimensions."""
-    if isinstance(values, BufferView):
-        axes = tuple(Axis(Symbol(f"d{k}", 0, None, size), size) for k, size in enumerate(values.sizes))
-        index = values.offset
-        for axis, stride in zip(axes, values.strides, strict=True):
+    for view in views_in(values):
+        axes = tuple(Axis(Symbol(f"d{k}", 0, None, size), size) for k, size in enumerate(view.sizes))
+        index = view.offset
+        for axis, stride in zip(axes, view.strides, strict=True):
             index = index + axis.symbol * stride
-        yield Access(step, values.buffer, index, axes)
-    elif isinstance(values, tuple):
-        for v in values:
-            yield from _of_views(step, v)
+        yield Access(step, view.buffer, index, axes)
 
 
 def _questions(access: Access, buffer: Buffer) -> Iterator[tuple[Access, SizeCheck | str | None]]:
@@ -168,7 +165,7 @@ def range_of(e: Expr, symbols: Mapping[Symbol, Range]) -> Range | None:
         return None if top is None else Range(top.low // e.divisor, top.high // e.divisor, top.exact)
     if isinstance(e, Mod) and not inside & e.divisor.symbols():
         top = range_of(e.numerator, symbols)
-        if top is not None and _at_least(top.low) and _at_least(e.divisor - 1 - top.high):
+        if top is not None and _not_negative(top.low) and _not_negative(e.divisor - 1 - top.high):
             return top
         return Range(ZERO, e.divisor - 1, False)
     if isinstance(e, Product):
@@ -198,7 +195,9 @@ def _of_sum(e: Expr, symbols: Mapping[Symbol, Range]) -> Range | None:
 def _of_product(e: Product, inside: set[Symbol], symbols: Mapping[Symbol, Range]) -> Range | None:
     free = product([f for f in e.factors if not f.symbols() & inside])
     moving = [range_of(f, symbols) for f in e.factors if f.symbols() & inside]
-    if not _at_least(free) or any(m is None or (len(moving) > 1 and not _at_least(m.low)) for m in moving):
+    if not _not_negative(free) or any(
+        m is None or (len(moving) > 1 and not _not_negative(m.low)) for m in moving
+    ):
         return None
     low, high = free, free
     exact = len(moving) == 1 or all(isinstance(f, Symbol) for f in e.factors if f.symbols() & inside)
@@ -208,9 +207,9 @@ def _of_product(e: Product, inside: set[Symbol], symbols: Mapping[Symbol, Range]
     return Range(low, high, exact)
 
 
-def _at_least(e: Expr, least: int = 0) -> bool:
+def _not_negative(e: Expr) -> bool:
     low = close_bounds(flat(e))[0]
-    return low is not None and low >= least
+    return low is not None and low >= 0
 
 
 def _of_computed(s: Symbol) -> Range | None:

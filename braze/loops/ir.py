@@ -19,8 +19,9 @@ from collections.abc import Hashable
 from typing import Any
 
 from braze.support.errors import Origin
+from braze.support.nested import every
 from braze.support.record import interned, record
-from braze.symbolic.expr import Expr, Symbol
+from braze.symbolic.expr import ZERO, Expr, Symbol
 
 
 class DType(enum.Enum):
@@ -266,6 +267,10 @@ class Buffer:
     kind: BufferKind
     origin: Origin | None = None
 
+    def whole(self) -> BufferView:
+        """The view of all of it."""
+        return BufferView(self.name, self.sizes, self.strides, ZERO, self.dtype)
+
 
 @record
 class LoopNest:
@@ -292,9 +297,7 @@ class BufferView:
 
 def views_in(values: object) -> list[BufferView]:
     """Every window on a buffer in nested tuples of arguments."""
-    if isinstance(values, BufferView):
-        return [values]
-    return [view for v in values for view in views_in(v)] if isinstance(values, (tuple, list)) else []
+    return every(BufferView, values)
 
 
 @record

@@ -48,6 +48,17 @@ class Substitution:
         return node if attr is node.attr else Node(node.op, node.dtype, node.args, attr)
 
 
+def rewriter(replace: Callable[[Node], Node]) -> Callable[[Node], Node]:
+    """What rebuilds expressions with ``replace`` applied to every node; it remembers what it has done."""
+    memo: dict[Node, Node] = {}
+    return lambda node: rewrite(node, replace, memo)
+
+
+def with_results(store: Store, result: Callable[[Node], Node]) -> Store:
+    """The store with ``result`` of each result of a reduction that it names."""
+    return with_nodes(store, rewriter(lambda n: result(n) if n.op is Op.REDUCED else n))
+
+
 def rewrite(node: Node, replace: Callable[[Node], Node], memo: dict[Node, Node]) -> Node:
     """Rebuild an expression bottom-up with ``replace`` applied to every node."""
     stack = [(node, False)]

@@ -12,7 +12,6 @@ from braze.lower import (  # noqa: F401  the families register their rows
     loss_gradients,
     pointwise,
     pooling,
-    random,
     reductions,
     scatters,
     segments,

@@ -180,17 +180,12 @@ def softplus_backward(grad: Node, x: Node, beta: float, threshold: float) -> Nod
     return build.where(build.binary(Op.GT, scaled, k(threshold, x)), grad, curve)
 
 
+@gradient(aten.softshrink_backward.default, (0, 1), 3)
 @gradient(aten.hardshrink_backward.default, (0, 1), 3)
 def hardshrink_backward(grad: Node, x: Node, lambd: float) -> Node:
     """Nothing within lambd of 0."""
     inside = build.both(build.binary(Op.GE, x, k(-lambd, x)), build.binary(Op.LE, x, k(lambd, x)))
     return build.where(inside, k(0.0, grad), grad)
-
-
-@gradient(aten.softshrink_backward.default, (0, 1), 3)
-def softshrink_backward(grad: Node, x: Node, lambd: float) -> Node:
-    """Nothing within lambd of 0."""
-    return hardshrink_backward(grad, x, lambd)
 
 
 @gradient(aten.log_sigmoid_backward.default, (0, 1), 25, unused=(2,))

@@ -156,7 +156,7 @@ def threshold(g: ProgramBuilder, x: Lazy, limit: Any, value: Any) -> Any:
     )
 
 
-@lowering(aten.clamp, aten.clip)
+@lowering(aten.clamp, aten.clip, aten.clamp_min)
 def clamp(
     g: ProgramBuilder, x: Lazy, low: Any = None, high: Any = None, *, min: Any = None, max: Any = None
 ) -> Any:
@@ -174,12 +174,6 @@ def clamp(
         return v if high is None else build.binary(Op.MINIMUM, rest.pop(0), v)
 
     return elementwise(g, scalar, (x, *given), cost=2)
-
-
-@lowering(aten.clamp_min)
-def clamp_min(g: ProgramBuilder, x: Lazy, low: Any) -> Any:
-    """max(x, low)."""
-    return clamp(g, x, low, None)
 
 
 @lowering(aten.clamp_max)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from braze.loops import build
@@ -58,24 +60,6 @@ def _into_rows(g: ProgramBuilder, x: Lazy, weight: Lazy, bias: Lazy | None) -> L
     given = (reshape_value(g, x, (rows, k)), permute_value(g, weight, [1, 0]))
     out = call_into(g, target, given if bias is None else (bias, *given), (rows, n), x.dtype, x.device)
     return reshape_value(g, out, sizes)
-
-
-@lowering(aten.addmm.default)
-def addmm(g: ProgramBuilder, bias: Lazy, a: Lazy, b: Lazy, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    """beta * bias + alpha * a @ b."""
-    if beta == 1 and alpha == 1:
-        out = _by_choice(g, a, b, bias)
-        if out is not None:
-            return out
-    scales = {name: v for name, v in (("beta", beta), ("alpha", alpha)) if v != 1}
-    return call_extern(g, aten.addmm.default, (bias, a, b), scales)
-
-
-@lowering(aten.mm.default)
-def mm(g: ProgramBuilder, a: Lazy, b: Lazy) -> Any:
-    """a @ b."""
-    out = _by_choice(g, a, b, None)
-    return call_extern(g, aten.mm.default, (a, b), {}) if out is None else out
 
 
 @lowering(aten._addmm_activation.default)
@@ -214,36 +198,6 @@ def _as_rows(g: ProgramBuilder, a: Lazy) -> BufferView:
     return g.copy(a, contiguous_strides(a.sizes))
 
 
-def _extern(target: Any) -> None:
-    """A row: an operator whose ATen kernel is the intended way."""
-
-    def lower(g: ProgramBuilder, *args: Any, **kwargs: Any) -> Any:
-        return call_extern(g, target, args, kwargs)
-
-    lowering(target)(lower)
-
-
-for _target in (aten.dot.default, aten.mv.default):
-    _extern(_target)
-
-
-@lowering(aten.bmm.default)
-def bmm(g: ProgramBuilder, a: Lazy, b: Lazy) -> Any:
-    """a[i] @ b[i] for each i."""
-    out = device_batch(g, a, b, None)
-    return call_extern(g, aten.bmm.default, (a, b), {}) if out is None else out
-
-
-@lowering(aten.baddbmm.default)
-def baddbmm(g: ProgramBuilder, bias: Lazy, a: Lazy, b: Lazy, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    """beta * bias + alpha * a[i] @ b[i] for each i."""
-    out = device_batch(g, a, b, bias) if beta == 1 and alpha == 1 else None
-    if out is not None:
-        return out
-    scales = {name: v for name, v in (("beta", beta), ("alpha", alpha)) if v != 1}
-    return call_extern(g, aten.baddbmm.default, (bias, a, b), scales)
-
-
 def device_batch(g: ProgramBuilder, a: Lazy, b: Lazy, bias: Lazy | None) -> Lazy | None:
     """The Triton template's call for a batch of products, or None where it does not apply or ATen is the choice."""
     product, sizes = g.batch, (*a.sizes[:2], b.sizes[2])
@@ -258,6 +212,48 @@ def device_batch(g: ProgramBuilder, a: Lazy, b: Lazy, bias: Lazy | None) -> Lazy
     if ONE not in left.strides[1:] or ONE not in right.strides[1:]:
         return None
     return _template(g, (left, right), sizes, bias)
+
+
+#: (g, a, b, bias) -> the product by a template or by whom a table names; None where ATen is to do it
+_Ours = Callable[[ProgramBuilder, Lazy, Lazy, Lazy | None], Any]
+
+
+def product(target: Any, ours: _Ours, g: ProgramBuilder, a: Lazy, b: Lazy) -> Any:
+    """a @ b, of a batch for each of it."""
+    out = ours(g, a, b, None)
+    return call_extern(g, target, (a, b), {}) if out is None else out
+
+
+def added_product(
+    target: Any,
+    ours: _Ours,
+    g: ProgramBuilder,
+    bias: Lazy,
+    a: Lazy,
+    b: Lazy,
+    *,
+    beta: Any = 1,
+    alpha: Any = 1,
+) -> Any:
+    """beta * bias + alpha * a @ b, of a batch for each of it."""
+    out = ours(g, a, b, bias) if beta == 1 and alpha == 1 else None
+    scales = {name: v for name, v in (("beta", beta), ("alpha", alpha)) if v != 1}
+    return call_extern(g, target, (bias, a, b), scales) if out is None else out
+
+
+for _lower, _ours, _target in (
+    (product, _by_choice, aten.mm.default),
+    (product, device_batch, aten.bmm.default),
+    (added_product, _by_choice, aten.addmm.default),
+    (added_product, device_batch, aten.baddbmm.default),
+):
+    lowering(_target)(partial(_lower, _target, _ours))
+
+
+@lowering(aten.dot.default, aten.mv.default)
+def by_aten(g: ProgramBuilder, *args: Any) -> Any:
+    """A product with a vector: ATen's kernel is the intended way."""
+    return call_extern(g, getattr(aten, g.op_name).default, args, {})
 
 
 @lowering(aten.scaled_dot_product_attention.default)

@@ -14,6 +14,7 @@ from braze.lower.realize import ProgramBuilder
 from braze.support import trace
 from braze.support.errors import Unsupported
 from braze.support.log import warn_once
+from braze.support.nested import every
 from braze.symbolic.expr import Expr
 
 #: operators for which ATen's kernel is the intended way: `braze.explain` counts their calls, no warning names them
@@ -124,18 +125,10 @@ def call_on_copies(g: ProgramBuilder, functional: Functional, args: Any, kwargs:
     return everything if len(made) > 1 else everything[0]
 
 
-def _computable(a: Any) -> bool:
-    return (
-        all(map(_computable, a))
-        if isinstance(a, (list, tuple))
-        else not isinstance(a, Lazy) or a.dtype.is_computable
-    )
-
-
 def fall_back(g: ProgramBuilder, target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Run an operator that has no lowering through ATen, and say so once."""
     functional = original_of(target)
-    if functional is not None and _computable((*args, *kwargs.values())):
+    if functional is not None and all(v.dtype.is_computable for v in every(Lazy, (args, kwargs))):
         return call_on_copies(g, functional, args, kwargs)
     if g.op_name not in INTENDED and not (
         torch.Tag.dynamic_output_shape in target.tags and _sized_by_data(g)

@@ -41,14 +41,7 @@ def embedding(g: ProgramBuilder, weight: Lazy, indices: Lazy, *_: Any, **__: Any
     """Rows of a table."""
     if not weight.dtype.is_computable or weight.device != indices.device:
         return NotImplemented
-    g.realize_if_costly(indices)
-    lead = indices.rank
-
-    def inner(index: Index) -> Node:
-        row = position(g, indices.load(index[:lead]), weight.sizes[0], wrap=False)
-        return weight.load([row, *index[lead:]])
-
-    return _gathered(g, weight, [indices], (*indices.sizes, *weight.sizes[1:]), inner, weight.sizes[1:])
+    return _slices(g, weight, 0, indices)
 
 
 @lowering(aten.index_select.default)
@@ -58,16 +51,20 @@ def index_select(g: ProgramBuilder, x: Lazy, dim: int, indices: Lazy) -> Any:
         return NotImplemented
     if indices.dtype not in (DType.I64, DType.I32):
         return NotImplemented
-    dim = dim % x.rank
+    return _slices(g, x, dim % x.rank, indices)
+
+
+def _slices(g: ProgramBuilder, x: Lazy, dim: int, indices: Lazy) -> Lazy:
+    """The slices at places along a dimension, in whose stead the places' dimensions stand."""
     g.realize_if_costly(indices)
+    behind = dim + indices.rank
 
     def inner(index: Index) -> Node:
-        at = list(index)
-        at[dim] = position(g, indices.load([index[dim]]), x.sizes[dim], wrap=False)
-        return x.load(at)
+        at = position(g, indices.load(index[dim:behind]), x.sizes[dim], wrap=False)
+        return x.load([*index[:dim], at, *index[behind:]])
 
     after = x.sizes[dim + 1 :]
-    return _gathered(g, x, [indices], (*x.sizes[:dim], indices.sizes[0], *after), inner, after)
+    return _gathered(g, x, [indices], (*x.sizes[:dim], *indices.sizes, *after), inner, after)
 
 
 @lowering(aten.gather.default)

@@ -31,6 +31,7 @@ from braze.lower.tables import TableSum, lowered_sum, sums_of_tables
 from braze.runtime.purity import may_draw
 from braze.support import trace
 from braze.support.errors import InternalError, Unsupported
+from braze.support.nested import every, leaves
 from braze.symbolic.expr import ONE, ZERO, Expr, Symbol
 
 
@@ -132,7 +133,7 @@ class GraphLowering:
             elif node.op == "placeholder":
                 self.placeholder(node)
             elif node.op == "output":
-                items = enumerate(_flat(node.args[0]))
+                items = enumerate(leaves(node.args[0]))
                 self.outputs = [
                     None if k in self.in_place.results else self.output(self.apart(k, a)) for k, a in items
                 ]
@@ -259,9 +260,9 @@ class GraphLowering:
         else:
             unbacked.require_words(g, target, args, kwargs)
             unbacked.require_place(g, target, args, kwargs)
-        depth = 1 + max((v.depth for v in _lazies((args, kwargs))), default=0)
+        depth = 1 + max((v.depth for v in every(Lazy, (args, kwargs))), default=0)
         readers = self.readers[node]
-        if isinstance(result, Lazy) and _as_well_read_anew(result, _lazies((args, kwargs))):
+        if isinstance(result, Lazy) and _as_well_read_anew(result, every(Lazy, (args, kwargs))):
             readers = min(readers, 1)
         self.settle(result, val, readers, depth)
         return result
@@ -424,7 +425,7 @@ def _picks_few(node: torch.fx.Node, read: torch.fx.Node) -> bool:
 
 def _beyond_loops(result: Any) -> bool:
     """Whether a rule, of moves say, gives elements to compute in a loop that loops do not hold: complex numbers."""
-    return any(v.view is None and not v.dtype.is_computable for v in _lazies((result,)))
+    return any(v.view is None and not v.dtype.is_computable for v in every(Lazy, result))
 
 
 def _as_well_read_anew(x: Lazy, operands: Sequence[Lazy]) -> bool:
@@ -450,18 +451,3 @@ def _has_effect(target: Any) -> bool:
     if schema is None:
         return False
     return bool(schema.is_mutable or not schema.returns or may_draw(target))
-
-
-def _lazies(a: Any) -> list[Lazy]:
-    """Every value inside an argument."""
-    if isinstance(a, Lazy):
-        return [a]
-    if isinstance(a, dict):
-        a = tuple(a.values())
-    return [v for part in a for v in _lazies(part)] if isinstance(a, (list, tuple)) else []
-
-
-def _flat(a: Any) -> list[Any]:
-    if isinstance(a, (list, tuple)):
-        return [item for part in a for item in _flat(part)]
-    return [a]

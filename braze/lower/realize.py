@@ -33,7 +33,7 @@ from braze.loops.ir import (
 from braze.lower.lazy import Lazy, contiguous_strides, dense_order, strided_lazy
 from braze.products import DeviceProduct, Way
 from braze.support.errors import InternalError, Origin
-from braze.symbolic.expr import ONE, ZERO, Expr, Symbol, axis_symbol, indirect, linear
+from braze.symbolic.expr import ONE, ZERO, Expr, Symbol, as_expr, axis_symbol, indirect, linear
 
 #: an expression dearer than this is stored rather than grown
 LARGE = 200
@@ -106,8 +106,7 @@ class ProgramBuilder:
 
     def whole(self, name: str) -> BufferView:
         """The view of all of a buffer."""
-        b = self.buffers[name]
-        return BufferView(name, b.sizes, b.strides, ZERO, b.dtype)
+        return self.buffers[name].whole()
 
     def load(self, view: BufferView, index: Sequence[Expr]) -> Node:
         """Read one element of a view."""
@@ -127,7 +126,7 @@ class ProgramBuilder:
         if value.op is Op.INDEX:
             return value.attr
         if value.op is Op.CONST:
-            return axis_constant(value.attr)
+            return as_expr(value.attr)
         value = build.check_index(value, extent)
         found = self._indirect_of.get(value)
         if found is None:
@@ -300,11 +299,6 @@ def differs_along(x: Lazy, dims: Sequence[int]) -> bool:
         if index is not None and not along.isdisjoint(index.symbols()):
             return True
     return False
-
-
-def axis_constant(value: int) -> Expr:
-    """An index that turned out constant."""
-    return ZERO + value
 
 
 def _loop_order(sizes: Sequence[Expr], strides: Sequence[Expr]) -> list[int]:

@@ -11,24 +11,20 @@ from braze.lower.registry import aten, lowering
 
 #: scatter -> the operator that does the same in place
 IN_PLACE: dict[Any, Any] = {
-    aten.index_put.default: aten.index_put_.default,
-    aten.index_add.default: aten.index_add_.default,
-    aten.index_copy.default: aten.index_copy_.default,
-    aten.scatter.src: aten.scatter_.src,
-    aten.scatter.value: aten.scatter_.value,
-    aten.scatter_add.default: aten.scatter_add_.default,
-    aten.scatter_reduce.two: aten.scatter_reduce_.two,
-    aten.put.default: aten.put_.default,
-    aten.masked_scatter.default: aten.masked_scatter_.default,
-    aten.index_fill.int_Scalar: aten.index_fill_.int_Scalar,
-}
+    getattr(getattr(aten, name), overload): getattr(getattr(aten, f"{name}_"), overload)
+    for name, overload in (
+        ("index_put", "default"), ("index_add", "default"), ("index_copy", "default"), ("index_fill", "int_Scalar"),
+        ("scatter", "src"), ("scatter", "value"), ("scatter_add", "default"), ("scatter_reduce", "two"),
+        ("put", "default"), ("masked_scatter", "default"),
+    )
+}  # fmt: skip
 
 
 def _row(functional: Any, in_place: Any) -> None:
     """A row: ``functional`` by ``in_place`` on a copy of its first argument."""
 
     def lower(g: ProgramBuilder, x: Lazy, *args: Any, **kwargs: Any) -> Any:
-        if not x.dtype.is_computable or _places_overlap(g, x):
+        if not x.dtype.is_computable or dense_order(x.sizes, g.symbols.exprs(g.val.stride())) is None:
             return NotImplemented
         rest = tuple(argument(g, a) for a in args)
         named = tuple((name, argument(g, a)) for name, a in kwargs.items())
@@ -39,10 +35,6 @@ def _row(functional: Any, in_place: Any) -> None:
         return g.lazy(view.buffer)
 
     lowering(functional)(lower)
-
-
-def _places_overlap(g: ProgramBuilder, x: Lazy) -> bool:
-    return dense_order(x.sizes, g.symbols.exprs(g.val.stride())) is None
 
 
 for _functional, _in_place in IN_PLACE.items():

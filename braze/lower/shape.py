@@ -9,7 +9,7 @@ import torch
 
 from braze.loops import build
 from braze.loops.ir import DType, Node, Op
-from braze.lower.lazy import Index, Lazy, known_apart
+from braze.lower.lazy import Index, Lazy, flatten, known_apart
 from braze.lower.pointwise import convert, narrowed
 from braze.lower.pointwise_core import computed, usable
 from braze.lower.promote import promote
@@ -25,6 +25,7 @@ from braze.lower.views import (
     slice_value,
     unsqueeze,
 )
+from braze.runtime.philox import UNIFORM
 from braze.symbolic.expr import ZERO, Expr, as_expr, known_le
 
 # -- from nothing
@@ -93,6 +94,23 @@ def arange(g: ProgramBuilder, *args: Any, **_: Any) -> Any:
     if isinstance(start, Expr) or isinstance(step, Expr):
         return NotImplemented
     return Lazy(sizes, dtype, device, inner)
+
+
+#: what one random number costs, in additions
+_RANDOM_COST = 60
+
+
+@lowering(UNIFORM)
+def uniform(g: ProgramBuilder, seed: Lazy, size: Sequence[Any]) -> Any:
+    """A random number in [0, 1) for each element, computed where it is used: a function of a seed and the element's place."""
+    sizes = g.symbols.exprs(size)
+    g.realize(seed)
+
+    def inner(index: Index) -> Node:
+        place = g.index_node(flatten(index, sizes))
+        return Node(Op.RANDOM, DType.F32, (seed.load([]), place), "uniform")
+
+    return Lazy(sizes, DType.F32, seed.device, inner, cost=_RANDOM_COST, ops=(g.op_name,))
 
 
 # -- triangles

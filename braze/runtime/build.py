@@ -106,10 +106,10 @@ def compiler_id() -> str:
     return " ".join((*command, real, str(stat.st_size), str(int(stat.st_mtime))))
 
 
-def build_c(text: str | Sequence[str], target_arch: str, extra: tuple[str, ...] = ()) -> bytes:
+def build_c(text: str | Sequence[str], target_arch: str) -> bytes:
     """The shared library made of one or more translation units."""
     units = (text,) if isinstance(text, str) else tuple(text)
-    command = (*compiler(), *flags(target_arch), *extra)
+    command = (*compiler(), *flags(target_arch))
     with tempfile.TemporaryDirectory(prefix="braze-") as folder:
         out = Path(folder) / "kernels.so"
         sources = [Path(folder) / f"unit{i}.c" for i in range(len(units))]

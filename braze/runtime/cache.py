@@ -107,16 +107,16 @@ class DiskCache:
         except OSError as error:
             self._unusable("write to", error)
 
-    def get_or_build(self, key: CacheKey, build: Callable[[], bytes], suffix: str = "bin") -> bytes:
+    def get_or_build(self, key: CacheKey, build: Callable[[], bytes]) -> bytes:
         """The entry's bytes; ``build`` makes them where there are none."""
-        found = self.get(key, suffix)
+        found = self.get(key)
         if found is not None:
             log.info("hit %s %s", key.kind, key.digest[:12])
             return found
         log.info("miss %s %s %s", key.kind, key.digest[:12], dict(key.parts))
         trace.count("cache_misses")
         made = build()
-        self.put(key, made, suffix)
+        self.put(key, made)
         return made
 
     def file(self, key: CacheKey, build: Callable[[], bytes], suffix: str) -> Path:

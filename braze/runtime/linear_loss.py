@@ -11,6 +11,7 @@ and cost a third more products: measured, a fifth to a third of the loss's time.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -171,20 +172,9 @@ def _targets(target: Tensor, ignore_index: int, classes: int) -> tuple[Tensor, T
 
 
 def _shaped(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    target: Tensor,
-    class_weight: Tensor | None,
-    mean: bool,
-    ignore_index: int,
-    label_smoothing: float,
-    softcap: float,
-    dtype: torch.dtype,
-    loss_dtype: torch.dtype,
-    rows: int,
-    wanted: Sequence[bool],
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    *_, dtype, loss_dtype, _, wanted = rest
     wide = torch.promote_types(dtype, torch.float32)
     made = [
         x.new_empty(x.shape, dtype=like) if x is not None and want else hidden.new_empty(0)

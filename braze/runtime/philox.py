@@ -36,9 +36,7 @@ def philox(seed: int, offset: Array) -> tuple[Array, Array]:
 
 def uniform(seed: int, offset: Array) -> Array:
     """Numbers in [0, 1) of 24 bits."""
-    return ((philox(seed, offset)[0] >> np.uint64(8)).astype(np.float32) * np.float32(2**-24)).astype(
-        np.float32
-    )
+    return (philox(seed, offset)[0] >> np.uint64(8)).astype(np.float32) * np.float32(2**-24)
 
 
 def normal(seed: int, offset: Array) -> Array:

@@ -67,23 +67,15 @@ def untouched_zeros(sizes: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return made.set_(storage, 0, sizes, [math.prod(sizes[d + 1 :]) for d in range(len(sizes))])  # type: ignore[arg-type]
 
 
-def _empty_table(
-    grads: Sequence[Tensor], indices: Sequence[Tensor], rows: int, paddings: Sequence[int]
-) -> Tensor:
-    return grads[0].new_empty((rows, grads[0].shape[-1]))
-
-
-def _empty_bag(
-    grad: Tensor, indices: Tensor, offsets: Tensor, bag_size: Tensor, rows: int, *_: int
-) -> Tensor:
+def _empty(grad: Tensor, rows: int) -> Tensor:
     return grad.new_empty((rows, grad.shape[-1]))
 
 
 _library.impl("table_gradient", _table_gradient, "CPU")
 _library.impl("bag_gradient", _bag_gradient, "CPU")
 _library.impl("add_to_table_", _add_to_table, "CPU")
-_library.impl("table_gradient", _empty_table, "Meta")
-_library.impl("bag_gradient", _empty_bag, "Meta")
+_library.impl("table_gradient", lambda grads, _, rows, *__: _empty(grads[0], rows), "Meta")
+_library.impl("bag_gradient", lambda grad, *args: _empty(grad, args[3]), "Meta")
 
 TABLE_GRADIENT = torch.ops.braze.table_gradient.default
 BAG_GRADIENT = torch.ops.braze.bag_gradient.default

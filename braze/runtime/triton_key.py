@@ -1,7 +1,7 @@
 """The key under which Triton keeps what it builds: read of its own files once, not in each process.
 
 Triton hashes its libraries for it, half a gigabyte, at a process's first kernel. Here the key is kept under the names, sizes and times of
-these files, and told to Triton in the way of its own pools of processes.
+these files, and told to Triton in the way of its own pools of processes. Only who has kernels imports Triton.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Launches of Triton kernels: Triton builds them, the driver loads and launches them; Triton launches what it alone can."""
+"""Launches of Triton kernels: Triton builds them, the driver loads and launches them; Triton launches what it alone can.
+
+Triton is imported in the functions that need it: not everybody has it, and it takes its time.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
+
+import torch
 
 from braze import native
 from braze.runtime import triton_worker
@@ -88,8 +93,6 @@ class Launch:
 
     def general(self, *args: Any) -> None:
         """A launch by Triton's own means on the device of the first buffer; no launch of zero programs."""
-        import torch
-
         numbers = args[len(args) - self.sizes :]
         programs = self.programs(*numbers)
         if programs <= 0:

@@ -1,4 +1,4 @@
-"""Load Triton kernels from their text."""
+"""Load Triton kernels from their text. Triton is imported where there is something to load: not everybody has it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import torch
 
 from braze.runtime import cache, triton_key
 from braze.runtime.triton_build import Ahead, Builders, Job
@@ -25,8 +27,6 @@ def builders() -> Builders | None:
     """The processes that build kernels for this one's GPU; None without a GPU, or where kernels are interpreted."""
     if os.environ.get("TRITON_INTERPRET", "0") == "1":
         return None
-    import torch
-
     if not torch.cuda.is_available():
         return None
     try:

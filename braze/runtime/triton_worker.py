@@ -1,7 +1,7 @@
 """A process that builds Triton kernels: a line of JSON for each on standard input, a line for each on standard output.
 
 It imports neither PyTorch, which takes seconds to load and would open the GPU, nor braze: Triton builds a kernel here as for its
-first launch, for a GPU that another process has, and keeps it on disk, where that process finds it. It ends with its input.
+first launch, for a GPU that another process has, and keeps it on disk, where that process finds it. It ends with its input. Parts of Triton are imported as a request needs them.
 """
 
 from __future__ import annotations

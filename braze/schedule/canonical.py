@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from itertools import groupby
 
 from braze.loops.ir import Axis, Buffer, LoopNest, Node, Op, Store, StoreMode, TemplateCall
-from braze.loops.rewrite import Substitution, index_exprs, loads, nest_with_nodes, rewrite, roots, walk
+from braze.loops.rewrite import Substitution, index_exprs, loads, nest_with_nodes, rewriter, roots, walk
 from braze.loops.simplify import merged
 from braze.schedule.blocks import Block, Part, Role, Shape, moved
 from braze.schedule.choices import Choices
@@ -93,7 +93,6 @@ class _Forwarding:
 
     def part(self, part: Part) -> Part:
         """The part with known values in place of loads; its stores become known."""
-        memo: dict[Node, Node] = {}
 
         def replace(node: Node) -> Node:
             if node.op is Op.LOAD and not node.args:
@@ -102,10 +101,7 @@ class _Forwarding:
                     return found.value
             return node
 
-        def new(node: Node) -> Node:
-            return rewrite(node, replace, memo)
-
-        nest = nest_with_nodes(part.nest, new)
+        nest = nest_with_nodes(part.nest, rewriter(replace))
         for s in nest.stores:
             self.forget(s)
         for s in nest.stores:

@@ -70,10 +70,6 @@ class Choices:
         """Whether a store whose innermost stride changes so may join (no transposed writes by default)."""
         return abs(stride_after) <= max(1, abs(stride_before))
 
-    def index_math_in_epilogue(self) -> bool:
-        """Whether a GEMM epilogue may hold divisions in its indices (a reshaped, permuted store)."""
-        return False
-
     def reduction_kind(self, row_extents: Sequence[Expr], itemsize: int) -> GroupKind:
         """Hold the row at once, or walk it in blocks."""
         row = itemsize

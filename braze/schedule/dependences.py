@@ -26,6 +26,7 @@ from braze.loops.ir import (
 from braze.loops.rewrite import attr_exprs, index_exprs, roots, store_roots, walk
 from braze.runtime.purity import gives_results, may_draw_by_name
 from braze.schedule.records import Group
+from braze.support.nested import leaves
 from braze.symbolic.expr import Expr, Symbol
 
 #: stands for "anywhere in the buffer"
@@ -107,13 +108,13 @@ def symbol_accesses(
 
 def exprs_in(values: object) -> list[Expr]:
     """Every size in nested tuples of arguments."""
-    if isinstance(values, Expr):
-        return [values]
-    if isinstance(values, BufferView):
-        return [*values.sizes, *values.strides, values.offset]
-    if isinstance(values, (tuple, list)):
-        return [e for v in values for e in exprs_in(v)]
-    return []
+    found: list[Expr] = []
+    for leaf in leaves(values):
+        if isinstance(leaf, Expr):
+            found.append(leaf)
+        elif isinstance(leaf, BufferView):
+            found += [*leaf.sizes, *leaf.strides, leaf.offset]
+    return found
 
 
 def with_symbols(

@@ -9,19 +9,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from braze.loops import build
 from braze.loops.ir import (
     Axis,
     BufferView,
     LoopNest,
     LoopProgram,
-    Node,
     Op,
     Step,
     Store,
     StoreMode,
     TemplateCall,
 )
-from braze.loops.rewrite import Substitution, rewrite, roots, walk
+from braze.loops.rewrite import Substitution, roots, walk, with_results
 from braze.symbolic.expr import Expr, Integer, axis_symbol
 
 
@@ -73,9 +73,4 @@ def _columns(view: BufferView, begin: int, count: int) -> BufferView:
 
 
 def _part(store: Store, k: int, n: Axis, at: Expr) -> Store:
-    moved = Substitution({n.symbol: at}).store(store)
-
-    def renamed(node: Node) -> Node:
-        return Node(Op.REDUCED, node.dtype, (), k) if node.op is Op.REDUCED else node
-
-    return dataclasses.replace(moved, value=rewrite(moved.value, renamed, {}))
+    return with_results(Substitution({n.symbol: at}).store(store), lambda node: build.reduced(k, node.dtype))

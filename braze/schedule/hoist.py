@@ -12,7 +12,6 @@ import dataclasses
 from braze.loops.ir import (
     Buffer,
     BufferKind,
-    BufferView,
     ExternCall,
     LoopNest,
     LoopProgram,
@@ -21,9 +20,8 @@ from braze.loops.ir import (
 )
 from braze.loops.rewrite import index_exprs, roots
 from braze.schedule.choices import Choices
-from braze.schedule.dependences import ORDER, Accesses, accesses, needed_steps
+from braze.schedule.dependences import ORDER, Accesses, accesses, exprs_in, needed_steps
 from braze.schedule.memory import storage_bytes
-from braze.symbolic.expr import ZERO, Expr
 
 
 def hoist(program: LoopProgram, kept: set[str], choices: Choices) -> tuple[LoopProgram | None, LoopProgram]:
@@ -118,7 +116,7 @@ def _movable(
     if any(name in kept or writes[name] > 1 or not _static(buffers[name]) for name in a.writes):
         return False
     if isinstance(step, ExternCall):
-        return bool(a.reads) and not _size_arguments((step.args, step.kwargs))
+        return bool(a.reads) and all(e.is_constant for e in exprs_in((step.args, step.kwargs)))
     if isinstance(step, LoopNest):
         own = {axis.symbol for axis in (*step.axes, *step.reduce_axes)}
         extents = [axis.extent for axis in (*step.axes, *step.reduce_axes)]
@@ -129,15 +127,6 @@ def _movable(
 
 def _static(buffer: Buffer) -> bool:
     return all(e.is_constant for e in (*buffer.sizes, *buffer.strides)) and buffer.dtype.is_computable
-
-
-def _size_arguments(values: object) -> bool:
-    """Whether a symbolic size is among an extern call's arguments."""
-    if isinstance(values, Expr):
-        return not values.is_constant
-    if isinstance(values, BufferView):
-        return not all(e.is_constant for e in (*values.sizes, *values.strides, values.offset))
-    return isinstance(values, tuple) and any(map(_size_arguments, values))
 
 
 def _escaping(
@@ -158,12 +147,7 @@ def _program_of(program: LoopProgram, steps: list[Step], escaping: tuple[str, ..
         if b.name in touched
     )
     inputs = tuple(b.name for b in buffers if b.kind is BufferKind.CONSTANT)
-    views = tuple(
-        BufferView(b.name, b.sizes, b.strides, ZERO, b.dtype)
-        for name in escaping
-        for b in buffers
-        if b.name == name
-    )
+    views = tuple(b.whole() for b in buffers if b.name in escaping)
     return LoopProgram(f"{program.name}_fixed", buffers, tuple(steps), inputs, views, rounds=program.rounds)
 
 

@@ -219,18 +219,15 @@ def _single_writers(block: Block, conflicts: set[str], facts: Facts) -> bool:
 
 def _wise(a: Block, b: Block, made: Block, fit: Fit, facts: Facts) -> bool:
     """Whether the stores keep their innermost strides, an epilogue stays free of divisions, and rows that end early still do."""
-    choices = facts.choices
     if made.shape is Shape.TEMPLATE:  # of which product it is one, a program divides once
-        return choices.index_math_in_epilogue() or not any(
-            _divides(e, made.axes[-2:]) for part in made.parts for e in index_exprs(part.nest)
-        )
+        return not any(_divides(e, made.axes[-2:]) for part in made.parts for e in index_exprs(part.nest))
     if (_ends_early(a) or _ends_early(b)) and not _ends_early(made):
         return False
     for old in (a, b):
         for part, new in _renumbered(old, made):
             before = _innermost_stride(part)
             after = _innermost_stride(new)
-            if part.role is not Role.REDUCE and not choices.keeps_contiguity(before, after):
+            if part.role is not Role.REDUCE and not facts.choices.keeps_contiguity(before, after):
                 return False
     return True
 

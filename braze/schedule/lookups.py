@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from braze.loops.ir import Axis, LoopNest, LoopProgram, Node, Op, Store, StoreMode
-from braze.loops.rewrite import Substitution, loads, nest_with_nodes, rewrite, roots, walk
+from braze.loops.rewrite import Substitution, loads, nest_with_nodes, rewriter, roots, walk
 from braze.schedule.dependences import accesses, families
 from braze.schedule.domains import injective
 from braze.symbolic.expr import ZERO, Expr, Symbol, product
@@ -91,7 +91,7 @@ def _value(load: Node, maker: LoopNest, store: Store, reader: LoopNest) -> Node 
     moved = Substitution(point).node(store.value)
     if not any(map(_read_there, walk(moved))):
         return None  # nobody would see that the place must exist
-    value = rewrite(moved, lambda n: Node(n.op, n.dtype, load.args, n.attr) if _read_there(n) else n, {})
+    value = rewriter(lambda n: Node(n.op, n.dtype, load.args, n.attr) if _read_there(n) else n)(moved)
     return value if value.dtype is load.dtype else Node(Op.CAST, load.dtype, (value,))
 
 
@@ -132,9 +132,4 @@ def _fits(symbol: Symbol, extent: Expr, load: Node, extents: Mapping[Symbol, Exp
 
 
 def _replaced(step: LoopNest, found: Mapping[Node, Node]) -> LoopNest:
-    memo: dict[Node, Node] = {}
-
-    def new(node: Node) -> Node:
-        return rewrite(node, lambda n: found.get(n, n), memo)
-
-    return nest_with_nodes(step, new)
+    return nest_with_nodes(step, rewriter(lambda n: found.get(n, n)))

@@ -89,11 +89,7 @@ def handed_over(
     groups: Sequence[Group], buffers: Mapping[str, Buffer], kept: set[str], in_arena: set[str]
 ) -> tuple[tuple[str, str], ...]:
     """(new, old) pairs outside the arena: a pointwise group may write the large new buffer over the old one, read last there."""
-    last = _last_uses(groups)
-    writers: dict[str, list[int]] = {}
-    for k, group in enumerate(groups):
-        for name in group.writes:
-            writers.setdefault(name, []).append(k)
+    last, writers = _last_uses(groups), _writers(groups)
     stays = in_arena | kept
     taken: set[str] = set()
     pairs: list[tuple[str, str]] = []
@@ -122,11 +118,7 @@ def renewed_inputs(
 
     After such a group nothing runs that may fail, or the input would be written by a call that raises.
     """
-    last = _last_uses(groups)
-    writers: dict[str, list[int]] = {}
-    for k, group in enumerate(groups):
-        for name in group.writes:
-            writers.setdefault(name, []).append(k)
+    last, writers = _last_uses(groups), _writers(groups)
     returned = [o.buffer for o in program.outputs if isinstance(o, BufferView)]
     seen = {name for step in program.steps if isinstance(step, ExternCall) for name in step.aliases}
     safe = max([-1, *(k for k, group in enumerate(groups) if _may_fail(group))])
@@ -172,6 +164,15 @@ def _may_fail(group: Group) -> bool:
 def _alike(a: Buffer, b: Buffer) -> bool:
     same = a.sizes == b.sizes and a.strides == b.strides
     return same and a.dtype is b.dtype and a.device == b.device
+
+
+def _writers(groups: Sequence[Group]) -> dict[str, list[int]]:
+    """The groups that write a buffer."""
+    found: dict[str, list[int]] = {}
+    for k, group in enumerate(groups):
+        for name in group.writes:
+            found.setdefault(name, []).append(k)
+    return found
 
 
 def _last_uses(groups: Sequence[Group]) -> dict[str, int]:

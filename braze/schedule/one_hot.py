@@ -10,7 +10,7 @@ import dataclasses
 
 from braze.loops import build
 from braze.loops.ir import Axis, DType, LoopNest, Node, Op, ReduceKind, Reduction
-from braze.loops.rewrite import rewrite, walk
+from braze.loops.rewrite import walk, with_results
 from braze.schedule.records import Group
 
 
@@ -26,11 +26,7 @@ def _known(step: LoopNest, row: Axis) -> LoopNest:
     found = [_one(r, row) for r in step.reductions]
     if not found or any(value is None for value in found):
         return step
-
-    def replace(n: Node) -> Node:
-        return found[n.attr] if n.op is Op.REDUCED else n  # type: ignore[return-value]
-
-    stores = tuple(dataclasses.replace(s, value=rewrite(s.value, replace, {})) for s in step.stores)
+    stores = tuple(with_results(s, lambda n: found[n.attr]) for s in step.stores)  # type: ignore[arg-type, return-value]
     return dataclasses.replace(step, reduce_axes=(), reductions=(), stores=stores)
 
 

@@ -92,7 +92,7 @@ class _Cutter:
         groups = self.groups[k]
         memory = planned_memory(program, list(groups), self.ctx)
         schedule = Schedule(program, tuple(groups), memory, aliases_of(program))
-        fixed = self._written_families(k)
+        changed = {self.family[n] for n in self.written[k]}  # the memory that it writes and others see
         return Part(
             schedule,
             self.runs[k].why,
@@ -100,7 +100,7 @@ class _Cutter:
             gives,
             sizes,
             told,
-            tuple(n for n in takes if self.family[n] in fixed),
+            tuple(n for n in takes if self.family[n] in changed),
         )
 
     def _gives(self, k: int, before: set[str]) -> tuple[str, ...]:
@@ -130,7 +130,7 @@ class _Cutter:
             buffers,
             steps,
             (*takes, *("" for _ in sizes)),
-            (*(_whole(self.buffers[n]) for n in gives), *told),
+            (*(self.buffers[n].whole() for n in gives), *told),
             tuple(n for n in takes if n in self.written[k]),
             tuple(SizeSource(s, len(takes) + i, -1) for i, s in enumerate(sizes)),
             checks=tuple(self.checks[k]),
@@ -160,10 +160,6 @@ class _Cutter:
         read = {s for s in every if symbol_name(s) in names}
         return read.union(*(c.condition.symbols() for c in self.checks[k]))
 
-    def _written_families(self, k: int) -> set[str]:
-        """The memory that a part writes and others see."""
-        return {self.family[n] for n in self.written[k]}
-
 
 def _touched(groups: Sequence[Group]) -> set[str]:
     """Every buffer that some groups use."""
@@ -179,7 +175,3 @@ def _made(groups: Sequence[Group]) -> set[Symbol]:
 def _of_kind(b: Buffer, kinds: Mapping[str, BufferKind]) -> Buffer:
     """A buffer in the role that it has in a part; an output of the whole that a part keeps to itself is a temporary."""
     return dataclasses.replace(b, kind=kinds[b.name]) if b.name in kinds else b
-
-
-def _whole(b: Buffer) -> BufferView:
-    return BufferView(b.name, b.sizes, b.strides, ZERO, b.dtype)

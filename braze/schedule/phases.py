@@ -11,9 +11,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 
+from braze.loops import build
 from braze.loops.build import nodes_of, register
 from braze.loops.ir import Axis, DType, LoopNest, Node, Op, ReduceKind, Store, StoreMode
-from braze.loops.rewrite import loads, rewrite, store_roots, with_nodes
+from braze.loops.rewrite import loads, rewriter, store_roots, with_nodes, with_results
 from braze.loops.scalars import cost
 from braze.schedule.passes import flat, over_row
 from braze.support.record import record
@@ -143,25 +144,29 @@ def _items(
             results += [top, new(ReduceKind.SUM, dtype, power, second)]
         else:
             results.append(new(r.kind, dtype, value, first))
+
+    def result(named: Node) -> Node:
+        return build.cast(results[named.attr], named.dtype)
+
     yield Item(True, tuple(first), ())
     if second:
         if point:
             yield Item(False, (), tuple(point))
         yield Item(True, tuple(second), ())
-    yield Item(False, (), tuple(_with_results(s, results) for s in step.stores))
+    yield Item(False, (), tuple(with_results(s, result) for s in step.stores))
 
 
 def _use_registers(items: list[Item]) -> list[Item]:
     """Read a stored result of a reduction from its register, so that equal expressions are the same node."""
     known: dict[tuple[str, Expr], Node] = {}
-    memo: dict[Node, Node] = {}
 
     def replace(n: Node) -> Node:
         return known.get(n.attr, n) if n.op is Op.LOAD and not n.args else n
 
+    new = rewriter(replace)
     out = []
     for item in items:
-        out.append(_mapped(item, replace, memo))
+        out.append(_mapped(item, new))
         for s in out[-1].stores:
             if (
                 not item.over_row
@@ -170,14 +175,11 @@ def _use_registers(items: list[Item]) -> list[Item]:
                 and s.value.attr[0][0] == "%"
             ):
                 known[s.buffer, s.index] = s.value
-                memo.clear()
+                new = rewriter(replace)
     return out
 
 
-def _mapped(item: Item, replace: Callable[[Node], Node], memo: dict[Node, Node]) -> Item:
-    def new(node: Node) -> Node:
-        return rewrite(node, replace, memo)
-
+def _mapped(item: Item, new: Callable[[Node], Node]) -> Item:
     folds = tuple(Fold(f.register, f.kind, f.dtype, new(f.value)) for f in item.folds)
     return Item(item.over_row, folds, tuple(with_nodes(s, new) for s in item.stores))
 
@@ -186,18 +188,6 @@ def _number(count: Expr, dtype: DType) -> Node:
     if count.value is not None:
         return Node(Op.CONST, dtype, (), float(count.value))
     return Node(Op.CAST, dtype, (Node(Op.INDEX, DType.I64, (), count),))
-
-
-def _with_results(store: Store, results: list[Node]) -> Store:
-    memo: dict[Node, Node] = {}
-
-    def replace(n: Node) -> Node:
-        if n.op is not Op.REDUCED:
-            return n
-        found = results[n.attr]
-        return found if found.dtype is n.dtype else Node(Op.CAST, n.dtype, (found,))
-
-    return with_nodes(store, lambda node: rewrite(node, replace, memo))
 
 
 def _arrange(items: list[Item]) -> list[_Draft]:
@@ -284,9 +274,5 @@ def _insert_store(phase: _Draft, value: Node, store: Store) -> None:
 
 
 def _replace_in(phase: _Draft, old: Node, new: Node) -> None:
-    memo: dict[Node, Node] = {}
-
-    def replace(n: Node) -> Node:
-        return new if n is old else n
-
-    phase.items[:] = [_mapped(item, replace, memo) for item in phase.items]
+    replaced = rewriter(lambda n: new if n is old else n)
+    phase.items[:] = [_mapped(item, replaced) for item in phase.items]

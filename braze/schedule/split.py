@@ -25,7 +25,7 @@ from braze.loops.ir import (
     Reduction,
     Store,
 )  # fmt: skip
-from braze.loops.rewrite import Substitution, nest_with_nodes, rewrite, with_nodes
+from braze.loops.rewrite import Substitution, nest_with_nodes, rewriter, with_results
 from braze.schedule.canonical import borders
 from braze.schedule.choices import Choices
 from braze.schedule.kernels import COLUMNS, PLAIN, KernelPlan, limit_of, plan_kernel
@@ -230,7 +230,9 @@ class Splitter:
             self.kernels.append(("row", (*group.axes, *group.row_axes), (), along))
             along = []
         if reducing:
-            partial: list[LoopNest] = [self._cut_step(s) for s in along]
+            partial: list[LoopNest] = [
+                self.substitution.nest(s, (*self.points, *self.rows), ()) for s in along
+            ]
             finish: list[LoopNest] = []
             for step in reducing:
                 self._reduce(step, partial, finish)
@@ -238,9 +240,6 @@ class Splitter:
             self.kernels.append(("rest", group.axes, (self.part,), [*finish, *walk.behind]))
         elif walk.behind:
             self.kernels.append(("points", group.axes, (), list(walk.behind)))
-
-    def _cut_step(self, step: LoopNest) -> LoopNest:
-        return self.substitution.nest(step, (*self.points, *self.rows), ())
 
     # -- buffers ----------------------------------------------------------------------------------
 
@@ -288,12 +287,7 @@ class Splitter:
                     step, finish, [Reduction(reduction.kind, reduction.dtype, self._load(name))]
                 )
             results += made
-        memo: dict[Node, Node] = {}
-
-        def known(node: Node) -> Node:
-            return results[node.attr] if node.op is Op.REDUCED else node
-
-        stores = tuple(with_nodes(s, lambda n: rewrite(n, known, memo)) for s in step.stores)
+        stores = tuple(with_results(s, lambda n: results[n.attr]) for s in step.stores)
         finish.append(dataclasses.replace(step, reduce_axes=(), reductions=(), stores=stores))
 
     def _reduction(self, reduction: Reduction, value: Node) -> Reduction:
@@ -428,16 +422,12 @@ def _inlined(group: Group, buffers: Mapping[str, Buffer]) -> list[LoopNest]:
     """The steps with the values that are kept inside, along the row, in place of loads of them."""
     known: dict[tuple[str, Expr], Node] = {}
     out: list[LoopNest] = []
+
+    def replace(node: Node) -> Node:
+        return known.get(node.attr, node) if node.op is Op.LOAD and not node.args else node
+
     for step in group.steps:
-        memo: dict[Node, Node] = {}
-
-        def replace(node: Node) -> Node:
-            return known.get(node.attr, node) if node.op is Op.LOAD and not node.args else node
-
-        def new(node: Node, memo: dict[Node, Node] = memo) -> Node:
-            return rewrite(node, replace, memo)
-
-        step = nest_with_nodes(step, new)
+        step = nest_with_nodes(step, rewriter(replace))
         if not step.reductions and over_row(step, group.row_axes):
             for s in step.stores:
                 if not s.args:

@@ -14,12 +14,11 @@ from braze.loops.ir import (
     LoopNest,
     LoopProgram,
     Node,
-    Op,
     SizeSource,
     Step,
     TemplateCall,
 )
-from braze.loops.rewrite import rewrite
+from braze.loops.rewrite import with_results
 from braze.schedule.dependences import accesses
 from braze.symbolic.expr import ONE, ZERO, Expr, linear
 
@@ -32,13 +31,10 @@ def unfused(call: TemplateCall, buffers: Mapping[str, Buffer]) -> LoopProgram:
     n = call.axes[-1]
 
     def loaded(node: Node) -> Node:
-        if node.op is not Op.REDUCED:
-            return node
         at = linear((*places[:-1], places[-1] + node.attr * n.extent), product.strides, ZERO)
         return build.cast(build.load(product.name, product.dtype, at), node.dtype)
 
-    memo: dict[Node, Node] = {}
-    stores = tuple(dataclasses.replace(s, value=rewrite(s.value, loaded, memo)) for s in call.epilogue)
+    stores = tuple(with_results(s, loaded) for s in call.epilogue)
     op = "mm" if call.batch is None else "bmm"
     multiply = ExternCall(
         f"{call.name}_mm", f"aten.{op}.default", (call.args[0], right), (), (product.name,), (), f"aten.{op}.out",
@@ -48,7 +44,7 @@ def unfused(call: TemplateCall, buffers: Mapping[str, Buffer]) -> LoopProgram:
     inside = [dataclasses.replace(buffers[name], kind=BufferKind.TEMPORARY) for name in sorted(call.inside)]
     given = [dataclasses.replace(buffers[name], kind=BufferKind.INPUT) for name in sorted(found.reads)]
     made = [dataclasses.replace(buffers[name], kind=BufferKind.OUTPUT) for name in sorted(found.writes)]
-    outputs = tuple(BufferView(b.name, b.sizes, b.strides, ZERO, b.dtype) for b in made)
+    outputs = tuple(b.whole() for b in made)
     every = (*given, *inside, product, *made)
     sizes = sorted(
         {s for b in every for e in (*b.sizes, *b.strides) for s in e.symbols()}, key=lambda s: s.name

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from braze.graph import fakes
+from braze.graph.fakes import spec_of
 from braze.graph.shape_guards import python_text, relations
 from braze.support.errors import Unsupported
 
@@ -25,7 +26,7 @@ def traced(use: Any, *shape: int) -> tuple[list[Any], list[str]]:
     with mode:
         fake = mode.fake(real, symbolic_dims=set(range(len(shape))), source="L[0]")
         use(fake)
-    return mode.shape_relations(), [str(s) for s in mode.spec(fake).sizes]
+    return mode.shape_relations(), [str(s) for s in spec_of(fake).sizes]
 
 
 def test_sizes_are_not_zero_or_one() -> None:
@@ -76,7 +77,7 @@ def test_an_int_found_to_be_a_number_or_a_size_is_held_to_it() -> None:
         fake = mode.fake(real, symbolic_dims={0}, source="L[0]")
         n, k = mode.symbol(7, "n"), mode.symbol(9, "k")
         assert n == 7 and k == fake.shape[0] + 4
-    found, size = mode.shape_relations(), str(mode.spec(fake).sizes[0])
+    found, size = mode.shape_relations(), str(spec_of(fake).sizes[0])
     by_hint = {mode.symbols[name].hint: name for name in mode.ints}
     good = {by_hint[7]: 7, by_hint[9]: 12, size: 8}
     assert holds(found, **good)

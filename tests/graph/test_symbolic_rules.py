@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from braze.graph import fakes, metadata
-from braze.graph.torch_symbols import ranges
 
 aten = torch.ops.aten
 F32, I64 = torch.float32, torch.int64
@@ -259,7 +258,7 @@ def test_what_holds_at_some_sizes_only_is_left_to_pytorch(name):
     mode, _, given = trace(arguments)
     with mode:
         assert metadata.symbolic_result_of(mode.dispatch, op, given, {}, mode.ground) is metadata.MISS
-    assert ranges(mode.env)
+    assert mode.env.var_to_range
 
 
 def test_products_of_sizes_that_differ_are_left_to_pytorch():

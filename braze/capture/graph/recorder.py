@@ -43,6 +43,7 @@ from braze.graph.fakes import FakeMode
 from braze.graph.torch_compat import disable_functions, storage_key
 from braze.graph.torch_symbols import SYMBOLIC, is_undecided, size_oblivious
 from braze.support.errors import Unsupported
+from braze.support.nested import every
 
 #: answers that depend on what a tensor holds
 DATA = frozenset(
@@ -403,11 +404,7 @@ METADATA = frozenset(
 
 def holds_tensor(value: Any) -> bool:
     """Whether a result is or holds a tensor."""
-    if isinstance(value, torch.Tensor):
-        return True
-    if isinstance(value, list | tuple):
-        return any(holds_tensor(v) for v in value)
-    return False
+    return bool(every(torch.Tensor, value))
 
 
 def as_target(func: Any, args: tuple[Any, ...]) -> tuple[str, Any, tuple[Any, ...]]:
@@ -516,7 +513,7 @@ def ask_for_base(outside: Outside, view: torch.Tensor) -> None:
 
 def without_history(args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor]:
     """The tensors to which a call may give a history, where gradients are on and views are not autograd's own."""
-    return [x for x in unbacked.tensors_in((*args, *kwargs.values())) if not x.requires_grad]
+    return [x for x in every(torch.Tensor, (*args, *kwargs.values())) if not x.requires_grad]
 
 
 def require_known(graph: torch.fx.Graph, before: list[torch.Tensor]) -> None:
@@ -525,6 +522,6 @@ def require_known(graph: torch.fx.Graph, before: list[torch.Tensor]) -> None:
     if not changed:
         return
     for node in graph.nodes:
-        for x in unbacked.tensors_in(node.meta.get("val")):
+        for x in every(torch.Tensor, node.meta.get("val")):
             if storage_key(x) in changed and not x.requires_grad:
                 raise ViewsMatter

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import re
 from typing import Any
 
 import torch
@@ -22,7 +21,9 @@ from braze.capture.graph import sizes
 from braze.capture.state.trace import GraphState, Recording, Trace
 from braze.graph import torch_symbols
 from braze.graph.facts import facts
+from braze.graph.shape_guards import readable_text
 from braze.graph.torch_symbols import SYMBOLIC
+from braze.support.nested import every
 
 HINT_CHECK = "say what holds of it with torch._check(condition), or branch with torch.cond"
 HINT_SCALARS = "options={'capture_scalar_outputs': True} makes it a symbol of the graph"
@@ -156,24 +157,17 @@ def claim(recorder: Recording, node: torch.fx.Node, result: Any) -> None:
     fresh = torch_symbols.fresh_symbols(env)
     if type(result) in SYMBOLIC:
         recorder.symbols.setdefault(result.node._expr, node)
-    for tensor in tensors_in(result):
+    for tensor in every(torch.Tensor, result):
         for dim, size in enumerate(tensor.shape):
             if type(size) is torch.SymInt and size.node._expr in fresh:
                 recorder.sized.setdefault(size.node._expr, (tensor, dim))
-    lost = {s for tensor in tensors_in(result) for n in tensor.shape for s in _symbols(n)} & fresh
+    lost = {s for tensor in every(torch.Tensor, result) for n in tensor.shape for s in _symbols(n)} & fresh
     if lost - recorder.sized.keys() - recorder.symbols.keys():
         graph_break("BZ1013", f"{node.target} gives sizes that cannot be read off its result")
 
 
 def _symbols(size: Any) -> Any:
     return size.node.expr.free_symbols if type(size) is torch.SymInt else ()
-
-
-def tensors_in(value: Any) -> list[torch.Tensor]:
-    """The tensors in nested tuples and lists."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    return [t for v in value for t in tensors_in(v)] if isinstance(value, (list, tuple)) else []
 
 
 def note_checks(recorder: Recording, message: Any = None) -> None:
@@ -209,11 +203,7 @@ def told(recorder: Recording, text: str) -> str:
 
 def said(recorder: Recording, condition: Any) -> str:
     """A condition as Python, and what its symbols are."""
-    from braze.graph.shape_guards import python_text  # imports SymPy
-
-    text = re.sub(r"\((\d+)\)", r"\1", python_text(condition))
-    if text.startswith("(") and text.endswith(")"):
-        text = text[1:-1]
+    text = readable_text(condition)
     whence = []
     for symbol in sorted(condition.free_symbols, key=str):
         node = recorder.symbols.get(symbol)

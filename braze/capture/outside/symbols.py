@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from braze.capture.state.sources import Node
 from braze.capture.state.trace import Trace
 from braze.graph import torch_compat, torch_symbols
 from braze.graph.fakes import require_plain
+from braze.graph.shape_guards import readable_text
 from braze.support.errors import UserError
 
 
@@ -188,13 +188,9 @@ class Marked:
 
     def _readable(self, condition: Any, value: Any) -> str:
         """A condition on symbols with the sizes' own names."""
-        from braze.graph.shape_guards import python_text  # imports SymPy
-
         if condition.is_Symbol:
             return f"what number {self.texts.get(str(condition), condition)} is (found {value})"
-        text = re.sub(r"\((\d+)\)", r"\1", python_text(condition))
-        if text.startswith("(") and text.endswith(")"):
-            text = text[1:-1]
+        text = readable_text(condition)
         for name, own in sorted(self.texts.items(), key=lambda item: -len(item[0])):
             text = text.replace(name, own)
         return text

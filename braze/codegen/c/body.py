@@ -11,8 +11,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 from braze.codegen.c.expr import at_zero, indirect_symbols, to_c
-from braze.codegen.c.memory import assign, scalar_load, scalar_store
-from braze.codegen.c.operations import Representations, Value, expression
+from braze.codegen.c.operations import Representations, Value, assign, expression, scalar_load, scalar_store
 from braze.codegen.c.prelude import SCALAR, STORAGE, raw_vector, rep_vector
 from braze.loops.build import nodes_of
 from braze.loops.ir import DType, Node, Op, Store, StoreMode

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from braze.codegen.c.memory import scalar_load, scalar_store
 from braze.codegen.c.prelude import SCALAR, STORAGE, rep_vector
 from braze.loops.ir import DType, Node, Op
 from braze.loops.ranges import Ranges
@@ -208,3 +207,28 @@ def _holds(source: DType, to: DType) -> bool:
     if source.is_float and to.is_float:
         return source is to or to in (DType.F32, DType.F64)
     return to in (DType.I32, DType.I64, DType.F32, DType.F64)
+
+
+# -- one element in memory as a scalar value, and back
+
+#: storage types that are not held as they lie -> what reads one, and what it is stored as
+_FORMS = {
+    "bool": ("{} != 0", "({}) & 1"),
+    "bf16": ("bz_bf16_s({})", "bz_tobf16_s({})"),
+    "f16": ("bz_half_s({})", "bz_tohalf_s({})"),
+}
+_AS_IT_LIES = "{}", "{}"
+
+
+def scalar_load(storage: str, place: str) -> str:
+    return _FORMS.get(storage, _AS_IT_LIES)[0].format(place)
+
+
+def scalar_store(storage: str, text: str) -> str:
+    return _FORMS.get(storage, _AS_IT_LIES)[1].format(text)
+
+
+def assign(storage: str, place: str, text: str, how: str) -> str:
+    if how == "+=":
+        return f"{place} = {scalar_store(storage, f'{scalar_load(storage, place)} + {text}')};"
+    return f"{place} = {scalar_store(storage, text)};"

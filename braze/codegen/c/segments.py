@@ -11,7 +11,7 @@ import itertools
 from braze.loops import build
 from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, DType, LoopNest, Node, Op
-from braze.loops.rewrite import rewrite, roots, with_nodes
+from braze.loops.rewrite import rewriter, roots, with_nodes
 from braze.support.record import record
 from braze.symbolic.expr import Expr, Integer, Symbol
 
@@ -101,6 +101,5 @@ def _within(step: LoopNest, symbol: Symbol, at: int) -> LoopNest:
             return build.invert(*n.args)
         return n
 
-    memo: dict[Node, Node] = {}
-    stores = tuple(with_nodes(s, lambda node: rewrite(node, change, memo)) for s in step.stores)
+    stores = tuple(with_nodes(s, rewriter(change)) for s in step.stores)
     return LoopNest(step.name, step.axes, (), (), stores, step.device, step.ops, step.origin)

@@ -10,7 +10,7 @@ from braze.codegen.host.homes import Home, Homes
 from braze.codegen.host.text import constant_text, dtype_text, identifier, tuple_text
 from braze.loops.ir import BufferKind, BufferView, ExternCall, MadeSize
 from braze.runtime.purity import named
-from braze.symbolic.expr import ZERO, Expr, Integer
+from braze.symbolic.expr import ZERO, Expr
 
 
 class Views:
@@ -115,7 +115,7 @@ def extern_lines(
     if call.out_variant:
         names = out_names(call.out_variant)
         for name, buffer in zip(names, call.outputs, strict=True):
-            args.append(f"{name}={views.text(whole(buffer, views.homes))}")
+            args.append(f"{name}={views.text(views.homes.buffers[buffer].whole())}")
         return [f"{function}({', '.join(args)})"]
     text = f"{function}({', '.join(args)})"
     made = [line for m in call.makes for line in _made(m, call, views.homes)]
@@ -148,12 +148,6 @@ def _layout(buffer: str, homes: Homes, bind: Callable[[str], str]) -> list[str]:
     if b.sizes:
         differs = f"{name}.shape != {sizes} or {name}.stride() != {strides} or {differs}"
     return [f"if {differs}:", f"    {name} = relayout({name}, {sizes}, {strides}, {dtype})"]
-
-
-def whole(buffer: str, homes: Homes) -> BufferView:
-    """The view of a whole buffer."""
-    b = homes.buffers[buffer]
-    return BufferView(buffer, b.sizes, b.strides, Integer(0), b.dtype)
 
 
 def out_names(target: str) -> list[str]:

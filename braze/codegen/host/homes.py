@@ -56,6 +56,4 @@ class Homes:
 
     def is_whole(self, view: BufferView) -> bool:
         """Whether a view is the buffer as it is laid out."""
-        b = self.buffers[view.buffer]
-        same = view.sizes == b.sizes and view.strides == b.strides and view.dtype is b.dtype
-        return same and view.offset.value == 0
+        return view == self.buffers[view.buffer].whole()

@@ -17,7 +17,7 @@ from braze.schedule.hoist import is_repeatable
 from braze.schedule.memory import storage_bytes
 from braze.schedule.records import Schedule
 from braze.support.record import record
-from braze.symbolic.expr import ZERO, Expr, Symbol
+from braze.symbolic.expr import Expr, Symbol
 
 
 @record
@@ -338,8 +338,7 @@ class _Host:
     def _tensor(self, name: str) -> str:
         if self.homes.of(name) is not Home.ARENA:
             return identifier(name)
-        b = self.homes.buffers[name]
-        return self.views.text(BufferView(name, b.sizes, b.strides, ZERO, b.dtype))
+        return self.views.text(self.homes.buffers[name].whole())
 
     def _extern(self, call: ExternCall, unread: frozenset[str]) -> None:
         target = call.out_variant or call.target

@@ -8,6 +8,7 @@ else ``[XBLOCK]``.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from braze.codegen.triton.ops import TYPES, row
@@ -49,23 +50,20 @@ class Scope:
     stored: dict[tuple[str, Expr], Value] = field(default_factory=dict)
     outer: Scope | None = None
 
-    def find(self, node: Node) -> Value | None:
-        """The value of a node computed here or further out."""
+    def outward(self) -> Iterator[Scope]:
+        """This scope and those around it."""
         scope: Scope | None = self
         while scope is not None:
-            if node in scope.known:
-                return scope.known[node]
+            yield scope
             scope = scope.outer
-        return None
+
+    def find(self, node: Node) -> Value | None:
+        """The value of a node computed here or further out."""
+        return next((scope.known[node] for scope in self.outward() if node in scope.known), None)
 
     def find_stored(self, key: tuple[str, Expr]) -> Value | None:
         """What this kernel wrote to a buffer at an index, if it is still in a variable."""
-        scope: Scope | None = self
-        while scope is not None:
-            if key in scope.stored:
-                return scope.stored[key]
-            scope = scope.outer
-        return None
+        return next((scope.stored[key] for scope in self.outward() if key in scope.stored), None)
 
 
 class Emitter:
