@@ -134,7 +134,7 @@ class _Plan:
         self.saved_layouts = tuple((i, _layout(spec)) for i, spec in saved if isinstance(spec, TensorSpec))
         self.shapes = tuple(_shape(spec) for spec in backward.inputs[len(self.saved) :])
         self.depends = dict(zip(backward.gradients, backward.depends, strict=True))
-        #: items of the forward's tuple that are results of the operation, and inputs that are its arguments
+        #: items of the forward's tuple that are results of the operation, and inputs that are its arguments, or ``~i`` for item i
         self.items: tuple[int, ...] = tuple(range(backward.results))
         #: what is behind an argument runs backward with the operation, even for an undefined gradient: only those that get one
         self.arguments: tuple[int, ...] = backward.gradients or tuple(range(len(partition.inputs)))
@@ -412,7 +412,8 @@ def _several(plans: list[_Plan], forward: Boxed, results: int) -> Callable[[Sequ
             found = _roots(forward(inputs))
         items = found[:results]
         for plan, function in functions:
-            made = function.apply((inputs, found), *[inputs[i] for i in plan.arguments])
+            arguments = [inputs[i] if i >= 0 else items[~i] for i in plan.arguments]
+            made = function.apply((inputs, found), *arguments)
             for i, item in zip(plan.items, made, strict=True):
                 items[i] = item
         return items
