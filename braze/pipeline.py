@@ -246,6 +246,7 @@ def partition_graph(
         free_layouts=ctx.options.channels_last is not False,
         keeps=Choices(ctx.options).worth_a_look,
         weigh=lambda partition: peak_of(partition, ctx),
+        between=True,
     )
 
 

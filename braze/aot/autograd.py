@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from braze import native
+from braze.aot.groups import Alone, of_group, varies, with_results_as_inputs
 from braze.aot.missing_tangents import apart, separate_gradients, without_tangents
 from braze.aot.rebuild import evaluator
 from braze.aot.records import Backward, Partition, Saved, SavedFrom
@@ -66,16 +67,65 @@ def differentiable(
         whole.graph.recompile()
     parts = apart(whole) if by_tangents else ()
     if parts:
-        groups = zip(parts, whole.apart, strict=True)
-        plans = [_Plan(partition, part, compile_backward, True, group) for part, group in groups]
-        return _with_grad_mode(_several(plans, forward, whole.results))
-    plan = _Plan(partition, whole, compile_backward, by_tangents)
-    function = _function(plan, lambda inputs: (inputs, _roots(forward(inputs))))
+        return _with_grad_mode(_several(partition, parts, forward, compile_backward))
+    return _operation(partition, _Plan(partition, whole, compile_backward, by_tangents), forward)
+
+
+def _operation(partition: Partition, plan: _Plan, forward: Boxed) -> Boxed:
+    """One operation of autograd's: ``forward`` on the partition's inputs."""
+    function = _function(plan, forward)
 
     def run(inputs: Sequence[Any]) -> Sequence[Any]:
         return function.apply(tuple(inputs), *[inputs[i] for i in plan.arguments])  # type: ignore[no-any-return]
 
     return _native(partition, plan, function, forward, _with_grad_mode(run))
+
+
+def _several(
+    partition: Partition,
+    parts: Sequence[Backward],
+    forward: Boxed,
+    compile_backward: Callable[[Backward], Boxed],
+) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """One run of the forward whose results are of several operations: each of all values, its own results among them."""
+    whole = partition.backward
+    assert whole is not None
+    count = len(partition.inputs)
+    values = with_results_as_inputs(partition)
+    without_grad = native.grad_off(forward, torch.no_grad()(forward))  # as in the forward of one operation
+    operations = []
+    for part, group in zip(parts, whole.apart, strict=True):
+        alone = of_group(part, group, count)
+        plan = _Plan(values, alone.seen, _compiled_alone(alone, compile_backward), True)
+        operations.append((alone.places, _operation(values, plan, _picked(alone.places))))
+
+    def run(inputs: Sequence[Any]) -> Sequence[Any]:
+        found = [*inputs, *_roots(without_grad(inputs))]
+        # passes may find two results equal: each is a tensor of its own, with its own history or with none
+        for i in _again(found, count, count + whole.results):
+            found[i] = found[i].detach()
+        for places, operation in operations:
+            for place, result in zip(places, operation(found), strict=True):
+                found[place] = result
+        return found[count : count + whole.results]
+
+    return run
+
+
+def _compiled_alone(
+    alone: Alone, compile_backward: Callable[[Backward], Boxed]
+) -> Callable[[Backward], Boxed]:
+    return lambda half: compile_backward(alone.compiled(half))
+
+
+def _picked(places: Sequence[int]) -> Boxed:
+    """The forward of an operation whose results have been computed."""
+
+    @boxed
+    def picked(values: Sequence[Any]) -> Sequence[Any]:
+        return [values[place] for place in places]
+
+    return picked
 
 
 def _with_grad_mode(run: Boxed) -> Boxed:
@@ -115,7 +165,7 @@ def _native(partition: Partition, plan: _Plan, function: Any, forward: Boxed, ge
 
 
 class _Plan:
-    """What an operation does on each call, worked out beforehand; ``group``: the tangents that it is for, not all."""
+    """What an operation does on each call, worked out beforehand."""
 
     def __init__(
         self,
@@ -123,7 +173,6 @@ class _Plan:
         backward: Backward,
         compile_backward: Callable[[Backward], Boxed],
         by_tangents: bool,
-        group: tuple[int, ...] | None = None,
     ) -> None:
         self.results = backward.results
         self.saved = backward.saved
@@ -134,18 +183,11 @@ class _Plan:
         self.saved_layouts = tuple((i, _layout(spec)) for i, spec in saved if isinstance(spec, TensorSpec))
         self.shapes = tuple(_shape(spec) for spec in backward.inputs[len(self.saved) :])
         self.depends = dict(zip(backward.gradients, backward.depends, strict=True))
-        #: items of the forward's tuple that are results of the operation, and inputs that are its arguments
-        self.items: tuple[int, ...] = tuple(range(backward.results))
         #: what is behind an argument runs backward with the operation, even for an undefined gradient: only those that get one
         self.arguments: tuple[int, ...] = backward.gradients or tuple(range(len(partition.inputs)))
-        read = [True] * len(self.saved)
-        if group is not None:
-            self.items = tuple(backward.tangents[k] for k in group)
-            reads = _reads(backward, sizes=True)
-            read = [i in reads for i in range(len(self.saved))]
         kinds = [isinstance(spec, TensorSpec) for spec in backward.inputs[: len(self.saved)]]
         #: places of saved values that are tensors, for autograd to watch, and of the numbers beside them
-        self.tensors = tuple(i for i, tensor in enumerate(kinds) if tensor and read[i])
+        self.tensors = tuple(i for i, tensor in enumerate(kinds) if tensor)
         self.numbers = tuple(i for i, tensor in enumerate(kinds) if not tensor)
         #: places of those that another operation gives or gets: what is kept of them has no history
         self.foreign = tuple(i for i in self.tensors if not self._is_own(self.saved[i]))
@@ -161,9 +203,7 @@ class _Plan:
         #: whether no tangent is so large that it matters when it is let go of
         self.small = all(_bytes(spec) < LARGE for spec in backward.inputs[len(self.saved) :])
         carried = set(backward.tangents)
-        self.plain = tuple(i for i in self.items if i not in carried)
-        #: tangent -> which of the operation's results it belongs to, if any
-        self.places = tuple(self.items.index(i) if i in self.items else -1 for i in backward.tangents)
+        self.plain = tuple(i for i in range(self.results) if i not in carried)
         tensors_alone = not self.numbers and len(self.tensors) == len(self.saved)
         fixed = all(_is_fixed(spec) for spec in partition.inputs)
         #: whether what is kept are inputs and results as they are, and all results have a history: for the C core
@@ -173,7 +213,6 @@ class _Plan:
             tensors_alone
             and all(map(_is_fixed, backward.inputs[: len(self.saved)]))
             and self.small
-            and -1 not in self.places
             and backward.gradients == self.arguments
         )
         self._compile = compile_backward
@@ -186,10 +225,10 @@ class _Plan:
     def _is_own(self, saved: Saved) -> bool:
         if saved.source is SavedFrom.INPUT:
             return saved.index in self.arguments
-        return saved.index >= self.results or saved.index in self.items
+        return True
 
     def _is_given(self, saved: Saved) -> bool:
-        return saved.source is SavedFrom.OUTPUT and saved.index in self.items
+        return saved.source is SavedFrom.OUTPUT and saved.index < self.results
 
     def backward(self, given: tuple[bool, ...]) -> _Half:
         """The compiled backward for the tangents that come in, made by the first that asks."""
@@ -202,7 +241,7 @@ class _Plan:
         return found
 
     def _made(self, given: tuple[bool, ...]) -> _Half:
-        whole = tuple([place >= 0 for place in self.places])
+        whole = (True,) * len(self.tangents)
         if given != whole and (not self._by_tangents or len(self._halves) >= MOST):
             if whole not in self._halves:
                 self._halves[whole] = self._made(whole)
@@ -210,7 +249,7 @@ class _Plan:
         missing = [i for i, here in enumerate(given) if not here]
         part, unread = without_tangents(self._whole, missing) if missing else (self._whole, frozenset())
         # in a compiled step this runs under a broken call, whose frames are captured: not those of a compiler
-        return _Half(native.unhooked(self._compile, part), part.gradients, unread, _reads(part, sizes=False))
+        return _Half(native.unhooked(self._compile, part), part.gradients, unread, _reads(part))
 
     def values(self, inputs: Sequence[Any], results: Sequence[Any]) -> tuple[list[Any], dict[str, int]]:
         """What is saved, in order, and the sizes of this call."""
@@ -235,11 +274,11 @@ class _Plan:
         ctx.kept = names, [values[i] for i in self.numbers], [values[i]._version for i in self.given]
         ctx.set_materialize_grads(False)
         if not self.plain:
-            return tuple([results[i] for i in self.items])
-        items = {i: results[i] for i in self.items}
+            return tuple(results[: self.results])
+        items = dict(enumerate(results[: self.results]))
         plain = [i for i in self.plain if isinstance(items[i], torch.Tensor)]
         # one value may be new contents without a history and a result with one: two tensors
-        taken = {id(items[i]) for i in self.items if i not in self.plain} if plain else ()
+        taken = {id(items[i]) for i in items if i not in self.plain} if plain else ()
         items |= {i: items[i].detach() for i in plain if id(items[i]) in taken}
         ctx.mark_non_differentiable(*[items[i] for i in plain])
         return tuple(items.values())
@@ -281,7 +320,7 @@ class _Plan:
 
     def by_number(self, tangents: Sequence[Any]) -> list[Any]:
         """The gradients of the operation's results as the backward's tangents."""
-        return [tangents[place] if place >= 0 else None for place in self.places]
+        return [tangents[i] for i in self.tangents]
 
     def batched(self, values: list[Any], tangents: Sequence[Any], sizes: dict[str, int]) -> tuple[Any, ...]:
         """The gradients under ``vmap``, for many tangents at once: by ATen's operators, of which each knows how."""
@@ -311,7 +350,7 @@ class _Plan:
 
     def read(self) -> tuple[list[Any], list[Any]]:
         """(place, type of device, strides) of the saved tensors, and of the tangents, for the C core."""
-        rows = zip([*range(len(self.saved)), *self.places], self._whole.inputs, strict=True)
+        rows = zip([*range(len(self.saved)), *self.tangents], self._whole.inputs, strict=True)
         found = [(i, spec.device.type, spec.strides) for i, spec in rows]  # type: ignore[union-attr]
         return found[: len(self.saved)], found[len(self.saved) :]
 
@@ -320,7 +359,7 @@ class _Plan:
         """The backward for tangents that all come in as they are wanted: ``f(saved and tangents) -> gradients``, if it is as simple."""
         if not self.straight:
             return None
-        half = self.backward((True,) * len(self.places))
+        half = self.backward((True,) * len(self.tangents))
         return _hidden(half.call) if half.owners == self.arguments and not half.unread else None
 
     @hidden_from_dynamo
@@ -373,13 +412,13 @@ class _Plan:
         return self.gradients_of(half.call(values), half.owners, given)
 
 
-def _function(plan: _Plan, run: Callable[[Any], tuple[Sequence[Any], Sequence[Any]]]) -> Any:
-    """The class that autograd wants: one per operation. ``run``: what it is applied to -> the forward's inputs and results."""
+def _function(plan: _Plan, run: Boxed) -> Any:
+    """The class that autograd wants: one per operation."""
 
     class Compiled(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, given: Any, *arguments: Any) -> Any:
-            return plan.save(ctx, *run(given))
+            return plan.save(ctx, given, _roots(run(given)))
 
         @staticmethod
         @hidden_from_dynamo
@@ -398,35 +437,15 @@ def _hidden(call: Boxed) -> Boxed:
     return hidden_from_dynamo(call if isinstance(call, FunctionType) else hidden)
 
 
-def _several(plans: list[_Plan], forward: Boxed, results: int) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """One run of the forward whose results are of several operations; those without a history are of none."""
-    functions = [(plan, _function(plan, lambda run: run)) for plan in plans]
-
-    def run(inputs: Sequence[Any]) -> Sequence[Any]:
-        with torch.no_grad():
-            found = _roots(forward(inputs))
-        items = found[:results]
-        # passes may find two results equal: each is a tensor of its own, with its own history or with none
-        for i in _again(items):
-            items[i] = found[i] = items[i].detach()
-        for plan, function in functions:
-            made = function.apply((inputs, found), *[inputs[i] for i in plan.arguments])
-            for i, item in zip(plan.items, made, strict=True):
-                items[i] = item
-        return items
-
-    return run
-
-
-def _again(items: Sequence[Any]) -> list[int]:
-    """The places of tensors that stand at an earlier place, too."""
+def _again(values: Sequence[Any], first: int, end: int) -> list[int]:
+    """The places, from ``first`` on, of tensors that stand at an earlier place there, too."""
     seen: set[int] = set()
     found = []
-    for i, item in enumerate(items):
-        if isinstance(item, torch.Tensor):
-            if id(item) in seen:
+    for i in range(first, end):
+        if isinstance(values[i], torch.Tensor):
+            if id(values[i]) in seen:
                 found.append(i)
-            seen.add(id(item))
+            seen.add(id(values[i]))
     return found
 
 
@@ -467,23 +486,15 @@ def _copied(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     return fresh.copy_(each).expand(tensor.shape)
 
 
-def _reads(backward: Backward, *, sizes: bool) -> frozenset[int]:
-    """The saved values whose numbers a backward reads, by number: those may not have been written since.
-
-    ``sizes``: also those of which it reads sizes: code may ask any tensor for one that varies.
-    """
-    saved = zip(placeholders(backward.graph)[: len(backward.saved)], backward.inputs, strict=False)
-    return frozenset(i for i, (node, spec) in enumerate(saved) if node.users or (sizes and _varies(spec)))
-
-
-def _varies(spec: Any) -> bool:
-    """Whether a value is a tensor of a size or stride that is not known beforehand."""
-    return isinstance(spec, TensorSpec) and not all(isinstance(n, int) for n in (*spec.sizes, *spec.strides))
+def _reads(backward: Backward) -> frozenset[int]:
+    """The saved values whose numbers a backward reads, not their sizes alone: those may not have been written since."""
+    saved = placeholders(backward.graph)[: len(backward.saved)]
+    return frozenset(i for i, node in enumerate(saved) if node.users)
 
 
 def _is_fixed(spec: Any) -> bool:
     """Whether a value has no size that differs from call to call."""
-    return isinstance(spec, TensorSpec) and not _varies(spec)
+    return isinstance(spec, TensorSpec) and not varies(spec)
 
 
 def _bytes(spec: Any) -> float:
@@ -493,7 +504,7 @@ def _bytes(spec: Any) -> float:
 
 def _shape(spec: Any) -> Callable[[dict[str, int]], torch.Tensor | None]:
     """f(sizes) -> what stands for a tangent of which at most the shape is read."""
-    if not _varies(spec):
+    if not varies(spec):
         return lambda names: None
     sizes = evaluator(spec.sizes)
     return lambda names: torch.empty(1, dtype=spec.dtype, device=spec.device).expand(sizes(names))

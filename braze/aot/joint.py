@@ -8,12 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from braze.aot import derivatives
+from braze.aot.histories import (
+    Operations,
+    behind,
+    comings,
+    is_function,
+    leaves_first,
+    operations_of,
+    reached_leaves,
+)
 from braze.aot.outputs import Outputs
 from braze.aot.recorder import Recorder
 from braze.aot.records import OutputRole
@@ -24,9 +32,12 @@ from braze.graph.autograd_calls import Hooked, applied
 from braze.graph.facts import facts
 from braze.graph.fakes import FakeMode, spec_of
 from braze.support.errors import Unsupported
-from braze.support.order import on_demand
 
 Node = torch.fx.Node
+
+
+class Inseparable(Exception):
+    """Operations of autograd's that seemed to be apart are not."""
 
 
 class Differentiation:
@@ -34,20 +45,21 @@ class Differentiation:
 
     ``outputs``: what the user gets. ``seeds``: what gradients come in for, as ("input", k) for the new contents of
     input k or ("computed", k) for item k of ``outputs.computed()``; ``tangents`` are their placeholders. The
-    gradients' nodes come in the order of ``wanted``, the inputs that require grad. ``functions``: the program has
-    backwards of its own in the graph.
+    gradients' nodes come in the order of ``wanted``: the inputs that require grad, and ``~k`` for the k-th of ``seeds``
+    where later operations take it. ``functions``: the program has backwards of its own in the graph; ``between``: results may
+    be taken by operations of others.
     """
 
-    def __init__(self, functions: bool) -> None:
+    def __init__(self, functions: bool, between: bool) -> None:
         self.functions = functions
+        self.between = between
         self.outputs: Outputs
         self.seeds: list[tuple[str, int]] = []
         self.tangents: list[Node] = []
         self.wanted: list[int] = []
-        #: input -> the tangents that autograd leads there, whatever the operations on the way make of them
-        self.reaching: dict[int, set[int]] = {}
-        #: tangents by number, those together whose operations would run twice in two backwards
-        self.apart: tuple[tuple[int, ...], ...] = ()
+        #: for each gradient of ``wanted`` the tangents that autograd leads there, whatever the operations on the way make of them
+        self.reaching: list[set[int]] = []
+        self.operations = Operations(())
 
     def __call__(self, recorder: Recorder, pairs: list[tuple[Any, Any]]) -> list[Node | None]:
         self.outputs = Outputs(recorder.graph, pairs, recorder.ways)
@@ -64,7 +76,9 @@ class Differentiation:
             ) from error
         if self.functions:
             _refuse_choices_of_functions(fakes, set(recorder.histories), recorder.mode.env is not None)
-        self.apart = _apart(starts, set(recorder.histories))
+        histories = set(recorder.histories)
+        edges = [(fake.grad_fn, fake.output_nr) for fake in fakes]
+        self.operations = operations_of(edges, histories, self._seen_by_the_user() if self.between else ())
         self.wanted = [i for i, leaf in enumerate(recorder.leaves) if leaf is not None]
         tangents = self._tangents(recorder, fakes)
         recorder.origin = None
@@ -77,14 +91,26 @@ class Differentiation:
             raise Unsupported(
                 "BZ2021", "gradients that end at a leaf which the program makes, and reach no input"
             )
-        derivatives.correct(_leaves_first(starts))
-        recorder.coming = _coming(starts)
-        reaching = _reaching(starts, leaves, recorder.coming)
-        self.reaching = dict(zip(self.wanted, reaching, strict=True))
+        derivatives.correct(leaves_first(starts))
+        taken = self.operations.taken
+        recorder.coming, come = comings(starts, {edges[j]: j for j in taken})
+        reaching = [*reached_leaves(leaves, recorder.coming), *(come[j] for j in taken)]
+        self.reaching = [{i for i in range(len(starts)) if bits >> i & 1} for bits in reaching]
+        self.wanted += [~j for j in taken]
+        #: the gradients that results get of those which take them; the tangents go on in their place
+        arrived: dict[int, Node] = {}
+        for j in taken:
+            fakes[j].register_hook(functools.partial(_handed_over, recorder, arrived, j, tangents[j]))
+        ends = [i for i in range(len(fakes)) if i not in taken]
         try:
             with recorder, torch_compat.disable_autocast():
-                found = torch.autograd.grad(fakes, leaves, tangents, allow_unused=True)
-            return [None if g is None else recorder.argument(g) for g in found]
+                found = torch.autograd.grad(
+                    [fakes[i] for i in ends], leaves, [tangents[i] for i in ends], allow_unused=True
+                )
+            if len(arrived) < len(taken):
+                raise Inseparable
+            gradients = [None if g is None else recorder.argument(g) for g in found]
+            return [*gradients, *(arrived[j] for j in taken)]
         except (
             RuntimeError,
             ArithmeticError,
@@ -103,6 +129,16 @@ class Differentiation:
         """The item of the forward's tuple that each tangent belongs to."""
         written = {role.input: i for i, role in enumerate(mutations)}
         return tuple(written[k] if kind == "input" else len(mutations) + k for kind, k in self.seeds)
+
+    def owners(self, mutations: tuple[OutputRole, ...]) -> tuple[int, ...]:
+        """What each of ``wanted`` is the gradient of: an input, or ``~i`` for item i of the forward's tuple."""
+        positions = self.positions(mutations)
+        return tuple(i if i >= 0 else ~positions[~i] for i in self.wanted)
+
+    def _seen_by_the_user(self) -> list[int]:
+        """The seeds that are results themselves: what others are only made of is seen by nobody."""
+        first = len(self.outputs.bases)
+        return [i for i, (kind, k) in enumerate(self.seeds) if kind == "computed" and k >= first]
 
     def _refuse_other_histories(self, recorder: Recorder) -> None:
         """Views are made again by autograd's own, of the whole; what was written apart from it has another history."""
@@ -192,7 +228,7 @@ def _written(graph: torch.fx.Graph) -> set[int]:
 
 def _has_function(start: Any, known: set[Any]) -> bool:
     """Whether there is a function of the program's among the operations that made a view, back to what is known."""
-    return any(_is_function(node) for node, _ in _behind([(start, 0)], known))
+    return any(is_function(node) for node, _ in behind([(start, 0)], known))
 
 
 def _refuse_choices_of_functions(fakes: list[Any], known: set[Any], symbolic: bool) -> None:
@@ -203,8 +239,8 @@ def _refuse_choices_of_functions(fakes: list[Any], known: set[Any], symbolic: bo
     """
     reaching: dict[Any, dict[int, set[int]]] = {}
     for seed, fake in enumerate(fakes):
-        for node, place in _behind([(fake.grad_fn, fake.output_nr)], known):
-            if _is_function(node):
+        for node, place in behind([(fake.grad_fn, fake.output_nr)], known):
+            if is_function(node):
                 reaching.setdefault(node, {}).setdefault(place, set()).add(seed)
     for node, places in reaching.items():
         if node._forward_cls is not Hooked and applied(node._forward_cls).scales:
@@ -220,7 +256,7 @@ def _refuse_choices_of_functions(fakes: list[Any], known: set[Any], symbolic: bo
 
 def _refuse_missing_derivatives(starts: list[Any]) -> None:
     """What PyTorch has no derivative of raises in eager's backward, also where nothing that is asked for is behind it."""
-    if any(type(node) is torch_compat.WITHOUT_DERIVATIVE for node in _leaves_first(starts)):
+    if any(type(node) is torch_compat.WITHOUT_DERIVATIVE for node in leaves_first(starts)):
         raise Unsupported("BZ2021", "the backward of an operation that has none")
 
 
@@ -230,7 +266,7 @@ def _refuse_hidden_errors(starts: list[Any], leaves: list[Any]) -> None:
     Eager's backward comes there all the same; that of the trace goes to leaves alone, and meets the errors on its way.
     """
     wanted, leading = {id(leaf) for leaf in leaves}, set()
-    for node in _leaves_first(starts):
+    for node in leaves_first(starts):
         if id(getattr(node, "variable", None)) in wanted or any(n in leading for n, _ in node.next_functions):
             leading.add(node)
         elif torch_compat.wrote_a_part(node):
@@ -241,94 +277,12 @@ def _refuse_hidden_errors(starts: list[Any], leaves: list[Any]) -> None:
                 raise Unsupported("BZ2021", "the backward cannot be traced", why=str(error)) from error
 
 
-def _is_function(node: Any) -> bool:
-    return isinstance(node, torch.autograd.function.BackwardCFunction)
-
-
-def _behind(starts: list[tuple[Any, int]], known: set[Any]) -> Iterator[tuple[Any, int]]:
-    """Autograd's nodes from some on back to the leaves, each once for each of its results that is reached."""
-    pending, seen, expanded = starts, set(), {None, *known}
-    while pending:
-        reached = pending.pop()
-        node = reached[0]
-        if node is None or node in known or reached in seen:
-            continue
-        seen.add(reached)
-        yield reached
-        if node not in expanded:
-            expanded.add(node)
-            pending += node.next_functions
-
-
-def _apart(starts: list[Any], known: set[Any]) -> tuple[tuple[int, ...], ...]:
-    """Which results have operations in common that save tensors: a backward from one frees what the others need."""
-    group = list(range(len(starts)))
-    first: dict[Any, int] = {}
-
-    def root(i: int) -> int:
-        while group[i] != i:
-            i = group[i]
-        return i
-
-    for i, start in enumerate(starts):
-        pending, seen = [start], {None, *known}
-        while pending:
-            node = pending.pop()
-            if node in seen:
-                continue
-            seen.add(node)
-            if node in first and _saves(node):
-                group[root(i)] = root(first[node])
-                continue  # what is behind it has been seen from there
-            first.setdefault(node, i)
-            pending += [behind for behind, _ in node.next_functions]
-    members: dict[int, list[int]] = {}
-    for i in range(len(starts)):
-        members.setdefault(root(i), []).append(i)
-    return tuple(map(tuple, members.values()))
-
-
-def _coming(starts: list[Any]) -> dict[Any, int]:
-    """For each of autograd's operations the bits of the numbers of those from which autograd comes to it."""
-    bits: dict[Any, int] = {}
-    for i, start in enumerate(starts):
-        bits[start] = bits.get(start, 0) | 1 << i
-    for node in reversed(_leaves_first(starts)):
-        for behind, _ in node.next_functions:
-            bits[behind] = bits.get(behind, 0) | bits[node]
-    return bits
-
-
-def _reaching(starts: list[Any], leaves: list[Any], coming: dict[Any, int]) -> list[set[int]]:
-    """For each leaf, the numbers of the operations from which autograd comes to it."""
-    places = {id(leaf): i for i, leaf in enumerate(leaves)}
-    found = [0] * len(leaves)
-    for node, bits in coming.items():
-        if (at := places.get(id(getattr(node, "variable", None)))) is not None:
-            found[at] = bits
-    return [{i for i in range(len(starts)) if each >> i & 1} for each in found]
-
-
-def _leaves_first(starts: list[Any]) -> list[Any]:
-    """Autograd's operations behind some, and these, each behind all that its gradients go to."""
-    return on_demand(
-        [start for start in starts if start is not None],
-        lambda node: [behind for behind, _ in node.next_functions if behind is not None],
-    )
-
-
-def _saves(node: Any) -> bool:
-    """Whether an operation may save tensors, as far as its class tells."""
-    kind: Any = type(node)
-    return _is_function(node) or _kind_saves(kind)
-
-
-@functools.cache
-def _kind_saves(kind: Any) -> bool:
-    if kind is torch_compat.ACCUMULATE:
-        return False
-    plain = kind.__name__.rstrip("0123456789").endswith("Backward") and kind.__name__[-1].isdigit()
-    return not plain or any(name.startswith("_raw_saved_") for name in dir(kind))
+def _handed_over(
+    recorder: Recorder, arrived: dict[int, Node], number: int, tangent: Any, gradient: Any
+) -> Any:
+    """A hook on a result that other operations take: what they give it goes out, and what comes in for it goes on."""
+    arrived[number] = recorder.argument(gradient)
+    return tangent
 
 
 def _tangent(mode: FakeMode, like: Any) -> Any:

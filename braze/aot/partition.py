@@ -7,6 +7,7 @@ In order: trace to ATen (with gradients, where results need them: the joint grap
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,9 +18,10 @@ from torch._ops import OpOverload
 from braze.aot.epilogues import fuse_epilogues
 from braze.aot.functionalize import Functional, functionalize
 from braze.aot.joined import Keeps, join_products
-from braze.aot.joint import Differentiation, check_as_captured
+from braze.aot.joint import Differentiation, Inseparable, check_as_captured
 from braze.aot.layouts import lay_out_convolutions
 from braze.aot.min_cut import Choice, ancestors
+from braze.aot.missing_tangents import apart
 from braze.aot.outputs import Outputs, separate
 from braze.aot.padding import pad_products
 from braze.aot.partition_functions import PartitionFn, Weigh, divide
@@ -59,57 +61,90 @@ def partition(
     free_layouts: bool = False,
     keeps: Keeps | None = None,
     weigh: Callable[[Partition], float | None] | None = None,
+    between: bool = False,
 ) -> Partition:
     """The Partition of a captured graph; with a backward where grad mode is on and a result needs a gradient.
 
     ``decompositions``: operator -> function of simpler operators. ``choice`` or ``partition_fn`` decides what
     the forward saves (neither: as the options partition and memory_budget say). ``free_layouts``: whoever
     compiles the graphs lays values out as the fakes say; ``keeps``: whether they keep so much, made by so many steps of parameters
-    only, between calls; ``weigh``: they tell how many bytes both halves take at most.
+    only, between calls; ``weigh``: they tell how many bytes both halves take at most. ``between``: a result from which others are
+    computed may stand between two operations of autograd's (``Backward.apart``).
     """
+    of = functools.partial(
+        _partition,
+        gm,
+        example_inputs,
+        ctx,
+        decompositions or {},
+        choice,
+        partition_fn,
+        free_layouts,
+        keeps,
+        weigh,
+    )
     with tracing.stage("aot"):
         _refuse_unusual_tensors(gm)
-        inputs = tuple(map(_input_spec, example_inputs))
-        joint = Differentiation(holds_functions(gm)) if needs_gradients(gm) else None
-        traced = _traced(gm, example_inputs, decompositions or {}, joint, ctx.options.fallback_random)
-        module, mode = traced.module, traced.mode
-        outputs = joint.outputs if joint is not None else Outputs(module.graph, traced.outputs, traced.ways)
-        gradients = [node for node in traced.extras if node is not None]
-        with tracing.stage("aot.functionalize"), on_fakes(mode):
-            functional = _without_writes(traced, [*outputs.wanted(), *gradients], ctx, unite=joint is None)
-            roles, mutations, results = outputs.assign(functional, mode)
-        dialect = Dialect.CORE if decompositions else Dialect.FUNCTIONAL
-        _simplify(module, (*results, *(functional.latest[node] for node in gradients)), dialect, ctx)
-        with on_fakes(mode):
-            separate(module, outputs, mutations, mode, results=len(results))
-            if joint is not None:
-                mutations = joint.with_histories(mutations)
-            if free_layouts:
-                long_sums = ctx.options.channels_last is True
-                lay_out_convolutions(module, mode, training=joint is not None, long_sums=long_sums)
-        known = roles_of_results(mutations, roles, len(results), outputs.specs())
-        whole = _joint_graph(traced, joint, mutations, known) if joint is not None else None
-        if whole is not None:
-            _tell_written_after(gm, module, roles, known)
-        part = Partition(
-            forward=module,
-            dialect=dialect,
-            inputs=(*inputs, *(spec_of(each.base.meta["val"]) for each in functional.shared)),
-            input_roles=tuple(_roles(module, joint is not None)),
-            mutations=mutations,
-            outputs=roles,
-            made=traced.made,
-            shared=tuple(each.record for each in functional.shared),
-            anchored=_anchors(functional.anchored, placeholders(module)),
-            beyond=functional.beyond,
-        )
-        if joint is not None and whole is not None:
-            halves = divide(whole, ctx.options, partition_fn, choice, _weighing(part, weigh))
-            part = _with_halves(part, joint, *halves)
-        if free_layouts:
-            _reshape_products(part, mode, keeps)
-        _settle(part, known)
+        try:
+            part = of(between)
+        except Inseparable:
+            part = of(False)
     _dump(part, ctx.name)
+    return part
+
+
+def _partition(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    ctx: CompileContext,
+    decompositions: Mapping[OpOverload, Callable[..., Any]],
+    choice: Choice | None,
+    partition_fn: PartitionFn | None,
+    free_layouts: bool,
+    keeps: Keeps | None,
+    weigh: Callable[[Partition], float | None] | None,
+    between: bool,
+) -> Partition:
+    inputs = tuple(map(_input_spec, example_inputs))
+    joint = Differentiation(holds_functions(gm), between) if needs_gradients(gm) else None
+    traced = _traced(gm, example_inputs, decompositions, joint, ctx.options.fallback_random)
+    module, mode = traced.module, traced.mode
+    outputs = joint.outputs if joint is not None else Outputs(module.graph, traced.outputs, traced.ways)
+    gradients = [node for node in traced.extras if node is not None]
+    with tracing.stage("aot.functionalize"), on_fakes(mode):
+        functional = _without_writes(traced, [*outputs.wanted(), *gradients], ctx, unite=joint is None)
+        roles, mutations, results = outputs.assign(functional, mode)
+    dialect = Dialect.CORE if decompositions else Dialect.FUNCTIONAL
+    _simplify(module, (*results, *(functional.latest[node] for node in gradients)), dialect, ctx)
+    with on_fakes(mode):
+        separate(module, outputs, mutations, mode, results=len(results))
+        if joint is not None:
+            mutations = joint.with_histories(mutations)
+        if free_layouts:
+            long_sums = ctx.options.channels_last is True
+            lay_out_convolutions(module, mode, training=joint is not None, long_sums=long_sums)
+    known = roles_of_results(mutations, roles, len(results), outputs.specs())
+    whole = _joint_graph(traced, joint, mutations, known) if joint is not None else None
+    if whole is not None:
+        _tell_written_after(gm, module, roles, known)
+    part = Partition(
+        forward=module,
+        dialect=dialect,
+        inputs=(*inputs, *(spec_of(each.base.meta["val"]) for each in functional.shared)),
+        input_roles=tuple(_roles(module, joint is not None)),
+        mutations=mutations,
+        outputs=roles,
+        made=traced.made,
+        shared=tuple(each.record for each in functional.shared),
+        anchored=_anchors(functional.anchored, placeholders(module)),
+        beyond=functional.beyond,
+    )
+    if joint is not None and whole is not None:
+        halves = divide(whole, ctx.options, partition_fn, choice, _weighing(part, weigh))
+        part = _with_halves(part, joint, *halves)
+    if free_layouts:
+        _reshape_products(part, mode, keeps)
+    _settle(part, known)
     return part
 
 
@@ -161,11 +196,14 @@ def _with_halves(
 ) -> Partition:
     """The partition with both halves of its joint graph."""
     depends = zip(backward.gradients, backward.depends, strict=True)
+    reaching = dict(zip(joint.owners(part.mutations), joint.reaching, strict=True))
     backward = dataclasses.replace(
         backward,
-        apart=joint.apart,
-        depends=tuple(tuple(sorted({*own, *joint.reaching.get(i, ())})) for i, own in depends),
+        apart=joint.operations.groups,
+        depends=tuple(tuple(sorted({*own, *reaching[i]})) for i, own in depends),
     )
+    if joint.operations.taken and not apart(backward):
+        raise Inseparable
     tell_backward(backward)
     return dataclasses.replace(part, forward=forward, backward=backward)
 
@@ -208,7 +246,7 @@ def _joint_graph(
     known: tuple[OutputRole, ...],
 ) -> JointGraph:
     """The traced graph with what its division must know; roles are on the nodes."""
-    owners = tuple(i for i, node in zip(joint.wanted, traced.extras, strict=True) if node is not None)
+    owners = [i for i, node in zip(joint.owners(mutations), traced.extras, strict=True) if node is not None]
     written = tuple(joint.outputs.placeholders[role.input] for role in mutations)
     for node in written:
         set_facts(node, written=True)
@@ -223,7 +261,7 @@ def _joint_graph(
     tell_forward(traced.module, known, owners)
     positions = joint.positions(mutations)
     return JointGraph(
-        traced.module, len(known), written, tuple(joint.tangents), positions, owners, traced.mode
+        traced.module, len(known), written, tuple(joint.tangents), positions, tuple(owners), traced.mode
     )
 
 

@@ -23,7 +23,9 @@ class OutputKind(enum.Enum):
     SAME = "same"  # the object that the user gets as output ``output``, once more
     CONSTANT = "constant"  # ``value``: None or a Python number
     SAVED = "saved"  # of a forward: read by its backward only
-    GRADIENT = "gradient"  # of a joint graph or a backward: the gradient of input ``input``
+    GRADIENT = (
+        "gradient"  # of a joint graph or a backward: the gradient of input ``input``, or of item ``~input``
+    )
 
 
 @record
@@ -114,9 +116,10 @@ class Backward:
     """The second half of a joint graph: ``graph(*saved, *tangents)`` gives one gradient per entry of ``gradients``.
 
     ``tangents`` are items of the forward's tuple whose gradients come in, laid out as ``inputs`` says; ``gradients``
-    the forward's inputs whose gradients go out, and ``depends`` the tangents that each is made of: without any of them
-    it is undefined. ``results`` is how many items of the forward's tuple are the user's; those after them are only saved.
-    ``apart``: tangents by number, those together that eager lets run backward only once; none: all are.
+    the forward's inputs whose gradients go out, or ``~i`` for its item i, which a later operation takes; ``depends`` the tangents that each
+    is made of: without any of them it is undefined. ``results`` is how many items of the forward's tuple are the user's; those after
+    them are only saved. ``apart``: tangents by number, those together that are one operation of autograd's, each behind those whose items
+    it takes; none: all are.
     """
 
     graph: torch.fx.GraphModule
@@ -134,7 +137,7 @@ class JointGraph:
     """Forward and gradients in one functional graph: the user's ``results`` items, then the gradients of ``gradients``.
 
     ``written``: placeholders that get new contents. ``tangents``: placeholders of the gradients that come in, for the
-    items ``tangent_of`` of the results. ``gradients``: inputs by number.
+    items ``tangent_of`` of the results. ``gradients``: inputs by number, ``~i`` for item i of the results.
     """
 
     module: torch.fx.GraphModule

@@ -10,7 +10,7 @@ import torch
 import braze
 from braze.aot import autograd, partition
 from braze.aot.autograd import _layout, differentiable
-from braze.aot.joint import _behind
+from braze.aot.histories import behind
 from braze.aot.missing_tangents import without_tangents
 from braze.aot.wrap import eager_forward
 from braze.graph.facts import InputRole, set_facts
@@ -197,7 +197,7 @@ def test_autograds_nodes_are_met_once_for_each_result():
     a, b = (x * 2).split([1, 2])
     total = (a * a).sum() + (b * b * a).sum()
     known = {a.grad_fn.next_functions[0][0]}
-    found = list(_behind([(total.grad_fn, 0)], known))
+    found = list(behind([(total.grad_fn, 0)], known))
     assert len(found) == len(set(found)) and {(a.grad_fn, 0), (a.grad_fn, 1)} <= set(found)
     assert not any(node is None or node in known for node, _ in found)
 

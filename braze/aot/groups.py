@@ -1,0 +1,89 @@
+"""A call of several operations of autograd's, each as if it were the only one: of the forward's inputs and all that it gives.
+
+One run of the forward makes all results. Each operation is then applied to the inputs and these values, of which it picks its own;
+what else its backward reads, and the results of others that it takes, are inputs to it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from braze.aot.records import Backward, Partition, Saved, SavedFrom
+from braze.aot.roles import output_of
+from braze.graph.captured import Late
+from braze.graph.fakes import spec_of
+from braze.graph.specs import SymbolSpec, TensorSpec
+from braze.support.record import record
+
+#: of what is no tensor nothing is asked but that
+_NUMBER = SymbolSpec("", 0)
+
+
+@record
+class Alone:
+    """One operation: its backward as autograd's node sees it, and as it is compiled; ``places`` of its results among the values."""
+
+    seen: Backward
+    original: Backward
+    places: tuple[int, ...]
+    count: int
+
+    def compiled(self, half: Backward) -> Backward:
+        """A half of ``seen``, for tangents that come in, in the numbers of the forward's inputs and items."""
+        gradients = tuple(i if i < self.count else ~(i - self.count) for i in half.gradients)
+        return dataclasses.replace(self.original, graph=half.graph, gradients=gradients, depends=half.depends)
+
+
+def with_results_as_inputs(partition: Partition) -> Partition:
+    """The partition with all that its forward gives as further inputs."""
+    items: Any = output_of(partition.forward).args[0]
+    values = [getattr(item, "meta", {}).get("val") for item in items]
+    specs = [spec_of(value) if isinstance(value, torch.Tensor) else _NUMBER for value in values]
+    return dataclasses.replace(partition, inputs=(*partition.inputs, *specs))
+
+
+def of_group(part: Backward, group: tuple[int, ...], count: int) -> Alone:
+    """The operation of some tangents by number, whose backward is ``part``, of a forward of so many inputs."""
+    graph = torch.fx.Graph()
+    graph.output(graph.graph_copy(part.graph.graph, {}))
+    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    first = len(part.saved)
+    read = [i for i in range(first) if placeholders[i].users or varies(part.inputs[i])]
+    wanted = [*read, *(first + k for k in group)]
+    for i in {*range(len(placeholders))} - {*wanted}:
+        graph.erase_node(placeholders[i])
+    items = tuple(part.tangents[k] for k in group)
+    original = dataclasses.replace(
+        part,
+        graph=Late(graph, part.graph),
+        saved=tuple(part.saved[i] for i in read),
+        tangents=items,
+        depends=tuple(tuple(group.index(k) for k in made_of if k in group) for made_of in part.depends),
+        inputs=tuple(part.inputs[i] for i in wanted),
+        apart=(),
+    )
+    seen = dataclasses.replace(
+        original,
+        saved=tuple(_seen(each, items, count) for each in original.saved),
+        tangents=tuple(range(len(items))),
+        gradients=tuple(i if i >= 0 else count + ~i for i in part.gradients),
+        results=len(items),
+    )
+    return Alone(seen, original, tuple(count + i for i in items), count)
+
+
+def _seen(saved: Saved, items: tuple[int, ...], count: int) -> Saved:
+    """Where a saved value comes from: a result of the operation, or any other value."""
+    if saved.source is not SavedFrom.OUTPUT:
+        return saved
+    if saved.index in items:
+        return dataclasses.replace(saved, index=items.index(saved.index))
+    return dataclasses.replace(saved, source=SavedFrom.INPUT, index=count + saved.index)
+
+
+def varies(spec: Any) -> bool:
+    """Whether a value is a tensor of a size or stride that is not known beforehand."""
+    return isinstance(spec, TensorSpec) and not all(isinstance(n, int) for n in (*spec.sizes, *spec.strides))

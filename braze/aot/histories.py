@@ -1,0 +1,204 @@
+"""What autograd's graph says of a trace: which results are one operation of its, and where their gradients go.
+
+A result from which others are computed is seen in eager on the way: a hook on it, ``retain_grad`` and
+``torch.autograd.grad(loss, result)`` get the gradient that the others lead to it. So those others are an operation of their own, of
+which it is an argument, wherever all that they lead to the inputs goes through such results.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from braze.graph import torch_compat
+from braze.support.order import on_demand
+from braze.support.record import record
+
+#: one of autograd's nodes, and which of its results
+Edge = tuple[Any, int]
+
+
+@record
+class Operations:
+    """Results by number: those together that are one operation, each behind the operations whose results it takes; and what results these are."""
+
+    groups: tuple[tuple[int, ...], ...]
+    taken: tuple[int, ...] = ()
+
+
+def operations_of(edges: Sequence[Edge], known: Collection[Any], between: Collection[int]) -> Operations:
+    """The operations of results with these histories, whose graph ends at ``known``; ``between``: those that others may take.
+
+    Results with operations in common that save tensors are one: a backward from one frees what the others need. So are
+    results that have any in common beside what one takes of the other: it would run twice.
+    """
+    places = {edges[i]: i for i in between if edges.count(edges[i]) == 1}
+    walks = [_walk(edge, known, places) for edge in edges]
+    taken = [taken for _, taken in walks]
+    groups = _Groups(len(edges))
+    for node, through in _walkers([nodes for nodes, _ in walks]).items():
+        if _saves(node):
+            groups.join(through)
+        elif type(node) is not torch_compat.ACCUMULATE:
+            for i in through:
+                groups.join([i, *(j for j in through if j in _all_taken(i, taken))])
+    groups.settle(taken)
+    crossing = {j for i in range(len(edges)) for j in taken[i] if groups.of(i) != groups.of(j)}
+    return Operations(groups.in_order(taken), tuple(sorted(crossing)))
+
+
+def _walk(
+    start: Edge, known: Collection[Any], places: Mapping[Edge, int]
+) -> tuple[dict[Any, None], set[int]]:
+    """Autograd's nodes behind a result, up to results that it takes; and those."""
+    seen: dict[Any, None] = {}
+    taken = set()
+    pending = [start[0]]
+    while pending:
+        node = pending.pop()
+        if node is None or node in seen or node in known:
+            continue
+        seen[node] = None
+        for edge in node.next_functions:
+            if edge in places and edge != start:
+                taken.add(places[edge])
+            else:
+                pending.append(edge[0])
+    return seen, taken
+
+
+def _walkers(walks: Sequence[Collection[Any]]) -> dict[Any, list[int]]:
+    """Node -> the results on whose ways it is."""
+    through: dict[Any, list[int]] = {}
+    for i, nodes in enumerate(walks):
+        for node in nodes:
+            through.setdefault(node, []).append(i)
+    return through
+
+
+def _all_taken(i: int, taken: Sequence[set[int]]) -> set[int]:
+    """The results that one takes, and those that they take."""
+    return {*on_demand(taken[i], lambda j: sorted(taken[j]))}
+
+
+class _Groups:
+    """Sets of results, as they come to be joined."""
+
+    def __init__(self, count: int) -> None:
+        self.roots = list(range(count))
+
+    def of(self, i: int) -> int:
+        while self.roots[i] != i:
+            i = self.roots[i]
+        return i
+
+    def join(self, members: Sequence[int]) -> bool:
+        """Whether they were not one set already."""
+        found = {self.of(i) for i in members}
+        for root in found:
+            self.roots[root] = min(found)
+        return len(found) > 1
+
+    def settle(self, taken: Sequence[set[int]]) -> None:
+        """Join what cannot be apart: who takes a result of its own operation, and operations that take each other's."""
+        while self._joined_takers(taken) or self._joined_circles(taken):
+            pass
+
+    def _joined_takers(self, taken: Sequence[set[int]]) -> bool:
+        found = False
+        for j in range(len(taken)):
+            takers = [i for i, results in enumerate(taken) if j in results]
+            if any(self.of(i) == self.of(j) for i in takers):
+                found |= self.join([j, *takers])
+        return found
+
+    def _joined_circles(self, taken: Sequence[set[int]]) -> bool:
+        behind = {self.of(i): set[int]() for i in range(len(taken))}
+        for i, results in enumerate(taken):
+            behind[self.of(i)] |= {self.of(j) for j in results} - {self.of(i)}
+        for middle in behind:
+            for ends in behind.values():
+                if middle in ends:
+                    ends |= behind[middle]
+        circles = [[root, *(r for r in ends if root in behind[r])] for root, ends in behind.items()]
+        return sum(self.join(circle) for circle in circles if len(circle) > 1) > 0
+
+    def in_order(self, taken: Sequence[set[int]]) -> tuple[tuple[int, ...], ...]:
+        members: dict[int, list[int]] = {}
+        for i in range(len(self.roots)):
+            members.setdefault(self.of(i), []).append(i)
+
+        def needs(root: int) -> list[int]:
+            return sorted({self.of(j) for i in members[root] for j in taken[i]} - {root})
+
+        return tuple(tuple(members[root]) for root in on_demand(members, needs))
+
+
+def comings(starts: Sequence[Any], taken: Mapping[Edge, int]) -> tuple[dict[Any, int], dict[int, int]]:
+    """For each of autograd's nodes the bits of the numbers of those from which autograd comes to it; and for each result that others take."""
+    bits: dict[Any, int] = {}
+    for i, start in enumerate(starts):
+        bits[start] = bits.get(start, 0) | 1 << i
+    come = dict.fromkeys(taken.values(), 0)
+    for node in reversed(leaves_first(starts)):
+        for edge in node.next_functions:
+            if edge in taken:
+                come[taken[edge]] |= bits[node]
+            else:
+                bits[edge[0]] = bits.get(edge[0], 0) | bits.get(node, 0)
+    return bits, come
+
+
+def reached_leaves(leaves: Sequence[Any], coming: Mapping[Any, int]) -> list[int]:
+    """For each leaf, the bits of those from which autograd comes to it."""
+    places = {id(leaf): i for i, leaf in enumerate(leaves)}
+    found = [0] * len(leaves)
+    for node, bits in coming.items():
+        if (at := places.get(id(getattr(node, "variable", None)))) is not None:
+            found[at] = bits
+    return found
+
+
+def leaves_first(starts: Sequence[Any]) -> list[Any]:
+    """Autograd's nodes behind some, and these, each behind all that its gradients go to."""
+    return on_demand(
+        [start for start in starts if start is not None],
+        lambda node: [behind for behind, _ in node.next_functions if behind is not None],
+    )
+
+
+def behind(starts: list[Edge], known: Collection[Any]) -> Iterator[Edge]:
+    """Autograd's nodes from some on back to the leaves, each once for each of its results that is reached."""
+    pending, seen, expanded = starts, set(), {None, *known}
+    while pending:
+        reached = pending.pop()
+        node = reached[0]
+        if node is None or node in known or reached in seen:
+            continue
+        seen.add(reached)
+        yield reached
+        if node not in expanded:
+            expanded.add(node)
+            pending += node.next_functions
+
+
+def is_function(node: Any) -> bool:
+    """Whether a node is one of the program's own, an ``autograd.Function``."""
+    return isinstance(node, torch.autograd.function.BackwardCFunction)
+
+
+def _saves(node: Any) -> bool:
+    """Whether an operation may save tensors, as far as its class tells."""
+    kind: Any = type(node)
+    return is_function(node) or _kind_saves(kind)
+
+
+@functools.cache
+def _kind_saves(kind: Any) -> bool:
+    if kind is torch_compat.ACCUMULATE:
+        return False
+    plain = kind.__name__.rstrip("0123456789").endswith("Backward") and kind.__name__[-1].isdigit()
+    return not plain or any(name.startswith("_raw_saved_") for name in dir(kind))
