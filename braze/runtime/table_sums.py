@@ -16,11 +16,11 @@ from braze.runtime.groups import POINTERS, SHARES, Cleared
 Tensor = torch.Tensor
 
 #: places of a block that is summed by itself; rows that are read at once of one, and by the program of a number
-BLOCK, AT_ONCE, FIRST, MORE = 32, 8, 2, 4
+BLOCK, AT_ONCE, FIRST, MORE = 32, 16, 2, 4
 #: columns of a warp that sums a row; warps that sum a block
-WARP, WARPS = 256, 8
+WARP, WARPS = 256, 4
 #: of SHARES of a table's rows, those that the kernels clear which order, and that which sums blocks; rows that a program of the last kernel clears
-MEANWHILE, THEN, ROWS = 6, 3, 8
+MEANWHILE, THEN, ROWS = 6, 3, 4
 
 SOURCE = (
     groups.SOURCE
@@ -46,11 +46,11 @@ def blocks(grad, found, order, partial, indices, who, out, n, rows, padding, BLO
     b = p // TILES
     if b < (n + BLOCK - 1) // BLOCK:
         first = b * BLOCK
-        k = tl.arange(0, BLOCK)
         v = tl.load(found + first)
         before = tl.load(found + first - 1, mask=b > 0, other=-1)
-        many = tl.sum((tl.load(found + first + k, mask=first + k < n, other=-1) == v).to(tl.int32), 0)
         if (v < rows) & (v == before):
+            k = tl.arange(0, BLOCK)
+            many = tl.sum((tl.load(found + first + k, mask=first + k < n, other=-1) == v).to(tl.int32), 0)
             c = p % TILES * COLUMNS + tl.arange(0, COLUMNS)
             total = tl.zeros([COLUMNS], tl.float32)
             for j in range(0, many, AT_ONCE):
@@ -74,20 +74,21 @@ def sums(grad, found, order, partial, indices, who, out, n, rows, padding, BLOCK
         v = tl.load(found + q)
         before = tl.load(found + q - 1, mask=q > 0, other=-1)
         end = tl.minimum(n, (q // BLOCK + 1) * BLOCK)
-        k = tl.arange(0, BLOCK)
-        many = tl.sum((tl.load(found + q + k, mask=q + k < end, other=-1) == v).to(tl.int32), 0)
         i = tl.arange(0, FIRST)
-        places = tl.load(order + q + i, mask=q + i < n, other=0)
+        alike = tl.load(found + q + i, mask=q + i < end, other=-1) == v
+        places = tl.load(order + q + i, mask=q + i < end, other=0)
         if (v < rows) & (v != before):
-            total = summed(grad, places, i < many, c, W)
-            m = tl.arange(0, MORE)
-            for j in range(FIRST, many, MORE):
-                here = tl.load(order + q + j + m, mask=j + m < many, other=0)
-                total += summed(grad, here, j + m < many, c, W)
-            if q + many == end:  # what is in the blocks behind
+            total = summed(grad, places, alike, c, W)
+            if tl.sum(alike.to(tl.int32), 0) == tl.minimum(FIRST, end - q):  # there may be more
+                k = tl.arange(0, BLOCK)
+                m = tl.arange(0, MORE)
+                many = tl.sum((tl.load(found + q + k, mask=q + k < end, other=-1) == v).to(tl.int32), 0)
+                for j in range(FIRST, many, MORE):
+                    here = tl.load(order + q + j + m, mask=j + m < many, other=0)
+                    total += summed(grad, here, j + m < many, c, W)
                 b = q // BLOCK + 1
-                more = q + many < n
-                while more:
+                more = (q + many == end) & (end < n)
+                while more:  # what is in the blocks behind
                     first = (b + k) * BLOCK
                     held = tl.sum((tl.load(found + first, mask=first < n, other=-1) == v).to(tl.int32), 0)
                     for j in range(0, held, MORE):
