@@ -45,7 +45,7 @@ SOURCE = f'''
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+from triton.language.extra.cuda import gdc_wait
 
 BEGIN, SHARES = tl.constexpr({BEGIN}), tl.constexpr({SHARES})
 
@@ -74,10 +74,8 @@ def clear(indices, who, out, part, n, rows, padding, W: tl.constexpr, COLUMNS: t
 
 
 @triton.jit
-def count(indices, counts, who, n, rows, padding, PASSES: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, WHO: tl.constexpr, LETS: tl.constexpr):
+def count(indices, counts, who, n, rows, padding, PASSES: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, WHO: tl.constexpr):
     """How often each byte stands in a block, and nothing yet for later passes; ``who``: one place of each number that stands anywhere."""
-    if LETS:
-        gdc_launch_dependents()
     b = tl.program_id(0)
     i = b * BLOCK + tl.arange(0, BLOCK)
     byte = tl.arange(0, 256)
@@ -93,12 +91,10 @@ def count(indices, counts, who, n, rows, padding, PASSES: tl.constexpr, BLOCK: t
 
 
 @triton.jit
-def place(given, order, counts, found, placed, indices, who, out, n, rows, padding, PASS: tl.constexpr, PASSES: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, SOME: tl.constexpr, W: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr, FROM: tl.constexpr, TO: tl.constexpr, EARLY: tl.constexpr, LETS: tl.constexpr):
+def place(given, order, counts, found, placed, indices, who, out, n, rows, padding, PASS: tl.constexpr, PASSES: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, SOME: tl.constexpr, W: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr, FROM: tl.constexpr, TO: tl.constexpr, EARLY: tl.constexpr):
     """The places of a block by one byte, after all that have a lesser one, or stand before it and have the same; or a part of a table cleared."""
     if EARLY:
         gdc_wait()
-    if LETS:
-        gdc_launch_dependents()
     b = tl.program_id(0)
     if b < BLOCKS:
         move(given, order, counts, found, placed, b, n, rows, padding, PASS, PASSES, BLOCK, BLOCKS, SOME)
@@ -219,7 +215,7 @@ def ordered(flat: Tensor, rows: int, cleared: Cleared | None = None) -> tuple[Te
     sizes = dict(PASSES=passes, BLOCK=block, BLOCKS=blocks)
     # what is ahead of these may be a library's
     taken, named = POINTERS[flat.dtype], int(cleared is not None)
-    kernel(path(), "count", 4, (taken, *("*i32",) * 2), str(blocks), **sizes, WHO=named, LETS=early)(
+    kernel(path(), "count", 4, (taken, *("*i32",) * 2), str(blocks), **sizes, WHO=named)(
         flat, counts, who, n, rows, padding
     )
     given, places, start = flat, order[1], 0
@@ -229,10 +225,8 @@ def ordered(flat: Tensor, rows: int, cleared: Cleared | None = None) -> tuple[Te
         table = who[:1] if cleared is None else cleared.out
         dtypes = (POINTERS[given.dtype], *("*i32",) * 4, taken, "*i32", POINTERS[table.dtype])
         how = dict(PASS=number, **sizes, SOME=min(blocks, SOME), **clearing(table, start, stop))
-        # the last one's successor may be another's
-        lets = early if number + 1 < passes or cleared is not None else 0
         programs = f"{blocks} + {programs_of(start, stop)}"
-        kernel(path(), "place", max(1, block // WARP), dtypes, programs, **how, EARLY=early, LETS=lets)(
+        kernel(path(), "place", max(1, block // WARP), dtypes, programs, **how, EARLY=early)(
             given, places, counts, made, placed, flat, who, table, n, rows, padding
         )
         given, places, start = made, placed, stop

@@ -35,12 +35,10 @@ def summed(grad, places, taken, c, W: tl.constexpr):
 
 
 @triton.jit
-def blocks(grad, found, order, partial, indices, who, out, n, rows, padding, BLOCK: tl.constexpr, AT_ONCE: tl.constexpr, W: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr, FROM: tl.constexpr, TO: tl.constexpr, EARLY: tl.constexpr, LETS: tl.constexpr):
+def blocks(grad, found, order, partial, indices, who, out, n, rows, padding, BLOCK: tl.constexpr, AT_ONCE: tl.constexpr, W: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr, FROM: tl.constexpr, TO: tl.constexpr, EARLY: tl.constexpr):
     """The sums of the first places of blocks, where their number is that of the place before, too; or a part of a table cleared."""
     if EARLY:
         gdc_wait()
-    if LETS:
-        gdc_launch_dependents()
     TILES: tl.constexpr = (W + COLUMNS - 1) // COLUMNS
     p = tl.program_id(0)
     b = p // TILES
@@ -127,7 +125,7 @@ def by_kernels(grad: Tensor, indices: Tensor, rows: int, padding: int) -> Tensor
     dtypes = (dtype, "*i32", "*i32", "*fp32", POINTERS[flat.dtype], "*i32", dtype)
     taken = (given, found, order, partial, flat, who, out, n, rows, padding)
     filled = groups.clearing(out, start, middle)
-    constants = dict(BLOCK=BLOCK, AT_ONCE=AT_ONCE, **filled, EARLY=early, LETS=early)
+    constants = dict(BLOCK=BLOCK, AT_ONCE=AT_ONCE, **filled, EARLY=early)
     programs = f"(n + {BLOCK - 1}) // {BLOCK} * {tiles} + {groups.programs_of(start, middle)}"
     groups.kernel(path, "blocks", WARPS, dtypes, programs, **constants)(*taken)
     filled = groups.clearing(out, middle, stop) | {"ROWS": ROWS}
