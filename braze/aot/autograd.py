@@ -176,6 +176,8 @@ class _Plan:
     ) -> None:
         self.results = backward.results
         self.saved = backward.saved
+        #: for each tangent the operation's result that it belongs to
+        self.tangents = backward.tangents
         self.symbols = symbol_reader(partition)
         self.layouts = tuple(_layout(spec) for spec in backward.inputs[len(self.saved) :])
         saved = enumerate(backward.inputs[: len(self.saved)])

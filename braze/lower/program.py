@@ -245,6 +245,7 @@ class GraphLowering:
         g.way = self.ways.get(product) if product is not None else None
         g.batch = device_product_of(node) if is_batch(node) else None
         g.followed = g.batch is not None and is_followed(node)
+        g.last = all(user.op == "output" for user in node.users)
         g.origin = facts(node).origin
         if node in self.in_place.links:
             return self.in_place.write(node, self.resolve)

@@ -64,6 +64,8 @@ class ProgramBuilder:
         self.batch: DeviceProduct | None = None
         #: whether elementwise work follows these
         self.followed = False
+        #: whether its result is handed out as it is
+        self.last = False
         #: the type of Python floats
         self.default_float = DType.F32
         #: whether the kernels may leave out roundings to half types, and whether there are any

@@ -13,18 +13,22 @@ from typing import Any
 from braze.loops import build
 from braze.loops.dtypes import compute_type
 from braze.loops.ir import BufferView, DType, Node, Op, ReduceKind, Reduction, Store
-from braze.lower.fallback import device_of
+from braze.lower.fallback import device_of, target_name
 from braze.lower.indexing import position
 from braze.lower.lazy import Lazy, contiguous_strides, numel
 from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import aten, lowering
-from braze.runtime.groups import GROUPS
+from braze.runtime.groups import GROUPS, MOST
+from braze.runtime.table_sums import TABLE_SUMS
 from braze.support.record import record
 from braze.symbolic.expr import ONE, ZERO, Expr, Integer, floor_div
 from braze.symbolic.guess import likely_size
 
 #: places of a block, at least and at most
 SHORT, LONG = 32, 256
+#: columns of a table, and places for each of its rows, from which and up to which rows that get nothing are filled for themselves
+NARROW, EACH = 128, 1
+SUMMED = (DType.F32, DType.F16, DType.BF16)
 I32, I64 = DType.I32, DType.I64
 
 
@@ -39,8 +43,22 @@ def embedding_dense_backward(
         return NotImplemented
     if not grad.dtype.is_float or count.value == 0 or not isinstance(padding, int) or length >= 2**31:
         return NotImplemented
+    # a table that is worked on is summed by loops, which do that on their way
+    if g.last and _leaves_rows(grad, count, length):
+        out = g.new_buffer(grad.dtype, (Integer(length), grad.sizes[-1]), (grad.sizes[-1], ONE), device_of(g))
+        args = g.realize(grad), g.realize(indices), length, padding
+        g.call(target_name(TABLE_SUMS), args, (out,), device=device_of(g))
+        return g.lazy(out)
     given = _rows_of(g, grad, count)
     return _Sums(g, given, _segments(g, indices, count, length), length, padding).run()
+
+
+def _leaves_rows(grad: Lazy, count: Expr, length: int) -> bool:
+    """Whether many rows of a table are likely to get nothing, and are worth a kernel of their own."""
+    width, likely = grad.sizes[-1].value, likely_size(count)
+    return (
+        grad.dtype in SUMMED and width is not None and width >= NARROW and likely <= min(MOST, EACH * length)
+    )
 
 
 def _rows_of(g: ProgramBuilder, x: Lazy, count: Expr) -> BufferView:

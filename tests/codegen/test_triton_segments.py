@@ -138,3 +138,39 @@ def test_two_tables_gradients_that_are_added_each_end_with_their_segments(tmp_pa
     buffers = {b.name: b for b in plan.program.buffers}
     rows = [k for k in plan.groups if k.call is None and k.row_axes]
     assert len(rows) >= 4 and all(plan_kernel(k, buffers).limit is not None for k in rows)
+
+
+def calls_of(fn, *given):
+    return [k.call.target for k in planned(fn, *given).groups if k.call is not None]
+
+
+@pytest.mark.parametrize("dtype", DIGITS)
+def test_a_gradient_of_which_many_rows_stay_zero_is_one_call(dtype, tmp_path):
+    """Its kernels fill the rows that no number names while they order; doubles are not summed by them."""
+    given = numbers(80, 128, dtype=dtype), places(80, 90, "half")
+    assert calls_of(gradient(90, 3), *given) == [
+        "braze.groups.default" if dtype is torch.float64 else "braze.table_sums.default"
+    ]
+    if dtype is not torch.float64:
+        plan, results = interpreted(gradient(90, 3), tmp_path, *given)
+        agree(results, [gradient(90, 3)(given[0].double(), given[1])], DIGITS[dtype])
+        assert [k.call is not None for k in plan.groups] == [True]
+
+
+def test_a_gradient_that_is_worked_on_is_summed_in_a_kernel_that_does_that_too():
+    given = numbers(80, 128), places(80, 90, "half")
+    assert calls_of(gradient(90, then=lambda x: x * 2), *given) == ["braze.groups.default"]
+    assert (
+        calls_of(lambda g, i: gradient(90)(g, i) + gradient(90)(g, i + 1), *given)
+        == ["braze.groups.default"] * 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("count", "rows", "width"),
+    [(91, 90, 128), (100, 90, 127), ((1 << 16) + 1, 1 << 17, 128)],
+    ids=["few rows", "narrow rows", "more places than are counted"],
+)
+def test_a_gradient_whose_rows_are_summed_by_loops(count, rows, width):
+    given = torch.empty(count, width, device="meta"), torch.empty(count, dtype=torch.long, device="meta")
+    assert calls_of(gradient(rows), *given) == ["braze.groups.default"]

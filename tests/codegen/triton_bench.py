@@ -132,7 +132,7 @@ def launcher(path: Path, text: KernelText) -> Callable[..., None]:
 
 
 #: what kernels may stand around
-CALLED = ("braze.groups.default", "aten.mm.default", "aten.addmm.default")
+CALLED = ("braze.groups.default", "braze.table_sums.default", "aten.mm.default", "aten.addmm.default")
 
 
 def _call(call: ExternCall, memory: dict[str, torch.Tensor]) -> None:

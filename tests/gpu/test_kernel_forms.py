@@ -120,7 +120,17 @@ def test_rows_and_columns_of_a_norms_backward(norm, shape, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("how", ["spread", "half one", "one"])
-@pytest.mark.parametrize(("rows", "count", "width"), [(50304, 32768, 1024), (2, 16384, 768), (1000, 77, 33)])
+@pytest.mark.parametrize(
+    ("rows", "count", "width"),
+    [
+        (50304, 32768, 1024),
+        (2, 16384, 768),
+        (1000, 77, 33),
+        (128256, 2048, 2304),
+        (70001, 777, 129),
+        (200, 65, 128),
+    ],
+)
 def test_an_embeddings_gradient(rows, count, width, how, dtype):
     (w,) = made([(rows, width)], dtype)
     (g,) = made([(count, width)], dtype)

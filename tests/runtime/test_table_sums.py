@@ -1,0 +1,138 @@
+"""The gradient of a table by kernels that order its numbers and clear its other rows, in Triton's interpreter, beside ATen's sums."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from braze.runtime import groups, table_sums, triton_load
+from braze.runtime.triton_build import Builders, build
+from tests.codegen.triton_bench import computed_bounds
+
+pytestmark = computed_bounds
+
+DIGITS = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Blocks so small that a few hundred places are many, and memory that holds what looks like places: the interpreter is slow."""
+    for name, number in (("BLOCK", 32), ("SHORT", 16), ("SOME", 4), ("COLUMNS", 8), ("ROWS", 512)):
+        monkeypatch.setattr(groups, name, number)
+    for name, number in (("BLOCK", 16), ("AT_ONCE", 4), ("ROWS", 512)):
+        monkeypatch.setattr(table_sums, name, number)
+    empty = torch.empty
+
+    def dirty(*args, **kwargs):
+        made = empty(*args, **kwargs)
+        return made.copy_(torch.arange(made.numel()).view(made.shape) % 50)
+
+    monkeypatch.setattr(torch, "empty", dirty)
+
+
+def check(grad, indices, rows, padding=-1):
+    ours = table_sums.by_kernels(grad, indices, rows, padding)
+    wanted = table_sums.by_adding(grad.double().float(), indices, rows, padding)
+    assert ours.dtype is grad.dtype
+    torch.testing.assert_close(
+        ours.float(), wanted, rtol=0, atol=DIGITS[grad.dtype] * (1 + wanted.abs().max())
+    )
+    assert torch.equal(ours, table_sums.by_kernels(grad, indices, rows, padding))
+
+
+def numbers(*shape, dtype=torch.float32):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+
+def places(count, rows, how):
+    spread = torch.arange(count) * 7919 % rows
+    if how == "one":
+        return torch.full((count,), rows // 2)
+    return torch.where(torch.arange(count) % 4 < 3, rows - 1, spread) if how == "most" else spread
+
+
+@pytest.mark.parametrize("how", ["most", "one"])
+@pytest.mark.parametrize("dtype", DIGITS)
+def test_rows_are_summed_by_number(dtype, how):
+    check(numbers(330, 12, dtype=dtype), places(330, 90, how), 90)
+
+
+def test_rows_of_which_most_get_nothing():
+    check(numbers(70, 12), places(70, 1500, "spread"), 1500)
+
+
+@pytest.mark.parametrize("count", [1, 2, 15, 16, 33])
+@pytest.mark.parametrize("rows", [1, 15, 255, 256, 300])
+def test_few_of_everything(count, rows):
+    check(numbers(count, 4), places(count, rows, "spread"), rows)
+
+
+def test_a_table_of_more_rows_than_two_bytes_number():
+    check(numbers(40, 4), torch.arange(40) * 1999, 80000)
+
+
+@pytest.mark.parametrize("padding", [0, 40, 79])
+def test_the_padding_has_no_gradient(padding):
+    check(numbers(100, 8), torch.arange(100) % 80, 80, padding)
+    check(numbers(100, 8), torch.full((100,), padding), 80, padding)
+
+
+def test_what_is_no_row_is_left_out():
+    given = torch.tensor([5, -1, 6, 7, 0, -(2**40), 2**40, 6, 2**32 + 3])
+    check(numbers(9, 8), given, 7)
+    check(numbers(9, 8), torch.full((9,), 7), 7)
+
+
+def test_places_in_several_dimensions_and_of_int32():
+    check(numbers(3, 5, 7, 8), places(105, 200, "most").view(3, 5, 7).int(), 200)
+    check(numbers(5, 3, 8).transpose(0, 1), places(15, 90, "spread").view(5, 3).t(), 90)
+    check(numbers(1, 8).expand(80, 8), places(160, 90, "spread")[::2], 90)
+
+
+def test_infinities_and_nans_stay_in_their_rows():
+    grad, at = numbers(200, 8), places(200, 90, "most")
+    grad[3, 3], grad[49, 4], grad[50, 4] = torch.nan, torch.inf, -torch.inf
+    ours, wanted = (f(grad, at, 90, -1) for f in (table_sums.by_kernels, table_sums.by_adding))
+    assert torch.equal(ours.isnan(), wanted.isnan()) and torch.equal(ours.isinf(), wanted.isinf())
+    assert ours.isnan().sum() == 2
+
+
+def test_more_places_than_are_counted_are_sorted(monkeypatch):
+    monkeypatch.setattr(groups, "MOST", 99)
+    check(numbers(100, 8), torch.arange(100) % 70, 90, 3)
+    check(numbers(30, 8), torch.arange(30), 90, 3)
+
+
+def test_nothing_at_all():
+    made = table_sums.by_kernels(numbers(0, 8), torch.empty(0, dtype=torch.long), 5, -1)
+    assert torch.equal(made, torch.zeros(5, 8))
+
+
+@pytest.mark.parametrize(("dtype", "rows"), [(torch.bfloat16, 50304), (torch.float32, 200)])
+def test_the_kernels_compile_to_machine_code(dtype, rows, monkeypatch, tmp_path):
+    """Of Hopper, as they are launched there: each but the first begins early."""
+    jobs = []
+    monkeypatch.undo()
+    monkeypatch.setattr(
+        triton_load, "load", lambda job, *_: lambda *a: jobs.append(replace(job, sizes=a[-3:]))
+    )
+    monkeypatch.setattr(groups, "begins_early", lambda device: True)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    groups.kernel.cache_clear()
+    try:
+        table_sums.by_kernels(numbers(400, 1024, dtype=dtype), places(400, rows, "spread"), rows, 3)
+    finally:
+        groups.kernel.cache_clear()
+    assert [job.name for job in jobs] == ["count", *["place"] * groups.passes_of(rows), "blocks", "sums"]
+    constants = [dict(job.constants) for job in jobs]
+    assert [c.get("EARLY", 0) for c in constants] == [0] + [1] * (len(jobs) - 1)
+    assert [c["FROM"] for c in constants[2:]] == [c["TO"] for c in constants[1:-1]]
+    assert (constants[1]["FROM"], constants[-1]["TO"]) == (0, groups.SHARES), (
+        "every row is cleared by one of them"
+    )
+    assert not build(jobs, Builders(("cuda", 90, 32), 1), seconds=200)
