@@ -13,11 +13,14 @@ pytest.importorskip("triton")
 from braze.codegen.triton import generate
 from braze.schedule import kernels
 from braze.schedule.kernels import HeldCut
+from braze.schedule.records import GroupKind
+from braze.symbolic.expr import Symbol
 from braze.target import Target
 from tests.codegen.test_triton import offline
 from tests.codegen.test_triton_forms import INF, NAN, check, numbers, small
 from tests.codegen.test_triton_vectors import plan_of
 from tests.codegen.triton_bench import context, planned
+from tests.codegen.triton_groups import buffer, softmax_group
 
 __all__ = ["small"]
 
@@ -159,3 +162,20 @@ def test_held_rows_stay_in_registers():
     """Compiled to sm_90 machine code: nothing is spilled, and as many programs fit a multiprocessor as are to share it."""
     printed = [s for s in offline("tests.codegen.held_offline").splitlines() if s.startswith("cut ")]
     assert len(printed) == 4 and all(" 0 bytes of stack" in line for line in printed)
+
+
+def test_rows_of_any_number_are_held_and_rows_of_any_length_are_walked():
+    size = Symbol("s0", 2, 4096)
+    held = []
+    for rows, width in ((size, 20000), (64, size)):
+        shapes = {
+            "x": (rows, width),
+            "e": (rows, width),
+            "out": (rows, width),
+            "top": (rows,),
+            "total": (rows,),
+        }
+        buffers = {name: buffer(name, shape) for name, shape in shapes.items()}
+        plan = kernels.plan_kernel(softmax_group(rows, width, GroupKind.LOOPED), buffers)
+        held.append((plan.sizes, plan.held))
+    assert held == [((size,), 2), ((size,), 0)]
