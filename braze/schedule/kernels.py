@@ -92,10 +92,10 @@ class HeldCut:
 RESTS, CACHED = 512 << 10, 128 << 10
 #: two programs on each multiprocessor of numbers of 16 bits (log softmax of 50,257 columns in bfloat16 on an H100: 564 us, 744 before)
 SIDE_BY_SIDE = HeldCut(16, 64, 20, 92 << 10)
-#: one program, with as many threads as there can be (50,257 columns of float32: 1,127 us, 1,434 before; layer norm of 65,536 in bfloat16: 198 and 275)
+#: one program, with as many threads as there can be (50,257 columns of float32: 1,127 us, 1,434 before; layer norm of 65,536 in bfloat16: 188 and 276)
 WIDE_16, WIDE = HeldCut(32, 64, 24, RESTS), HeldCut(32, 64, 32, RESTS)
-#: one whose threads have twice the registers, of rows of which two and more values are read again (a softmax's gradient of 50,257 columns in bfloat16: 430 us
-#: with 64 words, some of which Triton 3.9 spills, 659 before)
+#: one whose threads have twice the registers, of rows of which two and more values are read again (a softmax's gradient of 50,257 columns in bfloat16: 430 us,
+#: 663 before)
 DEEP = HeldCut(16, 128, 48, RESTS)
 
 
