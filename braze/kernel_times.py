@@ -84,8 +84,12 @@ def _is_loops(group: Group) -> bool:
 
 def _key(group: Group, plan: Schedule, ctx: CompileContext) -> cache.CacheKey:
     """The key of a kernel, whatever its name and whether it begins early."""
-    text = kernel(group, plan_kernel(group, _buffers(plan)), plan)
+    text = kernel(group, plan_kernel(group, _buffers(plan)), plan, nvidia=_is_nvidia(ctx))
     return cache.key("tiling", kernel=text.canonical, **machine(ctx, _REVISION))
+
+
+def _is_nvidia(ctx: CompileContext) -> bool:
+    return ctx.target.arch.startswith("sm_")
 
 
 def _buffers(plan: Schedule) -> dict[str, Buffer]:
@@ -95,7 +99,7 @@ def _buffers(plan: Schedule) -> dict[str, Buffer]:
 def _measure(missing: Mapping[cache.CacheKey, tuple[Group, Schedule]], ctx: CompileContext) -> None:
     """Keep the quickest cut of each kernel, those that move most first, for as long as there is time."""
     end = time.monotonic() + ctx.options.autotune_seconds
-    trials = [(key, Trial(group, plan)) for key, (group, plan) in missing.items()]
+    trials = [(key, Trial(group, plan, nvidia=_is_nvidia(ctx))) for key, (group, plan) in missing.items()]
     trials = [(key, trial) for key, trial in trials if trial.worthwhile()]
     trials.sort(key=lambda each: -each[1].bytes)
     if not trials:
@@ -116,10 +120,11 @@ def _measure(missing: Mapping[cache.CacheKey, tuple[Group, Schedule]], ctx: Comp
 class Trial:
     """One kernel in every cut worth a try."""
 
-    def __init__(self, group: Group, plan: Schedule) -> None:
+    def __init__(self, group: Group, plan: Schedule, *, nvidia: bool = True) -> None:
         self.group, buffers = group, _buffers(plan)
         self.texts: dict[str, KernelText] = {
-            t.text(): kernel(group, planned_as(group, buffers, t), plan) for t in tilings(group, buffers)
+            t.text(): kernel(group, planned_as(group, buffers, t), plan, nvidia=nvidia)
+            for t in tilings(group, buffers)
         }
         self.rule = next(iter(self.texts))
         self.buffers = [buffers[name] for name in self.texts[self.rule].args]

@@ -83,7 +83,7 @@ class Launch:
         interpreted = os.environ.get("TRITON_INTERPRET", "0") == "1"
         if interpreted:
             constants = tuple(
-                (name, 0 if name in triton_worker.IN_TURN else n) for name, n in self.job.constants
+                (name, 0 if name in triton_worker.ON_GPUS else n) for name, n in self.job.constants
             )
             self.job = dataclasses.replace(self.job, constants=constants)
         hooks = None if interpreted or not native.bind_driver() else _hooks()

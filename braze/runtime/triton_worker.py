@@ -63,11 +63,21 @@ class WithoutTorch:
 EARLY = "EARLY"
 #: the constants that tell of the kernels ahead and behind, which there are none of where a kernel is interpreted
 IN_TURN = frozenset({EARLY, "LETS"})
+#: the constant of kernels that keep a part of their rows in registers: how many of them a thread has at most; none are counted where a kernel is interpreted
+HELD = "HELD"
+#: the constants that are 0 where a kernel is interpreted
+ON_GPUS = IN_TURN | {HELD}
 
 
-def asked(constants: Sequence[tuple[str, int]]) -> dict[str, bool]:
+def asked(constants: Sequence[tuple[str, int]]) -> dict[str, int]:
     """What Triton is asked for beside warps and stages: of a build and of a launch the same, or it would not find what was built."""
-    return {"launch_pdl": True} if dict(constants).get(EARLY) else {}
+    told = dict(constants)
+    asks: dict[str, int] = {}
+    if told.get(EARLY):
+        asks["launch_pdl"] = True
+    if told.get(HELD):
+        asks["maxnreg"] = told[HELD]
+    return asks
 
 
 def build(

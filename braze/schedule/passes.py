@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from braze.loops.dtypes import HALVES
 from braze.loops.ir import Axis, Buffer, LoopNest, Node, Op, ReduceKind, StoreMode
@@ -120,6 +120,45 @@ def passes_of(steps: Iterable[LoopNest], row_axes: tuple[Axis, ...]) -> tuple[Pa
         if step.reductions or (reads & pending) or not along:
             pending |= {s.buffer for s in step.stores}
     return tuple(Pass(tuple(along), tuple(behind)) for along, behind in passes)
+
+
+def loads_along(steps: Iterable[LoopNest], made: Mapping[tuple[str, Expr], Node]) -> set[Node]:
+    """The loads that steps need wherever they are, through what earlier walks ``made`` and later ones compute again."""
+    found: set[Node] = set()
+    stack = [r for step in steps for r in roots(step)]
+    seen: set[Node] = set()
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        again = made.get(node.attr) if node.op is Op.LOAD and not node.args else None
+        if again is None and node.op is Op.LOAD:
+            found.add(node)
+        inside = node.args if node.op is not Op.MASKED else (node.args[0], node.args[2])
+        stack.extend(inside if again is None else (again,))
+    return found
+
+
+def read_again(group: Group, passes: Sequence[Pass]) -> tuple[Node, ...]:
+    """The loads of a row's own numbers that more than one walk needs, and none of its kernel writes over."""
+    row, points = {a.symbol for a in group.row_axes}, {a.symbol for a in group.axes}
+    written = {s.buffer for step in group.steps for s in step.stores}
+    made: dict[tuple[str, Expr], Node] = {}
+    before: set[Node] = set()
+    found: dict[Node, None] = {}
+    for each in passes:
+        needed = loads_along(each.along, made)
+        for node in walk(*(r for step in each.along for r in roots(step)), *made.values()):
+            if node in needed & before and not node.args and node.attr[0] not in written:
+                symbols = node.attr[1].symbols()
+                if symbols & row and symbols & points:
+                    found[node] = None
+        before |= needed
+        for step in each.along:
+            if not step.reductions:
+                made.update({(s.buffer, s.index): s.value for s in step.stores})
+    return tuple(found)
 
 
 def kinds_of(steps: Iterable[LoopNest]) -> set[ReduceKind]:

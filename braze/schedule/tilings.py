@@ -30,17 +30,19 @@ from braze.symbolic.guess import likely_size
 
 #: threads of a warp, and warps that a program may have
 WARP, MOST_WARPS = 32, 32
+#: cuts of a kernel that are measured beside the rule's
+MOST_OTHERS = 8
 #: elements of a tile of points at most, and of a row that is held whole or walked in one tile
 LARGEST, LONGEST = 8192, 32768
 #: bytes of a row whose programs leave room in the cache for few of them
 LONG_ROW = 48 << 10
 
-_TEXT = re.compile(r"(whole|walk|alone|points) (\d+(?:x\d+)*) w(\d+) p(\d+)")
+_TEXT = re.compile(r"(whole|held|walk|alone|points) (\d+(?:x\d+)*) w(\d+) p(\d+)")
 
 
 @record
 class Tiling:
-    """How a kernel of a given form is cut: whether it holds rows "whole", "walk"s them, does so "alone" or nearly on its multiprocessor, or has "points" and no rows; how many
+    """How a kernel of a given form is cut: whether it holds rows "whole" or a part of them ("held"), "walk"s them, does so "alone" or nearly on its multiprocessor, or has "points" and no rows; how many
     elements each dimension of its tile has (points as the plan has them, then the row), warps, and tiles of a walk that are on their way at once."""
 
     rows: str
@@ -69,16 +71,19 @@ def parsed_tiling(text: str) -> Tiling:
 def tiling_of(plan: KernelPlan) -> Tiling:
     """How a plan is cut."""
     tiles = (*plan.points, plan.row) if plan.row is not None else plan.points
-    rows = "points" if plan.row is None else "whole" if plan.whole else "alone" if plan.streamed else "walk"
+    walk = "held" if plan.held else "alone" if plan.streamed else "walk"
+    rows = "points" if plan.row is None else "whole" if plan.whole else walk
     return Tiling(rows, tuple(tile.block for tile in tiles), plan.warps, plan.stages)
 
 
 def planned_as(group: Group, buffers: dict[str, Buffer], tiling: Tiling | None) -> KernelPlan:
     """The plan of a group, cut so; as the rule says where it is None, or does not fit the group."""
     rule = plan = plan_kernel(group, buffers)
-    if tiling is None:
+    if tiling is None or tiling == tiling_of(rule):
         return rule
-    if (tiling.rows == "whole") is not rule.whole and rule.row is not None:
+    if rule.held:
+        plan = plan_kernel(group, buffers, hold=False)
+    if (tiling.rows == "whole") is not plan.whole and plan.row is not None:
         plan = _in_other_form(group, buffers) or rule
     if tiling.rows == "alone" and not plan.streamed and _walks_softmax_again(plan):
         plan = few_at_once(plan, 1, AT_ONCE)
@@ -102,7 +107,7 @@ def _in_other_form(group: Group, buffers: dict[str, Buffer]) -> KernelPlan | Non
     kind = other.get(group.kind)
     if kind is None:
         return None
-    plan = plan_kernel(dataclasses.replace(group, kind=kind), buffers, LONGEST)
+    plan = plan_kernel(dataclasses.replace(group, kind=kind), buffers, LONGEST, hold=False)
     if plan.whole is not (kind is GroupKind.PERSISTENT) or plan.row is None:
         return None
     # a walk of one tile holds its row whole
@@ -110,7 +115,7 @@ def _in_other_form(group: Group, buffers: dict[str, Buffer]) -> KernelPlan | Non
 
 
 def tilings(group: Group, buffers: dict[str, Buffer]) -> tuple[Tiling, ...]:
-    """The cuts worth a measurement, the rule's first and eight others at most.
+    """The cuts worth a measurement, the rule's first and ``MOST_OTHERS`` at most.
 
     The rule's alone where times would depend on what memory holds, or a kernel writes over what it reads: it could not be run
     again, and would read in its second walk what it has written in the first.
@@ -120,12 +125,16 @@ def tilings(group: Group, buffers: dict[str, Buffer]) -> tuple[Tiling, ...]:
     by_memory = limit_of(group) is not None or any(a.indirect for a in accesses_of(group, buffers))
     if by_memory or writes_what_it_reads(group):
         return (rule,)
-    found = [rule, *(t for t in _others(plan) if _fits(t, plan))]
+    found = [rule]
+    if plan.held:
+        plan = plan_kernel(group, buffers, hold=False)
+        found.append(tiling_of(plan))
+    found += [t for t in _others(plan) if _fits(t, plan)]
     if plan.row is not None:
         other = _in_other_form(group, buffers)
         found += [] if other is None else _of_other_form(tiling_of(other))
         found += _of_long_rows(plan, group, buffers)
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(found))[: 1 + MOST_OTHERS]
 
 
 def _of_other_form(t: Tiling) -> list[Tiling]:

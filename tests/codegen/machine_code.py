@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from braze.codegen.records import KernelText
-from braze.runtime.triton_worker import load_module
+from braze.runtime.triton_worker import asked, load_module
 
 #: bytes of shared memory that a program may have, and registers of a multiprocessor
 SHARED, REGISTERS = 227 << 10, 65536
@@ -39,7 +39,7 @@ def compile_offline(text: KernelText, folder: Path) -> dict[str, Any]:
     built = triton.compile(
         ASTSource(fn=function, signature=signature, constexprs=constexprs, attrs=aligned),
         target=GPUTarget("cuda", 90, 32),
-        options={"num_warps": launch.num_warps, "num_stages": launch.num_stages},
+        options={"num_warps": launch.num_warps, "num_stages": launch.num_stages, **asked(launch.constants)},
     )
     return {**built.asm, "shared": built.metadata.shared}
 

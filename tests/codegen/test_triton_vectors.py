@@ -10,6 +10,7 @@ pytest.importorskip("triton")
 
 from braze.codegen.triton import generate
 from braze.schedule import kernels
+from braze.schedule.choices import Choices
 from braze.schedule.kernels import plan_kernel
 from tests.codegen.test_triton_forms import INF, NAN, check, numbers, small
 from tests.codegen.triton_bench import context, planned
@@ -45,6 +46,17 @@ def test_rows_that_begin_anywhere(name, dtype, length, tmp_path):
 
 
 @pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("length", [64, 65, 71, 72, 127])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
+def test_rows_that_are_hardly_longer_than_a_tile(dtype, length, tmp_path, monkeypatch):
+    """Their last tile is their only one, or has no vector."""
+    monkeypatch.setattr(Choices, "persistent_bytes", 16)
+    x = F.pad(numbers(7, length, dtype=dtype), (1, 2), value=NAN)[:, 1:-2]
+    fn = lambda x: (x.sum(1), x.amax(1), (x > 3).any(1), torch.logsumexp(x, 1))
+    check(fn, tmp_path, x, cores=1, digits=4e-3 if dtype is torch.float16 else 1e-5)
+
+
+@pytest.mark.usefixtures("small")
 def test_rows_of_a_part_of_a_tensor_begin_where_the_part_does(tmp_path):
     x = numbers(4 * 301 + 3)
     part = torch.as_strided(x, (4, 301), (301, 1), 3)
@@ -77,10 +89,13 @@ def test_what_walks_along_whole_vectors():
 
 
 def test_only_the_ends_of_a_row_are_masked():
-    schedule = planned(
-        FUNCTIONS["log softmax"], torch.empty(2048, 50257, dtype=torch.bfloat16, device="meta")
-    )
-    (text,) = generate(schedule, context())
+    inputs = (torch.empty(2048, 50257, dtype=torch.bfloat16, device="meta"),)
+    (text,) = generate(planned(FUNCTIONS["log softmax"], *inputs), context())
     loads = [line for line in text.source.splitlines() if "tl.load" in line]
-    assert ["rmask" in line for line in loads] == [True, False, True, False]
-    assert kernels.VECTOR == 16
+    masks = ["emask" if "emask" in line else "rmask" if "rmask" in line else "" for line in loads]
+    # what stays in registers; what lies around whole vectors, walked tiles, the last vectors; and those again
+    walked = ["emask", "", "rmask"]
+    assert [m for m in masks if m] == ["emask", "rmask", "rmask", "emask"]
+    assert masks == [*([""] * plan_of(FUNCTIONS["log softmax"], *inputs).held), *walked, *walked[::-1]]
+    edges = next(line for line in loads if "emask" in line)
+    assert edges.count("16]") == 1 and kernels.VECTOR == 16  # a vector before and one behind

@@ -25,7 +25,8 @@ class Accumulator:
     """The running state of one reduction in a looped kernel: a tile combined lane by lane, then collapsed.
 
     ``rows``: how many rows of the tile it has lanes for. ``lanes``: elements that are taken in together; ``apart``: those that lie a stride
-    apart, as a thread has them of a row that it reads one by one, rather than side by side.
+    apart, as a thread has them of a row that it reads one by one, rather than side by side. ``edges``: the state of what lies before and
+    behind the whole vectors of the row.
     """
 
     reduction: Reduction
@@ -33,12 +34,14 @@ class Accumulator:
     lanes: int = 1
     rows: str = "XBLOCK"
     apart: bool = False
+    edges: Accumulator | None = None
 
     def open(self, lines: list[str]) -> None:
         """Declare the state before the loop."""
         kind, dtype = self.reduction.kind, self.reduction.dtype
         shape = f"[{self.rows}, RBLOCK]"
         if kind is ReduceKind.WELFORD:
+            shape = f"[{self.rows}, RBLOCK // {self.lanes}]" if self.lanes > 1 else shape
             # each lane's first number, the sums of what others lie above it, and of the squares of that
             for part in ("at", "sum", "squares"):
                 lines.append(f"    {self.name}_{part} = tl.full({shape}, 0, {TYPES[dtype]})")
@@ -57,8 +60,8 @@ class Accumulator:
             kept = DType.I32 if kind in (ReduceKind.ANY, ReduceKind.ALL) else dtype
             lines.append(f"    {self.name} = tl.full({shape}, {identity(kind, dtype)}, {TYPES[kept]})")
 
-    def add(self, value: str, lines: list[str], masked: bool) -> None:
-        """Take one tile in, inside the loop."""
+    def add(self, value: str, lines: list[str], masked: bool, *, first: bool = False) -> None:
+        """Take one tile in, inside the loop; ``first``: it is the first of all, and whole."""
         n, kind = self.name, self.reduction.kind
 
         def put(target: str, text: str) -> None:
@@ -68,10 +71,20 @@ class Accumulator:
                 else f"        {target} = {text}"
             )
 
-        if kind is ReduceKind.WELFORD:
-            first = "tl.full([1, 1], roffset, tl.int32) == 0"
+        if kind is ReduceKind.WELFORD and self.lanes > 1:
+            few = f"[{self.rows}, RBLOCK // {self.lanes}, {self.lanes}]"
+            if first:
+                lines.append(f"        {n}_at = tl.reduce(tl.reshape({value}, {few}), 2, bz_max)")
+            lines.append(f"        {n}_away = tl.reshape({value}, {few}) - {n}_at[:, :, None]")
+            if masked:
+                inside = f"tl.reshape(tl.broadcast_to(rmask, [{self.rows}, RBLOCK]), {few})"
+                lines.append(f"        {n}_away = tl.where({inside}, {n}_away, 0.0)")
+            lines.append(f"        {n}_sum = {n}_sum + tl.sum({n}_away, 2)")
+            lines.append(f"        {n}_squares = {n}_squares + tl.sum({n}_away * {n}_away, 2)")
+        elif kind is ReduceKind.WELFORD:
+            begins = "tl.full([1, 1], roffset, tl.int32) == 0"
             lines.append(
-                f"        {n}_at = tl.where({f'({first}) & rmask' if masked else first}, {value}, {n}_at)"
+                f"        {n}_at = tl.where({f'({begins}) & rmask' if masked else begins}, {value}, {n}_at)"
             )
             lines.append(f"        {n}_away = {value} - {n}_at")
             if masked:
@@ -123,7 +136,13 @@ class Accumulator:
             return self._moments(emit, scope)
         if kind is ReduceKind.ONLINE_SOFTMAX:
             best = emit.assign(f"tl.reduce({n}_top, 1, bz_max)[:, None]", X, scope)
+            edges = self.edges.name if self.edges is not None else ""
+            if edges:
+                best = emit.assign(f"bz_max({best.name}, {edges}_top)", X, scope)
             whole = emit.assign(f"tl.sum(bz_rescale({n}_sum, {n}_top, {best.name}), 1)[:, None]", X, scope)
+            if edges:
+                more = f"bz_rescale({edges}_sum, {edges}_top, {best.name})"
+                whole = emit.assign(f"{whole.name} + {more}", X, scope)
             # nothing above minus infinity: no sum; and what is infinite has none
             top = emit.assign(f'tl.where({whole.name} == 0.0, float("-inf"), {best.name})', X, scope)
             infinite = f'tl.abs({top.name}) == float("inf")'
@@ -132,12 +151,28 @@ class Accumulator:
         if kind.finds_place:
             pair = emit.assign(f"tl.reduce(({n}_v, {n}_i), 1, bz_{kind.value})", X, scope)
             return [emit.assign(f"{pair.name}[1][:, None].to(tl.int64)", X, scope)]
-        return [emit.assign(collapsed(kind, n, 1, "[:, None]"), X, scope)]
+        found = collapsed(kind, n, 1, "[:, None]")
+        return [emit.assign(found if self.edges is None else joined(kind, found, self.edges.name), X, scope)]
+
+    def close(self, lines: list[str]) -> None:
+        """One state for all lanes, to be joined with that of other tiles of the row."""
+        n, kind = self.name, self.reduction.kind
+        if kind is ReduceKind.ONLINE_SOFTMAX:
+            lines.append(f"    {n}_best = tl.reduce({n}_top, 1, bz_max)[:, None]")
+            lines.append(f"    {n}_sum = tl.sum(bz_rescale({n}_sum, {n}_top, {n}_best), 1)[:, None]")
+            lines.append(f"    {n}_top = {n}_best")
+        else:
+            lines.append(f"    {n} = " + collapsed(kind, n, 1, "[:, None]"))
 
     def _moments(self, emit: Emitter, scope: Scope) -> list[Value]:
         """Mean and squared deviations. A lane's own lie about one of its numbers, so that as few digits cancel as it has numbers."""
         n, of = self.name, TYPES[self.reduction.dtype]
-        counts = emit.assign(f"((rnumel - rbase + (RBLOCK - 1)) // RBLOCK).to({of})", R, scope).name
+        held = f"((rnumel - rbase + (RBLOCK - 1)) // RBLOCK).to({of})"
+        if self.lanes > 1:
+            last = f"rnumel % RBLOCK - {self.lanes} * tl.arange(0, RBLOCK // {self.lanes})[None, :]"
+            last = f"tl.minimum(tl.maximum({last}, 0), {self.lanes})"
+            held = f"(rnumel // RBLOCK * {self.lanes} + {last}).to({of})"
+        counts = emit.assign(held, R, scope).name
         above = emit.assign(f"{n}_sum / tl.maximum({counts}, 1.0)", XR, scope).name
         total = emit.assign(f"tl.sum({n}_at * {counts} + {n}_sum, 1)[:, None]", X, scope).name
         mean = emit.assign(f"bz_mean({total}, rnumel)", X, scope)
@@ -158,6 +193,12 @@ def collapsed(kind: ReduceKind, state: str, along: int, spread: str) -> str:
         ReduceKind.ALL: f"(tl.min({state}, {along}) != 0)",
     }[kind]
     return text + spread
+
+
+def joined(kind: ReduceKind, first: str, second: str) -> str:
+    """The result of a simple reduction out of those of two parts of a row."""
+    text = {ReduceKind.ANY: f"{first} | {second}", ReduceKind.ALL: f"{first} & {second}"}
+    return text[kind] if kind in text else combine(kind, f"({first})", f"({second})")
 
 
 def combine(kind: ReduceKind, state: str, value: str) -> str:

@@ -84,6 +84,8 @@ class Emitter:
         self.vectors: tuple[Expr, Symbol, str] | None = None
         #: what the caches are told of values along the row: whether somebody reads them again
         self.eviction = ""
+        #: the dimensions of values that they are told of
+        self.told: Deps = frozenset("r")
 
     # -- nodes ------------------------------------------------------------------------------------
 
@@ -212,7 +214,7 @@ class Emitter:
         mask = self.mask(deps, guard.name if guard is not None else "")
         pointer = self.spread(f"{self.pointers[buffer]} + ({text})", deps if mask else NOTHING)
         filler = ", other=0" if mask else ""
-        told = f', eviction_policy="{self.eviction}"' if self.eviction and "r" in deps else ""
+        told = f', eviction_policy="{self.eviction}"' if self.eviction and deps >= self.told else ""
         return self.assign(f"tl.load({pointer}{mask}{filler}{told})", deps, scope)
 
     # -- pieces -----------------------------------------------------------------------------------

@@ -15,8 +15,9 @@ from collections.abc import Iterator, Sequence
 from braze.codegen.records import KernelText
 from braze.codegen.triton.emit import NOTHING, Emitter, Scope, Value, index_text
 from braze.codegen.triton.gemm_tiles import Means, Tiles, batch_candidates, by_rule, candidates
-from braze.codegen.triton.kernels import Writer, kernel_text
+from braze.codegen.triton.kernels import kernel_text
 from braze.codegen.triton.ops import TYPES
+from braze.codegen.triton.walks import Walker
 from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, Buffer, BufferView, Node, Op, TemplateCall
 from braze.loops.rewrite import attr_exprs, roots, store_roots
@@ -70,7 +71,7 @@ def shape_of(call: TemplateCall) -> tuple[int, int, int, int, int]:
     )  # fmt: skip
 
 
-class _Product(Writer):
+class _Product(Walker):
     """Writes one product's kernel."""
 
     def __init__(

@@ -23,8 +23,9 @@ def generate(schedule: Schedule, ctx: CompileContext) -> tuple[KernelText, ...]:
     chosen = dict(ctx.tiles)
     buffers = {b.name: b for b in schedule.program.buffers}
     early = early_of(schedule, ctx)
+    nvidia = ctx.target.arch.startswith("sm_")
     texts = tuple(
-        _kernel(group, behind, buffers, schedule, early, chosen.get(group.name))
+        _kernel(group, behind, buffers, schedule, early, chosen.get(group.name), nvidia=nvidia)
         for group, behind in zip_longest(schedule.groups, schedule.groups[1:])
         if group.kind is not GroupKind.EXTERN and group.device != "cpu"
     )
@@ -39,6 +40,8 @@ def _kernel(
     schedule: Schedule,
     early: Early,
     tiles: str | None,
+    *,
+    nvidia: bool,
 ) -> KernelText:
     ahead = frozenset[str]()
     if group.kind is GroupKind.TEMPLATE:
@@ -48,6 +51,6 @@ def _kernel(
     else:
         plan = planned_as(group, buffers, None if tiles is None else parsed_tiling(tiles))
         waits, triggers = early.waits(group), early.triggers(group, behind)
-        text = kernel(group, plan, schedule, waits=waits, triggers=triggers)
+        text = kernel(group, plan, schedule, nvidia=nvidia, waits=waits, triggers=triggers)
     require_wait_first(text, ahead)
     return text

@@ -45,6 +45,19 @@ def bz_fetch(places):
         "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [places.to(tl.int64)], dtype=tl.int32, is_pure=False, pack=1
     )
 """,
+    "bz_again": """
+@triton.jit
+def bz_again(x, held: tl.constexpr):
+    # who sees that it is the same number keeps what was made of it, in twice the registers
+    if held:
+        if x.dtype.primitive_bitwidth == 16:
+            y = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=False, pack=2)
+        else:
+            y = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=False, pack=1)
+    else:
+        y = x
+    return y
+""",
     "bz_neg": """
 @triton.jit
 def bz_neg(x):

@@ -1,0 +1,296 @@
+"""A kernel that walks its rows, tile after tile, once a pass.
+
+Values of an earlier pass are computed again from their inputs rather than read back from memory. Of these inputs a part may stay in
+registers from one walk to the next (``KernelPlan.held``): those tiles are asked for first, and are on their way while others are walked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from braze.codegen.triton.accumulate import LANES, XR, Accumulator
+from braze.codegen.triton.emit import Scope, Value
+from braze.codegen.triton.writer import Writer
+from braze.loops.build import nodes_of
+from braze.loops.ir import LoopNest, Node, Op, ReduceKind, Reduction
+from braze.loops.rewrite import roots
+from braze.schedule.kernels import KernelPlan
+from braze.schedule.passes import flat, loads_along, read_again
+from braze.schedule.plans import Form
+from braze.schedule.records import Group
+from braze.symbolic.divides import multiple
+
+#: a step of a walk, and the state of its reductions
+Taken = tuple[LoopNest, list[Accumulator]]
+
+
+class Walker(Writer):
+    """Writes the body of a kernel, of one that walks its rows too."""
+
+    def __init__(self, group: Group, plan: KernelPlan) -> None:
+        super().__init__(group, plan)
+        self.masked = self.emitter.masks.get("r", False)
+        if plan.held:  # what all rows share is better kept
+            self.emitter.told = XR
+        #: what lies around the whole vectors of the row, as the last walk that reduces took it in
+        self.edges: list[Accumulator] = []
+        #: what later walks read again, its values of each tile that stays in registers, and what walks so far have read
+        self.again = read_again(group, plan.passes)
+        self.kept: list[dict[Node, Value]] = [{} for _ in range(plan.held)]
+        self.seen: set[Node] = set()
+
+    def write(self) -> list[str]:
+        """The lines of the body."""
+        if self.plan.row is None or self.plan.whole or self.plan.walked is not None:
+            return super().write()
+        self._points()
+        self._row_numbers(self.plan.row)
+        for number in range(len(self.plan.passes)):
+            self._pass(number)
+        return self.base.lines
+
+    def _pass(self, number: int) -> None:
+        """One walk over the row: one that reduces nothing begins at the row's end, which the caches still hold from the walk before."""
+        this, before, later = (
+            self.plan.passes[number],
+            self.plan.passes[:number],
+            self.plan.passes[number + 1 :],
+        )
+        back = not this.reduces and any(each.along for each in before)
+        if this.along:
+            again = bool(later) and not later[0].reduces
+            self._loop(this.along, back, "evict_first" if back else "evict_last" if again else "")
+        for step in this.behind:
+            self._stores(step, self.base)
+
+    def _loop(self, steps: Sequence[LoopNest], back: bool, eviction: str) -> None:
+        """One walk over the row: accumulate every step's reductions, store what is stored along the row.
+
+        The tiles that stay in registers come behind the others, and before them where the row is walked back.
+        """
+        emit, opened = self.emitter, list[Taken]()
+        if self.plan.limit is not None:
+            self._same_for_all_points()
+        if self.plan.begin is not None:
+            self._vectors()
+            parts = [self._ahead, self._edges, self._tiles, self._tail, self._held]
+        else:
+            parts = [self._ahead, self._tiles, self._held]
+            if any(r.kind is ReduceKind.WELFORD for step in steps for r in step.reductions):
+                parts[1:] = [
+                    self._held,
+                    self._tiles,
+                ]  # lanes lie about one of their first numbers, which a whole tile has
+        for part in reversed(parts) if back else parts:
+            emit.eviction = eviction
+            part(steps, opened, back)
+        emit.vectors, emit.eviction, emit.masks["r"] = None, "", self.masked
+        for axis in self.group.row_axes:
+            emit.symbols.pop(axis.symbol)
+        edges = iter(self.edges)
+        for step, accumulators in opened:
+            emit.reduced = {}
+            self._forget_reduced(self.base)
+            slot = 0
+            for accumulator in accumulators:
+                accumulator.edges = next(edges, None)
+                for result in accumulator.results(emit, self.base):
+                    emit.reduced[slot] = result
+                    slot += 1
+            self._stores(step, self.base)
+
+    def _tiles(self, steps: Sequence[LoopNest], opened: list[Taken], back: bool) -> None:
+        """The tiles of a row that are walked, one after the other."""
+        plan, base = self.plan, self.base
+        held = plan.held * self._block()
+        if plan.begin is None and plan.row is not None and plan.row.extent.value == held:
+            return
+        self._lies_at("roffset + rbase")
+        self.emitter.masks["r"] = self.masked and plan.begin is None
+        body = Scope([], "        ", outer=base)
+        if back:
+            last = "full - RBLOCK" if plan.begin is not None else self._last_tile()
+            body.lines.append(f"        roffset = {last}{f' + {held}' if held else ''} - rstep")
+        self._row_scope(body, "roffset + rbase")
+        self._body(steps, body, opened)
+        # a literal where there is one: the interpreter turns assigned numbers into arrays
+        head = self._turns() if any(step.reductions for step in steps) else "range({begin}, {end}, RBLOCK)"
+        head = head.format(begin=held, end="full" if plan.begin is not None else self._end())
+        base.lines.append(f"    for {'rstep' if back else 'roffset'} in {head}:")
+        base.lines.extend(body.lines)
+
+    def _ahead(self, steps: Sequence[LoopNest], opened: list[Taken], back: bool) -> None:
+        """The loads of all tiles that are to stay in registers, which are on their way while the others are walked."""
+        emit = self.emitter
+        needed = loads_along(steps, emit.recomputed)
+        again = [n for n in self.again if n in needed and all(n not in kept for kept in self.kept)]
+        for number in range(self.plan.held if again else 0):
+            body = self._held_tile(number)
+            for node in again:
+                self.kept[number][node] = emit.value(node, body)
+            self.base.lines.extend(line[4:] for line in body.lines)
+
+    def _held(self, steps: Sequence[LoopNest], opened: list[Taken], back: bool) -> None:
+        """The tiles of a row that stay in registers from one walk to the next: what is read again is there, as it was read."""
+        needed = loads_along(steps, self.emitter.recomputed)
+        for number in range(self.plan.held):
+            body = self._held_tile(number)
+            for node in [n for n in self.kept[number] if n in needed]:
+                body.known[node] = self._kept(node, number, body)
+            self._body(steps, body, opened, first=not number)
+            self.base.lines.extend(line[4:] for line in body.lines)
+        self.seen.update(needed)
+
+    def _held_tile(self, number: int) -> Scope:
+        place = f"{number * self._block()} + rbase"
+        self._lies_at(place)
+        self.emitter.masks["r"], self.emitter.eviction = False, "evict_first"
+        return self._row_scope(Scope([], "        ", outer=self.base), place)
+
+    def _kept(self, node: Node, number: int, body: Scope) -> Value:
+        """A value that stays in registers; where it has been made use of already, as one that nobody knows."""
+        kept = self.kept[number][node]
+        return self.emitter.assign(f"bz_again({kept.name}, HELD)", XR, body) if node in self.seen else kept
+
+    def _body(
+        self, steps: Sequence[LoopNest], body: Scope, opened: list[Taken], *, first: bool = False
+    ) -> None:
+        """What is done with one tile of a walk; the accumulators of each step, ``opened`` by the walk's first one."""
+        known = iter([a for _, accumulators in opened for a in accumulators])
+        taken: list[Taken] = []
+        for step in steps:
+            if step.reductions:
+                found = [self._accumulate(r, body, next(known, None), first) for r in step.reductions]
+                taken.append((step, found))
+            else:
+                self._stores(step, body)
+                for store in step.stores:
+                    self.emitter.recomputed[store.buffer, store.index] = store.value
+        if not opened:
+            opened += taken
+
+    # -- whole vectors ----------------------------------------------------------------------------
+
+    def _vectors(self) -> None:
+        """Where a row's whole vectors begin, how many there are, and how many elements the whole tiles of them have."""
+        plan, base = self.plan, self.base
+        if any(line.startswith("    first = ") for line in base.lines):
+            return
+        assert plan.begin is not None
+        text, _ = self.emitter.index(plan.begin, {}, base)
+        vector = plan.vector
+        base.lines += [
+            f"    first = (({text}) + {vector - 1}) // {vector} * {vector}",
+            f"    head = tl.sum(first - ({text})).to(tl.int32)",
+            f"    vectors = tl.maximum(rnumel - head, 0) // {vector}",
+            f"    full = vectors // (RBLOCK // {vector}) * RBLOCK",
+        ]
+
+    def _lies_at(self, text: str) -> None:
+        """A tile of a row that is walked along whole vectors lies there, counted from the first of them."""
+        plan = self.plan
+        if plan.begin is not None and plan.row is not None:
+            self.emitter.vectors = plan.begin, plan.row.axes[0].symbol, f"first + ({text})"
+
+    def _tail(self, steps: Sequence[LoopNest], opened: list[Taken], back: bool) -> None:
+        """The last tile of whole vectors."""
+        self._lies_at("full + rbase")
+        self.emitter.masks["r"] = True
+        body = Scope([], "        ", outer=self.base)
+        self._row_scope(body, "full + rbase", f"(full + rbase) // {self.plan.vector} < vectors")
+        self._body(steps, body, opened)
+        self.base.lines.extend(line[4:] for line in body.lines)
+
+    def _edges(self, steps: Sequence[LoopNest], opened: list[Taken], back: bool) -> None:
+        """What lies before a row's first whole vector and behind its last one: a small tile, whose names are its own."""
+        emit, base, vector = self.emitter, self.base, self.plan.vector
+        half = max(vector, LANES // 2)
+        emit.vectors, emit.eviction, emit.masks["r"] = None, "", True
+        begin, taken = len(base.lines), list[Taken]()
+        behind = f"vectors * {vector} + rbase - {half}"
+        inside = f"(rindex < rnumel) & ((rbase >= {half}) | (rbase < head))"
+        body = Scope(["        rbase = tl.arange(0, RBLOCK)[None, :]"], "        ", outer=base)
+        self._row_scope(body, f"tl.where(rbase < {half}, rbase - head, {behind})", inside)
+        self._body(steps, body, taken)
+        base.lines.extend(line[4:] for line in body.lines)
+        self.edges = [a for _, accumulators in taken for a in accumulators]
+        for accumulator in self.edges:
+            accumulator.close(base.lines)
+        small = {"RBLOCK": str(2 * half), "rindex": "eindex", "rmask": "emask", "rbase": "ebase"}
+        base.lines[begin:] = [
+            re.sub(r"\b(RBLOCK|rindex|rmask|rbase|r\d+)\b", lambda m: small.get(m[0], f"e{m[0][1:]}"), line)
+            for line in base.lines[begin:]
+        ]
+
+    def _last_tile(self) -> str:
+        return f"((({self.width}) + RBLOCK - 1) // RBLOCK - 1) * RBLOCK"
+
+    def _turns(self) -> str:
+        """The range of a walk that reduces, as the plan wants its turns."""
+        plan = self.plan
+        options = f", loop_unroll_factor={plan.unrolled}" if plan.unrolled > 1 else ""
+        return f"{'tl.' if options else ''}range({{begin}}, {{end}}, RBLOCK{options})"
+
+    def _same_for_all_points(self) -> None:
+        """Load before the walk what a program needs one number of, and find out where it ends."""
+        own = {axis.symbol for axis in self.plan.outer}
+        for node in nodes_of(*(r for step in self.group.steps for r in roots(step))):
+            if node.op is Op.LOAD and not node.args and node.attr[1].symbols() <= own:
+                self.emitter.value(node, self.base)
+        assert self.plan.limit is not None
+        self.emitter.value(self.plan.limit, self.base)
+
+    def _end(self) -> str:
+        """Where a walk ends: with the row, or where the plan knows that nothing more counts."""
+        if self.plan.limit is None:
+            return self.width
+        limit = self.emitter.value(self.plan.limit, self.base).name
+        if self.plan.limit.op is not Op.LOAD:  # constants in it make it a tile of one number
+            limit = f"tl.max({limit})"
+        return f"tl.minimum({limit}, {self.width}).to(tl.int{64 if self.plan.wide else 32})"
+
+    def _block(self) -> int:
+        return self.plan.row.block if self.plan.row is not None else 1
+
+    def _accumulate(
+        self, reduction: Reduction, body: Scope, known: Accumulator | None, first: bool
+    ) -> Accumulator:
+        """Take a tile of one reduction in; ``known``: where other tiles of the walk were."""
+        value = self._full(self.emitter.value(reduction.value, body), body)
+        accumulator = known
+        if accumulator is None:
+            lanes, apart = self._lanes(reduction)
+            accumulator = Accumulator(reduction, f"acc{self.emitter.count}", lanes, apart=apart)
+            self.emitter.count += 1
+            accumulator.open(self.base.lines)
+        accumulator.add(value.name, body.lines, self.emitter.masks["r"], first=first)
+        return accumulator
+
+    def _lanes(self, reduction: Reduction) -> tuple[int, bool]:
+        """How many elements of a row one thread has at once, and whether they lie apart: a row that begins anywhere is read one by one."""
+        plan, block = self.plan, self._block()
+        if plan.form is not Form.ROWS or block % LANES:
+            return 1, False
+        if reduction.kind is ReduceKind.WELFORD and not plan.held:
+            return 1, False
+        if plan.begin is not None:
+            return LANES, False
+        loads = [n for n in nodes_of(reduction.value) if n.op is Op.LOAD]
+        width = min((self._vector(n) for n in loads), default=LANES)
+        if 2 * width >= LANES:
+            return LANES, False
+        return max(1, block // (32 * plan.warps * width)), True
+
+    def _vector(self, load: Node) -> int:
+        """Elements along the row that one instruction loads: up to 16 bytes, from where rows begin at multiples of so many."""
+        assert self.plan.row is not None
+        row = flat(self.plan.row.axes)
+        if not load.attr[1].symbols() & row.symbols():
+            return LANES
+        rest, width = load.attr[1] - row, max(1, 16 // load.dtype.itemsize)
+        if rest.symbols() & row.symbols():
+            return LANES
+        while width > 1 and not multiple(rest, width):
+            width //= 2
+        return width * LANES * load.dtype.itemsize // 16

@@ -1,0 +1,313 @@
+"""The body of a kernel without walks: points, rows that one tile holds whole, and rows that are summed down their columns, too.
+
+A program has a tile of points (``xindex``, in squares ``yindex`` too), and a group with rows a dimension for the row. Which axes lie
+where, and how large tiles are, the plan says (``schedule/kernels.py``).
+"""
+
+from __future__ import annotations
+
+from braze.codegen.triton.accumulate import XR, Accumulator, R, X, collapsed, combine, identity
+from braze.codegen.triton.emit import NOTHING, Deps, Emitter, Fours, Scope, Value, index_text
+from braze.codegen.triton.ops import TYPES
+from braze.loops.build import nodes_of
+from braze.loops.ir import Axis, DType, LoopNest, Node, Op, ReduceKind, Reduction, StoreMode
+from braze.loops.rewrite import roots
+from braze.schedule.kernels import KernelPlan, has_columns
+from braze.schedule.mixed import down_columns
+from braze.schedule.passes import flat, over_row
+from braze.schedule.plans import Tile, blocks
+from braze.schedule.records import Group
+from braze.symbolic.expr import ONE, Expr, indirect
+
+
+class Writer:
+    """Writes one kernel's body."""
+
+    def __init__(self, group: Group, plan: KernelPlan) -> None:
+        self.group = group
+        self.plan = plan
+        written = {s.buffer for step in group.steps for s in step.stores}
+        pointers = {b: f"{'out' if b in written else 'in'}_ptr{i}" for i, b in enumerate(plan.arguments)}
+        symbols = {s: Value(s.name, NOTHING) for s in plan.sizes}
+        tiles = (*plan.points, plan.row) if plan.row is not None else plan.points
+        self.points = frozenset(tile.letter for tile in plan.points)
+        self.emitter = Emitter(symbols, pointers, tuple(tile.letter for tile in tiles))
+        self.emitter.coarse = plan.coarse
+        self.emitter.masks = {tile.letter: not tile.divides for tile in tiles}
+        self.base = Scope([], "    ")
+        self.width = ""
+
+    def write(self) -> list[str]:
+        """The lines of the body."""
+        self._points()
+        if self.plan.walked is not None:
+            self._walked(self.plan.walked)
+            return self.base.lines
+        if self.plan.row is None:
+            for step in self.group.steps:
+                self._stores(step, self.base)
+            return self.base.lines
+        self._row_numbers(self.plan.row)
+        scope = self._row_scope(self.base, "rbase")
+        for step in self.group.steps:
+            self._step(step, scope)
+        return self.base.lines
+
+    # -- indices ----------------------------------------------------------------------------------
+
+    def _points(self) -> None:
+        """Where the program's tile begins: its number is that of the tile along the threads, then of others, then of outer axes."""
+        lines, plan = self.base.lines, self.plan
+        program = "tl.program_id(0).to(tl.int64)" if plan.wide else "tl.program_id(0)"
+        digits: list[tuple[str, Expr]] = [
+            (f"{tile.letter}block", blocks(tile.extent, tile.block))
+            for tile in reversed(plan.points)
+            if plan.walked is None
+        ]
+        digits += [(f"o{k}", axis.extent) for k, axis in enumerate(reversed(plan.outer))]
+        names = {s.name: v.name for s, v in self.emitter.symbols.items()}
+        inner: Expr = ONE
+        if len(digits) > 1:
+            lines.append(f"    program = {program}")
+            program = "program"
+        for k, (name, count) in enumerate(digits):
+            text = program if inner is ONE else f"{program} // ({index_text(inner, names)})"
+            if k < len(digits) - 1:
+                text = f"({text}) % ({index_text(count, names)})"
+            lines.append(f"    {name} = {text}")
+            inner = inner * count
+        for k, axis in enumerate(reversed(plan.outer)):
+            self.emitter.symbols[axis.symbol] = Value(f"o{k}", NOTHING)
+        for tile in reversed(plan.points):
+            if plan.walked is None:
+                lines.append(f"    {tile.letter}offset = {tile.letter}block * {tile.letter.upper()}BLOCK")
+                self._tile(tile, self.base)
+
+    def _tile(self, tile: Tile, scope: Scope) -> None:
+        """The numbers of the points of one dimension from its offset on, and their axes."""
+        x, lines, indent = tile.letter, scope.lines, scope.indent
+        spread = f"[{', '.join(':' if d == x else 'None' for d in self.emitter.dims)}]"
+        places = f"tl.arange(0, {x.upper()}BLOCK){spread if len(self.emitter.dims) > 1 else ''}"
+        lines.append(f"{indent}{x}index = {x}offset + {places}")
+        if x == self.emitter.dims[-1]:
+            quads = f"tl.arange(0, {x.upper()}BLOCK // 4){spread if len(self.emitter.dims) > 1 else ''}"
+            self.emitter.last = Fours(flat(tile.axes), tile.block, f"({x}offset // 4 + {quads})")
+        if self.emitter.masks[x]:
+            names = {s.name: v.name for s, v in self.emitter.symbols.items()}
+            lines.append(f"{indent}{x}mask = {x}index < {index_text(tile.extent, names)}")
+        self._split(f"{x}index", x, tile.axes, scope, frozenset(x))
+
+    def _split(self, whole: str, prefix: str, axes: tuple[Axis, ...], scope: Scope, deps: Deps) -> None:
+        """Variables for each axis, from the flat index, innermost last."""
+        names = {s.name: v.name for s, v in self.emitter.symbols.items()}
+        inner: Expr = ONE
+        for position in range(len(axes) - 1, -1, -1):
+            axis = axes[position]
+            text = whole if inner is ONE else f"({whole} // ({index_text(inner, names)}))"
+            if position:
+                text = f"({text} % ({index_text(axis.extent, names)}))"
+            variable = f"{prefix}{len(axes) - 1 - position}"
+            scope.lines.append(f"{scope.indent}{variable} = {text}")
+            self.emitter.symbols[axis.symbol] = Value(variable, deps)
+            inner = inner * axis.extent
+
+    def _row_numbers(self, row: Tile) -> None:
+        names = {s.name: v.name for s, v in self.emitter.symbols.items()}
+        self.width = index_text(row.extent, names)
+        self.base.lines.append(f"    rnumel = {self.width}")
+        wide = ".to(tl.int64)" if self.plan.wide else ""
+        self.base.lines.append(f"    rbase = tl.arange(0, RBLOCK)[None, :]{wide}")
+
+    def _row_scope(self, scope: Scope, index: str, inside: str = "rindex < rnumel") -> Scope:
+        shifted = self.plan.begin is not None
+        scope.lines.append(f"{scope.indent}rindex = {index}{' + head' if shifted else ''}")
+        if self.emitter.masks["r"]:
+            scope.lines.append(f"{scope.indent}rmask = {inside}")
+        assert self.plan.row is not None
+        begin = index.removesuffix("rbase")  # nothing, or where a tile of the walk begins
+        quads = f"({begin.replace('roffset', 'roffset // 4')}tl.arange(0, RBLOCK // 4)[None, :])"
+        self.emitter.last = Fours(flat(self.plan.row.axes), self.plan.row.block, quads)
+        self._split("rindex", "r", self.plan.row.axes, scope, R)
+        return scope
+
+    # -- persistent -------------------------------------------------------------------------------
+
+    def _step(self, step: LoopNest, scope: Scope) -> None:
+        if step.reductions:
+            self.emitter.reduced = {}
+            self._forget_reduced(scope)
+            slot = 0
+            for reduction in step.reductions:
+                value = self.emitter.value(reduction.value, scope)
+                for result in self._whole(reduction, value, scope):
+                    self.emitter.reduced[slot] = result
+                    slot += 1
+        self._stores(step, scope)
+
+    def _forget_reduced(self, scope: Scope) -> None:
+        """Op.REDUCED means another step's results from here on."""
+        scope.guarded.clear()
+        for known in (scope.known, self.base.known):
+            for node in [n for n in known if _mentions_reduced(n)]:
+                del known[node]
+
+    def _whole(self, reduction: Reduction, value: Value, scope: Scope) -> list[Value]:
+        """Reduce a tile that holds the whole row."""
+        full = self._full(value, scope)
+        emit = self.emitter
+        kind = reduction.kind
+        if kind is ReduceKind.WELFORD:
+            mean = self._mean(full, reduction.dtype, scope)
+            away = emit.assign(f"{full.name} - {mean.name}", XR, scope)
+            square = emit.assign(f"{away.name} * {away.name}", XR, scope)
+            return [mean, self._collapse(ReduceKind.SUM, square, reduction.dtype, scope)]
+        if kind is ReduceKind.ONLINE_SOFTMAX:
+            top = self._collapse(ReduceKind.MAX, full, reduction.dtype, scope)
+            power = emit.assign(f"bz_below({full.name} - {top.name})", XR, scope)
+            return [top, self._collapse(ReduceKind.SUM, power, reduction.dtype, scope)]
+        among = reduction.value.dtype if kind.finds_place else reduction.dtype
+        return [self._collapse(kind, full, among, scope)]
+
+    def _mean(self, full: Value, dtype: DType, scope: Scope) -> Value:
+        total = self._collapse(ReduceKind.SUM, full, dtype, scope)
+        return self.emitter.assign(f"bz_mean({total.name}, rnumel)", X, scope)
+
+    def _full(self, value: Value, scope: Scope) -> Value:
+        if value.deps == XR:
+            return value
+        return self.emitter.assign(f"tl.broadcast_to({value.name}, [XBLOCK, RBLOCK])", XR, scope)
+
+    def _collapse(self, kind: ReduceKind, full: Value, dtype: DType, scope: Scope) -> Value:
+        """One number a row out of a whole tile; lanes past the row hold the identity."""
+        emit = self.emitter
+        name = full.name
+        if emit.masks["r"] and not kind.finds_place:
+            name = emit.assign(f"tl.where(rmask, {name}, {identity(kind, dtype)})", XR, scope).name
+        if kind.finds_place:
+            return self._arg(kind, name, dtype, "rindex", scope)
+        if kind is ReduceKind.SUM:
+            name = f"{name}.to({TYPES[dtype]})"
+        elif kind in (ReduceKind.ANY, ReduceKind.ALL):
+            name = f"({name}).to(tl.int32)"
+        return emit.assign(collapsed(kind, name, 1, "[:, None]"), X, scope)
+
+    def _arg(self, kind: ReduceKind, name: str, dtype: DType, places: str, scope: Scope) -> Value:
+        emit = self.emitter
+        values = f"tl.where(rmask, {name}, {identity(kind, dtype)})" if emit.masks["r"] else name
+        where = f"tl.where(rmask, {places}, 2147483647)" if emit.masks["r"] else places
+        where = f"tl.broadcast_to({where}, [XBLOCK, RBLOCK])"
+        pair = emit.assign(f"tl.reduce(({values}, {where}), 1, bz_{kind.value})", X, scope)
+        return emit.assign(f"{pair.name}[1][:, None].to(tl.int64)", X, scope)
+
+    # -- mixed ------------------------------------------------------------------------------------
+
+    def _walked(self, size: Expr) -> None:
+        """A tile of rows after the other, each held whole; what is summed down the columns is kept between them."""
+        plan, emit, base = self.plan, self.emitter, self.base
+        assert plan.row is not None and self.group.walked is not None
+        (x,) = plan.points
+        columns = down_columns(self.group)
+        self._row_numbers(plan.row)
+        self._row_scope(base, "rbase")
+        names = {s.name: v.name for s, v in emit.symbols.items()}
+        rows = index_text(size, names)
+        base.lines.append(f"    first = {emit.symbols[self.group.walked.part.symbol].name} * ({rows})")
+        body = Scope([], "        ", outer=base)
+        emit.masks["x"] = self._ragged(x, size)
+        self._same_for_all_rows(columns)
+        body.lines.append("        xoffset = first + begin")
+        self._tile(x, body)
+        for step in self.group.steps:
+            if step.reduce_axes != (self.group.walked.within,):
+                self._step(step, body)
+        kept = [(step, [self._down(r, body) for r in step.reductions]) for step in columns]
+        stages = f", num_stages={plan.stages}" if plan.stages > 1 else ""
+        base.lines.append(f"    for begin in {'tl.' if stages else ''}range(0, {rows}, XBLOCK{stages}):")
+        base.lines.extend(body.lines)
+        for step, names_of in kept:
+            emit.reduced = {
+                k: self._collapsed(r, n) for k, (r, n) in enumerate(zip(step.reductions, names_of))
+            }
+            self._forget_reduced(base)
+            self._columns_stored(step)
+
+    def _same_for_all_rows(self, columns: tuple[LoopNest, ...]) -> None:
+        """Load before the walk what each tile would load again: a norm's weight."""
+        written = {s.buffer for step in self.group.steps for s in step.stores}
+        own = {axis.symbol for axis in self.group.axes}
+        for node in nodes_of(*(r for step in (*self.group.steps, *columns) for r in roots(step))):
+            if node.op is Op.LOAD and not node.args and node.attr[0] not in written:
+                symbols = node.attr[1].symbols()
+                if not symbols & own and symbols <= self.emitter.symbols.keys():
+                    self.emitter.value(node, self.base)
+
+    def _ragged(self, x: Tile, size: Expr) -> bool:
+        """Whether a tile of a walk may reach past the last row, or the end of its part."""
+        assert self.group.walked is not None
+        count = self.group.walked.part.extent.value or 0
+        return (x.extent.value or -1) != count * (size.value or 0) or (size.value or 1) % x.block != 0
+
+    def _down(self, reduction: Reduction, body: Scope) -> str:
+        """Take a tile into what is kept down the columns: one number a column where each thread has whole ones, else lane by lane."""
+        emit, kind = self.emitter, reduction.kind
+        value = self._full(emit.value(reduction.value, body), body).name
+        name = f"acc{emit.count}"
+        emit.count += 1
+        Accumulator(reduction, name, rows="1" if has_columns(self.plan) else "XBLOCK").open(self.base.lines)
+        if has_columns(self.plan):
+            if emit.masks["x"]:
+                value = f"tl.where(xmask, {value}, {identity(kind, reduction.value.dtype)})"
+            kept = TYPES[DType.I32 if kind in (ReduceKind.ANY, ReduceKind.ALL) else reduction.dtype]
+            text = combine(kind, name, collapsed(kind, f"({value}).to({kept})", 0, "[None, :]"))
+        else:
+            text = combine(kind, name, value)
+            text = f"tl.where(xmask, {text}, {name})" if emit.masks["x"] else text
+        body.lines.append(f"        {name} = {text}")
+        return name
+
+    def _collapsed(self, reduction: Reduction, name: str) -> Value:
+        if has_columns(self.plan) and reduction.kind not in (ReduceKind.ANY, ReduceKind.ALL):
+            return Value(name, R)
+        return self.emitter.assign(collapsed(reduction.kind, name, 0, "[None, :]"), R, self.base)
+
+    def _columns_stored(self, step: LoopNest) -> None:
+        """What a program leaves of its rows: one number a column."""
+        emit = self.emitter
+        for store in step.stores:
+            value = emit.value(store.value, self.base)
+            text, _ = emit.index(store.index, {}, self.base)
+            pointer = emit.spread(f"{emit.pointers[store.buffer]} + ({text})", R)
+            self.base.lines.append(f"    tl.store({pointer}, {emit.spread(value.name, R)}{emit.mask(R)})")
+
+    # -- stores -----------------------------------------------------------------------------------
+
+    def _stores(self, step: LoopNest, scope: Scope) -> None:
+        emit = self.emitter
+        for store in step.stores:
+            value = emit.value(store.value, scope)
+            if not store.args:
+                scope.stored[store.buffer, store.index] = value
+            if store.buffer in self.group.internal:
+                continue
+            places = {indirect(k).name: emit.value(a, scope) for k, a in enumerate(store.args)}
+            text, deps = emit.index(store.index, places, scope)
+            deps = deps | value.deps | (R if over_row(step, self.group.row_axes) else NOTHING) | self.points
+            pointer = emit.spread(f"{emit.pointers[store.buffer]} + ({text})", deps)
+            kept = emit.spread(value.name, deps)
+            call = "tl.atomic_add" if store.mode is StoreMode.ADD else "tl.store"
+            options = self._hint(deps) if call == "tl.store" else ""
+            scope.lines.append(f"{scope.indent}{call}({pointer}, {kept}{emit.mask(deps)}{options})")
+
+    def _hint(self, deps: Deps) -> str:
+        """What caches are told about a store."""
+        return ', eviction_policy="evict_first"' if self.plan.streamed and deps >= R else ""
+
+
+def _mentions_reduced(node: Node) -> bool:
+    stack = [node]
+    while stack:
+        n = stack.pop()
+        if n.op is Op.REDUCED:
+            return True
+        stack.extend(n.args)
+    return False

@@ -1,0 +1,42 @@
+"""Compile kernels that hold a part of their rows to sm_90 machine code without a GPU; prints registers and spilled bytes. Run by test_triton_held.py.
+
+Its own process: Triton decides on import whether it interprets.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+from torch.nn import functional as F
+
+from braze.codegen.triton import generate
+from tests.codegen.machine_code import compile_cuts
+from tests.codegen.tilings_offline import F32, empty
+from tests.codegen.triton_bench import context, planned
+
+CASES = {
+    "log softmax of bfloat16": (lambda x: torch.log_softmax(x, 1), (empty(8192, 50257),)),
+    "log softmax of float32": (lambda x: torch.log_softmax(x, 1), (empty(8192, 50257, dtype=F32),)),
+    "layer norm": (
+        lambda x, w, b: F.layer_norm(x, (65536,), w, b),
+        (empty(2048, 65536), empty(65536), empty(65536)),
+    ),
+    "softmax's gradient": (
+        lambda g, y: ((g.float() - (g.float() * y.float()).sum(1, keepdim=True)) * y.float()).to(g.dtype),
+        (empty(4096, 50257), empty(4096, 50257)),
+    ),
+}
+
+
+def main() -> int:
+    """Compile each; nonzero where one does not fit a multiprocessor."""
+    return compile_cuts(
+        (name, text)
+        for name, (fn, inputs) in CASES.items()
+        for text in generate(planned(fn, *inputs), context())
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
