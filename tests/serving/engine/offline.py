@@ -14,6 +14,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from braze.serving.engine import triton_greatest
 from braze.serving.engine.attention import triton_paged as paged
 from braze.serving.engine.attention import triton_rope
 
@@ -124,6 +125,8 @@ def main() -> int:
     caches = dict.fromkeys(("key", "value", "key_cache", "value_cache"), "*bf16") | {"slot_mapping": "*i64"}
     sizes = dict(PAGE=16, HEADS=8, DIM=128, VALUE_DIM=128, BLOCK_K=1024, BLOCK_V=1024, HAS_VALUE=True)
     cases["write_cache"] = lambda: built(paged.write_cache_kernel, caches, sizes)
+    logits = {"logits": "*bf16", "best": "*i64", "found": "*i64"}
+    cases["greatest"] = lambda: built(triton_greatest.greatest_kernel, logits, dict(BLOCK=2048))
     for name, make in cases.items():
         made = make()
         right = bool(made.asm["cubin"]) and ".target sm_90" in made.asm["ptx"]
