@@ -90,7 +90,7 @@ def decode(model: str):
     kinds |= dict.fromkeys(("positions", "slot_mapping"), "*i64")
     constants = dict(
         HEADS=heads, GROUP=heads // shared, PAGE=16, HALF=dim // 2, NORM=norms, BLOCK_H=dim // 2, SPLITS=splits,
-        BLOCK_S=splits, EARLY=True, BLOCK_G=triton_rope.heads_at_once(heads // shared, splits, dim // 2), PRECISION="ieee" if dtype == torch.float32 else "tf32", **form,
+        BLOCK_S=splits, EARLY=True, **triton_rope.keys_at_once(1, heads, shared, splits, dim, tokens, dtype.itemsize, 132), BLOCK_G=triton_rope.heads_at_once(heads // shared, splits, dim // 2), PRECISION="ieee" if dtype == torch.float32 else "tf32", **form,
     )  # fmt: skip
     return built(triton_rope.rope_decode_kernel, kinds, constants, warps, stages)
 
