@@ -486,7 +486,7 @@ def keys_at_once(
     """Up to how many keys one program takes at once for one head of a single token, 0: none does; and in how many parts the values are. It has them in its registers
     when the projection ends. These leave a multiprocessor room for two programs of longer requests: where heads fill the device, those were slower for it."""
     parts = _PARTS if dim > _NARROW else 1
-    few = 2 * requests * heads <= processors and requests * shared * splits <= 2 * processors
+    few = 4 * requests * heads <= processors and requests * shared * splits <= 2 * processors
     if max_query_len > 1 or not few or splits < heads // shared * parts:
         return {"WHOLE": 0, "PARTS": 1}
     keys = (_HELD_WIDE if dim > _NARROW else _HELD) // (triton.next_power_of_2(dim) * itemsize)
