@@ -313,6 +313,25 @@ def test_by_default_few_columns_are_atens_until_they_are_measured():
     assert [g.kind for g in plan.groups] == [GroupKind.EXTERN]
 
 
+@pytest.mark.parametrize(
+    ("inner", "columns", "rights", "tile"),
+    [
+        (8192, 2048, 1, (1, 8192, 16)),
+        (5632, 2048, 1, (1, 2048, 4)),
+        (1024, 4096, 1, (8, 1024, 4)),
+        (1024, 3072, 2, (2, 1024, 4)),
+        (1024, 2048, 1, (2, 1024, 4)),
+    ],
+)
+def test_one_row_has_its_weights_in_registers_and_leaves_room_for_the_kernel_behind(
+    inner, columns, rights, tile
+):
+    """A long sum as a whole, and many columns of a short one in few programs; two rows are cut as before."""
+    one, two = (by_rule(rows, inner, columns, rights, 2) for rows in (1, 2))
+    assert (one.columns, one.inner, one.warps) == tile and one.means is Means.MULTIPLY
+    assert (two.columns, two.inner) not in ((1, 8192), (8, 1024))
+
+
 @pytest.mark.parametrize("rows", [1, 2, 3, 8, 16, 17, 64, 65, 300, 4096])
 @pytest.mark.parametrize(
     ("inner", "columns", "rights"), [(1024, 4096, 1), (1024, 3072, 2), (3072, 1024, 1), (5, 3, 1)]

@@ -146,6 +146,39 @@ def test_a_product_of_several_steps_asks_for_its_weights_before_it_waits():
             require_wait_first(replace(text, source=broken), told)
 
 
+def test_what_no_sum_gives_is_loaded_before_the_sums(tmp_path):
+    """A norm's weight with the product's before the wait, what is added to the product right behind it."""
+
+    def layer(x, norm, w, y):
+        return F.linear(F.rms_norm(x, (64,), norm), w) + y
+
+    torch.manual_seed(0)
+    inputs = [torch.randn(s) for s in ((1, 64), (64,), (128, 64), (1, 128))]
+    plan = weighing(planned(layer, *inputs, matmul_template=True), (1, 2))
+    (text,) = texts_of(plan, "between")
+    pointers = {name: f"in_ptr{text.args.index(name)}" for name in plan.program.inputs}
+    before, after = text.source.split("gdc_wait()\n")
+    x, norm, w, y = pointers.values()
+    loads, sums = after.split("tl.sum(", 1)
+    assert [f"tl.load({p} + " in before for p in (x, norm, w, y)] == [False, True, True, False]
+    assert [f"tl.load({p} + " in loads for p in (x, norm, w, y)] == [True, False, False, True]
+    assert "tl.load(" not in sums
+    (found,) = run(plan, tmp_path, *inputs, texts=[text])
+    torch.testing.assert_close(found, layer(*inputs), rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_loaded_in_some_places_alone_is_not_loaded_sooner():
+    """A load that a condition guards may lie outside of its tensor elsewhere."""
+    plan = planned(
+        lambda x, w, y: F.linear(x, w) + F.pad(y, (28, 0)),
+        *(torch.empty(s) for s in ((1, 64), (128, 64), (1, 100))), matmul_template=True,
+    )  # fmt: skip
+    (text,) = texts_of(weighing(plan, (1,)), "between")
+    pointer = f"in_ptr{text.args.index(plan.program.inputs[2])}"
+    (line,) = (line for line in text.source.splitlines() if f"{pointer} + " in line)
+    assert early(text) and "other=0" in line
+
+
 def test_a_product_whose_weights_are_no_constants_begins_in_its_turn():
     found = [t for t in texts_of(plan_of(weights=()), "all") if "_tem_" in t.name]
     assert found and not any(map(early, found))

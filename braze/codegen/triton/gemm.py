@@ -5,12 +5,13 @@ any kernel with rows: what it reduces is reduced in walks of its own first, what
 where the product needs it. The epilogue sees the sums in float32. Sums are taken in float32 in a fixed order.
 
 A product of few rows may begin while what is ahead of it on the stream still runs: then it first loads what nobody writes meanwhile, its weights, or where its sum is
-several steps, asks for them to be brought into the cache; and waits before all else.
+several steps, asks for them to be brought into the cache; and waits before all else. What follows on the tile it then loads with the first of what it multiplies: a load
+behind a sum, at which threads meet, would begin when that is done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from braze.codegen.records import KernelText
 from braze.codegen.triton.emit import NOTHING, Emitter, Scope, Value, index_text
@@ -98,6 +99,8 @@ class _Product(Walker):
         can = self._one_block() and (self._whole_sum() or self._in_lines())
         self.early = early if ahead and can else None
         self.triggers = triggers and self.early is not None
+        #: what writes the epilogue, and where it has begun to
+        self.following: tuple[Emitter, Scope] | None = None
         loops = Group(
             group.name, GroupKind.LOOPED, call.prologue, (self.m,), (self.k,), tuple(sorted(call.inside)),
             writes=group.writes, device=group.device,
@@ -184,7 +187,9 @@ class _Product(Walker):
             scope = self._row_scope(self.base, "rbase")
             rights = [self._right(view, scope) for view in self.rights] if first else []
             if first:
+                self._load_ahead(scope)
                 self._wait()
+                self._begin_epilogue()
             for step in self.group.steps:
                 self._step(step, scope)
             self._multiply(scope, rights)
@@ -192,6 +197,7 @@ class _Product(Walker):
             if self.early is not None:
                 self._fetch()
                 self._wait()
+                self._begin_epilogue()
             self._reduced_first()
             body = Scope([], "        ", outer=self.base)
             self._row_scope(body, "roffset + rbase")
@@ -221,6 +227,13 @@ class _Product(Walker):
             lines.append(
                 f"        bz_fetch({self.emitter.pointers[view.buffer]} + ({begin}) + column * ({across}) + line % {steps} * {length})"
             )
+
+    def _load_ahead(self, scope: Scope) -> None:
+        """What the prologue reads that nobody writes meanwhile: a norm's weight."""
+        assert self.early is not None
+        for node in _plain_loads(r for nest in self.call.prologue for r in roots(nest)):
+            if node.attr[0] in self.early and node.attr[1].symbols() <= self.emitter.symbols.keys():
+                self.emitter.value(node, scope)
 
     def _wait(self) -> None:
         """All that ran before is done from here on, where this began sooner."""
@@ -359,18 +372,14 @@ class _Product(Walker):
 
     # -- the epilogue -------------------------------------------------------------------------------
 
-    def _epilogue(self) -> None:
-        """What follows on the tile of sums."""
-        lines, before = self.base.lines, self.emitter
-        for k in range(len(self.rights)):
-            if self.tiles.slices > 1:
-                lines.append(f"    acc{k}_ = tl.sum(acc{k}_, 0)")
+    def _begin_epilogue(self) -> None:
+        """The columns of the tile, and what follows on it reads there."""
+        lines, product = self.base.lines, self.emitter
         symbols = {s: Value(s.name, NOTHING) for s in self.plan.sizes}
         if self.batch is not None:
             symbols[self.batch.symbol] = Value("batch", NOTHING)
-        emit = self.emitter = Emitter(symbols, before.pointers, ("x", "y"))
-        emit.count = before.count
-        emit.masks = {"x": before.masks["x"], "y": self._ragged_columns()}
+        emit = Emitter(symbols, product.pointers, ("x", "y"))
+        emit.masks = {"x": product.masks["x"], "y": self._ragged_columns()}
         names = {s.name: v.name for s, v in symbols.items()}
         lines.append("    xcolumn = xoffset + tl.arange(0, XBLOCK)[:, None]")
         lines.append("    ycolumn = yblock * YBLOCK + tl.arange(0, YBLOCK)[None, :]")
@@ -381,9 +390,39 @@ class _Product(Walker):
         emit.symbols[self.m.symbol] = Value("xcolumn", X)
         emit.symbols[self.n.symbol] = Value("ycolumn", Y)
         emit.reduced = {k: Value(f"acc{k}_", XY) for k in range(len(self.rights))}
-        scope = Scope(lines, "    ")
+        self.following = emit, Scope(lines, "    ")
+        emit.count = product.count
+        if self.early is not None:
+            for node in _plain_loads(store_roots(self.call.epilogue)):
+                emit.value(node, self.following[1])
+        product.count = emit.count
+
+    def _epilogue(self) -> None:
+        """What follows on the tile of sums."""
+        lines = self.base.lines
+        for k in range(len(self.rights)):
+            if self.tiles.slices > 1:
+                lines.append(f"    acc{k}_ = tl.sum(acc{k}_, 0)")
+        if self.following is None:
+            self._begin_epilogue()
+        assert self.following is not None
+        count, (self.emitter, scope) = self.emitter.count, self.following
+        emit, emit.count = self.emitter, count
         values = [emit.value(s.value, scope) for s in self.call.epilogue]
         for store, value in zip(self.call.epilogue, values, strict=True):
             text, _ = emit.index(store.index, {}, scope)
             pointer = emit.spread(f"{emit.pointers[store.buffer]} + ({text})", XY)
             lines.append(f"    tl.store({pointer}, {emit.spread(value.name, XY)}{emit.mask(XY)})")
+
+
+def _plain_loads(values: Iterable[Node]) -> Iterator[Node]:
+    """Loads in these values at places that are known, and that are made in any case."""
+    seen, stack = set[Node](), list(values)
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.op is Op.LOAD and not node.args:
+            yield node
+        stack.extend(node.args[:1] if node.op is Op.MASKED else node.args)

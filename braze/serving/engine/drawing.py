@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from braze.serving.engine.attention.kernels import kernels
 from braze.serving.engine.buffers import Batch
 from braze.serving.engine.compiled import compiled_rows
 from braze.serving.engine.draws import Draws
@@ -54,6 +55,8 @@ class Drawing:
         #: of recorded steps: logits, and their greatest
         self.logits = torch.empty(0, device=device)
         self.best = torch.empty(0, dtype=torch.int64, device=device)
+        #: where a GPU's kernel counts the parts of each row, zeros between steps
+        self.found = torch.empty(0, 2, dtype=torch.int64, device=device)
         #: what draws on a GPU, and recordings of it
         self.rows = compiled_rows() if device.type == "cuda" else None
         self.draws: Draws | None = None
@@ -65,6 +68,7 @@ class Drawing:
         if rows > self.best.shape[0]:
             self.logits = torch.zeros(rows, self.model.config.vocab, dtype=dtype, device=self.device)
             self.best = torch.zeros(rows, dtype=torch.int64, device=self.device)
+            self.found = torch.zeros(rows, 2, dtype=torch.int64, device=self.device)
 
     @torch.inference_mode()
     def warm_up(self, dtype: torch.dtype) -> None:
@@ -92,7 +96,10 @@ class Drawing:
         """Logits of these rows and their greatest, into the reserved memory: part of what is recorded."""
         rows = hidden.shape[0]
         logits = self.model.compute_logits(hidden, self.logits[:rows])
-        torch.argmax(logits, -1, out=self.best[:rows])
+        if self.device.type == "cpu":
+            torch.argmax(logits, -1, out=self.best[:rows])
+        else:
+            kernels(self.device).greatest(logits, self.best[:rows], self.found)
 
     def draw(self, works: Sequence[Work], drawn: tuple[int, ...], hidden: torch.Tensor | None) -> Flight:
         """Begin to bring the tokens of these rows to the host; ``hidden`` None: logits have been recorded along."""

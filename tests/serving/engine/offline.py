@@ -14,6 +14,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from braze.serving.engine import triton_greatest
 from braze.serving.engine.attention import triton_paged as paged
 from braze.serving.engine.attention import triton_rope
 
@@ -89,7 +90,7 @@ def decode(model: str):
     kinds |= dict.fromkeys(("positions", "slot_mapping"), "*i64")
     constants = dict(
         HEADS=heads, GROUP=heads // shared, PAGE=16, HALF=dim // 2, NORM=norms, BLOCK_H=dim // 2, SPLITS=splits,
-        BLOCK_S=splits, EARLY=True, BLOCK_G=triton_rope.heads_at_once(heads // shared, splits, dim // 2), PRECISION="ieee" if dtype == torch.float32 else "tf32", **form,
+        BLOCK_S=splits, EARLY=True, **triton_rope.keys_at_once(1, heads, shared, splits, dim, tokens, dtype.itemsize, 132), BLOCK_G=triton_rope.heads_at_once(heads // shared, splits, dim // 2), PRECISION="ieee" if dtype == torch.float32 else "tf32", **form,
     )  # fmt: skip
     return built(triton_rope.rope_decode_kernel, kinds, constants, warps, stages)
 
@@ -124,6 +125,8 @@ def main() -> int:
     caches = dict.fromkeys(("key", "value", "key_cache", "value_cache"), "*bf16") | {"slot_mapping": "*i64"}
     sizes = dict(PAGE=16, HEADS=8, DIM=128, VALUE_DIM=128, BLOCK_K=1024, BLOCK_V=1024, HAS_VALUE=True)
     cases["write_cache"] = lambda: built(paged.write_cache_kernel, caches, sizes)
+    logits = {"logits": "*bf16", "best": "*i64", "found": "*i64"}
+    cases["greatest"] = lambda: built(triton_greatest.greatest_kernel, logits, dict(BLOCK=2048))
     for name, make in cases.items():
         made = make()
         right = bool(made.asm["cubin"]) and ".target sm_90" in made.asm["ptx"]

@@ -141,6 +141,46 @@ def test_the_kernels_give_what_the_reference_gives(shape, heads, splits, monkeyp
     assert not layer.arrivals.any(), "the next layer counts from zero"
 
 
+@computed_bounds
+@pytest.mark.parametrize(("whole", "parts"), [(16, 4), (64, 1), (64, 2)])
+@pytest.mark.parametrize(
+    ("shape", "heads"),
+    [
+        ("one token", "groups"),
+        ("one token of a long request", "one head"),
+        ("decode at the borders of blocks", "odd groups"),
+        ("decode with padded requests", "groups"),
+        ("decode with padded requests", "no norms"),
+    ],
+)
+def test_few_keys_are_taken_at_once_by_a_program_for_each_head(shape, heads, whole, parts, monkeypatch):
+    """And more of them, in the same step, in splits."""
+    b, page, blocks = case(shape)
+    monkeypatch.setattr(kernels, "splits_of", lambda *_: 16)
+    monkeypatch.setattr(kernels, "keys_at_once", lambda *_: {"WHOLE": whole, "PARTS": parts})
+    monkeypatch.setattr(kernels, "decode_form", small_blocks(kernels.decode_form))
+    layer = Layer(b, heads, page, blocks)
+    exact = layer.exact(b)
+    out = layer.empty()
+    kernels.rope_attention(*layer.tensors(), out, layer.arrivals, *b.metadata, b.slots, SCALE, EPS, 1)
+    close(out[: b.tokens], exact[0])
+    assert (out[b.tokens :] == 7).all(), "rows of padding are left alone"
+    close(layer.keys, exact[1])
+    close(layer.values, exact[2])
+    assert not layer.arrivals.any(), "the next layer counts from zero"
+
+
+def test_heads_have_programs_of_their_own_where_registers_are_left_for_longer_requests():
+    def keys(requests=1, heads=32, shared=8, splits=32, dim=64, tokens=1):
+        return kernels.keys_at_once(requests, heads, shared, splits, dim, tokens, 2, 132)["WHOLE"]
+
+    assert keys() == 256 and keys(heads=16, dim=128) in (128, 256)
+    assert keys(tokens=2) == 0, "drafts are rows enough for tensor cores"
+    assert keys(splits=2) == 0, "each head of a group needs a program"
+    assert keys(requests=2) == 0, "longer requests have 512 programs"
+    assert keys(requests=8, heads=16, splits=4, dim=128) == 0, "heads fill the device"
+
+
 def small_blocks(plain):
     """Few keys a block, so that short requests have several splits."""
     return lambda *arguments: plain(*arguments) | {"BLOCK_N": 16}

@@ -1,4 +1,4 @@
-"""Which kernels of attention a device has."""
+"""Which kernels of attention, and of what follows the last layer, a device has."""
 
 from __future__ import annotations
 
@@ -30,6 +30,10 @@ class _Reference:
         """All but what splits are counted in, and the bound."""
         self._rope_attention(*arguments[:9], *arguments[10:-1])
 
+    def greatest(self, logits: torch.Tensor, best: torch.Tensor, found: torch.Tensor) -> None:
+        """As the kernel of that name, without what its parts are counted in."""
+        torch.argmax(logits, -1, out=best)
+
 
 class _Kernels:
     """The kernels of a GPU with Triton."""
@@ -39,6 +43,7 @@ class _Kernels:
         rope = importlib.import_module("braze.serving.engine.attention.triton_rope")
         self.write_cache, self.paged_attention = paged.write_cache, paged.paged_attention
         self.rope_attention = rope.rope_attention
+        self.greatest = importlib.import_module("braze.serving.engine.triton_greatest").greatest
 
 
 @functools.cache

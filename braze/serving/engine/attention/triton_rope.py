@@ -24,6 +24,8 @@ from braze.serving.engine.attention.triton_paged import _LOG2E, _processors, pag
 
 #: rows (tokens times heads that share one of the cache) that one program takes at most
 _MOST_ROWS = 64
+#: bytes of a head's keys that one program has in its registers, of narrow heads and of wide ones, and the programs that have a part of a wide head's values each
+_HELD, _HELD_WIDE, _PARTS = 1 << 15, 1 << 15, 1
 #: numbers of a head up to which programs that share its keys fill the device twice: of 128 an H100 had 8 requests of 500 to 4,000 tokens done in 0.77 to 0.89 of the
 #: time by once as many
 _NARROW = 64
@@ -106,16 +108,100 @@ def _added(scores, v_a, v_b, most, total, found_a, found_b, PRECISION: tl.conste
 
 
 @triton.jit
+def _both(a, b, c, d):
+    return a + c, b + d
+
+
+@triton.jit
+def _one_token(
+    qkv, positions, cos, sin, q_weight, k_weight, key_cache, value_cache, output, table, slot_mapping, scale, eps,
+    begin, tokens, old, own, head, shared, part, writes,
+    qkv_row, key_block, key_slot, key_head, value_block, value_slot, value_head, out_token, out_head,
+    HEADS: tl.constexpr, PAGE: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr,
+    BLOCK_H: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_V: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """One head of a request's one new token, if it has any, with all keys that are there already and a part of their values, without tensor cores, which take rows by
+    sixteen."""
+    dtype = key_cache.dtype.element_ty
+    h = tl.arange(0, BLOCK_H)
+    v = part * BLOCK_V + tl.arange(0, BLOCK_V)
+    real = h < tl.where(tokens > 0, HALF, 0)
+    valued = v < tl.where(tokens > 0, 2 * HALF, 0)
+    key = tl.arange(0, BLOCK_N)
+    there = key < old
+    page = tl.load(table + key // PAGE, mask=there, other=0).to(tl.int64)
+    key_at = page * key_block + (key % PAGE) * key_slot + head * key_head
+    k_a, k_b = _halves(key_cache, key_at, there, HALF, BLOCK_H)
+    value_at = page * value_block + (key % PAGE) * value_slot + head * value_head
+    value = tl.load(
+        value_cache + value_at[:, None] + v[None, :], mask=there[:, None] & (v < 2 * HALF)[None, :], other=0.0
+    )
+    place = tl.load(positions + begin, mask=tokens > 0, other=0)
+    slot = tl.load(slot_mapping + begin, mask=tokens > 0, other=-1)
+    c = tl.load(cos + place * HALF + h, mask=real, other=0.0).to(tl.float32)
+    s = tl.load(sin + place * HALF + h, mask=real, other=0.0).to(tl.float32)
+    if NORM:
+        qw_a = tl.load(q_weight + h, mask=real, other=0.0).to(tl.float32)
+        qw_b = tl.load(q_weight + HALF + h, mask=real, other=0.0).to(tl.float32)
+        kw_a = tl.load(k_weight + h, mask=real, other=0.0).to(tl.float32)
+        kw_b = tl.load(k_weight + HALF + h, mask=real, other=0.0).to(tl.float32)
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
+
+    q = qkv + begin * qkv_row + own * (2 * HALF) + h
+    n = qkv + begin * qkv_row + (HEADS + head) * (2 * HALF) + h
+    w = qkv + begin * qkv_row + (HEADS + shared + head) * (2 * HALF) + v
+    q_a = tl.load(q, mask=real, other=0.0).to(tl.float32)
+    q_b = tl.load(q + HALF, mask=real, other=0.0).to(tl.float32)
+    n_a = tl.load(n, mask=real, other=0.0).to(tl.float32)
+    n_b = tl.load(n + HALF, mask=real, other=0.0).to(tl.float32)
+    own_value = tl.load(w, mask=valued, other=0.0)
+    if NORM:
+        q_sum, n_sum = tl.reduce((q_a * q_a + q_b * q_b, n_a * n_a + n_b * n_b), 0, _both)
+        q_scale = tl.rsqrt(q_sum / (2 * HALF) + eps)
+        n_scale = tl.rsqrt(n_sum / (2 * HALF) + eps)
+        q_a = q_a * q_scale * qw_a
+        q_b = q_b * q_scale * qw_b
+        n_a = n_a * n_scale * kw_a
+        n_b = n_b * n_scale * kw_b
+    turned = (q_a * c - q_b * s).to(dtype)
+    q_b = (q_b * c + q_a * s).to(dtype).to(tl.float32)
+    q_a = turned.to(tl.float32)
+    key_a = (n_a * c - n_b * s).to(dtype)
+    key_b = (n_b * c + n_a * s).to(dtype)
+    new = tl.sum(q_a * key_a.to(tl.float32) + q_b * key_b.to(tl.float32), 0) * scale
+    scores = tl.sum(k_a.to(tl.float32) * q_a[None, :] + k_b.to(tl.float32) * q_b[None, :], 1)
+    scores = tl.where(there, scores * scale, float("-inf"))
+    most = tl.maximum(new, tl.max(scores, 0))
+    weights = tl.exp2(scores - most)
+    new = tl.exp2(new - most)
+    total = new + tl.sum(weights, 0)
+    found = tl.sum(weights[:, None] * value.to(tl.float32), 0) + new * own_value.to(tl.float32)
+    tl.store(
+        output + begin * out_token + own * out_head + v,
+        (found / total).to(output.dtype.element_ty),
+        mask=valued,
+    )
+    kept = writes & (slot >= 0)
+    key_to = key_cache + (slot // PAGE) * key_block + (slot % PAGE) * key_slot + head * key_head + h
+    tl.store(key_to, key_a, mask=h < tl.where(kept & (part == 0), HALF, 0))
+    tl.store(key_to + HALF, key_b, mask=h < tl.where(kept & (part == 0), HALF, 0))
+    value_to = value_cache + (slot // PAGE) * value_block + (slot % PAGE) * value_slot + head * value_head + v
+    tl.store(value_to, own_value, mask=v < tl.where(kept, 2 * HALF, 0))
+
+
+@triton.jit
 def rope_decode_kernel(
     qkv, positions, cos, sin, q_weight, k_weight, key_cache, value_cache, output, parts, sums, arrivals,
     cu_seqlens, seq_lens, block_tables, slot_mapping, scale, eps,
     qkv_row, key_block, key_slot, key_head, value_block, value_slot, value_head, out_token, out_head, table_row,
     HEADS: tl.constexpr, GROUP: tl.constexpr, PAGE: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr,
-    SPLITS: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_G: tl.constexpr,
+    SPLITS: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_G: tl.constexpr, WHOLE: tl.constexpr, PARTS: tl.constexpr,
     PRECISION: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """One request, one head of the cache, one split of the keys that are there already."""
+    """One request, one head of the cache, one split of the keys that are there already; where these are no more than WHOLE, one head of one new token instead."""
     request = tl.program_id(0)
     head = tl.program_id(1)
     split = tl.program_id(2)
@@ -123,6 +209,17 @@ def rope_decode_kernel(
     begin = tl.load(cu_seqlens + request).to(tl.int64)
     tokens = (tl.load(cu_seqlens + request + 1) - begin).to(tl.int32)
     old = tl.load(seq_lens + request) - tokens
+    if WHOLE:
+        if old <= WHOLE:
+            if split < GROUP * PARTS:
+                _one_token(
+                    qkv, positions, cos, sin, q_weight, k_weight, key_cache, value_cache, output,
+                    block_tables + request.to(tl.int64) * table_row, slot_mapping, scale, eps,
+                    begin, tokens, old, head * GROUP + split // PARTS, head, shared, split % PARTS, split < PARTS,
+                    qkv_row, key_block, key_slot, key_head, value_block, value_slot, value_head, out_token, out_head,
+                    HEADS, PAGE, HALF, NORM, BLOCK_H, WHOLE, 2 * BLOCK_H // PARTS, EARLY,
+                )  # fmt: skip
+            return
     share = tl.maximum(tl.cdiv(tl.cdiv(old, SPLITS), BLOCK_N), 1) * BLOCK_N
     active = tl.maximum(tl.cdiv(old, share), 1)
     if (
@@ -366,6 +463,7 @@ def rope_attention(
         GROUP=heads // shared, SPLITS=splits, BLOCK_S=splits, EARLY=early, **({"launch_pdl": True} if early else {}),
         PRECISION="ieee" if qkv.dtype == torch.float32 else "tf32",
         BLOCK_G=heads_at_once(heads // shared, splits, sizes["BLOCK_H"]),
+        **keys_at_once(requests, heads, shared, splits, dim, max_query_len, qkv.element_size(), _processors(qkv.device)),
         **decode_form(rows, max_query_len, dim, qkv.dtype, splits), **sizes,
     )  # fmt: skip
 
@@ -373,6 +471,26 @@ def rope_attention(
 def heads_at_once(group: int, splits: int, half: int) -> int:
     """Heads whose splits a program adds up at once: as many as fit into its registers."""
     return min(triton.next_power_of_2(group), max(1, 4096 // (splits * half)))
+
+
+def keys_at_once(
+    requests: int,
+    heads: int,
+    shared: int,
+    splits: int,
+    dim: int,
+    max_query_len: int,
+    itemsize: int,
+    processors: int,
+) -> dict[str, int]:
+    """Up to how many keys one program takes at once for one head of a single token, 0: none does; and in how many parts the values are. It has them in its registers
+    when the projection ends. These leave a multiprocessor room for two programs of longer requests: where heads fill the device, those were slower for it."""
+    parts = _PARTS if dim > _NARROW else 1
+    few = 4 * requests * heads <= processors and requests * shared * splits <= 2 * processors
+    if max_query_len > 1 or not few or splits < heads // shared * parts:
+        return {"WHOLE": 0, "PARTS": 1}
+    keys = (_HELD_WIDE if dim > _NARROW else _HELD) // (triton.next_power_of_2(dim) * itemsize)
+    return {"WHOLE": keys, "PARTS": parts}
 
 
 def decode_form(rows: int, max_query_len: int, dim: int, dtype: torch.dtype, splits: int) -> dict[str, int]:
