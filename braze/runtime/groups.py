@@ -17,7 +17,6 @@ import torch
 from braze.runtime import cache as disk
 from braze.runtime import triton_load
 from braze.runtime.triton_build import Job
-from braze.support.record import record
 
 Tensor = torch.Tensor
 
@@ -27,10 +26,6 @@ BLOCK, SHORT, MOST = 256, 128, 1 << 16
 WARP = 16
 #: counts of blocks that a program reads at once, and numbers of which one finds the beginnings
 SOME, BEGIN = 128, 256
-#: rows of a table that a program clears; into so many parts its rows are cut for the kernels that clear them
-ROWS, SHARES = 16, 16
-#: columns that a program has at once, at most
-COLUMNS = 1024
 #: as Triton calls pointers to them
 POINTERS = {
     torch.int32: "*i32",
@@ -47,39 +42,25 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
-BEGIN, SHARES = tl.constexpr({BEGIN}), tl.constexpr({SHARES})
+BEGIN = tl.constexpr({BEGIN})
 
 
 @triton.jit
-def numbers(indices, i, n, rows, padding):
+def numbers(indices, i, n, rows, PADDING: tl.constexpr):
     # what is no row's comes after all
     v = tl.load(indices + i, mask=i < n, other=0)
-    return tl.where((v >= 0) & (v < rows) & (v != padding), v, rows).to(tl.int32)
+    if PADDING >= 0:
+        v = tl.where(v != PADDING, v, rows)
+    return tl.where((v >= 0) & (v < rows), v, rows).to(tl.int32)
 
 
 @triton.jit
-def clear(indices, who, out, part, n, rows, padding, W: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr, FROM: tl.constexpr, TO: tl.constexpr):
-    """Zeros in those of a part's rows that no number names. What ``who`` holds of these was never written: a place where
-    another number stands, or none at all."""
-    v = rows // SHARES * FROM + part * ROWS + tl.arange(0, ROWS)
-    inside = v < (rows if TO == SHARES else rows // SHARES * TO)
-    at = tl.load(who + v, mask=inside, other=0)
-    known = inside & (at >= 0) & (at < n)
-    named = known & (tl.load(indices + at, mask=known, other=0) == v) & (v != padding)
-    empty = (inside & (named == 0))[:, None]
-    for first in tl.static_range(0, W, COLUMNS):
-        c = first + tl.arange(0, COLUMNS)[None, :]
-        zero = tl.zeros([ROWS, COLUMNS], out.dtype.element_ty)
-        tl.store(out + v[:, None].to(tl.int64) * W + c, zero, mask=empty & (c < W))
-
-
-@triton.jit
-def count(indices, counts, who, n, rows, padding, PASSES: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, WHO: tl.constexpr):
+def count(indices, counts, who, n, rows, PASSES: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, PADDING: tl.constexpr, WHO: tl.constexpr):
     """How often each byte stands in a block, and nothing yet for later passes; ``who``: one place of each number that stands anywhere."""
     b = tl.program_id(0)
     i = b * BLOCK + tl.arange(0, BLOCK)
     byte = tl.arange(0, 256)
-    number = numbers(indices, i, n, rows, padding)
+    number = numbers(indices, i, n, rows, PADDING)
     if WHO:
         tl.store(who + number, i, mask=(i < n) & (number < rows))
     digit = tl.where(i < n, number & 255, 0)
@@ -91,24 +72,16 @@ def count(indices, counts, who, n, rows, padding, PASSES: tl.constexpr, BLOCK: t
 
 
 @triton.jit
-def place(given, order, counts, found, placed, indices, who, out, n, rows, padding, PASS: tl.constexpr, PASSES: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, SOME: tl.constexpr, W: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr, FROM: tl.constexpr, TO: tl.constexpr, EARLY: tl.constexpr):
-    """The places of a block by one byte, after all that have a lesser one, or stand before it and have the same; or a part of a table cleared."""
+def place(indices, order, counts, found, placed, n, rows, PASS: tl.constexpr, PASSES: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, SOME: tl.constexpr, PADDING: tl.constexpr, EARLY: tl.constexpr):
+    """The places of a block by one byte, after all that have a lesser one, or stand before it and have the same."""
     if EARLY:
         gdc_wait()
     b = tl.program_id(0)
-    if b < BLOCKS:
-        move(given, order, counts, found, placed, b, n, rows, padding, PASS, PASSES, BLOCK, BLOCKS, SOME)
-    elif TO > FROM:
-        clear(indices, who, out, b - BLOCKS, n, rows, padding, W, COLUMNS, ROWS, FROM, TO)
-
-
-@triton.jit
-def move(indices, order, counts, found, placed, b, n, rows, padding, PASS: tl.constexpr, PASSES: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, SOME: tl.constexpr):
     k = tl.arange(0, BLOCK)
     i = b * BLOCK + k
     inside = i < n
     if PASS == 0:
-        number = numbers(indices, i, n, rows, padding)
+        number = numbers(indices, i, n, rows, PADDING)
         at = i
     else:
         number = tl.load(indices + i, mask=inside, other=0)
@@ -118,7 +91,7 @@ def move(indices, order, counts, found, placed, b, n, rows, padding, PASS: tl.co
     for first in range(0, BLOCK, 32):
         j = first + tl.arange(0, 32)
         if PASS == 0:
-            other = numbers(indices, b * BLOCK + j, n, rows, padding)
+            other = numbers(indices, b * BLOCK + j, n, rows, PADDING)
         else:
             other = tl.load(indices + b * BLOCK + j, mask=b * BLOCK + j < n, other=0)
         same = digit[:, None] == ((other >> (8 * PASS)) & 255)[None, :]
@@ -141,7 +114,7 @@ def move(indices, order, counts, found, placed, b, n, rows, padding, PASS: tl.co
 
 
 @triton.jit
-def begin(found, starts, n, rows, padding, STEPS: tl.constexpr, EARLY: tl.constexpr):
+def begin(found, starts, n, rows, STEPS: tl.constexpr, EARLY: tl.constexpr):
     """The first place of each number, or of one above it."""
     if EARLY:
         gdc_wait()
@@ -176,81 +149,46 @@ def by_sort(indices: Tensor, rows: int) -> tuple[Tensor, Tensor, Tensor]:
     return found, order.int(), torch.searchsorted(found, every, out_int32=True)
 
 
-@record
-class Cleared:
-    """A table whose rows that no number names are filled with zeros meanwhile; ``shares``: where the part of each pass ends, of SHARES."""
-
-    out: Tensor
-    padding: int
-    shares: tuple[int, ...]
-
-
-def passes_of(rows: int) -> int:
-    """How many bytes the numbers of a table have."""
-    return (rows.bit_length() + 7) // 8
-
-
 def by_counting(indices: Tensor, rows: int) -> tuple[Tensor, Tensor, Tensor]:
     """The same by kernels: one to begin with, one for each byte of the largest number, one for where numbers begin."""
     flat = indices.reshape(-1).contiguous()
-    found, order, _ = ordered(flat, rows)
+    found, order = ordered(flat, rows)
     starts = torch.empty(rows + 1, device=flat.device, dtype=torch.int32)
     constants = dict(STEPS=flat.numel().bit_length() // 2 + 1, EARLY=int(begins_early(flat.device)))
-    kernel(path(), "begin", 4, ("*i32",) * 2, f"(rows + {BEGIN}) // {BEGIN}", **constants)(
-        found, starts, flat.numel(), rows, -1
-    )
+    programs = f"(rows + {BEGIN}) // {BEGIN}"
+    kernel(path(), "begin", 4, ("*i32",) * 2, programs, **constants)(found, starts, flat.numel(), rows)
     return found, order, starts
 
 
-def ordered(flat: Tensor, rows: int, cleared: Cleared | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """The numbers in order, their places, and one place of each number where a table is cleared."""
+def ordered(flat: Tensor, rows: int, padding: int = -1, who: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The numbers in order, and their places; the padding is no row's. In ``who``, if given: a place of each row's number that stands anywhere."""
     n, device = flat.numel(), flat.device
     passes, early = passes_of(rows), int(begins_early(device))
     block = SHORT if n <= SHORT * SOME else BLOCK
     blocks = max(1, 1 << (-(-n // block) - 1).bit_length())
     found, order = ([torch.empty(n, device=device, dtype=torch.int32) for _ in range(2)] for _ in range(2))
     counts = torch.empty(passes * 256 * blocks, device=device, dtype=torch.int32)
-    who = torch.empty(rows, device=device, dtype=torch.int32) if cleared is not None else counts
-    padding = -1 if cleared is None else cleared.padding
-    sizes = dict(PASSES=passes, BLOCK=block, BLOCKS=blocks)
+    sizes, taken = dict(PASSES=passes, BLOCK=block, BLOCKS=blocks), POINTERS[flat.dtype]
     # what is ahead of these may be a library's
-    taken, named = POINTERS[flat.dtype], int(cleared is not None)
-    kernel(path(), "count", 4, (taken, *("*i32",) * 2), str(blocks), **sizes, WHO=named)(
-        flat, counts, who, n, rows, padding
-    )
-    given, places, start = flat, order[1], 0
+    how = dict(**sizes, PADDING=padding, WHO=int(who is not None))
+    named = counts if who is None else who
+    kernel(path(), "count", 4, (taken, *("*i32",) * 2), str(blocks), **how)(flat, counts, named, n, rows)
+    given, places = flat, order[1]
     for number in range(passes):
         made, placed = found[number % 2], order[number % 2]
-        stop = 0 if cleared is None else cleared.shares[number]
-        table = who[:1] if cleared is None else cleared.out
-        dtypes = (POINTERS[given.dtype], *("*i32",) * 4, taken, "*i32", POINTERS[table.dtype])
-        how = dict(PASS=number, **sizes, SOME=min(blocks, SOME), **clearing(table, start, stop))
-        programs = f"{blocks} + {programs_of(start, stop)}"
-        kernel(path(), "place", max(1, block // WARP), dtypes, programs, **how, EARLY=early)(
-            given, places, counts, made, placed, flat, who, table, n, rows, padding
+        dtypes = (POINTERS[given.dtype], *("*i32",) * 4)
+        skipped = -1 if number else padding  # only the first sees what was given
+        how = dict(PASS=number, **sizes, SOME=min(blocks, SOME), PADDING=skipped, EARLY=early)
+        kernel(path(), "place", max(1, block // WARP), dtypes, str(blocks), **how)(
+            given, places, counts, made, placed, n, rows
         )
-        given, places, start = made, placed, stop
-    return given, places, who
+        given, places = made, placed
+    return given, places
 
 
-def clearing(table: Tensor, start: int, stop: int) -> dict[str, int]:
-    """Constants of a kernel that clears a table's rows from one of the SHARES to another."""
-    width = table.shape[-1]
-    return dict(W=width, COLUMNS=tile_of(width), ROWS=ROWS, FROM=start, TO=stop)
-
-
-def tile_of(width: int) -> int:
-    """The columns that a program has at once: a power of two."""
-    return min(COLUMNS, 1 << (width - 1).bit_length())
-
-
-def programs_of(start: int, stop: int, each: int | None = None) -> str:
-    """How many programs clear these, as text of the number of rows."""
-    if start == stop:
-        return "0"
-    each = ROWS if each is None else each
-    end = "rows" if stop == SHARES else f"rows // {SHARES} * {stop}"
-    return f"({end} - rows // {SHARES} * {start} + {each - 1}) // {each}"
+def passes_of(rows: int) -> int:
+    """How many bytes the numbers of a table have."""
+    return (rows.bit_length() + 7) // 8
 
 
 def _groups(indices: Tensor, rows: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -282,9 +220,9 @@ def path(source: str = SOURCE) -> str:
 def kernel(
     path: str, name: str, warps: int, dtypes: tuple[str, ...], grid: str, **constants: int
 ) -> Callable[..., Any]:
-    """A kernel of that text, called with buffers, the number of places, of rows, and the padding."""
+    """A kernel of that text, called with buffers, the number of places, and of rows."""
     job = Job(path, name, dtypes, (), tuple(constants.items()), warps, 1)
-    return triton_load.load(job, ("n", "rows", "padding"), grid)
+    return triton_load.load(job, ("n", "rows"), grid)
 
 
 _library.impl("groups", by_sort, "CPU")

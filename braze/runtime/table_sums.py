@@ -1,9 +1,8 @@
 """The gradient of an embedding's table on a GPU, where no more is done with it: sums of rows that share a number, and zeros elsewhere.
 
-``braze::table_sums(grad, indices, rows, padding)`` orders the numbers (``groups.py``). Which rows of the table no number names is known
-as soon as the first of the kernels that order has ended; these are bound by latency and leave the memory idle, so that programs of theirs
-beside those that order fill those rows. The kernel at the end writes the others: the program of a number's first place adds up what the
-number's places have, always in the same order. Blocks of places that share one number are summed before, and count as one row each.
+``braze::table_sums(grad, indices, rows, padding)`` orders the numbers (``groups.py``). The kernel at the end writes all of the table: the
+program of a number's first place adds up what the number's places have, always in the same order, and programs behind these clear the rows
+that no number names. Blocks of places that share one number are summed before, and count as one row each.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import torch
 
 from braze.runtime import groups
-from braze.runtime.groups import POINTERS, SHARES, Cleared
+from braze.runtime.groups import POINTERS
 
 Tensor = torch.Tensor
 
@@ -19,12 +18,26 @@ Tensor = torch.Tensor
 BLOCK, AT_ONCE, FIRST, MORE = 32, 16, 2, 4
 #: columns of a warp that sums a row; warps that sum a block
 WARP, WARPS = 256, 4
-#: of SHARES of a table's rows, those that the kernels clear which order, and that which sums blocks; rows that a program of the last kernel clears
-MEANWHILE, THEN, ROWS = 6, 3, 4
+#: columns that a program has at once, at most; rows of a table that a program clears
+COLUMNS, ROWS = 1024, 4
 
 SOURCE = (
     groups.SOURCE
     + '''
+
+@triton.jit
+def clear(indices, who, out, v, n, rows, W: tl.constexpr, COLUMNS: tl.constexpr, PADDING: tl.constexpr):
+    """Zeros in those of some rows that no number names. What ``who`` holds of these was never written: a place where
+    another number stands, or none at all."""
+    at = tl.load(who + v, mask=v < rows, other=0)
+    known = (v < rows) & (at >= 0) & (at < n)
+    named = known & (tl.load(indices + at, mask=known, other=0) == v) & (v != PADDING)
+    empty = ((v < rows) & (named == 0))[:, None]
+    for first in tl.static_range(0, W, COLUMNS):
+        c = first + tl.arange(0, COLUMNS)[None, :]
+        zero = tl.zeros([v.shape[0], COLUMNS], out.dtype.element_ty)
+        tl.store(out + v[:, None].to(tl.int64) * W + c, zero, mask=empty & (c < W))
+
 
 @triton.jit
 def summed(grad, places, taken, c, W: tl.constexpr):
@@ -35,33 +48,30 @@ def summed(grad, places, taken, c, W: tl.constexpr):
 
 
 @triton.jit
-def blocks(grad, found, order, partial, indices, who, out, n, rows, padding, BLOCK: tl.constexpr, AT_ONCE: tl.constexpr, W: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr, FROM: tl.constexpr, TO: tl.constexpr, EARLY: tl.constexpr):
-    """The sums of the first places of blocks, where their number is that of the place before, too; or a part of a table cleared."""
+def blocks(grad, found, order, partial, n, rows, BLOCK: tl.constexpr, AT_ONCE: tl.constexpr, W: tl.constexpr, COLUMNS: tl.constexpr, EARLY: tl.constexpr):
+    """The sums of the first places of blocks, where their number is that of the place before, too."""
     if EARLY:
         gdc_wait()
     TILES: tl.constexpr = (W + COLUMNS - 1) // COLUMNS
     p = tl.program_id(0)
     b = p // TILES
-    if b < (n + BLOCK - 1) // BLOCK:
-        first = b * BLOCK
-        v = tl.load(found + first)
-        before = tl.load(found + first - 1, mask=b > 0, other=-1)
-        if (v < rows) & (v == before):
-            k = tl.arange(0, BLOCK)
-            many = tl.sum((tl.load(found + first + k, mask=first + k < n, other=-1) == v).to(tl.int32), 0)
-            c = p % TILES * COLUMNS + tl.arange(0, COLUMNS)
-            total = tl.zeros([COLUMNS], tl.float32)
-            for j in range(0, many, AT_ONCE):
-                i = j + tl.arange(0, AT_ONCE)
-                total += summed(grad, tl.load(order + first + i, mask=i < many, other=0), i < many, c, W)
-            tl.store(partial + b.to(tl.int64) * W + c, total, mask=c < W)
-    elif TO > FROM:
-        clear(indices, who, out, p - (n + BLOCK - 1) // BLOCK * TILES, n, rows, padding, W, COLUMNS, ROWS, FROM, TO)
+    first = b * BLOCK
+    v = tl.load(found + first)
+    before = tl.load(found + first - 1, mask=b > 0, other=-1)
+    if (v < rows) & (v == before):
+        k = tl.arange(0, BLOCK)
+        many = tl.sum((tl.load(found + first + k, mask=first + k < n, other=-1) == v).to(tl.int32), 0)
+        c = p % TILES * COLUMNS + tl.arange(0, COLUMNS)
+        total = tl.zeros([COLUMNS], tl.float32)
+        for j in range(0, many, AT_ONCE):
+            i = j + tl.arange(0, AT_ONCE)
+            total += summed(grad, tl.load(order + first + i, mask=i < many, other=0), i < many, c, W)
+        tl.store(partial + b.to(tl.int64) * W + c, total, mask=c < W)
 
 
 @triton.jit
-def sums(grad, found, order, partial, indices, who, out, n, rows, padding, BLOCK: tl.constexpr, FIRST: tl.constexpr, MORE: tl.constexpr, W: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr, FROM: tl.constexpr, TO: tl.constexpr, EARLY: tl.constexpr):
-    """The row of a number, by the program of the first place where it stands; or a part of a table cleared."""
+def sums(grad, found, order, partial, indices, who, out, n, rows, BLOCK: tl.constexpr, FIRST: tl.constexpr, MORE: tl.constexpr, W: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr, PADDING: tl.constexpr, EARLY: tl.constexpr):
+    """The row of a number, by the program of the first place where it stands; or some rows cleared, where ``ROWS`` are at once."""
     if EARLY:
         gdc_wait()
     TILES: tl.constexpr = (W + COLUMNS - 1) // COLUMNS
@@ -94,8 +104,8 @@ def sums(grad, found, order, partial, indices, who, out, n, rows, padding, BLOCK
                     b += held
                     more = held == BLOCK
             tl.store(out + v.to(tl.int64) * W + c, total.to(out.dtype.element_ty), mask=c < W, eviction_policy="evict_first")
-    elif TO > FROM:
-        clear(indices, who, out, p - n * TILES, n, rows, padding, W, COLUMNS, ROWS, FROM, TO)
+    elif ROWS:
+        clear(indices, who, out, (p - n * TILES) * ROWS + tl.arange(0, ROWS), n, rows, W, COLUMNS, PADDING)
 '''
 )
 
@@ -112,32 +122,28 @@ def by_kernels(grad: Tensor, indices: Tensor, rows: int, padding: int) -> Tensor
     if 0 in (n, rows, width):
         return out
     if counted:
-        shares = _shares(groups.passes_of(rows))
-        found, order, who = groups.ordered(flat, rows, Cleared(out, padding, shares))
-        start, middle, stop = shares[-1], shares[-1] + THEN, SHARES
+        who = torch.empty(rows, device=device, dtype=torch.int32)
+        found, order = groups.ordered(flat, rows, padding, who)
     else:
         found, order, who = groups.by_sort(torch.where(flat == padding, rows, flat), rows)
-        start = middle = stop = 0
-    # what is ahead of these is a library's where numbers were sorted
-    early, tiles = int(counted and groups.begins_early(device)), -(-width // groups.tile_of(width))
+    columns = min(COLUMNS, 1 << (width - 1).bit_length())
+    tiles, cleared = -(-width // columns), ROWS if counted else 0
     partial = torch.empty((-(-n // BLOCK), width), device=device, dtype=torch.float32)
     dtype, path = POINTERS[given.dtype], groups.path(SOURCE)
-    dtypes = (dtype, "*i32", "*i32", "*fp32", POINTERS[flat.dtype], "*i32", dtype)
-    taken = (given, found, order, partial, flat, who, out, n, rows, padding)
-    filled = groups.clearing(out, start, middle)
-    constants = dict(BLOCK=BLOCK, AT_ONCE=AT_ONCE, **filled, EARLY=early)
-    programs = f"(n + {BLOCK - 1}) // {BLOCK} * {tiles} + {groups.programs_of(start, middle)}"
-    groups.kernel(path, "blocks", WARPS, dtypes, programs, **constants)(*taken)
-    filled = groups.clearing(out, middle, stop) | {"ROWS": ROWS}
-    constants = dict(BLOCK=BLOCK, FIRST=FIRST, MORE=MORE, **filled, EARLY=early)
-    programs = f"n * {tiles} + {groups.programs_of(middle, stop, ROWS)}"
-    groups.kernel(path, "sums", max(1, filled["COLUMNS"] // WARP), dtypes, programs, **constants)(*taken)
+    # what is ahead of these is a library's where numbers were sorted
+    early = int(counted and groups.begins_early(device))
+    sizes, dtypes = dict(W=width, COLUMNS=columns, EARLY=early), (dtype, "*i32", "*i32", "*fp32")
+    programs, constants = f"(n + {BLOCK - 1}) // {BLOCK} * {tiles}", dict(BLOCK=BLOCK, AT_ONCE=AT_ONCE)
+    groups.kernel(path, "blocks", WARPS, dtypes, programs, **constants, **sizes)(
+        given, found, order, partial, n, rows
+    )
+    programs = f"n * {tiles}" + f" + (rows + {ROWS - 1}) // {ROWS}" * counted
+    constants = dict(BLOCK=BLOCK, FIRST=FIRST, MORE=MORE, ROWS=cleared, PADDING=padding)
+    every = (*dtypes, POINTERS[flat.dtype], "*i32", dtype)
+    groups.kernel(path, "sums", max(1, columns // WARP), every, programs, **constants, **sizes)(
+        given, found, order, partial, flat, who, out, n, rows
+    )
     return out
-
-
-def _shares(passes: int) -> tuple[int, ...]:
-    """Where the part of the table ends that each pass clears."""
-    return tuple((k + 1) * MEANWHILE // passes for k in range(passes))
 
 
 def by_adding(grad: Tensor, indices: Tensor, rows: int, padding: int) -> Tensor:

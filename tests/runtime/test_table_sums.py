@@ -21,9 +21,9 @@ DIGITS = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Blocks so small that a few hundred places are many, and memory that holds what looks like places: the interpreter is slow."""
-    for name, number in (("BLOCK", 32), ("SHORT", 16), ("SOME", 4), ("COLUMNS", 8), ("ROWS", 512)):
+    for name, number in (("BLOCK", 32), ("SHORT", 16), ("SOME", 4)):
         monkeypatch.setattr(groups, name, number)
-    for name, number in (("BLOCK", 16), ("AT_ONCE", 4), ("ROWS", 512)):
+    for name, number in (("BLOCK", 16), ("AT_ONCE", 4), ("COLUMNS", 8), ("ROWS", 512)):
         monkeypatch.setattr(table_sums, name, number)
     empty = torch.empty
 
@@ -118,7 +118,7 @@ def test_the_kernels_compile_to_machine_code(dtype, rows, monkeypatch, tmp_path)
     jobs = []
     monkeypatch.undo()
     monkeypatch.setattr(
-        triton_load, "load", lambda job, *_: lambda *a: jobs.append(replace(job, sizes=a[-3:]))
+        triton_load, "load", lambda job, *_: lambda *a: jobs.append(replace(job, sizes=a[-2:]))
     )
     monkeypatch.setattr(groups, "begins_early", lambda device: True)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
@@ -131,8 +131,4 @@ def test_the_kernels_compile_to_machine_code(dtype, rows, monkeypatch, tmp_path)
     assert [job.name for job in jobs] == ["count", *["place"] * groups.passes_of(rows), "blocks", "sums"]
     constants = [dict(job.constants) for job in jobs]
     assert [c.get("EARLY", 0) for c in constants] == [0] + [1] * (len(jobs) - 1)
-    assert [c["FROM"] for c in constants[2:]] == [c["TO"] for c in constants[1:-1]]
-    assert (constants[1]["FROM"], constants[-1]["TO"]) == (0, groups.SHARES), (
-        "every row is cleared by one of them"
-    )
     assert not build(jobs, Builders(("cuda", 90, 32), 1), seconds=200)
