@@ -53,6 +53,21 @@ def in_a_loop(x, y):
         x = x * y
 
 
+def behind_an_assignment(x, y):
+    n = 3
+    x.add_(n)
+
+
+def with_what_a_loop_gives(x, y):
+    for n in y:
+        x.add_(n)
+
+
+def another_name_of_it(x, y):
+    z = y
+    z.add_(x)
+
+
 def bound_anew(x, y):
     x = x * 2
     x.add_(y)
@@ -76,6 +91,9 @@ CASES = [
     (its_data, {"x"}),
     (on_one_way, {"x"}),
     (in_a_loop, {"x"}),
+    (behind_an_assignment, {"x"}),
+    (with_what_a_loop_gives, {"x"}),
+    (another_name_of_it, set()),
     (bound_anew, set()),
     (no_write, set()),
 ]

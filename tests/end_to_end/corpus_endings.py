@@ -232,3 +232,31 @@ def what_a_frame_has_left_ends_with_the_exception_behind_a_break(x, log):
     del kept
     log.append("let go of")
     return x + 1
+
+
+class Noting:
+    def __init__(self, log):
+        self.log = log
+
+    def __del__(self):
+        self.log.append("ends")
+
+
+def raising_with_an_object(log):
+    held = Noting(log)
+    raise KeyError(type(held).__name__)
+
+
+@case((X, []))
+def an_object_that_a_frame_holds_ends_with_the_exception_that_left_it(x, log):
+    try:
+        raising_with_an_object(log)
+    except KeyError as error:
+        log.append(("handles", str(error)))
+    log.append("after")
+    try:
+        raising_with_an_object(log)
+    except KeyError:
+        log.append("handles")
+    log.append("after all")
+    return x + 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
+import sys
 
 import torch
 
@@ -334,3 +335,31 @@ def a_variable_of_a_closure_is_deleted_and_read_after_a_break(c):
     for _ in range(3):
         drop, read = around(X)
         yield c(drop)(), attempt(read)
+
+
+@whole((X,))
+def builtins_refuse_arguments_that_they_do_not_take(x):
+    said = []
+    for function in (
+        getattr,
+        isinstance,
+        issubclass,
+        iter,
+        next,
+        len,
+        bool,
+        id,
+        operator.index,
+        sys.exc_info,
+    ):
+        for args, kwargs in (((), {"x": 1}), ((1, 2, 3, 4), {}), ((1,), {"x": 1})):
+            try:
+                said.append(function(*args, **kwargs))
+            except TypeError as error:
+                said.append(str(error))
+    for function in (getattr, isinstance, issubclass, iter, next, len, id, operator.index):
+        try:
+            said.append(function())
+        except TypeError as error:
+            said.append(str(error))
+    return x + 1, said

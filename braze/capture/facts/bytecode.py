@@ -461,7 +461,8 @@ def _pushed(
         if each.offset >= offset:
             continue
         depth, name, value = depths[each.offset], each.opname, each.argval
-        if name == "LOAD_FAST_LOAD_FAST" and depth + 1 == place:
+        second = {"LOAD_FAST_LOAD_FAST": depth + 1, "STORE_FAST_LOAD_FAST": depth - 1}.get(name)
+        if second == place:
             return str(value[1])
         if depth != place:
             continue

@@ -519,3 +519,40 @@ def join(t: Trace, owner: str, args: Any, kwargs: Any, tail: bool) -> Any:
 
 FEATURE.methods[str, "format"] = format_
 FEATURE.methods[str, "join"] = join
+
+
+# -- calls with more or fewer arguments than a function takes
+
+
+#: functions of C that take no keywords, and how many arguments each takes
+COUNTS: dict[Any, tuple[int, int]] = {
+    getattr: (2, 3),
+    isinstance: (2, 2),
+    issubclass: (2, 2),
+    iter: (1, 2),
+    next: (1, 2),
+    len: (1, 1),
+    bool: (0, 1),
+    id: (1, 1),
+    operator.index: (1, 1),
+    sys.exc_info: (0, 0),
+    sys.exception: (0, 0),
+}
+
+
+def counted(function: Any, meaning: Any) -> Any:
+    """What a call means that has as many arguments as the function takes; any other raises the function's own error."""
+    least, most = COUNTS[function]
+
+    def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+        if kwargs or not least <= len(args) <= most:
+            return function(*args, **kwargs)
+        return meaning(t, args, kwargs, tail)
+
+    return run
+
+
+FEATURE.calls = [
+    (targets, counted(targets[0], meaning) if targets[0] in COUNTS else meaning, weak)
+    for targets, meaning, weak in FEATURE.calls
+]

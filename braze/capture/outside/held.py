@@ -23,7 +23,7 @@ from braze.capture.state.trace import Trace
 
 #: types of Python's own whose objects may have code run when they end: a generator's ``finally``, what a method is bound to
 CLOSED = (types.GeneratorType, types.MethodType)
-#: the flag of exceptions' classes, whose tracebacks hold frames, and these what is left suspended in them
+#: the flag of exceptions' classes, whose tracebacks hold frames, and these what has not ended in them
 EXCEPTION = 1 << 30
 
 
@@ -185,18 +185,23 @@ def says_its_end(t: Trace, value: Any) -> bool:
     cls = type(value)
     if issubclass(cls, torch.Tensor | type) or t.done.is_ours(value):
         return False
-    if cls is types.GeneratorType or (cls.__flags__ & EXCEPTION and leaves_suspended(value)):
+    if cls is types.GeneratorType or (cls.__flags__ & EXCEPTION and leaves_unended(value)):
         return True
-    found, owner = lookup_in_mro(cls, "__del__")
-    if found is not MISSING and not is_library_class(owner):
+    if has_finalizer(cls):
         return True
     node = t.outside.tree.node_of(value)
     real = value if node is None else node.real
     return any(ref.__callback__ is not None for ref in weakref.getweakrefs(real))
 
 
-def leaves_suspended(error: BaseException) -> bool:
-    """Whether a frame that an exception, or one behind it, has come through holds a generator that is stopped midway."""
+def has_finalizer(cls: type) -> bool:
+    """Whether a class has a ``__del__`` of the program's."""
+    found, owner = lookup_in_mro(cls, "__del__")
+    return found is not MISSING and not is_library_class(owner)
+
+
+def leaves_unended(error: BaseException) -> bool:
+    """Whether a frame that an exception, or one behind it, has come through holds a generator that is stopped midway, or what has a ``__del__``."""
     seen: set[int] = set()
     behind: BaseException | None = error
     while behind is not None and id(behind) not in seen:
@@ -204,7 +209,7 @@ def leaves_suspended(error: BaseException) -> bool:
         entry = behind.__traceback__
         while entry is not None:
             for value in gc.get_referents(entry.tb_frame):  # ``f_locals`` would hold them from then on
-                if type(value) is types.GeneratorType and value.gi_suspended:
+                if has_finalizer(type(value)) or (type(value) is types.GeneratorType and value.gi_suspended):
                     return True
             entry = entry.tb_next
         behind = behind.__cause__ or behind.__context__

@@ -537,15 +537,3 @@ def super_attr(t: Trace, proxy: Any, name: str, tail: bool) -> Any:
             return call_descriptor(t, found, owner, obj, obj_type, name, tail)
         return bind_class_value(t, found, owner, obj, obj_type, name, tail)
     raise AttributeError(f"'super' object has no attribute '{name}'")
-
-
-def class_super_value(t: Trace, found: Any, owner: type, cls: Any, name: str) -> Any:
-    """``super().name`` inside a classmethod."""
-    kind = type(found)
-    if kind is classmethod:
-        return bind_to(t, found.__func__, cls)
-    if kind is staticmethod:
-        return found.__func__
-    if kind is types.FunctionType:
-        return found
-    return found.__get__(None, cls) if hasattr(kind, "__get__") else class_value(t, owner, name, found)
