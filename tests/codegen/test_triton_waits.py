@@ -124,6 +124,19 @@ def test_a_graph_between_waiting_kernels_begins_early_and_lets_what_is_behind_it
     }
 
 
+def test_a_graph_between_others_waits_for_what_computes_its_constants():
+    """In a recording these kernels are right ahead of the graph's first, which would read what they write before it waits."""
+    plan = weighing(
+        planned(lambda x, a, b: F.linear(F.linear(x, a), b), *products(), matmul_template=True), (1, 2)
+    )
+    computed = replace(plan, fixed=planned(lambda w: w * 2, torch.empty(128, 64)))
+    texts = texts_of(computed, "between")
+    assert [early(t) for t in texts] == [0, 1]
+    assert "gdc_launch_dependents()" in texts[-1].source, "what is behind it begins as before"
+    with pytest.raises(InternalError, match="begins early behind"):
+        require_turns(computed, texts_of(plan, "between"), between=True)
+
+
 def products():
     return [torch.empty(s) for s in ((1, 64), (128, 64), (64, 128))]
 

@@ -1,8 +1,8 @@
 """Which kernels begin before what is ahead of them on the stream has ended, and the proof that they wait before they touch what that may write.
 
 A kernel waits for all of the kernel ahead of it, which has waited for all ahead of that: behind the wait everything is as in the plain order.
-Before it a kernel reads what no kernel of its graph writes, its weights. Who wrote these before the graph was called is done when the graph's first
-kernel begins, if that is launched in its turn.
+Before it a kernel reads what no kernel of its graph writes, its weights, and what has been computed of these once. Who wrote these before the graph was called is
+done when the graph's first kernel begins, if that is launched in its turn.
 
 This is shown of kernels that are written here, and of no other. A library may launch its own so that they, too, begin early, and when those wait and what
 they do before nobody can read: so a kernel begins in its turn behind a call, and lets what is behind it begin only where that is a kernel written here.
@@ -98,8 +98,9 @@ def is_between(ctx: CompileContext) -> bool:
 
 def in_turn(schedule: Schedule, between: bool = False) -> frozenset[str]:
     """The kernels with no other certain to run right ahead of them: a graph's first, unless it stands ``between`` others, one behind a call, and what follows a kernel of
-    sizes that may be 0 there."""
-    return _alone(schedule.groups, between)
+    sizes that may be 0 there. The first is one, too, where a graph has values that are computed once: these are constants to it, and in a recording, or of tensors
+    without versions, the kernels that make them are right ahead of it in each call."""
+    return _alone(schedule.groups, between and schedule.fixed is None)
 
 
 def lets_begin(schedule: Schedule, between: bool = False) -> frozenset[str]:
