@@ -322,8 +322,7 @@ class GraphLowering:
         value = self.env[a]
         if isinstance(value, Lazy) and value.view is not None and value.dtype.is_computable:
             if self.builder.comes_from_outside(value.view.buffer):
-                strides = self.builder.symbols.exprs(base.meta["val"].stride())
-                self.env[a] = self.builder.lazy(self.builder.copy(value, strides).buffer)
+                return self.builder.copy(value, self.builder.symbols.exprs(base.meta["val"].stride()))
         return a
 
     def output_view(self, x: Lazy, strides: tuple[Expr, ...]) -> BufferView:

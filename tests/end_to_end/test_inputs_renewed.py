@@ -11,6 +11,7 @@ import torch
 
 import braze
 from braze import native
+from tests.helpers import logged
 
 Tensor = torch.Tensor
 
@@ -200,3 +201,21 @@ def test_a_call_that_writes_an_input_goes_from_the_entry_to_the_graph_without_py
         braze.compile(add)(x, torch.ones(3))
     assert [type(call).__name__ for call in made] == ["WrittenCall"]
     assert x.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3, 1), (1, 5), (3, 5)])
+@pytest.mark.parametrize("place", [0, 3])
+def test_an_input_takes_what_is_repeated_over_it(shape: tuple[int, ...], place: int) -> None:
+    """New contents that are another input's, of stride 0: each of their elements has a place of its own."""
+
+    def fill(x: Tensor, y: Tensor) -> Tensor:
+        x[...] = y
+        return x.sum()
+
+    y = torch.rand(shape)
+    expected, found = torch.arange(20.0)[place:][:15].view(3, 5), torch.arange(20.0)[place:][:15].view(3, 5)
+    with logged() as messages:
+        total = braze.compile(fill)(found, y)
+    assert not messages
+    torch.testing.assert_close(total, fill(expected, y))
+    assert torch.equal(found, expected)
