@@ -97,7 +97,7 @@ def _fuse(node: Node, operands: tuple[Node, Node, Node, bool], gelu: bool, mode:
         rows = call(aten.view.default, rows, [-1, rows.meta["val"].shape[-1]])
     if transposed:
         matrix = call(aten.permute.default, matrix, [1, 0])
-    out = call(aten._addmm_activation.default, bias, rows, matrix, use_gelu=gelu)
+    out = call(aten._addmm_activation.default, bias, rows, matrix, kwargs={"use_gelu": gelu})
     if before.target is aten.view.default:  # type: ignore[union-attr]
         out = call(aten.view.default, out, before.args[1])  # type: ignore[union-attr]
     elif result.dim() != 2:

@@ -10,7 +10,8 @@ with overlapping elements, and writes whose way back to the base is unknown.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -530,11 +531,11 @@ def inserted(
     mode: FakeMode,
     behind: bool = False,
     apart: bool = False,
-    **named: Any,
+    kwargs: Mapping[str, Any] = MappingProxyType({}),
 ) -> Node:
     """A call before another node, or ``behind`` it, with its fake. It knows what ``like`` does; where it stands ``apart``, its line alone."""
     with (place.graph.inserting_after if behind else place.graph.inserting_before)(place):
-        made = place.graph.call_function(target, args, named)
+        made = place.graph.call_function(target, args, dict(kwargs))
     if apart:
         set_facts(made, origin=facts(like).origin)
     else:
@@ -558,7 +559,13 @@ def evaluate(node: Node, mode: FakeMode) -> Node:
         if node.target in CONTIGUOUS_VIEWS and not _viewable(args, node.target):
             form = torch.contiguous_format
             copy = inserted(
-                node, aten.clone.default, node.args[0], like=node, mode=mode, apart=True, memory_format=form
+                node,
+                aten.clone.default,
+                node.args[0],
+                like=node,
+                mode=mode,
+                apart=True,
+                kwargs={"memory_format": form},
             )
             node.args = (copy, *node.args[1:])
             args = (copy.meta["val"], *args[1:])

@@ -51,7 +51,7 @@ def of_group(part: Backward, group: tuple[int, ...], count: int) -> Alone:
     graph.output(graph.graph_copy(part.graph.graph, {}))
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     first = len(part.saved)
-    read = [i for i in range(first) if placeholders[i].users or varies(part.inputs[i])]
+    read = [i for i in range(first) if placeholders[i].users or _may_be_asked(part.inputs[i])]
     wanted = [*read, *(first + k for k in group)]
     for i in {*range(len(placeholders))} - {*wanted}:
         graph.erase_node(placeholders[i])
@@ -73,6 +73,11 @@ def of_group(part: Backward, group: tuple[int, ...], count: int) -> Alone:
         results=len(items),
     )
     return Alone(seen, original, tuple(count + i for i in items), count)
+
+
+def _may_be_asked(spec: Any) -> bool:
+    """Whether code may ask a saved value for a size though no node reads it."""
+    return varies(spec) or not isinstance(spec, TensorSpec)
 
 
 def _seen(saved: Saved, items: tuple[int, ...], count: int) -> Saved:

@@ -98,7 +98,12 @@ class Layouts:
         known = self.copies.get((operand, form))
         if known is None:
             known = self.copies[operand, form] = inserted(
-                reader, aten.clone.default, operand, like=reader, mode=self.mode, memory_format=form
+                reader,
+                aten.clone.default,
+                operand,
+                like=reader,
+                mode=self.mode,
+                kwargs={"memory_format": form},
             )
             set_facts(known, copy_in_layout=True)
             self.changed.add(known)

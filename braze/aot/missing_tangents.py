@@ -185,7 +185,7 @@ def _laid_out(graph: torch.fx.Graph, node: Node, other: Node) -> Node:
         assert mode is not None, "the other summand was asked for it"
         with on_fakes(mode):
             for target, args, kwargs in _turned_copy(value):
-                other = inserted(node, target, other, *args, like=node, mode=mode, apart=True, **kwargs)
+                other = inserted(node, target, other, *args, like=node, mode=mode, apart=True, kwargs=kwargs)
         return other
     options = {"dtype": value.dtype, "device": torch_compat.device_of_fake(value)}
     with graph.inserting_before(node):

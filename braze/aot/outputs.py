@@ -317,7 +317,7 @@ def _copied_whole(node: Node, before: Node, mode: FakeMode) -> Node:
     made = copied(node, before, mode)
     for step in reversed(steps):
         target, args, kwargs = apply_view(step, made)
-        made = inserted(before, target, *args, like=step, mode=mode, apart=True, **kwargs)
+        made = inserted(before, target, *args, like=step, mode=mode, apart=True, kwargs=kwargs)
     return made
 
 

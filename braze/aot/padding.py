@@ -229,7 +229,7 @@ def _copy_for_those_who_see_strides(window: Node, product: Node, layouts: Layout
     seeing = [user for user in window.users if sees_strides(user) or user in layouts.kept]
     if seeing:
         copy = inserted(
-            window, aten.clone.default, window, like=product, mode=layouts.mode, behind=True, memory_format=torch.contiguous_format,
+            window, aten.clone.default, window, like=product, mode=layouts.mode, behind=True, kwargs={"memory_format": torch.contiguous_format},
         )  # fmt: skip
         for user in seeing:
             user.replace_input_with(window, copy)

@@ -178,3 +178,20 @@ def test_what_leads_to_no_result_is_not_computed_for_one_between():
     features.sum().backward()
     assert m.second.weight.grad is None
     assert m.first.weight.grad is not None
+
+
+def test_sizes_that_only_a_backward_of_one_operation_asks_for_come_with_it():
+    """Of varying sizes; nothing of the inputs is read but these."""
+
+    def pads(x, y):
+        return F.pad(x, (2, 2)), F.pad(y, (1, 2), value=2.0)
+
+    compiled = braze.compile(pads, dynamic=True, fullgraph=True, options={"verify": 2})
+    for n in (3, 5):
+        found = []
+        for call in (pads, compiled):
+            x, y = (torch.ones(n, m, dtype=torch.float64, requires_grad=True) for m in (n, n + 1))
+            a, b = call(x, y)
+            (a.square().sum() + b.cos().sum()).backward()
+            found.append([x.grad, y.grad])
+        torch.testing.assert_close(found[1], found[0])
