@@ -19,7 +19,7 @@ from braze.lower.lazy import Lazy, contiguous_strides, numel
 from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import aten, lowering
 from braze.runtime.groups import GROUPS, MOST
-from braze.runtime.table_sums import TABLE_SUMS
+from braze.runtime.table_sums import TABLE_SUMS, TABLE_SUMS_OUT
 from braze.support.record import record
 from braze.symbolic.expr import ONE, ZERO, Expr, Integer, floor_div
 from braze.symbolic.guess import likely_size
@@ -47,7 +47,8 @@ def embedding_dense_backward(
     if g.last and _leaves_rows(grad, count, length):
         out = g.new_buffer(grad.dtype, (Integer(length), grad.sizes[-1]), (grad.sizes[-1], ONE), device_of(g))
         args = g.realize(grad), g.realize(indices), length, padding
-        g.call(target_name(TABLE_SUMS), args, (out,), device=device_of(g))
+        into = target_name(TABLE_SUMS_OUT)  # where the graph's results lie, also while its calls are recorded
+        g.call(target_name(TABLE_SUMS), args, (out,), device=device_of(g), out_variant=into)
         return g.lazy(out)
     given = _rows_of(g, grad, count)
     return _Sums(g, given, _segments(g, indices, count, length), length, padding).run()

@@ -111,14 +111,22 @@ def sums(grad, found, order, partial, indices, who, out, n, rows, BLOCK: tl.cons
 
 _library = torch.library.Library("braze", "FRAGMENT")
 _library.define("table_sums(Tensor grad, Tensor indices, int rows, int padding) -> Tensor")
+_library.define(
+    "table_sums.out(Tensor grad, Tensor indices, int rows, int padding, *, Tensor(a!) out) -> Tensor(a!)"
+)
 
 
-def by_kernels(grad: Tensor, indices: Tensor, rows: int, padding: int) -> Tensor:
-    """The sums, of any number of places."""
+def by_kernels(
+    grad: Tensor, indices: Tensor, rows: int, padding: int, *, out: Tensor | None = None
+) -> Tensor:
+    """The sums, of any number of places; in ``out``, dense by rows, where that is given."""
     width, device = grad.shape[-1], grad.device
     given, flat = grad.reshape(-1, width).contiguous(), indices.reshape(-1).contiguous()
     n, counted = flat.numel(), groups.are_counted(flat, rows)
-    out = (torch.empty if counted else torch.zeros)((rows, width), device=device, dtype=grad.dtype)
+    if out is None:
+        out = torch.empty((rows, width), device=device, dtype=grad.dtype)
+    if not counted:
+        out.zero_()
     if 0 in (n, rows, width):
         return out
     if counted:
@@ -146,14 +154,16 @@ def by_kernels(grad: Tensor, indices: Tensor, rows: int, padding: int) -> Tensor
     return out
 
 
-def by_adding(grad: Tensor, indices: Tensor, rows: int, padding: int) -> Tensor:
+def by_adding(grad: Tensor, indices: Tensor, rows: int, padding: int, *, out: Tensor | None = None) -> Tensor:
     """The same by ATen."""
     flat = indices.reshape(-1).long()
     kept = (flat >= 0) & (flat < rows) & (flat != padding)
     given = grad.reshape(-1, grad.shape[-1])[kept].float()
-    return given.new_zeros((rows, grad.shape[-1])).index_add_(0, flat[kept], given).to(grad.dtype)
+    made = given.new_zeros((rows, grad.shape[-1])).index_add_(0, flat[kept], given).to(grad.dtype)
+    return made if out is None else out.copy_(made)
 
 
-_library.impl("table_sums", by_adding, "CPU")
-_library.impl("table_sums", by_kernels, "CUDA")
-TABLE_SUMS = torch.ops.braze.table_sums.default
+for _name in ("table_sums", "table_sums.out"):
+    _library.impl(_name, by_adding, "CPU")
+    _library.impl(_name, by_kernels, "CUDA")
+TABLE_SUMS, TABLE_SUMS_OUT = torch.ops.braze.table_sums.default, torch.ops.braze.table_sums.out

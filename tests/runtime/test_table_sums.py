@@ -42,6 +42,9 @@ def check(grad, indices, rows, padding=-1):
         ours.float(), wanted, rtol=0, atol=DIGITS[grad.dtype] * (1 + wanted.abs().max())
     )
     assert torch.equal(ours, table_sums.by_kernels(grad, indices, rows, padding))
+    into = torch.full_like(ours, 7)
+    assert table_sums.by_kernels(grad, indices, rows, padding, out=into) is into
+    assert torch.equal(ours, into)
 
 
 def numbers(*shape, dtype=torch.float32):
