@@ -5,7 +5,7 @@ it to the hook. A tensor that the graph makes may get one where nothing else of 
 comes from those to whom it is returned. Elsewhere the gradient exists inside the compiled backward only: a hook that does
 nothing but compute becomes a part of the graph (:mod:`braze.graph.autograd_calls`), any other ends it.
 
-The results of a graph are one operation for autograd: what it made of a tensor that it gives too does not come through that tensor. So whatever
+The results of a graph may be one operation for autograd: what it made of a tensor that it gives too need not come through that tensor. So whatever
 else asks for the gradient of one (``retain_grad``, derivatives by it) ends the graph before the first operation that uses it.
 """
 
