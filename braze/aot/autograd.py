@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from braze import native
-from braze.aot.groups import Alone, of_group, varies, with_results_as_inputs
+from braze.aot.groups import Alone, is_fixed, of_group, with_results_as_inputs
 from braze.aot.missing_tangents import apart, separate_gradients, without_tangents
 from braze.aot.rebuild import evaluator
 from braze.aot.records import Backward, Partition, Saved, SavedFrom
@@ -207,13 +207,13 @@ class _Plan:
         carried = set(backward.tangents)
         self.plain = tuple(i for i in range(self.results) if i not in carried)
         tensors_alone = not self.numbers and len(self.tensors) == len(self.saved)
-        fixed = all(_is_fixed(spec) for spec in partition.inputs)
+        fixed = all(is_fixed(spec) for spec in partition.inputs)
         #: whether what is kept are inputs and results as they are, and all results have a history: for the C core
         self.keeps_plainly = fixed and as_they_are and tensors_alone and not self.plain
         #: whether the backward is given what was saved and small tangents of known layouts, no more: also for the C core
         self.straight = (
             tensors_alone
-            and all(map(_is_fixed, backward.inputs[: len(self.saved)]))
+            and all(map(is_fixed, backward.inputs[: len(self.saved)]))
             and self.small
             and backward.gradients == self.arguments
         )
@@ -225,9 +225,7 @@ class _Plan:
         self._lock = threading.Lock()
 
     def _is_own(self, saved: Saved) -> bool:
-        if saved.source is SavedFrom.INPUT:
-            return saved.index in self.arguments
-        return True
+        return saved.source is not SavedFrom.INPUT or saved.index in self.arguments
 
     def _is_given(self, saved: Saved) -> bool:
         return saved.source is SavedFrom.OUTPUT and saved.index < self.results
@@ -494,19 +492,14 @@ def _reads(backward: Backward) -> frozenset[int]:
     return frozenset(i for i, node in enumerate(saved) if node.users)
 
 
-def _is_fixed(spec: Any) -> bool:
-    """Whether a value has no size that differs from call to call."""
-    return isinstance(spec, TensorSpec) and not varies(spec)
-
-
 def _bytes(spec: Any) -> float:
     """The bytes of a tensor's elements; infinitely many where its sizes are not known."""
-    return math.prod(spec.sizes) * spec.dtype.itemsize if _is_fixed(spec) else math.inf
+    return math.prod(spec.sizes) * spec.dtype.itemsize if is_fixed(spec) else math.inf
 
 
 def _shape(spec: Any) -> Callable[[dict[str, int]], torch.Tensor | None]:
     """f(sizes) -> what stands for a tangent of which at most the shape is read."""
-    if not varies(spec):
+    if is_fixed(spec):
         return lambda names: None
     sizes = evaluator(spec.sizes)
     return lambda names: torch.empty(1, dtype=spec.dtype, device=spec.device).expand(sizes(names))

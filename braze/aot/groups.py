@@ -51,7 +51,8 @@ def of_group(part: Backward, group: tuple[int, ...], count: int) -> Alone:
     graph.output(graph.graph_copy(part.graph.graph, {}))
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     first = len(part.saved)
-    read = [i for i in range(first) if placeholders[i].users or _may_be_asked(part.inputs[i])]
+    # code may ask what varies for a size, though no node reads it
+    read = [i for i in range(first) if placeholders[i].users or not is_fixed(part.inputs[i])]
     wanted = [*read, *(first + k for k in group)]
     for i in {*range(len(placeholders))} - {*wanted}:
         graph.erase_node(placeholders[i])
@@ -75,11 +76,6 @@ def of_group(part: Backward, group: tuple[int, ...], count: int) -> Alone:
     return Alone(seen, original, tuple(count + i for i in items), count)
 
 
-def _may_be_asked(spec: Any) -> bool:
-    """Whether code may ask a saved value for a size though no node reads it."""
-    return varies(spec) or not isinstance(spec, TensorSpec)
-
-
 def _seen(saved: Saved, items: tuple[int, ...], count: int) -> Saved:
     """Where a saved value comes from: a result of the operation, or any other value."""
     if saved.source is not SavedFrom.OUTPUT:
@@ -89,6 +85,6 @@ def _seen(saved: Saved, items: tuple[int, ...], count: int) -> Saved:
     return dataclasses.replace(saved, source=SavedFrom.INPUT, index=count + saved.index)
 
 
-def varies(spec: Any) -> bool:
-    """Whether a value is a tensor of a size or stride that is not known beforehand."""
-    return isinstance(spec, TensorSpec) and not all(isinstance(n, int) for n in (*spec.sizes, *spec.strides))
+def is_fixed(spec: Any) -> bool:
+    """Whether a value is a tensor of sizes and strides that are known beforehand."""
+    return isinstance(spec, TensorSpec) and all(isinstance(n, int) for n in (*spec.sizes, *spec.strides))

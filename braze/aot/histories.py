@@ -38,13 +38,16 @@ def operations_of(edges: Sequence[Edge], known: Collection[Any], between: Collec
     places = {edges[i]: i for i in between if edges.count(edges[i]) == 1}
     walks = [_walk(edge, known, places) for edge in edges]
     taken = [taken for _, taken in walks]
+    before = [{*on_demand(results, lambda j: sorted(taken[j]))} for results in taken]
     groups = _Groups(len(edges))
     for node, through in _walkers([nodes for nodes, _ in walks]).items():
+        if len(through) == 1:
+            continue
         if _saves(node):
             groups.join(through)
         elif type(node) is not torch_compat.ACCUMULATE:
             for i in through:
-                groups.join([i, *(j for j in through if j in _all_taken(i, taken))])
+                groups.join([i, *before[i].intersection(through)])
     groups.settle(taken)
     crossing = {j for i in range(len(edges)) for j in taken[i] if groups.of(i) != groups.of(j)}
     return Operations(groups.in_order(taken), tuple(sorted(crossing)))
@@ -77,11 +80,6 @@ def _walkers(walks: Sequence[Collection[Any]]) -> dict[Any, list[int]]:
         for node in nodes:
             through.setdefault(node, []).append(i)
     return through
-
-
-def _all_taken(i: int, taken: Sequence[set[int]]) -> set[int]:
-    """The results that one takes, and those that they take."""
-    return {*on_demand(taken[i], lambda j: sorted(taken[j]))}
 
 
 class _Groups:
