@@ -83,7 +83,7 @@ def _extremum(sign: str, name: str, mask: str) -> Scalar:
     )  # fmt: skip
 
 
-_SINGLE, _DOUBLE = ("f32",), ("f64",)
+_DOUBLE = ("f64",)
 
 _ROWS: dict[Op, Scalar] = {
     Op.ADD: Scalar(2, sign="+", text=dict(c_mask="{a} | {b}")),
@@ -137,7 +137,7 @@ _ROWS: dict[Op, Scalar] = {
     Op.MINIMUM: _extremum("<", "minimum", "{a} & {b}"),
     Op.FMA: Scalar(3, text=dict(c_1="__builtin_fma{f}({args})", c_int="{a} * {b} + {c}", numpy="{a} * {b} + {c}")),
     Op.POW: Scalar(
-        2, 60, library=_SINGLE, wide=1.2, text=dict(c_int="bz_pow_{t}({args})", c_int_1="bz_pow_s({args})", numpy="np.power({args})")
+        2, 60, ulps=0.6, wide=1.2, text=dict(c_int="bz_pow_{t}({args})", c_int_1="bz_pow_s({args})", numpy="np.power({args})")
     ),
     Op.SQRT: _function(
         4, 0.5001, c_1="__builtin_sqrt{f}({a})", triton_f32="tl.sqrt_rn({a})", triton_coarse="tl.sqrt({a})"

@@ -41,8 +41,19 @@ FUNCTIONS = {
     Op.SQRT: (np.sqrt, [(0, 3e38)]),
     Op.RSQRT: (lambda x: 1 / np.sqrt(x), [(1e-30, 3e38)]),
 }
+
+
+def _power(a: float, b: float) -> float:
+    with np.errstate(all="ignore"):
+        return float(np.power(a, b))
+
+
 #: two operands -> (float64 function, C's own for special values)
-PAIRS = {Op.ATAN2: (np.arctan2, math.atan2), Op.HYPOT: (np.hypot, math.hypot)}
+PAIRS = {
+    Op.ATAN2: (np.arctan2, math.atan2),
+    Op.HYPOT: (np.hypot, math.hypot),
+    Op.POW: (np.power, _power),
+}
 
 
 def F32(x: float) -> float:
@@ -185,6 +196,48 @@ def test_special_values_of_two_operands(bench, o):
     got = pairs(bench, o, x, y)
     with np.errstate(all="ignore"):
         assert ulps(got, np.array(wanted)).max() <= 1
+    assert (np.signbit(got) == np.signbit(wanted))[~np.isnan(got)].all()
+
+
+def test_powers(bench):
+    """Few and huge exponents, bases next to one, denormal ones and results; whole powers of negative numbers."""
+    generator = np.random.default_rng(7)
+    x = [
+        generator.uniform(0, 3, 4000),
+        1 + generator.uniform(-1e-3, 1e-3, 4000),
+        10 ** generator.uniform(-45, 38, 4000),
+    ]
+    y = [
+        generator.uniform(-5, 5, 4000),
+        generator.uniform(-9e4, 9e4, 4000),
+        generator.uniform(-1.2, 1.2, 4000),
+    ]
+    x.append(generator.uniform(-9, 9, 4000))
+    y.append(generator.integers(-45, 45, 4000).astype(np.float64))
+    a, b = (np.concatenate(v).astype(np.float32) for v in (x, y))
+    with np.errstate(all="ignore"):
+        errors = ulps(
+            pairs(bench, Op.POW, torch.from_numpy(a), torch.from_numpy(b)),
+            np.power(a.astype(np.float64), b.astype(np.float64)),
+        )
+    worst = errors.argmax()
+    assert errors[worst] <= SCALARS[Op.POW].ulps, (a[worst], b[worst], errors[worst])
+
+
+def test_special_powers(bench):
+    """As C's of every two of zeros, ones, whole and broken, huge and tiny numbers of either sign."""
+    values = [0.0, 1.0, 0.5, 1.5, 2.0, 3.0, 16777215.0, 16777216.0, 3e38, 1e-40, math.inf, math.nan]
+    values += [-v for v in values]
+    x, y = [a for a in values for _ in values], values * len(values)
+    with np.errstate(all="ignore"):
+        wanted = np.power(np.array(x, np.float32).astype(np.float64), np.array(y, np.float32)).astype(
+            np.float32
+        )
+    got = pairs(bench, Op.POW, torch.tensor(x), torch.tensor(y))
+    same = (np.isnan(got) & np.isnan(wanted)) | (
+        (np.abs(got - wanted) <= np.abs(wanted) * 6e-8) | (got == wanted)
+    )
+    assert same.all(), [(x[k], y[k], got[k], wanted[k]) for k in np.flatnonzero(~same)]
     assert (np.signbit(got) == np.signbit(wanted))[~np.isnan(got)].all()
 
 

@@ -485,3 +485,55 @@ static inline f32x@W@ bz_hypot_f32x@W@(f32x@W@ x, f32x@W@ y) {
   const f32x@W@ known = bz_sel_f32x@W@((x != x) | (y != y), x + y, bz_sel_f32x@W@(top == 0.0f, top, r));
   return bz_sel_f32x@W@((a == inf) | (b == inf), inf, known);
 }
+//@ bz_powpart_f64
+/* 2^(y log2(m 2^e)) for m = 1 + f between sqrt(1/2) and sqrt(2), in doubles: of a float's power 2^-28 is left */
+static inline f64x@W@ bz_powpart_f64x@W@(f64x@W@ f, f64x@W@ e, f64x@W@ y) {
+  const f64x@W@ s = f / (f + 2.0), z = s * s;
+  @p(z) = 0x1.5ce7d124e607fp-2, 0x1.a58d8f890fdc3p-2, 0x1.27777fdaec34cp-1, 0x1.ec709d12e09efp-1, 0x1.71547652bede4p+1@
+  const f64x@W@ v = bz_within_f64x@W@(y * bz_fma_f64x@W@(s, p, e), -200.0, 200.0);
+  const f64x@W@ t = v + 0x1.8p52, r = v - (t - 0x1.8p52);
+  @q(r) = 0x1.41d3488e044eep-13, 0x1.5f4569cdd8273p-10, 0x1.3b2dbba07786ap-7, 0x1.c6aed4bb7202cp-5,
+    0x1.ebfbdadce1ff4p-3, 0x1.62e430c7e7155p-1, 0x1.00000002613e3p+0@
+  return q * (f64x@W@)(((i64x@W@)t - 0x4338000000000000L + 1023) << 52);
+}
+//@ bz_powhalves_f32
+/* the same for floats, of which half fill a register as doubles */
+static inline f32x@W@ bz_powhalves_f32x@W@(f32x@W@ f, f32x@W@ e, f32x@W@ y) {
+  f32x@W@ r;
+#if @W@ == 16
+  const union { f32x16 all; f32x8 half[2]; } a = {f}, b = {e}, c = {y};
+  union { f32x16 all; f32x8 half[2]; } d;
+  for (int h = 0; h < 2; ++h)
+    d.half[h] = __builtin_convertvector(bz_powpart_f64x8(
+      __builtin_convertvector(a.half[h], f64x8), __builtin_convertvector(b.half[h], f64x8), __builtin_convertvector(c.half[h], f64x8)), f32x8);
+  r = d.all;
+#elif @W@ == 8
+  const union { f32x8 all; f32x4 half[2]; } a = {f}, b = {e}, c = {y};
+  union { f32x8 all; f32x4 half[2]; } d;
+  for (int h = 0; h < 2; ++h)
+    d.half[h] = __builtin_convertvector(bz_powpart_f64x4(
+      __builtin_convertvector(a.half[h], f64x4), __builtin_convertvector(b.half[h], f64x4), __builtin_convertvector(c.half[h], f64x4)), f32x4);
+  r = d.all;
+#else
+  r = __builtin_convertvector(bz_powpart_f64x@W@(
+    __builtin_convertvector(f, f64x@W@), __builtin_convertvector(e, f64x@W@), __builtin_convertvector(y, f64x@W@)), f32x@W@);
+#endif
+  return r;
+}
+//@ bz_pow_f32
+static inline f32x@W@ bz_pow_f32x@W@(f32x@W@ x, f32x@W@ y) {
+  const f32x@W@ a = bz_abs_f32x@W@(x), b = bz_abs_f32x@W@(y), most = bz_splat_f32x@W@(0x1.fffffep127f);
+  const i32x@W@ tiny = a < 0x1p-126f;
+  const i32x@W@ bits = (i32x@W@)bz_sel_f32x@W@(tiny, a * 0x1p23f, a), k = (bits - 0x3f3504f3) >> 23;
+  f32x@W@ r = bz_powhalves_f32x@W@((f32x@W@)(bits - (k << 23)) - 1.0f, __builtin_convertvector(k - (tiny & 23), f32x@W@), y);
+  /* zero and infinity */
+  const f32x@W@ ends = bz_sel_f32x@W@((a < 1.0f) == (y < 0.0f), bz_splat_f32x@W@(__builtin_inff()), (f32x@W@){});
+  r = bz_sel_f32x@W@((a == 0.0f) | (a > most), ends, r);
+  /* of negative numbers only whole powers; odd ones are negative */
+  const f32x@W@ half = y * 0.5f;
+  const i32x@W@ whole = (bz_round_f32x@W@(y) == y) & (y == y), odd = whole & (bz_round_f32x@W@(half) != half);
+  r = (f32x@W@)((i32x@W@)r ^ (odd & (i32x@W@)x & (int)0x80000000));
+  const i32x@W@ none = ((x < 0.0f) & (a <= most) & ~whole) | (x != x) | (y != y);
+  r = bz_sel_f32x@W@(none, bz_splat_f32x@W@(__builtin_nanf("")), r);
+  return bz_sel_f32x@W@((x == 1.0f) | (y == 0.0f) | ((a == 1.0f) & (b > most)), bz_splat_f32x@W@(1.0f), r);
+}
