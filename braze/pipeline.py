@@ -13,13 +13,15 @@ import braze
 from braze import aot, decomp
 from braze.aot.chunked_losses import chunk_losses
 from braze.aot.records import InputRole, Partition
+from braze.autotune.gemm_times import with_products, with_tiles
+from braze.autotune.kernel_times import with_tilings
+from braze.autotune.product_times import measured_products
 from braze.codegen import c as c_code
 from braze.codegen import triton as triton_code
 from braze.codegen.host import CUnits, footprint, generate_host
 from braze.codegen.records import HostModule, KernelText
 from braze.context import CompileContext
 from braze.flex_kernels import attach
-from braze.gemm_times import with_products, with_tiles
 from braze.graph.fakes import sizes_tell_strides
 from braze.graph.flex_ops import entries_of as attentions_of
 from braze.graph.holders import is_held_once
@@ -33,12 +35,10 @@ from braze.graph_calls import (
     with_modes,
     with_subgraphs,
 )
-from braze.kernel_times import with_tilings
 from braze.loops.ir import ExternCall, LoopProgram
 from braze.loops.printer import print_program
 from braze.loops.verify import require_fresh_writes, verify
 from braze.lower.program import lower
-from braze.product_times import measured_products
 from braze.recorded_calls import Cutter, Recorder, for_recording, padded, recorder
 from braze.recording_plans import Division, batch_of, divided, operators_of
 from braze.runtime import build, cache, loader, triton_build, triton_load

@@ -120,7 +120,7 @@ def test_a_batch_computes_its_left_matrices_itself():
 )
 def test_sums_in_parts_are_no_further_from_float64_than_eager(m, k, n, monkeypatch):
     """Whatever a clock says of them."""
-    from braze import gemm_times
+    from braze.autotune import gemm_times
     from braze.products import Way
 
     monkeypatch.setattr(gemm_times, "_product_key", lambda product, ctx: product)

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 import braze
-from braze import device_times
+from braze.autotune import device_times
 from braze.support import trace
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -72,7 +72,7 @@ def test_recorded_calls_are_measured_too():
 
 
 def test_without_memory_the_rule_stands(monkeypatch):
-    monkeypatch.setattr("braze.kernel_times.room", lambda device: 1 << 20)
+    monkeypatch.setattr("braze.autotune.kernel_times.room", lambda device: 1 << 20)
     x = torch.randn(4096, 2048, device="cuda")
     fn = lambda x: x.softmax(-1)
     torch.testing.assert_close(

@@ -15,10 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from braze.codegen.records import KernelText
-from braze.codegen.triton.kernels import kernel
-from braze.context import CompileContext
-from braze.device_times import (
+from braze.autotune.device_times import (
     alike,
     build,
     can_measure,
@@ -35,6 +32,9 @@ from braze.device_times import (
     seconds_in_turn,
     span,
 )
+from braze.codegen.records import KernelText
+from braze.codegen.triton.kernels import kernel
+from braze.context import CompileContext
 from braze.loops.ir import Buffer
 from braze.runtime import cache
 from braze.schedule.kernels import plan_kernel

@@ -10,9 +10,10 @@ from torch.nn import functional as F
 
 pytest.importorskip("triton")
 
-from braze import device_times, kernel_times, pipeline
+from braze import pipeline
+from braze.autotune import device_times, kernel_times
+from braze.autotune.kernel_times import Trial, alike, chosen, fill, with_tilings
 from braze.codegen.triton import generate
-from braze.kernel_times import Trial, alike, chosen, fill, with_tilings
 from braze.options import Options
 from braze.schedule.tilings import parsed_tiling, tilings
 from braze.support import trace

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import torch
 
+from braze.autotune.device_times import alike, fill, is_refusal, launcher, memory_of, number, recorded_seconds
 from braze.codegen import triton as triton_code
 from braze.codegen.records import KernelText
 from braze.codegen.triton.gemm import gemm_kernel, tiles_of
 from braze.context import CompileContext
-from braze.device_times import alike, fill, is_refusal, launcher, memory_of, number, recorded_seconds
 from braze.graph.products import layout_of
 from braze.loops import build
 from braze.loops.ir import (

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from braze import device_times, gemm_times, gemm_trials, pipeline
+from braze import pipeline
+from braze.autotune import device_times, gemm_times, gemm_trials
 from braze.codegen.triton.gemm import tiles_of
 from braze.codegen.triton.gemm_tiles import parsed
 from braze.loops.ir import TemplateCall

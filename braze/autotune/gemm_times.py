@@ -16,11 +16,11 @@ from math import inf
 import torch
 import torch.fx
 
+from braze.autotune.device_times import build, can_measure, chosen, keep, kept, machine
+from braze.autotune.gemm_trials import PartsTrial, Trial
 from braze.codegen.triton.gemm import gemm_kernel, tiles_of
 from braze.codegen.triton.gemm_tiles import Means, Tiles
 from braze.context import CompileContext
-from braze.device_times import build, can_measure, chosen, keep, kept, machine
-from braze.gemm_trials import PartsTrial, Trial
 from braze.graph.products import device_product_of
 from braze.loops.ir import Buffer, TemplateCall
 from braze.products import DeviceProduct, Way, may_take_template, parts_of, pays_by_rule

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import braze
-from braze import product_times
+from braze.autotune import product_times
 from braze.context import CompileContext
 from braze.loops.ir import BufferKind, ExternCall, TemplateCall
 from braze.lower import lower_graph
