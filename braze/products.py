@@ -64,6 +64,10 @@ FEW_ROWS_F32 = 8
 RULED_ROWS, RULED_COLUMNS, RULED_INNER = 16, 512, (128, 14336)
 
 
+#: bytes of a product that is not to live beside its copy without padding
+LARGE_RESULT = 32 << 20
+
+
 @record
 class BatchClass:
     """Batches of products whose matrices lie so: at least so many, and the least and most rows, places of the sum, and columns of each."""
@@ -113,9 +117,12 @@ def pays_by_rule(product: DeviceProduct, most: int | None, arch: str) -> bool:
     """Whether a product of at most so many rows is quicker as the template's, as measured on GPUs of one architecture.
 
     So few rows are multiplied in the time that the right-hand matrix takes to be read, which the template does with less before and
-    after. The matrix lies by columns, as a linear layer's weight does. Of batches those of some classes are, where elementwise work follows.
+    after. The matrix lies by columns, as a linear layer's weight does. Of batches those of some classes are, where elementwise work follows;
+    and large products whose rows are no whole vectors.
     """
     least, longest = RULED_INNER
+    if writes_broken_rows(product, arch):
+        return True
     if arch != "sm_90" or product.dtype not in ("f16", "bf16"):
         return False
     if product.batch:
@@ -125,6 +132,23 @@ def pays_by_rule(product: DeviceProduct, most: int | None, arch: str) -> bool:
         and most <= RULED_ROWS
         and product.columns >= RULED_COLUMNS
         and least <= product.inner <= longest
+    )
+
+
+def writes_broken_rows(product: DeviceProduct, arch: str) -> bool:
+    """Whether a product of matrices whose rows begin at whole vectors has large results whose rows do not: the template's, as measured on one architecture.
+
+    The tensor cores of a library would have to write padded rows, which are copied then. With that copy, made a part at a time, an H100 took 1.4 to 1.85
+    times as long as the template, which writes results as they are to lie (`benchmarks/results/2026-11-27-broken-rows-h100.json`).
+    """
+    return (
+        arch == "sm_90"
+        and product.dtype in ("f16", "bf16")
+        and not product.batch
+        and product.inner % 8 == 0
+        and product.columns % 8 != 0
+        and product.rows is not None
+        and 2 * product.rows * product.columns > LARGE_RESULT
     )
 
 

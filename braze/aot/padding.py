@@ -5,7 +5,8 @@ the last linear layer of a language model six to eight times as slow as one of 5
 add nothing, and the result is a window on the product: what reads it reads past the padding. A weight is padded once, since
 what depends on parameters only is kept between calls; what a kernel of ours writes, it writes padded.
 
-A large product of which only a copy without the padding would be read is made some rows at a time (``runtime/cut_product.py``).
+A large product of which only a copy without the padding would be read is left as it is where our template writes it as it is to lie, and else
+made some rows at a time (``runtime/cut_product.py``).
 
 It is done where the time saved is more than that of the copies, both counted in bytes that the GPU could move meanwhile.
 """
@@ -22,6 +23,8 @@ from braze.aot.layouts import Layouts, is_written_here, kept_nodes, on_tensor_co
 from braze.aot.views import bytes_of, hint, is_on_gpu
 from braze.graph.facts import InputRole, facts
 from braze.graph.fakes import FakeMode
+from braze.graph.products import device_product_of
+from braze.products import LARGE_RESULT, writes_broken_rows
 from braze.runtime import cut_product
 from braze.support.record import record
 
@@ -34,8 +37,6 @@ ALIGNED = 16
 SLOWER = {2: 6.0, 4: 3.0, 8: 1.5}
 #: operations of a tensor core in the time in which memory moves a byte
 PER_BYTE = 160
-#: bytes of a product that is not to live beside its copy without padding
-LARGE = 32 << 20
 #: bytes that memory moves while one more kernel is launched
 LAUNCH = 8 << 20
 
@@ -77,15 +78,17 @@ class _Sizes:
     along: str
 
 
-def pad_products(module: torch.fx.GraphModule, mode: FakeMode, *, training: bool) -> None:
-    """Pad the operands of products in a functional graph, where it pays."""
+def pad_products(
+    module: torch.fx.GraphModule, mode: FakeMode, *, training: bool, template: str | None = None
+) -> None:
+    """Pad the operands of products in a functional graph, where it pays. ``template``: the architecture for which the template may be taken, or None."""
     graph = module.graph
     layouts = Layouts(kept_nodes(graph), mode)
     copies: _Copies = {}
     for node in list(graph.nodes):
         sizes = _sizes(node)
         more = {} if sizes is None else _padding(node, sizes, layouts, training)
-        if more:
+        if more and not _is_written_as_it_lies(node, sizes, more, layouts, template):
             layouts.changed.add(_padded_product(node, more, layouts, copies))
         else:
             layouts.follow(node)
@@ -205,13 +208,27 @@ def _padded_product(node: Node, more: dict[str, int], layouts: Layouts, copies: 
     return window
 
 
+def _is_written_as_it_lies(
+    node: Node, sizes: _Sizes | None, more: dict[str, int], layouts: Layouts, template: str | None
+) -> bool:
+    """Whether a product of which only a copy without padding would be read is the template's, which needs none."""
+    if sizes is None or template is None or more.keys() != {"n"} or sizes.along != "nkk":
+        return False
+    product = device_product_of(node)
+    return (
+        product is not None
+        and writes_broken_rows(product, template)
+        and _is_cut(node, node.meta["val"], layouts)
+    )
+
+
 def _is_cut(product: Node, whole: torch.Tensor, layouts: Layouts) -> bool:
     """Whether the padded result of a product is large, and only a copy of it without padding would be read."""
     bias = _PRODUCTS[product.target].bias_of(product)
     if product.target is aten.bmm.default or (isinstance(bias, Node) and bias.meta["val"].dim() != 1):
         return False
     seen = all(sees_strides(user) or user in layouts.kept for user in product.users)
-    return seen and math.prod(map(hint, whole.shape)) * whole.dtype.itemsize > LARGE
+    return seen and math.prod(map(hint, whole.shape)) * whole.dtype.itemsize > LARGE_RESULT
 
 
 def _cut_product(product: Node, columns: int, mode: FakeMode) -> Node:

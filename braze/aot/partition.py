@@ -143,7 +143,7 @@ def _partition(
         halves = divide(whole, ctx.options, partition_fn, choice, _weighing(part, weigh))
         part = _with_halves(part, joint, *halves)
     if free_layouts:
-        _reshape_products(part, mode, keeps)
+        _reshape_products(part, mode, keeps, ctx)
     _settle(part, known)
     return part
 
@@ -208,12 +208,13 @@ def _with_halves(
     return dataclasses.replace(part, forward=forward, backward=backward)
 
 
-def _reshape_products(part: Partition, mode: FakeMode, keeps: Keeps | None) -> None:
+def _reshape_products(part: Partition, mode: FakeMode, keeps: Keeps | None, ctx: CompileContext) -> None:
+    template = None if ctx.options.matmul_template is False else ctx.target.arch
     with on_fakes(mode):
         if part.backward is None and keeps is not None:
             join_products(part.forward, mode, keeps)
         for half in [part.forward] if part.backward is None else [part.forward, part.backward.graph]:
-            pad_products(half, mode, training=part.backward is not None)
+            pad_products(half, mode, training=part.backward is not None, template=template)
             fuse_epilogues(half, mode)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,7 +12,10 @@ from braze import pipeline
 from braze.aot import layouts, padding, partition
 from braze.decomp import table
 from braze.loops.ir import ExternCall
+from braze.options import Options
 from braze.runtime import cut_product
+from braze.schedule.records import GroupKind
+from braze.target import cuda_target
 from tests.aot.cuda_fakes import CTX, partition_on_gpu
 from tests.aot.recording import record
 
@@ -122,11 +127,31 @@ def test_few_rows_are_not_padded_since_memory_is_what_they_wait_for(monkeypatch)
         F.linear, [torch.empty(4, 768, dtype=BF16), torch.empty(50257, 768, dtype=BF16)], (1,)
     )
     assert sizes(products(few.forward.graph)[0])[1] == (50257, 768)
-    many = partition_on_gpu(
-        F.linear, [torch.empty(4096, 768, dtype=BF16), torch.empty(50257, 768, dtype=BF16)], (1,)
-    )
+    given = [torch.empty(4096, 768, dtype=BF16), torch.empty(768, 50257, dtype=BF16)]
+    many = partition_on_gpu(torch.mm, given, (1,))
     (cut,) = (n for n in many.forward.graph.nodes if n.target is cut_product.OPERATOR)
-    assert sizes(cut)[1] == (50264, 768) and cut.args[-1] == 50257
+    assert sizes(cut)[1] == (768, 50264) and cut.args[-1] == 50257
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_large_results_whose_rows_are_no_whole_vectors_are_the_templates(monkeypatch, bias):
+    """Where the matrices' rows are, nothing is padded or copied; elsewhere, by rows of columns, or of another architecture, the result is cut."""
+    monkeypatch.undo()
+    given = [torch.empty(4096, 768, dtype=BF16), torch.empty(50257, 768, dtype=BF16)]
+    given += [torch.empty(50257, dtype=BF16)] * bias
+    part = partition_on_gpu(F.linear, given, (1, 2)[: 1 + bias])
+    (product,) = products(part.forward.graph)
+    assert sizes(product)[1] == (50257, 768)
+    plan = pipeline.schedule_program(pipeline.lower_graph(part, CTX), CTX)
+    assert [g.kind for g in plan.groups] == [GroupKind.TEMPLATE]
+    other = dataclasses.replace(CTX, target=cuda_target((8, 0), 108))
+    never = dataclasses.replace(CTX, options=Options(matmul_template=False))
+    for ctx in (other, never):
+        targets = [n.target for n in partition_on_gpu(F.linear, given, (1,), ctx).forward.graph.nodes]
+        assert cut_product.OPERATOR in targets
+    narrow = [torch.empty(4096, 770, dtype=BF16), torch.empty(50257, 770, dtype=BF16)]
+    targets = [n.target for n in partition_on_gpu(F.linear, narrow, (1,)).forward.graph.nodes]
+    assert cut_product.OPERATOR in targets
 
 
 def test_copies_that_cost_more_than_they_save_are_not_made(monkeypatch):
@@ -171,7 +196,7 @@ CUTS = {
 
 @pytest.mark.parametrize("case", CUTS)
 def test_a_large_product_that_is_copied_is_cut_some_rows_at_a_time(case, monkeypatch):
-    monkeypatch.setattr(padding, "LARGE", 0)
+    monkeypatch.setattr(padding, "LARGE_RESULT", 0)
     f, shapes = CUTS[case]
     part = partition_on_gpu(f, [torch.randn(s, dtype=BF16) for s in shapes], (1,))
     targets = [n.target for n in part.forward.graph.nodes]
@@ -188,7 +213,7 @@ def test_a_large_product_that_is_copied_is_cut_some_rows_at_a_time(case, monkeyp
 
 
 def test_a_large_product_whose_readers_read_past_the_padding_stays_whole(monkeypatch):
-    monkeypatch.setattr(padding, "LARGE", 0)
+    monkeypatch.setattr(padding, "LARGE_RESULT", 0)
     shapes = [(4, 6, 16), (21, 16), (21,)]
 
     def both(x, w, b):

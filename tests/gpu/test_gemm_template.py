@@ -56,6 +56,21 @@ def test_the_template_is_no_further_from_float64_than_eager(wanted, m, k, n, dty
     no_further(*(torch.cat(parts) for parts in zip(*found, strict=True)))
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_logits_of_an_odd_vocabulary_take_no_memory_beside_themselves(bias):
+    """They are written as they are to lie, without a padded copy."""
+    x, w, b = numbers((1024, 384), (51865, 384), (51865,), dtype=BF16)
+    given = (x, w, b if bias else None)
+    call = braze.compile(F.linear, dynamic=False)
+    with torch.no_grad():
+        no_further(call(*given), F.linear(*given), F.linear(*(v if v is None else v.double() for v in given)))
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        result = call(*given)
+    assert torch.cuda.max_memory_allocated() - before <= result.numel() * 2 + (1 << 20)
+
+
 def test_a_choice_is_measured_once():
     def fn(x, w):
         return F.silu(F.linear(x, w))
