@@ -67,7 +67,6 @@ class Kernels:
         text = flash.source(score, mask, slope, len(entry.others), self.sparse, self.full, precision)
         path = cache.DiskCache().file(cache.key("triton", source=text), text.encode, "py")
         trace.dump("flex_attention", "py", text)
-        self.path = path
         self.module = triton_load.load_module(path)
 
     def _function(

@@ -191,7 +191,7 @@ def recorded_call(partition: Partition, program: LoopProgram, plan: Schedule, ct
 
 def compile_subgraph(gm: torch.fx.GraphModule, ctx: CompileContext) -> Callable[..., Any] | None:
     """A subgraph as a function of its inputs; None where a stage cannot carry it."""
-    examples = [node.meta["val"] for node in gm.graph.nodes if node.op == "placeholder"]
+    examples = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
     if not sizes_tell_strides(examples):
         return None
     try:

@@ -1,6 +1,6 @@
 """Torch-level graph -> ATen graphs with roles: trace, differentiate, functionalize, cut into forward and backward.
 
-Imports graph, symbolic and base.
+Imports graph and base.
 """
 
 from braze.aot.autograd import differentiable

@@ -65,7 +65,7 @@ def differentiable(
     assert whole is not None
     if separate_gradients(whole.graph.graph):
         whole.graph.recompile()
-    parts = apart(whole) if by_tangents else ()
+    parts = (whole.parts or apart(whole)) if by_tangents else ()
     if parts:
         return _with_grad_mode(_several(partition, parts, forward, compile_backward))
     return _operation(partition, _Plan(partition, whole, compile_backward, by_tangents), forward)

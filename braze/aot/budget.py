@@ -64,11 +64,6 @@ def budget_choice(budget: float, measure: Measure | None = None) -> Choice:
     return choose
 
 
-def peak(halves: Halves, kept: set[Node]) -> float:
-    """The most bytes live at once in forward and backward, beside inputs; as a timeline of both says."""
-    return Timeline(halves).peak(kept)
-
-
 def _measured(timeline: Timeline, measure: Measure | None, first: set[Node]) -> Callable[[set[Node]], float]:
     """The peak of a choice, found once: as ``measure`` says if it can tell that of ``first``, else as the timeline."""
     known: dict[frozenset[Node], float] = {}

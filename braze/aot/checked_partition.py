@@ -7,6 +7,7 @@ inputs that the graph writes, the forward and backward are mended rather than re
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from braze.aot.functionalize import evaluate
 from braze.aot.min_cut import is_random
 from braze.aot.outputs import copied, same_strides
 from braze.aot.records import Backward, JointGraph
-from braze.aot.roles import output_of, placeholders
+from braze.aot.roles import placeholders
 from braze.aot.split_joint import keep_read_inputs, sources_of, spec_of_input, tangents_of
 from braze.aot.views import is_view, root_of
 from braze.graph.fakes import on_fakes, text_of
@@ -31,9 +32,7 @@ def divided(joint: JointGraph, partition_fn: Callable[..., Any]) -> tuple[torch.
     """The forward, and the backward with where its inputs come from; a UserError (BZ0041) where the two do not fit."""
     with on_fakes(joint.mode):
         keep_read_inputs(joint.module.graph, joint.written, joint.tangents, joint.mode)
-    graph = torch.fx.Graph()
-    graph.output(graph.graph_copy(joint.module.graph, {}))
-    given = torch.fx.GraphModule(joint.module, graph)
+    given = torch.fx.GraphModule(joint.module, copy.deepcopy(joint.module.graph))
     given.meta.update(joint.module.meta)
     primals = [n.meta["val"] for n in placeholders(joint.module) if n not in joint.tangents]
     tangents = [n.meta["val"] for n in joint.tangents]
@@ -48,7 +47,7 @@ class _Division:
     def __init__(self, joint: JointGraph, partition_fn: Callable[..., Any], answer: Any) -> None:
         self.joint = joint
         self.name = getattr(partition_fn, "__name__", type(partition_fn).__name__)
-        values = list(output_of(joint.module).args[0])  # type: ignore[arg-type]
+        values = _items(joint.module)
         self.results, self.gradients = values[: joint.results], values[joint.results :]
         if not (isinstance(answer, (tuple, list)) and len(answer) == 2) or not all(
             isinstance(part, torch.fx.GraphModule) for part in answer
@@ -66,7 +65,7 @@ class _Division:
         for module, half in ((self.forward, "forward"), (self.backward, "backward")):
             self._well_formed(module, half)
         self._same_inputs()
-        items = self._items(self.forward)
+        items = _items(self.forward)
         if len(items) < len(self.results):
             missing = self.results[len(items)]
             raise self._error(
@@ -74,7 +73,7 @@ class _Division:
                 f"item {len(items)} of the joint graph, {missing.name} ({_describe(missing)}), is missing",
             )
         self._same_values(items[: len(self.results)], self.results, "item {} of its forward")
-        gradients = self._items(self.backward)
+        gradients = _items(self.backward)
         if len(gradients) != len(self.gradients):
             raise self._error(
                 f"returns {len(gradients)} gradients from its backward, of {len(self.gradients)}",
@@ -96,11 +95,8 @@ class _Division:
                     evaluate(node, self.joint.mode)
         except (RuntimeError, KeyError, AttributeError, TypeError, ValueError) as error:
             raise self._error(f"gave a {half} that cannot run", f"{type(error).__name__}: {error}") from error
-        if not isinstance(output_of(module).args[0], (tuple, list)):
+        if not isinstance(module.graph.output_node().args[0], (tuple, list)):
             raise self._error(f"gave a {half} that does not return a tuple", "it must, also of one item")
-
-    def _items(self, module: torch.fx.GraphModule) -> list[Any]:
-        return list(output_of(module).args[0])  # type: ignore[arg-type]
 
     def _same_inputs(self) -> None:
         mine = [n for n in placeholders(self.joint.module) if n not in self.joint.tangents]
@@ -180,7 +176,7 @@ class _Division:
         self, results: list[Node], pairs: list[tuple[Node, Node]], tangents: list[Node]
     ) -> tuple[torch.fx.GraphModule, Backward]:
         joint, graph = self.joint, self.backward.graph
-        output = output_of(self.forward)
+        output = self.forward.graph.output_node()
         inputs = placeholders(self.forward)
         mine = [n for n in placeholders(joint.module) if n not in joint.tangents]
         written = {inputs[mine.index(n)] for n in joint.written}
@@ -238,6 +234,10 @@ class _Division:
             why=why,
             hints=["braze.aot.default_partition and braze.aot.min_cut_partition show what is expected"],
         )
+
+
+def _items(module: torch.fx.GraphModule) -> list[Any]:
+    return list(module.graph.output_node().args[0])  # type: ignore[arg-type]
 
 
 def _draws(module: torch.fx.GraphModule) -> list[Node]:

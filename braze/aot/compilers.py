@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from braze.aot.roles import output_of, placeholders
+from braze.aot.roles import placeholders
 from braze.runtime.boxed import Boxed, boxed, is_boxed
 from braze.support.errors import UserError
 
@@ -55,7 +55,7 @@ def compiled_by(compiler: Compiler, module: torch.fx.GraphModule, which: str) ->
             hints=["return module.forward to leave a graph to PyTorch"],
         )
     takes_list = is_boxed(made)
-    wanted = len(output_of(module).args[0])  # type: ignore[arg-type]
+    wanted = len(module.graph.output_node().args[0])  # type: ignore[arg-type]
 
     @boxed
     def call(inputs: Sequence[Any]) -> Sequence[Any]:

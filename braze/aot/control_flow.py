@@ -54,7 +54,7 @@ def refusal(node: torch.fx.Node, why: str) -> Unsupported:
 
 def draws(module: torch.fx.GraphModule) -> bool:
     """Whether a subgraph draws random numbers: looked at while it runs on fakes."""
-    inputs = [n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"]
+    inputs = [n.meta["val"] for n in module.graph.find_nodes(op="placeholder")]
     with torch_compat.RandomWatch() as watch:
         module(*inputs)
     return watch.drawn
@@ -66,7 +66,7 @@ def checkpoint(
     """The nodes of the region, with its number, and with what its policy says of each."""
     module, policy, region, *_, arguments, others = args
     operands = (*arguments, *others)
-    placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
+    placeholders = module.graph.find_nodes(op="placeholder")
     before = [x._version for x in operands if isinstance(x, torch.Tensor)]
     outer = recorder.region, recorder.policy
     if recorder.region is None:

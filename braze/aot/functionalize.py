@@ -37,6 +37,7 @@ from braze.graph.fakes import FakeMode, text_of
 from braze.graph.operators import SCATTERS
 from braze.graph.passes import drop_unread
 from braze.support.errors import Unsupported
+from braze.support.record import record
 
 aten = torch.ops.aten
 
@@ -86,27 +87,20 @@ class _Storage:
         self.inputs: list[Node] = []
 
 
+@record
 class Functional:
     """The result: where inputs ended with other contents, and what became of each node."""
 
-    def __init__(
-        self,
-        mutated: list[tuple[Node, Node, bool]],
-        latest: dict[Node, Node],
-        shared: Sequence[Shared] = (),
-        beyond: bool = False,
-        anchored: Iterable[Node] = (),
-    ) -> None:
-        #: (placeholder, node with its final contents, whether autograd counts the writes)
-        self.mutated = mutated
-        #: old output node -> node that holds its value at the end
-        self.latest = latest
-        #: further inputs, behind the others, which are the memory in which some overlap
-        self.shared = shared
-        #: whether an as_strided view reaches memory outside of the input that it is a view of
-        self.beyond = beyond
-        #: inputs near which an as_strided view counts from where the memory starts: they must begin there where they did
-        self.anchored = tuple(anchored)
+    #: (placeholder, node with its final contents, whether autograd counts the writes)
+    mutated: list[tuple[Node, Node, bool]]
+    #: old output node -> node that holds its value at the end
+    latest: dict[Node, Node]
+    #: further inputs, behind the others, which are the memory in which some overlap
+    shared: Sequence[Shared] = ()
+    #: whether an as_strided view reaches memory outside of the input that it is a view of
+    beyond: bool = False
+    #: inputs near which an as_strided view counts from where the memory starts: they must begin there where they did
+    anchored: tuple[Node, ...] = ()
 
 
 def functionalize(
@@ -176,7 +170,7 @@ class _Functionalizer:
 
     def run(self, wanted: list[Node]) -> Functional:
         """Rewrite node by node; then bring the metadata of all nodes up to date."""
-        placeholders = [n for n in self.graph.nodes if n.op == "placeholder"]
+        placeholders = self.graph.find_nodes(op="placeholder")
         if self.mode.env is not None and placeholders:
             with self.graph.inserting_after(placeholders[-1]):
                 self.symbols.find(placeholders)
@@ -219,7 +213,7 @@ class _Functionalizer:
                 evaluate(node, self.mode)
         self._require_same_layouts()
         shared = [each.counting(self.counted) for each in self.shared]
-        return Functional(mutated, latest, shared, self.beyond, dict.fromkeys(self.anchored))
+        return Functional(mutated, latest, shared, self.beyond, tuple(dict.fromkeys(self.anchored)))
 
     # -- who sees what -------------------------------------------------------------------------
 

@@ -6,13 +6,13 @@ what else its backward reads, and the results of others that it takes, are input
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from typing import Any
 
 import torch
 
 from braze.aot.records import Backward, Partition, Saved, SavedFrom
-from braze.aot.roles import output_of
 from braze.graph.captured import Late
 from braze.graph.fakes import spec_of
 from braze.graph.specs import SymbolSpec, TensorSpec
@@ -39,7 +39,7 @@ class Alone:
 
 def with_results_as_inputs(partition: Partition) -> Partition:
     """The partition with all that its forward gives as further inputs."""
-    items: Any = output_of(partition.forward).args[0]
+    items: Any = partition.forward.graph.output_node().args[0]
     values = [getattr(item, "meta", {}).get("val") for item in items]
     specs = [spec_of(value) if isinstance(value, torch.Tensor) else _NUMBER for value in values]
     return dataclasses.replace(partition, inputs=(*partition.inputs, *specs))
@@ -47,9 +47,8 @@ def with_results_as_inputs(partition: Partition) -> Partition:
 
 def of_group(part: Backward, group: tuple[int, ...], count: int) -> Alone:
     """The operation of some tangents by number, whose backward is ``part``, of a forward of so many inputs."""
-    graph = torch.fx.Graph()
-    graph.output(graph.graph_copy(part.graph.graph, {}))
-    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    graph = copy.deepcopy(part.graph.graph)
+    placeholders = graph.find_nodes(op="placeholder")
     first = len(part.saved)
     # code may ask what varies for a size, though no node reads it
     read = [i for i in range(first) if placeholders[i].users or not is_fixed(part.inputs[i])]

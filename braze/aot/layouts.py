@@ -18,7 +18,7 @@ from torch._ops import OpOverload
 
 from braze.aot.functionalize import CONTIGUOUS_VIEWS, evaluate, inserted
 from braze.aot.min_cut import is_random
-from braze.aot.views import is_on_gpu, is_view
+from braze.aot.views import argument, is_on_gpu, is_view
 from braze.graph.facts import InputRole, facts, set_facts
 from braze.graph.fakes import FakeMode
 from braze.graph.layout_rules import suggests_channels_last
@@ -231,7 +231,7 @@ def _only_attends(node: Node) -> bool:
     """Whether a node is attention on a GPU that drops nothing."""
     if node.target is not aten.scaled_dot_product_attention.default or not is_on_gpu(node.meta["val"]):
         return False
-    dropout = node.args[4] if len(node.args) > 4 else node.kwargs.get("dropout_p", 0.0)
+    dropout = argument(node, 4, "dropout_p", 0.0)
     return isinstance(dropout, (int, float)) and dropout == 0
 
 

@@ -7,6 +7,7 @@ a gradient that is undefined is not given, and for what else reads it stands zer
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -34,10 +35,8 @@ def without_tangents(backward: Backward, missing: Collection[int]) -> tuple[Back
     Gradients that are undefined are not among its own; its inputs stay what they are. The backward itself, reading all, where
     a value that is read with others has no zeros to stand for it. A tangent whose sizes are asked is read, too.
     """
-    graph = torch.fx.Graph()
-    graph.output(graph.graph_copy(backward.graph.graph, {}))
-    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
-    tangents = placeholders[len(backward.saved) :]
+    graph = copy.deepcopy(backward.graph.graph)
+    tangents = graph.find_nodes(op="placeholder")[len(backward.saved) :]
     undefined = {tangents[i] for i in missing}
     behind = _made_of(graph, tangents)
     come = [i for i in range(len(tangents)) if i not in missing]

@@ -34,7 +34,7 @@ class Outputs:
         self.ways = ways
         #: nodes for sizes that vary, once one is wanted
         self.symbols: SymbolNodes | None = None
-        self.placeholders = [n for n in self.graph.nodes if n.op == "placeholder"]
+        self.placeholders: list[Node] = graph.find_nodes(op="placeholder")
         self.number = {node: i for i, node in enumerate(self.placeholders)}
         self.input_storages: dict[int, Node] = {}
         for node in self.placeholders:
@@ -58,6 +58,7 @@ class Outputs:
         self.bases = {key: self._base(key) for key, group in self.groups.items() if len(group) > 1}
         #: what bases look like in eager, before functionalization gives them other storages
         self.wholes = {key: node.meta["val"] for key, node in self.bases.items()}
+        #: the same, in the order of the graph's tuple; known from ``assign`` on
         self.whole_specs: list[TensorSpec] = []
 
     def _source(self, node: Node, key: int) -> Node:
@@ -143,10 +144,6 @@ class Outputs:
             else:
                 roles.append(self._role(node, value, functional, results, base_position, mode))
         return tuple(roles), tuple(mutations), results
-
-    def specs(self) -> tuple[TensorSpec, ...]:
-        """What bases are to look like, in the order of the graph's tuple; known from ``assign`` on."""
-        return tuple(self.whole_specs)
 
     def _role(
         self,
@@ -278,7 +275,7 @@ def separate(
     input are copied anyway, but must not be memory that an earlier such copy has overwritten.
     ``results``: how many of the outputs reach the user (all).
     """
-    placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
+    placeholders = module.graph.find_nodes(op="placeholder")
     written = {placeholders[role.input] for role in mutations}
     output: Any = module.graph.output_node()
     taken: set[Node] = set()

@@ -7,7 +7,6 @@ In order: trace to ATen (with gradients, where results need them: the joint grap
 from __future__ import annotations
 
 import dataclasses
-import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -29,7 +28,6 @@ from braze.aot.promises import require_promised
 from braze.aot.proof import LIMIT, QUICK, check, observe
 from braze.aot.records import Backward, InputRole, JointGraph, OutputKind, OutputRole, Partition, SavedFrom
 from braze.aot.roles import (
-    output_of,
     placeholders,
     role_of_input,
     roles_of_results,
@@ -37,7 +35,7 @@ from braze.aot.roles import (
     tell_forward,
 )
 from braze.aot.trace import Traced, trace
-from braze.aot.views import bytes_of
+from braze.aot.views import argument, bytes_of
 from braze.context import CompileContext
 from braze.graph import torch_compat
 from braze.graph.autograd_calls import holds_functions
@@ -49,6 +47,7 @@ from braze.graph.specs import Dialect, FloatSpec, SymbolSpec, TensorSpec
 from braze.support import trace as tracing
 from braze.support.errors import Unsupported
 from braze.support.nested import every
+from braze.support.record import record
 
 
 def partition(
@@ -71,59 +70,52 @@ def partition(
     only, between calls; ``weigh``: they tell how many bytes both halves take at most. ``between``: a result from which others are
     computed may stand between two operations of autograd's (``Backward.apart``).
     """
-    of = functools.partial(
-        _partition,
-        gm,
-        example_inputs,
-        ctx,
-        decompositions or {},
-        choice,
-        partition_fn,
-        free_layouts,
-        keeps,
-        weigh,
-    )
+    how = _How(ctx, decompositions or {}, choice, partition_fn, free_layouts, keeps, weigh)
     with tracing.stage("aot"):
         _refuse_unusual_tensors(gm)
         try:
-            part = of(between)
+            part = _partition(gm, example_inputs, how, between)
         except Inseparable:
-            part = of(False)
+            part = _partition(gm, example_inputs, how, False)
     _dump(part, ctx.name)
     return part
 
 
+@record
+class _How:
+    """What :func:`partition` is told beside the graph."""
+
+    ctx: CompileContext
+    decompositions: Mapping[OpOverload, Callable[..., Any]]
+    choice: Choice | None
+    partition_fn: PartitionFn | None
+    free_layouts: bool
+    keeps: Keeps | None
+    weigh: Callable[[Partition], float | None] | None
+
+
 def _partition(
-    gm: torch.fx.GraphModule,
-    example_inputs: Sequence[Any],
-    ctx: CompileContext,
-    decompositions: Mapping[OpOverload, Callable[..., Any]],
-    choice: Choice | None,
-    partition_fn: PartitionFn | None,
-    free_layouts: bool,
-    keeps: Keeps | None,
-    weigh: Callable[[Partition], float | None] | None,
-    between: bool,
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], how: _How, between: bool
 ) -> Partition:
-    inputs = tuple(map(_input_spec, example_inputs))
+    ctx, inputs = how.ctx, tuple(map(_input_spec, example_inputs))
     joint = Differentiation(holds_functions(gm), between) if needs_gradients(gm) else None
-    traced = _traced(gm, example_inputs, decompositions, joint, ctx.options.fallback_random)
+    traced = _traced(gm, example_inputs, how.decompositions, joint, ctx.options.fallback_random)
     module, mode = traced.module, traced.mode
     outputs = joint.outputs if joint is not None else Outputs(module.graph, traced.outputs, traced.ways)
     gradients = [node for node in traced.extras if node is not None]
     with tracing.stage("aot.functionalize"), on_fakes(mode):
         functional = _without_writes(traced, [*outputs.wanted(), *gradients], ctx, unite=joint is None)
         roles, mutations, results = outputs.assign(functional, mode)
-    dialect = Dialect.CORE if decompositions else Dialect.FUNCTIONAL
+    dialect = Dialect.CORE if how.decompositions else Dialect.FUNCTIONAL
     _simplify(module, (*results, *(functional.latest[node] for node in gradients)), dialect, ctx)
     with on_fakes(mode):
         separate(module, outputs, mutations, mode, results=len(results))
         if joint is not None:
             mutations = joint.with_histories(mutations)
-        if free_layouts:
+        if how.free_layouts:
             long_sums = ctx.options.channels_last is True
             lay_out_convolutions(module, mode, training=joint is not None, long_sums=long_sums)
-    known = roles_of_results(mutations, roles, len(results), outputs.specs())
+    known = roles_of_results(mutations, roles, len(results), outputs.whole_specs)
     whole = _joint_graph(traced, joint, mutations, known) if joint is not None else None
     if whole is not None:
         _tell_written_after(gm, module, roles, known)
@@ -135,15 +127,17 @@ def _partition(
         mutations=mutations,
         outputs=roles,
         made=traced.made,
-        shared=tuple(each.record for each in functional.shared),
+        shared=tuple(each.inputs for each in functional.shared),
         anchored=_anchors(functional.anchored, placeholders(module)),
         beyond=functional.beyond,
     )
     if joint is not None and whole is not None:
-        halves = divide(whole, ctx.options, partition_fn, choice, _weighing(part, weigh))
+        halves = divide(whole, ctx.options, how.partition_fn, how.choice, _weighing(part, how.weigh))
         part = _with_halves(part, joint, *halves)
-    if free_layouts:
-        _reshape_products(part, mode, keeps, ctx)
+    if how.free_layouts:
+        _reshape_products(part, mode, how.keeps, ctx)
+    if joint is not None and joint.operations.taken:
+        part = _with_parts(part)
     _settle(part, known)
     return part
 
@@ -202,10 +196,17 @@ def _with_halves(
         apart=joint.operations.groups,
         depends=tuple(tuple(sorted({*own, *reaching[i]})) for i, own in depends),
     )
-    if joint.operations.taken and not apart(backward):
-        raise Inseparable
     tell_backward(backward)
     return dataclasses.replace(part, forward=forward, backward=backward)
+
+
+def _with_parts(part: Partition) -> Partition:
+    """The partition whose backward has its parts, as it must where one operation takes what another gives."""
+    assert part.backward is not None
+    parts = apart(part.backward)
+    if not parts:
+        raise Inseparable
+    return dataclasses.replace(part, backward=dataclasses.replace(part.backward, parts=parts))
 
 
 def _reshape_products(part: Partition, mode: FakeMode, keeps: Keeps | None, ctx: CompileContext) -> None:
@@ -253,7 +254,7 @@ def _joint_graph(
         set_facts(node, written=True)
     for node in joint.tangents:
         set_facts(node, role=InputRole.TANGENT)
-    items: Any = output_of(traced.module).args[0]
+    items: Any = traced.module.graph.output_node().args[0]
     forward = ancestors(items[: len(known)])
     for node in traced.module.graph.nodes:
         beside = node.target is operator.getitem and node.args[0] in forward
@@ -273,8 +274,8 @@ def _tell_written_after(
     known: Sequence[OutputRole],
 ) -> None:
     """What the capture knows of its results that are written once the graph has run, told to the nodes that they are."""
-    given: Any = output_of(gm).args[0]
-    items: Any = output_of(module).args[0]
+    given: Any = gm.graph.output_node().args[0]
+    items: Any = module.graph.output_node().args[0]
     values = {role.output: i for i, role in enumerate(known) if role.kind is OutputKind.VALUE}
     for i, node in enumerate(given if isinstance(given, (tuple, list)) else (given,)):
         if not isinstance(node, torch.fx.Node) or not facts(node).written_after or i >= len(roles):
@@ -291,7 +292,7 @@ def backward_partition(part: Partition) -> Partition:
     backward = part.backward
     assert backward is not None
     ours = [saved.source is SavedFrom.OUTPUT and saved.index >= backward.results for saved in backward.saved]
-    items: Any = output_of(part.forward).args[0]
+    items: Any = part.forward.graph.output_node().args[0]
     results = {n for n in items[len(part.mutations) : backward.results] if isinstance(n, torch.fx.Node)}
     return Partition(
         forward=backward.graph,
@@ -372,7 +373,7 @@ def _refuse_windows_on_inputs(gm: torch.fx.GraphModule) -> None:
     for node in gm.graph.nodes:
         if node.target not in _WINDOWS or not isinstance(node.args[0], torch.fx.Node):
             continue
-        offset = node.args[3] if len(node.args) > 3 else node.kwargs.get("storage_offset")
+        offset = argument(node, 3, "storage_offset")
         base = node.args[0].meta["val"]
         if offset is not None and base.requires_grad and torch_compat.storage_key(base) in inputs:
             raise Unsupported(

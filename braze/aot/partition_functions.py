@@ -7,6 +7,7 @@ former and returns the items and then what is saved; the backward takes what is 
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -17,7 +18,7 @@ from braze.aot.budget import Measure, budget_choice
 from braze.aot.checked_partition import divided
 from braze.aot.min_cut import Choice, default_choice
 from braze.aot.records import Backward, InputRole, JointGraph, SavedFrom
-from braze.aot.roles import output_of, placeholders
+from braze.aot.roles import placeholders
 from braze.aot.split_joint import split
 from braze.aot.symbols import SymbolNodes
 from braze.graph.captured import Late
@@ -27,7 +28,7 @@ from braze.options import Options
 from braze.support import trace
 
 Node = torch.fx.Node
-Halves = tuple[torch.fx.GraphModule, torch.fx.GraphModule]
+ForwardAndBackward = tuple[torch.fx.GraphModule, torch.fx.GraphModule]
 
 
 class PartitionFn(Protocol):
@@ -35,13 +36,13 @@ class PartitionFn(Protocol):
 
     def __call__(
         self, joint_module: torch.fx.GraphModule, joint_inputs: Any, /, *, num_fwd_outputs: int
-    ) -> Halves:
+    ) -> ForwardAndBackward:
         """(forward, backward); both may be new modules, and the joint one may be changed."""
 
 
 def default_partition(
     joint_module: torch.fx.GraphModule, joint_inputs: Any = (), *, num_fwd_outputs: int, **_: Any
-) -> Halves:
+) -> ForwardAndBackward:
     """Save what the backward reads of the forward, as eager does; nothing is computed twice but views and sizes.
 
     ``joint_module``: ATen operators on any dtypes, its placeholders with roles (or named ``tangents_1`` and so on); it is
@@ -57,7 +58,7 @@ def min_cut_partition(
     num_fwd_outputs: int,
     memory_budget: float = 1.0,
     **_: Any,
-) -> Halves:
+) -> ForwardAndBackward:
     """Save the fewest bytes from which the backward can make the rest by cheap operators (Zheng et al. 2022).
 
     Products of matrices, convolutions, attention, reductions and random draws are never repeated, but that
@@ -127,21 +128,23 @@ def _choice_of(partition_fn: PartitionFn | None, options: Options, measure: Meas
     return None
 
 
-NAMED: dict[str, Callable[..., Halves]] = {"default": default_partition, "min_cut": min_cut_partition}
+NAMED: dict[str, Callable[..., ForwardAndBackward]] = {
+    "default": default_partition,
+    "min_cut": min_cut_partition,
+}
 
 
-def _halves(joint_module: torch.fx.GraphModule, results: int, choice: Choice) -> Halves:
+def _halves(joint_module: torch.fx.GraphModule, results: int, choice: Choice) -> ForwardAndBackward:
     """A copy of the joint module cut by ``choice``, into modules that say by themselves what is saved."""
-    graph = torch.fx.Graph()
-    graph.output(graph.graph_copy(joint_module.graph, {}))
-    module = torch.fx.GraphModule(joint_module, graph)
+    module = torch.fx.GraphModule(joint_module, copy.deepcopy(joint_module.graph))
+    graph = module.graph
     mode = mode_of(n.meta.get("val") for n in graph.nodes) or new_mode()
     inputs = placeholders(module)
     tangents = tuple(n for n in inputs if _is_tangent(n))
     written = tuple(n for n in inputs if facts(n).written)
     with on_fakes(mode):
         backward = split(JointGraph(module, results, written, tangents, (), (), mode), choice)
-    output = output_of(module)
+    output = graph.output_node()
     given = [n for n in placeholders(module) if n not in tangents]
     wanted = placeholders(backward.graph)
     values: list[Any] = list(output.args[0])  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ import torch
 
 from braze.aot.rebuild import evaluator
 from braze.aot.records import OutputKind, OutputRole, Partition
-from braze.aot.roles import output_of, results_of
+from braze.aot.roles import results_of
 from braze.graph.fakes import text_of
 from braze.graph.specs import TensorSpec
 from braze.support.errors import InternalError
@@ -23,7 +23,7 @@ from braze.support.errors import InternalError
 
 def require_promised(part: Partition) -> None:
     """Raise InternalError BZ9026 where a result of the forward graph is not laid out as its role says."""
-    items: Any = output_of(part.forward).args[0]
+    items: Any = part.forward.graph.output_node().args[0]
     roles = results_of(part)
     for i, (node, role) in enumerate(zip(items, roles, strict=False)):
         spec = role.spec

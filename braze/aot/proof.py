@@ -25,6 +25,7 @@ from torch._ops import OpOverload
 
 from braze.aot.functionalize import Functional
 from braze.aot.overlap import is_symbolic
+from braze.aot.shared import Shared
 from braze.aot.views import has_overlap
 from braze.aot.writes import is_write, written_arguments
 from braze.graph import torch_compat
@@ -35,6 +36,7 @@ from braze.graph.torch_symbols import SYMBOLIC
 from braze.runtime.purity import is_known, may_draw
 from braze.support import trace
 from braze.support.errors import InternalError, Unsupported
+from braze.support.record import record
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -454,12 +456,12 @@ class _Functional(_Run):
         return self.result(node, self.values.__getitem__)
 
 
+@record
 class _Held:
     """The elements of a node."""
 
-    def __init__(self, node: Node, elements: Tensor) -> None:
-        self.node = node
-        self.elements = elements
+    node: Node
+    elements: Tensor
 
     @staticmethod
     def open(value: Any) -> Any:
@@ -542,8 +544,7 @@ def check(
 def _compare(program: Program, graph: torch.fx.Graph, functional: Functional) -> None:
     given = dict(program.first)
     for each in functional.shared:
-        start = each.record.offset
-        given[each.base.name] = program.at_first[_key(each.base)][start : start + each.record.size]
+        given[each.base.name] = _stretch(program.at_first, each)
     values = _Functional(graph, program, given).values
     name = program.names.name
     for node, term in program.results.items():
@@ -551,8 +552,7 @@ def _compare(program: Program, graph: torch.fx.Graph, functional: Functional) ->
             raise _wrong(f"the value of {node.name}, which is output,", node, functional.latest[node])
     mutated = {node.name: value for node, value, _ in functional.mutated}
     for each in functional.shared:
-        start = each.record.offset
-        last = program.memory[_key(each.base)][start : start + each.record.size]
+        last = _stretch(program.memory, each)
         now = mutated.get(each.base.name, each.base)  # that which nobody writes stays
         if name(last) != name(given[each.base.name] if now is each.base else values[now]):
             raise _wrong("the memory that several inputs share", each.base, now)
@@ -563,6 +563,12 @@ def _compare(program: Program, graph: torch.fx.Graph, functional: Functional) ->
             raise InternalError(
                 "BZ9024", f"removing writes changed the last contents of the input {label}", why=_WHY
             )
+
+
+def _stretch(memory: Mapping[int, Tensor], shared: Shared) -> Tensor:
+    """What several inputs share, of the program's memory."""
+    start = shared.inputs.offset
+    return memory[_key(shared.base)][start : start + shared.inputs.size]
 
 
 def _reach(val: Tensor) -> int:

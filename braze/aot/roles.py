@@ -21,12 +21,7 @@ Node = torch.fx.Node
 
 def placeholders(module: torch.fx.GraphModule) -> list[Node]:
     """The graph's inputs, in order."""
-    return [n for n in module.graph.nodes if n.op == "placeholder"]
-
-
-def output_of(module: torch.fx.GraphModule) -> Node:
-    """The graph's output node."""
-    return next(n for n in reversed(module.graph.nodes) if n.op == "output")
+    return module.graph.find_nodes(op="placeholder")
 
 
 def tell_forward(
@@ -36,7 +31,8 @@ def tell_forward(
     inputs = [role_of_input(n) for n in placeholders(module)]
     behind: Any = [OutputRole(OutputKind.GRADIENT, input=i) for i in gradients]
     if not gradients:
-        behind = [OutputRole(OutputKind.SAVED)] * (len(output_of(module).args[0]) - len(results))  # type: ignore[arg-type]
+        items: Any = module.graph.output_node().args[0]
+        behind = [OutputRole(OutputKind.SAVED)] * (len(items) - len(results))
     _tell(module, inputs, [*results, *behind])
 
 
@@ -71,8 +67,8 @@ def results_of(part: Partition) -> tuple[OutputRole, ...]:
     results = part.forward.meta.get("output_roles")
     if results is not None:
         return tuple(results)
-    count = len(output_of(part.forward).args[0])  # type: ignore[arg-type]
-    return roles_of_results(part.mutations, part.outputs, count)
+    items: Any = part.forward.graph.output_node().args[0]
+    return roles_of_results(part.mutations, part.outputs, len(items))
 
 
 def role_of_input(node: Node) -> InputRole:

@@ -19,6 +19,7 @@ from braze.aot.writes import written_arguments
 from braze.graph import torch_compat
 from braze.graph.facts import InputRole, facts, set_facts
 from braze.graph.fakes import FakeMode
+from braze.support.record import record
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -27,31 +28,27 @@ Node = torch.fx.Node
 SPREAD = 4
 
 
+@record
 class Shared:
     """One stretch of memory: its new placeholder, and the views that stand for the inputs."""
 
-    def __init__(self, base: Node, views: dict[Node, Node], record: SharedInputs) -> None:
-        self.base = base
-        self.views = views
-        self.record = record
+    base: Node
+    views: dict[Node, Node]
+    inputs: SharedInputs
 
     def counting(self, written: set[Node]) -> Shared:
         """With the inputs noted of which autograd counts a write, by the views that were written."""
         marks = [view in written for view in self.views.values()]
-        counted = tuple(i for i, mark in zip(self.record.inputs, marks, strict=True) if mark)
-        return Shared(self.base, self.views, dataclasses.replace(self.record, counted=counted))
+        counted = tuple(i for i, mark in zip(self.inputs.inputs, marks, strict=True) if mark)
+        return dataclasses.replace(self, inputs=dataclasses.replace(self.inputs, counted=counted))
 
 
 def unite_overlapping(graph: torch.fx.Graph, writes: Sequence[Node], mode: FakeMode) -> list[Shared]:
     """Give the graph an input for each memory that it writes and several of its inputs see."""
     written = {torch_compat.storage_key(n.meta["val"]) for node in writes for n in written_arguments(node)}
-    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
-    found = []
-    for members in _overlapping(placeholders, written):
-        made = _united(graph, placeholders, members, mode)
-        if made is not None:
-            found.append(made)
-    return found
+    placeholders = graph.find_nodes(op="placeholder")
+    united = [_united(graph, placeholders, members, mode) for members in _overlapping(placeholders, written)]
+    return [each for each in united if each is not None]
 
 
 def _overlapping(placeholders: Sequence[Node], written: set[int]) -> list[list[Node]]:
@@ -86,8 +83,7 @@ def _united(
     start, stop = min(e[0] for e in known), max(e[1] for e in known)
     if stop - start > SPREAD * sum(fake.numel() for fake in fakes):
         return None
-    last = next(n for n in reversed(graph.nodes) if n.op == "placeholder")
-    with graph.inserting_after(last):
+    with graph.inserting_after(graph.find_nodes(op="placeholder")[-1]):
         base = graph.placeholder(f"shared_{members[0].name}")
     base.meta["val"] = _stretch(fakes[0], start, stop - start, mode)
     set_facts(base, role=InputRole.USER, source=base.name)

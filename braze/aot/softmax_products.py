@@ -87,7 +87,7 @@ def call(match: Match, env: dict[Node, Any], constants: dict[Node, Any], fuses: 
     batch = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
     q, k, v = [x.expand(*batch, *x.shape[-2:]) for x in (q, k, v)]
     scale = math.prod(step.number for step in match.steps if step.kind == "scale")
-    mask = _mask(match, env, q)
+    mask = _mask(match, env)
     causal, alive = _known(mask, q, k, constants)
     given: tuple[Any, ...] = (q, k, v, None if causal else mask)
     if fuses:
@@ -442,7 +442,7 @@ STEPS: dict[str, Callable[[Node], tuple[Any, Step] | None]] = {
 # -- masks
 
 
-def _mask(match: Match, env: dict[Node, Any], q: Any) -> Any:
+def _mask(match: Match, env: dict[Node, Any]) -> Any:
     """One mask of all steps: of bools where they only hide; None where there is none."""
     steps = [step for step in match.steps if step.kind != "scale"]
     if not steps:

@@ -29,7 +29,7 @@ def split(joint: JointGraph, choice: Choice) -> Backward:
     graph, tangents = module.graph, joint.tangents
     output: Any = graph.output_node()
     values = list(output.args[0])
-    placeholders = [n for n in graph.nodes if n.op == "placeholder" and n not in tangents]
+    placeholders = [n for n in graph.find_nodes(op="placeholder") if n not in tangents]
     keep_read_inputs(graph, joint.written, tangents, mode)
     wanted = list(output.args[0])[results:]
     halves = Halves(graph, values[:results], wanted, tangents, joint.written)
@@ -47,7 +47,7 @@ def split(joint: JointGraph, choice: Choice) -> Backward:
     drop_unread(graph)
     graph.lint()
     backward = Late(backward_graph, module)
-    inputs = tuple(spec_of_input(n.meta["val"], mode) for n in backward_graph.nodes if n.op == "placeholder")
+    inputs = tuple(spec_of_input(n.meta["val"], mode) for n in backward_graph.find_nodes(op="placeholder"))
     return Backward(backward, sources, joint.tangent_of, joint.gradients, depends, inputs, results)
 
 
@@ -116,7 +116,7 @@ class _Backward:
             self._size_inputs(needed)
         for node in self.tangents:
             self._placeholder(node)
-        sizes.find([n for n in self.graph.nodes if n.op == "placeholder"])
+        sizes.find(self.graph.find_nodes(op="placeholder"))
         ends = {*gradients, *effects}
         wanted = [n for n in needed if n in behind or n in ends]
         for node in backward_order(self.module.graph, wanted, lambda n: n in self.env or is_size(n)):

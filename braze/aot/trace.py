@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -27,33 +28,26 @@ from braze.graph.torch_symbols import SYMBOLIC
 from braze.graph.transforms import TRANSFORMS
 from braze.support import interrupts
 from braze.support.errors import BrazeError, Origin, Unsupported
+from braze.support.record import record
 
 #: (recorder, (node or value, fake or value) per output) -> nodes to output besides: may record more
 AfterForward = Callable[[Recorder, list[tuple[Any, Any]]], list[torch.fx.Node | None]]
 
 
+@record
 class Traced:
     """An ATen graph, and what stands in its output: (node or value, fake or value) per user output.
 
-    ``extras`` are nodes that a joint trace wants output besides, or None for a gradient that is zero.
+    ``extras`` are nodes that a joint trace wants output besides, or None for a gradient that is zero. ``made``: names of
+    size symbols that are the last outputs: views among the others are rebuilt by them.
     """
 
-    def __init__(
-        self,
-        module: torch.fx.GraphModule,
-        mode: FakeMode,
-        outputs: list[tuple[Any, Any]],
-        extras: Sequence[torch.fx.Node | None] = (),
-        made: tuple[str, ...] = (),
-        ways: Ways | None = None,
-    ) -> None:
-        self.module = module
-        self.mode = mode
-        self.ways = ways if ways is not None else Ways()
-        self.outputs = outputs
-        self.extras = extras
-        #: names of size symbols that are the last outputs: views among the others are rebuilt by them
-        self.made = made
+    module: torch.fx.GraphModule
+    mode: FakeMode
+    outputs: list[tuple[Any, Any]]
+    extras: Sequence[torch.fx.Node | None]
+    made: tuple[str, ...]
+    ways: Ways
 
 
 def trace(
@@ -97,9 +91,8 @@ def trace(
         outputs = _flat_outputs(run_graph(gm, env, recorder), recorder.origin)
         made: list[Any] = []
         if mode.env is not None:
-            made = unbacked.sizes_of_views(
-                (n.meta["val"] for n in recorder.graph.nodes if n.op == "placeholder"), outputs
-            )
+            given = recorder.graph.find_nodes(op="placeholder")
+            made = unbacked.sizes_of_views((n.meta["val"] for n in given), outputs)
         if made and after_forward is not None:
             raise Unsupported(
                 "BZ2024", "views of sizes that only the data tell leave a graph that is differentiated"
@@ -148,7 +141,7 @@ def _run(node: torch.fx.Node, gm: torch.fx.GraphModule, env: dict[Any, Any], rec
     """The value of one captured node."""
     try:
         if node.op == "get_attr":
-            value = _attribute(gm, str(node.target))
+            value = operator.attrgetter(str(node.target))(gm)
             if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
                 return recorder.attribute(value)
             return value
@@ -216,13 +209,6 @@ def _values(part: Any, env: dict[Any, Any]) -> Any:
     if kind is slice:
         return slice(_values(part.start, env), _values(part.stop, env), _values(part.step, env))
     return part
-
-
-def _attribute(gm: torch.fx.GraphModule, path: str) -> Any:
-    value: Any = gm
-    for name in path.split("."):
-        value = getattr(value, name)
-    return value
 
 
 def _flat_outputs(result: Any, origin: Origin | None) -> list[Any]:

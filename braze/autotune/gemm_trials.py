@@ -95,7 +95,7 @@ class PartsTrial:
     """The product of a template's call alone: its sum in parts, which are cut in every way worth a try, and by ATen."""
 
     def __init__(self, call: TemplateCall, buffers: dict[str, Buffer], target: Target) -> None:
-        product, right = product_apart(call, buffers)
+        product, right = product_apart(call)
         left = call.args[0]
         self.out, self.views = product.name, (left, right)
         m, columns = call.axes[0], product.sizes[1]

@@ -55,7 +55,7 @@ def measured_products(
     """
     if not ctx.options.measure_products or not ctx.options.gemm_template or ctx.target.kind != "cpu":
         return ()
-    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    inputs = graph.find_nodes(op="placeholder")
     packed = {node for node, is_parameter in zip(inputs, parameters) if is_parameter and not ctx.lean}
     found: dict[Product, None] = {}
     for node in graph.nodes:

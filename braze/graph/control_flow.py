@@ -103,8 +103,10 @@ def is_differentiable(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point or dtype.is_complex
 
 
+#: those that choose by data
+CHOOSING: frozenset[Any] = frozenset({cond, while_loop, scan})
 #: what nodes over subgraphs call that each stage treats in its own way
-OPERATORS: frozenset[Any] = frozenset({cond, while_loop, scan, checkpointed})
+OPERATORS = CHOOSING | {checkpointed}
 
 
 def holds_control_flow(module: torch.fx.GraphModule) -> bool:
@@ -115,6 +117,3 @@ def holds_control_flow(module: torch.fx.GraphModule) -> bool:
         if isinstance(part, torch.fx.GraphModule)
         for node in part.graph.nodes
     )
-
-
-CHOOSING: frozenset[Any] = frozenset({cond, while_loop, scan})

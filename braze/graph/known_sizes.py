@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from braze.graph import bits, torch_symbols
-from braze.graph.learned_sizes import COMPARISONS, LearnedSizes
+from braze.graph.learned_sizes import COMPARISONS, SIDES, LearnedSizes
+from braze.graph.numbers import QUESTIONS
 from braze.support import trace
 from braze.symbolic import names
 from braze.symbolic.expr import (
@@ -165,17 +166,13 @@ class Ground(LearnedSizes):
 
 def _judged(name: str, low: int | None, high: int | None) -> bool | None:
     """What the bounds of a difference say of a comparison with 0."""
-    match name:
-        case names.EQUALITY | names.UNEQUALITY:
-            if low == 0 == high:
-                return name == names.EQUALITY
-            apart = (low is not None and low > 0) or (high is not None and high < 0)
-            return name == names.UNEQUALITY if apart else None
-        case names.LESS_THAN:
-            return True if high is not None and high <= 0 else False if low is not None and low > 0 else None
-        case names.STRICT_LESS_THAN:
-            return True if high is not None and high < 0 else False if low is not None and low >= 0 else None
-        case names.GREATER_THAN:
-            return True if low is not None and low >= 0 else False if high is not None and high < 0 else None
-        case _:
-            return True if low is not None and low > 0 else False if high is not None and high <= 0 else None
+    if name in (names.EQUALITY, names.UNEQUALITY):
+        if low == 0 == high:
+            return name == names.EQUALITY
+        apart = (low is not None and low > 0) or (high is not None and high < 0)
+        return name == names.UNEQUALITY if apart else None
+    holds = QUESTIONS[name]
+    least, most = (low, high) if SIDES[name] > 0 else (high, low)
+    if least is not None and holds(least, 0):
+        return True
+    return False if most is not None and not holds(most, 0) else None

@@ -30,7 +30,7 @@ from braze.symbolic.flat import Flattener, close_bounds, parts_of
 #: SymPy's comparisons
 COMPARISONS = frozenset(QUESTIONS) - {names.NOT}
 #: comparisons with 0 -> what side they hold on, 0 for neither
-_SIGNS = {
+SIDES = {
     name: (asked in (operator.ge, operator.gt)) - (asked in (operator.le, operator.lt))
     for name, asked in QUESTIONS.items()
     if name not in (names.NOT, names.UNEQUALITY)
@@ -197,7 +197,7 @@ class LearnedSizes(SizeSymbols):
         parts, constant = terms(difference), constant_part(difference)
         if len(parts) != 1:
             return
-        (monomial, c), sign = parts[0], _SIGNS[kind]
+        (monomial, c), sign = parts[0], SIDES[kind]
         power = monomial.factors if isinstance(monomial, Product) else (monomial,)
         count, n = power[0], len(power)
         if (

@@ -48,7 +48,6 @@ class Memo:
     def __init__(self) -> None:
         self._table: dict[Any, Any] = {}
         self.hits = 0
-        self.misses = 0
 
     def clear(self) -> None:
         self._table.clear()
@@ -81,7 +80,6 @@ class Memo:
         except TypeError:  # an argument of unhashable type
             return MISS
         if recipe is None:
-            self.misses += 1
             return MISS
         self.hits += 1
         if recipe[0] == _NEW:

@@ -18,6 +18,7 @@ import torch
 import torch.fx
 
 from braze.graph.torch_compat import storage_key
+from braze.support.record import record
 
 Runner = Callable[..., Sequence[Any]]
 
@@ -25,14 +26,12 @@ _numbers = itertools.count(1)
 _entries: weakref.WeakValueDictionary[int, Entry] = weakref.WeakValueDictionary()
 
 
+@record
 class Hole:
     """A place in the arguments: the ``index``-th tensor, size or subgraph."""
 
-    __slots__ = ("index", "kind")
-
-    def __init__(self, kind: str, index: int) -> None:
-        self.kind = kind
-        self.index = index
+    kind: str
+    index: int
 
 
 class Entry:

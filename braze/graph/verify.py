@@ -76,13 +76,11 @@ def _writes_nothing(node: Node, module: torch.fx.GraphModule) -> str:
 
 
 def _attribute_exists(node: Node, module: torch.fx.GraphModule) -> str:
-    if node.op != "get_attr":
-        return ""
-    value: Any = module
-    for name in str(node.target).split("."):
-        if not hasattr(value, name):
+    if node.op == "get_attr":
+        try:
+            operator.attrgetter(str(node.target))(module)
+        except AttributeError:
             return f"the module has no attribute {node.target}"
-        value = getattr(value, name)
     return ""
 
 

@@ -46,12 +46,7 @@ def _into_rows(g: ProgramBuilder, x: Lazy, weight: Lazy, bias: Lazy | None) -> L
     rows = numel(x.sizes[:-1])
     if x.rank < 2 or any(v.device == "cpu" or v.dtype is not x.dtype for v in values) or not x.dtype.is_float:
         return None
-    if (
-        rows is ZERO
-        or k is ZERO
-        or n is ZERO
-        or (bias is not None and (bias.rank != 1 or bias.sizes[0] is not n))
-    ):
+    if ZERO in (rows, k, n) or (bias is not None and (bias.rank != 1 or bias.sizes[0] is not n)):
         return None
     sizes = (*x.sizes[:-1], n)
     if g.symbols.exprs(g.val.stride()) != contiguous_strides(sizes):
@@ -102,14 +97,7 @@ def gemm(g: ProgramBuilder, a: Lazy, b: Lazy, bias: Lazy | None, way: Way | None
     if not constant and way is not Way.OURS and not _worth_packing(g.ctx.target, numel(a.sizes[:-1]), k, n):
         return None
     view = b.view if b.view is not None and constant else g.realize(b)
-    if (
-        k.value is None
-        or n.value is None
-        or k.value == 0
-        or n.value == 0
-        or not a.rank
-        or ONE not in view.strides
-    ):
+    if k.value in (None, 0) or n.value in (None, 0) or not a.rank or ONE not in view.strides:
         return None
     rows = numel(a.sizes[:-1])
     if rows is ZERO or (bias is not None and bias.rank > (2 if a.rank == 2 else 1)):

@@ -99,7 +99,7 @@ def _writable(partition: Partition) -> Iterator[tuple[int, int, Node]]:
     """
     if partition.backward is not None or partition.shared or partition.beyond or partition.anchored:
         return
-    placeholders = [n for n in partition.forward.graph.nodes if n.op == "placeholder"]
+    placeholders = partition.forward.graph.find_nodes(op="placeholder")
     for k, role in enumerate(partition.mutations):
         base = placeholders[role.input]
         owned = partition.input_roles[role.input] is InputRole.SAVED

@@ -224,7 +224,7 @@ def group_accesses(
     for name in group.writes:
         found.writes[name].add(ANYWHERE)
     if made:
-        for step in (group.call,) if group.call is not None else group.steps:
+        for step in group.work:
             with_symbols(found, step, made, buffers or {})
     return found
 

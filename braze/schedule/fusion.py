@@ -47,7 +47,6 @@ class Fusion:
         self.facts = Facts(
             choices,
             {n: sizes[r] == 1 for n, r in family.items()},
-            {b.name: b.dtype for b in program.buffers},
             family,
         )
         self.bytes = {

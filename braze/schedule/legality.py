@@ -38,7 +38,6 @@ class Facts:
 
     choices: Choices
     private: Mapping[str, bool]  # buffer -> its storage is reached by this name only
-    dtypes: Mapping[str, object]
     #: buffer -> what stands for the storage that it shares with others
     family: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -66,7 +65,7 @@ def join(a: Block, b: Block, facts: Facts, reason: str) -> Block | None:
         return None
     if _writes_too_early(a, b, facts) or _writes_too_early(b, a, facts):
         return None
-    for fit in _fits(a, b, facts):
+    for fit in _fits(a, b):
         first = moved_accesses(a.accesses, fit.first)
         second = moved_accesses(b.accesses, fit.second)
         if not _same_points(first, second, conflicts, a, fit) or not (
@@ -74,7 +73,7 @@ def join(a: Block, b: Block, facts: Facts, reason: str) -> Block | None:
         ):
             continue
         made = _made(a, b, fit, first.merge(second), reason)
-        if _single_writers(made, conflicts, facts) and _wise(a, b, made, fit, facts):
+        if _single_writers(made, conflicts) and _wise(a, b, made, facts):
             return made
     return None
 
@@ -100,20 +99,20 @@ def _may_fail(block: Block) -> bool:
     return any(n.op is Op.CHECK_INDEX for part in block.parts for n in walk(*roots(part.nest)))
 
 
-def _fits(a: Block, b: Block, facts: Facts) -> Iterator[Fit]:
+def _fits(a: Block, b: Block) -> Iterator[Fit]:
     """Ways to lay the domains over each other, the plainest first."""
     base, other = (b, a) if a.shape is Shape.POINT and b.shape is Shape.ROW else (a, b)
-    for overlay in _overlays(base, other, base.places(), facts):
-        yield _fit(a, b, base, overlay, Role.ROW)
+    for overlay in _overlays(base, other, base.places()):
+        yield _fit(a, base, overlay, Role.ROW)
     if base.shape is Shape.ROW and other.shape is Shape.POINT:
         once_per_row = [Place(axis, False) for axis in base.axes]
-        for overlay in _overlays(base, other, once_per_row, facts):
+        for overlay in _overlays(base, other, once_per_row):
             rows = {axis.symbol: axis.symbol for axis in base.row_axes}
             whole = Overlay(overlay.axes, base.row_axes, {**overlay.left, **rows}, overlay.right)
-            yield _fit(a, b, base, whole, Role.POINT)
+            yield _fit(a, base, whole, Role.POINT)
 
 
-def _overlays(base: Block, other: Block, places: list[Place], facts: Facts) -> Iterator[Overlay]:
+def _overlays(base: Block, other: Block, places: list[Place]) -> Iterator[Overlay]:
     plain = lay_over(places, other.places(), base.listing())
     if plain is not None:
         yield plain
@@ -142,7 +141,7 @@ def _an_index(found: Accesses, name: str) -> Expr | None:
     return None
 
 
-def _fit(a: Block, b: Block, base: Block, overlay: Overlay, role: Role) -> Fit:
+def _fit(a: Block, base: Block, overlay: Overlay, role: Role) -> Fit:
     if base.shape is Shape.TEMPLATE:
         # a template's own axes stay whole: the other side gets divisions where it splits them
         back = decomposed(overlay.left, overlay.axes, base.axes)
@@ -208,7 +207,7 @@ def _made(a: Block, b: Block, fit: Fit, found: Accesses, reason: str) -> Block:
     return Block(shape, tuple(parts), fit.axes, fit.rows, found, first, a.device, a.call, reasons)
 
 
-def _single_writers(block: Block, conflicts: set[str], facts: Facts) -> bool:
+def _single_writers(block: Block, conflicts: set[str]) -> bool:
     """Whether each element of a buffer in conflict is written at one point only."""
     for part in block.parts:
         for store in part.nest.stores:
@@ -217,7 +216,7 @@ def _single_writers(block: Block, conflicts: set[str], facts: Facts) -> bool:
     return True
 
 
-def _wise(a: Block, b: Block, made: Block, fit: Fit, facts: Facts) -> bool:
+def _wise(a: Block, b: Block, made: Block, facts: Facts) -> bool:
     """Whether the stores keep their innermost strides, an epilogue stays free of divisions, and rows that end early still do."""
     if made.shape is Shape.TEMPLATE:  # of which product it is one, a program divides once
         return not any(_divides(e, made.axes[-2:]) for part in made.parts for e in index_exprs(part.nest))

@@ -123,7 +123,7 @@ class _Cutter:
         kinds = dict.fromkeys(gives, BufferKind.OUTPUT)
         kinds.update({n: BufferKind.INPUT for n in takes if self.buffers[n].kind not in _GIVEN})
         buffers = tuple(_of_kind(b, kinds) for b in whole.buffers if b.name in self.touched[k])
-        steps = tuple(step for g in self.groups[k] for step in (g.steps or (g.call,)) if step is not None)
+        steps = tuple(step for g in self.groups[k] for step in g.work)
         given = set(takes)
         return LoopProgram(
             f"{whole.name}_part{k}",
@@ -154,9 +154,8 @@ class _Cutter:
         every = frozenset(self.known)
         names: set[str] = set()
         for g in self.groups[k]:
-            for step in g.steps or (g.call,):
-                if step is not None:
-                    names.update(*symbol_accesses(step, every, self.buffers, self.touched[k]))
+            for step in g.work:
+                names.update(*symbol_accesses(step, every, self.buffers, self.touched[k]))
         read = {s for s in every if symbol_name(s) in names}
         return read.union(*(c.condition.symbols() for c in self.checks[k]))
 

@@ -26,10 +26,9 @@ def report(s: Schedule) -> tuple[GroupReport, ...]:
     """The groups of a schedule, for ``explain``."""
     rows = []
     for g in s.groups:
-        steps = g.steps or ((g.call,) if g.call else ())
-        ops = tuple(dict.fromkeys(op for step in steps for op in step.ops))
-        origins = tuple(dict.fromkeys(str(step.origin) for step in steps if step.origin))
-        rows.append(GroupReport(g.name, g.kind.value, len(steps), ops, g.reads, g.writes, g.reason, origins))
+        ops = tuple(dict.fromkeys(op for step in g.work for op in step.ops))
+        origins = tuple(dict.fromkeys(str(step.origin) for step in g.work if step.origin))
+        rows.append(GroupReport(g.name, g.kind.value, len(g.work), ops, g.reads, g.writes, g.reason, origins))
     return tuple(rows)
 
 
@@ -57,7 +56,7 @@ def _group(g: Group) -> list[str]:
         lines.append(f"  internal {', '.join(g.internal)}")
     if g.reason:
         lines.append(f"  because {g.reason}")
-    for step in g.steps or ((g.call,) if g.call is not None else ()):
+    for step in g.work:
         lines += [f"  # {step.name}", *(f"  {line}" for line in print_step(step))]
     return lines
 

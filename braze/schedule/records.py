@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-from braze.loops.ir import Axis, Buffer, ExternCall, LoopNest, LoopProgram, TemplateCall
+from braze.loops.ir import Axis, Buffer, ExternCall, LoopNest, LoopProgram, Step, TemplateCall
 from braze.support.record import record
 from braze.symbolic.expr import Expr, Symbol
 
@@ -57,6 +57,11 @@ class Group:
     walked: Walked | None = None
     whole: bool = False
     follows: bool = False
+
+    @property
+    def work(self) -> tuple[Step, ...]:
+        """The loop nests, or the call."""
+        return self.steps if self.call is None else (self.call,)
 
 
 @record

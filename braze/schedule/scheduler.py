@@ -96,7 +96,7 @@ def _for_gpu(
         return program, groups
     if choices.options.verify:
         prove_sequence(program, groups)
-    steps = tuple(step for g in parts for step in (g.steps or (g.call,)) if step is not None)
+    steps = tuple(step for g in parts for step in g.work)
     return dataclasses.replace(program, buffers=(*program.buffers, *made), steps=steps), parts
 
 

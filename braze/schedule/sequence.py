@@ -39,7 +39,7 @@ def prove_sequence(program: LoopProgram, groups: Sequence[Group]) -> None:
         reads.update(dict.fromkeys(made or {(step.name, 0)}, seen))
         if not isinstance(step, ExternCall):
             computed |= made
-    steps = [(group, step) for group in groups for step in (group.steps or (group.call,)) if step is not None]
+    steps = [(group, step) for group in groups for step in group.work]
     of_step = _states([step for _, step in steps], family)
     for (group, _), (step, seen, made) in zip(steps, of_step, strict=True):
         made = made or {(step.name, 0)}  # of a call that only tells a number

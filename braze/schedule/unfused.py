@@ -26,7 +26,7 @@ from braze.symbolic.expr import ONE, ZERO, Expr, linear
 def unfused(call: TemplateCall, buffers: Mapping[str, Buffer]) -> LoopProgram:
     """A program of a template's loops before, the product by ATen, the loops after. Its sizes are inputs, after the buffers."""
     found = accesses(call)
-    product, right = product_apart(call, buffers)
+    product, right = product_apart(call)
     places = [_place(a.symbol, a.extent) for a in call.axes]
     n = call.axes[-1]
 
@@ -59,7 +59,7 @@ def _place(symbol: Expr, extent: Expr) -> Expr:
     return ZERO if extent is ONE else symbol
 
 
-def product_apart(call: TemplateCall, buffers: Mapping[str, Buffer]) -> tuple[Buffer, BufferView]:
+def product_apart(call: TemplateCall) -> tuple[Buffer, BufferView]:
     """The buffer of ATen's product, and the right-hand matrix: halves that lie side by side are one again."""
     left, first, *others = call.args
     columns = first.sizes[-1] * (1 + len(others))

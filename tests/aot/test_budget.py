@@ -10,9 +10,9 @@ from torch import nn
 
 import braze
 from braze.aot import min_cut, partition
-from braze.aot.budget import CLOSE, _within, budget_choice, peak
+from braze.aot.budget import CLOSE, _within, budget_choice
 from braze.aot.min_cut import Halves, default_choice, min_cut_choice
-from braze.aot.timeline import backward_nodes
+from braze.aot.timeline import Timeline, backward_nodes
 from braze.decomp import table
 from braze.inspect.memory import peak_bytes
 from braze.support import trace
@@ -42,7 +42,7 @@ def kept_and_peaks() -> list[tuple[int, float]]:
 
         def choose(halves: Halves, budget: float = budget) -> set[torch.fx.Node]:
             kept = budget_choice(budget)(halves)
-            found.append((sum(n.op == "call_function" for n in kept), peak(halves, kept)))
+            found.append((sum(n.op == "call_function" for n in kept), Timeline(halves).peak(kept)))
             return kept
 
         gm, made, _ = record(deep, inputs(), grad=True)
@@ -133,7 +133,7 @@ def simulated_peak(fn, values) -> float:
 
     def choose(halves: Halves) -> set[torch.fx.Node]:
         kept = min_cut_choice(halves)
-        found.append(peak(halves, kept))
+        found.append(Timeline(halves).peak(kept))
         return kept
 
     gm, made, _ = record(fn, values, grad=True)
@@ -235,10 +235,10 @@ def test_the_simulated_peak_is_within_the_budget_or_the_least_there_is(budget):
     found = []
 
     def choose(halves: Halves) -> set[torch.fx.Node]:
-        whole = peak(halves, min_cut_choice(halves))
+        whole = Timeline(halves).peak(min_cut_choice(halves))
         kept = budget_choice(budget)(halves)
-        least = peak(halves, budget_choice(1e-3)(halves))
-        found.append((whole, peak(halves, kept), least))
+        least = Timeline(halves).peak(budget_choice(1e-3)(halves))
+        found.append((whole, Timeline(halves).peak(kept), least))
         return kept
 
     gm, made, _ = record(deep, inputs(), grad=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -195,3 +197,22 @@ def test_sizes_that_only_a_backward_of_one_operation_asks_for_come_with_it():
             (a.square().sum() + b.cos().sum()).backward()
             found.append([x.grad, y.grad])
         torch.testing.assert_close(found[1], found[0])
+
+
+def test_the_backwards_of_such_operations_are_made_once(monkeypatch):
+    modules = [import_module(f"braze.aot.{name}") for name in ("autograd", "partition")]
+    usual = modules[0].apart
+    made = []
+
+    def counted(backward):
+        made.append(backward)
+        return usual(backward)
+
+    for module in modules:
+        monkeypatch.setattr(module, "apart", counted)
+    model = Layers()
+    features, logits = braze.compile(features_and_logits)(model, torch.randn(2, 4))
+    features.retain_grad()
+    logits.sum().backward()
+    assert features.grad is not None
+    assert len(made) == 1

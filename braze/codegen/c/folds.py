@@ -119,7 +119,7 @@ class Accumulator:
         else:
             self.body.line(f"if ({better}) {{ {a} = {v}; {ai} = {vi}; }}")
 
-    def _better(self, v: str, vi: str, a: str, ai: str, active: str = "") -> str:
+    def _better(self, v: str, vi: str, a: str, ai: str, active: str) -> str:
         """Whether (v, vi) comes before (a, ai): nan first, then the extreme, then the lowest index."""
         sign = ">" if self.fold.kind is ReduceKind.ARGMAX else "<"
         r, ir = f"bz_mask_{self.rep}x{self.body.lanes}", f"bz_mask_{self.index_rep}x{self.body.lanes}"

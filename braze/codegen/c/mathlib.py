@@ -89,13 +89,9 @@ def _libm() -> str:
                 f"//@ bz_{name}by_{rep}\nstatic inline __attribute__((always_inline)) {rep}x@W@ bz_{name}by_{rep}x@W@({rep}x@W@ a, {scalar} b) {{\n"
                 f"  {rep}x@W@ r;\n  for (int l = 0; l < @W@; ++l) r[l] = bz_{name}by_s(a[l], b);\n  return r;\n}}"
             )
-    for name in ("uniform", "normal"):
-        out.append(
-            f"//@ bz_{name}_i64\nstatic f32x@W@ bz_{name}_i64x@W@{_lanes(f'bz_{name}_s', 'f32', 'i64', 2, _CLEAN)}"
-        )
-        out.append(
-            f"//@ bz_{name}_i32\nstatic f32x@W@ bz_{name}_i32x@W@{_lanes(f'bz_{name}_s', 'f32', 'i32', 2, _CLEAN)}"
-        )
+        for name in ("uniform", "normal"):
+            body = _lanes(f"bz_{name}_s", "f32", rep, 2, _CLEAN)
+            out.append(f"//@ bz_{name}_{rep}\nstatic f32x@W@ bz_{name}_{rep}x@W@{body}")
     return "\n".join(out)
 
 

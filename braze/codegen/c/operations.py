@@ -181,8 +181,7 @@ def _bitcast(body: Writer, v: Value, source: DType, to: DType, varying: bool) ->
         raw = {"f16": "i16", "bf16": "i16"}.get(src, src), {"f16": "u16", "bf16": "u16"}.get(dst, dst)
         return f"bz_widen_{dst}x{w}(({raw[1]}x{w})bz_narrow_{src}x{w}({v.text}))"
     a, b = STORAGE[src][0], STORAGE[dst][0]
-    text = scalar_load(dst, f"((union {{ {a} from; {b} to; }}){{{scalar_store(src, v.text)}}}).to")
-    return text
+    return scalar_load(dst, f"((union {{ {a} from; {b} to; }}){{{scalar_store(src, v.text)}}}).to")
 
 
 def _rounded(body: Writer, text: str, dtype: DType, varying: bool) -> str:

@@ -66,7 +66,7 @@ def assemble(kernels: Iterable[str], *, runtime: bool = True) -> str:
     _need(text, types, parts, scalars)
     head = [
         _BASE,
-        *(_typedef(t) for t in sorted(types, key=_type_order)),
+        *(_typedef(t) for t in sorted(types, key=lambda name: (len(name), name))),
         *(_declare(s) for s in sorted(scalars)),
     ]
     return "\n".join([*head, *parts.values(), RUNTIME if runtime else "", text, ""])
@@ -118,10 +118,6 @@ _DECLARED = {n + suffix for n in LIBM_SCALARS for suffix in ("", "f")}
 def _declare(name: str) -> str:
     base, c = (name, "double") if name in LIBM_SCALARS else (name[:-1], "float")
     return f"{c} {name}({', '.join([c] * LIBM_SCALARS[base])});"
-
-
-def _type_order(name: str) -> tuple[int, str]:
-    return len(name), name
 
 
 @cache

@@ -7,6 +7,7 @@ known, so the steps of that part have neither the test nor the loads of the othe
 from __future__ import annotations
 
 import itertools
+import operator
 
 from braze.loops import build
 from braze.loops.build import nodes_of
@@ -17,7 +18,7 @@ from braze.symbolic.expr import Expr, Integer, Symbol
 
 #: parts of one loop at most
 _MOST = 4
-_ORDERED = (Op.LT, Op.LE, Op.GT, Op.GE)
+_ORDERED = {Op.LT: operator.lt, Op.LE: operator.le, Op.GT: operator.gt, Op.GE: operator.ge}
 
 
 @record
@@ -58,10 +59,6 @@ def _difference(n: Node) -> Expr | None:
     return sides[0] - sides[1]
 
 
-def _truth(op: Op, d: int) -> bool:
-    return {Op.LT: d < 0, Op.LE: d <= 0, Op.GT: d > 0, Op.GE: d >= 0}[op]
-
-
 def _turn(n: Node, symbol: Symbol) -> int | None:
     """The first value of the symbol at which the comparison has changed."""
     d = _difference(n)
@@ -75,10 +72,11 @@ def _turn(n: Node, symbol: Symbol) -> int | None:
     if start is None:
         return None
     zero = -start * step
-    for at in (zero, zero + 1):
-        if _truth(n.op, start + step * (at - 1)) != _truth(n.op, start + step * at):
-            return at
-    return None
+    holds = _ORDERED[n.op]
+    turns = (
+        at for at in (zero, zero + 1) if holds(start + step * (at - 1), 0) != holds(start + step * at, 0)
+    )
+    return next(turns, None)
 
 
 def _within(step: LoopNest, symbol: Symbol, at: int) -> LoopNest:
@@ -90,7 +88,7 @@ def _within(step: LoopNest, symbol: Symbol, at: int) -> LoopNest:
             assert d is not None
             value = d.subs({symbol: Integer(at)}).value
             assert value is not None
-            return build.const(_truth(n.op, value), DType.BOOL)
+            return build.const(_ORDERED[n.op](value, 0), DType.BOOL)
         if n.op is Op.MASKED:
             return build.masked(*n.args)
         if n.op is Op.WHERE:

@@ -118,7 +118,7 @@ def extern_lines(
             args.append(f"{name}={views.text(views.homes.buffers[buffer].whole())}")
         return [f"{function}({', '.join(args)})"]
     text = f"{function}({', '.join(args)})"
-    made = [line for m in call.makes for line in _made(m, call, views.homes)]
+    made = [line for m in call.makes for line in _made(m, call)]
     if not any(call.outputs):
         number = [m for m in call.makes if m.dim < 0]
         return [f"{identifier(number[0].symbol.name)} = int({text})"] if number else [text]
@@ -130,7 +130,7 @@ def extern_lines(
     return lines + made + [line for o in read for line in _layout(o, views.homes, bind)]
 
 
-def _made(made: MadeSize, call: ExternCall, homes: Homes) -> list[str]:
+def _made(made: MadeSize, call: ExternCall) -> list[str]:
     """The statement that reads a size symbol off a result."""
     if made.dim < 0:
         return []

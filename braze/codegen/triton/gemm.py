@@ -47,10 +47,10 @@ def gemm_kernel(
     writes none of these buffers; None: it may not. ``triggers``: then what is behind it may begin with it."""
     call = group.call
     assert isinstance(call, TemplateCall)
-    return _Product(group, call, buffers, tiles or rule_of(call, buffers), early, triggers).text()
+    return _Product(group, call, buffers, tiles or rule_of(call), early, triggers).text()
 
 
-def rule_of(call: TemplateCall, buffers: dict[str, Buffer]) -> Tiles:
+def rule_of(call: TemplateCall) -> Tiles:
     """The tiles of a call that nobody has measured."""
     return tiles_of(call)[0] if call.batch is not None else by_rule(*shape_of(call))
 

@@ -73,7 +73,7 @@ def by_rule(rows: int, inner: int, columns: int, rights: int, itemsize: int) -> 
     if rows <= MULTIPLIED and (streams or itemsize > 2):
         found = _rule_multiplied(rows, inner, columns, rights)
     elif rows <= CORE_ROWS:
-        found = _rule_fewest(inner, columns, rights)
+        found = _rule_fewest(inner, columns)
     elif rows <= FEW:
         found = _rule_few(rows, inner, columns, rights)
     else:
@@ -102,7 +102,7 @@ def _rule_multiplied(rows: int, inner: int, columns: int, rights: int) -> Tiles:
     return Tiles(Means.MULTIPLY, power(rows), side, step, 1, 4 if step <= 2048 else 8, 1)
 
 
-def _rule_fewest(inner: int, columns: int, rights: int) -> Tiles:
+def _rule_fewest(inner: int, columns: int) -> Tiles:
     for least, side, step, slices, warps, stages in (
         (32768, 128, 128, 1, 4, 4), (8192, 32, 256, 1, 4, 3), (4096, 32 if inner <= 1024 else 16, 256, 1 if inner <= 1024 else 4, 4, 3),
         (3072, 8, 256, 4, 4, 3),

@@ -86,18 +86,24 @@ def _kernel(label: str) -> Callable[..., None] | None:
 
 
 def source(label: str, w: int) -> str:
-    """The translation unit with ``attend`` for elements of a type, by vectors of ``w`` lanes.
+    """The translation unit with ``attend`` for elements of a type, by vectors of ``w`` lanes."""
+    element = "float" if label == "f32" else "uint16_t"
+    entry = "void attend(void **b, const int64_t *s) { bz_run_free(bz_attend, b, s, s[0] * s[2], s[19]); }"
+    return assemble([_row(label, element, w), _tasks(element), entry])
+
+
+def _row(label: str, element: str, w: int) -> str:
+    """One row of queries over all keys that it sees.
 
     A round takes ``w`` keys: their products with the row, four at a time; what these weigh; their values.
     """
     v, e = f"f32x{w}", f"{label}x{w}"
-    element = "float" if label == "f32" else "uint16_t"
     halves = [w >> k for k in range(1, w.bit_length())]
     fold = " ".join(f"a += bz_rot{h}_{v}(a);" for h in halves)
     greatest = "\n".join(
         f"    {{ const {v} r = bz_rot{h}_{v}(m); m = bz_sel_{v}(m > r, m, r); }}" for h in halves
     )
-    row = f"""\
+    return f"""\
 static inline float bz_total({v} a) {{ {fold} return a[0]; }}
 static void bz_row(const {element} *query, const {element} *keys, const {element} *values, {element} *output,
                    const int32_t *table, int64_t seen, float scale, const int64_t *s) {{
@@ -155,7 +161,12 @@ static void bz_row(const {element} *query, const {element} *keys, const {element
   }}
   for (int64_t d = 0; d < vs; ++d) bz_store_{e}(output + d * {w}, found[d] / sum);
   if (over) bz_storen_{e}(output + vs * {w}, found[vs] / sum, over);
-}}
+}}"""
+
+
+def _tasks(element: str) -> str:
+    """A task: the rows of a request that share a head of the cache."""
+    return f"""\
 static void bz_attend(void **b, const int64_t *s, int64_t lo, int64_t hi, int64_t thread) {{
   const int32_t *const starts = (const int32_t *)b[4], *const lengths = (const int32_t *)b[5];
   const int64_t heads = s[1], shared = s[2], group = heads / shared;
@@ -172,5 +183,3 @@ static void bz_attend(void **b, const int64_t *s, int64_t lo, int64_t hi, int64_
                table, length - count + t + 1, scale.f, s);
   }}
 }}"""
-    entry = "void attend(void **b, const int64_t *s) { bz_run_free(bz_attend, b, s, s[0] * s[2], s[19]); }"
-    return assemble([row, entry])
