@@ -45,7 +45,7 @@ def suggests_channels_last(t: Tensor) -> bool:
 
 
 def _channels_innermost(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
-    if len(sizes) not in (4, 5):
+    if len(sizes) not in CHANNELS_LAST or strides[1] == 0:
         return False
     least = 0
     for d in (1, *range(len(sizes) - 1, 1, -1), 0):
@@ -142,18 +142,31 @@ def _interpolated_sequence(x: Tensor, size: Sequence[Any], *rest: Any) -> Any:
     return row_major([*x.shape[:2], *size], x.dtype) if x.dim() == 3 and len(size) == 1 else NotImplemented
 
 
+def joined(parts: Sequence[Any], dim: int) -> Any:
+    """What ``cat`` makes of tensors that fit: channels-last where all of them are, also those without elements."""
+    sizes = list(parts[0].shape)
+    sizes[dim] = sum(t.shape[dim] for t in parts)
+    return (channels_last if all(map(suggests_channels_last, parts)) else row_major)(sizes, parts[0].dtype)
+
+
 def _roll(x: Any, shifts: Any, dims: Any = ()) -> Any:
     """Dimension by dimension two parts are put together, as ``cat`` lays them out."""
     if not dims or not x.dim() or 0 in x.shape or len(dims) != len(shifts):
         return NotImplemented
-    if isinstance(x, Geometry):
-        plain = x.is_contiguous() and not suggests_channels_last(x)  # type: ignore[arg-type]
-        return row_major(x.shape, x.dtype) if plain else NotImplemented
+    if x.dim() not in CHANNELS_LAST or (x.is_contiguous() and not suggests_channels_last(x)):
+        return row_major(x.shape, x.dtype)
     for shift, dim in zip(shifts, dims, strict=True):
         size = x.shape[dim]
         start = (size - shift) % size
-        x = aten.cat.default([x.narrow(dim, start, size - start), x.narrow(dim, 0, start)], dim)
+        x = joined([_narrowed(x, dim, n) for n in (size - start, start)], dim)
     return x
+
+
+def _narrowed(x: Any, dim: int, size: Any) -> Any:
+    """A part of a tensor, from wherever in a dim."""
+    shape = list(x.shape)
+    shape[dim] = size
+    return _laid(x, shape, x.stride())
 
 
 def _index(x: Any, indices: Sequence[Any]) -> Any:

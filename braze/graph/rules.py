@@ -22,6 +22,7 @@ from braze.graph.layout_rules import (
     channels_last,
     convolved,
     fills_channels_last,
+    joined,
     row_major,
     suggests_channels_last,
 )
@@ -341,14 +342,10 @@ def _cat(tensors: Sequence[Tensor], dim: int = 0) -> Any:
         return NotImplemented
     if first.dim() == 0 or not -first.dim() <= dim < first.dim() or any(0 in t.shape for t in tensors):
         return NotImplemented
-    if first.dim() in CHANNELS_LAST and any(map(suggests_channels_last, tensors)):
-        return NotImplemented
     dim %= first.dim()
     if any(n != m for t in tensors[1:] for d, (n, m) in enumerate(zip(t.shape, first.shape)) if d != dim):
         return NotImplemented
-    sizes = list(first.shape)
-    sizes[dim] = sum(t.shape[dim] for t in tensors)
-    return row_major(sizes, first.dtype)
+    return joined(tensors, dim)
 
 
 def _masked_fill(x: Tensor, mask: Tensor, value: Any) -> Any:
