@@ -331,3 +331,29 @@ def test_a_max_pool_of_turned_sequences_lies_as_in_eager(backend, grad):
         for ours, theirs in zip(compiled(x), pooled(x), strict=True):
             assert ours.stride() == theirs.stride()
             assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x.fmod(2),
+        lambda x: 1 - x,
+        lambda x: x.clone(),
+        lambda x: x.flip(0),
+        lambda x: x.sort(-1)[0],
+        lambda x: F.hardshrink(x),
+        lambda x: x.tril(),
+    ],
+)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_what_is_joined_with_a_row_that_was_turned_lies_as_in_eager(fn, dynamic):
+    """A dim of one element has a stride, by which a broadcast orders its dims."""
+
+    def program(x):
+        return torch.tensor([1.0, 2.0, 3.0]).kron(fn(x).t())
+
+    compiled = braze.compile(program, dynamic=dynamic, options={"verify": 2})
+    for x in (torch.rand(1, 8), torch.rand(8, 1).t(), torch.rand(1, 9), torch.rand(9, 1).t()):
+        found, wanted = compiled(x), program(x)
+        assert found.stride() == wanted.stride()
+        assert torch.equal(found, wanted)
