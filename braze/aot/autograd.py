@@ -78,6 +78,12 @@ def _operation(partition: Partition, plan: _Plan, forward: Boxed) -> Boxed:
     def run(inputs: Sequence[Any]) -> Sequence[Any]:
         return function.apply(tuple(inputs), *[inputs[i] for i in plan.arguments])  # type: ignore[no-any-return]
 
+    def run_without_way_back(inputs: Sequence[Any]) -> Sequence[Any]:
+        """Results with a history that leads to no input: to a leaf that nobody has."""
+        return function.apply(tuple(inputs), torch.empty(0, device="cpu", requires_grad=True))  # type: ignore[no-any-return]
+
+    if not plan.arguments:
+        return _with_grad_mode(run_without_way_back)
     return _native(partition, plan, function, forward, _with_grad_mode(run))
 
 
@@ -186,7 +192,7 @@ class _Plan:
         self.shapes = tuple(_shape(spec) for spec in backward.inputs[len(self.saved) :])
         self.depends = dict(zip(backward.gradients, backward.depends, strict=True))
         #: what is behind an argument runs backward with the operation, even for an undefined gradient: only those that get one
-        self.arguments: tuple[int, ...] = backward.gradients or tuple(range(len(partition.inputs)))
+        self.arguments: tuple[int, ...] = backward.gradients
         kinds = [isinstance(spec, TensorSpec) for spec in backward.inputs[: len(self.saved)]]
         #: places of saved values that are tensors, for autograd to watch, and of the numbers beside them
         self.tensors = tuple(i for i, tensor in enumerate(kinds) if tensor)
@@ -423,7 +429,7 @@ def _function(plan: _Plan, run: Boxed) -> Any:
         @staticmethod
         @hidden_from_dynamo
         def backward(ctx: Any, *tangents: Any) -> Any:
-            return (None, *plan.gradients(ctx, tangents))
+            return (None, *(plan.gradients(ctx, tangents) or (None,)))
 
     return Compiled
 

@@ -7,7 +7,7 @@ deciding, and is dense in that order; operands that agree in dense strides pass 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -74,18 +74,18 @@ def elementwise(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if rule is Result.BOOL:
         dtype = torch.bool
     if name == "rsub":  # eager subtracts the first from the second, which decides the order of dims
-        tensors.reverse()
-    # a number is a tensor of another shape; some kernels make the result before the loop, as the operand lies
-    apart = len(tensors) < len(given) and name != "pow"
-    made_before = name == "hardtanh" or (name == "isinf" and not tensors[0].dtype.is_floating_point)
-    return allocated(tensors, dtype, one_shape=not (apart or made_before))
+        given.reverse()
+    if name == "hardtanh" or (name == "isinf" and not tensors[0].dtype.is_floating_point):
+        return laid_like(tensors[0], dtype)  # made before the loop
+    # a number is a tensor without dims, but for an exponent
+    return allocated(tensors if name == "pow" else given, dtype)
 
 
 def where(condition: Tensor, x: Tensor, y: Tensor) -> Any:
     """``where`` with tensors."""
     if condition.dtype is not torch.bool:
         return NotImplemented
-    return allocated([condition, x, y], _promoted([x, y]), one_shape=True)
+    return allocated([condition, x, y], _promoted([x, y]))
 
 
 def _promoted(operands: list[Any]) -> torch.dtype:
@@ -102,30 +102,60 @@ def _promoted(operands: list[Any]) -> torch.dtype:
     return dtype
 
 
-def allocated(tensors: list[Any], dtype: torch.dtype, one_shape: bool = False) -> Any:
-    """A new meta tensor of the broadcast shape, in the order of dims that eager's iterator picks.
+def allocated(operands: Sequence[Any], dtype: torch.dtype) -> Any:
+    """A new meta tensor of the broadcast shape, in the order of dims that eager's iterator picks for a loop over tensors and numbers.
 
-    ``one_shape``: of a loop whose operands are these tensors alone, for which eager asks before it looks at strides whether
-    all are pictures with their channels innermost. Dims of size 1 then have other strides, from which later operators take an order.
+    Where all have one shape, which a number has not, eager looks for row-major operands, for pictures with their channels innermost and
+    for equal strides, and goes by the order of strides only then: dims of one element have a part in that.
     """
+    tensors = [t for t in operands if isinstance(t, TENSORS)]
     shape = tensors[0].shape if len(tensors) == 1 else broadcast([t.shape for t in tensors])
+    alone = len(tensors) == len(operands) and all(len(t.shape) == len(shape) for t in tensors)
     if type(tensors[0]) is Geometry:
-        try:
-            return extents.allocated(tensors, shape, dtype)
-        except Undecided:
-            # PyTorch's fakes are right of operators that are one loop to them, and wrong of those that they make of others
-            if not extents.is_asking(tensors):
-                raise
-        pictures = one_shape and _pictures(tensors, shape)
-        return Geometry(dtype, shape, _channels_last(shape) if pictures else _ordered_strides(tensors, shape))
-    same = all(t.shape == shape for t in tensors)
-    if same and all(t.is_contiguous() for t in tensors):
-        return torch.empty(shape, dtype=dtype, device="meta")
-    if one_shape and _pictures(tensors, shape):
-        return torch.empty_strided(shape, _channels_last(shape), dtype=dtype, device="meta")
-    if same and is_dense(tensors[0]) and all(t.stride() == tensors[0].stride() for t in tensors):
-        return torch.empty_strided(shape, tensors[0].stride(), dtype=dtype, device="meta")
+        return _allocated_symbolic(tensors, shape, dtype, alone)
+    if alone and all(t.shape == shape for t in tensors):
+        if all(t.is_contiguous() for t in tensors):
+            return torch.empty(shape, dtype=dtype, device="meta")
+        if _pictures(tensors, shape):
+            return torch.empty_strided(shape, _channels_last(shape), dtype=dtype, device="meta")
+        if is_dense(tensors[0]) and all(t.stride() == tensors[0].stride() for t in tensors):
+            return torch.empty_strided(shape, tensors[0].stride(), dtype=dtype, device="meta")
     return torch.empty_strided(shape, _ordered_strides(tensors, shape), dtype=dtype, device="meta")
+
+
+def _allocated_symbolic(tensors: list[Any], shape: Sequence[Any], dtype: torch.dtype, alone: bool) -> Any:
+    """As ``allocated``, told for all sizes or asked. ``alone``: whether no operand is a number or is without some dims."""
+    try:
+        if not alone and any(_points_elsewhere(t, shape) for t in tensors):
+            raise Undecided("the order of dims of one element")
+        return extents.allocated(tensors, shape, dtype)
+    except Undecided:
+        # PyTorch's fakes are right of operators that are one loop to them, and wrong of those that they make of others
+        if not extents.is_asking(tensors):
+            raise
+    if alone and _pictures(tensors, shape):
+        return Geometry(dtype, shape, _channels_last(shape))
+    return Geometry(dtype, shape, _ordered_strides(tensors, shape))
+
+
+def _points_elsewhere(t: Geometry, shape: Sequence[Any]) -> bool:
+    """Whether a dim of one element has another stride than it has row by row, where that tells an order of dims."""
+    plain = extents.row_major(t.shape)
+    dims = zip(t.shape, t.strides, plain, shape[len(shape) - t.dim() :], strict=True)
+    return any(
+        type(n) is int and n == 1 and type(m) is int and m == 1 and not extents.same(stride, usual)
+        for n, stride, usual, m in dims
+    )
+
+
+def laid_like(x: Any, dtype: torch.dtype) -> Any:
+    """A new meta tensor that lies as another does, as far as that fills its memory (``empty_like``)."""
+    if isinstance(x, Geometry):
+        kept = _points_elsewhere(x, x.shape) and fill_memory(x.shape, x.strides)
+        return Geometry(dtype, x.shape, x.strides) if kept else allocated([x], dtype)
+    if not x.numel() or not is_dense(x):
+        return allocated([x], dtype)
+    return torch.empty_strided(x.shape, x.stride(), dtype=dtype, device="meta")
 
 
 def _pictures(tensors: list[Any], shape: Any) -> bool:
@@ -173,9 +203,9 @@ def is_dense(t: Tensor) -> bool:
     return fill_memory(t.shape, t.stride())
 
 
-def fill_memory(sizes: Iterable[int], strides: Iterable[int]) -> bool:
+def fill_memory(sizes: Iterable[Any], strides: Iterable[Any]) -> bool:
     """Whether elements that lie so leave no place between the first and the last, in whatever order."""
-    step = 1
+    step: Any = 1
     for stride, size in sorted(zip(strides, sizes)):
         if size == 1:
             continue

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from braze.graph import torch_compat
-from braze.graph.elementwise import allocated, broadcast, is_dense
+from braze.graph.elementwise import allocated, broadcast, laid_like
 from braze.graph.extents import TENSORS, Extent, Geometry, is_symbolic
 
 aten = torch.ops.aten
@@ -45,7 +45,7 @@ def suggests_channels_last(t: Tensor) -> bool:
 
 
 def _channels_innermost(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
-    if len(sizes) not in (4, 5):
+    if len(sizes) not in CHANNELS_LAST or strides[1] == 0:
         return False
     least = 0
     for d in (1, *range(len(sizes) - 1, 1, -1), 0):
@@ -91,9 +91,7 @@ def _ldexp(x: Tensor, exponent: Tensor) -> Any:
         return aten.mul.Tensor(x, aten.pow.Scalar(2.0, exponent))
     one, other = (t.stand_in() if isinstance(t, Geometry) else t for t in (x, exponent))
     dtype = torch.result_type(one, other)
-    return allocated(
-        [x, exponent], dtype if dtype.is_floating_point else torch.get_default_dtype(), one_shape=True
-    )
+    return allocated([x, exponent], dtype if dtype.is_floating_point else torch.get_default_dtype())
 
 
 def _clamp_by_tensors(x: Any, low: Any = None, high: Any = None) -> Any:
@@ -105,7 +103,7 @@ def _clamp_by_tensors(x: Any, low: Any = None, high: Any = None) -> Any:
     dtype = functools.reduce(torch.promote_types, dtypes)
     if len(operands) == 1 or dtype.is_complex or dtype is torch.bool:
         return NotImplemented  # an error
-    return allocated(operands, dtype, one_shape=True)
+    return allocated(operands, dtype)
 
 
 def _is_in(elements: Any, tested: Any, **options: Any) -> Any:
@@ -142,18 +140,31 @@ def _interpolated_sequence(x: Tensor, size: Sequence[Any], *rest: Any) -> Any:
     return row_major([*x.shape[:2], *size], x.dtype) if x.dim() == 3 and len(size) == 1 else NotImplemented
 
 
+def joined(parts: Sequence[Any], dim: int) -> Any:
+    """What ``cat`` makes of tensors that fit: channels-last where all of them are, also those without elements."""
+    sizes = list(parts[0].shape)
+    sizes[dim] = sum(t.shape[dim] for t in parts)
+    return (channels_last if all(map(suggests_channels_last, parts)) else row_major)(sizes, parts[0].dtype)
+
+
 def _roll(x: Any, shifts: Any, dims: Any = ()) -> Any:
     """Dimension by dimension two parts are put together, as ``cat`` lays them out."""
     if not dims or not x.dim() or 0 in x.shape or len(dims) != len(shifts):
         return NotImplemented
-    if isinstance(x, Geometry):
-        plain = x.is_contiguous() and not suggests_channels_last(x)  # type: ignore[arg-type]
-        return row_major(x.shape, x.dtype) if plain else NotImplemented
+    if x.dim() not in CHANNELS_LAST or (x.is_contiguous() and not suggests_channels_last(x)):
+        return row_major(x.shape, x.dtype)
     for shift, dim in zip(shifts, dims, strict=True):
         size = x.shape[dim]
         start = (size - shift) % size
-        x = aten.cat.default([x.narrow(dim, start, size - start), x.narrow(dim, 0, start)], dim)
+        x = joined([_narrowed(x, dim, n) for n in (size - start, start)], dim)
     return x
+
+
+def _narrowed(x: Any, dim: int, size: Any) -> Any:
+    """A part of a tensor, from wherever in a dim."""
+    shape = list(x.shape)
+    shape[dim] = size
+    return _laid(x, shape, x.stride())
 
 
 def _index(x: Any, indices: Sequence[Any]) -> Any:
@@ -179,7 +190,7 @@ def _index(x: Any, indices: Sequence[Any]) -> Any:
     strides = [*(x.stride(d) for d in before), *[0] * len(middle), *(x.stride(d) for d in after)]
     window: Any = _laid(x, shape, strides)
     beside = [_beside(i, middle, len(before), len(after)) for i in given]
-    return allocated([window, *beside], x.dtype, one_shape=True)
+    return allocated([window, *beside], x.dtype)
 
 
 def _laid(x: Any, shape: Sequence[Any], strides: Sequence[Any]) -> Any:
@@ -196,15 +207,43 @@ def _beside(index: Any, shape: Sequence[Any], before: int, after: int) -> Any:
     return index.expand(shape).reshape(whole)
 
 
-def _as_allocated(x: Tensor, *rest: Any) -> Any:
+def _like(x: Any, *rest: Any) -> Any:
     """Memory that is allocated like the operand's before it is filled: dims of one element keep their strides, by which others order theirs."""
-    if isinstance(x, Geometry) or not x.numel() or not is_dense(x):
-        return NotImplemented
-    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+    return laid_like(x, x.dtype)
+
+
+def _sorted(x: Any, *rest: Any, **options: Any) -> Any:
+    return laid_like(x, x.dtype), laid_like(x, torch.int64)
+
+
+def _loop_of_floats(x: Any, *rest: Any, **options: Any) -> Any:
+    """One loop over one operand: what lies row by row, as far as dims of more than one element tell, gives what does."""
+    return allocated([x], x.dtype) if x.dtype.is_floating_point else NotImplemented
+
+
+def _row_by_row(x: Any, *rest: Any) -> Any:
+    """Of what lies row by row, as far as dims of more than one element tell, what does."""
+    return row_major(x.shape, x.dtype) if x.is_contiguous() else NotImplemented
 
 
 LAYOUTS: dict[Any, Callable[..., Any]] = {
-    aten.nan_to_num.default: _as_allocated,
+    **dict.fromkeys((aten.nan_to_num.default, aten.flip.default, aten.index_fill.int_Scalar), _like),
+    **dict.fromkeys((aten.sort.default, aten.sort.stable), _sorted),
+    **dict.fromkeys(
+        (
+            aten.hardshrink.default,
+            aten.softshrink.default,
+            aten.threshold.default,
+            aten.sgn.default,
+            aten.logit.default,
+            aten.special_entr.default,
+            aten.lgamma.default,
+            aten.erfinv.default,
+            aten.round.decimals,
+        ),
+        _loop_of_floats,
+    ),
+    **dict.fromkeys((aten.tril.default, aten.triu.default), _row_by_row),
     aten.pow.Scalar: _power_of_number,
     aten.ldexp.Tensor: _ldexp,
     aten.clamp.Tensor: _clamp_by_tensors,

@@ -13,15 +13,15 @@ from typing import Any
 
 import torch
 
-from braze.graph.elementwise import allocated, broadcast, where
+from braze.graph.elementwise import broadcast, laid_like, where
 from braze.graph.extents import TENSORS, Extent, Geometry, is_symbolic
 from braze.graph.layout_rules import (
-    CHANNELS_LAST,
     LAYOUTS,
     LAYOUTS_OF_CPU,
     channels_last,
     convolved,
     fills_channels_last,
+    joined,
     row_major,
     suggests_channels_last,
 )
@@ -176,7 +176,7 @@ def _flash_attention(
             return NotImplemented
     narrow = q.dtype in (torch.float16, torch.bfloat16)
     statistics = row_major([batch, length, heads], torch.float32 if narrow else q.dtype)
-    return allocated([q], q.dtype), statistics.transpose(1, 2)
+    return laid_like(q, q.dtype), statistics.transpose(1, 2)
 
 
 def _attention(
@@ -194,7 +194,7 @@ def _attention(
     """A GPU's fused kernels: the result lies as the query does. PyTorch's fakes take the composition for what runs."""
     if q.dim() != 4 or v.dim() != 4 or q.shape[-1] != v.shape[-1]:
         return NotImplemented
-    return allocated([q], q.dtype)
+    return laid_like(q, q.dtype)
 
 
 def _like(x: Tensor, *value: Any, **options: Any) -> Any:
@@ -208,7 +208,7 @@ def _like(x: Tensor, *value: Any, **options: Any) -> Any:
         torch.contiguous_format,
     ):
         return NotImplemented
-    return row_major(x.shape, dtype) if form is torch.contiguous_format else allocated([x], dtype)
+    return row_major(x.shape, dtype) if form is torch.contiguous_format else laid_like(x, dtype)
 
 
 def _product(rank: int, a: Tensor, b: Tensor) -> Any:
@@ -284,7 +284,7 @@ def _soft_margin_loss(x: Tensor, target: Tensor, reduction: int = 1) -> Any:
     """In the type of x, whatever the target's; PyTorch's rule promotes."""
     if not (x.dtype.is_floating_point and target.dtype.is_floating_point) or x.shape != target.shape:
         return NotImplemented
-    return row_major((), x.dtype) if reduction else allocated([x], x.dtype)
+    return row_major((), x.dtype) if reduction else laid_like(x, x.dtype)
 
 
 def _cross_entropy_with_logits(
@@ -293,7 +293,7 @@ def _cross_entropy_with_logits(
     """In the type and order of the target, into which eager writes; PyTorch's rule promotes numbers without dims before 2.13."""
     if not (x.dtype.is_floating_point and target.dtype.is_floating_point) or x.shape != target.shape:
         return NotImplemented
-    return row_major((), target.dtype) if reduction else allocated([target], target.dtype)
+    return row_major((), target.dtype) if reduction else laid_like(target, target.dtype)
 
 
 def _position(x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
@@ -341,14 +341,10 @@ def _cat(tensors: Sequence[Tensor], dim: int = 0) -> Any:
         return NotImplemented
     if first.dim() == 0 or not -first.dim() <= dim < first.dim() or any(0 in t.shape for t in tensors):
         return NotImplemented
-    if first.dim() in CHANNELS_LAST and any(map(suggests_channels_last, tensors)):
-        return NotImplemented
     dim %= first.dim()
     if any(n != m for t in tensors[1:] for d, (n, m) in enumerate(zip(t.shape, first.shape)) if d != dim):
         return NotImplemented
-    sizes = list(first.shape)
-    sizes[dim] = sum(t.shape[dim] for t in tensors)
-    return row_major(sizes, first.dtype)
+    return joined(tensors, dim)
 
 
 def _masked_fill(x: Tensor, mask: Tensor, value: Any) -> Any:

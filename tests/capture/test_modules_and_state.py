@@ -175,6 +175,36 @@ def test_autocast():
     assert not torch.is_autocast_enabled("cpu")
 
 
+@pytest.mark.parametrize("outer", [False, True])
+def test_grad_mode_in_inference_mode_is_as_the_program_has_it(outer):
+    """Nothing gets a history there, and a function leaves grad mode as it found it."""
+
+    def inside(x):
+        with torch.enable_grad():
+            y = x * 2
+        return y, y.requires_grad, y.is_inference(), torch.is_grad_enabled()
+
+    def outside(x):
+        y = x * 2
+        return y, y.requires_grad, y.is_inference(), torch.is_grad_enabled()
+
+    for program in (inside, outside):
+        told = []
+        for run in (program, braze.compile(program)):
+            with torch.inference_mode(), torch.set_grad_enabled(outer):
+                told.append((*run(torch.ones(3, requires_grad=True))[1:], torch.is_grad_enabled()))
+        assert told[0] == told[1] == (False, True, outer, outer)
+
+
+def test_an_error_where_grad_mode_is_on_in_inference_mode_is_the_programs():
+    def program(x):
+        with torch.enable_grad():
+            x.register_hook(lambda g: g * 2)
+
+    with torch.inference_mode(), pytest.raises(RuntimeError, match="doesn't require gradient"):
+        braze.compile(program)(torch.ones(3))
+
+
 def test_inference_mode():
     def f(x):
         with torch.inference_mode():

@@ -67,16 +67,39 @@ def test_strides_are_eagers(case, turned, dynamic):
         lambda x: x.roll(1, -1),
         lambda x: x.roll((1, 2), (0, 1)),
         lambda x: x.roll(1),
+        lambda x: x.roll(0, 1),
+        lambda x: x.roll(x.shape[1], 1),
+        lambda x: torch.cat([x, x[:, :1]], 1),
+        lambda x: torch.cat([x, x.contiguous()], 1),
         lambda x: torch.channel_shuffle(x, 2),
         lambda x: torch.channel_shuffle(x, 4),
     ],
 )
 @pytest.mark.parametrize("size", [(2, 4, 6, 3), (1, 4, 6, 3)])
-def test_pictures_stay_channels_last_where_eagers_do(fn, size):
-    x = torch.rand(size).contiguous(memory_format=torch.channels_last)
-    found, wanted = braze.compile(fn, options={"verify": 2})(x), fn(x)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_pictures_stay_channels_last_where_eagers_do(fn, size, dynamic):
+    whole = torch.rand(size[0], size[1] + 1, *size[2:]).contiguous(memory_format=torch.channels_last)
+    compiled = braze.compile(fn, dynamic=dynamic, options={"verify": 2})
+    for x in (whole[:, 1:].clone(), whole[:, 1:]):
+        found, wanted = compiled(x), fn(x)
+        assert found.stride() == wanted.stride()
+        assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: torch.cat([x, x]),
+        lambda x: torch.channel_shuffle(x, 2),
+        lambda x: F.conv2d(x, torch.ones(2, 4, 1, 1)),
+    ],
+)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_one_channel_that_is_repeated_is_no_innermost_one(fn, dynamic):
+    x = torch.rand(2, 1, 6, 3).expand(2, 4, 6, 3)
+    found, wanted = braze.compile(fn, dynamic=dynamic, options={"verify": 2})(x), fn(x)
     assert found.stride() == wanted.stride()
-    assert torch.equal(found, wanted)
+    torch.testing.assert_close(found, wanted)
 
 
 @pytest.mark.parametrize("groups", [1, 2])
@@ -308,3 +331,29 @@ def test_a_max_pool_of_turned_sequences_lies_as_in_eager(backend, grad):
         for ours, theirs in zip(compiled(x), pooled(x), strict=True):
             assert ours.stride() == theirs.stride()
             assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x.fmod(2),
+        lambda x: 1 - x,
+        lambda x: x.clone(),
+        lambda x: x.flip(0),
+        lambda x: x.sort(-1)[0],
+        lambda x: F.hardshrink(x),
+        lambda x: x.tril(),
+    ],
+)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_what_is_joined_with_a_row_that_was_turned_lies_as_in_eager(fn, dynamic):
+    """A dim of one element has a stride, by which a broadcast orders its dims."""
+
+    def program(x):
+        return torch.tensor([1.0, 2.0, 3.0]).kron(fn(x).t())
+
+    compiled = braze.compile(program, dynamic=dynamic, options={"verify": 2})
+    for x in (torch.rand(1, 8), torch.rand(8, 1).t(), torch.rand(1, 9), torch.rand(9, 1).t()):
+        found, wanted = compiled(x), program(x)
+        assert found.stride() == wanted.stride()
+        assert torch.equal(found, wanted)

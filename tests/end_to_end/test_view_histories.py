@@ -393,3 +393,26 @@ def test_a_result_of_what_requires_a_gradient_by_its_base_alone_has_a_history_in
     with torch.no_grad():
         view = make(torch.rand(5, requires_grad=True))
     assert seen((compiled(view),)) == seen((program(view),)) == [(True, True, False)]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_a_result_whose_history_leads_to_no_argument_asks_nothing_of_what_made_the_arguments(backend):
+    """A view made under ``no_grad`` requires a gradient, which comes no further: not to an operation that has no derivative, nor to a hook."""
+
+    def program(x):
+        with torch.no_grad():
+            part = x[:2]
+        return -part
+
+    asked = []
+    whole = torch.ones(3, requires_grad=True) * 1
+    whole.register_hook(asked.append)
+    set_ = torch.ones(3, requires_grad=True) * 1
+    set_.set_(torch.ones(3) * 2)
+    compiled = braze.compile(program, backend=backend)
+    for x in (whole, set_):
+        for run in (program, compiled):
+            result = run(x)
+            assert result.requires_grad
+            result.sum().backward()
+    assert not asked

@@ -230,16 +230,23 @@ def test_two_refusals_of_what_was_written_are_alike() -> None:
 
 
 def test_errors_that_are_eagers_accidents_excuse_a_backward_that_runs_or_refuses_in_other_words() -> None:
-    """A hook that got None; a view whose storage was set, made again on its base. Ours may not raise what eager does not."""
+    """A hook that got None, before an operation without a derivative too; a view whose storage was set, made again on its base; what was saved and detached
+    behind the graph. Ours may not raise what eager does not."""
     hook = ("TypeError", "unsupported operand type(s) for *: 'NoneType' and 'int'")
     beyond = (
         "RuntimeError",
         "setStorage: sizes [3], strides [1], storage offset 3, and itemsize 2 requiring a storage size of 12 are out of bounds for storage of size 8",
     )
     underived = ("RuntimeError", "derivative for set_ is not implemented")
+    other = ("RuntimeError", "derivative for aten::aminmax is not implemented")
+    detached = (
+        "RuntimeError",
+        "Trying to use a saved tensor that has been detached in-place, i.e. with .detach_().",
+    )
     for mine, its, alike in (
         (None, hook, True), (hook, None, False), (underived, beyond, True), (beyond, underived, False),
         (None, beyond, False), (underived, None, False), (underived, hook, False),
+        (other, hook, True), (other, None, False), (None, other, False), (None, detached, True), (detached, None, False),
     ):  # fmt: skip
         ours, theirs = Seen(backward_error=mine), Seen(backward_error=its)
         checking.excuse(ours, theirs)

@@ -195,27 +195,50 @@ def test_the_metadata_is_the_kernels(op, make, kwargs):
                 assert shared == (have.untyped_storage()._cdata == a.untyped_storage()._cdata)
 
 
+#: tensors with dims of one element whose strides are those of other orders
+WITH_ONES = [
+    r(3, 1, 4, 1).permute(3, 2, 1, 0),
+    r(8, 1).t(),
+    r(8, 1),
+    r(2, 1, 1, 3).permute(0, 3, 1, 2),
+    r(4, 2, 1).transpose(0, 2),
+    r(2, 3, 1)[:, :1],
+    r(1, 1, 5).permute(2, 0, 1),
+]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool])
-def test_pictures_of_one_row_get_eagers_strides_where_they_mean_nothing(dtype):
-    """Eager's loops ask for innermost channels first, but not beside a number, and so strides of dims of one element differ."""
+def test_strides_that_mean_nothing_are_eagers(dtype):
+    """Eager's loops ask for an order of all operands first, but not beside a number, and so strides of dims of one element differ."""
     differ, asked = [], 0
     for op in (getattr(getattr(aten, n), o) for n in dir(aten) for o in overloads(getattr(aten, n))):
         if not elementwise.has_rule(op) or op is aten.pow.Scalar:
             continue
-        for given in itertools.product((1, 2), repeat=operands(op)):
+        for x, given in itertools.product(WITH_ONES, itertools.product((1, 2, 3), repeat=operands(op))):
             if 1 not in given:
                 continue
-            picture = torch.ones(3, 1, 4, 1, dtype=dtype).permute(3, 2, 1, 0)
+            x = x.to(dtype)
+            kinds = {1: x, 2: 2, 3: x.contiguous().view(x.shape)}
             try:
-                want = op(*[picture if g == 1 else g for g in given]).stride()
-                made = elementwise.elementwise(op, [picture.to("meta") if g == 1 else g for g in given], {})
+                want = op(*[kinds[g] for g in given]).stride()
+                plain = [meta(a) if isinstance(a, torch.Tensor) else a for a in (kinds[g] for g in given)]
+                made = elementwise.elementwise(op, plain, {})
             except (RuntimeError, TypeError, NotImplementedError):
                 continue
             if made is not NotImplemented:
                 asked += 1
-                differ += [] if made.stride() == want else [(op, given, made.stride(), want)]
+                differ += [] if made.stride() == want else [(op, given, x.stride(), made.stride(), want)]
     assert not differ
-    assert asked > 60
+    assert asked > 400
+
+
+@pytest.mark.parametrize("op", [aten.clone.default, aten.empty_like.default, aten._to_copy.default])
+def test_what_is_made_like_a_tensor_keeps_strides_that_mean_nothing(op):
+    mode = fakes.new_mode()
+    for x in WITH_ONES:
+        with torch.no_grad():
+            got = metadata.result_of(mode.dispatch, op, (mode.fake(x),), {})
+        assert got.stride() == op(x).stride()
 
 
 def test_what_is_looked_up_lies_as_in_eager_whatever_strides_mean_nothing():

@@ -66,6 +66,8 @@ def grad_off(t: Trace) -> Iterator[None]:
 @FEATURE.each(*SETTERS)
 def set_(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """A setter of PyTorch's."""
+    if function is C._set_grad_enabled and args[0] and (t.graph.inference_on or t.outside.settings.inference):
+        graph_break("BZ1023", "grad mode is turned on in inference mode")
     result = note(t, function, args, kwargs)
     if function is torch.autocast_increment_nesting:
         t.outside.settings.nesting += 1

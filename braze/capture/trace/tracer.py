@@ -183,9 +183,11 @@ ROOM = 5_000
 
 
 def _trace(t: Tracer, localsplus: tuple[Any, ...]) -> Capture:
+    t.outside.settings.remember()
+    if t.outside.settings.inference and t.outside.settings.start["grad"]:
+        raise Unsupported("BZ1023", "grad mode is on in inference mode")
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, ROOM))
-    t.outside.settings.remember()
     Lookups.begin()
     try:
         with collector_paused, t.outside.settings.outside_inference(), t.graph.mode, warnings_named(t.done):

@@ -49,6 +49,10 @@ NO_GRADIENT = re.compile(r"unsupported operand type\(s\) for .*'NoneType'")
 #: what eager says of a view whose storage was set, which it makes again on its base; ours names the operation without a derivative
 SET_ON_BASE = re.compile(r"^setStorage: sizes .* are out of bounds for storage")
 SET = "derivative for set_ is not implemented"
+#: an operation without a derivative, which eager does not come to where a hook on its result has failed before
+UNDERIVED = re.compile(r"^derivative for aten::\w+ is not implemented$")
+#: what eager says of a number that it has saved and that was detached behind the graph; a compiled backward may have kept another
+DETACHED = "Trying to use a saved tensor that has been detached in-place"
 #: roll's kernel on the CPU is a `cat` that goes through autocast, which asserts that it meets no halves
 NOT_ROLLED = "Unexpected floating ScalarType in at::autocast::prioritize"
 #: what is compared first: the others follow from it
@@ -150,21 +154,26 @@ def excuse(ours: Seen, theirs: Seen, checkpoints: bool = False) -> None:
 
     Nor do both name the same tensor. A region that is computed again reads whatever its variables hold by then: eager
     cannot tell that it has been written. And some of eager's derivatives are wrong for tensors without elements: what a
-    compiled one makes of these is not compared, nor what it makes of a hook that in eager gets no gradient. Two may refuse `set_`
-    in words of their own.
+    compiled one makes of these is not compared, nor what it makes of a hook that in eager gets no gradient, be it that it refuses the operation
+    itself. Two may refuse `set_` in words of their own. What was saved and then detached in place is as what was saved and written.
     """
     mine, its = ours.backward_error, theirs.backward_error
     if its and WRONG_DERIVATIVE.search(its[1]):
         ours.backward_error = theirs.backward_error = None
     elif mine and its and WRITTEN.search(mine[1]) and WRITTEN.search(its[1]):
         theirs.backward_error = mine
-    elif mine is None and its and its[0] == "TypeError" and NO_GRADIENT.search(its[1]):
-        theirs.backward_error = None
+    elif (
+        its
+        and its[0] == "TypeError"
+        and NO_GRADIENT.search(its[1])
+        and (not mine or UNDERIVED.search(mine[1]))
+    ):
+        ours.backward_error = theirs.backward_error = None
     elif mine and its and mine[1] == SET and SET_ON_BASE.search(its[1]):
         theirs.backward_error = mine
     elif mine and checkpoints and its is None and WRITTEN.search(mine[1]):
         ours.backward_error = None
-    elif not (mine is None and its and WRITTEN.search(its[1])):
+    elif not (mine is None and its and (WRITTEN.search(its[1]) or its[1].startswith(DETACHED))):
         return
     else:
         theirs.backward_error = None
