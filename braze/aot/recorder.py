@@ -482,12 +482,13 @@ class Recorder(TorchDispatchMode):
             self.turned.append((torch_compat.storage_key(target), self.origin))
         before = self._alias(target)
         old = self.know(before, target.__dict__["_node"])
-        old.meta["val"] = before
+        if old.meta["val"] is target:  # and not what it is another name of (.data, detach)
+            old.meta["val"] = before
         if old.target is operator.getitem:  # what several results came with holds them as they were, too
             pair: Any = old.args
             made, item = pair
             parts = list(made.meta["val"])
-            parts[item] = before
+            parts[item] = old.meta["val"]
             made.meta["val"] = type(made.meta["val"])(parts)
         after = self.emit(functional, (before, *args[1:]), kwargs)
         func(*args, **kwargs)
