@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 import torch.fx
 
 from braze.aot.roles import placeholders
+from braze.graph.torch_compat import as_traced
 from braze.runtime.boxed import Boxed, boxed, is_boxed
 from braze.support.errors import UserError
 
@@ -59,7 +59,7 @@ def compiled_by(compiler: Compiler, module: torch.fx.GraphModule, which: str) ->
 
     @boxed
     def call(inputs: Sequence[Any]) -> Sequence[Any]:
-        with torch.no_grad():
+        with as_traced():
             if takes_list:
                 results = made(inputs if type(inputs) is list else list(inputs))
             else:

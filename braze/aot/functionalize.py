@@ -18,6 +18,7 @@ import torch
 from torch._ops import OpOverload
 
 from braze.aot import unbacked
+from braze.aot.memory_order import out_of_order
 from braze.aot.overlap import is_inside, is_same, is_symbolic, may_overlap
 from braze.aot.shared import Shared, unite_overlapping
 from braze.aot.symbols import SymbolNodes
@@ -43,11 +44,6 @@ aten = torch.ops.aten
 
 #: ``.data``: memory as it is, without autograd's count of its writes
 ALIAS = aten.alias.default
-
-#: views that ask something of the strides
-CONTIGUOUS_VIEWS = frozenset(
-    {aten.view.default, aten._unsafe_view.default, aten.view.dtype, aten.view_as_complex.default}
-)
 
 _SCATTERING = frozenset(SCATTERS.values())
 
@@ -540,7 +536,7 @@ def inserted(
 def evaluate(node: Node, mode: FakeMode) -> Node:
     """Give a node the fake that its operator makes of its arguments' fakes.
 
-    A view that the new strides do not allow gets a contiguous copy of its argument first.
+    What cannot be read with the new strides gets a contiguous copy of it first.
     """
     known = node.meta.get("val")
     if isinstance(known, torch.SymFloat) or node.target in (unbacked.READ, unbacked.CHECK):
@@ -550,19 +546,12 @@ def evaluate(node: Node, mode: FakeMode) -> Node:
     args = torch.fx.node.map_arg(node.args, lambda n: n.meta["val"])
     kwargs = torch.fx.node.map_arg(node.kwargs, lambda n: n.meta["val"])
     if isinstance(node.target, OpOverload):
-        if node.target in CONTIGUOUS_VIEWS and not _viewable(args, node.target):
-            form = torch.contiguous_format
-            copy = inserted(
-                node,
-                aten.clone.default,
-                node.args[0],
-                like=node,
-                mode=mode,
-                apart=True,
-                kwargs={"memory_format": form},
-            )
-            node.args = (copy, *node.args[1:])
-            args = (copy.meta["val"], *args[1:])
+        for place in out_of_order(node.target, args):
+            form = {"memory_format": torch.contiguous_format}
+            given = node.args[place]
+            copy = inserted(node, aten.clone.default, given, like=node, mode=mode, apart=True, kwargs=form)
+            node.update_arg(place, copy)
+            args = (*args[:place], copy.meta["val"], *args[place + 1 :])
         if mode.env is not None:
             unbacked.forget(args)
         node.meta["val"] = own_memory.from_start(args, mode.run(node.target, tuple(args), dict(kwargs)))
@@ -570,17 +559,3 @@ def evaluate(node: Node, mode: FakeMode) -> Node:
     else:
         node.meta["val"] = node.target(*args, **kwargs)  # type: ignore[operator]
     return node
-
-
-def _viewable(args: Any, target: Any) -> bool:
-    source = args[0]
-    if target is aten.view_as_complex.default:
-        return source.stride(-1) == 1 and all(s % 2 == 0 for s in source.stride()[:-1])
-    if target is aten.view.dtype:
-        return source.dtype.itemsize == args[1].itemsize or source.is_contiguous()
-    try:
-        with torch_compat.outside_modes():
-            torch.empty_strided(source.shape, source.stride(), device="meta").view(args[1])
-    except RuntimeError:
-        return False
-    return True

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from braze.aot.functionalize import CONTIGUOUS_VIEWS, evaluate, inserted
+from braze.aot.functionalize import evaluate, inserted
+from braze.aot.memory_order import CONTIGUOUS_VIEWS
 from braze.aot.min_cut import is_random
 from braze.aot.views import argument, is_on_gpu, is_view
 from braze.graph.facts import InputRole, facts, set_facts

@@ -25,7 +25,8 @@ from braze.aot.outputs import Outputs, separate
 from braze.aot.padding import pad_products
 from braze.aot.partition_functions import PartitionFn, Weigh, divide
 from braze.aot.promises import require_promised
-from braze.aot.proof import LIMIT, QUICK, check, observe
+from braze.aot.proof import check, observe
+from braze.aot.proof_terms import LIMIT, QUICK
 from braze.aot.records import Backward, InputRole, JointGraph, OutputKind, OutputRole, Partition, SavedFrom
 from braze.aot.roles import (
     placeholders,

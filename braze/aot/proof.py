@@ -14,8 +14,6 @@ counts them).
 from __future__ import annotations
 
 import functools
-import hashlib
-import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -25,8 +23,9 @@ from torch._ops import OpOverload
 
 from braze.aot.functionalize import Functional
 from braze.aot.overlap import is_symbolic
+from braze.aot.proof_terms import LIMIT, Held, Names, Term, Unproved, name_of, reach_of, strided
 from braze.aot.shared import Shared
-from braze.aot.views import has_overlap
+from braze.aot.views import has_overlap, root_of
 from braze.aot.writes import is_write, written_arguments
 from braze.graph import torch_compat
 from braze.graph.facts import facts
@@ -36,86 +35,14 @@ from braze.graph.torch_symbols import SYMBOLIC
 from braze.runtime.purity import is_known, may_draw
 from braze.support import trace
 from braze.support.errors import InternalError, Unsupported
-from braze.support.record import record
 
 aten = torch.ops.aten
 Node = torch.fx.Node
 Tensor = torch.Tensor
 
-#: elements that are followed in all, at most: at each compile, and where a verifier is asked for
-QUICK, LIMIT = 1 << 15, 1 << 20
-
-#: a tensor as one name, or as the names of its elements
-Term = int | Tensor
-
-
-class Unproved(Exception):
-    """The graph is not of the kind that is proved."""
-
-
-def name_of(*parts: Any) -> int:
-    """A 64-bit name of parts, of this process. Numbers that may be negative are given as text: -1 and -2 hash alike."""
-    return hash(parts)
-
 
 def _item(source: Any, index: Any) -> Any:
     return source[index] if isinstance(source, (tuple, list)) else name_of("item", source, index)
-
-
-class Names:
-    """What both runs share: names of tensors that have been looked at element by element."""
-
-    def __init__(self, limit: int = LIMIT) -> None:
-        self.limit = limit
-        self.whole: dict[int, int] = {}
-        #: name of a tensor of one number -> the name of its elements, and back
-        self.constants: dict[int, int] = {}
-        self.by_element: dict[int, int] = {}
-        self.count = 0
-
-    def constant(self, value: Any) -> int:
-        """A tensor all of whose elements are a number."""
-        term = name_of("constants", repr(value))
-        element = self.constants[term] = name_of("constant", repr(value))
-        self.by_element[element] = term
-        return term
-
-    def _spend(self, count: int) -> None:
-        self.count += count
-        if self.count > self.limit:
-            raise Unproved("large")
-
-    def elements(self, term: Term, shape: Sequence[int]) -> Tensor:
-        """The names of all elements of a tensor."""
-        if isinstance(term, Tensor):
-            return term.expand(shape) if tuple(term.shape) != tuple(shape) else term
-        count = math.prod(shape)
-        self._spend(count)
-        if term in self.constants:
-            made = torch.full(tuple(shape), self.constants[term])
-        else:
-            mixed = (torch.arange(count) * -7046029254386353131) ^ term
-            made = ((mixed ^ (mixed >> 29)) * -4658895280553007687).reshape(tuple(shape))
-        self.whole.setdefault(_digest(made), term)
-        return made
-
-    def name(self, term: Term) -> int:
-        """One name for a tensor, the same for the same elements: those of one number may come of another shape, before or after this one is seen."""
-        if not isinstance(term, Tensor):
-            return term
-        self._spend(term.numel())
-        first = int(term.flatten()[0]) if term.numel() else 0
-        if first in self.by_element and bool((term == first).all()):
-            return self.by_element[first]
-        digest = _digest(term)
-        return self.whole.get(digest, digest)
-
-
-def _digest(elements: Tensor) -> int:
-    return name_of(
-        tuple(elements.shape),
-        hashlib.blake2b(elements.contiguous().numpy().tobytes(), digest_size=8).digest(),
-    )
 
 
 class _Run:
@@ -152,19 +79,26 @@ class _Run:
         if node.target is aten.view.dtype:
             return term(node.args[0])  # type: ignore[arg-type]
 
-        def held(n: Node) -> _Held:
+        def held(n: Node) -> Held:
             if not isinstance(n.meta["val"], Tensor):
                 raise Unproved("symbolic")
             shape = tuple(n.meta["val"].shape)
-            return _Held(n, self.names.elements(term(n), shape).contiguous())
+            return Held(n, self.names.elements(term(n), shape).contiguous())
 
         args: Any = torch.fx.node.map_arg(node.args, held)  # type: ignore[arg-type]
         kwargs: Any = torch.fx.node.map_arg(node.kwargs, held)  # type: ignore[arg-type]
         if node.target in (aten.as_strided.default, aten.as_strided_scatter.default):
-            return _strided(*args, **kwargs)
-        plain: Any = torch.fx.node.map_aggregate(args, _Held.open)
-        named: Any = torch.fx.node.map_aggregate(kwargs, _Held.open)
+            root = root_of(node.args[0])  # type: ignore[arg-type]
+            if root.meta["val"].itemsize != node.meta["val"].itemsize:
+                return strided(args[0], *args, **kwargs)
+            return strided(held(root), *args, known=self.memory_of(root), **kwargs)
+        plain: Any = torch.fx.node.map_aggregate(args, Held.open)
+        named: Any = torch.fx.node.map_aggregate(kwargs, Held.open)
         return node.target(*plain, **named)  # type: ignore[operator]
+
+    def memory_of(self, root: Node) -> Tensor | None:
+        """All that is known of the memory that a node lies in, if that is more than what the node sees."""
+        return None
 
     def _plain(self, value: Any, term: Callable[[Node], Term]) -> Any:
         if isinstance(value, Node):
@@ -239,7 +173,7 @@ class Program(_Run):
         self.reach: dict[int, int] = {}
         for node in nodes:
             if node.name in self.inside:
-                self.reach[_key(node)] = max(self.reach.get(_key(node), 0), _reach(node.meta["val"]))
+                self.reach[_key(node)] = max(self.reach.get(_key(node), 0), reach_of(node.meta["val"]))
         inputs = [n for n in nodes if n.op == "placeholder"]
         for node in inputs:
             if node.name in self.inside:
@@ -438,6 +372,9 @@ class _Functional(_Run):
                     value = self.names.elements(value, tuple(node.meta["val"].shape))
                 self.values[node] = value
 
+    def memory_of(self, root: Node) -> Tensor | None:
+        return self.program.at_first.get(_key(root)) if root.name in self.program.first else None
+
     def _value(self, node: Node) -> Any:
         target, own = node.target, node.name in self.program.known
         if self.program.as_is.get(node.name) == (target, node.args, node.kwargs):
@@ -454,38 +391,6 @@ class _Functional(_Run):
         if moves(target) and (not own or node.name in self.program.near):
             return self.moved(node, self.values.__getitem__)
         return self.result(node, self.values.__getitem__)
-
-
-@record
-class _Held:
-    """The elements of a node."""
-
-    node: Node
-    elements: Tensor
-
-    @staticmethod
-    def open(value: Any) -> Any:
-        return value.elements if isinstance(value, _Held) else value
-
-
-def _strided(x: _Held, *rest: Any) -> Tensor:
-    """``as_strided`` and its scatter count in memory that is laid out as the tensor is."""
-    source = rest[0] if isinstance(rest[0], _Held) else None
-    size, stride, *offset = rest[1:] if source is not None else rest
-    val = x.node.meta["val"]
-    at = offset[0] if offset and offset[0] is not None else val.storage_offset()
-    reach = [
-        1 + begin + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True) if n)
-        for begin, sizes, strides in ((val.storage_offset(), val.shape, val.stride()), (at, size, stride))
-    ]
-    memory = torch.full((max(*reach, 1),), name_of("gap"))
-    whole = memory.as_strided(tuple(val.shape), val.stride(), val.storage_offset())
-    whole.copy_(x.elements)
-    part = memory.as_strided(tuple(size), tuple(stride), at)
-    if source is None:
-        return part.clone()
-    part.copy_(source.elements)
-    return whole.clone()
 
 
 #: operators that give the elements they are given
@@ -569,12 +474,6 @@ def _stretch(memory: Mapping[int, Tensor], shared: Shared) -> Tensor:
     """What several inputs share, of the program's memory."""
     start = shared.inputs.offset
     return memory[_key(shared.base)][start : start + shared.inputs.size]
-
-
-def _reach(val: Tensor) -> int:
-    """How many elements lie from the start of its memory to the last that a tensor sees."""
-    steps = sum((n - 1) * s for n, s in zip(val.shape, val.stride(), strict=True) if n)
-    return int(1 + val.storage_offset() + steps)
 
 
 def _is_nothing(node: Node) -> bool:

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from braze.aot import attention, control_flow, derivatives, unbacked
 from braze.aot.structural import MIXED_NORMS, STRUCTURAL, functional_of_inplace_view
 from braze.aot.symbols import SymbolNodes
+from braze.aot.views import hints, is_empty
 from braze.aot.ways import DATA, Ways, counts_from_start
 from braze.aot.writes import called_as_it_is, written_arguments
 from braze.graph import kernels, own_memory, torch_compat, torch_symbols
@@ -289,7 +290,7 @@ class Recorder(TorchDispatchMode):
         return made[0] if isinstance(want, torch.Tensor) else made
 
     def _restrided(self, have: Any, want: Any, given: set[int]) -> Any:
-        if not isinstance(have, torch.Tensor) or _is_empty(have) or _is_empty(want):
+        if not isinstance(have, torch.Tensor) or is_empty(have) or is_empty(want):
             return have
         if torch_compat.storage_key(have) in given and torch_compat.storage_key(want) not in given:
             have = self.emit(aten.clone.default, (have,), {})
@@ -480,23 +481,29 @@ class Recorder(TorchDispatchMode):
             raise Unsupported("BZ2009", f"{func} on a tensor of which there are views", origin=self.origin)
         if target._is_view():
             self.turned.append((torch_compat.storage_key(target), self.origin))
-        before = self._alias(target)
-        old = self.know(before, target.__dict__["_node"])
-        old.meta["val"] = before
-        if old.target is operator.getitem:  # what several results came with holds them as they were, too
-            pair: Any = old.args
-            made, item = pair
-            parts = list(made.meta["val"])
-            parts[item] = before
-            made.meta["val"] = type(made.meta["val"])(parts)
+        before = self._as_it_was(target)
         after = self.emit(functional, (before, *args[1:]), kwargs)
         func(*args, **kwargs)
         self.know(target, after.__dict__["_node"])
         self.ways.note_changed(target, before, after)
         return target
 
+    def _as_it_was(self, target: Any) -> Any:
+        """What stands for a tensor as it is so far, to the graph too: the tensor is about to become another."""
+        before = self._alias(target)
+        old = self.know(before, target.__dict__["_node"])
+        if old.meta["val"] is target:  # and not what it is another name of (.data, detach)
+            old.meta["val"] = before
+        if old.target is operator.getitem:  # what several results came with holds them as they were, too
+            pair: Any = old.args
+            made, item = pair
+            parts = list(made.meta["val"])
+            parts[item] = old.meta["val"]
+            made.meta["val"] = type(made.meta["val"])(parts)
+        return before
+
     def _is_without_memory(self, value: Any) -> bool:
-        if type(value) is not FakeTensor or not _is_empty(value):
+        if type(value) is not FakeTensor or not is_empty(value):
             return False
         with torch_compat.outside_modes():
             return hints([value.untyped_storage().nbytes()]) == [0]
@@ -510,6 +517,8 @@ class Recorder(TorchDispatchMode):
         if functional is None or unusual:
             raise Unsupported("BZ2009", f"{func}, which gives a tensor memory", origin=self.origin)
         made = self.emit(functional, args, {k: v for k, v in kwargs.items() if k not in names})
+        for out in outs:
+            self._as_it_was(out)
         result = self.mode.run(func, args, kwargs)
         for out, part in zip(outs, made if isinstance(made, (tuple, list)) else (made,), strict=True):
             if (out.dtype, out.shape, out.stride()) != (part.dtype, part.shape, part.stride()):
@@ -581,19 +590,6 @@ def _is_composite(func: Any) -> bool:
     return isinstance(func, OpOverload) and torch_compat.has_composite_kernel(func)
 
 
-def hints(extents: Any) -> list[Any]:
-    """Sizes or strides as the numbers they have in this trace, or as formulas where it has none; no guard comes of it."""
-    return [_hint(n) if isinstance(n, torch.SymInt) else n for n in extents]
-
-
 def _place(tensor: torch.Tensor) -> list[Any]:
     """Where the elements lie in their memory."""
     return hints([*tensor.stride(), tensor.storage_offset()])
-
-
-def _hint(size: torch.SymInt) -> Any:
-    return size.node.expr if torch_symbols.is_unbacked(size) else size.node.hint
-
-
-def _is_empty(tensor: torch.Tensor) -> bool:
-    return 0 in hints(tensor.shape)

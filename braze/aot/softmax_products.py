@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 
 from braze.aot.attention import ATTENTION, known_value, with_readable_mask
-from braze.aot.recorder import hints
+from braze.aot.views import hints
 from braze.graph import torch_compat
 from braze.support.record import record
 

@@ -79,6 +79,19 @@ def hint(size: Any) -> int:
     return torch_symbols.some_value(size) if torch_symbols.is_unbacked(size) else int(size.node.hint)
 
 
+def hints(extents: Any) -> list[Any]:
+    """Sizes or strides as the numbers they have in this trace, or as formulas where it has none; no guard comes of it."""
+    return [_formula(n) if isinstance(n, torch.SymInt) else n for n in extents]
+
+
+def _formula(size: torch.SymInt) -> Any:
+    return size.node.expr if torch_symbols.is_unbacked(size) else size.node.hint
+
+
+def is_empty(tensor: torch.Tensor) -> bool:
+    return 0 in hints(tensor.shape)
+
+
 def apply_view(node: Node, parent: Node) -> Call:
     """The view of ``node``, of ``parent`` instead of its first argument."""
     return node.target, (parent, *node.args[1:]), dict(node.kwargs)

@@ -14,7 +14,7 @@ from braze.aot.promises import Promises
 from braze.aot.rebuild import Build, builder, early_builder
 from braze.aot.records import Around, OutputKind, Partition
 from braze.graph.specs import Dialect, SymbolSpec, TensorSpec
-from braze.graph.torch_compat import copy_all, count_writes
+from braze.graph.torch_compat import as_traced, copy_all, count_writes
 from braze.runtime.boxed import Boxed, Written, boxed
 from braze.support import trace
 from braze.support.errors import Unsupported
@@ -403,7 +403,7 @@ def eager_forward(forward: Callable[..., Any]) -> Boxed:
 
     @boxed
     def run(inputs: Sequence[Any]) -> Sequence[Any]:
-        with torch.no_grad():
+        with as_traced():
             return forward(*inputs)  # type: ignore[no-any-return]
 
     return run

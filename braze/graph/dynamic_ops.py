@@ -56,8 +56,51 @@ def difference(env: Any, a: Any, b: Any, **words: Any) -> Any:
     return NotImplemented
 
 
+def _of_whole_numbers(op: Any) -> Callable[..., Any]:
+    """Eager's kernels take whole numbers alone, and some no bools; PyTorch's fakes take all: the error is eager's own."""
+
+    def rule(env: Any, a: Any, b: Any) -> Any:
+        with torch_compat.outside_modes():
+            given = [
+                torch.ones((), dtype=t.dtype)
+                if isinstance(t, torch.Tensor)
+                else 1.5
+                if type(t) is float
+                else 1
+                for t in (a, b)
+            ]
+            dtype = torch.result_type(*given)
+            if (
+                dtype.is_floating_point
+                or dtype.is_complex
+                or (dtype is torch.bool and op is aten.gcd.default)
+            ):
+                op(torch.ones((), dtype=dtype), torch.ones((), dtype=dtype))
+        return NotImplemented
+
+    return rule
+
+
+#: operators on the bits of whole numbers, and on their factors: what refuses, and all forms that do
+_WHOLE = {
+    aten.bitwise_and.Tensor: (aten.bitwise_and, aten.bitwise_and_),
+    aten.bitwise_or.Tensor: (aten.bitwise_or, aten.bitwise_or_),
+    aten.bitwise_xor.Tensor: (aten.bitwise_xor, aten.bitwise_xor_),
+    aten.bitwise_left_shift.Tensor: (aten.bitwise_left_shift, aten.bitwise_left_shift_),
+    aten.bitwise_right_shift.Tensor: (aten.bitwise_right_shift, aten.bitwise_right_shift_),
+    aten.gcd.default: (aten.gcd, aten.gcd_),
+    aten.lcm.default: (aten.lcm, aten.lcm_),
+}
+
 #: operator -> rule(env, arguments)
 RULES: dict[Any, Callable[..., Any]] = {
+    **{
+        getattr(form, name): _of_whole_numbers(op)
+        for op, forms in _WHOLE.items()
+        for form in forms
+        for name in form.overloads()
+        if not name.endswith("out")
+    },
     aten.sub.Tensor: difference,
     aten.sub_.Tensor: difference,
     aten.sub.Scalar: difference,

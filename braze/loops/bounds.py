@@ -208,7 +208,10 @@ def _of_product(e: Product, inside: set[Symbol], symbols: Mapping[Symbol, Range]
 
 
 def _not_negative(e: Expr) -> bool:
-    low = close_bounds(flat(e))[0]
+    e = flat(e)
+    if isinstance(e, Product) and all(map(_not_negative, e.factors)):
+        return True
+    low = close_bounds(e)[0]
     return low is not None and low >= 0
 
 

@@ -138,7 +138,8 @@ def exact_quotient(e: Expr, d: Expr) -> Expr | None:
 def close_bounds(e: Expr) -> tuple[int | None, int | None]:
     """Least and greatest value, as near as rounding tells: quotients of one size in a sum hold each other (``7*((x + 6)//7) - x``)."""
     low, high = e.bounds()
-    if isinstance(e, Sum) and sum(isinstance(m, FloorDiv) for m, _ in e.parts):
+    summed = e.numerator if isinstance(e, FloorDiv) else e
+    if isinstance(summed, Sum) and any(isinstance(m, FloorDiv) for m, _ in summed.parts):
         if low is None or high is None or low < high:
             least, most = _least(e), _least(-e)
             low = least if low is None else low if least is None else max(low, least)

@@ -296,6 +296,18 @@ def test_autocast_and_inference_mode_are_kinds_of_their_own():
     assert len(compiler.graphs) == 3
 
 
+def test_what_a_program_keeps_from_autocast_is_kept_from_it_where_pytorch_runs_the_graph():
+    def exact(x):
+        with torch.autocast("cpu", enabled=False):
+            return x @ x
+
+    x = torch.randn(4, 4)
+    for compiled in (aot.aot_function(exact, Compiler()), braze.compile(exact, backend="aot_eager")):
+        for given in (x, x.clone().requires_grad_()):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                assert torch.equal(compiled(given), exact(x))
+
+
 def test_in_a_compiled_function_it_runs_whole():
     compiler = Compiler()
     inner = aot.aot_function(chain, compiler)

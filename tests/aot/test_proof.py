@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from braze.aot import proof
 from braze.aot.functionalize import Functional, functionalize
 from braze.aot.outputs import Outputs
 from braze.aot.proof import check, observe
+from braze.aot.proof_terms import Names
 from braze.aot.trace import trace
 from braze.graph.fakes import on_fakes
 from braze.support.errors import InternalError, Unsupported
@@ -102,8 +102,31 @@ def one_number_twice(x, y):
     return total, y + 1
 
 
+def a_window_of_rows_that_are_repeated(x, y):
+    """A window may look at what lies in one place several times."""
+    repeated = y[0].expand(3, 4)
+    seen = repeated.as_strided((3, 4), (0, 1)) * 1
+    y[0].add_(x[0])
+    return seen, x + y
+
+
+def a_window_beside_its_view(x, y):
+    """A window of a view sees what lies beside the view, in the memory of what that is a view of."""
+    made = (x + y).t() * 1
+    seen = made[:-1].as_strided((2, 3), (1, 1)) * 1
+    made[:-1].mul_(2)
+    return seen, made, y * 1
+
+
+def a_window_of_nothing(x, y):
+    """What is a view of no element still lies in memory."""
+    seen = x[1][4:].as_strided((3, 2), (1, 1)) * 1
+    x[1].mul_(y[0])
+    return seen, y * 1
+
+
 PROGRAMS = [
-    rows_written, read_between, copied_then_written, noise, scattered_then_written, nothing_written, one_number_twice
+    a_window_of_rows_that_are_repeated, a_window_beside_its_view, a_window_of_nothing, rows_written, read_between, copied_then_written, noise, scattered_then_written, nothing_written, one_number_twice
 ]  # fmt: skip
 
 
@@ -300,6 +323,15 @@ def test_large_tensors_that_are_written_in_parts_are_left_unproved_and_counted()
     assert counted(lambda big: big[1:].add_(1).sum(), torch.zeros(4000, 400)) == {"writes_unproved_large": 1}
 
 
+def test_a_window_beyond_an_input_is_proved_to_see_what_was_there():
+    def f(x):
+        seen = x.as_strided((4, 4), (4, 1)) * 1
+        x[1].add_(1)
+        return seen, x * 1
+
+    assert counted(f, torch.zeros(4, 4)[:2]) == {"writes_proved": 1}
+
+
 def test_memory_seen_in_elements_of_two_sizes_is_left_unproved_and_counted():
     def f(x):
         x[0].add_(1)
@@ -339,7 +371,7 @@ def test_a_user_gets_the_graph_as_captured_and_is_told(monkeypatch):
 
 
 def test_equal_names_mean_equal_elements():
-    names = proof.Names()
+    names = Names()
     a, b = names.elements(1, (3, 2)), names.elements(2, (3, 2))
     assert names.name(a) == 1 and names.name(b) == 2 and names.name(a.t()) not in (1, 2)
     assert len({int(n) for n in torch.cat([a.flatten(), b.flatten()])}) == 12

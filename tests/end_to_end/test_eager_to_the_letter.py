@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import braze
+from tests.helpers import logged
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -210,3 +211,29 @@ def test_as_strided_beyond_an_input_is_held_to_the_memory_of_each_call() -> None
         with pytest.raises(RuntimeError, match="requiring a storage size"):
             compiled(x)
     assert torch.equal(compiled(longer[1:3]), program(longer[1:3]))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda x: x & 7,
+        lambda x: 3 | x,
+        lambda x: x ^ x,
+        lambda x: 1 << x,
+        lambda x: torch.gcd(x, x),
+        lambda x: x.long() & 1.5,
+    ],
+    ids=["and", "or", "xor", "shift", "gcd", "and_by_a_float"],
+)
+def test_what_only_whole_numbers_have_is_refused_for_floats_as_in_eager(operation, backend):
+    def program(x):
+        try:
+            return operation(x)
+        except NotImplementedError as error:
+            return str(error)
+
+    with logged() as messages:
+        made = braze.compile(program, backend=backend)(torch.ones(3))
+    assert made == program(torch.ones(3)) and "not implemented for 'Float'" in made
+    assert not [m for m in messages if "BZ9" in m or "BZ6013" in m]

@@ -6,6 +6,7 @@ import contextlib
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import braze
 from tests.end_to_end.layouts import difference
@@ -431,3 +432,37 @@ def test_a_norm_over_one_element_of_an_empty_tensor_has_eagers_shape(order):
         ours = braze.compile(program)(torch.zeros(0, 1, 1))
     assert ours.shape == program(torch.zeros(0, 1, 1)).shape == (0, 1)
     assert not any("BZ6013" in message for message in heard)
+
+
+def normed(x):
+    made = x.new_zeros(4, 6)
+    made.copy_(x.t())
+    return F.group_norm(made, 2)
+
+
+def normed_with_one_weight(x):
+    weight = x.new_zeros(4)
+    weight.copy_(x[0, 0])
+    return F.group_norm(x, 2, weight, weight)
+
+
+def apart(x):
+    made = x.new_zeros(4, 6)
+    made.copy_(x.t())
+    return F.pdist(made)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("fn", [normed, normed_with_one_weight, apart])
+def test_kernels_that_read_memory_in_order_get_new_contents_in_order(fn, grad, backend):
+    def run(call):
+        x = torch.sin(torch.arange(24.0, dtype=torch.float64).view(6, 4) ** 2).requires_grad_(grad)
+        made = call(x)
+        return [made, *(torch.autograd.grad(made.cos().sum(), x) if grad else ())]
+
+    with logged() as messages:
+        ours = run(braze.compile(fn, backend=backend))
+    for mine, its in zip(ours, run(fn), strict=True):
+        torch.testing.assert_close(mine, its)
+    assert not [m for m in messages if "BZ6013" in m]

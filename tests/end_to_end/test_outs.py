@@ -78,3 +78,17 @@ def test_an_out_without_elements_of_another_shape_leaves_its_views_as_they_were(
     compiled = braze.compile(program, backend=backend, options={"verify": 2})
     ours, theirs = (call(torch.ones(0, 2, 4)) for call in (compiled, program))
     assert [t.shape for t in ours] == [t.shape for t in theirs] == [(4, 0, 2), (0, 2, 4)]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.filterwarnings("ignore:.*was resized.*")
+def test_an_out_without_elements_of_another_shape_was_read_as_it_was_by_what_is_written(backend):
+    def program(x, y):
+        v, w = x * 1, x + 1
+        w.div_(v)
+        torch.add(y, 1, out=v)
+        return w, v
+
+    compiled = braze.compile(program, backend=backend, options={"verify": 2})
+    ours, theirs = (call(torch.ones(0, 0, 2), torch.ones(0, 2, 0)) for call in (compiled, program))
+    assert [t.shape for t in ours] == [t.shape for t in theirs] == [(0, 0, 2), (0, 2, 0)]

@@ -121,6 +121,21 @@ def test_what_was_turned_in_place_and_a_view_of_it_are_both_results_with_gradien
     assert torch.equal(found, torch.full_like(x, 4))
 
 
+def test_another_name_of_a_written_result_is_turned_and_a_view_of_it_is_a_result_too() -> None:
+    def program(x):
+        v = x * 2
+        v.logical_not_()
+        other = v.detach()
+        row = other.unsqueeze(1)
+        other.t_()
+        return v, row
+
+    x = torch.tensor([[0.0, 1.0, 0.0]], requires_grad=True)
+    v, row = braze.compile(program, backend="aot_eager", options={"verify": 1})(x)
+    assert v.tolist() == [[1, 0, 1]] and row.tolist() == [[[1, 0, 1]]]
+    assert v.requires_grad and v.data_ptr() == row.data_ptr() and not row.requires_grad
+
+
 def test_a_view_that_is_turned_without_gradients_has_the_history_that_eager_gives_it() -> None:
     def program(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         part = x[0]

@@ -152,6 +152,14 @@ def test_windows_that_calls_are_given_are_inside_too() -> None:
     assert holds(check.condition, {N: 5, M: 3}) and not holds(check.condition, {N: 5, M: 7})
 
 
+def test_steps_of_half_of_what_half_of_a_size_leaves_are_bounded() -> None:
+    """Columns 0, 2, ... of the right half of a matrix: rows as long as there are such columns."""
+    columns = (N + 1 - (N + 1) // 2) // 2
+    rows, along = axis("i0", M), axis("i1", columns)
+    made = program(rows.symbol * columns + along.symbol, (rows, along), M * columns)
+    assert [q for a, q in open_questions(made) if a.buffer == "x"] == []
+
+
 def test_a_place_that_the_data_tell_may_be_any_of_its_range() -> None:
     """Bounds of it that leave the buffer say nothing of a run; with one bound alone nothing is known."""
     (i,) = (axis("i0", 5),)

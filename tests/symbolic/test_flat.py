@@ -104,6 +104,10 @@ def test_padding_is_bounded_by_the_multiple():
     assert close_bounds(S // 4 * 4 - S - T) == (None, -1)
 
 
+def test_what_is_left_of_a_size_by_its_half_is_half_again_no_less_than_nothing():
+    assert close_bounds((S + 1 - (S + 1) // 2) // 2)[0] >= 0
+
+
 def test_factors_cancel():
     assert exact_quotient(S * T * 21 + S * 14, S * 7) is T * 3 + 2
     assert exact_quotient(S * T * 21 + 14, S * 7) is None
