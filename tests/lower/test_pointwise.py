@@ -96,6 +96,20 @@ def test_promotion_of_tensors(a: torch.dtype, b: torch.dtype) -> None:
     check(torch.mul, x, y)
 
 
+@pytest.mark.parametrize("name", ["logical_and", "logical_or", "logical_xor"])
+def test_what_the_common_type_cannot_hold_is_no_truth(name: str) -> None:
+    """A number without dims counts as what it is in the type of a tensor with some."""
+    fn = getattr(torch, name)
+    for number, others in (
+        (torch.tensor(1e-40), sample(torch.float16, 9)),
+        (torch.tensor(1e-300, dtype=torch.float64), torch.zeros(9)),
+        (torch.tensor(256), sample(torch.uint8, 9)),
+        (torch.tensor(0.5), sample(torch.bool, 9)),
+    ):
+        check(fn, number, others)
+        check(fn, others, number)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("number", [True, 2, -1, 2.5])
 def test_promotion_of_numbers(dtype: torch.dtype, number: float) -> None:
