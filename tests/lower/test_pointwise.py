@@ -295,6 +295,14 @@ def test_lerp_and_addcmul() -> None:
     check(lambda x, y, z: torch.addcdiv(x, y, z, value=0.5), a, b, c)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_number_to_go_by_between_halves_is_not_rounded_to_one(dtype: torch.dtype) -> None:
+    x, y = sample(dtype, 64), sample(dtype, 64).flip(0)
+    check(lambda a, b: torch.lerp(a, b, 0.3), x, y, exact=True)
+    check(lambda a, b: torch.lerp(a, b, 0.9), x, y, exact=True)
+    check(torch.lerp, x, y, torch.tensor(0.3, dtype=dtype), exact=True)
+
+
 def test_shifts() -> None:
     x = torch.arange(-8, 8, dtype=torch.int32)
     check(lambda v: (v << 3) + (v >> 1), x)
