@@ -13,6 +13,7 @@ import torch
 import torch.fx
 
 from braze.aot.roles import output_of, placeholders
+from braze.graph import torch_compat
 from braze.runtime.boxed import Boxed, boxed, is_boxed
 from braze.support.errors import UserError
 
@@ -42,7 +43,7 @@ def nop(module: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[...
 def compiled_by(compiler: Compiler, module: torch.fx.GraphModule, which: str) -> Boxed:
     """What the compiler makes of one graph, as ``f(inputs) -> the graph's tuple``; its answers are checked.
 
-    ``which`` names the graph in errors: "forward", "backward".
+    It runs without gradients, and without autocast, whose casts stand in the graph. ``which`` names the graph in errors: "forward", "backward".
     """
     module.recompile()
     name = getattr(compiler, "__name__", type(compiler).__name__)
@@ -59,7 +60,7 @@ def compiled_by(compiler: Compiler, module: torch.fx.GraphModule, which: str) ->
 
     @boxed
     def call(inputs: Sequence[Any]) -> Sequence[Any]:
-        with torch.no_grad():
+        with torch_compat.disable_autocast(), torch.no_grad():
             if takes_list:
                 results = made(inputs if type(inputs) is list else list(inputs))
             else:

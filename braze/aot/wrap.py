@@ -14,7 +14,7 @@ from braze.aot.promises import Promises
 from braze.aot.rebuild import Build, builder, early_builder
 from braze.aot.records import Around, OutputKind, Partition
 from braze.graph.specs import Dialect, SymbolSpec, TensorSpec
-from braze.graph.torch_compat import copy_all, count_writes
+from braze.graph.torch_compat import copy_all, count_writes, disable_autocast
 from braze.runtime.boxed import Boxed, Written, boxed
 from braze.support import trace
 from braze.support.errors import Unsupported
@@ -399,11 +399,11 @@ def symbol_reader(partition: Partition) -> Callable[[Sequence[Any]], dict[str, i
 
 
 def eager_forward(forward: Callable[..., Any]) -> Boxed:
-    """Run an ATen graph itself, as ``compiled``."""
+    """Run an ATen graph itself, as ``compiled``; autocast's casts stand in it."""
 
     @boxed
     def run(inputs: Sequence[Any]) -> Sequence[Any]:
-        with torch.no_grad():
+        with disable_autocast(), torch.no_grad():
             return forward(*inputs)  # type: ignore[no-any-return]
 
     return run
