@@ -19,6 +19,7 @@ from torch._ops import OpOverload
 
 from braze.aot import unbacked
 from braze.aot.overlap import is_inside, is_same, is_symbolic, may_overlap
+from braze.aot.rows import out_of_rows
 from braze.aot.shared import Shared, unite_overlapping
 from braze.aot.symbols import SymbolNodes
 from braze.aot.views import apply_view, has_overlap, is_dense, root_of, scatter_back
@@ -546,7 +547,7 @@ def inserted(
 def evaluate(node: Node, mode: FakeMode) -> Node:
     """Give a node the fake that its operator makes of its arguments' fakes.
 
-    A view that the new strides do not allow gets a contiguous copy of its argument first.
+    A view that the new strides do not allow gets a contiguous copy of its argument first, as does an operator that reads it by rows.
     """
     known = node.meta.get("val")
     if isinstance(known, torch.SymFloat) or node.target in (unbacked.READ, unbacked.CHECK):
@@ -569,6 +570,11 @@ def evaluate(node: Node, mode: FakeMode) -> Node:
             )
             node.args = (copy, *node.args[1:])
             args = (copy.meta["val"], *args[1:])
+        for i, form in out_of_rows(node.target, args):
+            laid_out = {"memory_format": form}
+            copy = inserted(node, aten.clone.default, node.args[i], like=node, mode=mode, kwargs=laid_out)
+            node.update_arg(i, copy)
+            args = (*args[:i], copy.meta["val"], *args[i + 1 :])
         if mode.env is not None:
             unbacked.forget(args)
         node.meta["val"] = own_memory.from_start(args, mode.run(node.target, tuple(args), dict(kwargs)))
