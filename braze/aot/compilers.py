@@ -42,7 +42,7 @@ def nop(module: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[...
 def compiled_by(compiler: Compiler, module: torch.fx.GraphModule, which: str) -> Boxed:
     """What the compiler makes of one graph, as ``f(inputs) -> the graph's tuple``; its answers are checked.
 
-    ``which`` names the graph in errors: "forward", "backward".
+    It runs without gradients, and without autocast, whose casts stand in the graph. ``which`` names the graph in errors: "forward", "backward".
     """
     module.recompile()
     name = getattr(compiler, "__name__", type(compiler).__name__)

@@ -546,10 +546,9 @@ def evaluate(node: Node, mode: FakeMode) -> Node:
     args = torch.fx.node.map_arg(node.args, lambda n: n.meta["val"])
     kwargs = torch.fx.node.map_arg(node.kwargs, lambda n: n.meta["val"])
     if isinstance(node.target, OpOverload):
-        for place in out_of_order(node.target, args):
-            form = {"memory_format": torch.contiguous_format}
-            given = node.args[place]
-            copy = inserted(node, aten.clone.default, given, like=node, mode=mode, apart=True, kwargs=form)
+        for place, form in out_of_order(node.target, args):
+            source, words = node.args[place], {"memory_format": form}
+            copy = inserted(node, aten.clone.default, source, like=node, mode=mode, apart=True, kwargs=words)
             node.update_arg(place, copy)
             args = (*args[:place], copy.meta["val"], *args[place + 1 :])
         if mode.env is not None:

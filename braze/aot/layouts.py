@@ -17,7 +17,7 @@ import torch
 from torch._ops import OpOverload
 
 from braze.aot.functionalize import evaluate, inserted
-from braze.aot.memory_order import CONTIGUOUS_VIEWS
+from braze.aot.memory_order import asks_for_an_order
 from braze.aot.min_cut import is_random
 from braze.aot.views import argument, is_on_gpu, is_view
 from braze.graph.facts import InputRole, facts, set_facts
@@ -132,7 +132,7 @@ class Layouts:
         if node.op != "call_function" or not any(n in self.changed for n in node.all_input_nodes):
             return
         if node in self.kept:
-            if node.target in CONTIGUOUS_VIEWS:  # it may need a copy
+            if asks_for_an_order(node.target):  # it may need a copy
                 known = node.meta["val"]
                 evaluate(node, self.mode).meta["val"] = known
         else:

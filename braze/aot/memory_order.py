@@ -2,8 +2,8 @@
 
 Where writes are removed, a tensor may have other strides than the program's had: the value that was copied into it, say, or one
 number that is repeated. Most operators compute the same of any strides. Some views exist for some strides alone; and some
-kernels read memory in order, since what calls them in PyTorch (a composite operator, a derivative's formula) has
-made it so: traced, that left no node where the tensor lay in order anyway.
+kernels read memory in order, or take what is repeated for what is laid out, since what calls them in PyTorch (a composite operator, a
+derivative's formula) has made it so: traced, that left no node where the tensor lay in order anyway.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from braze.graph import torch_compat
+from braze.graph import torch_compat, torch_symbols
+from braze.graph.layout_rules import CHANNELS_LAST, suggests_channels_last
 
 aten = torch.ops.aten
 
@@ -24,29 +25,49 @@ CONTIGUOUS_VIEWS = frozenset(
 
 #: kernels that read some of their arguments in order -> the places of these
 READ_IN_ORDER: dict[Any, tuple[int, ...]] = {
+    aten.median.dim: (0,),
+    aten.nanmedian.dim: (0,),
     aten.native_group_norm.default: (0, 1, 2),
-    aten.native_group_norm_backward.default: (0, 1, 2, 3, 4),
+    aten.native_group_norm_backward.default: (1, 0, 2, 3, 4),
     aten.native_layer_norm_backward.default: (3, 4),
+    aten.nll_loss2d_backward.default: (1,),
+    aten.adaptive_max_pool3d_backward.default: (2,),
+    aten.fractional_max_pool2d_backward.default: (4,),
+    aten.fractional_max_pool3d_backward.default: (4,),
     aten._pdist_forward.default: (0,),
     aten._pdist_backward.default: (1, 3),
 }
+#: of these, those that on the CPU read pictures with their channels innermost where the first of the places says so
+_BY_CHANNELS = frozenset({aten.native_group_norm.default, aten.native_group_norm_backward.default})
 
 
-def out_of_order(op: Any, args: Sequence[Any]) -> Iterator[int]:
-    """The places of arguments that an operator cannot read as they lie: it gets contiguous copies of these."""
-    if op in CONTIGUOUS_VIEWS:
-        if not _viewable(args, op):
-            yield 0
-    for place in READ_IN_ORDER.get(op, ()):
-        if place < len(args) and isinstance(args[place], torch.Tensor) and not _in_order(args[place]):
-            yield place
+def asks_for_an_order(op: Any) -> bool:
+    """Whether an operator cannot take arguments of all strides."""
+    return op in CONTIGUOUS_VIEWS or op in READ_IN_ORDER
 
 
-def _in_order(value: torch.Tensor) -> bool:
-    """Whether a tensor is contiguous, or its channels lie last, which kernels that read in order know."""
-    return value.is_contiguous() or (
-        value.dim() == 4 and value.is_contiguous(memory_format=torch.channels_last)
-    )
+def out_of_order(op: Any, args: Sequence[Any]) -> Iterator[tuple[int, torch.memory_format]]:
+    """The places of arguments that an operator cannot read as they lie, and the layout in which it gets copies of these."""
+    if op in CONTIGUOUS_VIEWS and not _viewable(args, op):
+        yield 0, torch.contiguous_format
+    places = READ_IN_ORDER.get(op, ())
+    turned = op in _BY_CHANNELS and _has_channels_last(args[places[0]])
+    for place in places:
+        value = args[place] if place < len(args) else None
+        if isinstance(value, torch.Tensor):
+            whole = turned and value.dim() in CHANNELS_LAST
+            form = CHANNELS_LAST[value.dim()] if whole else torch.contiguous_format
+            if _is_unbacked(value) or not value.is_contiguous(memory_format=form):
+                yield place, form
+
+
+def _has_channels_last(picture: torch.Tensor) -> bool:
+    return picture.device.type == "cpu" and not _is_unbacked(picture) and suggests_channels_last(picture)
+
+
+def _is_unbacked(x: torch.Tensor) -> bool:
+    """Whether only the data tell the sizes, and so how it lies."""
+    return any(isinstance(n, torch.SymInt) and torch_symbols.is_unbacked(n) for n in (*x.shape, *x.stride()))
 
 
 def _viewable(args: Sequence[Any], target: Any) -> bool:

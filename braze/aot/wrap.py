@@ -399,7 +399,7 @@ def symbol_reader(partition: Partition) -> Callable[[Sequence[Any]], dict[str, i
 
 
 def eager_forward(forward: Callable[..., Any]) -> Boxed:
-    """Run an ATen graph itself, as ``compiled``."""
+    """Run an ATen graph itself, as ``compiled``; autocast's casts stand in it."""
 
     @boxed
     def run(inputs: Sequence[Any]) -> Sequence[Any]:

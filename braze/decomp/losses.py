@@ -105,12 +105,14 @@ def smooth_l1_loss(x: Tensor, target: Tensor, reduction: int = 1, beta: float = 
 
 
 @decompose(aten.huber_loss.default)
-def huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0) -> Tensor:
-    """Quadratic up to ``delta``, linear above."""
+def huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0) -> Any:
+    """Quadratic up to ``delta``, linear above; in the type of x, whatever the target's."""
+    if not (x.dtype.is_floating_point and torch.can_cast(target.dtype, x.dtype)):
+        return NotImplemented
     size = aten.abs.default(aten.sub.Tensor(x, target))
     inner = aten.mul.Tensor(aten.mul.Scalar(size, 0.5), size)
     outer = aten.mul.Scalar(aten.sub.Scalar(size, 0.5 * delta), delta)
-    return reduced(aten.where.self(aten.le.Scalar(size, delta), inner, outer), reduction)
+    return reduced(cast(aten.where.self(aten.le.Scalar(size, delta), inner, outer), x.dtype), reduction)
 
 
 @decompose(aten.binary_cross_entropy.default)

@@ -287,6 +287,16 @@ def _soft_margin_loss(x: Tensor, target: Tensor, reduction: int = 1) -> Any:
     return row_major((), x.dtype) if reduction else laid_like(x, x.dtype)
 
 
+def _huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0) -> Any:
+    """In the type of x and laid out as it, into which eager writes where it has the result's shape; PyTorch's rule promotes."""
+    if not (x.dtype.is_floating_point and torch.can_cast(target.dtype, x.dtype)):
+        return NotImplemented
+    if reduction:
+        return row_major((), x.dtype)
+    written = tuple(broadcast([x.shape, target.shape])) == tuple(x.shape)
+    return allocated([x] if written else [x, target], x.dtype)
+
+
 def _cross_entropy_with_logits(
     x: Tensor, target: Tensor, weight: Any = None, pos_weight: Any = None, reduction: int = 1
 ) -> Any:
@@ -512,6 +522,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten._adaptive_avg_pool2d.default: _adaptive_avg_pool2d,
     aten._scaled_dot_product_flash_attention_for_cpu.default: _flash_attention,
     aten.soft_margin_loss.default: _soft_margin_loss,
+    aten.huber_loss.default: _huber_loss,
     aten.binary_cross_entropy_with_logits.default: _cross_entropy_with_logits,
     aten.sum.default: _sum,
     aten.sum.dim_IntList: _sum,

@@ -193,7 +193,7 @@ def lerp(g: ProgramBuilder, start: Lazy, end: Lazy, weight: Any) -> Any:
 
     if not start.dtype.is_float:
         return NotImplemented
-    return elementwise(g, scalar, (start, end, weight), cost=6)
+    return elementwise(g, scalar, (start, end, weight), cost=6, precise=True)
 
 
 @lowering(aten.addcmul)

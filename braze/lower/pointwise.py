@@ -88,6 +88,12 @@ pointwise(
     out=DType.BOOL,
 )
 
+
+def _of_truths(op: Op) -> Scalar:
+    """Of the common type's numbers, whether they are 0: what a number without dims has lost by then (1e-40 in float16) counts for nothing."""
+    return lambda x, y: build.binary(op, build.cast(x, DType.BOOL), build.cast(y, DType.BOOL))
+
+
 # -- two operands
 pointwise(aten.hypot, Op.HYPOT)
 pointwise(aten.copysign, Op.COPYSIGN)
@@ -99,9 +105,8 @@ pointwise(aten.heaviside, lambda x, y: _heaviside(x, y))
 pointwise(aten.logaddexp, lambda x, y: _logaddexp(x, y), cost=40, floats_only=True)
 pointwise(aten.maximum, lambda x, y: _extremum(Op.MAXIMUM, x, y))
 pointwise(aten.minimum, lambda x, y: _extremum(Op.MINIMUM, x, y))
-pointwise(aten.logical_and, Op.AND, promote=Promote.BOOL)
-pointwise(aten.logical_or, Op.OR, promote=Promote.BOOL)
-pointwise(aten.logical_xor, Op.XOR, promote=Promote.BOOL)
+for _target, _op in ((aten.logical_and, Op.AND), (aten.logical_or, Op.OR), (aten.logical_xor, Op.XOR)):
+    pointwise(_target, _of_truths(_op), out=DType.BOOL)
 pointwise(aten.bitwise_and, Op.AND)
 pointwise(aten.bitwise_or, Op.OR)
 pointwise(aten.bitwise_xor, Op.XOR)

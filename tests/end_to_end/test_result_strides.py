@@ -157,6 +157,36 @@ def test_a_loss_of_two_numbers_has_the_type_of_its_target(backend, reduction):
         torch.testing.assert_close(found, wanted)
 
 
+@pytest.mark.filterwarnings("ignore:Using a target size")
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_a_huber_loss_has_the_type_of_its_input(backend, dynamic, reduction):
+    """Eager writes it into memory like its input's, and refuses whole numbers."""
+
+    def fn(x, target):
+        return F.huber_loss(x, target, reduction=reduction)
+
+    compiled = braze.compile(fn, backend=backend, dynamic=dynamic, options={"verify": 2, "numerics": "eager"})
+    column = torch.tensor([[0.25], [3.0]])
+    for x, target in (
+        (column.half(), column - 1),
+        (column.bfloat16().t(), torch.ones(2, 2)),
+        (torch.tensor(0.5), torch.ones((), dtype=torch.double)),
+        (torch.tensor(0.5, dtype=torch.bfloat16), torch.zeros(3)),
+        (column, column.long()),
+    ):
+        found, wanted = compiled(x, target), fn(x, target)
+        assert (found.dtype, found.stride()) == (wanted.dtype, wanted.stride())
+        torch.testing.assert_close(found, wanted)
+    refused = []
+    for call in (fn, compiled):
+        with pytest.raises(RuntimeError) as caught:
+            call(column.long(), column)
+        refused.append(str(caught.value))
+    assert refused[1] == refused[0]
+
+
 @pytest.mark.parametrize("dtype", [torch.half, torch.bfloat16, torch.double])
 @pytest.mark.parametrize("sizes", [((), ()), ((), (3,)), ((3,), (3,)), ((3,), ())])
 def test_ldexp_by_integers_has_eagers_type(dtype, sizes):

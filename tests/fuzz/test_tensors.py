@@ -110,7 +110,12 @@ def test_rounding_is_not_taken_for_an_error():
 
 def test_the_sign_of_a_zero_that_eager_gives_by_place_may_be_either():
     given = (Given("x0", ("numbers((41,), 'float32', 0, 'special')",)),)
-    for text, fails in (("v0 = F.softshrink(x0)", False), ("v0 = x0 * 0.5", True)):
+    texts = {
+        "v0 = F.softshrink(x0)": False,
+        "v0 = x0.view(1, 41).clamp(-0.0, 0.0).max(0).values": False,
+        "v0 = x0 * 0.5": True,
+    }
+    for text, fails in texts.items():
         program = TensorProgram(given, (Line(("v0",), text),), ("v0",))
         theirs = checking.seen(program, program.function(), 0)
         ours = checking.seen(program, lambda x, fn=program.function(): (-(-fn(x)[0] + 0.0) + 0.0,), 0)
@@ -125,6 +130,38 @@ def test_the_sign_of_a_zero_that_is_a_sum_of_one_product_may_be_either(inner, op
     theirs = found[0]["result 0"]
     assert not told(theirs, "result 0", found)
     assert bool(told(-theirs, "result 0", found)) is not open_
+
+
+def test_a_product_in_inference_mode_is_told_by_what_it_is_made_of():
+    """PyTorch hands `tensordot` over whole there."""
+    text = "def program(x0):\n    v0 = torch.tensordot(x0, torch.ones(1, 3), 1)\n    return (v0,)\n"
+    program = parsed(
+        text, (Given("x0", ("torch.full((3, 1), -0.0, dtype=t_float32)",)),), around="inference_mode"
+    )
+    theirs, ours = (checking.seen(program, program.function(), 0) for _ in range(2))
+    ours.values["result 0"] = -theirs.values["result 0"]
+    assert checking.differs(program, 0, ours, theirs) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers", "open_"),
+    [
+        ("F.softshrink(x0).signbit()", "0.25, -0.25", True),
+        ("(x0 * 0.0).signbit()", "0.25, -0.25", False),
+        ("torch.var_mean(x0)[1].count_nonzero()", "-1.7e308, 0.5, 1.7e308", True),
+        ("torch.var_mean(x0)[1].count_nonzero()", "-1.5, 0.5, 1.5", False),
+        ("x0 > 0.3", "0.3, 0.5", False),
+    ],
+)
+def test_what_follows_from_a_choice_that_eager_leaves_open_may_be_otherwise(text, numbers, open_):
+    """Bools and whole numbers, which rounding alone does not excuse."""
+    given = (Given("x0", (f"torch.tensor([{numbers}], dtype=t_float64)",)),)
+    program = TensorProgram(given, (Line(("v0",), f"v0 = {text}"),), ("v0",))
+    theirs, ours = (checking.seen(program, program.function(), 0) for _ in range(2))
+    ours.values["result 0"] = 1 - theirs.values["result 0"].long()
+    if theirs.values["result 0"].dtype is torch.bool:
+        ours.values["result 0"] = ours.values["result 0"].bool()
+    assert (checking.differs(program, 0, ours, theirs) is None) is open_
 
 
 def test_poisoned_numbers_are_far_from_any_result():
@@ -211,6 +248,16 @@ def test_gradients_may_be_added_in_any_order() -> None:
     text = "v0 = (x0.sin() * 100 - x0.sin() * 100) + x0 / 3"
     assert judged(text, lambda x: ours(x, 1e-14), calls) is None
     assert judged(text, lambda x: ours(x, 1e-11), calls) is not None
+
+
+def test_a_gradient_that_is_lost_in_one_that_another_takes_off_again_may_come_or_go():
+    """A quarter, a quarter less and nearly nothing."""
+    text = "def program(x0):\n    v0 = x0.abs().sqrt()\n    v1 = x0 * 0.25\n    v2 = x0 * -0.25\n    return (v0, v1, v2,)\n"
+    found = numbers_by(text, "torch.full((3,), 3e38, dtype=t_float32)")
+    name = "gradient of x0"
+    assert (found[0][name].abs() < 1e-19).all()
+    assert not told(torch.zeros(3), name, found)
+    assert told(torch.full((3,), 0.01), name, found)
 
 
 def test_two_refusals_of_what_was_written_are_alike() -> None:

@@ -96,6 +96,20 @@ def test_promotion_of_tensors(a: torch.dtype, b: torch.dtype) -> None:
     check(torch.mul, x, y)
 
 
+@pytest.mark.parametrize("name", ["logical_and", "logical_or", "logical_xor"])
+def test_what_the_common_type_cannot_hold_is_no_truth(name: str) -> None:
+    """A number without dims counts as what it is in the type of a tensor with some."""
+    fn = getattr(torch, name)
+    for number, others in (
+        (torch.tensor(1e-40), sample(torch.float16, 9)),
+        (torch.tensor(1e-300, dtype=torch.float64), torch.zeros(9)),
+        (torch.tensor(256), sample(torch.uint8, 9)),
+        (torch.tensor(0.5), sample(torch.bool, 9)),
+    ):
+        check(fn, number, others)
+        check(fn, others, number)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("number", [True, 2, -1, 2.5])
 def test_promotion_of_numbers(dtype: torch.dtype, number: float) -> None:
@@ -279,6 +293,14 @@ def test_lerp_and_addcmul() -> None:
     check(torch.lerp, a, b, c)
     check(lambda x, y, z: torch.addcmul(x, y, z, value=0.5), a, b, c)
     check(lambda x, y, z: torch.addcdiv(x, y, z, value=0.5), a, b, c)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_number_to_go_by_between_halves_is_not_rounded_to_one(dtype: torch.dtype) -> None:
+    x, y = sample(dtype, 64), sample(dtype, 64).flip(0)
+    check(lambda a, b: torch.lerp(a, b, 0.3), x, y, exact=True)
+    check(lambda a, b: torch.lerp(a, b, 0.9), x, y, exact=True)
+    check(torch.lerp, x, y, torch.tensor(0.3, dtype=dtype), exact=True)
 
 
 def test_shifts() -> None:

@@ -222,6 +222,9 @@ def numbers_differ(program: TensorProgram, call: int, ours: Seen, theirs: Seen) 
         return None
     dtype = smallest(program, theirs)
     exact, rounded = in_double(program, call, dtype)
+    rounds = dict(program.options).get("numerics") == "float32"
+    whole = any(not theirs.values[name].is_floating_point() for name in suspects)
+    chosen = in_double(program, call, dtype, rounds=False)[1] if whole and not rounds else []
     for name in suspects:
         mine, its = ours.values[name], theirs.values[name]
         best = exact.get(name)
@@ -229,12 +232,14 @@ def numbers_differ(program: TensorProgram, call: int, ours: Seen, theirs: Seen) 
             best.shape != its.shape or best.is_floating_point() != its.is_floating_point()
         ):
             best = None
-        others = [sample[name] for sample in rounded if name in sample and best is not None]
+        floats = its.is_floating_point()
+        here = rounded if floats or rounds else chosen
+        others = [sample[name] for sample in here if name in sample and best is not None]
         # a returned view has a gradient of its own, zeros around what comes in, which is added to the graph's
         signs = not (name.startswith("gradient") and theirs.returns_view)
         rounded_ = [o.double() for o in others if o.shape == its.shape]
-        if dict(program.options).get("numerics") == "float32" and not its.is_floating_point():
-            wrong = oracle.decided(mine, its, rounded_)
+        if not floats:
+            wrong = (oracle.decided if rounds else oracle.settled)(mine, its, rounded_)
         else:
             wrong = oracle.verdict(mine, its, best, rounded_, signs, dtype)
         if wrong:
@@ -259,10 +264,10 @@ def smallest(program: TensorProgram, theirs: Seen) -> torch.dtype:
     return oracle.smallest(dtypes)
 
 
-def in_double(program: TensorProgram, call: int, dtype: torch.dtype) -> oracle.Samples:
+def in_double(program: TensorProgram, call: int, dtype: torch.dtype, rounds: bool = True) -> oracle.Samples:
     """The program's numbers in float64, if it runs in that."""
     fn, watched = program.function(double=True), Watched()
     seen(program, program.function(), call, casts=watched)
     return oracle.samples(
-        lambda: seen(program, fn, call, double=True, casts=Doubled(watched.kept)).values, dtype
+        lambda: seen(program, fn, call, double=True, casts=Doubled(watched.kept)).values, dtype, rounds
     )

@@ -20,10 +20,11 @@ SUMS = frozenset(
     """sum mean nansum mm bmm addmm baddbmm dot mv convolution var var_mean std std_mean cumsum
     index_put index_put_ _index_put_impl_ index_add index_add_ scatter_add scatter_add_""".split()
 )
-#: operators whose eager kernels give a zero one sign in vectors and the other in what is left of them
+#: operators whose eager kernels give a zero one sign in vectors and the other in what is left of them; of zeros of both signs along
+#: a dim (`max.dim`) eager gives the first, and ours any: its vectors look for the greatest number, whose place they find apart
 SIGNLESS = frozenset(
     """softshrink maximum minimum fmax fmin clamp.Tensor clamp_.Tensor clamp_min.Tensor clamp_max.Tensor
-    amax amin max min""".split()
+    amax amin max min max.dim min.dim""".split()
 )
 #: products of matrices, whose sum of a single product begins with 0 in some kernels: it has no sign there where the product is -0
 PRODUCTS = frozenset(["mm", "bmm"])
@@ -55,10 +56,14 @@ ROOM = 4.0
 
 
 class RandomRounding(TorchDispatchMode):
-    """Rounds what operations make to the numbers of ``dtype``, up or down at random; views stay views."""
+    """Rounds what operations make to the numbers of ``dtype``, up or down at random; views stay views.
 
-    def __init__(self, dtype: torch.dtype, seed: int) -> None:
+    Unless it ``rounds``, what eager's kernels leave open is all that it changes: signs of zeros, numbers made of what overflows.
+    """
+
+    def __init__(self, dtype: torch.dtype, seed: int, rounds: bool = True) -> None:
         super().__init__()
+        self.rounds = rounds
         self.eps = torch.finfo(dtype).eps
         # float64 has room for everything that float64 makes: what has a place in float32 is taken for exact there
         self.exact = torch.float32 if dtype is torch.float64 else dtype
@@ -68,6 +73,7 @@ class RandomRounding(TorchDispatchMode):
         self.widest = torch.float64 if dtype is torch.float64 else torch.float32
         self.huge = HUGE[dtype is torch.float64]
         self.zero = -0.0 if self.odd else 0.0
+        self.overflown = (torch.nan, torch.inf, 0.0, -torch.inf)[seed % 4]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -75,6 +81,9 @@ class RandomRounding(TorchDispatchMode):
             func = (
                 torch.ops.aten.zeros.default
             )  # PyTorch dies where one without memory meets this mode (300017543)
+        if torch.is_inference_mode_enabled() and func._can_decompose():
+            with self:  # there PyTorch hands over whole what it makes of others
+                return func.decompose(*args, **kwargs)
         name = func._schema.name.removeprefix("aten::")
         if name in BY_PARTS and func in decomposition_table:
             with self:
@@ -97,7 +106,7 @@ class RandomRounding(TorchDispatchMode):
             mass = made.__dict__["mass"] = sum(map(mass_of, args[:2])) + torch.zeros_like(made)
         for value, size in zip(tensors(made), tensors(mass), strict=True):
             if value.is_floating_point() and value.numel():
-                lost = lost_in(args) if name == "add" else None
+                lost = lost_in(args) | lost_in([mass_of(a) for a in args[:2]]) if name == "add" else None
                 eps = torch.finfo(torch.float32).eps if name in SINGLE else 0.0
                 if name == "div" and in_backward():  # gradients may be divided before they are added
                     eps = self.eps
@@ -108,7 +117,9 @@ class RandomRounding(TorchDispatchMode):
                     beyond = self.beyond(func, args, kwargs, sums)
                     other = torch.where(value.detach().isfinite(), torch.nan, 0.0)
                     put(value.detach(), torch.where(beyond, other, value.detach()))
-                if overflows and (not self.odd or (self.last and name in SPREADS)):
+                if overflows and not self.rounds:
+                    put(value.detach(), torch.full_like(value, self.overflown))
+                elif overflows and (not self.odd or (self.last and name in SPREADS)):
                     put(value.detach(), torch.full_like(value, torch.inf if self.odd else torch.nan))
                 if is_signless(func, name, args):
                     put(value.detach(), value.detach().masked_fill(value == 0, self.zero))
@@ -116,7 +127,7 @@ class RandomRounding(TorchDispatchMode):
 
     def rounded(self, value: Tensor) -> Tensor:
         """A tensor each of whose numbers is two off in the type, up or down: where it was rounded before, that cancels one at most."""
-        if value.dtype is not torch.float64:
+        if value.dtype is not torch.float64 or not self.rounds:
             return value
         noise = torch.rand(value.shape, generator=self.generator, dtype=torch.float64) * 2 - 1
         return (
@@ -140,6 +151,8 @@ class RandomRounding(TorchDispatchMode):
         self, value: Tensor, size: Tensor, sums: bool, lost: Tensor | None = None, least: float = 0.0
     ) -> None:
         """In place, where a number, or what it is the sum of, has no exact place in the type, or float64 has ``lost`` some of it."""
+        if not self.rounds:
+            return
         # what a program rounds by itself, by a cast, has one: but few numbers that it makes there are so short
         exact = self.exact if value.dtype is torch.float64 else torch.bfloat16
         eps = max(self.eps, torch.finfo(value.dtype).eps, least)
@@ -299,6 +312,14 @@ def decided(ours: Tensor, theirs: Tensor, rounded: list[Tensor]) -> str:
     return shown(ours, theirs, None, bad) if rounded and bad.any() else ""
 
 
+def settled(ours: Tensor, theirs: Tensor, chosen: list[Tensor]) -> str:
+    """What is wrong with bools and whole numbers, but where those differ that follow from eager's open choices, made in several ways."""
+    bad = ours != theirs
+    for other in chosen[1:]:
+        bad &= other == chosen[0]
+    return shown(ours, theirs, None, bad) if bad.any() else ""
+
+
 def matches(a: Tensor, b: Tensor) -> Tensor:
     return (a == b) | (a.isnan() & b.isnan())
 
@@ -324,14 +345,14 @@ def smallest(dtypes: list[torch.dtype]) -> torch.dtype:
 Samples = tuple[dict[str, Any], list[dict[str, Any]]]
 
 
-def samples(run: Callable[[], dict[str, Any]], dtype: torch.dtype) -> Samples:
-    """A program's numbers in float64, and in float64 rounded at random."""
+def samples(run: Callable[[], dict[str, Any]], dtype: torch.dtype, rounds: bool = True) -> Samples:
+    """A program's numbers in float64, and in float64 rounded at random, or (not ``rounds``) with nothing but eager's open choices made."""
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
         exact, rounded = run(), []
         for seed in range(SAMPLES):
-            with RandomRounding(dtype, seed):
+            with RandomRounding(dtype, seed, rounds):
                 rounded.append(run())
         return exact, rounded
     finally:
