@@ -34,6 +34,7 @@ from braze.aot.writes import (
 from braze.graph import own_memory, torch_compat
 from braze.graph.facts import facts, set_facts, share_facts
 from braze.graph.fakes import FakeMode, text_of
+from braze.graph.layout_rules import out_of_order
 from braze.graph.operators import SCATTERS
 from braze.graph.passes import drop_unread
 from braze.support.errors import Unsupported
@@ -546,7 +547,7 @@ def inserted(
 def evaluate(node: Node, mode: FakeMode) -> Node:
     """Give a node the fake that its operator makes of its arguments' fakes.
 
-    A view that the new strides do not allow gets a contiguous copy of its argument first.
+    A view that the new strides do not allow gets a contiguous copy of its argument first, and so does a kernel that does not look at them.
     """
     known = node.meta.get("val")
     if isinstance(known, torch.SymFloat) or node.target in (unbacked.READ, unbacked.CHECK):
@@ -556,19 +557,13 @@ def evaluate(node: Node, mode: FakeMode) -> Node:
     args = torch.fx.node.map_arg(node.args, lambda n: n.meta["val"])
     kwargs = torch.fx.node.map_arg(node.kwargs, lambda n: n.meta["val"])
     if isinstance(node.target, OpOverload):
-        if node.target in CONTIGUOUS_VIEWS and not _viewable(args, node.target):
-            form = torch.contiguous_format
-            copy = inserted(
-                node,
-                aten.clone.default,
-                node.args[0],
-                like=node,
-                mode=mode,
-                apart=True,
-                kwargs={"memory_format": form},
-            )
-            node.args = (copy, *node.args[1:])
-            args = (copy.meta["val"], *args[1:])
+        unviewable = node.target in CONTIGUOUS_VIEWS and not _viewable(args, node.target)
+        copied = [(0, torch.contiguous_format)] if unviewable else out_of_order(node.target, args)
+        for i, form in copied:
+            source, words = node.args[i], {"memory_format": form}
+            copy = inserted(node, aten.clone.default, source, like=node, mode=mode, apart=True, kwargs=words)
+            node.update_arg(i, copy)
+            args = (*args[:i], copy.meta["val"], *args[i + 1 :])
         if mode.env is not None:
             unbacked.forget(args)
         node.meta["val"] = own_memory.from_start(args, mode.run(node.target, tuple(args), dict(kwargs)))

@@ -55,6 +55,32 @@ def _channels_innermost(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
     return True
 
 
+#: operator -> the arguments whose memory a kernel of it reads from end to end, whatever their strides say, or which it refuses
+#: otherwise: PyTorch's own callers hand it contiguous ones. First stands the one by whose layout it goes
+READ_IN_ORDER: dict[Any, tuple[int, ...]] = {
+    aten.native_group_norm.default: (0,),
+    aten.native_group_norm_backward.default: (1, 0),
+    aten._pdist_forward.default: (0,),
+    aten._pdist_backward.default: (1,),
+    aten.adaptive_max_pool3d_backward.default: (2,),
+    aten.fractional_max_pool2d_backward.default: (4,),
+    aten.fractional_max_pool3d_backward.default: (4,),
+    aten.nll_loss2d_backward.default: (1,),
+}
+
+
+def out_of_order(target: Any, args: Sequence[Any]) -> list[tuple[int, torch.memory_format]]:
+    """The arguments that an operator must not be given as they lie, with the layout that it reads."""
+    places, form = READ_IN_ORDER.get(target, ()), torch.contiguous_format
+    if (
+        "group_norm" in str(target)
+        and (x := args[places[0]]).device.type == "cpu"
+        and suggests_channels_last(x)
+    ):
+        form = CHANNELS_LAST[x.dim()]
+    return [(i, form) for i in places if not args[i].is_contiguous(memory_format=form)]
+
+
 def fills_channels_last(t: Tensor) -> bool:
     """Whether a picture lies row by row with its channels innermost, wherever strides of single rows, pictures or channels point."""
     step: Any = 1
