@@ -3,12 +3,13 @@
 ``max(x)`` without a dimension shares its gradient evenly among the elements that are as large: on the CPU by writing the share into
 zeros, on tensors of other kinds by multiplying it by a mask, so that a share of infinity, or below zero, leaves marks everywhere.
 ``prod`` divides its result by each element where none is zero, and on tensors of other kinds multiplies the others, which is another number
-where one is infinite, or none. Before PyTorch 2.13 ``cumprod`` does so too.
+where one is infinite, or none. Before PyTorch 2.13 ``cumprod`` does so too. The derivative of ``sgn`` are zeros without memory, which stay zeros
+whatever they are multiplied with or divided by, also by zero: a trace sees those operators before PyTorch knows such zeros.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -35,6 +36,54 @@ def shares_evenly(mask: Any, share: Any) -> bool:
 def evenly_shared(mask: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
     """The product, as it is computed of plain tensors."""
     return share.new_zeros(mask.shape).masked_fill(mask, share)
+
+
+def zeros(size: Sequence[Any], **options: Any) -> torch.Tensor:
+    """Zeros without memory, with memory; they are known for what they are."""
+    made: torch.Tensor = aten.full.default(size, 0, **options)
+    made.__dict__["_zeros"] = True
+    return made
+
+
+def rule(func: Any, args: Sequence[Any]) -> Callable[..., torch.Tensor] | None:
+    """How an operator of a backward gives what it gives on plain tensors, where it gives something else on fakes."""
+    if func is MUL and shares_evenly(*args):
+        return evenly_shared
+    if func not in _OF_ZEROS:
+        return None
+    first, second = map(_are_zeros, args[:2])
+    if func is aten.add.Tensor:  # to another gradient autograd adds them in place, as plain zeros
+        return (_no_numbers if second else _added) if first else None
+    if func is aten.div.Tensor:
+        return _no_numbers if first and not second else None
+    return _no_numbers if first or second else None
+
+
+#: the operators that know zeros without memory, and do not compute with them
+_OF_ZEROS = frozenset({MUL, aten.mul.Scalar, aten.div.Tensor, aten.add.Tensor})
+
+
+def _are_zeros(value: Any) -> bool:
+    """Whether these are zeros without memory, or a view of some."""
+    if not isinstance(value, torch.Tensor):
+        return False
+    return "_zeros" in (value if value._base is None else value._base).__dict__
+
+
+def _shape(x: Any, y: Any) -> Any:
+    return torch.broadcast_shapes(*[v.shape for v in (x, y) if isinstance(v, torch.Tensor)])
+
+
+def _no_numbers(x: torch.Tensor, y: Any) -> torch.Tensor:
+    """Such zeros again."""
+    widest = y if isinstance(y, torch.Tensor) and y.dim() > x.dim() else x
+    return zeros(_shape(x, y), dtype=torch.result_type(x, y), device=widest.device)
+
+
+def _added(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """What is added to such zeros, as it is."""
+    made: torch.Tensor = aten._to_copy.default(y.expand(_shape(x, y)), dtype=torch.result_type(x, y))
+    return made
 
 
 def correct(nodes: Iterable[Any]) -> None:

@@ -536,7 +536,7 @@ def inserted(
 def evaluate(node: Node, mode: FakeMode) -> Node:
     """Give a node the fake that its operator makes of its arguments' fakes.
 
-    What cannot be read with the new strides gets a contiguous copy of it first.
+    What its operator cannot read as it lies gets a copy first (``memory_order.py``).
     """
     known = node.meta.get("val")
     if isinstance(known, torch.SymFloat) or node.target in (unbacked.READ, unbacked.CHECK):

@@ -14,6 +14,7 @@ import torch
 
 from braze.aot.records import Backward, Partition, Saved, SavedFrom
 from braze.graph.captured import Late
+from braze.graph.facts import facts, set_facts
 from braze.graph.fakes import spec_of
 from braze.graph.specs import SymbolSpec, TensorSpec
 from braze.support.record import record
@@ -55,6 +56,9 @@ def of_group(part: Backward, group: tuple[int, ...], count: int) -> Alone:
     wanted = [*read, *(first + k for k in group)]
     for i in {*range(len(placeholders))} - {*wanted}:
         graph.erase_node(placeholders[i])
+    for node in graph.nodes:  # tangents are known by number
+        if bits := facts(node).tangents:
+            set_facts(node, tangents=sum((bits >> k & 1) << i for i, k in enumerate(group)))
     items = tuple(part.tangents[k] for k in group)
     original = dataclasses.replace(
         part,

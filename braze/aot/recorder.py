@@ -180,9 +180,9 @@ class Recorder(TorchDispatchMode):
             return func(*args, **kwargs)
         if self.kernels:
             return self._beside_kernels(func, args, kwargs)
-        if self.in_backward and func is derivatives.MUL and derivatives.shares_evenly(*args):
+        if self.in_backward and (own := derivatives.rule(func, args)) is not None:
             with self:
-                return derivatives.evenly_shared(*args)
+                return own(*args, **kwargs)
         if self.policy is not None and func not in ALIASES and not _is_composite(func):
             return self._under_policy(self.policy, func, args, kwargs)
         if self.casting and func not in KEPT and _is_composite(func):

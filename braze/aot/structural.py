@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from braze.aot import derivatives
 from braze.aot.foreach import FOREACH
 from braze.graph import torch_compat
 from braze.graph.operators import functional_form, name_of
@@ -63,11 +64,6 @@ def to_copy(x: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Any:
     if isinstance(x, Tensor):
         return NotImplemented
     return aten.full.default([], x, dtype=dtype or NUMBERS[type(x)], device=device)
-
-
-def zero_tensor(size: Sequence[Any], **options: Any) -> Tensor:
-    """The zeros without memory that derivatives begin with, with memory."""
-    return aten.full.default(size, 0, **options)  # type: ignore[no-any-return]
 
 
 def native_batch_norm(
@@ -147,7 +143,7 @@ STRUCTURAL: Mapping[OpOverload, Callable[..., Any]] = MappingProxyType(
         aten.split_with_sizes.default: split_with_sizes,
         aten.unbind.int: unbind,
         aten._to_copy.default: to_copy,
-        aten._efficientzerotensor.default: zero_tensor,
+        aten._efficientzerotensor.default: derivatives.zeros,
         aten.dropout.default: dropout,
         aten.feature_dropout.default: dropout,
         aten.alpha_dropout.default: dropout,

@@ -60,8 +60,9 @@ class Hooked(torch.autograd.Function):
 
 
 def hooked(tensor: torch.Tensor, hook: Callable[..., Any], given: tuple[Any, ...]) -> Any:
-    """The tensor; ``hook(gradient, *given)`` gives a tuple of the gradient that goes on."""
-    return Hooked.apply(hook, tensor, *given)
+    """The tensor; ``hook(gradient, *given)`` gives a tuple of the gradient that goes on, also of one that is put there under ``no_grad``."""
+    with torch.enable_grad():
+        return Hooked.apply(hook, tensor, *given)
 
 
 def holds_functions(gm: torch.fx.GraphModule) -> bool:

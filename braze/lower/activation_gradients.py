@@ -26,9 +26,7 @@ _KAPPA = 0.044715
 _SWITCHES = (bool, int, float, str, type(None))
 
 
-def gradient(
-    target: Any, tensors: Sequence[int], cost: int, unused: Sequence[int] = ()
-) -> Callable[[Callable[..., Any]], Any]:
+def gradient(target: Any, tensors: Sequence[int], cost: int) -> Callable[[Callable[..., Any]], Any]:
     """A row: the arguments at ``tensors`` are operands, all others are handed on as they are.
 
     The function gets nodes for the operands, in the order of the arguments. It returns the gradient's node.
@@ -37,7 +35,7 @@ def gradient(
     def enter(scalar: Callable[..., Node]) -> Callable[..., Node]:
         def lower(g: ProgramBuilder, *args: Any, **kwargs: Any) -> Any:
             operands = [args[i] for i in tensors]
-            rest = [a for i, a in enumerate(args) if i not in tensors and i not in unused]
+            rest = [a for i, a in enumerate(args) if i not in tensors]
             if not all(isinstance(a, Lazy) and a.dtype.is_float for a in operands):
                 return NotImplemented
             if len({a.dtype for a in operands}) > 1:  # eager's kernel promotes them, or refuses
@@ -188,12 +186,24 @@ def hardshrink_backward(grad: Node, x: Node, lambd: float) -> Node:
     return build.where(inside, k(0.0, grad), grad)
 
 
-@gradient(aten.log_sigmoid_backward.default, (0, 1), 25, unused=(2,))
-def log_sigmoid_backward(grad: Node, x: Node, _: Any = None) -> Node:
-    """grad · (1 - σ(x)), from exp(-|x|), which cannot overflow."""
-    z = build.unary(Op.EXP, build.unary(Op.NEG, build.unary(Op.ABS, x)))
-    part = build.div(z, build.add(z, k(1.0, x)))
-    return build.mul(grad, build.where(build.lt(x, k(0.0, x)), _one_minus(part), part))
+@lowering(aten.log_sigmoid_backward.default)
+def log_sigmoid_backward(g: ProgramBuilder, grad: Any, x: Any, buffer: Any = None) -> Any:
+    """grad · (1 - σ(x)), from exp(-|x|), which cannot overflow: the forward's on the CPU, where x may have been written since."""
+    operands = [grad, x]
+    if isinstance(buffer, Lazy) and buffer.sizes == x.sizes:
+        operands.append(buffer)
+    if not all(isinstance(a, Lazy) and a.dtype.is_float for a in operands):
+        return NotImplemented
+    if len({a.dtype for a in operands}) > 1:
+        return NotImplemented
+
+    def scalar(grad: Node, x: Node, z: Node | None = None) -> Node:
+        if z is None:
+            z = build.unary(Op.EXP, build.unary(Op.NEG, build.unary(Op.ABS, x)))
+        part = build.div(z, build.add(z, k(1.0, x)))
+        return build.mul(grad, build.where(build.lt(x, k(0.0, x)), _one_minus(part), part))
+
+    return elementwise(g, scalar, operands, cost=25)
 
 
 @gradient(aten.logit_backward.default, (0, 1), 8)

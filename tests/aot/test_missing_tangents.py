@@ -175,10 +175,18 @@ def two_ends(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return v.mT, v.trunc().ceil()
 
 
+def signed_beside_another(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """The gradient by what gives the sign is zeros. What is written to y is an operation of its own, so that the tangents of this one have other numbers."""
+    y[1:] = 3
+    x[:1].add_(1)
+    return torch.copysign(x, x) * -0.0
+
+
 @pytest.mark.parametrize("backend", ["braze", "aot_eager"])
 @pytest.mark.parametrize(
     ("program", "others"),
     [
+        (signed_beside_another, (torch.ones(3, requires_grad=True) * 1,)),
         (zeroed_and_written, ()),
         (divided_after_it_was_read, (torch.zeros(2, 3, dtype=torch.float64),)),
         (two_ends, ()),

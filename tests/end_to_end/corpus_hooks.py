@@ -322,6 +322,43 @@ def written_after_the_hook(c):
 
 
 @scenario
+def on_the_whole_of_a_view_that_is_written(c):
+    log = []
+
+    @c
+    def f(part, x):
+        part.mul_(3)
+        x.register_hook(lambda g: log.append(g.clone()) or g * 10)
+        return part.sin().sum()
+
+    @c
+    def g(part, x):
+        part.mul_(3)
+        y = part.sin().sum()
+        (gradient,) = torch.autograd.grad(y, x, retain_graph=True)
+        return y, gradient
+
+    @c
+    def h(x):
+        part = x[...]
+        part[:1] *= 3
+        x.register_hook(lambda g: log.append(g.clone()) or g * 10)
+        return part.sin().sum()
+
+    for apart in (True, False, True):  # what is compiled for a view of another tensor is not for one of this
+        w = leaf()
+        x = w * 2
+        part = (w * 2 if apart else x)[0]
+        f(part, x).backward()
+        yield w.grad, log
+        x = leaf(Y) * 2
+        yield attempt(g, x[0], x), h(leaf() * 2)
+    w = leaf()
+    h(w * 2).backward()
+    yield w.grad, log
+
+
+@scenario
 def hooks_that_are_refused(c):
     f = c(lambda x: (x.register_hook(lambda g: g), x * 2)[1])
     g = c(lambda x: (x.register_post_accumulate_grad_hook(print), x * 2)[1])
@@ -412,6 +449,23 @@ def computed_in_the_middle(c):
         out, n = f(w, k)
         out.backward()
         yield out, n, w.grad
+
+
+@whole
+def computed_in_the_middle_of_what_no_grad_surrounds(c):
+    @c
+    def f(x):
+        y = x * 2
+        with torch.no_grad():
+            y.register_hook(lambda g: g * 5)
+            seen = y.requires_grad
+        return y.sin(), seen
+
+    for _ in range(2):
+        w = leaf()
+        out, seen = f(w)
+        out.sum().backward()
+        yield out, w.grad, seen
 
 
 @whole
@@ -762,6 +816,7 @@ def what_is_written_in_a_list_after_its_hook(c):
 
 
 WITH_KERNELS |= {
+    on_the_whole_of_a_view_that_is_written.__name__,
     a_result_that_has_no_part_in_the_loss_at_a_break.__name__,
     what_is_written_in_a_list_after_its_hook.__name__,
 }

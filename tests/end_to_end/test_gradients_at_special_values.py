@@ -119,3 +119,30 @@ def test_the_gradient_of_a_running_product_is_divided_before_its_first_zero(prod
             y.backward(torch.arange(y.numel()).view(y.shape).to(y.dtype) / 4 - 0.5)
             found.append(x.grad)
         assert found[0].dtype == found[1].dtype and same(found[1], found[0]), given
+
+
+OF_SIGNS = {
+    "divided": lambda x: (x / 0.0).sgn(),
+    "divided by elements": lambda x: torch.frexp(x)[0].sgn(),
+    "multiplied by infinity": lambda x: (x * float("inf")).sgn(),
+    "a view": lambda x: x.log().view(2, -1).t().sgn(),
+    "by a number": lambda x: (x * x.detach().sum()).sgn(),
+    "of a number": lambda x: (x.sum() * x.detach()).sgn(),
+    "an earlier gradient below zero": lambda x: x.sgn() + x * -0.0,
+    "a later gradient below zero": lambda x: (lambda y: x.sgn() + y)(x * -0.0),
+    "two of them": lambda x: (x / 0.0).sgn() + x.sgn(),
+}
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize("case", OF_SIGNS)
+def test_the_zeros_that_sgn_leads_back_stay_zeros(case, backend):
+    """They have no memory in eager: nothing is computed with them."""
+    f, found = OF_SIGNS[case], []
+    for call in (f, braze.compile(f, backend=backend)):
+        x = torch.tensor([0.0, -0.0, 1, 2, -3, math.inf, math.nan, 1e-320], dtype=torch.float64)
+        x.requires_grad_()
+        made = call(x * 1)
+        made.backward(torch.ones_like(made))
+        found.append(torch.empty_like(x).copy_(x.grad))
+    assert same(found[1], found[0])

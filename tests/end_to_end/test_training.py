@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -351,3 +352,73 @@ def test_statistics_of_one_type_are_written_by_one_call() -> None:
     assert [b._version - before for b, before in zip(model.buffers(), versions, strict=True)] == [1] * 12
     twin(x), twin(x)
     torch.testing.assert_close(list(model.buffers()), list(twin.buffers()))
+
+
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+def test_a_gradient_of_what_was_written_through_data_is_made_of_what_the_forward_kept(backend: str) -> None:
+    """Of the argument logsigmoid's backward reads the sign alone."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = F.logsigmoid(x)
+        x.data[1:].mul_(-3)
+        return y
+
+    found = []
+    for call in (f, braze.compile(f, backend=backend)):
+        x = torch.linspace(-2, 2, 9, dtype=torch.float64).requires_grad_()
+        call(x).sum().backward()
+        found.append(x.grad)
+    torch.testing.assert_close(found[1], found[0])
+
+
+def _turned_and_written(y: torch.Tensor) -> torch.Tensor:
+    """All of it is written through a view of it, so that its new contents lie as the view does."""
+    view = y.permute(*reversed(range(y.dim())))
+    view.copy_(view.contiguous() * 2)
+    return y
+
+
+def normalized_behind_a_write(x: torch.Tensor) -> torch.Tensor:
+    return F.group_norm(_turned_and_written(x * 1), 2)
+
+
+def normalized_before_a_write(x: torch.Tensor) -> torch.Tensor:
+    y = F.group_norm(x, 2)
+    z = y * 3
+    return _turned_and_written(y) + z
+
+
+def pictures_normalized(x: torch.Tensor) -> torch.Tensor:
+    y = F.group_norm(x.unflatten(2, (1, 2)).contiguous(memory_format=torch.channels_last), 2)
+    z = y * 3
+    return _turned_and_written(y) + z
+
+
+def distances_of_rows(x: torch.Tensor) -> torch.Tensor:
+    return F.pdist(_turned_and_written(x.flatten(1) * 1))
+
+
+def losses_of_pictures(x: torch.Tensor) -> torch.Tensor:
+    y = _turned_and_written(x.unflatten(2, (1, 2)) * 1)
+    return F.nll_loss(y, torch.zeros(3, 1, 2, dtype=torch.long))
+
+
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+@pytest.mark.parametrize(
+    "f",
+    [
+        normalized_behind_a_write,
+        normalized_before_a_write,
+        pictures_normalized,
+        distances_of_rows,
+        losses_of_pictures,
+    ],
+)
+def test_what_a_kernel_reads_in_order_lies_so_whatever_was_written(f: Any, backend: str) -> None:
+    found = []
+    for call in (f, braze.compile(f, backend=backend, fullgraph=True)):
+        x = torch.linspace(-2, 2, 24, dtype=torch.float64).sin().reshape(3, 4, 2).requires_grad_()
+        y = call(x)
+        y.backward(torch.linspace(-1, 2, y.numel(), dtype=torch.float64).reshape(y.shape))
+        found.append((y, x.grad))
+    torch.testing.assert_close(found[1], found[0])

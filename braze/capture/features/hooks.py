@@ -24,7 +24,7 @@ from torch.utils.hooks import BackwardHook, RemovableHandle
 from braze.capture.facts.breaks import HINT_MOVE, BreakSignal, Retry, Unrebuildable, graph_break
 from braze.capture.facts.libraries import is_library_module
 from braze.capture.facts.purity import memory_written
-from braze.capture.facts.records import Build, Effect, EffectKind
+from braze.capture.facts.records import Build, Effect, EffectKind, Step
 from braze.capture.facts.replay import AfterGiven, WhereGiven
 from braze.capture.facts.values import Identity
 from braze.capture.features.subgraphs import note, region, traced
@@ -288,15 +288,32 @@ def end_before_use(t: Trace, tensor: Any, reason: str, *hints: str) -> None:
 
     Nothing ends where no use counts for autograd, nor for an argument with the history that it came with: gradients of those come out of the graph.
     """
-    outside = t.outside.tree.node_of(tensor) is not None
-    if not t.graph.recorder.knows(tensor) or (outside and not was_given_history(tensor)):
-        return
-    uses = [n for n in t.graph.recorder.node_of(tensor).users if carries_gradient(n)]
+    uses = [n for node in with_its_history(t, tensor) for n in node.users if carries_gradient(n)]
     if uses:
         signal = BreakSignal("BZ1010", reason, hints)
         signal.position = max(1, min(facts(n).step for n in uses))
         signal.trail = trail_of(t.frames)
         raise signal
+
+
+def with_its_history(t: Trace, tensor: torch.Tensor) -> list[torch.fx.Node]:
+    """What stands in the graph for a history that it has made of a tensor, or added to: the tensor, and arguments that are views of it.
+
+    Fakes of arguments do not know of what they are views, and what is written to one becomes a part of the whole's history.
+    """
+    recorder, place = t.graph.recorder, t.outside.tree.node_of(tensor)
+    if place is None:
+        return [recorder.node_of(tensor)] if recorder.knows(tensor) else []
+    written = [
+        (node, at)
+        for node, at in recorder.placeholders
+        if isinstance(at.value, torch.Tensor) and was_given_history(at.value)
+    ]
+    return [
+        n
+        for n, at in written
+        if at is place or t.outside.read(at, Step.ATTR, "_base", at.real._base) is tensor
+    ]
 
 
 def carries_gradient(node: torch.fx.Node) -> bool:
