@@ -14,6 +14,8 @@ from braze.graph.torch_symbols import SYMBOLIC
 
 _DEVICE = torch.ops.prim.device.default
 _SIZES = torch.ops.aten.size.default
+#: what a number becomes a tensor by
+_LIFTS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default)
 
 #: what operators do to metadata
 OPERATORS = Memo()
@@ -74,12 +76,24 @@ class Dispatch(FakeTensorMode):
             made = dynamic_ops.result_of(self, func, args, kwargs)
             if made is not NotImplemented:
                 return made
+        if func in _LIFTS and _is_number(args[0]):
+            return torch_compat.fake_of_number(self, args[0])
         if self.shape_env is None:
             made = super().__torch_dispatch__(func, types, args, kwargs)
         else:
             with torch_compat.python_dispatcher():
                 made = super().__torch_dispatch__(func, types, args, kwargs)
         return own_memory.apart(func, args, kwargs, _without_wish(made, args))
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a tensor is a real one, of one number."""
+    return (
+        type(value) is torch.Tensor
+        and value.device.type == "cpu"
+        and value.dim() == 0
+        and not value.requires_grad
+    )
 
 
 def _without_wish(result: Any, args: Any) -> Any:

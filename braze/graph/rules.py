@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from braze.graph.elementwise import broadcast, laid_like, where
+from braze.graph.elementwise import allocated, broadcast, laid_like, where
 from braze.graph.extents import TENSORS, Extent, Geometry, is_symbolic
 from braze.graph.layout_rules import (
     LAYOUTS,
@@ -294,7 +294,7 @@ def _huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.
     if reduction:
         return row_major((), x.dtype)
     written = tuple(broadcast([x.shape, target.shape])) == tuple(x.shape)
-    return allocated([x] if written else [x, target], x.dtype)
+    return laid_like(x, x.dtype) if written else allocated([x, target], x.dtype)
 
 
 def _cross_entropy_with_logits(

@@ -283,6 +283,19 @@ def assemble_fake(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device
 META = torch.device("meta")
 
 
+def fake_of_number(mode: FakeTensorMode, real: torch.Tensor) -> FakeTensor:
+    """The fake of a number that PyTorch has put into a tensor, which it can still be asked for.
+
+    PyTorch's own way to it imports Dynamo, for a name of a source that nobody reads: seconds of the first capture, whose frames the
+    import keeps until the collector runs.
+    """
+    meta = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=META)
+    fake = assemble_fake(mode, meta, real.device, False)
+    fake.constant = real.clone()
+    mode.fake_tensor_converter.add_constant_storage_mapping(fake)
+    return fake
+
+
 class _Wrapper(torch.Tensor):
     """A class that may be made with sizes and a storage's size as told: any with this method may."""
 

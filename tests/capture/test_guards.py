@@ -12,6 +12,7 @@ import torch
 
 import braze
 import braze.capture.guards.guard_text as texts
+from braze.capture.dispatch.variants import history_of
 from braze.capture.facts.records import Capture, Check, Guard, ShapeRelation, Source, Step
 from braze.capture.guards.guard_text import guard_text, guards_text, source_text
 from braze.capture.guards.misses import explain_miss
@@ -239,3 +240,19 @@ def test_a_tuple_from_outside_is_known_by_its_type() -> None:
     for kind in (tuple, list, Pair):
         ours, theirs = compiled(x, kind((x, 1))), f(x, kind((x, 1)))
         assert type(ours) is type(theirs) and torch.equal(ours[0], theirs[0])
+
+
+def test_a_key_asked_of_a_dict_from_outside_says_nothing_of_its_other_keys() -> None:
+    """``d.get(cls)``, as `copy.copy` does it: what a library registers there later is nobody's concern."""
+    table: dict[Any, Any] = {int: 2}
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x * table.get(int, 1) + table.get(float, 1) + table.get("name", 3)
+
+    compiled, x = braze.compile(f, backend="eager"), torch.ones(3)
+    assert compiled(x).tolist() == [6.0] * 3
+    table[str] = 5
+    assert compiled(x).tolist() == [6.0] * 3
+    assert not history_of(f)
+    table[float] = 4
+    assert compiled(x).tolist() == [9.0] * 3

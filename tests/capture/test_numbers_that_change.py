@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import random
 from collections.abc import Callable
@@ -147,6 +148,8 @@ WITH_TRUTHS: dict[str, Callable[..., Any]] = {
     "a relation beside a number": lambda n: ((n > 4) == 1, (n > 4) / 2, (n > 4) * 2.5, 2 ** (n > 4), (n > 4) < 1),
     "two relations": lambda n: ((n > 4) < (n > 3), (n > 4) + (n > 3), (n > 4) ^ True, (n > 4) & (n > 3), (n > 4) == (n > 3)),
     "counted": lambda n: (sum(k < n for k in range(6)), [10, 20][n > 4], "ab" * (n > 4), -(n > 4), ~(n > 4)),
+    "of math": lambda n: (math.prod([n, True]), math.prod((n > 4, n)), math.prod(iter([n, n > 4])), math.ldexp(1.0, n > 4)),
+    "by its methods": lambda n: (True.__add__(n), (3).__mul__(n), (2.5).__add__(n), (n > 4).__add__(True), float(n > 4) * n),
     "of halves": lambda n: (n * 2.5 * True, n * 0.5 + True, n * 0.5 * (n > 4)),
 }  # fmt: skip
 

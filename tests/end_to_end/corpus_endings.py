@@ -260,3 +260,74 @@ def an_object_that_a_frame_holds_ends_with_the_exception_that_left_it(x, log):
         log.append("handles")
     log.append("after all")
     return x + 1
+
+
+@case((X, []))
+def variables_of_a_frame_end_from_the_first_behind_a_break(x, log):
+    first = noting(log, x, "first")
+    y = next(first)
+    second = noting(log, x, "second")
+    y = y + next(second)
+    braze.graph_break()
+    log.append("returns")
+    return y
+
+
+@case((X, []))
+def what_variables_lead_to_ends_in_their_order_behind_a_break(x, log):
+    held = {"list": [noting(log, x, "in a list")]}
+    stack = contextlib.ExitStack()
+    y = next(held["list"][0]) + stack.enter_context(contextlib.contextmanager(noting)(log, x, "in a stack"))
+    braze.graph_break()
+    log.append("returns")
+    return y
+
+
+@case((X, []))
+def managers_in_a_frame_of_an_exception_end_with_it_behind_a_break(x, log):
+    def enters():
+        stack = contextlib.ExitStack()
+        stack.enter_context(contextlib.contextmanager(noting)(log, x, "first"))
+        stack.enter_context(contextlib.contextmanager(noting)(log, x, "second"))
+        raise ValueError(3)
+
+    for _ in range(2):
+        try:
+            enters()
+        except ValueError:
+            braze.graph_break()
+            log.append("handles")
+        log.append("after")
+    return x + 1
+
+
+@case((X, []))
+def what_a_cell_holds_ends_with_the_frame_behind_breaks_in_a_function_that_uses_it(x, log):
+    inner = noting(log, x, "in a cell")
+
+    def within():
+        y = next(inner)
+        braze.graph_break()
+        return y
+
+    other = noting(log, x, "other")
+    y = next(other) + within()
+    braze.graph_break()
+    log.append("returns")
+    return y + within()
+
+
+def loops(x, log):
+    for k in range(2):
+        left = noting(log, x, k)
+        y = next(left)
+        braze.graph_break()
+        log.append(("round", k))
+    return y
+
+
+@case((X, []))
+def a_generator_that_an_inlined_frame_was_given_at_a_break_ends_where_its_variable_gets_another(x, log):
+    y = loops(x, log)
+    log.append("between")
+    return y + loops(x, log)

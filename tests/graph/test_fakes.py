@@ -199,6 +199,7 @@ def test_a_first_operator_does_not_import_dynamo_and_a_later_compile_works():
         "from braze.graph import fakes\n"
         "m = fakes.new_mode(); x = m.fake(torch.randn(3, 4))\n"
         "with m: y = torch.softmax(x + 1, -1); z = torch.nn.functional.layer_norm(x, [4])\n"
+        "with m: y[0] = 4; n = torch.tensor(2); z[n.item()] = n\n"
         "print([n for n in sys.modules if n.startswith('torch._dynamo.') and n != 'torch._dynamo.config'])\n"
         "f = torch.compile(lambda x: torch.nn.functional.softplus(x) + 1, backend='eager')\n"
         "print(f(torch.zeros(1)).shape[0], 'torch._dynamo.eval_frame' in sys.modules)\n"

@@ -7,7 +7,7 @@ the closure that it was made for.
 
 from __future__ import annotations
 
-from types import FunctionType
+from types import FunctionType, GeneratorType
 from typing import Any
 
 from braze.capture.facts.records import Capture
@@ -44,3 +44,16 @@ def is_bound(residual: FunctionType, capture: Capture, function: FunctionType) -
         return True
     own = {id(function), id(function.__globals__), *map(id, function.__closure__)}
     return any(id(value) in own for value in residual.__globals__.values())
+
+
+def is_to_end(function: FunctionType) -> bool:
+    """Whether a variable around a function holds what runs code of the program's when it ends: an entry of the function would keep that."""
+    for cell in function.__closure__ or ():
+        try:
+            value = cell.cell_contents
+        except ValueError:
+            continue
+        cls = type(value)
+        if cls is GeneratorType or any("__del__" in vars(base) for base in cls.__mro__):
+            return True
+    return False

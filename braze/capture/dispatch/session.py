@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from braze import native
+from braze.capture.dispatch.closures import is_to_end
 from braze.capture.dispatch.other_tracers import watch
 from braze.capture.dispatch.recompiles import Recompile
 from braze.capture.dispatch.shared import Backend, Shared, this_thread
@@ -167,6 +168,8 @@ def answer_hook(code: CodeType, function: FunctionType) -> Any:
         return None
     if is_skipped(code, function):
         tell_skipped(code, function)
+        return None
+    if is_to_end(function):
         return None
     entry = session.entry(function, code.co_qualname, hooked=True)
     _hooked_codes[code] = entry

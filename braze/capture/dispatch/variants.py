@@ -17,7 +17,7 @@ from typing import Any
 from braze import native
 from braze.capture.dispatch.announce import announce
 from braze.capture.dispatch.attempt import attempt
-from braze.capture.dispatch.closures import OfClosure, is_bound, same_closure
+from braze.capture.dispatch.closures import OfClosure, is_bound, is_to_end, same_closure
 from braze.capture.dispatch.recompiles import (
     Copies,
     History,
@@ -240,6 +240,8 @@ class Site:
         """Frames of one code met in broken calls may belong to several closures: each has its own site."""
         if same_closure(function, first):
             return self.on_miss(_As(function), function, locals)
+        if is_to_end(function):
+            return self._as_it_is(function)
         key = (id(function.__globals__), *(id(cell) for cell in function.__closure__ or ()))
         with self.lock:
             found = self.closures.get(key)

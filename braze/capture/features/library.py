@@ -18,12 +18,14 @@ from braze import native
 from braze.capture.facts.breaks import HINT_MOVE, graph_break
 from braze.capture.facts.libraries import is_library_module
 from braze.capture.facts.records import Check, Step
-from braze.capture.facts.values import MISSING, NULL, NUMBER_OF, is_constant
+from braze.capture.facts.values import MISSING, NULL, NUMBER_OF, is_constant, is_identity_type
+from braze.capture.graph.sizes import as_key
 from braze.capture.outside import cells
 from braze.capture.outside.class_values import in_class_dict
 from braze.capture.outside.globals import GlobalsShadow, bind_globals, globals_of, owner_of_globals
 from braze.capture.outside.shadows import fill, fill_arguments
 from braze.capture.python import calls
+from braze.capture.python.operations import shadow_with
 from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import Trace
 
@@ -171,11 +173,21 @@ def globals_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 
 
 def get(t: Trace, owner: Any, args: Any, kwargs: Any, tail: bool) -> Any:
-    """``globals().get(name, default)``."""
-    node = t.outside.tree.node_of(owner)
-    if node is None or type(node.container) is not GlobalsShadow or kwargs or len(args) not in (1, 2):
+    """``d.get(key, default)`` of a dict from outside, and ``globals().get(name)``: one key is asked for, and the others are not looked at."""
+    if kwargs or len(args) not in (1, 2):
         return MISSING
-    value = node.container.get(t.outside, args[0])
+    key = as_key(args[0])
+    node = t.outside.tree.node_of(owner)
+    shadow: Any
+    if node is not None and type(node.container) is GlobalsShadow:
+        shadow = node.container
+    elif is_constant(key) or (is_identity_type(type(key)) and not t.done.is_ours(key)):
+        shadow = shadow_with(t.outside, owner, key)
+    else:
+        return MISSING
+    if shadow is None:
+        return MISSING
+    value = shadow.get(t.outside, key)
     default = args[1] if len(args) == 2 else None
     return default if value is MISSING else value
 

@@ -355,7 +355,7 @@ def number(kind: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         hints = "keep the value in a tensor", unbacked.HINT_SCALARS
         graph_break("BZ1004", f"{kind.__name__}() reads what a tensor holds", *hints)
     if args and type(args[0]) in SYMBOLIC:
-        return (torch.sym_int if kind is int else torch.sym_float)(args[0])
+        return torch.sym_int(args[0]) if kind is int else torch.sym_float(operations.as_integer(args[0]))
     return calls.call_c(t, kind, args, kwargs)
 
 
@@ -382,6 +382,28 @@ def of_numbers(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> A
         args = tuple(map(operations.number, args))
         kwargs = {k: operations.number(v) for k, v in kwargs.items()}
     return calls.call_c(t, function, args, kwargs)
+
+
+#: functions of ``math`` that multiply what they draw, as Python does it
+PRODUCTS = frozenset(named(math, "prod", "sumprod"))
+MATH = [
+    value
+    for value in vars(math).values()
+    if type(value) is types.BuiltinFunctionType and value is not math.sqrt
+]
+
+
+@FEATURE.each(*MATH)
+def of_math(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    """Functions of ``math``, with truth values as the numbers that they are: C takes no symbols of them, and SymPy does not compute with them."""
+    given = [elements(t, a) for a in args] if function in PRODUCTS else args
+    args = tuple(
+        [
+            list(map(operations.as_integer, a)) if type(a) in (list, tuple) else operations.as_integer(a)
+            for a in given
+        ]
+    )
+    return calls.call_c(t, function, args, {k: operations.as_integer(v) for k, v in kwargs.items()})
 
 
 @rule(hash)

@@ -120,6 +120,27 @@ def out_of_turn(t: Trace, f: Any) -> Any:
     return None
 
 
+def refuse_endings(t: Trace, f: Frame) -> None:
+    """Before a resumed frame returns: leave that to Python where several of its variables may end with code of the program's.
+
+    A frame drops its variables from the first on. Those of a resumed frame come in one tuple, and what else the residual code holds of
+    them is dropped with that, in an order of its own.
+    """
+    if getattr(f.function, "__braze_resumed__", None) is None:
+        return
+    endings = []
+    for value in f.locals:
+        if type(value) is types.CellType:
+            value = next(iter(gc.get_referents(value)), NULL)
+        if value is NULL or value is f.stack[-1] or t.done.is_ours(value):
+            continue
+        node = t.outside.tree.node_of(value)
+        if holds_unended([value if node is None else node.real]):
+            endings.append(value)
+    if len(endings) > 1:
+        refuse_end(endings[0])
+
+
 #: methods of containers that let go of elements without handing them out
 DROPPING = frozenset(
     [
@@ -185,11 +206,13 @@ def says_its_end(t: Trace, value: Any) -> bool:
     cls = type(value)
     if issubclass(cls, torch.Tensor | type) or t.done.is_ours(value):
         return False
-    if cls is types.GeneratorType or (cls.__flags__ & EXCEPTION and leaves_unended(value)):
+    node = t.outside.tree.node_of(value)
+    if cls is types.GeneratorType or (
+        cls.__flags__ & EXCEPTION and node is not None and holds_unended([value])
+    ):
         return True
     if has_finalizer(cls):
         return True
-    node = t.outside.tree.node_of(value)
     real = value if node is None else node.real
     return any(ref.__callback__ is not None for ref in weakref.getweakrefs(real))
 
@@ -200,17 +223,31 @@ def has_finalizer(cls: type) -> bool:
     return found is not MISSING and not is_library_class(owner)
 
 
-def leaves_unended(error: BaseException) -> bool:
-    """Whether a frame that an exception, or one behind it, has come through holds a generator that is stopped midway, or what has a ``__del__``."""
-    seen: set[int] = set()
-    behind: BaseException | None = error
-    while behind is not None and id(behind) not in seen:
-        seen.add(id(behind))
-        entry = behind.__traceback__
-        while entry is not None:
-            for value in gc.get_referents(entry.tb_frame):  # ``f_locals`` would hold them from then on
-                if has_finalizer(type(value)) or (type(value) is types.GeneratorType and value.gi_suspended):
-                    return True
-            entry = entry.tb_next
-        behind = behind.__cause__ or behind.__context__
+#: what is not looked into for things whose end runs code: each leads to all there is
+SHUT = (
+    types.ModuleType, types.FunctionType, types.CodeType, types.FrameType, type, torch.Tensor, torch.nn.Module,
+)  # fmt: skip
+#: how many objects are looked at for that
+MOST_LOOKED_AT = 300
+
+
+def holds_unended(values: list[Any]) -> bool:
+    """Whether these objects, or what they hold, are a generator that is stopped midway, or have a ``__del__``.
+
+    An exception holds the frames that it, and those behind it, have come through.
+    """
+    seen: dict[int, Any] = {}
+    todo = values
+    while todo and len(seen) < MOST_LOOKED_AT:
+        at = todo.pop()
+        cls = type(at)
+        if id(at) in seen or issubclass(cls, SHUT):
+            continue
+        seen[id(at)] = at
+        if has_finalizer(cls) or (cls is types.GeneratorType and at.gi_suspended):
+            return True
+        if gc.is_tracked(at):
+            todo += gc.get_referents(at)
+        if cls is types.TracebackType:
+            todo += gc.get_referents(at.tb_frame)  # ``f_locals`` would hold them from then on
     return False

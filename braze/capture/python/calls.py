@@ -26,6 +26,7 @@ from braze.capture.facts.values import (
     HEAP_TYPE,
     LRU_CACHE,
     MISSING,
+    NUMBER_OF,
     PYBIND,
     UnknownText,
     is_constant,
@@ -286,11 +287,16 @@ def call_method(
     refuse_opaque(t.outside, (owner,))
     fill(t.outside, owner)
     dropped(t, owner, name, args)
+    if cls in NUMBERS and not NUMBER_OF.keys().isdisjoint(
+        map(type, args)
+    ):  # C says that it knows none of these symbols
+        given = tuple([NUMBER_OF[type(v)](v) if type(v) in NUMBER_OF else v for v in given])
     if may_call_back(args, kwargs) or looks_inside(owner, name):
         return call_c(t, fn, given, kwargs, True)
     return canonical(t, fn(*given, **kwargs) if kwargs else fn(*given))
 
 
+NUMBERS = (bool, int, float, complex)
 CONTAINER_BASES = (list, dict, tuple, set, frozenset, str, int, float, BaseException)
 
 

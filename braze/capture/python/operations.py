@@ -139,6 +139,11 @@ def number(value: Any) -> Any:
     return NUMBER_OF[kind](value) if kind in SYMBOLIC else value
 
 
+def as_integer(value: Any) -> Any:
+    """A truth value as the number that it is in Python; anything else as it is."""
+    return int(number(value)) if type(value) in TRUTHS else value
+
+
 def tensor_operator(t: Trace, function: Any, a: Any, b: Any) -> Any:
     """An operator with a tensor: one node, unless the other side has Python code for it."""
     other = b if issubclass(type(a), torch.Tensor) else a

@@ -141,12 +141,14 @@ def add_entry(done: Ledger, found: Raised, origin: Origin, variables: list[Any])
 
 
 def held_midway(done: Ledger) -> types.GeneratorType[Any, Any, Any] | None:
-    """A generator, stopped midway, in a variable of a frame that a living exception has left; None if there is none."""
-    for reference in done.left.values():
-        left = reference()
-        for value in left.variables if left is not None else ():
-            if type(value) is types.GeneratorType and value.gi_suspended:
-                return value
+    """A generator of the trace that is stopped midway and has not ended; None if there is none.
+
+    It may be held by what no frame of the program's leads to any more: a frame that a living exception has left, an `ExitStack` there.
+    """
+    for made, _ in done.loose.values():
+        found = made()
+        if found is not None and found.gi_suspended:
+            return found  # type: ignore[no-any-return]
     return None
 
 

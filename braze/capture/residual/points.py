@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from types import FunctionType
+from types import CellType, FunctionType
 from typing import Any
 
 from braze import native
@@ -78,7 +78,10 @@ class ResumePoint:
 
 def _of_code(resumed: Resumed, function: FunctionType) -> FunctionType:
     """A resume function for the frames of ``function``, or of a resume function of the same code."""
-    made = FunctionType(resumed.code, function.__globals__, function.__name__, None, function.__closure__)
+    closure = function.__closure__
+    if resumed.cells is not None:  # they come with each state: those of the first frame are not to be kept
+        closure = tuple(CellType() for _ in closure or ())
+    made = FunctionType(resumed.code, function.__globals__, function.__name__, None, closure)
     made.__module__ = function.__module__
     made.__braze_resumed__ = resumed  # type: ignore[attr-defined]
     return made

@@ -340,7 +340,7 @@ class _Writer:
             more = "(value,)" if outer.state.pushes else "()"
             inner = [  # what the inner frame drops is held by nobody
                 f"step = {name(Jump)}(then, (*state{i - 1}, *more))",
-                f"state{i - 1} = more = None",
+                f"state{i - 1} = more = value = None",
                 f"value = {name(run)}(step)",
             ]
             self._guarded([*inner, f"then, more = {then}, {more}"], outer, handled[i])
@@ -546,7 +546,8 @@ def fixed_function(capture: Capture, frame: FrameState, function: Any) -> Any:
             if guard.source is recipe.source and guard.check is Check.IS:
                 return guard.expected
             if guard.source is recipe.source and guard.check is Check.REFERENT:
-                return guard.expected()
+                found = guard.expected()
+                return None if found.__closure__ else found  # whose cells a resume function of it would keep
     return None
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from braze.capture.facts.frame import Frame
 from braze.capture.facts.records import BreakKind
-from braze.capture.outside.held import popped
+from braze.capture.outside.held import popped, refuse_endings
 from braze.capture.python import data_errors, unwinding
 from braze.capture.python.opcodes.table import LEAVE, YIELD, DoneOutside, Pending, applied, opcode, rows
 from braze.capture.state.trace import Trace
@@ -126,6 +126,8 @@ def for_iter(t: Trace, f: Frame, arg: int) -> None:
 
 @opcode("RETURN_VALUE")
 def return_value(t: Trace, f: Frame, arg: int) -> Any:
+    if len(t.frames.stack) == 1:
+        refuse_endings(t, f)
     f.result = f.stack.pop()
     return left(t, f)
 
