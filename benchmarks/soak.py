@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import IO, Any
 
 import httpx
 
@@ -31,6 +31,16 @@ _MODEL: dict[str, Any] = dict(
     num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16, max_position_embeddings=512,
     tie_word_embeddings=True, rms_norm_eps=1e-6, dtype="float32",
 )  # fmt: skip
+
+
+class _NotReady(Exception):
+    """The server does not answer."""
+
+
+def _told(said: IO[str]) -> str:
+    """The end of what the server has written."""
+    said.seek(0)
+    return said.read()[-2000:]
 
 
 def run_soak(minutes: float, device: str, say: Callable[[str], None]) -> list[dict[str, Any]]:
@@ -58,11 +68,12 @@ def run_soak(minutes: float, device: str, say: Callable[[str], None]) -> list[di
             server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said)
             try:
                 row = asyncio.run(_soak(f"http://127.0.0.1:{port}", server, minutes * 60, say))
+            except _NotReady as error:
+                raise RuntimeError(f"{error}: {_told(said)}") from None
             finally:
                 server.terminate()
                 server.wait(60)
-            said.seek(0)
-            told = said.read()
+            told = _told(said)
     if server.returncode not in (0, -signal.SIGTERM) or "Application shutdown complete" not in told:
         row["failed"] = f"the server ended with {server.returncode}: {told[-300:]}"
     return [{"minutes": minutes, "device": device, "streams": STREAMS, **row}]
@@ -120,14 +131,14 @@ async def _client(client: httpx.AsyncClient, number: int, end: float, counts: Co
 async def _ready(client: httpx.AsyncClient, server: Any) -> None:
     for _ in range(1200):
         if server.poll() is not None:
-            raise RuntimeError(f"the server ended at once with {server.returncode}")
+            raise _NotReady(f"the server ended at once with {server.returncode}")
         try:
             if (await client.get("/health")).status_code == 200:
                 return
         except httpx.HTTPError:
             pass
         await asyncio.sleep(0.1)
-    raise RuntimeError("the server is not ready after two minutes")
+    raise _NotReady("the server is not ready after two minutes")
 
 
 async def _settled(client: httpx.AsyncClient) -> dict[str, float]:

@@ -9,6 +9,7 @@ import torch
 
 from braze.serving.engine.attention.kernels import kernels
 from braze.serving.engine.buffers import Batch
+from braze.serving.engine.changes import redrawn
 from braze.serving.engine.compiled import compiled_rows
 from braze.serving.engine.draws import Draws
 from braze.serving.engine.models.decoder import Decoder
@@ -16,12 +17,13 @@ from braze.serving.engine.models.parallel import of_first
 from braze.serving.engine.recordings import Recordings
 from braze.serving.engine.requests import Work
 from braze.serving.engine.sampling import SamplingParams, sample
+from braze.serving.engine.scores import StepScores
 
 
 @dataclass
 class Flight:
     """A step on its way. ``drawn``: how many tokens each of its requests gets; ``tokens``: all of them, on the device (None: there are none). ``batch``
-    and ``hidden``: what ran, in memory that the next step writes over."""
+    and ``hidden``: what ran, in memory that the next step writes over. ``scores``: how likely the tokens are, for those who ask."""
 
     works: Sequence[Work]
     drawn: tuple[int, ...]
@@ -30,6 +32,7 @@ class Flight:
     landed: torch.cuda.Event | None = None
     batch: Batch | None = None
     hidden: torch.Tensor | None = None
+    scores: StepScores | None = None
 
     def wait(self) -> list[list[int]]:
         """The tokens of each request, when they are on the host."""
@@ -105,18 +108,12 @@ class Drawing:
         """Begin to bring the tokens of these rows to the host; ``hidden`` None: logits have been recorded along."""
         rows = sum(drawn)
         logits = self.logits[:rows] if hidden is None else self.model.compute_logits(hidden)
+        best = self.best[:rows] if hidden is None else None
         if all(work.request.params.temperature == 0 for work in works):
-            tokens = self.best[:rows] if hidden is None else logits.argmax(-1)
+            tokens = redrawn(logits.argmax(-1) if best is None else best, logits, works, drawn)
         else:
-            params, numbers = [], []
-            for work, count in zip(works, drawn, strict=True):
-                params += [work.request.params] * count
-                numbers += work.request.numbers(work.begin + len(work.tokens) - count + 1, count)
-            along = hidden is None
-            drawn_there = self.draws.draw(params, numbers) if along and self.draws is not None else None
-            if drawn_there is None:
-                drawn_there = sample(logits, params, numbers, self.rows, self.best[:rows] if along else None)
-            tokens = of_first(drawn_there, self.model.config.ranks)
+            tokens = redrawn(self._warm(works, drawn, logits, best), logits, works, drawn)
+            tokens = of_first(tokens, self.model.config.ranks)
         self._hosts.reverse()
         held, landed = self._hosts[0]
         if held.shape[0] < rows:
@@ -124,9 +121,24 @@ class Drawing:
             self._hosts[0] = held, landed
         host = held[:rows]
         host.copy_(tokens, non_blocking=True)
+        scores = StepScores.of(logits, tokens, works, drawn)
         if landed is not None:
             landed.record()
-        return Flight(works, drawn, tokens, host, landed)
+        return Flight(works, drawn, tokens, host, landed, scores=scores)
+
+    def _warm(
+        self, works: Sequence[Work], drawn: Sequence[int], logits: torch.Tensor, best: torch.Tensor | None
+    ) -> torch.Tensor:
+        """The tokens of rows of which some are not greedy; ``best``: the greatest of each, of logits that have been recorded along."""
+        params, numbers = [], []
+        for work, count in zip(works, drawn, strict=True):
+            params += [work.request.params] * count
+            numbers += work.request.numbers(work.begin + len(work.tokens) - count + 1, count)
+        if best is not None and self.draws is not None:
+            drawn_there = self.draws.draw(params, numbers)
+            if drawn_there is not None:
+                return drawn_there
+        return sample(logits, params, numbers, self.rows, best)
 
     def _event(self) -> torch.cuda.Event | None:
         return torch.cuda.Event() if self.device.type == "cuda" else None

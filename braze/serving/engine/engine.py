@@ -50,6 +50,7 @@ class Engine:
         request = Request(id, tuple(prompt), params, seed=seed_of(params))
         self.scheduler.check(request)
         self.runner.check_tokens(request.id, request.prompt)
+        self.runner.check_tokens(request.id, [token for token, _ in params.logit_bias])
         self.scheduler.add(request)
         return request
 
@@ -67,6 +68,9 @@ class Engine:
                 self._flight = self.runner.launch(works, flight)
         drawn = flight.wait()
         kept = [self.scheduler.finish(work, tokens) for work, tokens in zip(flight.works, drawn, strict=True)]
+        if flight.scores is not None:
+            for work, new, scores in zip(flight.works, kept, flight.scores.by_work(drawn), strict=True):
+                work.request.scores += scores[: len(new)]
         if self._heads is not None:
             self._heads.propose(flight, drawn, kept)
         return [Output(work.request, tuple(new)) for work, new in zip(flight.works, kept, strict=True) if new]

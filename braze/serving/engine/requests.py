@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -15,6 +16,14 @@ class Ended(enum.Enum):
     STOP = "stop"
     LENGTH = "length"
     ABORT = "abort"
+
+
+class Score(NamedTuple):
+    """A token's log-probability by the model, and the likeliest tokens in its place with theirs."""
+
+    token: int
+    logprob: float
+    likeliest: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(eq=False)
@@ -42,6 +51,10 @@ class Request:
     #: with how many tokens it ends at the latest, and those that end it: the scheduler's limits and its own
     longest: int = 0
     stops: frozenset[int] = frozenset()
+    #: of each generated token, and of each of the prompt from the second on, where they are asked for
+    scores: list[Score] = field(default_factory=list)
+    prompt_scores: list[Score] = field(default_factory=list)
+    _counts: Counter[int] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.tokens = list(self.prompt)
@@ -55,6 +68,13 @@ class Request:
     def generated(self) -> int:
         """How many tokens were generated so far."""
         return len(self.tokens) - len(self.prompt)
+
+    @property
+    def counts(self) -> Counter[int]:
+        """How often each token was generated so far; to be read only."""
+        for token in self.tokens[len(self.prompt) + self._counts.total() :]:
+            self._counts[token] += 1
+        return self._counts
 
     def numbers(self, after: int, count: int) -> list[int]:
         """The random numbers of so many tokens, the first of which comes behind ``after`` tokens: the same whenever these are drawn, and by which step."""

@@ -22,6 +22,7 @@ from braze.serving.engine.ranges import SHARE, SWITCH, Range, refuse_others, who
 from braze.serving.engine.recordings import Recordings
 from braze.serving.engine.requests import Work
 from braze.serving.engine.scheduler import LIMITS, Limits
+from braze.serving.engine.scores import score_prompts
 from braze.serving.pieces.wrapper import clear_all_graphs
 from braze.serving.policy.data_parallel import Batch as Step
 from braze.serving.policy.data_parallel import Reduce, alone, dispatch_across
@@ -231,6 +232,7 @@ class ModelRunner:
         if before is not None and before.tokens is not None:
             batch.input_ids[: batch.tokens].copy_(before.tokens)
         hidden = self.run_model(decision, batch)
+        score_prompts(self.model, works, hidden)
         flight = nothing
         if any(batch.drawn):
             rows = hidden if batch.rows is None else hidden[batch.rows]

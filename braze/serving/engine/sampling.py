@@ -19,6 +19,8 @@ from braze.support.record import record
 
 #: seeds, and what tokens are drawn by, are numbers of 64 bits
 SEEDS = 1 << 64
+#: of the likeliest tokens, so many are told at most
+MOST_LOGPROBS = 20
 #: the heaviest tokens that a share of the whole is looked for among first
 _FEW = 1024
 
@@ -28,6 +30,8 @@ class SamplingParams:
     """How a request's tokens are drawn, and when it ends. ``temperature`` 0 is greedy; ``top_k`` 0 and ``top_p`` 1 leave all tokens.
 
     ``seed``: the request's own stream of random numbers. ``stop``: tokens that end it, besides the model's (unless ``ignore_eos``).
+    ``presence_penalty`` is taken off the logit of each token that was generated before, ``frequency_penalty`` as often as it was; ``logit_bias``: (token, what is added).
+    ``logprobs``: so many of the likeliest tokens are told beside each generated one, with log-probabilities (None: none are); ``prompt_logprobs``: beside each of the prompt.
     """
 
     max_tokens: int = 16
@@ -37,11 +41,30 @@ class SamplingParams:
     seed: int | None = None
     stop: tuple[int, ...] = ()
     ignore_eos: bool = False
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+
+    @property
+    def remembers(self) -> bool:
+        """Whether what is drawn depends on what was generated before."""
+        return bool(self.presence_penalty or self.frequency_penalty)
+
+    @property
+    def changed(self) -> bool:
+        """Whether logits are changed before a token is drawn."""
+        return self.remembers or bool(self.logit_bias)
 
     def __post_init__(self) -> None:
         refuse_others("BZ7405", "sampling parameters that mean nothing", self, _RANGES)
 
 
+_PENALTY = Range((int, float), lambda x: -2 <= x <= 2, "in -2..2")
+_TOLD = Range(
+    (int, NoneType), lambda x: x is None or 0 <= x <= MOST_LOGPROBS, f"a whole number in 0..{MOST_LOGPROBS}"
+)
 _RANGES = {
     "max_tokens": whole(1),
     "temperature": Range((int, float), lambda x: 0 <= x <= 100, "in 0..100"),
@@ -52,6 +75,15 @@ _RANGES = {
     ),
     "stop": Range((tuple, list), lambda x: all(type(t) is int and t >= 0 for t in x), "a tuple of tokens"),
     "ignore_eos": SWITCH,
+    "presence_penalty": _PENALTY,
+    "frequency_penalty": _PENALTY,
+    "logit_bias": Range(
+        (tuple, list),
+        lambda x: all(type(t) is int and t >= 0 and -100 <= more <= 100 for t, more in x),
+        "a tuple of (token, -100..100)",
+    ),
+    "logprobs": _TOLD,
+    "prompt_logprobs": _TOLD,
 }
 
 

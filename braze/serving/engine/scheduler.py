@@ -123,14 +123,16 @@ class Scheduler:
     def ahead(self, works: Sequence[Work]) -> list[Work] | None:
         """The step after one that is on its way, for the same requests, whose tokens (0 here) are not known yet.
 
-        None where it might be another: a request draws not just one token, or ends with it at the latest; one that waits could begin; or there is no
+        None where it might be another: a request draws not just one token, or ends with it at the latest, or draws by what it has said; one that waits could begin; or there is no
         room without preempting. Who ends by its token is found out too late, and gets one more that ``finish`` drops.
         """
         if self.drafter is not None or (self.waiting and len(self.running) < self.limits.max_num_seqs):
             return None
         found = []
         for request, begin, tokens, _, samples in works:
-            if not samples or request.ended is not None or len(request.tokens) + 1 >= request.longest:
+            if not samples or request.ended is not None or request.params.remembers:
+                return None
+            if len(request.tokens) + 1 >= request.longest:
                 return None
             after = begin + len(tokens)
             if len(request.blocks) * self.limits.block_size <= after:
@@ -215,7 +217,8 @@ class Scheduler:
         """The first who waits, running from now on, if there is room."""
         request, size = self.waiting[0], self.limits.block_size
         found: list[int] = []
-        if self.prefixes is not None:
+        # what a request is to tell of its prompt's tokens it has to compute
+        if self.prefixes is not None and request.params.prompt_logprobs is None:
             found = self.pool.find(self.prefixes.keys(request, (len(request.tokens) - 1) // size))
         request.computed = len(found) * size
         work = self._work(request, budget)

@@ -5,17 +5,46 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from braze.serving.engine.requests import Ended
+from braze.serving.engine.requests import Ended, Score
 from braze.serving.engine.sampling import SEEDS, SamplingParams
+from braze.serving.server.logprobs import Told
 from braze.serving.server.loop import Delta, EngineLoop, Ticket
-from braze.serving.server.protocol import Answer, error_body, usage
+from braze.serving.server.protocol import Answer, Choice, error_body, usage
 from braze.serving.server.tokens import Detokenizer, TextTokens
+
+#: scores that are written in a millisecond or so
+_FEW = 128
 
 
 class TimedOut(Exception):
     """The request's seconds are over."""
+
+
+class Part(NamedTuple):
+    """What a step added to a choice: text, scores of its tokens (the first of an echoed prompt has none), and why it ended."""
+
+    index: int
+    text: str
+    scores: list[Score | int]
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked for beside the tokens of ``prompts``: ``answers`` to each, the best of ``copies``; texts that end one; ``echoed``: its prompt's text before each, None: none is;
+    ``silent``: nothing but that."""
+
+    prompts: Sequence[Sequence[int]]
+    answers: int = 1
+    copies: int = 1
+    stop: Sequence[str] = ()
+    echoed: Sequence[str] | None = None
+    silent: bool = False
 
 
 class Generation:
@@ -26,18 +55,21 @@ class Generation:
         self,
         loop: EngineLoop,
         tokens: TextTokens,
-        prompts: Sequence[Sequence[int]],
+        asked: Asked,
         params: SamplingParams,
-        stop: Sequence[str],
+        told: Told,
         seconds: float,
-        each: int = 1,
     ) -> None:
-        self.loop, self.prompts, self.params, self.seconds, self.each = loop, prompts, params, seconds, each
-        self.texts = [Detokenizer(tokens, stop) for _ in range(len(prompts) * each)]
+        self.loop, self.asked, self.params, self.told, self.seconds = loop, asked, params, told, seconds
+        self.texts = [Detokenizer(tokens, asked.stop) for _ in range(len(asked.prompts) * asked.copies)]
         self.generated = 0
         self.tickets: list[Ticket] = []
         self._events: asyncio.Queue[tuple[int, Delta]] = asyncio.Queue()
         self._early: list[tuple[int, Delta]] = []
+        #: of each choice: scores whose text is not out yet, each with where its token begins; how much text is out, and how much its scored tokens are
+        self._held: dict[int, list[tuple[int, Score | int]]] = defaultdict(list)
+        self._out: Counter[int] = Counter()
+        self._scored: Counter[int] = Counter()
 
     async def __aenter__(self) -> Generation:
         here = asyncio.get_running_loop()
@@ -51,9 +83,9 @@ class Generation:
             return send
 
         try:
-            for i, prompt in enumerate(self.prompts):
-                for copy in range(self.each):
-                    send = sender(i * self.each + copy)
+            for i, prompt in enumerate(self.asked.prompts):
+                for copy in range(self.asked.copies):
+                    send = sender(i * self.asked.copies + copy)
                     self.tickets.append(self.loop.submit(prompt, self._own(copy), send))
         except BaseException:  # the loop closes: nobody leaves what nobody has entered
             self._leave()
@@ -84,8 +116,8 @@ class Generation:
         except TimeoutError:
             raise TimedOut(f"the request took more than {self.seconds:g} seconds") from None
 
-    async def parts(self) -> AsyncIterator[tuple[int, str, str | None]]:
-        """(choice, text that was added, why it ended) until all have ended. Raises the engine's error, or TimedOut."""
+    async def parts(self) -> AsyncIterator[Part]:
+        """What is added until all have ended. Raises the engine's error, or TimedOut."""
         left = set(range(len(self.texts)))
         early = iter(self._early)
         while left:
@@ -98,11 +130,11 @@ class Generation:
             if reason is not None:
                 left.discard(index)
             if text or reason is not None:
-                yield index, text, reason
+                yield Part(index, text, [score for _, score in self._held.pop(index, ())], reason)
 
     def usage(self) -> dict[str, int]:
         """Numbers of tokens so far."""
-        return usage(sum(map(len, self.prompts)), self.generated)
+        return usage(sum(map(len, self.asked.prompts)), self.generated)
 
     def _own(self, copy: int) -> SamplingParams:
         """A copy's parameters: of a seed, each has its own."""
@@ -112,31 +144,88 @@ class Generation:
         return dataclasses.replace(params, seed=(params.seed + copy) % SEEDS)
 
     def _said(self, index: int, delta: Delta) -> tuple[str, str | None]:
+        """The text that a step adds, after the prompt's where that is echoed, and why the choice has ended; scores are held with it."""
+        begins = not self.texts[index].begun and bool(delta.tokens)
+        opening = self._opening(index, delta) if begins else ""
+        self.generated += 0 if self.asked.silent else len(delta.tokens)
         writer = self.texts[index]
-        self.generated += len(delta.tokens)
         text = writer.add(delta.tokens, last=delta.ended is not None)
+        reason = delta.ended.value if delta.ended is not None else None
+        if self.asked.silent:
+            return opening, reason
+        self._out[index] += len(text)
+        self._hold(index, delta, writer.stopped)
         if writer.stopped:
             self.loop.cancel(self.tickets[index], Ended.STOP)
-            return text, Ended.STOP.value
-        return text, delta.ended.value if delta.ended is not None else None
+            reason = Ended.STOP.value
+        return opening + text, reason
+
+    def _opening(self, index: int, delta: Delta) -> str:
+        if self.asked.echoed is None:
+            return ""
+        place = index // self.asked.copies
+        if self.params.prompt_logprobs is not None:
+            self._held[index] += [(-1, score) for score in (self.asked.prompts[place][0], *delta.before)]
+        return self.asked.echoed[place]
+
+    def _hold(self, index: int, delta: Delta, stopped: bool) -> None:
+        """Of a text that ends before a stop text, the tokens that are in it; a token that ends an answer and has no text is none of it."""
+        held = self._held[index]
+        for score in delta.scores:
+            held.append((self._scored[index], score))
+            self._scored[index] += self.told.width(score.token)
+        if stopped:
+            self._held[index] = [(at, score) for at, score in held if at < self._out[index]]
+        elif delta.scores and delta.ended is Ended.STOP and not self.told.width(delta.scores[-1].token):
+            held.pop()
 
 
 async def collected(generation: Generation, answer: Answer) -> dict[str, object]:
     """The whole answer."""
-    texts = [""] * len(generation.texts)
-    reasons = [""] * len(generation.texts)
-    async for index, text, reason in generation.parts():
+    count = len(generation.texts)
+    texts, reasons = [""] * count, [""] * count
+    scores: list[list[Score | int]] = [[] for _ in range(count)]
+    async for index, text, more, reason in generation.parts():
         texts[index] += text
+        scores[index] += more
         reasons[index] = reason or reasons[index]
-    return answer.whole(list(zip(texts, reasons, strict=True)), generation.usage())
+    choices = []
+    for i in _best(generation.asked, scores):
+        told = await _told(generation, i, scores[i])
+        choices.append(Choice(texts[i], reasons[i], told))
+    return answer.whole(choices, generation.usage())
+
+
+def _best(asked: Asked, scores: Sequence[Sequence[Score | int]]) -> list[int]:
+    """Which choices are given: of each prompt's those whose tokens are likeliest on average, the first of equal ones."""
+    found = []
+    for first in range(0, len(scores), asked.copies):
+        each = list(range(first, first + asked.copies))
+        if asked.answers < asked.copies:
+            each = sorted(each, key=lambda i: -_mean(scores[i]))[: asked.answers]
+        found += each
+    return found
+
+
+def _mean(scores: Sequence[Score | int]) -> float:
+    values = [score.logprob for score in scores if isinstance(score, Score)]
+    return sum(values) / len(values) if values else float("-inf")
+
+
+async def _told(generation: Generation, index: int, scores: Sequence[Score | int]) -> dict[str, Any] | None:
+    """As the protocol has it; other requests go on while a long prompt's are written."""
+    if len(scores) < _FEW:
+        return generation.told.form(index, scores)
+    return await asyncio.to_thread(generation.told.form, index, scores)
 
 
 async def streamed(generation: Generation, answer: Answer) -> AsyncIterator[str]:
     """The answer as server-sent events; an error after the first becomes one of them."""
     begun: set[int] = set()
     try:
-        async for index, text, reason in generation.parts():
-            yield _event(answer.chunk(index, text, reason, index not in begun))
+        async for index, text, scores, reason in generation.parts():
+            choice = Choice(text, reason, await _told(generation, index, scores))
+            yield _event(answer.chunk(index, choice, index not in begun))
             begun.add(index)
     except Exception as error:
         yield _event(error_body(str(error), "server_error"))

@@ -16,7 +16,8 @@ from starlette.exceptions import HTTPException
 
 from braze.serving.engine.engine import Engine
 from braze.serving.engine.ranges import SECONDS, refuse_others, whole
-from braze.serving.server.answers import Generation, TimedOut, collected, streamed
+from braze.serving.server.answers import Asked, Generation, TimedOut, collected, streamed
+from braze.serving.server.logprobs import Told
 from braze.serving.server.loop import EngineLoop
 from braze.serving.server.metrics import Metrics
 from braze.serving.server.protocol import Answer, ChatRequest, CompletionRequest, error_body
@@ -94,14 +95,19 @@ def _add_generation(app: FastAPI, server: Server) -> None:
         given = body.prompts()
         _admit(server, body, len(given))
         prompts = [await _encoded(server, p) if isinstance(p, str) else p for p in given]
-        return await _generate(server, request, body, prompts, chat=False)
+        echoed = None
+        if body.echo:
+            echoed = [p if isinstance(p, str) else server.tokens.decode(p) for p in given]
+        asked = Asked(prompts, body.answers, body.copies, body.stops(), echoed, body.max_tokens == 0)
+        return await _generate(server, request, body, asked, chat=False)
 
     @app.post("/v1/chat/completions")
     async def chat(body: ChatRequest, request: Request) -> Response:
         _admit(server, body, 1)
         messages = [message.plain() for message in body.messages]
         prompt = await asyncio.to_thread(server.tokens.chat, messages)
-        return await _generate(server, request, body, [prompt], chat=True)
+        asked = Asked([prompt], body.answers, body.copies, body.stops())
+        return await _generate(server, request, body, asked, chat=True)
 
 
 async def _encoded(server: Server, text: str) -> list[int]:
@@ -207,19 +213,14 @@ class _Bounded:
 
 
 async def _generate(
-    server: Server,
-    request: Request,
-    body: CompletionRequest | ChatRequest,
-    prompts: Sequence[Sequence[int]],
-    chat: bool,
+    server: Server, request: Request, body: CompletionRequest | ChatRequest, asked: Asked, chat: bool
 ) -> Response:
     """Run a request's prompts, and answer at once or in a stream."""
-    params = body.params(_room(server, prompts))
+    params = body.params(_room(server, asked.prompts))
     options = body.stream_options
     answer = Answer(body.model or server.options.name, chat, options is not None and options.include_usage)
-    generation = Generation(
-        server.loop, server.tokens, prompts, params, body.stops(), server.options.request_seconds, body.copies
-    )
+    told = Told(server.tokens, chat, body.likeliest)
+    generation = Generation(server.loop, server.tokens, asked, params, told, server.options.request_seconds)
     server.open += 1
     async with AsyncExitStack() as stack:
         stack.callback(_done, server)

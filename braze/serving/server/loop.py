@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from braze.serving.engine.engine import Engine
-from braze.serving.engine.requests import Ended, Request
+from braze.serving.engine.requests import Ended, Request, Score
 from braze.serving.engine.sampling import SamplingParams
 from braze.support import log
 from braze.support.errors import InternalError, UserError
@@ -18,11 +18,13 @@ from braze.support.errors import InternalError, UserError
 
 @dataclass(frozen=True)
 class Delta:
-    """What a step added to a request; ``ended``: it was the last. ``error``: the request failed, with nothing added."""
+    """What a step added to a request; ``scores``: of its tokens, and ``before`` of the prompt's, where they are asked for. ``ended``: it was the last. ``error``: the request failed, with nothing added."""
 
     tokens: tuple[int, ...] = ()
     ended: Ended | None = None
     error: Exception | None = None
+    scores: tuple[Score, ...] = ()
+    before: tuple[Score, ...] = ()
 
 
 @dataclass(eq=False)
@@ -210,9 +212,11 @@ class EngineLoop:
         if ticket is None or request.generated == ticket.sent:
             return
         tokens = tuple(request.tokens[len(request.prompt) + ticket.sent :])
+        scores = tuple(request.scores[ticket.sent :])
+        before = tuple(request.prompt_scores) if not ticket.sent else ()
         ticket.sent += len(tokens)
         ticket.first = ticket.first or time.monotonic()
-        self._tell(ticket, Delta(tokens, request.ended))
+        self._tell(ticket, Delta(tokens, request.ended, scores=scores, before=before))
 
     def _tell(self, ticket: Ticket, delta: Delta, kind: str = "") -> None:
         over = delta.ended is not None or delta.error is not None

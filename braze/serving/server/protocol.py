@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 import uuid
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from braze.serving.engine.sampling import SamplingParams
+from braze.serving.engine.sampling import MOST_LOGPROBS, SamplingParams
 from braze.support.errors import UserError
 
 #: what an error says at most
 _LONGEST = 2000
 #: texts that end an answer: how many, and of how many characters, at most
 _STOPS, _STOP = 64, 1024
+#: tokens whose logits a request changes, at most, and digits of one
+_BIASES, _DIGITS = 1024, 12
 
 
 def _unicode(text: str) -> str:
@@ -31,6 +33,18 @@ Number = Annotated[float, Field(strict=True)]
 Flag = Annotated[bool, Field(strict=True)]
 Text = Annotated[str, Field(strict=True), AfterValidator(_unicode)]
 Stop = Annotated[Text, Field(min_length=1, max_length=_STOP)]
+Penalty = Annotated[Number, Field(ge=-2, le=2)]
+#: how many of the likeliest tokens are told beside one
+Likeliest = Annotated[Whole, Field(ge=0, le=MOST_LOGPROBS)]
+
+
+def _bias(given: dict[str, float]) -> dict[str, float]:
+    for token, more in given.items():
+        if not (token.isascii() and token.isdigit()) or len(token) > _DIGITS:
+            raise ValueError(f"a token is a whole number, not {token[:_DIGITS]!r}")
+        if not -100 <= more <= 100:
+            raise ValueError(f"the bias of token {token} is not in -100..100")
+    return given
 
 
 def _prompt(given: Any) -> Any:
@@ -60,6 +74,8 @@ class StreamOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     include_usage: bool = False
+    #: padding against who measures a stream's parts; there is none
+    include_obfuscation: bool | None = None
 
 
 class _Sampled(BaseModel):
@@ -78,9 +94,9 @@ class _Sampled(BaseModel):
     stop: Stop | Annotated[list[Stop], Field(max_length=_STOPS)] | None = None
     seed: Whole | None = None
     ignore_eos: Flag | None = None
-    presence_penalty: Number | None = None
-    frequency_penalty: Number | None = None
-    logit_bias: dict[str, Number] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: Annotated[dict[str, Number], Field(max_length=_BIASES), AfterValidator(_bias)] | None = None
     # what changes no answer here
     user: str | None = None
     metadata: dict[str, Any] | None = None
@@ -89,6 +105,7 @@ class _Sampled(BaseModel):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
 
     @model_validator(mode="after")
     def _streams(self) -> Self:
@@ -97,18 +114,28 @@ class _Sampled(BaseModel):
         return self
 
     @property
-    def copies(self) -> int:
-        """Answers to each prompt."""
+    def answers(self) -> int:
+        """Answers to each prompt that are given."""
         return self.n or 1
+
+    @property
+    def copies(self) -> int:
+        """Answers to each prompt that are generated."""
+        return self.answers
+
+    @property
+    def likeliest(self) -> int | None:
+        """How many of the likeliest tokens are told beside each, with log-probabilities; None: none are told."""
+        raise NotImplementedError
+
+    @property
+    def echoes(self) -> bool:
+        """Whether an answer begins with its prompt."""
+        return False
 
     def unserved(self) -> list[str]:
         """Fields with values that are not served."""
-        names = ("presence_penalty", "frequency_penalty", "logit_bias")
-        return [name for name in names if getattr(self, name)] + self._others()
-
-    def _others(self) -> list[str]:
-        """Those of the one kind of request."""
-        return []
+        raise NotImplementedError
 
     def stops(self) -> list[str]:
         """The texts that end an answer."""
@@ -129,6 +156,12 @@ class _Sampled(BaseModel):
             top_p=1.0 if self.top_p is None else self.top_p,
             seed=self.seed,
             ignore_eos=bool(self.ignore_eos),
+            presence_penalty=self.presence_penalty or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            logit_bias=tuple((int(token), more) for token, more in (self.logit_bias or {}).items()),
+            # the best are known by theirs
+            logprobs=0 if self.likeliest is None and self.copies > self.answers else self.likeliest,
+            prompt_logprobs=self.likeliest if self.echoes else None,
         )
 
 
@@ -136,24 +169,45 @@ class CompletionRequest(_Sampled):
     """``POST /v1/completions``."""
 
     prompt: Annotated[Any, AfterValidator(_prompt)]
-    max_tokens: Whole | None = Field(default=16, ge=1)
+    #: none: for the prompt alone, which is echoed
+    max_tokens: Whole | None = Field(default=16, ge=0)
     echo: Flag | None = None
-    best_of: Whole | None = None
-    logprobs: Whole | None = None
+    best_of: Whole | None = Field(default=None, ge=1, le=64)
+    logprobs: Likeliest | None = None
     suffix: str | None = None
 
-    def limit(self) -> int | None:
-        """As it says."""
-        return self.max_tokens
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        if self.best_of is not None and self.best_of < self.answers:
+            raise ValueError(f"best_of={self.best_of} is less than n={self.answers}")
+        if self.copies > self.answers and self.stream:
+            raise ValueError("which answers are best is known at their ends: best_of is not for streams")
+        if self.max_tokens == 0 and not self.echo:
+            raise ValueError("max_tokens=0 is for requests with echo=true")
+        return self
 
-    def _others(self) -> list[str]:
-        asked = {
-            "echo": self.echo,
-            "logprobs": self.logprobs is not None,
-            "suffix": self.suffix,
-            "best_of": self.best_of not in (None, self.copies),
-        }
-        return [name for name, value in asked.items() if value]
+    @property
+    def copies(self) -> int:
+        """As many as the best are chosen from."""
+        return self.best_of or self.answers
+
+    @property
+    def likeliest(self) -> int | None:
+        """As it says."""
+        return self.logprobs
+
+    @property
+    def echoes(self) -> bool:
+        """As it says."""
+        return bool(self.echo)
+
+    def limit(self) -> int | None:
+        """As it says; one that is not told, where there are to be none."""
+        return self.max_tokens if self.max_tokens is None else max(self.max_tokens, 1)
+
+    def unserved(self) -> list[str]:
+        """Fields with values that are not served."""
+        return ["suffix"] if self.suffix else []
 
     def prompts(self) -> list[str | list[int]]:
         """Each prompt, as text or tokens."""
@@ -187,7 +241,7 @@ class ChatRequest(_Sampled):
     max_tokens: Whole | None = Field(default=None, ge=1)
     max_completion_tokens: Whole | None = Field(default=None, ge=1)
     logprobs: Flag | None = None
-    top_logprobs: Whole | None = None
+    top_logprobs: Likeliest | None = None
     tools: list[Any] | None = None
     functions: list[Any] | None = None
     response_format: dict[str, Any] | None = None
@@ -198,15 +252,28 @@ class ChatRequest(_Sampled):
     modalities: list[str] | None = None
     audio: dict[str, Any] | None = None
     prediction: dict[str, Any] | None = None
+    moderation: dict[str, Any] | None = None
     reasoning_effort: str | None = None
     verbosity: str | None = None
     web_search_options: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _tells(self) -> Self:
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError("top_logprobs is for requests with logprobs=true")
+        return self
+
+    @property
+    def likeliest(self) -> int | None:
+        """As it says."""
+        return self.top_logprobs or 0 if self.logprobs else None
 
     def limit(self) -> int | None:
         """As it says."""
         return self.max_completion_tokens or self.max_tokens
 
-    def _others(self) -> list[str]:
+    def unserved(self) -> list[str]:
+        """Fields with values that are not served."""
         harmless = {
             "response_format": (self.response_format or {"type": "text"}).get("type") == "text",
             "tool_choice": self.tool_choice in (None, "none", "auto"),
@@ -216,11 +283,19 @@ class ChatRequest(_Sampled):
             "web_search_options": self.web_search_options is None,
         }
         names = (
-            "logprobs", "top_logprobs", "tools", "functions", "audio", "prediction", "reasoning_effort", "verbosity",
+            "tools", "functions", "audio", "prediction", "moderation", "reasoning_effort", "verbosity",
         )  # fmt: skip
         return [name for name in names if getattr(self, name)] + [
             name for name, may in harmless.items() if not may
         ]
+
+
+class Choice(NamedTuple):
+    """One answer to a prompt: its text, why it ended, its tokens' log-probabilities as the protocol has them."""
+
+    text: str
+    reason: str | None
+    logprobs: dict[str, Any] | None = None
 
 
 class Answer:
@@ -231,23 +306,23 @@ class Answer:
         self.id = f"{'chatcmpl' if chat else 'cmpl'}-{uuid.uuid4().hex}"
         self.created = int(time.time())
 
-    def whole(self, texts: list[tuple[str, str]], usage: dict[str, int]) -> dict[str, Any]:
-        """The answer at once, of (text, why it ended) of each choice."""
-        choices = []
-        for i, (text, reason) in enumerate(texts):
+    def whole(self, choices: list[Choice], usage: dict[str, int]) -> dict[str, Any]:
+        """The answer at once."""
+        found = []
+        for i, (text, reason, logprobs) in enumerate(choices):
             said = {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text}
-            choices.append({"index": i, **said, "logprobs": None, "finish_reason": reason})
+            found.append({"index": i, **said, "logprobs": logprobs, "finish_reason": reason})
         return {
             **self._head("chat.completion" if self.chat else "text_completion"),
-            "choices": choices,
+            "choices": found,
             "usage": usage,
         }
 
-    def chunk(self, index: int, text: str, reason: str | None, first: bool = False) -> dict[str, Any]:
+    def chunk(self, index: int, part: Choice, first: bool = False) -> dict[str, Any]:
         """A part of a streamed choice."""
-        delta = {"role": "assistant", "content": text} if first else {"content": text}
-        said = {"delta": delta} if self.chat else {"text": text}
-        choice = {"index": index, **said, "logprobs": None, "finish_reason": reason}
+        delta = {"role": "assistant", "content": part.text} if first else {"content": part.text}
+        said = {"delta": delta} if self.chat else {"text": part.text}
+        choice = {"index": index, **said, "logprobs": part.logprobs, "finish_reason": part.reason}
         # where the last chunk tells the number of tokens, all others say that they do not
         counted = {"usage": None} if self.counted else {}
         return {**self._head(self._kind()), "choices": [choice], **counted}

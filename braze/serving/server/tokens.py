@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,6 +17,18 @@ from braze.support.errors import UserError
 
 #: what a piece of a character is decoded to, until the rest of it comes
 _BROKEN = "\ufffd"
+#: a byte as SentencePiece writes it
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
+
+
+def _byte_characters() -> dict[str, int]:
+    """The character that byte-level tokenizers write for each byte: itself where it is printed, else the next beyond them."""
+    printed = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printed]
+    return {chr(byte): byte for byte in printed} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+_BYTES = _byte_characters()
 
 
 class TextTokens(Protocol):
@@ -26,6 +39,12 @@ class TextTokens(Protocol):
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens, without special ones."""
+
+    def piece(self, token: int) -> str:
+        """What a token is in a text, special ones by their names."""
+
+    def bytes_of(self, token: int) -> bytes | None:
+        """The bytes that a token is, which need be no whole characters; None where that is not known."""
 
     def chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
         """The tokens of a conversation that the assistant is to go on with. Raises BZ7502 where there is no template."""
@@ -45,6 +64,22 @@ class FileTokens:
     def decode(self, tokens: Sequence[int]) -> str:
         """As ``TextTokens`` says."""
         return self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+
+    def piece(self, token: int) -> str:
+        """As ``TextTokens`` says: what it adds behind itself, since decoders leave out a space that begins a text."""
+        once, twice = (self._tokenizer.decode([token] * n, skip_special_tokens=False) for n in (1, 2))
+        return twice[len(once) :]
+
+    def bytes_of(self, token: int) -> bytes | None:
+        """As ``TextTokens`` says."""
+        piece = self.piece(token)
+        if _BROKEN not in piece:
+            return piece.encode()
+        written = self._tokenizer.id_to_token(token) or ""
+        if _BYTE.fullmatch(written):  # one byte, as SentencePiece has it
+            return bytes([int(written[3:5], 16)])
+        found = [_BYTES.get(character) for character in written]
+        return None if None in found else bytes(byte for byte in found if byte is not None)
 
     def chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
         """As ``TextTokens`` says; the template writes the special tokens."""
@@ -72,6 +107,14 @@ class ByteTokens:
     def decode(self, tokens: Sequence[int]) -> str:
         """As ``TextTokens`` says; tokens beyond a byte's are written as numbers."""
         return "".join(chr(t) if 32 <= t < 127 else f"<{t}>" for t in tokens)
+
+    def piece(self, token: int) -> str:
+        """As ``TextTokens`` says."""
+        return self.decode([token])
+
+    def bytes_of(self, token: int) -> bytes | None:
+        """As ``TextTokens`` says."""
+        return self.piece(token).encode()
 
     def chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
         """As ``TextTokens`` says."""
@@ -113,6 +156,11 @@ class Detokenizer:
         self._begin = self._shown = 0
         self._held = ""
         self.stopped = False
+
+    @property
+    def begun(self) -> bool:
+        """Whether there were tokens."""
+        return bool(self._all)
 
     def add(self, tokens: Sequence[int], last: bool = False) -> str:
         """The text that these add; ``last``: nothing comes after them, so nothing is held back."""

@@ -125,9 +125,14 @@ def test_models_health_and_metrics(running):
 @pytest.mark.parametrize(
     ("body", "word"),
     [
-        (dict(prompt="x", logprobs=3), "logprobs"),
-        (dict(prompt="x", logit_bias={"5": 1.0}), "logit_bias"),
-        (dict(prompt="x", best_of=3), "best_of"),
+        (dict(prompt="x", logprobs=21), "logprobs"),
+        (dict(prompt="x", logit_bias={"x": 1.0}), "logit_bias"),
+        (dict(prompt="x", logit_bias={"5": 101}), "token 5 is not in -100..100"),
+        (dict(prompt="x", logit_bias={"500": 1.0}), "token 500"),
+        (dict(prompt="x", presence_penalty=3), "presence_penalty"),
+        (dict(prompt="x", best_of=2, n=3), "best_of=2"),
+        (dict(prompt="x", best_of=2, stream=True), "best_of"),
+        (dict(prompt="x", suffix="y"), "suffix"),
         (dict(prompt="x", temperature=-1.0), "temperature"),
         (dict(prompt="x", max_tokens=0), "max_tokens"),
         (dict(prompt="x" * 100), "100 tokens"),

@@ -1,0 +1,71 @@
+"""Log-probabilities as the protocol has them: of tokens by their texts, in one form for chats and another for completions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from braze.serving.engine.requests import Score
+from braze.serving.server.tokens import TextTokens
+
+
+class Told:
+    """Writes the scores of one answer's choices. ``most``: of the likeliest tokens, as many as were asked for; None: nothing is told."""
+
+    def __init__(self, tokens: TextTokens, chat: bool, most: int | None) -> None:
+        self.tokens, self.chat, self.most = tokens, chat, most
+        #: how much text of each choice has been told of
+        self._ends: dict[int, int] = {}
+        self._pieces: dict[int, str] = {}
+
+    def form(self, index: int, scores: Sequence[Score | int]) -> dict[str, Any] | None:
+        """What is told of a choice's further tokens; one without a score, the first of a prompt, stands as itself."""
+        if self.most is None:
+            return None
+        return self._chat(scores) if self.chat else self._completion(index, scores)
+
+    def width(self, token: int) -> int:
+        """Characters of an answer that a token is."""
+        return len(self._piece(token)) if self.tokens.decode([token]) else 0
+
+    def _chat(self, scores: Sequence[Score | int]) -> dict[str, Any]:
+        content = [
+            {
+                **self._entry(score.token, score.logprob),
+                "top_logprobs": [self._entry(*likely) for likely in score.likeliest],
+            }
+            for score in scores
+            if isinstance(score, Score)
+        ]
+        return {"content": content, "refusal": None}
+
+    def _entry(self, token: int, logprob: float) -> dict[str, Any]:
+        told = self.tokens.bytes_of(token)
+        return {
+            "token": self._piece(token),
+            "logprob": logprob,
+            "bytes": None if told is None else list(told),
+        }
+
+    def _completion(self, index: int, scores: Sequence[Score | int]) -> dict[str, Any]:
+        found: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+        end = self._ends.get(index, 0)
+        for score in scores:
+            token, logprob, likeliest = score if isinstance(score, Score) else (score, None, None)
+            top: dict[str, float] | None = None if likeliest is None else {}
+            for likely, value in (*(likeliest or ()), (token, logprob)):
+                if top is not None and value is not None:
+                    # of texts that are alike the likelier one, which comes first
+                    top.setdefault(self._piece(likely), value)
+            columns = (self._piece(token), logprob, top, end)
+            for column, value in zip(found.values(), columns, strict=True):
+                column.append(value)
+            end += self.width(token)
+        self._ends[index] = end
+        return found
+
+    def _piece(self, token: int) -> str:
+        found = self._pieces.get(token)
+        if found is None:
+            found = self._pieces[token] = self.tokens.piece(token)
+        return found
