@@ -22,6 +22,10 @@ CASES = {
         lambda x, w, b: F.layer_norm(x, (65536,), w, b),
         (empty(2048, 65536), empty(65536), empty(65536)),
     ),
+    "layer norm of two programs side by side": (
+        lambda x, w, b: F.layer_norm(x, (20000,), w, b),
+        (empty(8192, 20000), empty(20000), empty(20000)),
+    ),
     "softmax's gradient": (
         lambda g, y: ((g.float() - (g.float() * y.float()).sum(1, keepdim=True)) * y.float()).to(g.dtype),
         (empty(4096, 50257), empty(4096, 50257)),

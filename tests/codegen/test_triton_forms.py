@@ -302,6 +302,22 @@ def test_as_many_parts_of_columns_as_registers_leave_room_for(width, programs):
     assert first.programs.value == programs
 
 
+def test_sums_along_rows_have_many_parts_that_are_alike():
+    """They end cheaply, others do not; and where parts are not alike each element is looked at."""
+
+    def programs(fn, *sizes, dtype=torch.bfloat16):
+        x = torch.empty(sizes, dtype=dtype, device="meta")
+        return [p.programs.value for p in plans(planned(fn, x, cores=132))]
+
+    for fn in (lambda x: x.sum(), lambda x: x.amax(), lambda x: (x > 3).any()):
+        assert programs(fn, 1 << 26) == [4096, 1]
+    assert programs(lambda x: x.sum(), 1 << 24) == [2048, 1]
+    assert programs(lambda x: x.sum(), 1 << 22) == [1024, 1]
+    assert programs(lambda x: x.sum(1), 16, 1 << 23)[0] == 4096
+    assert programs(lambda x: x.argmax(), 1 << 26) == [512, 1]
+    assert programs(lambda x: x.sum(), 100_000_007) == [1023, 1]
+
+
 @pytest.mark.parametrize(
     ("capability", "options", "waiting"),
     [
