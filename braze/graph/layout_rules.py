@@ -212,11 +212,11 @@ def _like(x: Any, *rest: Any) -> Any:
     return laid_like(x, x.dtype)
 
 
-def _sorted(x: Any, *rest: Any, **options: Any) -> Any:
+def _sorted(x: Any, /, *rest: Any, **options: Any) -> Any:
     return laid_like(x, x.dtype), laid_like(x, torch.int64)
 
 
-def _loop_of_floats(x: Any, *rest: Any, **options: Any) -> Any:
+def _loop_of_floats(x: Any, /, *rest: Any, **options: Any) -> Any:
     """One loop over one operand: what lies row by row, as far as dims of more than one element tell, gives what does."""
     return allocated([x], x.dtype) if x.dtype.is_floating_point else NotImplemented
 
