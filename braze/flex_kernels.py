@@ -65,7 +65,7 @@ class Kernels:
         self.full = self.sparse and entry.present[2]
         precision = "tf32" if q.dtype is torch.float32 and torch.backends.cuda.matmul.allow_tf32 else "ieee"
         text = flash.source(score, mask, slope, len(entry.others), self.sparse, self.full, precision)
-        path = cache.DiskCache().file(cache.key("triton", source=text), text.encode, "py")
+        path = cache.source_file(text)
         trace.dump("flex_attention", "py", text)
         self.module = triton_load.load_module(path)
 

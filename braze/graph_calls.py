@@ -104,13 +104,18 @@ def with_subgraphs(
         return call
     for entry in entries:
         entry.compile(compile)
+    return keeping(call, entries)
+
+
+def keeping(call: Boxed, held: object) -> Boxed:
+    """``call`` that keeps something alive."""
 
     @boxed
-    def with_entries(inputs: Sequence[Any]) -> Sequence[Any]:
+    def with_held(inputs: Sequence[Any]) -> Sequence[Any]:
         return call(inputs)
 
-    with_entries.entries = entries  # type: ignore[attr-defined]
-    return with_entries
+    with_held.held = held  # type: ignore[attr-defined]
+    return with_held
 
 
 def _taken(inputs: Sequence[Any], consumes: bool, more: tuple[Any, ...] = ()) -> list[Any]:

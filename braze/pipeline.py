@@ -13,6 +13,7 @@ import braze
 from braze import aot, decomp
 from braze.aot.chunked_losses import chunk_losses
 from braze.aot.records import InputRole, Partition
+from braze.autotune.device_times import job_of
 from braze.autotune.gemm_times import with_products, with_tiles
 from braze.autotune.kernel_times import with_tilings
 from braze.autotune.product_times import measured_products
@@ -28,6 +29,7 @@ from braze.graph.holders import is_held_once
 from braze.graph.torch_compat import is_out_of_memory
 from braze.graph_calls import (
     Later,
+    keeping,
     run_eagerly,
     with_attributes,
     with_floats,
@@ -41,9 +43,9 @@ from braze.loops.verify import require_fresh_writes, verify
 from braze.lower.program import lower
 from braze.recorded_calls import Cutter, Recorder, for_recording, padded, recorder
 from braze.recording_plans import Division, batch_of, divided, operators_of
-from braze.runtime import build, cache, loader, triton_build, triton_load
+from braze.runtime import build, cache, loader, triton_load
 from braze.runtime.arena import ArenaPool, pool_of
-from braze.runtime.boxed import Boxed, boxed
+from braze.runtime.boxed import Boxed
 from braze.schedule import schedule
 from braze.schedule.choices import Choices
 from braze.schedule.printer import GroupReport, print_schedule, report
@@ -221,13 +223,7 @@ def with_attention(call: Boxed, partition: Partition, ctx: CompileContext) -> Bo
                 f"flex_attention in {ctx.name} runs by PyTorch's operators, all scores in memory.\n{error}",
                 "aot",
             )
-
-    @boxed
-    def with_entries(inputs: Sequence[Any]) -> Sequence[Any]:
-        return call(inputs)
-
-    with_entries.attentions = entries  # type: ignore[attr-defined]
-    return with_entries
+    return keeping(call, entries)
 
 
 def partition_graph(
@@ -355,9 +351,7 @@ def load_triton(kernels: Sequence[KernelText]) -> dict[str, Callable[..., None]]
     for kernel in kernels:
         launch = kernel.launch
         assert launch is not None
-        path = cache.DiskCache().file(cache.key("triton", source=kernel.source), kernel.source.encode, "py")
-        how = launch.constants, launch.num_warps, launch.num_stages
-        job = triton_build.Job(str(path), kernel.name, launch.dtypes, (), *how)
+        job = job_of(kernel)
         found[kernel.name] = triton_load.load(job, kernel.sizes, launch.grid, ahead)
         jobs.append((job, kernel.sizes))
     if ahead is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
-from typing import Any
 
 import torch
 
@@ -87,27 +86,24 @@ def build(texts: Sequence[KernelText], seconds: float) -> None:
     builders = triton_load.builders()
     if builders is None:
         return
-    jobs = [_job(text) for text in texts]
+    jobs = [job_of(text) for text in texts]
     for job, why in triton_build.build(jobs, builders, seconds=seconds).items():
         log.info("%s with %s is not built: %s", job.name, job.constants, why)
 
 
-def _job(text: KernelText) -> triton_build.Job:
-    launch = text.launch
+def job_of(text: KernelText) -> triton_build.Job:
+    """What a kernel's build is asked for."""
+    launch, path = text.launch, cache.source_file(text.source)
     assert launch is not None
     how = launch.constants, launch.num_warps, launch.num_stages
-    return triton_build.Job(str(_path(text)), text.name, launch.dtypes, (), *how)
-
-
-def _path(text: KernelText) -> Any:
-    return cache.DiskCache().file(cache.key("triton", source=text.source), text.source.encode, "py")
+    return triton_build.Job(str(path), text.name, launch.dtypes, (), *how)
 
 
 def launcher(text: KernelText) -> Callable[..., None]:
     """What launches a kernel."""
     launch = text.launch
     assert launch is not None
-    return triton_load.load(_job(text), text.sizes, launch.grid)
+    return triton_load.load(job_of(text), text.sizes, launch.grid)
 
 
 def is_refusal(error: Exception) -> bool:

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
+from braze.decomp.numbers import HALVES
 from braze.decomp.registry import decompose
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
-
 
 #: elements of a matrix up to which its product with a vector is made here: larger ones by columns are up to 2.7 times quicker by ATen
 _SMALL = 1 << 15
@@ -61,7 +61,7 @@ def addr(y: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> A
 @decompose(aten.addbmm.default)
 def addbmm(y: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
     """beta · y + alpha · the sum of the products of a batch."""
-    if not _scalable(y) or a.dtype in (torch.float16, torch.bfloat16):
+    if not _scalable(y) or a.dtype in HALVES:
         return NotImplemented
     total = aten.sum.dim_IntList(aten.bmm.default(a, b), [0])
     if beta == 0:
@@ -71,7 +71,7 @@ def addbmm(y: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) ->
 
 def _exact_in(dtype: torch.dtype) -> bool:
     """Whether sums of products are made in the type itself: not of half types, nor of complex numbers, of which there are no loops."""
-    return not dtype.is_complex and dtype not in (torch.float16, torch.bfloat16)
+    return not dtype.is_complex and dtype not in HALVES
 
 
 def _scalable(y: Tensor) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from braze.decomp.numbers import cast, reduced, widened
+from braze.decomp.numbers import cast, constant, reduced, widened
 from braze.decomp.registry import decompose
 
 aten = torch.ops.aten
@@ -27,7 +27,7 @@ def nll_loss_forward(
     at = aten.unsqueeze.default(safe, dim)
     wide = widened(x)
     losses = aten.neg.default(aten.squeeze.dim(aten.gather.default(wide, dim, at), dim))
-    zero = aten.full.default([], 0.0, dtype=wide.dtype, device=x.device)
+    zero = constant(0.0, wide)
     if weight is not None:
         weights = _weights(weight, safe)
         losses = aten.mul.Tensor(losses, weights)
@@ -36,7 +36,7 @@ def nll_loss_forward(
         weights = cast(kept, wide.dtype)
     losses = aten.where.self(kept, losses, zero)
     if reduction == 0 and x.dim() > 1:
-        return cast(losses, x.dtype), aten.full.default([], 0.0, dtype=x.dtype, device=x.device)
+        return cast(losses, x.dtype), constant(0.0, x)
     total = aten.sum.default(weights)
     result = aten.sum.default(losses)
     if reduction == 1:
@@ -47,8 +47,7 @@ def nll_loss_forward(
 def _targets(target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
     """Which targets count, and the targets with 0 for those that do not."""
     kept = aten.ne.Scalar(target, ignore_index)
-    zero = aten.full.default([], 0, dtype=target.dtype, device=target.device)
-    return kept, aten.where.self(kept, target, zero)
+    return kept, aten.where.self(kept, target, constant(0, target))
 
 
 def _weights(weight: Tensor, classes: Tensor) -> Tensor:
@@ -77,7 +76,7 @@ def nll_loss_backward(
         each = aten.div.Tensor(each, widened(total))
     if weight is not None:
         each = aten.mul.Tensor(each, _weights(weight, safe))
-    zero = aten.full.default([], 0.0, dtype=each.dtype, device=x.device)
+    zero = constant(0.0, each)
     each = aten.where.self(kept, aten.neg.default(each), zero)
     # narrow numbers compare as many at a time as the gradient has
     classes = aten.arange.start_step(0, x.shape[dim], 1, dtype=torch.int32, device=x.device)

@@ -50,11 +50,15 @@ def native_layer_norm(
         return NotImplemented
     dims = list(range(x.dim() - len(shape), x.dim()))
     y, mean, rstd = _normalized(widened(x), dims, eps)
-    # statistics come in the type of the parameters where those are wider than the input
-    kept = weight.dtype if weight is not None else x.dtype
-    if x.device.type != "cpu":
-        kept = compute_dtype(x.dtype)
+    kept = _kept_dtype(x, weight)
     return cast(_shifted(y, weight, bias), x.dtype), cast(mean, kept), cast(rstd, kept)
+
+
+def _kept_dtype(x: Tensor, weight: Tensor | None) -> torch.dtype:
+    """The type of statistics that are kept for a backward: on the CPU that of the parameters, which may be wider than the input's."""
+    if x.device.type != "cpu":
+        return compute_dtype(x.dtype)
+    return x.dtype if weight is None else weight.dtype
 
 
 def _by_root_mean_square(
@@ -129,13 +133,7 @@ def batch_norm(
     if x.numel() == 0 or x.dim() < 2:
         return NotImplemented
     found = _batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
-    if found is None:
-        return NotImplemented
-    y, mean, var = found
-    if training:
-        _keep(running_mean, mean, momentum)
-        _keep(running_var, _unbiased(var, x), momentum)
-    return y
+    return NotImplemented if found is None else found[0]
 
 
 def _batch_norm(
@@ -148,16 +146,21 @@ def _batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor] | None:
-    """(result, mean, variance), the latter of the batch or the running ones."""
+    """(result, mean, 1 / sqrt(variance + eps)), the latter of the batch, in training, which moves the running ones, or of these."""
     wide = widened(x)
     if training:
         mean, var = _batch_statistics(wide)
+        invstd = _of_batch(var, eps)
     elif running_mean is None or running_var is None:
         return None
     else:
         mean, var = widened(running_mean), widened(running_var)
-    invstd = _of_batch(var, eps) if training else aten.rsqrt.default(aten.add.Scalar(var, eps))
-    return _laid_out(cast(_scaled(wide, mean, invstd, weight, bias), x.dtype)), mean, var
+        invstd = aten.rsqrt.default(aten.add.Scalar(var, eps))
+    y = _laid_out(cast(_scaled(wide, mean, invstd, weight, bias), x.dtype))
+    if training:
+        _keep(running_mean, mean, momentum)
+        _keep(running_var, _unbiased(var, x), momentum)
+    return y, mean, invstd
 
 
 def _laid_out(y: Tensor) -> Tensor:
@@ -205,19 +208,12 @@ def native_batch_norm(
     found = _batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
     if found is None:
         return NotImplemented
-    y, mean, var = found
-    # mixed types: statistics come in the type of the parameters
-    kept = x.dtype if weight is None or x.device.type != "cpu" else weight.dtype
-    if x.device.type != "cpu":
-        kept = compute_dtype(x.dtype)
-    if not training and x.device.type != "cpu":
-        return y, cast(mean, kept), cast(aten.rsqrt.default(aten.add.Scalar(var, eps)), kept)
-    if not training:
+    y, mean, invstd = found
+    kept = _kept_dtype(x, weight)
+    if not training and x.device.type == "cpu":
         empty = aten.empty.memory_format([0], dtype=kept, device=x.device)
         return y, empty, empty
-    _keep(running_mean, mean, momentum)
-    _keep(running_var, _unbiased(var, x), momentum)
-    return y, cast(mean, kept), cast(_of_batch(var, eps), kept)
+    return y, cast(mean, kept), cast(invstd, kept)
 
 
 @decompose(aten._native_batch_norm_legit.no_stats)

@@ -35,6 +35,11 @@ def widened(x: torch.Tensor) -> torch.Tensor:
     return cast(x, compute_dtype(x.dtype))
 
 
+def constant(value: Any, like: torch.Tensor) -> torch.Tensor:
+    """A number beside a tensor, in its type."""
+    return aten.full.default([], value, dtype=like.dtype, device=like.device)
+
+
 def float_dtype(x: torch.Tensor) -> torch.dtype:
     """The type of a floating-point result for ``x``: its own, or the default for integers."""
     return x.dtype if x.dtype.is_floating_point or x.dtype.is_complex else torch.get_default_dtype()

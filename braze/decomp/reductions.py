@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from braze.decomp.numbers import constant
 from braze.decomp.registry import decompose
 
 aten = torch.ops.aten
@@ -29,8 +30,7 @@ def nansum(x: Tensor, dim: Sequence[int] | None = None, keepdim: bool = False, *
     """The sum with nan taken for zero."""
     if not x.dtype.is_floating_point:
         return NotImplemented
-    zero = aten.full.default([], 0.0, dtype=x.dtype, device=x.device)
-    kept = aten.where.self(aten.ne.Tensor(x, x), zero, x)
+    kept = aten.where.self(aten.ne.Tensor(x, x), constant(0.0, x), x)
     return aten.sum.dim_IntList(kept, None if dim is None else list(dim), keepdim, dtype=dtype)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from braze.decomp.numbers import constant
 from braze.decomp.registry import decompose
 
 aten = torch.ops.aten
@@ -40,20 +41,16 @@ def _offsets(x: Tensor) -> Tensor:
     return aten.sub.Tensor(columns, aten.unsqueeze.default(rows, -1))
 
 
-def _zero(x: Tensor) -> Tensor:
-    return aten.full.default([], 0, dtype=x.dtype, device=x.device)
-
-
 @decompose(aten.tril.default)
 def tril(x: Tensor, diagonal: int = 0) -> Tensor:
     """Zero above a diagonal."""
-    return aten.where.self(aten.le.Scalar(_offsets(x), diagonal), x, _zero(x))
+    return aten.where.self(aten.le.Scalar(_offsets(x), diagonal), x, constant(0, x))
 
 
 @decompose(aten.triu.default)
 def triu(x: Tensor, diagonal: int = 0) -> Tensor:
     """Zero below a diagonal."""
-    return aten.where.self(aten.ge.Scalar(_offsets(x), diagonal), x, _zero(x))
+    return aten.where.self(aten.ge.Scalar(_offsets(x), diagonal), x, constant(0, x))
 
 
 @decompose(aten.masked_fill.Scalar)
@@ -61,7 +58,7 @@ def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Any:
     """``value`` where the mask is true."""
     if mask.dtype is not torch.bool:
         return NotImplemented
-    return aten.where.self(mask, aten.full.default([], value, dtype=x.dtype, device=x.device), x)
+    return aten.where.self(mask, constant(value, x), x)
 
 
 @decompose(aten.masked_fill.Tensor)
@@ -143,4 +140,4 @@ def diag_embed(x: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> An
     index = aten.arange.start_step(0, size, 1, dtype=torch.int64, device=x.device)
     on_diagonal = aten.eq.Scalar(aten.sub.Tensor(index, aten.unsqueeze.default(index, -1)), offset)
     spread = aten.constant_pad_nd.default(x, [max(offset, 0), max(-offset, 0)])
-    return aten.where.self(on_diagonal, aten.unsqueeze.default(spread, -2), _zero(x))
+    return aten.where.self(on_diagonal, aten.unsqueeze.default(spread, -2), constant(0, x))

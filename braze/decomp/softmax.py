@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from braze.decomp.numbers import cast, float_dtype, widened
+from braze.decomp.numbers import cast, constant, float_dtype, widened
 from braze.decomp.registry import decompose
 
 aten = torch.ops.aten
@@ -46,7 +46,7 @@ def safe_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
     """Softmax in which a row of only -inf gives zeros."""
     y = aten.softmax.int(x, dim, dtype)
     masked = aten.all.dim(aten.eq.Scalar(x, float("-inf")), dim, True)
-    return aten.where.self(masked, aten.full.default([], 0.0, dtype=y.dtype, device=y.device), y)
+    return aten.where.self(masked, constant(0.0, y), y)
 
 
 @decompose(aten.logsumexp.default)
@@ -58,8 +58,7 @@ def logsumexp(x: Tensor, dim: Sequence[int], keepdim: bool = False) -> Any:
     dtype = float_dtype(x)
     wide = widened(cast(x, dtype))
     top = aten.amax.default(wide, dims, True)
-    zero = aten.full.default([], 0.0, dtype=top.dtype, device=top.device)
-    top = aten.where.self(aten.eq.Scalar(aten.abs.default(top), float("inf")), zero, top)
+    top = aten.where.self(aten.eq.Scalar(aten.abs.default(top), float("inf")), constant(0.0, top), top)
     total = aten.sum.dim_IntList(aten.exp.default(aten.sub.Tensor(wide, top)), dims, True)
     y = aten.add.Tensor(aten.log.default(total), top)
     if not keepdim and dims:

@@ -10,7 +10,7 @@ from braze.loops import build
 from braze.loops.ir import Axis, BufferKind, BufferView, DType, Node, Store, TemplateCall
 from braze.lower.activations import gelu, relu
 from braze.lower.fallback import call_extern, call_into
-from braze.lower.lazy import Lazy, contiguous_strides, numel, strided_lazy
+from braze.lower.lazy import Lazy, numel, strided_lazy
 from braze.lower.pointwise_core import broadcast_index
 from braze.lower.realize import ProgramBuilder, constant_of
 from braze.lower.registry import aten, lowering
@@ -18,7 +18,7 @@ from braze.lower.shape import filled
 from braze.lower.views import permute_value, reshape_value
 from braze.products import DeviceProduct, Way, pays_by_rule, takes_template
 from braze.runtime.operators import onednn_linear
-from braze.symbolic.expr import ONE, ZERO, Expr, axis_symbol, known_le, linear
+from braze.symbolic.expr import ONE, ZERO, Expr, axis_symbol, contiguous_strides, known_le, linear
 from braze.target import Target
 
 

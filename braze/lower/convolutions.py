@@ -9,12 +9,12 @@ from braze.loops import build
 from braze.loops.ir import DType, Op, ReduceKind, Reduction, Store
 from braze.lower.contractions import gemm
 from braze.lower.fallback import call_extern
-from braze.lower.lazy import Index, Lazy, contiguous_strides, numel
+from braze.lower.lazy import Index, Lazy, numel
 from braze.lower.realize import ProgramBuilder
 from braze.lower.reductions import reduce
 from braze.lower.registry import LOWERINGS, aten, lowering
 from braze.lower.views import permute_value, reshape_value
-from braze.symbolic.expr import ONE, ZERO, linear
+from braze.symbolic.expr import ONE, ZERO, contiguous_strides, linear
 
 #: oneDNN is quick at gradients of depthwise weights up to this size
 SMALL_WINDOW = 3

@@ -9,13 +9,13 @@ import torch
 from braze.graph.functional_ops import Functional, original_of
 from braze.graph.operators import written_parameters
 from braze.loops.ir import DType, MadeSize, views_in
-from braze.lower.lazy import Lazy, contiguous_strides
+from braze.lower.lazy import Lazy
 from braze.lower.realize import ProgramBuilder
 from braze.support import trace
 from braze.support.errors import Unsupported
 from braze.support.log import warn_once
 from braze.support.nested import every
-from braze.symbolic.expr import Expr
+from braze.symbolic.expr import Expr, contiguous_strides
 
 #: operators for which ATen's kernel is the intended way: `braze.explain` counts their calls, no warning names them
 INTENDED = frozenset(
@@ -106,8 +106,7 @@ def call_into(
 
 def _holds_arguments(result: Any) -> bool:
     """Whether a result is made of other tensors: a sparse one keeps its indices and values, and no schema says so."""
-    values = result if isinstance(result, (tuple, list)) else (result,)
-    return any(isinstance(v, torch.Tensor) and v.layout is not torch.strided for v in values)
+    return any(v.layout is not torch.strided for v in every(torch.Tensor, result))
 
 
 def call_on_copies(g: ProgramBuilder, functional: Functional, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -147,9 +146,7 @@ def fall_back(g: ProgramBuilder, target: Any, args: Any, kwargs: dict[str, Any])
 
 def _sized_by_data(g: ProgramBuilder) -> bool:
     """Whether the sizes of a result are for its kernel to tell."""
-    values = g.val if isinstance(g.val, (tuple, list)) else (g.val,)
-    sizes = [n for v in values if isinstance(v, torch.Tensor) for n in v.shape]
-    return any(g.symbols.found(n) is not None for n in sizes)
+    return any(g.symbols.found(n) is not None for v in every(torch.Tensor, g.val) for n in v.shape)
 
 
 def target_name(target: Any) -> str:

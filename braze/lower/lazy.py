@@ -12,7 +12,7 @@ from typing import Protocol
 
 from braze.loops.ir import BufferView, DType, Node
 from braze.support.errors import Origin
-from braze.symbolic.expr import ONE, ZERO, Expr, known_le, linear
+from braze.symbolic.expr import ONE, ZERO, Expr, contiguous_strides, known_le, linear
 
 Index = Sequence[Expr]
 Strided = Callable[[BufferView], BufferView | None]
@@ -83,17 +83,6 @@ def strided_lazy(builder: Loads, view: BufferView, device: str) -> Lazy:
     value = Lazy(view.sizes, view.dtype, device, lambda index: builder.load(view, index), view=view)
     value.hint = view.strides
     return value
-
-
-def contiguous_strides(sizes: Sequence[Expr]) -> tuple[Expr, ...]:
-    """Row-major strides; sizes 0 and 1 count as 1, as torch has it for 0."""
-    strides: list[Expr] = []
-    step: Expr = ONE
-    for size in reversed(sizes):
-        strides.append(step)
-        if size is not ONE and size is not ZERO:
-            step = step * size
-    return tuple(reversed(strides))
 
 
 def dense_order(sizes: Sequence[Expr], strides: Sequence[Expr]) -> list[int] | None:

@@ -14,7 +14,7 @@ import torch.fx
 from braze.aot.records import InputRole, Partition
 from braze.context import CompileContext
 from braze.graph.facts import facts
-from braze.graph.passes import may_fail
+from braze.graph.passes import is_impure, may_fail
 from braze.graph.products import device_product_of, is_batch, is_followed, product_of
 from braze.loops.bounds import guarded
 from braze.loops.dtypes import from_torch
@@ -28,7 +28,6 @@ from braze.lower.lazy import Lazy, dense_order, known_apart, numel, strided_lazy
 from braze.lower.realize import ProgramBuilder, differs_along
 from braze.lower.registry import LOWERINGS
 from braze.lower.tables import TableSum, lowered_sum, sums_of_tables
-from braze.runtime.purity import may_draw
 from braze.support import trace
 from braze.support.errors import InternalError, Unsupported
 from braze.support.nested import every, leaves
@@ -407,7 +406,7 @@ def live_readers(graph: torch.fx.Graph) -> dict[torch.fx.Node, int]:
         if (
             node in readers
             or node.op == "output"
-            or (node.op == "call_function" and (_has_effect(node.target) or may_fail(node)))
+            or (node.op == "call_function" and (is_impure(node) or may_fail(node)))
         ):
             readers.setdefault(node, 0)
             for read in node.all_input_nodes:
@@ -443,11 +442,3 @@ def _as_well_read_anew(x: Lazy, operands: Sequence[Lazy]) -> bool:
         and numel(large[0].sizes).value == count
         and large[0].dtype.itemsize <= x.dtype.itemsize
     )
-
-
-def _has_effect(target: Any) -> bool:
-    """Whether a call must stay although nobody reads its result: it writes, or may draw random numbers."""
-    schema = getattr(target, "_schema", None)
-    if schema is None:
-        return False
-    return bool(schema.is_mutable or not schema.returns or may_draw(target))

@@ -30,10 +30,20 @@ from braze.loops.ir import (
     Step,
     Store,
 )
-from braze.lower.lazy import Lazy, contiguous_strides, dense_order, strided_lazy
+from braze.lower.lazy import Lazy, dense_order, strided_lazy
 from braze.products import DeviceProduct, Way
 from braze.support.errors import InternalError, Origin
-from braze.symbolic.expr import ONE, ZERO, Expr, Symbol, as_expr, axis_symbol, indirect, linear
+from braze.symbolic.expr import (
+    ONE,
+    ZERO,
+    Expr,
+    Symbol,
+    as_expr,
+    axis_symbol,
+    contiguous_strides,
+    indirect,
+    linear,
+)
 
 #: an expression dearer than this is stored rather than grown
 LARGE = 200

@@ -11,11 +11,11 @@ from braze.loops import build
 from braze.loops.dtypes import compute_type
 from braze.loops.ir import DType, Node, Op, ReduceKind, Reduction, Store
 from braze.lower import unbacked
-from braze.lower.lazy import Lazy, contiguous_strides, dense_order, numel
+from braze.lower.lazy import Lazy, dense_order, numel
 from braze.lower.pointwise_core import merge_ops
 from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import aten, lowering
-from braze.symbolic.expr import ONE, ZERO, Expr, linear
+from braze.symbolic.expr import ONE, ZERO, Expr, contiguous_strides, linear
 
 #: from the element (of the computation type) to the reductions over it
 Reducer = Callable[[Node], tuple[Reduction, ...]]

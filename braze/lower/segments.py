@@ -15,13 +15,13 @@ from braze.loops.dtypes import compute_type
 from braze.loops.ir import BufferView, DType, Node, Op, ReduceKind, Reduction, Store
 from braze.lower.fallback import device_of, target_name
 from braze.lower.indexing import position
-from braze.lower.lazy import Lazy, contiguous_strides, numel
+from braze.lower.lazy import Lazy, numel
 from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import aten, lowering
 from braze.runtime.groups import GROUPS, MOST
 from braze.runtime.table_sums import TABLE_SUMS, TABLE_SUMS_OUT
 from braze.support.record import record
-from braze.symbolic.expr import ONE, ZERO, Expr, Integer, floor_div
+from braze.symbolic.expr import ONE, ZERO, Expr, Integer, contiguous_strides, floor_div
 from braze.symbolic.guess import likely_size
 
 #: places of a block, at least and at most

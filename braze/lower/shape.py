@@ -83,7 +83,7 @@ def arange(g: ProgramBuilder, *args: Any, **_: Any) -> Any:
     device, sizes = str(g.val.device), g.symbols.exprs(g.val.shape)
     if isinstance(start, (int, Expr)) and isinstance(step, (int, Expr)):
         return Lazy(sizes, dtype, device, lambda index: g.index_node(as_expr(start) + index[0] * step, dtype))
-    if dtype not in (DType.F32, DType.F64):
+    if dtype not in (DType.F32, DType.F64) or isinstance(start, Expr) or isinstance(step, Expr):
         return NotImplemented
 
     def inner(index: Index) -> Node:
@@ -91,8 +91,6 @@ def arange(g: ProgramBuilder, *args: Any, **_: Any) -> Any:
         steps = build.mul(g.index_node(index[0], DType.F64), build.const(step, DType.F64))
         return build.cast(build.add(build.const(start, DType.F64), steps), dtype)
 
-    if isinstance(start, Expr) or isinstance(step, Expr):
-        return NotImplemented
     return Lazy(sizes, dtype, device, inner)
 
 

@@ -16,12 +16,12 @@ import torch.fx
 
 from braze.loops.ir import BufferKind, BufferView
 from braze.lower.fallback import argument, call_extern, target_name
-from braze.lower.lazy import Lazy, contiguous_strides
+from braze.lower.lazy import Lazy
 from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import LOWERINGS, aten, lowering
 from braze.runtime.tables import ADD_TO_TABLE, BAG_GRADIENT, TABLE_GRADIENT
 from braze.support.record import record
-from braze.symbolic.expr import ZERO
+from braze.symbolic.expr import ZERO, contiguous_strides
 
 Node = torch.fx.Node
 

@@ -15,6 +15,7 @@ from braze.lower import scalars
 from braze.lower.lazy import Lazy
 from braze.lower.realize import ProgramBuilder
 from braze.support.errors import Unsupported
+from braze.support.nested import every
 from braze.symbolic.expr import ZERO, Expr, Symbol, as_expr
 
 READ = torch.ops.aten._local_scalar_dense.default
@@ -87,8 +88,7 @@ def check(g: ProgramBuilder, holds: Any, message: str) -> None:
 
 def makes_sizes(g: ProgramBuilder, val: Any) -> bool:
     """Whether a result has a size that is known only once its operator has run."""
-    values = val if isinstance(val, (tuple, list)) else (val,)
-    sizes = [n for v in values if isinstance(v, torch.Tensor) for n in v.shape if isinstance(n, torch.SymInt)]
+    sizes = [n for v in every(torch.Tensor, val) for n in v.shape if isinstance(n, torch.SymInt)]
     return any(g.symbols.found(n) not in (None, *g.known_sizes) for n in sizes)
 
 

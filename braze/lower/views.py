@@ -13,11 +13,11 @@ from typing import Any
 
 from braze.loops import build
 from braze.loops.ir import BufferView, DType, Node, Op
-from braze.lower.lazy import Index, Lazy, Strided, contiguous_strides, flatten, strided_lazy
-from braze.lower.pointwise_core import broadcast_index, is_broadcast
+from braze.lower.lazy import Index, Lazy, Strided, flatten, strided_lazy
+from braze.lower.pointwise_core import broadcast_index, computed, is_broadcast
 from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import aten, lowering
-from braze.symbolic.expr import ONE, ZERO, Expr, as_expr, known_le
+from braze.symbolic.expr import ONE, ZERO, Expr, as_expr, contiguous_strides, known_le
 from braze.symbolic.flat import flat
 
 
@@ -168,14 +168,7 @@ def view_copy(g: ProgramBuilder, x: Lazy, shape: Any) -> Any:
 
 def fresh(g: ProgramBuilder, x: Lazy) -> Lazy:
     """The same value as one that will get memory of its own."""
-    return Lazy(
-        x.sizes,
-        x.dtype,
-        x.device,
-        lambda index: x.load(index),
-        cost=x.pending_cost,
-        ops=(*x.pending_ops, g.op_name),
-    )
+    return computed(g, [x], x.load, x.sizes, x.dtype, 0)
 
 
 # -- order of dimensions
@@ -463,7 +456,7 @@ def flip(g: ProgramBuilder, x: Lazy, dims: Sequence[int]) -> Any:
     def inner(index: Index) -> Any:
         return x.load([x.sizes[d] - 1 - i if d in turned else i for d, i in enumerate(index)])
 
-    return Lazy(x.sizes, x.dtype, x.device, inner, cost=x.pending_cost + 1, ops=(*x.pending_ops, g.op_name))
+    return computed(g, [x], inner, x.sizes, x.dtype, 1)
 
 
 def choose_part(here: Node, then: Node, other: Node) -> Node:
@@ -498,7 +491,7 @@ def roll(g: ProgramBuilder, x: Lazy, shifts: Any, dims: Any = ()) -> Any:
             out[d] = (out[d] + back) % size
         return x.load(out)
 
-    return Lazy(x.sizes, x.dtype, x.device, inner, cost=x.pending_cost + 1, ops=(*x.pending_ops, g.op_name))
+    return computed(g, [x], inner, x.sizes, x.dtype, 1)
 
 
 @lowering(aten._pad_circular.default)
@@ -524,7 +517,7 @@ def pad_circular(g: ProgramBuilder, x: Lazy, pad: Any) -> Any:
         inside = choose_part(build.lt(place, g.index_node(x.sizes[d])), at(ZERO), at(-x.sizes[d]))
         return choose_part(build.lt(place, g.index_node(ZERO)), at(x.sizes[d]), inside)
 
-    return Lazy(sizes, x.dtype, x.device, lambda index: stretches(list(index), [*befores]), cost=x.pending_cost + 1, ops=(*x.pending_ops, g.op_name))  # fmt: skip
+    return computed(g, [x], lambda index: stretches(list(index), [*befores]), sizes, x.dtype, 1)
 
 
 # -- the same value
@@ -578,4 +571,4 @@ def view_dtype(g: ProgramBuilder, x: Lazy, dtype: Any) -> Any:
     def inner(index: Index) -> Any:
         return build.Node(Op.BITCAST, to, (x.load(index),), None)
 
-    return Lazy(x.sizes, to, x.device, inner, cost=x.pending_cost + 1, ops=(*x.pending_ops, g.op_name))
+    return computed(g, [x], inner, x.sizes, to, 1)

@@ -58,7 +58,7 @@ def gpu_module(kind: Kind) -> ModuleType:
     def make() -> ModuleType:
         source = triton_source(kind)
         trace.dump(f"optimizer_{kind.algorithm}_{kind.dtype}", "py", source)
-        path = cache.DiskCache().file(cache.key("triton", source=source), source.encode, "py")
+        path = cache.source_file(source)
         return triton_load.load_module(path)
 
     return _once(("gpu", kind), make)

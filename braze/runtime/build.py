@@ -39,7 +39,6 @@ _COMMON = (
     "-fno-tree-vectorize", "-fno-semantic-interposition", "-fno-asynchronous-unwind-tables", "-w", "-x", "c", "-pipe",
 )  # fmt: skip
 
-
 #: what compilers say where it is not their input that is wrong
 NO_ROOM = re.compile(
     rb"(no space left on device|file too large|disk quota exceeded|too many open files|read-only file system)",
@@ -249,11 +248,7 @@ class Library:
 
     def has(self, name: str) -> bool:
         """Whether the library defines ``name``."""
-        try:
-            getattr(self._handle, name)
-        except AttributeError:
-            return False
-        return True
+        return hasattr(self._handle, name)
 
 
 def load(path: str) -> Library:

@@ -168,6 +168,11 @@ class DiskCache:
         )
 
 
+def source_file(source: str) -> Path:
+    """The file of some kernels' text, where Triton reads it."""
+    return DiskCache().file(key("triton", source=source), source.encode, "py")
+
+
 def _write_atomically(path: Path, data: bytes) -> None:
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
     try:

@@ -212,7 +212,7 @@ _kernels: dict[bool, Callable[..., Any]] = {}
 def _kernel(write: bool) -> Callable[..., Any]:
     """The kernel, that writes the samples or compares them."""
     if write not in _kernels:
-        path = cache.DiskCache().file(cache.key("triton", source=SOURCE), SOURCE.encode, "py")
+        path = cache.source_file(SOURCE)
         constants = (("WRITE", int(write)), ("BLOCK", _BLOCK))
         job = Job(str(path), "sample", ("*i64", "*i64", "*i32"), (), constants, 8, 1)
         _kernels[write] = triton_load.load(job, ("n",), "1")

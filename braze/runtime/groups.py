@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from braze.runtime import cache as disk
 from braze.runtime import triton_load
+from braze.runtime.cache import source_file
 from braze.runtime.triton_build import Job
 
 Tensor = torch.Tensor
@@ -213,7 +213,7 @@ def begins_early(device: torch.device) -> bool:
 @cache
 def path(source: str = SOURCE) -> str:
     """The file of kernels' text."""
-    return str(disk.DiskCache().file(disk.key("triton", source=source), source.encode, "py"))
+    return str(source_file(source))
 
 
 @cache

@@ -14,6 +14,9 @@ import torch
 
 #: PyTorch's operators, whose tags tell what they do; braze's own are tagged alike
 KNOWN = frozenset({"aten", "prim", "prims", "braze"})
+_PYTORCH = os.path.dirname(torch.__file__) + os.sep
+#: where PyTorch itself has kernels in Python for ATen's operators; no program runs there that braze compiles
+UNUSED = ("MPS",)
 #: operators of programs that stand in one of these namespaces all the same, as those of a serving engine do in braze's
 _of_programs: set[str] = set()
 
@@ -106,10 +109,3 @@ def _is_pytorchs_kernel(name: str, key: str) -> bool:
             # torch.library itself registers for whoever calls torch.library.impl
             return told.startswith(_PYTORCH) and not told.startswith(torch.library.__file__)
     return False
-
-
-_PYTORCH = os.path.dirname(torch.__file__) + os.sep
-
-
-#: where PyTorch itself has kernels in Python for ATen's operators; no program runs there that braze compiles
-UNUSED = ("MPS",)

@@ -43,8 +43,7 @@ class Job:
 
     def line(self) -> str:
         """As a worker reads it."""
-        row = [self.path, self.name, self.dtypes, self.sizes, self.constants, self.num_warps, self.num_stages]
-        return json.dumps(row) + "\n"
+        return json.dumps(dataclasses.astuple(self)) + "\n"
 
 
 class Ticket:

@@ -23,6 +23,7 @@ from braze.symbolic.expr import (
     Mod,
     Symbol,
     axis_symbol,
+    contiguous_strides,
     floor_div,
     known_le,
     linear,
@@ -112,8 +113,7 @@ def _prologue(group: Group, user: Group, choices: Choices) -> tuple[LoopNest, ..
 
 def _is_dense(view: BufferView) -> bool:
     """Whether a matrix, or a batch of them, lies row after row with nothing between."""
-    rows, inner = view.sizes[-2:]
-    return view.strides == ((inner, ONE) if len(view.sizes) == 2 else (rows * inner, inner, ONE))
+    return view.strides == contiguous_strides(view.sizes)
 
 
 def _of_batch(group: Group, axes: Sequence[Axis]) -> Substitution | None:

@@ -46,6 +46,7 @@ from braze.symbolic.expr import (
     Expr,
     Integer,
     axis_symbol,
+    contiguous_strides,
     floor_div,
     indirect,
     maximum,
@@ -175,6 +176,9 @@ class Splitter:
         self.made: list[Buffer] = []
         #: per kernel: its name's ending, points, row and steps
         self.kernels: list[tuple[str, tuple[Axis, ...], tuple[Axis, ...], list[LoopNest]]] = []
+        #: of the walk at hand: the nests over parts of its rows, and those that reduce over the parts
+        self.partial: list[LoopNest] = []
+        self.finish: list[LoopNest] = []
         count = Integer(cut.count)
         self.part = Axis(axis_symbol("part", count), count)
         self.within = Axis(axis_symbol("within", cut.size), cut.size)
@@ -235,28 +239,21 @@ class Splitter:
             self.kernels.append(("row", (*group.axes, *group.row_axes), (), along))
             along = []
         if reducing:
-            partial: list[LoopNest] = [
-                self.substitution.nest(s, (*self.points, *self.rows), ()) for s in along
-            ]
-            finish: list[LoopNest] = []
+            self.partial = [self.substitution.nest(s, (*self.points, *self.rows), ()) for s in along]
+            self.finish = []
             for step in reducing:
-                self._reduce(step, partial, finish)
-            self.kernels.append(("part", self.points, self.rows, partial))
-            self.kernels.append(("rest", group.axes, (self.part,), [*finish, *walk.behind]))
+                self._reduce(step)
+            self.kernels.append(("part", self.points, self.rows, self.partial))
+            self.kernels.append(("rest", group.axes, (self.part,), [*self.finish, *walk.behind]))
         elif walk.behind:
             self.kernels.append(("points", group.axes, (), list(walk.behind)))
 
     # -- buffers ----------------------------------------------------------------------------------
 
     def _buffer(self, dtype: DType, sizes: tuple[Expr, ...]) -> str:
-        strides: list[Expr] = []
-        step: Expr = ONE
-        for size in reversed(sizes):
-            strides.append(step)
-            step = step * size
         name = f"{self.group.name}_{len(self.made)}"
-        kind = BufferKind.TEMPORARY
-        self.made.append(Buffer(name, dtype, sizes, tuple(reversed(strides)), self.group.device, kind))
+        strides, kind = contiguous_strides(sizes), BufferKind.TEMPORARY
+        self.made.append(Buffer(name, dtype, sizes, strides, self.group.device, kind))
         self.buffers[name] = self.made[-1]
         return name
 
@@ -273,27 +270,23 @@ class Splitter:
 
     # -- reductions -------------------------------------------------------------------------------
 
-    def _reduce(self, step: LoopNest, partial: list[LoopNest], finish: list[LoopNest]) -> None:
+    def _reduce(self, step: LoopNest) -> None:
         """The nests of both kernels for one step: each result gets a buffer at the points, which the step's stores then read."""
         results: list[Node] = []
         for reduction in step.reductions:
             value = self.substitution.node(reduction.value)
             if reduction.kind is ReduceKind.WELFORD:
-                made = self._moments(
-                    step, reduction.dtype, build.cast(value, reduction.dtype), partial, finish
-                )
+                made = self._moments(step, reduction.dtype, build.cast(value, reduction.dtype))
             elif reduction.kind is ReduceKind.ONLINE_SOFTMAX:
-                made = self._softmax(step, reduction, value, partial, finish)
+                made = self._softmax(step, reduction, value)
             elif reduction.kind.finds_place:
-                made = [self._position(step, reduction, value, partial, finish)]
+                made = [self._position(step, reduction, value)]
             else:
-                (name,) = self._fold(step, partial, [self._reduction(reduction, value)])
-                made = self._gather(
-                    step, finish, [Reduction(reduction.kind, reduction.dtype, self._load(name))]
-                )
+                (name,) = self._fold(step, [self._reduction(reduction, value)])
+                made = self._gather(step, [Reduction(reduction.kind, reduction.dtype, self._load(name))])
             results += made
         stores = tuple(with_results(s, lambda n: results[n.attr]) for s in step.stores)
-        finish.append(dataclasses.replace(step, reduce_axes=(), reductions=(), stores=stores))
+        self.finish.append(dataclasses.replace(step, reduce_axes=(), reductions=(), stores=stores))
 
     def _reduction(self, reduction: Reduction, value: Node) -> Reduction:
         """A reduction over a part; what lies past the row's end does not count."""
@@ -306,7 +299,7 @@ class Splitter:
     def _inside(self) -> Node:
         return inside(self.begin + self.within.symbol, self.cut.axis)
 
-    def _fold(self, step: LoopNest, partial: list[LoopNest], reductions: list[Reduction]) -> list[str]:
+    def _fold(self, step: LoopNest, reductions: list[Reduction]) -> list[str]:
         """A nest over the parts that stores its results, and the buffers that hold them."""
         dtypes = [dtype for r in reductions for dtype in r.results]
         names = [self._parts(dtype) for dtype in dtypes]
@@ -315,7 +308,7 @@ class Splitter:
         if reductions[-1].kind.finds_place:
             values[-1] = build.add(values[-1], build.index(self.begin * self.other))
         stores = tuple(Store(name, place, value) for name, value in zip(names, values, strict=True))
-        partial.append(
+        self.partial.append(
             dataclasses.replace(step, axes=self.points, reduce_axes=self.rows, reductions=tuple(reductions), stores=stores)
         )  # fmt: skip
         return names
@@ -324,7 +317,7 @@ class Splitter:
         """What a part has left in a buffer."""
         return build.load(name, self.buffers[name].dtype, self._place(self.part.symbol))
 
-    def _gather(self, step: LoopNest, finish: list[LoopNest], reductions: list[Reduction]) -> list[Node]:
+    def _gather(self, step: LoopNest, reductions: list[Reduction]) -> list[Node]:
         """A nest that reduces over the parts; its results at the points."""
         axes = self.group.axes
         found: list[Node] = []
@@ -334,16 +327,14 @@ class Splitter:
                 name = self._buffer(reduction.dtype, tuple(a.extent for a in axes))
                 stores.append(Store(name, flat(axes), build.reduced(len(stores), reduction.dtype)))
                 found.append(build.load(name, reduction.dtype, flat(axes)))
-        finish.append(
+        self.finish.append(
             dataclasses.replace(
                 step, reduce_axes=(self.part,), reductions=tuple(reductions), stores=tuple(stores)
             )
         )
         return found
 
-    def _moments(
-        self, step: LoopNest, dtype: DType, value: Node, partial: list[LoopNest], finish: list[LoopNest]
-    ) -> list[Node]:
+    def _moments(self, step: LoopNest, dtype: DType, value: Node) -> list[Node]:
         """Mean and squared deviations: each part's about its own mean, then these about the whole's.
 
         Where every part is full, both come from one walk; else a sum comes first, since what lies past the end must not count.
@@ -354,62 +345,56 @@ class Splitter:
         count = build.index(size * self.other, dtype)
         divisor = build.index(maximum(size * self.other, 1), dtype)
         if self.cut.exact:
-            means, spread = self._fold(step, partial, [Reduction(ReduceKind.WELFORD, dtype, value)])
+            means, spread = self._fold(step, [Reduction(ReduceKind.WELFORD, dtype, value)])
             mean = self._load(means)
             total = build.mul(mean, count)
         else:
-            (sums,) = self._fold(
-                step, partial, [self._reduction(Reduction(ReduceKind.SUM, dtype, value), value)]
-            )
+            (sums,) = self._fold(step, [self._reduction(Reduction(ReduceKind.SUM, dtype, value), value)])
             total = self._load(sums)
             mean = build.div(total, divisor)
             away = build.sub(value, mean)
             square = Reduction(ReduceKind.SUM, dtype, build.mul(away, away))
-            (spread,) = self._fold(step, partial, [self._reduction(square, square.value)])
-        (whole,) = self._gather(step, finish, [Reduction(ReduceKind.SUM, dtype, total)])
+            (spread,) = self._fold(step, [self._reduction(square, square.value)])
+        (whole,) = self._gather(step, [Reduction(ReduceKind.SUM, dtype, total)])
         length = product([a.extent for a in self.group.row_axes])
         middle = build.div(whole, build.index(length, dtype))
         gap = build.sub(mean, middle)
         moved = build.add(self._load(spread), build.mul(count, build.mul(gap, gap)))
-        return [middle, *self._gather(step, finish, [Reduction(ReduceKind.SUM, dtype, moved)])]
+        return [middle, *self._gather(step, [Reduction(ReduceKind.SUM, dtype, moved)])]
 
     def _softmax(
         self,
         step: LoopNest,
         reduction: Reduction,
         value: Node,
-        partial: list[LoopNest],
-        finish: list[LoopNest],
     ) -> list[Node]:
         """The maximum, and the sum of powers of what lies below it."""
         dtype = reduction.dtype
-        tops, sums = self._fold(step, partial, [self._reduction(reduction, value)])
-        (top,) = self._gather(step, finish, [Reduction(ReduceKind.MAX, dtype, self._load(tops))])
+        tops, sums = self._fold(step, [self._reduction(reduction, value)])
+        (top,) = self._gather(step, [Reduction(ReduceKind.MAX, dtype, self._load(tops))])
         own, lowest = self._load(tops), build.const(float("-inf"), dtype)
         scaled = build.mul(self._load(sums), build.unary(Op.EXP, build.sub(own, top)))
         # a part that is minus infinity throughout has no sum of its own
         empty = build.both(build.binary(Op.EQ, own, lowest), build.binary(Op.NE, top, lowest))
         scaled = build.where(empty, build.const(0.0, dtype), scaled)
-        return [top, *self._gather(step, finish, [Reduction(ReduceKind.SUM, dtype, scaled)])]
+        return [top, *self._gather(step, [Reduction(ReduceKind.SUM, dtype, scaled)])]
 
     def _position(
         self,
         step: LoopNest,
         reduction: Reduction,
         value: Node,
-        partial: list[LoopNest],
-        finish: list[LoopNest],
     ) -> Node:
         """The place of the extreme: that of the first part which has it."""
         best = reduction.kind.extreme
         assert best is not None
         extreme = Reduction(best, value.dtype, value)
         over = [self._reduction(extreme, value), self._reduction(reduction, value)]
-        values, places = self._fold(step, partial, over)
+        values, places = self._fold(step, over)
         axes = self.group.axes
         name = self._buffer(DType.I64, tuple(a.extent for a in axes))
         chosen = build.load(places, DType.I64, self._place(indirect(0)), (build.reduced(0, DType.I64),))
-        finish.append(
+        self.finish.append(
             dataclasses.replace(
                 step, reduce_axes=(self.part,), stores=(Store(name, flat(axes), chosen),),
                 reductions=(Reduction(reduction.kind, reduction.dtype, self._load(values)),),

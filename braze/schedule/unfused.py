@@ -20,7 +20,7 @@ from braze.loops.ir import (
 )
 from braze.loops.rewrite import with_results
 from braze.schedule.dependences import accesses
-from braze.symbolic.expr import ONE, ZERO, Expr, linear
+from braze.symbolic.expr import ONE, ZERO, Expr, contiguous_strides, linear
 
 
 def unfused(call: TemplateCall, buffers: Mapping[str, Buffer]) -> LoopProgram:
@@ -65,6 +65,7 @@ def product_apart(call: TemplateCall) -> tuple[Buffer, BufferView]:
     columns = first.sizes[-1] * (1 + len(others))
     right = BufferView(first.buffer, (*first.sizes[:-1], columns), first.strides, first.offset, first.dtype)
     sizes = (*(a.extent for a in call.axes[:-1]), columns)
-    strides = (columns, ONE) if call.batch is None else (sizes[1] * columns, columns, ONE)
     name = f"{call.name}_product"
-    return Buffer(name, left.dtype, sizes, strides, call.device, BufferKind.TEMPORARY), right
+    return Buffer(
+        name, left.dtype, sizes, contiguous_strides(sizes), call.device, BufferKind.TEMPORARY
+    ), right

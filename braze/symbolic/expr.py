@@ -451,6 +451,17 @@ def axis_symbol(name: str, extent: IntLike) -> Symbol:
     return Symbol(name, 0, None, e)
 
 
+def contiguous_strides(sizes: Sequence[Expr]) -> tuple[Expr, ...]:
+    """Row-major strides; sizes 0 and 1 count as 1, as torch has it for 0."""
+    strides: list[Expr] = []
+    step: Expr = ONE
+    for size in reversed(sizes):
+        strides.append(step)
+        if size is not ONE and size is not ZERO:
+            step = step * size
+    return tuple(reversed(strides))
+
+
 def linear(values: Sequence[Expr], factors: Sequence[Expr], offset: Expr) -> Expr:
     """offset + sum of value*factor, in one normalisation."""
     pairs: list[tuple[Expr, int]] = [(offset, 1)]

@@ -10,9 +10,9 @@ import torch
 import braze
 from braze.aot import outputs, promises, rebuild
 from braze.aot.promises import require_promised
-from braze.lower.lazy import contiguous_strides
 from braze.lower.program import GraphLowering
 from braze.support.errors import InternalError
+from braze.symbolic.expr import contiguous_strides
 from tests.aot.recording import compile_aot
 
 

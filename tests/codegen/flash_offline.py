@@ -15,7 +15,6 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 import braze
 from braze import flex_kernels
 from braze.graph import flex, flex_ops
-from braze.runtime import triton_load
 
 KINDS = {
     torch.float16: "fp16",
@@ -60,9 +59,8 @@ def main() -> int:
     warnings.simplefilter("ignore")
     for dtype, width, blocks in CASES + MORE * (os.environ.get("BRAZE_SWEEP") == "1"):
         (kernels,) = built(dtype, width, blocks)
-        module = triton_load.load_module(kernels.path)
         for name in ("flex_forward", "flex_queries", "flex_keys"):
-            function = getattr(module, name)
+            function = getattr(kernels.module, name)
             rows, columns, warps, stages = (
                 kernels.forward_tile if name == "flex_forward" else kernels.backward_tile
             )

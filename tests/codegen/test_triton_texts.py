@@ -60,3 +60,19 @@ def test_without_triton_graphs_run_as_captured_which_is_said_once(asked_anew, mo
         )
         assert call == graph.forward
     assert caplog.text.count("BZ5011") == 1
+
+
+def test_expressions_whose_parts_are_used_twice_are_walked_once():
+    """Of each there are a trillion ways to its leaves."""
+
+    def deep(x):
+        y = x - x.amax(-1, keepdim=True)
+        for _ in range(40):
+            y = y * y + y
+        return y.sum(-1), y
+
+    with torch.no_grad():
+        partition = pipeline.partition_graph(*on_gpu(deep, [(64, 1000)]), CTX)
+        plan = pipeline.schedule_program(pipeline.lower_graph(partition, CTX), CTX)
+        (text,) = pipeline.generate_code(plan, CTX).kernels
+    assert text.source.count(" * ") >= 40

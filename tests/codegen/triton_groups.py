@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from braze.loops.ir import Axis, Buffer, BufferKind, DType, LoopNest, Node, Op, ReduceKind, Reduction, Store
 from braze.schedule.records import Group
-from braze.symbolic.expr import ONE, Expr, as_expr, axis_symbol
+from braze.symbolic.expr import as_expr, axis_symbol, contiguous_strides
 
 F32 = DType.F32
 
 
 def buffer(name, sizes, dtype=F32, kind=BufferKind.INPUT):
     sizes = tuple(as_expr(s) for s in sizes)
-    strides: list[Expr] = []
-    step: Expr = ONE
-    for size in reversed(sizes):
-        strides.append(step)
-        step = step * size
-    return Buffer(name, dtype, sizes, tuple(reversed(strides)), "cuda:0", kind)
+    return Buffer(name, dtype, sizes, contiguous_strides(sizes), "cuda:0", kind)
 
 
 def read(name, index, dtype=F32):

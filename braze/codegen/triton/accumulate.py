@@ -63,14 +63,6 @@ class Accumulator:
     def add(self, value: str, lines: list[str], masked: bool, *, first: bool = False) -> None:
         """Take one tile in, inside the loop; ``first``: it is the first of all, and whole."""
         n, kind = self.name, self.reduction.kind
-
-        def put(target: str, text: str) -> None:
-            lines.append(
-                f"        {target} = tl.where(rmask, {text}, {target})"
-                if masked
-                else f"        {target} = {text}"
-            )
-
         if kind is ReduceKind.WELFORD and self.lanes > 1:
             few = f"[{self.rows}, RBLOCK // {self.lanes}, {self.lanes}]"
             if first:
@@ -114,7 +106,8 @@ class Accumulator:
             lines.append(f"        {n}_v = tl.where({n}_new, {value}, {n}_v)")
             lines.append(f"        {n}_i = tl.where({n}_new, {places}, {n}_i)")
         else:
-            put(n, combine(kind, n, value))
+            taken = combine(kind, n, value)
+            lines.append(f"        {n} = " + (f"tl.where(rmask, {taken}, {n})" if masked else taken))
 
     def _few(self, value: str) -> list[str]:
         """Take in a few elements at once: one scaling of the sum for all of them."""

@@ -8,7 +8,7 @@ else ``[XBLOCK]``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from braze.codegen.triton.ops import TYPES, row
@@ -19,6 +19,7 @@ from braze.symbolic.expr import ZERO, Expr, FloorDiv, Integer, Max, Min, Mod, Pr
 
 Deps = frozenset[str]
 NOTHING: Deps = frozenset()
+EMPTY: Mapping[str, Value] = {}
 
 
 @dataclass(slots=True)
@@ -109,10 +110,9 @@ class Emitter:
             case Op.LOAD:
                 return self._load(node, scope, guard)
             case Op.INDEX:
-                text, deps = self.index(node.attr, {}, scope)
-                return self.assign(
-                    f"({text}).to({TYPES[node.dtype]})" if deps else self._scalar(text, node), deps, scope
-                )
+                text, deps = self.index(node.attr)
+                text = f"({text}).to({TYPES[node.dtype]})" if deps else self._scalar(text, node.dtype)
+                return self.assign(text, deps, scope)
             case Op.REDUCED:
                 return self.reduced[node.attr]
             case Op.MASKED:
@@ -156,7 +156,7 @@ class Emitter:
         if not multiple(rest, 4) or rest.symbols() & last.number.symbols():
             return None
         seed = self.value(node.args[0], scope)
-        text, deps = self.index(rest, {}, scope)
+        text, deps = self.index(rest)
         deps = deps | {self.dims[-1]}
         quads = f"((({text}) >> 2) + {last.quads})" if rest is not ZERO else last.quads
         return self.assign(
@@ -167,9 +167,9 @@ class Emitter:
         draw = "bz_uniform" if node.attr == "uniform" else "tl.randn"
         return self.assign(f"{draw}({seed.name}, {place.name})", seed.deps | place.deps, scope)
 
-    def _scalar(self, text: str, node: Node) -> str:
-        ones = ", ".join("1" for _ in self.dims)
-        return f"tl.full([{ones}], {text}, {TYPES[node.dtype]})"
+    def _scalar(self, text: str, dtype: DType) -> str:
+        """A tile of one number."""
+        return f"tl.full({self.shape(NOTHING)}, {text}, {TYPES[dtype]})"
 
     def _masked(self, node: Node, scope: Scope, guard: Value | None) -> Value:
         cond, body, other = node.args
@@ -186,7 +186,7 @@ class Emitter:
     def _clamped(self, node: Node, scope: Scope, guard: Value | None) -> Value:
         """An index kept inside its range: a GPU kernel cannot report one outside."""
         inner = self.value(node.args[0], scope, guard)
-        limit, _ = self.index(node.attr, {}, scope)
+        limit = self.text(node.attr)
         return self.assign(f"tl.minimum(tl.maximum({inner.name}, 0), {limit} - 1)", inner.deps, scope)
 
     def _cast(self, node: Node, scope: Scope, guard: Value | None) -> Value:
@@ -208,7 +208,7 @@ class Emitter:
                 "BZ9070", f"kernel reads {buffer}[{index}], which it neither keeps nor stores"
             )
         places = {indirect(k).name: self.value(a, scope, guard) for k, a in enumerate(node.args)}
-        text, deps = self.index(index, places, scope)
+        text, deps = self.index(index, places)
         if guard is not None:
             deps = deps | guard.deps or frozenset(self.dims)
         mask = self.mask(deps, guard.name if guard is not None else "")
@@ -228,14 +228,13 @@ class Emitter:
 
     def literal(self, number: object, dtype: DType) -> str:
         """A constant tile of the type, so that Triton's own promotion never meets a bare number."""
-        ones = ", ".join("1" for _ in self.dims)
         if isinstance(number, float) and not math.isfinite(number):
             text = f'float("{number}")'
         else:
             text = repr(float(number) if dtype.is_float else number)  # type: ignore[arg-type]
         if dtype.is_float and text == "-0.0":  # Triton may write any zero as the positive one
-            return f"(tl.full([{ones}], 0.0, {TYPES[dtype]}) * -1.0)"
-        return f"tl.full([{ones}], {text}, {TYPES[dtype]})"
+            return f"({self._scalar('0.0', dtype)} * -1.0)"
+        return self._scalar(text, dtype)
 
     def mask(self, deps: Deps, guard: str = "") -> str:
         """The mask argument of an access over ``deps``."""
@@ -251,8 +250,12 @@ class Emitter:
         """A pointer tile broadcast over all of ``deps``, since a mask may not be larger than its pointers."""
         return f"tl.broadcast_to({text}, {self.shape(deps)})" if deps else text
 
-    def index(self, index: Expr, places: dict[str, Value], scope: Scope) -> tuple[str, Deps]:
-        """An index expression as text, and the axes it spans."""
+    def text(self, e: Expr) -> str:
+        """An expression of the kernel's sizes and places as text."""
+        return self.index(e)[0]
+
+    def index(self, index: Expr, places: Mapping[str, Value] = EMPTY) -> tuple[str, Deps]:
+        """An index expression as text, and the axes it spans; ``places``: values that it looks up."""
         if self.vectors is not None and index == self.vectors[0] + self.vectors[1]:
             return self.vectors[2], frozenset("xr")
         deps: set[str] = set()

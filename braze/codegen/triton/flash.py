@@ -56,17 +56,19 @@ def source(
     precision: str,
 ) -> str:
     """The module of the kernels. ``full``: blocks that the mask shows whole are named apart; no ``slope``: no gradients."""
-    writer = _Writer(tables, sparse, full, precision)
-    parts = [writer.forward(score, mask)]
+    writer = _Writer(score, mask, tables, sparse, full, precision)
+    parts = [writer.forward()]
     if slope is not None:
-        parts += [writer.queries(score, mask, slope), writer.keys(score, mask, slope)]
+        parts += [writer.queries(slope), writer.keys(slope)]
     text = "\n\n".join(parts)
     return f"{HEADER}\n{used(text)}\n\n{text}\n"
 
 
 class _Writer:
-    def __init__(self, tables: int, sparse: bool, full: bool, precision: str) -> None:
-        self.tables, self.sparse, self.full = tables, sparse, full
+    def __init__(
+        self, score: Function, mask: Function, tables: int, sparse: bool, full: bool, precision: str
+    ) -> None:
+        self.score, self.mask, self.tables, self.sparse, self.full = score, mask, tables, sparse, full
         self.precision = f', input_precision="{precision}"'
 
     def _head(self, name: str, pointers: str) -> str:
@@ -90,27 +92,27 @@ class _Writer:
                 scope.known[node] = Value(f"{text}.to(tl.int64)" if whole else text, deps)
         return scope.lines, emitter.value(function.root, scope)
 
-    def _scores(self, score: Function, mask: Function | None, indent: str) -> list[str]:
+    def _scores(self, indent: str, *, masked: bool) -> list[str]:
         """From products ``s`` of queries and keys: scaled and changed to ``t``, -inf where nothing is seen."""
         lines = [f"{indent}s = s * scale"]
-        changed, t = self._inlined(score, indent)
+        changed, t = self._inlined(self.score, indent)
         lines += [*changed, f"{indent}t = tl.broadcast_to({t.name}, [YBLOCK, XBLOCK]).to(tl.float32)"]
         lines.append(f"{indent}seen = ymask & xmask")
-        if mask is not None:
-            asked, seen = self._inlined(mask, indent)
+        if masked:
+            asked, seen = self._inlined(self.mask, indent)
             lines += [*asked, f"{indent}seen = seen & ({seen.name})"]
         lines.append(f'{indent}t = tl.where(seen, t, float("-inf"))')
         return lines
 
-    def _walks(self, mask: Function, counts: str, body: list[str], by_key: bool) -> list[str]:
-        """Loops over the tiles along the other side; ``body`` has {mask} where scores are formed."""
+    def _walks(self, counts: str, body: list[str], by_key: bool) -> list[str]:
+        """Loops over the tiles along the other side; ``body`` has SCORES where these are formed."""
         step, side, whole = ("YBLOCK", "ROWS", "M") if by_key else ("XBLOCK", "COLUMNS", "N")
         place = "m0" if by_key else "n0"
         if not self.sparse:
-            return [f"    for {place} in range(0, {whole}, {step}):", *self._body(body, mask)]
-        lines = self._walk(counts, step, side, place, "", "BW") + self._body(body, mask)
+            return [f"    for {place} in range(0, {whole}, {step}):", *self._body(body)]
+        lines = self._walk(counts, step, side, place, "", "BW") + self._body(body)
         if self.full:
-            lines += self._walk(counts, step, side, place, "full_", "FW") + self._body(body, None)
+            lines += self._walk(counts, step, side, place, "full_", "FW") + self._body(body, masked=False)
         return lines
 
     def _walk(self, counts: str, step: str, side: str, place: str, which: str, width: str) -> list[str]:
@@ -120,16 +122,15 @@ class _Writer:
             f"        {place} = tl.load({which}places + ({counts}) * {width} + part // ({side} // {step})) * {side} + part % ({side} // {step}) * {step}",
         ]
 
-    def _body(self, body: list[str], mask: Function | None) -> list[str]:
+    def _body(self, body: list[str], *, masked: bool = True) -> list[str]:
         made: list[str] = []
         for line in body:
-            made += self._scores(self.score, mask, "        ") if line == "SCORES" else [f"        {line}"]
+            made += self._scores("        ", masked=masked) if line == "SCORES" else [f"        {line}"]
         return made
 
     # -- the three kernels
 
-    def forward(self, score: Function, mask: Function) -> str:
-        self.score = score
+    def forward(self) -> str:
         head = self._head("flex_forward", "q, k, v, out, lse, most")
         body = [
             *LOAD_KEYS,
@@ -150,7 +151,7 @@ class _Writer:
             "    total = tl.zeros([YBLOCK], tl.float32)",
             "    acc = tl.zeros([YBLOCK, EBLOCK], tl.float32)",
             *self._row_of_blocks("y", "ROWS", "YBLOCK"),
-            *self._walks(mask, "row", body, by_key=False),
+            *self._walks("row", body, by_key=False),
             '    base = tl.where((top == float("-inf")) | (top == float("inf")), 0.0, top)',
             "    acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]",
             "    at = out + b * sob + h * soh + m[:, None] * som + e[None, :] * soe",
@@ -160,9 +161,8 @@ class _Writer:
         ]
         return head + "\n".join(lines)
 
-    def queries(self, score: Function, mask: Function, slope: Function) -> str:
+    def queries(self, slope: Function) -> str:
         """dq: a program has a tile of queries and walks the keys."""
-        self.score = score
         head = self._head("flex_queries", "q, k, v, lse, delta, do, dq")
         lines = [
             *START,
@@ -170,7 +170,6 @@ class _Writer:
             "    acc = tl.zeros([YBLOCK, DBLOCK], tl.float32)",
             *self._row_of_blocks("y", "ROWS", "YBLOCK"),
             *self._walks(
-                mask,
                 "row",
                 [*LOAD_KEYS, *self._slopes(slope), f"acc += tl.dot(ds.to(kt.dtype), kt{self.precision})"],
                 by_key=False,
@@ -180,9 +179,8 @@ class _Writer:
         ]
         return head + "\n".join(lines)
 
-    def keys(self, score: Function, mask: Function, slope: Function) -> str:
+    def keys(self, slope: Function) -> str:
         """dk and dv: a program has a tile of keys, and walks the queries of all heads that share it."""
-        self.score = score
         head = self._head("flex_keys", "q, k, v, lse, delta, do, dk, dv")
         body = [
             *LOAD_QUERIES,
@@ -191,7 +189,7 @@ class _Writer:
             f"dvt += tl.dot(tl.trans(p.to(dot.dtype)), dot{self.precision})",
             f"dkt += tl.dot(tl.trans(ds.to(qt.dtype)), qt{self.precision})",
         ]
-        walks = self._walks(mask, "row", body, by_key=True)
+        walks = self._walks("row", body, by_key=True)
         inner = [
             "    h = hk * G + g",
             "    head = h",

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from braze.codegen.records import KernelText
-from braze.codegen.triton.emit import NOTHING, Emitter, Scope, Value, index_text
+from braze.codegen.triton.emit import NOTHING, Emitter, Scope, Value
 from braze.codegen.triton.gemm_tiles import Means, Tiles, batch_candidates, by_rule, candidates
 from braze.codegen.triton.kernels import kernel_text
 from braze.codegen.triton.ops import TYPES
@@ -214,12 +214,12 @@ class _Product(Walker):
         """Ask for all of the program's columns, a line of memory each time."""
         columns, last, inner = self.tiles.columns, self.n.extent.value, self.k.extent.value
         assert last is not None and inner is not None
-        lines, names = self.base.lines, {s.name: v.name for s, v in self.emitter.symbols.items()}
+        lines = self.base.lines
         lines.append("    if EARLY:")
         for view in self.rights:
             length = LINE // view.dtype.itemsize
             steps = -(-inner // length)
-            begin, across = (index_text(e, names) for e in (view.offset, view.strides[-1]))
+            begin, across = map(self.emitter.text, (view.offset, view.strides[-1]))
             lines.append(f"        line = tl.arange(0, {power(steps * columns)})")
             lines.append(
                 f"        column = tl.minimum(yblock * YBLOCK + tl.minimum(line // {steps}, {columns - 1}), {last - 1})"
@@ -237,8 +237,7 @@ class _Product(Walker):
 
     def _wait(self) -> None:
         """All that ran before is done from here on, where this began sooner."""
-        if self.early is not None:
-            self.base.lines += ["    if EARLY:", "        gdc_wait()"]
+        self.base.lines += ["    if EARLY:", "        gdc_wait()"]
 
     def _sum_shape(self) -> str:
         if self.tiles.slices > 1:
@@ -248,9 +247,8 @@ class _Product(Walker):
     def _place(self) -> None:
         """The program's tile: columns side by side; of many rows, a band of row blocks for each, so that both matrices stay in the cache."""
         lines, plan = self.base.lines, self.plan
-        names = {s.name: v.name for s, v in self.emitter.symbols.items()}
-        across = index_text(blocks(self.n.extent, self.tiles.columns), names)
-        down = index_text(blocks(self.m.extent, self.tiles.rows), names)
+        across = self.emitter.text(blocks(self.n.extent, self.tiles.columns))
+        down = self.emitter.text(blocks(self.m.extent, self.tiles.rows))
         wide = ".to(tl.int64)" if plan.wide else ""
         lines.append(f"    program = tl.program_id(0){wide}")
         if self.batch is not None:
@@ -323,10 +321,9 @@ class _Product(Walker):
     def _right(self, view: BufferView, scope: Scope) -> str:
         """The variable of a right-hand matrix's tile: by rows of its columns to be multiplied, by rows of the sum for the tensor cores."""
         emit, tiles = self.emitter, self.tiles
-        names = {s.name: v.name for s, v in emit.symbols.items()}
-        down, across = (index_text(s, names) for s in view.strides[-2:])
+        down, across = map(emit.text, view.strides[-2:])
         begin = view.offset if self.batch is None else view.offset + self.batch.symbol * view.strides[0]
-        base = f"{emit.pointers[view.buffer]} + ({index_text(begin, names)})"
+        base = f"{emit.pointers[view.buffer]} + ({emit.text(begin)})"
         ragged_y, ragged_r = self._ragged_columns(), emit.masks["r"]
         lines, indent = scope.lines, scope.indent
         if tiles.slices > 1:
@@ -349,9 +346,10 @@ class _Product(Walker):
         lines.append(f"{indent}{at}r = {walked}{places}")
         lines.append(f"{indent}{at}y = {columns}")
         masks = [f"({at}r < rnumel)"] if ragged_r else []
-        masks += [f"({at}y < {index_text(self.n.extent, names)})"] if ragged_y else []
+        masks += [f"({at}y < {emit.text(self.n.extent)})"] if ragged_y else []
         mask = f", mask={' & '.join(masks)}, other=0" if masks else ""
-        told = ', eviction_policy="evict_first"' if self._streams() else ""
+        # what one program alone reads no cache should keep
+        told = ', eviction_policy="evict_first"' if self._one_block() else ""
         text = f"tl.load({base} + {at}r * ({down}) + {at}y * ({across}){mask}{told})"
         if tiles.means is Means.MULTIPLY:
             text += ".to(tl.float32)"
@@ -360,10 +358,6 @@ class _Product(Walker):
     def _ragged_columns(self) -> bool:
         n = self.n.extent.value
         return n is None or n % self.tiles.columns != 0
-
-    def _streams(self) -> bool:
-        """Whether each element of the right-hand matrices is read by one program: then no cache should keep it."""
-        return self._one_block()
 
     def _one_block(self) -> bool:
         """Whether a program has all rows."""
@@ -380,13 +374,12 @@ class _Product(Walker):
             symbols[self.batch.symbol] = Value("batch", NOTHING)
         emit = Emitter(symbols, product.pointers, ("x", "y"))
         emit.masks = {"x": product.masks["x"], "y": self._ragged_columns()}
-        names = {s.name: v.name for s, v in symbols.items()}
         lines.append("    xcolumn = xoffset + tl.arange(0, XBLOCK)[:, None]")
         lines.append("    ycolumn = yblock * YBLOCK + tl.arange(0, YBLOCK)[None, :]")
         if emit.masks["x"]:
-            lines.append(f"    xmask = xcolumn < {index_text(self.m.extent, names)}")
+            lines.append(f"    xmask = xcolumn < {emit.text(self.m.extent)}")
         if emit.masks["y"]:
-            lines.append(f"    ymask = ycolumn < {index_text(self.n.extent, names)}")
+            lines.append(f"    ymask = ycolumn < {emit.text(self.n.extent)}")
         emit.symbols[self.m.symbol] = Value("xcolumn", X)
         emit.symbols[self.n.symbol] = Value("ycolumn", Y)
         emit.reduced = {k: Value(f"acc{k}_", XY) for k in range(len(self.rights))}
@@ -410,8 +403,7 @@ class _Product(Walker):
         emit, emit.count = self.emitter, count
         values = [emit.value(s.value, scope) for s in self.call.epilogue]
         for store, value in zip(self.call.epilogue, values, strict=True):
-            text, _ = emit.index(store.index, {}, scope)
-            pointer = emit.spread(f"{emit.pointers[store.buffer]} + ({text})", XY)
+            pointer = emit.spread(f"{emit.pointers[store.buffer]} + ({emit.text(store.index)})", XY)
             lines.append(f"    tl.store({pointer}, {emit.spread(value.name, XY)}{emit.mask(XY)})")
 
 

@@ -78,10 +78,8 @@ class Walker(Writer):
         else:
             parts = [self._ahead, self._tiles, self._held]
             if any(r.kind is ReduceKind.WELFORD for step in steps for r in step.reductions):
-                parts[1:] = [
-                    self._held,
-                    self._tiles,
-                ]  # lanes lie about one of their first numbers, which a whole tile has
+                # lanes lie about one of their first numbers, which a whole tile has
+                parts[1:] = [self._held, self._tiles]
         for part in reversed(parts) if back else parts:
             emit.eviction = eviction
             part(steps, opened, back)
@@ -90,14 +88,12 @@ class Walker(Writer):
             emit.symbols.pop(axis.symbol)
         edges = iter(self.edges)
         for step, accumulators in opened:
-            emit.reduced = {}
             self._forget_reduced(self.base)
-            slot = 0
+            results: list[Value] = []
             for accumulator in accumulators:
                 accumulator.edges = next(edges, None)
-                for result in accumulator.results(emit, self.base):
-                    emit.reduced[slot] = result
-                    slot += 1
+                results += accumulator.results(emit, self.base)
+            emit.reduced = dict(enumerate(results))
             self._stores(step, self.base)
 
     def _tiles(self, steps: Sequence[LoopNest], opened: list[Taken], back: bool) -> None:
@@ -178,7 +174,7 @@ class Walker(Writer):
         if any(line.startswith("    first = ") for line in base.lines):
             return
         assert plan.begin is not None
-        text, _ = self.emitter.index(plan.begin, {}, base)
+        text = self.emitter.text(plan.begin)
         vector = plan.vector
         base.lines += [
             f"    first = (({text}) + {vector - 1}) // {vector} * {vector}",

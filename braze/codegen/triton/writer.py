@@ -7,11 +7,11 @@ where, and how large tiles are, the plan says (``schedule/kernels.py``).
 from __future__ import annotations
 
 from braze.codegen.triton.accumulate import XR, Accumulator, R, X, collapsed, combine, identity
-from braze.codegen.triton.emit import NOTHING, Deps, Emitter, Fours, Scope, Value, index_text
+from braze.codegen.triton.emit import NOTHING, Deps, Emitter, Fours, Scope, Value
 from braze.codegen.triton.ops import TYPES
 from braze.loops.build import nodes_of
-from braze.loops.ir import Axis, DType, LoopNest, Node, Op, ReduceKind, Reduction, StoreMode
-from braze.loops.rewrite import roots
+from braze.loops.ir import Axis, DType, LoopNest, Op, ReduceKind, Reduction, StoreMode
+from braze.loops.rewrite import roots, walk
 from braze.schedule.kernels import KernelPlan, has_columns
 from braze.schedule.mixed import down_columns
 from braze.schedule.passes import flat, over_row
@@ -65,15 +65,14 @@ class Writer:
             if plan.walked is None
         ]
         digits += [(f"o{k}", axis.extent) for k, axis in enumerate(reversed(plan.outer))]
-        names = {s.name: v.name for s, v in self.emitter.symbols.items()}
         inner: Expr = ONE
         if len(digits) > 1:
             lines.append(f"    program = {program}")
             program = "program"
         for k, (name, count) in enumerate(digits):
-            text = program if inner is ONE else f"{program} // ({index_text(inner, names)})"
+            text = program if inner is ONE else f"{program} // ({self.emitter.text(inner)})"
             if k < len(digits) - 1:
-                text = f"({text}) % ({index_text(count, names)})"
+                text = f"({text}) % ({self.emitter.text(count)})"
             lines.append(f"    {name} = {text}")
             inner = inner * count
         for k, axis in enumerate(reversed(plan.outer)):
@@ -93,27 +92,24 @@ class Writer:
             quads = f"tl.arange(0, {x.upper()}BLOCK // 4){spread if len(self.emitter.dims) > 1 else ''}"
             self.emitter.last = Fours(flat(tile.axes), tile.block, f"({x}offset // 4 + {quads})")
         if self.emitter.masks[x]:
-            names = {s.name: v.name for s, v in self.emitter.symbols.items()}
-            lines.append(f"{indent}{x}mask = {x}index < {index_text(tile.extent, names)}")
+            lines.append(f"{indent}{x}mask = {x}index < {self.emitter.text(tile.extent)}")
         self._split(f"{x}index", x, tile.axes, scope, frozenset(x))
 
     def _split(self, whole: str, prefix: str, axes: tuple[Axis, ...], scope: Scope, deps: Deps) -> None:
         """Variables for each axis, from the flat index, innermost last."""
-        names = {s.name: v.name for s, v in self.emitter.symbols.items()}
         inner: Expr = ONE
         for position in range(len(axes) - 1, -1, -1):
             axis = axes[position]
-            text = whole if inner is ONE else f"({whole} // ({index_text(inner, names)}))"
+            text = whole if inner is ONE else f"({whole} // ({self.emitter.text(inner)}))"
             if position:
-                text = f"({text} % ({index_text(axis.extent, names)}))"
+                text = f"({text} % ({self.emitter.text(axis.extent)}))"
             variable = f"{prefix}{len(axes) - 1 - position}"
             scope.lines.append(f"{scope.indent}{variable} = {text}")
             self.emitter.symbols[axis.symbol] = Value(variable, deps)
             inner = inner * axis.extent
 
     def _row_numbers(self, row: Tile) -> None:
-        names = {s.name: v.name for s, v in self.emitter.symbols.items()}
-        self.width = index_text(row.extent, names)
+        self.width = self.emitter.text(row.extent)
         self.base.lines.append(f"    rnumel = {self.width}")
         wide = ".to(tl.int64)" if self.plan.wide else ""
         self.base.lines.append(f"    rbase = tl.arange(0, RBLOCK)[None, :]{wide}")
@@ -136,19 +132,19 @@ class Writer:
         if step.reductions:
             self.emitter.reduced = {}
             self._forget_reduced(scope)
-            slot = 0
-            for reduction in step.reductions:
-                value = self.emitter.value(reduction.value, scope)
-                for result in self._whole(reduction, value, scope):
-                    self.emitter.reduced[slot] = result
-                    slot += 1
+            results = [
+                result
+                for reduction in step.reductions
+                for result in self._whole(reduction, self.emitter.value(reduction.value, scope), scope)
+            ]
+            self.emitter.reduced = dict(enumerate(results))
         self._stores(step, scope)
 
     def _forget_reduced(self, scope: Scope) -> None:
         """Op.REDUCED means another step's results from here on."""
         scope.guarded.clear()
         for known in (scope.known, self.base.known):
-            for node in [n for n in known if _mentions_reduced(n)]:
+            for node in [n for n in known if any(m.op is Op.REDUCED for m in walk(n))]:
                 del known[node]
 
     def _whole(self, reduction: Reduction, value: Value, scope: Scope) -> list[Value]:
@@ -180,21 +176,23 @@ class Writer:
     def _collapse(self, kind: ReduceKind, full: Value, dtype: DType, scope: Scope) -> Value:
         """One number a row out of a whole tile; lanes past the row hold the identity."""
         emit = self.emitter
-        name = full.name
-        if emit.masks["r"] and not kind.finds_place:
-            name = emit.assign(f"tl.where(rmask, {name}, {identity(kind, dtype)})", XR, scope).name
         if kind.finds_place:
-            return self._arg(kind, name, dtype, "rindex", scope)
+            return self._place_of_extreme(kind, full.name, dtype, scope)
+        name = full.name
+        if emit.masks["r"]:
+            name = emit.assign(f"tl.where(rmask, {name}, {identity(kind, dtype)})", XR, scope).name
         if kind is ReduceKind.SUM:
             name = f"{name}.to({TYPES[dtype]})"
         elif kind in (ReduceKind.ANY, ReduceKind.ALL):
             name = f"({name}).to(tl.int32)"
         return emit.assign(collapsed(kind, name, 1, "[:, None]"), X, scope)
 
-    def _arg(self, kind: ReduceKind, name: str, dtype: DType, places: str, scope: Scope) -> Value:
-        emit = self.emitter
-        values = f"tl.where(rmask, {name}, {identity(kind, dtype)})" if emit.masks["r"] else name
-        where = f"tl.where(rmask, {places}, 2147483647)" if emit.masks["r"] else places
+    def _place_of_extreme(self, kind: ReduceKind, name: str, dtype: DType, scope: Scope) -> Value:
+        """Where in each row its extreme lies."""
+        emit, values, where = self.emitter, name, "rindex"
+        if emit.masks["r"]:
+            values = f"tl.where(rmask, {name}, {identity(kind, dtype)})"
+            where = "tl.where(rmask, rindex, 2147483647)"
         where = f"tl.broadcast_to({where}, [XBLOCK, RBLOCK])"
         pair = emit.assign(f"tl.reduce(({values}, {where}), 1, bz_{kind.value})", X, scope)
         return emit.assign(f"{pair.name}[1][:, None].to(tl.int64)", X, scope)
@@ -209,8 +207,7 @@ class Writer:
         columns = down_columns(self.group)
         self._row_numbers(plan.row)
         self._row_scope(base, "rbase")
-        names = {s.name: v.name for s, v in emit.symbols.items()}
-        rows = index_text(size, names)
+        rows = emit.text(size)
         base.lines.append(f"    first = {emit.symbols[self.group.walked.part.symbol].name} * ({rows})")
         body = Scope([], "        ", outer=base)
         emit.masks["x"] = self._ragged(x, size)
@@ -275,8 +272,7 @@ class Writer:
         emit = self.emitter
         for store in step.stores:
             value = emit.value(store.value, self.base)
-            text, _ = emit.index(store.index, {}, self.base)
-            pointer = emit.spread(f"{emit.pointers[store.buffer]} + ({text})", R)
+            pointer = emit.spread(f"{emit.pointers[store.buffer]} + ({emit.text(store.index)})", R)
             self.base.lines.append(f"    tl.store({pointer}, {emit.spread(value.name, R)}{emit.mask(R)})")
 
     # -- stores -----------------------------------------------------------------------------------
@@ -290,24 +286,14 @@ class Writer:
             if store.buffer in self.group.internal:
                 continue
             places = {indirect(k).name: emit.value(a, scope) for k, a in enumerate(store.args)}
-            text, deps = emit.index(store.index, places, scope)
+            text, deps = emit.index(store.index, places)
             deps = deps | value.deps | (R if over_row(step, self.group.row_axes) else NOTHING) | self.points
             pointer = emit.spread(f"{emit.pointers[store.buffer]} + ({text})", deps)
             kept = emit.spread(value.name, deps)
-            call = "tl.atomic_add" if store.mode is StoreMode.ADD else "tl.store"
-            options = self._hint(deps) if call == "tl.store" else ""
-            scope.lines.append(f"{scope.indent}{call}({pointer}, {kept}{emit.mask(deps)}{options})")
-
-    def _hint(self, deps: Deps) -> str:
-        """What caches are told about a store."""
-        return ', eviction_policy="evict_first"' if self.plan.streamed and deps >= R else ""
-
-
-def _mentions_reduced(node: Node) -> bool:
-    stack = [node]
-    while stack:
-        n = stack.pop()
-        if n.op is Op.REDUCED:
-            return True
-        stack.extend(n.args)
-    return False
+            call, told = (
+                "tl.store",
+                ', eviction_policy="evict_first"' if self.plan.streamed and deps >= R else "",
+            )
+            if store.mode is StoreMode.ADD:
+                call, told = "tl.atomic_add", ""
+            scope.lines.append(f"{scope.indent}{call}({pointer}, {kept}{emit.mask(deps)}{told})")

@@ -78,6 +78,12 @@ def direct_register_custom_op(
         return _overload(name)
 
 
+def on_every_device(function: Callable[..., Any], *written: str) -> OpOverload:
+    """A function as the operator of its name on every device, which writes these arguments."""
+    key = "CompositeExplicitAutograd"
+    return direct_register_custom_op(function.__name__, function, mutates_args=written, dispatch_key=key)
+
+
 def _check_words(name: str, function: Any, written: Any, key: str) -> None:
     """UserError (BZ7202) for words that PyTorch would refuse half-way, or take for others."""
     wrong = ""

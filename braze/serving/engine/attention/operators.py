@@ -19,7 +19,7 @@ import torch
 from braze.cudagraphs.simulated import on_the_host
 from braze.serving.engine.attention import c_paged, reference
 from braze.serving.engine.attention.kernels import kernels
-from braze.serving.pieces.custom_ops import direct_register_custom_op
+from braze.serving.pieces.custom_ops import on_every_device
 from braze.serving.step.context import get_forward_context
 from braze.support.errors import UserError
 
@@ -223,17 +223,10 @@ def _cache_of(layer: int) -> KVCache:
     return found
 
 
-def _registered(function: Any, *written: str) -> Any:
-    """A function as an operator on every device; it returns nothing, so that shapes need no telling."""
-    return direct_register_custom_op(
-        function.__name__, function, mutates_args=written, dispatch_key="CompositeExplicitAutograd"
-    )
-
-
-_registered(write_kv_cache, "key_cache", "value_cache")
-_registered(paged_attention, "output")
-_registered(rope_paged_attention, "key_cache", "value_cache", "output", "arrivals")
+on_every_device(write_kv_cache, "key_cache", "value_cache")
+on_every_device(paged_attention, "output")
+on_every_device(rope_paged_attention, "key_cache", "value_cache", "output", "arrivals")
 # a recording holds what these have the device do, not them
-on_the_host(_registered(unified_attention_with_output, "output"), unified_attention_with_output)
-on_the_host(_registered(rope_attention_with_output, "output"), rope_attention_with_output)
-on_the_host(_registered(mla_attention, "output"), mla_attention)
+on_the_host(on_every_device(unified_attention_with_output, "output"), unified_attention_with_output)
+on_the_host(on_every_device(rope_attention_with_output, "output"), rope_attention_with_output)
+on_the_host(on_every_device(mla_attention, "output"), mla_attention)

@@ -81,7 +81,6 @@ class ModelConfig:
     tied: bool
     dtype: torch.dtype
     eos: tuple[int, ...] = ()
-    bos: int | None = None
     #: biases of query, key and value; and of the output
     qkv_bias: bool = False
     out_bias: bool = False
@@ -126,7 +125,6 @@ def read_config(raw: Mapping[str, Any]) -> ModelConfig:
         tied=bool(raw.get("tie_word_embeddings", False)),
         dtype=DTYPES[str(raw.get("dtype") or raw.get("torch_dtype") or "float32").removeprefix("torch.")],
         eos=_tokens(raw.get("eos_token_id")),
-        bos=raw.get("bos_token_id"),
         qkv_bias=bias or name == "Qwen2ForCausalLM",
         out_bias=bias,
         mlp_bias=bool(raw.get("mlp_bias", False)),

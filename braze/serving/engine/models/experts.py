@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional as F
 
-from braze.serving.pieces.custom_ops import direct_register_custom_op
+from braze.serving.pieces.custom_ops import on_every_device
 
 
 def chosen_experts(
@@ -89,6 +89,4 @@ def _gated(gate_up: torch.Tensor) -> torch.Tensor:
 
 
 #: the operator
-CHOSEN_EXPERTS = direct_register_custom_op(
-    "chosen_experts", chosen_experts, mutates_args=["output"], dispatch_key="CompositeExplicitAutograd"
-)
+CHOSEN_EXPERTS = on_every_device(chosen_experts, "output")

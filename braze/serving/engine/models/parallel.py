@@ -14,7 +14,7 @@ import torch
 from torch import distributed
 from torch.nn import functional as F
 
-from braze.serving.pieces.custom_ops import direct_register_custom_op
+from braze.serving.pieces.custom_ops import on_every_device
 from braze.support.record import record
 
 #: groups of processes by the names that operators know them by
@@ -101,15 +101,9 @@ def take_from_first(x: torch.Tensor, ranks: str) -> None:
     distributed.broadcast(x, group=_groups[ranks], group_src=0)
 
 
-def _registered(function: Any, written: str) -> Any:
-    return direct_register_custom_op(
-        function.__name__, function, mutates_args=[written], dispatch_key="CompositeExplicitAutograd"
-    )
-
-
-_SUM = _registered(sum_over_ranks, "x")
-_GATHER = _registered(gather_over_ranks, "output")
-_TAKE = _registered(take_from_first, "x")
+_SUM = on_every_device(sum_over_ranks, "x")
+_GATHER = on_every_device(gather_over_ranks, "output")
+_TAKE = on_every_device(take_from_first, "x")
 
 
 def summed(x: torch.Tensor, ranks: Ranks) -> torch.Tensor:
