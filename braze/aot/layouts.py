@@ -18,7 +18,7 @@ from torch._ops import OpOverload
 
 from braze.aot.functionalize import CONTIGUOUS_VIEWS, evaluate, inserted
 from braze.aot.min_cut import is_random
-from braze.aot.rows import READ_BY_ROWS
+from braze.aot.rows import reads_rows
 from braze.aot.views import is_on_gpu, is_view
 from braze.graph.facts import InputRole, facts, set_facts
 from braze.graph.fakes import FakeMode
@@ -132,7 +132,7 @@ class Layouts:
         if node.op != "call_function" or not any(n in self.changed for n in node.all_input_nodes):
             return
         if node in self.kept:
-            if node.target in CONTIGUOUS_VIEWS or node.target in READ_BY_ROWS:  # it may need a copy
+            if node.target in CONTIGUOUS_VIEWS or reads_rows(node.target):  # it may need a copy
                 known = node.meta["val"]
                 evaluate(node, self.mode).meta["val"] = known
         else:

@@ -29,7 +29,23 @@ READ_BY_ROWS: dict[Any, tuple[int, ...]] = {
     aten.fractional_max_pool3d_backward.default: (4,),
     aten._pdist_forward.default: (0,),
     aten._pdist_backward.default: (1, 3),
+    aten._embedding_bag.default: (0, 1, 2, 6),
+    aten._embedding_bag_forward_only.default: (0, 1, 2, 6),
 }
+
+#: the same of arguments whose rows may lie anywhere, each in one piece
+READ_ALONG_ROWS: dict[Any, tuple[int, ...]] = {
+    aten._scaled_dot_product_flash_attention_for_cpu.default: (0, 1, 2),
+    aten._scaled_dot_product_flash_attention_for_cpu_backward.default: (0, 1, 2, 3, 4),
+    aten._scaled_dot_product_flash_attention.default: (0, 1, 2),
+    aten._scaled_dot_product_efficient_attention.default: (0, 1, 2),
+    aten._scaled_dot_product_cudnn_attention.default: (0, 1, 2),
+}
+
+
+def reads_rows(target: Any) -> bool:
+    """Whether an operator reads arguments so."""
+    return target in READ_BY_ROWS or target in READ_ALONG_ROWS
 
 
 def out_of_rows(target: Any, args: Sequence[Any]) -> Iterator[tuple[int, torch.memory_format]]:
@@ -39,6 +55,10 @@ def out_of_rows(target: Any, args: Sequence[Any]) -> Iterator[tuple[int, torch.m
         if isinstance(x, torch.Tensor) and not _lies_in_rows(x):
             turned = not _is_unbacked(x) and suggests_channels_last(x)
             yield i, CHANNELS_LAST[x.dim()] if turned else torch.contiguous_format
+    for i in READ_ALONG_ROWS.get(target, ()):
+        x = args[i]
+        if _is_unbacked(x) or not (x.stride(-1) == 1 or x.shape[-1] == 1):
+            yield i, torch.contiguous_format
 
 
 def _lies_in_rows(x: torch.Tensor) -> bool:
