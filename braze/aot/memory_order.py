@@ -36,14 +36,24 @@ READ_IN_ORDER: dict[Any, tuple[int, ...]] = {
     aten.fractional_max_pool3d_backward.default: (4,),
     aten._pdist_forward.default: (0,),
     aten._pdist_backward.default: (1, 3),
+    aten._embedding_bag.default: (0, 1, 2, 6),
+    aten._embedding_bag_forward_only.default: (0, 1, 2, 6),
 }
 #: of these, those that on the CPU read pictures with their channels innermost where the first of the places says so
 _BY_CHANNELS = frozenset({aten.native_group_norm.default, aten.native_group_norm_backward.default})
+#: the same of arguments whose rows may lie anywhere, each in one piece
+READ_ALONG_ROWS: dict[Any, tuple[int, ...]] = {
+    aten._scaled_dot_product_flash_attention_for_cpu.default: (0, 1, 2),
+    aten._scaled_dot_product_flash_attention_for_cpu_backward.default: (0, 1, 2, 3, 4),
+    aten._scaled_dot_product_flash_attention.default: (0, 1, 2),
+    aten._scaled_dot_product_efficient_attention.default: (0, 1, 2),
+    aten._scaled_dot_product_cudnn_attention.default: (0, 1, 2),
+}
 
 
 def asks_for_an_order(op: Any) -> bool:
     """Whether an operator cannot take arguments of all strides."""
-    return op in CONTIGUOUS_VIEWS or op in READ_IN_ORDER
+    return op in CONTIGUOUS_VIEWS or op in READ_IN_ORDER or op in READ_ALONG_ROWS
 
 
 def out_of_order(op: Any, args: Sequence[Any]) -> Iterator[tuple[int, torch.memory_format]]:
@@ -59,6 +69,10 @@ def out_of_order(op: Any, args: Sequence[Any]) -> Iterator[tuple[int, torch.memo
             form = CHANNELS_LAST[value.dim()] if whole else torch.contiguous_format
             if _is_unbacked(value) or not value.is_contiguous(memory_format=form):
                 yield place, form
+    for place in READ_ALONG_ROWS.get(op, ()):
+        value = args[place]
+        if _is_unbacked(value) or not (value.stride(-1) == 1 or value.shape[-1] == 1):
+            yield place, torch.contiguous_format
 
 
 def _has_channels_last(picture: torch.Tensor) -> bool:

@@ -28,6 +28,14 @@ def picked(x, w):
     return F.nll_loss(x[None], torch.zeros(1, *x.shape[1:], dtype=torch.int64)) + w.mean()
 
 
+def bags(x, w):
+    return F.embedding_bag(torch.tensor([[1, 2], [3, 0]]), w, mode="sum") * x.mean()
+
+
+def attention(x, w):
+    return F.scaled_dot_product_attention(x[None], x[None], x[None]) + w.mean()
+
+
 def middle(x, w):
     return x.median(0).values + x.nanmedian(1).values.mean() + w.median(-1).values.mean()
 
@@ -35,7 +43,7 @@ def middle(x, w):
 @pytest.mark.parametrize("backend", ["aot_eager", "braze"])
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("written", [turned, repeated])
-@pytest.mark.parametrize("read", [group_norm, mean_distance, picked, middle])
+@pytest.mark.parametrize("read", [group_norm, mean_distance, picked, bags, attention, middle])
 def test_what_is_written_is_read_as_in_eager(read, written, dynamic, backend):
     def program(x, w, new_x, new_w):
         x, w = x * 2, w * 2
