@@ -145,21 +145,20 @@ def _view(x: Geometry, sizes: Sequence[Any]) -> Any:
 
 
 def _runs(x: Geometry) -> list[tuple[Any, Any]]:
-    """(elements, step) of each run of dims in row-major order, the innermost first."""
+    """(elements, step) of each run of dims in row-major order, the innermost first.
+
+    The innermost dim begins one, also where it has one element: its step is what eager gives dims of one element in its place.
+    """
     made: list[tuple[Any, Any]] = []
     count: Any = 1
-    step: Any = 1
-    for d in range(x.dim() - 1, -1, -1):
-        size, stride = x.shape[d], x.strides[d]
-        if type(size) is int and size == 1:
-            continue
-        if type(count) is int and count == 1:
-            step = stride
-        elif not same(stride, count * step):
+    step: Any = x.strides[-1] if x.dim() else 1
+    for d in range(x.dim() - 1, 0, -1):
+        count = count * x.shape[d]
+        size, stride = x.shape[d - 1], x.strides[d - 1]
+        if (type(size) is not int or size != 1) and not same(stride, count * step):
             made.append((count, step))
             count, step = 1, stride
-        count = count * size
-    return [*made, (count, step)]
+    return [*made, (count * x.shape[0] if x.dim() else 1, step)]
 
 
 def _quotient(total: Any, given: Any) -> Any:

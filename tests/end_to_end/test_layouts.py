@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 
 import pytest
 import torch
@@ -466,3 +467,17 @@ def test_kernels_that_read_memory_in_order_get_new_contents_in_order(fn, grad, b
     for mine, its in zip(ours, run(fn), strict=True):
         torch.testing.assert_close(mine, its)
     assert not [m for m in messages if "BZ6013" in m]
+
+
+def test_a_view_laid_out_as_in_eager_makes_no_number_of_a_size_that_varies():
+    def program(x):
+        whole = x.triu()
+        part = whole[..., 1:]
+        x.index_put_((torch.tensor([0, 0]),), torch.tensor(-2.0), accumulate=True)
+        whole.sub_(x.amax())
+        return (part.view_as(part),)
+
+    compiled = braze.compile(program, options=OPTIONS)
+    for shape in [(3, 3, 17), (3, 1, 2), (3, 7, 4), (3, 1, 6)]:
+        x = torch.arange(float(math.prod(shape))).view(shape)
+        assert difference(compiled, program, lambda x=x: (x.clone(),)) == ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from braze.aot.views import hint
 from braze.graph import fakes, metadata
 
 aten = torch.ops.aten
@@ -207,6 +208,26 @@ def test_a_result_over_a_window_has_its_order_of_dims_and_no_gaps():
     assert found is not metadata.MISS
     for at in SIZES:
         compare(found, lambda x: x[:, :, 2:6].transpose(1, 2).exp(), [X], [x], symbols, at)
+
+
+ONES = {
+    "a column": lambda x: x[:1, :, 0].t().view(x.shape[1], -1),
+    "a column with a dim more": lambda x: x[:1, :, 0].t().view(x.shape[1], 1, 1),
+    "a column as a row": lambda x: x[:1, :, 0].t().view(1, x.shape[1]),
+    "rows of one": lambda x: x[:, :, :1].view(x.shape[0], x.shape[1], 1, 1),
+    "one row": lambda x: x[:, 1:2].view(1, x.shape[0], 1, -1),
+}
+
+
+@pytest.mark.parametrize("name", ONES)
+def test_a_view_gives_dims_of_one_element_the_steps_that_eager_gives_them(name):
+    """They decide whether a later operator takes channels for the innermost dim."""
+    real = torch.zeros(3, 12, 10)
+    mode = fakes.new_mode(dynamic=True)
+    x = mode.fake(real, symbolic_dims={0, 1, 2}, source="x")
+    with mode:
+        found = ONES[name](x)
+    assert [hint(n) for n in found.stride()] == list(ONES[name](real).stride())
 
 
 ASKED = {
