@@ -108,7 +108,7 @@ def allocated(operands: Sequence[Any], dtype: torch.dtype) -> Any:
     Where all have one shape, which a number has not, eager looks for row-major operands, for pictures with their channels innermost and
     for equal strides, and goes by the order of strides only then: dims of one element have a part in that.
     """
-    tensors = [t for t in operands if isinstance(t, TENSORS)]
+    tensors: list[Any] = [t for t in operands if isinstance(t, TENSORS)]
     shape = tensors[0].shape if len(tensors) == 1 else broadcast([t.shape for t in tensors])
     alone = len(tensors) == len(operands) and all(len(t.shape) == len(shape) for t in tensors)
     if type(tensors[0]) is Geometry:
