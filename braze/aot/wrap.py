@@ -14,7 +14,7 @@ from braze.aot.promises import Promises
 from braze.aot.rebuild import Build, builder, early_builder
 from braze.aot.records import Around, OutputKind, Partition
 from braze.graph.specs import Dialect, SymbolSpec, TensorSpec
-from braze.graph.torch_compat import as_traced, copy_all, count_writes
+from braze.graph.torch_compat import as_traced, copy_all, count_writes, put_versions, storage_key
 from braze.runtime.boxed import Boxed, Written, boxed
 from braze.support import trace
 from braze.support.errors import Unsupported
@@ -71,7 +71,13 @@ def wrap(
         return compiled
     call = _Wrapped(partition, compiled, eager, Promises(partition) if verify >= 2 else None)
     written: Written | None = getattr(compiled, "written", None)
-    if written is None or not call.short or call.beyond or set(call.mutated) != set(written.roots):
+    if (
+        written is None
+        or not call.short
+        or call.beyond
+        or call.windowed
+        or set(call.mutated) != set(written.roots)
+    ):
         return call
     looked = [(i, partition.inputs[i].dtype.itemsize, i in written.roots) for i in call.tensors]  # type: ignore[union-attr]
     return native.written_call(written.call, count_writes, call, looked, written.places, call.places)
@@ -123,6 +129,8 @@ class _Wrapped:
         self.computes = kinds != {"placeholder", "output"}
         self.differentiated = partition.backward is not None
         self.specs = partition.inputs
+        #: whether a written input and another may be windows on one memory, beside each other, of which a backward keeps some
+        self.windowed = self.differentiated and bool(partition.mutations) and any(map(_is_window, self.specs))
         self.mutated = tuple(role.input for role in partition.mutations)
         written = [(role.input, k, role.differentiable) for k, role in enumerate(partition.mutations)]
         uncounted = {role.input for role in partition.mutations if not role.counted}
@@ -196,8 +204,7 @@ class _Wrapped:
             names = self.symbols(inputs)
             for i, build in self.early:
                 known[~i] = build(inputs, (), names, known)
-        results = self.compiled(inputs)
-        self._overwrite(inputs, results)
+        results = self._computed(inputs)
         if self.derived:
             with torch.enable_grad():
                 for i, place in self.derived:
@@ -247,9 +254,30 @@ class _Wrapped:
         """All results are values of the graph, and what it writes has no history."""
         if self.mutated and self._shares_written_memory(inputs):
             return self._as_captured(inputs)
+        results = self._computed(inputs)
+        return [results[place] for place in self.places]
+
+    def _computed(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """The graph's results, and written inputs without a history have their new contents.
+
+        Autograd counts writes of all that lie in one memory together. In eager what is kept of the inputs beside a written one is kept
+        when that has been written: the write is counted before the graph runs, and not again.
+        """
+        counted = self._written_beside_others(inputs) if self.windowed else []
+        for tensor in counted:
+            torch.autograd.graph.increment_version(tensor)
+        versions = [tensor._version for tensor in counted]
         results = self.compiled(inputs)
         self._overwrite(inputs, results)
-        return [results[place] for place in self.places]
+        if counted:
+            put_versions(counted, versions)
+        return results
+
+    def _written_beside_others(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
+        """Inputs that get new contents without a history, in the memory of which other inputs lie."""
+        places = [storage_key(inputs[i]) for i in self.tensors]
+        written = [inputs[i] for pairs in self.overwritten for i, _ in pairs]
+        return [t for t in written if places.count(storage_key(t)) > 1 and not t.is_inference()]
 
     def _overwrite(self, inputs: Sequence[Any], results: Sequence[Any]) -> None:
         """Give written inputs without a history their new contents; where there are none, the graph has written to the input itself."""
@@ -331,6 +359,11 @@ class _Wrapped:
         if i == other or other in self.members.get(i, ()):
             return False
         return self.beyond or may_overlap(inputs[i], inputs[other])
+
+
+def _is_window(spec: Any) -> bool:
+    """Whether a tensor is none of the elements of its memory, or begins behind the first."""
+    return isinstance(spec, TensorSpec) and (spec.offset != 0 or 0 in spec.sizes)
 
 
 def _made_early(i: int) -> Build:

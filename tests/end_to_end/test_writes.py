@@ -670,3 +670,36 @@ def test_one_of_two_outs_has_memory_already() -> None:
     ours, theirs = torch.zeros(4, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)
     assert torch.equal(braze.compile(greatest)(x, ours), greatest(x, theirs))
     assert torch.equal(ours, theirs) and theirs.any()
+
+
+@pytest.mark.parametrize("rows", [2, 4])
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_a_write_beside_what_a_backward_keeps_leaves_that_readable(rows, backend):
+    """Parts of one memory, or none of it: autograd counts their writes together, and eager keeps a number after the write."""
+
+    def program(kept, written):
+        written.mul_(-2)
+        return kept.sin()
+
+    for run in (program, braze.compile(program, backend=backend)):
+        leaf = torch.ones(4, 3, requires_grad=True)
+        whole = leaf * 1
+        kept, written = whole[:2], whole.detach()[rows:]
+        before = written._version
+        run(kept, written).sum().backward()
+        assert written._version == before + 1
+        torch.testing.assert_close(leaf.grad[:2], torch.ones(2, 3).cos())
+
+
+def test_a_write_after_the_call_beside_what_a_backward_keeps_is_still_seen():
+    whole = torch.ones(4, 3, requires_grad=True) * 1
+    kept, written = whole[:2], whole.detach()[2:]
+
+    def program(kept, written):
+        written.mul_(-2)
+        return kept.sin()
+
+    result = braze.compile(program)(kept, written)
+    kept.detach().mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.sum().backward()
