@@ -33,7 +33,8 @@ def operations_of(edges: Sequence[Edge], known: Collection[Any], between: Collec
     """The operations of results with these histories, whose graph ends at ``known``; ``between``: those that others may take.
 
     Results with operations in common that save tensors are one: a backward from one frees what the others need. So are
-    results that have any in common beside what one takes of the other: it would run twice.
+    results that have any in common beside what one takes of the other: it would run twice. Results that have operations in common
+    and save nothing at all are one, too: a backward frees nothing, and what they lead to those operations is added before them, as in eager.
     """
     places = {edges[i]: i for i in between if edges.count(edges[i]) == 1}
     walks = [_walk(edge, known, places) for edge in edges]
@@ -48,6 +49,10 @@ def operations_of(edges: Sequence[Edge], known: Collection[Any], between: Collec
         elif type(node) is not torch_compat.ACCUMULATE:
             for i in through:
                 groups.join([i, *before[i].intersection(through)])
+    groups.settle(taken)
+    saving = {groups.of(i) for i, (nodes, _) in enumerate(walks) if any(map(_saves, nodes))}
+    for through in _walkers([nodes for nodes, _ in walks]).values():
+        groups.join([i for i in through if groups.of(i) not in saving])
     groups.settle(taken)
     crossing = {j for i in range(len(edges)) for j in taken[i] if groups.of(i) != groups.of(j)}
     return Operations(groups.in_order(taken), tuple(sorted(crossing)))

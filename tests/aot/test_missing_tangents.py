@@ -175,6 +175,25 @@ def two_ends(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return v.mT, v.trunc().ceil()
 
 
+def parts_of_a_sum(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two results with operations in common; none saves anything."""
+    first, second = (x + x).split(1)
+    return first, -second
+
+
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+def test_results_that_save_nothing_go_backward_one_after_the_other_without_the_graph_being_retained(backend):
+    found = []
+    for call in (parts_of_a_sum, braze.compile(parts_of_a_sum, backend=backend)):
+        x = torch.ones(2, 3, requires_grad=True)
+        first, second = call(x)
+        first.sum().backward()
+        found.append(x.grad.tolist())
+        second.sum().backward()
+        found.append(x.grad.tolist())
+    assert found[2:] == found[:2] == [[[2.0] * 3, [0.0] * 3], [[2.0] * 3, [-2.0] * 3]]
+
+
 def signed_beside_another(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """The gradient by what gives the sign is zeros. What is written to y is an operation of its own, so that the tangents of this one have other numbers."""
     y[1:] = 3
@@ -186,6 +205,7 @@ def signed_beside_another(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("program", "others"),
     [
+        (parts_of_a_sum, ()),
         (signed_beside_another, (torch.ones(3, requires_grad=True) * 1,)),
         (zeroed_and_written, ()),
         (divided_after_it_was_read, (torch.zeros(2, 3, dtype=torch.float64),)),

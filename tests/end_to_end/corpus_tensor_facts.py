@@ -57,6 +57,17 @@ def places_in_autograd(c):
 
 
 @scenario
+def places_in_autograd_of_what_is_given_a_history(c):
+    @c
+    def written(x, w):
+        x.mul_(w)
+        return x.is_leaf, x.requires_grad, x.output_nr, x.grad_fn is None
+
+    for w in (torch.ones(6, requires_grad=True), torch.ones(6), torch.ones(6, requires_grad=True)):
+        yield written(torch.ones(6), w), written(torch.ones(6, requires_grad=True) * 1, w)
+
+
+@scenario
 def places_in_memory(c):
     def asked(x):
         y = x * 2

@@ -11,6 +11,7 @@ from braze.capture.facts.records import Step
 from braze.capture.facts.values import words
 from braze.capture.state.outside import Outside
 from braze.capture.state.trace import Trace
+from braze.graph.fakes import was_given_history
 
 #: attributes that tell a tensor's place in autograd: read of the tensor itself, and guarded
 READ = frozenset(words("is_leaf retains_grad output_nr grad_fn"))
@@ -29,6 +30,8 @@ def field(t: Trace, obj: torch.Tensor, name: str) -> Any:
     if name in REFUSED:
         graph_break("BZ1004", f"Tensor.{name} is read")
     node = t.outside.tree.node_of(obj)
+    if node is not None and was_given_history(obj):
+        graph_break("BZ1004", f"Tensor.{name} is read of an argument to whose history the graph has added")
     value = getattr(obj if node is None else node.real, name)
     if name == "grad_fn" and (value is not None or (node is None and not obj.is_leaf)):
         graph_break("BZ1004", "Tensor.grad_fn is read of a tensor that has one")
