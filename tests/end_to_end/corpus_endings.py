@@ -347,7 +347,12 @@ def what_an_object_or_a_container_holds_ends_with_it_behind_a_break(x, log):
     holder, other = Holder(), Holder()
     holder.first, other.second = made("first"), made("second")
     several, called = {"list": [made("third")]}, functools.partial(next, made("fourth"))
+    nested = [[made("fifth")], [made("sixth")]]
     braze.graph_break()
+    nested[0] = None
+    log.append("element")
+    nested.clear()
+    log.append("elements")
     del holder.first
     log.append("attribute")
     other = None

@@ -197,8 +197,8 @@ def dropped(t: Trace, container: Any, name: str, args: Any) -> None:
         if not (name in FILLING and issubclass(type(container), collections.deque) and container.maxlen):
             return
     for value in leaving(container, name, args):
-        if ends_with_code(t, value) and not in_frames(t.frames, value):
-            refuse_end(value)
+        if may_end_with_code(t, value) and not in_frames(t.frames, value):
+            end_of(t, value)
 
 
 def leaving(container: Any, name: str, args: Any) -> Iterable[Any]:
