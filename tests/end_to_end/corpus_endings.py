@@ -331,3 +331,55 @@ def a_generator_that_an_inlined_frame_was_given_at_a_break_ends_where_its_variab
     y = loops(x, log)
     log.append("between")
     return y + loops(x, log)
+
+
+class Holder:
+    pass
+
+
+@case((X, []))
+def what_an_object_or_a_container_holds_ends_with_it_behind_a_break(x, log):
+    def made(name):
+        left = noting(log, x, name)
+        next(left)
+        return left
+
+    holder, other = Holder(), Holder()
+    holder.first, other.second = made("first"), made("second")
+    several, called = {"list": [made("third")]}, functools.partial(next, made("fourth"))
+    nested = [[made("fifth")], [made("sixth")]]
+    braze.graph_break()
+    nested[0] = None
+    log.append("element")
+    nested.clear()
+    log.append("elements")
+    del holder.first
+    log.append("attribute")
+    other = None
+    log.append("object")
+    del several
+    log.append("dict")
+    y = called()
+    called = None
+    log.append("partial")
+    return y
+
+
+@case((X, []))
+def what_a_cell_of_a_function_that_a_broken_call_runs_holds_ends_with_the_frame(x, log):
+    inner = noting(log, x, "in a cell")
+    next(inner)
+
+    def within():
+        return x if inner.gi_frame is None else x + 1
+
+    def drawing():
+        yield within()
+        yield within()
+
+    drawn = drawing()
+    braze.graph_break()
+    y = next(drawn)
+    braze.graph_break()
+    log.append("returns")
+    return y

@@ -459,3 +459,28 @@ def a_generator_ends_with_its_frame_after_errors_that_nobody_saw(x, log):
         y = left(swallow)
         log.append("after")
     return y
+
+
+@case((X, []))
+def a_generator_shows_the_programs_code_and_frame(x, log):
+    left = noting(log, x, "left")
+    log.append((left.gi_code.co_name, left.gi_yieldfrom, left.gi_frame is None))
+    y = next(left)
+    log.append((left.gi_code.co_name, left.gi_frame.f_code.co_name, sorted(left.gi_frame.f_locals)))
+
+    def outer():
+        yield from [x, x]
+
+    draws = outer()
+    next(draws)
+    log.append(
+        (
+            type(draws.gi_yieldfrom).__name__,
+            draws.gi_code.co_name,
+            draws.gi_frame.f_lineno - outer.__code__.co_firstlineno,
+        )
+    )
+    for y in draws:
+        y = y + 1
+    log.append((draws.gi_frame, draws.gi_code.co_name))
+    return y

@@ -27,6 +27,14 @@ CLOSED = (types.GeneratorType, types.MethodType)
 EXCEPTION = 1 << 30
 
 
+#: what is not looked into for things whose end runs code: each leads to all there is
+SHUT = (
+    types.ModuleType, types.FunctionType, types.CodeType, types.FrameType, type, torch.Tensor, torch.nn.Module,
+)  # fmt: skip
+#: how many objects are looked at for that
+MOST_LOOKED_AT = 300
+
+
 def ends_with_code(t: Trace, value: Any) -> bool:
     """Whether the end of an object runs code of the program's: asked of its class first, which is quick."""
     cls = type(value)
@@ -76,29 +84,46 @@ def let_go(t: Trace, f: Frame, index: int) -> None:
     """
     value = f.locals[index]
     for ending in value if type(value) is tuple else (value,):
-        if ends_with_code(t, ending):
+        if may_end_with_code(t, ending):
             f.locals[index] = NULL
             held = is_reached(t, ending)
             f.locals[index] = value
             if not held:
-                refuse_end(ending)
+                end_of(t, ending)
 
 
 def replaced(t: Trace, value: Any, cell: Any = None) -> None:
     """Before a cell, or something that is no variable, gets another value: the same."""
-    if ends_with_code(t, value) and not in_frames(t.frames, value, cell):
-        refuse_end(value)
+    if may_end_with_code(t, value) and not in_frames(t.frames, value, cell):
+        end_of(t, value)
 
 
 def popped(t: Trace, f: Frame) -> None:
     """Before the top of a frame's stack goes, which no variable gets: the same."""
     value = f.stack[-1]
-    if ends_with_code(t, value):
+    if may_end_with_code(t, value):
         del f.stack[-1]
         held = is_reached(t, value)
         f.stack.append(value)
         if not held:
-            refuse_end(value)
+            end_of(t, value)
+
+
+def may_end_with_code(t: Trace, value: Any) -> bool:
+    """Whether the end of an object may run code of the program's: its own, or that of what it holds."""
+    if ends_with_code(t, value):
+        return True
+    node = t.outside.tree.node_of(value)
+    return node is not None and gc.is_tracked(node.real) and not issubclass(type(node.real), SHUT)
+
+
+def end_of(t: Trace, value: Any) -> None:
+    """Something from outside is let go of by the last that the trace knows to hold it: refuse where that runs code."""
+    if ends_with_code(t, value):
+        refuse_end(value)
+    node = t.outside.tree.node_of(value)
+    if node is not None and holds_unended([node.real]):
+        refuse_end(value)
 
 
 def is_reached(t: Trace, value: Any) -> bool:
@@ -172,8 +197,8 @@ def dropped(t: Trace, container: Any, name: str, args: Any) -> None:
         if not (name in FILLING and issubclass(type(container), collections.deque) and container.maxlen):
             return
     for value in leaving(container, name, args):
-        if ends_with_code(t, value) and not in_frames(t.frames, value):
-            refuse_end(value)
+        if may_end_with_code(t, value) and not in_frames(t.frames, value):
+            end_of(t, value)
 
 
 def leaving(container: Any, name: str, args: Any) -> Iterable[Any]:
@@ -221,14 +246,6 @@ def has_finalizer(cls: type) -> bool:
     """Whether a class has a ``__del__`` of the program's."""
     found, owner = lookup_in_mro(cls, "__del__")
     return found is not MISSING and not is_library_class(owner)
-
-
-#: what is not looked into for things whose end runs code: each leads to all there is
-SHUT = (
-    types.ModuleType, types.FunctionType, types.CodeType, types.FrameType, type, torch.Tensor, torch.nn.Module,
-)  # fmt: skip
-#: how many objects are looked at for that
-MOST_LOOKED_AT = 300
 
 
 def holds_unended(values: list[Any]) -> bool:

@@ -291,6 +291,24 @@ def call_descriptor(t: Trace, found: Any, owner: Any, obj: Any, cls: type, name:
     return found.__get__(obj, cls)
 
 
+#: generators, and their frames
+OF_GENERATORS = (types.GeneratorType, types.FrameType)
+
+
+def of_generator(done: Ledger, found: Any, obj: Any, name: str) -> Any:
+    """A field of a generator that the trace has made: what drives it is the tracer's, and no frame of the program's is there."""
+    if name == "gi_code":
+        return done.code_of(obj) or found.__get__(obj)
+    driven = (
+        obj.f_code in raised.DRIVERS
+        if type(obj) is types.FrameType
+        else name == "gi_yieldfrom" and done.is_ours(obj)
+    )
+    if driven:
+        graph_break("BZ1009", f"{name} of a generator that the trace runs is read")
+    return found.__get__(obj)
+
+
 def c_field(t: Trace, found: Any, obj: Any, cls: type, name: str) -> Any:
     """``__dict__``, ``__class__``, slots, and other fields that C keeps."""
     node = t.outside.tree.node_of(obj)
@@ -307,7 +325,7 @@ def c_field(t: Trace, found: Any, obj: Any, cls: type, name: str) -> Any:
         t.outside.dict_views[id(shadow.view)] = shadow
         return shadow.view
     if node is None:
-        return found.__get__(obj, cls)
+        return found.__get__(obj, cls) if cls not in OF_GENERATORS else of_generator(t.done, found, obj, name)
     if node.slots is not None and name in node.slots:
         value = node.slots[name]
         if value is MISSING:

@@ -47,7 +47,7 @@ def start(t: Trace, f: Frame) -> Any:
     f.generator = Driver()
     made: Any = drive(t, f)  # which has a name, unlike an Iterator
     made.__name__, made.__qualname__ = f.function.__name__, f.function.__qualname__
-    f.generator.generator = t.done.claim_loosely(made)
+    f.generator.generator = t.done.claim_loosely(made, f.code)
     return made
 
 

@@ -152,7 +152,9 @@ def generic_delete(t: Trace, obj: Any, name: str) -> None:
         graph_break("BZ1010", f"the field {name!r} of an object from outside is deleted")
     if shadow is None:
         object.__delattr__(node.real, name)  # raises: there is nothing to be deleted
-    elif not shadow.drop(outside, name):
+        return
+    replaced(t, instance_contents(outside, obj, name))
+    if not shadow.drop(outside, name):
         raise missing(node.real, name)
 
 

@@ -107,6 +107,8 @@ class Ledger:
         self.made: dict[int, tuple[Any, int]] = {}
         #: generators made in the trace, by identity: closed as soon as the program drops them, so not held
         self.loose: dict[int, tuple[weakref.ref[Any], int]] = {}
+        #: the code of the program's that each of these runs
+        self.codes: dict[int, types.CodeType] = {}
         self.made_classes = False
         #: exceptions that the trace raises, and those from outside that it has raised, by identity
         self.raised: dict[int, Raised] = {}
@@ -167,11 +169,16 @@ class Ledger:
         self.made_classes = True
         return self.claim(made)
 
-    def claim_loosely(self, value: Any) -> weakref.ref[Any]:
-        """Remember that the trace made this, for as long as the program has it."""
+    def claim_loosely(self, value: Any, code: types.CodeType) -> weakref.ref[Any]:
+        """Remember that the trace made this generator, for as long as the program has it."""
         made = weakref.ref(value)
         self.loose[id(value)] = made, self.frames.steps
+        self.codes[id(value)] = code
         return made
+
+    def code_of(self, value: Any) -> types.CodeType | None:
+        """The code that a generator of the trace runs; None for any other."""
+        return self.codes.get(id(value)) if self.is_ours(value) else None
 
     def make_leaf(self, value: torch.Tensor) -> None:
         """Remember that gradients may be asked for a tensor of the trace: one that gets out is made by the program."""
