@@ -94,12 +94,13 @@ RESTS, CACHED = 512 << 10, 128 << 10
 SIDE_BY_SIDE = HeldCut(16, 64, 20, 92 << 10)
 #: one program, with as many threads as there can be (50,257 columns of float32: 1,127 us, 1,434 before; layer norm of 65,536 in bfloat16: 188 and 276)
 WIDE_16, WIDE = HeldCut(32, 64, 24, RESTS), HeldCut(32, 64, 32, RESTS)
-#: by bytes of a row at most: of one whose mean and variance are taken little is held as long as the cache has the rest, so that more of it is on its way
-#: (layer norm of 32,768 columns in bfloat16 on an H100: 180 us, 233 held whole; of 20,000 179, 218 by one program)
-SPREADS = (
-    (64 << 10, HeldCut(16, 64, 8, RESTS)),
-    (128 << 10, HeldCut(32, 64, 8, RESTS)),
-    (192 << 10, HeldCut(32, 64, 16, RESTS)),
+#: of rows whose mean and variance are taken little is held as long as the cache has the rest, so that more of it is on its way (layer norm of 32,768 columns in
+#: bfloat16 on an H100: 180 us, 233 held whole): by two programs side by side rows of so many bytes, by one longer ones that vectors divide
+SPREAD_ROW, SPREAD_SIDE = 64 << 10, HeldCut(16, 64, 8, RESTS)
+#: by bytes of these at most, and of one number: longer ones are held as others are
+SPREAD_CUTS = (
+    (128 << 10, 2, HeldCut(32, 64, 8, RESTS)),
+    (192 << 10, 4, HeldCut(32, 64, 16, RESTS)),
 )
 #: one whose threads have twice the registers, of rows of which two and more values are read again (a softmax's gradient of 50,257 columns in bfloat16: 430 us,
 #: 663 before)
@@ -212,7 +213,7 @@ def _held_in_part(plan: KernelPlan, group: Group, widest: int) -> KernelPlan | N
     row, each = plan.row, sum(n.dtype.itemsize for n in again)
     assert row is not None
     if ReduceKind.WELFORD in kinds and len(again) == 1:
-        cuts = [cut for longest, cut in SPREADS if length * each <= longest][:1]
+        cuts = _spread_cuts(length, each)
     else:
         cuts = [SIDE_BY_SIDE] if narrow else []
     cuts += [DEEP] if len(again) > 1 else [WIDE_16] if narrow else [WIDE]
@@ -227,6 +228,16 @@ def _held_in_part(plan: KernelPlan, group: Group, widest: int) -> KernelPlan | N
                 unrolled=UNROLLED, streamed=True,
             )  # fmt: skip
     return None
+
+
+def _spread_cuts(length: int, itemsize: int) -> list[HeldCut]:
+    """How a row is held whose mean and variance are taken, where that is not as others are."""
+    taken = length * itemsize
+    if taken <= SPREAD_ROW:
+        return [SPREAD_SIDE]
+    if taken % VECTOR:
+        return []
+    return [cut for longest, least, cut in SPREAD_CUTS if taken <= longest and itemsize >= least][:1]
 
 
 def few_at_once(plan: KernelPlan, itemsize: int, held: int) -> KernelPlan:

@@ -30,7 +30,7 @@ def held(small, monkeypatch):
     """Programs of one warp, which hold two tiles of 256 numbers of 32 bits, and walk the rest of their rows."""
     for cut in ("SIDE_BY_SIDE", "WIDE_16", "WIDE", "DEEP"):
         monkeypatch.setattr(kernels, cut, HeldCut(1, 64, 16, 1 << 20))
-    monkeypatch.setattr(kernels, "SPREADS", ())
+    monkeypatch.setattr(kernels, "_spread_cuts", lambda length, itemsize: [])
 
 
 def rms_norm(x, w):
@@ -156,6 +156,7 @@ def test_how_rows_are_held():
     assert cut(norm, (4096, 40_960)) == cut(norm, (2048, 65536)) == (2, 8192, 32, 64, 2)
     assert cut(norm, (2048, 32768), dtype=torch.float32) == (1, 8192, 32, 64, 2)
     assert cut(norm, (2048, 49152), dtype=torch.float32) == (2, 8192, 32, 64, 2)
+    assert cut(norm, (2048, 80_000)) == cut(norm, (2048, 50_257)) == (6, 8192, 32, 64, 2)
     assert cut(back, (4096, 50257), (4096, 50257)) == (6, 4096, 16, 128, 2)
     # nearly all of it is still in the cache where its program is alone on a multiprocessor
     assert cut(FUNCTIONS["softmax"], (512, 131_072)) == 0
