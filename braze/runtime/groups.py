@@ -23,7 +23,7 @@ Tensor = torch.Tensor
 #: places that a program sorts, of many and of few, and at most in all: each program reads the counts of all blocks
 BLOCK, SHORT, MOST = 256, 128, 1 << 16
 #: places of a warp that sorts
-WARP = 16
+WARP = 32
 #: counts of blocks that a program reads at once, and numbers of which one finds the beginnings
 SOME, BEGIN = 128, 256
 #: as Triton calls pointers to them
@@ -88,7 +88,7 @@ def place(indices, order, counts, found, placed, n, rows, PASS: tl.constexpr, PA
         at = tl.load(order + i, mask=inside, other=0)
     digit = tl.where(inside, (number >> (8 * PASS)) & 255, 255)
     before = tl.zeros([BLOCK], tl.int32)
-    for first in range(0, BLOCK, 32):
+    for first in tl.static_range(0, BLOCK, 32):  # what all turns read is asked for at once
         j = first + tl.arange(0, 32)
         if PASS == 0:
             other = numbers(indices, b * BLOCK + j, n, rows, PADDING)
