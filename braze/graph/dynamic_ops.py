@@ -68,7 +68,7 @@ def _of_whole_numbers(op: Any) -> Callable[..., Any]:
 
     def rule(env: Any, a: Any, b: Any) -> Any:
         with torch_compat.outside_modes():
-            given = [
+            given: list[Any] = [
                 torch.ones((), dtype=t.dtype)
                 if isinstance(t, torch.Tensor)
                 else 1.5
