@@ -26,9 +26,9 @@ class TimedOut(Exception):
 
 
 class Part(NamedTuple):
-    """What a step added to a choice: text, scores of its tokens (the first of an echoed prompt has none), and why it ended."""
+    """What a step added to choice ``place``: text, scores of its tokens (the first of an echoed prompt has none), and why it ended."""
 
-    index: int
+    place: int
     text: str
     scores: list[Score | int]
     reason: str | None
@@ -165,7 +165,8 @@ class Generation:
             return ""
         place = index // self.asked.copies
         if self.params.prompt_logprobs is not None:
-            self._held[index] += [(-1, score) for score in (self.asked.prompts[place][0], *delta.before)]
+            scores: list[Score | int] = [self.asked.prompts[place][0], *delta.before]
+            self._held[index] += [(-1, score) for score in scores]
         return self.asked.echoed[place]
 
     def _hold(self, index: int, delta: Delta, stopped: bool) -> None:
