@@ -40,7 +40,8 @@ class CallReader:
     def add(self, text: str, last: bool = False) -> tuple[str, list[Call]]:
         """The text beside calls and the calls that a part of an answer brings to their ends; ``last``: nothing comes after it."""
         self._held += text
-        said, calls = "", []
+        said = ""
+        calls: list[Call] = []
         while True:
             begin = self._held.find(BEGIN)
             if begin < 0:
