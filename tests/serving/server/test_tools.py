@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 
+import httpx
 import openai
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from braze.serving.server.tokens import FileTokens
 from braze.serving.server.tools import CallReader
-from tests.serving.server.conftest import VOCAB, serving
+from tests.serving.server.conftest import PATIENCE, VOCAB, serving
 
 TEMPLATE = (
     "{% for tool in tools or [] %}{{ tool.function.name }};{% endfor %}{% for m in messages %}[{{ m.role }}]{{ m.content }}"
@@ -96,6 +97,7 @@ def says(tokens):
             script[:] = tokens.encode(text, special=False)
             return running.client().chat.completions
 
+        write.url = running.url
         running.engine.runner.launch = launched
         yield write
 
@@ -184,6 +186,15 @@ def test_arguments_of_earlier_calls_are_read_from_their_text(says, tokens):
 def test_what_is_no_tool_or_must_be_called_is_refused(says, tokens, more, told):
     with pytest.raises(openai.BadRequestError, match=told):
         says("x").create(**asked("x", tokens) | more)
+
+
+def test_a_tool_whose_name_is_no_unicode_is_refused(says):
+    tools = [{"type": "function", "function": {"name": "\ud800"}}]
+    body = json.dumps(dict(messages=[{"role": "user", "content": "Hi"}], tools=tools))
+    head = {"content-type": "application/json"}
+    found = httpx.post(f"{says.url}/v1/chat/completions", content=body, headers=head, timeout=PATIENCE)
+    assert found.status_code == 400
+    assert "no Unicode" in found.json()["error"]["message"]
 
 
 def test_a_model_that_knows_no_tools_refuses_them(running):
