@@ -109,10 +109,15 @@ class Drawing:
         rows = sum(drawn)
         logits = self.logits[:rows] if hidden is None else self.model.compute_logits(hidden)
         best = self.best[:rows] if hidden is None else None
-        if all(work.request.params.temperature == 0 for work in works):
-            tokens = redrawn(logits.argmax(-1) if best is None else best, logits, works, drawn)
+        cold = all(work.request.params.temperature == 0 for work in works)
+        asked = any(work.request.asks for work in works)
+        if cold:
+            tokens = logits.argmax(-1) if best is None else best
         else:
-            tokens = redrawn(self._warm(works, drawn, logits, best), logits, works, drawn)
+            tokens = self._warm(works, drawn, logits, best)
+        if asked:
+            tokens = redrawn(tokens, logits, works, drawn)
+        if not cold:
             tokens = of_first(tokens, self.model.config.ranks)
         self._hosts.reverse()
         held, landed = self._hosts[0]
@@ -121,7 +126,7 @@ class Drawing:
             self._hosts[0] = held, landed
         host = held[:rows]
         host.copy_(tokens, non_blocking=True)
-        scores = StepScores.of(logits, tokens, works, drawn)
+        scores = StepScores.of(logits, tokens, works, drawn) if asked else None
         if landed is not None:
             landed.record()
         return Flight(works, drawn, tokens, host, landed, scores=scores)

@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from braze.serving.engine.models.config import LLAMA, ModelConfig, read_config, split
+from braze.serving.engine.models.config import LLAMA, ModelConfig, read_config, split, tokens_of
 from braze.serving.engine.models.decoder import Decoder
 from braze.serving.engine.models.deepseek import deepseek
 from braze.serving.engine.models.llama import llama
@@ -40,10 +40,17 @@ def load_model(
     """
     folder = Path(folder)
     config = split(read_config(_read_json(folder / "config.json")), ranks)
-    config = dataclasses.replace(config, drafting=drafting)
+    config = dataclasses.replace(config, drafting=drafting, eos=_ends(folder, config))
     model = build(config, device, dtype)
     load_weights(model, folder)
     return model
+
+
+def _ends(folder: Path, config: ModelConfig) -> tuple[int, ...]:
+    """The tokens that end an answer: those of ``generation_config.json`` where it names some, as for transformers' ``generate``. Models that chat end turns by tokens that their ``config.json`` need not name."""
+    path = folder / "generation_config.json"
+    named = tokens_of(_read_json(path).get("eos_token_id")) if path.exists() else ()
+    return named or config.eos
 
 
 def model_folder(model: str | Path) -> Path:

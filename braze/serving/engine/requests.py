@@ -54,10 +54,13 @@ class Request:
     #: of each generated token, and of each of the prompt from the second on, where they are asked for
     scores: list[Score] = field(default_factory=list)
     prompt_scores: list[Score] = field(default_factory=list)
+    #: whether its logits are changed or any log-probability is told: few do, and each step asks all
+    asks: bool = False
     _counts: Counter[int] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self.tokens = list(self.prompt)
+        self.tokens, params = list(self.prompt), self.params
+        self.asks = params.changed or params.logprobs is not None or params.prompt_logprobs is not None
 
     @property
     def output(self) -> list[int]:

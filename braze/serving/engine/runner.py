@@ -232,7 +232,8 @@ class ModelRunner:
         if before is not None and before.tokens is not None:
             batch.input_ids[: batch.tokens].copy_(before.tokens)
         hidden = self.run_model(decision, batch)
-        score_prompts(self.model, works, hidden)
+        if any(work.request.asks for work in works):
+            score_prompts(self.model, works, hidden)
         flight = nothing
         if any(batch.drawn):
             rows = hidden if batch.rows is None else hidden[batch.rows]

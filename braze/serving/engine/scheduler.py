@@ -130,9 +130,9 @@ class Scheduler:
             return None
         found = []
         for request, begin, tokens, _, samples in works:
-            if not samples or request.ended is not None or request.params.remembers:
+            if not samples or request.ended is not None or len(request.tokens) + 1 >= request.longest:
                 return None
-            if len(request.tokens) + 1 >= request.longest:
+            if request.asks and request.params.remembers:
                 return None
             after = begin + len(tokens)
             if len(request.blocks) * self.limits.block_size <= after:

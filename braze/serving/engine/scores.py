@@ -11,7 +11,7 @@ from braze.serving.engine.kept import cleaned
 from braze.serving.engine.models.decoder import Decoder
 from braze.serving.engine.requests import Score, Work
 
-#: the least log-probability that is told: JSON has no infinity
+#: what is told of a token that cannot be: JSON has no infinity
 LEAST = -9999.0
 #: rows of a prompt that have logits at once
 _ROWS = 64
@@ -19,29 +19,27 @@ _ROWS = 64
 
 @dataclass
 class Scores:
-    """Log-probabilities on their way to the host: of each row's token, of its likeliest tokens, and which these are."""
+    """Log-probabilities on their way to the host: of each row's token, then of its likeliest tokens; and which these are."""
 
-    chosen: torch.Tensor
     values: torch.Tensor
     places: torch.Tensor
 
     @classmethod
     def of(cls, logits: torch.Tensor, tokens: torch.Tensor, most: int) -> Scores:
         """Of rows of logits and a token each. What waits for the device's stream may read them."""
-        clean = cleaned(logits)
-        every = clean - clean.logsumexp(-1, keepdim=True)
-        values, places = every.topk(min(most, every.shape[-1]), -1)
-        chosen = every.gather(-1, tokens[:, None])[:, 0]
-        return cls(*(_on_host(x) for x in (_finite(chosen), _finite(values), places)))
+        every = torch.log_softmax(cleaned(logits), -1)
+        values, places = every.gather(-1, tokens[:, None]), torch.empty(len(tokens), 0)
+        if most:
+            likeliest, places = every.topk(min(most, every.shape[-1]), -1)
+            values = torch.cat((values, likeliest), -1)
+        return cls(_on_host(torch.nan_to_num(values, nan=LEAST, neginf=LEAST)), _on_host(places))
 
     def each(self, tokens: Sequence[int], most: Sequence[int]) -> list[Score]:
         """A score a row; ``most``: how many of the likeliest tokens each is to tell."""
-        rows = zip(
-            tokens, most, self.chosen.tolist(), self.places.tolist(), self.values.tolist(), strict=True
-        )
+        rows = zip(tokens, most, self.places.tolist(), self.values.tolist(), strict=True)
         return [
-            Score(token, logprob, tuple(zip(places[:few], values[:few], strict=True)))
-            for token, few, logprob, places, values in rows
+            Score(token, own, tuple(zip(places[:few], values[:few], strict=True)))
+            for token, few, places, (own, *values) in rows
         ]
 
 
@@ -65,8 +63,10 @@ class StepScores:
             at += count
         if not most:
             return None
-        rows = torch.tensor(list(most), device=logits.device)
-        return cls(most, Scores.of(logits[rows], tokens[rows], max(most.values())))
+        if len(most) < at:
+            rows = torch.tensor(list(most), device=logits.device)
+            logits, tokens = logits[rows], tokens[rows]
+        return cls(most, Scores.of(logits, tokens, max(most.values())))
 
     def by_work(self, tokens: Sequence[Sequence[int]]) -> list[list[Score]]:
         """Of the tokens that each work has drawn; empty where its request does not ask."""
@@ -101,10 +101,6 @@ def score_prompts(model: Decoder, works: Sequence[Work], hidden: torch.Tensor) -
                     torch.cuda.current_stream(logits.device).synchronize()
                 request.prompt_scores += scores.each(following, [most] * len(following))
         at += len(work.tokens)
-
-
-def _finite(x: torch.Tensor) -> torch.Tensor:
-    return torch.nan_to_num(x, nan=LEAST, neginf=LEAST).clamp(min=LEAST)
 
 
 def _on_host(x: torch.Tensor) -> torch.Tensor:

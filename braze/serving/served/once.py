@@ -1,6 +1,6 @@
 """A module's forward captured once for each kind of call, and bound by no guards from then on.
 
-What a call brings tells its kind: which arguments, their types and layouts, the sizes that do not vary, plain values. Everything else that a capture relied
+What a call brings tells its kind: which arguments, their types and layouts, whether they are of inference mode and which are one tensor, the sizes that do not vary, plain values. Everything else that a capture relied
 on (attributes of the model, globals) is taken for granted, as ``CompiledOnce`` says: a step never captures again because of it. Arguments
 of which that cannot be told (lists, objects, tensors whose elements do not lie in order) and modules with hooks keep their guards.
 """
@@ -60,6 +60,7 @@ class ServedOnce:
 
     def _kind(self, values: dict[str, Any]) -> Hashable | None:
         found: list[Hashable] = []
+        tensors: list[torch.Tensor] = []
         for name, value in values.items():
             if type(value) in (torch.Tensor, nn.Parameter):
                 if value.layout is not torch.strided or not value.is_contiguous():
@@ -67,7 +68,10 @@ class ServedOnce:
                 varies = self.inputs.varying(name, value)
                 # 0 and 1 are programs of their own
                 sizes = tuple(min(2, n) if d in varies else n for d, n in enumerate(value.shape))
-                found.append((name, value.dtype, value.device, varies, sizes))
+                # one tensor twice is captured as such, and tensors of inference mode have other keys
+                first = next((i for i, other in enumerate(tensors) if other is value), len(tensors))
+                tensors.append(value)
+                found.append((name, value.dtype, value.device, varies, sizes, first, value.is_inference()))
             elif isinstance(value, PLAIN):
                 found.append((name, type(value), repr(value)))  # 0.0 is not -0.0, and nan is nan
             else:

@@ -16,6 +16,7 @@ from braze.serving.server.logprobs import Told
 from braze.serving.server.loop import Delta, EngineLoop, Ticket
 from braze.serving.server.protocol import Answer, Choice, error_body, usage
 from braze.serving.server.tokens import Detokenizer, TextTokens
+from braze.serving.server.tools import Call, CallReader
 
 #: scores that are written in a millisecond or so
 _FEW = 128
@@ -26,18 +27,19 @@ class TimedOut(Exception):
 
 
 class Part(NamedTuple):
-    """What a step added to a choice: text, scores of its tokens (the first of an echoed prompt has none), and why it ended."""
+    """What a step added to choice ``place``: text, scores of its tokens (the first of an echoed prompt has none), why it ended, and calls of tools."""
 
-    index: int
+    place: int
     text: str
     scores: list[Score | int]
     reason: str | None
+    calls: Sequence[Call] = ()
 
 
 @dataclass(frozen=True)
 class Asked:
     """What is asked for beside the tokens of ``prompts``: ``answers`` to each, the best of ``copies``; texts that end one; ``echoed``: its prompt's text before each, None: none is;
-    ``silent``: nothing but that."""
+    ``silent``: nothing but that. ``calls``: calls of tools are taken out of an answer (None: they are not), and more than one is given."""
 
     prompts: Sequence[Sequence[int]]
     answers: int = 1
@@ -45,6 +47,7 @@ class Asked:
     stop: Sequence[str] = ()
     echoed: Sequence[str] | None = None
     silent: bool = False
+    calls: bool | None = None
 
 
 class Generation:
@@ -62,6 +65,9 @@ class Generation:
     ) -> None:
         self.loop, self.asked, self.params, self.told, self.seconds = loop, asked, params, told, seconds
         self.texts = [Detokenizer(tokens, asked.stop) for _ in range(len(asked.prompts) * asked.copies)]
+        self.readers = (
+            None if asked.calls is None else [CallReader(asked.calls) for _ in range(len(self.texts))]
+        )
         self.generated = 0
         self.tickets: list[Ticket] = []
         self._events: asyncio.Queue[tuple[int, Delta]] = asyncio.Queue()
@@ -127,10 +133,16 @@ class Generation:
             if delta.error is not None:
                 raise delta.error
             text, reason = self._said(index, delta)
+            calls: list[Call] = []
+            if self.readers is not None:
+                text, calls = self.readers[index].add(text, last=reason is not None)
+                if reason == Ended.STOP.value and self.readers[index].count:
+                    reason = "tool_calls"
             if reason is not None:
                 left.discard(index)
-            if text or reason is not None:
-                yield Part(index, text, [score for _, score in self._held.pop(index, ())], reason)
+            if text or calls or reason is not None:
+                scores = [score for _, score in self._held.pop(index, ())]
+                yield Part(index, text, scores, reason, calls)
 
     def usage(self) -> dict[str, int]:
         """Numbers of tokens so far."""
@@ -165,7 +177,8 @@ class Generation:
             return ""
         place = index // self.asked.copies
         if self.params.prompt_logprobs is not None:
-            self._held[index] += [(-1, score) for score in (self.asked.prompts[place][0], *delta.before)]
+            scores: list[Score | int] = [self.asked.prompts[place][0], *delta.before]
+            self._held[index] += [(-1, score) for score in scores]
         return self.asked.echoed[place]
 
     def _hold(self, index: int, delta: Delta, stopped: bool) -> None:
@@ -185,14 +198,16 @@ async def collected(generation: Generation, answer: Answer) -> dict[str, object]
     count = len(generation.texts)
     texts, reasons = [""] * count, [""] * count
     scores: list[list[Score | int]] = [[] for _ in range(count)]
-    async for index, text, more, reason in generation.parts():
+    calls: list[list[Call]] = [[] for _ in range(count)]
+    async for index, text, more, reason, called in generation.parts():
         texts[index] += text
         scores[index] += more
+        calls[index] += called
         reasons[index] = reason or reasons[index]
     choices = []
     for i in _best(generation.asked, scores):
         told = await _told(generation, i, scores[i])
-        choices.append(Choice(texts[i], reasons[i], told))
+        choices.append(Choice(texts[i], reasons[i], told, calls[i]))
     return answer.whole(choices, generation.usage())
 
 
@@ -223,8 +238,8 @@ async def streamed(generation: Generation, answer: Answer) -> AsyncIterator[str]
     """The answer as server-sent events; an error after the first becomes one of them."""
     begun: set[int] = set()
     try:
-        async for index, text, scores, reason in generation.parts():
-            choice = Choice(text, reason, await _told(generation, index, scores))
+        async for index, text, scores, reason, calls in generation.parts():
+            choice = Choice(text, reason, await _told(generation, index, scores), calls)
             yield _event(answer.chunk(index, choice, index not in begun))
             begun.add(index)
     except Exception as error:

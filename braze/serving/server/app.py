@@ -105,8 +105,17 @@ def _add_generation(app: FastAPI, server: Server) -> None:
     async def chat(body: ChatRequest, request: Request) -> Response:
         _admit(server, body, 1)
         messages = [message.plain() for message in body.messages]
-        prompt = await asyncio.to_thread(server.tokens.chat, messages)
-        asked = Asked([prompt], body.answers, body.copies, body.stops())
+        tools = body.callable
+        if tools and not server.tokens.calls:
+            raise UserError(
+                "BZ7505",
+                "not served here: tools",
+                why="the model's chat template has no calls as <tool_call>{...}</tool_call>",
+                hints=("leave them out",),
+            )
+        prompt = await asyncio.to_thread(server.tokens.chat, messages, tools)
+        calls = body.parallel_tool_calls is not False if tools else None
+        asked = Asked([prompt], body.answers, body.copies, body.stops(), calls=calls)
         return await _generate(server, request, body, asked, chat=True)
 
 

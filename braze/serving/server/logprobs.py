@@ -51,17 +51,20 @@ class Told:
         found: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
         end = self._ends.get(index, 0)
         for score in scores:
-            token, logprob, likeliest = score if isinstance(score, Score) else (score, None, None)
-            top: dict[str, float] | None = None if likeliest is None else {}
-            for likely, value in (*(likeliest or ()), (token, logprob)):
-                if top is not None and value is not None:
-                    # of texts that are alike the likelier one, which comes first
-                    top.setdefault(self._piece(likely), value)
+            token = score.token if isinstance(score, Score) else score
+            top, logprob = (self._top(score), score.logprob) if isinstance(score, Score) else (None, None)
             columns = (self._piece(token), logprob, top, end)
             for column, value in zip(found.values(), columns, strict=True):
                 column.append(value)
             end += self.width(token)
         self._ends[index] = end
+        return found
+
+    def _top(self, score: Score) -> dict[str, float]:
+        """The likeliest and the token itself; of texts that are alike the likelier one, which comes first."""
+        found: dict[str, float] = {}
+        for token, value in (*score.likeliest, (score.token, score.logprob)):
+            found.setdefault(self._piece(token), value)
         return found
 
     def _piece(self, token: int) -> str:

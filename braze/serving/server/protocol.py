@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from braze.serving.engine.sampling import MOST_LOGPROBS, SamplingParams
+from braze.serving.server.tools import Call, checked, read_arguments
 from braze.support.errors import UserError
 
 #: what an error says at most
@@ -231,7 +233,10 @@ class Message(BaseModel):
             if any(part.get("type") != "text" or not isinstance(part.get("text"), str) for part in content):
                 raise UserError("BZ7505", "messages with other parts than text are not served")
             content = "".join(part["text"] for part in content)
-        return {**(self.model_extra or {}), "role": self.role, "content": content or ""}
+        more = dict(self.model_extra or {})
+        if "tool_calls" in more:
+            more["tool_calls"] = read_arguments(more["tool_calls"])
+        return {**more, "role": self.role, "content": content or ""}
 
 
 class ChatRequest(_Sampled):
@@ -242,12 +247,12 @@ class ChatRequest(_Sampled):
     max_completion_tokens: Whole | None = Field(default=None, ge=1)
     logprobs: Flag | None = None
     top_logprobs: Likeliest | None = None
-    tools: list[Any] | None = None
+    tools: Annotated[list[Any], AfterValidator(checked)] | None = None
     functions: list[Any] | None = None
     response_format: dict[str, Any] | None = None
     tool_choice: str | dict[str, Any] | None = None
     function_call: str | dict[str, Any] | None = None
-    #: of no effect without tools
+    #: False: the first call alone is given
     parallel_tool_calls: Flag | None = None
     modalities: list[str] | None = None
     audio: dict[str, Any] | None = None
@@ -268,6 +273,11 @@ class ChatRequest(_Sampled):
         """As it says."""
         return self.top_logprobs or 0 if self.logprobs else None
 
+    @property
+    def callable(self) -> list[Any]:
+        """The tools that may be called."""
+        return [] if self.tool_choice == "none" else self.tools or []
+
     def limit(self) -> int | None:
         """As it says."""
         return self.max_completion_tokens or self.max_tokens
@@ -276,6 +286,7 @@ class ChatRequest(_Sampled):
         """Fields with values that are not served."""
         harmless = {
             "response_format": (self.response_format or {"type": "text"}).get("type") == "text",
+            # one that must be is not certain to be
             "tool_choice": self.tool_choice in (None, "none", "auto"),
             "function_call": self.function_call in (None, "none", "auto"),
             "modalities": self.modalities in (None, [], ["text"]),
@@ -283,7 +294,7 @@ class ChatRequest(_Sampled):
             "web_search_options": self.web_search_options is None,
         }
         names = (
-            "tools", "functions", "audio", "prediction", "moderation", "reasoning_effort", "verbosity",
+            "functions", "audio", "prediction", "moderation", "reasoning_effort", "verbosity",
         )  # fmt: skip
         return [name for name in names if getattr(self, name)] + [
             name for name, may in harmless.items() if not may
@@ -291,11 +302,12 @@ class ChatRequest(_Sampled):
 
 
 class Choice(NamedTuple):
-    """One answer to a prompt: its text, why it ended, its tokens' log-probabilities as the protocol has them."""
+    """One answer to a prompt: its text, why it ended, its tokens' log-probabilities as the protocol has them, and calls of tools."""
 
     text: str
     reason: str | None
     logprobs: dict[str, Any] | None = None
+    calls: Sequence[Call] = ()
 
 
 class Answer:
@@ -309,8 +321,11 @@ class Answer:
     def whole(self, choices: list[Choice], usage: dict[str, int]) -> dict[str, Any]:
         """The answer at once."""
         found = []
-        for i, (text, reason, logprobs) in enumerate(choices):
-            said = {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text}
+        for i, (text, reason, logprobs, calls) in enumerate(choices):
+            message: dict[str, Any] = {"role": "assistant", "content": text}
+            if calls:
+                message |= {"content": text or None, "tool_calls": [call.told() for call in calls]}
+            said = {"message": message} if self.chat else {"text": text}
             found.append({"index": i, **said, "logprobs": logprobs, "finish_reason": reason})
         return {
             **self._head("chat.completion" if self.chat else "text_completion"),
@@ -320,7 +335,11 @@ class Answer:
 
     def chunk(self, index: int, part: Choice, first: bool = False) -> dict[str, Any]:
         """A part of a streamed choice."""
-        delta = {"role": "assistant", "content": part.text} if first else {"content": part.text}
+        delta: dict[str, Any] = {"role": "assistant"} if first else {}
+        if part.text or not part.calls:
+            delta["content"] = part.text
+        if part.calls:
+            delta["tool_calls"] = [{"index": call.number, **call.told()} for call in part.calls]
         said = {"delta": delta} if self.chat else {"text": part.text}
         choice = {"index": index, **said, "logprobs": part.logprobs, "finish_reason": part.reason}
         # where the last chunk tells the number of tokens, all others say that they do not

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +18,8 @@ from braze.support.errors import UserError
 
 #: what a piece of a character is decoded to, until the rest of it comes
 _BROKEN = "\ufffd"
+#: how a call of a tool begins in the templates whose calls are read
+CALLS = "<tool_call>"
 #: a byte as SentencePiece writes it
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 
@@ -46,7 +49,10 @@ class TextTokens(Protocol):
     def bytes_of(self, token: int) -> bytes | None:
         """The bytes that a token is, which need be no whole characters; None where that is not known."""
 
-    def chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+    #: whether a conversation may name tools, whose calls are written as ``tools`` reads them
+    calls: bool
+
+    def chat(self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] = ()) -> list[int]:
         """The tokens of a conversation that the assistant is to go on with. Raises BZ7502 where there is no template."""
 
 
@@ -55,7 +61,8 @@ class FileTokens:
 
     def __init__(self, folder: Path) -> None:
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        self._template, self._names = _template(folder)
+        self._template, self._names, source = _template(folder)
+        self.calls = "tools" in source and CALLS in source
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """As ``TextTokens`` says."""
@@ -81,12 +88,14 @@ class FileTokens:
         found = [_BYTES.get(character) for character in written]
         return None if None in found else bytes(byte for byte in found if byte is not None)
 
-    def chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+    def chat(self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] = ()) -> list[int]:
         """As ``TextTokens`` says; the template writes the special tokens."""
         if self._template is None:
             raise UserError("BZ7502", "this model has no chat template", hints=("use /v1/completions",))
         try:
-            text = self._template.render(messages=messages, add_generation_prompt=True, **self._names)
+            text = self._template.render(
+                messages=messages, tools=list(tools) or None, add_generation_prompt=True, **self._names
+            )
         except Exception as error:  # a template may do anything with what messages hold
             raise UserError(
                 "BZ7502", "the chat template refuses this conversation", why=str(error)
@@ -99,6 +108,7 @@ class ByteTokens:
 
     def __init__(self, vocab: int) -> None:
         self.vocab = vocab
+        self.calls = False
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """As ``TextTokens`` says; a small vocabulary takes the rest of a byte's division by its size."""
@@ -116,7 +126,7 @@ class ByteTokens:
         """As ``TextTokens`` says."""
         return self.piece(token).encode()
 
-    def chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+    def chat(self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] = ()) -> list[int]:
         """As ``TextTokens`` says."""
         lines = [f"{message['role']}: {message['content']}\n" for message in messages]
         return self.encode("".join(lines) + "assistant: ")
@@ -178,18 +188,18 @@ class Detokenizer:
         if ends:
             self.stopped, self._held = True, ""
             return text[: min(ends)]
-        kept = 0 if last else max((_overlap(text, stop) for stop in self._stop), default=0)
+        kept = 0 if last else max((overlap(text, stop) for stop in self._stop), default=0)
         self._held = text[len(text) - kept :]
         return text[: len(text) - kept]
 
 
-def _overlap(text: str, stop: str) -> int:
+def overlap(text: str, stop: str) -> int:
     """How long the longest ending of ``text`` is that ``stop`` begins with."""
     return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)
 
 
-def _template(folder: Path) -> tuple[Any, dict[str, Any]]:
-    """The compiled chat template, or None, and the special tokens that it may name."""
+def _template(folder: Path) -> tuple[Any, dict[str, Any], str]:
+    """The compiled chat template, or None, the special tokens that it may name, and its text."""
     path = folder / "tokenizer_config.json"
     config = json.loads(path.read_text()) if path.exists() else {}
     source = config.get("chat_template")
@@ -202,10 +212,20 @@ def _template(folder: Path) -> tuple[Any, dict[str, Any]]:
         given = config.get(name)
         names[name] = given.get("content", "") if isinstance(given, dict) else given or ""
     if source is None:
-        return None, names
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        return None, names, ""
+    # what transformers gives templates
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
     environment.globals["raise_exception"] = _refuse
-    return environment.from_string(source), names
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    environment.filters["tojson"] = _as_json
+    return environment.from_string(source), names, source
+
+
+def _as_json(value: Any, ensure_ascii: bool = False, **words: Any) -> str:
+    """JSON as it is, where Jinja's own is made for web pages."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, **words)
 
 
 def _refuse(message: str) -> None:

@@ -67,6 +67,34 @@ def test_greedy_tokens_are_those_of_transformers(name, tmp_path):
         assert tokens == wanted[0, len(prompt) :].tolist()
 
 
+@pytest.mark.parametrize("named", ["one", "two", "no file"])
+def test_answers_end_by_the_tokens_that_transformers_ends_them_by(named, tmp_path):
+    """Those of generation_config.json; config.json's, which is another here, where there is no such file."""
+    folder = folder_of(LLAMA, tmp_path)
+    prompt = [5, 6, 7]
+    free = engine(load_model(folder)).generate([prompt], SamplingParams(12, ignore_eos=True))[0]
+    later = next(token for place, token in enumerate(free) if place >= 3 and token not in free[:place])
+    changes = {"config.json": free[1], "generation_config.json": later if named == "one" else [96, later]}
+    for name, tokens in changes.items():
+        known = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps(known | dict(eos_token_id=tokens)))
+    if named == "no file":
+        (folder / "generation_config.json").unlink()
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    ids = torch.tensor([prompt])
+    wanted = theirs.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False)
+    found = engine(load_model(folder)).generate([prompt], SamplingParams(12))[0]
+    assert found == wanted[0, len(prompt) :].tolist()
+    assert found[-1] == (free[1] if named == "no file" else later)
+    assert len(found) < 12
+
+
+def test_of_a_file_that_names_no_tokens_the_configs_end_answers(tmp_path):
+    folder = write_random(tmp_path, LLAMA | dict(eos_token_id=[7, 8]))
+    (folder / "generation_config.json").write_text(json.dumps({"temperature": 0.6}))
+    assert load_model(folder).config.eos == (7, 8)
+
+
 @pytest.mark.parametrize("config", [LLAMA, QWEN3, DEEPSEEK], ids=MODELS)
 def test_a_folder_with_random_weights_is_read_as_any_other(config, tmp_path):
     model = load_model(write_random(tmp_path, config, seed=3))

@@ -78,6 +78,32 @@ def test_a_changed_attribute_is_refused_where_guards_are_evaluated(level):
 
 
 @LEVELS
+@pytest.mark.parametrize("mode", ["NONE", "FULL"])
+def test_tensors_of_inference_mode_and_one_tensor_twice_are_kinds_of_calls(level, mode):
+    """None is refused as what another was captured for: recorded steps have buffers in their place, which are neither."""
+    model, m = served(level, evaluate_guards=True, cudagraph_mode=mode, capture_sizes=[4])
+    plain = [torch.randn(n, 8) for n in (3, 6, 7)]
+    with torch.inference_mode():
+        own = [x.clone() for x in plain]
+
+    def calls():
+        for x, y in zip(plain, own, strict=True):
+            for args in ((x,), (y,), (x, x), (x, x.clone()), (y, y)):
+                with torch.no_grad():
+                    torch.testing.assert_close(m(*args), model(*args))
+
+    register("cpu", SimulatedGraphs if mode == "FULL" else None)
+    try:
+        with logged() as said:
+            assert captures(calls) > 0
+            assert captures(calls) == 0
+    finally:
+        register("cpu", None)
+    assert bool(m.stats().captured) == (mode == "FULL")
+    assert not any("BZ7217" in text for text in said)
+
+
+@LEVELS
 def test_parameters_are_those_of_the_call(level):
     model, m = served(level)
     x = torch.randn(4, 8)

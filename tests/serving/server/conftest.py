@@ -68,7 +68,8 @@ class Running:
 @contextlib.contextmanager
 def serving(tokens: Any = None, blocks: int = 200, **options: Any) -> Iterator[Running]:
     """A server of a tiny model of random weights, and its end."""
-    bounds = limits(max_num_seqs=16, max_model_len=96, max_num_batched_tokens=64, **options.pop("limits", {}))
+    known = dict(max_num_seqs=16, max_model_len=96, max_num_batched_tokens=64)
+    bounds = limits(**(known | options.pop("limits", {})))
     served = engine(tiny("llama", vocab_size=VOCAB, eos_token_id=None), blocks, bounds=bounds)
     app = make_app(served, tokens or ByteTokens(VOCAB), ServerOptions(name="tiny", **options))
     running = uvicorn.Server(

@@ -74,6 +74,7 @@ FIELDS = {
     "logit_bias": ({}, {"0": 1}, {"-1": 5}, {str(HUGE): 100}, {"x": 1}, {"1": math.nan}, [], 1),
     "stop": (*TEXTS, [], ["", "a"], ["a"] * 65, ["a", "ab", "b", "<"], [None], 5, ["\ud800"]),
     "prompt": (*TEXTS, [], [[]], [""], [0], [VOCAB], [-1], [HUGE], [1.5], [True], [None], [[0], []], [[0], [VOCAB]], ["a", 1], [[1], "a"], [1] * 500, [[[1]]], None, 7),
+    "tools": ([], [5], [{}], {}, "x", [{"type": "function", "function": {"name": "\ud800"}}]), "tool_choice": ("auto", "x", {}, 5), "top_logprobs": NUMBERS,
     "suffix": ("", "x"), "user": (5, "\ud800"), "stream_options": ({}, {"include_usage": 1}, {"x": 1}, 3),
 }  # fmt: skip
 

@@ -124,7 +124,7 @@ def read_config(raw: Mapping[str, Any]) -> ModelConfig:
         eps=raw.get("rms_norm_eps", 1e-6),
         tied=bool(raw.get("tie_word_embeddings", False)),
         dtype=DTYPES[str(raw.get("dtype") or raw.get("torch_dtype") or "float32").removeprefix("torch.")],
-        eos=_tokens(raw.get("eos_token_id")),
+        eos=tokens_of(raw.get("eos_token_id")),
         qkv_bias=bias or name == "Qwen2ForCausalLM",
         out_bias=bias,
         mlp_bias=bool(raw.get("mlp_bias", False)),
@@ -238,7 +238,8 @@ def _experts(raw: Mapping[str, Any]) -> Experts:
     )
 
 
-def _tokens(given: Any) -> tuple[int, ...]:
+def tokens_of(given: Any) -> tuple[int, ...]:
+    """One token or several, as these files write them; None: none."""
     if given is None:
         return ()
     return tuple(given) if isinstance(given, (list, tuple)) else (int(given),)
