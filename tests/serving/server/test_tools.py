@@ -51,6 +51,7 @@ SUM, NOW = (0, "sum", {"a": 1, "b": "é<2"}), (1, "now", {})
         ("<tool_call>[1]</tool_call> x", "<tool_call>[1]</tool_call> x", []),
         ('<tool_call>{"name": "a", "arguments": 3}</tool_call>', '<tool_call>{"name": "a", "arguments": 3}</tool_call>', []),
         ('<tool_call>{"name": "a", "arguments": {"x": NaN}}', '<tool_call>{"name": "a", "arguments": {"x": NaN}}', []),
+        ('<tool_call>{"name": "a", "arguments": {"x": 1e999}}', '<tool_call>{"name": "a", "arguments": {"x": 1e999}}', []),
         ('<tool_call>{"name": "\\ud800"}</tool_call>', '<tool_call>{"name": "\\ud800"}</tool_call>', []),
         ("<tool_call>" * 3, "<tool_call>" * 3, []),
     ],
