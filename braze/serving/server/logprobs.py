@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from braze.serving.engine.requests import Score
-from braze.serving.server.tokens import TextTokens
+from braze.serving.server.tokens import Detokenizer, TextTokens
 
 
 class Told:
@@ -14,8 +14,8 @@ class Told:
 
     def __init__(self, tokens: TextTokens, chat: bool, most: int | None) -> None:
         self.tokens, self.chat, self.most = tokens, chat, most
-        #: how much text of each choice has been told of
-        self._ends: dict[int, int] = {}
+        #: the text of each choice that has been told of: a piece of a character is none of its own
+        self._texts: dict[int, Detokenizer] = {}
         self._pieces: dict[int, str] = {}
 
     def form(self, index: int, scores: Sequence[Score | int]) -> dict[str, Any] | None:
@@ -23,10 +23,6 @@ class Told:
         if self.most is None:
             return None
         return self._chat(scores) if self.chat else self._completion(index, scores)
-
-    def width(self, token: int) -> int:
-        """Characters of an answer that a token is."""
-        return len(self._piece(token)) if self.tokens.decode([token]) else 0
 
     def _chat(self, scores: Sequence[Score | int]) -> dict[str, Any]:
         content = [
@@ -49,15 +45,14 @@ class Told:
 
     def _completion(self, index: int, scores: Sequence[Score | int]) -> dict[str, Any]:
         found: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
-        end = self._ends.get(index, 0)
+        text = self._texts.setdefault(index, Detokenizer(self.tokens))
         for score in scores:
             token = score.token if isinstance(score, Score) else score
             top, logprob = (self._top(score), score.logprob) if isinstance(score, Score) else (None, None)
-            columns = (self._piece(token), logprob, top, end)
+            columns = (self._piece(token), logprob, top, text.length)
             for column, value in zip(found.values(), columns, strict=True):
                 column.append(value)
-            end += self.width(token)
-        self._ends[index] = end
+            text.add((token,))
         return found
 
     def _top(self, score: Score) -> dict[str, float]:

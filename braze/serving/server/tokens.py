@@ -165,6 +165,8 @@ class Detokenizer:
         #: tokens before ``_begin`` are out for good; the text of those up to ``_shown`` is known
         self._begin = self._shown = 0
         self._held = ""
+        #: characters that tokens have come to, with those that are held back
+        self.length = 0
         self.stopped = False
 
     @property
@@ -183,6 +185,7 @@ class Detokenizer:
         return self._released(now[len(before) :], last)
 
     def _released(self, text: str, last: bool) -> str:
+        self.length += len(text)
         text = self._held + text
         ends = [at for at in (text.find(stop) for stop in self._stop) if at >= 0]
         if ends:
