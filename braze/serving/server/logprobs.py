@@ -16,7 +16,6 @@ class Told:
         self.tokens, self.chat, self.most = tokens, chat, most
         #: the text of each choice that has been told of: a piece of a character is none of its own
         self._texts: dict[int, Detokenizer] = {}
-        self._pieces: dict[int, str] = {}
 
     def form(self, index: int, scores: Sequence[Score | int]) -> dict[str, Any] | None:
         """What is told of a choice's further tokens; one without a score, the first of a prompt, stands as itself."""
@@ -38,7 +37,7 @@ class Told:
     def _entry(self, token: int, logprob: float) -> dict[str, Any]:
         told = self.tokens.bytes_of(token)
         return {
-            "token": self._piece(token),
+            "token": self.tokens.piece(token),
             "logprob": logprob,
             "bytes": None if told is None else list(told),
         }
@@ -49,7 +48,7 @@ class Told:
         for score in scores:
             token = score.token if isinstance(score, Score) else score
             top, logprob = (self._top(score), score.logprob) if isinstance(score, Score) else (None, None)
-            columns = (self._piece(token), logprob, top, text.length)
+            columns = (self.tokens.piece(token), logprob, top, text.length)
             for column, value in zip(found.values(), columns, strict=True):
                 column.append(value)
             text.add((token,))
@@ -59,11 +58,5 @@ class Told:
         """The likeliest and the token itself; of texts that are alike the likelier one, which comes first."""
         found: dict[str, float] = {}
         for token, value in (*score.likeliest, (score.token, score.logprob)):
-            found.setdefault(self._piece(token), value)
-        return found
-
-    def _piece(self, token: int) -> str:
-        found = self._pieces.get(token)
-        if found is None:
-            found = self._pieces[token] = self.tokens.piece(token)
+            found.setdefault(self.tokens.piece(token), value)
         return found

@@ -62,7 +62,9 @@ class FileTokens:
     def __init__(self, folder: Path) -> None:
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._template, self._names, source = _template(folder)
-        self.calls = "tools" in source and CALLS in source
+        self._pieces: dict[int, str] = {}
+        # marks that are special tokens would be left out of an answer's text, and its calls not be found
+        self.calls = "tools" in source and CALLS in source and CALLS in self.decode(self.encode(CALLS))
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """As ``TextTokens`` says."""
@@ -74,8 +76,11 @@ class FileTokens:
 
     def piece(self, token: int) -> str:
         """As ``TextTokens`` says: what it adds behind itself, since decoders leave out a space that begins a text."""
-        once, twice = (self._tokenizer.decode([token] * n, skip_special_tokens=False) for n in (1, 2))
-        return twice[len(once) :]
+        found = self._pieces.get(token)
+        if found is None:
+            once, twice = (self._tokenizer.decode([token] * n, skip_special_tokens=False) for n in (1, 2))
+            found = self._pieces[token] = twice[len(once) :]
+        return found
 
     def bytes_of(self, token: int) -> bytes | None:
         """As ``TextTokens`` says."""

@@ -82,6 +82,16 @@ def tokens(tmp_path_factory):
     return FileTokens(made)
 
 
+def test_tools_are_not_served_where_marks_of_calls_are_no_text(tokens, tmp_path):
+    """A special token is left out of what an answer says, so that its calls would never be found."""
+    assert tokens.calls
+    marked = tokens._tokenizer.from_str(tokens._tokenizer.to_str())
+    marked.add_special_tokens(["<tool_call>", "</tool_call>"])
+    marked.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+    assert not FileTokens(tmp_path).calls
+
+
 @pytest.fixture(scope="module")
 def says(tokens):
     """A server whose model writes a given text; what it was asked is in ``prompts``."""
