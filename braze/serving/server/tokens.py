@@ -18,6 +18,8 @@ from braze.support.errors import UserError
 
 #: what a piece of a character is decoded to, until the rest of it comes
 _BROKEN = "\ufffd"
+#: tokens that wait for the rest of a character at most: what goes on longer is no text, and each further token would have all of them decoded again
+_WAIT = 64
 #: how a call of a tool begins in the templates whose calls are read
 CALLS = "<tool_call>"
 #: a byte as SentencePiece writes it
@@ -181,10 +183,11 @@ class Detokenizer:
 
     def add(self, tokens: Sequence[int], last: bool = False) -> str:
         """The text that these add; ``last``: nothing comes after them, so nothing is held back."""
+        waiting = len(self._all) - self._shown
         self._all += tokens
         before = self._tokens.decode(self._all[self._begin : self._shown])
         now = self._tokens.decode(self._all[self._begin :])
-        if now.endswith(_BROKEN) and not last:
+        if now.endswith(_BROKEN) and not last and waiting < _WAIT:
             return ""
         self._begin, self._shown = self._shown, len(self._all)
         return self._released(now[len(before) :], last)
