@@ -228,11 +228,11 @@ async def _generate(
     """Run a request's prompts, and answer at once or in a stream."""
     params = body.params(_room(server, asked.prompts))
     if params.prompt_logprobs is not None:
-        told = asked.copies * sum(map(len, asked.prompts)) * (1 + params.prompt_logprobs)
-        if told > _LIKELIHOODS:
+        count = asked.copies * sum(map(len, asked.prompts)) * (1 + params.prompt_logprobs)
+        if count > _LIKELIHOODS:
             raise UserError(
                 "BZ7505",
-                f"{told} log-probabilities of prompts and their copies: {_LIKELIHOODS} are told at most",
+                f"{count} log-probabilities of prompts and their copies: {_LIKELIHOODS} are told at most",
             )
     options = body.stream_options
     answer = Answer(body.model or server.options.name, chat, options is not None and options.include_usage)
