@@ -111,7 +111,7 @@ def _add_generation(app: FastAPI, server: Server) -> None:
             raise UserError(
                 "BZ7505",
                 "not served here: tools",
-                why="the model's chat template has no calls as <tool_call>{...}</tool_call>",
+                why="the model's chat template has no calls as <tool_call>{...}</tool_call>, or these marks are special tokens",
                 hints=("leave them out",),
             )
         prompt = await asyncio.to_thread(server.tokens.chat, messages, tools)
