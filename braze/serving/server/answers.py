@@ -18,6 +18,8 @@ from braze.serving.server.protocol import Answer, Choice, error_body, usage
 from braze.serving.server.tokens import Detokenizer, TextTokens
 from braze.serving.server.tools import Call, CallReader
 
+#: tokens of a prompt behind which its answer's text is found
+_BEHIND = 4
 #: scores that are written in a millisecond or so
 _FEW = 128
 
@@ -64,7 +66,9 @@ class Generation:
         seconds: float,
     ) -> None:
         self.loop, self.asked, self.params, self.told, self.seconds = loop, asked, params, told, seconds
-        self.texts = [Detokenizer(tokens, asked.stop) for _ in range(len(asked.prompts) * asked.copies)]
+        # a chat's answer begins a text, any other goes on with its prompt's
+        behind = [() if told.chat else prompt[-_BEHIND:] for prompt in asked.prompts]
+        self.texts = [Detokenizer(tokens, asked.stop, b) for b in behind for _ in range(asked.copies)]
         self.readers = (
             None if asked.calls is None else [CallReader(asked.calls) for _ in range(len(self.texts))]
         )

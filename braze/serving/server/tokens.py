@@ -163,14 +163,16 @@ def tokens_of(folder: Path, vocab: int) -> TextTokens:
 class Detokenizer:
     """The text of tokens that come one after another; what is not a whole character yet waits for the next.
 
-    ``stop``: texts that end it. What may be the beginning of one is held back until it is known.
+    ``stop``: texts that end it. What may be the beginning of one is held back until it is known. ``behind``: tokens that the text goes on from, which
+    are none of it: decoders leave out a space that begins a text.
     """
 
-    def __init__(self, tokens: TextTokens, stop: Sequence[str] = ()) -> None:
+    def __init__(self, tokens: TextTokens, stop: Sequence[str] = (), behind: Sequence[int] = ()) -> None:
         self._tokens, self._stop = tokens, tuple(stop)
-        self._all: list[int] = []
+        self._all = list(behind)
         #: tokens before ``_begin`` are out for good; the text of those up to ``_shown`` is known
-        self._begin = self._shown = 0
+        self._begin, self._shown = 0, len(self._all)
+        self._given = len(self._all)
         self._held = ""
         #: characters that tokens have come to, with those that are held back
         self.length = 0
@@ -179,13 +181,15 @@ class Detokenizer:
     @property
     def begun(self) -> bool:
         """Whether there were tokens."""
-        return bool(self._all)
+        return len(self._all) > self._given
 
     def add(self, tokens: Sequence[int], last: bool = False) -> str:
         """The text that these add; ``last``: nothing comes after them, so nothing is held back."""
         waiting = len(self._all) - self._shown
         self._all += tokens
         before = self._tokens.decode(self._all[self._begin : self._shown])
+        if before.endswith(_BROKEN):  # a piece of a character that nothing completes any more
+            self._begin, before = self._shown, ""
         now = self._tokens.decode(self._all[self._begin :])
         if now.endswith(_BROKEN) and not last and waiting < _WAIT:
             return ""
