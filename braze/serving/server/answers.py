@@ -69,6 +69,9 @@ class Generation:
         # a chat's answer begins a text, any other goes on with its prompt's
         behind = [() if told.chat else prompt[-_BEHIND:] for prompt in asked.prompts]
         self.texts = [Detokenizer(tokens, asked.stop, b) for b in behind for _ in range(asked.copies)]
+        if asked.echoed is None:
+            for i in range(len(self.texts)):
+                told.goes_on(i, behind[i // asked.copies])
         self.readers = (
             None if asked.calls is None else [CallReader(asked.calls) for _ in range(len(self.texts))]
         )

@@ -17,6 +17,10 @@ class Told:
         #: the text of each choice that has been told of: a piece of a character is none of its own
         self._texts: dict[int, Detokenizer] = {}
 
+    def goes_on(self, index: int, behind: Sequence[int]) -> None:
+        """A choice's text is behind these tokens, which are none of it."""
+        self._texts[index] = Detokenizer(self.tokens, behind=behind)
+
     def form(self, index: int, scores: Sequence[Score | int]) -> dict[str, Any] | None:
         """What is told of a choice's further tokens; one without a score, the first of a prompt, stands as itself."""
         if self.most is None:

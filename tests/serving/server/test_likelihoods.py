@@ -9,7 +9,7 @@ import openai
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from braze.serving.engine.requests import Score
+from braze.serving.engine.requests import Ended, Score
 from braze.serving.engine.sampling import SamplingParams
 from braze.serving.server import app
 from braze.serving.server.answers import Asked, Generation, collected
@@ -219,24 +219,41 @@ def test_log_probabilities_of_pieces_of_characters_end_with_the_text(tmp_path):
     whole = "é😀é😀abcSTOP"
     given = tokens.encode(whole)
 
+    choice = scripted(tokens, [1], given, stop=["STOP"])
+    assert choice["text"] == "é😀é😀abc"
+    assert len(choice["logprobs"]["tokens"]) == len("é😀é😀abc".encode())
+    assert choice["logprobs"]["text_offset"] == [0, 0, 1, 1, 1, 1, 2, 2, 3, 3, 3, 3, 4, 5, 6]
+
+
+def test_the_space_that_begins_an_answer_is_of_its_first_token(tmp_path):
+    made = Tokenizer(models.BPE({"<unk>": 0, "▁a": 1, "▁b": 2}, [], unk_token="<unk>"))
+    made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    made.save(str(tmp_path / "tokenizer.json"))
+    choice = scripted(FileTokens(tmp_path), [1, 1], [2, 1, 2])
+    assert choice["text"] == " b a b"
+    assert choice["logprobs"]["text_offset"] == [0, 2, 4]
+    echoed = scripted(FileTokens(tmp_path), [1, 1], [2, 1, 2], echoed=["a a"])
+    assert echoed["text"] == "a a b a b"
+
+
+def scripted(tokens, prompt, given, **asked):
+    """The choice of a completion whose tokens are these."""
+
     class Scripted:
         def submit(self, prompt, params, send):
-            for token in given:
-                send(Delta((token,), scores=(Score(token, -1.0),)))
+            for k, token in enumerate(given):
+                last = Ended.LENGTH if k == len(given) - 1 else None
+                send(Delta((token,), ended=last, scores=(Score(token, -1.0),)))
 
         def cancel(self, *_):
             pass
 
     async def answered():
-        told = Told(tokens, False, 0)
-        asked, params = Asked([[1]], stop=["STOP"]), SamplingParams(logprobs=0)
-        async with Generation(Scripted(), tokens, asked, params, told, 60) as generation:
+        what, params = Asked([prompt], **asked), SamplingParams(logprobs=0)
+        async with Generation(Scripted(), tokens, what, params, Told(tokens, False, 0), 60) as generation:
             return (await collected(generation, Answer("tiny", False)))["choices"][0]
 
-    choice = asyncio.run(answered())
-    assert choice["text"] == "é😀é😀abc"
-    assert len(choice["logprobs"]["tokens"]) == len("é😀é😀abc".encode())
-    assert choice["logprobs"]["text_offset"] == [0, 0, 1, 1, 1, 1, 2, 2, 3, 3, 3, 3, 4, 5, 6]
+    return asyncio.run(answered())
 
 
 def _bytes(folder) -> FileTokens:
