@@ -16,7 +16,7 @@ from braze.lower.realize import ProgramBuilder, constant_of
 from braze.lower.registry import aten, lowering
 from braze.lower.shape import filled
 from braze.lower.views import permute_value, reshape_value
-from braze.products import DeviceProduct, Way, pays_by_rule, takes_template
+from braze.products import DeviceProduct, Way, pays_by_rule, takes_template, writes_broken_rows
 from braze.runtime.operators import onednn_linear
 from braze.symbolic.expr import ONE, ZERO, Expr, axis_symbol, contiguous_strides, known_le, linear
 from braze.target import Target
@@ -143,8 +143,12 @@ def device_gemm(g: ProgramBuilder, a: Lazy, b: Lazy, bias: Lazy | None) -> Lazy 
     if bias is not None and bias.rank > (2 if a.rank == 2 else 1):
         return None
     product = DeviceProduct(dtype.label, rows.value, k.value or 0, n.value or 0)
+    arch = g.ctx.target.arch
+    if writes_broken_rows(product, arch):
+        # padding has left it to the template; ATen would read the matrix from memory, too
+        g.realize(b)
     by_columns = b.view is not None and b.view.strides[0] is ONE
-    ruled = by_columns and pays_by_rule(product, rows.bounds()[1], g.ctx.target.arch)
+    ruled = by_columns and pays_by_rule(product, rows.bounds()[1], arch)
     if not takes_template(product, g.ctx.options.matmul_template, dict(g.ctx.device_products), ruled):
         return None
     right = g.realize(b)

@@ -154,6 +154,18 @@ def test_large_results_whose_rows_are_no_whole_vectors_are_the_templates(monkeyp
     assert cut_product.OPERATOR in targets
 
 
+@pytest.mark.parametrize("weights", [(), (1,)])
+def test_large_results_of_weights_that_are_cast_are_the_templates(monkeypatch, weights):
+    """As autocast casts them: nothing is padded, so that ATen would write rows that are no whole vectors."""
+    monkeypatch.undo()
+    given = [torch.empty(4096, 768, dtype=BF16), torch.empty(50257, 768)]
+    part = partition_on_gpu(lambda x, w: F.linear(x, w.to(BF16)), given, weights)
+    assert sizes(products(part.forward.graph)[0])[1] == (50257, 768)
+    plan = pipeline.schedule_program(pipeline.lower_graph(part, CTX), CTX)
+    assert not any(isinstance(g.call, ExternCall) for g in plan.groups)
+    assert [g.kind for g in plan.groups].count(GroupKind.TEMPLATE) == 1
+
+
 def test_copies_that_cost_more_than_they_save_are_not_made(monkeypatch):
     """Operands that change with each call, of a product that is soon done."""
     monkeypatch.undo()

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 
+import numpy as np
 import torch
 
 from braze.serving.engine.kept import Rows
@@ -59,11 +61,12 @@ def redrawn(
 
 
 def _changed(logits: torch.Tensor, changes: Sequence[dict[int, float]]) -> torch.Tensor:
-    """Rows of logits, changed in place; each token of a row at most once, so that the order of sums is none."""
-    each = [(row, token, more) for row, those in enumerate(changes) for token, more in those.items()]
-    if each:
-        row, token, more = zip(*each, strict=True)
-        where = torch.tensor([row, token], device=logits.device)
-        amounts = torch.tensor(more, dtype=logits.dtype, device=logits.device)
-        logits.index_put_((where[0], where[1]), amounts, accumulate=True)
+    """Rows of logits in float32, changed in place; each token of a row at most once, so that the order of sums is none."""
+    counts = [len(those) for those in changes]
+    if count := sum(counts):
+        firsts = np.repeat(np.arange(len(changes)) * logits.shape[-1], counts)
+        where = firsts + np.fromiter(chain.from_iterable(changes), np.int64, count)
+        more = np.fromiter(chain.from_iterable(those.values() for those in changes), np.float32, count)
+        device = logits.device
+        logits.view(-1).index_add_(0, torch.from_numpy(where).to(device), torch.from_numpy(more).to(device))
     return logits

@@ -104,20 +104,21 @@ class Drawing:
         else:
             kernels(self.device).greatest(logits, self.best[:rows], self.found)
 
-    def draw(self, works: Sequence[Work], drawn: tuple[int, ...], hidden: torch.Tensor | None) -> Flight:
-        """Begin to bring the tokens of these rows to the host; ``hidden`` None: logits have been recorded along."""
+    def draw(
+        self, works: Sequence[Work], drawn: tuple[int, ...], hidden: torch.Tensor | None, *, asked: bool
+    ) -> Flight:
+        """Begin to bring the tokens of these rows to the host; ``hidden`` None: logits have been recorded along; ``asked``: some request ``asks``."""
         rows = sum(drawn)
         logits = self.logits[:rows] if hidden is None else self.model.compute_logits(hidden)
         best = self.best[:rows] if hidden is None else None
-        cold = all(work.request.params.temperature == 0 for work in works)
-        asked = any(work.request.asks for work in works)
-        if cold:
-            tokens = logits.argmax(-1) if best is None else best
-        else:
+        warm = [work for work in works if work.request.params.temperature]
+        if warm:
             tokens = self._warm(works, drawn, logits, best)
+        else:
+            tokens = logits.argmax(-1) if best is None else best
         if asked:
             tokens = redrawn(tokens, logits, works, drawn)
-        if not cold:
+        if warm:
             tokens = of_first(tokens, self.model.config.ranks)
         self._hosts.reverse()
         held, landed = self._hosts[0]

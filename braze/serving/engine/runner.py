@@ -232,13 +232,14 @@ class ModelRunner:
         if before is not None and before.tokens is not None:
             batch.input_ids[: batch.tokens].copy_(before.tokens)
         hidden = self.run_model(decision, batch)
-        if any(work.request.asks for work in works):
+        asking = [work for work in works if work.request.asks]
+        if asking:
             score_prompts(self.model, works, hidden)
         flight = nothing
         if any(batch.drawn):
             rows = hidden if batch.rows is None else hidden[batch.rows]
             along = batch.rows is None and self.draws_along(decision)
-            flight = self.drawing.draw(works, batch.drawn, None if along else rows)
+            flight = self.drawing.draw(works, batch.drawn, None if along else rows, asked=bool(asking))
         flight.batch, flight.hidden = batch, hidden
         return flight
 

@@ -18,6 +18,8 @@ from braze.serving.server.protocol import Answer, Choice, error_body, usage
 from braze.serving.server.tokens import Detokenizer, TextTokens
 from braze.serving.server.tools import Call, CallReader
 
+#: tokens of a prompt behind which its answer's text is found
+_BEHIND = 4
 #: scores that are written in a millisecond or so
 _FEW = 128
 
@@ -38,14 +40,14 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked for beside the tokens of ``prompts``: ``answers`` to each, the best of ``copies``; texts that end one; ``echoed``: its prompt's text before each, None: none is;
+    """What is asked for beside the tokens of ``prompts``: ``answers`` to each, the best of ``copies``; texts that end one; ``echoed``: its prompt before each, as text or tokens, None: none is;
     ``silent``: nothing but that. ``calls``: calls of tools are taken out of an answer (None: they are not), and more than one is given."""
 
     prompts: Sequence[Sequence[int]]
     answers: int = 1
     copies: int = 1
     stop: Sequence[str] = ()
-    echoed: Sequence[str] | None = None
+    echoed: Sequence[str | Sequence[int]] | None = None
     silent: bool = False
     calls: bool | None = None
 
@@ -64,7 +66,12 @@ class Generation:
         seconds: float,
     ) -> None:
         self.loop, self.asked, self.params, self.told, self.seconds = loop, asked, params, told, seconds
-        self.texts = [Detokenizer(tokens, asked.stop) for _ in range(len(asked.prompts) * asked.copies)]
+        # a chat's answer begins a text, any other goes on with its prompt's
+        behind = [() if told.chat else prompt[-_BEHIND:] for prompt in asked.prompts]
+        self.texts = [Detokenizer(tokens, asked.stop, b) for b in behind for _ in range(asked.copies)]
+        if asked.echoed is None:
+            for i in range(len(self.texts)):
+                told.goes_on(i, behind[i // asked.copies])
         self.readers = (
             None if asked.calls is None else [CallReader(asked.calls) for _ in range(len(self.texts))]
         )
@@ -72,10 +79,10 @@ class Generation:
         self.tickets: list[Ticket] = []
         self._events: asyncio.Queue[tuple[int, Delta]] = asyncio.Queue()
         self._early: list[tuple[int, Delta]] = []
-        #: of each choice: scores whose text is not out yet, each with where its token begins; how much text is out, and how much its scored tokens are
+        #: of each choice: scores whose text is not out yet, each with where its token begins; and how much text is out
         self._held: dict[int, list[tuple[int, Score | int]]] = defaultdict(list)
         self._out: Counter[int] = Counter()
-        self._scored: Counter[int] = Counter()
+        self._echoes: dict[int, str] = {}
 
     async def __aenter__(self) -> Generation:
         here = asyncio.get_running_loop()
@@ -159,15 +166,19 @@ class Generation:
         """The text that a step adds, after the prompt's where that is echoed, and why the choice has ended; scores are held with it."""
         begins = not self.texts[index].begun and bool(delta.tokens)
         opening = self._opening(index, delta) if begins else ""
-        self.generated += 0 if self.asked.silent else len(delta.tokens)
-        writer = self.texts[index]
-        text = writer.add(delta.tokens, last=delta.ended is not None)
         reason = delta.ended.value if delta.ended is not None else None
-        if self.asked.silent:
-            return opening, reason
+        if self.asked.silent:  # whatever the one token is that the engine draws
+            return opening, Ended.LENGTH.value if delta.ended is Ended.STOP else reason
+        self.generated += len(delta.tokens)
+        writer = self.texts[index]
+        if delta.scores:
+            text = self._scored(index, delta)
+        else:
+            text = writer.add(delta.tokens, last=delta.ended is not None)
         self._out[index] += len(text)
-        self._hold(index, delta, writer.stopped)
         if writer.stopped:
+            # of a text that ends before a stop text, the tokens that are in it
+            self._held[index] = [(at, score) for at, score in self._held[index] if at < self._out[index]]
             self.loop.cancel(self.tickets[index], Ended.STOP)
             reason = Ended.STOP.value
         return opening + text, reason
@@ -179,18 +190,24 @@ class Generation:
         if self.params.prompt_logprobs is not None:
             scores: list[Score | int] = [self.asked.prompts[place][0], *delta.before]
             self._held[index] += [(-1, score) for score in scores]
-        return self.asked.echoed[place]
+        if place not in self._echoes:
+            given = self.asked.echoed[place]
+            self._echoes[place] = given if isinstance(given, str) else self.told.tokens.decode(given)
+        return self._echoes[place]
 
-    def _hold(self, index: int, delta: Delta, stopped: bool) -> None:
-        """Of a text that ends before a stop text, the tokens that are in it; a token that ends an answer and has no text is none of it."""
+    def _scored(self, index: int, delta: Delta) -> str:
+        """The text of tokens whose scores are held with it; a token that ends an answer and has no text is none of it."""
+        writer, text = self.texts[index], ""
         held = self._held[index]
-        for score in delta.scores:
-            held.append((self._scored[index], score))
-            self._scored[index] += self.told.width(score.token)
-        if stopped:
-            self._held[index] = [(at, score) for at, score in held if at < self._out[index]]
-        elif delta.scores and delta.ended is Ended.STOP and not self.told.width(delta.scores[-1].token):
-            held.pop()
+        for k, score in enumerate(delta.scores, 1):
+            last = k == len(delta.scores) and delta.ended is not None
+            begin = writer.length
+            text += writer.add((score.token,), last=last)
+            if not (last and delta.ended is Ended.STOP and not self.told.tokens.decode((score.token,))):
+                held.append((begin, score))
+            if writer.stopped:
+                break
+        return text
 
 
 async def collected(generation: Generation, answer: Answer) -> dict[str, object]:
@@ -205,19 +222,21 @@ async def collected(generation: Generation, answer: Answer) -> dict[str, object]
         calls[index] += called
         reasons[index] = reason or reasons[index]
     choices = []
-    for i in _best(generation.asked, scores):
+    for i in _best(generation, scores):
         told = await _told(generation, i, scores[i])
         choices.append(Choice(texts[i], reasons[i], told, calls[i]))
     return answer.whole(choices, generation.usage())
 
 
-def _best(asked: Asked, scores: Sequence[Sequence[Score | int]]) -> list[int]:
-    """Which choices are given: of each prompt's those whose tokens are likeliest on average, the first of equal ones."""
-    found = []
+def _best(generation: Generation, scores: Sequence[Sequence[Score | int]]) -> list[int]:
+    """Which choices are given: of each prompt's those whose generated tokens are likeliest on average, the first of equal ones."""
+    asked, found = generation.asked, []
     for first in range(0, len(scores), asked.copies):
         each = list(range(first, first + asked.copies))
         if asked.answers < asked.copies:
-            each = sorted(each, key=lambda i: -_mean(scores[i]))[: asked.answers]
+            echoed = generation.params.prompt_logprobs is not None
+            before = len(asked.prompts[first // asked.copies]) if echoed else 0
+            each = sorted(each, key=lambda i: -_mean(scores[i][before:]))[: asked.answers]
         found += each
     return found
 

@@ -29,6 +29,8 @@ from braze.support.record import record
 _STATUS = {"BZ7407": 429, "BZ7501": 503, "BZ7506": 404}
 #: characters that are split into tokens in less than a millisecond
 _SHORT = 4096
+#: log-probabilities of echoed prompts in one answer: this many are 20 MB, written in half a second in which nothing else goes on
+_LIKELIHOODS = 1 << 20
 #: errors of one request that are told; digits of a length that is not absurd
 _TOLD, _DIGITS = 5, 20
 
@@ -95,9 +97,8 @@ def _add_generation(app: FastAPI, server: Server) -> None:
         given = body.prompts()
         _admit(server, body, len(given))
         prompts = [await _encoded(server, p) if isinstance(p, str) else p for p in given]
-        echoed = None
-        if body.echo:
-            echoed = [p if isinstance(p, str) else server.tokens.decode(p) for p in given]
+        # tokens become text when the engine has taken them: they may be any numbers, and any number of them
+        echoed = given if body.echo else None
         asked = Asked(prompts, body.answers, body.copies, body.stops(), echoed, body.max_tokens == 0)
         return await _generate(server, request, body, asked, chat=False)
 
@@ -110,7 +111,7 @@ def _add_generation(app: FastAPI, server: Server) -> None:
             raise UserError(
                 "BZ7505",
                 "not served here: tools",
-                why="the model's chat template has no calls as <tool_call>{...}</tool_call>",
+                why="the model's chat template has no calls as <tool_call>{...}</tool_call>, or these marks are special tokens",
                 hints=("leave them out",),
             )
         prompt = await asyncio.to_thread(server.tokens.chat, messages, tools)
@@ -226,6 +227,13 @@ async def _generate(
 ) -> Response:
     """Run a request's prompts, and answer at once or in a stream."""
     params = body.params(_room(server, asked.prompts))
+    if params.prompt_logprobs is not None:
+        count = asked.copies * sum(map(len, asked.prompts)) * (1 + params.prompt_logprobs)
+        if count > _LIKELIHOODS:
+            raise UserError(
+                "BZ7505",
+                f"{count} log-probabilities of prompts and their copies: {_LIKELIHOODS} are told at most",
+            )
     options = body.stream_options
     answer = Answer(body.model or server.options.name, chat, options is not None and options.include_usage)
     told = Told(server.tokens, chat, body.likeliest)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from braze.serving.engine.requests import Score
-from braze.serving.server.tokens import TextTokens
+from braze.serving.server.tokens import Detokenizer, TextTokens
 
 
 class Told:
@@ -14,19 +14,18 @@ class Told:
 
     def __init__(self, tokens: TextTokens, chat: bool, most: int | None) -> None:
         self.tokens, self.chat, self.most = tokens, chat, most
-        #: how much text of each choice has been told of
-        self._ends: dict[int, int] = {}
-        self._pieces: dict[int, str] = {}
+        #: the text of each choice that has been told of: a piece of a character is none of its own
+        self._texts: dict[int, Detokenizer] = {}
+
+    def goes_on(self, index: int, behind: Sequence[int]) -> None:
+        """A choice's text is behind these tokens, which are none of it."""
+        self._texts[index] = Detokenizer(self.tokens, behind=behind)
 
     def form(self, index: int, scores: Sequence[Score | int]) -> dict[str, Any] | None:
         """What is told of a choice's further tokens; one without a score, the first of a prompt, stands as itself."""
         if self.most is None:
             return None
         return self._chat(scores) if self.chat else self._completion(index, scores)
-
-    def width(self, token: int) -> int:
-        """Characters of an answer that a token is."""
-        return len(self._piece(token)) if self.tokens.decode([token]) else 0
 
     def _chat(self, scores: Sequence[Score | int]) -> dict[str, Any]:
         content = [
@@ -42,33 +41,26 @@ class Told:
     def _entry(self, token: int, logprob: float) -> dict[str, Any]:
         told = self.tokens.bytes_of(token)
         return {
-            "token": self._piece(token),
+            "token": self.tokens.piece(token),
             "logprob": logprob,
             "bytes": None if told is None else list(told),
         }
 
     def _completion(self, index: int, scores: Sequence[Score | int]) -> dict[str, Any]:
         found: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
-        end = self._ends.get(index, 0)
+        text = self._texts.setdefault(index, Detokenizer(self.tokens))
         for score in scores:
             token = score.token if isinstance(score, Score) else score
             top, logprob = (self._top(score), score.logprob) if isinstance(score, Score) else (None, None)
-            columns = (self._piece(token), logprob, top, end)
+            columns = (self.tokens.piece(token), logprob, top, text.length)
             for column, value in zip(found.values(), columns, strict=True):
                 column.append(value)
-            end += self.width(token)
-        self._ends[index] = end
+            text.add((token,))
         return found
 
     def _top(self, score: Score) -> dict[str, float]:
         """The likeliest and the token itself; of texts that are alike the likelier one, which comes first."""
         found: dict[str, float] = {}
         for token, value in (*score.likeliest, (score.token, score.logprob)):
-            found.setdefault(self._piece(token), value)
-        return found
-
-    def _piece(self, token: int) -> str:
-        found = self._pieces.get(token)
-        if found is None:
-            found = self._pieces[token] = self.tokens.piece(token)
+            found.setdefault(self.tokens.piece(token), value)
         return found

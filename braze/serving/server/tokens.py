@@ -18,6 +18,8 @@ from braze.support.errors import UserError
 
 #: what a piece of a character is decoded to, until the rest of it comes
 _BROKEN = "\ufffd"
+#: tokens that wait for the rest of a character at most: what goes on longer is no text, and each further token would have all of them decoded again
+_WAIT = 64
 #: how a call of a tool begins in the templates whose calls are read
 CALLS = "<tool_call>"
 #: a byte as SentencePiece writes it
@@ -62,7 +64,9 @@ class FileTokens:
     def __init__(self, folder: Path) -> None:
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._template, self._names, source = _template(folder)
-        self.calls = "tools" in source and CALLS in source
+        self._pieces: dict[int, str] = {}
+        # marks that are special tokens would be left out of an answer's text, and its calls not be found
+        self.calls = "tools" in source and CALLS in source and CALLS in self.decode(self.encode(CALLS))
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """As ``TextTokens`` says."""
@@ -74,8 +78,11 @@ class FileTokens:
 
     def piece(self, token: int) -> str:
         """As ``TextTokens`` says: what it adds behind itself, since decoders leave out a space that begins a text."""
-        once, twice = (self._tokenizer.decode([token] * n, skip_special_tokens=False) for n in (1, 2))
-        return twice[len(once) :]
+        found = self._pieces.get(token)
+        if found is None:
+            once, twice = (self._tokenizer.decode([token] * n, skip_special_tokens=False) for n in (1, 2))
+            found = self._pieces[token] = twice[len(once) :]
+        return found
 
     def bytes_of(self, token: int) -> bytes | None:
         """As ``TextTokens`` says."""
@@ -156,33 +163,41 @@ def tokens_of(folder: Path, vocab: int) -> TextTokens:
 class Detokenizer:
     """The text of tokens that come one after another; what is not a whole character yet waits for the next.
 
-    ``stop``: texts that end it. What may be the beginning of one is held back until it is known.
+    ``stop``: texts that end it. What may be the beginning of one is held back until it is known. ``behind``: tokens that the text goes on from, which
+    are none of it: decoders leave out a space that begins a text.
     """
 
-    def __init__(self, tokens: TextTokens, stop: Sequence[str] = ()) -> None:
+    def __init__(self, tokens: TextTokens, stop: Sequence[str] = (), behind: Sequence[int] = ()) -> None:
         self._tokens, self._stop = tokens, tuple(stop)
-        self._all: list[int] = []
+        self._all = list(behind)
         #: tokens before ``_begin`` are out for good; the text of those up to ``_shown`` is known
-        self._begin = self._shown = 0
+        self._begin, self._shown = 0, len(self._all)
+        self._given = len(self._all)
         self._held = ""
+        #: characters that tokens have come to, with those that are held back
+        self.length = 0
         self.stopped = False
 
     @property
     def begun(self) -> bool:
         """Whether there were tokens."""
-        return bool(self._all)
+        return len(self._all) > self._given
 
     def add(self, tokens: Sequence[int], last: bool = False) -> str:
         """The text that these add; ``last``: nothing comes after them, so nothing is held back."""
+        waiting = len(self._all) - self._shown
         self._all += tokens
         before = self._tokens.decode(self._all[self._begin : self._shown])
+        if before.endswith(_BROKEN):  # a piece of a character that nothing completes any more
+            self._begin, before = self._shown, ""
         now = self._tokens.decode(self._all[self._begin :])
-        if now.endswith(_BROKEN) and not last:
+        if now.endswith(_BROKEN) and not last and waiting < _WAIT:
             return ""
         self._begin, self._shown = self._shown, len(self._all)
         return self._released(now[len(before) :], last)
 
     def _released(self, text: str, last: bool) -> str:
+        self.length += len(text)
         text = self._held + text
         ends = [at for at in (text.find(stop) for stop in self._stop) if at >= 0]
         if ends:

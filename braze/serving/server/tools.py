@@ -79,11 +79,13 @@ class CallReader:
             return None
         if not isinstance(arguments := found.get("arguments", {}), dict):
             return None
-        call = Call(self.count, found["name"], json.dumps(arguments, ensure_ascii=False))
         try:
-            f"{call.name}{call.arguments}".encode()
-        except UnicodeEncodeError:  # half of a surrogate pair cannot be sent
+            # a number beyond all floats is read as infinite, which is no JSON; half of a surrogate pair cannot be sent
+            text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+            f"{found['name']}{text}".encode()
+        except (ValueError, RecursionError):
             return None
+        call = Call(self.count, found["name"], text)
         self.count += 1
         return call
 

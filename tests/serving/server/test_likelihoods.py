@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import openai
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from braze.serving.engine.requests import Ended, Score
 from braze.serving.engine.sampling import SamplingParams
+from braze.serving.server import app
+from braze.serving.server.answers import Asked, Generation, collected
+from braze.serving.server.logprobs import Told
+from braze.serving.server.loop import Delta
+from braze.serving.server.protocol import Answer
 from braze.serving.server.tokens import ByteTokens, FileTokens
 from tests.serving.engine.tiny import engine, tiny
-from tests.serving.server.conftest import VOCAB
+from tests.serving.server.conftest import VOCAB, serving
 
 TOKENS = ByteTokens(VOCAB)
 PROMPT = "Once upon"
@@ -157,6 +164,106 @@ def test_the_best_of_several_answers_are_the_likeliest(running, ran):
     assert [choice.index for choice in found.choices] == [0, 1]
     assert found.choices[0].logprobs is None
     assert found.usage.completion_tokens == 20
+
+
+def test_an_echoed_prompt_counts_for_no_answer_among_the_best(running, ran):
+    """A long answer would have a greater share of the unlikely prompt's mean."""
+    words = dict(max_tokens=8, temperature=1.3, logit_bias={str(t): -100 for t in range(0, VOCAB, 3)})
+    asked = dict(model="tiny", prompt=PROMPT, stop=["E", "R", "A", "h", "("], seed=3, **words)
+    each = running.client().completions.create(**asked, n=16, logprobs=0).choices
+    assert len({len(choice.logprobs.tokens) for choice in each}) > 2, "answers of several lengths"
+    wanted = running.client().completions.create(**asked, best_of=16, n=6).choices
+    found = running.client().completions.create(**asked, best_of=16, n=6, echo=True, logprobs=0).choices
+    assert [choice.text for choice in found] == [PROMPT + choice.text for choice in wanted]
+
+
+def test_an_echoed_prompt_of_tokens_that_are_none_is_refused(tmp_path):
+    """As without echo; it has no text, and a tokenizer raises errors of its own."""
+    with serving(_bytes(tmp_path)) as running:
+        for wrong in (-1, 1 << 40, VOCAB):
+            with pytest.raises(openai.BadRequestError, match="BZ7406"):
+                running.client().completions.create(model="tiny", prompt=[65, wrong], echo=True)
+
+
+def test_a_prompt_alone_ends_by_its_length_whatever_would_follow(running):
+    """The engine draws one token, which may be one that ends an answer."""
+    eos, scheduler = TOKENS.encode(text_of(running))[0], running.engine.scheduler
+    before, scheduler.eos = scheduler.eos, frozenset([eos])
+    try:
+        found = running.client().completions.create(
+            model="tiny", prompt=PROMPT, max_tokens=0, echo=True, temperature=0, logprobs=0
+        )
+    finally:
+        scheduler.eos = before
+    assert found.choices[0].finish_reason == "length"
+    assert "".join(found.choices[0].logprobs.tokens) == PROMPT
+
+
+def text_of(running) -> str:
+    asked = dict(model="tiny", prompt=PROMPT, max_tokens=1, temperature=0)
+    return running.client().completions.create(**asked).choices[0].text
+
+
+def test_more_log_probabilities_of_prompts_than_can_be_told_are_refused(running, monkeypatch):
+    monkeypatch.setattr(app, "_LIKELIHOODS", 4 * 21 * len(PROMPT))
+    asked = dict(model="tiny", prompt=PROMPT, max_tokens=1, logprobs=20)
+    assert len(running.client().completions.create(**asked, n=4, echo=True).choices) == 4
+    assert len(running.client().completions.create(**asked, n=5).choices) == 5
+    with pytest.raises(openai.BadRequestError, match="log-probabilities of prompts"):
+        running.client().completions.create(**asked, n=5, echo=True)
+
+
+def test_log_probabilities_of_pieces_of_characters_end_with_the_text(tmp_path):
+    """A piece has no text of its own: what it is written as is no measure of where the next token begins."""
+    tokens = _bytes(tmp_path)
+    whole = "é😀é😀abcSTOP"
+    given = tokens.encode(whole)
+
+    choice = scripted(tokens, [1], given, stop=["STOP"])
+    assert choice["text"] == "é😀é😀abc"
+    assert len(choice["logprobs"]["tokens"]) == len("é😀é😀abc".encode())
+    assert choice["logprobs"]["text_offset"] == [0, 0, 1, 1, 1, 1, 2, 2, 3, 3, 3, 3, 4, 5, 6]
+
+
+def test_the_space_that_begins_an_answer_is_of_its_first_token(tmp_path):
+    made = Tokenizer(models.BPE({"<unk>": 0, "▁a": 1, "▁b": 2}, [], unk_token="<unk>"))
+    made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    made.save(str(tmp_path / "tokenizer.json"))
+    choice = scripted(FileTokens(tmp_path), [1, 1], [2, 1, 2])
+    assert choice["text"] == " b a b"
+    assert choice["logprobs"]["text_offset"] == [0, 2, 4]
+    echoed = scripted(FileTokens(tmp_path), [1, 1], [2, 1, 2], echoed=["a a"])
+    assert echoed["text"] == "a a b a b"
+
+
+def scripted(tokens, prompt, given, **asked):
+    """The choice of a completion whose tokens are these."""
+
+    class Scripted:
+        def submit(self, prompt, params, send):
+            for k, token in enumerate(given):
+                last = Ended.LENGTH if k == len(given) - 1 else None
+                send(Delta((token,), ended=last, scores=(Score(token, -1.0),)))
+
+        def cancel(self, *_):
+            pass
+
+    async def answered():
+        what, params = Asked([prompt], **asked), SamplingParams(logprobs=0)
+        async with Generation(Scripted(), tokens, what, params, Told(tokens, False, 0), 60) as generation:
+            return (await collected(generation, Answer("tiny", False)))["choices"][0]
+
+    return asyncio.run(answered())
+
+
+def _bytes(folder) -> FileTokens:
+    """A token a byte, by a tokenizer's file."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.save(str(folder / "tokenizer.json"))
+    return FileTokens(folder)
 
 
 def test_log_probabilities_end_with_the_text_before_a_stop_text(running, ran):

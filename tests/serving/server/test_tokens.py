@@ -48,6 +48,37 @@ def test_parts_join_to_the_whole_and_hold_whole_characters(folder, text, cuts):
     assert all("\ufffd" not in part for part in parts if "\ufffd" not in text)
 
 
+def test_a_text_that_goes_on_from_another_keeps_the_space_between_them(tmp_path):
+    """Decoders of SentencePiece's tokens leave out the one that begins a text."""
+    made = Tokenizer(models.BPE({"<unk>": 0, "▁a": 1, "▁b": 2}, [], unk_token="<unk>"))
+    made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    made.save(str(tmp_path / "tokenizer.json"))
+    tokens = FileTokens(tmp_path)
+    writer = Detokenizer(tokens, behind=[1, 1])
+    assert not writer.begun
+    assert [writer.add([2]), writer.add([1, 2], last=True)] == [" b", " a b"]
+    assert writer.begun and writer.length == 6
+    assert Detokenizer(tokens).add([2]) == "b"
+
+
+def test_bytes_that_are_no_text_are_not_decoded_again_for_each_that_follows(folder):
+    """A request can ask for nothing but them, by its biases."""
+    tokens, decoded = FileTokens(folder), 0
+    decode = tokens.decode
+
+    def counted(given):
+        nonlocal decoded
+        decoded += len(given)
+        return decode(given)
+
+    tokens.decode = counted
+    half = tokens.encode("é")[:1]
+    writer = Detokenizer(tokens)
+    said = "".join(writer.add(half) for _ in range(2000)) + writer.add(tokens.encode("z"), last=True)
+    assert said == "\ufffd" * 2000 + "z"
+    assert decoded < 2000 * 256
+
+
 @given(text=st.text("ab", max_size=20), stop=st.text("ab", min_size=1, max_size=4), size=st.integers(1, 5))
 def test_what_may_begin_a_stop_text_is_held_back(text, stop, size):
     tokens = ByteTokens(256)

@@ -51,6 +51,7 @@ SUM, NOW = (0, "sum", {"a": 1, "b": "é<2"}), (1, "now", {})
         ("<tool_call>[1]</tool_call> x", "<tool_call>[1]</tool_call> x", []),
         ('<tool_call>{"name": "a", "arguments": 3}</tool_call>', '<tool_call>{"name": "a", "arguments": 3}</tool_call>', []),
         ('<tool_call>{"name": "a", "arguments": {"x": NaN}}', '<tool_call>{"name": "a", "arguments": {"x": NaN}}', []),
+        ('<tool_call>{"name": "a", "arguments": {"x": 1e999}}', '<tool_call>{"name": "a", "arguments": {"x": 1e999}}', []),
         ('<tool_call>{"name": "\\ud800"}</tool_call>', '<tool_call>{"name": "\\ud800"}</tool_call>', []),
         ("<tool_call>" * 3, "<tool_call>" * 3, []),
     ],
@@ -79,6 +80,16 @@ def tokens(tmp_path_factory):
     tokenizer.save(str(made / "tokenizer.json"))
     (made / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
     return FileTokens(made)
+
+
+def test_tools_are_not_served_where_marks_of_calls_are_no_text(tokens, tmp_path):
+    """A special token is left out of what an answer says, so that its calls would never be found."""
+    assert tokens.calls
+    marked = tokens._tokenizer.from_str(tokens._tokenizer.to_str())
+    marked.add_special_tokens(["<tool_call>", "</tool_call>"])
+    marked.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+    assert not FileTokens(tmp_path).calls
 
 
 @pytest.fixture(scope="module")
