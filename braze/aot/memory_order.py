@@ -46,8 +46,11 @@ READ_ALONG_ROWS: dict[Any, tuple[int, ...]] = {
     aten._scaled_dot_product_flash_attention_for_cpu.default: (0, 1, 2),
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: (0, 1, 2, 3, 4),
     aten._scaled_dot_product_flash_attention.default: (0, 1, 2),
-    aten._scaled_dot_product_efficient_attention.default: (0, 1, 2),
+    aten._scaled_dot_product_flash_attention_backward.default: (1, 2, 3),
+    aten._scaled_dot_product_efficient_attention.default: (0, 1, 2, 3),
+    aten._scaled_dot_product_efficient_attention_backward.default: (1, 2, 3, 4),
     aten._scaled_dot_product_cudnn_attention.default: (0, 1, 2),
+    aten._scaled_dot_product_cudnn_attention_backward.default: (1, 2, 3),
 }
 
 
@@ -71,7 +74,9 @@ def out_of_order(op: Any, args: Sequence[Any]) -> Iterator[tuple[int, torch.memo
                 yield place, form
     for place in READ_ALONG_ROWS.get(op, ()):
         value = args[place]
-        if _is_unbacked(value) or not (value.stride(-1) == 1 or value.shape[-1] == 1):
+        if isinstance(value, torch.Tensor) and (
+            _is_unbacked(value) or not (value.stride(-1) == 1 or value.shape[-1] == 1)
+        ):
             yield place, torch.contiguous_format
 
 
