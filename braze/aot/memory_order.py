@@ -53,6 +53,17 @@ READ_ALONG_ROWS: dict[Any, tuple[int, ...]] = {
     aten._scaled_dot_product_cudnn_attention_backward.default: (1, 2, 3),
 }
 
+#: kernels that factor the turned matrix where it lies in order, of which derivatives ask once more whether it does
+FACTORED = frozenset({aten._linalg_det.default, aten._linalg_slogdet.default, aten._linalg_solve_ex.default})
+
+
+def laid_out(matrix: torch.Tensor) -> torch.Tensor:
+    """A copy that lies as a matrix does now, whatever is made of what it is copied from."""
+    form = torch.contiguous_format
+    if matrix.is_contiguous():
+        return matrix.clone(memory_format=form)
+    return matrix.mT.clone(memory_format=form).mT
+
 
 def asks_for_an_order(op: Any) -> bool:
     """Whether an operator cannot take arguments of all strides."""
