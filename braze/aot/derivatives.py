@@ -53,9 +53,11 @@ def rule(func: Any, args: Sequence[Any]) -> Callable[..., torch.Tensor] | None:
         return None
     first, second = map(_are_zeros, args[:2])
     if func is aten.add.Tensor:  # to another gradient autograd adds them in place, as plain zeros
-        return (_no_numbers if second else _added) if first else None
+        if first and isinstance(args[1], torch.Tensor):
+            return _no_numbers if second else _added
+        return None
     if func is aten.div.Tensor:
-        return _no_numbers if first and not second else None
+        return _no_numbers if first and not second else _infinite if second and not first else None
     return _no_numbers if first or second else None
 
 
@@ -74,16 +76,29 @@ def _shape(x: Any, y: Any) -> Any:
     return torch.broadcast_shapes(*[v.shape for v in (x, y) if isinstance(v, torch.Tensor)])
 
 
-def _no_numbers(x: torch.Tensor, y: Any) -> torch.Tensor:
+def _device(x: torch.Tensor, y: Any) -> torch.device:
+    return (y if isinstance(y, torch.Tensor) and y.dim() > x.dim() else x).device
+
+
+def _no_numbers(x: torch.Tensor, y: Any, **_: Any) -> torch.Tensor:
     """Such zeros again."""
-    widest = y if isinstance(y, torch.Tensor) and y.dim() > x.dim() else x
-    return zeros(_shape(x, y), dtype=torch.result_type(x, y), device=widest.device)
+    return zeros(_shape(x, y), dtype=torch.result_type(x, y), device=_device(x, y))
 
 
-def _added(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """What is added to such zeros, as it is."""
-    made: torch.Tensor = aten._to_copy.default(y.expand(_shape(x, y)), dtype=torch.result_type(x, y))
+def _infinite(x: Any, y: torch.Tensor) -> torch.Tensor:
+    """What is divided by such zeros, whatever its sign."""
+    made: torch.Tensor = aten.full.default(
+        _shape(x, y), float("inf"), dtype=torch.result_type(x, y), device=_device(y, x)
+    )
     return made
+
+
+def _added(x: torch.Tensor, y: torch.Tensor, alpha: Any = 1) -> torch.Tensor:
+    """What is added to such zeros, as it is."""
+    made: torch.Tensor = aten._to_copy.default(
+        y.expand(_shape(x, y)), dtype=torch.result_type(x, y), device=_device(x, y)
+    )
+    return made if alpha == 1 else made.mul(alpha)
 
 
 def correct(nodes: Iterable[Any]) -> None:

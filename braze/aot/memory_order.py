@@ -46,9 +46,23 @@ READ_ALONG_ROWS: dict[Any, tuple[int, ...]] = {
     aten._scaled_dot_product_flash_attention_for_cpu.default: (0, 1, 2),
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: (0, 1, 2, 3, 4),
     aten._scaled_dot_product_flash_attention.default: (0, 1, 2),
-    aten._scaled_dot_product_efficient_attention.default: (0, 1, 2),
+    aten._scaled_dot_product_flash_attention_backward.default: (1, 2, 3),
+    aten._scaled_dot_product_efficient_attention.default: (0, 1, 2, 3),
+    aten._scaled_dot_product_efficient_attention_backward.default: (1, 2, 3, 4),
     aten._scaled_dot_product_cudnn_attention.default: (0, 1, 2),
+    aten._scaled_dot_product_cudnn_attention_backward.default: (1, 2, 3),
 }
+
+#: kernels that factor the turned matrix where it lies in order, of which derivatives ask once more whether it does
+FACTORED = frozenset({aten._linalg_det.default, aten._linalg_slogdet.default, aten._linalg_solve_ex.default})
+
+
+def laid_out(matrix: torch.Tensor) -> torch.Tensor:
+    """A copy that lies as a matrix does now, whatever is made of what it is copied from."""
+    form = torch.contiguous_format
+    if matrix.is_contiguous():
+        return matrix.clone(memory_format=form)
+    return matrix.mT.clone(memory_format=form).mT
 
 
 def asks_for_an_order(op: Any) -> bool:
@@ -71,7 +85,9 @@ def out_of_order(op: Any, args: Sequence[Any]) -> Iterator[tuple[int, torch.memo
                 yield place, form
     for place in READ_ALONG_ROWS.get(op, ()):
         value = args[place]
-        if _is_unbacked(value) or not (value.stride(-1) == 1 or value.shape[-1] == 1):
+        if isinstance(value, torch.Tensor) and (
+            _is_unbacked(value) or not (value.stride(-1) == 1 or value.shape[-1] == 1)
+        ):
             yield place, torch.contiguous_format
 
 

@@ -16,7 +16,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from braze.aot import attention, control_flow, derivatives, unbacked
+from braze.aot import attention, control_flow, derivatives, memory_order, unbacked
 from braze.aot.structural import MIXED_NORMS, STRUCTURAL, functional_of_inplace_view
 from braze.aot.symbols import SymbolNodes
 from braze.aot.views import hints, is_empty
@@ -204,6 +204,9 @@ class Recorder(TorchDispatchMode):
             result = self._composed(func, args, kwargs)
             if result is not NotImplemented:
                 return result
+        if func in memory_order.FACTORED:
+            with self:
+                args = (memory_order.laid_out(args[0]), *args[1:])
         return self.emit(func, args, kwargs)
 
     def _is_chosen_now(self, func: Any, args: Any, kwargs: Any) -> bool:

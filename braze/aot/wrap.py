@@ -71,13 +71,7 @@ def wrap(
         return compiled
     call = _Wrapped(partition, compiled, eager, Promises(partition) if verify >= 2 else None)
     written: Written | None = getattr(compiled, "written", None)
-    if (
-        written is None
-        or not call.short
-        or call.beyond
-        or call.windowed
-        or set(call.mutated) != set(written.roots)
-    ):
+    if written is None or not call.short or call.beyond or set(call.mutated) != set(written.roots):
         return call
     looked = [(i, partition.inputs[i].dtype.itemsize, i in written.roots) for i in call.tensors]  # type: ignore[union-attr]
     return native.written_call(written.call, count_writes, call, looked, written.places, call.places)
@@ -129,8 +123,6 @@ class _Wrapped:
         self.computes = kinds != {"placeholder", "output"}
         self.differentiated = partition.backward is not None
         self.specs = partition.inputs
-        #: whether a written input and another may be windows on one memory, beside each other, of which a backward keeps some
-        self.windowed = self.differentiated and bool(partition.mutations) and any(map(_is_window, self.specs))
         self.mutated = tuple(role.input for role in partition.mutations)
         written = [(role.input, k, role.differentiable) for k, role in enumerate(partition.mutations)]
         uncounted = {role.input for role in partition.mutations if not role.counted}
@@ -138,6 +130,9 @@ class _Wrapped:
         self.overwritten = self._alike(
             [(i, k) for i, k, differentiable in written if not differentiable and i not in uncounted]
         )
+        #: whether a backward may keep what lies in one memory with a written input, and whether some inputs have no elements
+        self.keeps_others = self.differentiated and bool(self.overwritten)
+        self.some_empty = any(isinstance(spec, TensorSpec) and 0 in spec.sizes for spec in self.specs)
         self.unnoticed = tuple((i, k) for i, k, _ in written if i in uncounted)
         self.derived = tuple((i, k) for i, k, differentiable in written if differentiable)
         #: stands for this graph where it is written down that something was told: an address would come to be another's
@@ -263,7 +258,7 @@ class _Wrapped:
         Autograd counts writes of all that lie in one memory together. In eager what is kept of the inputs beside a written one is kept
         when that has been written: the write is counted before the graph runs, and not again.
         """
-        counted = self._written_beside_others(inputs) if self.windowed else []
+        counted = self._written_beside_others(inputs) if self.keeps_others else []
         for tensor in counted:
             torch.autograd.graph.increment_version(tensor)
         versions = [tensor._version for tensor in counted]
@@ -275,6 +270,8 @@ class _Wrapped:
 
     def _written_beside_others(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
         """Inputs that get new contents without a history, in the memory of which other inputs lie."""
+        if not self.some_empty and not any(inputs[i].storage_offset() for i in self.tensors):
+            return []  # of two that lie apart in one memory, one begins behind its start
         places = [storage_key(inputs[i]) for i in self.tensors]
         written = [inputs[i] for pairs in self.overwritten for i, _ in pairs]
         return [t for t in written if places.count(storage_key(t)) > 1 and not t.is_inference()]
@@ -359,11 +356,6 @@ class _Wrapped:
         if i == other or other in self.members.get(i, ()):
             return False
         return self.beyond or may_overlap(inputs[i], inputs[other])
-
-
-def _is_window(spec: Any) -> bool:
-    """Whether a tensor is none of the elements of its memory, or begins behind the first."""
-    return isinstance(spec, TensorSpec) and (spec.offset != 0 or 0 in spec.sizes)
 
 
 def _made_early(i: int) -> Build:

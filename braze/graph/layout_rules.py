@@ -86,12 +86,15 @@ def _power_of_number(base: Any, exponent: Tensor) -> Any:
 
 
 def _ldexp(x: Tensor, exponent: Tensor) -> Any:
-    """From 2.13 on a loop of its own; before, a product with a power of 2, of which meta tensors tell strides and type."""
-    if torch_compat.has_composite_kernel(aten.ldexp.Tensor):
-        return aten.mul.Tensor(x, aten.pow.Scalar(2.0, exponent))
+    """A product with a power of 2, which lies row by row; before 2.13 it has the type of such a product, too."""
     one, other = (t.stand_in() if isinstance(t, Geometry) else t for t in (x, exponent))
     dtype = torch.result_type(one, other)
-    return allocated([x, exponent], dtype if dtype.is_floating_point else torch.get_default_dtype())
+    if torch_compat.has_composite_kernel(aten.ldexp.Tensor):
+        dtype = torch.result_type(
+            one, torch.empty(other.shape, dtype=torch.result_type(2.0, other), device="meta")
+        )
+    power = row_major(exponent.shape, dtype)
+    return allocated([x, power], dtype if dtype.is_floating_point else torch.get_default_dtype())
 
 
 def _clamp_by_tensors(x: Any, low: Any = None, high: Any = None) -> Any:

@@ -284,7 +284,7 @@ def _soft_margin_loss(x: Tensor, target: Tensor, reduction: int = 1) -> Any:
     """In the type of x, whatever the target's; PyTorch's rule promotes."""
     if not (x.dtype.is_floating_point and target.dtype.is_floating_point) or x.shape != target.shape:
         return NotImplemented
-    return row_major((), x.dtype) if reduction else laid_like(x, x.dtype)
+    return row_major((), x.dtype) if reduction else allocated([x], x.dtype)
 
 
 def _huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0) -> Any:

@@ -505,14 +505,10 @@ def _sum(pairs: Iterable[tuple[Expr, int]], constant: int = 0) -> Expr:
     if not listed:
         return Integer(constant)
     if len(listed) > 1:
-        listed.sort(key=_by_text)
+        listed.sort(key=lambda part: str(part[0]))
     elif not constant and listed[0][1] == 1:
         return listed[0][0]
     return Sum(tuple(listed), constant)
-
-
-def _by_text(part: tuple[Expr, int]) -> str:
-    return str(part[0])
 
 
 def _rejoin_quotients(found: dict[Expr, int]) -> None:

@@ -117,3 +117,30 @@ def test_on_a_gpu_the_result_lies_as_the_query_does():
     meta = torch.empty(2, 3, 6, 8, device="meta")
     here = torch_compat.assemble_fake(mode.dispatch, meta, torch.device("cpu"), False)
     assert mode.run(aten.scaled_dot_product_attention.default, (here, here, here), {}).shape == (2, 3, 6, 8)
+
+
+@pytest.mark.parametrize("kernel", ["flash", "efficient", "cudnn"])
+def test_kernels_of_a_gpu_get_rows_in_one_piece_whatever_was_written_also_in_their_backward(kernel):
+    """They refuse what lies otherwise, and the backward is given what the forward was, before that was copied."""
+    forward = getattr(aten, f"_scaled_dot_product_{kernel}_attention").default
+    backward = getattr(aten, f"_scaled_dot_product_{kernel}_attention_backward").default
+
+    def training(x, mask, new, new_mask):
+        q, mask = x * 2, mask * 2
+        aten.copy_.default(q, new.mT)
+        aten.copy_.default(mask, new_mask.mT)
+        if kernel == "flash":
+            out, sums, *rest = forward(q, q, q)
+            return backward(out, q, q, q, out, sums, *rest[:4], 0.0, False, *rest[4:6])
+        if kernel == "efficient":
+            out, sums, *random = forward(q, q, q, mask, True)
+            return backward(out, q, q, q, mask, out, sums, *random, 0.0, [True] * 4)
+        out, sums, first, second, longest, most, seed, offset, _ = forward(q, q, q, None, True)
+        return backward(out, q, q, q, out, sums, seed, offset, mask, first, second, longest, most, 0.0, False)
+
+    x, mask = torch.ones(2, 3, 16, 8, dtype=torch.float16), torch.ones(2, 3, 16, 16, dtype=torch.float16)
+    part = partition_on_gpu(training, (x, mask, x.mT.contiguous(), mask))
+    for op in (forward, backward):
+        (call,) = part.forward.graph.find_nodes(op="call_function", target=op)
+        rows = [n.meta["val"] for n in call.args[op is backward :][: 3 + (kernel == "efficient")]]
+        assert [value.stride(-1) for value in rows] == [1] * len(rows)

@@ -151,6 +151,7 @@ WITH_TRUTHS: dict[str, Callable[..., Any]] = {
     "of math": lambda n: (math.prod([n, True]), math.prod((n > 4, n)), math.prod(iter([n, n > 4])), math.ldexp(1.0, n > 4)),
     "by its methods": lambda n: (True.__add__(n), (3).__mul__(n), (2.5).__add__(n), (n > 4).__add__(True), float(n > 4) * n),
     "of halves": lambda n: (n * 2.5 * True, n * 0.5 + True, n * 0.5 * (n > 4)),
+    "a product of nothing": lambda n: (math.prod([n][1:], start=True), math.prod([n], start=True)),
 }  # fmt: skip
 
 

@@ -121,6 +121,26 @@ def test_the_gradient_of_a_running_product_is_divided_before_its_first_zero(prod
         assert found[0].dtype == found[1].dtype and same(found[1], found[0]), given
 
 
+def with_gradient(rule):
+    """A function that gives what it is given, and whose gradient is made by a rule: of the gradient that came, and of the argument."""
+
+    class Given(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return rule(gradient, *ctx.saved_tensors)
+
+    return Given.apply
+
+
+MULTIPLE_ADDED = with_gradient(lambda gradient, x: torch.add(gradient, x, alpha=-2))
+NUMBER_ADDED = with_gradient(lambda gradient, x: gradient + 1)
+DIVIDED_BY_IT = with_gradient(lambda gradient, x: x / gradient)
+
 OF_SIGNS = {
     "divided": lambda x: (x / 0.0).sgn(),
     "divided by elements": lambda x: torch.frexp(x)[0].sgn(),
@@ -131,6 +151,9 @@ OF_SIGNS = {
     "an earlier gradient below zero": lambda x: x.sgn() + x * -0.0,
     "a later gradient below zero": lambda x: (lambda y: x.sgn() + y)(x * -0.0),
     "two of them": lambda x: (x / 0.0).sgn() + x.sgn(),
+    "a multiple is added": lambda x: MULTIPLE_ADDED(x).sgn(),
+    "a number is added": lambda x: NUMBER_ADDED(x).sgn(),
+    "what is divided by them": lambda x: DIVIDED_BY_IT(x).sgn(),
 }
 
 

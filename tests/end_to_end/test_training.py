@@ -403,6 +403,16 @@ def losses_of_pictures(x: torch.Tensor) -> torch.Tensor:
     return F.nll_loss(y, torch.zeros(3, 1, 2, dtype=torch.long))
 
 
+def determinant(x: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.det(_turned_and_written(x.reshape(6, 4)[:4] + torch.eye(4, dtype=x.dtype)))
+
+
+def determinant_of_turned(x: torch.Tensor) -> torch.Tensor:
+    y = (x.reshape(6, 4)[:4] + torch.eye(4, dtype=x.dtype)).mT
+    y.copy_(y.contiguous() * 2)
+    return torch.linalg.slogdet(y).logabsdet
+
+
 @pytest.mark.parametrize("backend", ["braze", "aot_eager"])
 @pytest.mark.parametrize(
     "f",
@@ -412,6 +422,8 @@ def losses_of_pictures(x: torch.Tensor) -> torch.Tensor:
         pictures_normalized,
         distances_of_rows,
         losses_of_pictures,
+        determinant,
+        determinant_of_turned,
     ],
 )
 def test_what_a_kernel_reads_in_order_lies_so_whatever_was_written(f: Any, backend: str) -> None:

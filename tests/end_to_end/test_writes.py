@@ -691,6 +691,23 @@ def test_a_write_beside_what_a_backward_keeps_leaves_that_readable(rows, backend
         torch.testing.assert_close(leaf.grad[:2], torch.ones(2, 3).cos())
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_a_graph_made_for_tensors_apart_may_write_beside_what_its_backward_keeps(backend, dynamic):
+    """No guard asks where a tensor begins in its memory."""
+
+    @braze.compile(backend=backend, dynamic=dynamic)
+    def program(kept, written):
+        written.mul_(-2)
+        return kept.sin()
+
+    for together in (False, True):
+        whole = torch.ones(4, 3, requires_grad=True) * 1
+        written = whole.detach()[2:] if together else torch.ones(2, 3)
+        program(whole[:2], written).sum().backward()
+        assert written._version == 1
+
+
 def test_a_write_after_the_call_beside_what_a_backward_keeps_is_still_seen():
     whole = torch.ones(4, 3, requires_grad=True) * 1
     kept, written = whole[:2], whole.detach()[2:]

@@ -245,6 +245,33 @@ def test_what_is_made_like_a_tensor_keeps_strides_that_mean_nothing(op):
         assert got.stride() == op(x).stride()
 
 
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda x, y: aten.soft_margin_loss(x, y, 0),
+        lambda x, y: aten.huber_loss(x, y, 0),
+        lambda x, y: aten.binary_cross_entropy_with_logits(x, y, None, None, 0),
+        lambda x, y: torch.ldexp(x, y),
+    ],
+    ids=["soft_margin_loss", "huber_loss", "binary_cross_entropy_with_logits", "ldexp"],
+)
+def test_what_several_kernels_make_of_two_tensors_lies_as_in_eager(of):
+    """Some of them make the result before their loop, as one of the two lies; dims of one element show which."""
+    turned = [
+        x.permute(*reversed(range(x.dim()))).contiguous().permute(*reversed(range(x.dim())))
+        for x in WITH_ONES
+    ]
+    for x, y in itertools.product([*WITH_ONES, *turned], repeat=2):
+        if x.shape != y.shape:
+            continue
+        x, y = (t.to(torch.float32) for t in (x, y))
+        mode = fakes.new_mode()
+        given = mode.fake(x), mode.fake(y)
+        with torch.no_grad(), mode:
+            got = of(*given)
+        assert got.stride() == of(x, y).stride(), (x.shape, x.stride(), y.stride())
+
+
 def test_what_is_looked_up_lies_as_in_eager_whatever_strides_mean_nothing():
     """Turned, cut and repeated tensors with dims of one element; indices beside each other, apart, turned and broadcast."""
     rng, asked = random.Random(0), 0

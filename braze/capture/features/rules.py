@@ -397,6 +397,8 @@ MATH = [
 def of_math(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """Functions of ``math``, with truth values as the numbers that they are: C takes no symbols of them, and SymPy does not compute with them."""
     given = [elements(t, a) for a in args] if function in PRODUCTS else args
+    if function in PRODUCTS and not any(given):  # of nothing it is what it starts from
+        return calls.call_c(t, function, given, kwargs)
     args = tuple(
         [
             list(map(operations.as_integer, a)) if type(a) in (list, tuple) else operations.as_integer(a)
