@@ -196,6 +196,8 @@ class _Plan:
         kinds = [isinstance(spec, TensorSpec) for spec in backward.inputs[: len(self.saved)]]
         #: places of saved values that are tensors, for autograd to watch, and of the numbers beside them
         self.tensors = tuple(i for i, tensor in enumerate(kinds) if tensor)
+        #: whether it goes backward once, unless it is retained: in eager it saves something, or it does here
+        self.saving = any(backward.saving) or len(self.tensors) > 0
         self.numbers = tuple(i for i, tensor in enumerate(kinds) if not tensor)
         #: places of those that another operation gives or gets: what is kept of them has no history
         self.foreign = tuple(i for i in self.tensors if not self._is_own(self.saved[i]))
@@ -394,7 +396,7 @@ class _Plan:
             return (None,) * len(self.arguments)
         sizes, numbers, versions = getattr(ctx, "kept", _NOTHING)
         try:
-            if not self.tensors:  # autograd lets nobody ask a second time, though nothing was freed
+            if not self.saving:  # autograd lets nobody ask a second time, though nothing was freed
                 saved = ()
             elif isinstance(saved, RuntimeError):
                 raise saved

@@ -23,10 +23,14 @@ Edge = tuple[Any, int]
 
 @record
 class Operations:
-    """Results by number: those together that are one operation, each behind the operations whose results it takes; and what results these are."""
+    """Results by number: those together that are one operation, each behind the operations whose results it takes; and what results these are.
+
+    ``saving``: of each operation, whether it saves anything in eager, where it goes backward once then, unless that is retained.
+    """
 
     groups: tuple[tuple[int, ...], ...]
     taken: tuple[int, ...] = ()
+    saving: tuple[bool, ...] = ()
 
 
 def operations_of(edges: Sequence[Edge], known: Collection[Any], between: Collection[int]) -> Operations:
@@ -50,12 +54,14 @@ def operations_of(edges: Sequence[Edge], known: Collection[Any], between: Collec
             for i in through:
                 groups.join([i, *before[i].intersection(through)])
     groups.settle(taken)
-    saving = {groups.of(i) for i, (nodes, _) in enumerate(walks) if any(map(_saves, nodes))}
+    savers = {i for i, (nodes, _) in enumerate(walks) if any(map(_saves, nodes))}
+    saving = {groups.of(i) for i in savers}
     for through in _walkers([nodes for nodes, _ in walks]).values():
         groups.join([i for i in through if groups.of(i) not in saving])
     groups.settle(taken)
     crossing = {j for i in range(len(edges)) for j in taken[i] if groups.of(i) != groups.of(j)}
-    return Operations(groups.in_order(taken), tuple(sorted(crossing)))
+    found = groups.in_order(taken)
+    return Operations(found, tuple(sorted(crossing)), tuple(not savers.isdisjoint(group) for group in found))
 
 
 def _walk(

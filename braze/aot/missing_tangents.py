@@ -101,11 +101,12 @@ def apart(backward: Backward) -> tuple[Backward, ...]:
     """A backward for each group of tangents that eager lets run apart; none where there is one group, or one that cannot be alone."""
     parts = []
     numbers = range(len(backward.tangents))
-    for group in backward.apart if len(backward.apart) > 1 else ():
+    groups = zip(backward.apart, backward.saving, strict=True) if len(backward.apart) > 1 else ()
+    for group, saving in groups:
         part, _ = without_tangents(backward, [i for i in numbers if i not in group])
         if part is backward:
             return ()
-        parts.append(part)
+        parts.append(dataclasses.replace(part, saving=(saving,)))
     return tuple(parts)
 
 

@@ -195,6 +195,7 @@ def _with_halves(
     backward = dataclasses.replace(
         backward,
         apart=joint.operations.groups,
+        saving=joint.operations.saving,
         depends=tuple(tuple(sorted({*own, *reaching[i]})) for i, own in depends),
     )
     tell_backward(backward)

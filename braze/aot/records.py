@@ -119,7 +119,7 @@ class Backward:
     the forward's inputs whose gradients go out, or ``~i`` for its item i, which a later operation takes; ``depends`` the tangents that each
     is made of: without any of them it is undefined. ``results`` is how many items of the forward's tuple are the user's; those after
     them are only saved. ``apart``: tangents by number, those together that are one operation of autograd's, each behind those whose items
-    it takes; none: all are. ``parts``: a backward for each of these, where that has been made.
+    it takes; none: all are. ``saving``: of each, whether it saves anything in eager. ``parts``: a backward for each of these, where that has been made.
     """
 
     graph: torch.fx.GraphModule
@@ -130,6 +130,7 @@ class Backward:
     inputs: tuple[TensorSpec | SymbolSpec | FloatSpec, ...]
     results: int
     apart: tuple[tuple[int, ...], ...] = ()
+    saving: tuple[bool, ...] = (True,)
     parts: tuple[Backward, ...] = ()
 
 

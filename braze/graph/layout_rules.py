@@ -152,7 +152,8 @@ def joined(parts: Sequence[Any], dim: int) -> Any:
 
 def _roll(x: Any, shifts: Any, dims: Any = ()) -> Any:
     """Dimension by dimension two parts are put together, as ``cat`` lays them out."""
-    if not dims or not x.dim() or 0 in x.shape or len(dims) != len(shifts):
+    known = all(-x.dim() <= dim < x.dim() for dim in dims)
+    if not dims or not known or 0 in x.shape or len(dims) != len(shifts):
         return NotImplemented
     if x.dim() not in CHANNELS_LAST or (x.is_contiguous() and not suggests_channels_last(x)):
         return row_major(x.shape, x.dtype)
@@ -224,6 +225,10 @@ def _loop_of_floats(x: Any, /, *rest: Any, **options: Any) -> Any:
     return allocated([x], x.dtype) if x.dtype.is_floating_point else NotImplemented
 
 
+def _softshrink(x: Any, lambd: float = 0.5) -> Any:
+    return NotImplemented if lambd < 0 else _loop_of_floats(x)
+
+
 def _row_by_row(x: Any, *rest: Any) -> Any:
     """Of what lies row by row, as far as dims of more than one element tell, what does."""
     return row_major(x.shape, x.dtype) if x.is_contiguous() else NotImplemented
@@ -235,7 +240,6 @@ LAYOUTS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys(
         (
             aten.hardshrink.default,
-            aten.softshrink.default,
             aten.threshold.default,
             aten.sgn.default,
             aten.logit.default,
@@ -247,6 +251,7 @@ LAYOUTS: dict[Any, Callable[..., Any]] = {
         _loop_of_floats,
     ),
     **dict.fromkeys((aten.tril.default, aten.triu.default), _row_by_row),
+    aten.softshrink.default: _softshrink,
     aten.pow.Scalar: _power_of_number,
     aten.ldexp.Tensor: _ldexp,
     aten.clamp.Tensor: _clamp_by_tensors,
