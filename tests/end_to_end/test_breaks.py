@@ -728,3 +728,21 @@ def test_layers_with_backward_hooks_on_all_modules() -> None:
     torch.testing.assert_close(out, model(torch.ones(1, 2)))
     out.sum().backward()
     assert seen == [model[3], model[2], model[1], model[0], model]
+
+
+@pytest.mark.parametrize(
+    ("given", "spec"),
+    [(torch.ones(3), "+d"), (torch.tensor(2.5), "d"), (torch.tensor(1j), "x"), (torch.tensor(True), ".2s"), (torch.tensor(2), "+d")],
+)  # fmt: skip
+def test_a_tensor_that_is_formatted_as_it_cannot_be_raises_though_nobody_reads_the_text(given, spec) -> None:
+    def unread(x, n):
+        f"{x.shape} {n:{spec}}"
+        return x + 1
+
+    def outcome(fn):
+        try:
+            return fn(torch.ones(2), given).tolist()
+        except (TypeError, ValueError) as error:
+            return type(error), str(error)
+
+    assert outcome(braze.compile(unread, backend="eager")) == outcome(unread)

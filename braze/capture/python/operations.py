@@ -371,9 +371,35 @@ def delete_item(t: Trace, obj: Any, key: Any) -> None:
     call_c(t, operator.delitem, (obj, key), None)
 
 
+#: (floating point, complex) -> a number of such a tensor's
+_NUMBERS: dict[tuple[bool, bool], Any] = {(True, False): 1.0, (False, True): 1j}
+
+
+def _takes(value: torch.Tensor, spec: Any) -> bool:
+    """Whether a tensor can be formatted so: one without dims as its number can, any other without a specification alone."""
+    if type(spec) is not str or not spec:
+        return True
+    if value.dim():
+        return False
+    try:
+        format(
+            _NUMBERS.get((value.is_floating_point(), value.is_complex()), value.dtype is torch.bool or 1),
+            spec,
+        )
+    except (ValueError, TypeError):
+        return False
+    return True
+
+
 def text(t: Trace, value: Any, conversion: Any, spec: str) -> str:
     """What an f-string makes of a value."""
     if issubclass(type(value), torch.Tensor):
+        if conversion is None and not _takes(value, spec):
+            graph_break(
+                "BZ1007",
+                "a tensor is formatted in a way that it refuses",
+                "format outside the compiled function",
+            )
         return t.done.claim(UnknownText())  # most often the message of a check that holds
     if unbacked.is_unbacked(value):
         return t.done.claim(UnknownText())
