@@ -45,7 +45,8 @@ def operations_of(edges: Sequence[Edge], known: Collection[Any], between: Collec
     taken = [taken for _, taken in walks]
     before = [{*on_demand(results, lambda j: sorted(taken[j]))} for results in taken]
     groups = _Groups(len(edges))
-    for node, through in _walkers([nodes for nodes, _ in walks]).items():
+    walkers = _walkers([nodes for nodes, _ in walks])
+    for node, through in walkers.items():
         if len(through) == 1:
             continue
         if _saves(node):
@@ -56,7 +57,7 @@ def operations_of(edges: Sequence[Edge], known: Collection[Any], between: Collec
     groups.settle(taken)
     savers = {i for i, (nodes, _) in enumerate(walks) if any(map(_saves, nodes))}
     saving = {groups.of(i) for i in savers}
-    for through in _walkers([nodes for nodes, _ in walks]).values():
+    for through in walkers.values():
         groups.join([i for i in through if groups.of(i) not in saving])
     groups.settle(taken)
     crossing = {j for i in range(len(edges)) for j in taken[i] if groups.of(i) != groups.of(j)}

@@ -17,6 +17,7 @@ from braze.products import RULED_BATCHES, DeviceProduct, Way, pays_by_rule, take
 from braze.schedule.records import GroupKind
 from braze.schedule.unfused import unfused
 from braze.target import cuda_target
+from tests.autotune.untimed import as_if_measuring
 from tests.codegen.triton_bench import captured, context, planned
 from tests.loops.interpret import interpret
 
@@ -32,10 +33,7 @@ SHAPES = (torch.ones(4, 256, dtype=torch.float16), torch.ones(4, 256, dtype=torc
 @pytest.fixture
 def clock(monkeypatch, tmp_path):
     """Measurements that give what the test says: seconds by (columns, way)."""
-    monkeypatch.setenv("BRAZE_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(device_times, "_KEPT", {})
-    monkeypatch.setattr(gemm_times, "can_measure", lambda: True)
-    monkeypatch.setattr(gemm_times, "build", lambda *rest: None)
+    as_if_measuring(gemm_times, monkeypatch, tmp_path)
     measured = []
 
     def seconds(trial):

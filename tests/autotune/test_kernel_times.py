@@ -18,6 +18,7 @@ from braze.options import Options
 from braze.schedule.tilings import parsed_tiling, tilings
 from braze.support import trace
 from braze.support.errors import BrazeError
+from tests.autotune.untimed import as_if_measuring
 from tests.codegen.triton_bench import context, planned
 from tests.helpers import logged
 
@@ -33,10 +34,7 @@ SMALL = (torch.empty(16, 640, device="meta"), torch.empty(640, device="meta"))
 @pytest.fixture
 def clock(monkeypatch, tmp_path):
     """Measurements that give what the test says: a second for each cut but the third, which takes half of one."""
-    monkeypatch.setenv("BRAZE_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(device_times, "_KEPT", {})
-    monkeypatch.setattr(kernel_times, "can_measure", lambda: True)
-    monkeypatch.setattr(kernel_times, "build", lambda *rest: None)
+    as_if_measuring(kernel_times, monkeypatch, tmp_path)
     measured = []
 
     def seconds(trial):

@@ -499,26 +499,12 @@ static inline f64x@W@ bz_powpart_f64x@W@(f64x@W@ f, f64x@W@ e, f64x@W@ y) {
 //@ bz_powhalves_f32
 /* the same for floats, of which half fill a register as doubles */
 static inline f32x@W@ bz_powhalves_f32x@W@(f32x@W@ f, f32x@W@ e, f32x@W@ y) {
-  f32x@W@ r;
-#if @W@ == 16
-  const union { f32x16 all; f32x8 half[2]; } a = {f}, b = {e}, c = {y};
-  union { f32x16 all; f32x8 half[2]; } d;
+  const union { f32x@W@ all; f32x@H@ half[2]; } a = {f}, b = {e}, c = {y};
+  union { f32x@W@ all; f32x@H@ half[2]; } r;
   for (int h = 0; h < 2; ++h)
-    d.half[h] = __builtin_convertvector(bz_powpart_f64x8(
-      __builtin_convertvector(a.half[h], f64x8), __builtin_convertvector(b.half[h], f64x8), __builtin_convertvector(c.half[h], f64x8)), f32x8);
-  r = d.all;
-#elif @W@ == 8
-  const union { f32x8 all; f32x4 half[2]; } a = {f}, b = {e}, c = {y};
-  union { f32x8 all; f32x4 half[2]; } d;
-  for (int h = 0; h < 2; ++h)
-    d.half[h] = __builtin_convertvector(bz_powpart_f64x4(
-      __builtin_convertvector(a.half[h], f64x4), __builtin_convertvector(b.half[h], f64x4), __builtin_convertvector(c.half[h], f64x4)), f32x4);
-  r = d.all;
-#else
-  r = __builtin_convertvector(bz_powpart_f64x@W@(
-    __builtin_convertvector(f, f64x@W@), __builtin_convertvector(e, f64x@W@), __builtin_convertvector(y, f64x@W@)), f32x@W@);
-#endif
-  return r;
+    r.half[h] = __builtin_convertvector(bz_powpart_f64x@H@(
+      __builtin_convertvector(a.half[h], f64x@H@), __builtin_convertvector(b.half[h], f64x@H@), __builtin_convertvector(c.half[h], f64x@H@)), f32x@H@);
+  return r.all;
 }
 //@ bz_pow_f32
 static inline f32x@W@ bz_pow_f32x@W@(f32x@W@ x, f32x@W@ y) {

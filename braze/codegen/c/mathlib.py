@@ -1,7 +1,7 @@
 """The C library that kernels call: one short function per section, instantiated for a number of lanes.
 
 The sections stand in the C files beside this one, behind ``//@ name``. A section's name is the C function's without its lanes:
-section ``bz_exp_f32`` defines ``bz_exp_f32x16`` where ``@W@`` is 16. ``@p(x) = a, b, c@`` stands for the lines that compute the
+section ``bz_exp_f32`` defines ``bz_exp_f32x16`` where ``@W@`` is 16, and ``@H@`` 8. ``@p(x) = a, b, c@`` stands for the lines that compute the
 polynomial a·x² + b·x + c as ``p``. Only sections that a kernel's text mentions, and those that they mention, enter a
 translation unit (``prelude.assemble``).
 """
@@ -143,7 +143,7 @@ def _sections() -> dict[str, str]:
     return found
 
 
-#: section name -> C text with @W@ for the number of lanes
+#: section name -> C text with @W@ for the number of lanes, @H@ for half of it
 SECTIONS: dict[str, str] = _sections()
 
 #: scalar functions of libm that sections and kernels may call, with their number of arguments

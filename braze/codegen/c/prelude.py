@@ -136,7 +136,7 @@ def _section(name: str, lanes: int) -> str | None:
     """The text of one library function for a number of lanes."""
     text = SECTIONS.get(name)
     if text is not None:
-        return text.replace("@W@", str(lanes))
+        return text.replace("@W@", str(lanes)).replace("@H@", str(lanes // 2))
     w = lanes
     kind, _, what = name.removeprefix("bz_").rpartition("_")
     if kind == "splat":
