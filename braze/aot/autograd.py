@@ -388,7 +388,8 @@ class _Plan:
                 why="braze compiles first derivatives only",
                 hints=[
                     'call the model uncompiled, or under `with braze.set_stance("force_eager"):`, where you need second derivatives',
-                    "or compile the function that takes the derivative: torch.func.grad, jacrev and hessian are captured",
+                    "or compile the function that takes the derivative, too: torch.func.grad, jacrev and hessian are captured, and what stands before "
+                    "torch.autograd.grad(..., create_graph=True) runs as it is captured there",
                 ],
             )
         given = tuple([tangent is not None for tangent in self.by_number(tangents)])

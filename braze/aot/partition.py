@@ -100,6 +100,12 @@ def _partition(
 ) -> Partition:
     ctx, inputs = how.ctx, tuple(map(_input_spec, example_inputs))
     joint = Differentiation(holds_functions(gm), between) if needs_gradients(gm) else None
+    if joint is not None and gm.meta.get("differentiated_twice"):
+        raise Unsupported(
+            "BZ2023",
+            "a graph whose gradients the function differentiates (create_graph=True)",
+            why="the backward of a compiled graph has no derivative",
+        )
     traced = _traced(gm, example_inputs, how.decompositions, joint, ctx.options.fallback_random)
     module, mode = traced.module, traced.mode
     outputs = joint.outputs if joint is not None else Outputs(module.graph, traced.outputs, traced.ways)

@@ -28,7 +28,7 @@ from braze.capture.dispatch.recompiles import (
 )
 from braze.capture.dispatch.shared import Shared, this_thread
 from braze.capture.dispatch.stance import Stance, stance
-from braze.capture.facts.breaks import LOOKS_AT_THE_STACK
+from braze.capture.facts.breaks import DIFFERENTIATED_TWICE, LOOKS_AT_THE_STACK
 from braze.capture.facts.records import Capture
 from braze.capture.facts.resume import CannotResume
 from braze.capture.facts.slots import Owner, arguments, owner_of
@@ -426,6 +426,8 @@ class Site:
         if not any(node.op.startswith("call_") for node in graph.graph.nodes):
             return graph.forward
         graph.meta["functions"] = capture.inlined
+        after = capture.graph_break
+        graph.meta["differentiated_twice"] = after is not None and after.code == DIFFERENTIATED_TWICE
         graph.meta["effects"] = [(e, [capture.recipes[i] for i in e.args]) for e in capture.effects]
         try:
             compiled = self.session.backend(graph, list(capture.examples))

@@ -21,7 +21,14 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.hooks import BackwardHook, RemovableHandle
 
-from braze.capture.facts.breaks import HINT_MOVE, BreakSignal, Retry, Unrebuildable, graph_break
+from braze.capture.facts.breaks import (
+    DIFFERENTIATED_TWICE,
+    HINT_MOVE,
+    BreakSignal,
+    Retry,
+    Unrebuildable,
+    graph_break,
+)
 from braze.capture.facts.libraries import is_library_module
 from braze.capture.facts.purity import memory_written
 from braze.capture.facts.records import Build, Effect, EffectKind, Step
@@ -281,6 +288,7 @@ FEATURE.recipes[RemovableHandle] = recipe
 
 
 INSIDE = "gradients are computed inside the function"
+HINT_TWICE = "compute them by torch.func.grad, jacrev or hessian, which are captured"
 
 
 def end_before_use(t: Trace, tensor: Any, reason: str, *hints: str) -> None:
@@ -329,21 +337,27 @@ def tensors_among(values: Any) -> list[torch.Tensor]:
     return [x for x in values if isinstance(x, torch.Tensor)] if isinstance(values, Sequence) else []
 
 
-#: what takes gradients by the tensors in its argument ``inputs``, and which argument that is
-DIFFERENTIATING: dict[Any, int] = {
-    torch.autograd.grad: 1,
-    torch.autograd.backward: 5,
-    torch.Tensor.backward: 4,
+#: what takes gradients by the tensors in its argument ``inputs``: which argument that is, and which is ``create_graph``
+DIFFERENTIATING: dict[Any, dict[str, int]] = {
+    torch.autograd.grad: {"inputs": 1, "create_graph": 4},
+    torch.autograd.backward: {"inputs": 5, "create_graph": 3},
+    torch.Tensor.backward: {"inputs": 4, "create_graph": 3},
 }
 
 
 @FEATURE.each(*DIFFERENTIATING)
 def differentiate(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    place = DIFFERENTIATING[function]
-    inputs = args[place] if len(args) > place else kwargs.get("inputs")
-    for tensor in tensors_among(inputs):
+    given = {
+        name: args[place] if len(args) > place else kwargs.get(name)
+        for name, place in DIFFERENTIATING[function].items()
+    }
+    for tensor in tensors_among(given["inputs"]):
         end_before_use(t, tensor, INSIDE, HINT_MOVE)
-    graph_break("BZ1013", INSIDE, HINT_MOVE)
+    if given["create_graph"] in (None, False):
+        graph_break("BZ1024", INSIDE, HINT_MOVE)
+    graph_break(
+        DIFFERENTIATED_TWICE, "gradients that have gradients are computed inside the function", HINT_TWICE
+    )
 
 
 @rule(torch.Tensor.retain_grad)
