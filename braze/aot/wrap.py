@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.fx import Graph, GraphModule
+from torch.fx import Graph, GraphModule, Node
 
 from braze import native
 from braze.aot.overlap import may_overlap
 from braze.aot.promises import Promises
 from braze.aot.rebuild import Build, builder, early_builder
 from braze.aot.records import Around, OutputKind, Partition
+from braze.aot.views import is_view
 from braze.graph.specs import Dialect, SymbolSpec, TensorSpec
 from braze.graph.torch_compat import as_traced, copy_all, count_writes, put_versions, storage_key
 from braze.runtime.boxed import Boxed, Written, boxed
@@ -66,7 +68,9 @@ def wrap(
     Where the graph writes to an input that in some call shares its memory with another input, the functional
     graph would miss the write through the other: such a call runs ``eager(*inputs)`` instead. ``verify``: the option.
     """
-    plain = not (partition.mutations or partition.made or partition.shared or partition.anchored)
+    plain = not (
+        partition.mutations or partition.made or partition.shared or partition.anchored or partition.turned
+    )
     if verify < 2 and plain and all(role.kind is OutputKind.VALUE for role in partition.outputs):
         return compiled
     call = _Wrapped(partition, compiled, eager, Promises(partition) if verify >= 2 else None)
@@ -90,10 +94,46 @@ def wrap_again(around: Around, compiled: Boxed, eager: Callable[..., Any] | None
     return wrap(partition, compiled, eager=eager)
 
 
+def with_own_results(
+    partition: Partition, call: Boxed, is_viewed: Callable[[int], bool] | None = None
+) -> Boxed:
+    """``call(inputs) -> the forward graph's tuple``, in which no view stands for what autograd lets the caller write to in eager.
+
+    A graph runs without gradients, and nobody may write to a view that is made so. ``is_viewed``: whether an item may be a view
+    (as the graph says). Where a backward follows, its operation sees to that.
+    """
+    bases = {role.output for role in partition.outputs if role.kind is OutputKind.ALIAS_OF_OUTPUT}
+    values = [role for role in partition.outputs if role.kind is OutputKind.VALUE]
+    items: Any = partition.forward.graph.output_node().args[0]
+    first, viewed = (
+        len(partition.mutations) + len(bases),
+        is_viewed or (lambda i: _is_view_of_graph(items[i])),
+    )
+    places = [i for i, role in enumerate(values, first) if role.spec and not role.locked and viewed(i)]
+    if partition.backward is not None or not places:
+        return call
+
+    @boxed
+    def owning(inputs: Sequence[Any]) -> list[Any]:
+        results = list(call(inputs))
+        for i in places:
+            if results[i]._is_view():
+                results[i] = results[i].detach()
+        return results
+
+    return owning
+
+
+def _is_view_of_graph(node: Any) -> bool:
+    if isinstance(node, Node) and node.target is operator.getitem:
+        node = node.args[0]
+    return isinstance(node, Node) and is_view(node)
+
+
 def _around_of(partition: Partition) -> Around | None:
     """What stands around a forward, where no graph but the forward's is needed for it."""
-    more = partition.backward is not None or partition.made or partition.shared or partition.anchored
-    if more or any(role.differentiable for role in partition.mutations):
+    more = partition.made or partition.shared or partition.anchored or partition.turned
+    if more or partition.backward is not None or any(role.differentiable for role in partition.mutations):
         return None
     if any(r.way or r.kind not in _OF_INPUTS for r in partition.outputs):
         return None
@@ -138,6 +178,7 @@ class _Wrapped:
         #: stands for this graph where it is written down that something was told: an address would come to be another's
         self.told = object()
         self.shared, self.beyond, self.anchored = partition.shared, partition.beyond, partition.anchored
+        self.turned = partition.turned
         #: of written inputs that are the memory of several, those several
         first = len(partition.inputs) - len(self.shared)
         self.members = {first + k: frozenset(each.inputs) for k, each in enumerate(self.shared)}
@@ -170,6 +211,7 @@ class _Wrapped:
             self.made
             or self.shared
             or self.anchored
+            or self.turned
             or self.derived
             or self.unnoticed
             or self.bases
@@ -199,6 +241,7 @@ class _Wrapped:
             names = self.symbols(inputs)
             for i, build in self.early:
                 known[~i] = build(inputs, (), names, known)
+        _count_writes([inputs[i] for i in self.turned])
         results = self._computed(inputs)
         if self.derived:
             with torch.enable_grad():
@@ -207,9 +250,7 @@ class _Wrapped:
         for i, place in self.unnoticed:
             inputs[i].data.copy_(results[place])
         for each in self.shared:
-            for i in each.counted:
-                if not inputs[i].is_inference():
-                    torch.autograd.graph.increment_version(inputs[i])
+            _count_writes([inputs[i] for i in each.counted])
         names = self.symbols(inputs)
         if self.made:
             names = {**names, **{name: results[place] for name, place in self.made}}
@@ -356,6 +397,13 @@ class _Wrapped:
         if i == other or other in self.members.get(i, ()):
             return False
         return self.beyond or may_overlap(inputs[i], inputs[other])
+
+
+def _count_writes(tensors: Sequence[torch.Tensor]) -> None:
+    """Let autograd count a write of each."""
+    for tensor in tensors:
+        if not tensor.is_inference():
+            torch.autograd.graph.increment_version(tensor)
 
 
 def _made_early(i: int) -> Build:
