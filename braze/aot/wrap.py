@@ -171,10 +171,10 @@ class _Wrapped:
             [(i, k) for i, k, differentiable in written if not differentiable and i not in uncounted]
         )
         #: whether a backward may keep what lies in one memory with a written input, and whether some inputs have no elements
-        self.keeps_others = self.differentiated and bool(self.overwritten)
         self.some_empty = any(isinstance(spec, TensorSpec) and 0 in spec.sizes for spec in self.specs)
         self.unnoticed = tuple((i, k) for i, k, _ in written if i in uncounted)
         self.derived = tuple((i, k) for i, k, differentiable in written if differentiable)
+        self.keeps_others = self.differentiated and bool(self.overwritten or self.derived)
         #: stands for this graph where it is written down that something was told: an address would come to be another's
         self.told = object()
         self.shared, self.beyond, self.anchored = partition.shared, partition.beyond, partition.anchored
@@ -224,18 +224,19 @@ class _Wrapped:
         if not self.differentiated or torch.is_grad_enabled():
             return self._run(given)
         with torch.enable_grad():  # the graph turns it on itself
-            return self._run(given)
+            return self._run(given, grad=False)
 
-    def _run(self, given: Sequence[Any]) -> list[Any]:
+    def _run(self, given: Sequence[Any], *, grad: bool = True) -> list[Any]:
+        """``grad``: whether it was on when the call began, if the graph is differentiated."""
         if self.short:
-            return self._values(given)
+            return self._values(given, grad)
         inputs = self._with_shared(given) if self.shared else given
         if (
             inputs is None
             or any(inputs[i].storage_offset() != offset for i, offset in self.anchored)
             or (self.mutated and self._shares_written_memory(inputs))
         ):
-            return self._as_captured(given)
+            return self._as_captured(given, grad)
         known: dict[int, Any] = {}
         if self.early:
             names = self.symbols(inputs)
@@ -243,10 +244,6 @@ class _Wrapped:
                 known[~i] = build(inputs, (), names, known)
         _count_writes([inputs[i] for i in self.turned])
         results = self._computed(inputs)
-        if self.derived:
-            with torch.enable_grad():
-                for i, place in self.derived:
-                    without_history(inputs[i]).copy_(results[place])
         for i, place in self.unnoticed:
             inputs[i].data.copy_(results[place])
         for each in self.shared:
@@ -286,35 +283,42 @@ class _Wrapped:
             outputs.append(x)
         return outputs
 
-    def _values(self, inputs: Sequence[Any]) -> list[Any]:
+    def _values(self, inputs: Sequence[Any], grad: bool) -> list[Any]:
         """All results are values of the graph, and what it writes has no history."""
         if self.mutated and self._shares_written_memory(inputs):
-            return self._as_captured(inputs)
+            return self._as_captured(inputs, grad)
         results = self._computed(inputs)
         return [results[place] for place in self.places]
 
     def _computed(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """The graph's results, and written inputs without a history have their new contents.
+        """The graph's results, and written inputs have their new contents.
 
         Autograd counts writes of all that lie in one memory together. In eager what is kept of the inputs beside a written one is kept
         when that has been written: the write is counted before the graph runs, and not again.
         """
         counted = self._written_beside_others(inputs) if self.keeps_others else []
+        before = [tensor._version for tensor in counted]
         for tensor in counted:
             torch.autograd.graph.increment_version(tensor)
-        versions = [tensor._version for tensor in counted]
+        after = [tensor._version for tensor in counted]
         results = self.compiled(inputs)
         self._overwrite(inputs, results)
+        if self.derived:
+            if counted:  # a view notes the count at which it got its history: that must not come again
+                put_versions(counted, before)
+            with torch.enable_grad():
+                for i, place in self.derived:
+                    without_history(inputs[i]).copy_(results[place])
         if counted:
-            put_versions(counted, versions)
+            put_versions(counted, after)
         return results
 
     def _written_beside_others(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
-        """Inputs that get new contents without a history, in the memory of which other inputs lie."""
+        """Inputs that get new contents, in the memory of which other inputs lie."""
         if not self.some_empty and not any(inputs[i].storage_offset() for i in self.tensors):
             return []  # of two that lie apart in one memory, one begins behind its start
         places = [storage_key(inputs[i]) for i in self.tensors]
-        written = [inputs[i] for pairs in self.overwritten for i, _ in pairs]
+        written = [inputs[i] for pairs in (*self.overwritten, self.derived) for i, _ in pairs]
         return [t for t in written if places.count(storage_key(t)) > 1 and not t.is_inference()]
 
     def _overwrite(self, inputs: Sequence[Any], results: Sequence[Any]) -> None:
@@ -342,7 +346,7 @@ class _Wrapped:
                 found[i] = found[i].detach()
         return found
 
-    def _as_captured(self, inputs: Sequence[Any]) -> list[Any]:
+    def _as_captured(self, inputs: Sequence[Any], grad: bool) -> list[Any]:
         """A call whose inputs share memory otherwise than the graph was made for."""
         what = "inputs that share memory, of which the graph writes one"
         if self.anchored and not self.shared:
@@ -354,7 +358,10 @@ class _Wrapped:
             ("BZ2017", self.told),
             f"BZ2017: a call runs eagerly, as captured: {what}, other than in the call that it was compiled for",
         )
-        return list(self.eager(*inputs))
+        if grad:
+            return list(self.eager(*inputs))
+        with torch.no_grad():
+            return list(self.eager(*inputs))
 
     def _with_shared(self, inputs: Sequence[Any]) -> list[Any] | None:
         """The inputs, and the memories in which some overlap; None where they do not lie as they did."""
