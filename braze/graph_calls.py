@@ -128,19 +128,16 @@ def _taken(inputs: Sequence[Any], consumes: bool, more: tuple[Any, ...] = ()) ->
 
 
 def is_viewed(program: LoopProgram, item: int, ctx: CompileContext) -> bool:
-    """Whether an item of what a program's call gives may be a view: a part of a buffer, what ATen gives, or rows of a larger batch."""
+    """Whether an item of what a program's call gives may be a view: what ATen makes of memory that it is given, or rows of a larger batch."""
     view = program.outputs[item]
-    if isinstance(ctx.options.cudagraph_sizes, tuple):
-        return True
     by_aten = {
         name
         for step in program.steps
         if isinstance(step, ExternCall) and step.aliases
         for name in step.outputs
     }
-    return isinstance(view, BufferView) and (
-        view.buffer in by_aten or view != program.buffer(view.buffer).whole()
-    )
+    batches = isinstance(ctx.options.cudagraph_sizes, tuple)
+    return batches or (isinstance(view, BufferView) and view.buffer in by_aten)
 
 
 def with_floats(call: Boxed, partition: Partition, program: LoopProgram, consumes: bool) -> Boxed:

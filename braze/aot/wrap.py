@@ -118,7 +118,7 @@ def with_own_results(
         results = list(call(inputs))
         for i in places:
             if results[i]._is_view():
-                results[i] = results[i].detach()
+                results[i] = results[i].data
         return results
 
     return owning
