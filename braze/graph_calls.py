@@ -11,11 +11,12 @@ import torch.fx
 
 from braze import native
 from braze.aot.records import Partition
+from braze.context import CompileContext
 from braze.graph import torch_compat
 from braze.graph.specs import FloatSpec
 from braze.graph.subgraph_ops import entries_of
 from braze.graph.torch_compat import count_writes, is_out_of_memory, set_grad_mode
-from braze.loops.ir import LoopProgram
+from braze.loops.ir import BufferView, ExternCall, LoopProgram
 from braze.runtime.boxed import Boxed, Written, boxed
 from braze.support import trace
 from braze.support.errors import BrazeError
@@ -124,6 +125,19 @@ def _taken(inputs: Sequence[Any], consumes: bool, more: tuple[Any, ...] = ()) ->
     if consumes:
         inputs.clear()  # type: ignore[attr-defined]
     return values
+
+
+def is_viewed(program: LoopProgram, item: int, ctx: CompileContext) -> bool:
+    """Whether an item of what a program's call gives may be a view: what ATen makes of memory that it is given, or rows of a larger batch."""
+    view = program.outputs[item]
+    by_aten = {
+        name
+        for step in program.steps
+        if isinstance(step, ExternCall) and step.aliases
+        for name in step.outputs
+    }
+    batches = isinstance(ctx.options.cudagraph_sizes, tuple)
+    return batches or (isinstance(view, BufferView) and view.buffer in by_aten)
 
 
 def with_floats(call: Boxed, partition: Partition, program: LoopProgram, consumes: bool) -> Boxed:

@@ -29,6 +29,7 @@ from braze.graph.holders import is_held_once
 from braze.graph.torch_compat import is_out_of_memory
 from braze.graph_calls import (
     Later,
+    is_viewed,
     keeping,
     run_eagerly,
     with_attributes,
@@ -149,6 +150,8 @@ def compile_partition(partition: Partition, ctx: CompileContext) -> Boxed:
         call = recorded_call(partition, program, plan, ctx)
     else:
         call = load_code(generate_code(plan, ctx), ctx)
+    if not ctx.consumes:
+        call = aot.with_own_results(partition, call, lambda i: is_viewed(program, i, ctx))
     call = with_inputs_written(call, program, plan.memory.renewed)
     call = with_attributes(call, partition.forward, program.attributes, ctx.consumes)
     call = with_floats(call, partition, program, ctx.consumes)

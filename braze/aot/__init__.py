@@ -10,7 +10,7 @@ from braze.aot.min_cut import default_choice, min_cut_choice
 from braze.aot.partition import backward_partition, likely_sizes, needs_gradients, partition
 from braze.aot.partition_functions import PartitionFn, default_partition, min_cut_partition
 from braze.aot.records import Backward, InputRole, JointGraph, OutputKind, OutputRole, Partition
-from braze.aot.wrap import eager_forward, wrap
+from braze.aot.wrap import eager_forward, with_own_results, wrap
 from braze.graph.facts import facts
 from braze.runtime.boxed import boxed
 
@@ -40,5 +40,6 @@ __all__ = [
     "needs_gradients",
     "nop",
     "partition",
+    "with_own_results",
     "wrap",
 ]

@@ -21,7 +21,7 @@ from braze.aot.compilers import Compiler, compiled_by
 from braze.aot.partition import partition
 from braze.aot.partition_functions import NAMED, PartitionFn, default_partition
 from braze.aot.program import Program, signature
-from braze.aot.wrap import wrap
+from braze.aot.wrap import with_own_results, wrap
 from braze.context import CompileContext
 from braze.graph.decompositions import as_table, with_inplace
 from braze.graph.fakes import mode_of
@@ -245,7 +245,7 @@ def _compile(module: torch.fx.GraphModule, examples: Sequence[Any], compilers: C
     )
     backward = part.backward
     if backward is None:
-        call = compiled_by(compilers.inference, part.forward, "forward")
+        call = with_own_results(part, compiled_by(compilers.inference, part.forward, "forward"))
     else:
         forward = compiled_by(compilers.forward, part.forward, "forward")
         graph = backward.graph

@@ -151,10 +151,15 @@ class Differentiation:
         for node, value in self.outputs.outputs:
             if not isinstance(value, torch.Tensor) or any(value is whole for whole in wholes):
                 continue
-            key = torch_compat.storage_key(value)
+            key, origin = torch_compat.storage_key(value), facts(node).origin
+            if value.requires_grad and self.outputs.ways.is_outdated(value):
+                raise Unsupported(
+                    "BZ2030",
+                    "one of several views made at once, whose memory was written since",
+                    origin=origin,
+                )
             if id(value) not in self.outputs.sources and key not in self.outputs.bases:
                 continue
-            origin = facts(node).origin
             if self.functions and _has_function(value.grad_fn, known):
                 raise Unsupported(
                     "BZ2028",

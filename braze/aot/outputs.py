@@ -182,7 +182,9 @@ class Outputs:
             way = self._way(value, whole)
             return OutputRole(OutputKind.ALIAS_OF_OUTPUT, spec=spec, output=bases[key], way=way)
         results.append(self._laid_out(functional.latest[node], value, mode))
-        return OutputRole(OutputKind.VALUE, spec=_spec_as(results[-1], value))
+        return OutputRole(
+            OutputKind.VALUE, spec=_spec_as(results[-1], value), locked=self.ways.is_locked(value)
+        )
 
     def is_remade(self, value: Any) -> bool:
         """Whether an output is a view that is made again by the program's steps, of an input or of what the graph gives."""

@@ -137,6 +137,7 @@ def _partition(
         shared=tuple(each.inputs for each in functional.shared),
         anchored=_anchors(functional.anchored, placeholders(module)),
         beyond=functional.beyond,
+        turned=_turned(traced, placeholders(module)),
     )
     if joint is not None and whole is not None:
         halves = divide(whole, ctx.options, how.partition_fn, how.choice, _weighing(part, how.weigh))
@@ -240,6 +241,12 @@ def _anchors(nodes: Sequence[torch.fx.Node], inputs: Sequence[torch.fx.Node]) ->
     if any(type(n) is not int for n in offsets):
         raise Unsupported("BZ2031", "an as_strided view of an input of which it varies where it begins")
     return tuple((inputs.index(node), n) for node, n in zip(nodes, offsets, strict=True))
+
+
+def _turned(traced: Traced, inputs: Sequence[torch.fx.Node]) -> tuple[int, ...]:
+    """The inputs of which views were changed in place."""
+    known = {id(value) for value in traced.ways.turned}
+    return tuple(i for i, node in enumerate(inputs) if id(node.meta["val"]) in known)
 
 
 def _weighing(part: Partition, weigh: Callable[[Partition], float | None] | None) -> Weigh | None:

@@ -293,10 +293,12 @@ class Recorder(TorchDispatchMode):
         return made[0] if isinstance(want, torch.Tensor) else made
 
     def _restrided(self, have: Any, want: Any, given: set[int]) -> Any:
-        if not isinstance(have, torch.Tensor) or is_empty(have) or is_empty(want):
+        if not isinstance(have, torch.Tensor):
             return have
         if torch_compat.storage_key(have) in given and torch_compat.storage_key(want) not in given:
             have = self.emit(aten.clone.default, (have,), {})
+        if is_empty(have) or is_empty(want):
+            return have
         if all(
             n == 1 or a == b
             for n, a, b in zip(*map(hints, (have.shape, have.stride(), want.stride())), strict=True)

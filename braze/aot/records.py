@@ -59,6 +59,7 @@ class OutputRole:
     ``counted``: autograd counts the mutation (it does not count writes through ``.data``). ``way``: the steps by which
     a view is made again, where more than its place in memory counts. ``absolute``: the view's offset counts from where the
     memory starts, wherever in it the input does. ``early``: how many of the program's steps to a view of an input came before its last write.
+    ``locked``: a value that is a view in eager, made without gradients, to which autograd lets nobody write with them.
     """
 
     kind: OutputKind
@@ -71,6 +72,7 @@ class OutputRole:
     way: tuple[ViewStep, ...] = ()
     absolute: bool = False
     early: int = 0
+    locked: bool = False
 
 
 @record
@@ -177,7 +179,7 @@ class Partition:
     ``made``: the last outputs are not the user's but sizes of these names, by which views are rebuilt. ``shared``: the last
     inputs are not the user's but memory that several of theirs see. ``anchored``: (input, offset) of those that must begin
     there in their memory. ``beyond``: the graph sees memory of an input
-    that the input itself does not reach. ``beside``: of a backward, bytes of its forward's results, which the caller may hold.
+    that the input itself does not reach. ``turned``: inputs of which the program gives views another shape in place, a write as autograd counts. ``beside``: of a backward, bytes of its forward's results, which the caller may hold.
     """
 
     forward: torch.fx.GraphModule
@@ -191,4 +193,5 @@ class Partition:
     shared: tuple[SharedInputs, ...] = ()
     anchored: tuple[tuple[int, int], ...] = ()
     beyond: bool = False
+    turned: tuple[int, ...] = ()
     beside: int = 0

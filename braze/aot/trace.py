@@ -184,6 +184,7 @@ def _called(
     recorder.casting = () if node.target in flex.TARGETS else torch_compat.casting_devices()
     with recorder:
         if (parts := read_parts(node, args, kwargs)) is not None:
+            recorder.ways.parts += parts.values()
             return parts
         if node.op == "call_function":
             if node.target is ATTENTION and recorder.fuses_attention:

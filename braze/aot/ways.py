@@ -23,6 +23,8 @@ aten = torch.ops.aten
 WHOLES = frozenset({aten._unsafe_view.default})
 #: ``.data``, which is no operator
 DATA = "data"
+#: steps to what is no view to autograd, over the same memory
+_CUTS = frozenset({DATA, aten.detach.default})
 
 
 class _Made(NamedTuple):
@@ -52,6 +54,10 @@ class Ways:
         self._count = 0
         #: memory -> how many steps had been taken when it was last written, as far as autograd counts writes
         self._written: dict[int, int] = {}
+        #: what memory was made as of which a view was changed in place, which autograd counts as a write
+        self.turned: list[Any] = []
+        #: parts of what the program cuts into many at once, made alone
+        self.parts: list[Any] = []
 
     def note(
         self, view: Any, of: Any, op: Any, args: Sequence[Any] = (), kwargs: Any = None, item: int = -1
@@ -72,6 +78,7 @@ class Ways:
         """``view``, for which ``before`` now stands as it was, has become what ``after`` is."""
         if (found := self._made.get(id(view))) is not None:
             self._made[id(before)] = found._replace(view=before)
+            self.turned.append(self.memory(view))
         for made in self.views_of(view):
             self._made[id(made.view)] = made._replace(of=before)  # they are of what it was
         self._made[id(view)] = self._made[id(after)]._replace(view=view)
@@ -111,6 +118,23 @@ class Ways:
             value = made.of
         return count
 
+    def is_outdated(self, value: Any) -> bool:
+        """Whether a value is, or is a view of, one of several views made at once, and their memory was written since: autograd refuses it then."""
+        written, parts = self._written.get(torch_compat.storage_key(value)), {id(part) for part in self.parts}
+        while written is not None and (made := self._made.get(id(value))) is not None:
+            if id(value) in parts and made.number <= written:
+                return True
+            value = made.of
+        return False
+
+    def is_locked(self, value: Any) -> bool:
+        """Whether autograd lets nobody write to a view with gradients: a step to it was made without them."""
+        while (made := self._made.get(id(value))) is not None and made.op not in _CUTS:
+            if not made.grad:
+                return True
+            value = made.of
+        return False
+
     def steps(self, value: Any) -> tuple[ViewStep, ...] | None:
         """The steps from ``root(value)``; none where only memory counts; None where one cannot be told as data."""
         chain: list[_Made] = []
@@ -127,10 +151,7 @@ class Ways:
         """Whether autograd tells a chain of views from a window on its root."""
         if self.watched or id(root) in self.graded:
             return bool(chain)
-        return any(
-            made.op is DATA or made.op is aten.detach.default or (made.grad, made.inference) != self.ambient
-            for made in chain
-        )
+        return any(made.op in _CUTS or (made.grad, made.inference) != self.ambient for made in chain)
 
 
 def counts_from_start(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

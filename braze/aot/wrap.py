@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.fx import Graph, GraphModule
+from torch.fx import Graph, GraphModule, Node
 
 from braze import native
 from braze.aot.overlap import may_overlap
 from braze.aot.promises import Promises
 from braze.aot.rebuild import Build, builder, early_builder
 from braze.aot.records import Around, OutputKind, Partition
+from braze.aot.views import is_view
 from braze.graph.specs import Dialect, SymbolSpec, TensorSpec
 from braze.graph.torch_compat import as_traced, copy_all, count_writes, put_versions, storage_key
 from braze.runtime.boxed import Boxed, Written, boxed
@@ -66,7 +68,9 @@ def wrap(
     Where the graph writes to an input that in some call shares its memory with another input, the functional
     graph would miss the write through the other: such a call runs ``eager(*inputs)`` instead. ``verify``: the option.
     """
-    plain = not (partition.mutations or partition.made or partition.shared or partition.anchored)
+    plain = not (
+        partition.mutations or partition.made or partition.shared or partition.anchored or partition.turned
+    )
     if verify < 2 and plain and all(role.kind is OutputKind.VALUE for role in partition.outputs):
         return compiled
     call = _Wrapped(partition, compiled, eager, Promises(partition) if verify >= 2 else None)
@@ -90,10 +94,46 @@ def wrap_again(around: Around, compiled: Boxed, eager: Callable[..., Any] | None
     return wrap(partition, compiled, eager=eager)
 
 
+def with_own_results(
+    partition: Partition, call: Boxed, is_viewed: Callable[[int], bool] | None = None
+) -> Boxed:
+    """``call(inputs) -> the forward graph's tuple``, in which no view stands for what autograd lets the caller write to in eager.
+
+    A graph runs without gradients, and nobody may write to a view that is made so. ``is_viewed``: whether an item may be a view
+    (as the graph says). Where a backward follows, its operation sees to that.
+    """
+    bases = {role.output for role in partition.outputs if role.kind is OutputKind.ALIAS_OF_OUTPUT}
+    values = [role for role in partition.outputs if role.kind is OutputKind.VALUE]
+    items: Any = partition.forward.graph.output_node().args[0]
+    first, viewed = (
+        len(partition.mutations) + len(bases),
+        is_viewed or (lambda i: _is_view_of_graph(items[i])),
+    )
+    places = [i for i, role in enumerate(values, first) if role.spec and not role.locked and viewed(i)]
+    if partition.backward is not None or not places:
+        return call
+
+    @boxed
+    def owning(inputs: Sequence[Any]) -> list[Any]:
+        results = list(call(inputs))
+        for i in places:
+            if results[i]._is_view():
+                results[i] = results[i].data
+        return results
+
+    return owning
+
+
+def _is_view_of_graph(node: Any) -> bool:
+    if isinstance(node, Node) and node.target is operator.getitem:
+        node = node.args[0]
+    return isinstance(node, Node) and is_view(node)
+
+
 def _around_of(partition: Partition) -> Around | None:
     """What stands around a forward, where no graph but the forward's is needed for it."""
-    more = partition.backward is not None or partition.made or partition.shared or partition.anchored
-    if more or any(role.differentiable for role in partition.mutations):
+    more = partition.made or partition.shared or partition.anchored or partition.turned
+    if more or partition.backward is not None or any(role.differentiable for role in partition.mutations):
         return None
     if any(r.way or r.kind not in _OF_INPUTS for r in partition.outputs):
         return None
@@ -131,13 +171,14 @@ class _Wrapped:
             [(i, k) for i, k, differentiable in written if not differentiable and i not in uncounted]
         )
         #: whether a backward may keep what lies in one memory with a written input, and whether some inputs have no elements
-        self.keeps_others = self.differentiated and bool(self.overwritten)
         self.some_empty = any(isinstance(spec, TensorSpec) and 0 in spec.sizes for spec in self.specs)
         self.unnoticed = tuple((i, k) for i, k, _ in written if i in uncounted)
         self.derived = tuple((i, k) for i, k, differentiable in written if differentiable)
+        self.keeps_others = self.differentiated and bool(self.overwritten or self.derived)
         #: stands for this graph where it is written down that something was told: an address would come to be another's
         self.told = object()
         self.shared, self.beyond, self.anchored = partition.shared, partition.beyond, partition.anchored
+        self.turned = partition.turned
         #: of written inputs that are the memory of several, those several
         first = len(partition.inputs) - len(self.shared)
         self.members = {first + k: frozenset(each.inputs) for k, each in enumerate(self.shared)}
@@ -170,6 +211,7 @@ class _Wrapped:
             self.made
             or self.shared
             or self.anchored
+            or self.turned
             or self.derived
             or self.unnoticed
             or self.bases
@@ -182,34 +224,30 @@ class _Wrapped:
         if not self.differentiated or torch.is_grad_enabled():
             return self._run(given)
         with torch.enable_grad():  # the graph turns it on itself
-            return self._run(given)
+            return self._run(given, grad=False)
 
-    def _run(self, given: Sequence[Any]) -> list[Any]:
+    def _run(self, given: Sequence[Any], *, grad: bool = True) -> list[Any]:
+        """``grad``: whether it was on when the call began, if the graph is differentiated."""
         if self.short:
-            return self._values(given)
+            return self._values(given, grad)
         inputs = self._with_shared(given) if self.shared else given
         if (
             inputs is None
             or any(inputs[i].storage_offset() != offset for i, offset in self.anchored)
             or (self.mutated and self._shares_written_memory(inputs))
         ):
-            return self._as_captured(given)
+            return self._as_captured(given, grad)
         known: dict[int, Any] = {}
         if self.early:
             names = self.symbols(inputs)
             for i, build in self.early:
                 known[~i] = build(inputs, (), names, known)
+        _count_writes([inputs[i] for i in self.turned])
         results = self._computed(inputs)
-        if self.derived:
-            with torch.enable_grad():
-                for i, place in self.derived:
-                    without_history(inputs[i]).copy_(results[place])
         for i, place in self.unnoticed:
             inputs[i].data.copy_(results[place])
         for each in self.shared:
-            for i in each.counted:
-                if not inputs[i].is_inference():
-                    torch.autograd.graph.increment_version(inputs[i])
+            _count_writes([inputs[i] for i in each.counted])
         names = self.symbols(inputs)
         if self.made:
             names = {**names, **{name: results[place] for name, place in self.made}}
@@ -245,35 +283,42 @@ class _Wrapped:
             outputs.append(x)
         return outputs
 
-    def _values(self, inputs: Sequence[Any]) -> list[Any]:
+    def _values(self, inputs: Sequence[Any], grad: bool) -> list[Any]:
         """All results are values of the graph, and what it writes has no history."""
         if self.mutated and self._shares_written_memory(inputs):
-            return self._as_captured(inputs)
+            return self._as_captured(inputs, grad)
         results = self._computed(inputs)
         return [results[place] for place in self.places]
 
     def _computed(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """The graph's results, and written inputs without a history have their new contents.
+        """The graph's results, and written inputs have their new contents.
 
         Autograd counts writes of all that lie in one memory together. In eager what is kept of the inputs beside a written one is kept
         when that has been written: the write is counted before the graph runs, and not again.
         """
         counted = self._written_beside_others(inputs) if self.keeps_others else []
+        before = [tensor._version for tensor in counted]
         for tensor in counted:
             torch.autograd.graph.increment_version(tensor)
-        versions = [tensor._version for tensor in counted]
+        after = [tensor._version for tensor in counted]
         results = self.compiled(inputs)
         self._overwrite(inputs, results)
+        if self.derived:
+            if counted:  # a view notes the count at which it got its history: that must not come again
+                put_versions(counted, before)
+            with torch.enable_grad():
+                for i, place in self.derived:
+                    without_history(inputs[i]).copy_(results[place])
         if counted:
-            put_versions(counted, versions)
+            put_versions(counted, after)
         return results
 
     def _written_beside_others(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
-        """Inputs that get new contents without a history, in the memory of which other inputs lie."""
+        """Inputs that get new contents, in the memory of which other inputs lie."""
         if not self.some_empty and not any(inputs[i].storage_offset() for i in self.tensors):
             return []  # of two that lie apart in one memory, one begins behind its start
         places = [storage_key(inputs[i]) for i in self.tensors]
-        written = [inputs[i] for pairs in self.overwritten for i, _ in pairs]
+        written = [inputs[i] for pairs in (*self.overwritten, self.derived) for i, _ in pairs]
         return [t for t in written if places.count(storage_key(t)) > 1 and not t.is_inference()]
 
     def _overwrite(self, inputs: Sequence[Any], results: Sequence[Any]) -> None:
@@ -301,7 +346,7 @@ class _Wrapped:
                 found[i] = found[i].detach()
         return found
 
-    def _as_captured(self, inputs: Sequence[Any]) -> list[Any]:
+    def _as_captured(self, inputs: Sequence[Any], grad: bool) -> list[Any]:
         """A call whose inputs share memory otherwise than the graph was made for."""
         what = "inputs that share memory, of which the graph writes one"
         if self.anchored and not self.shared:
@@ -313,7 +358,10 @@ class _Wrapped:
             ("BZ2017", self.told),
             f"BZ2017: a call runs eagerly, as captured: {what}, other than in the call that it was compiled for",
         )
-        return list(self.eager(*inputs))
+        if grad:
+            return list(self.eager(*inputs))
+        with torch.no_grad():
+            return list(self.eager(*inputs))
 
     def _with_shared(self, inputs: Sequence[Any]) -> list[Any] | None:
         """The inputs, and the memories in which some overlap; None where they do not lie as they did."""
@@ -356,6 +404,13 @@ class _Wrapped:
         if i == other or other in self.members.get(i, ()):
             return False
         return self.beyond or may_overlap(inputs[i], inputs[other])
+
+
+def _count_writes(tensors: Sequence[torch.Tensor]) -> None:
+    """Let autograd count a write of each."""
+    for tensor in tensors:
+        if not tensor.is_inference():
+            torch.autograd.graph.increment_version(tensor)
 
 
 def _made_early(i: int) -> Build:

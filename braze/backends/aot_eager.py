@@ -28,7 +28,7 @@ def aot_eager(
     def compile() -> Callable[..., Any]:
         with trace.stage("aot"):
             partition = aot.partition(gm, example_inputs, context, between=True)
-        call = aot.eager_forward(partition.forward)
+        call = aot.with_own_results(partition, aot.eager_forward(partition.forward))
         backward = partition.backward
         if backward is not None:
             call = aot.differentiable(

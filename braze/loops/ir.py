@@ -425,6 +425,7 @@ class LoopProgram:
     inputs frees. ``again``: (name, input): a further name of an input's memory as of one write to it, in the order of the
     writes; these stand behind ``attributes`` in ``inputs``. ``renewed``: (output, input): an output that is an input's new
     contents, which nobody else gets: it may be written over the old ones. ``rounds``: it has casts marked ROUNDING, which kernels may leave out.
+    ``locked``: outputs that stay views of what a call makes, to which autograd lets nobody write; others are no views.
     """
 
     name: str
@@ -440,6 +441,7 @@ class LoopProgram:
     again: tuple[tuple[str, str], ...] = ()
     renewed: tuple[tuple[int, str], ...] = ()
     rounds: bool = False
+    locked: tuple[int, ...] = ()
 
     @property
     def made(self) -> tuple[Symbol, ...]:

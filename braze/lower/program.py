@@ -52,7 +52,9 @@ def lower(partition: Partition, ctx: CompileContext, *, in_place: bool = True) -
             for name, role in zip(program.inputs, partition.input_roles)
             if name and role is InputRole.SAVED
         ]
-        return dataclasses.replace(program, owned=tuple(own)) if own else program
+        results = partition.forward.meta.get("output_roles", ())
+        locked = tuple(i for i, role in enumerate(results) if role.locked)
+        return dataclasses.replace(program, owned=tuple(own), locked=locked) if own or locked else program
 
 
 def _with_writes(partition: Partition, kinds: list[BufferKind], ctx: CompileContext) -> LoopProgram:

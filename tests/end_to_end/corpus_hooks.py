@@ -791,6 +791,27 @@ def a_result_that_has_no_part_in_the_loss_at_a_break(c):
 
 
 @scenario
+def what_is_written_by_a_graph_that_follows_its_hook(c):
+    """Nor does one on what a later graph is given and has no gradient for."""
+    log = []
+
+    @c
+    def f(x, y):
+        z = x * 3
+        z.mul_(2)
+        z.register_hook(lambda g: log.append(g) or g * 2)
+        pooled = torch.nn.functional.max_pool1d(y, 2)
+        z.copy_((pooled * pooled).sum())
+        return z, pooled.sin()
+
+    for used in ((1,), (0, 1)):
+        x, y = leaf(Y), leaf()
+        results = f(x, y)
+        sum(results[i].sum() for i in used).backward()
+        yield x.grad, y.grad, log
+
+
+@scenario
 def what_is_written_in_a_list_after_its_hook(c):
     """Writes to the tensors of a list count as writes."""
 
@@ -818,6 +839,7 @@ def what_is_written_in_a_list_after_its_hook(c):
 WITH_KERNELS |= {
     on_the_whole_of_a_view_that_is_written.__name__,
     a_result_that_has_no_part_in_the_loss_at_a_break.__name__,
+    what_is_written_by_a_graph_that_follows_its_hook.__name__,
     what_is_written_in_a_list_after_its_hook.__name__,
 }
 

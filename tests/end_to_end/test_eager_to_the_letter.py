@@ -237,3 +237,106 @@ def test_what_only_whole_numbers_have_is_refused_for_floats_as_in_eager(operatio
         made = braze.compile(program, backend=backend)(torch.ones(3))
     assert made == program(torch.ones(3)) and "not implemented for 'Float'" in made
     assert not [m for m in messages if "BZ9" in m or "BZ6013" in m]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize(
+    ("turn", "marks"),
+    [
+        (lambda x: x[1:].t_(), True),
+        (lambda x: (x * 2)[1:].t_(), False),
+        (lambda x: x.data.t_(), False),
+        (lambda x: x.view(-1).unsqueeze_(0).exp(), True),
+        (lambda x: x.view(-1).squeeze_().mul_(2), True),
+    ],
+    ids=["view", "of_a_result", "data", "between", "written"],
+)
+def test_an_argument_of_which_a_view_is_turned_in_place_is_marked_as_written(turn, marks, backend):
+    compiled = braze.compile(turn, backend=backend)
+    for grad in (False, True):
+        for run in (turn, compiled):
+            x = torch.ones(3, 2).requires_grad_(grad) * 1
+            run(x)
+            assert (x._version > 0) is marks
+
+
+#: what makes a result whose memory a graph sees through views
+SEEN_THROUGH = {
+    "written_turned": lambda x: _written_turned(x.tanh()),
+    "product": lambda x: F.linear(x.expand(2, 3, 3), torch.ones(3, 3)),
+    "turned": lambda x: x.cumsum(0).t(),
+    "of_aten": lambda x: torch.linalg.inv(x + torch.eye(3)).mT,
+}
+
+
+def _written_turned(x: torch.Tensor) -> torch.Tensor:
+    x.t().add_(3)
+    return x
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize("grad", [False, True], ids=["without", "with"])
+@pytest.mark.parametrize("make", SEEN_THROUGH.values(), ids=SEEN_THROUGH)
+def test_a_result_without_gradients_is_written_with_them_where_eager_lets_it(make, grad, backend):
+    """A graph runs without gradients: where that gives a view, autograd let nobody write to it with them."""
+    w = torch.full((), 2.0, requires_grad=True)
+    answers = []
+    for run in (make, braze.compile(make, backend=backend)):
+        with torch.set_grad_enabled(grad):
+            made = run(torch.rand(3, 3, generator=torch.Generator().manual_seed(0)))
+        try:
+            answers.append(made.mul_(w).detach())
+        except RuntimeError as error:
+            answers.append(str(error))
+    if isinstance(answers[0], str):
+        assert all("A view was created in no_grad mode" in answer for answer in answers)
+    else:
+        torch.testing.assert_close(*answers)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize(
+    "part",
+    [lambda x: x.split(1)[0], lambda x: x.unbind()[3].view(1), lambda x: x.chunk(70)[1]],
+    ids=["split", "unbind", "chunk"],
+)
+def test_one_of_many_parts_is_refused_as_in_eager_once_the_whole_was_written(part, backend):
+    """Parts of which few are read are made alone, and autograd follows writes to what one operation makes alone."""
+
+    def written_after(x):
+        whole = x.sin()
+        seen = part(whole)
+        whole.mul_(2)
+        return seen
+
+    def written_before(x):
+        return part(x.sin().mul_(2))
+
+    x = torch.ones(70, requires_grad=True)
+    with logged() as messages:
+        late = braze.compile(written_after, backend=backend)(x)
+        early = braze.compile(written_before, backend=backend)(x)
+    assert len([m for m in messages if "BZ2030" in m]) == 1
+    for seen in (late, written_after(x)):
+        with pytest.raises(RuntimeError, match="is a view and its base or another view of its base"):
+            seen.sum().backward()
+    early.sum().backward()
+    assert x.grad.count_nonzero() == 1
+
+
+@pytest.mark.parametrize("grad", [False, True], ids=["without", "with"])
+@pytest.mark.parametrize(
+    ("shuffle", "shape"),
+    [
+        (lambda x: (torch.channel_shuffle(x, 2), x * 2), (2, 0, 0)),
+        (lambda x: (F.pixel_shuffle(x, 1), x * 2), (1, 0, 2, 2)),
+        (lambda x: (F.pixel_shuffle(x, 1), x * 2), (1, 1, 2, 2)),
+    ],
+    ids=["channels", "pixels", "pixels_with_elements"],
+)
+def test_what_is_shuffled_is_no_view_though_it_has_no_elements(shuffle, shape, grad):
+    compiled = braze.compile(shuffle)
+    for run in (shuffle, compiled):
+        made, _ = run(torch.zeros(shape, requires_grad=grad))
+        assert not made._is_view()
+        made.add_(1)

@@ -56,7 +56,7 @@ def test_a_program_runs_and_passes():
         ("dtype", "return x.double()"),
         ("strides", "return x.t().contiguous().t()"),
         ("aliasing", "return x.view_as(x)"),
-        ("values", "x.add_(0.5); return x * 2 - 1"),
+        ("changed", "x.add_(0.5); return x * 2 - 1"),
         ("error", "raise ValueError(x.shape)"),
         ("grad_fn", "return (x * 2).detach().requires_grad_()"),
         ("gradient values", "return x * 2 + (x - x.detach())"),
@@ -277,8 +277,8 @@ def test_two_refusals_of_what_was_written_are_alike() -> None:
 
 
 def test_errors_that_are_eagers_accidents_excuse_a_backward_that_runs_or_refuses_in_other_words() -> None:
-    """A hook that got None, before an operation without a derivative too; a view whose storage was set, made again on its base; what was saved and detached
-    behind the graph. Ours may not raise what eager does not."""
+    """A hook that got None, before an operation without a derivative too; a view whose storage was set, made again on its base, or behind what was
+    written over; what was saved and detached behind the graph. Ours may not raise what eager does not."""
     hook = ("TypeError", "unsupported operand type(s) for *: 'NoneType' and 'int'")
     beyond = (
         "RuntimeError",
@@ -290,8 +290,9 @@ def test_errors_that_are_eagers_accidents_excuse_a_backward_that_runs_or_refuses
         "RuntimeError",
         "Trying to use a saved tensor that has been detached in-place, i.e. with .detach_().",
     )
+    over = ("RuntimeError", "one of the variables ... has been modified by an inplace operation: ...")
     for mine, its, alike in (
-        (None, hook, True), (hook, None, False), (underived, beyond, True), (beyond, underived, False),
+        (underived, over, True), (other, over, False), (None, hook, True), (hook, None, False), (underived, beyond, True), (beyond, underived, False),
         (None, beyond, False), (underived, None, False), (underived, hook, False),
         (other, hook, True), (other, None, False), (None, other, False), (None, detached, True), (detached, None, False),
     ):  # fmt: skip
@@ -542,16 +543,13 @@ def test_signs_of_zeros_in_gradients_do_not_count_where_a_view_of_an_argument_is
     assert told(torch.zeros(2), "a", found) and not told(torch.zeros(2), "a", found, signs=False)
 
 
-def test_a_write_past_autograd_to_what_is_turned_need_not_be_marked():
-    turned = parsed(
-        "def program(x0):\n    x0.data.add_(1)\n    v0 = x0[None]\n    v0.squeeze_(0)\n    return (v0,)\n",
-        (Given("x0", ("numbers((4,), 'float32', 0, 'small')",)),),
-    )
-    written = parsed("def program(x0):\n    x0.add_(1)\n    return (x0,)\n", turned.given)
-    for program, alike in ((turned, True), (written, False)):
-        ours, theirs = (checking.seen(program, program.function(), 0) for _ in range(2))
-        ours.facts["changed"] = {"x0": False}
-        assert (checking.differs(program, 0, ours, theirs) is None) is alike
+def test_an_argument_of_which_a_view_is_turned_is_marked_as_eagers_is():
+    text = "def program(x0):\n    x0.data.add_(1)\n    v0 = x0[None]\n    v0.squeeze_(0)\n    return (v0,)\n"
+    program = parsed(text, (Given("x0", ("numbers((4,), 'float32', 0, 'small')",)),))
+    ours, theirs = (checking.seen(program, program.function(), 0) for _ in range(2))
+    assert checking.differs(program, 0, ours, theirs) is None and theirs.facts["changed"] == {"x0": True}
+    ours.facts["changed"] = {"x0": False}
+    assert checking.differs(program, 0, ours, theirs).kind == "changed"
 
 
 def test_bounds_that_are_no_numbers_are_passed_over_before_2_13(monkeypatch):

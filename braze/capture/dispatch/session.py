@@ -150,11 +150,12 @@ class Session(Shared):
 
 
 def put_hook(register: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """``register_hook`` of a broken call: the results of one graph are those of one operation, and a hook on one without a gradient would get None."""
-    of = getattr(register, "__self__", args[0] if args else kwargs.get("self"))
-    if type(getattr(of, "grad_fn", None)).__name__ == "CompiledBackward":
-        args = tuple([WhereGiven(value) if callable(value) else value for value in args])
-        kwargs = {name: WhereGiven(value) if callable(value) else value for name, value in kwargs.items()}
+    """``register_hook`` of a broken call: a hook on what has no part in a loss would get None.
+
+    The results of one graph are those of one operation, and so are all that a later graph makes of what it is given.
+    """
+    args = tuple([WhereGiven(value) if callable(value) else value for value in args])
+    kwargs = {name: WhereGiven(value) if callable(value) else value for name, value in kwargs.items()}
     return native.unhooked(register, *args, **kwargs)
 
 

@@ -381,17 +381,23 @@ class _Host:
 
     def _outputs(self) -> str:
         returned = []
-        for o in self.schedule.program.outputs:
+        for i, o in enumerate(self.schedule.program.outputs):
             if isinstance(o, BufferView) and o.buffer in self.renewed:
                 returned.append("None")
             elif isinstance(o, BufferView):
-                whole = self.homes.is_whole(o)
-                returned.append(
-                    identifier(o.buffer) if whole else strided(identifier(o.buffer), o, self.homes)
-                )
+                returned.append(self._result(o, i in self.schedule.program.locked))
             else:
                 returned.append(str(o) if isinstance(o, (Expr, Condition)) else constant_text(o))
         return tuple_text(tuple(returned))
+
+    def _result(self, view: BufferView, locked: bool) -> str:
+        """A result; a part of what a call makes is no view of the rest, unless it is ``locked``: autograd lets nobody write to views made without gradients."""
+        name = identifier(view.buffer)
+        if self.homes.is_whole(view):
+            return name
+        made = strided(name, view, self.homes)
+        own = self.homes.buffers[view.buffer].kind in (BufferKind.TEMPORARY, BufferKind.OUTPUT)
+        return f"{made}.data" if own and not locked else made
 
 
 def maker(prefix: str) -> str:

@@ -33,8 +33,6 @@ WRITTEN = re.compile(
 )
 #: a write that autograd does not see
 UNSEEN = re.compile(r"\.data\.\w+_\(")
-#: an operation that turns a tensor in place: its marks change, and no number does
-TURNED = re.compile(r"\.(?:un)?squeeze_\(|\.t_\(|\.(?:transpose|swapaxes|swapdims)_\(")
 #: bounds that are no numbers, which the kernels of PyTorch before 2.13 pass over in some places
 NO_BOUND = re.compile(r"\bclamp\w*\([^)]*\bnan\b")
 PASSES_NAN_OVER = torch.__version__ < "2.13"
@@ -142,7 +140,6 @@ def differs(program: TensorProgram, call: int, ours: Seen, theirs: Seen) -> Find
         if mine != its:
             codes = FAULT.findall(" ".join(mine)) if mine else []
             return Finding(codes[0] if codes else kind, f"{mine}, eager {its}, at call {call}")
-    unchanged(program, ours, theirs)
     for name in ORDER:
         if ours.facts.get(name) != theirs.facts.get(name):
             return Finding(name, f"{parts(ours.facts.get(name), theirs.facts.get(name))}, at call {call}")
@@ -155,7 +152,7 @@ def excuse(ours: Seen, theirs: Seen, checkpoints: bool = False) -> None:
     Nor do both name the same tensor. A region that is computed again reads whatever its variables hold by then: eager
     cannot tell that it has been written. And some of eager's derivatives are wrong for tensors without elements: what a
     compiled one makes of these is not compared, nor what it makes of a hook that in eager gets no gradient, be it that it refuses the operation
-    itself. Two may refuse `set_` in words of their own. What was saved and then detached in place is as what was saved and written.
+    itself. Two may refuse `set_` in words of their own, and eager for what was written over on the way there. What was saved and then detached in place is as what was saved and written.
     """
     mine, its = ours.backward_error, theirs.backward_error
     if its and WRONG_DERIVATIVE.search(its[1]):
@@ -169,7 +166,7 @@ def excuse(ours: Seen, theirs: Seen, checkpoints: bool = False) -> None:
         and (not mine or UNDERIVED.search(mine[1]))
     ):
         ours.backward_error = theirs.backward_error = None
-    elif mine and its and mine[1] == SET and SET_ON_BASE.search(its[1]):
+    elif mine and its and mine[1] == SET and (SET_ON_BASE.search(its[1]) or WRITTEN.search(its[1])):
         theirs.backward_error = mine
     elif mine and checkpoints and its is None and WRITTEN.search(mine[1]):
         ours.backward_error = None
@@ -180,19 +177,6 @@ def excuse(ours: Seen, theirs: Seen, checkpoints: bool = False) -> None:
     for seen_ in (ours, theirs):
         seen_.facts.pop("gradient", None)
         seen_.values = {n: v for n, v in seen_.values.items() if not n.startswith("gradient")}
-
-
-def unchanged(program: TensorProgram, ours: Seen, theirs: Seen) -> None:
-    """An argument whose numbers stayed need not be marked as changed, as one is whose view was only turned.
-
-    Nor one whose numbers were written past autograd (``.data``), if something was turned: that alone has marked it.
-    """
-    unseen = UNSEEN.search(program.text()) and TURNED.search(program.text())
-    for seen_ in (ours, theirs):
-        seen_.facts["changed"] = {
-            name: mark and name in theirs.written and not (unseen and not ours.facts["changed"].get(name))
-            for name, mark in seen_.facts["changed"].items()
-        }
 
 
 def parts(mine: Any, its: Any) -> str:

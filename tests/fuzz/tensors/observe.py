@@ -25,7 +25,6 @@ class Seen:
     #: name ("result 0", "argument x1", "gradient of x1") -> its numbers
     values: dict[str, Any] = field(default_factory=dict)
     #: arguments whose numbers are others after the call
-    written: set[str] = field(default_factory=set)
     #: whether a result lies in the memory of an argument
     returns_view: bool = False
 
@@ -37,7 +36,6 @@ def observe(
     seen = Seen()
     leaves, arguments = with_leaves(arguments, given, around)
     versions = [version(t) for t in arguments]
-    before = [t.detach().clone() if isinstance(t, Tensor) else t for t in arguments]
     try:
         with surroundings(around):
             made = fn(*arguments)
@@ -51,9 +49,6 @@ def observe(
     seen.facts["changed"] = {
         g.name: version(t) != v for g, t, v in zip(given, arguments, versions, strict=True)
     }
-    seen.written = {
-        g.name for g, a, b in zip(given, before, arguments, strict=True) if numbers_of(a) != numbers_of(b)
-    }
     seen.returns_view = not {memory(t) for t in results}.isdisjoint({memory(t) for t in arguments} - {0})
     if backward and seen.error is None:
         differentiate(seen, results, leaves)
@@ -62,10 +57,6 @@ def observe(
 
 def memory(value: Any) -> int:
     return value.untyped_storage()._cdata if isinstance(value, Tensor) else 0
-
-
-def numbers_of(value: Any) -> str:
-    return repr(value.tolist()) if isinstance(value, Tensor) else repr(value)
 
 
 def with_leaves(
