@@ -123,17 +123,26 @@ def functionalize(
 
 
 def _refuse_windows_on_gaps(graph: torch.fx.Graph) -> None:
-    """Eager's scatters copy memory whole, with what lies between the elements of a part: a window sees that, too."""
+    """Eager's scatters copy memory whole, with what lies before and between the elements of a part: a window sees that, too."""
     for node in graph.nodes:
         if is_window(node):
             root = root_of(node.args[0])
-            if root.target in _SCATTERING and not is_dense(root.meta["val"]):
+            if root.target in _SCATTERING and not _is_all_that_is_seen(root, node):
                 raise Unsupported(
                     "BZ2014",
-                    "an as_strided view of a part of memory with gaps that a scatter has copied",
+                    "an as_strided view of a part of memory, with what is beside it, that a scatter has copied",
                     why="braze copies the elements alone",
                     origin=facts(node).origin,
                 )
+
+
+def _is_all_that_is_seen(copy: Node, window: Node) -> bool:
+    """Whether the elements of a copy are all the memory that a window of it sees. Where those of an input begin is not known here."""
+    whole, seen = copy.meta["val"], window.meta["val"]
+    if counts_from_start(window.target, window.args[1:], window.kwargs) and _is_given(copy.args[0]):  # type: ignore[arg-type]
+        return False
+    start = whole.storage_offset()
+    return is_dense(whole) and (is_inside(seen, whole) or (type(start) is int and start == 0))
 
 
 def _itself(node: Node) -> Node:

@@ -266,7 +266,7 @@ def _refuse_missing_derivatives(starts: list[Any]) -> None:
 
 
 def _refuse_hidden_errors(starts: list[Any], leaves: list[Any]) -> None:
-    """What wrote a part of a tensor stands inside an operation that shows nothing of it: one from which no leaf is reached is asked.
+    """An operation from which no leaf is reached is asked for its derivative, which it may not have, or may have lost to a write.
 
     Eager's backward comes there all the same; that of the trace goes to leaves alone, and meets the errors on its way.
     """
@@ -274,11 +274,11 @@ def _refuse_hidden_errors(starts: list[Any], leaves: list[Any]) -> None:
     for node in leaves_first(starts):
         if id(getattr(node, "variable", None)) in wanted or any(n in leading for n, _ in node.next_functions):
             leading.add(node)
-        elif torch_compat.wrote_a_part(node):
+        elif not hasattr(node, "variable"):
             try:
                 with torch_compat.disable_autocast():
                     torch_compat.differentiate_at_zero(node)
-            except RuntimeError as error:
+            except (RuntimeError, ArithmeticError) as error:
                 raise Unsupported("BZ2021", "the backward cannot be traced", why=str(error)) from error
 
 

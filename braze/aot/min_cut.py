@@ -76,15 +76,24 @@ class Halves:
         #: what the backward computes whatever is kept
         self.ends = [n for n in needed if n in self.behind or n in ends]
         self.forced = self._forced()
+        #: what the program has in its hands, and writes once the graph has run
+        self.rewritten = [n for n in self.choices if facts(n).written_after]
         self.unsaved = self._unsaved()
+        #: what the program makes of that is kept itself where eager's formulas read both: a value may be saved for some of them only
+        self.made_of_rewritten = {
+            user
+            for n in self.rewritten
+            if n not in self.unsaved
+            for user in _readers(n)
+            if user in self.forward
+        }
 
     def _unsaved(self) -> frozenset[Node]:
-        """What the program has in its hands, and writes once the graph has run, where no formula of eager's reads it.
+        """What is written once the graph has run, where no formula of eager's reads it.
 
         Autograd refuses a saved value that was written since: what eager saves in its stead has to be kept.
         """
-        marked = [n for n in self.choices if facts(n).written_after]
-        return frozenset(n for n in marked if all(map(self._is_of_program, _readers(n))))
+        return frozenset(n for n in self.rewritten if all(map(self._is_of_program, _readers(n))))
 
     def _is_of_program(self, node: Node) -> bool:
         """Whether a node is of the program alone: no derivative's, and none that a checkpoint runs again."""
@@ -142,6 +151,8 @@ class Halves:
             return False
         if node.op == "get_attr" or node not in self.forward or node in self.forced:
             return True
+        if node in self.made_of_rewritten and self.can_be_saved(node):
+            return False
         if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
             return node.op == "call_function" and node.target is not operator.getitem
         if is_random(node):

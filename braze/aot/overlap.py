@@ -39,7 +39,9 @@ def may_overlap(a: torch.Tensor, b: torch.Tensor, *, decide: bool = False) -> bo
 def is_inside(view: torch.Tensor, whole: torch.Tensor) -> bool:
     """Whether a tensor lies between the first and the last element of another; not, where a number is symbolic."""
     inner, outer = _region(view), _region(whole)
-    return inner is not None and outer is not None and outer[0] <= inner[0] and _end(inner) <= _end(outer)
+    if inner is None or outer is None or (_sizes(view) and not _sizes(whole)):
+        return False
+    return outer[0] <= inner[0] and _end(inner) <= _end(outer)
 
 
 def is_symbolic(tensor: torch.Tensor) -> bool:

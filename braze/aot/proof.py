@@ -375,9 +375,21 @@ class _Functional(_Run):
     def memory_of(self, root: Node) -> Tensor | None:
         return self.program.at_first.get(_key(root)) if root.name in self.program.first else None
 
+    def _uncopied(self, arguments: Any) -> Any:
+        """The arguments of a node, of copies that were put before it for how they lie what they are copies of."""
+
+        def source(n: Node) -> Node:
+            return n.args[0] if n.target in SAME and n.name not in self.program.known else n  # type: ignore[return-value]
+
+        return torch.fx.node.map_arg(arguments, source)
+
     def _value(self, node: Node) -> Any:
         target, own = node.target, node.name in self.program.known
-        if self.program.as_is.get(node.name) == (target, node.args, node.kwargs):
+        if self.program.as_is.get(node.name) == (
+            target,
+            self._uncopied(node.args),
+            self._uncopied(node.kwargs),
+        ):
             return name_of("node", node.name)
         if target is operator.getitem:
             return _item(self.values[node.args[0]], node.args[1])  # type: ignore[index]

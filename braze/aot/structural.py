@@ -22,8 +22,10 @@ Tensor = torch.Tensor
 
 
 def split(x: Tensor, size: int, dim: int = 0) -> Any:
-    """Slices of ``size``, the last one smaller. Of symbols how many they are is decided, as PyTorch does."""
+    """Slices of ``size``, the last one smaller; all of nothing, where that is none. Of symbols how many they are is decided, as PyTorch does."""
     total = x.shape[dim]
+    if size == 0 and total == 0:
+        return [aten.slice.Tensor(x, dim, 0, total)]
     if size <= 0:
         return NotImplemented
     last = max(int((total + size - 1) // size), 1) - 1

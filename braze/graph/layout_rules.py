@@ -58,11 +58,13 @@ def _channels_innermost(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
 def fills_channels_last(t: Tensor) -> bool:
     """Whether a picture lies row by row with its channels innermost, wherever strides of single rows, pictures or channels point."""
     step: Any = 1
-    for d in (1, 3, 2, 0) if t.dim() == 4 else ():
+    if t.dim() not in CHANNELS_LAST:
+        return False
+    for d in (1, *range(t.dim() - 1, 1, -1), 0):
         if t.shape[d] != 1 and t.stride(d) != step:
             return False
         step = step * t.shape[d]
-    return t.dim() == 4
+    return True
 
 
 def convolved(x: Tensor, weight: Tensor, sizes: Sequence[Any]) -> Any:

@@ -415,15 +415,10 @@ def made_fakes() -> None:
         raise AssertionError(f"views are made as {facts}")
 
 
-def wrote_a_part(node: Any) -> bool:
-    """Whether a node of autograd's is an operation on a part, put into the history of the whole."""
-    return type(node).__name__ == "CopySlices"
-
-
 def differentiate_at_zero(node: Any) -> None:
-    """Let a node of autograd's with one result take its derivative for a gradient of zeros; its error, if it has one."""
-    (like,) = node._input_metadata
-    node(torch.zeros(tuple(like.shape), dtype=like.dtype, device=like.device))
+    """Let a node of autograd's take its derivative for gradients of zeros; its error, if it has one."""
+    zeros = (torch.zeros(tuple(g.shape), dtype=g.dtype, device=g.device) for g in node._input_metadata)
+    node(*zeros)
 
 
 def has_composite_kernel(func: Any) -> bool:

@@ -40,7 +40,7 @@ from braze.symbolic.expr import (
     product,
     terms,
 )
-from braze.symbolic.flat import close_bounds, flat
+from braze.symbolic.flat import close_bounds, exact_quotient, flat
 
 
 @record
@@ -173,7 +173,7 @@ def range_of(e: Expr, symbols: Mapping[Symbol, Range]) -> Range | None:
     parts = terms(e)
     if len(parts) == 1 and parts[0][0] is e:
         return None  # of the greater or the smaller of two
-    return _of_sum(e, symbols)
+    return _of_sum(e, symbols) or _of_rows(e, symbols)
 
 
 def _of_sum(e: Expr, symbols: Mapping[Symbol, Range]) -> Range | None:
@@ -190,6 +190,49 @@ def _of_sum(e: Expr, symbols: Mapping[Symbol, Range]) -> Range | None:
         low = low + (found.low if k > 0 else found.high) * k
         high = high + (found.high if k > 0 else found.low) * k
     return Range(low, high, exact)
+
+
+def _of_rows(e: Expr, symbols: Mapping[Symbol, Range]) -> Range | None:
+    """Of a sum in which a loop variable has factors that are not known apart (``2*q*d + 4*d``): together they are its stride."""
+    free: list[Expr] = []
+    strides: dict[Expr, Expr] = {}
+    for monomial, k in terms(e):
+        factors = monomial.factors if isinstance(monomial, Product) else (monomial,)
+        moving = [f for f in factors if any(s in symbols or s.place is not None for s in f.symbols())]
+        rest = product([f for f in factors if f not in moving]) * k
+        if not moving:
+            free.append(rest)
+        else:
+            at = product(moving)
+            strides[at] = strides.get(at, ZERO) + rest
+    if len(strides) == len(terms(e)) - len(free):
+        return None  # as it was
+    low = high = sum(free, ZERO + constant_part(e))
+    for at, stride in strides.items():
+        found = range_of(at, symbols)
+        if found is None or not (_not_negative(stride) or _are_whole_rows(stride, symbols)):
+            return None
+        low, high = low + found.low * stride, high + found.high * stride
+    return Range(low, high, False)
+
+
+def _are_whole_rows(stride: Expr, symbols: Mapping[Symbol, Range]) -> bool:
+    """Whether a stride is that of rows along which another of the loops runs: one of no element has no points to ask of."""
+    for found in symbols.values():
+        rows = _how_often(found.high + 1, stride) if found.low == ZERO else None
+        if rows is not None and (_not_negative(rows) or _are_whole_rows(rows, symbols)):
+            return True
+    return False
+
+
+def _how_often(length: Expr, stride: Expr) -> Expr | None:
+    """The number of rows of a symbolic length in a stride, which may both be sums; None where there is none."""
+    if not (parts := terms(length)):
+        return None
+    monomial, k = parts[0]
+    alike = [m * c for m, c in terms(stride) if exact_quotient(m, monomial) is not None]
+    rows = exact_quotient(sum(alike, ZERO), monomial * k)
+    return rows if rows is not None and rows * length == stride else None
 
 
 def _of_product(e: Product, inside: set[Symbol], symbols: Mapping[Symbol, Range]) -> Range | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from braze.aot.functionalize import Functional, functionalize
 from braze.aot.outputs import Outputs
@@ -125,8 +126,15 @@ def a_window_of_nothing(x, y):
     return seen, y * 1
 
 
+def rows_read_in_order_and_written(x, y):
+    """What an operator cannot read as it lies is copied first: that is the same value."""
+    made = F.embedding_bag(torch.zeros(1, 2, dtype=torch.int64), x[:, 1:])
+    made.t()[0].relu_()
+    return made, y * 1
+
+
 PROGRAMS = [
-    a_window_of_rows_that_are_repeated, a_window_beside_its_view, a_window_of_nothing, rows_written, read_between, copied_then_written, noise, scattered_then_written, nothing_written, one_number_twice
+    rows_read_in_order_and_written, a_window_of_rows_that_are_repeated, a_window_beside_its_view, a_window_of_nothing, rows_written, read_between, copied_then_written, noise, scattered_then_written, nothing_written, one_number_twice
 ]  # fmt: skip
 
 
@@ -141,6 +149,18 @@ def test_writes_to_an_input_without_elements_are_proved():
         return y * 1
 
     Removed(halves, torch.zeros(0, 3), Y).check()
+
+
+def test_writes_to_a_part_of_nothing_are_proved():
+    """Split into parts of no elements, nothing is one part."""
+
+    def parts(x, y):
+        part = x.split(0)[0]
+        x.add_(1)
+        part.add_(1)
+        return part, y * 1
+
+    Removed(parts, torch.zeros(0, 3), Y).check()
 
 
 def test_a_lost_write_is_found():

@@ -331,6 +331,20 @@ def test_what_is_broadcast_with_numbers_put_for_none_lies_as_in_eager(dtype, bac
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize("training", [False, True])
+def test_what_is_normalized_has_the_strides_of_its_order(backend, training):
+    """Volumes of one channel, and rows whose dims of one element point elsewhere."""
+
+    def fn(x):
+        return F.batch_norm(x, torch.zeros(x.shape[1]), torch.ones(x.shape[1]), training=training)
+
+    pictures = torch.rand(5, 9, 4, 3).contiguous(memory_format=torch.channels_last)
+    for x in (pictures.unsqueeze(1), pictures.unsqueeze(2), torch.rand(2, 1, 3).transpose(1, 2)):
+        found = braze.compile(fn, backend=backend, options={"verify": 2})(x)
+        assert found.stride() == fn(x).stride()
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
 def test_one_picture_whose_channels_are_innermost_is_normalized_so(backend):
     """Whatever the stride of the one picture is, as after ``unsqueeze``; of sizes that change, too."""
 

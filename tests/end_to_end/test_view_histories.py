@@ -431,3 +431,22 @@ def test_a_result_whose_history_leads_to_no_argument_asks_nothing_of_what_made_t
             assert result.requires_grad
             result.sum().backward()
     assert not asked
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_history_that_leads_to_no_argument_raises_where_eagers_does(backend, dynamic):
+    """Eager's backward comes by operations from which it goes no further: what one of them has kept was written since."""
+
+    def program(x):
+        with torch.no_grad():
+            part = x[:2]
+        powers = part.exp()
+        squares = powers * powers
+        powers.add_(1)
+        return squares
+
+    for run in (program, braze.compile(program, backend=backend, dynamic=dynamic)):
+        result = run(torch.ones(3, requires_grad=True))
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            result.sum().backward()

@@ -410,6 +410,20 @@ def test_a_write_near_strides_beyond_an_argument_of_varying_size_is_refused_by_n
     assert ["BZ2014" in message for message in heard if "BZ" in message] == [True]
 
 
+def test_a_window_on_what_a_scatter_has_copied_beside_a_part_is_refused_by_name():
+    """Eager's copy of a part of memory has what lies before the part, too."""
+
+    def beside(x):
+        made = x.select_scatter(x[0], 0, 1)
+        made.as_strided((3,), (1,), 1)[2] = 1
+        return made * 1
+
+    with logged() as heard:
+        ours, theirs = (fn(numbers(5)[3:]) for fn in (braze.compile(beside, dynamic=True), beside))
+    assert torch.equal(ours, theirs)
+    assert ["BZ2014" in message for message in heard if "BZ" in message] == [True]
+
+
 def transposed_overwritten(x, y):
     x.copy_(y)
     return x.as_strided((3,), (1,), 0) * 1
@@ -460,6 +474,11 @@ def written_between_columns(x, y):
     return x * 1
 
 
+def seen_beside_nothing(x, y):
+    x.mul_(y[:0])
+    return x.as_strided((1,), (1,)) * 1
+
+
 HALVES = lambda: numbers(8).split(4)
 #: (program, arguments, the code that is given, the line that is named)
 WINDOWS = [
@@ -474,6 +493,7 @@ WINDOWS = [
     (seen_before_the_write, lambda: (numbers(8)[:4], numbers(4)), "BZ2014", "window * 2"),
     (written_between_columns, lambda: (numbers(4, 4)[:, :2], numbers(4)), "BZ2014", "x.as_strided"),
     (written_through_the_window, lambda: (numbers(8)[:4], numbers(4)), "BZ2014", "x.as_strided"),
+    (seen_beside_nothing, lambda: (numbers(8)[3:3], numbers(4)), "BZ2014", "x.as_strided"),
     (seen_over_another, HALVES, "BZ2005", "x.as_strided"),
 ]  # fmt: skip
 

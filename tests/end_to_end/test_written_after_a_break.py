@@ -55,6 +55,16 @@ def a_result_written(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return spread, flat
 
 
+def a_result_that_eager_reads_for_another(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    whole = x * 2
+    chosen = torch.where(whole > 0, whole, whole + 1)
+    lost = F.huber_loss(whole, chosen)
+    braze.graph_break()
+    whole.abs_()
+    del lost
+    return chosen, whole
+
+
 def a_result_given_other_memory(x: torch.Tensor) -> torch.Tensor:
     copy = torch.empty(x.shape).copy_(x)
     v = copy.tanh().mean()
@@ -80,6 +90,7 @@ PROGRAMS = [
     a_part_written,
     written_by_an_operator,
     a_result_written,
+    a_result_that_eager_reads_for_another,
     a_result_given_other_memory,
     written_in_the_caller,
 ]

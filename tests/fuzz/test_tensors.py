@@ -320,6 +320,23 @@ def test_attention_is_not_asked_of_what_has_no_heads() -> None:
         assert taken(making, line) is asked
 
 
+def test_no_program_makes_as_many_elements_as_a_large_argument_says(monkeypatch) -> None:
+    """Where there is memory for them, they take minutes to fill: the statement is not so much as run."""
+    given = (
+        Given("x0", ("numbers((2,), 'float32', 0, 'small')",) * 2),
+        Given("n0", ("3", "2147483648")),
+    )
+    making = begun(random.Random(0), TensorProgram(given, (), ()))
+    ran = []
+    for name in ("full", "arange"):
+        monkeypatch.setattr(torch, name, lambda *args: ran.append(args))
+    monkeypatch.setattr(torch.Tensor, "repeat", lambda *args: ran.append(args))
+    for text in ("torch.full((n0,), 2.5)", "torch.arange(n0)", "x0.repeat(n0, *[1] * x0.dim())"):
+        assert not taken(making, Line(("v0",), f"v0 = {text}"))
+    assert not ran
+    assert taken(making, Line(("v0",), "v0 = x0.clamp(max=n0)"))
+
+
 def test_a_mean_taken_off_is_as_near_as_the_numbers_it_is_of() -> None:
     """Welford's mean of quarters is not their sum by their count; a row of what is left has the rounding of the whole numbers."""
     text = "def program(x0):\n    v0 = F.batch_norm(x0, None, None, training=True)\n    v1 = x0.var(0)\n    return (v0, v1,)\n"

@@ -160,6 +160,24 @@ def test_steps_of_half_of_what_half_of_a_size_leaves_are_bounded() -> None:
     assert [q for a, q in open_questions(made) if a.buffer == "x"] == []
 
 
+@pytest.mark.parametrize("width", [as_expr(2), (M + 4) // 2 + 2, (N - M) // 3 + 1])
+def test_strides_are_counted_in_rows_whose_length_is_a_difference_of_sizes(width: Expr) -> None:
+    """As of a convolution whose weight is as large as a picture: rows of no length would have no points to ask of."""
+    height, channels = (N - M) // 2 + 2, Symbol("s2", 0)
+    planes = axis("i0", N), axis("i1", channels), axis("i2", height), axis("i3", width)
+    at, size = ZERO, ONE
+    for each in reversed(planes):
+        at, size = at + each.symbol * size, size * each.extent
+    assert [q for a, q in open_questions(program(at, planes, size)) if a.buffer == "x"] == []
+
+
+def test_a_stride_of_unknown_sign_has_no_bounds() -> None:
+    """Of which no loop says that there are as many rows."""
+    along = axis("i0", N)
+    made = program(along.symbol * ((N - M) // 2 + 2), (along,), N)
+    assert any("has no bounds" in str(q) for a, q in open_questions(made) if a.buffer == "x")
+
+
 def test_a_place_that_the_data_tell_may_be_any_of_its_range() -> None:
     """Bounds of it that leave the buffer say nothing of a run; with one bound alone nothing is known."""
     (i,) = (axis("i0", 5),)

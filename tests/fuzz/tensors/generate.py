@@ -55,6 +55,8 @@ STEPPING = re.compile(r"torch\.(copysign|heaviside)\(")
 SIGNED = re.compile(r"\.signbit\(|torch\.copysign\(")
 #: no value of a program is larger
 ELEMENTS = 2000
+#: what makes as many elements as an argument says
+SIZED = re.compile(r"(?:torch\.(?:full\(\(|arange\()|\.repeat\()(n\d+)\b")
 
 
 class NoPick(Exception):
@@ -296,6 +298,8 @@ def taken(making: Making, line: Line) -> bool:
     """Run a statement in all worlds; false if eager refuses it, may die of it, or what it makes is too large."""
     if ".register_hook(" in line.text and not all(map(takes_hooks, named_in(making, line))):
         return False
+    if any(world.eager[name] > ELEMENTS for name in SIZED.findall(line.text) for world in making.worlds):
+        return False  # where there is memory for that, it takes minutes to fill
     if SIGNED.search(line.text) and any(bool(t.isnan().any()) for t in named_in(making, line)):
         return False
     if "scaled_dot_product_attention(" in line.text and not all(map(has_heads, named_in(making, line))):
