@@ -36,9 +36,11 @@ _DEVICE = torch.ops.prim.device.default
 _SIZES = aten.size.default
 
 #: composite operators that stay one node: what lowers them has better than their parts, or PyTorch traces them by a formula of
-#: its own (a + (b - a) * t, which is nan beside an infinity) that is not its kernels'
+#: its own (a + (b - a) * t, which is nan beside an infinity) that is not its kernels', or rounds half types at each step of it
 KEPT = frozenset(
     {
+        aten.silu_backward.default,
+        aten.mish_backward.default,
         aten.linear.default,
         aten.scaled_dot_product_attention.default,
         aten.upsample_linear1d.vec,

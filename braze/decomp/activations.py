@@ -19,9 +19,8 @@ def glu(x: Tensor, dim: int = -1) -> Any:
     size = x.shape[dim]
     if type(size) is not int or size % 2:
         return NotImplemented
-    first = aten.slice.Tensor(x, dim, 0, size // 2)
-    second = aten.slice.Tensor(x, dim, size // 2, size)
-    return aten.mul.Tensor(first, aten.sigmoid.default(second))
+    first, second = (widened(aten.slice.Tensor(x, dim, at, at + size // 2)) for at in (0, size // 2))
+    return cast(aten.mul.Tensor(first, aten.sigmoid.default(second)), x.dtype)
 
 
 @decompose(aten._prelu_kernel.default)

@@ -10,7 +10,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 import braze
 from braze import flex_kernels
@@ -121,9 +121,9 @@ def test_blocks_of_a_size_that_tiles_do_not_divide_are_not_read(calls):
 
 
 def test_blocks_none_of_which_is_known_to_be_whole(calls):
-    made = create_block_mask(
-        causal, None, None, 37, 53, device="cpu", BLOCK_SIZE=16, separate_full_blocks=False
-    )
+    seen = create_block_mask(causal, None, None, 37, 53, device="cpu", BLOCK_SIZE=16).to_dense().bool()
+    order = seen.int().argsort(descending=True, stable=True).int()
+    made = BlockMask.from_kv_blocks(seen.sum(-1).int(), order, None, None, 16, causal, (37, 53))
     agrees(None, made, calls, (True, False))
 
 

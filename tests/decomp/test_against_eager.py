@@ -302,6 +302,13 @@ def test_in_narrow_types_it_is_no_further_from_the_truth_than_eager(op, make, dt
     assert error <= allowed + torch.finfo(dtype).eps * exact.norm()
 
 
+def test_a_gate_is_not_rounded_before_it_is_multiplied():
+    """One that has no place in the type leaves a product that has: eager's kernel computes both in float32."""
+    x = torch.cat([unit(64).half() * 10000 + 10000, plain(64, dtype=torch.float16) - 17])
+    want = aten.glu.default(x, 0)
+    torch.testing.assert_close(ours()[aten.glu.default](x, 0), want, rtol=1e-3, atol=1e-7)
+
+
 def test_batch_norm_in_training_updates_the_running_statistics():
     x, mean, var = plain(4, 3, 5), plain(3), unit(3)
     want_mean, want_var = mean.clone(), var.clone()

@@ -77,6 +77,32 @@ def test_by_default_results_are_nearer_to_float64s(fn, dtype):
     assert nearer >= 5
 
 
+ACTIVATIONS = (F.silu, F.mish, F.gelu, F.elu, F.selu, F.softplus, F.logsigmoid, F.hardswish, F.glu, F.relu6)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("numerics", SETTINGS)
+def test_gradients_of_activations_are_as_near_to_float64s(dtype, numerics):
+    """PyTorch traces some by formulas of several steps, each of which would be rounded, and eager runs one kernel."""
+
+    def fn(*xs):
+        return [f(x) for f, x in zip(ACTIVATIONS, xs, strict=True)]
+
+    def gradients(fn, *xs):
+        xs = [x.detach().requires_grad_() for x in xs]
+        made = fn(*xs)
+        return torch.autograd.grad(
+            made, xs, [torch.linspace(-3, 3, y.numel()).to(y).view_as(y) for y in made]
+        )
+
+    xs = inputs(dtype, 64, 64, count=len(ACTIVATIONS))
+    exact = gradients(fn, *[x.double() for x in xs])
+    for f, ours, theirs, best in zip(
+        ACTIVATIONS, gradients(compiled(fn, numerics), *xs), gradients(fn, *xs), exact, strict=True
+    ):
+        assert error(ours, best) <= error(theirs, best) * 1.01, f
+
+
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("numerics", SETTINGS)
 def test_what_the_program_rounds_itself_is_rounded(dtype, numerics):

@@ -8,7 +8,7 @@ from __future__ import annotations
 #: (machine, seed) -> why
 KNOWN: dict[tuple[str, int], str] = {
     (
-        "metamorphic",
-        932001223,
-    ): "differences of the largest doubles overflow in eager's variance, whose mean is nan then and 0 as an integer: ours is the mean",
+        "tensors",
+        271201030,
+    ): "autograd adds the gradients of a graph's several operations behind what their common ones add: the sign of a zero",
 }

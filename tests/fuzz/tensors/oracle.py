@@ -30,6 +30,11 @@ SIGNLESS = frozenset(
 PRODUCTS = frozenset(["mm", "bmm"])
 #: operators that eager's kernels compute with constants of single precision, such as a sixth, in doubles too
 SINGLE = frozenset(["hardsigmoid_backward"])
+#: operators that move numbers or turn their signs: what these were added up from comes along
+MOVES = frozenset(
+    """clone _unsafe_view neg flip roll slice_backward select_backward diagonal_backward
+    constant_pad_nd""".split()
+)
 #: derivatives that eager's kernels take otherwise in vectors than in what is left of them, where the argument is no number
 BY_PLACE = frozenset(
     """elu_backward hardtanh_backward hardshrink_backward softshrink_backward hardswish_backward
@@ -38,7 +43,7 @@ BY_PLACE = frozenset(
 #: operators whose parts cancel: they are rounded part by part
 BY_PARTS = frozenset(
     """silu_backward gelu_backward mish_backward gelu _softmax_backward_data _log_softmax
-    _log_softmax_backward_data logsumexp native_group_norm_backward native_layer_norm_backward""".split()
+    _log_softmax_backward_data logsumexp logaddexp logaddexp2 native_group_norm_backward native_layer_norm_backward""".split()
 )
 #: operators of many steps inside, means taken off among them: they are as near as the exact result of a rounded argument
 STABLE = frozenset(
@@ -49,8 +54,10 @@ STABLE = frozenset(
 HUGE = {True: 1e150, False: 1e18}
 #: their sums are no number in eager where differences overflow, or infinite, even negative, by the order of the numbers
 SPREADS = frozenset("var var_mean std std_mean".split())
-#: float64 runs with random rounding
-SAMPLES = 4
+#: float64 runs with random rounding, in pairs: what one rounds up the other rounds down, so that what has either sign by rounding
+#: has both; in the last pair equal numbers are rounded alike, so that a choice among them stays eager's
+SAMPLES = 8
+ALIKE = 2
 #: how many times further than any of them is too far
 ROOM = 4.0
 
@@ -67,8 +74,11 @@ class RandomRounding(TorchDispatchMode):
         self.eps = torch.finfo(dtype).eps
         # float64 has room for everything that float64 makes: what has a place in float32 is taken for exact there
         self.exact = torch.float32 if dtype is torch.float64 else dtype
-        self.generator = torch.Generator().manual_seed(seed)
+        self.generator = torch.Generator().manual_seed(seed // 2)
         self.odd, self.last = bool(seed % 2), seed == SAMPLES - 1
+        self.alike = seed >= SAMPLES - ALIKE
+        # what may leave its type on the way does here; in other runs it is only off
+        self.leaves = seed % 4 == 0
         # halves are added up in float32
         self.widest = torch.float64 if dtype is torch.float64 else torch.float32
         self.huge = HUGE[dtype is torch.float64]
@@ -96,9 +106,9 @@ class RandomRounding(TorchDispatchMode):
             given = given.masked_fill(huge, self.huge) if overflows else given
             args = (*args[:place], given if place else self.rounded(given), *args[place + 1 :])
         made = in_vectors(func, args, kwargs, self.odd) if name in BY_PLACE else func(*args, **kwargs)
-        if func.is_view or name in ("clone", "_unsafe_view"):
+        if func.is_view or name in MOVES:
             if isinstance(made, Tensor) and "mass" in args[0].__dict__:
-                made.__dict__["mass"] = func(args[0].__dict__["mass"], *args[1:], **kwargs)
+                made.__dict__["mass"] = func(args[0].__dict__["mass"], *args[1:], **kwargs).abs()
             return made
         sums = name in SUMS
         mass = func(*absolute(args), **kwargs) if sums else made
@@ -113,7 +123,7 @@ class RandomRounding(TorchDispatchMode):
                 if name in STABLE:  # eager adds up one number after the other, in doubles as in smaller types
                     eps = torch.finfo(torch.float64).eps * args[0].numel() ** 0.5
                 self.round(value.detach(), size.detach().abs(), sums, lost, eps)
-                if (name == "prod" or name in SUMS - STABLE) and not self.odd:
+                if (name == "prod" or name in SUMS - STABLE) and self.leaves:
                     beyond = self.beyond(func, args, kwargs, sums)
                     other = torch.where(value.detach().isfinite(), torch.nan, 0.0)
                     put(value.detach(), torch.where(beyond, other, value.detach()))
@@ -129,10 +139,18 @@ class RandomRounding(TorchDispatchMode):
         """A tensor each of whose numbers is two off in the type, up or down: where it was rounded before, that cancels one at most."""
         if value.dtype is not torch.float64 or not self.rounds:
             return value
-        noise = torch.rand(value.shape, generator=self.generator, dtype=torch.float64) * 2 - 1
-        return (
-            value + value * noise.sign() * 2 * self.eps
-        )  # less leaves no room where all numbers are the same
+        # less leaves no room where all numbers are the same
+        return value + value * self.noise(value).sign() * 2 * self.eps
+
+    def noise(self, value: Tensor) -> Tensor:
+        """A number from -1 to 1 for each of a tensor's, which may depend on these alone."""
+        shape, places = value.shape, None
+        if self.alike:
+            kinds, places = value.unique(return_inverse=True)
+            shape = kinds.shape
+        drawn = torch.rand(shape, generator=self.generator, dtype=torch.float64) * 2 - 1
+        drawn = -drawn if self.odd else drawn
+        return drawn if places is None else drawn[places]
 
     def beyond(self, func: Any, args: Any, kwargs: Any, sums: bool) -> Tensor:
         """Where numbers, added or multiplied in another order, may leave the type on the way: there is nothing to go by."""
@@ -165,7 +183,7 @@ class RandomRounding(TorchDispatchMode):
             inexact |= size * eps > 0.125
         inexact &= size.isfinite() & value.isfinite()
         if inexact.any():
-            noise = torch.rand(value.shape, generator=self.generator, dtype=torch.float64) * 2 - 1
+            noise = self.noise(value)
             if value.dtype is not torch.float64:  # less would be rounded away
                 noise = (noise.sign() + noise) / 2
             near = value + noise * eps * size

@@ -1,0 +1,47 @@
+"""What the float64 oracle of tensor programs leaves open, and what it does not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.fuzz.tensors.observe import weights
+from tests.fuzz.test_tensors import numbers_by, told
+
+
+def test_a_sum_that_leaves_its_type_in_one_order_may_be_off_in_another():
+    """One, the largest number and what takes it off again: 1 where the order is another, and then 2, where eager's 0 makes no number."""
+    text = "def program(x0):\n    v0 = x0.sum(0)\n    v1 = v0 + v0 / v0\n    return (v1,)\n"
+    for largest, open_ in ((3.4e38, True), (8.0, False)):
+        found = numbers_by(text, f"torch.tensor([-{largest}, 1.0, -1.0, {largest}])")
+        assert bool(told(torch.tensor(2.0), "result 0", found)) is not open_
+
+
+def test_a_choice_among_equal_numbers_has_the_room_of_the_one_that_is_chosen():
+    """A gradient that cancels there, of rows that are all the same: were each rounded by itself, another one would be chosen."""
+    text = "def program(x0):\n    v0 = F.cosine_similarity(x0, x0, 1)\n    v1 = v0.sort().values[20]\n    return (v1,)\n"
+    found = numbers_by(text, "numbers((1, 33), 'float64', 0, 'normal').repeat(40, 1)")
+    gradient = found[0]["gradient of x0"]
+    chosen = (gradient != 0).any(1, keepdim=True)
+    assert chosen.sum() == 1
+    for off, where, fails in ((1e-18, chosen, False), (1e-10, chosen, True), (1e-18, ~chosen, True)):
+        value = gradient + off * found[0]["argument x0"] * where
+        assert bool(told(value, "gradient of x0", found, signs=False)) is fails
+
+
+def test_gradients_may_be_added_in_any_order_though_they_are_of_a_part():
+    """What comes in for a returned view is added by autograd behind the graph's own, in eager before what comes from elsewhere."""
+    text = "def program(x0):\n    v0 = x0[1:]\n    v1 = v0 * 100\n    v2 = v0 * -100\n    v3 = x0 / 3\n    return (v1, v2, v3,)\n"
+    found = numbers_by(text, "numbers((41,), 'float64', 0, 'small')")
+    gradient = found[0]["gradient of x0"]
+    cancels = torch.nn.functional.pad(weights(torch.empty(40)) != 0, (1, 0)) & (gradient != 0)
+    for off, where, fails in ((3e-15, cancels, False), (1e-11, cancels, True), (3e-15, ~cancels, True)):
+        assert bool(told(gradient + off * where, "gradient of x0", found)) is fails
+
+
+@pytest.mark.parametrize(("made", "open_"), [("F.layer_norm(x0 * 0.1, (17,))", True), ("x0 * 0.1", False)])
+def test_the_sign_of_a_zero_that_rounding_decides_may_be_either(made, open_):
+    """In each of hundreds of places: one run rounds up what another rounds down."""
+    text = f"def program(x0):\n    v0 = {made}\n    v1 = v0 * 0\n    return (v1,)\n"
+    found = numbers_by(text, "torch.ones((28, 17), dtype=t_float32)")
+    assert bool(told(-found[0]["result 0"], "result 0", found)) is not open_
