@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import logging
 import operator
 import os
@@ -23,9 +24,6 @@ from torch._higher_order_ops.scan import scan as torch_scan  # noqa: F401  (for 
 from torch._higher_order_ops.while_loop import while_loop as torch_while_loop  # noqa: F401  (for capture)
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.nn.attention.flex_attention import (
-    _get_mod_type as kind_of_modification,  # noqa: F401  (whether a function changes scores or masks)
-)
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import (
@@ -346,6 +344,12 @@ DISPATCHER_FILES = (
     torch._ops.__file__,
     os.path.dirname(str(sys.modules[FakeTensor.__module__].__file__)),
 )
+
+
+def kind_of_modification() -> Any:
+    """The function that says whether one changes scores or masks; its module takes SymPy along, from 2.14 on."""
+    return importlib.import_module("torch.nn.attention.flex_attention")._get_mod_type
+
 
 _apply: Any = torch.autograd.Function.__dict__["apply"]
 
