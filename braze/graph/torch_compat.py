@@ -32,7 +32,7 @@ from torch.utils.checkpoint import (
 
 from braze.graph.torch_checks import assumption
 from braze.runtime.purity import may_draw
-from braze.support.shortage import lost_by_python
+from braze.support.shortage import is_out_of_files, lost_by_python
 
 DisableTorchFunction = torch._C.DisableTorchFunction
 
@@ -177,6 +177,11 @@ def is_out_of_memory(error: BaseException) -> bool:
         if "can't allocate memory" in said or re.match(r"Failed to allocate a \S+ object", said):
             return True
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or lost_by_python(error)
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Whether a compile failed for what there may be another time: memory, or files that the process may open."""
+    return is_out_of_memory(error) or is_out_of_files(error)
 
 
 def put_versions(tensors: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
