@@ -15,7 +15,7 @@ from braze.context import CompileContext
 from braze.graph import torch_compat
 from braze.graph.specs import FloatSpec
 from braze.graph.subgraph_ops import entries_of
-from braze.graph.torch_compat import count_writes, is_out_of_memory, set_grad_mode
+from braze.graph.torch_compat import count_writes, is_shortage, set_grad_mode
 from braze.loops.ir import BufferView, ExternCall, LoopProgram
 from braze.runtime.boxed import Boxed, Written, boxed
 from braze.support import trace
@@ -45,7 +45,7 @@ class Later:
             try:
                 self.call, self.done = self.compile(), True
             except Exception as error:
-                if not is_out_of_memory(error):
+                if not is_shortage(error):
                     raise
                 self.note(start, error)
         return self.call(inputs)

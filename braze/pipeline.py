@@ -26,7 +26,7 @@ from braze.flex_kernels import attach
 from braze.graph.fakes import sizes_tell_strides
 from braze.graph.flex_ops import entries_of as attentions_of
 from braze.graph.holders import is_held_once
-from braze.graph.torch_compat import is_out_of_memory
+from braze.graph.torch_compat import is_shortage
 from braze.graph_calls import (
     Later,
     is_viewed,
@@ -123,7 +123,7 @@ def compile_backward(partition: Partition, ctx: CompileContext) -> Boxed:
         warn(f"BZ6015: {named.name} runs operator by operator, through ATen.\n{error}", "aot")
         return uncompiled
     except Exception as error:
-        if not is_out_of_memory(error):
+        if not is_shortage(error):
             raise
         later = Later(named.name, compiled, uncompiled)
         later.note(start, error)

@@ -31,7 +31,7 @@ def compiled_or_as_captured(
         except BrazeError:
             raise
         except Exception as error:
-            if torch_compat.is_out_of_memory(error) or is_of_program(error):
+            if torch_compat.is_shortage(error) or is_of_program(error):
                 raise
             refusal = _refusal(error)
             if strict and isinstance(refusal, InternalError):

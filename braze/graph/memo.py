@@ -239,12 +239,13 @@ def _describe_tensor(fake: Any, arguments: list[Any], made: list[Any], symbols: 
     if fake.constant is not None or fake.is_conj() or fake.is_neg():
         return None
     static = not symbols or _static(fake)
-    if not all(_follows(n, symbols) for n in (*fake.shape, *fake.stride(), fake.storage_offset())):
+    shape, strides, offset = tuple(fake.shape), fake.stride(), fake.storage_offset()
+    if not all(_follows(n, symbols) for n in (*shape, *strides, offset)):
         return None
     if fake.requires_grad or fake.layout is not torch.strided or getattr(fake, "_is_param", False):
         return None
     storage = torch_compat.storage_key(fake)
-    geometry = (tuple(fake.shape), fake.stride(), fake.storage_offset(), fake.dtype)
+    geometry = (shape, strides, offset, fake.dtype)
     shared = [i for i, argument in enumerate(arguments) if torch_compat.storage_key(argument) == storage]
     if shared:
         return (_VIEW, *shared, *geometry) if len(shared) == 1 else None
@@ -259,8 +260,8 @@ def _describe_tensor(fake: Any, arguments: list[Any], made: list[Any], symbols: 
         return (_SYMBOLIC, *geometry, torch_compat.device_of_fake(fake), nbytes) if kept else None
     extent = 0
     if fake.numel():
-        extent = 1 + sum((n - 1) * s for n, s in zip(fake.shape, fake.stride(), strict=True))
-    if fake.storage_offset() or fake.untyped_storage().nbytes() != extent * fake.dtype.itemsize:
+        extent = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+    if offset or fake.untyped_storage().nbytes() != extent * fake.dtype.itemsize:
         return None
     return (_NEW, *geometry, torch_compat.device_of_fake(fake))
 

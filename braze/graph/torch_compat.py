@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import logging
 import operator
 import os
@@ -23,9 +24,6 @@ from torch._higher_order_ops.scan import scan as torch_scan  # noqa: F401  (for 
 from torch._higher_order_ops.while_loop import while_loop as torch_while_loop  # noqa: F401  (for capture)
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.nn.attention.flex_attention import (
-    _get_mod_type as kind_of_modification,  # noqa: F401  (whether a function changes scores or masks)
-)
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import (
@@ -34,7 +32,7 @@ from torch.utils.checkpoint import (
 
 from braze.graph.torch_checks import assumption
 from braze.runtime.purity import may_draw
-from braze.support.shortage import lost_by_python
+from braze.support.shortage import is_out_of_files, lost_by_python
 
 DisableTorchFunction = torch._C.DisableTorchFunction
 
@@ -179,6 +177,11 @@ def is_out_of_memory(error: BaseException) -> bool:
         if "can't allocate memory" in said or re.match(r"Failed to allocate a \S+ object", said):
             return True
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or lost_by_python(error)
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Whether a compile failed for what there may be another time: memory, or files that the process may open."""
+    return is_out_of_memory(error) or is_out_of_files(error)
 
 
 def put_versions(tensors: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
@@ -346,6 +349,12 @@ DISPATCHER_FILES = (
     torch._ops.__file__,
     os.path.dirname(str(sys.modules[FakeTensor.__module__].__file__)),
 )
+
+
+def kind_of_modification() -> Any:
+    """The function that says whether one changes scores or masks; its module takes SymPy along, from 2.14 on."""
+    return importlib.import_module("torch.nn.attention.flex_attention")._get_mod_type
+
 
 _apply: Any = torch.autograd.Function.__dict__["apply"]
 

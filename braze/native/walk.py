@@ -79,25 +79,33 @@ def attribute(value: Any, name: str) -> Any:
         space = instance_dict(value)
     except AttributeError:
         space = {}
-    if name in space:
-        return space[name]
+    if dict.__contains__(space, name):
+        return entry(space, name)
     if found is MISSING or isinstance(getattr(kind, "__get__", None), FunctionType):
         raise Mismatch
     return kind.__get__(found, value, cls) if hasattr(kind, "__get__") else found
 
 
+def entry(space: Any, key: Any) -> Any:
+    """What a dict holds under a key. Its class is not asked for what is missing: a defaultdict would make and keep it."""
+    found = dict.get(space, key, MISSING)
+    if found is MISSING:
+        raise Mismatch
+    return found
+
+
 def global_named(function: FunctionType, name: str) -> Any:
     """A name as LOAD_GLOBAL finds it for ``function``."""
-    if name in function.__globals__:
-        return function.__globals__[name]
-    return function.__builtins__[name]  # type: ignore[attr-defined]  # missing in typeshed
+    if dict.__contains__(function.__globals__, name):
+        return entry(function.__globals__, name)
+    return entry(function.__builtins__, name)  # type: ignore[attr-defined]  # missing in typeshed
 
 
 def item(value: Any, key: Any) -> Any:
     """``value[key]`` of a dict, list, tuple or deque, read as the builtin would."""
     cls = type(value)
     if issubclass(cls, dict):
-        return dict.__getitem__(value, key)
+        return entry(value, key)
     if issubclass(cls, (list, tuple)) and type(key) is int and key >= 0:
         return (list if issubclass(cls, list) else tuple).__getitem__(value, key)
     if issubclass(cls, deque) and type(key) is int and key >= 0:
@@ -114,7 +122,7 @@ def of_function(step: str, key: Any, parent: Any) -> Any:
     if step == "defaults":
         return (parent.__defaults__ or ())[key]
     if step == "kwdefaults":
-        return (parent.__kwdefaults__ or {})[key]
+        return entry(parent.__kwdefaults__ or {}, key)
     if step == "globals_of":
         return global_named(parent, key)
     return (parent.__closure__ or ())[key].cell_contents
@@ -134,7 +142,8 @@ def read(step: str, key: Any, parent: Any, function: FunctionType, locals: Seque
         case "attr":
             return attribute(parent, key)
         case "dict":
-            return instance_dict(parent)[key]
+            space = instance_dict(parent)  # of a class a view, whose dict is a plain one
+            return entry(space, key) if issubclass(type(space), dict) else space[key]
         case "item":
             return item(parent, key)
         case "key":

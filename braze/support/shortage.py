@@ -1,9 +1,16 @@
-"""What happens where memory ends while a function is compiled: it runs as it is, and is compiled again later."""
+"""What happens where memory or open files end while a function is compiled: it runs as it is, and is compiled again later."""
 
 from __future__ import annotations
 
+import errno
+import os
+
 from braze.support import trace
 from braze.support.log import logger
+from braze.support.raisers import is_of_program
+
+#: the process may open no more files, or the machine
+_NO_FILES = (errno.EMFILE, errno.ENFILE)
 
 
 def lost_by_python(error: BaseException) -> bool:
@@ -23,8 +30,17 @@ def lost_by_python(error: BaseException) -> bool:
     )
 
 
+def is_out_of_files(error: BaseException) -> bool:
+    """Whether no file more could be opened for braze: a module to load, a kernel, a lock. What the program's own code raises is its affair."""
+    if not isinstance(error, (OSError, ImportError)):
+        return False
+    # the dynamic loader has words alone
+    told = getattr(error, "errno", None) in _NO_FILES or any(os.strerror(n) in str(error) for n in _NO_FILES)
+    return told and not is_of_program(error)
+
+
 class Shortage:
-    """How often compiling one function has run out of memory, and how many calls run as they are before the next try."""
+    """How often compiling one function has run out of memory or files, and how many calls run as they are before the next try."""
 
     __slots__ = ("left", "times")
 
@@ -38,15 +54,18 @@ class Shortage:
         return self.left > 0
 
     def note(self, name: str, place: str, seconds: float, error: Exception) -> None:
-        """One more try that ran out of memory: twice as many calls pass before the next."""
+        """One more try that ran out: twice as many calls pass before the next."""
         self.times += 1
         self.left = 2 ** (self.times - 1)
         trace.count("compiles_out_of_memory")
         why = f"{type(error).__name__}: {error}".partition("\n")[0]
+        of, hint = "memory", "free memory"
+        if is_out_of_files(error):
+            of, hint = "files to open", "close files, or let the process open more (ulimit -n)"
         text = (
-            f"BZ6014: compiling {name} ({place}) ran out of memory after {seconds:.2f} s: {why}\n"
+            f"BZ6014: compiling {name} ({place}) ran out of {of} after {seconds:.2f} s: {why}\n"
             f"  It runs as it is, uncompiled; the next try is {self._when()}.\n"
-            "  do:  free memory, or compile it before other things take it"
+            f"  do:  {hint}, or compile it before other things take it"
         )
         # said aloud once; later tries cost time too, and are there for who asks
         (logger("recompiles").warning if self.times == 1 else logger("recompiles").info)("%s", text)

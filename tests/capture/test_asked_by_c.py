@@ -8,6 +8,8 @@ import math
 import operator
 import re
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +17,8 @@ import pytest
 import torch
 
 import braze
+from braze.capture.python.from_c import is_dispatcher_code
+from braze.graph.fake_dispatch import Dispatch
 
 SAID: list[str] = []
 
@@ -184,3 +188,20 @@ def test_a_look_up_that_raises_raises_in_its_place(asks: Callable[[Given], Any],
                     patch.setattr(Number, "say", fails)
                     results.append((str(call(g)), left[0]))
             assert results[0] == results[1]
+
+
+def test_what_fakes_do_for_pytorchs_dispatcher_is_not_interpreted_as_the_programs():
+    """C++ of autograd's that makes a node for a leaf takes no exception of a trace, and would end the process."""
+    assert is_dispatcher_code(Dispatch.__torch_dispatch__.__code__)
+    assert is_dispatcher_code(torch._library.simple_registry.find_torch_dispatch_rule.__code__)
+    assert not is_dispatcher_code(Number.__hash__.__code__)
+
+
+def test_a_frame_is_captured_without_sympy():
+    """From 2.14 on PyTorch's module of attention takes it along: 0.4 s at the first capture of a program that has no attention."""
+    code = (
+        "import sys, torch, braze\n"
+        "print(braze.compile(lambda x: (x + 1).sin(), backend='eager')(torch.zeros(1)).shape, 'sympy' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "torch.Size([1]) False", done.stderr

@@ -8,6 +8,7 @@ import http
 import operator
 import re
 import types
+import zlib
 
 import torch
 
@@ -505,3 +506,31 @@ def what_an_enumeration_says_of_missing_values_and_calls_is_asked_in_each_call(c
         key.value = n
         yield attempt(f, X), [type(each) for each in ASKED]
         ASKED.clear()
+
+
+@scenario
+def entries_that_a_later_dict_does_not_have_are_not_made(c):
+    class Counted(dict):
+        def __missing__(self, key):
+            self[key] = [len(self)]
+            return self[key]
+
+    f = c(lambda x, d: x * sum(d["k"]) if "k" in d else x)
+    for kind in (collections.defaultdict, Counted):
+        for given in ({"k": [1, 2]}, {}, {"k": []}, {"j": [3]}):
+            d = kind(list, given) if kind is collections.defaultdict else kind(given)
+            yield f(X, d), dict(d)
+
+
+@scenario
+def entries_that_a_later_call_does_not_make_are_not_there_behind_a_break(c):
+    def f(x, n):
+        made = collections.defaultdict(list)
+        if n:
+            made["k"].append(n)
+        zlib.crc32(b"a")
+        return x + n, dict(made), made["k" if n else "j"]
+
+    f = c(f)
+    for n in (1, 0, 2):
+        yield f(X, n)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,6 +44,7 @@ STAGES: dict[str, tuple[Any, str]] = {
     "guards": (variants, "build_table"),
 }
 COUNT = itertools.count(1)
+ROOT = Path(__file__).parents[2]
 
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -190,6 +196,49 @@ def test_errors_of_memory_of_pytorchs_that_have_no_type_are_known(message: str) 
             braze.compile(lambda x: x + 1, backend=short)(torch.ones(2)), torch.full((2,), 2.0)
         )
     assert "BZ6014" in said[0]
+
+
+#: in a process of its own, whose modules are loaded when they are wanted
+WITHOUT_FILES = """
+import resource, sys
+import torch, braze
+from tests.end_to_end.test_out_of_memory import compiled_variants, model, step
+from tests.fuzz.fault_kinds import free_descriptor
+from tests.helpers import logged
+
+m = model()
+eager, compiled = step(m, m), braze.compile(m)
+if sys.argv[1] == "compiler":  # what captures is there already
+    braze.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+before = resource.getrlimit(resource.RLIMIT_NOFILE)
+with logged() as said:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free_descriptor(0), before[1]))
+    found = step(compiled, m)
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    torch.testing.assert_close(found, eager)
+    for _ in range(4):
+        torch.testing.assert_close(step(compiled, m), eager)
+print([m.partition(":")[0] for m in said], "ran out of files to open" in said[0], compiled_variants(m))
+"""
+
+
+@pytest.mark.parametrize("missing", ["capture", "compiler"])
+def test_a_model_trains_on_where_no_file_more_may_be_opened_while_compiling(
+    missing: str, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_FILES, missing],
+        capture_output=True, text=True, timeout=150, cwd=ROOT, env={**os.environ, "BRAZE_CACHE_DIR": str(tmp_path)},
+    )  # fmt: skip
+    assert done.stdout.strip() == "['BZ6014'] True 1", done.stdout + done.stderr
+
+
+def test_an_error_about_files_from_the_programs_own_backend_is_the_programs() -> None:
+    def short(gm: Any, inputs: Any) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with pytest.raises(OSError, match="Too many open files"):
+        braze.compile(lambda x: x + 1, backend=short)(torch.ones(2))
 
 
 def test_an_error_of_another_kind_is_not_taken_for_one_of_memory() -> None:

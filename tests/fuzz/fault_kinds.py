@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import os
 import resource
 import signal
@@ -168,13 +169,25 @@ def full_disk(at: int, folder: Path, model: Any) -> Iterator[Expected]:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+def free_descriptor(n: int) -> int:
+    """The n-th number that no open file has: below it there are n more."""
+
+    def is_free(number: int) -> bool:
+        try:
+            os.fstat(number)
+        except OSError:
+            return True
+        return False
+
+    return next(itertools.islice(filter(is_free, itertools.count()), n, None))
+
+
 @contextlib.contextmanager
 def no_descriptors(at: int, folder: Path, model: Any) -> Iterator[Expected]:
     """The process may open n files more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with cache_in(folder):
-        top = max(map(int, os.listdir("/proc/self/fd")))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (top + at, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free_descriptor(at), hard))
         try:
             yield ()
         finally:

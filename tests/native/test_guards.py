@@ -5,7 +5,7 @@ import math
 import sys
 import threading
 import weakref
-from collections import deque
+from collections import defaultdict, deque
 
 from braze.native import GuardProgram, native_available, pure, walk
 from tests.native.hooked import raised
@@ -285,6 +285,20 @@ def test_symbols_bind_and_relate():
     assert not holds(nodes, same, (5, 6), symbols=1)
     failing = [(-1, "range", lambda s: 1 // 0)]
     assert not holds(nodes, failing, (5, 5))
+
+
+def test_a_dict_whose_class_makes_what_is_missing_is_not_asked_for_it():
+    class Open:
+        pass
+
+    made, space = defaultdict(list), defaultdict(list)
+    thing = Open()
+    thing.__dict__ = space
+    for given, step in ((made, "item"), (thing, "dict"), (thing, "attr")):
+        nodes = [(-1, "local", 0), (0, step, "k")]
+        assert not holds(nodes, [(1, "length", 0)], (given,))
+        assert not holds(nodes, [], (given,), inputs=[1])
+    assert made == space == {}
 
 
 def test_explain_names_the_check_and_the_value():

@@ -16,7 +16,7 @@ from braze.capture.facts.records import Capture
 from braze.capture.facts.resume import cannot_resume
 from braze.capture.facts.slots import arguments
 from braze.capture.python.higher_order import FLEX, MODULES
-from braze.graph.torch_compat import is_out_of_memory
+from braze.graph.torch_compat import is_shortage
 from braze.support import trace
 from braze.support.errors import BrazeError, CaptureError, InternalError, Unsupported
 from braze.support.log import warn_once
@@ -60,7 +60,7 @@ def attempt(
     except BrazeError:
         raise
     except (Exception, BreakSignal, Retry, Stopped) as error:
-        if is_out_of_memory(error):
+        if is_shortage(error):
             raise
         # a fault of the interpreter must not become one of the user's program
         if strict or options.verify:

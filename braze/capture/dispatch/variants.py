@@ -46,7 +46,7 @@ from braze.capture.guards.report import compiled_frame
 from braze.capture.guards.tables import GuardTable, build_table, read_source
 from braze.capture.residual.points import ResumePoint
 from braze.capture.residual.residual import build_residual
-from braze.graph.torch_compat import is_out_of_memory, mute_fakes, watched, without_saving_hooks
+from braze.graph.torch_compat import is_shortage, mute_fakes, watched, without_saving_hooks
 from braze.graph.torch_symbols import symbolic_sizes
 from braze.support import interrupts, trace
 from braze.support.collector import collector_paused
@@ -221,7 +221,7 @@ class Site:
             try:
                 return self._compile(function, locals)
             except Exception as error:
-                if not is_out_of_memory(error):
+                if not is_shortage(error):
                     raise
                 self.short.note(self.name, place_of(function, locals), time.perf_counter() - started, error)
             finally:

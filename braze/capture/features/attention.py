@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.nn.attention import flex_attention as public
 
 from braze.capture.facts.breaks import graph_break
+from braze.capture.facts.values import MISSING
 from braze.capture.features.subgraphs import Traced, noted, region, traced, union
 from braze.capture.python.higher_order import FLEX, MODULES, break_around
 from braze.capture.state.handlers import Feature
@@ -19,10 +20,8 @@ from braze.capture.state.trace import GraphState, Interpreter, Trace
 from braze.graph import flex, torch_compat
 
 FEATURE = Feature()
-rule = FEATURE.call
 
 WHAT = MODULES[FLEX]
-SIGNATURE = inspect.signature(public.flex_attention)
 #: blocks of this many rows are all that there are: such a mask says nothing of lengths
 NO_BLOCKS = 1 << 30
 #: what a BlockMask says of its blocks to kernels
@@ -40,15 +39,32 @@ BLOCKS = [
 OTHER_KERNELS = frozenset({"FLASH"})
 
 
-@rule(public.flex_attention)
-def flex_attention(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    """One node. What PyTorch would refuse, it refuses itself."""
+def public() -> Any:
+    """PyTorch's module of ``flex_attention``, which the program has loaded; from 2.14 on it takes SymPy along (0.4 s)."""
+    return sys.modules[FLEX]
+
+
+def function_of_module(t: Trace, fn: Any, args: Any, kwargs: Any) -> Any:
+    """Functions of that module; but for two they are plain code."""
+    rule = RULES.get(fn.__name__)
+    if rule is None or fn is not getattr(public(), fn.__name__, None):
+        return MISSING
+    return rule(t, _given(fn, args, kwargs or {}))
+
+
+def _given(fn: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    """The arguments of a call by name."""
     try:
-        given = SIGNATURE.bind(*args, **kwargs)
+        given = inspect.signature(fn).bind(*args, **kwargs)
     except TypeError:
         break_around(WHAT)
     given.apply_defaults()
-    q, k, v, score_mod, block_mask, scale, grouped, return_lse, options, aux = _values(given.arguments)
+    return given.arguments
+
+
+def flex_attention(t: Trace, given: dict[str, Any]) -> Any:
+    """One node. What PyTorch would refuse, it refuses itself."""
+    q, k, v, score_mod, block_mask, scale, grouped, return_lse, options, aux = _values(given)
     _check_tensors(q, k, v, grouped, block_mask)
     _check_settings(t, scale, grouped, return_lse, options, aux)
     mask_mod, blocks = _block_mask(t, block_mask, q, k)
@@ -71,26 +87,22 @@ def flex_attention(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     out, lse, most = results
     if aux is not None:
         wanted = t.attribute(aux, "lse"), t.attribute(aux, "max_scores")
-        found = public.AuxOutput(*[x if want else None for x, want in zip((lse, most), wanted, strict=True)])
+        found = public().AuxOutput(
+            *[x if want else None for x, want in zip((lse, most), wanted, strict=True)]
+        )
         return out, t.done.claim(found)
     return (out, lse) if return_lse else out
 
 
-@rule(public.create_mask)
-def create_mask(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+def create_mask(t: Trace, given: dict[str, Any]) -> Any:
     """What a function says of all places, as one node."""
-    try:
-        given = inspect.signature(public.create_mask).bind(*args, **kwargs)
-    except TypeError:
-        break_around(WHAT)
-    given.apply_defaults()
-    function, *sizes, device = given.arguments.values()
+    function, *sizes, device = given.values()
     sizes = [1 if n is None and i < 2 else n for i, n in enumerate(sizes)]
     if not all(isinstance(n, int | torch.SymInt) and type(n) is not bool for n in sizes):
         break_around(WHAT)
     device = torch.device(torch.accelerator.current_accelerator() or "cpu") if device is None else device
     device = torch.empty(0, device=device).device
-    changes_scores = t.call(torch_compat.kind_of_modification, (function,)).name == "SCORE_MOD"
+    changes_scores = t.call(torch_compat.kind_of_modification(), (function,)).name == "SCORE_MOD"
     with region(t, "create_mask", (function,)):
         own = [*([torch.zeros((), device=device)] if changes_scores else []), *_places(device)]
         part = _traced(t, function, own)
@@ -98,6 +110,13 @@ def create_mask(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         modules = {"mask_graph": part.module([*own, *others])}
         target = flex.excluded if changes_scores else flex.allowed
         return noted(t.graph, target, modules, (tuple(sizes), device, tuple(others)))
+
+
+RULES: dict[str, Callable[[Trace, dict[str, Any]], Any]] = {
+    "flex_attention": flex_attention,
+    "create_mask": create_mask,
+}
+FEATURE.modules[FLEX] = function_of_module
 
 
 # -- parts
@@ -132,7 +151,7 @@ def _check_settings(t: Interpreter, scale: Any, grouped: Any, lse: Any, options:
     known = isinstance(scale, float | int | torch.SymFloat) or scale is None
     if not known or type(grouped) is not bool or type(lse) is not bool or (lse and aux is not None):
         break_around(WHAT)
-    if aux is not None and not isinstance(aux, public.AuxRequest):
+    if aux is not None and not isinstance(aux, public().AuxRequest):
         break_around(WHAT)
     if options is not None:
         if not isinstance(options, dict) or {"OUTPUT_LOGSUMEXP", "OUTPUT_MAX"} & set(options):
@@ -144,8 +163,8 @@ def _check_settings(t: Interpreter, scale: Any, grouped: Any, lse: Any, options:
 def _block_mask(t: Interpreter, block_mask: Any, q: Any, k: Any) -> tuple[Any, list[Any]]:
     """The function of a mask, and its blocks as kernels read them: block sizes, then tensors or None."""
     if block_mask is None:
-        return public.noop_mask, []
-    if not isinstance(block_mask, public.BlockMask):
+        return public().noop_mask, []
+    if not isinstance(block_mask, public().BlockMask):
         break_around(WHAT)
     rows, columns = (t.item(t.attribute(block_mask, "BLOCK_SIZE"), i) for i in (0, 1))
     mask_mod = t.attribute(block_mask, "mask_mod")

@@ -21,7 +21,7 @@ from braze.capture.python.attributes import special_method
 from braze.capture.python.c_border import canonical, entered_from_c
 from braze.capture.python.entering import enter
 from braze.capture.state.trace import Trace
-from braze.graph import fakes
+from braze.graph import fake_dispatch
 from braze.graph.torch_compat import DISPATCHER_FILES
 from braze.graph.torch_symbols import SYMBOLIC
 
@@ -39,7 +39,7 @@ def is_symbolic_code(code: types.CodeType) -> bool:
 
 def is_dispatcher_code(code: types.CodeType) -> bool:
     """Whether PyTorch's dispatcher starts this code, which is no part of the program."""
-    return code.co_filename.startswith((*DISPATCHER_FILES, fakes.__file__)) and not code.co_flags & (
+    return code.co_filename.startswith((*DISPATCHER_FILES, fake_dispatch.__file__)) and not code.co_flags & (
         inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
     )
 
