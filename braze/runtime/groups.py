@@ -55,8 +55,9 @@ def numbers(indices, i, n, rows, PADDING: tl.constexpr):
 
 
 @triton.jit
-def count(indices, counts, who, n, rows, PASSES: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, PADDING: tl.constexpr, WHO: tl.constexpr):
-    """How often each byte stands in a block, and nothing yet for later passes; ``who``: one place of each number that stands anywhere."""
+def count(indices, counts, who, flags, n, rows, PASSES: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, PADDING: tl.constexpr, WHO: tl.constexpr, FLAGS: tl.constexpr):
+    """How often each byte stands in a block, and nothing yet for later passes; ``who``: one place of each number that stands anywhere. ``FLAGS``
+    flags for each block are set to zero."""
     b = tl.program_id(0)
     i = b * BLOCK + tl.arange(0, BLOCK)
     byte = tl.arange(0, 256)
@@ -69,6 +70,8 @@ def count(indices, counts, who, n, rows, PASSES: tl.constexpr, BLOCK: tl.constex
     tl.store(counts + byte * BLOCKS + b, tl.where(byte == 0, found - past, found))
     for later in tl.static_range(1, PASSES):
         tl.store(counts + (later * 256 + byte) * BLOCKS + b, tl.zeros([256], tl.int32))
+    for first in tl.static_range(0, FLAGS, 256):
+        tl.store(flags + b * FLAGS + first + byte, tl.zeros([256], tl.int32), mask=first + byte < FLAGS)
 
 
 @triton.jit
@@ -160,19 +163,24 @@ def by_counting(indices: Tensor, rows: int) -> tuple[Tensor, Tensor, Tensor]:
     return found, order, starts
 
 
-def ordered(flat: Tensor, rows: int, padding: int = -1, who: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The numbers in order, and their places; the padding is no row's. In ``who``, if given: a place of each row's number that stands anywhere."""
+def ordered(
+    flat: Tensor, rows: int, padding: int = -1, who: Tensor | None = None, flags: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The numbers in order, and their places; the padding is no row's. In ``who``, if given: a place of each row's number that stands anywhere; in
+    ``flags`` (of ``cleared``), if given: zeros."""
     n, device = flat.numel(), flat.device
     passes, early = passes_of(rows), int(begins_early(device))
-    block = SHORT if n <= SHORT * SOME else BLOCK
-    blocks = max(1, 1 << (-(-n // block) - 1).bit_length())
+    block, blocks = blocks_of(n)
     found, order = ([torch.empty(n, device=device, dtype=torch.int32) for _ in range(2)] for _ in range(2))
     counts = torch.empty(passes * 256 * blocks, device=device, dtype=torch.int32)
     sizes, taken = dict(PASSES=passes, BLOCK=block, BLOCKS=blocks), POINTERS[flat.dtype]
     # what is ahead of these may be a library's
-    how = dict(**sizes, PADDING=padding, WHO=int(who is not None))
-    named = counts if who is None else who
-    kernel(path(), "count", 4, (taken, *("*i32",) * 2), str(blocks), **how)(flat, counts, named, n, rows)
+    each = 0 if flags is None else flags.numel() // blocks
+    how = dict(**sizes, PADDING=padding, WHO=int(who is not None), FLAGS=each)
+    named, zeros = counts if who is None else who, counts if flags is None else flags
+    kernel(path(), "count", 4, (taken, *("*i32",) * 3), str(blocks), **how)(
+        flat, counts, named, zeros, n, rows
+    )
     given, places = flat, order[1]
     for number in range(passes):
         made, placed = found[number % 2], order[number % 2]
@@ -184,6 +192,18 @@ def ordered(flat: Tensor, rows: int, padding: int = -1, who: Tensor | None = Non
         )
         given, places = made, placed
     return given, places
+
+
+def blocks_of(n: int) -> tuple[int, int]:
+    """(places of a block, blocks) in which so many places are counted."""
+    block = SHORT if n <= SHORT * SOME else BLOCK
+    return block, max(1, 1 << (-(-n // block) - 1).bit_length())
+
+
+def cleared(n: int, flags: int, device: torch.device) -> Tensor:
+    """Room for so many flags, at least, which ``ordered`` sets to zero when it counts so many places."""
+    blocks = blocks_of(n)[1]
+    return torch.empty(-(-flags // blocks) * blocks, device=device, dtype=torch.int32)
 
 
 def passes_of(rows: int) -> int:

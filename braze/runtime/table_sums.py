@@ -2,7 +2,7 @@
 
 ``braze::table_sums(grad, indices, rows, padding)`` orders the numbers (``groups.py``). The kernel at the end writes all of the table: the
 program of a number's first place adds up what the number's places have, always in the same order, and programs behind these clear the rows
-that no number names. Blocks of places that share one number are summed before, and count as one row each.
+that no number names. Blocks of places that share one number are summed by the first programs, and count as one row each.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from braze.runtime.groups import POINTERS
 Tensor = torch.Tensor
 
 #: places of a block that is summed by itself; rows that are read at once of one, and by the program of a number
-BLOCK, AT_ONCE, FIRST, MORE = 32, 16, 2, 4
-#: columns of a warp that sums a row; warps that sum a block
-WARP, WARPS = 256, 4
+BLOCK, AT_ONCE, FIRST, MORE = 32, 4, 2, 4
+#: columns of a warp that sums a row
+WARP = 256
 #: columns that a program has at once, at most; rows of a table that a program clears
 COLUMNS, ROWS = 1024, 4
 
@@ -48,37 +48,39 @@ def summed(grad, places, taken, c, W: tl.constexpr):
 
 
 @triton.jit
-def blocks(grad, found, order, partial, n, rows, BLOCK: tl.constexpr, AT_ONCE: tl.constexpr, W: tl.constexpr, COLUMNS: tl.constexpr, EARLY: tl.constexpr):
-    """The sums of the first places of blocks, where their number is that of the place before, too."""
-    if EARLY:
-        gdc_wait()
-    TILES: tl.constexpr = (W + COLUMNS - 1) // COLUMNS
-    p = tl.program_id(0)
-    b = p // TILES
+def of_block(grad, found, order, partial, flags, b, t, n, rows, BLOCK: tl.constexpr, AT_ONCE: tl.constexpr, W: tl.constexpr, COLUMNS: tl.constexpr, TILES: tl.constexpr):
+    """The sum of the first places of a block, where their number is that of the place before, too."""
     first = b * BLOCK
     v = tl.load(found + first)
     before = tl.load(found + first - 1, mask=b > 0, other=-1)
     if (v < rows) & (v == before):
         k = tl.arange(0, BLOCK)
         many = tl.sum((tl.load(found + first + k, mask=first + k < n, other=-1) == v).to(tl.int32), 0)
-        c = p % TILES * COLUMNS + tl.arange(0, COLUMNS)
+        c = t * COLUMNS + tl.arange(0, COLUMNS)
         total = tl.zeros([COLUMNS], tl.float32)
         for j in range(0, many, AT_ONCE):
             i = j + tl.arange(0, AT_ONCE)
             total += summed(grad, tl.load(order + first + i, mask=i < many, other=0), i < many, c, W)
         tl.store(partial + b.to(tl.int64) * W + c, total, mask=c < W)
+        tl.debug_barrier()
+        tl.atomic_xchg(flags + b * TILES + t, 1, sem="release")
 
 
 @triton.jit
-def sums(grad, found, order, partial, indices, who, out, n, rows, BLOCK: tl.constexpr, FIRST: tl.constexpr, MORE: tl.constexpr, W: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr, PADDING: tl.constexpr, EARLY: tl.constexpr):
-    """The row of a number, by the program of the first place where it stands; or some rows cleared, where ``ROWS`` are at once."""
+def sums(grad, found, order, partial, indices, who, flags, out, n, rows, BLOCK: tl.constexpr, AT_ONCE: tl.constexpr, FIRST: tl.constexpr, MORE: tl.constexpr, W: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr, PADDING: tl.constexpr, EARLY: tl.constexpr):
+    """The sums of blocks; then the row of a number, by the program of the first place where it stands; then some rows cleared, where ``ROWS`` are at
+    once. Programs wait for such alone as have begun before them: a GPU begins them in order."""
     if EARLY:
         gdc_wait()
     TILES: tl.constexpr = (W + COLUMNS - 1) // COLUMNS
+    ahead = (n + BLOCK - 1) // BLOCK
     p = tl.program_id(0)
-    q = p // TILES
-    if q < n:
-        c = p % TILES * COLUMNS + tl.arange(0, COLUMNS)
+    q = p // TILES - ahead
+    t = p % TILES
+    if q < 0:
+        of_block(grad, found, order, partial, flags, p // TILES, t, n, rows, BLOCK, AT_ONCE, W, COLUMNS, TILES)
+    elif q < n:
+        c = t * COLUMNS + tl.arange(0, COLUMNS)
         v = tl.load(found + q)
         before = tl.load(found + q - 1, mask=q > 0, other=-1)
         end = tl.minimum(n, (q // BLOCK + 1) * BLOCK)
@@ -99,13 +101,19 @@ def sums(grad, found, order, partial, indices, who, out, n, rows, BLOCK: tl.cons
                 while more:  # what is in the blocks behind
                     first = (b + k) * BLOCK
                     held = tl.sum((tl.load(found + first, mask=first < n, other=-1) == v).to(tl.int32), 0)
+                    flag = flags + b * TILES + t
+                    ready = 0
+                    while ready == 0:
+                        ready = tl.min(tl.load(flag + k * TILES, mask=k < held, other=1, volatile=True), 0)
+                    tl.atomic_add(flag, 0, sem="acquire")
+                    tl.debug_barrier()
                     for j in range(0, held, MORE):
                         total += summed(partial, b + j + m, j + m < held, c, W)
                     b += held
                     more = held == BLOCK
             tl.store(out + v.to(tl.int64) * W + c, total.to(out.dtype.element_ty), mask=c < W, eviction_policy="evict_first")
     elif ROWS:
-        clear(indices, who, out, (p - n * TILES) * ROWS + tl.arange(0, ROWS), n, rows, W, COLUMNS, PADDING)
+        clear(indices, who, out, (p - (ahead + n) * TILES) * ROWS + tl.arange(0, ROWS), n, rows, W, COLUMNS, PADDING)
 '''
 )
 
@@ -129,27 +137,25 @@ def by_kernels(
         out.zero_()
     if 0 in (n, rows, width):
         return out
+    columns = min(COLUMNS, 1 << (width - 1).bit_length())
+    tiles, ahead = -(-width // columns), -(-n // BLOCK)
     if counted:
         who = torch.empty(rows, device=device, dtype=torch.int32)
-        found, order = groups.ordered(flat, rows, padding, who)
+        flags = groups.cleared(n, ahead * tiles, device)
+        found, order = groups.ordered(flat, rows, padding, who, flags)
     else:
         found, order, who = groups.by_sort(torch.where(flat == padding, rows, flat), rows)
-    columns = min(COLUMNS, 1 << (width - 1).bit_length())
-    tiles, cleared = -(-width // columns), ROWS if counted else 0
-    partial = torch.empty((-(-n // BLOCK), width), device=device, dtype=torch.float32)
-    dtype, path = POINTERS[given.dtype], groups.path(SOURCE)
-    # what is ahead of these is a library's where numbers were sorted
-    early = int(counted and groups.begins_early(device))
-    sizes, dtypes = dict(W=width, COLUMNS=columns, EARLY=early), (dtype, "*i32", "*i32", "*fp32")
-    programs, constants = f"(n + {BLOCK - 1}) // {BLOCK} * {tiles}", dict(BLOCK=BLOCK, AT_ONCE=AT_ONCE)
-    groups.kernel(path, "blocks", WARPS, dtypes, programs, **constants, **sizes)(
-        given, found, order, partial, n, rows
-    )
-    programs = f"n * {tiles}" + f" + (rows + {ROWS - 1}) // {ROWS}" * counted
-    constants = dict(BLOCK=BLOCK, FIRST=FIRST, MORE=MORE, ROWS=cleared, PADDING=padding)
-    every = (*dtypes, POINTERS[flat.dtype], "*i32", dtype)
-    groups.kernel(path, "sums", max(1, columns // WARP), every, programs, **constants, **sizes)(
-        given, found, order, partial, flat, who, out, n, rows
+        flags = torch.zeros(ahead * tiles, device=device, dtype=torch.int32)
+    partial = torch.empty((ahead, width), device=device, dtype=torch.float32)
+    # what is ahead of this is a library's where numbers were sorted
+    constants = dict(
+        BLOCK=BLOCK, AT_ONCE=AT_ONCE, FIRST=FIRST, MORE=MORE, W=width, COLUMNS=columns,
+        ROWS=ROWS if counted else 0, PADDING=padding, EARLY=int(counted and groups.begins_early(device)),
+    )  # fmt: skip
+    every = (POINTERS[given.dtype], "*i32", "*i32", "*fp32", POINTERS[flat.dtype], "*i32", "*i32", POINTERS[out.dtype])  # fmt: skip
+    programs = f"(n + (n + {BLOCK - 1}) // {BLOCK}) * {tiles}" + f" + (rows + {ROWS - 1}) // {ROWS}" * counted
+    groups.kernel(groups.path(SOURCE), "sums", max(1, columns // WARP), every, programs, **constants)(
+        given, found, order, partial, flat, who, flags, out, n, rows
     )
     return out
 

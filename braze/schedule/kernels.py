@@ -102,6 +102,8 @@ SPREAD_CUTS = (
     (128 << 10, 2, HeldCut(32, 64, 8, RESTS)),
     (192 << 10, 4, HeldCut(32, 64, 16, RESTS)),
 )
+#: the same of rows that begin anywhere, which whole vectors are read of: so many bytes by two programs side by side, longer ones of floats by one
+ANYWHERE_ROW, ANYWHERE_SIDE, ANYWHERE = 80 << 10, HeldCut(16, 64, 16, RESTS), HeldCut(32, 64, 16, RESTS)
 #: one whose threads have twice the registers, of rows of which two and more values are read again (a softmax's gradient of 50,257 columns in bfloat16: 430 us,
 #: 663 before)
 DEEP = HeldCut(16, 128, 48, RESTS)
@@ -182,6 +184,8 @@ def _for_long_rows(plan: KernelPlan, group: Group, found: Sequence[Access], *, h
     held = _held_in_part(plan, group, widest) if hold else None
     if held is not None:
         return held
+    if ReduceKind.WELFORD in kinds:
+        plan = dataclasses.replace(plan, begin=None, vector=1)
     walked_again = length * widest if length is not None and walks_again(plan.passes) else 0  # bytes
     if kinds == {ReduceKind.ONLINE_SOFTMAX}:
         if walked_again >= FORGOTTEN:
@@ -213,7 +217,7 @@ def _held_in_part(plan: KernelPlan, group: Group, widest: int) -> KernelPlan | N
     row, each = plan.row, sum(n.dtype.itemsize for n in again)
     assert row is not None
     if ReduceKind.WELFORD in kinds and len(again) == 1:
-        cuts = _spread_cuts(length, each)
+        cuts = _spread_cuts(length, each, anywhere=plan.begin is not None)
     else:
         cuts = [SIDE_BY_SIDE] if narrow else []
     cuts += [DEEP] if len(again) > 1 else [WIDE_16] if narrow else [WIDE]
@@ -230,9 +234,11 @@ def _held_in_part(plan: KernelPlan, group: Group, widest: int) -> KernelPlan | N
     return None
 
 
-def _spread_cuts(length: int, itemsize: int) -> list[HeldCut]:
-    """How a row is held whose mean and variance are taken, where that is not as others are."""
+def _spread_cuts(length: int, itemsize: int, *, anywhere: bool) -> list[HeldCut]:
+    """How a row is held whose mean and variance are taken, where that is not as others are. ``anywhere``: it begins between vectors."""
     taken = length * itemsize
+    if anywhere:
+        return [ANYWHERE_SIDE] if taken <= ANYWHERE_ROW else [ANYWHERE] if itemsize >= 4 else []
     if taken <= SPREAD_ROW:
         return [SPREAD_SIDE]
     if taken % VECTOR:
@@ -250,14 +256,20 @@ def few_at_once(plan: KernelPlan, itemsize: int, held: int) -> KernelPlan:
 
 def _of_vectors(plan: KernelPlan, group: Group, found: Sequence[Access]) -> KernelPlan:
     """A plan that reads whole vectors of rows which begin anywhere, as those of 50,257 numbers do."""
-    if len(group.row_axes) != 1 or _static(group.row_axes) is None or not kinds_of(group.steps) <= VECTORS:
+    kinds = VECTORS | {ReduceKind.WELFORD}
+    if len(group.row_axes) != 1 or _static(group.row_axes) is None or not kinds_of(group.steps) <= kinds:
         return plan
     if any(tile.block > 1 for tile in plan.points):  # several rows begin at several places
         return plan
     row = group.row_axes[0].symbol
     if _draws(group):
         return plan
-    along = [a for a in found if not a.indirect and step_along(a, group.row_axes[0]) == 1]
+    copies = dict(group.shifted)
+    along = [
+        a
+        for a in found
+        if not a.indirect and a.buffer not in copies and step_along(a, group.row_axes[0]) == 1
+    ]
     vector = VECTOR // min((a.itemsize for a in along), default=VECTOR)
     if plan.row is None or plan.row.block < vector:  # a row begins in its walk's first tile
         return plan

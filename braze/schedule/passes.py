@@ -143,14 +143,14 @@ def loads_along(steps: Iterable[LoopNest], made: Mapping[tuple[str, Expr], Node]
 def read_again(group: Group, passes: Sequence[Pass]) -> tuple[Node, ...]:
     """The loads of a row's own numbers that more than one walk needs, and none of its kernel writes over."""
     row, points = {a.symbol for a in group.row_axes}, {a.symbol for a in group.axes}
-    written = {s.buffer for step in group.steps for s in step.stores}
+    other = {s.buffer for step in group.steps for s in step.stores} | {name for name, _ in group.shifted}
     made: dict[tuple[str, Expr], Node] = {}
     before: set[Node] = set()
     found: dict[Node, None] = {}
     for each in passes:
         needed = loads_along(each.along, made)
         for node in walk(*(r for step in each.along for r in roots(step)), *made.values()):
-            if node in needed & before and not node.args and node.attr[0] not in written:
+            if node in needed & before and not node.args and node.attr[0] not in other:
                 symbols = node.attr[1].symbols()
                 if symbols & row and symbols & points:
                     found[node] = None

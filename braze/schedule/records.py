@@ -40,7 +40,8 @@ class Group:
     written and read only inside this group and need no memory outside it. ``reason``: why these steps
     are together, for the report. ``walked``: of kind MIXED, how its points are cut; the steps that reduce down the
     columns run over the part and ``row_axes``, and reduce over what lies within a part. ``whole``: it is not to be cut. ``follows``: it is
-    short, and reads what a kernel just before it leaves.
+    short, and reads what a kernel just before it leaves. ``shifted``: buffers with a copy of what all rows share for each place in a vector where a
+    row may begin, and the elements from one copy to the next.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Group:
     walked: Walked | None = None
     whole: bool = False
     follows: bool = False
+    shifted: tuple[tuple[str, int], ...] = ()
 
     @property
     def work(self) -> tuple[Step, ...]:

@@ -26,6 +26,7 @@ from braze.schedule.proof import prove_memory
 from braze.schedule.records import Group, MemoryPlan, Schedule
 from braze.schedule.roundings import without_roundings
 from braze.schedule.sequence import prove_sequence
+from braze.schedule.shifted import shift_shared
 from braze.schedule.split import split_groups
 from braze.schedule.verify import verify_schedule
 from braze.schedule.workspaces import workspace
@@ -91,7 +92,8 @@ def _for_gpu(
     mixed, between = mix_groups(joined, program, choices, cores)
     buffers = {b.name: b for b in (*program.buffers, *between)}
     parts, made = split_groups(mixed, buffers, choices, cores)
-    made = [*between, *made]
+    parts, copies = shift_shared(parts, {**buffers, **{b.name: b for b in made}})
+    made = [*between, *made, *copies]
     if not made and all(a is b for a, b in zip(parts, groups, strict=True)):
         return program, groups
     if choices.options.verify:

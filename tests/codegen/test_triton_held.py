@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from torch.nn import functional as F
 pytest.importorskip("triton")
 
 from braze.codegen.triton import generate
-from braze.schedule import kernels
+from braze.schedule import kernels, shifted
 from braze.schedule.kernels import HeldCut
 from braze.schedule.records import GroupKind
 from braze.symbolic.expr import Symbol
@@ -30,7 +31,7 @@ def held(small, monkeypatch):
     """Programs of one warp, which hold two tiles of 256 numbers of 32 bits, and walk the rest of their rows."""
     for cut in ("SIDE_BY_SIDE", "WIDE_16", "WIDE", "DEEP"):
         monkeypatch.setattr(kernels, cut, HeldCut(1, 64, 16, 1 << 20))
-    monkeypatch.setattr(kernels, "_spread_cuts", lambda length, itemsize: [])
+    monkeypatch.setattr(kernels, "_spread_cuts", lambda *told, **how: [])
 
 
 def rms_norm(x, w):
@@ -68,6 +69,52 @@ def test_the_mean_and_variance_of_rows_held_in_part(length, shift, tmp_path):
     fn = lambda x, w, b: F.layer_norm(x, (length,), w, b)
     check(fn, tmp_path, x, w, b, cores=1, digits=1e-5 if shift == 0 else 2e-3)
     assert plan_of(fn, x, w, b, cores=1).held == min(2, length // 256)
+
+
+@pytest.mark.usefixtures("held")
+@pytest.mark.parametrize("length", [263, 519, 777, 1031])
+@pytest.mark.parametrize(("dtype", "shift"), [(torch.float32, 0), (torch.float32, 1000), (torch.float16, 0)])
+def test_the_mean_and_variance_of_rows_that_begin_anywhere(length, dtype, shift, tmp_path):
+    """What lies ahead of a row's first vector and behind its last one is taken about the mean; a row with what is not finite has neither."""
+    x = numbers(9, length, dtype=dtype) + shift
+    x[2, 0], x[4, -1], x[6, length // 2] = NAN, INF, -INF
+    fn = lambda x: torch.var_mean(x, 1, keepdim=True)[0] * 2 + (x - torch.var_mean(x, 1, keepdim=True)[1])
+    digits = 8e-3 if dtype is torch.float16 else 1e-5 if shift == 0 else 2e-3
+    check(fn, tmp_path, x, cores=1, digits=digits)
+    plan = plan_of(fn, x, cores=1)
+    assert plan.begin is not None and plan.held > 0
+
+
+@pytest.mark.usefixtures("held")
+@pytest.mark.parametrize("length", [519, 777])
+@pytest.mark.parametrize(("dtype", "weight"), [(torch.float32, torch.float32), (torch.float16, torch.float16), (torch.float16, torch.float32)])  # fmt: skip
+def test_what_rows_share_that_begin_anywhere_is_read_in_whole_vectors(
+    length, dtype, weight, tmp_path, monkeypatch
+):
+    """A kernel before lays it out for each place where a row may begin; numbers that are not finite stay in their columns."""
+    monkeypatch.setattr(shifted, "LEAST_ROWS", 9)
+    x, w, b = (
+        numbers(9, length, dtype=dtype),
+        numbers(length + 3, seed=1, dtype=weight)[1:-2],
+        numbers(length, seed=2, dtype=weight),
+    )
+    w[0], w[300], b[length - 1], b[8] = NAN, INF, -INF, NAN
+    fn = lambda x, w, b: ((x - x.float().mean(1, keepdim=True)) * w + b).to(x.dtype)
+    check(fn, tmp_path, x, w, b, cores=1, digits=8e-3 if dtype is torch.float16 else 1e-5)
+    before, after = generate(planned(fn, x, w, b, cores=1), context(1))
+    assert before.source.count("tl.store(") == 2
+    assert "(head * " in after.source and not re.search(r"in_ptr\d \+ \(r0\)", after.source)
+
+
+@pytest.mark.usefixtures("held")
+def test_what_few_rows_share_or_such_as_begin_at_vectors_is_read_where_it_is(monkeypatch):
+    fn = lambda x, w: (x - x.mean(1, keepdim=True)) * w
+    monkeypatch.setattr(shifted, "LEAST_ROWS", 9)
+    for rows, length in ((8, 777), (9, 776)):
+        assert (
+            len(generate(planned(fn, torch.empty(rows, length), torch.empty(length), cores=1), context(1)))
+            == 1
+        )
 
 
 @pytest.mark.usefixtures("held")

@@ -131,7 +131,7 @@ def test_the_kernels_compile_to_machine_code(dtype, rows, monkeypatch, tmp_path)
         table_sums.by_kernels(numbers(400, 1024, dtype=dtype), places(400, rows, "spread"), rows, 3)
     finally:
         groups.kernel.cache_clear()
-    assert [job.name for job in jobs] == ["count", *["place"] * groups.passes_of(rows), "blocks", "sums"]
+    assert [job.name for job in jobs] == ["count", *["place"] * groups.passes_of(rows), "sums"]
     constants = [dict(job.constants) for job in jobs]
     assert [c.get("EARLY", 0) for c in constants] == [0] + [1] * (len(jobs) - 1)
     assert not build(jobs, Builders(("cuda", 90, 32), 1), seconds=200)

@@ -26,7 +26,7 @@ class Accumulator:
 
     ``rows``: how many rows of the tile it has lanes for. ``lanes``: elements that are taken in together; ``apart``: those that lie a stride
     apart, as a thread has them of a row that it reads one by one, rather than side by side. ``edges``: the state of what lies before and
-    behind the whole vectors of the row.
+    behind the whole vectors of the row, which are ``length`` elements; ``edge``: this is that state.
     """
 
     reduction: Reduction
@@ -34,12 +34,16 @@ class Accumulator:
     lanes: int = 1
     rows: str = "XBLOCK"
     apart: bool = False
+    length: str = "rnumel"
     edges: Accumulator | None = None
+    edge: bool = False
 
     def open(self, lines: list[str]) -> None:
         """Declare the state before the loop."""
         kind, dtype = self.reduction.kind, self.reduction.dtype
         shape = f"[{self.rows}, RBLOCK]"
+        if kind is ReduceKind.WELFORD and self.edge:
+            return
         if kind is ReduceKind.WELFORD:
             shape = f"[{self.rows}, RBLOCK // {self.lanes}]" if self.lanes > 1 else shape
             # each lane's first number, the sums of what others lie above it, and of the squares of that
@@ -63,7 +67,9 @@ class Accumulator:
     def add(self, value: str, lines: list[str], masked: bool, *, first: bool = False) -> None:
         """Take one tile in, inside the loop; ``first``: it is the first of all, and whole."""
         n, kind = self.name, self.reduction.kind
-        if kind is ReduceKind.WELFORD and self.lanes > 1:
+        if kind is ReduceKind.WELFORD and self.edge:  # so few that all are kept until the mean is known
+            lines += [f"        {n}_few = {value}", f"        {n}_inside = rmask"]
+        elif kind is ReduceKind.WELFORD and self.lanes > 1:
             few = f"[{self.rows}, RBLOCK // {self.lanes}, {self.lanes}]"
             if first:
                 lines.append(f"        {n}_at = tl.reduce(tl.reshape({value}, {few}), 2, bz_max)")
@@ -154,7 +160,7 @@ class Accumulator:
             lines.append(f"    {n}_best = tl.reduce({n}_top, 1, bz_max)[:, None]")
             lines.append(f"    {n}_sum = tl.sum(bz_rescale({n}_sum, {n}_top, {n}_best), 1)[:, None]")
             lines.append(f"    {n}_top = {n}_best")
-        else:
+        elif kind is not ReduceKind.WELFORD:
             lines.append(f"    {n} = " + collapsed(kind, n, 1, "[:, None]"))
 
     def _moments(self, emit: Emitter, scope: Scope) -> list[Value]:
@@ -162,17 +168,22 @@ class Accumulator:
         n, of = self.name, TYPES[self.reduction.dtype]
         held = f"((rnumel - rbase + (RBLOCK - 1)) // RBLOCK).to({of})"
         if self.lanes > 1:
-            last = f"rnumel % RBLOCK - {self.lanes} * tl.arange(0, RBLOCK // {self.lanes})[None, :]"
+            last = f"{self.length} % RBLOCK - {self.lanes} * tl.arange(0, RBLOCK // {self.lanes})[None, :]"
             last = f"tl.minimum(tl.maximum({last}, 0), {self.lanes})"
-            held = f"(rnumel // RBLOCK * {self.lanes} + {last}).to({of})"
+            held = f"({self.length} // RBLOCK * {self.lanes} + {last}).to({of})"
+        edges = self.edges.name if self.edges is not None else ""
+        few = f" + tl.sum(tl.where({edges}_inside, {{}}, 0.0), 1)" if edges else ""
         counts = emit.assign(held, R, scope).name
         above = emit.assign(f"{n}_sum / tl.maximum({counts}, 1.0)", XR, scope).name
-        total = emit.assign(f"tl.sum({n}_at * {counts} + {n}_sum, 1)[:, None]", X, scope).name
+        total = f"(tl.sum({n}_at * {counts} + {n}_sum, 1){few.format(f'{edges}_few')})[:, None]"
+        total = emit.assign(total, X, scope).name
         mean = emit.assign(f"bz_mean({total}, rnumel)", X, scope)
         gap = emit.assign(f"{n}_at + {above} - {mean.name}", XR, scope).name
         own = emit.assign(f"{n}_squares - {n}_sum * {above}", XR, scope).name
         own = emit.assign(f"tl.where({own} < 0, 0.0, {own})", XR, scope).name
-        return [mean, emit.assign(f"tl.sum({own} + {counts} * {gap} * {gap}, 1)[:, None]", X, scope)]
+        away = f"({edges}_few - {mean.name})"
+        spread = f"(tl.sum({own} + {counts} * {gap} * {gap}, 1){few.format(f'{away} * {away}')})[:, None]"
+        return [mean, emit.assign(spread, X, scope)]
 
 
 def collapsed(kind: ReduceKind, state: str, along: int, spread: str) -> str:

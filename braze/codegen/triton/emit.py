@@ -83,6 +83,9 @@ class Emitter:
         self.last: Fours | None = None
         #: in a walk of whole vectors: where a row begins, the row's symbol, and the text of that place and the row's number
         self.vectors: tuple[Expr, Symbol, str] | None = None
+        #: copies of what rows share, one for each place in a vector where a row may begin: elements from one to the next, and the place of the vectors in them
+        self.shifted: Mapping[str, int] = {}
+        self.behind = ""
         #: what the caches are told of values along the row: whether somebody reads them again
         self.eviction = ""
         #: the dimensions of values that they are told of
@@ -209,6 +212,8 @@ class Emitter:
             )
         places = {indirect(k).name: self.value(a, scope, guard) for k, a in enumerate(node.args)}
         text, deps = self.index(index, places)
+        if self.vectors is not None and buffer in self.shifted:
+            text, deps = f"head * {self.shifted[buffer]} + ({self.behind})", frozenset("r")
         if guard is not None:
             deps = deps | guard.deps or frozenset(self.dims)
         mask = self.mask(deps, guard.name if guard is not None else "")

@@ -31,10 +31,12 @@ class Walker(Writer):
     def __init__(self, group: Group, plan: KernelPlan) -> None:
         super().__init__(group, plan)
         self.masked = self.emitter.masks.get("r", False)
+        self.emitter.shifted = dict(group.shifted)
         if plan.held:  # what all rows share is better kept
             self.emitter.told = XR
         #: what lies around the whole vectors of the row, as the last walk that reduces took it in
         self.edges: list[Accumulator] = []
+        self.at_edges = False
         #: what later walks read again, its values of each tile that stays in registers, and what walks so far have read
         self.again = read_again(group, plan.passes)
         self.kept: list[dict[Node, Value]] = [{} for _ in range(plan.held)]
@@ -77,9 +79,9 @@ class Walker(Writer):
             parts = [self._ahead, self._edges, self._tiles, self._tail, self._held]
         else:
             parts = [self._ahead, self._tiles, self._held]
-            if any(r.kind is ReduceKind.WELFORD for step in steps for r in step.reductions):
-                # lanes lie about one of their first numbers, which a whole tile has
-                parts[1:] = [self._held, self._tiles]
+        if any(r.kind is ReduceKind.WELFORD for step in steps for r in step.reductions):
+            # lanes lie about one of their first numbers, which a whole tile has
+            parts.insert(1, parts.pop())
         for part in reversed(parts) if back else parts:
             emit.eviction = eviction
             part(steps, opened, back)
@@ -188,6 +190,7 @@ class Walker(Writer):
         plan = self.plan
         if plan.begin is not None and plan.row is not None:
             self.emitter.vectors = plan.begin, plan.row.axes[0].symbol, f"first + ({text})"
+            self.emitter.behind = f"{plan.vector} + {text}"
 
     def _tail(self, steps: Sequence[LoopNest], opened: list[Taken], back: bool) -> None:
         """The last tile of whole vectors."""
@@ -208,7 +211,9 @@ class Walker(Writer):
         inside = f"(rindex < rnumel) & ((rbase >= {half}) | (rbase < head))"
         body = Scope(["        rbase = tl.arange(0, RBLOCK)[None, :]"], "        ", outer=base)
         self._row_scope(body, f"tl.where(rbase < {half}, rbase - head, {behind})", inside)
+        self.at_edges = True
         self._body(steps, body, taken)
+        self.at_edges = False
         base.lines.extend(line[4:] for line in body.lines)
         self.edges = [a for _, accumulators in taken for a in accumulators]
         for accumulator in self.edges:
@@ -257,7 +262,10 @@ class Walker(Writer):
         accumulator = known
         if accumulator is None:
             lanes, apart = self._lanes(reduction)
-            accumulator = Accumulator(reduction, f"acc{self.emitter.count}", lanes, apart=apart)
+            name = f"acc{self.emitter.count}"
+            accumulator = Accumulator(reduction, name, lanes, apart=apart, edge=self.at_edges)
+            if self.plan.begin is not None:
+                accumulator.length = f"(vectors * {self.plan.vector})"
             self.emitter.count += 1
             accumulator.open(self.base.lines)
         accumulator.add(value.name, body.lines, self.emitter.masks["r"], first=first)
