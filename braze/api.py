@@ -34,6 +34,7 @@ from braze.capture.python.higher_order import is_node
 from braze.decomp import users
 from braze.graph import kernels, torch_import
 from braze.module import CompiledModule, compile_module
+from braze.runtime import heap
 from braze.runtime.arena import clear_arenas
 from braze.settings import Settings
 from braze.support import caches, log, trace
@@ -197,6 +198,7 @@ def reset() -> None:
     """Forget every compiled function, counter and once-only warning of this process; free the memory that calls left for the next."""
     session.reset()
     clear_arenas()
+    heap.give_back()
     trace.reset_counters()
     log.forget_warnings()
     caches.forget()

@@ -44,7 +44,7 @@ from braze.loops.verify import require_fresh_writes, verify
 from braze.lower.program import lower
 from braze.recorded_calls import Cutter, Recorder, for_recording, padded, recorder
 from braze.recording_plans import Division, batch_of, divided, operators_of
-from braze.runtime import build, cache, loader, triton_load
+from braze.runtime import build, cache, heap, loader, triton_load
 from braze.runtime.arena import ArenaPool, pool_of
 from braze.runtime.boxed import Boxed
 from braze.schedule import schedule
@@ -152,6 +152,8 @@ def compile_partition(partition: Partition, ctx: CompileContext) -> Boxed:
         call = load_code(generate_code(plan, ctx), ctx)
     if not ctx.consumes:
         call = aot.with_own_results(partition, call, lambda i: is_viewed(program, i, ctx))
+    if ctx.consumes and ctx.options.arena and program.device == "cpu":
+        heap.keep(result_bytes(partition))
     call = with_inputs_written(call, program, plan.memory.renewed)
     call = with_attributes(call, partition.forward, program.attributes, ctx.consumes)
     call = with_floats(call, partition, program, ctx.consumes)
@@ -159,6 +161,13 @@ def compile_partition(partition: Partition, ctx: CompileContext) -> Boxed:
     call = with_attention(call, partition, ctx)
     trace.emit("compiled", info(plan, ctx, time.perf_counter() - start))
     return call
+
+
+def result_bytes(partition: Partition) -> int:
+    """The bytes of a partition's results, but those of sizes that only a call tells."""
+    results = (x.meta["val"] for x in partition.forward.graph.output_node().all_input_nodes)
+    sizes = (x.numel() * x.element_size() for x in results if isinstance(x, torch.Tensor))
+    return sum(bytes for bytes in sizes if isinstance(bytes, int))
 
 
 def scheduled(partition: Partition, ctx: CompileContext) -> tuple[LoopProgram, Schedule]:

@@ -2,6 +2,9 @@
 
 A compile asks for the products of its graph. Those that no earlier compile measured are timed in turn, our template's kernels built
 as one library. What is chosen depends on the kept numbers alone, so that the next process makes the same kernels.
+
+Several threads are seldom all on their cores where others use the machine: a product that cannot be timed by the clock then has the seconds
+of one thread, by that thread's time of the processor, and is tried again by the next compile.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from braze.loops import build as nodes
 from braze.loops.ir import Axis, Buffer, BufferKind, BufferView, DType, LoopProgram, Store, TemplateCall
 from braze.products import Product, Way, quickest
 from braze.runtime import build, cache
+from braze.runtime.one_thread import on_one_thread
 from braze.runtime.operators import onednn_linear, operator
 from braze.schedule import schedule
 from braze.support import trace
@@ -80,24 +84,40 @@ def _bytes(p: Product) -> int:
 
 def _times(products: Sequence[Product], ctx: CompileContext) -> dict[Product, Seconds]:
     """The seconds of each way of each product, from the cache or measured; without those that cannot be told now."""
+    threads = torch.get_num_threads()
+    known = _found(products, threads, ctx)
+    busy = [p for p in products if p not in known]
+    if busy and threads > 1:
+        known |= on_one_thread(lambda: _found(busy, 1, ctx)) or {}
+    for p in products:
+        if p not in known:
+            log.info("%s: the machine is too busy to tell, so that a rule decides", p)
+    return known
+
+
+def _found(products: Sequence[Product], threads: int, ctx: CompileContext) -> dict[Product, Seconds]:
+    """The seconds on so many threads, which are those of the calling thread, of the products of which they can be told."""
     disk = cache.DiskCache()
-    keys = {p: _key(p, ctx) for p in products}
+    keys = {p: _key(p, threads, ctx) for p in products}
     known: dict[Product, Seconds] = {}
     for p, key in keys.items():
         seconds = _KEPT.get(key.digest) or _read(disk, key)
         if seconds is not None:
             known[p] = _KEPT[key.digest] = seconds
     missing = [p for p in products if p not in known]
-    for p, seconds in _measured(missing, ctx).items():
+    for p, seconds in _measured(missing, threads, ctx).items():
         known[p] = _KEPT[keys[p].digest] = seconds
         text = json.dumps({way.value: spent for way, spent in seconds.items()})
-        log.info("%s: %s", p, text)
+        log.info("%s, threads=%d: %s", p, threads, text)
         disk.put(keys[p], text.encode(), "json")
     return known
 
 
-def _measured(products: Sequence[Product], ctx: CompileContext) -> dict[Product, Seconds]:
-    """What each way takes now; nothing where our kernels cannot be built, which the graph's own will say."""
+def _measured(products: Sequence[Product], threads: int, ctx: CompileContext) -> dict[Product, Seconds]:
+    """What each way takes now; nothing where our kernels cannot be built, which the graph's own will say.
+
+    Where others keep several threads from the cores in one product, they will in the next: each would take all its time.
+    """
     if not products:
         return {}
     trace.count("products_measured", len(products))
@@ -111,11 +131,11 @@ def _measured(products: Sequence[Product], ctx: CompileContext) -> dict[Product,
         for p, kernel in zip(products, kernels, strict=True):
             left = _matrix(p.rows, p.inner, p.left_by_columns)
             right = _matrix(p.inner, p.columns, p.right_by_columns)
-            seconds = _timed(_calls(left, right, kernel))
-            if seconds is None:
-                log.info("%s: the machine is too busy to tell, so that a rule decides", p)
-            else:
+            seconds = _timed(_calls(left, right, kernel), threads)
+            if seconds is not None:
                 made[p] = seconds
+            elif threads > 1:
+                break
     return made
 
 
@@ -123,12 +143,12 @@ def _measured(products: Sequence[Product], ctx: CompileContext) -> dict[Product,
 _KEPT: dict[str, Seconds] = {}
 
 
-def _key(p: Product, ctx: CompileContext) -> cache.CacheKey:
+def _key(p: Product, threads: int, ctx: CompileContext) -> cache.CacheKey:
     return cache.key(
         "product",
         product=p,
         target=ctx.target,
-        threads=(torch.get_num_threads(), ctx.options.threads),
+        threads=(threads, ctx.options.threads),
         ways=(torch.__version__, onednn_linear() is not None, getattr(braze, "__version__", "0"), _REVISION),
         compiler=build.compiler_id(),
     )
@@ -160,22 +180,24 @@ def _calls(
     return calls
 
 
-def _timed(calls: Mapping[Way, Callable[[], object]]) -> Seconds | None:
+def _timed(calls: Mapping[Way, Callable[[], object]], threads: int) -> Seconds | None:
     """The least seconds of each, called in turn; None where others keep the machine too busy to tell.
 
     Calls during which a thread had to leave its core do not count. The least of the others is right once a second comes near it.
+    What one thread takes is its time of the processor, in which others have no part: there every call counts.
     """
+    clock, displaced = (time.perf_counter, _displaced) if threads > 1 else (time.thread_time, lambda: 0)
     for call in calls.values():
         call()
     spent: dict[Way, list[float]] = {way: [] for way in calls}
     end = time.perf_counter() + _SECONDS
     while time.perf_counter() < end:
         for way, call in calls.items():
-            displaced = _displaced()
-            start = time.perf_counter()
+            before = displaced()
+            start = clock()
             call()
-            seconds = time.perf_counter() - start
-            if _displaced() == displaced:
+            seconds = clock() - start
+            if displaced() == before:
                 spent[way].append(seconds)
         if all(map(_settled, spent.values())):
             return {way: min(times) for way, times in spent.items()}

@@ -65,7 +65,7 @@ def test_the_table_decides_who_computes_a_product() -> None:
 def test_each_way_gives_eagers_numbers(way: Way, monkeypatch: pytest.MonkeyPatch, empty_cache: Path) -> None:
     """Forward and gradients of a linear layer, of rows that lie apart too."""
     monkeypatch.setattr(product_times, "quickest", lambda seconds: way)
-    monkeypatch.setattr(product_times, "_timed", lambda calls: dict.fromkeys(calls, 1.0))
+    monkeypatch.setattr(product_times, "_timed", lambda calls, threads: dict.fromkeys(calls, 1.0))
     for x in (torch.randn(6, 40), torch.randn(2, 3, 40), torch.randn(40, 6).t(), torch.randn(6, 80)[:, ::2]):
         w, b = torch.randn(24, 40), torch.randn(24)
         ours, exact = ([v.clone().requires_grad_() for v in (x, w, b)] for _ in range(2))
@@ -112,3 +112,41 @@ def test_a_machine_too_busy_to_tell_keeps_nothing(empty_cache: Path, monkeypatch
     ctx = CompileContext(Options(measure_products=True), cpu_target(), "test", lean=True)
     assert product_times.measured_products(trace_graph(linear, operands()).graph, (), ctx) == ()
     assert not list(empty_cache.glob("product/*/*.json"))
+
+
+def test_one_thread_decides_what_several_cannot_tell(
+    empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine; its seconds are kept as those of one thread, and the next compile asks several again."""
+    asked: list[int] = []
+
+    def timed(calls: Any, threads: int) -> Any:
+        asked.append(threads)
+        return None if threads > 1 else {Way.OURS: 2.0, Way.ATEN: 1.0}
+
+    monkeypatch.setattr(product_times, "_timed", timed)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    ctx = CompileContext(Options(measure_products=True), cpu_target(), "test", lean=True)
+    graph = trace_graph(two_layers, [torch.randn(6, 40), torch.randn(24, 40), torch.randn(8, 24)]).graph
+    wanted = 2 if torch.backends.mkl.is_available() else 0
+    found = product_times.measured_products(graph, (), ctx)
+    assert [way for _, way in found] == [Way.ATEN] * wanted
+    assert asked == [4] + [1] * wanted
+    monkeypatch.setattr(product_times, "_KEPT", {})
+    assert product_times.measured_products(graph, (), ctx) == found
+    assert asked == [4] + [1] * wanted + [4]
+
+
+def two_layers(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.linear(torch.nn.functional.linear(x, w).relu(), v)
+
+
+def test_on_one_thread_each_call_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time is the processor's, in which others have no part."""
+    monkeypatch.setattr(product_times, "_displaced", lambda: pytest.fail("others do not matter"))
+    monkeypatch.setattr(product_times, "_settled", lambda times: len(times) == 3)
+    monkeypatch.setattr(product_times, "_SECONDS", 600)
+    made: list[Way] = []
+    calls = {way: lambda way=way: made.append(way) for way in (Way.OURS, Way.ATEN)}
+    assert product_times._timed(calls, 1) is not None
+    assert made == [Way.OURS, Way.ATEN] * 4  # the first call of each does not count
