@@ -83,6 +83,13 @@ class Engine:
         scheduler.retreat()
         return ran, following
 
+    def idle(self) -> bool:
+        """Use a moment in which no request runs to record what steps asked for, one size (``RunnerOptions.capture``); whether there may be more to do. All ranks call it."""
+        flight, self._flight = self._flight, None
+        if flight is not None:
+            flight.wait()
+        return bool(self.runner.idle())
+
     def abort(self, request: Request) -> None:
         """End a request; its blocks are free at once."""
         self.scheduler.abort(request)

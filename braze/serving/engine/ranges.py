@@ -24,6 +24,8 @@ def whole(least: int) -> Range:
 
 #: yes or no
 SWITCH = Range((bool,), lambda x: True, "True or False")
+#: when recordings are made
+CAPTURE = Range((str,), lambda x: x in ("eager", "lazy"), "'eager' or 'lazy'")
 #: parts of something that is there
 SHARE = Range((int, float), lambda x: 0 < x <= 1, "in (0, 1]")
 #: seconds that something may take

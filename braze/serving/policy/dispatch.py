@@ -211,3 +211,11 @@ class Dispatcher:
         if captured is not None and batch.num_tokens <= most:
             return "no recording of this size or a larger one has been captured"
         return f"{batch.num_tokens} tokens are more than {most}, the most that is recorded"
+
+
+def in_words(tokens: int, decision: Decision) -> str:
+    """A decision about a step of so many tokens as a sentence."""
+    if decision.mode is NONE:
+        return f"{tokens} tokens run unrecorded and unpadded: {decision.reason}"
+    padding = decision.descriptor.num_tokens - tokens
+    return f"{tokens} tokens replay {decision.reason}, of {decision.descriptor.num_tokens} tokens ({padding} of padding)"

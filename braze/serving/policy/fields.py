@@ -194,7 +194,11 @@ def number_of_bytes(name: str, value: Any) -> int | None:
     """Bytes, as a number or as ``"2GiB"``; None for no limit."""
     if value is None:
         return None
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value) if isinstance(value, str) else None
+    match = (
+        re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*([A-Za-z]*)\s*", value)
+        if isinstance(value, str)
+        else None
+    )
     if match and match[2].upper() in _UNITS:
         value = int(float(match[1]) * _UNITS[match[2].upper()])
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
