@@ -9,7 +9,7 @@ import torch
 
 from braze.serving.engine.attention.kernels import kernels
 from braze.serving.engine.buffers import Batch
-from braze.serving.engine.changes import redrawn
+from braze.serving.engine.changes import Changes
 from braze.serving.engine.compiled import compiled_rows
 from braze.serving.engine.draws import Draws
 from braze.serving.engine.models.decoder import Decoder
@@ -63,6 +63,8 @@ class Drawing:
         #: what draws on a GPU, and recordings of it
         self.rows = compiled_rows() if device.type == "cuda" else None
         self.draws: Draws | None = None
+        #: what penalties and biases add
+        self.changes = Changes(model.config.vocab, device)
         self._hosts = [(torch.empty(0, dtype=torch.int64), self._event()) for _ in range(2)]
 
     def reserve(self, rows: int, dtype: torch.dtype) -> None:
@@ -117,7 +119,7 @@ class Drawing:
         else:
             tokens = logits.argmax(-1) if best is None else best
         if asked:
-            tokens = redrawn(tokens, logits, works, drawn)
+            tokens = self.changes.redrawn(tokens, logits, works, drawn)
         if warm:
             tokens = of_first(tokens, self.model.config.ranks)
         self._hosts.reverse()
