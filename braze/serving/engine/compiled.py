@@ -16,6 +16,7 @@ from braze.serving.engine.models.decoder import Decoder
 from braze.serving.pieces.backend import ServingBackend
 from braze.serving.pieces.pools import GraphPools
 from braze.serving.policy.config import CompilationConfig
+from braze.serving.policy.fields import refuse
 from braze.serving.policy.levels import ATTENTION_OPS
 from braze.serving.policy.modes import CUDAGraphMode
 
@@ -37,6 +38,8 @@ def compile_decoder(
     On a GPU the pieces are compiled apart for so few tokens that their products are kernels of our own, which read their weights while the kernel ahead of
     them ends, attention's too: weights are loaded anew between steps alone, which begin with an ordinary kernel. What it returns is valid until the next step.
     """
+    if not isinstance(model, Decoder):
+        raise refuse("model", model, "a decoder, as load_model gives it; braze.serve takes any module")
     on_gpu = next(model.parameters()).device.type == "cuda"
     if on_gpu:
         options = {

@@ -141,6 +141,8 @@ class ModelRunner:
 
         Recordings hold the cache's addresses, so those made before are let go of. Raises BZ7409 where not one request fits.
         """
+        blocks = None if blocks is None else whole_number("blocks", blocks)
+        memory = None if memory is None else whole_number("memory", memory, 0)
         config, size = self.model.config, self.limits.block_size
         each = block_bytes(self.model.cache_shape, config.cached_layers, size, self.dtype)
         if blocks is None:
@@ -186,7 +188,7 @@ class ModelRunner:
     @torch.inference_mode()
     def idle(self, most: int = 1) -> tuple[Key, ...]:
         """Record what steps have asked for most, at most so many sizes, while no step is on its way; nothing but where sizes are recorded lazily. All ranks call it."""
-        done: list[Key] = []
+        most, done = whole_number("most", most), []
         recordings = self.recordings
         if recordings is None or self.options.capture != "lazy":
             return ()
@@ -318,6 +320,7 @@ class ModelRunner:
     @torch.inference_mode()
     def dummy_run(self, tokens: int, requests: int | None = None) -> torch.Tensor:
         """A step of padding: for warming up, and for a rank that has nothing to do while others do."""
+        tokens = whole_number("tokens", tokens, 0)
         batch = self.buffers.fill_dummy(tokens, requests or min(tokens, self.limits.max_num_seqs), tokens)
         return self._eager(batch)
 
@@ -329,6 +332,7 @@ class ModelRunner:
                 "BZ7406",
                 f"request {id} can never run",
                 why=f"token {wrong[0]!r} is not in 0..{self.model.config.vocab - 1}",
+                hints=("tokens of this model's tokenizer",),
             )
 
     def stats(self) -> dict[str, Any]:

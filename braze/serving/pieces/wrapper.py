@@ -22,6 +22,7 @@ from braze.graph.torch_compat import copy_all, is_out_of_memory, pytree
 from braze.options import make_options
 from braze.serving.pieces.pools import GraphPools
 from braze.serving.policy.dispatch import BatchDescriptor
+from braze.serving.policy.fields import refuse
 from braze.serving.policy.modes import CUDAGraphMode
 from braze.serving.step.context import get_forward_context, recorded_reads
 from braze.serving.step.frozen import Reads
@@ -61,6 +62,8 @@ class CUDAGraphWrapper:
         device: DeviceGraphs | None = None,
         name: str = "",
     ) -> None:
+        if not callable(runnable):
+            raise refuse("runnable", runnable, "what is called and recorded")
         if runtime_mode not in (CUDAGraphMode.PIECEWISE, CUDAGraphMode.FULL):
             raise UserError(
                 "BZ7206",

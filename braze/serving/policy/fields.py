@@ -85,6 +85,16 @@ def wholes(name: str, value: Any) -> tuple[int, ...]:
     return tuple(dict.fromkeys(whole(name, size) for size in listed))
 
 
+def distinct(name: str, value: Any) -> tuple[Any, ...]:
+    """Values that recordings are kept by, each once."""
+    if not isinstance(value, (list, tuple)):
+        raise refuse(name, value, "a list of values that can be hashed")
+    try:
+        return tuple(dict.fromkeys(value))
+    except TypeError as error:
+        raise refuse(name, value, "a list of values that can be hashed") from error
+
+
 def capture_sizes(name: str, value: Any) -> tuple[int, ...] | str | None:
     """A list of sizes, ``"traffic:<file>"``, or None and ``"auto"`` for the pattern."""
     if value is None or value == "auto":

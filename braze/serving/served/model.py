@@ -121,6 +121,7 @@ class ServedModel(nn.Module):
 
     def idle(self, most: int = 1) -> tuple[Key, ...]:
         """Capture what steps have asked for most, at most so many sizes: for idle steps with ``capture="lazy"``. All ranks call it."""
+        most = whole("most", most)
         done: list[Key] = []
         with self._lock, torch.inference_mode():
             while len(done) < most and self._example is not None:
