@@ -91,11 +91,13 @@ class Drawing:
 
     @torch.inference_mode()
     def capture(self, recordings: Recordings, sizes: Iterable[int]) -> None:
-        """Record what draws for recorded steps of so many rows."""
-        self.draws = None
-        if self.rows is not None and self.best.shape[0]:
+        """Record what draws for recorded steps of so many rows, where it is not recorded in that pool."""
+        if self.rows is None or not self.best.shape[0]:
+            self.draws = None
+            return
+        if self.draws is None or not self.draws.fits(self.logits, self.rows, recordings):
             self.draws = Draws(self.logits, self.best, self.rows)
-            self.draws.capture(recordings, sizes)
+        self.draws.capture(recordings, sizes)
 
     def record(self, hidden: torch.Tensor) -> None:
         """Logits of these rows and their greatest, into the reserved memory: part of what is recorded."""
