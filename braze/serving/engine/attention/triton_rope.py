@@ -455,12 +455,18 @@ def rope_attention(
     if splits > 1:
         parts = torch.empty(tokens, heads, splits, dim, dtype=torch.float32, device=qkv.device)
         sums = torch.empty(tokens, heads, splits, 2, dtype=torch.float32, device=qkv.device)
-    rope_decode_kernel[(requests, shared, splits)](
+    arguments = (
         qkv, positions, cos, sin, *norms, key_cache, value_cache, output, parts, sums,
         cu_seqlens_q if arrivals is None else arrivals,
         cu_seqlens_q, seq_lens, block_tables, slot_mapping, scale * _LOG2E, eps,
-        qkv.stride(0), *kept, output.stride(0), output.stride(1), block_tables.stride(0), **form,
+        qkv.stride(0), *kept, output.stride(0), output.stride(1), block_tables.stride(0),
     )  # fmt: skip
+    _decode((requests, shared, splits), arguments, form)
+
+
+def _decode(grid: tuple[int, int, int], arguments: tuple[Any, ...], form: dict[str, Any]) -> None:
+    """Launch a decoding step's kernel."""
+    rope_decode_kernel[grid](*arguments, **form)
 
 
 def sizes_of(heads: int, page: int, dim: int, norm: bool) -> dict[str, Any]:
