@@ -188,7 +188,8 @@ class ModelRunner:
     @torch.inference_mode()
     def idle(self, most: int = 1) -> tuple[Key, ...]:
         """Record what steps have asked for most, at most so many sizes, while no step is on its way; nothing but where sizes are recorded lazily. All ranks call it."""
-        most, done = whole_number("most", most), []
+        most = whole_number("most", most)
+        done: list[Key] = []
         recordings = self.recordings
         if recordings is None or self.options.capture != "lazy":
             return ()
