@@ -17,7 +17,7 @@ from braze.graph.specs import FloatSpec
 from braze.graph.subgraph_ops import entries_of
 from braze.graph.torch_compat import count_writes, is_shortage, set_grad_mode
 from braze.loops.ir import BufferView, ExternCall, LoopProgram
-from braze.runtime.boxed import Boxed, Written, boxed
+from braze.runtime.boxed import Boxed, Holds, Written, boxed
 from braze.support import trace
 from braze.support.errors import BrazeError
 from braze.support.log import warn_once
@@ -87,12 +87,18 @@ def with_attributes(
     """``call`` with the tensors that the graph itself holds given as its last inputs."""
     if not names:
         return call
-    held = tuple(operator.attrgetter(name)(module) for name in names)
+    return holding(Holds(call, tuple(operator.attrgetter(name)(module) for name in names)), consumes)
+
+
+def holding(what: Holds, consumes: bool = False) -> Boxed:
+    """The call of a graph that holds tensors itself."""
+    call, held = what
 
     @boxed
     def with_held(inputs: Sequence[Any]) -> Sequence[Any]:
         return call(_taken(inputs, consumes, held))
 
+    with_held.holds = what  # type: ignore[attr-defined]  # for who keeps it
     return with_held
 
 

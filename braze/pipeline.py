@@ -22,6 +22,7 @@ from braze.codegen import triton as triton_code
 from braze.codegen.host import CUnits, footprint, generate_host
 from braze.codegen.records import HostModule, KernelText
 from braze.context import CompileContext
+from braze.cudagraphs.plan import Plans
 from braze.flex_kernels import attach
 from braze.graph.fakes import sizes_tell_strides
 from braze.graph.flex_ops import entries_of as attentions_of
@@ -191,7 +192,10 @@ def recorded_call(partition: Partition, program: LoopProgram, plan: Schedule, ct
     """The call of a schedule, divided into what is recorded and what is not."""
     borrowable = partition.backward is None and not ctx.consumes
 
+    host: HostModule | None = None
+
     def make(failing: Mapping[str, str], cutter: Cutter) -> tuple[Boxed, Division]:
+        nonlocal host
         division = divided(partition, plan, ctx, failing)
         record = Recorder(division, ctx, cutter, borrowable=borrowable)
         host = generate_code(division.schedule, ctx)
@@ -200,7 +204,10 @@ def recorded_call(partition: Partition, program: LoopProgram, plan: Schedule, ct
     cutter = Cutter(make, operators_of(plan))
     if cutter.division.recorded and isinstance(ctx.options.cudagraph_sizes, tuple):
         return padded(cutter.first(), batch_of(partition, program), program.device, ctx)
-    return cutter.first()
+    call = cutter.first()
+    if ctx.recorder is not None:  # who keeps the call: others record it, so that it is never cut anew
+        call.host, call.plans = host, cutter.division.plans  # type: ignore[attr-defined]
+    return call
 
 
 def compile_subgraph(gm: torch.fx.GraphModule, ctx: CompileContext) -> Callable[..., Any] | None:
@@ -347,13 +354,27 @@ def load_code(
     return call
 
 
-def load_kept(host: HostModule, ctx: CompileContext) -> Boxed:
-    """The call of a host module that another process has made for a machine like this; ValueError where it is for another."""
+def load_kept(host: HostModule, ctx: CompileContext, plans: Plans | None = None) -> Boxed:
+    """The call of a host module that another process has made for a machine like this; ValueError where it is for another.
+
+    ``plans``: what of it the context's recorder records.
+    """
+    ctx = for_recording(ctx)
     if host.target != ctx.target.arch:
         raise ValueError(f"kernels for {host.target}, and this is {ctx.target.arch}")
     if ctx.target.kind == "cuda" and (why := triton_load.unusable(ctx.target.arch)):
         raise ValueError(why)
-    return load_code(host, ctx)
+    if plans is None:
+        return load_code(host, ctx)
+    if ctx.recorder is None:
+        raise ValueError("it is recorded, and nobody is there to record it")
+    record, parts = ctx.recorder, dict(plans.parts)
+
+    def part(number: int, call: Boxed) -> Boxed:
+        return record(call, parts[number]) if number in parts else call
+
+    call = load_code(host, ctx, part)
+    return call if plans.whole is None else record(call, plans.whole)
 
 
 def load_triton(kernels: Sequence[KernelText]) -> dict[str, Callable[..., None]]:

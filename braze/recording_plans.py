@@ -16,7 +16,7 @@ from braze.codegen.host import large_values
 from braze.codegen.host.externs import scalar_arguments
 from braze.context import CompileContext
 from braze.cudagraphs.device import LARGE
-from braze.cudagraphs.plan import Batch, Plan, Refusal
+from braze.cudagraphs.plan import Batch, Plan, Plans, Refusal
 from braze.cudagraphs.reasons import note
 from braze.graph.operators import Family, operator_facts
 from braze.graph.specs import SymbolSpec, TensorSpec
@@ -46,6 +46,11 @@ class Division:
     def recorded(self) -> bool:
         """Whether something of it is recorded."""
         return self.whole is not None or bool(self.parts)
+
+    @property
+    def plans(self) -> Plans:
+        """What is recorded, without its code."""
+        return Plans(self.whole, self.parts)
 
 
 def divided(

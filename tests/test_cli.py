@@ -257,6 +257,24 @@ def test_serve_refuses_limits_that_mean_nothing_before_it_loads_a_model(capsys, 
     assert words[0][2:].replace("-", "_") in said
 
 
+@pytest.mark.parametrize(
+    ("words", "code", "hint"),
+    [
+        (["--memory-budget", "2 cups"], "BZ7103", "GiB"),
+        (["--memory-budget", "1GiB", "--cudagraph-mode", "NONE"], "BZ7102", "leave it out"),
+        (["--memory-budget", "1GiB", "--enforce-eager"], "BZ7102", "leave it out"),
+    ],
+)
+def test_serve_refuses_a_budget_that_means_nothing_before_it_loads_a_model(
+    capsys, tmp_path, words, code, hint
+):
+    pytest.importorskip("uvicorn")
+    assert main(["serve", "--model", str(tmp_path), "--port", "0", *words]) == 1
+    said = capsys.readouterr().err
+    assert code in said
+    assert hint in said
+
+
 def test_serve_refuses_an_address_that_is_taken_or_is_none_before_it_loads_a_model(capsys, tmp_path):
     pytest.importorskip("uvicorn")
     with socket.create_server(("127.0.0.1", 0)) as other:

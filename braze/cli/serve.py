@@ -49,6 +49,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_sizes,
         help="sizes that are recorded, by commas: requests where all decode, tokens elsewhere",
     )
+    add(
+        "--capture",
+        default="eager",
+        choices=("eager", "lazy"),
+        help="eager: all sizes are recorded before serving; lazy: those that steps asked for most, while no request runs (default: eager)",
+    )
+    add(
+        "--memory-budget",
+        default=None,
+        help="what all recordings may hold, in bytes or as 2GiB (default: no limit)",
+    )
     add("--no-compile", action="store_true", help="run the model as it is; pieces are not recorded then")
     add(
         "--drafts",
@@ -110,6 +121,8 @@ def run(arguments: argparse.Namespace) -> int:
         overlap=arguments.overlap,
         share_prefixes=arguments.share_prefixes,
         plain=arguments.no_compile,
+        capture=arguments.capture,
+        memory_budget=arguments.memory_budget,
     )
     server = launch.ServerOptions(
         name=arguments.name or _name(arguments.model), request_seconds=arguments.request_seconds

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
 from braze.support.record import record
 
 
@@ -52,3 +56,37 @@ class Plan:
     kernels: frozenset[int] = frozenset()
     products: bool = True
     values: int = 0
+
+
+@record
+class Plans:
+    """What of a graph's call is recorded: the whole, or its parts by their numbers."""
+
+    whole: Plan | None = None
+    parts: tuple[tuple[int, Plan], ...] = ()
+
+
+_SETS = ("constants", "fixed", "kernels")
+
+
+def as_data(plans: Plans) -> dict[str, Any]:
+    """Plans as JSON has them."""
+    whole = None if plans.whole is None else _plan_as_data(plans.whole)
+    return {"whole": whole, "parts": [[number, _plan_as_data(plan)] for number, plan in plans.parts]}
+
+
+def plans_of(data: Mapping[str, Any]) -> Plans:
+    """What :func:`as_data` was given. KeyError, TypeError or ValueError for anything else."""
+    whole = None if data["whole"] is None else _plan_of(data["whole"])
+    return Plans(whole, tuple((int(number), _plan_of(plan)) for number, plan in data["parts"]))
+
+
+def _plan_as_data(plan: Plan) -> dict[str, Any]:
+    return {**dataclasses.asdict(plan), **{name: sorted(getattr(plan, name)) for name in _SETS}}
+
+
+def _plan_of(data: Mapping[str, Any]) -> Plan:
+    sets = {name: frozenset(data[name]) for name in _SETS}
+    sizes = tuple((int(i), int(dim)) for i, dim in data["sizes"])
+    tuples = {"tensors": tuple(data["tensors"]), "varying": tuple(data["varying"]), "sizes": sizes}
+    return Plan(**{**data, **sets, **tuples})

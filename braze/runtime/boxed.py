@@ -19,6 +19,13 @@ class Written(NamedTuple):
     places: tuple[int, ...]
 
 
+class Holds(NamedTuple):
+    """What a call is whose graph holds tensors itself: ``call``, given them behind its inputs."""
+
+    call: Boxed
+    held: tuple[Any, ...]
+
+
 def boxed(call: F) -> F:
     """Mark a callable as one that takes all its inputs as one list."""
     call.boxed = True  # type: ignore[attr-defined]

@@ -14,14 +14,21 @@ from braze.serving import (
     Config,
     CUDAGraphMode,
     CUDAGraphWrapper,
+    Dispatcher,
+    Engine,
     ForwardContext,
+    GraphPools,
     ModelRunner,
+    NgramDrafter,
     RunnerOptions,
     SamplingParams,
     ServingBackend,
+    compile_decoder,
     direct_register_custom_op,
+    load_model,
     split_graph,
     support_torch_compile,
+    write_random,
 )
 from braze.support import log
 from braze.support.errors import UserError
@@ -249,3 +256,96 @@ def test_prompts_are_taken_all_or_none():
         == "BZ7405"
     )
     assert e.scheduler.idle()
+
+
+# -- parts of an engine, by themselves -----------------------------------------------------------------
+
+DISPATCHER = dict(mode=CUDAGraphMode.FULL, sizes=(1, 2), max_num_seqs=4, max_num_batched_tokens=8)
+
+
+def refused(call, *words: str) -> str:
+    """The code of the error of a call, which says what to do."""
+    with pytest.raises(UserError) as error:
+        call()
+    assert error.value.hints
+    for word in words:
+        assert word in str(error.value)
+    return error.value.code
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        dict(mode="FULL"), dict(mode=None), dict(sizes=None), dict(sizes=[0]), dict(sizes=["a"]), dict(max_num_seqs=0),
+        dict(max_num_seqs=1.5), dict(max_num_batched_tokens=-1), dict(uniform_query_lens=3), dict(uniform_query_lens=(0,)),
+        dict(variants=3), dict(variants=([],)), dict(enforce_eager="maybe"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_dispatcher_of_what_means_nothing_is_refused(given):
+    name = next(iter(given))
+    assert refused(lambda: Dispatcher(**{**DISPATCHER, **given}), name) == "BZ7103"
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, "2", None, [], True], ids=str)
+def test_a_step_of_what_is_no_number_is_not_dispatched(wrong):
+    d = Dispatcher(**DISPATCHER)
+    if wrong != "2":  # as in a file
+        for step in ((wrong, 1, 1), (1, wrong, 1), (1, 1, wrong)):
+            assert refused(lambda step=step: d.dispatch(*step[:2], max_query_len=step[2])) == "BZ7103"
+    assert d.dispatch(1, 1, max_query_len=1).mode is CUDAGraphMode.FULL
+
+
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        (lambda: NgramDrafter(0), "BZ7103"),
+        (lambda: NgramDrafter("two"), "BZ7103"),
+        (lambda: NgramDrafter(2, longest=1, shortest=2), "BZ7102"),
+        (lambda: GraphPools(3), "BZ7205"),
+        (lambda: GraphPools(["shared"]), "BZ7205"),
+        (lambda: CUDAGraphWrapper("model", CUDAGraphMode.FULL), "BZ7103"),
+        (lambda: split_graph("graph", ["aten::add"]), "BZ7103"),
+        (lambda: compile_decoder(Doubled()), "BZ7103"),
+        (lambda: load_model(None), "BZ7103"),
+        (lambda: write_random("somewhere", [1]), "BZ7103"),
+        (lambda: support_torch_compile(dynamic_arg_dims=0)(type("Mine", (Doubled,), {})), "BZ7103"),
+        (lambda: serve(Doubled(), slots=[]), "BZ7103"),
+        (lambda: serve(Doubled(), slots=0), "BZ7103"),
+        (lambda: serve(Doubled(), reduce=None), "BZ7103"),
+        (lambda: serve(Doubled(), evaluate_guards="perhaps"), "BZ7103"),
+        (lambda: serve(Doubled(), level=0).idle("all"), "BZ7103"),
+        (lambda: serve(Doubled(), level=0).idle(-1), "BZ7103"),
+        (lambda: forward_context(variant=[]), "BZ7103"),
+        (lambda: forward_context(attn_metadat=1), "BZ7101"),
+    ],
+)
+def test_parts_given_what_they_cannot_be_say_what_they_take(call, code):
+    assert refused(call) == code
+
+
+def test_limits_say_what_they_take():
+    wrong = limits(share_prefixes="yes")
+    runner = lambda: ModelRunner(tiny(), wrong, RunnerOptions(CUDAGraphMode.NONE))
+    assert refused(runner, "share_prefixes= takes True or False") == "BZ7411"
+
+
+def test_an_engine_says_what_a_request_and_a_cache_are():
+    e = engine(tiny())
+    for wrong in (None, 3, "text", b"text"):
+        assert refused(lambda wrong=wrong: e.add(wrong), "no prompt") == "BZ7406"
+    for wrong in ({}, 0, "greedy"):
+        assert refused(lambda wrong=wrong: e.add([1], wrong), "SamplingParams") == "BZ7103"
+    assert refused(lambda: e.add([]), "prompt is empty") == "BZ7406"
+    assert refused(lambda: e.add([1] * 64), "larger Limits") == "BZ7406"
+    assert refused(lambda: e.generate([[1]], [SamplingParams()] * 2), "2 sampling parameters") == "BZ7405"
+    assert e.scheduler.idle()
+    runner = e.runner
+    for wrong in (1.5, "all", True, -1):
+        assert refused(lambda wrong=wrong: runner.allocate_cache(wrong), "blocks=") == "BZ7103"
+        assert refused(lambda wrong=wrong: runner.idle(wrong), "most=") == "BZ7103"
+    assert refused(lambda: runner.allocate_cache(memory="1GB"), "memory=") == "BZ7103"
+    assert refused(lambda: runner.dummy_run(-1), "tokens=") == "BZ7103"
+    assert runner.blocks == 128
+    bare = Engine(ModelRunner(tiny(), limits(), RunnerOptions(CUDAGraphMode.NONE)))
+    assert refused(lambda: bare.add([1]), "allocate_cache()") == "BZ7406"

@@ -14,7 +14,9 @@ from braze.products import RULED_ROWS
 from braze.serving.engine.kept import Rows
 from braze.serving.engine.models.decoder import Decoder
 from braze.serving.pieces.backend import ServingBackend
+from braze.serving.pieces.pools import GraphPools
 from braze.serving.policy.config import CompilationConfig
+from braze.serving.policy.fields import refuse
 from braze.serving.policy.levels import ATTENTION_OPS
 from braze.serving.policy.modes import CUDAGraphMode
 
@@ -23,15 +25,21 @@ _OF_A_KERNEL = "braze::rope_attention_with_output"
 
 
 def compile_decoder(
-    model: Decoder, mode: CUDAGraphMode = CUDAGraphMode.NONE, split: str = "graph", **fields: Any
+    model: Decoder,
+    mode: CUDAGraphMode = CUDAGraphMode.NONE,
+    split: str = "graph",
+    pools: GraphPools | None = None,
+    **fields: Any,
 ) -> Callable[..., torch.Tensor]:
     """The decoder's ``forward`` compiled for any number of tokens; its pieces record themselves in steps whose mode is PIECEWISE.
 
-    ``mode``: what the runner records. ``split``: "graph", "schedule" or "capture", as ``CompilationConfig.split``; ``fields``: others of its; ``custom_ops`` says of
+    ``mode``: what the runner records. ``split``: "graph", "schedule" or "capture", as ``CompilationConfig.split``; ``pools``: where its pieces are recorded; ``fields``: others of its; ``custom_ops`` says of
     ``rope_attention_with_output`` and ``chosen_experts`` whether the model calls them, or has ordinary code in their place, as it has of the former on the CPU by default.
     On a GPU the pieces are compiled apart for so few tokens that their products are kernels of our own, which read their weights while the kernel ahead of
     them ends, attention's too: weights are loaded anew between steps alone, which begin with an ordinary kernel. What it returns is valid until the next step.
     """
+    if not isinstance(model, Decoder):
+        raise refuse("model", model, "a decoder, as load_model gives it; braze.serve takes any module")
     on_gpu = next(model.parameters()).device.type == "cuda"
     if on_gpu:
         options = {
@@ -44,7 +52,7 @@ def compile_decoder(
     )
     # where there is no kernel of it, compiled parts are faster than the operator's
     model.choose(lambda op: config.uses_custom_op(op, default=on_gpu or op != _OF_A_KERNEL))
-    backend = ServingBackend(config, own_outputs=False, model=model, keeps=True)
+    backend = ServingBackend(config, pools=pools, own_outputs=False, model=model, keeps=True)
     return braze_compile(
         model, fullgraph=True, dynamic=True, backend=backend, options={"keep_captures": True}
     )

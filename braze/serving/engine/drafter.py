@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from braze.serving.policy.fields import whole
+from braze.support.errors import UserError
+
 
 class NgramDrafter:
     """The longest ending of the tokens, of ``longest`` to ``shortest``, that occurred before: what followed it then is the guess.
@@ -13,6 +16,14 @@ class NgramDrafter:
     """
 
     def __init__(self, count: int, longest: int = 3, shortest: int = 1, window: int = 4096) -> None:
+        for name, value in dict(count=count, longest=longest, shortest=shortest, window=window).items():
+            whole(name, value)
+        if shortest > longest:
+            raise UserError(
+                "BZ7102",
+                f"shortest={shortest} contradicts longest={longest}",
+                hints=["endings are looked for from the longest to the shortest"],
+            )
         self.count, self.longest, self.shortest, self.window = count, longest, shortest, window
 
     def propose(self, tokens: Sequence[int]) -> tuple[int, ...]:

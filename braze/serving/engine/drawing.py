@@ -9,7 +9,7 @@ import torch
 
 from braze.serving.engine.attention.kernels import kernels
 from braze.serving.engine.buffers import Batch
-from braze.serving.engine.changes import redrawn
+from braze.serving.engine.changes import Changes
 from braze.serving.engine.compiled import compiled_rows
 from braze.serving.engine.draws import Draws
 from braze.serving.engine.models.decoder import Decoder
@@ -63,6 +63,8 @@ class Drawing:
         #: what draws on a GPU, and recordings of it
         self.rows = compiled_rows() if device.type == "cuda" else None
         self.draws: Draws | None = None
+        #: what penalties and biases add
+        self.changes = Changes(model.config.vocab, device)
         self._hosts = [(torch.empty(0, dtype=torch.int64), self._event()) for _ in range(2)]
 
     def reserve(self, rows: int, dtype: torch.dtype) -> None:
@@ -89,11 +91,13 @@ class Drawing:
 
     @torch.inference_mode()
     def capture(self, recordings: Recordings, sizes: Iterable[int]) -> None:
-        """Record what draws for recorded steps of so many rows."""
-        self.draws = None
-        if self.rows is not None and self.best.shape[0]:
+        """Record what draws for recorded steps of so many rows, where it is not recorded in that pool."""
+        if self.rows is None or not self.best.shape[0]:
+            self.draws = None
+            return
+        if self.draws is None or not self.draws.fits(self.logits, self.rows, recordings):
             self.draws = Draws(self.logits, self.best, self.rows)
-            self.draws.capture(recordings, sizes)
+        self.draws.capture(recordings, sizes)
 
     def record(self, hidden: torch.Tensor) -> None:
         """Logits of these rows and their greatest, into the reserved memory: part of what is recorded."""
@@ -117,7 +121,7 @@ class Drawing:
         else:
             tokens = logits.argmax(-1) if best is None else best
         if asked:
-            tokens = redrawn(tokens, logits, works, drawn)
+            tokens = self.changes.redrawn(tokens, logits, works, drawn)
         if warm:
             tokens = of_first(tokens, self.model.config.ranks)
         self._hosts.reverse()

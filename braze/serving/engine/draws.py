@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import torch
 
-from braze.cudagraphs.device import Graph, NotRecordable, record
+from braze.cudagraphs.device import Graph, NotRecordable, Pool, record
 from braze.serving.engine.kept import Rows
 from braze.serving.engine.recordings import Recordings
 from braze.serving.engine.sampling import COLUMNS, EVERY, Form, SamplingParams, drawn_by, form_of, pack
@@ -59,10 +59,17 @@ class Draws:
         self.graphs: dict[tuple[int, Form], Graph] = {}
         self._parameters: dict[int, Parameters] = {}
         self._sizes: list[int] = []
+        #: where they were recorded
+        self._pool: Pool | None = None
+
+    def fits(self, logits: torch.Tensor, rows: Rows, recordings: Recordings) -> bool:
+        """Whether these draw for steps that leave their logits there, and lie where those are recorded."""
+        return self.logits is logits and self.rows is rows and self._pool is recordings.pool
 
     def capture(self, recordings: Recordings, sizes: Iterable[int]) -> None:
         """Record those numbers of rows that are few enough to be put in order, largest first; one that cannot be is drawn as it is."""
-        few = {max(size, 2) for size in sizes}
+        self._pool = recordings.pool
+        few = {max(size, 2) for size in sizes} - set(self._sizes)
         with recordings.device.lock:
             for size in sorted((n for n in few if n <= self.rows.few), reverse=True):
                 try:

@@ -13,6 +13,7 @@ from braze.serving.engine.runner import ModelRunner
 from braze.serving.engine.sampling import SamplingParams, seed_of
 from braze.serving.engine.scheduler import Scheduler
 from braze.serving.policy.data_parallel import alone
+from braze.serving.policy.fields import refuse
 from braze.support.errors import UserError
 from braze.support.record import record
 
@@ -45,7 +46,13 @@ class Engine:
 
     def add(self, prompt: Sequence[int], params: SamplingParams | None = None, id: str = "") -> Request:
         """A request that waits for its turn. Raises what ``Scheduler.add`` does, and BZ7406 for tokens outside the vocabulary."""
-        params = params or SamplingParams()
+        params = SamplingParams() if params is None else params
+        if not isinstance(params, SamplingParams):
+            raise refuse("params", params, "SamplingParams")
+        if not isinstance(prompt, Sequence) or isinstance(prompt, (str, bytes)):
+            raise UserError(
+                "BZ7406", f"{prompt!r} is no prompt", hints=("a list of tokens, as a tokenizer gives it",)
+            )
         id = id or f"request-{next(self._numbers)}"
         request = Request(id, tuple(prompt), params, seed=seed_of(params))
         self.scheduler.check(request)
@@ -83,6 +90,13 @@ class Engine:
         scheduler.retreat()
         return ran, following
 
+    def idle(self) -> bool:
+        """Use a moment in which no request runs to record what steps asked for, one size (``RunnerOptions.capture``); whether there may be more to do. All ranks call it."""
+        flight, self._flight = self._flight, None
+        if flight is not None:
+            flight.wait()
+        return bool(self.runner.idle())
+
     def abort(self, request: Request) -> None:
         """End a request; its blocks are free at once."""
         self.scheduler.abort(request)
@@ -96,7 +110,9 @@ class Engine:
         each = params if isinstance(params, Sequence) else [params] * len(prompts)
         if len(each) != len(prompts):
             raise UserError(
-                "BZ7405", f"{len(each)} sampling parameters were given for {len(prompts)} prompts"
+                "BZ7405",
+                f"{len(each)} sampling parameters were given for {len(prompts)} prompts",
+                hints=("one for each prompt, or one for all",),
             )
         requests: list[Request] = []
         try:

@@ -18,6 +18,7 @@ from braze.serving.engine.models.decoder import Decoder
 from braze.serving.engine.models.deepseek import deepseek
 from braze.serving.engine.models.llama import llama
 from braze.serving.engine.models.parallel import ONE, Ranks
+from braze.serving.policy.fields import refuse
 from braze.support.errors import UserError
 
 #: parts of checkpoints that a decoder computes itself, or has no use for
@@ -38,6 +39,8 @@ def load_model(
 
     Raises BZ7403 for a model that is not served and BZ7404 where files are missing or do not fit.
     """
+    if not isinstance(folder, str | Path):
+        raise refuse("folder", folder, "the path of a folder with config.json and *.safetensors")
     folder = Path(folder)
     config = split(read_config(_read_json(folder / "config.json")), ranks)
     config = dataclasses.replace(config, drafting=drafting, eos=_ends(folder, config))
@@ -109,6 +112,8 @@ def write_random(
     folder: str | Path, config: Mapping[str, Any], seed: int = 0, device: str | torch.device = "cpu"
 ) -> Path:
     """Write a folder for a ``config.json`` with random weights: products keep the size of what they are given."""
+    if not isinstance(config, Mapping):
+        raise refuse("config", config, "what config.json holds")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(dict(config), indent=1))

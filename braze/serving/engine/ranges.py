@@ -24,6 +24,8 @@ def whole(least: int) -> Range:
 
 #: yes or no
 SWITCH = Range((bool,), lambda x: True, "True or False")
+#: when recordings are made
+CAPTURE = Range((str,), lambda x: x in ("eager", "lazy"), "'eager' or 'lazy'")
 #: parts of something that is there
 SHARE = Range((int, float), lambda x: 0 < x <= 1, "in (0, 1]")
 #: seconds that something may take
@@ -32,15 +34,15 @@ SECONDS = Range((int, float), lambda x: x > 0 and not math.isinf(x), "a number o
 
 def refuse_others(code: str, title: str, given: Any, ranges: Mapping[str, Range]) -> None:
     """UserError for fields of ``given`` whose values lie outside of their ranges."""
-    bad = [
-        f"{name}={_told(value)} is not {range.told}"
+    bad = {
+        f"{name}={_told(value)} is not {range.told}": f"{name}= takes {range.told}"
         for name, range in ranges.items()
         if (isinstance(value := getattr(given, name), bool) and bool not in range.kinds)
         or not isinstance(value, range.kinds)
         or not range.holds(value)
-    ]
+    }
     if bad:
-        raise UserError(code, title, why="; ".join(bad))
+        raise UserError(code, title, why="; ".join(bad), hints=[*bad.values()])
 
 
 def _told(value: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,7 +10,10 @@ from torch import nn
 
 from braze.cudagraphs.device import DeviceGraphs, Graph, NotRecordable, Pool, record
 from braze.cudagraphs.registry import device_of, records
+from braze.serving.pieces.pools import GraphPools
+from braze.serving.policy.data_parallel import Reduce, alone
 from braze.serving.policy.dispatch import BatchDescriptor, Key
+from braze.serving.policy.lazy import choose_together, unanimous
 from braze.serving.policy.modes import CUDAGraphMode
 from braze.support import log
 from braze.support.progress import shown
@@ -30,35 +34,58 @@ Prepare = Callable[[CUDAGraphMode, BatchDescriptor], Callable[[], Any] | None]
 
 class Recordings:
     """All that is recorded on one device. Whole recordings share a pool: no two are replayed at once, and what a replay
-    leaves is read before the next from memory outside of the pool."""
+    leaves is read before the next from memory outside of the pool.
 
-    def __init__(self, device: DeviceGraphs) -> None:
-        self.device = device
+    ``pieces``: the pools that a model's pieces record themselves into. ``budget``: bytes that all may hold, None for no limit. ``reduce``: of ranks, which record the
+    same or nothing.
+    """
+
+    def __init__(
+        self,
+        device: DeviceGraphs,
+        pieces: GraphPools | None = None,
+        budget: int | None = None,
+        reduce: Reduce = alone,
+    ) -> None:
+        self.device, self.budget, self.reduce = device, budget, reduce
+        self.pieces = pieces or GraphPools()
         self.pool: Pool = device.new_pool()
         self.full: dict[BatchDescriptor, Graph] = {}
-        self.keys: set[Key] = set()
+        #: what is recorded, with the bytes that it added
+        self.keys: dict[Key, int] = {}
         #: what could not be recorded, and why
         self.failed: dict[Key, str] = {}
+        #: how often steps have asked for each
+        self.heat: Counter[Key] = Counter()
 
     def capture_all(self, keys: Sequence[Key], prepare: Prepare, progress: bool) -> None:
-        """Record what is not recorded yet, in this order."""
-        with self.device.lock:
-            for mode, key in shown([k for k in keys if k not in self.keys], "recording", progress):
-                try:
-                    run = prepare(mode, key)
-                    if run is not None:
-                        self.full[key] = record(self.device, self.pool, run)[0]
-                except (NotRecordable, RuntimeError) as error:
-                    self._skip((mode, key), error)
-                else:
-                    self.keys.add((mode, key))
+        """Record what is not recorded yet, in this order, until the budget is spent. All ranks call it."""
+        missing = [key for key in keys if key not in self.keys]
+        for key in shown(missing, "recording", progress):
+            if not self.capture(key, prepare) and self.budget is not None and self.held() >= self.budget:
+                break
 
-    def keep(self, keys: set[Key]) -> None:
-        """Let go of all others: ranks that share a model replay alike, or not at all."""
-        for mode, key in self.keys - keys:
-            self.keys.discard((mode, key))
-            self.full.pop(key, None)
-            self.failed[mode, key] = "another rank could not record it"
+    def capture_hottest(self, keys: Sequence[Key], prepare: Prepare) -> Key | None:
+        """Record the one that steps asked for most, if memory allows, and give it. All ranks call it."""
+        choice = choose_together(keys, self.heat, self.keys, self.failed, self.budget, self.reduce)
+        if choice.drop is not None:
+            self._forget(choice.drop)
+        if choice.capture is None or not self.capture(choice.capture, prepare):
+            return None
+        return choice.capture
+
+    def capture(self, key: Key, prepare: Prepare) -> bool:
+        """Record one on all ranks, or on none; whether all have."""
+        before = self.held()
+        why = self._made(key, prepare)
+        if not why and self.budget is not None and self.held() > self.budget:
+            why = f"memory_budget of {self.budget} bytes is spent: recordings would hold {self.held()}"
+        if unanimous(not why, self.reduce):
+            self.keys[key] = self.held() - before
+            return True
+        self._forget(key)
+        self._skip(key, why or "another rank could not record it")
+        return False
 
     def clear(self) -> None:
         """Let go of all, and of their memory."""
@@ -68,15 +95,35 @@ class Recordings:
         self.pool = self.device.new_pool()
 
     def held(self) -> int:
-        """Bytes of the whole recordings' pool."""
-        return self.pool.held()
+        """Bytes of whole recordings and of pieces."""
+        return self.pool.held() + self.pieces.held()
 
-    def _skip(self, key: Key, error: Exception) -> None:
+    def _made(self, key: Key, prepare: Prepare) -> str:
+        """Record one; why it could not be, if so."""
+        with self.device.lock:
+            try:
+                run = prepare(*key)
+                if run is not None:
+                    self.full[key[1]] = record(self.device, self.pool, run)[0]
+            except (NotRecordable, RuntimeError) as error:
+                return str(error).partition("\n")[0] or type(error).__name__
+        return ""
+
+    def _forget(self, key: Key) -> None:
+        """Let go of one; the last one's memory comes back."""
+        self.keys.pop(key, None)
         mode, sizes = key
-        self.failed[key] = str(error).partition("\n")[0]
+        if mode is CUDAGraphMode.PIECEWISE:
+            self.pieces.release(sizes)
+        elif self.full.pop(sizes, None) is not None and not self.full:
+            self.pool = self.device.new_pool()
+
+    def _skip(self, key: Key, why: str) -> None:
+        mode, sizes = key
+        self.failed[key] = why
         log.warn_once(
             ("serving recording", key),
-            f"BZ7410: steps of {sizes.num_tokens} tokens are not recorded ({mode.name}): {self.failed[key]}; "
+            f"BZ7410: steps of {sizes.num_tokens} tokens are not recorded ({mode.name}): {why}; "
             "they take the next larger recording, or none",
             "cudagraphs",
         )

@@ -18,15 +18,18 @@ from braze.serving.engine.drawing import Drawing, Flight
 from braze.serving.engine.kv_cache import allocate, block_bytes, blocks_for
 from braze.serving.engine.models.decoder import Decoder
 from braze.serving.engine.models.parallel import records_for
-from braze.serving.engine.ranges import SHARE, SWITCH, Range, refuse_others, whole
+from braze.serving.engine.ranges import CAPTURE, SHARE, SWITCH, Range, refuse_others, whole
 from braze.serving.engine.recordings import Recordings
 from braze.serving.engine.requests import Work
 from braze.serving.engine.scheduler import LIMITS, Limits
 from braze.serving.engine.scores import score_prompts
+from braze.serving.pieces.pools import GraphPools
 from braze.serving.pieces.wrapper import clear_all_graphs
 from braze.serving.policy.data_parallel import Batch as Step
 from braze.serving.policy.data_parallel import Reduce, alone, dispatch_across
-from braze.serving.policy.dispatch import BatchDescriptor, Decision, Dispatcher
+from braze.serving.policy.dispatch import BatchDescriptor, Decision, Dispatcher, Key, in_words
+from braze.serving.policy.fields import number_of_bytes
+from braze.serving.policy.fields import whole as whole_number
 from braze.serving.policy.modes import CUDAGraphMode
 from braze.serving.step.context import DPMetadata, forward_context
 from braze.support.errors import UserError
@@ -39,7 +42,8 @@ NONE, PIECEWISE, FULL = CUDAGraphMode.NONE, CUDAGraphMode.PIECEWISE, CUDAGraphMo
 class RunnerOptions:
     """How a runner records. ``sizes``: requests (decoding) or tokens (mixed) of each recording; ``drafts``: guesses a decoding request
     brings along; ``memory_share``: of the GPU's memory, for weights, activations and cache together; ``overlap``: a step that is certain to follow begins
-    before the tokens of the one before it are known to the host (None: on a GPU)."""
+    before the tokens of the one before it are known to the host (None: on a GPU). ``capture``: "eager", all sizes before serving, or "lazy", those that steps ask for, in
+    ``idle``; ``memory_budget``: what all recordings may hold, in bytes or as "2GiB" (None: no limit)."""
 
     cudagraph_mode: CUDAGraphMode = CUDAGraphMode.FULL_AND_PIECEWISE
     sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
@@ -47,6 +51,8 @@ class RunnerOptions:
     enforce_eager: bool = False
     memory_share: float = 0.9
     overlap: bool | None = None
+    capture: str = "eager"
+    memory_budget: int | str | None = None
 
 
 _RANGES = {
@@ -58,6 +64,7 @@ _RANGES = {
     ),
     "drafts": whole(0),
     "memory_share": SHARE,
+    "capture": CAPTURE,
 }
 
 
@@ -66,7 +73,8 @@ class ModelRunner:
 
     ``piecewise``: the model compiled in pieces that record themselves, as ``forward(input_ids, positions)``; without it a mode that
     needs pieces is refused (BZ7408). ``compiled``: what runs in the model's place elsewhere. ``graphs``: the device's recorder, where there is
-    one. ``reduce``: gathers rows from all data-parallel ranks, which then step together, each with work or without.
+    one. ``reduce``: gathers rows from all data-parallel ranks, which then step together, each with work or without, and record the same. ``pools``: those that ``piecewise`` records into
+    (``compile_decoder(pools=)``), which count in ``memory_budget``.
     """
 
     def __init__(
@@ -79,6 +87,7 @@ class ModelRunner:
         piecewise: Callable[..., torch.Tensor] | None = None,
         compiled: Callable[..., torch.Tensor] | None = None,
         reduce: Reduce = alone,
+        pools: GraphPools | None = None,
     ) -> None:
         self.model, self.limits, self.options = model, limits, options or RunnerOptions()
         refuse_others("BZ7411", "limits of an engine that mean nothing", limits, LIMITS)
@@ -102,9 +111,13 @@ class ModelRunner:
         self.blocks = 0
         #: steps by how they ran; tokens, real and with padding
         self.counts: Counter[str] = Counter()
-        self.recordings = Recordings(graphs) if graphs is not None else None
-        self.dispatcher = self._dispatcher()
         self.reduce = reduce
+        self.recordings: Recordings | None = None
+        budget = number_of_bytes("memory_budget", self.options.memory_budget)
+        if graphs is not None:
+            self.recordings = Recordings(graphs, pools, budget, self._of_all_ranks())
+        self.dispatcher = self._dispatcher()
+        self._refuse_budget(budget, pools)
         self.drawing = Drawing(model, self.device)
         records_for(model.config.ranks, self)
 
@@ -128,6 +141,8 @@ class ModelRunner:
 
         Recordings hold the cache's addresses, so those made before are let go of. Raises BZ7409 where not one request fits.
         """
+        blocks = None if blocks is None else whole_number("blocks", blocks)
+        memory = None if memory is None else whole_number("memory", memory, 0)
         config, size = self.model.config, self.limits.block_size
         each = block_bytes(self.model.cache_shape, config.cached_layers, size, self.dtype)
         if blocks is None:
@@ -159,19 +174,64 @@ class ModelRunner:
 
     @torch.inference_mode()
     def capture_cudagraph(self, progress: bool = False) -> tuple[float, list[int]]:
-        """Record every size, the largest first: (seconds, the sizes recorded as a whole, ascending).
+        """Record every size, the largest first: (seconds, the sizes recorded as a whole, ascending). Nothing where they are recorded lazily. All ranks call it.
 
         A size that cannot be recorded is left to the next larger one, or to a step without recordings; ``stats`` tells why.
         """
         begun = time.perf_counter()
-        if self.recordings is not None:
+        if self.recordings is not None and self.options.capture == "eager":
             self.recordings.capture_all(self.dispatcher.every_key(), self._capture, progress)
-            others = self.model.config.ranks.common(self.recordings.keys)
-            self.recordings.keep(set.intersection(*others))
-            decoding = {key.num_tokens for key in self.recordings.full if key.uniform_query_len}
-            self.drawing.capture(self.recordings, decoding)
+            self._capture_draws()
         _wait(self.device)
         return time.perf_counter() - begun, sorted({bs for bs, _ in self.graphs})
+
+    @torch.inference_mode()
+    def idle(self, most: int = 1) -> tuple[Key, ...]:
+        """Record what steps have asked for most, at most so many sizes, while no step is on its way; nothing but where sizes are recorded lazily. All ranks call it."""
+        most = whole_number("most", most)
+        done: list[Key] = []
+        recordings = self.recordings
+        if recordings is None or self.options.capture != "lazy":
+            return ()
+        while len(done) < most:
+            key = recordings.capture_hottest(self.dispatcher.every_key(), self._capture)
+            if key is None:
+                break
+            done.append(key)
+        if any(key.uniform_query_len for _, key in done):
+            self._capture_draws()
+        return tuple(done)
+
+    def explain(self, num_tokens: int, num_reqs: int | None = None, q: int = 1) -> str:
+        """How a step of so many tokens runs with what is recorded now, and why. ``num_reqs`` None: requests of ``q`` tokens each."""
+        num_tokens, q = whole_number("num_tokens", num_tokens, 0), whole_number("q", q)
+        requests = num_tokens // q if num_reqs is None else whole_number("num_reqs", num_reqs, 0)
+        captured = self.recordings.keys if self.recordings is not None else ()
+        decision = self.dispatcher.dispatch(num_tokens, requests, max_query_len=q, captured=captured)
+        return in_words(num_tokens, decision)
+
+    def _capture_draws(self) -> None:
+        """Record the draws of the decoding steps that are recorded."""
+        assert self.recordings is not None
+        decoding = {key.num_tokens for key in self.recordings.full if key.uniform_query_len}
+        self.drawing.capture(self.recordings, decoding)
+
+    def _of_all_ranks(self) -> Reduce:
+        """Gathers rows of all that must record alike: data-parallel ranks, and those that share the model."""
+        ranks, reduce = self.model.config.ranks, self.reduce
+        if ranks.size == 1:
+            return reduce
+        return lambda row: [list(found) for rows in ranks.common(list(reduce(row))) for found in rows]
+
+    def _refuse_budget(self, budget: int | None, pools: GraphPools | None) -> None:
+        """A budget that would not be kept to."""
+        mode = self.dispatcher.mode
+        if budget is not None and pools is None and mode.requires_piecewise_compilation():
+            raise UserError(
+                "BZ7411",
+                f"memory_budget with {mode.name}, and nobody knows what the pieces hold",
+                hints=("pools=GraphPools() for compile_decoder and ModelRunner",),
+            )
 
     def release(self) -> None:
         """Let go of all that was recorded, whole and in pieces; steps run as they are from now on."""
@@ -191,7 +251,12 @@ class ModelRunner:
         tokens = sum(len(work.tokens) for work in works)
         longest = max((len(work.tokens) for work in works), default=0)
         captured = self.recordings.keys if self.recordings is not None else frozenset()
-        agreed = dispatch_across(self.dispatcher, Step(tokens, len(works), longest), self.reduce, captured)
+        step = Step(tokens, len(works), longest)
+        agreed = dispatch_across(self.dispatcher, step, self.reduce, captured)
+        if self.options.capture == "lazy" and self.recordings is not None:
+            wanted = dispatch_across(self.dispatcher, step, self.reduce).decision
+            if wanted.mode:
+                self.recordings.heat[wanted.mode, wanted.descriptor] += 1
         decision, sizes = agreed.decision, agreed.decision.descriptor
         padded = sizes.num_tokens if decision.mode else tokens
         requests = (sizes.num_reqs or len(works)) if decision.mode is FULL else len(works)
@@ -256,6 +321,7 @@ class ModelRunner:
     @torch.inference_mode()
     def dummy_run(self, tokens: int, requests: int | None = None) -> torch.Tensor:
         """A step of padding: for warming up, and for a rank that has nothing to do while others do."""
+        tokens = whole_number("tokens", tokens, 0)
         batch = self.buffers.fill_dummy(tokens, requests or min(tokens, self.limits.max_num_seqs), tokens)
         return self._eager(batch)
 
@@ -267,16 +333,19 @@ class ModelRunner:
                 "BZ7406",
                 f"request {id} can never run",
                 why=f"token {wrong[0]!r} is not in 0..{self.model.config.vocab - 1}",
+                hints=("tokens of this model's tokenizer",),
             )
 
     def stats(self) -> dict[str, Any]:
         """What ran how, and what could not be recorded."""
         found: dict[str, Any] = dict(self.counts)
         if self.recordings is not None:
+            heat, keys = self.recordings.heat, self.recordings.keys
             found |= {
-                "graphs": len(self.recordings.keys),
+                "graphs": len(keys),
                 "graph_bytes": self.recordings.held(),
                 "not_recorded": dict(self.recordings.failed),
+                "asked_for": {key: count for key, count in heat.most_common() if key not in keys},
             }
         return found
 
@@ -338,7 +407,9 @@ class ModelRunner:
             self._pieces(batch, key)
             return None
         if key.uniform_query_len:
-            self.drawing.reserve(key.num_tokens, self.dtype)
+            # for all at once: those recorded later must not move it
+            every = (k.num_tokens for _, k in self.dispatcher.every_key() if k.uniform_query_len)
+            self.drawing.reserve(max(every), self.dtype)
 
         def run() -> torch.Tensor:
             hidden = self.hidden[: key.num_tokens].copy_(self._eager(batch))

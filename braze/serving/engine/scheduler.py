@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from braze.serving.engine.drafter import NgramDrafter, accepted
 from braze.serving.engine.kv_cache import BlockPool, Prefixes, blocks_for
-from braze.serving.engine.ranges import whole
+from braze.serving.engine.ranges import SWITCH, whole
 from braze.serving.engine.requests import Ended, Request, Work
 from braze.support.errors import UserError
 from braze.support.record import record
@@ -38,6 +38,8 @@ LIMITS = {
     "max_model_len": whole(1),
     "block_size": whole(1),
     "max_waiting": whole(0),
+    "chunked": SWITCH,
+    "share_prefixes": SWITCH,
 }
 
 
@@ -81,10 +83,20 @@ class Scheduler:
             else ""
         )
         if told:
-            raise UserError("BZ7406", f"request {request.id} can never run", why=told)
+            hint = (
+                "a token at least: what begins a text"
+                if not size
+                else "a shorter prompt or fewer max_tokens, or larger Limits"
+                if self.pool.blocks
+                else "runner.allocate_cache() before the engine is made"
+            )
+            raise UserError("BZ7406", f"request {request.id} can never run", why=told, hints=(hint,))
         if len(self.waiting) >= limits.max_waiting:
             raise UserError(
-                "BZ7407", f"request {request.id} is refused", why=f"{len(self.waiting)} requests wait already"
+                "BZ7407",
+                f"request {request.id} is refused",
+                why=f"{len(self.waiting)} requests wait already",
+                hints=("send it again later, or raise Limits.max_waiting",),
             )
 
     def add(self, request: Request) -> None:

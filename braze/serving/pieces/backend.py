@@ -86,8 +86,8 @@ class ServingBackend:
         self.backends: dict[int, PiecewiseBackend] = {}
         self.wrappers: list[CUDAGraphWrapper] = []
         self.interpreter: PiecewiseCompileInterpreter | None = None
-        #: what was compiled last, until it is kept
-        self._made: tuple[Pieces, list[str]] | None = None
+        #: what was compiled last, and by whom, until it is kept
+        self._made: tuple[Pieces, list[str], CompilerManager] | None = None
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """Compile a captured graph."""
@@ -96,14 +96,15 @@ class ServingBackend:
         with torch.no_grad():
             if self._in_one():
                 return self._whole(gm, example_inputs)
-            if self.config.split == "graph":
-                return self._by_graph(gm)
-            call = self._by_schedule(gm, example_inputs)
-        return self._around(call, moving_inputs(gm), fresh_outputs(gm))
+            return self._by_graph(gm)
 
     def _in_one(self) -> bool:
         """Whether the graph is compiled in one piece."""
-        return self.whole or self.config.split == "capture"
+        return self.whole or self.config.split != "graph"
+
+    def _cut_late(self) -> bool:
+        """Whether what has been fused is cut."""
+        return not self.whole and self.config.split == "schedule"
 
     def explain_miss(self) -> str:
         """Why nothing was on disk for this model, by the factors of the cache's key."""
@@ -121,9 +122,9 @@ class ServingBackend:
         made, self._made = self._made, None
         if made is None or not self._may_keep():
             return
-        pieces, inputs = made
+        pieces, inputs, manager = made
         try:
-            data = write_pieces(pieces, self.manager, inputs)
+            data = write_pieces(pieces, manager, inputs)
         except NotArchived as why:
             trace.count("calls_not_kept")
             log.info("the pieces of %s are not kept: %s", self.name or "a model", why)
@@ -135,24 +136,25 @@ class ServingBackend:
         if not self._may_keep():
             return None
         self._settle(functions, ())
+        recorded = len(self.wrappers)
         data = self.manager.cache.get(self._place(capture), "json")
         if data is None:
             return None
         try:
-            pieces = read_pieces(data, self.manager)
+            pieces = read_pieces(data, self._compiles())
             runs = {part.name: forward_by(part.graph) for part in pieces.parts if part.graph is not None}
             call = self._assembled(pieces, runs)
         except (*DAMAGE, BrazeError) as why:
             log.info("the kept pieces of %s are not used: %s", self.name or "a model", why)
+            del self.wrappers[recorded:]
             return None
         self._settle(functions, inputs_of(data))
         trace.count("calls_loaded")
         return call
 
     def _may_keep(self) -> bool:
-        """Whether pieces may be kept, or used: not those that are compiled beside serving or cut after fusion, nor where somebody wants to see how they are made."""
-        cut_late = not self.whole and self.config.split == "schedule"
-        apart = cut_late or self.background or self.manager.disabled
+        """Whether pieces may be kept, or used: not those that are compiled beside serving, nor where somebody wants to see how they are made."""
+        apart = self.background or self.manager.disabled
         seen = trace.dumping() or self.config.dump_folder(_rank()) is not None
         return self.keeps and not apart and not seen
 
@@ -177,6 +179,7 @@ class ServingBackend:
             borders=borders,
             sizes=sizes,
             whole=self.whole,
+            recorded=self._cut_late() and self.records,
         )
 
     # -- three borders
@@ -204,7 +207,7 @@ class ServingBackend:
             for item in self.items
         ]
         pieces = Pieces(split.graph, tuple(parts), tuple(moving_inputs(gm)), tuple(fresh_outputs(gm)))
-        self._made = (pieces, _inputs(gm)) if self._may_keep() else None
+        self._made = (pieces, _inputs(gm), self.manager) if self._may_keep() else None
         runs = {item.submod_name: item.graph.forward for item in self.items if item.is_splitting_graph}
         return self._assembled(pieces, runs, split)
 
@@ -231,8 +234,10 @@ class ServingBackend:
         self.wrappers.append(wrapper)
         return wrapper
 
-    def _by_schedule(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        """Compile the graph whole, and record the parts between what cannot be, after fusion."""
+    def _compiles(self) -> CompilerManager:
+        """Who compiles a graph, or loads it. Of one that is cut after fusion a manager of its own: its parts are recorded for that graph alone."""
+        if not self._cut_late():
+            return self.manager
         if not isinstance(self.manager.compiler, BrazeAdaptor):
             raise UserError(
                 "BZ7212",
@@ -240,13 +245,12 @@ class ServingBackend:
                 why="what has been fused can be cut by braze's own compiler alone",
                 hints=['split="graph" or split="capture"'],
             )
-        operators = tuple(self.config.splitting_ops or ())
+        operators = (*(self.config.splitting_ops or ()), *marks())
         options = (
             {"cudagraphs": True, "cudagraph_launches": 1, "splitting_ops": operators} if self.records else {}
         )
         compiler = BrazeAdaptor(self._part if self.records else None, options)
-        manager = CompilerManager(self.config, compiler, disable_cache=True)
-        return manager.compile(gm, example_inputs)
+        return CompilerManager(self.config, compiler, disable_cache=True)
 
     def _part(self, call: Callable[..., Any], plan: Plan) -> Callable[..., Any]:
         """A part of a schedule, recorded as the context says. What is no parameter of the model may lie elsewhere at each call."""
@@ -267,11 +271,12 @@ class ServingBackend:
         return part
 
     def _whole(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        """Compile the graph whole; where something is recorded, the recording is broken."""
-        sized = SizedPiece(self.manager.compile(gm, example_inputs), None, (), ())
+        """Compile the graph whole; where something is recorded, that is cut after fusion, or the recording is broken."""
+        manager = self._compiles()
+        sized = SizedPiece(manager.compile(gm, example_inputs), None, (), ())
         moving, fresh = tuple(moving_inputs(gm)), tuple(fresh_outputs(gm))
         pieces = Pieces(Graph(), (Part("whole", 0, None, sized, ()),), moving, fresh)
-        self._made = (pieces, _inputs(gm)) if self._may_keep() else None
+        self._made = (pieces, _inputs(gm), manager) if self._may_keep() else None
         return self._assembled(pieces, {})
 
     def _one(self, part: Part) -> Callable[..., Any]:
@@ -279,7 +284,7 @@ class ServingBackend:
         if part.sized is None:
             raise ValueError("the whole is no compiled piece")
         call = part.sized.compiled_graph_for_general_shape
-        if not self.records:
+        if not self.records or self._cut_late():
             return call
         wrapper = BreakableWrapper(
             call,

@@ -56,10 +56,11 @@ class BreakableWrapper(CUDAGraphWrapper):
     def _record(
         self, descriptor: BatchDescriptor, device: DeviceGraphs, args: Any, kwargs: Any
     ) -> tuple[Recording | str, Any]:
-        values, run = self._bound(args, kwargs)
+        pool = self.pools.of(descriptor, device)
+        values, run = self._bound(args, kwargs, pool)
         if self.rehearse:
             run()
-        segments = Segments(device, self.pools.of(descriptor, device), self.breaks, self.side_streams)
+        segments = Segments(device, pool, self.breaks, self.side_streams)
         result = segments.record(run)
         if segments.why:
             return segments.why, result
@@ -147,27 +148,30 @@ class Between:
 
     def __init__(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         self.func = func
-        given, self.spec = pytree.tree_flatten((args, kwargs))
-        self.given = [unheld(x, set()) for x in given]
+        given, spec = pytree.tree_flatten((args, kwargs))
+        #: the same arguments at each replay
+        self.args, self.kwargs = pytree.tree_unflatten([unheld(x, set()) for x in given], spec)
         mine = {x.untyped_storage()._cdata for x in given if isinstance(x, torch.Tensor)}
         #: results that later segments read: tensors that the operator made
         self.results = [
             x if isinstance(x, torch.Tensor) and x.untyped_storage()._cdata not in mine else None
             for x in pytree.tree_leaves(result)
         ]
+        self.gives = any(x is not None for x in self.results)
 
     def replay(self) -> None:
         """Call it again, and put its results where they were."""
-        args, kwargs = pytree.tree_unflatten(self.given, self.spec)
-        result = pytree.tree_leaves(self.func(*args, **kwargs))
+        result = self.func(*self.args, **self.kwargs)
+        if not self.gives:
+            return
+        result = pytree.tree_leaves(result)
         pairs = [(to, of) for to, of in zip(self.results, result, strict=True) if to is not None]
         for to, of in pairs:
             if to.shape != of.shape:
                 raise NotRecordable(
                     f"{self.func} gave {tuple(of.shape)}, and {tuple(to.shape)} when it was recorded"
                 )
-        if pairs:
-            copy_all([to for to, _ in pairs], [of for _, of in pairs])
+        copy_all([to for to, _ in pairs], [of for _, of in pairs])
 
 
 class _Breaker(TorchDispatchMode):

@@ -20,6 +20,7 @@ from braze.backends.default import context_for, target_of
 from braze.backends.uncompiled import compiled_or_as_captured
 from braze.codegen.records import HostModule
 from braze.context import CompileContext
+from braze.cudagraphs.plan import Plans
 from braze.options import Options, make_options, near
 from braze.pipeline import compile_graph, load_kept
 from braze.runtime.boxed import Boxed, is_boxed
@@ -78,7 +79,7 @@ class BrazeAdaptor(CompilerInterface):
     """braze's own kernels.
 
     What is kept on disk are the kernels, in braze's cache, by their contents, the text of the module that calls them, and what it writes and which outputs are views of
-    inputs (``handles.py``). Where something else stands around that (a piece that holds tensors) loading walks through the stages again and builds nothing.
+    inputs (``handles.py``). Where something else stands around that (a piece that holds large tensors) loading walks through the stages again and builds nothing.
     """
 
     name = "braze"
@@ -122,7 +123,7 @@ class BrazeAdaptor(CompilerInterface):
     ) -> Compiled:
         """The same: of its text, where that is all of it, else by the stages, with kernels that are on disk."""
         if self.loads_alone(handle):
-            return unboxed(call_of(handle, lambda host: self._module(host, compiler_config)))
+            return unboxed(call_of(handle, lambda host, plans: self._module(host, plans, compiler_config)))
         if graph is None:
             raise ValueError("it can be loaded with its graph alone")
         return self.compile(graph, example_inputs, compiler_config, runtime_shape)[0]
@@ -131,10 +132,10 @@ class BrazeAdaptor(CompilerInterface):
         """Where all of it is the text of a module and its kernels."""
         return isinstance(handle, dict) and not trace.dumping()
 
-    def _module(self, host: HostModule, compiler_config: dict[str, Any]) -> Boxed:
+    def _module(self, host: HostModule, plans: Plans | None, compiler_config: dict[str, Any]) -> Boxed:
         """A module of another process'."""
         target = target_of([torch.empty(0, device=host.device)])
-        return load_kept(host, self._context(CompileContext(self._options(compiler_config), target)))
+        return load_kept(host, self._context(CompileContext(self._options(compiler_config), target)), plans)
 
     def _options(self, compiler_config: dict[str, Any]) -> Options:
         # a replay does not compute again what depends on parameters alone, which may be loaded anew

@@ -239,6 +239,8 @@ def dims_of(cls: type[nn.Module], given: Given | None) -> dict[str, dict[int, st
                 hints=['annotate them, or say dynamic_arg_dims={"input_ids": 0}'],
             )
         return found
+    if not isinstance(given, Mapping):
+        raise refuse("dynamic_arg_dims", given, "a dict of dimensions by argument: {'input_ids': 0}")
     unknown = [name for name in given if name not in parameters]
     if unknown or not given:
         raise UserError(

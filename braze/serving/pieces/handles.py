@@ -1,6 +1,6 @@
 """What a piece that braze compiled is loaded by alone, in another process: the text of its module, and what stands around that.
 
-Around it stand the writes to inputs, and outputs that are windows on these. A piece that writes has its graph along, which runs a call whose inputs share memory as
+Small tensors that the graph holds, and of one that was cut after fusion the plans of its recorded parts, go along. Around it stand the writes to inputs, and outputs that are windows on these. A piece that writes has its graph along, which runs a call whose inputs share memory as
 those of its compile did not.
 """
 
@@ -22,11 +22,14 @@ from braze.capture.archive.archived_values import (
     without_tensors,
     write_nodes,
 )
-from braze.codegen.records import as_data, host_of
+from braze.codegen.records import HostModule, as_data, host_of
+from braze.cudagraphs.plan import Plans, plans_of
+from braze.cudagraphs.plan import as_data as plans_as_data
 from braze.graph.captured import forward_of
-from braze.graph_calls import that_writes
-from braze.runtime.boxed import Boxed, Written
+from braze.graph_calls import holding, that_writes
+from braze.runtime.boxed import Boxed, Holds, Written
 
+_NO_TABLES: dict[str, Any] = {"objects": [], "sources": [], "origins": []}
 #: the handle of a piece that is more than this, and walks through the stages again
 BY_STAGES = "kernels"
 #: the fields of an output's role that are kept, but its kind
@@ -38,14 +41,23 @@ def handle_of(call: Any, graph: GraphModule) -> Any:
     whole = getattr(call, "general", call)  # what the C core calls where it does not see enough
     around: Around | None = getattr(whole, "around", None)
     inner = call if around is None else whole.compiled
+    holds: Holds | None = getattr(inner, "holds", None)
+    inner = inner if holds is None else holds.call
     written: Written | None = getattr(inner, "written", None)
-    host = getattr(inner if written is None else written.call, "host", None)
+    made = inner if written is None else written.call
+    host = getattr(made, "host", None)
     if host is None or (around is None and written is not None):
         return BY_STAGES
-    if around is None:
-        return {"host": as_data(host), "around": None}
+    plans: Plans | None = getattr(made, "plans", None)
     writer = Writer()
     try:
+        text = {
+            "host": as_data(host),
+            "plans": None if plans is None else plans_as_data(plans),
+            "held": None if holds is None else writer.write(holds.held),
+        }
+        if around is None:
+            return {**text, "around": None}
         body = {
             "inputs": writer.write(around.inputs),
             "mutations": _write_roles(around.mutations, writer),
@@ -56,14 +68,15 @@ def handle_of(call: Any, graph: GraphModule) -> Any:
         }
     except NotArchived:
         return BY_STAGES
-    return {"host": as_data(host), "around": {"body": body, "tables": writer.tables()}}
+    return {**text, "around": {"body": body, "tables": writer.tables()}}
 
 
-def call_of(handle: Mapping[str, Any], load: Callable[[Any], Boxed]) -> Boxed:
-    """The call of a handle; ``load`` loads its module. KeyError, TypeError or ValueError for a handle that nobody made."""
-    call = load(host_of(handle["host"]))
+def call_of(handle: Mapping[str, Any], load: Callable[[HostModule, Plans | None], Boxed]) -> Boxed:
+    """The call of a handle; ``load`` loads its module, recorded by these plans. KeyError, TypeError or ValueError for a handle that nobody made."""
+    plans = handle["plans"]
+    call = load(host_of(handle["host"]), None if plans is None else plans_of(plans))
     if handle["around"] is None:
-        return call
+        return _with_held(call, handle)
     body, reader = handle["around"]["body"], Reader(handle["around"]["tables"])
     try:
         around = Around(
@@ -78,7 +91,14 @@ def call_of(handle: Mapping[str, Any], load: Callable[[Any], Boxed]) -> Boxed:
     if body["written"] is not None:
         roots, places = map(tuple, body["written"])
         call = that_writes(Written(call, roots, places))
+    call = _with_held(call, handle)
     return wrap_again(around, call, forward_by(graph) if graph is not None else None)
+
+
+def _with_held(call: Boxed, handle: Mapping[str, Any]) -> Boxed:
+    """The call, given the tensors that its graph holds; they are written out, so that no table goes along."""
+    held = handle["held"]
+    return call if held is None else holding(Holds(call, Reader(_NO_TABLES).read(held)))
 
 
 def forward_by(graph: Graph) -> Callable[..., Any]:

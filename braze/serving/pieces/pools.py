@@ -40,8 +40,9 @@ class GraphPools:
     """
 
     def __init__(self, policy: str = "shared") -> None:
-        if policy not in POLICIES:
-            raise UserError("BZ7205", f"unknown pool {policy!r}", hints=[near(policy, POLICIES)])
+        if not isinstance(policy, str) or policy not in POLICIES:
+            hint = near(policy, POLICIES) if isinstance(policy, str) else f"known: {', '.join(POLICIES)}"
+            raise UserError("BZ7205", f"unknown pool {policy!r}", hints=[hint])
         self.policy = policy
         #: whether a size that is not recorded yet may be; an engine ends that when it begins to serve
         self.open = True

@@ -20,6 +20,7 @@ from torch.fx import Graph, GraphModule, Node
 from braze.graph.captured import Late
 from braze.graph.facts import facts, set_facts, share_facts
 from braze.serving.pieces.custom_ops import is_marked, names_of, spelled
+from braze.serving.policy.fields import refuse
 from braze.support.errors import Unsupported, UserError
 from braze.support.record import record
 
@@ -66,6 +67,8 @@ def split_graph(
             f"splitting_ops= does not take {splitting_ops!r}",
             hints=[f"a list: [{splitting_ops!r}]"],
         )
+    if not isinstance(gm, GraphModule):
+        raise refuse("gm", gm, "a torch.fx.GraphModule, as a backend gets it")
     names = frozenset(spelled(op) for op in splitting_ops)
     graph = Graph()
     graph.output(graph.graph_copy(gm.graph, {}), None)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from braze import native
-from braze.cudagraphs.device import DeviceGraphs, Graph, NotRecordable, record
+from braze.cudagraphs.device import DeviceGraphs, Graph, NotRecordable, Pool, record
 from braze.cudagraphs.reasons import note
 from braze.cudagraphs.registry import device_of, records
 from braze.cudagraphs.storages import borrowed, tensor_over
@@ -22,6 +22,7 @@ from braze.graph.torch_compat import copy_all, is_out_of_memory, pytree
 from braze.options import make_options
 from braze.serving.pieces.pools import GraphPools
 from braze.serving.policy.dispatch import BatchDescriptor
+from braze.serving.policy.fields import refuse
 from braze.serving.policy.modes import CUDAGraphMode
 from braze.serving.step.context import get_forward_context, recorded_reads
 from braze.serving.step.frozen import Reads
@@ -61,6 +62,8 @@ class CUDAGraphWrapper:
         device: DeviceGraphs | None = None,
         name: str = "",
     ) -> None:
+        if not callable(runnable):
+            raise refuse("runnable", runnable, "what is called and recorded")
         if runtime_mode not in (CUDAGraphMode.PIECEWISE, CUDAGraphMode.FULL):
             raise UserError(
                 "BZ7206",
@@ -127,6 +130,10 @@ class CUDAGraphWrapper:
         if entry.reason or device.busy() or entry.calls < self.warmups:
             entry.calls += not device.busy()
             return self.runnable(*args, **kwargs)
+        if self._reads_lent(descriptor, device, (*args, *kwargs.values())):
+            # made in an earlier step: its memory is nobody's while this records. All are recorded anew, in one step
+            self.pools.release(descriptor)
+            return self.runnable(*args, **kwargs)
         if not self.pools.open:
             return self._without(entry, descriptor, "it was not recorded before serving began", args, kwargs)
         with device.lock:
@@ -149,20 +156,24 @@ class CUDAGraphWrapper:
         self, descriptor: BatchDescriptor, device: DeviceGraphs, args: Any, kwargs: Any
     ) -> tuple[Recording | str, Any]:
         """A recording or why there is none, and the result of this call, which holds its memory until the caller lets go of it."""
-        values, run = self._bound(args, kwargs)
+        pool = self.pools.of(descriptor, device)
+        values, run = self._bound(args, kwargs, pool)
         if self.rehearse:
             run()
         with recorded_reads() as reads:
-            graph, result = record(device, self.pools.of(descriptor, device), run)
+            graph, result = record(device, pool, run)
         made = Recording(self, descriptor, device, graph, values, result, (reads,))
         graph.replay()
         return made, made.first_outputs((*args, *kwargs.values()), result)
 
-    def _bound(self, args: Any, kwargs: Any) -> tuple[list[Any], Callable[[], Any]]:
-        """The values that a recording is made with, where inputs that move have places of their own, and the call on them."""
+    def _bound(self, args: Any, kwargs: Any, pool: Pool) -> tuple[list[Any], Callable[[], Any]]:
+        """The values that a recording is made with, and the call on them. Inputs that move have places of their own, but those that another recording has just left in the
+        pool: its replays leave them there, too."""
         values = [*args, *kwargs.values()]
+        lies_there = _in(pool) if self.copied else None
         for i in self.copied:
-            values[i] = values[i].clone()
+            if not lies_there(values[i]):  # type: ignore[misc]
+                values[i] = values[i].clone()
         names, count = tuple(kwargs), len(args)
 
         def run() -> Any:
@@ -170,6 +181,11 @@ class CUDAGraphWrapper:
                 return self.runnable(*values[:count], **dict(zip(names, values[count:], strict=True)))
 
         return values, run
+
+    def _reads_lent(self, descriptor: BatchDescriptor, device: DeviceGraphs, values: Sequence[Any]) -> bool:
+        """Whether an input lies where a replay has left it, in memory of the pool that nobody holds and that what is recorded now would take."""
+        lent = [x for x in values if isinstance(x, torch.Tensor) and not x.untyped_storage().resizable()]
+        return bool(lent) and any(map(_in(self.pools.of(descriptor, device)), lent))
 
     def _without(
         self, entry: CUDAGraphEntry, descriptor: BatchDescriptor, why: str, args: Any, kwargs: Any
@@ -212,8 +228,10 @@ class Recording:
         self.reads = tuple(r for r in reads if len(r))
         self.graph, self.lock, self.descriptor = graph, device.lock, descriptor
         self.name = wrapper.name
-        self.buffers = [values[i] for i in wrapper.copied]
-        self.copied = wrapper.copied
+        #: of inputs that move: which, where it is read, and the address of that
+        lies_there = _in(wrapper.pools.of(descriptor, device))
+        read = [(i, unheld(values[i], set()) if lies_there(values[i]) else values[i]) for i in wrapper.copied]
+        self.copied = [(i, x, native.data_ptr(x)) for i, x in read]
         self.constants = [(i, x) for i, x in enumerate(values) if not isinstance(x, torch.Tensor)]
         self.layouts = [
             (i, native.data_ptr(x), tuple(x.shape), x.stride())
@@ -238,10 +256,12 @@ class Recording:
         if self.layouts:
             self._check(values)
         with self.lock:
-            if self.copied:
-                given = [values[i] for i in self.copied]
-                self._fit(given)
-                copy_all(self.buffers, given)
+            elsewhere = [
+                (i, x, values[i]) for i, x, address in self.copied if native.data_ptr(values[i]) != address
+            ]
+            if elsewhere:
+                self._fit(elsewhere)
+                copy_all([x for _, x, _ in elsewhere], [x for _, _, x in elsewhere])
             self.graph.replay()
             self.replays += 1
         return self.outputs_as_given(values, self.plain)
@@ -266,9 +286,9 @@ class Recording:
             leaves[k] = values[i]
         return pytree.tree_unflatten(leaves, self.spec)
 
-    def _fit(self, given: Sequence[torch.Tensor]) -> None:
+    def _fit(self, copies: Sequence[tuple[int, torch.Tensor, torch.Tensor]]) -> None:
         """A copy between other sizes would broadcast, or fail without saying why."""
-        for i, buffer, x in zip(self.copied, self.buffers, given, strict=True):
+        for i, buffer, x in copies:
             if buffer.shape != x.shape or buffer.dtype != x.dtype:
                 raise self._misfit(
                     i,
@@ -295,6 +315,12 @@ class Recording:
                 "copied=, or cudagraph_copy_inputs=True, for inputs that lie elsewhere at each call",
             ],
         )
+
+
+def _in(pool: Pool) -> Callable[[torch.Tensor], bool]:
+    """Whether a tensor lies in a pool."""
+    ranges = [(at, at + size) for at, size, _ in pool.memory()]
+    return lambda x: any(low <= native.data_ptr(x) < high for low, high in ranges)
 
 
 def unheld(x: Any, owned: set[int]) -> Any:

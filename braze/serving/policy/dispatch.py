@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Container, Hashable, Iterable, Sequence
 
+from braze.serving.policy.fields import distinct, refuse, switch, whole, wholes
 from braze.serving.policy.modes import CUDAGraphMode
 from braze.support.record import record
 
@@ -96,12 +97,15 @@ class Dispatcher:
         variants: Sequence[Hashable] = (None,),
         enforce_eager: bool = False,
     ) -> None:
+        if not isinstance(mode, CUDAGraphMode):
+            raise refuse("mode", mode, "a CUDAGraphMode")
+        sizes = wholes("sizes", sizes)
+        self.enforce_eager = switch("enforce_eager", enforce_eager)
         self.mode = NONE if enforce_eager else mode
-        self.enforce_eager = enforce_eager
-        self.max_num_seqs = max_num_seqs
-        self.max_num_batched_tokens = max_num_batched_tokens
-        self.uniform_query_lens = tuple(dict.fromkeys(uniform_query_lens))
-        self.variants = tuple(dict.fromkeys(variants))
+        self.max_num_seqs = whole("max_num_seqs", max_num_seqs)
+        self.max_num_batched_tokens = whole("max_num_batched_tokens", max_num_batched_tokens)
+        self.uniform_query_lens = wholes("uniform_query_lens", uniform_query_lens)
+        self.variants = distinct("variants", variants)
         self._decode = {
             (q, variant): make_ladder(FULL, q, self._decode_rungs(sizes, q, variant))
             for q in self.uniform_query_lens
@@ -130,6 +134,12 @@ class Dispatcher:
         ``valid_modes``: the modes that may be chosen, besides NONE (all). ``captured``: the recordings that there are (all of
         :meth:`keys`); a step takes the next larger one that there is.
         """
+        if not (
+            type(num_tokens) is type(num_reqs) is type(max_query_len) is int
+            and min(num_tokens, num_reqs, max_query_len) >= 0
+        ):
+            num_tokens, num_reqs = whole("num_tokens", num_tokens, 0), whole("num_reqs", num_reqs, 0)
+            max_query_len = whole("max_query_len", max_query_len, 0)
         uniform = num_reqs * max_query_len == num_tokens and num_reqs > 0
         ladders = self._ladders(max_query_len if uniform else 0, variant)
         for ladder in ladders:
@@ -211,3 +221,11 @@ class Dispatcher:
         if captured is not None and batch.num_tokens <= most:
             return "no recording of this size or a larger one has been captured"
         return f"{batch.num_tokens} tokens are more than {most}, the most that is recorded"
+
+
+def in_words(tokens: int, decision: Decision) -> str:
+    """A decision about a step of so many tokens as a sentence."""
+    if decision.mode is NONE:
+        return f"{tokens} tokens run unrecorded and unpadded: {decision.reason}"
+    padding = decision.descriptor.num_tokens - tokens
+    return f"{tokens} tokens replay {decision.reason}, of {decision.descriptor.num_tokens} tokens ({padding} of padding)"

@@ -85,6 +85,16 @@ def wholes(name: str, value: Any) -> tuple[int, ...]:
     return tuple(dict.fromkeys(whole(name, size) for size in listed))
 
 
+def distinct(name: str, value: Any) -> tuple[Any, ...]:
+    """Values that recordings are kept by, each once."""
+    if not isinstance(value, (list, tuple)):
+        raise refuse(name, value, "a list of values that can be hashed")
+    try:
+        return tuple(dict.fromkeys(value))
+    except TypeError as error:
+        raise refuse(name, value, "a list of values that can be hashed") from error
+
+
 def capture_sizes(name: str, value: Any) -> tuple[int, ...] | str | None:
     """A list of sizes, ``"traffic:<file>"``, or None and ``"auto"`` for the pattern."""
     if value is None or value == "auto":
@@ -194,7 +204,11 @@ def number_of_bytes(name: str, value: Any) -> int | None:
     """Bytes, as a number or as ``"2GiB"``; None for no limit."""
     if value is None:
         return None
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value) if isinstance(value, str) else None
+    match = (
+        re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*([A-Za-z]*)\s*", value)
+        if isinstance(value, str)
+        else None
+    )
     if match and match[2].upper() in _UNITS:
         value = int(float(match[1]) * _UNITS[match[2].upper()])
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:

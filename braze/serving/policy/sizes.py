@@ -184,23 +184,35 @@ def read_traffic(path: str | Path) -> dict[int, int]:
     try:
         text = Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError("BZ7109", f"traffic file {str(path)!r} cannot be read", why=str(error)) from error
+        raise UserError(
+            "BZ7109",
+            f"traffic file {str(path)!r} cannot be read",
+            why=str(error),
+            hints=["m.stats().write_traffic(path) writes one"],
+        ) from error
     try:
         if text.lstrip().startswith("{"):
-            rows = [(int(size), int(count)) for size, count in json.loads(text).items()]
+            rows = [(int(size), _count(count)) for size, count in json.loads(text).items()]
         else:
             lines = [line.replace(",", " ").split() for line in text.splitlines() if line.strip()]
             rows = [(int(size), int(*count or ["1"])) for size, *count in lines]
     except (ValueError, TypeError) as error:
-        raise UserError(
-            "BZ7109",
-            f"traffic file {str(path)!r} holds no histogram",
-            why=str(error),
-            hints=['write {"37": 120, ...}, or a line "37 120" a size; m.stats() has such a histogram'],
-        ) from error
+        told = f"traffic file {str(path)!r} holds no histogram"
+        raise UserError("BZ7109", told, why=str(error), hints=[_HISTOGRAM]) from error
     found: dict[int, int] = {}
     for size, count in rows:
         if size < 0 or count < 0:
-            raise UserError("BZ7109", f"traffic file {str(path)!r} holds a negative number: {size} {count}")
+            told = f"traffic file {str(path)!r} holds a negative number: {size} {count}"
+            raise UserError("BZ7109", told, hints=[_HISTOGRAM])
         found[size] = found.get(size, 0) + count
     return found
+
+
+_HISTOGRAM = 'write {"37": 120, ...}, or a line "37 120" a size; m.stats() has such a histogram'
+
+
+def _count(value: Any) -> int:
+    """How often a size came: a whole number, which a file may have as a text."""
+    if isinstance(value, float) and not value.is_integer():
+        raise ValueError(f"{value} is no number of steps")
+    return int(value)

@@ -8,7 +8,7 @@ from typing import Any
 
 from braze.serving.policy.data_parallel import Batch
 from braze.serving.policy.dispatch import BatchDescriptor
-from braze.serving.policy.fields import whole
+from braze.serving.policy.fields import refuse, whole
 from braze.serving.step import context as step_context
 from braze.serving.step.context import AttentionMetaData, ForwardContext
 from braze.support.errors import UserError
@@ -38,6 +38,10 @@ def forward_context(
         )
     uniform_q = None if uniform_q is None else whole("uniform_q", uniform_q)
     num_reqs = None if num_reqs is None else whole("num_reqs", num_reqs, 0)
+    try:
+        hash(variant)
+    except TypeError as error:
+        raise refuse("variant", variant, "a value that can be hashed") from error
     more.setdefault("batch_descriptor", BatchDescriptor(0, num_reqs, uniform_q or 0, variant))
     return step_context.forward_context(attn_metadata, config, context, **more)
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from braze.serving.policy import sizes as size_lists
 from braze.serving.policy.data_parallel import Batch, Reduce, dispatch_across
-from braze.serving.policy.dispatch import BatchDescriptor, Decision, Key
+from braze.serving.policy.dispatch import BatchDescriptor, Decision, Key, in_words
 from braze.serving.policy.engine_config import Config
 from braze.serving.policy.fields import whole
 from braze.serving.policy.modes import CUDAGraphMode
@@ -121,6 +121,7 @@ class ServedModel(nn.Module):
 
     def idle(self, most: int = 1) -> tuple[Key, ...]:
         """Capture what steps have asked for most, at most so many sizes: for idle steps with ``capture="lazy"``. All ranks call it."""
+        most = whole("most", most)
         done: list[Key] = []
         with self._lock, torch.inference_mode():
             while len(done) < most and self._example is not None:
@@ -149,7 +150,7 @@ class ServedModel(nn.Module):
         """How a step of ``num_tokens`` runs and why; without a number: the mode, its rules, the configuration, and what failed."""
         if num_tokens is not None:
             now = self.dispatch(num_tokens, num_reqs, q)
-            return _words(num_tokens, now)
+            return in_words(num_tokens, now)
         lines = [f"cudagraph_mode: {self.cudagraph_mode.name}", *map(str, self.resolution.downgrades)]
         lines += [
             f"{mode.name} of {key.num_tokens}: {why}" for (mode, key), why in self._recordings.failed.items()
@@ -342,11 +343,3 @@ def _longest(mode: CUDAGraphMode, descriptor: BatchDescriptor) -> int | None:
     if mode is not CUDAGraphMode.FULL:
         return None
     return descriptor.uniform_query_len or descriptor.num_tokens
-
-
-def _words(tokens: int, decision: Decision) -> str:
-    """A decision as a sentence."""
-    if decision.mode is NONE:
-        return f"{tokens} tokens run unrecorded and unpadded: {decision.reason}"
-    padding = decision.descriptor.num_tokens - tokens
-    return f"{tokens} tokens replay {decision.reason}, of {decision.descriptor.num_tokens} tokens ({padding} of padding)"

@@ -11,7 +11,7 @@ from braze.options import near
 from braze.serving.policy.config import CompilationConfig
 from braze.serving.policy.data_parallel import Reduce, alone
 from braze.serving.policy.engine_config import Config
-from braze.serving.policy.fields import BY_NAME, one_of, refuse
+from braze.serving.policy.fields import BY_NAME, one_of, refuse, switch
 from braze.serving.policy.modes import AttentionCGSupport
 from braze.serving.served.compiled import compiled
 from braze.serving.served.inputs import Inputs
@@ -75,6 +75,11 @@ def serve(
         variants=variants,
     )
     outputs = one_of("own", "borrow")("outputs", outputs)
+    evaluate_guards = switch("evaluate_guards", evaluate_guards)
+    if not callable(reduce):
+        raise refuse("reduce", reduce, "what gathers a row of numbers from every rank, as gloo() does")
+    if slots is not None and not isinstance(slots, Mapping):
+        raise refuse("slots", slots, "a dict of Slot by argument: {'slot_mapping': Slot(pad=-1)}")
     inputs = Inputs(model.forward, dynamic, slots or {}, Extent(max_num_batched_tokens, max_num_seqs))
     resolution = config.resolve(attention)
     return ServedModel(

@@ -14,11 +14,14 @@ from braze.cudagraphs.simulated import SimulatedGraphs
 from braze.serving.engine.compiled import compile_decoder
 from braze.serving.engine.engine import Engine
 from braze.serving.engine.loading import load_model, model_folder
-from braze.serving.engine.ranges import SHARE, refuse_others, whole
+from braze.serving.engine.ranges import CAPTURE, SHARE, refuse_others, whole
 from braze.serving.engine.recordings import recorder_of
 from braze.serving.engine.runner import ModelRunner, RunnerOptions
 from braze.serving.engine.scheduler import Limits
-from braze.serving.policy.modes import CUDAGraphMode
+from braze.serving.pieces.pools import GraphPools
+from braze.serving.policy.config import contradiction
+from braze.serving.policy.fields import number_of_bytes
+from braze.serving.policy.modes import CUDAGraphMode, parse
 from braze.serving.server.app import ServerOptions, make_app
 from braze.serving.server.tokens import tokens_of
 from braze.support.errors import UserError
@@ -42,6 +45,10 @@ class LaunchOptions:
     sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
     drafts: int = 0
     enforce_eager: bool = False
+    #: "eager": all sizes are recorded before serving; "lazy": those that steps ask for, while nothing runs
+    capture: str = "eager"
+    #: what all recordings may hold, in bytes or as "2GiB"; None: no limit
+    memory_budget: int | str | None = None
     #: steps begin before the tokens of the ones before them are known; None: on a GPU
     overlap: bool | None = None
     #: requests that begin alike share blocks of the cache
@@ -60,12 +67,18 @@ _RANGES = {
     "blocks": whole(0),
     "memory_share": SHARE,
     "drafts": whole(0),
+    "capture": CAPTURE,
 }
 
 
 def make_engine(folder: Path, options: LaunchOptions, progress: bool = False) -> Engine:
     """An engine whose model is loaded, whose cache is there, and whose steps are recorded."""
     refuse_others("BZ7411", "limits of an engine that mean nothing", options, _RANGES)
+    wanted = parse(options.mode)
+    budget = number_of_bytes("memory_budget", options.memory_budget)
+    if budget is not None and (options.enforce_eager or not wanted):
+        nothing = "enforce_eager" if options.enforce_eager else "cudagraph_mode=NONE"
+        raise contradiction("memory_budget", nothing, "nothing is recorded: leave it out")
     device = _device(options.device)
     dtype = getattr(torch, options.dtype) if options.dtype else None
     model = load_model(folder, device, dtype, drafting=options.drafts > 0)
@@ -79,19 +92,28 @@ def make_engine(folder: Path, options: LaunchOptions, progress: bool = False) ->
     )
     simulated = options.simulated and device.type == "cpu"
     recorder = SimulatedGraphs(str(device)) if simulated else recorder_of(model)
-    mode = CUDAGraphMode[options.mode] if recorder is not None else CUDAGraphMode.NONE
-    pieces = None if options.plain else compile_decoder(model, mode)
+    mode = wanted if recorder is not None else CUDAGraphMode.NONE
+    pools = GraphPools()
+    pieces = None if options.plain else compile_decoder(model, mode, pools=pools)
     if options.plain:
         mode = mode.without_piecewise()
     runner = ModelRunner(
         model,
         limits,
         RunnerOptions(
-            mode, options.sizes, options.drafts, options.enforce_eager, options.memory_share, options.overlap
+            mode,
+            options.sizes,
+            options.drafts,
+            options.enforce_eager,
+            options.memory_share,
+            options.overlap,
+            options.capture,
+            budget,
         ),
         graphs=recorder,
         piecewise=pieces,
         compiled=pieces,
+        pools=pools,
     )
     runner.allocate_cache(options.blocks or None)
     runner.warm_up()

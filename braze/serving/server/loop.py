@@ -60,6 +60,7 @@ class EngineLoop:
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._tickets: dict[Request, Ticket] = {}
         self._failures = 0
+        self._captures = True
         #: whom a failed step may have failed for, and how many tokens they had, the next to be tried last; and who was well alone
         self._suspects: list[tuple[Request, int]] = []
         self._tried: set[Request] = set()
@@ -118,6 +119,7 @@ class EngineLoop:
 
     def _go(self) -> None:
         while True:
+            self._use_idle_time()
             self._obey()
             if not self.engine.scheduler.idle():
                 self._step()
@@ -135,6 +137,20 @@ class EngineLoop:
             idle = False
             if command is not None:
                 self._do(command)
+
+    def _use_idle_time(self) -> None:
+        """Record what steps asked for while nobody waits; a request that comes waits for one recording at most."""
+        while self._captures and self.engine.scheduler.idle() and self._commands.empty():
+            if self._closing.is_set():
+                return
+            try:
+                if not self.engine.idle():
+                    return
+            except Exception as error:
+                self._captures = False
+                log.warn(
+                    f"BZ7410: nothing more is recorded while requests are served: {_why(error)}", "cudagraphs"
+                )
 
     def _do(self, command: Callable[[], None]) -> None:
         """What was asked for; an error is of one request, and ends no other."""

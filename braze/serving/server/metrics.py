@@ -76,6 +76,13 @@ class _Engine:
             ("blocks", "Blocks of the cache"),
         ):
             yield GaugeMetricFamily(f"braze_{name}", told, value=stats[name])
+        if "graphs" in stats:
+            yield GaugeMetricFamily(
+                "braze_recordings", "Sizes of steps that are recorded", value=stats["graphs"]
+            )
+            yield GaugeMetricFamily(
+                "braze_recordings_bytes", "Memory of all recordings", value=stats["graph_bytes"]
+            )
         yield CounterMetricFamily(
             "braze_preemptions", "Requests that lost their blocks", value=stats["preemptions"]
         )

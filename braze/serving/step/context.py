@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from braze.options import near
 from braze.serving.policy.dispatch import BatchDescriptor
 from braze.serving.policy.fields import refuse
 from braze.serving.policy.modes import CUDAGraphMode
 from braze.serving.step.frozen import Reads, per_step, view
-from braze.support.errors import InternalError
+from braze.support.errors import InternalError, UserError
 
 if TYPE_CHECKING:
     import torch
@@ -99,6 +100,9 @@ class ForwardContext:
             )
 
 
+_FIELDS = frozenset(ForwardContext.__dataclass_fields__)
+
+
 class _Here(threading.local):
     """This thread's context, and what a region that it is recording reads of it."""
 
@@ -169,4 +173,11 @@ class forward_context:
 def _made(attn_metadata: Any, config: Any, context: Any, more: dict[str, Any]) -> ForwardContext:
     if config is not None and "no_compile_layers" not in more:
         more["no_compile_layers"] = config.compilation_config.static_forward_context
-    return ForwardContext(attn_metadata=attn_metadata, context=context, **more)
+    try:
+        return ForwardContext(attn_metadata=attn_metadata, context=context, **more)
+    except TypeError:
+        for name in more:
+            if name not in _FIELDS:
+                told = f"a forward context has no field {name!r}"
+                raise UserError("BZ7101", told, hints=[near(name, _FIELDS)]) from None
+        raise

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 import torch
 
+from braze.serving.engine import changes
 from braze.serving.engine.sampling import SamplingParams, number_of, sample
 from braze.support.errors import UserError
 from tests.serving.engine.tiny import engine, tiny
@@ -55,13 +56,13 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("words", CHANGES.values(), ids=CHANGES)
 @pytest.mark.parametrize(
     "options", [{}, dict(overlap=True), dict(drafts=2)], ids=["steps", "overlap", "guesses"]
 )
-def test_tokens_are_those_of_changed_logits(model, changes, temperature, options):
+def test_tokens_are_those_of_changed_logits(model, words, temperature, options):
     """Also where a step begins before the last one's token is known, and where guesses are verified."""
-    params = SamplingParams(12, temperature=temperature, seed=3, **changes)
+    params = SamplingParams(12, temperature=temperature, seed=3, **words)
     assert engine(model, **options).generate([PROMPT], params) == [one_by_one(model, PROMPT, params)]
 
 
@@ -84,6 +85,54 @@ def test_who_is_beside_such_a_request_keeps_his_tokens(model):
     few = engine(model, blocks=9)
     assert few.generate(prompts, own) == alone
     assert few.scheduler.preemptions > 0
+
+
+def test_a_step_sends_what_was_generated_since_the_last_one(model, monkeypatch):
+    """And what a request adds to single tokens once."""
+    sent: list[int] = []
+    plain = changes._write
+    monkeypatch.setattr(
+        changes, "_write", lambda matrix, data: sent.append(data.numel() // 2) or plain(matrix, data)
+    )
+    bias = ((7, -100.0), (9, 0.5))
+    served = engine(model)
+    served.generate([PROMPT], SamplingParams(6, logit_bias=bias, presence_penalty=0.5))
+    assert sent[::2] == [2, 1, 1, 1, 1, 1]
+    assert not any(sent[1::2]), "nothing is guessed"
+
+
+def test_a_row_is_for_the_next_request_when_its_own_has_ended(model):
+    served = engine(model)
+    mine = [dict(frequency_penalty=0.9), dict(logit_bias=((3, 1.5),)), dict(presence_penalty=-1.0)]
+    wanted = [engine(model).generate([PROMPT], SamplingParams(6, **words)) for words in mine]
+    assert [served.generate([PROMPT], SamplingParams(6, **words)) for words in mine] == wanted
+    assert served.runner.drawing.changes.added.shape[0] == 1
+    both = [SamplingParams(6, **words) for words in mine[:2]]
+    assert served.generate([PROMPT] * 2, both) == [wanted[0][0], wanted[1][0]]
+    assert served.runner.drawing.changes.added.shape[0] == 2
+
+
+def test_what_a_failed_step_has_written_is_written_anew(model, monkeypatch):
+    params = SamplingParams(8, frequency_penalty=1.2, logit_bias=((8, 2.0),))
+    wanted = engine(model).generate([PROMPT], params)
+    served, plain, steps = engine(model), changes.sample, []
+
+    def sample(*arguments):
+        steps.append(1)
+        if len(steps) == 4:
+            raise RuntimeError("out of memory")
+        return plain(*arguments)
+
+    monkeypatch.setattr(changes, "sample", sample)
+    request = served.add(PROMPT, params)
+    for _ in range(3):
+        served.step()
+    with pytest.raises(RuntimeError, match="out of memory"):
+        served.step()
+    served.retreat()
+    while not served.scheduler.idle():
+        served.step()
+    assert [request.output] == wanted
 
 
 def test_a_bias_of_a_hundred_decides(model):

@@ -157,6 +157,22 @@ def test_draws_go_with_the_recordings_whose_memory_they_read():
         assert runner.drawing.draws is None
 
 
+def test_draws_are_recorded_once_as_sizes_are_recorded_while_nothing_runs(monkeypatch):
+    """And tokens are those of draws that are not recorded."""
+    made: list[int] = []
+    plain = draws_module.Draws._record
+    monkeypatch.setattr(draws_module.Draws, "_record", lambda self, r, n: made.append(n) or plain(self, r, n))
+    e = engine(tiny(), graphs=SimulatedGraphs("cpu"), cudagraph_mode="FULL_DECODE_ONLY", capture="lazy")
+    e.runner.drawing.rows = Rows(few=FEW)
+    params = SamplingParams(4, temperature=1.0, seed=5)
+    wanted = [e.generate([[5, 6]] * n, params) for n in (4, 2, 4)]
+    while e.idle():
+        pass
+    assert made == [4, 2]
+    assert [e.generate([[5, 6]] * n, params) for n in (4, 2, 4)] == wanted
+    assert e.runner.drawing.draws._sizes == [2, 4]
+
+
 def test_compiled_functions_are_recorded_too():
     """As on a GPU, whose kernels do not pass the dispatcher."""
     braze.reset()

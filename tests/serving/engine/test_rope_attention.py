@@ -24,6 +24,14 @@ HEADS = {
 EPS, SCALE = 1e-6, 0.3
 
 
+@pytest.fixture(autouse=True)
+def forms_anew():
+    """What a launch is built with is worked out again, here by other functions."""
+    kernels.decode_launch.cache_clear()
+    yield
+    kernels.decode_launch.cache_clear()
+
+
 class Layer:
     """A step's projection, and a cache that holds what came before it."""
 

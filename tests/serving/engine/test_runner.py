@@ -219,12 +219,10 @@ def test_data_parallel_ranks_run_alike_and_give_their_own_tokens(mode, models, s
     """The second rank has less to do, and steps along with nothing."""
     ranks, ran, got = Ranks(), ([], []), [[], []]
     traces = Trace(1), Trace(2, count=3)
-    served = [
-        engine(models["llama"], 20, simulated, cudagraph_mode=mode, reduce=ranks.reduce(rank))
-        for rank in (0, 1)
-    ]
+    served: dict[int, Engine] = {}
 
     def serve(rank: int) -> None:
+        served[rank] = engine(models["llama"], 20, simulated, cudagraph_mode=mode, reduce=ranks.reduce(rank))
         runner, mine = served[rank].runner, traces[rank].requests
         prepare = runner.prepare_inputs
 

@@ -87,7 +87,12 @@ def is_cold(did: Counter[str]) -> bool:
 
 @pytest.mark.parametrize(
     ("name", "fields"),
-    [("llama", {}), ("qwen3", dict(custom_ops=["+rope_attention_with_output"])), ("deepseek", {})],
+    [
+        ("llama", {}),
+        ("llama", dict(split="schedule")),
+        ("qwen3", dict(custom_ops=["+rope_attention_with_output"])),
+        ("deepseek", {}),
+    ],
 )
 def test_a_second_engine_of_the_same_model_neither_captures_nor_compiles(name, fields):
     """DeepSeek's pieces give windows on weights."""
@@ -97,7 +102,7 @@ def test_a_second_engine_of_the_same_model_neither_captures_nor_compiles(name, f
     assert (again, is_warm(did)) == (tokens, True)
 
 
-@pytest.mark.parametrize("fields", [{}, dict(compile_ranges_endpoints=(16,))])
+@pytest.mark.parametrize("fields", [{}, dict(compile_ranges_endpoints=(16,)), dict(split="schedule")])
 def test_pieces_from_disk_are_recorded_as_those_that_were_compiled(filled, fields):
     first = served(mode="PIECEWISE", graphs=SimulatedGraphs("cpu"), **fields)
     tokens, did = served(mode="PIECEWISE", graphs=SimulatedGraphs("cpu"), **fields)

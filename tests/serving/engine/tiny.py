@@ -14,6 +14,7 @@ from braze.serving.engine.models.config import read_config
 from braze.serving.engine.models.decoder import Decoder
 from braze.serving.engine.runner import ModelRunner, RunnerOptions
 from braze.serving.engine.scheduler import Limits
+from braze.serving.pieces.pools import GraphPools
 from braze.serving.policy.data_parallel import alone
 from braze.serving.policy.modes import CUDAGraphMode
 
@@ -54,7 +55,8 @@ def engine(
     options.setdefault("cudagraph_mode", "NONE")
     split, reduce = options.pop("split", None), options.pop("reduce", alone)
     mode = options["cudagraph_mode"] = CUDAGraphMode[options["cudagraph_mode"]]
-    pieces = compile_decoder(model, mode, split) if split else options.pop("compiled", None)
+    pools = GraphPools()
+    pieces = compile_decoder(model, mode, split, pools) if split else options.pop("compiled", None)
     options.setdefault("sizes", (1, 2, 4, 6, 16, 32))
     runner = ModelRunner(
         model,
@@ -64,6 +66,7 @@ def engine(
         piecewise=pieces,
         compiled=pieces,
         reduce=reduce,
+        pools=pools,
     )
     runner.allocate_cache(blocks)
     runner.capture_cudagraph()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from braze.cudagraphs.registry import device_of, register
 from braze.cudagraphs.simulated import SimulatedGraphs
+from braze.serving.pieces import wrapper
 from braze.serving.pieces.pools import GraphPools
 from braze.serving.pieces.wrapper import CUDAGraphWrapper, clear_all_graphs
 from braze.serving.policy.dispatch import BatchDescriptor
@@ -55,6 +56,47 @@ def test_one_recording_serves_all_calls_of_a_descriptor(buffer):
             torch.testing.assert_close(wrapped(buffer[:n]), f.f(buffer[:n]), rtol=0, atol=0)
     assert f.calls == 2
     assert set(wrapped.captured()) == {BatchDescriptor(8), BatchDescriptor(4)}
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_piece_is_not_recorded_over_what_an_earlier_step_left(moves, simulated):
+    """The first step ends by an error between the pieces, so that in the second one replays and the other is to be recorded."""
+    pools, failing = GraphPools(), [True]
+    first = CUDAGraphWrapper(lambda x: x * 2, PIECEWISE, pools=pools)
+    second = CUDAGraphWrapper(
+        lambda x: ((x + 1).sin() + 1).cos() + x, PIECEWISE, pools=pools, copied=(0,) if moves else ()
+    )
+    x = torch.randn(4, 4)
+    for _ in range(4):
+        x.copy_(torch.randn(4, 4))
+        with step(PIECEWISE, 4):
+            between = first(x)
+            if failing:
+                failing.pop()
+                continue
+            found = second(between)
+            torch.testing.assert_close(found, second.runnable(x * 2), rtol=0, atol=0)
+    assert first.captured() == second.captured() == (BatchDescriptor(4),)
+
+
+def test_what_a_recording_leaves_where_the_next_reads_it_is_not_copied(simulated, monkeypatch):
+    """Another tensor in its place is."""
+    copied: list[int] = []
+    plain = wrapper.copy_all
+    monkeypatch.setattr(wrapper, "copy_all", lambda to, of: copied.append(len(to)) or plain(to, of))
+    pools = GraphPools()
+    first = CUDAGraphWrapper(lambda x: x * 2, PIECEWISE, pools=pools, copied=(0,))
+    second = CUDAGraphWrapper(lambda x, y: (x + y).sin(), PIECEWISE, pools=pools, copied=(0, 1))
+    for _ in range(3):
+        x, y = torch.randn(4, 4), torch.randn(4, 4)
+        with step(PIECEWISE, 4):
+            torch.testing.assert_close(second(first(x), y), (x * 2 + y).sin(), rtol=0, atol=0)
+    assert copied == [1, 1] * 2
+    with step(PIECEWISE, 4):
+        torch.testing.assert_close(second(x, y), (x + y).sin(), rtol=0, atol=0)
+    assert copied[4:] == [2]
+    with step(PIECEWISE, 4), pytest.raises(UserError, match="BZ7207"):
+        second(torch.randn(2, 4), y)
 
 
 @pytest.mark.parametrize("mode", [NONE, PIECEWISE])

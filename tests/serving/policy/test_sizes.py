@@ -104,16 +104,32 @@ def test_traffic_is_read_from_json_or_lines(tmp_path, text):
     assert read_traffic(file) == {5: 3, 9: 1}
 
 
-@pytest.mark.parametrize("text", ["five", '{"5": "x"}', "{", "5 -1", "1 2 3"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "five",
+        '{"5": "x"}',
+        '{"5": 1.5}',
+        '{"5": 1e400}',
+        '{"5": NaN}',
+        '{"5": null}',
+        "{",
+        "5 -1",
+        "-5",
+        "1 2 3",
+    ],
+)
 def test_a_file_that_is_no_histogram_is_refused(tmp_path, text):
     file = tmp_path / "traffic"
     file.write_text(text)
     with pytest.raises(UserError) as error:
         read_traffic(file)
     assert error.value.code == "BZ7109"
+    assert error.value.hints
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(UserError) as error:
         read_traffic(tmp_path / "none")
     assert error.value.code == "BZ7109"
+    assert error.value.hints

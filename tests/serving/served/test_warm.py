@@ -16,7 +16,11 @@ from torch import nn
 from braze import serve
 from braze.cudagraphs.registry import register
 from braze.cudagraphs.simulated import SimulatedGraphs
+from braze.graph.torch_compat import pytree
+from braze.runtime.arena import clear_arenas, pool_of
 from braze.serving import CompilationConfig, compiled_forward, support_torch_compile
+from braze.serving.pieces import custom_ops
+from braze.serving.pieces.custom_ops import mark_splitting_op
 from braze.support import trace
 from braze.support.errors import UserError
 from tests.serving.engine.test_warm import rewritten, spoilt
@@ -83,7 +87,9 @@ def is_cold(did: Counter[str]) -> bool:
     return did["captures"] == 2 and not did["calls_loaded"]
 
 
-KINDS = pytest.mark.parametrize(("level", "split"), [(2, "graph"), (3, "graph"), (3, "capture")])
+KINDS = pytest.mark.parametrize(
+    ("level", "split"), [(2, "graph"), (3, "graph"), (3, "schedule"), (3, "capture")]
+)
 
 
 @KINDS
@@ -92,19 +98,6 @@ def test_a_module_that_was_served_is_neither_captured_nor_compiled_again(level, 
     assert is_cold(did)
     again, did = ran(level, split)
     assert (again, is_warm(did)) == (first, True)
-
-
-@pytest.mark.parametrize("split", ["graph", "capture"])
-def test_what_comes_from_disk_is_recorded_like_what_was_compiled(split):
-    register("cpu", SimulatedGraphs)
-    try:
-        words = dict(mode="PIECEWISE", capture_sizes=[1, 2, 8])
-        first, _ = ran(3, split, **words)
-        again, did = ran(3, split, **words)
-    finally:
-        register("cpu", None)
-    assert again == first
-    assert did["calls_loaded"] and not did["captures"] + did["pieces_compiled"]
 
 
 class Windows(Layers):
@@ -116,6 +109,86 @@ class Windows(Layers):
         return x + window.sum()
 
 
+class Holding(Layers):
+    """The graph holds tensors, and writes to a cache beside one."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(32, 8))
+
+    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor):
+        x = self.embed(input_ids) * torch.tensor([1.0, 2, 3, 4, 5, 6, 7, 8])
+        self.cache.index_copy_(0, input_ids, x + torch.tensor(0.25))
+        return torch.cumsum(x, -1) * torch.tensor([0.5, -0.5] * 4) + self.cache.sum(0), self.cache[1:3]
+
+
+@pytest.fixture
+def simulated():
+    """The processor records."""
+    register("cpu", SimulatedGraphs)
+    yield
+    register("cpu", None)
+
+
+def recorded(split: str, model: nn.Module, **words) -> tuple[list[object], int, Counter[str]]:
+    """What a module that records gives step by step, how much it has recorded, and what was counted."""
+    m = serve(
+        model, level=3, split=split, cudagraph_mode="PIECEWISE", capture_sizes=[1, 2, 8],
+        split_ops=words.pop("split_ops", ["aten::cumsum"]), max_num_seqs=8, max_num_batched_tokens=32, **words,
+    )  # fmt: skip
+    with torch.inference_mode():
+        found, did = counted(lambda: [pytree.tree_map(torch.clone, m(*inputs(n))) for n in (5, 1, 8, 2, 5)])
+    wrappers = m.cache.wrappers
+    return found, sum(len(wrapper.captured()) for wrapper in wrappers), did  # type: ignore[return-value]
+
+
+@pytest.mark.usefixtures("simulated")
+@pytest.mark.parametrize("split", ["graph", "schedule", "capture"])
+@pytest.mark.parametrize("kind", [Layers, Windows, Holding])
+def test_what_comes_from_disk_is_recorded_like_what_was_compiled(split, kind):
+    first, many, did = recorded(split, kind())
+    assert many and is_cold(did)
+    again, as_many, did = recorded(split, kind())
+    torch.testing.assert_close(again, first, rtol=0, atol=0)
+    assert as_many == many
+    assert is_warm(did)
+
+
+@pytest.mark.usefixtures("simulated")
+@pytest.mark.parametrize("split", ["graph", "schedule"])
+def test_what_comes_from_disk_keeps_no_memory_that_a_recording_would_lose(split):
+    """Memory for temporaries is each call's own: what is kept between calls goes when a larger call wants more, and replays write there."""
+    for kept in (is_cold, is_warm):
+        clear_arenas()
+        _, _, did = recorded(split, Layers())
+        assert kept(did)
+        assert not pool_of("cpu")._free
+
+
+def test_parts_that_are_recorded_are_no_others():
+    """A schedule that nothing of is recorded is not cut."""
+    first, did = ran(3, "schedule")
+    register("cpu", SimulatedGraphs)
+    try:
+        _, many, did = recorded("schedule", Layers())
+    finally:
+        register("cpu", None)
+    assert many and not did["calls_loaded"]
+    assert ran(3, "schedule")[0] == first
+
+
+@pytest.mark.usefixtures("simulated")
+def test_another_border_after_fusion_is_compiled_for_itself(monkeypatch):
+    """An operator that is marked later cuts there, too."""
+    monkeypatch.setattr(custom_ops, "_marked", set())
+    first, many, _ = recorded("schedule", Layers(), split_ops=["aten::sort"])
+    mark_splitting_op("aten::cumsum")
+    found, more, did = recorded("schedule", Layers(), split_ops=["aten::sort"])
+    assert not did["calls_loaded"]
+    assert more > many
+    torch.testing.assert_close(found, first)
+
+
 def test_pieces_that_give_views_are_kept_whole():
     first, did = ran(3, "graph", Windows())
     assert is_cold(did)
@@ -124,6 +197,19 @@ def test_pieces_that_give_views_are_kept_whole():
     with torch.inference_mode():
         plain = [Windows()(*inputs(n)).double().sum().item() for n in (5, 1, 8, 2)]
     assert again == pytest.approx(plain, rel=1e-5)
+
+
+@KINDS
+def test_pieces_that_hold_tensors_are_kept_whole(level, split):
+    plain = Holding()
+    with torch.inference_mode():
+        wanted = [[t.clone() for t in plain(*inputs(n))] for n in (5, 1, 8)]
+    for kept in (is_cold, is_warm):
+        m = serve(Holding(), level=level, split=split, cudagraph_mode="NONE", split_ops=["aten::cumsum"])
+        with torch.inference_mode():
+            found, did = counted(lambda m=m: [[t.clone() for t in m(*inputs(n))] for n in (5, 1, 8)])
+        torch.testing.assert_close(found, wanted)
+        assert kept(did)
 
 
 class Writing(Layers):

@@ -66,11 +66,18 @@ class Running:
 
 
 @contextlib.contextmanager
-def serving(tokens: Any = None, blocks: int = 200, **options: Any) -> Iterator[Running]:
+def serving(
+    tokens: Any = None,
+    blocks: int = 200,
+    graphs: Any = None,
+    engine_options: dict[str, Any] | None = None,
+    **options: Any,
+) -> Iterator[Running]:
     """A server of a tiny model of random weights, and its end."""
     known = dict(max_num_seqs=16, max_model_len=96, max_num_batched_tokens=64)
     bounds = limits(**(known | options.pop("limits", {})))
-    served = engine(tiny("llama", vocab_size=VOCAB, eos_token_id=None), blocks, bounds=bounds)
+    model = tiny("llama", vocab_size=VOCAB, eos_token_id=None)
+    served = engine(model, blocks, graphs, bounds=bounds, **(engine_options or {}))
     app = make_app(served, tokens or ByteTokens(VOCAB), ServerOptions(name="tiny", **options))
     running = uvicorn.Server(
         uvicorn.Config(app, port=0, log_level="error", timeout_graceful_shutdown=int(PATIENCE))

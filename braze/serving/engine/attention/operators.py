@@ -6,7 +6,8 @@ layer's number: so a graph may be split at them, and what lies between two of th
 
 They do nothing but look these up. What touches memory are inner operators whose arguments are all that they read:
 ``braze::write_kv_cache``, ``braze::paged_attention`` and ``braze::rope_paged_attention``. These are what a recording of a whole model holds: the tensors that the metadata
-named when it was recorded, whose contents are read at each replay.
+named when it was recorded, whose contents are read at each replay. On a GPU, which records kernels, what is behind these operators is called without them: between two pieces the host is all
+that takes time.
 """
 
 from __future__ import annotations
@@ -130,7 +131,8 @@ def unified_attention_with_output(
         output.zero_()
         return
     cache = _cache_of(layer)
-    torch.ops.braze.write_kv_cache(key, value, cache.key, cache.value, metadata.slot_mapping)
+    write = torch.ops.braze.write_kv_cache if key.device.type == "cpu" else write_kv_cache
+    write(key, value, cache.key, cache.value, metadata.slot_mapping)
     _attend(query, cache, metadata, output, scale)
 
 
@@ -156,7 +158,8 @@ def rope_attention_with_output(
         output.zero_()
         return
     cache = _cache_of(layer)
-    torch.ops.braze.rope_paged_attention(
+    attend = torch.ops.braze.rope_paged_attention if qkv.device.type == "cpu" else rope_paged_attention
+    attend(
         qkv,
         positions,
         cos,
@@ -191,12 +194,14 @@ def mla_attention(
         output.zero_()
         return
     cache = _cache_of(layer)
-    torch.ops.braze.write_kv_cache(latent.unsqueeze(1), None, cache.key, None, metadata.slot_mapping)
+    write = torch.ops.braze.write_kv_cache if latent.device.type == "cpu" else write_kv_cache
+    write(latent.unsqueeze(1), None, cache.key, None, metadata.slot_mapping)
     _attend(query, cache, metadata, output, scale)
 
 
 def _attend(query: torch.Tensor, cache: KVCache, metadata: Any, output: torch.Tensor, scale: float) -> None:
-    torch.ops.braze.paged_attention(
+    attend = torch.ops.braze.paged_attention if query.device.type == "cpu" else paged_attention
+    attend(
         query,
         cache.key,
         cache.value,

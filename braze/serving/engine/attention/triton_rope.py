@@ -15,6 +15,9 @@ A head's numbers are handled in two halves, which the rotary embedding turns aga
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -429,14 +432,10 @@ def rope_attention(
     requests, shared = seq_lens.shape[0], key_cache.shape[2]
     if not tokens or not requests:
         return
-    rows = min(max_query_len, tokens) * (heads // shared)
     kept = (*key_cache.stride()[:3], *value_cache.stride()[:3])
     norms = (q_weight, k_weight) if q_weight is not None and k_weight is not None else (cos, cos)
-    sizes = dict(
-        HEADS=heads, PAGE=key_cache.shape[1], HALF=dim // 2, NORM=q_weight is not None,
-        BLOCK_H=max(16, triton.next_power_of_2(dim // 2)),
-    )  # fmt: skip
-    if max_query_len > 16 or rows > _MOST_ROWS:
+    if max_query_len > 16 or min(max_query_len, tokens) * (heads // shared) > _MOST_ROWS:
+        sizes = sizes_of(heads, key_cache.shape[1], dim, q_weight is not None)
         query = torch.empty(tokens, heads, dim, dtype=qkv.dtype, device=qkv.device)
         many = tokens * (heads + 2 * shared)
         rope_write_kernel[(triton.cdiv(many, 32),)](
@@ -447,25 +446,70 @@ def rope_attention(
             query, key_cache, value_cache, output, cu_seqlens_q, seq_lens, block_tables, scale, max_query_len
         )
         return
-    splits = splits_of(requests * shared, max_query_len, _processors(qkv.device), 1 if dim > _NARROW else 2)
-    if arrivals is None or arrivals.numel() < requests * shared:
-        splits = 1
+    room = 0 if arrivals is None else arrivals.numel()
+    splits, form = decode_launch(
+        tokens, requests, heads, shared, dim, key_cache.shape[1], max_query_len, room >= requests * shared,
+        q_weight is not None, qkv.dtype, qkv.device,
+    )  # fmt: skip
     parts = sums = output
     if splits > 1:
         parts = torch.empty(tokens, heads, splits, dim, dtype=torch.float32, device=qkv.device)
         sums = torch.empty(tokens, heads, splits, 2, dtype=torch.float32, device=qkv.device)
-    early = qkv.device.type == "cuda" and torch.cuda.get_device_capability(qkv.device) >= (9, 0)
-    rope_decode_kernel[(requests, shared, splits)](
+    arguments = (
         qkv, positions, cos, sin, *norms, key_cache, value_cache, output, parts, sums,
         cu_seqlens_q if arrivals is None else arrivals,
         cu_seqlens_q, seq_lens, block_tables, slot_mapping, scale * _LOG2E, eps,
         qkv.stride(0), *kept, output.stride(0), output.stride(1), block_tables.stride(0),
-        GROUP=heads // shared, SPLITS=splits, BLOCK_S=splits, EARLY=early, **({"launch_pdl": True} if early else {}),
-        PRECISION="ieee" if qkv.dtype == torch.float32 else "tf32",
-        BLOCK_G=heads_at_once(heads // shared, splits, sizes["BLOCK_H"]),
-        **keys_at_once(requests, heads, shared, splits, dim, max_query_len, qkv.element_size(), _processors(qkv.device)),
-        **decode_form(rows, max_query_len, dim, qkv.dtype, splits), **sizes,
     )  # fmt: skip
+    _decode((requests, shared, splits), arguments, form)
+
+
+def _decode(grid: tuple[int, int, int], arguments: tuple[Any, ...], form: dict[str, Any]) -> None:
+    """Launch a decoding step's kernel."""
+    rope_decode_kernel[grid](*arguments, **form)
+
+
+def sizes_of(heads: int, page: int, dim: int, norm: bool) -> dict[str, Any]:
+    """What is built into both kernels."""
+    block = max(16, triton.next_power_of_2(dim // 2))
+    return dict(HEADS=heads, PAGE=page, HALF=dim // 2, NORM=norm, BLOCK_H=block)
+
+
+@functools.lru_cache(1024)
+def decode_launch(
+    tokens: int,
+    requests: int,
+    heads: int,
+    shared: int,
+    dim: int,
+    page: int,
+    max_query_len: int,
+    counted: bool,
+    norm: bool,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> tuple[int, dict[str, Any]]:
+    """Into how many splits a decoding step's keys go, and what is built into its kernel: the same for every layer, and for every step of these sizes. ``counted``: there is
+    room to count splits."""
+    processors, rows = _processors(device), min(max_query_len, tokens) * (heads // shared)
+    splits = (
+        splits_of(requests * shared, max_query_len, processors, 1 if dim > _NARROW else 2) if counted else 1
+    )
+    early = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+    sizes = sizes_of(heads, page, dim, norm)
+    keys = keys_at_once(requests, heads, shared, splits, dim, max_query_len, dtype.itemsize, processors)
+    form = dict(
+        GROUP=heads // shared,
+        SPLITS=splits,
+        BLOCK_S=splits,
+        EARLY=early,
+        PRECISION="ieee" if dtype == torch.float32 else "tf32",
+        BLOCK_G=heads_at_once(heads // shared, splits, sizes["BLOCK_H"]),
+        **keys,
+        **decode_form(rows, max_query_len, dim, dtype, splits),
+        **sizes,
+    )
+    return splits, form | ({"launch_pdl": True} if early else {})
 
 
 def heads_at_once(group: int, splits: int, half: int) -> int:
