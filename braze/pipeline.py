@@ -1,4 +1,7 @@
-"""Every stage in order: from a torch-level graph to a function that runs its kernels."""
+"""Every stage in order: from a torch-level graph to a function that runs its kernels.
+
+What only a GPU's graphs need is imported where the first of them comes by.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,12 @@ import braze
 from braze import aot, decomp
 from braze.aot.chunked_losses import chunk_losses
 from braze.aot.records import InputRole, Partition
-from braze.autotune.device_times import job_of
-from braze.autotune.gemm_times import with_products, with_tiles
-from braze.autotune.kernel_times import with_tilings
 from braze.autotune.product_times import measured_products
 from braze.codegen import c as c_code
-from braze.codegen import triton as triton_code
 from braze.codegen.host import CUnits, footprint, generate_host
 from braze.codegen.records import HostModule, KernelText
 from braze.context import CompileContext
 from braze.cudagraphs.plan import Plans
-from braze.flex_kernels import attach
 from braze.graph.fakes import sizes_tell_strides
 from braze.graph.flex_ops import entries_of as attentions_of
 from braze.graph.holders import is_held_once
@@ -45,7 +43,7 @@ from braze.loops.verify import require_fresh_writes, verify
 from braze.lower.program import lower
 from braze.recorded_calls import Cutter, Recorder, for_recording, padded, recorder
 from braze.recording_plans import Division, batch_of, divided, operators_of
-from braze.runtime import build, cache, heap, loader, triton_load
+from braze.runtime import build, cache, heap, loader
 from braze.runtime.arena import ArenaPool, pool_of
 from braze.runtime.boxed import Boxed
 from braze.schedule import schedule
@@ -79,6 +77,8 @@ def compile_graph(
     """What the default backend does: ``gm`` as ``call(inputs)`` that runs kernels of ours."""
     ctx = for_recording(ctx)
     if ctx.target.kind == "cuda":
+        from braze.runtime import triton_load
+
         if why := triton_load.unusable(ctx.target.arch):
             raise Unsupported("BZ5011", "no kernels on this GPU", why=why)
         shapes = [getattr(value, "shape", None) for value in example_inputs]
@@ -176,7 +176,10 @@ def scheduled(partition: Partition, ctx: CompileContext) -> tuple[LoopProgram, S
     parameters = [role is InputRole.PARAMETER for role in partition.input_roles]
     products = measured_products(partition.forward.graph, parameters, ctx)
     ctx = dataclasses.replace(ctx, products=products)
-    ctx = with_products(partition.forward.graph, lambda c: schedule(lower(partition, c), c), ctx)
+    if ctx.target.kind == "cuda":
+        from braze.autotune.gemm_times import with_products
+
+        ctx = with_products(partition.forward.graph, lambda c: schedule(lower(partition, c), c), ctx)
     program = lower_graph(partition, ctx)
     try:
         return program, schedule_program(program, ctx)
@@ -228,6 +231,8 @@ def with_attention(call: Boxed, partition: Partition, ctx: CompileContext) -> Bo
     entries = attentions_of(partition.forward.graph)
     if not entries:
         return call
+    from braze.flex_kernels import attach
+
     inner = dataclasses.replace(ctx, name=f"{ctx.name}_function", consumes=False)
 
     def lowered(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> LoopProgram:
@@ -315,10 +320,12 @@ def generate_code(plan: Schedule, ctx: CompileContext) -> HostModule:
         on_cpu = ctx if ctx.target.kind == "cpu" else dataclasses.replace(ctx, target=cpu_target())
         plans = [part.schedule for part in plan.parts] or [plan]
         plans += [plan.fixed] if plan.fixed is not None else []
-        ctx = with_tilings(plans, with_tiles(plans, ctx)) if ctx.target.kind == "cuda" else ctx
-        kernels = tuple(
-            k for p in plans for k in (*c_code.generate(p, on_cpu), *triton_code.generate(p, ctx))
-        )
+        if ctx.target.kind == "cuda":
+            from braze.autotune.gemm_times import with_tiles
+            from braze.autotune.kernel_times import with_tilings
+
+            ctx = with_tilings(plans, with_tiles(plans, ctx))
+        kernels = tuple(k for p in plans for k in (*c_code.generate(p, on_cpu), *triton_kernels(p, ctx)))
         host = generate_host(plan, kernels, ctx, CUnits(c_code.assemble, c_code.split))
     trace.dump(f"{ctx.name}_host", "py", host.source)
     for k, unit in enumerate(host.units):
@@ -329,6 +336,15 @@ def generate_code(plan: Schedule, ctx: CompileContext) -> HostModule:
     told = host.source, *(text.source for text in texts), *host.units
     logger("output_code").info("%s", "\n".join(told))
     return host
+
+
+def triton_kernels(plan: Schedule, ctx: CompileContext) -> tuple[KernelText, ...]:
+    """The kernels of a schedule's groups on a GPU."""
+    if all(group.device == "cpu" for group in plan.groups):
+        return ()
+    from braze.codegen import triton
+
+    return triton.generate(plan, ctx)
 
 
 def load_code(
@@ -362,8 +378,11 @@ def load_kept(host: HostModule, ctx: CompileContext, plans: Plans | None = None)
     ctx = for_recording(ctx)
     if host.target != ctx.target.arch:
         raise ValueError(f"kernels for {host.target}, and this is {ctx.target.arch}")
-    if ctx.target.kind == "cuda" and (why := triton_load.unusable(ctx.target.arch)):
-        raise ValueError(why)
+    if ctx.target.kind == "cuda":
+        from braze.runtime import triton_load
+
+        if why := triton_load.unusable(ctx.target.arch):
+            raise ValueError(why)
     if plans is None:
         return load_code(host, ctx)
     if ctx.recorder is None:
@@ -379,8 +398,14 @@ def load_kept(host: HostModule, ctx: CompileContext, plans: Plans | None = None)
 
 def load_triton(kernels: Sequence[KernelText]) -> dict[str, Callable[..., None]]:
     """The launchers of Triton kernels by name; from here on others build the kernels side by side."""
-    ahead = triton_load.ahead() if kernels else None
-    found, jobs = {}, []
+    if not kernels:
+        return {}
+    from braze.autotune.device_times import job_of
+    from braze.runtime import triton_load
+
+    ahead = triton_load.ahead()
+    found: dict[str, Callable[..., None]] = {}
+    jobs = []
     for kernel in kernels:
         launch = kernel.launch
         assert launch is not None

@@ -5,6 +5,7 @@ The order matters where one tensor is written and read as an element of two list
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,9 @@ from torch._ops import OpOverload
 from braze.graph.operators import OPERATORS, Family, is_elementwise
 
 aten = torch.ops.aten
+
+#: how the names of operators on lists of tensors begin
+_LISTS = "aten::_foreach_"
 
 #: the third operand of these is known by its name only
 _BY_NAME = {"addcdiv": "value", "addcmul": "value"}
@@ -58,11 +62,12 @@ def _has_loop(name: str) -> bool:
     return packet is not None and any(is_elementwise(getattr(packet, each)) for each in packet.overloads())
 
 
-_NAMES = {n.removeprefix("_foreach_").removesuffix("_") for n in dir(torch) if n.startswith("_foreach_")}
-FOREACH: dict[OpOverload, Callable[..., Any]] = {
-    overload: _rule(overload, name)
-    for name in sorted(filter(_has_loop, _NAMES))
-    for packet in (getattr(aten, f"_foreach_{name}", None), getattr(aten, f"_foreach_{name}_", None))
-    if packet is not None
-    for overload in (getattr(packet, each) for each in packet.overloads() if not each.endswith("out"))
-}
+@functools.cache
+def _loop(op: OpOverload) -> Callable[..., Any] | None:
+    name = op._schema.name.removeprefix(_LISTS).removesuffix("_")
+    return _rule(op, name) if not op.name().endswith("out") and _has_loop(name) else None
+
+
+def loop_of(op: OpOverload) -> Callable[..., Any] | None:
+    """The loop that an operator on lists of tensors is; None for one that is none."""
+    return _loop(op) if op._schema.name.startswith(_LISTS) else None

@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from braze.aot import attention, control_flow, derivatives, memory_order, unbacked
+from braze.aot.foreach import loop_of
 from braze.aot.structural import MIXED_NORMS, STRUCTURAL, functional_of_inplace_view
 from braze.aot.symbols import SymbolNodes
 from braze.aot.views import hints, is_empty
@@ -192,11 +193,13 @@ class Recorder(TorchDispatchMode):
                 result = self._composed(func, args, kwargs)
             if result is not NotImplemented:
                 return result
-        rule = self.decompositions.get(func) if torch.Tag.dynamic_output_shape not in func.tags else None
+        rule = None
+        if torch.Tag.dynamic_output_shape not in func.tags:
+            rule = self.decompositions.get(func) or loop_of(func)
         if rule is not None:
             with self:  # autocast is off below dispatch modes: parts are not cast one by one
                 result = self._decomposed(rule, args, kwargs)
-            if result is not NotImplemented and func not in STRUCTURAL:
+            if result is not NotImplemented and func not in STRUCTURAL and loop_of(func) is None:
                 result = self._as_eager(func, args, kwargs, result)
             elif type(result) is list:
                 self._note_views(func, args, kwargs, result)  # of one operator, not of many

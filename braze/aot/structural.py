@@ -12,7 +12,6 @@ import torch
 from torch._ops import OpOverload
 
 from braze.aot import derivatives
-from braze.aot.foreach import FOREACH
 from braze.graph import torch_compat
 from braze.graph.operators import functional_form, name_of
 from braze.runtime import recurrent
@@ -140,7 +139,6 @@ def fill_diagonal(x: Tensor, value: Any, wrap: bool = False) -> Any:
 
 STRUCTURAL: Mapping[OpOverload, Callable[..., Any]] = MappingProxyType(
     {
-        **FOREACH,
         aten.split.Tensor: split,
         aten.split_with_sizes.default: split_with_sizes,
         aten.unbind.int: unbind,

@@ -70,12 +70,12 @@ def watch(changed: Callable[[], None]) -> None:
 
         @functools.wraps(register)
         def impl(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-            before = added_kernels()
+            before = added_kernels() if self.ns == "aten" else None  # another library's are none for ATen's
             try:
                 return register(self, *args, **kwargs)
             finally:
                 forget_kernels()
-                if added_kernels() != before:
+                if before is not None and added_kernels() != before:
                     for each in _watchers:
                         each()
 

@@ -9,17 +9,19 @@ not tested, nothing is replaced and the slow import happens.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.abc
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
 import torch
+from torch.utils import _config_module
 
 from braze.support.log import warn_once
 
@@ -30,6 +32,9 @@ RANGE = "2.11 to 2.15"
 DYNAMO = "torch._dynamo"
 
 VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+
+#: PyTorch's search through the source of its settings
+_FIND = "get_assignments_with_compile_ignored_comments"
 
 _loading = threading.RLock()
 
@@ -111,6 +116,29 @@ def warn_of_untested_version() -> None:
         )
 
 
+class IgnoredKeys:
+    """The settings of a module that do not count when PyTorch hashes it: it finds them by its source's comments, which takes long."""
+
+    def __init__(self, find: Callable[[ModuleType], set[str]], module: ModuleType) -> None:
+        self._found = functools.cache(functools.partial(find, module))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found())
+
+
+def load_settings(name: str) -> None:
+    """Import a module of PyTorch's settings, whose source is not read through before somebody hashes them."""
+    find = getattr(_config_module, _FIND, None)
+    if find is None:
+        importlib.import_module(name)
+        return
+    setattr(_config_module, _FIND, functools.partial(IgnoredKeys, find))
+    try:
+        importlib.import_module(name)
+    finally:
+        setattr(_config_module, _FIND, find)
+
+
 def postpone_dynamo() -> bool:
     """Put the stand-in in place; whether it now stands there."""
     if not tested():
@@ -125,9 +153,10 @@ def postpone_dynamo() -> bool:
         # the settings are a module of their own that needs nothing of the package
         stand_in.__dict__["__path__"] = [os.path.dirname(stand_in.__dict__["__file__"])]
         try:
-            importlib.import_module(f"{DYNAMO}.config")
+            load_settings(f"{DYNAMO}.config")
         finally:
             del stand_in.__dict__["__path__"]
+        load_settings("torch._functorch.config")  # the first fake tensor mode asks for both
         return True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import random
 import sys
@@ -239,3 +240,35 @@ def test_the_outside_is_unchanged_by_a_broken_trace():
     run = Run(f)
     assert same(run(X, seen), X + 1)
     assert seen == [1]
+
+
+class InitByPart:
+    def _init(self, factor, x):
+        self.value = x * factor
+
+    __init__ = functools.partialmethod(_init, 3)
+
+
+class InitWithoutSelf:
+    seen: list[torch.Tensor] = []
+
+    @staticmethod
+    def __init__(x):
+        InitWithoutSelf.seen.append(x)
+
+
+@pytest.mark.parametrize("cls", [InitByPart, InitWithoutSelf])
+def test_an_init_that_gives_a_function_is_called_as_python_calls_it(cls):
+    def f(x):
+        try:
+            made = cls(x)
+        except TypeError:
+            return x - 100
+        return made.value if cls is InitByPart else x * len(cls.seen)
+
+    def g(x):
+        InitWithoutSelf.seen.clear()
+        return f(x)
+
+    assert same(Run(g)(X), g(X))
+    assert reason(f, X) == "BZ1002"

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 pytest.importorskip("triton")
 
-from braze import pipeline
+from braze.codegen import triton as triton_code
 from tests.codegen.triton_bench import context, interpreted
 
 
@@ -28,9 +28,7 @@ def norm(x, y):
 
 def casts(plan):
     """How many roundings to float16 the kernels have."""
-    return sum(
-        text.source.count(".to(tl.float16)") for text in pipeline.triton_code.generate(plan, context())
-    )
+    return sum(text.source.count(".to(tl.float16)") for text in triton_code.generate(plan, context()))
 
 
 @pytest.mark.parametrize(("fn", "left", "of"), [(chain, 1, 10), (softmax, 1, 3), (norm, 1, 3)])

@@ -13,6 +13,7 @@ from torch import fx
 
 from braze import pipeline
 from braze.aot.records import Partition
+from braze.codegen import triton as triton_code
 from braze.codegen.records import KernelText
 from braze.context import CompileContext
 from braze.graph import fakes, torch_compat
@@ -112,7 +113,7 @@ def run(
             sizes, strides = [e.value for e in b.sizes], [e.value for e in b.strides]
             made = torch.empty_strided(sizes, strides, dtype=DTYPES[b.dtype.label])
             memory[b.name] = made.fill_(77)  # what is read before it is written is seen
-    made_here = pipeline.triton_code.generate(plan, context(cores)) if texts is None else texts
+    made_here = triton_code.generate(plan, context(cores)) if texts is None else texts
     by_name = {text.name: text for text in made_here}
     for group in plan.groups:
         if group.name in calls:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from braze.aot.foreach import FOREACH
+from braze.aot.foreach import loop_of
 from braze.graph import operators
 from braze.graph.operators import OPERATORS, Family, Result
 
@@ -93,5 +93,7 @@ def test_scatters_undo_views():
 
 
 def test_lists_of_tensors_have_a_loop_for_every_elementwise_operator():
-    assert {aten._foreach_add.List, aten._foreach_lgamma.default, aten._foreach_copy_.default} <= set(FOREACH)
-    assert aten._foreach_norm.Scalar not in FOREACH
+    assert all(
+        map(loop_of, (aten._foreach_add.List, aten._foreach_lgamma.default, aten._foreach_copy_.default))
+    )
+    assert loop_of(aten._foreach_norm.Scalar) is None and loop_of(aten.add.Tensor) is None

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import enum
 import gc
+import inspect
 import math
 import pickle
 from concurrent.futures import ThreadPoolExecutor
@@ -97,6 +98,32 @@ def test_threads_agree_on_one_object():
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(lambda i: [Pair("t", k) for k in range(200)], range(16)))
     assert all(a is b for row in made for a, b in zip(row, made[0], strict=True))
+
+
+def test_threads_that_ask_a_class_first_agree_too():
+    """Many threads make the first records of a class at once: there is one table."""
+    for _ in range(20):
+
+        @interned
+        class New:
+            key: int
+
+        with ThreadPoolExecutor(8) as pool:
+            made = list(pool.map(New, [1] * 32))
+        assert len({id(each) for each in made}) == 1
+
+
+def test_what_is_made_when_asked_for_is_as_if_it_had_always_been_there():
+    """The signature, the fields and the parameters of a record that nobody has made yet."""
+
+    @record
+    class Late:
+        x: int
+        y: str = dataclasses.field(default="y", repr=False, compare=False, metadata={"said": True})
+
+    assert str(inspect.signature(Late)) == "(x: int, y: str = 'y')"
+    assert dataclasses.fields(Late)[1].metadata["said"] and not Late.__dataclass_params__.frozen
+    assert Late(1) == Late(1, "z") and repr(Late(1)).endswith("Late(x=1)")
 
 
 def test_origin_points_at_the_expression():

@@ -406,6 +406,11 @@ def make(t: Trace, cls: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
             "make it outside, or use a plain tensor",
         )
     refuse_finalizer(cls)
+    if (
+        isinstance(init, staticmethod | classmethod)
+        or type(lookup_in_mro(type(init), "__get__")[0]) is types.FunctionType
+    ):
+        graph_break("BZ1002", f"__init__ of {cls.__name__} is no function, but gives one", HINT_MOVE)
     if type(new) is types.FunctionType:
         trust_class_value(t, owner, "__new__", held)
         obj = call(t, new, (cls, *args), kwargs)
