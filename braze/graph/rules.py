@@ -138,7 +138,7 @@ def _batch_norm(
     saved = [x.shape[1] if training else 0]
     statistics = row_major(saved, x.dtype), row_major(saved, x.dtype)
     if x.is_contiguous():
-        return row_major(x.shape, x.dtype), *statistics
+        return NotImplemented if training else (row_major(x.shape, x.dtype), *statistics)
     if not suggests_channels_last(x):
         made = channels_last if fills_channels_last(x) else row_major
         return made(x.shape, x.dtype), *statistics

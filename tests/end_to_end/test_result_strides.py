@@ -331,15 +331,14 @@ def test_what_is_broadcast_with_numbers_put_for_none_lies_as_in_eager(dtype, bac
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "braze"])
-@pytest.mark.parametrize("training", [False, True])
-def test_what_is_normalized_has_the_strides_of_its_order(backend, training):
-    """Volumes of one channel, and rows whose dims of one element point elsewhere."""
+def test_volumes_that_pictures_are_made_of_are_normalized_into_eagers_strides(backend):
+    """Row by row where one channel was put before those of a picture that are innermost."""
 
     def fn(x):
-        return F.batch_norm(x, torch.zeros(x.shape[1]), torch.ones(x.shape[1]), training=training)
+        return F.batch_norm(x, None, None, training=True)
 
     pictures = torch.rand(5, 9, 4, 3).contiguous(memory_format=torch.channels_last)
-    for x in (pictures.unsqueeze(1), pictures.unsqueeze(2), torch.rand(2, 1, 3).transpose(1, 2)):
+    for x in (pictures.unsqueeze(1), pictures.unsqueeze(2)):
         found = braze.compile(fn, backend=backend, options={"verify": 2})(x)
         assert found.stride() == fn(x).stride()
 
