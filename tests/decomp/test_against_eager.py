@@ -305,7 +305,7 @@ def test_in_narrow_types_it_is_no_further_from_the_truth_than_eager(op, make, dt
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("op", [aten.smooth_l1_loss.default, aten.huber_loss.default])
 def test_a_loss_that_bends_is_rounded_once(op, dtype):
-    """Of one half type eager's kernel does so, and of the other it rounds the difference: an error of a tenth more, or of a half."""
+    """Of one half type eager's kernel does so; of the other it rounds the difference, which adds an error."""
     x, target = plain(256, dtype=dtype) * 1.7, plain(16, 16, dtype=dtype).flatten().flip(0)
     exact = op(x.double(), target.double(), 0)
     assert torch.equal(ours()[op](x, target, 0), exact.to(dtype))
