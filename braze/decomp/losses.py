@@ -97,10 +97,18 @@ def smooth_l1_loss(x: Tensor, target: Tensor, reduction: int = 1, beta: float = 
     """Quadratic below ``beta``, linear above."""
     if beta <= 0:
         return NotImplemented
-    size = aten.abs.default(aten.sub.Tensor(x, target))
+    size = _distance(x, target)
     inner = aten.div.Scalar(aten.mul.Tensor(aten.mul.Scalar(size, 0.5), size), beta)
     outer = aten.sub.Scalar(size, 0.5 * beta)
-    return reduced(aten.where.self(aten.lt.Scalar(size, beta), inner, outer), reduction)
+    losses = aten.where.self(aten.lt.Scalar(size, beta), inner, outer)
+    return reduced(cast(losses, torch.result_type(x, target)), reduction)
+
+
+def _distance(x: Tensor, target: Tensor) -> Tensor:
+    """|x - target|, of halves in float32: of smooth_l1 and huber, eager's kernels round it, or do not, by the type and the device."""
+    common = torch.result_type(x, target)
+    x, target = widened(cast(x, common)), widened(cast(target, common))
+    return aten.abs.default(aten.sub.Tensor(x, target))
 
 
 @decompose(aten.huber_loss.default)
@@ -108,7 +116,7 @@ def huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0
     """Quadratic up to ``delta``, linear above; in the type of x, whatever the target's."""
     if not x.dtype.is_floating_point or target.dtype.is_complex:
         return NotImplemented
-    size = aten.abs.default(aten.sub.Tensor(x, target))
+    size = _distance(x, target)
     inner = aten.mul.Tensor(aten.mul.Scalar(size, 0.5), size)
     outer = aten.mul.Scalar(aten.sub.Scalar(size, 0.5 * delta), delta)
     return reduced(cast(aten.where.self(aten.le.Scalar(size, delta), inner, outer), x.dtype), reduction)

@@ -302,6 +302,15 @@ def test_in_narrow_types_it_is_no_further_from_the_truth_than_eager(op, make, dt
     assert error <= allowed + torch.finfo(dtype).eps * exact.norm()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("op", [aten.smooth_l1_loss.default, aten.huber_loss.default])
+def test_a_loss_that_bends_is_rounded_once(op, dtype):
+    """Of one half type eager's kernel does so; of the other it rounds the difference, which adds an error."""
+    x, target = plain(256, dtype=dtype) * 1.7, plain(16, 16, dtype=dtype).flatten().flip(0)
+    exact = op(x.double(), target.double(), 0)
+    assert torch.equal(ours()[op](x, target, 0), exact.to(dtype))
+
+
 def test_a_gate_is_not_rounded_before_it_is_multiplied():
     """One that has no place in the type leaves a product that has: eager's kernel computes both in float32."""
     x = torch.cat([unit(64).half() * 10000 + 10000, plain(64, dtype=torch.float16) - 17])
