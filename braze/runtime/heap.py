@@ -47,7 +47,9 @@ def give_back() -> None:
 def _user_decides() -> bool:
     """Whether the environment sets these sizes."""
     named = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
-    return any(name in os.environ for name in named) or "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", "")
+    return any(name in os.environ for name in named) or "glibc.malloc." in os.environ.get(
+        "GLIBC_TUNABLES", ""
+    )
 
 
 @cache

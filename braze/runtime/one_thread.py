@@ -33,7 +33,11 @@ def on_one_thread(work: Callable[[], T]) -> T | None:
         return work()
 
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(run).result()
+        try:
+            done = pool.submit(run)
+        except RuntimeError:  # no thread is to be had
+            return None
+        return done.result()
 
 
 @cache

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -14,13 +12,13 @@ Set = list[tuple[int, int]]
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[Set]:
+def told(monkeypatch: pytest.MonkeyPatch) -> Set:
     """What glibc would be told."""
     calls: Set = []
     monkeypatch.setattr(heap, "_mallopt", lambda: lambda name, value: calls.append((name, value)))
     monkeypatch.setattr(heap, "_user_decides", lambda: False)
     monkeypatch.setattr(heap, "_kept", 0)
-    yield calls
+    return calls
 
 
 def ends(calls: Set) -> list[int]:

@@ -39,3 +39,14 @@ def test_an_error_of_the_work_is_the_callers() -> None:
 def test_without_limits_of_a_thread_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(one_thread, "_limits", lambda: ())
     assert on_one_thread(lambda: pytest.fail("this would have helpers")) is None
+
+
+@needs_mkl
+def test_without_a_thread_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the system has no more of them."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert on_one_thread(lambda: pytest.fail("there is no thread")) is None
