@@ -84,7 +84,9 @@ class _Late:
         with _making:  # once: of an interned class it has the table of all that there are
             if self.owner.__dict__[self.name] is self:
                 setattr(self.owner, self.name, self.make(self.owner))
-        return getattr(kind if instance is None else instance, self.name)
+        value = self.owner.__dict__[self.name]
+        bind = getattr(type(value), "__get__", None)
+        return value if bind is None else bind(value, instance, kind)
 
 
 _making = threading.RLock()
