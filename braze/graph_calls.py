@@ -1,4 +1,4 @@
-"""What stands around the call of a graph's kernels: inputs under further names, tensors that the graph holds, floats, modes."""
+"""What stands around the call of a graph's kernels: inputs under further names, tensors that the graph holds, floats."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from typing import Any
 
 import torch.fx
 
-from braze import native
 from braze.aot.records import Partition
 from braze.context import CompileContext
-from braze.graph import torch_compat
 from braze.graph.specs import FloatSpec
 from braze.graph.subgraph_ops import entries_of
-from braze.graph.torch_compat import count_writes, is_shortage, set_grad_mode
+from braze.graph.torch_compat import count_writes, is_shortage
 from braze.loops.ir import BufferView, ExternCall, LoopProgram
 from braze.runtime.boxed import Boxed, Holds, Written, boxed
 from braze.support import trace
@@ -173,25 +171,6 @@ def with_floats(call: Boxed, partition: Partition, program: LoopProgram, consume
         return results
 
     return with_doubles
-
-
-def with_modes(call: Boxed) -> Boxed:
-    """``call`` with grad mode off while ATen writes into planned buffers, and autocast, whose casts stand in the graph."""
-
-    @boxed
-    def with_modes_off(inputs: Sequence[Any]) -> Sequence[Any]:
-        if torch_compat.any_autocast():
-            with torch_compat.disable_autocast(), torch.no_grad():
-                return call(inputs)
-        if not torch.is_grad_enabled():
-            return call(inputs)
-        try:  # before the call: what a handler of a signal raises after it is met by the ``finally``
-            set_grad_mode(False)  # a third of what torch.no_grad() takes
-            return call(inputs)
-        finally:
-            set_grad_mode(True)
-
-    return native.grad_off(call, with_modes_off)
 
 
 def run_eagerly(gm: torch.fx.GraphModule, error: BrazeError) -> Boxed:

@@ -25,6 +25,7 @@ from braze.cudagraphs.plan import Plans
 from braze.graph.fakes import sizes_tell_strides
 from braze.graph.flex_ops import entries_of as attentions_of
 from braze.graph.holders import is_held_once
+from braze.graph.modes import with_modes
 from braze.graph.torch_compat import is_shortage
 from braze.graph_calls import (
     Later,
@@ -34,7 +35,6 @@ from braze.graph_calls import (
     with_attributes,
     with_floats,
     with_inputs_written,
-    with_modes,
     with_subgraphs,
 )
 from braze.loops.ir import ExternCall, LoopProgram

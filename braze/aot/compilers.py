@@ -12,7 +12,7 @@ from typing import Any
 import torch.fx
 
 from braze.aot.roles import placeholders
-from braze.graph.torch_compat import as_traced
+from braze.graph.modes import with_modes
 from braze.runtime.boxed import Boxed, boxed, is_boxed
 from braze.support.errors import UserError
 
@@ -59,16 +59,15 @@ def compiled_by(compiler: Compiler, module: torch.fx.GraphModule, which: str) ->
 
     @boxed
     def call(inputs: Sequence[Any]) -> Sequence[Any]:
-        with as_traced():
-            if takes_list:
-                results = made(inputs if type(inputs) is list else list(inputs))
-            else:
-                results = made(*inputs)
+        if takes_list:
+            results = made(inputs if type(inputs) is list else list(inputs))
+        else:
+            results = made(*inputs)
         if type(results) not in (list, tuple) or len(results) != wanted:
             raise _miscounted(name, which, results, wanted)
         return results  # type: ignore[no-any-return]
 
-    return call
+    return with_modes(call)
 
 
 def _miscounted(name: str, which: str, results: Any, wanted: int) -> UserError:

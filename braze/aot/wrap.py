@@ -15,8 +15,9 @@ from braze.aot.promises import Promises
 from braze.aot.rebuild import Build, builder, early_builder
 from braze.aot.records import Around, OutputKind, Partition
 from braze.aot.views import is_view
+from braze.graph.modes import with_modes
 from braze.graph.specs import Dialect, SymbolSpec, TensorSpec
-from braze.graph.torch_compat import as_traced, copy_all, count_writes, put_versions, storage_key
+from braze.graph.torch_compat import copy_all, count_writes, put_versions, storage_key
 from braze.runtime.boxed import Boxed, Written, boxed
 from braze.support import trace
 from braze.support.errors import Unsupported
@@ -483,7 +484,6 @@ def eager_forward(forward: Callable[..., Any]) -> Boxed:
 
     @boxed
     def run(inputs: Sequence[Any]) -> Sequence[Any]:
-        with as_traced():
-            return forward(*inputs)  # type: ignore[no-any-return]
+        return forward(*inputs)  # type: ignore[no-any-return]
 
-    return run
+    return with_modes(run)

@@ -469,13 +469,6 @@ def disable_autocast() -> Any:
     return torch._C._DisableAutocast()
 
 
-@contextlib.contextmanager
-def as_traced() -> Iterator[None]:
-    """What an ATen graph runs in: no gradients, and no autocast, whose casts stand in the graph."""
-    with torch.no_grad(), disable_autocast() if any_autocast() else contextlib.nullcontext():
-        yield
-
-
 #: device type -> the key under which autocast sits
 _AUTOCAST_KEYS = {"cpu": torch._C.DispatchKey.AutocastCPU, "cuda": torch._C.DispatchKey.AutocastCUDA}
 

@@ -84,7 +84,9 @@ class _Late:
         with _making:  # once: of an interned class it has the table of all that there are
             if self.owner.__dict__[self.name] is self:
                 setattr(self.owner, self.name, self.make(self.owner))
-        return getattr(kind if instance is None else instance, self.name)
+        value = self.owner.__dict__[self.name]
+        bind = getattr(type(value), "__get__", None)
+        return value if bind is None else bind(value, instance, kind)
 
 
 _making = threading.RLock()
@@ -112,8 +114,8 @@ def _with_slots(
         "__slots__": tuple([name for name in (*fields, *more) if name not in taken]),
         "__qualname__": cls.__qualname__,
     }
-    made: Any = type(cls)(cls.__name__, cls.__bases__, namespace)
-    return made  # type: ignore[no-any-return]
+    metaclass: Any = type(cls)
+    return metaclass(cls.__name__, cls.__bases__, namespace)  # type: ignore[no-any-return]
 
 
 def _described(made: Any) -> tuple[Any, Any]:
@@ -124,8 +126,8 @@ def _described(made: Any) -> tuple[Any, Any]:
     }
     namespace["__annotations__"] = {name: annotation for name, (annotation, _) in fields.items()}
     namespace.update(__module__=made.__module__, __doc__="")
-    plain = dataclasses.dataclass(init=False, repr=False, eq=False)(type(made.__name__, (), namespace))
-    return plain.__dataclass_fields__, plain.__dataclass_params__  # type: ignore[attr-defined]
+    plain: Any = dataclasses.dataclass(init=False, repr=False, eq=False)(type(made.__name__, (), namespace))
+    return plain.__dataclass_fields__, plain.__dataclass_params__
 
 
 def _parameters(made: Any, scope: dict[str, Any]) -> list[tuple[str, str]]:

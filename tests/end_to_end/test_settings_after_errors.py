@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import braze
-from braze import graph_calls
+from braze.graph import modes
 from braze.runtime.boxed import boxed
 from tests.helpers import logged
 
@@ -91,15 +91,15 @@ def test_what_autocast_has_cast_is_not_kept_beyond_a_compile_that_is_refused():
 
 def test_what_a_signals_handler_raises_as_a_graph_turns_grad_mode_off_leaves_it_on(monkeypatch):
     """Handlers run between two instructions, also right after the call that has turned it off."""
-    switch = graph_calls.set_grad_mode
+    switch = modes.set_grad_mode
 
     def struck(on):
         switch(on)
         if not on:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(graph_calls, "set_grad_mode", struck)
-    call = graph_calls.with_modes(boxed(lambda inputs: inputs))
+    monkeypatch.setattr(modes, "set_grad_mode", struck)
+    call = modes.with_modes(boxed(lambda inputs: inputs))
     with pytest.raises(KeyboardInterrupt):
         getattr(call, "general", call)([torch.ones(2)])  # C runs no handlers there
     assert torch.is_grad_enabled()
