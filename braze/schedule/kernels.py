@@ -60,6 +60,10 @@ UNROLLED = 2
 EACH_ROW = 16
 #: columns that programs take side by side: a few sectors of each row
 COLUMNS = 64
+#: columns of numbers of so many bytes, bytes of each in all rows, and warps, of a tile that is on its way while others are summed
+WIDE_COLUMNS, WIDE_SIZES, WIDE_BYTES, WIDE_WARPS = 1024, (2, 4), 16, 4
+#: rows that are worth it, and so many that they will be cut where programs are few
+LEAST_WIDE, LONG_WIDE = 64, 8192
 #: columns that a program takes of rows whose ends memory tells, of which it reads one after the other; few programs take a part of
 #: the columns, and so many rows at once
 RAGGED, RAGGED_PART, RAGGED_ROWS = 1024, 128, 16
@@ -103,7 +107,7 @@ SPREAD_CUTS = (
     (192 << 10, 4, HeldCut(32, 64, 16, RESTS)),
 )
 #: the same of rows that begin anywhere, which whole vectors are read of: so many bytes by two programs side by side, longer ones of floats by one
-ANYWHERE_ROW, ANYWHERE_SIDE, ANYWHERE = 80 << 10, HeldCut(16, 64, 16, RESTS), HeldCut(32, 64, 16, RESTS)
+ANYWHERE_ROW, ANYWHERE_SIDE, ANYWHERE = 80 << 10, HeldCut(16, 64, 20, RESTS), HeldCut(32, 64, 16, RESTS)
 #: one whose threads have twice the registers, of rows of which two and more values are read again (a softmax's gradient of 50,257 columns in bfloat16: 430 us,
 #: 663 before)
 DEEP = HeldCut(16, 128, 48, RESTS)
@@ -416,6 +420,9 @@ def _column_tiles(group: Group, found: Sequence[Access], inner: Axis, *, again: 
     x = power(likely_size(inner.extent))
     x = x if x <= 2 * COLUMNS else COLUMNS
     length = power(likely_size(product([a.extent for a in group.row_axes])))
+    piped = _whole_rows(group, found, inner, length, again=again)
+    if piped is not None:
+        return dataclasses.replace(piped, outer=outer)
     # what a first kernel left of few columns is read by many programs, each by few steps
     while length <= SHORT_COLUMN and x > 16 and likely_size(_count(outer, inner, x)) < FEW_PROGRAMS:
         x //= 2
@@ -431,6 +438,25 @@ def _column_tiles(group: Group, found: Sequence[Access], inner: Axis, *, again: 
     r = length if whole else max(1, min(_walk(group) // x, length))
     warps = warps_of(x * r, EACH if whole else EACH_ROW)
     return Tiles(outer, (Tile("x", (inner,), x),), warps, Tile("r", group.row_axes, r), whole)
+
+
+def _whole_rows(
+    group: Group, found: Sequence[Access], inner: Axis, length: int, *, again: bool
+) -> Tiles | None:
+    """The tiles of sums down so many columns that whole rows, or long parts of them, are on their way through shared memory; None elsewhere."""
+    if again or not kinds_of(group.steps) <= PLAIN or (inner.extent.value or 1) % WIDE_COLUMNS:
+        return None
+    down = {a.symbol for a in group.row_axes}
+    read = [a for a in found if not a.store and a.index.symbols() & down]
+    rows = WIDE_BYTES // max((a.itemsize for a in read), default=WIDE_BYTES)
+    taken = sum(a.itemsize for a in read) * WIDE_COLUMNS * rows
+    plain = all(a.itemsize in WIDE_SIZES and not a.indirect and step_along(a, inner) == 1 for a in read)
+    programs = likely_size(_count([a for a in group.axes if a is not inner], inner, WIDE_COLUMNS))
+    few = length < LEAST_WIDE or (programs < FEW_PROGRAMS and length < LONG_WIDE)
+    if few or not read or not plain or taken * (STAGES - 1) > ON_THE_WAY:
+        return None
+    row = Tile("r", group.row_axes, rows)
+    return Tiles((), (Tile("x", (inner,), WIDE_COLUMNS),), WIDE_WARPS, row, stages=STAGES)
 
 
 def _row_tiles(group: Group, inner: Axis | None, longest: int, *, again: bool) -> Tiles:

@@ -104,7 +104,7 @@ def _cut(group: Group, plan: KernelPlan, cores: int) -> Cut | None:
     length = likely_size(product([a.extent for a in group.row_axes]))
     least = LEAST_COLUMN if down else LEAST_ROW
     # all parts run at once: what does not fit would run alone at the end
-    many = HEAVY if _is_heavy(plan, group) else MANY
+    many = FEW if down and plan.stages > 1 else HEAVY if _is_heavy(plan, group) else MANY
     want = min(max(many * cores // programs, 2), MOST, length // least)
     enough = [a for a in group.row_axes if likely_size(a.extent) >= want]
     longest = max(group.row_axes, key=lambda a: likely_size(a.extent))

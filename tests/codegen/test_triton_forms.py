@@ -296,10 +296,49 @@ def test_walks_have_what_their_reductions_want_of_the_loop():
     assert plan_of(lambda x: x.sum(1)).row.block == 4096
 
 
-@pytest.mark.parametrize(("width", "programs"), [(1024, 512), (768, 384), (100, 400)])
+@pytest.mark.parametrize(("width", "programs"), [(512, 512), (768, 384), (100, 400)])
 def test_as_many_parts_of_columns_as_registers_leave_room_for(width, programs):
     first = plans(planned(lambda x: x.sum(0), torch.empty(65536, width, dtype=torch.bfloat16), cores=132))[0]
     assert first.programs.value == programs
+
+
+@pytest.mark.parametrize("rows", [64, 100, 257])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_rows_that_are_on_their_way_while_others_are_added(rows, dtype, tmp_path, monkeypatch):
+    """Sums, maxima and tests down columns of whole rows, of a part of a tensor too; what is not finite stays in its column."""
+    for name, number in (("WIDE_COLUMNS", 16), ("LEAST_WIDE", 10), ("LONG_WIDE", 40)):
+        monkeypatch.setattr(kernels, name, number)
+    monkeypatch.setattr(split, "LEAST_COLUMN", 10)
+    wide = numbers(rows, 34, dtype=dtype)
+    wide[3, 2], wide[5, 4], wide[6, 4], wide[rows - 1, 8] = NAN, INF, -INF, -INF
+    x, y = wide[:, 1:33], numbers(rows, 32, dtype=dtype, seed=1)
+    for fn in (
+        lambda x, y: (x * y).sum(0),
+        lambda x, y: (x.amax(0), x.amin(0), y.sum(0).relu()),
+        lambda x, y: ((x > 1).any(0), (y > -3).all(0)),
+    ):
+        check(fn, tmp_path, x, y, cores=2, digits=2e-2)
+    found = plans(planned(lambda x: x.sum(0), x, cores=2))
+    assert [(p.row.block, p.stages) for p in found][0] == (16 // dtype.itemsize, 3)
+
+
+def test_which_rows_are_on_their_way_while_others_are_added():
+    """Those of many columns, where programs are many enough: of doubles, few rows, or for a variance they are read as before."""
+
+    def stages(fn, *sizes, dtype=torch.bfloat16):
+        schedule = planned(fn, torch.empty(sizes, dtype=dtype, device="meta"), cores=132)
+        text = generate(schedule, CompileContext(Options(), cuda_target((9, 0), 132)))[0].source
+        plan = plans(schedule)[0]
+        assert ("num_stages=" in text) == (plan.stages > 1)
+        return plan.programs.value, plan.stages
+
+    total = lambda x: x.sum(0)
+    assert stages(total, 65536, 1024) == stages(total, 16384, 4096) == (256, 3)
+    assert stages(total, 8192, 1024) == (128, 3)
+    assert stages(total, 65536, 1024, dtype=torch.float32) == (256, 3)
+    assert [stages(total, *s)[1] for s in ((4096, 1024), (256, 1024), (65536, 1000))] == [1, 1, 1]
+    assert stages(total, 65536, 1024, dtype=torch.float64)[1] == 1
+    assert stages(lambda x: torch.var_mean(x.float(), 0), 65536, 1024)[1] == 1
 
 
 def test_sums_along_rows_have_many_parts_that_are_alike():

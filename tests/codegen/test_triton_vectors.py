@@ -13,7 +13,7 @@ from braze.schedule import kernels
 from braze.schedule.choices import Choices
 from braze.schedule.kernels import plan_kernel
 from tests.codegen.test_triton_forms import INF, NAN, check, numbers, small
-from tests.codegen.triton_bench import context, planned
+from tests.codegen.triton_bench import context, interpreted, planned
 
 __all__ = ["small"]
 
@@ -99,3 +99,60 @@ def test_only_the_ends_of_a_row_are_masked():
     assert masks == [*([""] * plan_of(FUNCTIONS["log softmax"], *inputs).held), *walked, *walked[::-1]]
     edges = next(line for line in loads if "emask" in line)
     assert edges.count("16]") == 1 and kernels.VECTOR == 16  # a vector before and one behind
+
+
+def firsts(value, rows, length, places):
+    """Rows of random numbers, each with a value at some of the places, the least of which counts."""
+    x = numbers(rows, length)
+    for row, place in enumerate(places):
+        x[row, place % length] = x[row, (place + 5) % length] = value
+    return x
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("length", [64, 65, 256, 261, 700])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int32, torch.int64, torch.int8])
+def test_places_of_extremes_among_numbers_that_are_read_at_once(dtype, length, tmp_path):
+    """The first of equals, within what one instruction reads and between two of them."""
+    x = numbers(9, length, dtype=dtype)
+    top = 99 if not dtype.is_floating_point else INF
+    for row, place in enumerate((0, 1, 7, 8, 63, length - 1)):
+        x[row, place] = x[row, (place + 3) % length] = top
+        x[row, (place + 11) % length] = x[row, (place + 30) % length] = -top
+    x[6], x[7] = 3, -top
+    fn = lambda x: (x.argmax(1), x.argmin(1), (x * 2 + 1).argmax(1) if dtype.is_floating_point else x.amax(1))
+    check(fn, tmp_path, x, cores=1, digits=4e-3)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("length", [128, 257, 640])
+def test_the_first_that_is_no_number_is_the_extreme(length, tmp_path):
+    x = torch.cat([firsts(NAN, 8, length, (0, 3, 7, 8, 64, 65, length - 1, length - 9)), numbers(1, length)])
+    x[2, 1], x[3, 0] = INF, -INF
+    (whole,) = interpreted(lambda x: x.argmax(1), tmp_path, x, cores=1)[1]
+    assert torch.equal(whole, x.argmax(1))
+    (whole,) = interpreted(lambda x: x.argmin(1), tmp_path, x, cores=1)[1]
+    assert torch.equal(whole, x.argmin(1))
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_the_place_of_an_extreme_of_everything_in_parts(dtype, tmp_path):
+    x = numbers(4096, dtype=dtype)
+    x[1001], x[1003], x[3777] = NAN, NAN, NAN
+    for values in (x, x.nan_to_num(7.0), torch.full_like(x, -INF)):
+        plan, (place,) = interpreted(lambda x: x.argmax(), tmp_path, values, cores=4)
+        assert len(plan.groups) == 2 and place.item() == values.argmax().item()
+
+
+def test_a_place_is_looked_for_among_what_one_instruction_reads():
+    """Once, when all is known; not where a kernel stores along the row too, nor of random numbers or rows that begin between vectors."""
+    x, odd = (torch.empty(528, n, dtype=torch.bfloat16, device="meta") for n in (65536, 65537))
+
+    def few(fn, x):
+        return any("pindex" in text.source for text in generate(planned(fn, x), context()))
+
+    assert few(lambda x: x.argmax(1), x) and few(lambda x: (x.float() * 2).argmin(1), x)
+    assert not few(lambda x: x.argmax(1), odd) and not few(lambda x: x.argmax(1), x.float())
+    assert not few(lambda x: F.dropout(x, 0.5, True).argmax(1), x)
+    assert not few(lambda x: x.t().contiguous().argmax(0), x.t())

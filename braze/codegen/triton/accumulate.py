@@ -55,10 +55,13 @@ class Accumulator:
             lines.append(f"    {self.name}_top = tl.full({shape}, {LOWEST[dtype]}, {TYPES[dtype]})")
             lines.append(f"    {self.name}_sum = tl.full({shape}, 0, {TYPES[dtype]})")
         elif kind.finds_place:
-            of = self.reduction.value.dtype
+            of, places = self.reduction.value.dtype, "rbase"
+            if self.lanes > 1:
+                shape = f"[{self.rows}, RBLOCK // {self.lanes}]"
+                places = f"{self.lanes} * tl.arange(0, RBLOCK // {self.lanes})[None, :]"
             lines.append(f"    {self.name}_v = tl.full({shape}, {identity(kind, of)}, {TYPES[of]})")
             # each lane's first place stands until something is better: its later ones are greater
-            lines.append(f"    {self.name}_i = tl.broadcast_to(rbase, {shape}).to(tl.int32)")
+            lines.append(f"    {self.name}_i = tl.broadcast_to({places}, {shape}).to(tl.int32)")
             lines.append(f"    {self.name}_i = tl.where({self.name}_i < rnumel, {self.name}_i, 2147483647)")
         else:
             kept = DType.I32 if kind in (ReduceKind.ANY, ReduceKind.ALL) else dtype
@@ -103,6 +106,8 @@ class Accumulator:
                 f"        {n}_sum = tl.where({n}_away > 0, {n}_sum * {n}_part + 1.0, {n}_sum + {n}_part)"
             )
             lines.append(f"        {n}_top = bz_max({n}_top, {value})")
+        elif kind.finds_place and self.lanes > 1:
+            lines += self._extreme_of_few(value, masked)
         elif kind.finds_place:
             places = "tl.broadcast_to(rindex, [XBLOCK, RBLOCK]).to(tl.int32)"
             better = "<=" if kind is ReduceKind.ARGMAX else ">="
@@ -114,6 +119,20 @@ class Accumulator:
         else:
             taken = combine(kind, n, value)
             lines.append(f"        {n} = " + (f"tl.where(rmask, {taken}, {n})" if masked else taken))
+
+    def _extreme_of_few(self, value: str, masked: bool) -> list[str]:
+        """Take in a few elements that lie side by side as one; which of them it is, is asked when all are known."""
+        n, kind = self.name, self.reduction.kind
+        best, better = ("bz_max", "<=") if kind is ReduceKind.ARGMAX else ("bz_min", ">=")
+        if masked:
+            value = f"tl.where(rmask, {value}, {identity(kind, self.reduction.value.dtype)})"
+        rest = f"RBLOCK // {self.lanes}"
+        return [
+            f"        {n}_best = tl.reduce(tl.reshape({value}, [{self.rows}, {rest}, {self.lanes}]), 2, {best})",
+            f"        {n}_new = ~({n}_best {better} {n}_v) & ({n}_v == {n}_v)",
+            f"        {n}_v = tl.where({n}_new, {n}_best, {n}_v)",
+            f"        {n}_i = tl.where({n}_new, roffset + {self.lanes} * tl.arange(0, {rest})[None, :], {n}_i)",
+        ]
 
     def _few(self, value: str) -> list[str]:
         """Take in a few elements at once: one scaling of the sum for all of them."""
@@ -149,6 +168,8 @@ class Accumulator:
             return [top, total]
         if kind.finds_place:
             pair = emit.assign(f"tl.reduce(({n}_v, {n}_i), 1, bz_{kind.value})", X, scope)
+            if self.lanes > 1:  # the extreme, and where those begin among which it is
+                return [emit.assign(f"{pair.name}[{k}][:, None]", X, scope) for k in range(2)]
             return [emit.assign(f"{pair.name}[1][:, None].to(tl.int64)", X, scope)]
         found = collapsed(kind, n, 1, "[:, None]")
         return [emit.assign(found if self.edges is None else joined(kind, found, self.edges.name), X, scope)]

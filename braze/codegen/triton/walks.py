@@ -7,7 +7,7 @@ registers from one walk to the next (``KernelPlan.held``): those tiles are asked
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from braze.codegen.triton.accumulate import LANES, XR, Accumulator
 from braze.codegen.triton.emit import Scope, Value
@@ -91,12 +91,27 @@ class Walker(Writer):
         edges = iter(self.edges)
         for step, accumulators in opened:
             self._forget_reduced(self.base)
-            results: list[Value] = []
-            for accumulator in accumulators:
-                accumulator.edges = next(edges, None)
-                results += accumulator.results(emit, self.base)
-            emit.reduced = dict(enumerate(results))
+            emit.reduced = dict(enumerate(self._results(step, accumulators, edges)))
             self._stores(step, self.base)
+
+    def _results(
+        self, step: LoopNest, accumulators: Sequence[Accumulator], edges: Iterator[Accumulator]
+    ) -> list[Value]:
+        """What a walk's reductions of one step give."""
+        tellers = [self._teller(a.reduction, step) for a in accumulators]
+        found: list[list[Value]] = []
+        for accumulator, teller in zip(accumulators, tellers, strict=True):
+            accumulator.edges = next(edges, None)
+            found.append([] if teller is not None else accumulator.results(self.emitter, self.base))
+        results: list[Value] = []
+        for accumulator, teller, own in zip(accumulators, tellers, found, strict=True):
+            if teller is not None:
+                results.append(found[teller][0])
+            elif accumulator.reduction.kind.finds_place and accumulator.lanes > 1:
+                results.append(self._among_few(accumulator, *own))
+            else:
+                results += own
+        return results
 
     def _tiles(self, steps: Sequence[LoopNest], opened: list[Taken], back: bool) -> None:
         """The tiles of a row that are walked, one after the other."""
@@ -159,7 +174,10 @@ class Walker(Writer):
         taken: list[Taken] = []
         for step in steps:
             if step.reductions:
-                found = [self._accumulate(r, body, next(known, None), first) for r in step.reductions]
+                found = [
+                    self._accumulate(r, body, next(known, None), first, self._teller(r, step) is not None)
+                    for r in step.reductions
+                ]
                 taken.append((step, found))
             else:
                 self._stores(step, body)
@@ -231,6 +249,8 @@ class Walker(Writer):
         """The range of a walk that reduces, as the plan wants its turns."""
         plan = self.plan
         options = f", loop_unroll_factor={plan.unrolled}" if plan.unrolled > 1 else ""
+        if plan.form is Form.COLUMNS and plan.stages > 1:
+            options += f", num_stages={plan.stages}"
         return f"{'tl.' if options else ''}range({{begin}}, {{end}}, RBLOCK{options})"
 
     def _same_for_all_points(self) -> None:
@@ -254,10 +274,24 @@ class Walker(Writer):
     def _block(self) -> int:
         return self.plan.row.block if self.plan.row is not None else 1
 
+    def _teller(self, reduction: Reduction, step: LoopNest) -> int | None:
+        """Which reduction of a step finds the place of the extreme that this one asks for, and so tells it."""
+        for number, other in enumerate(step.reductions):
+            alike = (
+                other.kind.extreme is reduction.kind
+                and other.value is reduction.value
+                and other.kind.finds_place
+            )
+            if alike and self._lanes(other)[0] > 1:
+                return number
+        return None
+
     def _accumulate(
-        self, reduction: Reduction, body: Scope, known: Accumulator | None, first: bool
+        self, reduction: Reduction, body: Scope, known: Accumulator | None, first: bool, told: bool
     ) -> Accumulator:
-        """Take a tile of one reduction in; ``known``: where other tiles of the walk were."""
+        """Take a tile of one reduction in; ``known``: where other tiles of the walk were; ``told``: another one tells its result."""
+        if told:
+            return known or Accumulator(reduction, "")
         value = self._full(self.emitter.value(reduction.value, body), body)
         accumulator = known
         if accumulator is None:
@@ -282,9 +316,44 @@ class Walker(Writer):
             return LANES, False
         loads = [n for n in nodes_of(reduction.value) if n.op is Op.LOAD]
         width = min((self._vector(n) for n in loads), default=LANES)
+        if reduction.kind.finds_place:
+            return self._lanes_of_places(reduction, loads, width), False
         if 2 * width >= LANES:
             return LANES, False
         return max(1, block // (32 * plan.warps * width)), True
+
+    def _lanes_of_places(self, reduction: Reduction, loads: Sequence[Node], width: int) -> int:
+        """Elements that one instruction loads, where what is computed of them can be computed again."""
+        drawn = any(n.op is Op.RANDOM for n in nodes_of(reduction.value))
+        several = any(tile.block > 1 for tile in self.plan.points)
+        # what is stored along the row may lie where it was read
+        stored = any(not step.reductions for each in self.plan.passes for step in each.along)
+        if not loads or width < LANES or drawn or several or stored or any(n.args for n in loads):
+            return 1
+        widest = max(n.dtype.itemsize for n in loads)
+        return LANES if widest <= 2 else 1  # four at once are no quicker than one by one
+
+    def _among_few(self, accumulator: Accumulator, best: Value, begin: Value) -> Value:
+        """Which of a few elements is the extreme: the first that is, or is no number. They are read again, in names of their own."""
+        emit, base, lanes = self.emitter, self.base, accumulator.lanes
+        emit.masks["r"] = self.masked
+        at = len(base.lines)
+        body = Scope([f"        rbase = tl.arange(0, {lanes})[None, :]"], "        ", outer=base)
+        self._row_scope(body, f"{begin.name} + rbase")
+        value = emit.value(accumulator.reduction.value, body).name
+        found = f"({value} == {best.name}) | ({value} != {value})"
+        if self.masked:
+            found = f"({found}) & rmask"
+        place = emit.assign(f"tl.min(tl.where({found}, rindex, 2147483647), 1)", XR, body)
+        base.lines.extend(line[4:] for line in body.lines)
+        own = {"RBLOCK": str(lanes), "rindex": "pindex", "rmask": "pmask", "rbase": "pbase"}
+        base.lines[at:] = [
+            re.sub(r"\b(RBLOCK|rindex|rmask|rbase|r\d+)\b", lambda m: own.get(m[0], f"p{m[0][1:]}"), line)
+            for line in base.lines[at:]
+        ]
+        for axis in self.group.row_axes:
+            emit.symbols.pop(axis.symbol)
+        return emit.assign(f"{place.name}[:, None].to(tl.int64)", frozenset("x"), base)
 
     def _vector(self, load: Node) -> int:
         """Elements along the row that one instruction loads: up to 16 bytes, from where rows begin at multiples of so many."""
@@ -297,4 +366,4 @@ class Walker(Writer):
             return LANES
         while width > 1 and not multiple(rest, width):
             width //= 2
-        return width * LANES * load.dtype.itemsize // 16
+        return max(1, width * LANES * load.dtype.itemsize // 16)
