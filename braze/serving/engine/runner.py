@@ -246,6 +246,11 @@ class ModelRunner:
         found = self.recordings.full if self.recordings is not None else {}
         return {(key.num_reqs or 0, key.uniform_query_len): graph for key, graph in found.items()}
 
+    @property
+    def failures(self) -> int:
+        """How many sizes could not be recorded."""
+        return len(self.recordings.failed) if self.recordings is not None else 0
+
     def prepare_inputs(self, works: Sequence[Work]) -> tuple[Decision, Batch]:
         """How a step runs, and its inputs in the buffers, padded as its recording has them."""
         tokens = sum(len(work.tokens) for work in works)

@@ -76,6 +76,24 @@ def test_tokens_are_those_of_plain_steps_whenever_recordings_are_made(mode, mode
     assert not lazy.runner.recordings.failed
 
 
+def test_a_size_that_cannot_be_recorded_keeps_no_other_from_it(model, simulated, monkeypatch):
+    """Who records while it is told that there may be more to do comes to the others."""
+    plain = recordings.record
+
+    def record(device, pool, run):
+        made = plain(device, pool, run)
+        if made[1].shape[0] == 4:
+            raise NotRecordable("no memory for this one")
+        return made
+
+    monkeypatch.setattr(recordings, "record", record)
+    lazy = engine(model, graphs=simulated, **LAZY)
+    decode(lazy, 4, 9), decode(lazy, 2, 6), decode(lazy, 1, 3)
+    assert [lazy.idle() for _ in range(4)] == [True, True, True, False]
+    assert set(lazy.runner.graphs) == {(2, 1), (1, 1)}
+    assert set(lazy.runner.recordings.failed) == {decoding(4)}
+
+
 def bytes_of(model, simulated, *sizes: int, **words) -> int:
     """What recordings of these sizes hold."""
     options = dict(cudagraph_mode="FULL_DECODE_ONLY", **words)
