@@ -138,3 +138,24 @@ def test_ranks_stop_capturing_together_when_the_memory_of_one_is_spent():
     m(torch.randn(3, 16))
     assert m.stats().failures == (("FULL 4", "another rank could not capture it"),)
     assert [row for row in heard if len(row) == 1] == [[1], [1]]
+
+
+def test_a_step_asks_other_ranks_once():
+    """Also while sizes are missing: a rank whose call is unlike the example's does not want to know which it would take."""
+    asked = []
+
+    def reduce(row):
+        asked.append(len(row))
+        return [list(row), list(row)]
+
+    m = serve(Scaled(), capture="lazy", capture_sizes=[4], reduce=reduce, **WORDS)
+    for scale in (2, 2, 3):
+        asked.clear()
+        m(torch.randn(3, 16), scale)
+        assert asked == [5]
+    assert m.idle() == (key(4),)
+
+
+class Scaled(nn.Module):
+    def forward(self, x, scale: int):
+        return torch.tanh(x) * scale
