@@ -95,7 +95,8 @@ class Engine:
         flight, self._flight = self._flight, None
         if flight is not None:
             flight.wait()
-        return bool(self.runner.idle())
+        failed = self.runner.failures
+        return bool(self.runner.idle()) or self.runner.failures > failed
 
     def abort(self, request: Request) -> None:
         """End a request; its blocks are free at once."""

@@ -59,10 +59,10 @@ class Recordings:
         self.heat: Counter[Key] = Counter()
 
     def capture_all(self, keys: Sequence[Key], prepare: Prepare, progress: bool) -> None:
-        """Record what is not recorded yet, in this order, until the budget is spent. All ranks call it."""
+        """Record what is not recorded yet, in this order, until one rank's budget is spent. All ranks call it."""
         missing = [key for key in keys if key not in self.keys]
         for key in shown(missing, "recording", progress):
-            if not self.capture(key, prepare) and self.budget is not None and self.held() >= self.budget:
+            if not self.capture(key, prepare) and not unanimous(not self._spent(), self.reduce):
                 break
 
     def capture_hottest(self, keys: Sequence[Key], prepare: Prepare) -> Key | None:
@@ -97,6 +97,9 @@ class Recordings:
     def held(self) -> int:
         """Bytes of whole recordings and of pieces."""
         return self.pool.held() + self.pieces.held()
+
+    def _spent(self) -> bool:
+        return self.budget is not None and self.held() >= self.budget
 
     def _made(self, key: Key, prepare: Prepare) -> str:
         """Record one; why it could not be, if so."""

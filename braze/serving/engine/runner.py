@@ -26,7 +26,7 @@ from braze.serving.engine.scores import score_prompts
 from braze.serving.pieces.pools import GraphPools
 from braze.serving.pieces.wrapper import clear_all_graphs
 from braze.serving.policy.data_parallel import Batch as Step
-from braze.serving.policy.data_parallel import Reduce, alone, dispatch_across
+from braze.serving.policy.data_parallel import Reduce, alone, dispatch_across, wanted_by
 from braze.serving.policy.dispatch import BatchDescriptor, Decision, Dispatcher, Key, in_words
 from braze.serving.policy.fields import number_of_bytes
 from braze.serving.policy.fields import whole as whole_number
@@ -246,15 +246,19 @@ class ModelRunner:
         found = self.recordings.full if self.recordings is not None else {}
         return {(key.num_reqs or 0, key.uniform_query_len): graph for key, graph in found.items()}
 
+    @property
+    def failures(self) -> int:
+        """How many sizes could not be recorded."""
+        return len(self.recordings.failed) if self.recordings is not None else 0
+
     def prepare_inputs(self, works: Sequence[Work]) -> tuple[Decision, Batch]:
         """How a step runs, and its inputs in the buffers, padded as its recording has them."""
         tokens = sum(len(work.tokens) for work in works)
         longest = max((len(work.tokens) for work in works), default=0)
         captured = self.recordings.keys if self.recordings is not None else frozenset()
-        step = Step(tokens, len(works), longest)
-        agreed = dispatch_across(self.dispatcher, step, self.reduce, captured)
+        agreed = dispatch_across(self.dispatcher, Step(tokens, len(works), longest), self.reduce, captured)
         if self.options.capture == "lazy" and self.recordings is not None:
-            wanted = dispatch_across(self.dispatcher, step, self.reduce).decision
+            wanted = wanted_by(self.dispatcher, agreed.rows)
             if wanted.mode:
                 self.recordings.heat[wanted.mode, wanted.descriptor] += 1
         decision, sizes = agreed.decision, agreed.decision.descriptor

@@ -60,10 +60,10 @@ class GraphPools:
 
     def held(self) -> int:
         """Bytes of all pools."""
-        return sum(pool.held() for pool in self._pools.values())
+        return sum(pool.held() for pool in self.pools())
 
     def pools(self) -> list[Pool]:
-        """All of them."""
+        """All of them, as of now: a server is asked for its memory while it records."""
         return list(self._pools.values())
 
     def release(self, descriptor: BatchDescriptor) -> None:

@@ -36,10 +36,11 @@ class Batch:
 
 @record
 class Agreed:
-    """The decision of all ranks, and the tokens that each of them runs, padding included."""
+    """The decision of all ranks, the tokens that each of them runs, padding included, and what each said (``synchronise``)."""
 
     decision: Decision
     tokens_across_ranks: tuple[int, ...]
+    rows: tuple[tuple[int, ...], ...] = ()
 
 
 def alone(row: Sequence[int]) -> list[list[int]]:
@@ -76,17 +77,21 @@ def get_dp_padding(num_tokens: int, dp_size: int, reduce: Reduce) -> tuple[int, 
 
 def synchronise(batch: Batch, decision: Decision, reduce: Reduce) -> tuple[tuple[int, ...], ...]:
     """What every rank has to run and would do, in the order of ranks: tokens, requests, most of one, padded, mode."""
-    row = (
+    row = _row(batch, decision)
+    rows = tuple(tuple(found) for found in reduce(row))
+    if any(len(found) != len(row) for found in rows):
+        raise UserError("BZ7110", f"data-parallel ranks gave rows of different lengths: {rows}")
+    return rows
+
+
+def _row(batch: Batch, decision: Decision) -> tuple[int, ...]:
+    return (
         batch.num_tokens,
         batch.num_reqs,
         batch.max_query_len,
         decision.descriptor.num_tokens,
         _MODES.index(decision.mode),
     )
-    rows = tuple(tuple(found) for found in reduce(row))
-    if any(len(found) != len(row) for found in rows):
-        raise UserError("BZ7110", f"data-parallel ranks gave rows of different lengths: {rows}")
-    return rows
 
 
 def dispatch_again(
@@ -123,22 +128,36 @@ def dispatch_across(
     dispatcher: Dispatcher, batch: Batch, reduce: Reduce, captured: Container[Key] | None = None
 ) -> Agreed:
     """How this rank's batch runs, together with those of the other ranks; all of them call it."""
-    decision = dispatcher.dispatch(
+    decision = _by_itself(dispatcher, batch, captured)
+    if reduce is alone:
+        return Agreed(decision, (decision.descriptor.num_tokens,), (_row(batch, decision),))
+    rows = synchronise(batch, decision, reduce)
+    agreed = dispatch_again(dispatcher, rows, batch.variant, captured)
+    if agreed.decision.mode is NONE:
+        bare = BatchDescriptor(batch.num_tokens, batch.num_reqs, 0, batch.variant)
+        mine = decision.mode is NONE and batch.num_tokens
+        reason = decision.reason if mine else agreed.decision.reason
+        return Agreed(Decision(NONE, bare, reason), agreed.tokens_across_ranks, rows)
+    return Agreed(agreed.decision, agreed.tokens_across_ranks, rows)
+
+
+def wanted_by(dispatcher: Dispatcher, rows: Sequence[Sequence[int]], variant: Hashable = None) -> Decision:
+    """What all ranks would do with everything captured, by what they said of a step: nothing is asked again, which a rank that does not want to know would not answer."""
+    batches = [Batch(row[0], row[1], row[2], variant) for row in rows]
+    each = [_by_itself(dispatcher, batch) for batch in batches]
+    if len(each) == 1:
+        return each[0]
+    return dispatch_again(dispatcher, [*map(_row, batches, each)], variant).decision
+
+
+def _by_itself(dispatcher: Dispatcher, batch: Batch, captured: Container[Key] | None = None) -> Decision:
+    return dispatcher.dispatch(
         batch.num_tokens,
         batch.num_reqs,
         max_query_len=batch.max_query_len,
         variant=batch.variant,
         captured=captured,
     )
-    if reduce is alone:
-        return Agreed(decision, (decision.descriptor.num_tokens,))
-    agreed = dispatch_again(dispatcher, synchronise(batch, decision, reduce), batch.variant, captured)
-    if agreed.decision.mode is NONE:
-        bare = BatchDescriptor(batch.num_tokens, batch.num_reqs, 0, batch.variant)
-        mine = decision.mode is NONE and batch.num_tokens
-        reason = decision.reason if mine else agreed.decision.reason
-        return Agreed(Decision(NONE, bare, reason), agreed.tokens_across_ranks)
-    return agreed
 
 
 def _largest(rows: Sequence[Sequence[int]]) -> tuple[int, int, int]:

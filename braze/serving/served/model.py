@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from braze.serving.policy import sizes as size_lists
-from braze.serving.policy.data_parallel import Batch, Reduce, dispatch_across
+from braze.serving.policy.data_parallel import Batch, Reduce, dispatch_across, wanted_by
 from braze.serving.policy.dispatch import BatchDescriptor, Decision, Key, in_words
 from braze.serving.policy.engine_config import Config
 from braze.serving.policy.fields import whole
@@ -187,12 +187,13 @@ class ServedModel(nn.Module):
         """
         unlike = difference(values, self._example[0]) if self._example is not None else ""
         captured = () if unlike else self._captured()
-        agreed = dispatch_across(self.dispatcher, batch, self._reduce, captured).decision
+        found = dispatch_across(self.dispatcher, batch, self._reduce, captured)
+        agreed = found.decision
         if unlike and agreed.mode is NONE and self.cudagraph_mode:
             agreed = Decision(NONE, agreed.descriptor, unlike)
         if unlike or self._recordings.complete:
             return agreed, agreed
-        return dispatch_across(self.dispatcher, batch, self._reduce).decision, agreed
+        return wanted_by(self.dispatcher, found.rows, batch.variant), agreed
 
     def _prepare(self, values: dict[str, Any], context: ForwardContext) -> None:
         """At a first call, learn what the outputs are like, and capture."""

@@ -49,10 +49,10 @@ class Recordings:
         return len(self.held) == len(self.keys)
 
     def all(self, *, progress: bool) -> None:
-        """Capture every key, the largest of each mode first, until the budget is spent."""
+        """Capture every key, the largest of each mode first, until one rank's budget is spent. All ranks call it."""
         missing = [key for key in self.keys if key not in self.held and key not in self.failed]
         for key in shown(missing, "capturing CUDA graphs", progress):
-            if not self.capture(key) and self._spent():
+            if not self.capture(key) and not unanimous(not self._spent(), self.reduce):
                 break
 
     def next(self, heat: dict[Key, int]) -> Key | None:

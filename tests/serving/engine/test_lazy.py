@@ -76,6 +76,24 @@ def test_tokens_are_those_of_plain_steps_whenever_recordings_are_made(mode, mode
     assert not lazy.runner.recordings.failed
 
 
+def test_a_size_that_cannot_be_recorded_keeps_no_other_from_it(model, simulated, monkeypatch):
+    """Who records while it is told that there may be more to do comes to the others."""
+    plain = recordings.record
+
+    def record(device, pool, run):
+        made = plain(device, pool, run)
+        if made[1].shape[0] == 4:
+            raise NotRecordable("no memory for this one")
+        return made
+
+    monkeypatch.setattr(recordings, "record", record)
+    lazy = engine(model, graphs=simulated, **LAZY)
+    decode(lazy, 4, 9), decode(lazy, 2, 6), decode(lazy, 1, 3)
+    assert [lazy.idle() for _ in range(4)] == [True, True, True, False]
+    assert set(lazy.runner.graphs) == {(2, 1), (1, 1)}
+    assert set(lazy.runner.recordings.failed) == {decoding(4)}
+
+
 def bytes_of(model, simulated, *sizes: int, **words) -> int:
     """What recordings of these sizes hold."""
     options = dict(cudagraph_mode="FULL_DECODE_ONLY", **words)
@@ -169,6 +187,42 @@ def test_what_one_rank_cannot_record_none_does(capture, model, monkeypatch):
     assert found[1][1] == {decoding(4): "no memory for this one"}
     wanted = decode(engine(model), 4, 6)
     assert [found[0][2], found[1][2]] == [wanted, wanted[:3]]
+
+
+def test_ranks_stop_recording_together_when_the_memory_of_one_is_spent(model, simulated, monkeypatch):
+    """Neither waits for what the other does not record any more."""
+    ranks, found, plain = Ranks(), {}, recordings.record
+    budget = bytes_of(model, simulated, 4)
+
+    def record(device, pool, run):
+        made = plain(device, pool, run)
+        if made[1].shape[0] == 2:
+            raise NotRecordable("no memory for this one")
+        return made
+
+    monkeypatch.setattr(recordings, "record", record)
+
+    def serve(rank: int) -> None:
+        words = dict(cudagraph_mode="FULL_DECODE_ONLY", sizes=(1, 2, 4), reduce=ranks.reduce(rank))
+        served = engine(model, 20, SimulatedGraphs("cpu"), memory_budget=budget * (2 - rank), **words)
+        found[rank] = set(served.runner.graphs), set(served.runner.recordings.failed)
+
+    both(serve)
+    assert found == dict.fromkeys((0, 1), ({(4, 1)}, {decoding(2)}))
+
+
+def test_the_memory_of_recordings_is_told_while_one_is_made(simulated):
+    """A server's metrics are read by a thread of their own."""
+    pools = GraphPools("per_tier")
+
+    class Pool:
+        def held(self) -> int:
+            pools.of(BatchDescriptor(2), simulated)
+            return 5
+
+    pools._pools["one"] = Pool()
+    assert pools.held() == 5
+    assert len(pools.pools()) == 2
 
 
 @pytest.mark.parametrize(

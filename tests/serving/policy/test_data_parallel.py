@@ -16,6 +16,7 @@ from braze.serving.policy.data_parallel import (
     get_dp_padding,
     gloo,
     synchronise,
+    wanted_by,
 )
 from braze.serving.policy.dispatch import Decision, Dispatcher
 from braze.support.errors import UserError
@@ -46,13 +47,13 @@ class Ranks:
         return reduce
 
 
-def across(*batches: Batch, dispatcher: Dispatcher = D):
+def across(*batches: Batch, dispatcher: Dispatcher = D, captured=None):
     """What each rank decides."""
     ranks = Ranks(len(batches))
     found = [None] * len(batches)
 
     def run(rank):
-        found[rank] = dispatch_across(dispatcher, batches[rank], ranks.of(rank))
+        found[rank] = dispatch_across(dispatcher, batches[rank], ranks.of(rank), captured)
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(batches))]
     for thread in threads:
@@ -120,6 +121,24 @@ def test_what_all_ranks_need_together_may_be_more_than_any_recording():
 def test_a_single_rank_is_alone():
     found = dispatch_across(D, decode(3), alone)
     assert found.decision.descriptor == BatchDescriptor(4, 4, 1)
+    assert wanted_by(D, found.rows) == found.decision
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        (decode(1), decode(3)),
+        (decode(3), Batch(7, 2, 6)),
+        (decode(3), Batch(0, 0, 0)),
+        (decode(2), decode(2, 2)),
+    ],
+)
+def test_what_ranks_would_do_with_everything_captured_follows_from_what_they_said(batches):
+    """Nothing is captured when they say it."""
+    everything = across(*batches)[0].decision
+    for found in across(*batches, captured=()):
+        assert found.decision.mode is NONE
+        assert wanted_by(D, found.rows) == everything
 
 
 def test_rows_of_ranks_that_differ_in_length_are_refused():

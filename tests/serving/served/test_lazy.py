@@ -123,3 +123,39 @@ def test_a_capture_that_fails_on_one_rank_is_undone_on_all():
     assert m.idle() == ()
     assert m.stats().captured == 0
     assert m.stats().failures == (("FULL 4", "another rank could not capture it"),)
+
+
+def test_ranks_stop_capturing_together_when_the_memory_of_one_is_spent():
+    """The other has memory left, and hears of it where the first fails."""
+    heard = []
+
+    def reduce(row):
+        rows = [list(row), [0]] if len(row) == 1 else [list(row)]
+        heard.append(row)
+        return rows
+
+    m = serve(Rows(), capture_sizes=[1, 2, 4], reduce=reduce, memory_budget="1GiB", **WORDS)
+    m(torch.randn(3, 16))
+    assert m.stats().failures == (("FULL 4", "another rank could not capture it"),)
+    assert [row for row in heard if len(row) == 1] == [[1], [1]]
+
+
+def test_a_step_asks_other_ranks_once():
+    """Also while sizes are missing: a rank whose call is unlike the example's does not want to know which it would take."""
+    asked = []
+
+    def reduce(row):
+        asked.append(len(row))
+        return [list(row), list(row)]
+
+    m = serve(Scaled(), capture="lazy", capture_sizes=[4], reduce=reduce, **WORDS)
+    for scale in (2, 2, 3):
+        asked.clear()
+        m(torch.randn(3, 16), scale)
+        assert asked == [5]
+    assert m.idle() == (key(4),)
+
+
+class Scaled(nn.Module):
+    def forward(self, x, scale: int):
+        return torch.tanh(x) * scale
