@@ -94,8 +94,8 @@ def mse_loss(x: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
 
 @decompose(aten.smooth_l1_loss.default)
 def smooth_l1_loss(x: Tensor, target: Tensor, reduction: int = 1, beta: float = 1.0) -> Any:
-    """Quadratic below ``beta``, linear above."""
-    if beta <= 0:
+    """Quadratic below ``beta``, linear above; of floats alone."""
+    if beta <= 0 or not torch.result_type(x, target).is_floating_point:
         return NotImplemented
     size = _distance(x, target)
     inner = aten.div.Scalar(aten.mul.Tensor(aten.mul.Scalar(size, 0.5), size), beta)

@@ -250,6 +250,8 @@ def absent(value: Any, names: Sequence[str]) -> bool:
         space = instance_dict(value)
     except AttributeError:
         return True
+    if issubclass(type(space), dict):  # whose class is not asked
+        return not any(dict.__contains__(space, name) for name in names)
     return not any(name in space for name in names)
 
 

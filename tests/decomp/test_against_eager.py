@@ -311,6 +311,15 @@ def test_a_loss_that_bends_is_rounded_once(op, dtype):
     assert torch.equal(ours()[op](x, target, 0), exact.to(dtype))
 
 
+@pytest.mark.parametrize("op", [aten.smooth_l1_loss.default, aten.huber_loss.default])
+def test_a_loss_that_bends_is_left_to_aten_where_it_is_of_whole_numbers(op):
+    """Eager's kernels refuse them."""
+    x = torch.arange(6)
+    assert ours()[op](x, x.flip(0), 0) is NotImplemented
+    with pytest.raises(NotImplementedError):
+        op(x, x.flip(0), 0)
+
+
 def test_a_gate_is_not_rounded_before_it_is_multiplied():
     """One that has no place in the type leaves a product that has: eager's kernel computes both in float32."""
     x = torch.cat([unit(64).half() * 10000 + 10000, plain(64, dtype=torch.float16) - 17])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import enum
 import http
+import itertools
 import operator
 import re
 import types
@@ -520,6 +521,56 @@ def entries_that_a_later_dict_does_not_have_are_not_made(c):
         for given in ({"k": [1, 2]}, {}, {"k": []}, {"j": [3]}):
             d = kind(list, given) if kind is collections.defaultdict else kind(given)
             yield f(X, d), dict(d)
+
+
+class ItsOwnDict(dict):
+    """Whose items are its attributes, as many a configuration's."""
+
+    def __init__(self, **items):
+        super().__init__(items)
+        self.__dict__ = self
+
+
+class Fields:
+    """With a dict of another class for its attributes."""
+
+    def __init__(self, **items):
+        self.__dict__ = collections.OrderedDict(items)
+
+
+@scenario
+def attributes_that_are_kept_in_a_dict_of_another_class_are_there(c):
+    def tried(x, d):
+        try:
+            return x * d.k
+        except AttributeError:
+            return x - 1
+
+    def put(x, d):
+        if isinstance(d, dict):
+            d["k"] = 4
+        return x * getattr(d, "k", 3)
+
+    asked = (
+        lambda x, d: x * (d.k if hasattr(d, "k") else 8),
+        lambda x, d: x * getattr(d, "k", 8),
+        lambda x, d: x * vars(d).get("k", 8),
+        lambda x, d: x * len(d.__dict__),
+        tried,
+        put,
+    )
+    for function in asked:
+        for first, second in itertools.permutations((ItsOwnDict, Fields), 2):
+            f = c(function)
+            for d in (first(k=5), first(k=6), second(k=7), first(j=1), second(), first(k=5)):
+                yield f(X, d)
+
+
+@scenario
+def methods_of_what_is_its_own_dict_are_its_classs_unless_an_item_has_the_name(c):
+    f = c(lambda x, d: x + d.get("k", 1))
+    for d in (ItsOwnDict(k=5), ItsOwnDict(), ItsOwnDict(k=6, get=lambda name, other: 9), ItsOwnDict(k=7)):
+        yield f(X, d)
 
 
 @scenario

@@ -311,8 +311,14 @@ def instance_dict(outside: Outside, node: Node) -> DictShadow | None:
             real = object.__getattribute__(node.real, "__dict__")
         except AttributeError:
             return None
+        if not issubclass(type(real), dict):
+            return None  # a class's view
         if type(real) is not dict:
-            return None
+            graph_break(
+                "BZ1014",
+                f"the __dict__ of a {type(node.real).__name__} from outside is a {type(real).__name__}, no plain dict",
+                "keep attributes in a plain dict, or read the items",
+            )
         known = outside.tree.known.get(id(real))
         if (known is not None and known.real is real) or id(real) in outside.instance_dicts:
             refuse_both()
@@ -322,6 +328,23 @@ def instance_dict(outside: Outside, node: Node) -> DictShadow | None:
         node.dict.touched = stands_in
         outside.instance_dicts[id(real)] = node.dict
     return node.dict
+
+
+def note_lack(outside: Outside, node: Node, name: str) -> bool:
+    """Whether an object's ``__dict__`` is a dict of another class, such as the object itself, without this name: then the guards say so."""
+    try:
+        real = object.__getattribute__(node.real, "__dict__")
+    except AttributeError:
+        return False
+    if type(real) is dict or not issubclass(type(real), dict) or dict.__contains__(real, name):
+        return False
+    known = outside.tree.known.get(id(real))
+    if known is not None and known.container is not None and dict.__contains__(known.value, name):
+        return False  # put there by the program
+    if node.absent is None:
+        node.absent = {}
+    node.absent[name] = True
+    return True
 
 
 def refuse_both() -> None:

@@ -32,7 +32,7 @@ from braze.capture.facts.values import (
 from braze.capture.outside import cells, texts
 from braze.capture.outside.class_values import class_value, trust_class_value
 from braze.capture.outside.globals import globals_at, module_dict
-from braze.capture.outside.shadows import instance_dict, write_instance
+from braze.capture.outside.shadows import instance_dict, note_lack, write_instance
 from braze.capture.python import raised
 from braze.capture.python.tensors import tensor_attr
 from braze.capture.state.handlers import HANDLERS
@@ -235,6 +235,8 @@ def instance_value(outside: Outside, obj: Any, name: str) -> Any:
     """What the instance dict holds; MISSING otherwise."""
     node = outside.tree.node_of(obj)
     if node is not None:
+        if node.dict is None and note_lack(outside, node, name):
+            return MISSING
         shadow = node.dict if node.dict is not None else instance_dict(outside, node)
         return shadow.get(outside, name) if shadow is not None else MISSING
     try:

@@ -24,7 +24,6 @@ class Seen:
     facts: dict[str, Any] = field(default_factory=dict)
     #: name ("result 0", "argument x1", "gradient of x1") -> its numbers
     values: dict[str, Any] = field(default_factory=dict)
-    #: arguments whose numbers are others after the call
     #: whether a result lies in the memory of an argument
     returns_view: bool = False
 
