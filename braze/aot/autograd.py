@@ -388,7 +388,7 @@ class _Plan:
                 why="braze compiles first derivatives only",
                 hints=[
                     'call the model uncompiled, or under `with braze.set_stance("force_eager"):`, where you need second derivatives',
-                    "or compile the function that takes the derivative, too: torch.func.grad, jacrev and hessian are captured, and what stands before "
+                    "or compile the function that takes the derivative, too: torch.func.grad, jacrev and hessian are captured, and the graph that ends at "
                     "torch.autograd.grad(..., create_graph=True) runs as it is captured there",
                 ],
             )
