@@ -22,6 +22,7 @@ KEYS = {
     "name",
     "functions",
     "effects",
+    "differentiated_twice",
 }
 
 
