@@ -115,12 +115,12 @@ def with_own_results(
         return call
 
     @boxed
-    def owning(inputs: Sequence[Any]) -> list[Any]:
+    def owning(inputs: Sequence[Any]) -> tuple[Any, ...]:
         results = list(call(inputs))
         for i in places:
             if results[i]._is_view():
                 results[i] = results[i].data
-        return results
+        return tuple(results)  # as graphs do, which the C core asks
 
     return owning
 
