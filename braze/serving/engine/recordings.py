@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from torch import nn
 
 from braze.cudagraphs.device import DeviceGraphs, Graph, NotRecordable, Pool, record
 from braze.cudagraphs.registry import device_of, records
+from braze.serving.pieces.captures import Captures
 from braze.serving.pieces.pools import GraphPools
 from braze.serving.policy.data_parallel import Reduce, alone
 from braze.serving.policy.dispatch import BatchDescriptor, Key
-from braze.serving.policy.lazy import choose_together, unanimous
 from braze.serving.policy.modes import CUDAGraphMode
 from braze.support import log
-from braze.support.progress import shown
 
 
 def recorder_of(model: nn.Module) -> DeviceGraphs | None:
@@ -32,7 +32,7 @@ def recorder_of(model: nn.Module) -> DeviceGraphs | None:
 Prepare = Callable[[CUDAGraphMode, BatchDescriptor], Callable[[], Any] | None]
 
 
-class Recordings:
+class Recordings(Captures):
     """All that is recorded on one device. Whole recordings share a pool: no two are replayed at once, and what a replay
     leaves is read before the next from memory outside of the pool.
 
@@ -47,50 +47,27 @@ class Recordings:
         budget: int | None = None,
         reduce: Reduce = alone,
     ) -> None:
-        self.device, self.budget, self.reduce = device, budget, reduce
+        super().__init__(budget, reduce)
+        self.device = device
         self.pieces = pieces or GraphPools()
         self.pool: Pool = device.new_pool()
         self.full: dict[BatchDescriptor, Graph] = {}
-        #: what is recorded, with the bytes that it added
-        self.keys: dict[Key, int] = {}
-        #: what could not be recorded, and why
-        self.failed: dict[Key, str] = {}
         #: how often steps have asked for each
         self.heat: Counter[Key] = Counter()
 
     def capture_all(self, keys: Sequence[Key], prepare: Prepare, progress: bool) -> None:
         """Record what is not recorded yet, in this order, until one rank's budget is spent. All ranks call it."""
-        missing = [key for key in keys if key not in self.keys]
-        for key in shown(missing, "recording", progress):
-            if not self.capture(key, prepare) and not unanimous(not self._spent(), self.reduce):
-                break
+        missing = [key for key in keys if key not in self.captured]
+        self.record_all(missing, partial(self._made, prepare), "recording", progress=progress)
 
     def capture_hottest(self, keys: Sequence[Key], prepare: Prepare) -> Key | None:
         """Record the one that steps asked for most, if memory allows, and give it. All ranks call it."""
-        choice = choose_together(keys, self.heat, self.keys, self.failed, self.budget, self.reduce)
-        if choice.drop is not None:
-            self._forget(choice.drop)
-        if choice.capture is None or not self.capture(choice.capture, prepare):
-            return None
-        return choice.capture
-
-    def capture(self, key: Key, prepare: Prepare) -> bool:
-        """Record one on all ranks, or on none; whether all have."""
-        before = self.held()
-        why = self._made(key, prepare)
-        if not why and self.budget is not None and self.held() > self.budget:
-            why = f"memory_budget of {self.budget} bytes is spent: recordings would hold {self.held()}"
-        if unanimous(not why, self.reduce):
-            self.keys[key] = self.held() - before
-            return True
-        self._forget(key)
-        self._skip(key, why or "another rank could not record it")
-        return False
+        return self.record_hottest(keys, self.heat, partial(self._made, prepare))
 
     def clear(self) -> None:
         """Let go of all, and of their memory."""
         self.full.clear()
-        self.keys.clear()
+        self.captured.clear()
         self.failed.clear()
         self.pool = self.device.new_pool()
 
@@ -98,10 +75,25 @@ class Recordings:
         """Bytes of whole recordings and of pieces."""
         return self.pool.held() + self.pieces.held()
 
-    def _spent(self) -> bool:
-        return self.budget is not None and self.held() >= self.budget
+    def forget(self, key: Key) -> None:
+        """Let go of one; the last one's memory comes back."""
+        mode, sizes = key
+        if mode is CUDAGraphMode.PIECEWISE:
+            self.pieces.release(sizes)
+        elif self.full.pop(sizes, None) is not None and not self.full:
+            self.pool = self.device.new_pool()
 
-    def _made(self, key: Key, prepare: Prepare) -> str:
+    def tell(self, key: Key, why: str) -> None:
+        """Once for each key."""
+        mode, sizes = key
+        log.warn_once(
+            ("serving recording", key),
+            f"BZ7410: steps of {sizes.num_tokens} tokens are not recorded ({mode.name}): {why}; "
+            "they take the next larger recording, or none",
+            "cudagraphs",
+        )
+
+    def _made(self, prepare: Prepare, key: Key) -> str:
         """Record one; why it could not be, if so."""
         with self.device.lock:
             try:
@@ -111,22 +103,3 @@ class Recordings:
             except (NotRecordable, RuntimeError) as error:
                 return str(error).partition("\n")[0] or type(error).__name__
         return ""
-
-    def _forget(self, key: Key) -> None:
-        """Let go of one; the last one's memory comes back."""
-        self.keys.pop(key, None)
-        mode, sizes = key
-        if mode is CUDAGraphMode.PIECEWISE:
-            self.pieces.release(sizes)
-        elif self.full.pop(sizes, None) is not None and not self.full:
-            self.pool = self.device.new_pool()
-
-    def _skip(self, key: Key, why: str) -> None:
-        mode, sizes = key
-        self.failed[key] = why
-        log.warn_once(
-            ("serving recording", key),
-            f"BZ7410: steps of {sizes.num_tokens} tokens are not recorded ({mode.name}): {why}; "
-            "they take the next larger recording, or none",
-            "cudagraphs",
-        )

@@ -206,7 +206,7 @@ class ModelRunner:
         """How a step of so many tokens runs with what is recorded now, and why. ``num_reqs`` None: requests of ``q`` tokens each."""
         num_tokens, q = whole_number("num_tokens", num_tokens, 0), whole_number("q", q)
         requests = num_tokens // q if num_reqs is None else whole_number("num_reqs", num_reqs, 0)
-        captured = self.recordings.keys if self.recordings is not None else ()
+        captured = self.recordings.captured if self.recordings is not None else ()
         decision = self.dispatcher.dispatch(num_tokens, requests, max_query_len=q, captured=captured)
         return in_words(num_tokens, decision)
 
@@ -255,7 +255,7 @@ class ModelRunner:
         """How a step runs, and its inputs in the buffers, padded as its recording has them."""
         tokens = sum(len(work.tokens) for work in works)
         longest = max((len(work.tokens) for work in works), default=0)
-        captured = self.recordings.keys if self.recordings is not None else frozenset()
+        captured = self.recordings.captured if self.recordings is not None else frozenset()
         agreed = dispatch_across(self.dispatcher, Step(tokens, len(works), longest), self.reduce, captured)
         if self.options.capture == "lazy" and self.recordings is not None:
             wanted = wanted_by(self.dispatcher, agreed.rows)
@@ -344,7 +344,7 @@ class ModelRunner:
         """What ran how, and what could not be recorded."""
         found: dict[str, Any] = dict(self.counts)
         if self.recordings is not None:
-            heat, keys = self.recordings.heat, self.recordings.keys
+            heat, keys = self.recordings.heat, self.recordings.captured
             found |= {
                 "graphs": len(keys),
                 "graph_bytes": self.recordings.held(),

@@ -144,7 +144,7 @@ class ServedModel(nn.Module):
     def stats(self) -> Stats:
         """What has been done so far."""
         found = self._recordings
-        return self._counts.table(len(found.held), found.pools.held(), found.failed)
+        return self._counts.table(len(found.captured), found.held(), found.failed)
 
     def explain(self, num_tokens: int | None = None, num_reqs: int | None = None, q: int = 1) -> str:
         """How a step of ``num_tokens`` runs and why; without a number: the mode, its rules, the configuration, and what failed."""
@@ -171,7 +171,7 @@ class ServedModel(nn.Module):
     def reset_recordings(self) -> None:
         """Let go of all recordings, as when the caches that they read have been made anew; the next call captures again."""
         with self._lock:
-            for key in list(self._recordings.held):
+            for key in list(self._recordings.captured):
                 self._recordings.drop(key)
             self._recordings.failed.clear()
             self._runnable.pools.clear()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 
+from braze.cudagraphs.device import NotRecordable
+from braze.serving.engine import recordings
 from tests.cudagraphs.conftest import simulated
 
 __all__ = ["simulated"]
@@ -19,3 +22,20 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def unrecordable(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Lets whole recordings of so many rows fail from here on."""
+    plain = recordings.record
+
+    def refuse(rows: int) -> None:
+        def record(device: Any, pool: Any, run: Any) -> Any:
+            made = plain(device, pool, run)
+            if made[1].shape[0] == rows:
+                raise NotRecordable("no memory for this one")
+            return made
+
+        monkeypatch.setattr(recordings, "record", record)
+
+    return refuse

@@ -76,17 +76,9 @@ def test_tokens_are_those_of_plain_steps_whenever_recordings_are_made(mode, mode
     assert not lazy.runner.recordings.failed
 
 
-def test_a_size_that_cannot_be_recorded_keeps_no_other_from_it(model, simulated, monkeypatch):
+def test_a_size_that_cannot_be_recorded_keeps_no_other_from_it(model, simulated, unrecordable):
     """Who records while it is told that there may be more to do comes to the others."""
-    plain = recordings.record
-
-    def record(device, pool, run):
-        made = plain(device, pool, run)
-        if made[1].shape[0] == 4:
-            raise NotRecordable("no memory for this one")
-        return made
-
-    monkeypatch.setattr(recordings, "record", record)
+    unrecordable(4)
     lazy = engine(model, graphs=simulated, **LAZY)
     decode(lazy, 4, 9), decode(lazy, 2, 6), decode(lazy, 1, 3)
     assert [lazy.idle() for _ in range(4)] == [True, True, True, False]
@@ -189,18 +181,11 @@ def test_what_one_rank_cannot_record_none_does(capture, model, monkeypatch):
     assert [found[0][2], found[1][2]] == [wanted, wanted[:3]]
 
 
-def test_ranks_stop_recording_together_when_the_memory_of_one_is_spent(model, simulated, monkeypatch):
+def test_ranks_stop_recording_together_when_the_memory_of_one_is_spent(model, simulated, unrecordable):
     """Neither waits for what the other does not record any more."""
-    ranks, found, plain = Ranks(), {}, recordings.record
+    ranks, found = Ranks(), {}
     budget = bytes_of(model, simulated, 4)
-
-    def record(device, pool, run):
-        made = plain(device, pool, run)
-        if made[1].shape[0] == 2:
-            raise NotRecordable("no memory for this one")
-        return made
-
-    monkeypatch.setattr(recordings, "record", record)
+    unrecordable(2)
 
     def serve(rank: int) -> None:
         words = dict(cudagraph_mode="FULL_DECODE_ONLY", sizes=(1, 2, 4), reduce=ranks.reduce(rank))

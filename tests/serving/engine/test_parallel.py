@@ -45,7 +45,12 @@ def tokens(
     served = engine(model, 60 - ranks.rank, device_of(device), cudagraph_mode=mode, split=pieces)
     greedy = served.generate(PROMPTS, GREEDY)
     torch.manual_seed(ranks.rank)  # what is drawn is the first rank's
-    return greedy, served.generate(PROMPTS, DRAWN), served.runner.blocks, len(served.runner.recordings.keys)
+    return (
+        greedy,
+        served.generate(PROMPTS, DRAWN),
+        served.runner.blocks,
+        len(served.runner.recordings.captured),
+    )
 
 
 def worker(rank: int, folder: str, backend: str, results: Any) -> None:

@@ -10,8 +10,6 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from braze.cudagraphs.device import NotRecordable
-from braze.serving.engine import recordings
 from braze.serving.engine.compiled import compile_decoder
 from braze.serving.engine.engine import Engine
 from braze.serving.engine.requests import Work
@@ -318,16 +316,8 @@ def test_an_empty_step_is_nothing(models):
     assert engine(models["llama"]).runner.execute([]) == []
 
 
-def test_a_size_that_cannot_be_recorded_takes_the_next_larger_one(models, simulated, monkeypatch):
-    plain = recordings.record
-
-    def record(device, pool, run):
-        made = plain(device, pool, run)
-        if made[1].shape[0] == 2:
-            raise NotRecordable("no memory for this one")
-        return made
-
-    monkeypatch.setattr(recordings, "record", record)
+def test_a_size_that_cannot_be_recorded_takes_the_next_larger_one(models, simulated, unrecordable):
+    unrecordable(2)
     served = engine(models["llama"], graphs=simulated, cudagraph_mode="FULL_DECODE_ONLY")
     decision, _ = served.runner.prepare_inputs(work(served, 1, 1))
     assert decision.descriptor.num_reqs == 4

@@ -102,7 +102,7 @@ def test_any_trace_in_any_mode_gives_the_modules_results_and_state(mode, sizes, 
         assert mode != "NONE" or (stats.captured, stats.bytes, stats.replayed) == (0, 0, ())
         assert all(name in {"FULL"} for name, _ in stats.replayed)
         keys = {(FULL, key) for key in m.dispatcher.keys(FULL)}
-        assert set(m._recordings.held) <= keys
+        assert set(m._recordings.captured) <= keys
         assert verify == "off" or stats.verified == sum(dict(stats.replayed).values())
     finally:
         register("cpu", None)

@@ -12,6 +12,7 @@ that takes time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,8 +132,7 @@ def unified_attention_with_output(
         output.zero_()
         return
     cache = _cache_of(layer)
-    write = torch.ops.braze.write_kv_cache if key.device.type == "cpu" else write_kv_cache
-    write(key, value, cache.key, cache.value, metadata.slot_mapping)
+    _inner(write_kv_cache, key)(key, value, cache.key, cache.value, metadata.slot_mapping)
     _attend(query, cache, metadata, output, scale)
 
 
@@ -158,8 +158,7 @@ def rope_attention_with_output(
         output.zero_()
         return
     cache = _cache_of(layer)
-    attend = torch.ops.braze.rope_paged_attention if qkv.device.type == "cpu" else rope_paged_attention
-    attend(
+    _inner(rope_paged_attention, qkv)(
         qkv,
         positions,
         cos,
@@ -194,14 +193,17 @@ def mla_attention(
         output.zero_()
         return
     cache = _cache_of(layer)
-    write = torch.ops.braze.write_kv_cache if latent.device.type == "cpu" else write_kv_cache
-    write(latent.unsqueeze(1), None, cache.key, None, metadata.slot_mapping)
+    _inner(write_kv_cache, latent)(latent.unsqueeze(1), None, cache.key, None, metadata.slot_mapping)
     _attend(query, cache, metadata, output, scale)
 
 
+def _inner(function: Callable[..., None], x: torch.Tensor) -> Callable[..., None]:
+    """What is called on a tensor's device: the operator of a function's name, or the function itself where kernels are recorded."""
+    return getattr(torch.ops.braze, function.__name__) if x.device.type == "cpu" else function  # type: ignore[no-any-return]
+
+
 def _attend(query: torch.Tensor, cache: KVCache, metadata: Any, output: torch.Tensor, scale: float) -> None:
-    attend = torch.ops.braze.paged_attention if query.device.type == "cpu" else paged_attention
-    attend(
+    _inner(paged_attention, query)(
         query,
         cache.key,
         cache.value,
