@@ -131,17 +131,19 @@ def _taken(inputs: Sequence[Any], consumes: bool, more: tuple[Any, ...] = ()) ->
     return values
 
 
-def is_viewed(program: LoopProgram, item: int, ctx: CompileContext) -> bool:
-    """Whether an item of what a program's call gives may be a view: what ATen makes of memory that it is given, or rows of a larger batch."""
-    view = program.outputs[item]
+def viewed_items(program: LoopProgram, ctx: CompileContext) -> frozenset[int]:
+    """The items of what a program's call gives that may be views: what ATen makes of memory that it is given, or rows of a larger batch."""
+    if isinstance(ctx.options.cudagraph_sizes, tuple):
+        return frozenset(range(len(program.outputs)))
     by_aten = {
         name
         for step in program.steps
         if isinstance(step, ExternCall) and step.aliases
         for name in step.outputs
     }
-    batches = isinstance(ctx.options.cudagraph_sizes, tuple)
-    return batches or (isinstance(view, BufferView) and view.buffer in by_aten)
+    return frozenset(
+        i for i, x in enumerate(program.outputs) if isinstance(x, BufferView) and x.buffer in by_aten
+    )
 
 
 def with_floats(call: Boxed, partition: Partition, program: LoopProgram, consumes: bool) -> Boxed:

@@ -29,9 +29,9 @@ from braze.graph.modes import with_modes
 from braze.graph.torch_compat import is_shortage
 from braze.graph_calls import (
     Later,
-    is_viewed,
     keeping,
     run_eagerly,
+    viewed_items,
     with_attributes,
     with_floats,
     with_inputs_written,
@@ -152,7 +152,7 @@ def compile_partition(partition: Partition, ctx: CompileContext) -> Boxed:
     else:
         call = load_code(generate_code(plan, ctx), ctx)
     if not ctx.consumes:
-        call = aot.with_own_results(partition, call, lambda i: is_viewed(program, i, ctx))
+        call = aot.with_own_results(partition, call, viewed_items(program, ctx))
     if ctx.consumes and ctx.options.arena and program.device == "cpu":
         heap.keep(result_bytes(partition))
     call = with_inputs_written(call, program, plan.memory.renewed)

@@ -193,13 +193,12 @@ class Recorder(TorchDispatchMode):
                 result = self._composed(func, args, kwargs)
             if result is not NotImplemented:
                 return result
-        rule = None
-        if torch.Tag.dynamic_output_shape not in func.tags:
-            rule = self.decompositions.get(func) or loop_of(func)
-        if rule is not None:
+        loop = loop_of(func)
+        rule = self.decompositions.get(func) if torch.Tag.dynamic_output_shape not in func.tags else None
+        if (rule := rule or loop) is not None:
             with self:  # autocast is off below dispatch modes: parts are not cast one by one
                 result = self._decomposed(rule, args, kwargs)
-            if result is not NotImplemented and func not in STRUCTURAL and loop_of(func) is None:
+            if result is not NotImplemented and func not in STRUCTURAL and loop is None:
                 result = self._as_eager(func, args, kwargs, result)
             elif type(result) is list:
                 self._note_views(func, args, kwargs, result)  # of one operator, not of many
@@ -302,12 +301,8 @@ class Recorder(TorchDispatchMode):
             return have
         if torch_compat.storage_key(have) in given and torch_compat.storage_key(want) not in given:
             have = self.emit(aten.clone.default, (have,), {})
-        if is_empty(have) or is_empty(want):
-            return have
-        if all(
-            n == 1 or a == b
-            for n, a, b in zip(*map(hints, (have.shape, have.stride(), want.stride())), strict=True)
-        ):
+        sides = zip(*map(hints, (have.shape, have.stride(), want.stride())), strict=True)
+        if is_empty(have) or is_empty(want) or all(n == 1 or a == b for n, a, b in sides):
             return have
         if want.is_contiguous():
             return self.emit(aten.clone.default, (have,), {"memory_format": torch.contiguous_format})

@@ -95,23 +95,22 @@ def wrap_again(around: Around, compiled: Boxed, eager: Callable[..., Any] | None
     return wrap(partition, compiled, eager=eager)
 
 
-def with_own_results(
-    partition: Partition, call: Boxed, is_viewed: Callable[[int], bool] | None = None
-) -> Boxed:
+def with_own_results(partition: Partition, call: Boxed, viewed: frozenset[int] | None = None) -> Boxed:
     """``call(inputs) -> the forward graph's tuple``, in which no view stands for what autograd lets the caller write to in eager.
 
-    A graph runs without gradients, and nobody may write to a view that is made so. ``is_viewed``: whether an item may be a view
-    (as the graph says). Where a backward follows, its operation sees to that.
+    A graph runs without gradients, and nobody may write to a view that is made so. ``viewed``: the items that may be views (those that
+    are in the graph). Where a backward follows, its operation sees to that.
     """
+    if partition.backward is not None:
+        return call
+    if viewed is None:
+        items: Any = partition.forward.graph.output_node().args[0]
+        viewed = frozenset(i for i, item in enumerate(items) if _is_view_of_graph(item))
     bases = {role.output for role in partition.outputs if role.kind is OutputKind.ALIAS_OF_OUTPUT}
     values = [role for role in partition.outputs if role.kind is OutputKind.VALUE]
-    items: Any = partition.forward.graph.output_node().args[0]
-    first, viewed = (
-        len(partition.mutations) + len(bases),
-        is_viewed or (lambda i: _is_view_of_graph(items[i])),
-    )
-    places = [i for i, role in enumerate(values, first) if role.spec and not role.locked and viewed(i)]
-    if partition.backward is not None or not places:
+    first = len(partition.mutations) + len(bases)
+    places = [i for i, role in enumerate(values, first) if i in viewed and role.spec and not role.locked]
+    if not places:
         return call
 
     @boxed

@@ -95,18 +95,18 @@ def mse_loss(x: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
 @decompose(aten.smooth_l1_loss.default)
 def smooth_l1_loss(x: Tensor, target: Tensor, reduction: int = 1, beta: float = 1.0) -> Any:
     """Quadratic below ``beta``, linear above; of floats alone."""
-    if beta <= 0 or not torch.result_type(x, target).is_floating_point:
+    common = torch.result_type(x, target)
+    if beta <= 0 or not common.is_floating_point:
         return NotImplemented
-    size = _distance(x, target)
+    size = _distance(x, target, common)
     inner = aten.div.Scalar(aten.mul.Tensor(aten.mul.Scalar(size, 0.5), size), beta)
     outer = aten.sub.Scalar(size, 0.5 * beta)
     losses = aten.where.self(aten.lt.Scalar(size, beta), inner, outer)
-    return reduced(cast(losses, torch.result_type(x, target)), reduction)
+    return reduced(cast(losses, common), reduction)
 
 
-def _distance(x: Tensor, target: Tensor) -> Tensor:
-    """|x - target|, of halves in float32: of smooth_l1 and huber, eager's kernels round it, or do not, by the type and the device."""
-    common = torch.result_type(x, target)
+def _distance(x: Tensor, target: Tensor, common: torch.dtype) -> Tensor:
+    """|x - target| in the type they have in common, of halves in float32: of smooth_l1 and huber, eager's kernels round it, or do not, by the type and the device."""
     x, target = widened(cast(x, common)), widened(cast(target, common))
     return aten.abs.default(aten.sub.Tensor(x, target))
 
@@ -116,7 +116,7 @@ def huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0
     """Quadratic up to ``delta``, linear above; in the type of x, whatever the target's."""
     if not x.dtype.is_floating_point or target.dtype.is_complex:
         return NotImplemented
-    size = _distance(x, target)
+    size = _distance(x, target, torch.result_type(x, target))
     inner = aten.mul.Tensor(aten.mul.Scalar(size, 0.5), size)
     outer = aten.mul.Scalar(aten.sub.Scalar(size, 0.5 * delta), delta)
     return reduced(cast(aten.where.self(aten.le.Scalar(size, delta), inner, outer), x.dtype), reduction)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,11 +17,8 @@ from tests.helpers import logged
 
 
 @pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
+def seeded(fresh: None) -> None:
     torch.manual_seed(0)
-    braze.reset()
-    yield
-    braze.reset()
 
 
 def captured_runs() -> int:
