@@ -231,9 +231,8 @@ def _layer(node: Node, slices: tuple[Any, ...], softcap: float) -> Head:
 
 def _is_product(node: Node) -> bool:
     products = (F.linear, torch.matmul, torch.mm, operator.matmul)
-    return (node.op == "call_function" and node.target in products) or (
-        node.op == "call_method" and node.target in ("matmul", "mm", "__matmul__")
-    )
+    methods = ("matmul", "mm", "__matmul__")
+    return node.target in products or (node.op == "call_method" and node.target in methods)
 
 
 def _source(node: Node) -> Node:

@@ -421,7 +421,7 @@ def _made_early(i: int) -> Build:
 def _extents(partition: Partition) -> tuple[tuple[int, int, bool], ...]:
     """(input, bytes from its first element to the end of its last, whether it is written) of tensors with elements.
 
-    None where a number is a symbol, where a tensor's elements come before its first, or there is none to write.
+    Nothing where a number is a symbol or a tensor's elements come before its first.
     """
     written = {role.input for role in partition.mutations}
     found = []

@@ -368,6 +368,36 @@ def test_a_saved_view_is_saved_by_its_base():
         loss.backward()
 
 
+def test_a_view_may_be_saved_before_what_it_is_a_view_of():
+    """The base comes to the backward once, whichever of the two the forward gives first."""
+    graphs = []
+
+    def compiler(module, example_inputs):
+        graphs.append(module)
+        return module.forward
+
+    def product(x, w):
+        y = x @ w
+        turned = y.t()
+        return (turned.exp() * turned).sum() + (y.sin() * y).sum()
+
+    def partition_fn(joint_module, joint_inputs, *, num_fwd_outputs):
+        from torch._functorch.partitioners import _extract_fwd_bwd_modules
+
+        nodes = [n for n in joint_module.graph.nodes if n.meta.get("partitioner_tag") == "is_forward"]
+        kept = [n for n in nodes if n.target in ("primals_1", "primals_2", aten.t.default, aten.mm.default)]
+        return _extract_fwd_bwd_modules(joint_module, kept[::-1], [], num_fwd_outputs=num_fwd_outputs)
+
+    x, w = tensors()
+    x.requires_grad_()
+    loss = aot.aot_function(product, compiler, compiler, partition_fn=partition_fn)(x, w)
+    have = torch.autograd.grad(loss, [x, w])
+    torch.testing.assert_close(have, torch.autograd.grad(product(x, w), [x, w]))
+    assert (
+        len([n for n in graphs[1].graph.nodes if n.op == "placeholder"]) == 4
+    )  # x, w, the product and a tangent
+
+
 def written_views(x, w):
     y = (x.clone() @ w).tanh()
     x[0].mul_(2)

@@ -308,6 +308,14 @@ def planned_for(fn, bounds, *inputs, **options):
         return schedule_program(lower_graph(partition, ctx), ctx)
 
 
+@pytest.mark.parametrize(("columns", "wide"), [(32767, False), (32769, True)])
+def test_places_beyond_what_32_bits_count_are_of_64(columns, wide):
+    x, w = (torch.empty(n, 1 << 16, dtype=BF16, device="meta") for n in (4, columns))
+    plan = planned_for(lambda x, w: F.linear(x, w), {0: (2, 8)}, x, w, matmul_template=True)
+    (text,) = generate(plan, context())
+    assert ("tl.program_id(0).to(tl.int64)" in text.source) is wide
+
+
 def test_by_default_few_columns_are_atens_until_they_are_measured():
     plan = planned(lambda x, w: x @ w, torch.ones(2, 16), torch.ones(16, 16))
     assert [g.kind for g in plan.groups] == [GroupKind.EXTERN]

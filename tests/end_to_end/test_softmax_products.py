@@ -211,6 +211,26 @@ def test_what_is_more_than_attention_is_left_as_it_is(f):
         same(a, b, 2e-5)
 
 
+@pytest.mark.parametrize(
+    ("given", "share"), [((0.25, True), 0.25), ((0.25, False), 0.0), ((1.0, True), None)]
+)
+def test_a_share_that_dropout_takes_is_the_operators_unless_it_takes_all(given, share, monkeypatch):
+    """All of it is nothing that attention's operators take."""
+    monkeypatch.setattr(softmax_products, "_pays", lambda *_: True)  # as on a GPU
+    graphs = []
+
+    def f(q, k, v):
+        return F.dropout((q @ k.mT).softmax(-1), *given) @ v
+
+    def backend(module, example_inputs):
+        graphs.append(module.graph)
+        return module.forward
+
+    braze.compile(f, backend=backend)(*operands())
+    found = softmax_products.find(graphs[0], dropout=True)
+    assert [match.dropout for match in found.values()] == ([] if share is None else [share])
+
+
 def test_products_in_another_type_than_the_result_are_left():
     args = *operands(torch.bfloat16, m=256, n=256), None
     with torch.no_grad():

@@ -150,6 +150,17 @@ def test_length_does_not_run_python_code():
     assert not check_of(Own(), "length", 2)
 
 
+def test_an_item_of_a_sequence_is_the_builtins():
+    class Reversed(deque):
+        def __getitem__(self, key):
+            return super().__getitem__(-1 - key)
+
+    one, two = object(), object()
+    for made in ([one, two], (one, two), deque((one, two)), Reversed((one, two))):
+        assert holds([(-1, "local", 0), (0, "item", 1)], [(1, "is", two)], (made,))
+        assert not holds([(-1, "local", 0), (0, "item", 0)], [(1, "is", two)], (made,))
+
+
 def test_missing_things_are_mismatches():
     class Slots:
         __slots__ = ("a",)
