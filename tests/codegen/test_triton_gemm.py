@@ -349,4 +349,5 @@ def test_candidates_begin_with_the_rules_and_fit_the_product(rows, inner, column
     assert by_rule(rows, inner, columns, rights, 2) in found
     assert len(set(found)) == len(found)
     assert all(parsed(t.text()) == t for t in found)
-    assert all(t.inner % t.slices == 0 and t.rows > 0 and t.columns > 0 for t in found)
+    assert all(t.inner % t.slices == 0 for t in found)
+    assert all(n > 0 and n & (n - 1) == 0 for t in found for n in (t.rows, t.columns, t.inner))

@@ -18,6 +18,7 @@ from tests.end_to_end import (  # noqa: F401
     corpus_class_bodies,
     corpus_classes,
     corpus_definitions,
+    corpus_depths,
     corpus_endings,
     corpus_exceptions,
     corpus_features,

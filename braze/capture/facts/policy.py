@@ -60,8 +60,8 @@ FUNCTIONS |= {
     sys.getsizeof: B,
     _collections._count_elements: C,
     struct.calcsize: B,
-    _struct.pack: B,
-    _struct.unpack: B,
+    _struct.pack: C,
+    _struct.unpack: C,
     bisect.bisect_left: C,
     bisect.bisect_right: C,
     bisect.insort_left: C,
@@ -199,6 +199,14 @@ def may_call_back(args: Any, kwargs: dict[str, Any] | None, depth: int = 4) -> b
     return kwargs is not None and may_call_back(kwargs.values(), None, depth)
 
 
+#: which hand on what a container holds, or put it elsewhere, and do not look into it
+HANDING: frozenset[Any] = frozenset(
+    {
+        next, iter, list, tuple, dict, collections.deque, reversed, enumerate, zip, map, filter, isinstance, issubclass,
+        callable, len, slice, functools.partial, dict.get, _operator.getitem, _operator.setitem, _operator.delitem,
+        *(v for v in vars(itertools).values() if isinstance(v, type)),
+    }
+)  # fmt: skip
 #: methods of containers that compare or write what is inside
 LOOKING = frozenset(
     words(

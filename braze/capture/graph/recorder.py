@@ -34,7 +34,7 @@ from braze.capture.facts.records import Step
 from braze.capture.facts.values import MISSING, Identity, words
 from braze.capture.graph import constant_evaluation, overloads, sizes, tensor_facts, unbacked
 from braze.capture.outside import identities
-from braze.capture.outside.opaque import refuse_asked, refuse_opaque
+from braze.capture.outside.opaque import refuse_asked, refuse_if_opaque
 from braze.capture.state.outside import Outside
 from braze.capture.state.trace import Recording, Trace
 from braze.graph import probe, torch_nodes
@@ -151,7 +151,7 @@ class Recorder(Recording):
             return [self.argument(v) for v in value]
         if kind is Identity:
             identities.refuse("goes into the graph")
-        refuse_opaque(self.t.outside, (value,))
+        refuse_if_opaque(self.t.outside, value)
         if isinstance(value, type):
             return class_argument(value)
         if isinstance(value, np.generic):

@@ -6,6 +6,8 @@ import collections
 import decimal
 import fractions
 import functools
+import gc
+import itertools
 import operator
 import types
 import weakref
@@ -16,36 +18,74 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from braze.capture.facts.breaks import graph_break
+from braze.capture.facts.policy import HANDING
 from braze.capture.facts.records import Check, Step
 from braze.capture.facts.values import (
     BY_VALUE,
     CONSTANTS,
+    CONTAINERS,
     HEAP_TYPE,
     Identity,
     is_identity_type,
 )
 from braze.capture.outside.class_values import is_programs
+from braze.capture.outside.shadows import iterate
 from braze.capture.state.outside import Outside
 from braze.support.caches import remembered
 
 
-def refuse_opaque(outside: Outside, values: Iterable[Any], depth: int = 0) -> None:
-    """Break where C code would look into an outside object whose contents no guard can see."""
-    for value in values:
-        kind = type(value)
-        if kind in TRANSPARENT:
-            continue
-        if kind is list or kind is tuple:
-            if depth == 0 and len(value) < 64:
-                refuse_opaque(outside, value, 1)
-        elif is_opaque(kind):
-            node = outside.tree.node_of(value)
-            if node is None or node.step is Step.CONSTANT:
-                continue
-            if issubclass(kind, IMMUTABLE):
-                node.guard(Check.IS, value)
+def refuse_opaque(outside: Outside, values: Iterable[Any]) -> None:
+    """Break where C code would look into an outside object whose contents no guard can see, however deep it lies."""
+    waiting, seen = [iter(values)], set[int]()
+    while waiting:
+        for value in waiting.pop():
+            kind = type(value)
+            if issubclass(kind, CONTAINERS):
+                if id(value) not in seen:
+                    seen.add(id(value))
+                    waiting.append(iter(dict.values(value)) if issubclass(kind, dict) else iterate(value))
+            elif kind in ITERATORS and outside.tree.node_of(value) is None:
+                waiting.append(iter(gc.get_referents(value)))
             else:
-                graph_break("BZ1014", f"C code looks into a {kind.__name__} that comes from outside")
+                refuse_if_opaque(outside, value)
+
+
+def refuse_opaque_in_walks(outside: Outside, values: Iterable[Any]) -> None:
+    """The same where C code goes over values without looking into what it gets: functions of C that an iterator calls look into it."""
+    for value in values:
+        refuse_if_opaque(outside, value)
+        if type(value) in ITERATORS and outside.tree.node_of(value) is None and reads(value):
+            refuse_opaque(outside, (value,))
+
+
+def reads(iterator: Any) -> bool:
+    """Whether an iterator, or one that it goes over, calls a function of C for what it gives."""
+    parts = gc.get_referents(iterator)
+    if type(iterator) in CALLING and any(map(is_reader, parts)):
+        return True
+    return any(type(part) in ITERATORS and reads(part) for part in parts)
+
+
+def is_reader(value: Any) -> bool:
+    """Whether this is a function or class of C that may look into what it is given."""
+    kind = type(value)
+    if kind in _OF_C_CALLED or (kind is type and not value.__flags__ & HEAP_TYPE):
+        return not any(value is known for known in HANDING)
+    return False
+
+
+def refuse_if_opaque(outside: Outside, value: Any) -> None:
+    """The same of one object, whose parts nobody looks into."""
+    kind = type(value)
+    if kind in TRANSPARENT or not is_opaque(kind):
+        return
+    node = outside.tree.node_of(value)
+    if node is None or node.step is Step.CONSTANT:
+        return
+    if issubclass(kind, IMMUTABLE):
+        node.guard(Check.IS, value)
+    else:
+        graph_break("BZ1014", f"C code looks into a {kind.__name__} that comes from outside")
 
 
 def refuse_asked(values: Iterable[Any]) -> None:
@@ -84,6 +124,27 @@ def says_by_code(cls: type) -> bool:
     return any(is_programs(cls, name) for name in _SAYS)
 
 
+#: what stands in a container, or goes over other iterators
+_EMPTY: tuple[Any, ...] = ([], (), set(), {}, {}.values(), {}.items(), collections.deque())
+ITERATORS = frozenset(
+    {
+        *(type(iter(empty)) for empty in _EMPTY), type(reversed([])), type(reversed({})), zip, enumerate, map, filter, reversed,
+        *(v for v in vars(itertools).values() if isinstance(v, type)),
+    }
+)  # fmt: skip
+#: those that call a function for what they give
+CALLING = frozenset(
+    {
+        map, filter, itertools.accumulate, itertools.dropwhile, itertools.filterfalse, itertools.groupby, itertools.starmap,
+        itertools.takewhile,
+    }
+)  # fmt: skip
+_OF_C_CALLED = frozenset(
+    {
+        types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
+        functools.partial, operator.itemgetter, operator.attrgetter, operator.methodcaller,
+    }
+)  # fmt: skip
 TRANSPARENT = CONSTANTS | {
     Identity,  # see identities.check_call
     dict,

@@ -440,21 +440,25 @@ def write_texts(container: Any) -> None:
             container[key] = texts.written(value)
 
 
-def fill_arguments(outside: Outside, values: Iterable[Any], depth: int = 0) -> None:
-    """Read all of the lazily filled dicts among values that C code gets, however deep."""
-    for value in values:
-        kind = type(value)
-        if kind in LEAVES:
-            continue
-        if not issubclass(kind, CONTAINERS):
-            if kind is UnknownText:
-                graph_break("BZ1007", "a tensor is formatted", "format outside the compiled function")
-            continue
-        if kind in WRITABLE and depth < 4:
-            write_texts(value)
-        if issubclass(kind, dict):
-            fill(outside, value)
-            if depth < 4:
-                fill_arguments(outside, dict.values(value), depth + 1)
-        elif depth < 4 and issubclass(kind, SEQUENCES):
-            fill_arguments(outside, iterate(value), depth + 1)
+def fill_arguments(outside: Outside, values: Iterable[Any]) -> None:
+    """Read all of the lazily filled dicts among values that C code gets, however deep, and write the text in them."""
+    waiting, seen = [iter(values)], set[int]()
+    while waiting:
+        for value in waiting.pop():
+            kind = type(value)
+            if kind in LEAVES:
+                continue
+            if not issubclass(kind, CONTAINERS):
+                if kind is UnknownText:
+                    graph_break("BZ1007", "a tensor is formatted", "format outside the compiled function")
+                continue
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+            if kind in WRITABLE:
+                write_texts(value)
+            if issubclass(kind, dict):
+                fill(outside, value)
+                waiting.append(iter(dict.values(value)))
+            elif issubclass(kind, SEQUENCES):
+                waiting.append(iterate(value))

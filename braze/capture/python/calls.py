@@ -38,7 +38,12 @@ from braze.capture.graph.sizes import HASHED, as_key
 from braze.capture.outside import changes, identities, texts
 from braze.capture.outside.class_values import runs_code_as_key, trust_class_value
 from braze.capture.outside.held import dropped, is_held
-from braze.capture.outside.opaque import asked_by_code, refuse_opaque
+from braze.capture.outside.opaque import (
+    asked_by_code,
+    refuse_if_opaque,
+    refuse_opaque,
+    refuse_opaque_in_walks,
+)
 from braze.capture.outside.shadows import fill, fill_arguments
 from braze.capture.python import generators, higher_order
 from braze.capture.python.attributes import class_lookup, note_absent, special_method
@@ -116,6 +121,7 @@ def call_function(
         values = (*args, *(kwargs or {}).values())
         # else ``re.sub`` has a function to call for each match, or an object is asked for a number by Python code
         if asked_by_code(values) is None and not (fn is re.sub and has_callable(values, None)):
+            refuse_opaque(t.outside, values)
             return call_native(t, fn, args, kwargs)
     return interpret(t, fn, args, kwargs, tail)
 
@@ -205,7 +211,11 @@ def call_c(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, asks: bo
             graph_break("BZ1010", "a function with a cache is handed to C code, which may call it", HINT_MOVE)
     if t.outside.identities:
         identities.check_call(t.outside, fn, args)
-    refuse_opaque(t.outside, (*args, *kwargs.values()) if kwargs else args)
+    values = (*args, *kwargs.values()) if kwargs else args
+    if fn in policy.HANDING:
+        refuse_opaque_in_walks(t.outside, values)
+    else:
+        refuse_opaque(t.outside, values)
     with outside_applied(t), RecordingMode(t.graph.recorder):
         result = native.call_traced(functools.partial(called_from_c, t), fn, tuple(args), kwargs or {})
     return canonical(t, result)
@@ -284,14 +294,17 @@ def call_method(
     known = cls in policy.METHODS_OF or issubclass(cls, CONTAINER_BASES)
     if not known and not (front and fn.__objclass__ in policy.METHODS_OF):
         return last_resort(t, fn, given, kwargs)
-    refuse_opaque(t.outside, (owner,))
+    refuse_if_opaque(t.outside, owner)
     fill(t.outside, owner)
     dropped(t, owner, name, args)
     if cls in NUMBERS and not NUMBER_OF.keys().isdisjoint(
         map(type, args)
     ):  # C says that it knows none of these symbols
         given = tuple([NUMBER_OF[type(v)](v) if type(v) in NUMBER_OF else v for v in given])
-    if may_call_back(args, kwargs) or looks_inside(owner, name):
+    inside = looks_inside(owner, name)
+    if inside and name in policy.LOOKING:
+        refuse_opaque(t.outside, (owner,))
+    if inside or may_call_back(args, kwargs):
         return call_c(t, fn, given, kwargs, True)
     return canonical(t, fn(*given, **kwargs) if kwargs else fn(*given))
 
@@ -483,7 +496,7 @@ def call_object(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, tai
     if found is MISSING:
         raise TypeError(f"'{cls.__name__}' object is not callable")
     if cls in policy.METHODS_OF or cls in policy.CLASSES:
-        refuse_opaque(t.outside, (fn,))
+        refuse_if_opaque(t.outside, fn)
         return call_c(t, fn, args, kwargs)
     if isinstance(found, staticmethod):
         return call(t, found.__func__, args, kwargs, tail)

@@ -11,7 +11,7 @@ from braze.capture.facts.breaks import HINT_DATA, graph_break
 from braze.capture.facts.values import DICT_WALKS, HEAP_TYPE, MISSING, SET_WALK, UnknownText, lookup_in_mro
 from braze.capture.graph import constant_evaluation, unbacked
 from braze.capture.outside import texts
-from braze.capture.outside.opaque import refuse_opaque
+from braze.capture.outside.opaque import refuse_if_opaque
 from braze.capture.outside.shadows import fill
 from braze.capture.python import data_errors
 from braze.capture.python.calls import call_c
@@ -60,7 +60,7 @@ def iterate(t: Trace, value: Any) -> Any:
         return iter(value)  # which asks for one item at a time, until IndexError
     fill(t.outside, value)
     if type(value) not in SEQUENCES:
-        refuse_opaque(t.outside, (value,))
+        refuse_if_opaque(t.outside, value)
     made = iter(value)
     return t.done.claim(made) if type(made) in WALKS else made
 
@@ -141,7 +141,7 @@ def truth(t: Trace, value: Any) -> bool:
         method = python_method(t, value, "__len__")
         if method is not MISSING:
             return bool(t.call(method, (value,), None))
-    refuse_opaque(t.outside, (value,))
+    refuse_if_opaque(t.outside, value)
     return bool(value)
 
 
@@ -160,5 +160,5 @@ def length(t: Trace, value: Any) -> int:
         return found
     fill(t.outside, value)
     if type(value) not in SEQUENCES:
-        refuse_opaque(t.outside, (value,))
+        refuse_if_opaque(t.outside, value)
     return len(value)

@@ -22,4 +22,13 @@ EQUIVALENT: Mapping[str, str] = {
     "1f1375db7fb8": "_chain: a sum is made of blocks from half the length on, which is no less exact",
     "0ad4bc29187e": "_SplitRows: which axis of the row is dealt out in parts, by cost; the parts of any cover the row once",
     "9429bda66428": "read: code that names a cell belongs to functions that have a closure; else both end in a miss",
+    "618d23ccf593": "_with_grad_mode: gradients are turned on where they are on",
+    "46022a45a969": "_cast_constant: the least number of a type and one more than its greatest wrap to the same",
+    "6f6a48f91ede": "pow_by_number: a power of 64 is ATen's, as those above it are; both are the same whole number",
+    "8cf6deb1e48b": "_quads: four numbers drawn at once are those that are drawn one by one",
+    "7d007d2fffce": "fill_arguments: how deep texts are looked for, of which what is deeper is written in any case",
+    "5451f5d7b22c": "fill_diagonal: ATen fills the diagonal of a high matrix to the same numbers",
+    "04cb125b7d16": "_rule_many: which tile, by cost",
+    "56ee15734f33": "_few: which tile is tried, by cost",
+    "cedde9944529": "_of_long_rows: which tiling is tried, by cost",
 }

@@ -28,7 +28,7 @@ ARITHMETIC = {
 }  # fmt: skip
 SWAPPED = {"min": "max", "max": "min", "any": "all", "all": "any", "minimum": "maximum", "maximum": "minimum"}
 #: functions of two arguments whose order does not matter
-ALIKE = {"mul", "add", "maximum", "minimum", "eq", "ne", "logical_and", "logical_or"}
+ALIKE = {"mul", "add", "max", "min", "maximum", "minimum", "eq", "ne", "logical_and", "logical_or"}
 #: in text that is to be code
 WRITTEN = (
     (" < ", " <= "),
