@@ -13,6 +13,7 @@ from braze.lower.lazy import Lazy
 from braze.lower.pointwise_core import elementwise
 from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import aten, lowering
+from braze.lower.scalars import is_float, negative, product
 from braze.lower.shape import cat
 from braze.lower.views import slice_value
 from braze.symbolic.expr import ZERO
@@ -26,8 +27,10 @@ _KAPPA = 0.044715
 _SWITCHES = (bool, int, float, str, type(None))
 
 
-def gradient(target: Any, tensors: Sequence[int], cost: int) -> Callable[[Callable[..., Any]], Any]:
-    """A row: the arguments at ``tensors`` are operands, all others are handed on as they are.
+def gradient(
+    target: Any, tensors: Sequence[int], cost: int, known: bool = False
+) -> Callable[[Callable[..., Any]], Any]:
+    """A row: the arguments at ``tensors`` are operands, all others are handed on as they are; ``known``: numbers must be known now.
 
     The function gets nodes for the operands, in the order of the arguments. It returns the gradient's node.
     """
@@ -40,7 +43,7 @@ def gradient(target: Any, tensors: Sequence[int], cost: int) -> Callable[[Callab
                 return NotImplemented
             if len({a.dtype for a in operands}) > 1:  # eager's kernel promotes them, or refuses
                 return NotImplemented
-            if not all(isinstance(a, _SWITCHES) for a in (*rest, *kwargs.values())):
+            if not all(isinstance(a, _SWITCHES) or is_float(a) for a in (*rest, *kwargs.values())):
                 return NotImplemented
 
             def applied(*nodes: Node) -> Node:
@@ -50,7 +53,8 @@ def gradient(target: Any, tensors: Sequence[int], cost: int) -> Callable[[Callab
 
             return elementwise(g, applied, operands, cost=cost)
 
-        lowering(target)(lower)
+        names = [a.name for i, a in enumerate(target._schema.arguments) if i not in tensors]
+        lowering(target, numbers=() if known else names)(lower)
         return scalar
 
     return enter
@@ -64,13 +68,13 @@ def _square(x: Node) -> Node:
     return build.mul(x, x)
 
 
-def _within(x: Node, low: float, high: float) -> Node:
+def _within(x: Node, low: Any, high: Any) -> Node:
     """low < x < high; a nan is outside."""
     return build.both(build.binary(Op.GT, x, k(low, x)), build.lt(x, k(high, x)))
 
 
 @gradient(aten.threshold_backward.default, (0, 1), 1)
-def threshold_backward(grad: Node, x: Node, limit: float) -> Node:
+def threshold_backward(grad: Node, x: Node, limit: Any) -> Node:
     """Nothing at or below the limit."""
     return build.where(build.binary(Op.LE, x, k(limit, x)), k(0.0, grad), grad)
 
@@ -119,11 +123,9 @@ def mish_backward(grad: Node, x: Node) -> Node:
 
 
 @gradient(aten.elu_backward.default, (0, 5), 22)
-def elu_backward(
-    grad: Node, alpha: float, scale: float, input_scale: float, is_result: bool, x: Node
-) -> Node:
+def elu_backward(grad: Node, alpha: Any, scale: Any, input_scale: Any, is_result: bool, x: Node) -> Node:
     """Of elu, from its argument or from its result."""
-    factor = alpha * scale
+    factor = product(alpha, scale)
     if is_result:
         low = build.mul(build.mul(grad, k(input_scale, x)), build.add(x, k(factor, x)))
     else:
@@ -147,19 +149,19 @@ def hardsigmoid_backward(grad: Node, x: Node) -> Node:
 
 
 @gradient(aten.hardtanh_backward.default, (0, 1), 2)
-def hardtanh_backward(grad: Node, x: Node, low: float, high: float) -> Node:
+def hardtanh_backward(grad: Node, x: Node, low: Any, high: Any) -> Node:
     """Nothing at the limits and beyond; nan counts as inside."""
     beyond = build.either(build.binary(Op.LE, x, k(low, x)), build.binary(Op.GE, x, k(high, x)))
     return build.where(beyond, k(0.0, grad), grad)
 
 
 @gradient(aten.leaky_relu_backward.default, (0, 1), 2)
-def leaky_relu_backward(grad: Node, x: Node, slope: float, is_result: bool = False) -> Node:
+def leaky_relu_backward(grad: Node, x: Node, slope: Any, is_result: bool = False) -> Node:
     """grad where x is positive, else slope · grad."""
     return build.where(build.binary(Op.GT, x, k(0.0, x)), grad, build.mul(grad, k(slope, x)))
 
 
-@gradient(aten.rrelu_with_noise_backward.default, (0, 1, 2), 2)
+@gradient(aten.rrelu_with_noise_backward.default, (0, 1, 2), 2, known=True)
 def rrelu_with_noise_backward(
     grad: Node, x: Node, noise: Node, low: float, high: float, training: bool, is_result: bool
 ) -> Node:
@@ -170,7 +172,7 @@ def rrelu_with_noise_backward(
 
 
 @gradient(aten.softplus_backward.default, (0, 1), 22)
-def softplus_backward(grad: Node, x: Node, beta: float, threshold: float) -> Node:
+def softplus_backward(grad: Node, x: Node, beta: Any, threshold: Any) -> Node:
     """grad · σ(beta · x), grad itself above the threshold."""
     scaled = build.mul(x, k(beta, x))
     z = build.unary(Op.EXP, scaled)
@@ -180,9 +182,9 @@ def softplus_backward(grad: Node, x: Node, beta: float, threshold: float) -> Nod
 
 @gradient(aten.softshrink_backward.default, (0, 1), 3)
 @gradient(aten.hardshrink_backward.default, (0, 1), 3)
-def hardshrink_backward(grad: Node, x: Node, lambd: float) -> Node:
+def hardshrink_backward(grad: Node, x: Node, lambd: Any) -> Node:
     """Nothing within lambd of 0."""
-    inside = build.both(build.binary(Op.GE, x, k(-lambd, x)), build.binary(Op.LE, x, k(lambd, x)))
+    inside = build.both(build.binary(Op.GE, x, k(negative(lambd), x)), build.binary(Op.LE, x, k(lambd, x)))
     return build.where(inside, k(0.0, grad), grad)
 
 
@@ -206,7 +208,7 @@ def log_sigmoid_backward(g: ProgramBuilder, grad: Any, x: Any, buffer: Any = Non
     return elementwise(g, scalar, operands, cost=25)
 
 
-@gradient(aten.logit_backward.default, (0, 1), 8)
+@gradient(aten.logit_backward.default, (0, 1), 8, known=True)
 def logit_backward(grad: Node, x: Node, eps: float | None = None) -> Node:
     """grad / (x · (1 - x)) within the limits; beyond them nan, or 0 where they were clamped to."""
     clamped = eps is not None and eps >= 0

@@ -13,6 +13,7 @@ from braze.lower.lazy import Lazy
 from braze.lower.pointwise_core import Promote, common_type, elementwise
 from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import aten, lowering
+from braze.lower.scalars import is_float, negative, number, product, quotient
 
 _BETA = math.sqrt(2.0) * 2.0 / math.sqrt(math.pi) * 0.5
 _KAPPA = 0.044715
@@ -20,12 +21,12 @@ _SELU_ALPHA = 1.6732632423543772848170429916717
 _SELU_SCALE = 1.0507009873554804934193349852946
 
 
-def k(value: float, like: Node) -> Node:
-    """A constant of a node's type."""
-    return build.const(value, like.dtype)
+def k(value: Any, like: Node) -> Node:
+    """A number, known now or when the graph runs, of a node's type."""
+    return number(value, like.dtype)
 
 
-def clamp_nodes(x: Node, low: float | None, high: float | None) -> Node:
+def clamp_nodes(x: Node, low: Any, high: Any) -> Node:
     """min(max(low, x), high); nan stays, and x where it equals a bound: -0.0 is no less than 0."""
     if low is not None:
         x = build.binary(Op.MAXIMUM, k(low, x), x)
@@ -42,11 +43,13 @@ def _activation(target: Any, scalar: Callable[..., Node], cost: int) -> Callable
     """A row: an elementwise function of one float tensor and plain number arguments."""
 
     def lower(g: ProgramBuilder, x: Lazy, *args: Any, **kwargs: Any) -> Any:
-        if not x.dtype.is_float or not all(isinstance(a, (bool, int, float, str)) for a in args):
+        if not x.dtype.is_float or not all(
+            isinstance(a, (bool, int, float, str)) or is_float(a) for a in args
+        ):
             return NotImplemented
         return elementwise(g, lambda v: scalar(v, *args, **kwargs), (x,), cost=cost)
 
-    lowering(target)(lower)
+    lowering(target, numbers=[a.name for a in target.default._schema.arguments[1:]])(lower)
     return lower
 
 
@@ -63,16 +66,16 @@ def _silu(x: Node) -> Node:
     return build.div(x, build.add(build.unary(Op.EXP, build.unary(Op.NEG, x)), k(1.0, x)))
 
 
-def _leaky_relu(x: Node, slope: float = 0.01) -> Node:
+def _leaky_relu(x: Node, slope: Any = 0.01) -> Node:
     return build.where(build.binary(Op.GT, x, k(0.0, x)), x, build.mul(x, k(slope, x)))
 
 
-def _elu(x: Node, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Node:
-    falling = build.mul(build.unary(Op.EXPM1, build.mul(x, k(input_scale, x))), k(alpha * scale, x))
+def _elu(x: Node, alpha: Any = 1.0, scale: Any = 1.0, input_scale: Any = 1.0) -> Node:
+    falling = build.mul(build.unary(Op.EXPM1, build.mul(x, k(input_scale, x))), k(product(alpha, scale), x))
     return build.where(build.binary(Op.LT, x, k(0.0, x)), falling, build.mul(x, k(scale, x)))
 
 
-def _softplus(x: Node, beta: float = 1.0, threshold: float = 20.0) -> Node:
+def _softplus(x: Node, beta: Any = 1.0, threshold: Any = 20.0) -> Node:
     scaled = build.mul(x, k(beta, x))
     curve = build.div(build.unary(Op.LOG1P, build.unary(Op.EXP, scaled)), k(beta, x))
     return build.where(build.binary(Op.GT, scaled, k(threshold, x)), x, curve)
@@ -90,19 +93,19 @@ def _hardswish(x: Node) -> Node:
     return build.div(build.mul(x, clamp_nodes(build.add(x, k(3.0, x)), 0.0, 6.0)), k(6.0, x))
 
 
-def _hardshrink(x: Node, lambd: float = 0.5) -> Node:
-    inside = build.both(build.binary(Op.GE, x, k(-lambd, x)), build.binary(Op.LE, x, k(lambd, x)))
+def _hardshrink(x: Node, lambd: Any = 0.5) -> Node:
+    inside = build.both(build.binary(Op.GE, x, k(negative(lambd), x)), build.binary(Op.LE, x, k(lambd, x)))
     return build.where(inside, k(0.0, x), x)
 
 
-def _softshrink(x: Node, lambd: float = 0.5) -> Node:
+def _softshrink(x: Node, lambd: Any = 0.5) -> Node:
     above = build.where(
         build.binary(Op.GT, x, k(lambd, x)),
         build.sub(x, k(lambd, x)),
         # nan falls through both tests: x * 0 keeps it
         build.mul(x, k(0.0, x)),
     )
-    return build.where(build.binary(Op.LT, x, k(-lambd, x)), build.add(x, k(lambd, x)), above)
+    return build.where(build.binary(Op.LT, x, k(negative(lambd), x)), build.add(x, k(lambd, x)), above)
 
 
 def _log_sigmoid(x: Node) -> Node:
@@ -116,7 +119,7 @@ for _target, _function, _cost in (
     (aten.silu, _silu, 20),
     (aten.leaky_relu, _leaky_relu, 2),
     (aten.elu, _elu, 25),
-    (aten.celu, lambda x, alpha=1.0: _elu(x, alpha, 1.0, 1.0 / alpha), 25),
+    (aten.celu, lambda x, alpha=1.0: _elu(x, alpha, 1.0, quotient(1.0, alpha)), 25),
     (aten.selu, lambda x: _elu(x, _SELU_ALPHA, _SELU_SCALE), 25),
     (aten.softplus, _softplus, 40),
     (aten.mish, _mish, 60),
@@ -144,7 +147,7 @@ def relu6(g: ProgramBuilder, x: Lazy) -> Any:
     return elementwise(g, lambda v: clamp_nodes(v, 0, 6), (x,), cost=2)
 
 
-@lowering(aten.threshold)
+@lowering(aten.threshold, numbers=("threshold", "value"))
 def threshold(g: ProgramBuilder, x: Lazy, limit: Any, value: Any) -> Any:
     """x above the limit (or nan), else value."""
     return elementwise(
@@ -156,7 +159,7 @@ def threshold(g: ProgramBuilder, x: Lazy, limit: Any, value: Any) -> Any:
     )
 
 
-@lowering(aten.clamp, aten.clip, aten.clamp_min)
+@lowering(aten.clamp, aten.clip, aten.clamp_min, numbers=("min", "max"))
 def clamp(
     g: ProgramBuilder, x: Lazy, low: Any = None, high: Any = None, *, min: Any = None, max: Any = None
 ) -> Any:
@@ -176,13 +179,13 @@ def clamp(
     return elementwise(g, scalar, (x, *given), cost=2)
 
 
-@lowering(aten.clamp_max)
+@lowering(aten.clamp_max, numbers=("max",))
 def clamp_max(g: ProgramBuilder, x: Lazy, high: Any) -> Any:
     """min(x, high)."""
     return clamp(g, x, None, high)
 
 
-@lowering(aten.lerp)
+@lowering(aten.lerp, numbers=("weight",))
 def lerp(g: ProgramBuilder, start: Lazy, end: Lazy, weight: Any) -> Any:
     """start + weight * (end - start), from whichever end is nearer, rounded once as in eager's kernel."""
 
@@ -196,18 +199,18 @@ def lerp(g: ProgramBuilder, start: Lazy, end: Lazy, weight: Any) -> Any:
     return elementwise(g, scalar, (start, end, weight), cost=6, precise=True)
 
 
-@lowering(aten.addcmul)
+@lowering(aten.addcmul, numbers=("value",))
 def addcmul(g: ProgramBuilder, x: Lazy, a: Lazy, b: Lazy, *, value: Any = 1) -> Any:
     """x + value * a * b; of floats the last product is not rounded, as in eager's kernel."""
 
     def scalar(v: Node, p: Node, q: Node) -> Node:
-        scaled = p if value == 1 else build.mul(k(value, v), p)
+        scaled = p if not is_float(value) and value == 1 else build.mul(k(value, v), p)
         return build.fma(scaled, q, v) if v.dtype.is_float else build.add(v, build.mul(scaled, q))
 
     return elementwise(g, scalar, (x, a, b), cost=3)
 
 
-@lowering(aten.addcdiv)
+@lowering(aten.addcdiv, numbers=("value",))
 def addcdiv(g: ProgramBuilder, x: Lazy, a: Lazy, b: Lazy, *, value: Any = 1) -> Any:
     """x + value * a / b."""
     if not x.dtype.is_float:
@@ -228,7 +231,7 @@ def xlogy(g: ProgramBuilder, x: Any, y: Any) -> Any:
     return elementwise(g, scalar, (x, y), promote=Promote.INT_TO_FLOAT, cost=20)
 
 
-@lowering(aten.nan_to_num)
+@lowering(aten.nan_to_num, numbers=("nan", "posinf", "neginf"))
 def nan_to_num(g: ProgramBuilder, x: Lazy, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Any:
     """Finite numbers for nan and the infinities."""
     if not x.dtype.is_float:
@@ -240,6 +243,6 @@ def nan_to_num(g: ProgramBuilder, x: Lazy, nan: Any = None, posinf: Any = None, 
         low = k(from_limits[0] if neginf is None else neginf, v)
         high = k(from_limits[1] if posinf is None else posinf, v)
         v2 = build.where(inf, build.where(build.lt(v, k(0.0, v)), low, high), v)
-        return build.where(build.unary(Op.ISNAN, v), k(nan or 0.0, v), v2)
+        return build.where(build.unary(Op.ISNAN, v), k(0.0 if nan is None else nan, v), v2)
 
     return elementwise(g, scalar, (x,), cost=4)

@@ -13,6 +13,7 @@ from braze.lower.lazy import Lazy, numel
 from braze.lower.pointwise_core import elementwise
 from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import aten, lowering
+from braze.lower.scalars import negative
 
 MEAN = 1
 
@@ -36,10 +37,10 @@ def _apply(g: ProgramBuilder, scalar: Callable[..., Node], operands: Sequence[An
     return elementwise(g, scalar, operands, cost=cost)
 
 
-def _bent(d: Node, limit: float, inner: Node, outer: Node) -> Node:
+def _bent(d: Node, limit: Any, inner: Node, outer: Node) -> Node:
     """``inner`` where the difference is within the limit, else ``outer`` with its sign."""
     high = build.where(build.binary(Op.GE, d, k(limit, d)), outer, inner)
-    return build.where(build.binary(Op.LE, d, k(-limit, d)), build.unary(Op.NEG, outer), high)
+    return build.where(build.binary(Op.LE, d, k(negative(limit), d)), build.unary(Op.NEG, outer), high)
 
 
 @lowering(aten.mse_loss_backward.default)
@@ -49,7 +50,7 @@ def mse_loss_backward(g: ProgramBuilder, grad: Lazy, x: Lazy, target: Lazy, redu
     return _apply(g, lambda dy, a, b: build.mul(build.mul(norm, build.sub(a, b)), dy), (grad, x, target), 3)
 
 
-@lowering(aten.huber_loss_backward.default)
+@lowering(aten.huber_loss_backward.default, numbers=("delta",))
 def huber_loss_backward(
     g: ProgramBuilder, grad: Lazy, x: Lazy, target: Lazy, reduction: int, delta: float
 ) -> Any:
@@ -64,7 +65,7 @@ def huber_loss_backward(
     return _apply(g, scalar, (grad, x, target), 7)
 
 
-@lowering(aten.smooth_l1_loss_backward.default)
+@lowering(aten.smooth_l1_loss_backward.default, numbers=("beta",))
 def smooth_l1_loss_backward(
     g: ProgramBuilder, grad: Lazy, x: Lazy, target: Lazy, reduction: int, beta: float
 ) -> Any:

@@ -22,6 +22,8 @@ from braze.lower.pointwise_core import (
 )
 from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import aten, claim, lowering, overloads_of
+from braze.lower.scalars import negative, number
+from braze.symbolic.expr import Expr
 
 
 def pointwise(
@@ -150,20 +152,23 @@ def extremum_ignoring_nan(g: ProgramBuilder, x: Lazy, y: Lazy) -> Any:
 
 # -- arithmetic with alpha, on bools as logic
 
+#: numbers that may be known when the graph runs alone
+WITH_ALPHA = ("self", "other", "alpha")
 
-@lowering(aten.add.Tensor, aten.add.Scalar)
+
+@lowering(aten.add.Tensor, aten.add.Scalar, numbers=WITH_ALPHA)
 def add(g: ProgramBuilder, x: Any, y: Any, alpha: Any = 1) -> Any:
     """x + alpha * y; bools add as a logical or."""
     return elementwise(g, _with_alpha(Op.ADD, alpha), (x, y), cost=1, precise=_on_gpu(x, y))
 
 
-@lowering(aten.sub.Tensor, aten.sub.Scalar)
+@lowering(aten.sub.Tensor, aten.sub.Scalar, numbers=WITH_ALPHA)
 def sub(g: ProgramBuilder, x: Any, y: Any, alpha: Any = 1) -> Any:
     """x - alpha * y."""
     return elementwise(g, _with_alpha(Op.SUB, alpha), (x, y), cost=1, precise=_on_gpu(x, y))
 
 
-@lowering(aten.rsub.Tensor, aten.rsub.Scalar)
+@lowering(aten.rsub.Tensor, aten.rsub.Scalar, numbers=WITH_ALPHA)
 def rsub(g: ProgramBuilder, x: Any, y: Any, alpha: Any = 1) -> Any:
     """y - alpha * x."""
     return elementwise(g, _with_alpha(Op.SUB, alpha), (y, x), cost=1, precise=_on_gpu(x, y))
@@ -180,7 +185,7 @@ def _with_alpha(op: Op, alpha: Any) -> Scalar:
             return build.either(x, y) if alpha else x
         if x.dtype.is_float and not (isinstance(alpha, (bool, int, float)) and alpha == 1):
             # as eager does: the product is not rounded; a whole alpha of 0 is 0 when negated too, and gives the products other signs
-            return build.fma(y, _factor(-alpha if op is Op.SUB else alpha, x.dtype), x)
+            return build.fma(y, _factor(negative(alpha) if op is Op.SUB else alpha, x.dtype), x)
         return build.binary(op, x, build.mul(y, _factor(alpha, x.dtype)))
 
     return scalar
@@ -188,7 +193,7 @@ def _with_alpha(op: Op, alpha: Any) -> Scalar:
 
 def _factor(alpha: Any, dtype: DType) -> Node:
     """A number of the program's as a constant, or what a symbol says it is."""
-    return build.const(alpha, dtype) if isinstance(alpha, (bool, int, float)) else build.index(alpha, dtype)
+    return build.index(alpha, dtype) if isinstance(alpha, Expr) else number(alpha, dtype)
 
 
 @lowering(aten.mul.Tensor, aten.mul.Scalar)

@@ -2,12 +2,13 @@
 
 A lowering is called as ``f(builder, *args, **kwargs)`` with the graph's arguments, where tensors are
 ``Lazy`` values and symbolic ints are ``Expr``; it returns what the op returns, or ``NotImplemented`` where it
-does not carry this call (the op then runs through ATen).
+does not carry this call (the op then runs through ATen). A float that is known when the graph runs is a ``Lazy``
+too, and comes as an operand (``scalars.OPERANDS``) or as one of the ``numbers`` that the lowering names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -19,15 +20,19 @@ aten = torch.ops.aten
 Lowering = Callable[..., Any]
 
 LOWERINGS: dict[object, Lowering] = {}
+#: overload -> names of its numbers that may be floats known when the graph runs
+NUMBERS: dict[object, frozenset[str]] = {}
 
 
-def lowering(*targets: Any) -> Callable[[Lowering], Lowering]:
+def lowering(*targets: Any, numbers: Iterable[str] = ()) -> Callable[[Lowering], Lowering]:
     """Register a function for overloads, or for every functional overload of an op."""
 
     def register(function: Lowering) -> Lowering:
         for target in targets:
             for overload in overloads_of(target):
                 claim(overload, function)
+                if numbers:
+                    NUMBERS[overload] = frozenset(numbers)
         return function
 
     return register

@@ -16,6 +16,7 @@ from braze.graph import torch_symbols
 from braze.loops import build
 from braze.loops.ir import DType, Node, Op
 from braze.lower.lazy import Lazy
+from braze.lower.registry import NUMBERS
 from braze.support.errors import Unsupported
 from braze.symbolic.expr import Expr
 
@@ -74,8 +75,41 @@ OPERANDS = frozenset({"self", "other", "exponent", "fill_value", "value"})
 
 def carried(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     """Whether a lowering can compute with the floats among its arguments; ATen can always."""
-    if not any(isinstance(a, Lazy) and a.weak for a in (*args, *kwargs.values())):
+    if not any(map(is_float, (*args, *kwargs.values()))):
         return True
     given = dict(zip((a.name for a in target._schema.arguments), args, strict=False)) | kwargs
-    factor = "value" in given and len([a for a in given.values() if isinstance(a, Lazy) and not a.weak]) > 2
-    return not factor and all(name in OPERANDS for name, a in given.items() if isinstance(a, Lazy) and a.weak)
+    taken = NUMBERS.get(target, OPERANDS)
+    return all(name in taken for name, a in given.items() if is_float(a))
+
+
+def is_float(value: Any) -> bool:
+    """Whether this is a float that is known when the graph runs."""
+    return isinstance(value, Lazy) and value.weak
+
+
+# -- numbers of operators: the program's own, or such floats
+
+
+def number(value: Any, dtype: DType) -> Node:
+    """A number of a type that is computed with."""
+    return build.cast(value.load(()), dtype) if isinstance(value, Lazy) else build.const(value, dtype)
+
+
+def product(a: Any, b: Any) -> Any:
+    """Of two numbers."""
+    return _of(operator.mul, a, b)
+
+
+def quotient(a: Any, b: Any) -> Any:
+    """Of two numbers."""
+    return _of(operator.truediv, a, b)
+
+
+def negative(a: Any) -> Any:
+    """Of a number."""
+    return _of(operator.neg, a)
+
+
+def _of(function: Callable[..., Any], *numbers: Any) -> Any:
+    device = next((a.device for a in numbers if isinstance(a, Lazy)), None)
+    return function(*numbers) if device is None else lowered(function, numbers, device)

@@ -1,0 +1,94 @@
+"""Numbers of operators that are known when the graph runs: floats that change from call to call."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import braze
+from tests.helpers import logged
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    braze.reset()
+
+
+ROWS = {
+    "sum": lambda x, k: x.add(x.cos(), alpha=k),
+    "sum with a number": lambda x, k: x.add(k, alpha=k),
+    "difference": lambda x, k: torch.sub(x, x.cos(), alpha=k),
+    "difference the other way": lambda x, k: torch.rsub(x, x.cos(), alpha=k),
+    "clamp": lambda x, k: x.clamp(min=-k, max=k),
+    "clamp from below": lambda x, k: x.clamp_min(k),
+    "clamp from above": lambda x, k: torch.clamp_max(x, k),
+    "lerp": lambda x, k: torch.lerp(x, x.cos(), k),
+    "addcmul": lambda x, k: torch.addcmul(x, x.cos(), x.sin(), value=k),
+    "addcdiv": lambda x, k: torch.addcdiv(x, x.cos(), x.exp(), value=k),
+    "leaky relu": F.leaky_relu,
+    "elu": F.elu,
+    "celu": lambda x, k: F.celu(x, k or 1.0),
+    "softplus": lambda x, k: F.softplus(x, k, 1.0 + k),
+    "threshold": lambda x, k: F.threshold(x, k, -k),
+    "hardtanh": lambda x, k: F.hardtanh(x, -abs(k), abs(k)),
+    "hardshrink": F.hardshrink,
+    "softshrink": lambda x, k: F.softshrink(x, abs(k)),
+    "nan to number": lambda x, k: torch.nan_to_num(x / x.abs().floor(), k, k, -k),
+    "huber loss": lambda x, k: F.huber_loss(x, x.cos(), delta=abs(k) + 1),
+    "smooth loss": lambda x, k: F.smooth_l1_loss(x, x.cos(), beta=abs(k)),
+}
+NUMBERS = (0.3, 1.7, 0.0, 2.0, 1.0, 0.1)
+
+
+def numbers(dtype: torch.dtype) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(4, 33, generator=generator, dtype=torch.float64) * 2
+    x[0, :4] = torch.tensor([0.0, -0.0, 0.3, -1.7])
+    return x.to(dtype)
+
+
+def with_gradients(f, x, k):
+    x = x.detach().requires_grad_()
+    y = f(x, k)
+    (given,) = torch.autograd.grad(y.sum(), x)
+    return y.detach(), given
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ROWS)
+def test_operators_compute_with_numbers_that_come_with_the_call(name: str, dtype: torch.dtype) -> None:
+    """Values and gradients are no further from float64 than eager's, and nothing runs through ATen."""
+    f, x = ROWS[name], numbers(dtype)
+    compiled = braze.compile(f)
+    for k in NUMBERS:
+        with logged() as said:
+            have = with_gradients(compiled, x, k)
+        assert not [text for text in said if "BZ3001" in text]
+        eager, exact = with_gradients(f, x, k), with_gradients(f, x.double(), k)
+        for ours, theirs, wanted in zip(have, eager, exact, strict=True):
+            assert ours.dtype is dtype and ours.shape == theirs.shape
+            room = (theirs.double() - wanted).abs() + 4 * torch.finfo(dtype).eps * (1 + wanted.abs())
+            off = (ours.double() - wanted).abs()
+            same = (ours.isnan() & theirs.isnan()) | (ours == theirs)
+            assert (same | (off <= room)).all(), (k, (off - room).max())
+
+
+@pytest.mark.parametrize("k", [0.5, math.nan, math.inf, -math.inf, -0.0, 0.0])
+@pytest.mark.parametrize(
+    "name", ["clamp", "clamp from below", "sum", "addcmul", "leaky relu", "threshold", "lerp"]
+)
+def test_special_numbers_that_come_with_the_call_are_eagers(name: str, k: float) -> None:
+    f, x = ROWS[name], numbers(torch.float32)
+    compiled = braze.compile(f)
+    for each in (0.25, 0.75, k):
+        have, want = compiled(x, each), f(x, each)
+        torch.testing.assert_close(have, want, equal_nan=True)
+        assert torch.equal(have.signbit() & (have == 0), want.signbit() & (want == 0))
+
+
+def test_what_is_no_number_may_be_a_zero_with_a_sign() -> None:
+    x = torch.tensor([math.nan, 1.0])
+    assert braze.compile(lambda x: torch.nan_to_num(x, nan=-0.0))(x).signbit().tolist() == [True, False]
