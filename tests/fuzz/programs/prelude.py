@@ -18,6 +18,8 @@ import torch
 G = 1
 CONF = {"k": 2, "name": "conf"}
 LOG = []
+RAW = bytearray(b"raw")
+DEEP = {"a": [({"b": {"c": [[{"d": {"e": [1, {"f": 2}]}}]]}},)]}
 Pair = namedtuple("Pair", "left right")
 
 
@@ -315,6 +317,8 @@ FLIPS = {
     "an instance's class": "BOX.__class__ = Sub",
     "a default dtype": "torch.set_default_dtype(torch.float64)",
     "a length": "BOX.items.append(1)",
+    "what lies deep": "DEEP['a'][0][0]['b']['c'][0][0]['d']['e'][0] += 1",
+    "a byte": "RAW[0] += 1",
 }
 
 
