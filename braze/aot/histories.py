@@ -17,6 +17,9 @@ from braze.graph import torch_compat
 from braze.support.order import on_demand
 from braze.support.record import record
 
+#: what autograd calls ``as_strided``
+_WINDOW = "AsStridedBackward0"
+
 #: one of autograd's nodes, and which of its results
 Edge = tuple[Any, int]
 
@@ -193,6 +196,28 @@ def behind(starts: list[Edge], known: Collection[Any]) -> Iterator[Edge]:
         if node not in expanded:
             expanded.add(node)
             pending += node.next_functions
+
+
+def is_written_past_its_history(tensor: torch.Tensor) -> bool:
+    """Whether a write in place is more to autograd than that new contents are computed from a tensor's old ones.
+
+    The gradient of what a view held goes to its base at once: not to hooks on the view, nor through a window on another
+    view, which leads there only what that sees. And ``retain_grad`` is of the new contents, whoever reads them.
+    """
+    if not tensor.requires_grad or tensor.is_leaf:
+        return False
+    if tensor.retains_grad or not tensor._is_view():
+        return tensor.retains_grad
+    if tensor._backward_hooks:
+        return True
+    assert tensor._base is not None
+    node, whole = tensor.grad_fn, tensor._base.grad_fn
+    while node is not None and node is not whole and node.next_functions:
+        made_of = node.next_functions[0][0]
+        if node.name() == _WINDOW and made_of is not whole:
+            return True
+        node = made_of
+    return False
 
 
 def is_function(node: Any) -> bool:

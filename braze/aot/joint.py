@@ -175,11 +175,24 @@ class Differentiation:
             own = value.grad_fn is not None and not any(value._base is base for base in bases)
             if own and value.grad_fn not in known:
                 apart.append((key, origin))
-        written = _written(recorder.graph) if apart or recorder.turned else ()
+        beside = [
+            (torch_compat.storage_key(view), facts(view.__dict__["_node"]).origin)
+            for view in self.outputs.ways.windows_beside()
+        ]
+        written = _written(recorder.graph) if apart or beside or recorder.turned else ()
         for key, origin in apart:
             if key in written:
                 raise Unsupported(
                     "BZ2030", "a result with a history of its own, over memory of another", origin=origin
+                )
+        for key, origin in beside:
+            if (
+                key in written
+            ):  # of a fake, autograd makes them again of what they were called on, and not of the whole
+                raise Unsupported(
+                    "BZ2030",
+                    "a write to memory of which a view sees what its own base does not",
+                    origin=origin,
                 )
         for key, origin in recorder.turned:
             if key in written:  # of a fake, autograd makes views again by how they were made, and not turned

@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from braze.aot.overlap import is_inside
 from braze.aot.records import Formula, ViewStep
+from braze.aot.views import is_dense
 from braze.graph import torch_compat
 from braze.graph.fake_dispatch import holds_unbacked
 from braze.graph.fakes import text_of
@@ -86,6 +88,11 @@ class Ways:
     def views_of(self, value: Any) -> list[_Made]:
         """The views that one step makes of a value."""
         return [made for made in self._made.values() if made.of is value]
+
+    def windows_beside(self) -> list[Any]:
+        """The views by ``as_strided`` that see, or may for other sizes, what the view that they were called on does not."""
+        made = [m for m in self._made.values() if m.op is aten.as_strided.default and m.of._is_view()]
+        return [m.view for m in made if not (is_dense(m.of) and is_inside(m.view, m.of))]
 
     def root(self, value: Any) -> Any:
         """The tensor that a value's steps begin with."""

@@ -10,6 +10,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from braze import native
+from braze.aot.histories import is_written_past_its_history
 from braze.aot.overlap import may_overlap
 from braze.aot.promises import Promises
 from braze.aot.rebuild import Build, builder, early_builder
@@ -237,6 +238,8 @@ class _Wrapped:
             or (self.mutated and self._shares_written_memory(inputs))
         ):
             return self._as_captured(given, grad)
+        if any(is_written_past_its_history(inputs[i]) for i, _ in self.derived):
+            return self._as_captured(given, grad, "BZ2030")
         known: dict[int, Any] = {}
         if self.early:
             names = self.symbols(inputs)
@@ -346,17 +349,23 @@ class _Wrapped:
                 found[i] = found[i].detach()
         return found
 
-    def _as_captured(self, inputs: Sequence[Any], grad: bool) -> list[Any]:
-        """A call whose inputs share memory otherwise than the graph was made for."""
-        what = "inputs that share memory, of which the graph writes one"
-        if self.anchored and not self.shared:
+    def _as_captured(self, inputs: Sequence[Any], grad: bool, code: str = "BZ2017") -> list[Any]:
+        """A call whose inputs share memory, or have histories, otherwise than the graph was made for."""
+        what, hint = (
+            "inputs that share memory, of which the graph writes one",
+            "pass tensors that do not overlap",
+        )
+        if code == "BZ2030":
+            what = "a written input that is a view with hooks, or a window beside another view, or keeps its gradient"
+            hint = "write to a copy"
+        elif self.anchored and not self.shared:
             what = "an input that begins elsewhere in its memory, to which as_strided refers"
         if self.eager is None:
-            raise Unsupported("BZ2017", what, hints=["pass tensors that do not overlap"])
+            raise Unsupported(code, what, hints=[hint])
         trace.count("calls_run_as_captured")
         warn_once(
-            ("BZ2017", self.told),
-            f"BZ2017: a call runs eagerly, as captured: {what}, other than in the call that it was compiled for",
+            (code, self.told),
+            f"{code}: a call runs eagerly, as captured: {what}, other than in the call that it was compiled for",
         )
         if grad:
             return list(self.eager(*inputs))

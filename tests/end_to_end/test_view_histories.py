@@ -450,3 +450,105 @@ def test_a_history_that_leads_to_no_argument_raises_where_eagers_does(backend, d
         result = run(torch.ones(3, requires_grad=True))
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             result.sum().backward()
+
+
+def a_window_beside_a_part(x):
+    whole = x * 1
+    part = whole[:2]
+    window = part.as_strided((1,), (4,), 4)
+    part /= 2
+    return window
+
+
+def a_window_in_the_gaps_of_a_part(x):
+    whole = x * 1
+    window = whole[::2].as_strided((2,), (1,), 4)
+    whole[:1] *= x[0]
+    return window
+
+
+def a_window_on_a_window(x):
+    whole = x * 1
+    window = whole.as_strided((1, 2), (1, 1)).as_strided((3,), (2,), 1)
+    whole.view(-1, 1)[..., 1:].mul_(2)  # which has no elements
+    return window, whole
+
+
+def a_window_written_after_a_break(x):
+    whole = x * 1
+    part = whole.as_strided((2,), (1,), 5)
+    braze.graph_break()
+    window = part.as_strided((3,), (2,))
+    braze.graph_break()
+    window.mul_(2)
+    return whole, window
+
+
+def a_part_of_a_window_written_after_a_break(x):
+    whole = x * 1
+    window = whole[5:7].as_strided((2, 2), (1, 2), 0)
+    braze.graph_break()
+    window[1].add_(x[0])
+    return whole, window
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        a_window_beside_a_part,
+        a_window_in_the_gaps_of_a_part,
+        a_window_on_a_window,
+        a_window_written_after_a_break,
+        a_part_of_a_window_written_after_a_break,
+    ],
+)
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+def test_what_a_window_sees_beside_what_it_was_taken_of_has_eagers_gradient_once_that_is_written(
+    program, backend
+):
+    """Eager makes it again of the whole, and a fake of the part, which leads no gradient to what it does not see."""
+
+    def gradient(called):
+        x = torch.arange(1.0, 13.0).requires_grad_()
+        results = called(x)
+        pairs = results if isinstance(results, tuple) else (results,)
+        sum(((i + 2) * result).sum() for i, result in enumerate(pairs)).backward()
+        return x.grad
+
+    theirs = gradient(program)
+    assert theirs.any()
+    assert torch.equal(gradient(braze.compile(program, backend=backend)), theirs)
+
+
+def doubled_in_place(x, w):
+    x.mul_(w)
+    return x * 2
+
+
+def a_part_doubled_in_place(x, w):
+    x[1:].mul_(w)
+    return x * 2
+
+
+@pytest.mark.parametrize("program", [doubled_in_place, a_part_doubled_in_place])
+@pytest.mark.parametrize("view", [True, False])
+@pytest.mark.parametrize("asked", ["hook", "retain_grad"])
+def test_hooks_and_kept_gradients_of_what_a_graph_writes_are_eagers(program, view, asked):
+    """Eager leads the gradient of what a view held past hooks on it, and keeps the gradient of what a tensor then holds."""
+
+    def seen(called):
+        x, w = torch.arange(1.0, 7.0).requires_grad_(), torch.tensor(1.5, requires_grad=True)
+        whole = x * 3
+        written, heard = whole[2:5] if view else whole, []
+        if asked == "hook":
+            written.register_hook(lambda gradient: heard.append(gradient.tolist()) or gradient * 2)
+        else:
+            written.retain_grad()
+        (called(written, w).sum() + whole.sum()).backward()
+        if asked == "retain_grad":
+            heard.append(written.grad.tolist())
+        return heard, x.grad.tolist(), w.grad.item()
+
+    theirs = seen(program)
+    assert seen(braze.compile(program)) == theirs
+    assert (not theirs[0]) == (view and asked == "hook")
