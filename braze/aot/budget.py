@@ -212,13 +212,15 @@ def _work(node: Node) -> float:
     value = node.meta.get("val")
     parts = value if isinstance(value, (tuple, list)) else (value,)
     made = sum(elements(t) for t in parts if isinstance(t, torch.Tensor))
-    sources = [n.meta["val"] for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor)]
-    if node.target in (aten.mm.default, aten.bmm.default):
-        return 2.0 * made * hint(sources[0].shape[-1])
-    if node.target is aten.addmm.default:
-        return 2.0 * made * hint(sources[1].shape[-1])
-    if node.target is aten.convolution.default:
-        return 2.0 * made * math.prod(hint(n) for n in sources[1].shape[1:])
-    if node.target is not None and "attention" in str(node.target):
-        return 4.0 * made * hint(sources[1].shape[-2])
+    # by its place in the call: one tensor may stand at several
+    place = 0 if node.target in (aten.mm.default, aten.bmm.default) else 1
+    operand = node.args[place] if len(node.args) > place else None
+    read = operand.meta.get("val") if isinstance(operand, Node) else None
+    if isinstance(read, torch.Tensor) and read.dim() > 1:
+        if node.target in (aten.mm.default, aten.bmm.default, aten.addmm.default):
+            return 2.0 * made * hint(read.shape[-1])
+        if node.target is aten.convolution.default:
+            return 2.0 * made * math.prod(hint(n) for n in read.shape[1:])
+        if node.target is not None and "attention" in str(node.target):
+            return 4.0 * made * hint(read.shape[-2])
     return 0.0 if is_view(node) else float(made)

@@ -8,7 +8,7 @@ stages are verified at level 2, with the tensors of each call.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,8 @@ import torch
 from braze.aot.rebuild import evaluator
 from braze.aot.records import OutputKind, OutputRole, Partition
 from braze.aot.roles import results_of
-from braze.graph.fakes import text_of
+from braze.graph.fakes import mode_of, text_of
+from braze.graph.shape_guards import settled_sizes
 from braze.graph.specs import TensorSpec
 from braze.support.errors import InternalError
 
@@ -30,12 +31,25 @@ def require_promised(part: Partition) -> None:
         val = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
         if spec is None or not isinstance(val, torch.Tensor):
             continue
-        sizes, strides = tuple(map(text_of, val.shape)), tuple(map(text_of, val.stride()))
-        # new contents of an input are copied into it, whatever their strides
-        placed = role.kind is not OutputKind.VALUE or _alike(sizes, strides, spec.strides)
-        if not all(map(_same, sizes, spec.sizes)) or val.dtype is not spec.dtype or not placed:
+        if not (_holds(role, spec, val, {}) or _holds(role, spec, val, _settled(val))):
+            sizes, strides = tuple(map(text_of, val.shape)), tuple(map(text_of, val.stride()))
             promised, found = _words(spec.sizes, spec.strides, spec.dtype), _words(sizes, strides, val.dtype)
             raise _broken(f"result {i}, {node.name},", promised, found)
+
+
+def _holds(role: OutputRole, spec: TensorSpec, val: torch.Tensor, settled: Mapping[str, str]) -> bool:
+    """Whether the metadata of a result of the graph are what its role says."""
+    sizes, strides = tuple(map(text_of, val.shape)), tuple(map(text_of, val.stride()))
+    if val.dtype is not spec.dtype or not all(_same(a, b, settled) for a, b in zip(sizes, spec.sizes)):
+        return False
+    # new contents of an input are copied into it, whatever their strides
+    return role.kind is not OutputKind.VALUE or _alike(sizes, strides, spec.strides, settled)
+
+
+def _settled(val: torch.Tensor) -> Mapping[str, str]:
+    """What symbols were found to be, some of them since the promise was written."""
+    mode = mode_of((val,))
+    return settled_sizes(mode.env) if mode is not None and mode.env is not None else {}
 
 
 class Promises:
@@ -92,6 +106,7 @@ class Promises:
 _VIEWS = (OutputKind.ALIAS, OutputKind.ALIAS_OF_OUTPUT)
 
 _SYMBOL = re.compile(r"\b[a-z]+\d+\b")
+_NONE: Mapping[str, str] = {}
 #: sizes to try formulas with: the first symbol's, and how much larger each next one's is
 _TRIED = ((2, 1), (1009, 7919), (104729, 1299709))
 
@@ -125,24 +140,28 @@ def _compare(what: str, found: torch.Tensor, layout: Layout) -> None:
         raise _broken(what, _words(sizes, strides, dtype), _words(found.shape, found.stride(), found.dtype))
 
 
-def _alike(sizes: Sequence[Any], have: Sequence[Any], want: Sequence[Any]) -> bool:
+def _alike(
+    sizes: Sequence[Any], have: Sequence[Any], want: Sequence[Any], settled: Mapping[str, str] = _NONE
+) -> bool:
     """Whether strides are the same where they matter."""
     if 0 in sizes:
         return True
-    return all(n == 1 or _same(a, b) for n, a, b in zip(sizes, have, want, strict=True))
+    return all(n == 1 or _same(a, b, settled) for n, a, b in zip(sizes, have, want, strict=True))
 
 
-def _same(a: int | str, b: int | str) -> bool:
+def _same(a: int | str, b: int | str, settled: Mapping[str, str] = _NONE) -> bool:
     """Whether two sizes are the same number, in whichever form: PyTorch multiplies some formulas out that its other operators do not.
 
+    A symbol that was found to be another number since one of them was written (``settled``) is that in both.
     They are tried with sizes that no formula of these few factors gives the same number for by chance.
     """
     if a == b or (isinstance(a, int) and isinstance(b, int)):
         return a == b
-    symbols = sorted(set(_SYMBOL.findall(f"{a} {b}")))
-    numbers = evaluator((a, b))
+    symbols = sorted(set(_SYMBOL.findall(" ".join(map(str, (a, b, *settled.values()))))))
+    numbers, known = evaluator((a, b)), evaluator(tuple(settled.values()))
     for first, step in _TRIED:
-        mine, its = numbers({name: first + i * step for i, name in enumerate(symbols)})
+        tried = {name: first + i * step for i, name in enumerate(symbols)}
+        mine, its = numbers(tried | dict(zip(settled, known(tried), strict=True)))
         if mine != its:
             return False
     return True

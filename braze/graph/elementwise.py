@@ -206,9 +206,8 @@ def is_dense(t: Tensor) -> bool:
 def fill_memory(sizes: Iterable[Any], strides: Iterable[Any]) -> bool:
     """Whether elements that lie so leave no place between the first and the last, in whatever order."""
     step: Any = 1
-    for stride, size in sorted(zip(strides, sizes)):
-        if size == 1:
-            continue
+    # of dims of one element nobody asks which stride is the smaller one
+    for stride, size in sorted((stride, size) for stride, size in zip(strides, sizes) if size != 1):
         if stride != step:
             return False
         step *= size

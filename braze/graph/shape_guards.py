@@ -62,6 +62,12 @@ def relations(
     ]
 
 
+def settled_sizes(env: Any) -> dict[str, str]:
+    """Symbols that the trace has found to be a number or another symbol, and that as Python."""
+    replaced = dict(env.replacements)
+    return {str(symbol): python_text(_settled(symbol, replaced)) for symbol in replaced}
+
+
 def _settled(expr: Any, replaced: dict[Any, Any]) -> Any:
     """An expression with what the trace found its symbols to be."""
     while replaced and any(s in replaced for s in expr.free_symbols):

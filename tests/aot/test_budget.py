@@ -316,3 +316,23 @@ def test_what_cannot_be_measured_is_judged_by_the_timeline():
         partition(gm, made, CONTEXT, None, choose)
     ((ours, theirs),) = found
     assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    "product",
+    [
+        lambda x: torch.conv1d(x, x, padding=2),
+        lambda x: torch.bmm(x, x),
+        lambda x: torch.baddbmm(x, x, x),
+        lambda x: torch.nn.functional.scaled_dot_product_attention(x, x, x),
+    ],
+)
+def test_a_tensor_that_is_every_operand_of_a_product_is_weighed_as_each(product):
+    x = torch.rand(16, 16, 16, requires_grad=True)
+    with logged():
+        compiled = braze.compile(
+            lambda x: product(x.erfinv()).sin().sum(), backend="aot_eager", options={"memory_budget": 0.1}
+        )
+        (ours,) = torch.autograd.grad(compiled(x), x)
+    (theirs,) = torch.autograd.grad(product(x.erfinv()).sin().sum(), x)
+    torch.testing.assert_close(ours, theirs)

@@ -100,6 +100,28 @@ def test_a_size_that_is_decided_about_after_a_result_is_promised():
         assert torch.equal(compiled(x), fn(x))
 
 
+def test_a_size_that_is_decided_about_by_a_later_result_than_the_promised_one():
+    """How a copy of the diagonal lies depends on whether it has as many rows as its other dim steps over."""
+
+    def fn(x):
+        v = x.clip(max=1)
+        return v.clone().permute(2, 1, 0), v.diagonal(0, -2, -1)
+
+    compiled = braze.compile(fn, backend="aot_eager", dynamic=True, options={"verify": 2})
+    for n, m in ((3, 2), (4, 2), (4, 3)):
+        x = torch.rand(n, m, 1) < 0.5
+        for found, wanted in zip(compiled(x), fn(x), strict=True):
+            assert torch.equal(found, wanted)
+            assert found.stride() == wanted.stride()
+
+
+def test_a_symbol_that_was_found_to_be_another_number_is_that_in_both_formulas():
+    assert promises._same("s0 * s1", "2*s1", {"s0": "2"})
+    assert promises._same("s0", "s1", {"s0": "s1"})
+    assert not promises._same("s0 * s1", "3*s1", {"s0": "2"})
+    assert not promises._same("s0", "s1", {"s2": "s1"})
+
+
 def test_a_view_of_an_input_that_begins_within_memory_is_promised_there():
     """An input with a history, of symbolic sizes."""
     compiled = braze.compile(lambda x: x.view_as(x), dynamic=True, backend="aot_eager", options={"verify": 2})
