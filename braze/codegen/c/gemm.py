@@ -294,8 +294,7 @@ class _Gemm:
             f"    {self.name}_pack_panel(packed, bp, panel, s);",
         ]
         if self.asked:
-            # threads take panels in turn
-            later = f"panel + bz_threads() < {self.panels} ? panel + bz_threads() : panel"
+            later = f"panel + 1 < {self.panels} ? panel + 1 : panel"
             first = f"{to_c(self.b.offset)} + ({later})*{self.tile.columns}*{to_c(self.b.strides[1])}"
             out.append(f"    const float *const next = packed + {first};")
         return out
