@@ -14,6 +14,7 @@ from braze.aot.records import Formula, OutputKind, OutputRole, Partition, ViewSt
 from braze.aot.roles import results_of
 from braze.aot.ways import DATA
 from braze.graph.specs import TensorSpec
+from braze.runtime.operators import operator
 from braze.support.nested import every
 
 #: (inputs, results, sizes by name, tensors made in this call by number) -> an output
@@ -86,16 +87,19 @@ def _step(step: ViewStep) -> Callable[[torch.Tensor, dict[str, int]], torch.Tens
     given, named = _given(step.args), _given(tuple(value for _, value in step.kwargs))
     keys = tuple(name for name, _ in step.kwargs)
     op, item, modes = step.op, step.item, (step.grad, step.inference)
+    direct = DATA if op == DATA else operator(str(op))
+    #: the arguments, where no size is among them and the result is the view
+    fixed = None if op == DATA or keys or item >= 0 or every(Formula, step.args) else step.args
 
     def run(tensor: torch.Tensor, names: dict[str, int]) -> torch.Tensor:
         if op == DATA:
             return tensor.data
-        result = op(tensor, *given(names), **dict(zip(keys, named(names), strict=True)))
+        result = direct(tensor, *given(names), **dict(zip(keys, named(names), strict=True)))
         return result if item < 0 else result[item]  # type: ignore[no-any-return]
 
     def in_modes(tensor: torch.Tensor, names: dict[str, int]) -> torch.Tensor:
         if (torch.is_grad_enabled(), torch.is_inference_mode_enabled()) == modes:
-            return run(tensor, names)
+            return direct(tensor, *fixed) if fixed is not None else run(tensor, names)
         with _inference(step.inference), torch.set_grad_enabled(step.grad):
             return run(tensor, names)
 

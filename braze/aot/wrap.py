@@ -76,11 +76,31 @@ def wrap(
     if verify < 2 and plain and all(role.kind is OutputKind.VALUE for role in partition.outputs):
         return compiled
     call = _Wrapped(partition, compiled, eager, Promises(partition) if verify >= 2 else None)
+    alone = _one_window(call)
+    if alone is not None:
+        return alone
     written: Written | None = getattr(compiled, "written", None)
     if written is None or not call.short or call.beyond or set(call.mutated) != set(written.roots):
         return call
     looked = [(i, partition.inputs[i].dtype.itemsize, i in written.roots) for i in call.tensors]  # type: ignore[union-attr]
     return native.written_call(written.call, count_writes, call, looked, written.places, call.places)
+
+
+def _one_window(call: _Wrapped) -> Boxed | None:
+    """``call`` of a graph that gives one window on an input, and nothing else, as that alone: half of what it costs beside eager were steps for others."""
+    if call.windows is None or len(call.windows) != 1 or call.computes:
+        return None
+    place, sizes, strides, shift, apart = call.windows[0]
+    if sizes is None or shift:
+        return None
+
+    @boxed
+    def seen(inputs: Sequence[Any]) -> list[Any]:
+        x = inputs[place]
+        return [(x.detach() if apart and x.requires_grad else x).as_strided(sizes, strides)]
+
+    seen.general = call  # type: ignore[attr-defined]
+    return seen
 
 
 #: outputs that a forward's results and inputs are enough for
@@ -206,7 +226,8 @@ class _Wrapped:
         #: (name, place in the graph's tuple) of sizes that only the graph tells
         count = len(partition.made)
         self.made = tuple(zip(partition.made, self.places[len(self.places) - count :], strict=True))
-        self.count = len(self.places) - count
+        #: (place in the graph's tuple or -1, what makes it) of each output
+        self.found = tuple(zip(self.places[: len(self.places) - count], self.build, strict=False))
         self.extents = () if self.beyond else _extents(partition)
         self.short = -1 not in self.places and not (
             self.made
@@ -218,6 +239,19 @@ class _Wrapped:
             or self.bases
             or promises is not None
         )
+
+        #: whether inputs are only read, so that outputs are no more than results and views
+        self.reads = not (
+            self.mutated
+            or self.made
+            or self.shared
+            or self.anchored
+            or self.turned
+            or self.early
+            or self.bases
+            or promises is not None
+        )
+        self.asks = self.computes or any(place >= 0 for place in self.places)
 
     def __call__(self, given: Sequence[Any]) -> list[Any]:
         if self.windows is not None:
@@ -231,6 +265,9 @@ class _Wrapped:
         """``grad``: whether it was on when the call began, if the graph is differentiated."""
         if self.short:
             return self._values(given, grad)
+        if self.reads:
+            results = self.compiled(given) if self.asks else ()
+            return self._outputs(given, results, self.symbols(given), {})
         inputs = self._with_shared(given) if self.shared else given
         if (
             inputs is None
@@ -256,14 +293,20 @@ class _Wrapped:
             names = {**names, **{name: results[place] for name, place in self.made}}
         if self.bases:
             results = self._with_plain_bases(results)
+        outputs = self._outputs(inputs, results, names, known)
+        if self.promises is not None:
+            self.promises.check(inputs, results, outputs, names)
+        return outputs
+
+    def _outputs(
+        self, inputs: Sequence[Any], results: Sequence[Any], names: dict[str, int], known: dict[int, Any]
+    ) -> list[Any]:
         outputs = [
             results[place] if place >= 0 else build(inputs, results, names, known)
-            for place, build in zip(self.places[: self.count], self.build, strict=False)
+            for place, build in self.found
         ]
         for i, first in self.repeated:
             outputs[i] = outputs[first]
-        if self.promises is not None:
-            self.promises.check(inputs, results, outputs, names)
         return outputs
 
     def _seen_through(self, windows: Sequence[Window], inputs: Sequence[Any]) -> list[Any]:

@@ -14,6 +14,7 @@ import json
 import resource
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 import torch
 import torch.fx
@@ -44,8 +45,13 @@ _SECONDS, _LEAST = 0.5, 5
 #: bytes of the three matrices together; larger products are not measured
 _LARGEST = 512 << 20
 
+#: bytes through which the matrices of a measurement move. The last is more than caches hold
+_ROOMS = (1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20)
+#: floats between the beginnings of matrices: those of PyTorch's begin at lines of the cache, too
+_LINE = 16
+
 #: of our template: raise it when that becomes quicker, so that what was measured before does not count
-_REVISION = 2
+_REVISION = 3
 
 Seconds = Mapping[Way, float]
 
@@ -62,13 +68,21 @@ def measured_products(
     inputs = graph.find_nodes(op="placeholder")
     packed = {node for node, is_parameter in zip(inputs, parameters) if is_parameter and not ctx.lean}
     found: dict[Product, None] = {}
+    touched = 0
     for node in graph.nodes:
         product = product_of(node) if node.op == "call_function" else None
-        if product is None or _bytes(product) > _LARGEST:
+        if product is None:
             continue
-        if packed.isdisjoint(map(_source, node.all_input_nodes)):
+        touched += _bytes(product)
+        if _bytes(product) <= _LARGEST and packed.isdisjoint(map(_source, node.all_input_nodes)):
             found[product] = None
-    return tuple((p, quickest(seconds)) for p, seconds in _times(tuple(found), ctx).items())
+    times = _times(tuple(found), _room(touched), ctx)
+    return tuple((p, quickest(seconds)) for p, seconds in times.items())
+
+
+def _room(touched: int) -> int:
+    """Of how many bytes matrices are taken in turn, where a graph's products touch so many: of few classes, so that much is measured once."""
+    return next((room for room in _ROOMS if touched <= room), _ROOMS[-1])
 
 
 def _source(node: torch.fx.Node) -> torch.fx.Node:
@@ -82,30 +96,32 @@ def _bytes(p: Product) -> int:
     return 4 * (p.rows * p.inner + p.inner * p.columns + p.rows * p.columns)
 
 
-def _times(products: Sequence[Product], ctx: CompileContext) -> dict[Product, Seconds]:
+def _times(products: Sequence[Product], room: int, ctx: CompileContext) -> dict[Product, Seconds]:
     """The seconds of each way of each product, from the cache or measured; without those that cannot be told now."""
     threads = torch.get_num_threads()
-    known = _found(products, threads, ctx)
+    known = _found(products, room, threads, ctx)
     busy = [p for p in products if p not in known]
     if busy and threads > 1:
-        known |= on_one_thread(lambda: _found(busy, 1, ctx)) or {}
+        known |= on_one_thread(lambda: _found(busy, room, 1, ctx)) or {}
     for p in products:
         if p not in known:
             log.info("%s: the machine is too busy to tell, so that a rule decides", p)
     return known
 
 
-def _found(products: Sequence[Product], threads: int, ctx: CompileContext) -> dict[Product, Seconds]:
+def _found(
+    products: Sequence[Product], room: int, threads: int, ctx: CompileContext
+) -> dict[Product, Seconds]:
     """The seconds on so many threads, which are those of the calling thread, of the products of which they can be told."""
     disk = cache.DiskCache()
-    keys = {p: _key(p, threads, ctx) for p in products}
+    keys = {p: _key(p, room, threads, ctx) for p in products}
     known: dict[Product, Seconds] = {}
     for p, key in keys.items():
         seconds = _KEPT.get(key.digest) or _read(disk, key)
         if seconds is not None:
             known[p] = _KEPT[key.digest] = seconds
     missing = [p for p in products if p not in known]
-    for p, seconds in _measured(missing, threads, ctx).items():
+    for p, seconds in _measured(missing, room, threads, ctx).items():
         known[p] = _KEPT[keys[p].digest] = seconds
         text = json.dumps({way.value: spent for way, spent in seconds.items()})
         log.info("%s, threads=%d: %s", p, threads, text)
@@ -113,7 +129,9 @@ def _found(products: Sequence[Product], threads: int, ctx: CompileContext) -> di
     return known
 
 
-def _measured(products: Sequence[Product], threads: int, ctx: CompileContext) -> dict[Product, Seconds]:
+def _measured(
+    products: Sequence[Product], room: int, threads: int, ctx: CompileContext
+) -> dict[Product, Seconds]:
     """What each way takes now; nothing where our kernels cannot be built, which the graph's own will say.
 
     Where others keep several threads from the cores in one product, they will in the next: each would take all its time.
@@ -128,10 +146,9 @@ def _measured(products: Sequence[Product], threads: int, ctx: CompileContext) ->
         except BrazeError as error:
             log.info("products are not measured: %s", error)
             return {}
+        memory = _Memory(max(room, *map(_bytes, products)))
         for p, kernel in zip(products, kernels, strict=True):
-            left = _matrix(p.rows, p.inner, p.left_by_columns)
-            right = _matrix(p.inner, p.columns, p.right_by_columns)
-            seconds = _timed(_calls(left, right, kernel), threads)
+            seconds = _timed(_calls(p, memory, kernel), threads)
             if seconds is not None:
                 made[p] = seconds
             elif threads > 1:
@@ -143,10 +160,11 @@ def _measured(products: Sequence[Product], threads: int, ctx: CompileContext) ->
 _KEPT: dict[str, Seconds] = {}
 
 
-def _key(p: Product, threads: int, ctx: CompileContext) -> cache.CacheKey:
+def _key(p: Product, room: int, threads: int, ctx: CompileContext) -> cache.CacheKey:
     return cache.key(
         "product",
         product=p,
+        room=room,
         target=ctx.target,
         threads=(threads, ctx.options.threads),
         ways=(torch.__version__, onednn_linear() is not None, getattr(braze, "__version__", "0"), _REVISION),
@@ -159,40 +177,73 @@ def _read(disk: cache.DiskCache, key: cache.CacheKey) -> Seconds | None:
     return None if data is None else {Way(name): spent for name, spent in json.loads(data).items()}
 
 
-def _matrix(rows: int, columns: int, by_columns: bool) -> torch.Tensor:
-    """Ones: no random numbers are drawn from the user's generator."""
-    sizes = (columns, rows) if by_columns else (rows, columns)
-    made = torch.ones(sizes, dtype=torch.float32, device="cpu")
-    return made.t() if by_columns else made
+class _Memory:
+    """Memory that all calls move through, each to matrices that none has touched since the end was reached.
+
+    In a step a product finds its matrices where other kernels left them, of which a model's weights lie in no cache: there reading and writing
+    decide who is the quickest, and packing costs most. Which of them are still near depends on how much is touched between.
+    """
+
+    def __init__(self, size: int) -> None:
+        # ones, since no random numbers are drawn from the user's generator; and a line more for each matrix of a product
+        self._floats = torch.ones(size // 4 + 3 * _LINE, dtype=torch.float32, device="cpu")
+        self._next = 0
+
+    def matrices(self, p: Product) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Left, right, and where the result goes."""
+        return (
+            self._matrix(p.rows, p.inner, p.left_by_columns),
+            self._matrix(p.inner, p.columns, p.right_by_columns),
+            self._matrix(p.rows, p.columns, False),
+        )
+
+    def _matrix(self, rows: int, columns: int, by_columns: bool) -> torch.Tensor:
+        if self._next + rows * columns > self._floats.numel():
+            self._next = 0
+        made = self._floats[self._next : self._next + rows * columns]
+        self._next += -(-made.numel() // _LINE) * _LINE
+        return made.view(columns, rows).t() if by_columns else made.view(rows, columns)
+
+
+#: of the matrices that a call is to take, that call
+_Prepared = Callable[[], Callable[[], object]]
 
 
 def _calls(
-    left: torch.Tensor, right: torch.Tensor, kernel: Callable[[Sequence[torch.Tensor]], None]
-) -> dict[Way, Callable[[], object]]:
-    out = torch.empty((left.shape[0], right.shape[1]), dtype=torch.float32, device="cpu")
-    mm, linear_layer, weight = operator("aten.mm.out"), onednn_linear(), right.t()
-    calls: dict[Way, Callable[[], object]] = {
-        Way.OURS: lambda: kernel((left, right, out)),
-        Way.ATEN: lambda: mm(left, right, out=out),
-    }
-    if linear_layer is not None:
-        calls[Way.ONEDNN] = lambda: linear_layer(left, weight, None, "none", [], "")
-    return calls
+    p: Product, memory: _Memory, kernel: Callable[[Sequence[torch.Tensor]], None]
+) -> dict[Way, _Prepared]:
+    mm, linear_layer = operator("aten.mm.out"), onednn_linear()
+
+    def ours() -> Callable[[], object]:
+        return partial(kernel, memory.matrices(p))
+
+    def aten() -> Callable[[], object]:
+        left, right, out = memory.matrices(p)
+        return lambda: mm(left, right, out=out)
+
+    def onednn() -> Callable[[], object]:
+        left, right, _ = memory.matrices(p)
+        weight = right.t()
+        return lambda: linear_layer(left, weight, None, "none", [], "")
+
+    calls = {Way.OURS: ours, Way.ATEN: aten}
+    return calls if linear_layer is None else {**calls, Way.ONEDNN: onednn}
 
 
-def _timed(calls: Mapping[Way, Callable[[], object]], threads: int) -> Seconds | None:
+def _timed(calls: Mapping[Way, _Prepared], threads: int) -> Seconds | None:
     """The least seconds of each, called in turn; None where others keep the machine too busy to tell.
 
     Calls during which a thread had to leave its core do not count. The least of the others is right once a second comes near it.
     What one thread takes is its time of the processor, in which others have no part: there every call counts.
     """
     clock, displaced = (time.perf_counter, _displaced) if threads > 1 else (time.thread_time, lambda: 0)
-    for call in calls.values():
-        call()
+    for prepare in calls.values():
+        prepare()()
     spent: dict[Way, list[float]] = {way: [] for way in calls}
     end = time.perf_counter() + _SECONDS
     while time.perf_counter() < end:
-        for way, call in calls.items():
+        for way, prepare in calls.items():
+            call = prepare()
             before = displaced()
             start = clock()
             call()

@@ -66,7 +66,7 @@ _BOUND = {
     "int": "transpose_copy unbind_copy",
     "self": "where",
 }
-#: the same of functions of layers, of linear algebra and special ones, and of methods that write
+#: the same of functions of layers, of linear algebra and special ones, and of methods
 _LAYERS = {
     "default": """_upsample_bilinear2d_aa _upsample_nearest_exact1d adaptive_max_pool2d adaptive_max_pool3d avg_pool2d
         avg_pool3d fractional_max_pool2d fractional_max_pool3d im2col max_pool2d_with_indices max_pool3d_with_indices
@@ -94,7 +94,10 @@ _SPECIAL = {
         special_shifted_chebyshev_polynomial_w special_spherical_bessel_j0 special_xlog1py special_zeta""",
 }
 #: (not ``index_put_``, whose binding takes no places that are left out)
-_METHODS = {"default": "index_add_ scatter_add_"}
+_METHODS = {
+    "default": "as_strided detach diagonal index_add_ permute scatter_add_ t unsqueeze view",
+    "int": "select transpose",
+}
 
 
 def _bindings() -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,52 @@ def test_on_one_thread_each_call_counts(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(product_times, "_settled", lambda times: len(times) == 3)
     monkeypatch.setattr(product_times, "_SECONDS", 600)
     made: list[Way] = []
-    calls = {way: lambda way=way: made.append(way) for way in (Way.OURS, Way.ATEN)}
+    calls = {way: lambda way=way: lambda: made.append(way) for way in (Way.OURS, Way.ATEN)}
     assert product_times._timed(calls, 1) is not None
     assert made == [Way.OURS, Way.ATEN] * 4  # the first call of each does not count
+
+
+def test_each_call_finds_matrices_that_none_has_touched_since_the_end_of_the_memory() -> None:
+    """As those of a step lie where other kernels left them; they begin at lines of the cache, each layout as the product's."""
+    p = Product(6, 40, 24, left_by_columns=True, right_by_columns=True)
+    memory = product_times._Memory(8 * product_times._bytes(p))
+    found = [memory.matrices(p) for _ in range(7)]
+    begins = [x.data_ptr() for given in found for x in given]
+    assert begins == sorted({*begins})
+    assert {at - begins[0] & 63 for at in begins} == {0}
+    assert {tuple(x.stride() for x in given) for given in found} == {((1, 6), (1, 40), (24, 1))}
+    assert all(x.isfinite().all() for given in found for x in given)
+    again = [memory.matrices(p) for _ in range(2)]
+    assert begins[0] in [x.data_ptr() for given in again for x in given]
+
+
+def test_matrices_of_one_product_share_no_memory_at_the_end_of_it() -> None:
+    p = Product(5, 7, 3)
+    memory = product_times._Memory(product_times._bytes(p))
+    for _ in range(5):
+        spans = sorted((x.data_ptr(), x.nbytes) for x in memory.matrices(p))
+        assert all(a + size <= b for (a, size), (b, _) in itertools.pairwise(spans))
+
+
+def test_what_a_graphs_products_touch_decides_in_how_much_memory_they_are_measured(
+    empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a shape one time for each class: few bytes lie in the cache from one step to the next."""
+    asked: list[int] = []
+
+    def measured(products: Any, room: int, threads: int, ctx: Any) -> Any:
+        asked.extend(room for _ in products)
+        return {p: {Way.OURS: 2.0, Way.ATEN: 1.0} for p in products}
+
+    monkeypatch.setattr(product_times, "_measured", measured)
+    ctx = CompileContext(Options(measure_products=True), cpu_target(), "test", lean=True)
+    inputs = [torch.randn(6, 40), torch.randn(40, 40)]
+    for layers in (1, 1, 200, 900):
+
+        def many(x: torch.Tensor, w: torch.Tensor, layers: int = layers) -> torch.Tensor:
+            for _ in range(layers):
+                x = x @ w
+            return x
+
+        product_times.measured_products(trace_graph(many, inputs).graph, (), ctx)
+    assert [room >> 20 for room in asked] == [1, 4, 16]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 from pathlib import Path
 
@@ -165,3 +166,37 @@ def test_targets_without_wide_vectors(native_bench, width):
     plain.check(
         steps, {"h": torch.randn(1003).half()}, {"y": torch.empty(1003, dtype=torch.bfloat16)}, rtol=0
     )
+
+
+_DEALT = """
+static int64_t now, all, made;
+static int thread(void) { return (int)now; }
+static int threads(void) { return (int)all; }
+static void team(void (*f)(void *), void *p, unsigned n, unsigned flags) { for (now = made - 1; now >= 0; --now) f(p); now = 0; }
+static void note(void **b, const int64_t *s, int64_t lo, int64_t hi, int64_t tid) {
+  int64_t *const order = (int64_t *)b[0];
+  for (int64_t i = lo; i < hi; ++i) order[++order[0]] = i;
+}
+void deal(int64_t *order, int64_t tasks, int64_t wanted, int64_t came) {
+  void *b[1] = {order};
+  all = wanted; made = came;
+  bz_team = team; bz_thread = thread; bz_threads = threads;
+  bz_run_free(note, b, 0, tasks, (int64_t)1 << 40);
+}
+"""
+
+
+def test_costly_tasks_are_done_once_each_by_as_many_threads_as_come(tmp_path):
+    """A thread begins with a share of its own, tasks that lie beside each other, and then does what is left of the others'."""
+    path = tmp_path / "lib.so"
+    path.write_bytes(build.build_c([codegen.assemble([_DEALT], runtime=True)], ARCH))
+    deal = ctypes.CDLL(str(path)).deal
+    for tasks in (0, 1, 2, 7, 64, 100):
+        for wanted in (1, 2, 3, 64, 200):
+            for came in {1, (wanted + 1) // 2, wanted}:
+                order = (ctypes.c_int64 * (tasks + 1))()
+                deal(order, *map(ctypes.c_int64, (tasks, wanted, came)))
+                assert order[0] == tasks
+                assert sorted(order[1:]) == list(range(tasks))
+                if wanted == 2 and tasks >= 2 and came == 2:
+                    assert order[1] == -(-tasks // 2)

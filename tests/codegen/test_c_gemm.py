@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import re
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from braze.codegen import c as codegen
+from braze.codegen.c.gemm import tiling
 from braze.context import CompileContext
 from braze.loops.ir import Buffer, BufferKind, BufferView, DType, Op, Store, TemplateCall
 from braze.options import Options
@@ -200,3 +202,26 @@ def test_a_task_that_has_all_rows_packs_its_own_panel(native_bench, k, transpose
     assert "pack_panel(packed" in gemm(alone, 23, 400, k, constant=False).source
     assert "pack_panel(packed" not in gemm(alone, 23, 40, k, constant=False).source
     assert "pack_panel(packed" not in gemm(alone, 600, 400, k, constant=False).source
+
+
+@pytest.mark.parametrize("transposed", [True, False])
+@pytest.mark.parametrize("m", [1, 5, 23, 130])
+def test_lines_of_the_next_panel_are_asked_for_while_one_is_multiplied_by(native_bench, m, transposed):
+    """All of them, by as many blocks of rows as it takes; where panels are packed ahead none."""
+    alone = Bench(dataclasses.replace(native_bench.target, cores=1), native_bench.folder)
+    check(alone, m, 400, 37, transposed=transposed, constant=False)
+    check(alone, m, 8, 37, transposed=transposed, constant=False)
+    kernel = tiling(400, alone.target)
+    blocks, lines = -(-m // kernel.rows), kernel.columns // 16
+    named = re.search(
+        r"bz_gemm\d+c\d+a(\d)_", gemm(alone, m, 400, 37, transposed=transposed, constant=False).source
+    )
+    asked = int(named[1]) if named else 0
+    assert (asked - 1) * blocks < lines <= asked * blocks
+    assert "next" not in gemm(alone, 600, 400, 37, transposed=transposed, constant=False).source
+    assert "next" not in gemm(alone, m, 400, 37, transposed=transposed).source
+
+
+def test_room_for_results_is_asked_for_before_they_are_computed(native_bench):
+    text = gemm(native_bench, 23, 400, 37, epilogue="residual").source
+    assert text.index("__builtin_prefetch(b3 + ") < text.index("bz_gemm")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -115,6 +117,48 @@ def test_a_call_that_gives_a_window_alone_gives_one_on_what_it_is_given() -> Non
         window = compiled(y)
     assert torch.equal(window, y.permute(1, 0)[:2])
     assert window._base is y
+
+
+@pytest.mark.unverified
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x.permute(1, 0),
+        lambda x: x.permute(1, 0).detach(),
+        lambda x: (x.view(12), x.t()[1], x.unsqueeze(0).transpose(1, 2)),
+        lambda x: (x.diagonal(1), x[:, 2], x + 1),
+    ],
+)
+def test_views_of_what_is_only_read_are_made_without_steps_for_writes(fn: Any, grad: bool) -> None:
+    """Few frames of Python, and eager's histories and bases."""
+    compiled, x = braze.compile(fn), torch.randn(3, 4, requires_grad=grad)
+    compiled(x)
+    frames: list[str] = []
+    sys.setprofile(lambda frame, event, _: frames.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        found = compiled(x)
+    finally:
+        sys.setprofile(None)
+    assert not {"_computed", "_overwrite", "_count_writes"} & {*frames}
+    ours, theirs = ((y,) if isinstance(y, torch.Tensor) else y for y in (found, fn(x)))
+    for a, b in zip(ours, theirs, strict=True):
+        assert torch.equal(a, b)
+        assert (a.stride(), a.requires_grad, a._is_view()) == (b.stride(), b.requires_grad, b._is_view())
+        assert (a._base is x) == (b._base is x)
+
+
+@pytest.mark.unverified
+def test_one_window_alone_is_made_in_a_frame_of_its_own() -> None:
+    compiled, x = braze.compile(lambda x: x.permute(1, 0)), torch.randn(3, 4)
+    compiled(x)
+    frames: list[str] = []
+    sys.setprofile(lambda frame, event, _: frames.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        compiled(x)
+    finally:
+        sys.setprofile(None)
+    assert frames == ["residual", "seen"]
 
 
 def test_what_stands_around_a_kept_graph_calls_it_and_sees_through_its_inputs() -> None:

@@ -24,17 +24,34 @@ static inline void bz_run(bz_body *body, void **b, const int64_t *s, int64_t tas
   if (n > 1) { bz_job j = {body, b, s, tasks, n}; bz_team(bz_share, &j, 0, 0); }
   else if (tasks > 0) body(b, s, 0, tasks, 0);
 }
-typedef struct { bz_body *body; void **b; const int64_t *s; int64_t tasks, threads, next; } bz_pool;
+typedef struct { int64_t next, end, apart[6]; } bz_range;
+typedef struct { bz_body *body; void **b; const int64_t *s; int64_t threads; bz_range *of; } bz_pool;
 static void bz_take(void *p) {
-  bz_pool *j = (bz_pool *)p;
+  const bz_pool *j = (const bz_pool *)p;
+  const int64_t t = bz_thread();
   int64_t i;
-  if (bz_thread() >= j->threads) return;
-  while ((i = __atomic_fetch_add(&j->next, 1, __ATOMIC_RELAXED)) < j->tasks) j->body(j->b, j->s, i, i + 1, 0);
+  if (t >= j->threads) return;
+  for (int64_t n = 0; n < j->threads; ++n) {
+    bz_range *r = j->of + (t + n) % j->threads;
+    while (__atomic_load_n(&r->next, __ATOMIC_RELAXED) < r->end && (i = __atomic_fetch_add(&r->next, 1, __ATOMIC_RELAXED)) < r->end)
+      j->body(j->b, j->s, i, i + 1, 0);
+  }
 }
-/* costly tasks, each taken by the thread that is free */
+#define BZ_RANGES 64
+/* costly tasks: each thread takes those of its share, beside each other in memory, then what is left of the others' */
 static inline void bz_run_free(bz_body *body, void **b, const int64_t *s, int64_t tasks, int64_t work) {
-  if (tasks > 1 && work >> 16 > 1 && bz_threads() > 1) {
-    bz_pool j = {body, b, s, tasks, work >> 16, 0};
+  int64_t n = work >> 16;
+  if (n > tasks) n = tasks;
+  if (n > BZ_RANGES) n = BZ_RANGES;
+  if (n > 1) { const int64_t all = bz_threads(); if (n > all) n = all; }
+  if (n > 1) {
+    bz_range of[BZ_RANGES];
+    const int64_t each = tasks / n, more = tasks % n;
+    for (int64_t t = 0; t < n; ++t) {
+      of[t].next = t * each + (t < more ? t : more);
+      of[t].end = of[t].next + each + (t < more);
+    }
+    bz_pool j = {body, b, s, n, of};
     bz_team(bz_take, &j, 0, 0);
   } else if (tasks > 0) body(b, s, 0, tasks, 0);
 }

@@ -5,12 +5,15 @@ it in order. B is packed once where it is a constant, else in each call: by the 
 of A, else before. A is read where it is. A micro-kernel keeps ``rows`` x ``columns`` results in registers; they go
 through a small tile in the first-level cache to the epilogue, which the vector emitter writes as it
 writes any loop. A task is one block of rows times one panel; threads take tasks as they get free.
+
+In a training step the matrices lie in memory rather than in the cache, in pieces too many and too short for the processor to see what comes next:
+so lines of the next panel are asked for while one is multiplied by, and those that a tile's results go to before these are computed.
 """
 
 from __future__ import annotations
 
 from braze.codegen.c.body import Body
-from braze.codegen.c.expr import to_c
+from braze.codegen.c.expr import indirect_symbols, to_c
 from braze.codegen.c.kernel import capped
 from braze.codegen.c.operations import Representations
 from braze.codegen.c.prelude import STORAGE
@@ -34,6 +37,10 @@ _K_BLOCK = 1024
 _M_BLOCK = 128
 #: rows of B that are packed side by side
 _PACKED = 16
+#: floats in a line of the cache
+_LINE = 16
+#: rows of B from one that is packed to one that is asked of memory, where each line holds rows of one column
+_AHEAD = 2 * _LINE
 #: rows of A that are few enough for one task to have them all and pack its own panel; with more than one pass over K, half as many
 _FEW_ROWS = 512
 
@@ -88,6 +95,9 @@ class _Gemm:
         self.panels = -(-self.n // self.tile.columns)
         self.packs_own = self._packs_own()
         self.m_block = self._rows_of_a_task()
+        #: of one row of a panel; of one that lies by columns as many as of a row
+        self.lines = self.tile.columns // _LINE
+        self.asked = self._lines_asked()
         reads = [n.attr[0] for n in nodes_of(*store_roots(call.epilogue)) if n.op is Op.LOAD]
         self.buffers_used = tuple(dict.fromkeys([self.a.buffer, *reads, *(s.buffer for s in call.epilogue)]))
         self.sizes = self._size_names()
@@ -99,6 +109,14 @@ class _Gemm:
         m = self.m.value
         enough = self.panels >= 4 * self.target.cores or self.target.cores == 1
         return not self.call.constant_b and m is not None and m <= few and enough
+
+    def _lines_asked(self) -> int:
+        """Lines of the next panel that are asked of memory with each place of a sum; 0 where panels are packed ahead, or lie in pieces."""
+        dense = self.b.strides[1] is ONE or self.b.strides[1] is self.b.sizes[0]
+        if not self.packs_own or not dense or self._names_in_b():
+            return 0
+        blocks = self.m_block // self.tile.rows
+        return -(-self.lines // blocks)
 
     def _rows_of_a_task(self) -> int:
         """Rows of A per task: fewer where there would not be tasks enough for all cores."""
@@ -151,6 +169,7 @@ class _Gemm:
             f"  const int64_t n0 = p*{t}, w = {self.n} - n0 < {t} ? {self.n} - n0 : {t};",
             f"  for (int64_t k0 = 0; k0 < {k}; k0 += {_PACKED}) {{",
             f"    const int64_t k1 = k0 + {_PACKED} < {k} ? k0 + {_PACKED} : {k};",
+            *self._asked_ahead(),
             *self._packed_block(),
             f"    for (int64_t c = w; c < {t}; ++c)",
             f"      for (int64_t k = k0; k < k1; ++k) to[k*{t} + c] = 0;",
@@ -168,6 +187,17 @@ class _Gemm:
             "  void *b[2] = {(void *)from, to};",
             f"  bz_run({name}_body, b, s, {self.panels}, {self.packed_bytes()});",
             "}",
+        ]
+
+    def _asked_ahead(self) -> list[str]:
+        """The lines that hold rows of a panel that are packed later, each of another column."""
+        if self.b.strides[1] is ONE:
+            return []
+        sk, sn = (to_c(s) for s in self.b.strides)
+        at = f"from + {to_c(self.b.offset)} + (k0 + {_AHEAD})*{sk} + (n0 + c)*{sn}"
+        return [
+            f"    if (k0 + {_AHEAD} < {self.k})",
+            f"      for (int64_t c = 0; c < w; ++c) __builtin_prefetch({at});",
         ]
 
     def _packed_block(self) -> list[str]:
@@ -225,7 +255,10 @@ class _Gemm:
             out += [
                 f"    for (int64_t m = m0; m < m1; m += {rows}) {{",
                 f"      const int64_t count = m1 - m < {rows} ? m1 - m : {rows};",
-                *self._multiply("a + m*" + f"({row})", "bp", str(k), "tile", "0", "      "),
+                *self._asked_room("m", "count", "      "),
+                *self._multiply(
+                    "a + m*" + f"({row})", "bp", str(k), "tile", "0", "      ", self._asking("0")
+                ),
                 *self._epilogue("m", "count", "      "),
                 "    }",
             ]
@@ -242,6 +275,7 @@ class _Gemm:
                     f"tile + (m - m0)*{columns}",
                     "k0 != 0",
                     "        ",
+                    self._asking("k0"),
                 ),
                 "      }",
                 "    }",
@@ -255,10 +289,24 @@ class _Gemm:
         if not self.packs_own:
             return [f"    const float *const bp = packed + panel*{size}L;"]
         at = len(self.buffers_used) + 2
-        return [
+        out = [
             f"    float *const bp = (float *)b[{at}] + bz_thread()*{size}L;",
             f"    {self.name}_pack_panel(packed, bp, panel, s);",
         ]
+        if self.asked:
+            later = f"panel + 1 < {self.panels} ? panel + 1 : panel"
+            first = f"{to_c(self.b.offset)} + ({later})*{self.tile.columns}*{to_c(self.b.strides[1])}"
+            out.append(f"    const float *const next = packed + {first};")
+        return out
+
+    def _asking(self, k0: str) -> str:
+        """What a micro-kernel asks for: each block of rows a part of the next panel's lines, the first again where blocks are left."""
+        if not self.asked:
+            return ""
+        by_rows = self.b.strides[1] is ONE
+        step, apart = (to_c(self.b.strides[0]), _LINE) if by_rows else (_LINE, _LINE * self.k)
+        part = f"(m - m0)/{self.tile.rows}*{self.asked}"
+        return f", next + ({part} < {self.lines} ? {part} : 0)*{apart} + {k0}*({step}), {step}, {apart}"
 
     def _header(self, status: bool) -> list[str]:
         out = []
@@ -273,18 +321,20 @@ class _Gemm:
             out.append(f"  int64_t *const status = (int64_t *)b[{n + 1}];")
         return out
 
-    def _multiply(self, a: str, b: str, k: str, c: str, again: str, indent: str) -> list[str]:
+    def _multiply(
+        self, a: str, b: str, k: str, c: str, again: str, indent: str, asking: str = ""
+    ) -> list[str]:
         """Calls of the micro-kernels: the full one, and what is left of the rows."""
         t = self.tile
         lda = to_c(self.a.strides[1 if self.by_columns else 0])
         row = to_c(self.a.strides[0])
 
         def micro(rows: int) -> str:
-            return f"bz_gemm{rows}{'t' if self.by_columns else 'c'}{t.vectors}_f32x{t.lanes}"
+            return f"bz_gemm{rows}{'t' if self.by_columns else 'c'}{t.vectors}{f'a{self.asked}' if self.asked else ''}_f32x{t.lanes}"
 
         def call(rows: int, at: str = "") -> str:
             moved = (f"{a} + {at}*({row})", f"{c} + {at}*{t.columns}") if at else (a, c)
-            return f"{micro(rows)}({k}, {moved[0]}, {lda}, {b}, {moved[1]}, {again});"
+            return f"{micro(rows)}({k}, {moved[0]}, {lda}, {b}, {moved[1]}, {again}{asking});"
 
         known = self.m.value
         if known is not None and known % t.rows == 0:
@@ -302,6 +352,22 @@ class _Gemm:
             if part < t.rows:
                 out.append(f"{indent}  if (r + {part} <= count) {{ {call(part, 'r')} r += {part}; }}")
         return [*out, f"{indent}}}"]
+
+    def _asked_room(self, first: str, count: str, indent: str) -> list[str]:
+        """The lines that a tile's results are written to."""
+        m, n = self.m_axis.symbol, self.n_axis.symbol
+        stores = [x for x in self.call.epilogue if n in x.index.symbols() and not indirect_symbols(x.index)]
+        if not stores:
+            return []
+        c = self.tile.columns
+        names = {m: f"({first} + r)", n: f"(panel*{c} + c)"}
+        places = [f"b{self.buffers_used.index(x.buffer)} + {to_c(x.index, names)}" for x in stores]
+        return [
+            f"{indent}for (int64_t r = 0; r < {count}; ++r)",
+            f"{indent}  for (int64_t c = 0; c < {c}; c += {_LINE}) {{",
+            *(f"{indent}    __builtin_prefetch({place}, 1);" for place in places),
+            f"{indent}  }}",
+        ]
 
     def _epilogue(self, first: str, count: str, indent: str) -> list[str]:
         """Loops over the tile's rows and columns that evaluate the stores."""

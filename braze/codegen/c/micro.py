@@ -6,10 +6,11 @@ from __future__ import annotations
 _CHAIN = 128
 
 
-def micro_kernel(rows: int, vectors: int, w: int, by_columns: bool = False) -> str:
+def micro_kernel(rows: int, vectors: int, w: int, by_columns: bool = False, asked: int = 0) -> str:
     """C of ``c[rows][vectors*w] (+)= a[rows][k] @ b[k][vectors*w]``, results in registers over k.
 
-    ``lda`` is from row to row of a, or, if a lies ``by_columns``, from column to column.
+    ``lda`` is from row to row of a, or, if a lies ``by_columns``, from column to column. With each place of the sum, so many lines are ``asked`` of memory,
+    ``apart`` from each other, for what is done next; of the next place those ``step`` further.
     """
     if by_columns:
         pointers = [f"  const float *const a{r} = a + {r};" for r in range(rows)]
@@ -20,15 +21,17 @@ def micro_kernel(rows: int, vectors: int, w: int, by_columns: bool = False) -> s
     t, cells = f"f32x{w}", [(r, v) for r in range(rows) for v in range(vectors)]
     at = {(r, v): f"*({t}u *)(c + {(r * vectors + v) * w})" for r, v in cells}
     lines = [
-        f"static __attribute__((noinline)) void bz_gemm{rows}{kind}{vectors}_{t}(",
-        "    int64_t k, const float *a, int64_t lda, const float *b, float *c, int again) {",
+        f"static __attribute__((noinline)) void bz_gemm{rows}{kind}{vectors}{f'a{asked}' if asked else ''}_{t}(",
+        "    int64_t k, const float *a, int64_t lda, const float *b, float *c, int again"
+        f"{', const float *next, int64_t step, int64_t apart' if asked else ''}) {{",
         *pointers,
         "  int64_t each = k;",
         f"  if (k > {_CHAIN}) {{ const int64_t parts = (k + {_CHAIN - 1}) / {_CHAIN}; each = (k + parts - 1) / parts; }}",
         "  for (int64_t i = 0; i < k; again = 1) {",
         "    const int64_t stop = i + each < k ? i + each : k;",
         f"    {t} " + ", ".join(f"s{r}_{v} = {{}}" for r, v in cells) + ";",
-        f"    for (; i < stop; ++i, b += {vectors * w}) {{",
+        f"    for (; i < stop; ++i, b += {vectors * w}{', next += step' if asked else ''}) {{",
+        *(f"      __builtin_prefetch(next + {n}*apart, 0, 2);" for n in range(asked)),
         *(f"      const {t} b{v} = *(const {t}u *)(b + {v * w});" for v in range(vectors)),
     ]
     for r in range(rows):

@@ -158,9 +158,9 @@ def _section(name: str, lanes: int) -> str | None:
             f"static inline {t} bz_{kind}_{t}({t} v) {{\n#ifdef __clang__\n  return __builtin_shufflevector(v, v, {order});"
             f"\n#else\n  return __builtin_shuffle(v, ({i}){{{order}}});\n#endif\n}}"
         )
-    shape = re.fullmatch(r"gemm(\d+)([ct])(\d+)", kind)
+    shape = re.fullmatch(r"gemm(\d+)([ct])(\d+)(?:a(\d))?", kind)
     if shape is not None:
-        return micro_kernel(int(shape[1]), int(shape[3]), w, shape[2] == "t")
+        return micro_kernel(int(shape[1]), int(shape[3]), w, shape[2] == "t", int(shape[4] or 0))
     if kind == "mask":
         wide = REP_BYTES[what] == 8
         body = f"__builtin_convertvector(m, i32x{w})" if wide else "m"
