@@ -12,6 +12,7 @@ from braze.capture.facts.values import words
 from braze.capture.state.outside import Outside
 from braze.capture.state.trace import Trace
 from braze.graph.fakes import was_given_history
+from braze.graph.torch_compat import storage_key
 
 #: attributes that tell a tensor's place in autograd: read of the tensor itself, and guarded
 READ = frozenset(words("is_leaf retains_grad output_nr grad_fn"))
@@ -51,12 +52,9 @@ def query(t: Trace, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 
 def is_outside(outside: Outside, tensor: torch.Tensor) -> bool:
     """Whether a tensor is over memory that comes from outside."""
-    memory = tensor.untyped_storage()._cdata
-    return any(
-        node.value.untyped_storage()._cdata == memory
-        for node in outside.tree.inputs
-        if isinstance(node.value, torch.Tensor)
-    )
+    memory = storage_key(tensor)
+    inputs = [node.value for node in outside.tree.inputs]
+    return any(storage_key(value) == memory for value in inputs if isinstance(value, torch.Tensor))
 
 
 def is_inference(t: Trace, tensor: torch.Tensor) -> bool:

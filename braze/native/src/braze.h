@@ -22,7 +22,7 @@ forget_error(void)
     }
 }
 
-/* -- tensor.c ----------------------------------------------------------------------------------- */
+/* -- tensor_check.c ----------------------------------------------------------------------------- */
 typedef struct {
     int64_t value; /* the size; or the index of the symbol */
     int kind;      /* DIM_EXACT, DIM_SYMBOL, DIM_ANY */
@@ -67,6 +67,7 @@ bool image_holds(const Image *image, PyObject *tensor);
 /* `image` (may be NULL: made) is now of this tensor; NULL if words alone cannot tell. Frees what it replaces. */
 Image *image_again(Image *image, PyObject *tensor, int requires_grad);
 
+/* -- torch_state.c ------------------------------------------------------------------------------ */
 typedef struct {
     int device_type, enabled, dtype;
 } Autocast;
@@ -83,6 +84,16 @@ int state_spec_parse(StateSpec *spec, PyObject *name, PyObject *expected);
 void state_spec_clear(StateSpec *spec);
 bool state_holds(const StateSpec *spec);
 
+/* Whether operators have somebody to see them: autograd, a mode. True also means: that cannot be told. */
+bool operators_are_watched(void);
+
+/* Whether grad mode is on; -1: that cannot be told. */
+int grad_mode_now(void);
+
+/* Whether inference mode is on; -1 with an exception set. */
+int inference_mode_now(void);
+
+/* -- tensor.c ----------------------------------------------------------------------------------- */
 /* The address of a tensor's first element, or an int's value. -1 with an exception set on failure. */
 int buffer_address(PyObject *value, void **address);
 
@@ -117,16 +128,10 @@ bool is_tensor(PyObject *value);
 /* The at::Tensor in a Python tensor; NULL if the value is no tensor that can be read here. */
 void *tensor_handle(PyObject *value);
 
-/* Whether operators have somebody to see them: autograd, a mode. True also means: that cannot be told. */
-bool operators_are_watched(void);
-
-/* Whether grad mode is on; -1: that cannot be told. */
-int grad_mode_now(void);
-
-/* Whether inference mode is on; -1 with an exception set. */
-int inference_mode_now(void);
-
 extern PyMethodDef tensor_methods[];
+
+/* -- libtorch.c --------------------------------------------------------------------------------- */
+extern PyMethodDef libtorch_methods[];
 
 /* -- allocate.c --------------------------------------------------------------------------------- */
 extern PyMethodDef allocation_functions[];

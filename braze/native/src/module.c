@@ -68,6 +68,7 @@ fill_module(PyObject *module)
                    || PyModule_AddFunctions(module, hook_methods) < 0
                    || PyModule_AddFunctions(module, resumed_methods) < 0
                    || PyModule_AddFunctions(module, tensor_methods) < 0
+                   || PyModule_AddFunctions(module, libtorch_methods) < 0
                    || PyModule_AddFunctions(module, image_methods) < 0
                    || PyModule_AddFunctions(module, entry_functions) < 0
                    || PyModule_AddFunctions(module, tracers_functions) < 0

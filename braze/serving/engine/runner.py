@@ -55,7 +55,8 @@ class RunnerOptions:
     memory_budget: int | str | None = None
 
 
-_RANGES = {
+#: the options with which a runner can run
+RANGES = {
     "cudagraph_mode": Range((CUDAGraphMode,), lambda x: True, "a CUDAGraphMode"),
     "enforce_eager": SWITCH,
     "overlap": Range((bool, NoneType), lambda x: True, "True, False or None"),
@@ -91,7 +92,7 @@ class ModelRunner:
     ) -> None:
         self.model, self.limits, self.options = model, limits, options or RunnerOptions()
         refuse_others("BZ7411", "limits of an engine that mean nothing", limits, LIMITS)
-        refuse_others("BZ7411", "limits of an engine that mean nothing", self.options, _RANGES)
+        refuse_others("BZ7411", "limits of an engine that mean nothing", self.options, RANGES)
         if limits.max_model_len > (most := model.config.max_position):
             raise UserError(
                 "BZ7411",

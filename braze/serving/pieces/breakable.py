@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from braze.cudagraphs.device import DeviceGraphs, Graph, NotRecordable, garbage_kept
 from braze.graph.functional_ops import original_of
-from braze.graph.torch_compat import copy_all, pytree
+from braze.graph.torch_compat import copy_all, pytree, storage_key
 from braze.serving.pieces.custom_ops import is_marked, names_of, spelled
 from braze.serving.pieces.pools import GraphPools
 from braze.serving.pieces.wrapper import CUDAGraphWrapper, Recording, unheld
@@ -151,10 +151,10 @@ class Between:
         given, spec = pytree.tree_flatten((args, kwargs))
         #: the same arguments at each replay
         self.args, self.kwargs = pytree.tree_unflatten([unheld(x, set()) for x in given], spec)
-        mine = {x.untyped_storage()._cdata for x in given if isinstance(x, torch.Tensor)}
+        mine = {storage_key(x) for x in given if isinstance(x, torch.Tensor)}
         #: results that later segments read: tensors that the operator made
         self.results = [
-            x if isinstance(x, torch.Tensor) and x.untyped_storage()._cdata not in mine else None
+            x if isinstance(x, torch.Tensor) and storage_key(x) not in mine else None
             for x in pytree.tree_leaves(result)
         ]
         self.gives = any(x is not None for x in self.results)

@@ -7,6 +7,7 @@ Four come along: braze's own kernels, eager's operators, PyTorch's Inductor (a f
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -257,16 +258,12 @@ def unboxed(call: Callable[..., Any]) -> Compiled:
     return (lambda *inputs: call(list(inputs))) if is_boxed(call) else call
 
 
-_package: list[str] = []
-
-
+@functools.cache
 def of_package() -> str:
     """A digest of braze's sources: what they make of a graph is between their lines."""
-    if not _package:
-        whole = hashlib.sha256()
-        root = Path(braze.__file__).parent
-        for path in sorted(p for p in root.rglob("*") if p.suffix in (".py", ".c", ".h")):
-            whole.update(str(path.relative_to(root)).encode())
-            whole.update(path.read_bytes())
-        _package.append(whole.hexdigest())
-    return _package[0]
+    whole = hashlib.sha256()
+    root = Path(braze.__file__).parent
+    for path in sorted(p for p in root.rglob("*") if p.suffix in (".py", ".c", ".h")):
+        whole.update(str(path.relative_to(root)).encode())
+        whole.update(path.read_bytes())
+    return whole.hexdigest()

@@ -6,6 +6,7 @@ was made of, and is not used for another.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
 from collections.abc import Iterable, Sequence
@@ -134,8 +135,7 @@ class CompilerManager:
         return call
 
     def _count(self, what: str) -> None:
-        values = {name: getattr(self.counts, name) for name in ("shared", "loaded", "compiled")}
-        self.counts = Counts(**{**values, what: values[what] + 1})
+        self.counts = dataclasses.replace(self.counts, **{what: getattr(self.counts, what) + 1})
         trace.count(f"pieces_{what}")
 
     def _place(self, digest: str, runtime_shape: Any) -> CacheKey | None:

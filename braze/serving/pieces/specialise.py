@@ -13,6 +13,7 @@ from braze.capture.guards.tables import compile_relation
 from braze.graph.captured import Late
 from braze.graph.facts import facts
 from braze.graph.fakes import FakeMode, new_mode, text_of
+from braze.graph.torch_compat import storage_key
 from braze.support.errors import Unsupported
 from braze.support.record import record
 
@@ -81,7 +82,7 @@ def where_is(graph: GraphModule, symbol: str) -> tuple[int, int] | None:
 
 def specialised(graph: GraphModule, symbol: str, size: int | SizeRange) -> Special:
     """The graph for sizes in which ``symbol`` is ``size``, or lies within it. Unsupported (BZ7211) where inputs share memory."""
-    storages = [v.untyped_storage()._cdata for v in _values(graph) if isinstance(v, torch.Tensor)]
+    storages = [storage_key(v) for v in _values(graph) if isinstance(v, torch.Tensor)]
     if len(set(storages)) < len(storages):
         raise Unsupported(
             "BZ7211",

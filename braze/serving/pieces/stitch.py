@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload, OpOverloadPacket
 from torch.fx import Graph, GraphModule, Node
 
+from braze.capture.facts.purity import WRITING, name_of, overloads_of
 from braze.cudagraphs.registry import records
 from braze.graph.captured import forward_of
 from braze.graph.facts import InputRole, facts
 from braze.graph.operators import written_parameters
-from braze.graph.torch_compat import copy_all
+from braze.graph.torch_compat import copy_all, storage_key
 from braze.serving.policy.dispatch import BatchDescriptor
 from braze.serving.policy.modes import CUDAGraphMode
 from braze.serving.step.context import get_forward_context
@@ -144,12 +144,12 @@ def written_storages(gm: GraphModule) -> dict[int, Node]:
 def _written(node: Node) -> list[Node]:
     """The arguments that a node writes: by its schema, or by the names that PyTorch and Python give such operators."""
     places: list[Any] = [node.kwargs.get("out")]
-    name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
-    overloads = _overloads(node.target)
+    name = name_of(node)
+    overloads = overloads_of(node.target)
     for op in overloads:
         for i, parameter in written_parameters(op):
             places.append(node.args[i] if i < len(node.args) else node.kwargs.get(parameter.name))
-    in_place = name in _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
+    in_place = name in WRITING or name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
     if not overloads and in_place and node.args:
         places.append(node.args[0])
     found: list[Node] = []
@@ -157,35 +157,6 @@ def _written(node: Node) -> list[Node]:
     return found
 
 
-#: functions of ``operator``, and methods, that write their first argument
-_IN_PLACE = frozenset(
-    {
-        "setitem",
-        "__setitem__",
-        "iadd",
-        "isub",
-        "imul",
-        "itruediv",
-        "ifloordiv",
-        "imod",
-        "ipow",
-        "iand",
-        "ior",
-        "ixor",
-    }
-    | {"ilshift", "irshift", "imatmul"}
-)
-
-
-def _overloads(target: Any) -> list[OpOverload]:
-    """The operators that a call may be of."""
-    if isinstance(target, OpOverload):
-        return [target]
-    if isinstance(target, OpOverloadPacket):
-        return [getattr(target, name) for name in target.overloads()]
-    return []
-
-
 def _storage(node: Node) -> int | None:
     value = node.meta.get("val")
-    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
+    return storage_key(value) if isinstance(value, torch.Tensor) else None

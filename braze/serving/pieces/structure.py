@@ -12,6 +12,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.fx import GraphModule, Node
 
 from braze.graph.fakes import mode_of, spec_of
+from braze.graph.torch_compat import storage_key
 from braze.support.record import record
 
 
@@ -60,7 +61,7 @@ class _Text:
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor):
             return f"{type(value).__name__} {value}" if value is not None else self._unique(node)
-        shared = self.storages.setdefault(value.untyped_storage()._cdata, len(self.storages))
+        shared = self.storages.setdefault(storage_key(value), len(self.storages))
         return f"{spec_of(value)} grad={value.requires_grad} memory={shared}"
 
     def _value(self, value: Any) -> str:

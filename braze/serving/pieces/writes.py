@@ -11,6 +11,7 @@ from torch.fx import GraphModule, Node
 
 from braze.capture.facts.records import Constant, EffectKind, FromSource, GraphOutput
 from braze.graph.facts import InputRole, facts
+from braze.graph.torch_compat import storage_key
 from braze.serving.pieces.stitch import written_storages
 from braze.support.errors import Origin, UserError
 
@@ -29,7 +30,7 @@ def refuse_writes(gm: GraphModule, name: str, allowed: Collection[str] = ()) -> 
         for owner in gm.graph.find_nodes(op="placeholder"):
             value = owner.meta.get("val")
             found = facts(owner)
-            if not isinstance(value, torch.Tensor) or value.untyped_storage()._cdata != place:
+            if not isinstance(value, torch.Tensor) or storage_key(value) != place:
                 continue
             if found.role is InputRole.PARAMETER and (path := path_of(found.source or "")) not in allowed:
                 raise _refusal(name, f"writes to {path}", facts(node).origin)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -42,9 +43,7 @@ class Config:
         **unknown: Any,
     ) -> None:
         if unknown:
-            known = ("model", "compilation_config", "enforce_eager", "max_num_seqs", "max_num_batched_tokens",
-                     "num_speculative_tokens", "data_parallel_size", "data_parallel_rank", "variants")  # fmt: skip
-            name = min(unknown)
+            name, known = min(unknown), inspect.signature(Config).parameters.keys() - {"unknown"}
             raise UserError("BZ7101", f"Config has no field {name!r}", hints=[near(name, known)])
         self.model = model
         self.compilation_config = CompilationConfig() if compilation_config is None else compilation_config

@@ -53,12 +53,10 @@ _NO_GRAPHS = (("cudagraph_mode", CUDAGraphMode.NONE),)
 
 #: what a level brings with it
 OF_LEVEL = {
-    CompilationLevel.NO_COMPILATION: Preset(
-        "level NO_COMPILATION", CompilationLevel.NO_COMPILATION, _NO_GRAPHS
-    ),
-    CompilationLevel.DYNAMO_AS_IS: Preset("level DYNAMO_AS_IS", CompilationLevel.DYNAMO_AS_IS, _NO_GRAPHS),
-    CompilationLevel.DYNAMO_ONCE: Preset("level DYNAMO_ONCE", CompilationLevel.DYNAMO_ONCE, _NO_GRAPHS),
-    CompilationLevel.PIECEWISE: Preset("level PIECEWISE", CompilationLevel.PIECEWISE, _PIECES),
+    level: Preset(
+        f"level {level.name}", level, _PIECES if level is CompilationLevel.PIECEWISE else _NO_GRAPHS
+    )
+    for level in CompilationLevel
 }
 
 #: presets of optimization, as vLLM's -O

@@ -19,8 +19,6 @@ from braze.support.record import record
 WORTH = 0.01
 #: how many sizes a file of traffic asks for
 FROM_TRAFFIC = 16
-
-
 #: how far sizes of the pattern lie apart
 STRIDE = 16
 #: sizes that a message lists at most
@@ -71,13 +69,9 @@ def within(sizes: Sequence[int], limits: Limits, *, listed: bool, tokens: bool) 
     dropped = tuple(sorted(set(sizes) - kept))
     notes = []
     if dropped:
-        bound = (
-            f"max_num_batched_tokens={limits.max_num_batched_tokens}"
-            if tokens
-            else (
-                f"max_num_seqs={limits.max_num_seqs} and max_num_batched_tokens={limits.max_num_batched_tokens}"
-            )
-        )
+        bound = f"max_num_batched_tokens={limits.max_num_batched_tokens}"
+        if not tokens:
+            bound = f"max_num_seqs={limits.max_num_seqs} and {bound}"
         notes.append(f"BZ7107: capture sizes {_listed(dropped)} are left out: the buffers hold {bound}")
     most = min(limits.max_num_seqs, limits.max_num_batched_tokens // limits.uniform_query_len)
     if not listed and 0 < most < max(sizes, default=0):

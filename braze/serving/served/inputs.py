@@ -238,7 +238,7 @@ def _checked(dynamic: Any, slots: Any) -> tuple[str, ...]:
     return tuple(dynamic or ())
 
 
-def difference(values: Mapping[str, Any], example: Mapping[str, Any]) -> str:
+def unlike(values: Mapping[str, Any], example: Mapping[str, Any]) -> str:
     """In what a call differs from the one that recordings were made like, which hold all but tensors as it was; empty: in nothing."""
     for name in values.keys() | example.keys():
         if name not in values or name not in example:

@@ -23,7 +23,7 @@ from braze.serving.policy.negotiation import Resolution
 from braze.serving.policy.sizes import Suggestion
 from braze.serving.served.batch import batch_of
 from braze.serving.served.compiled import Runnable
-from braze.serving.served.inputs import Inputs, difference
+from braze.serving.served.inputs import Inputs, unlike
 from braze.serving.served.outputs import Outputs, given
 from braze.serving.served.recordings import Recordings
 from braze.serving.served.stats import Counts, Stats
@@ -185,13 +185,13 @@ class ServedModel(nn.Module):
 
         A call with other numbers than those in the recordings replays none; numbers that come again may be variants.
         """
-        unlike = difference(values, self._example[0]) if self._example is not None else ""
-        captured = () if unlike else self._captured()
+        other = unlike(values, self._example[0]) if self._example is not None else ""
+        captured = () if other else self._captured()
         found = dispatch_across(self.dispatcher, batch, self._reduce, captured)
         agreed = found.decision
-        if unlike and agreed.mode is NONE and self.cudagraph_mode:
-            agreed = Decision(NONE, agreed.descriptor, unlike)
-        if unlike or self._recordings.complete:
+        if other and agreed.mode is NONE and self.cudagraph_mode:
+            agreed = Decision(NONE, agreed.descriptor, other)
+        if other or self._recordings.complete:
             return agreed, agreed
         return wanted_by(self.dispatcher, found.rows, batch.variant), agreed
 

@@ -14,10 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from braze.capture.python.module_calls import MODULE_HOOKS
 from braze.serving.pieces.once import CompiledOnce
 from braze.serving.served.inputs import PLAIN, Inputs
-
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class ServedOnce:
@@ -38,7 +37,7 @@ class ServedOnce:
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         values = self.inputs.bind(args, kwargs)
         kind = self._kind(values)
-        if kind is None or any(getattr(self.model, hooks, None) for hooks in _HOOKS):
+        if kind is None or any(getattr(self.model, hooks, None) for hooks in MODULE_HOOKS):
             return self.guarded(*args, **kwargs)
         made = self.kinds.get(kind)
         if made is None:

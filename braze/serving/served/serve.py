@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
@@ -78,9 +79,8 @@ def serve(
     evaluate_guards = switch("evaluate_guards", evaluate_guards)
     if not callable(reduce):
         raise refuse("reduce", reduce, "what gathers a row of numbers from every rank, as gloo() does")
-    if slots is not None and not isinstance(slots, Mapping):
-        raise refuse("slots", slots, "a dict of Slot by argument: {'slot_mapping': Slot(pad=-1)}")
-    inputs = Inputs(model.forward, dynamic, slots or {}, Extent(max_num_batched_tokens, max_num_seqs))
+    limits = Extent(max_num_batched_tokens, max_num_seqs)
+    inputs = Inputs(model.forward, dynamic, {} if slots is None else slots, limits)
     resolution = config.resolve(attention)
     return ServedModel(
         model,
@@ -96,21 +96,14 @@ def serve(
 
 def _compilation_config(said: Mapping[str, Any], fields: Mapping[str, Any]) -> CompilationConfig:
     """The configuration of what was said: what was left at its default the environment and the level's preset say."""
+    words = inspect.signature(serve).parameters
     for name in fields:
         if name not in BY_NAME:
-            raise UserError(
-                "BZ7101", f"serve has no argument {name!r}", hints=[near(name, {*BY_NAME, *_WORDS})]
-            )
+            known = {*BY_NAME, *words} - {"model", "fields"}
+            raise UserError("BZ7101", f"serve has no argument {name!r}", hints=[near(name, known)])
     given = {
         name: value
         for name, value in said.items()
-        if name == "level" or (value is not None and value != _DEFAULTS.get(name))
+        if name == "level" or value not in (None, getattr(words.get(name), "default", None))
     }
     return CompilationConfig(**{**given, **fields})
-
-
-_DEFAULTS = {"capture": "eager", "verify": "off", "pool": "per_tier"}
-_WORDS = (
-    "cudagraph_mode", "capture_sizes", "capture", "memory_budget", "dynamic", "slots", "split_ops", "verify", "pool", "outputs",
-    "attention", "max_num_seqs", "max_num_batched_tokens", "num_speculative_tokens", "variants", "reduce", "evaluate_guards",
-)  # fmt: skip

@@ -14,10 +14,10 @@ from braze.cudagraphs.simulated import SimulatedGraphs
 from braze.serving.engine.compiled import compile_decoder
 from braze.serving.engine.engine import Engine
 from braze.serving.engine.loading import load_model, model_folder
-from braze.serving.engine.ranges import CAPTURE, SHARE, refuse_others, whole
+from braze.serving.engine.ranges import refuse_others, whole
 from braze.serving.engine.recordings import recorder_of
-from braze.serving.engine.runner import ModelRunner, RunnerOptions
-from braze.serving.engine.scheduler import Limits
+from braze.serving.engine.runner import RANGES, ModelRunner, RunnerOptions
+from braze.serving.engine.scheduler import LIMITS, Limits
 from braze.serving.pieces.pools import GraphPools
 from braze.serving.policy.config import contradiction
 from braze.serving.policy.fields import number_of_bytes
@@ -59,15 +59,12 @@ class LaunchOptions:
     plain: bool = False
 
 
+#: the engine's, and two that may be left open
 _RANGES = {
+    **{name: LIMITS[name] for name in ("max_num_seqs", "max_num_batched_tokens", "block_size")},
+    **{name: RANGES[name] for name in ("memory_share", "drafts", "capture")},
     "max_model_len": whole(0),
-    "max_num_seqs": whole(1),
-    "max_num_batched_tokens": whole(1),
-    "block_size": whole(1),
     "blocks": whole(0),
-    "memory_share": SHARE,
-    "drafts": whole(0),
-    "capture": CAPTURE,
 }
 
 

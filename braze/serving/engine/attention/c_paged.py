@@ -86,7 +86,11 @@ def _kernel(label: str) -> Callable[..., None] | None:
 
 
 def source(label: str, w: int) -> str:
-    """The translation unit with ``attend`` for elements of a type, by vectors of ``w`` lanes."""
+    """The translation unit with ``attend`` for elements of a type, by vectors of ``w`` lanes.
+
+    Its numbers ``s``: 0 requests, 1 heads, 2 those of the cache, 3 a key's width, 4 a value's, 5 slots of a block, 6 tokens of a request at most; strides of 7 the query, 9 keys,
+    12 values, 15 the output, 17 the block table; 18 the scale's bits, 19 how much work it is.
+    """
     element = "float" if label == "f32" else "uint16_t"
     entry = "void attend(void **b, const int64_t *s) { bz_run_free(bz_attend, b, s, s[0] * s[2], s[19]); }"
     return assemble([_row(label, element, w), _tasks(element), entry])
@@ -98,11 +102,7 @@ def _row(label: str, element: str, w: int) -> str:
     A round takes ``w`` keys: their products with the row, four at a time; what these weigh; their values.
     """
     v, e = f"f32x{w}", f"{label}x{w}"
-    halves = [w >> k for k in range(1, w.bit_length())]
-    fold = " ".join(f"a += bz_rot{h}_{v}(a);" for h in halves)
-    greatest = "\n".join(
-        f"    {{ const {v} r = bz_rot{h}_{v}(m); m = bz_sel_{v}(m > r, m, r); }}" for h in halves
-    )
+    fold = " ".join(f"a += bz_rot{h}_{v}(a);" for h in _halves(w))
     return f"""\
 static inline float bz_total({v} a) {{ {fold} return a[0]; }}
 static void bz_row(const {element} *query, const {element} *keys, const {element} *values, {element} *output,
@@ -118,6 +118,23 @@ static void bz_row(const {element} *query, const {element} *keys, const {element
     const int64_t n = seen - base < {w} ? seen - base : {w};
     const {element} *at[{w}];
     {v} scores = bz_splat_{v}(-__builtin_inff());
+{_products(element, v, e, w)}
+{_weights(v, w)}
+{_values(v, e, w)}
+  }}
+  for (int64_t d = 0; d < vs; ++d) bz_store_{e}(output + d * {w}, found[d] / sum);
+  if (over) bz_storen_{e}(output + vs * {w}, found[vs] / sum, over);
+}}"""
+
+
+def _halves(w: int) -> list[int]:
+    """By how much a vector is turned, step by step, until each lane has met all others."""
+    return [w >> k for k in range(1, w.bit_length())]
+
+
+def _products(element: str, v: str, e: str, w: int) -> str:
+    """``scores`` of a round's keys, four at a time; where their values lie is ``at``."""
+    return f"""\
     for (int64_t k = 0; k < n; k += 4) {{
       const {element} *key[4];
       for (int64_t j = 0; j < 4; ++j) {{
@@ -138,14 +155,27 @@ static void bz_row(const {element} *query, const {element} *keys, const {element
       if (k + 1 < n) scores[k + 1] = bz_total(b);
       if (k + 2 < n) scores[k + 2] = bz_total(c);
       if (k + 3 < n) scores[k + 3] = bz_total(e);
-    }}
+    }}"""
+
+
+def _weights(v: str, w: int) -> str:
+    """What the scores weigh beside the greatest until now, to which the ``sum`` of weights and what was found are brought."""
+    greatest = "\n".join(
+        f"    {{ const {v} r = bz_rot{h}_{v}(m); m = bz_sel_{v}(m > r, m, r); }}" for h in _halves(w)
+    )
+    return f"""\
     {v} m = scores;
 {greatest}
     const float more = most > m[0] ? most : m[0];
     {v} faded = bz_exp_{v}(bz_splat_{v}(most - more));
     const {v} weights = bz_exp_{v}(scores - bz_splat_{v}(more));
     sum = sum * faded[0] + bz_total(weights);
-    most = more;
+    most = more;"""
+
+
+def _values(v: str, e: str, w: int) -> str:
+    """The round's values by their weights, two keys at a time, to what was ``found``."""
+    return f"""\
     for (int64_t d = 0; d <= vs; ++d) {{
       if (d == vs && !over) break;
       {v} a = found[d] * faded, b = {{}};
@@ -157,11 +187,7 @@ static void bz_row(const {element} *query, const {element} *keys, const {element
         if (k < n) a += bz_load_{e}(at[k] + d * {w}) * weights[k];
       }} else for (; k < n; ++k) a += bz_loadn_{e}(at[k] + d * {w}, over) * weights[k];
       found[d] = a + b;
-    }}
-  }}
-  for (int64_t d = 0; d < vs; ++d) bz_store_{e}(output + d * {w}, found[d] / sum);
-  if (over) bz_storen_{e}(output + vs * {w}, found[vs] / sum, over);
-}}"""
+    }}"""
 
 
 def _tasks(element: str) -> str:

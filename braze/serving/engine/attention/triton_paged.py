@@ -40,6 +40,20 @@ def _request_of(block, cu_seqlens, requests, GROUP: tl.constexpr, BLOCK_M: tl.co
 
 
 @triton.jit
+def _queries(query, rows, real, DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_R: tl.constexpr):
+    """The queries of these rows: their first BLOCK_D numbers, and the rest where there is one."""
+    d = tl.arange(0, BLOCK_D)
+    q = tl.load(query + rows[:, None] + d[None, :], mask=real[:, None] & (d < DIM)[None, :], other=0.0)
+    q_rest = q
+    if BLOCK_R > 0:
+        r = BLOCK_D + tl.arange(0, BLOCK_R)
+        q_rest = tl.load(
+            query + rows[:, None] + r[None, :], mask=real[:, None] & (r < DIM)[None, :], other=0.0
+        )
+    return q, q_rest
+
+
+@triton.jit
 def _keys(
     q, q_rest, at, there, DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_R: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
@@ -52,6 +66,44 @@ def _keys(
         rest = tl.load(at[:, None] + r[None, :], mask=there[:, None] & (r < DIM)[None, :], other=0.0)
         scores += tl.dot(q_rest, tl.trans(rest), input_precision=PRECISION)
     return k, scores
+
+
+@triton.jit
+def _attended(
+    q, q_rest, key_cache, value_cache, table, place, low, high, scale, head, v_dim,
+    key_block, key_slot, key_head, value_block, value_slot, value_head,
+    PAGE: tl.constexpr, DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_V: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SHARED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """What rows find in the keys from ``low`` to ``high`` of one head: the greatest score, the sum of weights relative to it, and of weighted values.
+    ``place``: the last key that each row sees."""
+    most = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    found = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
+    for start in range(low, high, BLOCK_N):
+        key = start + tl.arange(0, BLOCK_N)
+        there = key < high
+        page = tl.load(table + key // PAGE, mask=there, other=0).to(tl.int64)
+        at = key_cache + page * key_block + (key % PAGE) * key_slot + head * key_head
+        k, scores = _keys(q, q_rest, at, there, DIM, BLOCK_D, BLOCK_R, PRECISION)
+        seen = there[None, :] & (key[None, :] <= place[:, None])
+        scores = tl.where(seen, scores * scale, float("-inf"))
+        more = tl.maximum(most, tl.max(scores, 1))
+        base = tl.where(more == float("-inf"), 0.0, more)
+        weights = tl.exp2(scores - base[:, None])
+        faded = tl.exp2(most - base)
+        total = total * faded + tl.sum(weights, 1)
+        if SHARED:
+            v = k
+        else:
+            at = value_cache + page * value_block + (key % PAGE) * value_slot + head * value_head
+            v = tl.load(
+                at[:, None] + v_dim[None, :], mask=there[:, None] & (v_dim < VALUE_DIM)[None, :], other=0.0
+            )
+        found = found * faded[:, None] + tl.dot(weights.to(v.dtype), v, input_precision=PRECISION)
+        most = more
+    return most, total, found
 
 
 @triton.jit
@@ -82,15 +134,7 @@ def paged_attention_kernel(
     token = row // GROUP
     place = length - tokens + token  # the last key that a row sees
     rows = (begin + token).to(tl.int64) * query_token + (head * GROUP + row % GROUP) * query_head
-
-    d = tl.arange(0, BLOCK_D)
-    q = tl.load(query + rows[:, None] + d[None, :], mask=real[:, None] & (d < DIM)[None, :], other=0.0)
-    q_rest = q
-    if BLOCK_R > 0:
-        r = BLOCK_D + tl.arange(0, BLOCK_R)
-        q_rest = tl.load(
-            query + rows[:, None] + r[None, :], mask=real[:, None] & (r < DIM)[None, :], other=0.0
-        )
+    q, q_rest = _queries(query, rows, real, DIM, BLOCK_D, BLOCK_R)
     v_dim = tl.arange(0, BLOCK_V)
 
     last_token = tl.minimum(first_row + BLOCK_M - 1, tokens * GROUP - 1) // GROUP
@@ -99,32 +143,11 @@ def paged_attention_kernel(
     low = split * share
     high = tl.minimum(low + share, limit)
 
-    most = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    total = tl.zeros([BLOCK_M], tl.float32)
-    found = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
-    table = block_tables + request.to(tl.int64) * table_row
-    for start in range(low, high, BLOCK_N):
-        key = start + tl.arange(0, BLOCK_N)
-        there = key < high
-        page = tl.load(table + key // PAGE, mask=there, other=0).to(tl.int64)
-        at = key_cache + page * key_block + (key % PAGE) * key_slot + head * key_head
-        k, scores = _keys(q, q_rest, at, there, DIM, BLOCK_D, BLOCK_R, PRECISION)
-        seen = there[None, :] & (key[None, :] <= place[:, None])
-        scores = tl.where(seen, scores * scale, float("-inf"))
-        more = tl.maximum(most, tl.max(scores, 1))
-        base = tl.where(more == float("-inf"), 0.0, more)
-        weights = tl.exp2(scores - base[:, None])
-        faded = tl.exp2(most - base)
-        total = total * faded + tl.sum(weights, 1)
-        if SHARED:
-            v = k
-        else:
-            at = value_cache + page * value_block + (key % PAGE) * value_slot + head * value_head
-            v = tl.load(
-                at[:, None] + v_dim[None, :], mask=there[:, None] & (v_dim < VALUE_DIM)[None, :], other=0.0
-            )
-        found = found * faded[:, None] + tl.dot(weights.to(v.dtype), v, input_precision=PRECISION)
-        most = more
+    most, total, found = _attended(
+        q, q_rest, key_cache, value_cache, block_tables + request.to(tl.int64) * table_row, place, low, high, scale, head, v_dim,
+        key_block, key_slot, key_head, value_block, value_slot, value_head,
+        PAGE, DIM, VALUE_DIM, BLOCK_D, BLOCK_R, BLOCK_V, BLOCK_M, BLOCK_N, SHARED, PRECISION,
+    )  # fmt: skip
 
     kept = real[:, None] & (v_dim < VALUE_DIM)[None, :]
     if SPLITS == 1:
