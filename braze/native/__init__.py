@@ -67,6 +67,7 @@ call_traced = core.call_traced
 mode = core.mode
 uninstall = core.uninstall
 hook_available = core.hook_available
+addresses = core.addresses
 data_ptr = core.data_ptr
 empty_strided = core.empty_strided
 tabulate = calibrate.tabulate if native_available else tables.tabulate

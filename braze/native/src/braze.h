@@ -174,6 +174,9 @@ bool bind_arguments(PyFunctionObject *function, PyObject *self, Bound *bound, Py
 /* -- class_call.c ------------------------------------------------------------------------------- */
 extern PyTypeObject CallOfClass_Type;
 
+/* -- addresses.c -------------------------------------------------------------------------------- */
+extern PyMethodDef addresses_functions[];
+
 /* -- tracers.c ---------------------------------------------------------------------------------- */
 bool traced_by_another(void);
 bool surely_traced_by_another(void); /* asks Python, who knows of a torch.fx that has replaced nothing yet */

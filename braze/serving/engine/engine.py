@@ -66,6 +66,8 @@ class Engine:
 
         Where the next one is certain to be for the same requests, it begins before this one's tokens are waited for: they are on the device.
         """
+        if self.runner.renewed():
+            self.forget_prefixes()
         flight, self._flight = self._flight, None
         if flight is None or all(work.request.ended is not None for work in flight.works):
             flight = self.runner.launch(self.scheduler.schedule(only))
@@ -81,6 +83,10 @@ class Engine:
         if self._heads is not None:
             self._heads.propose(flight, drawn, kept)
         return [Output(work.request, tuple(new)) for work, new in zip(flight.works, kept, strict=True) if new]
+
+    def forget_prefixes(self) -> None:
+        """Share nothing of what the cache holds with requests that have not begun: for after weights were written in place, which no step notices."""
+        self.scheduler.forget_prefixes()
 
     def retreat(self) -> tuple[list[Request], list[Request]]:
         """After a step that raised, of which nobody knows what was done: those that ran, and the one, if any, that might have begun. They keep the tokens that they have, wait, and are

@@ -104,6 +104,11 @@ class Prefixes:
 
     def __init__(self, block_size: int) -> None:
         self.size = block_size
+        self._begin = b""
+
+    def forget(self) -> None:
+        """Requests that come from now on find no block that is known: it was filled by other weights."""
+        self._begin = sha256(self._begin).digest()
 
     def keys(self, request: Request, blocks: int) -> list[bytes]:
         """The keys of its first blocks, which its tokens fill."""
@@ -111,7 +116,7 @@ class Prefixes:
         while len(kept) < blocks:
             at = len(kept) * size
             text = array("q", tokens[at : at + size]).tobytes()
-            kept.append(sha256((kept[-1] if kept else b"") + text).digest())
+            kept.append(sha256((kept[-1] if kept else self._begin) + text).digest())
         return kept[:blocks]
 
 

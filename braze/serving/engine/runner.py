@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from braze.cudagraphs.device import DeviceGraphs, Graph
+from braze.cudagraphs.reasons import note
 from braze.serving.engine.attention.kernels import graph_support
 from braze.serving.engine.attention.operators import KVCache
 from braze.serving.engine.buffers import Batch, Buffers
@@ -24,6 +25,7 @@ from braze.serving.engine.requests import Work
 from braze.serving.engine.scheduler import LIMITS, Limits
 from braze.serving.engine.scores import score_prompts
 from braze.serving.pieces.pools import GraphPools
+from braze.serving.pieces.replaced import Tensors
 from braze.serving.pieces.wrapper import clear_all_graphs
 from braze.serving.policy.data_parallel import Batch as Step
 from braze.serving.policy.data_parallel import Reduce, alone, dispatch_across, wanted_by
@@ -110,6 +112,7 @@ class ModelRunner:
         self.piecewise = piecewise
         self.caches: dict[str, KVCache] = {}
         self.blocks = 0
+        self._tensors = Tensors(model)
         #: steps by how they ran; tokens, real and with padding
         self.counts: Counter[str] = Counter()
         self.reduce = reduce
@@ -233,6 +236,18 @@ class ModelRunner:
                 f"memory_budget with {mode.name}, and nobody knows what the pieces hold",
                 hints=("pools=GraphPools() for compile_decoder and ModelRunner",),
             )
+
+    def renewed(self) -> bool:
+        """Whether the model has other weights than a step ago; what was recorded with them is let go of."""
+        which = self._tensors.replaced()
+        if not which:
+            return False
+        self._tensors = Tensors(self.model)
+        if self.recordings is not None and self.recordings.captured:
+            why = f"has another tensor in the place of {which}: what was recorded is let go of"
+            note("BZ7219", type(self.model).__name__, why, tell=self)
+            self.release()
+        return True
 
     def release(self) -> None:
         """Let go of all that was recorded, whole and in pieces; steps run as they are from now on."""

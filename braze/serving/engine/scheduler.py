@@ -201,6 +201,13 @@ class Scheduler:
                 self.pool.know(block, key)
         request.known = full
 
+    def forget_prefixes(self) -> None:
+        """Requests that wait, and those that come, find nothing of what is in the cache."""
+        if self.prefixes is not None:
+            self.prefixes.forget()
+            for request in self.waiting:
+                request.keys.clear()
+
     def abort(self, request: Request) -> None:
         """End a request at once and free its blocks; nothing where it has ended."""
         if request.ended is None:

@@ -412,3 +412,20 @@ def test_pieces_are_recorded_as_the_step_says(simulated):
     backend = compiled_forward(model).backend
     assert backend.wrappers
     assert all(w.captured() == (BatchDescriptor(4),) for w in backend.wrappers)
+
+
+def test_recorded_pieces_have_the_weights_of_now(simulated):
+    model, buffer = decorated()(configured(3)).requires_grad_(False), torch.randn(8, 8)
+    for turn in range(6):
+        if turn == 2:
+            model.a.weight = nn.Parameter(torch.randn(8, 8), requires_grad=False)
+        if turn == 4:
+            model.load_state_dict(
+                {k: torch.randn_like(v) for k, v in model.state_dict().items()}, assign=True
+            )
+        buffer.copy_(torch.randn(8, 8))
+        with forward_context(
+            cudagraph_runtime_mode=CUDAGraphMode.PIECEWISE, batch_descriptor=BatchDescriptor(4)
+        ):
+            torch.testing.assert_close(model(buffer[:4]), Plain.forward(model, buffer[:4]))
+    assert all(w.captured() == (BatchDescriptor(4),) for w in compiled_forward(model).backend.wrappers)
