@@ -65,7 +65,8 @@ def _found(module: nn.Module) -> Iterator[tuple[str, Any, Any, Any]]:
         at = f"{path}." if path else ""
         for table in (each._parameters, each._buffers, each._modules):
             for key, value in table.items():
-                yield f"{at}{key}", table, key, value
+                if value is not None:
+                    yield f"{at}{key}", table, key, value
         attributes = each.__dict__
         for key, value in attributes.items():
             if isinstance(value, torch.Tensor):
