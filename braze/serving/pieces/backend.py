@@ -216,12 +216,15 @@ class ServingBackend:
     ) -> Callable[..., Any]:
         """The pieces in their order. ``runs``: what runs the splitting ones; ``owner``: holds the split graph's attributes."""
         if self._in_one():
-            return self._around(self._one(pieces.parts[0]), pieces.moving, pieces.fresh)
-        runnables = {part.name: self._piece(part, runs.get(part.name)) for part in pieces.parts}
+            return self._around(self._one(pieces.parts[0], pieces.moving), pieces.moving, pieces.fresh)
+        steady = _steady(pieces)
+        runnables = {
+            part.name: self._piece(part, runs.get(part.name), steady[part.name]) for part in pieces.parts
+        }
         return self._around(stitched(pieces.graph, runnables, owner), pieces.moving, pieces.fresh)
 
-    def _piece(self, part: Part, run: Callable[..., Any] | None) -> Callable[..., Any]:
-        """What is called for a piece."""
+    def _piece(self, part: Part, run: Callable[..., Any] | None, steady: Sequence[int]) -> Callable[..., Any]:
+        """What is called for a piece; ``steady``: which of its inputs are none of the model's tensors."""
         name = f"{self.name or 'model'}.{part.name}"
         if part.sized is None:
             assert run is not None
@@ -230,7 +233,9 @@ class ServingBackend:
             return bridge
         if not self.records:
             return part.sized
-        wrapper = CUDAGraphWrapper(part.sized, CUDAGraphMode.PIECEWISE, pools=self.pools, name=name)
+        wrapper = CUDAGraphWrapper(
+            part.sized, CUDAGraphMode.PIECEWISE, pools=self.pools, steady=steady, name=name
+        )
         self.wrappers.append(wrapper)
         return wrapper
 
@@ -260,6 +265,7 @@ class ServingBackend:
             pools=self.pools,
             copied=[i for i in plan.tensors if i not in plan.constants and i not in plan.fixed],
             fixed=[i for i in plan.tensors if i in plan.fixed],
+            steady=(),
             name=plan.name,
         )
         self.wrappers.append(wrapper)
@@ -279,8 +285,8 @@ class ServingBackend:
         self._made = (pieces, _inputs(gm), manager) if self._may_keep() else None
         return self._assembled(pieces, {})
 
-    def _one(self, part: Part) -> Callable[..., Any]:
-        """What is called for the one piece that there is."""
+    def _one(self, part: Part, moving: Sequence[int]) -> Callable[..., Any]:
+        """What is called for the one piece that there is; ``moving``: which of its inputs are none of the model's tensors."""
         if part.sized is None:
             raise ValueError("the whole is no compiled piece")
         call = part.sized.compiled_graph_for_general_shape
@@ -291,6 +297,7 @@ class ServingBackend:
             CUDAGraphMode.PIECEWISE,
             self.config.splitting_ops or (),
             pools=self.pools,
+            steady=moving,
             name=self.name or "model",
         )
         self.wrappers.append(wrapper)
@@ -371,6 +378,17 @@ def _inputs(gm: GraphModule) -> list[Any]:
     return [
         f"{n.name} {getattr(n.meta.get('val'), 'dtype', '')}" for n in gm.graph.find_nodes(op="placeholder")
     ]
+
+
+def _steady(pieces: Pieces) -> dict[str, list[int]]:
+    """Of each piece the inputs that lie where they lay at each step: what the caller stages, and what other pieces leave."""
+    given = pieces.graph.find_nodes(op="placeholder")
+    owned = {node for i, node in enumerate(given) if i not in pieces.moving}
+    return {
+        str(node.target): [i for i, x in enumerate(node.args) if x not in owned]
+        for node in pieces.graph.nodes
+        if node.op == "call_module"
+    }
 
 
 def _forward(model: nn.Module | None) -> list[Any]:

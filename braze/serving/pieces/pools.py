@@ -50,6 +50,8 @@ class GraphPools:
         self._pools: dict[Any, Pool] = {}
         self._users: weakref.WeakSet[Any] = weakref.WeakSet()
         self._inputs: weakref.WeakSet[Any] = weakref.WeakSet()
+        #: the step that runs as it is from somewhere on, and the memory in which what it replayed before lies
+        self._left: tuple[Callable[[], Any], list[Pool]] | None = None
 
     def of(self, descriptor: BatchDescriptor, device: DeviceGraphs) -> Pool:
         """The pool of a descriptor's recordings, made when first asked for."""
@@ -73,6 +75,22 @@ class GraphPools:
         tier = self._tier(descriptor)
         if not any(self._tier(other) == tier for user in self.users() for other in user.captured()):
             self._pools.pop(tier, None)
+
+    def leave(self, step: Any) -> None:
+        """Let go of every recording in the middle of a step, the rest of which runs as it is: what is recorded behind that would be given values that lie
+        nowhere that stays. ``step``: its forward context."""
+        pools = self.pools()
+        self.clear()
+        self._left = weakref.ref(step), pools
+
+    def left(self, step: Any) -> bool:
+        """Whether this step runs as it is."""
+        if self._left is None:
+            return False
+        if self._left[0]() is step:
+            return True
+        self._left = None
+        return False
 
     def users(self) -> list[Any]:
         """Who records here."""

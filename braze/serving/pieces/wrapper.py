@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 
 from braze import native
 from braze.cudagraphs.device import DeviceGraphs, Graph, NotRecordable, Pool, record
@@ -21,10 +22,11 @@ from braze.cudagraphs.storages import borrowed, tensor_over
 from braze.graph.torch_compat import copy_all, is_out_of_memory, pytree
 from braze.options import make_options
 from braze.serving.pieces.pools import GraphPools
+from braze.serving.pieces.replaced import Tensors, has_address
 from braze.serving.policy.dispatch import BatchDescriptor
 from braze.serving.policy.fields import refuse
 from braze.serving.policy.modes import CUDAGraphMode
-from braze.serving.step.context import get_forward_context, recorded_reads
+from braze.serving.step.context import ForwardContext, get_forward_context, recorded_reads
 from braze.serving.step.frozen import Reads
 from braze.support import trace
 from braze.support.errors import BrazeError, UserError
@@ -41,7 +43,9 @@ class CUDAGraphWrapper:
     the model. ``copied``: the places of arguments that lie elsewhere at each call and are copied to where they lay. ``verify``: check
     that the others do lie there (by default where BRAZE_VERIFY is set). ``warmups``: so many first calls of a descriptor run as they
     are. ``rehearse``: run the callable once before it is recorded, so that what libraries make at a first call is there; for
-    callables that may run twice. ``device``: its recorder; by default that of the first tensor among the arguments.
+    callables that may run twice. ``device``: its recorder; by default that of the first tensor among the arguments. ``module``: whose tensors the
+    callable reads beside its arguments; by default the callable, where it is a module. ``steady``: the places of arguments that lie where they lay, so that all others are
+    such tensors; by default all but parameters. Where one is replaced, or lies elsewhere, a step runs as it is (BZ7219), and later ones are recorded with the new one.
 
     What a replay returns is overwritten by the next replay of its pool: copy what is to be kept longer than the step.
     UserError (BZ7207) for a call that does not fit the recording of its descriptor, BZ7301 to BZ7303 where that reads of the forward context what
@@ -56,6 +60,8 @@ class CUDAGraphWrapper:
         pools: GraphPools | None = None,
         copied: Sequence[int] = (),
         fixed: Sequence[int] = (),
+        steady: Sequence[int] | None = None,
+        module: nn.Module | None = None,
         verify: bool | None = None,
         warmups: int = 0,
         rehearse: bool = False,
@@ -75,6 +81,10 @@ class CUDAGraphWrapper:
         self.pools = pools or GraphPools()
         self.copied, self.fixed = tuple(copied), tuple(fixed)
         self.verify = make_options().verify > 0 if verify is None else verify
+        self.steady = None if steady is None else frozenset(steady)
+        self.module = runnable if module is None and isinstance(runnable, nn.Module) else module
+        #: the module's tensors, since the first of the recordings that there are
+        self.tensors: Tensors | None = None
         self.warmups, self.rehearse, self.device = warmups, rehearse, device
         self.name = name or getattr(runnable, "__qualname__", type(runnable).__qualname__)
         #: what stands for the wrapper where it is written down that something was told, which stays when the wrapper goes
@@ -92,6 +102,9 @@ class CUDAGraphWrapper:
         if entry is None or entry.recording is None:
             return self._record_or_run(descriptor, args, kwargs)
         values = (*args, *kwargs.values()) if kwargs else args
+        which = self.tensors.replaced() if self.tensors is not None else entry.recording.replaced(values)
+        if which:
+            return self._anew(which, context, args, kwargs)
         for reads in entry.recording.reads:
             reads.check(context, anew=self.verify)
         if self.fixed and entry.recording.moved(values):
@@ -104,6 +117,12 @@ class CUDAGraphWrapper:
             return self.runnable(*args, **kwargs)
         return entry.recording.replay(values)
 
+    def owns(self, i: int, x: Any) -> bool:
+        """Whether an argument is a tensor that may be replaced."""
+        if i in self.copied or i in self.fixed or not has_address(x):
+            return False
+        return isinstance(x, nn.Parameter) if self.steady is None else i not in self.steady
+
     def reasons(self) -> dict[BatchDescriptor, str]:
         """Which descriptors run without a recording, and why."""
         return {d: entry.reason for d, entry in self.entries.items() if entry.reason}
@@ -115,13 +134,27 @@ class CUDAGraphWrapper:
     def clear(self) -> None:
         """Let go of the recordings; the next calls make others."""
         self.entries = {}
+        self.tensors = None
 
     def drop(self, descriptor: BatchDescriptor) -> None:
         """Let go of a descriptor's recording, or of the reason why there is none; the next call makes another."""
         self.entries.pop(descriptor, None)
 
+    def _anew(self, which: str, context: ForwardContext, args: Any, kwargs: Any) -> Any:
+        """A call that finds another tensor than was recorded. What was replaced is held by no recording from here on."""
+        note(
+            "BZ7219",
+            self.name,
+            f"was recorded with another tensor in the place of {which}: this step runs as it is, and it is recorded again",
+            tell=self.told,
+        )
+        self.pools.leave(context)
+        return self.runnable(*args, **kwargs)
+
     def _record_or_run(self, descriptor: BatchDescriptor, args: Any, kwargs: Any) -> Any:
         """A first call of a descriptor, or one of which there is to be no recording."""
+        if self.pools.left(get_forward_context()):
+            return self.runnable(*args, **kwargs)
         entry = self.entries.setdefault(descriptor, CUDAGraphEntry())
         device = self.device or _recorder((*args, *kwargs.values()))
         if device is None:
@@ -132,10 +165,13 @@ class CUDAGraphWrapper:
             return self.runnable(*args, **kwargs)
         if self._reads_lent(descriptor, device, (*args, *kwargs.values())):
             # made in an earlier step: its memory is nobody's while this records. All are recorded anew, in one step
-            self.pools.release(descriptor)
+            self.pools.leave(get_forward_context())
             return self.runnable(*args, **kwargs)
         if not self.pools.open:
             return self._without(entry, descriptor, "it was not recorded before serving began", args, kwargs)
+        if self.module is not None and (self.tensors is None or self.tensors.replaced()):
+            self.entries = {descriptor: entry}
+            self.tensors = Tensors(self.module)
         with device.lock:
             if entry.recording is not None:  # made by another thread meanwhile
                 return entry.recording.replay((*args, *kwargs.values()))
@@ -229,16 +265,23 @@ class Recording:
         self.graph, self.lock, self.descriptor = graph, device.lock, descriptor
         self.name = wrapper.name
         #: of inputs that move: which, where it is read, and the address of that
-        lies_there = _in(wrapper.pools.of(descriptor, device))
-        read = [(i, unheld(values[i], set()) if lies_there(values[i]) else values[i]) for i in wrapper.copied]
+        in_pool = _in(wrapper.pools.of(descriptor, device))
+        read = [(i, unheld(values[i], set()) if in_pool(values[i]) else values[i]) for i in wrapper.copied]
         self.copied = [(i, x, native.data_ptr(x)) for i, x in read]
         self.constants = [(i, x) for i, x in enumerate(values) if not isinstance(x, torch.Tensor)]
         self.layouts = [
             (i, native.data_ptr(x), tuple(x.shape), x.stride())
             for i, x in enumerate(values)
-            if wrapper.verify and isinstance(x, torch.Tensor) and i not in wrapper.copied
+            if wrapper.verify
+            and isinstance(x, torch.Tensor)
+            and i not in wrapper.copied
+            and not wrapper.owns(i, x)
         ]
         self.fixed = [(i, native.data_ptr(values[i])) for i in wrapper.fixed]
+        #: what may be replaced: which, and where it lies
+        self.owned = [(i, native.data_ptr(x)) for i, x in enumerate(values) if wrapper.owns(i, x)]
+        #: what is read, and not of the pool's memory, stays as long as it may be read
+        self.kept = [x for x in values if isinstance(x, torch.Tensor) and not (has_address(x) and in_pool(x))]
         leaves, self.spec = pytree.tree_flatten(result)
         inputs = {id(x): i for i, x in enumerate(values) if isinstance(x, torch.Tensor)}
         owned = {x.untyped_storage()._cdata for x in values if isinstance(x, torch.Tensor)}
@@ -265,6 +308,13 @@ class Recording:
             self.graph.replay()
             self.replays += 1
         return self.outputs_as_given(values, self.plain)
+
+    def replaced(self, values: Sequence[Any]) -> str:
+        """Which of the module's tensors is another one, or lies elsewhere; empty where none does."""
+        for i, address in self.owned:
+            if native.data_ptr(values[i]) != address:
+                return f"argument {i}"
+        return ""
 
     def moved(self, values: Sequence[Any]) -> bool:
         """Whether a tensor that is written lies elsewhere than when this was recorded."""

@@ -28,7 +28,7 @@ from braze.support.record import record
 class Runnable:
     """``call``, recorded as a whole and by pieces.
 
-    ``manager``: who compiles it, and says why nothing was kept on disk. ``broken``: the wrapper that breaks a recording of the whole, where the module is
+    ``model``: what it is of. ``manager``: who compiles it, and says why nothing was kept on disk. ``broken``: the wrapper that breaks a recording of the whole, where the module is
     not compiled.
     """
 
@@ -38,12 +38,15 @@ class Runnable:
         pools: GraphPools,
         *,
         name: str,
+        model: nn.Module,
         broken: CUDAGraphWrapper | None = None,
         manager: ServingBackend | Uncompiled,
     ) -> None:
         self.pools, self.manager, self.broken = pools, manager, broken
         self._call = call
-        self.whole = CUDAGraphWrapper(broken or call, CUDAGraphMode.FULL, pools=pools, name=name)
+        self.whole = CUDAGraphWrapper(
+            broken or call, CUDAGraphMode.FULL, pools=pools, name=name, module=model
+        )
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self.whole(*args, **kwargs)
@@ -96,6 +99,7 @@ def compiled(
     pools = GraphPools(compilation.pool)
     name = type(model).__name__
     pieces = mode.requires_piecewise_compilation()
+    call: Callable[..., Any]
     if config.level == CompilationLevel.PIECEWISE:
         # the mode that the rules left, and sizes as they are known now
         said = (
@@ -112,9 +116,9 @@ def compiled(
             own_outputs=False,
             keeps=True,
         )
-        return Runnable(_once(model, backend, inputs, evaluate_guards), pools, name=name, manager=backend)
+        call = _once(model, backend, inputs, evaluate_guards)
+        return Runnable(call, pools, name=name, model=model, manager=backend)
     manager: ServingBackend | Uncompiled = Uncompiled(config.level)
-    call: Callable[..., Any]
     if config.level == CompilationLevel.NO_COMPILATION:
         call = model
     elif config.level == CompilationLevel.DYNAMO_AS_IS:
@@ -125,10 +129,10 @@ def compiled(
         )
         call = _once(model, backend, inputs, evaluate_guards)
     if not pieces:
-        return Runnable(call, pools, name=name, manager=manager)
+        return Runnable(call, pools, name=name, model=model, manager=manager)
     ops = compilation.splitting_ops or ATTENTION_OPS
-    broken = BreakableWrapper(call, CUDAGraphMode.PIECEWISE, ops, pools=pools, name=name)
-    return Runnable(call, pools, name=name, broken=broken, manager=manager)
+    broken = BreakableWrapper(call, CUDAGraphMode.PIECEWISE, ops, pools=pools, name=name, module=model)
+    return Runnable(call, pools, name=name, model=model, broken=broken, manager=manager)
 
 
 def _once(model: nn.Module, backend: ServingBackend, inputs: Inputs, evaluate_guards: bool) -> ServedOnce:

@@ -247,3 +247,67 @@ def test_a_step_of_nothing_does_nothing():
     kernels.rope_attention(*layer.tensors(), out := layer.empty(), None, *nobody, b.slots, SCALE, EPS, 1)
     kernels.rope_attention(*layer.tensors(), out[:0], None, *b.metadata, b.slots, SCALE, EPS, 1)
     assert (out == 7).all()
+
+
+class Compiler:
+    """In Triton's place: writes down what is built, and what is launched of that."""
+
+    arg_names = (*(f"argument {i}" for i in range(26)), "HEADS", "PAGE")
+
+    def __init__(self):
+        self.built: list[dict] = []
+        self.launched: list[tuple] = []
+
+    def __getitem__(self, grid):
+        def build(*arguments, **form):
+            self.built.append(form)
+            return Built(self, len(self.built))
+
+        return build
+
+
+class Built:
+    def __init__(self, compiler, number):
+        self.compiler, self.number = compiler, number
+
+    def __getitem__(self, grid):
+        return lambda *arguments: self.compiler.launched.append((self.number, grid, arguments))
+
+
+def test_a_launch_of_what_is_built_does_not_ask_triton_again(monkeypatch):
+    """But for another form, other whole numbers, other types, and memory that lies oddly: for each of these Triton builds apart."""
+    compiler = Compiler()
+    monkeypatch.setattr(kernels, "rope_decode_kernel", compiler)
+    monkeypatch.setattr(kernels, "_built", {})
+    x, half = torch.zeros(64), torch.zeros(64, dtype=torch.float16)
+    form, other = (dict(HEADS=4, PAGE=16, num_warps=n) for n in (4, 8))
+
+    def launch(tensor=x, number=7, scale=0.5, form=form, grid=(1, 2, 3)):
+        arguments = (tensor, *[x] * 15, scale, 1e-6, number, *range(7))
+        kernels._decode(grid, arguments, form)
+        return arguments
+
+    launch()
+    again = launch(x.clone(), scale=0.25, grid=(9, 2, 1))
+    assert len(compiler.built) == 1
+    ((number, grid, given),) = compiler.launched
+    assert (number, grid) == (1, (9, 2, 1))
+    assert all(a is b for a, b in zip(given, (*again, 4, 16), strict=True))
+    for words in ({"form": other}, {"number": 8}, {"tensor": half}, {"tensor": x[1:]}, {"tensor": x[1:]}):
+        before = len(compiler.built)
+        launch(**words)
+        assert (len(compiler.built), len(compiler.launched)) == (before + 1, 1)
+    launch(form=other), launch(number=8), launch(half), launch()
+    assert [number for number, *_ in compiler.launched] == [1, 2, 3, 4, 1]
+
+
+def test_what_is_kept_of_built_kernels_is_bounded(monkeypatch):
+    compiler = Compiler()
+    monkeypatch.setattr(kernels, "rope_decode_kernel", compiler)
+    monkeypatch.setattr(kernels, "_built", {})
+    monkeypatch.setattr(kernels, "_MOST_BUILT", 4)
+    x, form = torch.zeros(64), dict(HEADS=4, PAGE=16)
+    for number in (*range(9), 8):
+        kernels._decode((1, 1, 1), (*[x] * 16, 0.5, 1e-6, number, *range(7)), form)
+        assert len(kernels._built) <= 4
+    assert (len(compiler.built), len(compiler.launched)) == (9, 1)
