@@ -87,7 +87,7 @@ def _step(step: ViewStep) -> Callable[[torch.Tensor, dict[str, int]], torch.Tens
     given, named = _given(step.args), _given(tuple(value for _, value in step.kwargs))
     keys = tuple(name for name, _ in step.kwargs)
     op, item, modes = step.op, step.item, (step.grad, step.inference)
-    direct = DATA if op == DATA else operator(str(op))
+    direct: Any = DATA if op == DATA else operator(str(op))
     #: the arguments, where no size is among them and the result is the view
     fixed = None if op == DATA or keys or item >= 0 or every(Formula, step.args) else step.args
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from braze.native import around, calibrate, driver, operations, products, pure, tables, written
+from braze.native import around, calibrate, driver, operations, places, products, pure, tables, written
 from braze.support.log import warn_once
 
 _problem = "BRAZE_PURE is set" if os.environ.get("BRAZE_PURE", "0") not in ("", "0") else ""
@@ -67,7 +67,7 @@ call_traced = core.call_traced
 mode = core.mode
 uninstall = core.uninstall
 hook_available = core.hook_available
-addresses = core.addresses
+addresses = calibrate.addresses if native_available else places.addresses
 data_ptr = core.data_ptr
 empty_strided = core.empty_strided
 tabulate = calibrate.tabulate if native_available else tables.tabulate

@@ -13,7 +13,7 @@ import sys
 import threading
 from typing import Any
 
-from braze.native import allocation, layout, tables, torch_state
+from braze.native import allocation, layout, places, tables, torch_state
 from braze.native.vocabulary import STATES
 from braze.support.record import record
 
@@ -140,6 +140,12 @@ def tabulate(columns: tuple[list[Any], ...], like: Any, table: Any, first: int =
     known = facts()
     walk = _core().tabulate if known is not None and known.keys else tables.tabulate
     return walk(columns, like, table, first)
+
+
+def addresses(dicts: tuple[dict[str, Any], ...], keys: tuple[str, ...]) -> bytes:
+    """:func:`braze.native.places.addresses`, natively where tensors can be read."""
+    walk = _core().addresses if facts() is not None else places.addresses
+    return walk(dicts, keys)  # type: ignore[no-any-return]
 
 
 def calibrate() -> Facts | None:

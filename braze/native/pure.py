@@ -6,7 +6,6 @@ hook: what needs one raises :class:`~braze.support.errors.Unsupported`.
 
 from __future__ import annotations
 
-import array
 import ctypes
 import threading
 import time
@@ -298,15 +297,6 @@ class Segment:
         """``buffers`` holds the tensors' addresses, then ``arena``. Returns what ``f`` returns."""
         buffers = (ctypes.c_void_p * (len(tensors) + 1))(*map(data_ptr, tensors), arena)
         return self._call(buffers, (ctypes.c_int64 * len(sizes))(*sizes))
-
-
-def addresses(dicts: tuple[dict[str, Any], ...], keys: tuple[str, ...]) -> bytes:
-    """Of each dict, where the tensor under its key lies; eight bytes each, 0 where there is none."""
-    found = array.array("Q")
-    for space, key in zip(dicts, keys, strict=True):
-        value = space.get(key)
-        found.append(value.data_ptr() if isinstance(value, torch_state.torch().Tensor) else 0)
-    return found.tobytes()
 
 
 def data_ptr(tensor: Any) -> int:

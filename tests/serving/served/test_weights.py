@@ -63,7 +63,7 @@ def test_steps_compute_with_the_weights_that_the_model_has(way, change):
         with logged() as said:
             inputs = batch(3)
             torch.testing.assert_close(m(*inputs), model(*inputs))
-        told += ["BZ7218" in text for text in said]
+        told += ["BZ7219" in text for text in said]
     assert any(told) is (change is not in_place), "once"
     replayed = sum(dict(m.stats().replayed).values())
     m(*batch(4))
