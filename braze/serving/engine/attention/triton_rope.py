@@ -97,6 +97,13 @@ def _kept(
 
 
 @triton.jit
+def _products(q_a, q_b, k_a, k_b, PRECISION: tl.constexpr):
+    """All products of queries and keys, which come in halves."""
+    found = tl.dot(q_a, tl.trans(k_a), input_precision=PRECISION)
+    return found + tl.dot(q_b, tl.trans(k_b), input_precision=PRECISION)
+
+
+@triton.jit
 def _added(scores, v_a, v_b, most, total, found_a, found_b, PRECISION: tl.constexpr):
     """A row's weighted values with those of more keys."""
     more = tl.maximum(most, tl.max(scores, 1))
@@ -108,6 +115,33 @@ def _added(scores, v_a, v_b, most, total, found_a, found_b, PRECISION: tl.conste
     found_a = found_a * faded[:, None] + tl.dot(weights, v_a, input_precision=PRECISION)
     found_b = found_b * faded[:, None] + tl.dot(weights, v_b, input_precision=PRECISION)
     return more, total, found_a, found_b
+
+
+@triton.jit
+def _new(
+    qkv, positions, cos, sin, k_weight, key_cache, value_cache, slot_mapping, eps, begin, head, shared, t, new, h,
+    qkv_row, key_block, key_slot, key_head, value_block, value_slot, value_head,
+    HEADS: tl.constexpr, PAGE: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr, BLOCK_H: tl.constexpr,
+):  # fmt: skip
+    """Keys and values of a request's new tokens ``t``, as far as they are ``new``, for one head of the cache, which has them from now on."""
+    new_at = (begin + t) * qkv_row + (HEADS + head) * (2 * HALF)
+    new_place = tl.load(positions + begin + t, mask=new, other=0)
+    slot = tl.load(slot_mapping + begin + t, mask=new, other=-1)
+    w_a, w_b = _halves(qkv, new_at + shared * (2 * HALF), new, HALF, BLOCK_H)
+    n_c, n_s, n_w_a, n_w_b = _angles(new, k_weight, new_place, cos, sin, HALF, NORM, BLOCK_H)
+    n_a, n_b = _heads(qkv, new_at, new, n_c, n_s, n_w_a, n_w_b, eps, HALF, NORM, BLOCK_H)
+    n_a = n_a.to(key_cache.dtype.element_ty)
+    n_b = n_b.to(key_cache.dtype.element_ty)
+    kept = (slot >= 0)[:, None] & (h < HALF)[None, :]
+    slot_at = (slot // PAGE) * key_block + (slot % PAGE) * key_slot + head * key_head
+    keys = key_cache + slot_at[:, None] + h[None, :]
+    tl.store(keys, n_a, mask=kept)
+    tl.store(keys + HALF, n_b, mask=kept)
+    slot_at = (slot // PAGE) * value_block + (slot % PAGE) * value_slot + head * value_head
+    values = value_cache + slot_at[:, None] + h[None, :]
+    tl.store(values, w_a, mask=kept)
+    tl.store(values + HALF, w_b, mask=kept)
+    return n_a, n_b, w_a, w_b
 
 
 @triton.jit
@@ -195,6 +229,61 @@ def _one_token(
 
 
 @triton.jit
+def _sum_of_splits(
+    parts, sums, into, first, real, active, HALF: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_S: tl.constexpr
+):  # fmt: skip
+    """Some heads of one token of all splits, brought to one maximum and added. What others wrote is read past the multiprocessor's own cache,
+    all of it before any of it is needed."""
+    s = tl.arange(0, BLOCK_S)
+    h = tl.arange(0, BLOCK_H)
+    there = real[:, None] & (s < active)[None, :]
+    index = first[:, None] + s[None, :]
+    most = tl.load(sums + index * 2, mask=there, other=float("-inf"), cache_modifier=".cg")
+    total = tl.load(sums + index * 2 + 1, mask=there, other=0.0, cache_modifier=".cg")
+    mask = there[:, :, None] & (h < HALF)[None, None, :]
+    at = parts + index[:, :, None] * (2 * HALF) + h[None, None, :]
+    a = tl.load(at, mask=mask, other=0.0, cache_modifier=".cg")
+    b = tl.load(at + HALF, mask=mask, other=0.0, cache_modifier=".cg")
+    greatest = tl.max(most, 1)
+    faded = tl.exp2(most - tl.where(real, greatest, 0.0)[:, None])
+    weight = tl.where(real, tl.sum(total * faded, 1), 1.0)[:, None]
+    kind = into.dtype.element_ty
+    wanted = real[:, None] & (h < HALF)[None, :]
+    into = into[:, None] + h[None, :]
+    tl.store(into, (tl.sum(a * faded[:, :, None], 1) / weight).to(kind), mask=wanted)
+    tl.store(into + HALF, (tl.sum(b * faded[:, :, None], 1) / weight).to(kind), mask=wanted)
+
+
+@triton.jit
+def _handed_over(
+    found_a, found_b, most, total, parts, sums, arrivals, output, begin, tokens, token, own, real, wanted, h,
+    request, head, split, active, shared, out_token, out_head,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, HALF: tl.constexpr, SPLITS: tl.constexpr,
+    BLOCK_H: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_G: tl.constexpr,
+):  # fmt: skip
+    """What a split has found goes to memory, where the program that comes last adds all of them up."""
+    index = ((begin + token) * HEADS + own) * SPLITS + split
+    part = parts + index[:, None] * (2 * HALF) + h[None, :]
+    tl.store(part, found_a, mask=wanted)
+    tl.store(part + HALF, found_b, mask=wanted)
+    tl.store(sums + index * 2, most, mask=real)
+    tl.store(sums + index * 2 + 1, total, mask=real)
+    tl.debug_barrier()  # all of this program's writes are made before it is counted
+    arrival = arrivals + request * shared + head
+    if tl.atomic_add(arrival, 1, sem="acq_rel") == active - 1:
+        tl.store(arrival, 0)
+        TURNS: tl.constexpr = (GROUP + BLOCK_G - 1) // BLOCK_G
+        for i in range(tokens * TURNS):
+            one = (i % TURNS) * BLOCK_G + tl.arange(0, BLOCK_G)
+            at = begin + i // TURNS
+            number = head * GROUP + one
+            _sum_of_splits(
+                parts, sums, output + at * out_token + number * out_head, (at * HEADS + number) * SPLITS,
+                one < GROUP, active, HALF, BLOCK_H, BLOCK_S,
+            )  # fmt: skip
+
+
+@triton.jit
 def rope_decode_kernel(
     qkv, positions, cos, sin, q_weight, k_weight, key_cache, value_cache, output, parts, sums, arrivals,
     cu_seqlens, seq_lens, block_tables, slot_mapping, scale, eps,
@@ -225,9 +314,8 @@ def rope_decode_kernel(
             return
     share = tl.maximum(tl.cdiv(tl.cdiv(old, SPLITS), BLOCK_N), 1) * BLOCK_N
     active = tl.maximum(tl.cdiv(old, share), 1)
-    if (
-        split >= active
-    ):  # never all of a request: who waits for this kernel waits for what its first split waits for
+    # never all of a request: who waits for this kernel waits for what its first split waits for
+    if split >= active:
         return
 
     # what no kernel of this step writes is read before the wait
@@ -260,8 +348,7 @@ def rope_decode_kernel(
     total = tl.zeros([BLOCK_M], tl.float32)
     found_a = tl.zeros([BLOCK_M, BLOCK_H], tl.float32)
     found_b = tl.zeros([BLOCK_M, BLOCK_H], tl.float32)
-    scores = tl.dot(q_a, tl.trans(k_a), input_precision=PRECISION)
-    scores += tl.dot(q_b, tl.trans(k_b), input_precision=PRECISION)
+    scores = _products(q_a, q_b, k_a, k_b, PRECISION)
     scores = tl.where(there[None, :], scores * scale, float("-inf"))
     most, total, found_a, found_b = _added(scores, v_a, v_b, most, total, found_a, found_b, PRECISION)
     for start in range(low + BLOCK_N, high, BLOCK_N):
@@ -269,33 +356,19 @@ def rope_decode_kernel(
             table, start + tl.arange(0, BLOCK_N), high, head, key_cache, value_cache,
             key_block, key_slot, key_head, value_block, value_slot, value_head, PAGE, HALF, BLOCK_H,
         )  # fmt: skip
-        scores = tl.dot(q_a, tl.trans(k_a), input_precision=PRECISION)
-        scores += tl.dot(q_b, tl.trans(k_b), input_precision=PRECISION)
+        scores = _products(q_a, q_b, k_a, k_b, PRECISION)
         scores = tl.where(there[None, :], scores * scale, float("-inf"))
         most, total, found_a, found_b = _added(scores, v_a, v_b, most, total, found_a, found_b, PRECISION)
 
     if split == active - 1:
         t = tl.arange(0, BLOCK_T)
         new = t < tokens
-        new_at = (begin + t) * qkv_row + (HEADS + head) * (2 * HALF)
-        new_place = tl.load(positions + begin + t, mask=new, other=0)
-        slot = tl.load(slot_mapping + begin + t, mask=new, other=-1)
-        w_a, w_b = _halves(qkv, new_at + shared * (2 * HALF), new, HALF, BLOCK_H)
-        n_c, n_s, n_w_a, n_w_b = _angles(new, k_weight, new_place, cos, sin, HALF, NORM, BLOCK_H)
-        n_a, n_b = _heads(qkv, new_at, new, n_c, n_s, n_w_a, n_w_b, eps, HALF, NORM, BLOCK_H)
-        n_a = n_a.to(dtype)
-        n_b = n_b.to(dtype)
-        kept = (slot >= 0)[:, None] & (h < HALF)[None, :]
-        slot_at = (slot // PAGE) * key_block + (slot % PAGE) * key_slot + head * key_head
-        keys = key_cache + slot_at[:, None] + h[None, :]
-        tl.store(keys, n_a, mask=kept)
-        tl.store(keys + HALF, n_b, mask=kept)
-        slot_at = (slot // PAGE) * value_block + (slot % PAGE) * value_slot + head * value_head
-        values = value_cache + slot_at[:, None] + h[None, :]
-        tl.store(values, w_a, mask=kept)
-        tl.store(values + HALF, w_b, mask=kept)
-        own_scores = tl.dot(q_a, tl.trans(n_a), input_precision=PRECISION)
-        own_scores += tl.dot(q_b, tl.trans(n_b), input_precision=PRECISION)
+        n_a, n_b, w_a, w_b = _new(
+            qkv, positions, cos, sin, k_weight, key_cache, value_cache, slot_mapping, eps, begin, head, shared, t, new, h,
+            qkv_row, key_block, key_slot, key_head, value_block, value_slot, value_head,
+            HEADS, PAGE, HALF, NORM, BLOCK_H,
+        )  # fmt: skip
+        own_scores = _products(q_a, q_b, n_a, n_b, PRECISION)
         seen = new[None, :] & (t[None, :] <= token[:, None])
         own_scores = tl.where(seen, own_scores * scale, float("-inf"))
         most, total, found_a, found_b = _added(own_scores, w_a, w_b, most, total, found_a, found_b, PRECISION)
@@ -307,50 +380,11 @@ def rope_decode_kernel(
         tl.store(into, (found_a / weight).to(output.dtype.element_ty), mask=wanted)
         tl.store(into + HALF, (found_b / weight).to(output.dtype.element_ty), mask=wanted)
     elif SPLITS > 1:
-        index = ((begin + token) * HEADS + own) * SPLITS + split
-        part = parts + index[:, None] * (2 * HALF) + h[None, :]
-        tl.store(part, found_a, mask=wanted)
-        tl.store(part + HALF, found_b, mask=wanted)
-        tl.store(sums + index * 2, most, mask=real)
-        tl.store(sums + index * 2 + 1, total, mask=real)
-        tl.debug_barrier()  # all of this program's writes are made before it is counted
-        arrival = arrivals + request * shared + head
-        if tl.atomic_add(arrival, 1, sem="acq_rel") == active - 1:
-            tl.store(arrival, 0)
-            for i in range(tokens * ((GROUP + BLOCK_G - 1) // BLOCK_G)):
-                one = (i % ((GROUP + BLOCK_G - 1) // BLOCK_G)) * BLOCK_G + tl.arange(0, BLOCK_G)
-                at = begin + i // ((GROUP + BLOCK_G - 1) // BLOCK_G)
-                number = head * GROUP + one
-                _sum_of_splits(
-                    parts, sums, output + at * out_token + number * out_head, (at * HEADS + number) * SPLITS,
-                    one < GROUP, active, HALF, BLOCK_H, BLOCK_S,
-                )  # fmt: skip
-
-
-@triton.jit
-def _sum_of_splits(
-    parts, sums, into, first, real, active, HALF: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_S: tl.constexpr
-):  # fmt: skip
-    """Some heads of one token of all splits, brought to one maximum and added. What others wrote is read past the multiprocessor's own cache,
-    all of it before any of it is needed."""
-    s = tl.arange(0, BLOCK_S)
-    h = tl.arange(0, BLOCK_H)
-    there = real[:, None] & (s < active)[None, :]
-    index = first[:, None] + s[None, :]
-    most = tl.load(sums + index * 2, mask=there, other=float("-inf"), cache_modifier=".cg")
-    total = tl.load(sums + index * 2 + 1, mask=there, other=0.0, cache_modifier=".cg")
-    mask = there[:, :, None] & (h < HALF)[None, None, :]
-    at = parts + index[:, :, None] * (2 * HALF) + h[None, None, :]
-    a = tl.load(at, mask=mask, other=0.0, cache_modifier=".cg")
-    b = tl.load(at + HALF, mask=mask, other=0.0, cache_modifier=".cg")
-    greatest = tl.max(most, 1)
-    faded = tl.exp2(most - tl.where(real, greatest, 0.0)[:, None])
-    weight = tl.where(real, tl.sum(total * faded, 1), 1.0)[:, None]
-    kind = into.dtype.element_ty
-    wanted = real[:, None] & (h < HALF)[None, :]
-    into = into[:, None] + h[None, :]
-    tl.store(into, (tl.sum(a * faded[:, :, None], 1) / weight).to(kind), mask=wanted)
-    tl.store(into + HALF, (tl.sum(b * faded[:, :, None], 1) / weight).to(kind), mask=wanted)
+        _handed_over(
+            found_a, found_b, most, total, parts, sums, arrivals, output, begin, tokens, token, own, real, wanted, h,
+            request, head, split, active, shared, out_token, out_head,
+            HEADS, GROUP, HALF, SPLITS, BLOCK_H, BLOCK_S, BLOCK_G,
+        )  # fmt: skip
 
 
 @triton.jit
