@@ -7,7 +7,8 @@ BIN    := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
 PINNED := -c constraints/torch.txt
-NATIVE := $(wildcard braze/native/*.c braze/native/*.h braze/native/src/*.c braze/native/src/*.h)
+# vocabulary.h is written of vocabulary.py at each build
+NATIVE := $(wildcard braze/native/src/*.c braze/native/src/*.h) braze/native/vocabulary.py
 SETUP  := pyproject.toml setup.py constraints/torch.txt
 
 .PHONY: demo demo-train demo-serve test test-models test-install test-sanitize fuzz fuzz-gate mutants test-cpython lint bench format docs clean

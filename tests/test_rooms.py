@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -32,3 +33,17 @@ def test_a_place_on_the_way_of_a_call_is_there(file: str, name: str):
 
 def test_the_page_has_a_way():
     assert len(PLACES) > 40
+
+
+def test_a_lower_row_of_the_house_never_imports_a_higher_one():
+    """The README's house has all layers, in an order to which the table of who may import whom keeps; stages are told by their work."""
+    house = re.findall(r"^├── (.*?)(?:  |$)|^└── (\w+)/", (ROOT / "README.md").read_text(), re.M)
+    rows = [re.findall(r"(\w+)(?:\.py|/)", first or f"{last}/") for first, last in house]
+    row_of = {layer: row for row, layers in enumerate(rows) for layer in layers}
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["braze"]
+    assert row_of.keys() == table["layers"].keys() - {"__init__", "__main__"}
+    row_of |= dict.fromkeys(table["stages"], row_of["capture"])
+    for layer, row in row_of.items():
+        for group in table["layers"][layer]:
+            for other in table.get(group, [group]) if group in ("base", "stages") else [group]:
+                assert other == layer or row_of[other] >= row, f"{layer} imports {other}"

@@ -67,10 +67,9 @@ class Differentiation:
             fakes = self._seeds(recorder)
             starts = [fake.grad_fn for fake in fakes]
             self._refuse_other_histories(recorder)
-        except (
-            RuntimeError,
-            IndexError,  # of a dim that a view has since it was turned in place, where autograd makes it again
-        ) as error:  # of views that were made or written in a way that autograd does not follow
+        # of views that were made or written in a way that autograd does not follow; of a dim that a view has since it was turned
+        # in place, where autograd makes it again
+        except (RuntimeError, IndexError) as error:
             raise Unsupported(
                 "BZ2030", "a result of which autograd knows no history", why=str(error)
             ) from error
@@ -97,6 +96,13 @@ class Differentiation:
         reaching = [*reached_leaves(leaves, recorder.coming), *(come[j] for j in taken)]
         self.reaching = [{i for i in range(len(starts)) if bits >> i & 1} for bits in reaching]
         self.wanted += [~j for j in taken]
+        return self._differentiated(recorder, fakes, tangents, leaves)
+
+    def _differentiated(
+        self, recorder: Recorder, fakes: list[Any], tangents: list[Any], leaves: list[Any]
+    ) -> list[Node | None]:
+        """The gradients of ``wanted``, traced by autograd."""
+        taken = self.operations.taken
         #: the gradients that results get of those which take them; the tangents go on in their place
         arrived: dict[int, Node] = {}
         for j in taken:
@@ -111,10 +117,8 @@ class Differentiation:
                 raise Inseparable
             gradients = [None if g is None else recorder.argument(g) for g in found]
             return [*gradients, *(arrived[j] for j in taken)]
-        except (
-            RuntimeError,
-            ArithmeticError,
-        ) as error:  # PyTorch takes means of nothing on fakes by division
+        # PyTorch takes means of nothing on fakes by division
+        except (RuntimeError, ArithmeticError) as error:
             if torch_compat.is_out_of_memory(error):
                 raise
             # eager raises it too, when the user calls backward

@@ -480,9 +480,8 @@ class Recorder(TorchDispatchMode):
             raise Unsupported(
                 "BZ2009", f"{func} on a tensor with a history, without gradients", origin=self.origin
             )
-        if target.requires_grad and self.ways.views_of(
-            target
-        ):  # autograd would count them of what it becomes
+        # autograd would count them of what it becomes
+        if target.requires_grad and self.ways.views_of(target):
             raise Unsupported("BZ2009", f"{func} on a tensor of which there are views", origin=self.origin)
         if target._is_view():
             self.turned.append((torch_compat.storage_key(target), self.origin))

@@ -184,18 +184,11 @@ class _Wrapped:
         self.computes = kinds != {"placeholder", "output"}
         self.differentiated = partition.backward is not None
         self.specs = partition.inputs
-        self.mutated = tuple(role.input for role in partition.mutations)
-        written = [(role.input, k, role.differentiable) for k, role in enumerate(partition.mutations)]
-        uncounted = {role.input for role in partition.mutations if not role.counted}
-        #: (input, place of its new contents), for those without a history, of one type together, and those with one; or written through .data
-        self.overwritten = self._alike(
-            [(i, k) for i, k, differentiable in written if not differentiable and i not in uncounted]
-        )
-        #: whether a backward may keep what lies in one memory with a written input, and whether some inputs have no elements
+        #: whether some inputs have no elements
         self.some_empty = any(isinstance(spec, TensorSpec) and 0 in spec.sizes for spec in self.specs)
-        self.unnoticed = tuple((i, k) for i, k, _ in written if i in uncounted)
-        self.derived = tuple((i, k) for i, k, differentiable in written if differentiable)
-        self.keeps_others = self.differentiated and bool(self.overwritten or self.derived)
+        self.tensors = tuple(i for i, s in enumerate(self.specs) if isinstance(s, TensorSpec))
+        self.symbols = symbol_reader(partition)
+        self.extents = () if partition.beyond else _extents(partition)
         #: stands for this graph where it is written down that something was told: an address would come to be another's
         self.told = object()
         self.shared, self.beyond, self.anchored = partition.shared, partition.beyond, partition.anchored
@@ -203,55 +196,53 @@ class _Wrapped:
         #: of written inputs that are the memory of several, those several
         first = len(partition.inputs) - len(self.shared)
         self.members = {first + k: frozenset(each.inputs) for k, each in enumerate(self.shared)}
-        self.tensors = tuple(i for i, s in enumerate(partition.inputs) if isinstance(s, TensorSpec))
-        self.symbols = symbol_reader(partition)
-        self.build = tuple(builder(role, partition) for role in partition.outputs)
-        early = [early_builder(role, partition) if written else None for role in partition.outputs]
+        self._note_writes(partition)
+        self._note_outputs(partition)
+        more = self.made or self.shared or self.anchored or self.turned or self.bases or promises is not None
+        self.short = -1 not in self.places and not (more or self.derived or self.unnoticed)
+        #: whether inputs are only read, so that outputs are no more than results and views
+        self.reads = not (more or self.mutated or self.early)
+
+    def _note_writes(self, partition: Partition) -> None:
+        """Which inputs are written, and how."""
+        self.mutated = tuple(role.input for role in partition.mutations)
+        written = [(role.input, k, role.differentiable) for k, role in enumerate(partition.mutations)]
+        uncounted = {role.input for role in partition.mutations if not role.counted}
+        #: (input, place of its new contents), for those without a history, of one type together, and those with one; or written through .data
+        self.overwritten = self._alike(
+            [(i, k) for i, k, differentiable in written if not differentiable and i not in uncounted]
+        )
+        self.unnoticed = tuple((i, k) for i, k, _ in written if i in uncounted)
+        self.derived = tuple((i, k) for i, k, differentiable in written if differentiable)
+        #: whether a backward may keep what lies in one memory with a written input
+        self.keeps_others = self.differentiated and bool(self.overwritten or self.derived)
+
+    def _note_outputs(self, partition: Partition) -> None:
+        """How each output is made of what the graph gives, and where in its tuple that stands."""
+        build = [builder(role, partition) for role in partition.outputs]
+        early = [
+            early_builder(role, partition) if partition.mutations else None for role in partition.outputs
+        ]
         #: (output, what makes it, or the first steps to it, before inputs are written)
         self.early = tuple((i, found[0]) for i, found in enumerate(early) if found is not None)
         whole = {i for i, found in enumerate(early) if found is not None and found[1]}
-        self.build = tuple(_made_early(i) if i in whole else build for i, build in enumerate(self.build))
+        self.build = tuple(_made_early(i) if i in whole else make for i, make in enumerate(build))
         self.repeated = tuple(
             (i, role.output) for i, role in enumerate(partition.outputs) if role.kind is OutputKind.SAME
         )
-        position = len(partition.mutations)
-        places = []
         # bases of views stand between the mutations and the values
         self.bases = sorted({r.output for r in partition.outputs if r.kind is OutputKind.ALIAS_OF_OUTPUT})
-        position += len(self.bases)
+        position, places = len(partition.mutations) + len(self.bases), []
         for role in partition.outputs:
             places.append(position if role.kind is OutputKind.VALUE else -1)
             position += role.kind is OutputKind.VALUE
         self.places = tuple(places)
         #: (name, place in the graph's tuple) of sizes that only the graph tells
-        count = len(partition.made)
-        self.made = tuple(zip(partition.made, self.places[len(self.places) - count :], strict=True))
+        count = len(places) - len(partition.made)
+        self.made = tuple(zip(partition.made, places[count:], strict=True))
         #: (place in the graph's tuple or -1, what makes it) of each output
-        self.found = tuple(zip(self.places[: len(self.places) - count], self.build, strict=False))
-        self.extents = () if self.beyond else _extents(partition)
-        self.short = -1 not in self.places and not (
-            self.made
-            or self.shared
-            or self.anchored
-            or self.turned
-            or self.derived
-            or self.unnoticed
-            or self.bases
-            or promises is not None
-        )
-
-        #: whether inputs are only read, so that outputs are no more than results and views
-        self.reads = not (
-            self.mutated
-            or self.made
-            or self.shared
-            or self.anchored
-            or self.turned
-            or self.early
-            or self.bases
-            or promises is not None
-        )
-        self.asks = self.computes or any(place >= 0 for place in self.places)
+        self.found = tuple(zip(places[:count], self.build, strict=False))
+        self.asks = self.computes or any(place >= 0 for place in places)
 
     def __call__(self, given: Sequence[Any]) -> list[Any]:
         if self.windows is not None:

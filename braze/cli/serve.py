@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import argparse
 import importlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from braze.support.errors import UserError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What ``braze serve`` takes."""
-    add = parser.add_argument
+    for adds in (_add_model, _add_limits, _add_recordings, _add_steps):
+        adds(parser.add_argument)
+
+
+def _add_model(add: Callable[..., Any]) -> None:
+    """What is served, where, and on what."""
     add(
         "--model",
         required=True,
@@ -27,6 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("", "float32", "bfloat16", "float16"),
         help="type of weights and cache",
     )
+
+
+def _add_limits(add: Callable[..., Any]) -> None:
+    """What requests and steps, and the cache, may take."""
     add("--max-model-len", type=int, default=0, help="tokens of a request at most (default: the model's)")
     add("--max-num-seqs", type=int, default=64, help="requests of a step at most (default: 64)")
     add("--max-num-batched-tokens", type=int, default=2048, help="tokens of a step at most (default: 2048)")
@@ -37,6 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=0.9,
         help="share of the GPU's memory that may be used (default: 0.9)",
     )
+
+
+def _add_recordings(add: Callable[..., Any]) -> None:
+    """What is recorded, and when."""
     add(
         "--cudagraph-mode",
         default="FULL_AND_PIECEWISE",
@@ -60,6 +75,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="what all recordings may hold, in bytes or as 2GiB (default: no limit)",
     )
+
+
+def _add_steps(add: Callable[..., Any]) -> None:
+    """How steps run."""
     add("--no-compile", action="store_true", help="run the model as it is; pieces are not recorded then")
     add(
         "--drafts",

@@ -41,6 +41,6 @@ def culprit(call: Call, device: DeviceGraphs, values: list[Any]) -> str | None:
     try:
         with torch.inference_mode(False), torch.no_grad():
             record(device, device.new_pool(), run)
-    except Exception:
+    except Exception:  # it fails again, as it is run to find out where
         return finder.found
     return None

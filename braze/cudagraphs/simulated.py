@@ -309,10 +309,8 @@ class _Log(TorchDispatchMode):
             blocks = len(pool.blocks)
             home = homes[key] = pool.take(fresh.nbytes())
             if len(pool.blocks) == blocks and home._cdata not in self.inside:
-                self.before[home._cdata] = (
-                    home,
-                    home.clone(),
-                )  # a recording before may have left it for this one's replay
+                # a recording before may have left it for this one's replay
+                self.before[home._cdata] = home, home.clone()
             self.inside[home._cdata] = home
             taken.append(tensor_over(home, torch.uint8, 0, (home.nbytes(),), (1,)))
             _fill(home, fresh)

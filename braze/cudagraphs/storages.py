@@ -26,9 +26,8 @@ class Seen:
 
     def __init__(self, x: torch.Tensor) -> None:
         self._address = native.data_ptr(x)
-        self._storage = StorageWeakRef(
-            x.untyped_storage()
-        )  # whose number is nobody else's as long as this lives
+        # whose number is nobody else's as long as this lives
+        self._storage = StorageWeakRef(x.untyped_storage())
 
     def stays(self, x: torch.Tensor) -> bool:
         """Whether a tensor lies there, in memory that somebody has held since."""

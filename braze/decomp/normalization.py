@@ -322,9 +322,8 @@ def _scaled(x: Tensor, mean: Tensor, invstd: Tensor, weight: Tensor | None, bias
     """x · scale + shift with one scale and shift per channel; like eager's kernel rounded once, after the sum."""
     scale = invstd if weight is None else aten.mul.Tensor(invstd, widened(weight))
     if bias is None:
-        shift = aten.rsub.Scalar(
-            aten.mul.Tensor(mean, scale), 0.0
-        )  # 0 - m: never the negative zero that -m may be
+        # 0 - m: never the negative zero that -m may be
+        shift = aten.rsub.Scalar(aten.mul.Tensor(mean, scale), 0.0)
     else:
         shift = aten.addcmul.default(widened(bias), mean, scale, value=-1)
     per_channel = [1, x.shape[1], *[1] * (x.dim() - 2)]

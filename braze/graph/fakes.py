@@ -108,9 +108,8 @@ class FakeMode:
                     "BZ2019", "a fake tensor of another trace", why="it has no data to compute with"
                 )
             require_plain(tensor)
-            has_history = tensor.requires_grad and not _is_leaf(
-                tensor
-            )  # may refuse: before sizes get symbols
+            # may refuse: before sizes get symbols
+            has_history = tensor.requires_grad and not _is_leaf(tensor)
             sizes, strides = tuple(tensor.shape), tensor.stride()
             offset: Any = tensor.storage_offset()
             if symbolic_dims and self.env is not None:

@@ -32,9 +32,8 @@ def product_of(node: torch.fx.Node) -> Product | None:
     if left is None or right is None or right.dim() != 2 or not left.dim():
         return None
     sizes, strides = right.shape, right.stride()
-    if (
-        node.target is aten.linear.default
-    ):  # not by a call: of a fake outside of its mode PyTorch imports torch.distributed.tensor for one
+    # not by a call: of a fake outside of its mode PyTorch imports torch.distributed.tensor for one
+    if node.target is aten.linear.default:
         sizes, strides = sizes[::-1], strides[::-1]
     inner, columns = sizes
     rows = left.numel() // inner if inner else 0

@@ -223,9 +223,8 @@ def size_oblivious(env: Any) -> Iterator[None]:
 
 def is_undecided(error: BaseException) -> bool:
     """Whether PyTorch raised it since a decision needs a number that only the data tell."""
-    loaded = sys.modules.get(
-        "torch.fx.experimental.symbolic_shapes"
-    )  # where it is not, nothing can have raised it
+    # where it is not, nothing can have raised it
+    loaded = sys.modules.get("torch.fx.experimental.symbolic_shapes")
     return loaded is not None and isinstance(error, loaded.GuardOnDataDependentSymNode)
 
 

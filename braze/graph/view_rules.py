@@ -137,9 +137,8 @@ def _view(x: Geometry, sizes: Sequence[Any]) -> Any:
             at -= 1
             strides[at] = step * done
             done = done * shape[at]
-        if not same(done, count) and (
-            at or done != count
-        ):  # asked for once: what a dim is divided by divides it
+        # asked for once: what a dim is divided by divides it
+        if not same(done, count) and (at or done != count):
             raise Undecided("whether a view has as many elements")
     return x.view(shape, strides) if not at else NotImplemented
 

@@ -11,7 +11,7 @@ import json
 import operator
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -161,56 +161,54 @@ def gather(
     """The explanation of a run, from its events and what it added to counters and seconds."""
     events = list(events)
     frames = [payload for kind, payload in events if isinstance(payload, CompiledFrame)]
-    graphs: list[GraphReport] = []
-    breaks: dict[tuple[str, str], BreakReport] = {}
-    recompiles: list[str] = []
-    kernels: list[str] = []
-    fallbacks: Counter[str] = Counter()
-    aten: Counter[str] = Counter()
-    cudagraphs: Counter[str] = Counter()
+    of: dict[str, list[Any]] = defaultdict(list)
     for kind, payload in events:
-        if kind == "capture" and isinstance(payload, Capture):
-            if payload.graph is not None:
-                graphs.append(_graph(payload))
-        elif kind == "break" and isinstance(payload, GraphBreak):
-            report = _break(payload)
-            seen = breaks.get((report.code, report.place))
-            after = _after(payload, frames)
-            breaks[report.code, report.place] = dataclasses.replace(
-                report,
-                times=seen.times + 1 if seen else 1,
-                passed=max((f.entry.hits + f.entry.misses for f in after), default=0),
-                seconds=sum(f.seconds for f in after),
-            )
-        elif kind == "recompile":
-            recompiles.append(_recompile(payload))
-        elif kind == "compiled":
-            kernels += _kernels(payload)
-        elif kind == "fallback":
-            fallbacks[str(payload)] += 1
-        elif kind == "aten":
-            aten[str(payload)] += 1
-        elif kind == "cudagraph":
-            cudagraphs[str(payload)] += 1
-    order = {stage: i for i, stage in enumerate(STAGES)}
-    by_stage: dict[str, float] = defaultdict(float)
-    for stage, spent in seconds.items():
-        by_stage[stage.partition(".")[0]] += spent  # aot.trace is a part of aot
+        of[kind].append(payload)
+
+    def counted(kind: str) -> tuple[tuple[str, int], ...]:
+        return tuple(Counter(map(str, of[kind])).most_common())
+
+    captures = [found for found in of["capture"] if isinstance(found, Capture)]
     return Explanation(
         name=name,
-        graphs=tuple(graphs),
-        breaks=tuple(breaks.values()),
-        recompiles=tuple(recompiles),
-        kernels=tuple(kernels),
-        fallbacks=tuple(fallbacks.most_common()),
-        aten=tuple(aten.most_common()),
-        seconds=tuple(sorted(by_stage.items(), key=lambda item: order.get(item[0], len(order)))),
+        graphs=tuple(_graph(capture) for capture in captures if capture.graph is not None),
+        breaks=_breaks([found for found in of["break"] if isinstance(found, GraphBreak)], frames),
+        recompiles=tuple(map(_recompile, of["recompile"])),
+        kernels=tuple(kernel for found in of["compiled"] for kernel in _kernels(found)),
+        fallbacks=counted("fallback"),
+        aten=counted("aten"),
+        seconds=_by_stage(seconds),
         counters=tuple(sorted(counters.items())),
-        walks=tuple(_walk(frame) for frame in frames),
-        cudagraphs=tuple(cudagraphs.most_common()),
-        losses=tuple(str(payload) for kind, payload in events if kind == "loss"),
-        uncaptured=tuple(str(payload) for kind, payload in events if kind == "skipped"),
+        walks=tuple(map(_walk, frames)),
+        cudagraphs=counted("cudagraph"),
+        losses=tuple(map(str, of["loss"])),
+        uncaptured=tuple(map(str, of["skipped"])),
     )
+
+
+def _breaks(found: Iterable[GraphBreak], frames: Sequence[CompiledFrame]) -> tuple[BreakReport, ...]:
+    """Each place once, with how often it broke, and what went on behind it."""
+    reports: dict[tuple[str, str], BreakReport] = {}
+    for each in found:
+        report = _break(each)
+        seen = reports.get((report.code, report.place))
+        after = _after(each, frames)
+        reports[report.code, report.place] = dataclasses.replace(
+            report,
+            times=seen.times + 1 if seen else 1,
+            passed=max((f.entry.hits + f.entry.misses for f in after), default=0),
+            seconds=sum(f.seconds for f in after),
+        )
+    return tuple(reports.values())
+
+
+def _by_stage(seconds: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
+    """In the order of stages; aot.trace is a part of aot."""
+    order = {stage: i for i, stage in enumerate(STAGES)}
+    found: dict[str, float] = defaultdict(float)
+    for stage, spent in seconds.items():
+        found[stage.partition(".")[0]] += spent
+    return tuple(sorted(found.items(), key=lambda item: order.get(item[0], len(order))))
 
 
 def _after(found: GraphBreak, frames: Iterable[CompiledFrame]) -> list[CompiledFrame]:

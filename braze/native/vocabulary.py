@@ -40,10 +40,8 @@ class Step(enum.Enum):
     CLOSURE = "closure", int  # index; contents of a function parent's cell
     FUNC = "func", str  # parent.__func__ ("func") or parent.__self__ ("self") of a bound method
     CONSTANT = "constant", None, True  # an object known by identity (a module such as torch, a class)
-    TENSOR_OF = (
-        "tensor_of",
-        str,
-    )  # "writable" or "read-only", as the array is; torch.from_numpy(parent), a new tensor at each read
+    # "writable" or "read-only", as the array is; torch.from_numpy(parent), a new tensor at each read
+    TENSOR_OF = "tensor_of", str
     NEGATIVE = "negative"  # None; -parent, an int below zero: symbols are sizes, and above
 
 

@@ -126,7 +126,7 @@ class Launch:
                 job.path, job.name, job.dtypes, numbers, job.constants, job.num_warps, job.num_stages
             )
             function = loaded(kernel, device)
-        except Exception as error:
+        except Exception as error:  # of Triton or a driver, of any kind
             log.info("%s is left to Triton: %s", self.job.name, error)
             return None
         return None if function is None else form_of(kernel, function, len(job.dtypes), numbers)

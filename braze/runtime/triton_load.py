@@ -54,8 +54,8 @@ def unusable(arch: str) -> str:
 @functools.cache
 def _missing() -> str:
     try:
-        import triton.language  # noqa: F401
-    except Exception as error:
+        import triton.language  # noqa: F401  whether it can be
+    except Exception as error:  # a package that is there and broken raises anything
         return f"Triton cannot be imported ({type(error).__name__}: {error})"
     return ""
 

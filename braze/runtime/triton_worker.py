@@ -133,7 +133,7 @@ def main(backend: str, capability: str, warp: str, key: str = "") -> None:
         try:
             build(*json.loads(line))
             said = ""
-        except Exception as error:
+        except Exception as error:  # of Triton's compiler, of any kind: the process that asked builds it itself then, and tells
             said = f"{type(error).__name__}: {error}"[:500]
         print(json.dumps(said), file=answers, flush=True)
 

@@ -32,9 +32,8 @@ def prove_sequence(program: LoopProgram, groups: Sequence[Group]) -> None:
     # two loops that write one place may have become one, whose state is then not to be counted; no lowered program has such
     often = Counter(family.get(n, n) for n in _written_by_loops(program))
     reads: dict[State, set[State]] = {}  # a state -> those that the step reads which makes it
-    computed: set[State] = (
-        set()
-    )  # states that a loop makes, in which a reader may be joined or make them again
+    # states that a loop makes, in which a reader may be joined or make them again
+    computed: set[State] = set()
     for step, seen, made in _states(program.steps, family):
         reads.update(dict.fromkeys(made or {(step.name, 0)}, seen))
         if not isinstance(step, ExternCall):

@@ -1,5 +1,6 @@
 """Serving: models under piecewise compilation and CUDA graphs, and an engine that drives them.
 
+Six rooms, lowest first: policy, step, pieces, served, engine, server. Imports the public face and what lies below it; nothing but the command line imports it.
 Names are fetched when first used, so that the import costs nothing and imports no torch.
 """
 

@@ -1,4 +1,4 @@
 """Integer expressions for indices and sizes: interned, in normal form, with value ranges.
 
-Imports native and support only; SymPy stays at the border (``symbolic/border.py``).
+Imports support only; SymPy stays at the border (``symbolic/border.py``).
 """

@@ -16,11 +16,18 @@ from braze.native.calibrate import STATE_SYMBOLS
 from braze.native.vocabulary import STATES, Check, Place, Step
 
 SOURCES = Path(vocabulary.__file__).parent / "src"
+MAKEFILE = Path(vocabulary.__file__).parents[2] / "Makefile"
 
 
 def test_the_header_is_what_the_table_says() -> None:
     """It is written anew at each build."""
     assert (SOURCES / "vocabulary.h").read_text() == vocabulary.c_header()
+
+
+def test_a_new_word_has_the_core_built_again() -> None:
+    """A kind of guard is a row of the table alone: ``make test`` is to see that the core is older."""
+    native = next(line for line in MAKEFILE.read_text().splitlines() if line.startswith("NATIVE :="))
+    assert "braze/native/vocabulary.py" in native.split()
 
 
 def test_each_check_has_a_rule_in_each_language() -> None:

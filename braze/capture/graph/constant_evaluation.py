@@ -124,7 +124,7 @@ class Known:
                 made = getattr(args[0], str(node.target))(*args[1:], **kwargs)
             else:
                 made = node.target(*args, **kwargs)  # type: ignore[operator]
-        except Exception:
+        except Exception:  # whatever the operator raises for these values, the program's own call raises it
             raise Unknown from None
         fake = node.meta.get("val")
         if isinstance(fake, torch.Tensor) and not same_kind(made, fake):

@@ -199,7 +199,7 @@ class Recorder(Recording):
         exact = self.mode.exact_views or not (wants or torch.is_grad_enabled())
         plain = [] if exact else without_history(args, kwargs)
         listed = written_in_list(name, args) if name[:9] == "_foreach_" else ()
-        refused = None
+        failed: list[Exception] = []
         try:
             result = self.mode.call(func, args, kwargs)
         except BreakSignal:
@@ -208,15 +208,9 @@ class Recorder(Recording):
             answer = self.answer_otherwise(error, func, args, kwargs)
             if answer is not MISSING:
                 return answer
-            refused = error
-        if refused is not None:  # what fakes were at when they failed is no context of the program's error
-            refused.__context__ = None
-            eager = probe.tried(func, args, kwargs)
-            if eager is True:
-                graph_break("BZ1013", f"{name} is refused on fake tensors alone: {refused}")
-            errors = [eager if isinstance(eager, Exception) else refused]
-            del eager, refused
-            raise_alone(errors)
+            failed = [error]
+        if failed:
+            self._raise_eagers(failed, func, args, kwargs)
         for x, version in listed:
             if x._version == version:  # of fakes in lists PyTorch does not count the writes
                 torch.autograd.graph.increment_version(x)
@@ -231,14 +225,28 @@ class Recorder(Recording):
                 self.t.done.make_leaf(result)
             elif not torch.is_grad_enabled():
                 ask_for_base(self.t.outside, result)
-        if not holds_tensor(result):
-            # `x[i] = v` and its like give nothing and yet write; an operator of a library without a result is called for its effect
-            if result is None and (name in WRITES or name.endswith("_") or isinstance(func, OPERATORS)):
-                self.note(func, args, kwargs, None)
-            elif isinstance(result, torch.ScriptObject):
-                graph_break("BZ1013", f"{name} gives an object of C++ that a graph cannot hold")
-            return result
-        return self.note(func, args, kwargs, result)
+        if holds_tensor(result):
+            return self.note(func, args, kwargs, result)
+        # `x[i] = v` and its like give nothing and yet write; an operator of a library without a result is called for its effect
+        if result is None and (name in WRITES or name.endswith("_") or isinstance(func, OPERATORS)):
+            self.note(func, args, kwargs, None)
+        elif isinstance(result, torch.ScriptObject):
+            graph_break("BZ1013", f"{name} gives an object of C++ that a graph cannot hold")
+        return result
+
+    def _raise_eagers(
+        self, failed: list[Exception], func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> NoReturn:
+        """Raise what eager does for a call that fakes have refused, with the one error of ``failed``, which nobody holds then."""
+        error = failed.pop()
+        error.__context__ = None  # what fakes were at when they failed is no context of the program's error
+        eager = probe.tried(func, args, kwargs)
+        if eager is True:
+            name = getattr(func, "__name__", "")
+            graph_break("BZ1013", f"{name} is refused on fake tensors alone: {error}")
+        errors = [eager if isinstance(eager, Exception) else error]
+        del eager, error
+        raise_alone(errors)
 
     def read(self, name: str, tensor: torch.Tensor) -> Any:
         """What a tensor holds, as a number that the trace knows or as a symbol."""

@@ -137,9 +137,8 @@ class DictShadow:
     def changed_keys(self) -> tuple[list[tuple[Any, Any]], list[Any]]:
         """(items written, keys deleted) since the first state."""
         read = not (self.filled or self.touched or self.deleted)
-        if read and dict.__len__(self.view) == len(
-            self.original
-        ):  # a comprehension that goes on after a break adds to it
+        # a comprehension that goes on after a break adds to it
+        if read and dict.__len__(self.view) == len(self.original):
             return [], []
         now = dict(dict.items(self.view))
         # what was deleted and set again has a new place in the order: it goes first, and comes back

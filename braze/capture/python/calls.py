@@ -297,9 +297,8 @@ def call_method(
     refuse_if_opaque(t.outside, owner)
     fill(t.outside, owner)
     dropped(t, owner, name, args)
-    if cls in NUMBERS and not NUMBER_OF.keys().isdisjoint(
-        map(type, args)
-    ):  # C says that it knows none of these symbols
+    # C says that it knows none of these symbols
+    if cls in NUMBERS and not NUMBER_OF.keys().isdisjoint(map(type, args)):
         given = tuple([NUMBER_OF[type(v)](v) if type(v) in NUMBER_OF else v for v in given])
     inside = looks_inside(owner, name)
     if inside and name in policy.LOOKING:

@@ -1,6 +1,6 @@
-"""Triton kernels from the same Schedule as the C ones: pointwise, persistent and looped reductions.
+"""Schedule -> Triton: kernels of walks over rows, columns or squares, products and batches of them, and flex_attention's.
 
-``generate`` is the entry; texts run on a GPU and in Triton's interpreter alike. Imports the schedule's
+``generate.py`` is the entry; texts run on a GPU and in Triton's interpreter alike. Imports the schedule's
 records, loops, symbolic and base; never triton itself.
 """
 

@@ -141,19 +141,14 @@ def _add(
 ) -> None:
     """One more implementation of an operator, unless it is there."""
     before = known.functions.get(key)
-    differs = next(
-        (
-            text
-            for text, same in (
-                (f"schema {known.schema}, not {schema}", known.schema == schema),
-                (f"tags {known.tags}, not {tags}", known.tags == tags),
-                (f"another function for {key}", before is None or before is function),
-            )
-            if not same
-        ),
-        None,
-    )
-    if differs is not None:
+    differs = ""
+    if known.schema != schema:
+        differs = f"schema {known.schema}, not {schema}"
+    elif known.tags != tags:
+        differs = f"tags {known.tags}, not {tags}"
+    elif before is not None and before is not function:
+        differs = f"another function for {key}"
+    if differs:
         raise UserError(
             "BZ7201",
             f"operator {name} is registered with {differs}",

@@ -192,9 +192,8 @@ def _equip(cls: Any, plan: _Plan) -> None:
     @functools.wraps(made)
     def __init__(self: Any, /, *args: Any, **kwargs: Any) -> None:
         made(self, *args, **kwargs)
-        if (
-            type(self).__dict__.get("__braze_plan__") is plan
-        ):  # a subclass that is not decorated stays as it is
+        # a subclass that is not decorated stays as it is
+        if type(self).__dict__.get("__braze_plan__") is plan:
             plan.settle(self, (*args, *kwargs.values()))
 
     @functools.wraps(forward)

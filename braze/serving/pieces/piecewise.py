@@ -43,6 +43,10 @@ class ConcreteSizeEntry:
         self.call, self.kept = call, kept
         self.runnable = call if kept is None else lambda *args: call(*[args[i] for i in kept])
 
+    def serve_as(self, twin: ConcreteSizeEntry) -> None:
+        """Serve as another piece's that computes the same, or not for its reason."""
+        self.runnable, self.reason, self.call, self.kept = twin.runnable, twin.reason, twin.call, twin.kept
+
 
 class SizedPiece:
     """What serves one piece: any size, single sizes, ranges. A size goes before a range, a range before the rest. ``where``: the input and dimension that tell a call's size."""
@@ -188,5 +192,4 @@ class PiecewiseCompileInterpreter:
                     if twin is entry:
                         backend.compile_entry(entry)
                     else:
-                        entry.runnable, entry.reason = twin.runnable, twin.reason
-                        entry.call, entry.kept = twin.call, twin.kept
+                        entry.serve_as(twin)

@@ -24,17 +24,16 @@ from braze.serving.policy.fields import refuse
 from braze.support.errors import Unsupported, UserError
 from braze.support.record import record
 
-_SYM_SIZE = torch.ops.aten.sym_size.int
+aten = torch.ops.aten
+
+_SYM_SIZE = aten.sym_size.int
 #: calls that only take memory
 _TAKES_MEMORY = frozenset(
-    {torch.empty, torch.empty_like, torch.empty_strided, "new_empty", "new_empty_strided"}
-    | {
-        torch.ops.aten.empty.memory_format,
-        torch.ops.aten.empty_like.default,
-        torch.ops.aten.empty_strided.default,
-    }
-    | {torch.ops.aten.new_empty.default, torch.ops.aten.new_empty_strided.default}
-)
+    (
+        torch.empty, torch.empty_like, torch.empty_strided, "new_empty", "new_empty_strided", aten.empty.memory_format,
+        aten.empty_like.default, aten.empty_strided.default, aten.new_empty.default, aten.new_empty_strided.default,
+    )
+)  # fmt: skip
 #: names of what switches gradients on and off
 _GRAD_MODES = frozenset({"set_grad_enabled", "_set_grad_enabled"})
 #: methods that give a view of what they are given

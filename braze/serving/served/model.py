@@ -231,9 +231,8 @@ class ServedModel(nn.Module):
                     values, context.attn_metadata, size, _longest(mode, descriptor)
                 )
                 with self._step(context, metadata, Decision(NONE, descriptor, "")):
-                    self._outputs.learn(
-                        size, self._call(arguments)
-                    )  # what libraries make at a first call is made here
+                    # what libraries make at a first call is made here
+                    self._outputs.learn(size, self._call(arguments))
                 with self._step(context, metadata, Decision(mode, descriptor, "")):
                     self._call(arguments)
             except UserError:

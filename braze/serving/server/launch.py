@@ -81,10 +81,10 @@ def make_engine(folder: Path, options: LaunchOptions, progress: bool = False) ->
     model = load_model(folder, device, dtype, drafting=options.drafts > 0)
     longest = options.max_model_len or model.config.max_position
     limits = Limits(
-        options.max_num_seqs,
-        options.max_num_batched_tokens,
-        longest,
-        options.block_size,
+        max_num_seqs=options.max_num_seqs,
+        max_num_batched_tokens=options.max_num_batched_tokens,
+        max_model_len=longest,
+        block_size=options.block_size,
         share_prefixes=options.share_prefixes,
     )
     simulated = options.simulated and device.type == "cpu"
@@ -98,14 +98,14 @@ def make_engine(folder: Path, options: LaunchOptions, progress: bool = False) ->
         model,
         limits,
         RunnerOptions(
-            mode,
-            options.sizes,
-            options.drafts,
-            options.enforce_eager,
-            options.memory_share,
-            options.overlap,
-            options.capture,
-            budget,
+            cudagraph_mode=mode,
+            sizes=options.sizes,
+            drafts=options.drafts,
+            enforce_eager=options.enforce_eager,
+            memory_share=options.memory_share,
+            overlap=options.overlap,
+            capture=options.capture,
+            memory_budget=budget,
         ),
         graphs=recorder,
         piecewise=pieces,

@@ -1,4 +1,4 @@
-"""Handlers of CPython's instructions, by family; decoded code objects."""
+"""Handlers of CPython's instructions, one file a family, and the table they enter themselves in."""
 
 from __future__ import annotations
 

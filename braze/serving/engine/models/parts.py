@@ -80,9 +80,8 @@ def frequencies(rope: Rope, dim: int) -> torch.Tensor:
         return _yarn(rope, plain, dim)
     factor, low, high, length = rope.factors
     waves = 2 * math.pi / plain
-    share = ((length / waves - low) / (high - low)).clamp(
-        0, 1
-    )  # 0: long waves, all slowed; 1: short ones, as they are
+    # 0: long waves, all slowed; 1: short ones, as they are
+    share = ((length / waves - low) / (high - low)).clamp(0, 1)
     mixed = (1 - share) * plain / factor + share * plain
     slow = torch.where(waves > length / low, plain / factor, mixed)
     return torch.where(waves < length / high, plain, slow)
