@@ -17,6 +17,8 @@ from braze.serving.policy.data_parallel import Reduce, alone
 from braze.serving.policy.dispatch import BatchDescriptor, Key
 from braze.serving.policy.modes import CUDAGraphMode
 from braze.support import log
+from braze.support.errors import UserError
+from braze.support.interrupts import is_of_handler
 
 
 def recorder_of(model: nn.Module) -> DeviceGraphs | None:
@@ -100,6 +102,12 @@ class Recordings(Captures):
                 run = prepare(*key)
                 if run is not None:
                     self.full[key[1]] = record(self.device, self.pool, run)[0]
-            except (NotRecordable, RuntimeError) as error:
-                return str(error).partition("\n")[0] or type(error).__name__
+            except UserError:
+                raise
+            except Exception as error:
+                if is_of_handler(error):  # a time limit of the program's
+                    raise
+                said = str(error).partition("\n")[0]
+                known = said and isinstance(error, (NotRecordable, RuntimeError))
+                return said if known else f"{type(error).__name__}: {said}"
         return ""

@@ -181,6 +181,51 @@ def test_what_one_rank_cannot_record_none_does(capture, model, monkeypatch):
     assert [found[0][2], found[1][2]] == [wanted, wanted[:3]]
 
 
+class Ends(BaseException):
+    """As an interrupt."""
+
+
+@pytest.mark.parametrize("capture", ["eager", "lazy"])
+@pytest.mark.parametrize(
+    "error", [TypeError("no such word"), Ends(), UserError("BZ7301", "it reads what changes")]
+)
+def test_an_error_while_one_rank_records_comes_to_all(error, capture, model, monkeypatch):
+    """One of the size's leaves that size to none; one that ends this rank ends the others, which would wait for it."""
+    ranks, found, failing = Ranks(), {}, []
+    plain = recordings.record
+
+    def record(device, pool, run):
+        if device in failing and run().shape[0] == 4:
+            raise error
+        return plain(device, pool, run)
+
+    monkeypatch.setattr(recordings, "record", record)
+
+    def serve(rank: int) -> None:
+        device = SimulatedGraphs("cpu")
+        if rank:
+            failing.append(device)
+        words = dict(cudagraph_mode="FULL_DECODE_ONLY", sizes=(2, 4), reduce=ranks.reduce(rank))
+        try:
+            served = engine(model, 20, device, capture=capture, **words)
+            decode(served, 4 - rank)
+            while served.idle():
+                pass
+            found[rank] = set(served.runner.graphs), served.runner.recordings.failed.get(decoding(4))
+        except (UserError, Ends) as ended:
+            found[rank] = ended
+
+    both(serve)
+    if isinstance(error, TypeError):
+        recorded = {(2, 1)} if capture == "eager" else set()
+        assert found[0] == (recorded, "another rank could not record it")
+        assert found[1] == (recorded, "TypeError: no such word")
+    else:
+        assert found[1] is error
+        assert found[0].code == "BZ7313"
+        assert "on rank 1" in str(found[0])
+
+
 def test_ranks_stop_recording_together_when_the_memory_of_one_is_spent(model, simulated, unrecordable):
     """Neither waits for what the other does not record any more."""
     ranks, found = Ranks(), {}
