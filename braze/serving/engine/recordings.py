@@ -54,6 +54,10 @@ class Recordings(Captures):
         self.pieces = pieces or GraphPools()
         self.pool: Pool = device.new_pool()
         self.full: dict[BatchDescriptor, Graph] = {}
+        #: bytes of what whole recordings write outside of their pool
+        self.beside: Callable[[], int] = lambda: 0
+        #: whether sizes may be recorded while nothing runs: not once all were let go of
+        self.open = True
         #: how often steps have asked for each
         self.heat: Counter[Key] = Counter()
 
@@ -74,8 +78,9 @@ class Recordings(Captures):
         self.pool = self.device.new_pool()
 
     def held(self) -> int:
-        """Bytes of whole recordings and of pieces."""
-        return self.pool.held() + self.pieces.held()
+        """Bytes of whole recordings, with what they write, and of pieces."""
+        beside = self.beside() if self.full else 0
+        return self.pool.held() + self.pieces.held() + beside
 
     def forget(self, key: Key) -> None:
         """Let go of one; the last one's memory comes back."""

@@ -52,6 +52,20 @@ def test_nothing_is_recorded_before_an_idle_moment(model, simulated):
     assert "of 4 tokens (1 of padding)" in lazy.runner.explain(3)
 
 
+def test_what_was_let_go_of_is_recorded_again_when_that_is_asked_for(model, simulated):
+    lazy = engine(model, graphs=simulated, **LAZY)
+    wanted = decode(lazy, 3)
+    assert lazy.idle()
+    lazy.runner.release()
+    assert decode(lazy, 3) == wanted
+    assert not lazy.idle()
+    assert lazy.runner.graphs == {}
+    lazy.runner.capture_cudagraph()
+    assert lazy.idle()
+    assert set(lazy.runner.graphs) == {(4, 1)}
+    assert decode(lazy, 3) == wanted
+
+
 def test_what_was_asked_for_most_goes_first_and_larger_recordings_serve_meanwhile(model, simulated):
     lazy = engine(model, graphs=simulated, **LAZY)
     decode(lazy, 1, 3), decode(lazy, 4, 9), decode(lazy, 2, 6)
@@ -90,6 +104,15 @@ def bytes_of(model, simulated, *sizes: int, **words) -> int:
     """What recordings of these sizes hold."""
     options = dict(cudagraph_mode="FULL_DECODE_ONLY", **words)
     return engine(model, graphs=simulated, sizes=sizes, **options).runner.stats()["graph_bytes"]
+
+
+def test_what_recorded_steps_leave_their_logits_in_counts_as_theirs(model, simulated):
+    runner = engine(model, graphs=simulated, cudagraph_mode="FULL_DECODE_ONLY", sizes=(4,)).runner
+    logits = 4 * model.config.vocab * 4
+    assert runner.drawing.held() > logits
+    assert runner.stats()["graph_bytes"] == runner.recordings.pool.held() + runner.drawing.held()
+    runner.release()
+    assert runner.stats()["graph_bytes"] == 0
 
 
 def test_a_budget_is_kept_to_before_serving(model, simulated):
