@@ -75,6 +75,16 @@ class Drawing:
             self.best = torch.zeros(rows, dtype=torch.int64, device=self.device)
             self.found = torch.zeros(rows, 2, dtype=torch.int64, device=self.device)
 
+    def held(self) -> int:
+        """Bytes on the device that recorded steps and recorded draws leave logits and tokens in, or read how to draw from."""
+        places = [
+            self.logits,
+            self.best,
+            self.found,
+            *(self.draws.places() if self.draws is not None else ()),
+        ]
+        return sum(x.nbytes for x in places)
+
     @torch.inference_mode()
     def warm_up(self, dtype: torch.dtype) -> None:
         """Draw once, so that what is compiled for that is there."""

@@ -89,6 +89,10 @@ class Draws:
         self.graphs[size, EVERY if form.many or form.share else _NONE].replay()
         return self.tokens[:count]
 
+    def places(self) -> list[torch.Tensor]:
+        """Memory of its own that the recordings read and write."""
+        return [self.tokens, *(parameters.sent for parameters in self._parameters.values())]
+
     def _record(self, recordings: Recordings, size: int) -> None:
         """Both forms of a number of rows."""
         parameters = Parameters(size, self.logits.device)

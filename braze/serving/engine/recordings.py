@@ -17,6 +17,8 @@ from braze.serving.policy.data_parallel import Reduce, alone
 from braze.serving.policy.dispatch import BatchDescriptor, Key
 from braze.serving.policy.modes import CUDAGraphMode
 from braze.support import log
+from braze.support.errors import UserError
+from braze.support.interrupts import is_of_handler
 
 
 def recorder_of(model: nn.Module) -> DeviceGraphs | None:
@@ -52,6 +54,10 @@ class Recordings(Captures):
         self.pieces = pieces or GraphPools()
         self.pool: Pool = device.new_pool()
         self.full: dict[BatchDescriptor, Graph] = {}
+        #: bytes of what whole recordings write outside of their pool
+        self.beside: Callable[[], int] = lambda: 0
+        #: whether sizes may be recorded while nothing runs: not once all were let go of
+        self.open = True
         #: how often steps have asked for each
         self.heat: Counter[Key] = Counter()
 
@@ -72,8 +78,9 @@ class Recordings(Captures):
         self.pool = self.device.new_pool()
 
     def held(self) -> int:
-        """Bytes of whole recordings and of pieces."""
-        return self.pool.held() + self.pieces.held()
+        """Bytes of whole recordings, with what they write, and of pieces."""
+        beside = self.beside() if self.full else 0
+        return self.pool.held() + self.pieces.held() + beside
 
     def forget(self, key: Key) -> None:
         """Let go of one; the last one's memory comes back."""
@@ -100,6 +107,12 @@ class Recordings(Captures):
                 run = prepare(*key)
                 if run is not None:
                     self.full[key[1]] = record(self.device, self.pool, run)[0]
-            except (NotRecordable, RuntimeError) as error:
-                return str(error).partition("\n")[0] or type(error).__name__
+            except UserError:
+                raise
+            except Exception as error:
+                if is_of_handler(error):  # a time limit of the program's
+                    raise
+                said = str(error).partition("\n")[0]
+                known = said and isinstance(error, (NotRecordable, RuntimeError))
+                return said if known else f"{type(error).__name__}: {said}"
         return ""

@@ -123,6 +123,8 @@ class ModelRunner:
         self.dispatcher = self._dispatcher()
         self._refuse_budget(budget, pools)
         self.drawing = Drawing(model, self.device)
+        if self.recordings is not None:
+            self.recordings.beside = self.drawing.held
         records_for(model.config.ranks, self)
 
     @torch.inference_mode()
@@ -183,6 +185,8 @@ class ModelRunner:
         A size that cannot be recorded is left to the next larger one, or to a step without recordings; ``stats`` tells why.
         """
         begun = time.perf_counter()
+        if self.recordings is not None:
+            self.recordings.open = True
         if self.recordings is not None and self.options.capture == "eager":
             self.recordings.capture_all(self.dispatcher.every_key(), self._capture, progress)
             self._capture_draws()
@@ -195,7 +199,7 @@ class ModelRunner:
         most = whole_number("most", most)
         done: list[Key] = []
         recordings = self.recordings
-        if recordings is None or self.options.capture != "lazy":
+        if recordings is None or not recordings.open or self.options.capture != "lazy":
             return ()
         while len(done) < most:
             key = recordings.capture_hottest(self.dispatcher.every_key(), self._capture)
@@ -250,7 +254,12 @@ class ModelRunner:
         return True
 
     def release(self) -> None:
-        """Let go of all that was recorded, whole and in pieces; steps run as they are from now on."""
+        """Let go of all that was recorded, whole and in pieces; steps run as they are from now on, until ``capture_cudagraph`` is called. All ranks call it."""
+        if self.recordings is not None:
+            self.recordings.open = False
+        self._let_go()
+
+    def _let_go(self) -> None:
         if self.recordings is not None:
             self.recordings.clear()
             self.drawing.draws = None

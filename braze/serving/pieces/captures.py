@@ -8,8 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from braze.serving.policy.data_parallel import Reduce
 from braze.serving.policy.dispatch import Key
 from braze.serving.policy.lazy import choose_together, unanimous
+from braze.support.errors import UserError
 from braze.support.progress import shown
 
+#: what ranks tell each other of a key
+_FAILED, _DONE, _ENDED = 0, 1, 2
 #: records a size of this rank; the reason where it was not
 Record = Callable[[Key], str]
 
@@ -58,15 +61,31 @@ class Captures(abc.ABC):
         return choice.capture if self.capture(choice.capture, record) else None
 
     def capture(self, key: Key, record: Record) -> bool:
-        """Record one key on all ranks, or on none; whether all have."""
+        """Record one key on all ranks, or on none; whether all have.
+
+        What ``record`` raises it raises on this rank, and UserError (BZ7313) on all others, which would wait for this one without an end.
+        """
         before = self.held()
-        why = record(key)
+        try:
+            why = record(key)
+        except BaseException:
+            self.reduce([_ENDED])  # first: the others wait for it
+            self.forget(key)
+            raise
         if not why and self.budget is not None and self.held() > self.budget:
             why = f"memory_budget of {self.budget} bytes is spent: recordings would hold {self.held()}"
-        if unanimous(not why, self.reduce):
+        found = [row[0] for row in self.reduce([_FAILED if why else _DONE])]
+        if _ENDED not in found and _FAILED not in found:
             self.captured[key] = self.held() - before
             return True
         self.forget(key)
+        if _ENDED in found:
+            raise UserError(
+                "BZ7313",
+                f"recording {key[0].name} of {key[1].num_tokens} tokens ended by an error on rank {found.index(_ENDED)}",
+                why="ranks record the same sizes together, and that one records no more",
+                hints=["its own error, on that rank"],
+            )
         self.fail(key, why or self.UNLIKE)
         return False
 

@@ -52,6 +52,20 @@ def test_nothing_is_recorded_before_an_idle_moment(model, simulated):
     assert "of 4 tokens (1 of padding)" in lazy.runner.explain(3)
 
 
+def test_what_was_let_go_of_is_recorded_again_when_that_is_asked_for(model, simulated):
+    lazy = engine(model, graphs=simulated, **LAZY)
+    wanted = decode(lazy, 3)
+    assert lazy.idle()
+    lazy.runner.release()
+    assert decode(lazy, 3) == wanted
+    assert not lazy.idle()
+    assert lazy.runner.graphs == {}
+    lazy.runner.capture_cudagraph()
+    assert lazy.idle()
+    assert set(lazy.runner.graphs) == {(4, 1)}
+    assert decode(lazy, 3) == wanted
+
+
 def test_what_was_asked_for_most_goes_first_and_larger_recordings_serve_meanwhile(model, simulated):
     lazy = engine(model, graphs=simulated, **LAZY)
     decode(lazy, 1, 3), decode(lazy, 4, 9), decode(lazy, 2, 6)
@@ -90,6 +104,15 @@ def bytes_of(model, simulated, *sizes: int, **words) -> int:
     """What recordings of these sizes hold."""
     options = dict(cudagraph_mode="FULL_DECODE_ONLY", **words)
     return engine(model, graphs=simulated, sizes=sizes, **options).runner.stats()["graph_bytes"]
+
+
+def test_what_recorded_steps_leave_their_logits_in_counts_as_theirs(model, simulated):
+    runner = engine(model, graphs=simulated, cudagraph_mode="FULL_DECODE_ONLY", sizes=(4,)).runner
+    logits = 4 * model.config.vocab * 4
+    assert runner.drawing.held() > logits
+    assert runner.stats()["graph_bytes"] == runner.recordings.pool.held() + runner.drawing.held()
+    runner.release()
+    assert runner.stats()["graph_bytes"] == 0
 
 
 def test_a_budget_is_kept_to_before_serving(model, simulated):
@@ -179,6 +202,51 @@ def test_what_one_rank_cannot_record_none_does(capture, model, monkeypatch):
     assert found[1][1] == {decoding(4): "no memory for this one"}
     wanted = decode(engine(model), 4, 6)
     assert [found[0][2], found[1][2]] == [wanted, wanted[:3]]
+
+
+class Ends(BaseException):
+    """As an interrupt."""
+
+
+@pytest.mark.parametrize("capture", ["eager", "lazy"])
+@pytest.mark.parametrize(
+    "error", [TypeError("no such word"), Ends(), UserError("BZ7301", "it reads what changes")]
+)
+def test_an_error_while_one_rank_records_comes_to_all(error, capture, model, monkeypatch):
+    """One of the size's leaves that size to none; one that ends this rank ends the others, which would wait for it."""
+    ranks, found, failing = Ranks(), {}, []
+    plain = recordings.record
+
+    def record(device, pool, run):
+        if device in failing and run().shape[0] == 4:
+            raise error
+        return plain(device, pool, run)
+
+    monkeypatch.setattr(recordings, "record", record)
+
+    def serve(rank: int) -> None:
+        device = SimulatedGraphs("cpu")
+        if rank:
+            failing.append(device)
+        words = dict(cudagraph_mode="FULL_DECODE_ONLY", sizes=(2, 4), reduce=ranks.reduce(rank))
+        try:
+            served = engine(model, 20, device, capture=capture, **words)
+            decode(served, 4 - rank)
+            while served.idle():
+                pass
+            found[rank] = set(served.runner.graphs), served.runner.recordings.failed.get(decoding(4))
+        except (UserError, Ends) as ended:
+            found[rank] = ended
+
+    both(serve)
+    if isinstance(error, TypeError):
+        recorded = {(2, 1)} if capture == "eager" else set()
+        assert found[0] == (recorded, "another rank could not record it")
+        assert found[1] == (recorded, "TypeError: no such word")
+    else:
+        assert found[1] is error
+        assert found[0].code == "BZ7313"
+        assert "on rank 1" in str(found[0])
 
 
 def test_ranks_stop_recording_together_when_the_memory_of_one_is_spent(model, simulated, unrecordable):
