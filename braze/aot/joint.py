@@ -183,6 +183,7 @@ class Differentiation:
             (torch_compat.storage_key(view), facts(view.__dict__["_node"]).origin)
             for view in self.outputs.ways.windows_beside()
         ]
+        alone = self.outputs.groups.keys() - self.outputs.bases.keys()
         written = _written(recorder.graph) if apart or beside or recorder.turned else ()
         for key, origin in apart:
             if key in written:
@@ -190,12 +191,12 @@ class Differentiation:
                     "BZ2030", "a result with a history of its own, over memory of another", origin=origin
                 )
         for key, origin in beside:
-            if (
-                key in written
-            ):  # of a fake, autograd makes them again of what they were called on, and not of the whole
+            # of a fake, autograd makes them again of what they were called on, and not of the whole; and a value of the graph that
+            # the caller writes has no whole to be made again of
+            if key in written or key in alone:
                 raise Unsupported(
                     "BZ2030",
-                    "a write to memory of which a view sees what its own base does not",
+                    "a view that sees what its own base does not, of memory that is written or may be by the caller",
                     origin=origin,
                 )
         for key, origin in recorder.turned:

@@ -520,6 +520,23 @@ def test_what_a_window_sees_beside_what_it_was_taken_of_has_eagers_gradient_once
     assert torch.equal(gradient(braze.compile(program, backend=backend)), theirs)
 
 
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+def test_a_window_that_the_caller_writes_has_eagers_gradient(backend):
+    """Eager then makes it again of the whole, where it sees what the part it was taken of did not."""
+
+    def program(x):
+        return (x * 1)[:2].as_strided((2,), (1,), 7)
+
+    def gradient(called):
+        x = torch.arange(1.0, 13.0).requires_grad_()
+        called(x).mul_(3).sum().backward()
+        return x.grad
+
+    theirs = gradient(program)
+    assert theirs.any()
+    assert torch.equal(gradient(braze.compile(program, backend=backend)), theirs)
+
+
 def doubled_in_place(x, w):
     x.mul_(w)
     return x * 2
