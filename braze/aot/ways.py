@@ -87,6 +87,10 @@ class Ways:
         """The views that one step makes of a value."""
         return [made for made in self._made.values() if made.of is value]
 
+    def is_alone(self, value: Any) -> bool:
+        """Whether a value is no view, and nothing is a view of it."""
+        return self.root(value) is value and not self.views_of(value)
+
     def root(self, value: Any) -> Any:
         """The tensor that a value's steps begin with."""
         while (made := self._made.get(id(value))) is not None:

@@ -37,6 +37,12 @@ def written_arguments(node: Node) -> list[Node]:
     return found
 
 
+def told_apart(op: OpOverload, kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """A call's ``out=`` tensors, in order of its schema, and its other keyword arguments."""
+    names = [p.name for p in op._schema.arguments if p.is_out]
+    return [kwargs[name] for name in names], {k: v for k, v in kwargs.items() if k not in names}
+
+
 def read_beside(node: Node, written: Node) -> list[Node]:
     """The tensors that a node is given besides one that it writes; that one too, where it is given twice."""
     given: list[Node] = []
