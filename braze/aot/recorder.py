@@ -15,7 +15,6 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from braze.aot import attention, control_flow, derivatives, memory_order, unbacked
 from braze.aot.foreach import loop_of
@@ -23,7 +22,7 @@ from braze.aot.structural import MIXED_NORMS, STRUCTURAL, functional_of_inplace_
 from braze.aot.symbols import SymbolNodes
 from braze.aot.views import hints, is_empty, is_without_memory
 from braze.aot.ways import DATA, Ways, counts_from_start
-from braze.aot.writes import called_as_it_is, told_apart, written_arguments
+from braze.aot.writes import called_as_it_is, each_of, told_apart, written_arguments
 from braze.graph import kernels, own_memory, torch_compat, torch_symbols
 from braze.graph.checkpoints import Policy
 from braze.graph.facts import facts, set_facts
@@ -515,7 +514,7 @@ class Recorder(TorchDispatchMode):
         None where they are of its shapes: such a write is like any other, and autograd counts it.
         """
         functional, (outs, others) = functional_form(func), told_apart(func, kwargs)
-        like = tree_leaves(self.mode.run(functional, args, others)) if functional is not None else ()
+        like = each_of(self.mode.run(functional, args, others)) if functional is not None else ()
         if [hints(out.shape) for out in outs] == [hints(part.shape) for part in like]:
             return None
         made_here = all(o.__dict__["_node"].op == "call_function" and self.ways.is_alone(o) for o in outs)
@@ -525,7 +524,7 @@ class Recorder(TorchDispatchMode):
         for out in outs:
             self._as_it_was(out)
         result = self.mode.run(func, args, kwargs)
-        for out, part in zip(outs, tree_leaves(made), strict=True):
+        for out, part in zip(outs, each_of(made), strict=True):
             if (out.dtype, out.shape, out.stride()) != (part.dtype, part.shape, part.stride()):
                 raise Unsupported("BZ2009", f"{func}, which gives a tensor memory", origin=self.origin)
             node = self.know(out, part.__dict__["_node"])
