@@ -564,6 +564,26 @@ def test_signs_of_zeros_in_gradients_do_not_count_where_a_view_of_an_argument_is
     assert told(torch.zeros(2), "a", found) and not told(torch.zeros(2), "a", found, signs=False)
 
 
+@pytest.mark.parametrize(("scale", "alike"), [(1, True), (2, False)])
+def test_a_history_that_is_gone_unless_somebody_looks_is_looked_at(scale, alike):
+    """A view of what was written and then detached in place has a history in eager if it was asked for in between."""
+    lines = ("v0 = x0 * 3", "v1 = v0[...]", "v0.add_(1)", "v0.detach_()", "v2 = v1.clone()")
+    program = TensorProgram(
+        (Given("x0", ("numbers((4,), 'float32', 0, 'small')",), "leaf"),),
+        tuple(Line((line[:2],) if " = " in line else (), line) for line in lines),
+        ("v2",),
+        backward=True,
+    )
+
+    def ours(x):
+        return (x * 3 * scale + (1 - scale) * (x * 3).detach() + 1,)
+
+    theirs = checking.seen(program, program.function(), 0)
+    assert theirs.facts["gradient"] == {"x0": None}
+    found = checking.differs(program, 0, checking.seen(program, ours, 0), theirs)
+    assert (found is None) is alike
+
+
 def test_an_argument_of_which_a_view_is_turned_is_marked_as_eagers_is():
     text = "def program(x0):\n    x0.data.add_(1)\n    v0 = x0[None]\n    v0.squeeze_(0)\n    return (v0,)\n"
     program = parsed(text, (Given("x0", ("numbers((4,), 'float32', 0, 'small')",)),))
