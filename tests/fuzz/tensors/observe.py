@@ -59,8 +59,8 @@ def is_one_of_parts(value: Any) -> bool:
     """Whether a value is a view, made of one of the parts into which one operation has cut a tensor: their gradients eager joins to one."""
     if not isinstance(value, Tensor) or not value.requires_grad or not asked(value._is_view):
         return False
-    node, base = value.grad_fn, value._base.grad_fn
-    while node is not None and node is not base:
+    node, base = asked(lambda: value.grad_fn), asked(lambda: value._base.grad_fn)
+    while isinstance(node, torch.autograd.graph.Node) and node is not base:  # and no error
         if len(node._input_metadata) > 1:
             return True
         node = node.next_functions[0][0] if node.next_functions else None
