@@ -20,9 +20,9 @@ from braze.aot import attention, control_flow, derivatives, memory_order, unback
 from braze.aot.foreach import loop_of
 from braze.aot.structural import MIXED_NORMS, STRUCTURAL, functional_of_inplace_view
 from braze.aot.symbols import SymbolNodes
-from braze.aot.views import hints, is_empty
+from braze.aot.views import hints, is_empty, is_without_memory
 from braze.aot.ways import DATA, Ways, counts_from_start
-from braze.aot.writes import called_as_it_is, written_arguments
+from braze.aot.writes import called_as_it_is, each_of, told_apart, written_arguments
 from braze.graph import kernels, own_memory, torch_compat, torch_symbols
 from braze.graph.checkpoints import Policy
 from braze.graph.facts import facts, set_facts
@@ -329,8 +329,9 @@ class Recorder(TorchDispatchMode):
                 args, kwargs = self._counted(self.ways.memory(args[0]), args[1:], kwargs)
             else:
                 args, kwargs = self._from_own_start(args, kwargs)
-        if kwargs and func._schema.is_mutable and any(map(self._is_without_memory, kwargs.values())):
-            return self._outs_made(func, args, kwargs)
+        if kwargs and func._schema.is_mutable and any(map(is_without_memory, kwargs.values())):
+            if (made := self._outs_made(func, args, kwargs)) is not None:
+                return made
         if self.mode.env is not None:
             unbacked.forget(args)
         if torch.Tag.nondeterministic_seeded in func.tags:
@@ -506,25 +507,23 @@ class Recorder(TorchDispatchMode):
             made.meta["val"] = type(made.meta["val"])(parts)
         return before
 
-    def _is_without_memory(self, value: Any) -> bool:
-        if type(value) is not FakeTensor or not is_empty(value):
-            return False
-        with torch_compat.outside_modes():
-            return hints([value.untyped_storage().nbytes()]) == [0]
-
     def _outs_made(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """``out=`` of tensors that have no memory yet: they are from here on what the operator gives."""
-        functional = functional_form(func)
-        names = [p.name for p in func._schema.arguments if p.is_out]
-        outs = [kwargs[name] for name in names]
-        unusual = any(out.__dict__["_node"].op != "call_function" or self.ways.views_of(out) for out in outs)
-        if functional is None or unusual:
+        """``out=`` of tensors that have no memory yet: they are from here on what the operator gives.
+
+        None where they are of its shapes: such a write is like any other, and autograd counts it.
+        """
+        functional, (outs, others) = functional_form(func), told_apart(func, kwargs)
+        like = each_of(self.mode.run(functional, args, others)) if functional is not None else ()
+        if [hints(out.shape) for out in outs] == [hints(part.shape) for part in like]:
+            return None
+        made_here = all(o.__dict__["_node"].op == "call_function" and self.ways.is_alone(o) for o in outs)
+        if functional is None or not made_here:
             raise Unsupported("BZ2009", f"{func}, which gives a tensor memory", origin=self.origin)
-        made = self.emit(functional, args, {k: v for k, v in kwargs.items() if k not in names})
+        made = self.emit(functional, args, others)
         for out in outs:
             self._as_it_was(out)
         result = self.mode.run(func, args, kwargs)
-        for out, part in zip(outs, made if isinstance(made, (tuple, list)) else (made,), strict=True):
+        for out, part in zip(outs, each_of(made), strict=True):
             if (out.dtype, out.shape, out.stride()) != (part.dtype, part.shape, part.stride()):
                 raise Unsupported("BZ2009", f"{func}, which gives a tensor memory", origin=self.origin)
             node = self.know(out, part.__dict__["_node"])

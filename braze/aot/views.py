@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
-from braze.graph import operators, torch_symbols
+from braze.graph import operators, torch_compat, torch_symbols
 from braze.graph.elementwise import fill_memory
 from braze.graph.operators import SCATTERS
 
@@ -90,6 +91,14 @@ def _formula(size: torch.SymInt) -> Any:
 
 def is_empty(tensor: torch.Tensor) -> bool:
     return 0 in hints(tensor.shape)
+
+
+def is_without_memory(value: Any) -> bool:
+    """Whether a value is a fake tensor over no bytes."""
+    if type(value) is not FakeTensor or not is_empty(value):
+        return False
+    with torch_compat.outside_modes():
+        return hints([value.untyped_storage().nbytes()]) == [0]
 
 
 def apply_view(node: Node, parent: Node) -> Call:

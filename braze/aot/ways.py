@@ -94,6 +94,10 @@ class Ways:
         made = [m for m in self._made.values() if m.op is aten.as_strided.default and m.of._is_view()]
         return [m.view for m in made if not (is_dense(m.of) and is_inside(m.view, m.of))]
 
+    def is_alone(self, value: Any) -> bool:
+        """Whether a value is no view, and nothing is a view of it."""
+        return self.root(value) is value and not self.views_of(value)
+
     def root(self, value: Any) -> Any:
         """The tensor that a value's steps begin with."""
         while (made := self._made.get(id(value))) is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -35,6 +35,17 @@ def written_arguments(node: Node) -> list[Node]:
         value = _argument(node, i, parameter)
         found += [n for n in (value if isinstance(value, (list, tuple)) else (value,)) if isinstance(n, Node)]
     return found
+
+
+def told_apart(op: OpOverload, kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """A call's ``out=`` tensors, in order of its schema, and its other keyword arguments."""
+    names = [p.name for p in op._schema.arguments if p.is_out]
+    return [kwargs[name] for name in names], {k: v for k, v in kwargs.items() if k not in names}
+
+
+def each_of(made: Any) -> Sequence[Any]:
+    """What an operator gives, one result or several, as several."""
+    return made if isinstance(made, (tuple, list)) else (made,)
 
 
 def read_beside(node: Node, written: Node) -> list[Node]:

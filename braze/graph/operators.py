@@ -72,7 +72,7 @@ def _elementwise(result: Result | None = None, takes: Takes = Takes.ANY, **more:
 _ROWS: tuple[tuple[Facts, str], ...] = (
     (
         _elementwise(Result.KEEP),
-        "add addcmul bitwise_and bitwise_not bitwise_or bitwise_xor frac maximum minimum mul",
+        "add addcmul bitwise_and bitwise_not bitwise_or bitwise_xor fmax fmin frac maximum minimum mul",
     ),
     (
         _elementwise(Result.KEEP, Takes.NUMBERS),
@@ -81,7 +81,7 @@ _ROWS: tuple[tuple[Facts, str], ...] = (
     (_elementwise(Result.KEEP, Takes.NUMBERS, divides=True), "floor_divide fmod remainder"),
     (
         _elementwise(Result.KEEP, Takes.FLOATS),
-        "addcdiv elu gelu hardsigmoid hardswish heaviside leaky_relu lerp logaddexp logaddexp2 mish silu softplus",
+        "addcdiv elu gelu hardsigmoid hardswish heaviside hypot leaky_relu lerp logaddexp logaddexp2 mish silu softplus",
     ),
     (
         _elementwise(Result.FLOAT),
@@ -96,7 +96,7 @@ _ROWS: tuple[tuple[Facts, str], ...] = (
     (_elementwise(meta=True), "masked_fill where"),
     (
         _elementwise(),
-        """bitwise_left_shift bitwise_right_shift fmax fmin hardshrink hypot nan_to_num relu6 sgn signbit softshrink
+        """bitwise_left_shift bitwise_right_shift hardshrink nan_to_num relu6 sgn signbit softshrink
         threshold""",
     ),
     (Facts(Family.REDUCTION, meta=True), "all amax amin any argmax argmin mean prod sum"),

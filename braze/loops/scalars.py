@@ -135,7 +135,7 @@ _ROWS: dict[Op, Scalar] = {
     ),
     Op.MAXIMUM: _extremum(">", "maximum", "{a} | {b}"),
     Op.MINIMUM: _extremum("<", "minimum", "{a} & {b}"),
-    Op.FMA: Scalar(3, text=dict(c_1="__builtin_fma{f}({args})", c_int="{a} * {b} + {c}", numpy="{a} * {b} + {c}")),
+    Op.FMA: Scalar(3, text=dict(c_1="bz_fma{f}_s({args})", c_int="{a} * {b} + {c}", numpy="{a} * {b} + {c}")),
     Op.POW: Scalar(
         2, 60, ulps=0.6, wide=1.2, text=dict(c_int="bz_pow_{t}({args})", c_int_1="bz_pow_s({args})", numpy="np.power({args})")
     ),

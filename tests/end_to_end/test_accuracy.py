@@ -45,6 +45,28 @@ def test_a_product_beyond_its_type_is_met_halfway_by_what_it_is_taken_of():
         assert torch.equal(braze.compile(lambda x: torch.sub(x, x, alpha=2))(x), -x)
 
 
+ROUNDED_ONCE = {
+    "lerp": lambda x: x.lerp(x, 0.5),
+    "addcmul": lambda x: torch.addcmul(x, x, x),
+    "a sum with alpha": lambda x: torch.add(x, x, alpha=-0.5),
+    "a difference with alpha": lambda x: torch.sub(x, x, alpha=0.5),
+}
+NEGATED = {"-y": lambda y: -y, "y * -1": lambda y: y * -1, "y / -1": lambda y: y / -1}
+
+
+@pytest.mark.parametrize("negated", NEGATED)
+@pytest.mark.parametrize("made", ROUNDED_ONCE)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_zero_that_is_rounded_once_is_negated_to_one_of_the_other_sign(made, negated, dtype):
+    """GCC has one instruction for ``-fma(a, b, c)``, which computes ``-(a * b) - c``: of single numbers, too, that is not ours."""
+    compiled = braze.compile(lambda x: NEGATED[negated](ROUNDED_ONCE[made](x)))
+    for sizes in ((), (1,), (19,)):
+        for zero in (0.0, -0.0):
+            x = torch.full(sizes, zero, dtype=dtype)
+            theirs = NEGATED[negated](ROUNDED_ONCE[made](x))
+            assert torch.equal(compiled(x).signbit(), theirs.signbit())
+
+
 LAYERS = {
     "batch norm": (lambda: nn.BatchNorm2d(32), (32, 32, 8, 8)),
     "batch norm by channels": (lambda: nn.BatchNorm2d(32), (32, 32, 8, 8)),

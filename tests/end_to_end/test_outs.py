@@ -92,3 +92,54 @@ def test_an_out_without_elements_of_another_shape_was_read_as_it_was_by_what_is_
     compiled = braze.compile(program, backend=backend, options={"verify": 2})
     ours, theirs = (call(torch.ones(0, 0, 2), torch.ones(0, 2, 0)) for call in (compiled, program))
     assert [t.shape for t in ours] == [t.shape for t in theirs] == [(0, 0, 2), (0, 2, 0)]
+
+
+def of_itself(x):
+    torch.mul(x, 2, out=x)
+
+
+def of_a_view_of_it(x):
+    part = x.view(-1)
+    torch.exp(part, out=part)
+
+
+def of_a_part(x):
+    torch.add(x[:0], 1, out=x[:0])
+
+
+def of_all_without_gradients(x):
+    with torch.no_grad():
+        part = x.unsqueeze(-1)
+        torch.mul(part, 2, out=part)
+
+
+def of_a_sum(x):
+    torch.sum(x[None], 0, out=x.t().t())
+
+
+@pytest.mark.parametrize("fn", [of_itself, of_a_view_of_it, of_a_part, of_all_without_gradients, of_a_sum])
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_an_out_without_elements_is_marked_as_written(fn, backend, dynamic):
+    """Of the result's own shape it takes no memory: autograd counts such a write as any other."""
+    compiled = braze.compile(fn, backend=backend, dynamic=dynamic, options={"verify": 2})
+    for sizes in ((0, 3), (2, 3), (0, 4)):
+        ours, theirs = torch.ones(sizes), torch.ones(sizes)
+        compiled(ours), fn(theirs)
+        assert ours._version == theirs._version
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.filterwarnings("ignore:.*was resized.*")
+def test_an_out_that_is_a_view_without_elements_and_takes_another_shape_marks_what_it_was_a_view_of(backend):
+    def program(x, y):
+        part = x.view(-1)
+        torch.add(y, 1, out=part)
+        return part
+
+    compiled = braze.compile(program, backend=backend, options={"verify": 2})
+    ours, theirs = torch.ones(0, 3), torch.ones(0, 3)
+    torch.testing.assert_close(compiled(ours, torch.ones(2)), program(theirs, torch.ones(2)), rtol=0, atol=0)
+    assert (ours._version, ours.shape) == (theirs._version, theirs.shape)
+    assert ours.untyped_storage().nbytes() == theirs.untyped_storage().nbytes()

@@ -240,6 +240,18 @@ def test_results_over_two_types_and_turned_operands_lie_as_in_eager(fn):
         torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-2)
 
 
+@pytest.mark.parametrize("fn", [torch.fmax, torch.fmin, torch.hypot, torch.maximum])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_results_of_a_repeated_column_and_a_turned_matrix_lie_as_in_eager(fn, dtype):
+    """PyTorch's fakes compute halves in float32, of copies that lie otherwise."""
+    compiled = braze.compile(fn, options={"verify": 2})
+    column, turned = torch.ones(4, 1, dtype=dtype).expand(4, 4), torch.ones(4, 4, dtype=dtype).t()
+    for x, y in ((column, turned), (turned, column), (column.t(), turned)):
+        ours, theirs = compiled(x, y), fn(x, y)
+        assert (ours.stride(), ours.dtype) == (theirs.stride(), theirs.dtype)
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0.01)
+
+
 @pytest.mark.parametrize("fn", [torch.logaddexp, torch.add, torch.nn.functional.l1_loss])
 def test_what_a_broadcast_over_varying_sizes_gives_lies_as_in_eager(fn):
     def called(x, y):

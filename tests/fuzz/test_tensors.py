@@ -552,13 +552,36 @@ def test_what_a_program_is_given_is_not_rounded():
 
 
 def test_signs_of_zeros_in_gradients_do_not_count_where_a_view_of_an_argument_is_returned():
-    for text, view in (("v0 = x0[1:]", True), ("v0 = x0 * 1", False), ("v0 = x0[:0]", True)):
+    for text, view in (
+        ("v0 = x0[1:]", True), ("v0 = x0 * 1", False), ("v0 = x0[:0]", True), ("v0 = (x0 * 1).unbind()[1]", True),
+        ("v0 = (x0 * 1).split(2)[0][None]", True), ("v1 = x0 * 1\nv0 = v1.split(2)[0]\nv1.add_(1)", False), ("v0 = (x0 * 1)[1:]", False), ("v0 = (x0 * 1).unbind()[1] * 2", False),
+    ):  # fmt: skip
         program = TensorProgram(
             (Given("x0", ("numbers((4,), 'float32', 0, 'small')",), "leaf"),), (Line(("v0",), text),), ("v0",)
         )
         assert checking.seen(program, program.function(), 0).returns_view is view
     found = ({"a": -torch.zeros(2)}, {"a": -torch.zeros(2).double()}, [])
     assert told(torch.zeros(2), "a", found) and not told(torch.zeros(2), "a", found, signs=False)
+
+
+@pytest.mark.parametrize(("scale", "alike"), [(1, True), (2, False)])
+def test_a_history_that_is_gone_unless_somebody_looks_is_looked_at(scale, alike):
+    """A view of what was written and then detached in place has a history in eager if it was asked for in between."""
+    lines = ("v0 = x0 * 3", "v1 = v0[...]", "v0.add_(1)", "v0.detach_()", "v2 = v1.clone()")
+    program = TensorProgram(
+        (Given("x0", ("numbers((4,), 'float32', 0, 'small')",), "leaf"),),
+        tuple(Line((line[:2],) if " = " in line else (), line) for line in lines),
+        ("v2",),
+        backward=True,
+    )
+
+    def ours(x):
+        return (x * 3 * scale + (1 - scale) * (x * 3).detach() + 1,)
+
+    theirs = checking.seen(program, program.function(), 0)
+    assert theirs.facts["gradient"] == {"x0": None}
+    found = checking.differs(program, 0, checking.seen(program, ours, 0), theirs)
+    assert (found is None) is alike
 
 
 def test_an_argument_of_which_a_view_is_turned_is_marked_as_eagers_is():

@@ -28,6 +28,17 @@ static inline f64x@W@ bz_fma_f64x@W@(f64x@W@ a, f64x@W@ b, f64x@W@ c) {
   return r;
 #endif
 }
+//@ bz_fma_s
+/* as bz_fmaf_s */
+static inline __attribute__((always_inline)) double bz_fma_s(double a, double b, double c) {
+  double r = __builtin_fma(a, b, c);
+#if defined(__x86_64__)
+  __asm__("" : "+x"(r));
+#elif defined(__aarch64__)
+  __asm__("" : "+w"(r));
+#endif
+  return r;
+}
 //@ bz_abs_f64
 static inline f64x@W@ bz_abs_f64x@W@(f64x@W@ x) { return (f64x@W@)((i64x@W@)x & 0x7fffffffffffffffL); }
 //@ bz_copysign_f64

@@ -24,7 +24,7 @@ class Seen:
     facts: dict[str, Any] = field(default_factory=dict)
     #: name ("result 0", "argument x1", "gradient of x1") -> its numbers
     values: dict[str, Any] = field(default_factory=dict)
-    #: whether a result lies in the memory of an argument
+    #: whether a result lies in the memory of an argument, or is one of several views that one operation made
     returns_view: bool = False
 
 
@@ -49,9 +49,22 @@ def observe(
         g.name: version(t) != v for g, t, v in zip(given, arguments, versions, strict=True)
     }
     seen.returns_view = not {memory(t) for t in results}.isdisjoint({memory(t) for t in arguments} - {0})
+    seen.returns_view |= any(map(is_one_of_parts, results))
     if backward and seen.error is None:
         differentiate(seen, results, leaves)
     return seen
+
+
+def is_one_of_parts(value: Any) -> bool:
+    """Whether a value is a view, made of one of the parts into which one operation has cut a tensor: their gradients eager joins to one."""
+    if not isinstance(value, Tensor) or not value.requires_grad or not asked(value._is_view):
+        return False
+    node, base = asked(lambda: value.grad_fn), asked(lambda: value._base.grad_fn)
+    while isinstance(node, torch.autograd.graph.Node) and node is not base:  # and no error
+        if len(node._input_metadata) > 1:
+            return True
+        node = node.next_functions[0][0] if node.next_functions else None
+    return False
 
 
 def memory(value: Any) -> int:
