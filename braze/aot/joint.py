@@ -27,7 +27,7 @@ from braze.aot.recorder import Recorder
 from braze.aot.records import OutputRole
 from braze.aot.views import is_dense
 from braze.aot.writes import is_write, written_arguments
-from braze.graph import torch_compat
+from braze.graph import probe, torch_compat
 from braze.graph.autograd_calls import Hooked, applied
 from braze.graph.facts import facts
 from braze.graph.fakes import FakeMode, spec_of
@@ -294,7 +294,7 @@ def _refuse_hidden_errors(starts: list[Any], leaves: list[Any]) -> None:
             leading.add(node)
         elif not hasattr(node, "variable"):
             try:
-                with torch_compat.disable_autocast():
+                with torch_compat.disable_autocast(), probe.Hearing():
                     torch_compat.differentiate_at_zero(node)
             except (RuntimeError, ArithmeticError) as error:
                 raise Unsupported("BZ2021", "the backward cannot be traced", why=str(error)) from error

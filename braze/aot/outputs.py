@@ -13,6 +13,7 @@ from braze.aot.records import OutputKind, OutputRole, ViewStep
 from braze.aot.symbols import SymbolNodes
 from braze.aot.views import apply_view, has_overlap, hint, is_view, root_of, steps_meet
 from braze.aot.ways import Ways
+from braze.aot.writes import is_write, written_arguments
 from braze.graph import torch_compat
 from braze.graph.facts import facts
 from braze.graph.fakes import FakeMode, spec_of, text_of
@@ -56,6 +57,7 @@ class Outputs:
                     known.add(id(value))
                     self.groups.setdefault(key, []).append(i)
         self.bases = {key: self._base(key) for key, group in self.groups.items() if len(group) > 1}
+        self.bases |= self._guarded()
         #: what bases look like in eager, before functionalization gives them other storages
         self.wholes = {key: node.meta["val"] for key, node in self.bases.items()}
         #: the same, in the order of the graph's tuple; known from ``assign`` on
@@ -93,6 +95,32 @@ class Outputs:
         if first is not None:
             return first
         raise AssertionError("an output's storage has a node")
+
+    def _guarded(self) -> dict[int, Node]:
+        """Bases of single views to which autograd lets nobody write, where nothing else is made of them: their gradients would be sums of two."""
+        found = {}
+        for key, group in self.groups.items():
+            node, value = self.outputs[group[0]]
+            if len(group) > 1 or not self.ways.is_guarded(value):
+                continue
+            base = self._base(key)
+            if not self._is_read_beside(base, key, node):
+                found[key] = base
+        return found
+
+    def _is_read_beside(self, base: Node, key: int, output: Node) -> bool:
+        """Whether an output besides this one, or what is written to other memory, may be made of a base."""
+        todo, seen = [base], {base}
+        while todo:
+            here = todo.pop()
+            if is_write(here) and any(
+                torch_compat.storage_key(n.meta["val"]) != key for n in written_arguments(here)
+            ):
+                return True
+            new = [user for user in here.users if user not in seen]
+            seen.update(new)
+            todo += new
+        return any(node in seen for node, _ in self.outputs if node is not output and isinstance(node, Node))
 
     def computed(self) -> list[Any]:
         """The fakes that stand in the graph's tuple after the mutations: bases, then values."""

@@ -96,10 +96,11 @@ _SPLITS = frozenset(
 
 def read_parts(
     node: torch.fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> dict[Any, Tensor] | None:
-    """The parts of a tensor cut into many that the graph reads, by their index; None where all are to be made.
+) -> tuple[dict[Any, Tensor], tuple[OpOverload, tuple[Any, ...]] | None] | None:
+    """The parts of a tensor cut into many that the graph reads, by their index, and the operator that makes all at once; None where all are to be made.
 
-    ``x.split(1)[0]`` makes as many views as x has rows. Each is a ``narrow`` or a ``select``, alone as well.
+    ``x.split(1)[0]`` makes as many views as x has rows. Each is a ``narrow`` or a ``select``, alone as well; ``tensor_split`` makes
+    each alone itself.
     """
     parts = node.meta.get("val")
     if node.target not in _SPLITS or not isinstance(parts, (tuple, list)) or len(parts) < _MANY:
@@ -115,12 +116,17 @@ def read_parts(
     if type(dim) is not int or not isinstance(x, Tensor):
         return None
     if one_row:
-        return {n: x.select(dim, n) for n in read}
+        return {n: x.select(dim, n) for n in read}, (aten.unbind.int, (dim,))
     sizes = [part.shape[dim] for part in parts]
     if any(type(n) is not int for n in sizes):
         return None
     starts = list(itertools.accumulate(sizes, initial=0))
-    return {n: x.narrow(dim, starts[n], sizes[n]) for n in read}
+    alone = {n: x.narrow(dim, starts[n], sizes[n]) for n in read}
+    if node.target in ("tensor_split", torch.tensor_split):
+        return alone, None
+    if any(isinstance(given, (tuple, list)) for given in (*rest, *kwargs.values())):
+        return alone, (aten.split_with_sizes.default, (sizes, dim))
+    return alone, (aten.split.Tensor, (sizes[0], dim))
 
 
 def fill_diagonal(x: Tensor, value: Any, wrap: bool = False) -> Any:

@@ -183,8 +183,10 @@ def _called(
     # attention casts its operands itself, and no more
     recorder.casting = () if node.target in flex.TARGETS else torch_compat.casting_devices()
     with recorder:
-        if (parts := read_parts(node, args, kwargs)) is not None:
-            recorder.ways.parts += parts.values()
+        if (found := read_parts(node, args, kwargs)) is not None:
+            parts, together = found
+            if together is not None:
+                recorder.ways.note_parts(parts, args[0], *together)
             return parts
         if node.op == "call_function":
             if node.target is ATTENTION and recorder.fuses_attention:

@@ -71,6 +71,12 @@ class Ways:
         self._count += 1
         self._made[id(view)] = _Made(self._count, view, of, op, tuple(args), dict(kwargs or {}), item, *modes)
 
+    def note_parts(self, parts: Mapping[int, Any], of: Any, op: Any, args: Sequence[Any]) -> None:
+        """``parts`` were made alone, and are some of what ``op(of, *args)`` makes at once: the caller gets them so."""
+        for item, part in parts.items():
+            self.parts.append(part)
+            self.note(part, of, op, args, item=item)
+
     def note_written(self, value: Any) -> None:
         """What lies in the memory of ``value`` has been written."""
         if self.memory(value) is self.root(value):
@@ -142,6 +148,15 @@ class Ways:
         """Whether autograd lets nobody write to a view with gradients: a step to it was made without them."""
         while (made := self._made.get(id(value))) is not None and made.op not in _CUTS:
             if not made.grad:
+                return True
+            value = made.of
+        return False
+
+    def is_guarded(self, value: Any) -> bool:
+        """Whether autograd lets nobody write to a view with gradients, made where these are on: of one made without, or of one of several with a history."""
+        several = self.watched and value.requires_grad
+        while self.ambient[0] and (made := self._made.get(id(value))) is not None and made.op not in _CUTS:
+            if not made.grad or (several and made.item >= 0):
                 return True
             value = made.of
         return False

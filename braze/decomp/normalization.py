@@ -166,9 +166,24 @@ def _batch_norm(
 def _laid_out(y: Tensor) -> Tensor:
     """On the CPU eager's result is in row-major order or in channels-last, whatever other order the dims of the input have."""
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(y.dim())
-    if y.device.type != "cpu" or y.is_contiguous() or (last and y.is_contiguous(memory_format=last)):
+    rows = y.is_contiguous()
+    if y.device.type != "cpu" or (rows and not _points_elsewhere(y)):
+        return y
+    if not rows and last and y.is_contiguous(memory_format=last):
         return y
     return aten.clone.default(y, memory_format=torch.contiguous_format)
+
+
+def _points_elsewhere(y: Tensor) -> bool:
+    """Whether a dim of one element has another stride than row by row, where sizes are known."""
+    step = 1
+    for size, stride in zip(reversed(y.shape), reversed(y.stride()), strict=True):
+        if type(size) is not int or type(stride) is not int:
+            return False
+        if stride != step:
+            return True
+        step *= size
+    return False
 
 
 @decompose(aten._native_batch_norm_legit_no_training.default)

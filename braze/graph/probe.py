@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from braze.graph.operators import OPERATORS
 from braze.graph.torch_compat import disable_functions, outside_modes
 
 #: reductions without an identity, whose meta functions let tensors without elements pass
 WITHOUT_IDENTITY = frozenset(["max", "min", "median", "nanmedian", "mode", "cummax", "cummin"])
-#: products, whose meta functions do not compare dtypes
-PRODUCTS = frozenset(
+#: products, and a loss that is one loop over one type, whose meta functions do not compare dtypes
+OF_ONE_TYPE = frozenset(
     [
         "linear", "mm", "bmm", "matmul", "addmm", "baddbmm", "addmv", "mv", "dot", "__matmul__",
         "__rmatmul__", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
-        "conv_transpose3d", "bilinear",
+        "conv_transpose3d", "bilinear", "binary_cross_entropy",
     ]
 )  # fmt: skip
 #: divisions that raise where integers are divided by zero
@@ -57,9 +58,25 @@ def is_doubtful(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> boo
         return any(size < 0 for size in sizes)
     if name in WITHOUT_IDENTITY:
         return first is not None and _is_empty(first)
-    if name not in PRODUCTS or torch.is_autocast_enabled("cpu"):
+    if name not in OF_ONE_TYPE or torch.is_autocast_enabled("cpu"):
         return False
-    return len({v.dtype for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)}) > 1
+    return _several_types((*args, *kwargs.values()))
+
+
+def _several_types(given: Iterable[Any]) -> bool:
+    return len({v.dtype for v in given if isinstance(v, torch.Tensor)}) > 1
+
+
+class Hearing(TorchDispatchMode):
+    """Inside, what eager's kernels say to several types of tensors is raised, where meta functions let them pass."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        named = kwargs or {}
+        if _several_types((*args, *named.values())):
+            refused = eager_error(func, args, named)
+            if refused is not None:
+                raise refused
+        return func(*args, **named)
 
 
 def _has_number_beyond(args: tuple[Any, ...], kwargs: dict[str, Any], divides: bool) -> bool:

@@ -147,6 +147,16 @@ def _batch_norm(
     return channels_last(x.shape, x.dtype), *statistics
 
 
+def _batch_norm_functional(
+    x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
+) -> Any:
+    """As the form that writes the running statistics, which are results here."""
+    made = _batch_norm(x, weight, bias, mean, var, training, momentum, eps)
+    if made is NotImplemented:
+        return NotImplemented
+    return *made, row_major(mean.shape, mean.dtype), row_major(var.shape, var.dtype)
+
+
 def _adaptive_avg_pool2d(x: Tensor, size: Sequence[int]) -> Any:
     if not x.is_contiguous() or x.dim() not in (3, 4) or x.is_contiguous(memory_format=torch.channels_last):
         return NotImplemented
@@ -481,6 +491,7 @@ CPU_ONLY = {
     *LAYOUTS_OF_CPU,
     aten.native_layer_norm.default,
     aten.native_batch_norm.default,
+    aten._native_batch_norm_legit_functional.default,
     aten._native_batch_norm_legit.no_stats,
     aten.convolution.default,
     aten.max_unpool2d.default,
@@ -514,6 +525,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.std.correction: _variance,
     aten.convolution.default: _convolution,
     aten.native_batch_norm.default: _batch_norm,
+    aten._native_batch_norm_legit_functional.default: _batch_norm_functional,
     aten._native_batch_norm_legit.no_stats: lambda x, weight, bias, *rest: _batch_norm(
         x, weight, bias, None, None, *rest
     ),

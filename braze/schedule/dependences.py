@@ -33,6 +33,9 @@ from braze.symbolic.expr import Expr, Symbol
 ANYWHERE = None
 #: stands for what is not in a buffer but must happen in order: the random generator, checks, output
 ORDER = "<order>"
+#: gradients that are made by one loop over operands of one type, and called of several as their kernels refuse these: who asks for
+#: two hears of the first
+REFUSING = frozenset({"aten.mse_loss_backward.default", "aten.huber_loss_backward.default"})
 
 
 @dataclasses.dataclass(slots=True)
@@ -142,8 +145,8 @@ def _of_extern(step: ExternCall) -> Accesses:
 
 
 def in_order(target: str) -> bool:
-    """Whether an operator may draw random numbers or have effects that its results do not show."""
-    return may_draw_by_name(target) or not gives_results(target)
+    """Whether an operator may draw random numbers, have effects that its results do not show, or refuse its operands as another does."""
+    return may_draw_by_name(target) or not gives_results(target) or target in REFUSING
 
 
 def _of_nest(step: LoopNest) -> Accesses:

@@ -324,6 +324,57 @@ def test_one_of_many_parts_is_refused_as_in_eager_once_the_whole_was_written(par
     assert x.grad.count_nonzero() == 1
 
 
+def first_of_many(x):
+    y = x.sin()
+    return y.split(1)[0], y
+
+
+def made_without_gradients(x):
+    y = x.sin()
+    with torch.no_grad():
+        part = y[1:]
+    return part
+
+
+def of_one_made_without_gradients(x):
+    y = x.sin()
+    with torch.no_grad():
+        part = y[1:]
+    return part[:2]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: x.sin().split(35)[0],
+        lambda x: x.sin().unbind()[3],
+        lambda x: x.sin().chunk(2)[1][4:],
+        lambda x: x.sin().split(1)[0].mul_(2),
+        lambda x: x.view(70).split(1)[2],
+        lambda x: x.sin().tensor_split(70)[3],
+        first_of_many,
+        made_without_gradients,
+        of_one_made_without_gradients,
+    ],
+)
+def test_a_view_that_autograd_lets_nobody_write_is_refused_where_it_is_returned_alone(program, backend):
+    """One of several, in a call or behind it, of few or many, one of which was made without gradients; what ``tensor_split`` makes alone may be written."""
+    weight = torch.ones((), requires_grad=True)
+    for x in (torch.ones(70, requires_grad=True), torch.ones(70)):
+        if not x.requires_grad and program not in (made_without_gradients, of_one_made_without_gradients):
+            continue
+        found = []
+        for call in (program, braze.compile(program, backend=backend)):
+            try:
+                result = call(x)
+                (result[0] if isinstance(result, tuple) else result).mul_(weight)
+                found.append("")
+            except RuntimeError as error:
+                found.append(str(error))
+        assert found[1] == found[0]
+
+
 @pytest.mark.parametrize("grad", [False, True], ids=["without", "with"])
 @pytest.mark.parametrize(
     ("shuffle", "shape"),

@@ -63,6 +63,59 @@ def test_the_gradient_of_a_loss_of_two_types_is_eagers_or_its_error(loss, exact)
     assert found[1] == found[0]
 
 
+@pytest.mark.parametrize("loss", [F.mse_loss, F.huber_loss])
+@pytest.mark.parametrize("wide", ["input", "target"])
+@pytest.mark.parametrize("one", [False, True])
+def test_of_two_gradients_that_are_refused_eagers_first_one_tells_why(loss, wide, one):
+    """One for an input and one for its target, of two types, be the target one number or as many."""
+    found = []
+    for call in (loss, braze.compile(loss)):
+        x = torch.arange(4.0, dtype=torch.float64 if wide == "input" else torch.float32).requires_grad_()
+        y = torch.ones(1 if one else 4, dtype=torch.float64 if wide == "target" else torch.float32)
+        y.requires_grad_()
+        try:
+            call(x, y.expand(4)).backward()
+            found.append((x.grad.dtype, y.grad.dtype))
+        except RuntimeError as error:
+            found.append(str(error))
+    assert found[1] == found[0]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize("loss", [F.mse_loss, F.huber_loss])
+def test_a_gradient_that_reaches_no_argument_is_refused_as_eagers(loss, backend):
+    """It ends at a leaf that the function makes: nobody reads it, but eager makes it."""
+
+    def fn(x):
+        v = x.detach().double().requires_grad_()
+        return loss(v, torch.zeros(4)), x + 1
+
+    found = []
+    for call in (fn, braze.compile(fn, backend=backend)):
+        try:
+            call(torch.ones(4, requires_grad=True))[0].backward()
+            found.append("")
+        except RuntimeError as error:
+            found.append(str(error))
+    assert found[1] == found[0]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize("graded", [False, True])
+def test_a_cross_entropy_of_two_types_is_refused_as_in_eager(graded, backend):
+    compiled = braze.compile(F.binary_cross_entropy, backend=backend)
+    for x, y in (
+        (torch.full((3,), 0.5), torch.ones(3).double()),
+        (torch.full((3,), 0.5).half(), torch.ones(3)),
+    ):
+        errors = []
+        for call in (F.binary_cross_entropy, compiled):
+            with pytest.raises(RuntimeError) as caught:
+                call(x.requires_grad_(graded), y)
+            errors.append(str(caught.value))
+        assert errors[1] == errors[0]
+
+
 PRODUCTS = {
     "whole": lambda x: x.prod(),
     "first": lambda x: x.prod(0),

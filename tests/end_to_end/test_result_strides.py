@@ -356,6 +356,25 @@ def test_volumes_that_pictures_are_made_of_are_normalized_into_eagers_strides(ba
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize("graded", [False, True])
+def test_what_moves_running_statistics_is_normalized_into_eagers_strides(graded, backend):
+    """Volumes made of pictures, and rows whose dims of one element point elsewhere."""
+
+    def fn(x, mean, var):
+        return F.batch_norm(x, mean, var, training=True)
+
+    pictures = torch.rand(5, 9, 4, 3).contiguous(memory_format=torch.channels_last)
+    rows = torch.rand(60).as_strided((3, 2, 1), (2, 1, 9))
+    compiled = braze.compile(fn, backend=backend, dynamic=False, options={"verify": 2})
+    for x in (pictures.unsqueeze(1), pictures.unsqueeze(2), rows, rows.mT):
+        x = x.detach().requires_grad_(graded)
+        ours, theirs = ((torch.zeros(x.shape[1]), torch.ones(x.shape[1])) for _ in range(2))
+        found, wanted = compiled(x, *ours), fn(x, *theirs)
+        assert found.stride() == wanted.stride()
+        torch.testing.assert_close((found, *ours), (wanted, *theirs))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
 def test_one_picture_whose_channels_are_innermost_is_normalized_so(backend):
     """Whatever the stride of the one picture is, as after ``unsqueeze``; of sizes that change, too."""
 

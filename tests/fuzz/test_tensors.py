@@ -277,8 +277,8 @@ def test_two_refusals_of_what_was_written_are_alike() -> None:
 
 
 def test_errors_that_are_eagers_accidents_excuse_a_backward_that_runs_or_refuses_in_other_words() -> None:
-    """A hook that got None, before an operation without a derivative too; a view whose storage was set, made again on its base, or behind what was
-    written over; what was saved and detached behind the graph. Ours may not raise what eager does not."""
+    """A hook that got None, before an operation without a derivative too; a view whose storage was set, made again on its base, behind what was
+    written over, or where ours meets that first; what was saved and detached behind the graph. Ours may not raise what eager does not."""
     hook = ("TypeError", "unsupported operand type(s) for *: 'NoneType' and 'int'")
     beyond = (
         "RuntimeError",
@@ -293,6 +293,7 @@ def test_errors_that_are_eagers_accidents_excuse_a_backward_that_runs_or_refuses
     over = ("RuntimeError", "one of the variables ... has been modified by an inplace operation: ...")
     for mine, its, alike in (
         (underived, over, True), (other, over, False), (None, hook, True), (hook, None, False), (underived, beyond, True), (beyond, underived, False),
+        (over, beyond, True), (beyond, over, False), (over, None, False),
         (None, beyond, False), (underived, None, False), (underived, hook, False),
         (other, hook, True), (other, None, False), (None, other, False), (None, detached, True), (detached, None, False),
     ):  # fmt: skip
