@@ -170,6 +170,7 @@ def test_the_progress_line_is_one_line_without_a_terminal(capsys):
 
 
 def test_the_training_demo_trains_alike(tmp_path, capsys):
+    pytest.importorskip("sklearn")
     assert main(["demo-train", "--steps", "4", "--png", str(tmp_path / "curves.png")]) == 0
     said = capsys.readouterr().out
     assert "GPT on bytes" in said and "digits" in said

@@ -90,3 +90,27 @@ def test_inputs_of_a_symbolic_graph_carry_symbols():
     captured = trace_frame(reshaping, SHAPES[0], Options(), symbolic="all")
     assert all(isinstance(s, str) for s in captured.specs[0].sizes)
     assert captured.graph_break is None
+
+
+class Watched(torch.Tensor):
+    """A subclass that notes what is asked of its tensors."""
+
+    asked: list[str] = []
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        cls.asked.append(func.__name__)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_a_subclass_does_not_see_that_its_sizes_are_read():
+    def double(x):
+        return (x + 1).relu()
+
+    told = []
+    for fn in (double, compile_callable(double, lambda graph, _: graph.forward, Options(dynamic=True))):
+        Watched.asked.clear()
+        for size in (2, 3, 4):
+            fn(torch.ones(size).as_subclass(Watched))
+        told.append(list(Watched.asked))
+    assert told == [["add", "relu"] * 3] * 2

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
+from collections import OrderedDict, deque
 from types import SimpleNamespace
 
 import torch
@@ -107,6 +109,15 @@ def getattr_fallback(c):
     yield f(X, o)
     del o.x_abc
     yield f(X, o)
+
+
+@scenario
+def attributes_that_classes_of_c_have_not(c):
+    """Their errors name the class with its module."""
+    f = c(lambda x, o: (x + 1, said(lambda: o.bad), said(lambda: setattr(o, "bad", 1))))
+    for o in (iter([]), itertools.count(), deque(), OrderedDict().keys(), functools.partial(max).func, 3):
+        yield f(X, o)
+    yield c(lambda x, o: (x + 1, said(lambda: o.bad)))(X, SimpleNamespace(a=1))
 
 
 @scenario

@@ -227,6 +227,55 @@ def test_transforms_that_go_forward_raise_as_in_eager():
         braze.compile(lambda x: torch.func.jvp(Sine.apply, (x,), (x,)))(ones(3))
 
 
+class Batched(torch.autograd.Function):
+    """One that says itself how it is batched: who runs its forward on a batch shows."""
+
+    @staticmethod
+    def forward(x: Tensor, y: Tensor) -> Tensor:
+        return x * y
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        x, y = ctx.saved_tensors
+        return grad * y, grad * x
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor, y: Tensor) -> Any:
+        return x * y + info.batch_size, 0
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_vmap_follows_its_own_rule(training):
+    def run(compile):
+        mapped = compile(lambda x, y: torch.vmap(lambda x, y: Batched.apply(x, y) * 2)(x, y))
+        found = []
+        for size in (2, 3, 4):
+            x = ones(size, 3).requires_grad_(training)
+            y = mapped(x, ones(size, 3))
+            if training:
+                y.sum().backward()
+            found.append((y.detach(), x.grad))
+        return found
+
+    held_to_eager(run)
+
+
+@pytest.mark.parametrize("function", [own(lambda ctx, grad: grad), Batched], ids=["no setup", "two rules"])
+def test_vmap_refuses_what_says_nothing_of_it_as_in_eager(function, monkeypatch):
+    monkeypatch.setattr(function, "generate_vmap_rule", True)
+    given = (ones(2, 3),) * (2 if function is Batched else 1)
+    told = []
+    for compile in (lambda fn: fn, braze.compile):
+        with pytest.raises(RuntimeError) as refused:
+            compile(lambda *xs: torch.vmap(function.apply)(*xs))(*given)
+        told.append(str(refused.value))
+    assert told[0] == told[1]
+
+
 class Triple(torch.autograd.Function):
     """Doubles, with three times the gradient: who loses it shows."""
 

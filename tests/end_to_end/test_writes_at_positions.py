@@ -179,13 +179,13 @@ def test_sizes_that_differ_from_call_to_call(f: Any) -> None:
 @pytest.mark.parametrize("n", [1, 64])
 @torch.no_grad()
 def test_many_elements(n: int) -> None:
-    """One position has one value however long; of equal ones among many the last stays, which in eager depends on threads."""
+    """One position has one value however long. Many are stored by ATen's kernel: of values for one position any stays, as its threads have it."""
     x, y, i = torch.zeros(2, 32, 5000), torch.randn(2, n, 5000), torch.randint(32, (n,))
-    want = x.clone()
-    for k, position in enumerate(i.tolist()):
-        want[:, position] = y[:, k]
     got = braze.compile(rows, options={"verify": 2})(x, i, y)
-    assert torch.equal(x, want) and torch.equal(got, want.sum(0))
+    for position in range(32):
+        given, stored = y[:, i == position], x[:, position : position + 1]
+        assert (given == stored).any(1).all() if given.shape[1] else not stored.any()
+    assert torch.equal(got, x.sum(0))
 
 
 @torch.no_grad()

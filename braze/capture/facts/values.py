@@ -240,3 +240,12 @@ _class_dict = type.__dict__["__dict__"].__get__  # past metaclasses that redefin
 def is_plain(value: Any) -> bool:
     """Whether a value needs no guard when its function is known by identity."""
     return type(value) in CONSTANTS or is_identity_type(type(value))
+
+
+def missing(obj: Any, name: str) -> AttributeError:
+    """Python's error about an attribute that an object has not. It is asked about one that no object has: this one may yet be there."""
+    try:
+        object.__getattribute__(obj, "?")
+    except AttributeError as error:
+        return AttributeError(str(error).replace("'?'", f"'{name}'"))
+    return AttributeError(name)  # somebody has it after all: what CPython 3.11 says at times

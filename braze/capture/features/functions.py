@@ -70,6 +70,8 @@ def apply(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     cls, *inputs = args
     if t.graph.transforms:
         graph_break("BZ1019", "an autograd function has a derivative of its own")
+    if t.graph.batched and not _batched_by_its_forward(t, cls):
+        graph_break("BZ1019", "an autograd function says itself how it is batched, or does not say it")
     context = Context()
     if not torch.is_grad_enabled() or not any(
         isinstance(x, torch.Tensor) and x.requires_grad for x in inputs
@@ -102,6 +104,15 @@ def apply(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     target = applied(cls)
     target.scales &= backward is not None and context.materializes and scales(backward)
     return t.graph.recorder.call(target, tuple(inputs), kwargs)
+
+
+def _batched_by_its_forward(t: Trace, cls: Any) -> bool:
+    """Whether ``vmap`` runs the forward on batches: not where the function has a rule in its place, nor where it refuses."""
+    return (
+        load_attr(t, cls, "generate_vmap_rule") is True
+        and load_attr(t, cls, "vmap") is Function.vmap
+        and load_attr(t, cls, "setup_context") is not Function.setup_context
+    )
 
 
 def _since(graph: torch.fx.Graph, before: Node | None) -> list[Node]:

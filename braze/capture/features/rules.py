@@ -28,6 +28,7 @@ from braze.capture.facts.values import (
     held,
     is_immutable,
     lookup_in_mro,
+    missing,
 )
 from braze.capture.graph import constant_evaluation, overloads, unbacked
 from braze.capture.outside import identities, texts
@@ -149,7 +150,7 @@ def object_getattribute(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     obj, name = with_name(args)
     value = generic_attr(t, obj, name)
     if value is MISSING:
-        error = AttributeError(f"'{type(obj).__name__}' object has no attribute '{name}'")
+        error = missing(obj, name)
         tell(error, obj, name)
         raise error
     return value

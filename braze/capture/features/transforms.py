@@ -44,7 +44,11 @@ def vmap(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         _, dims, leaves, spec = functorch.process_inputs(in_dims, tuple(given), function)
         rows = [x if d is None else row_of(x, d) for x, d in zip(leaves, dims, strict=True)]
         own = [x for x, d in zip(rows, dims, strict=True) if d is not None]
-        part = traced(t, function, pytree.tree_unflatten(rows, spec), own, kwargs)
+        t.graph.batched += 1
+        try:
+            part = traced(t, function, pytree.tree_unflatten(rows, spec), own, kwargs)
+        finally:
+            t.graph.batched -= 1
         only_tensors(part.leaves)
         spread = functorch.broadcast_dims(out_dims, part.spec)
         if spread is None:

@@ -27,6 +27,7 @@ from braze.capture.facts.values import (
     is_constant,
     is_identity_type,
     lookup_in_mro,
+    missing,
 )
 from braze.capture.outside import texts
 from braze.capture.outside.class_values import runs_code_as_key
@@ -372,7 +373,7 @@ def write_instance(t: Trace, obj: Any, name: str, value: Any) -> None:
 
 def no_place(obj: Any, name: str) -> AttributeError:
     """Python's error where an object without a dict is to get, or lose, an attribute that its class has no slot for."""
-    text = f"'{type(obj).__name__}' object has no attribute '{name}'"
+    text = str(missing(obj, name))
     generic = lookup_in_mro(type(obj), "__setattr__")[1] is object
     if sys.version_info >= (3, 13) and generic and lookup_in_mro(type(obj), "__delattr__")[1] is object:
         text += " and no __dict__ for setting new attributes"

@@ -15,7 +15,7 @@ from braze.capture.state.outside import Outside
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import Trace
 from braze.graph import torch_compat, torch_symbols
-from braze.graph.fakes import require_plain
+from braze.graph.fakes import PLAIN, require_plain
 from braze.graph.shape_guards import readable_text
 from braze.support.errors import UserError
 
@@ -23,7 +23,9 @@ from braze.support.errors import UserError
 def make_fake(t: Trace, node: Node, real: torch.Tensor) -> Any:
     """The fake that stands for a tensor from outside."""
     outside = t.outside
-    dims = symbolic_dims(t.outside, node, real) if outside.symbolic else None
+    # a subclass has no fake, and may see that its sizes are read
+    symbolic = outside.symbolic and type(real) in PLAIN
+    dims = symbolic_dims(outside, node, real) if symbolic else None
     if outside.marked.any:
         return outside.marked.fake(node, real, dims or set())
     return t.graph.mode.fake(real, symbolic_dims=dims, source=str(node.source) if dims else "")

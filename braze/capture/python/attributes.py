@@ -28,6 +28,7 @@ from braze.capture.facts.values import (
     is_identity_type,
     is_immutable,
     lookup_in_mro,
+    missing,
 )
 from braze.capture.outside import cells, texts
 from braze.capture.outside.class_values import class_value, trust_class_value
@@ -189,7 +190,7 @@ def instance_attr(t: Trace, obj: Any, name: str, tail: bool = False) -> Any:
     note_absent(t, cls, "__getattr__")
     if hook is not MISSING:
         return getattr(obj, name)
-    raise AttributeError(f"'{cls.__name__}' object has no attribute '{name}'")
+    raise missing(obj, name)
 
 
 def generic_attr(t: Trace, obj: Any, name: str, tail: bool = False) -> Any:

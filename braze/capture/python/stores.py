@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from braze.capture.facts.breaks import graph_break
-from braze.capture.facts.values import MISSING, Lookups, lookup_in_mro
+from braze.capture.facts.values import MISSING, Lookups, lookup_in_mro, missing
 from braze.capture.outside import cells, definitions
 from braze.capture.outside.class_values import trust_class_value
 from braze.capture.outside.held import replaced
@@ -156,12 +156,3 @@ def generic_delete(t: Trace, obj: Any, name: str) -> None:
     replaced(t, instance_contents(outside, obj, name))
     if not shadow.drop(outside, name):
         raise missing(node.real, name)
-
-
-def missing(obj: Any, name: str) -> AttributeError:
-    """Python's error about an attribute that an object has not. It is asked about one that no object has: this one may yet be there."""
-    try:
-        object.__getattribute__(obj, "?")
-    except AttributeError as error:
-        return AttributeError(str(error).replace("'?'", f"'{name}'"))
-    return AttributeError(name)  # somebody has it after all: what CPython 3.11 says at times

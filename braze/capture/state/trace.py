@@ -196,6 +196,8 @@ class GraphState:
         self.specs: dict[int, Any] = {}
         #: how many transforms that differentiate are around
         self.transforms = 0
+        #: how many ``vmap`` are around
+        self.batched = 0
         #: how many recording modes are on: C code is running
         self.modes_on = 0
         #: function modes that the program has entered
