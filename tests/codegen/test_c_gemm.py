@@ -222,6 +222,13 @@ def test_lines_of_the_next_panel_are_asked_for_while_one_is_multiplied_by(native
     assert "next" not in gemm(alone, m, 400, 37, transposed=transposed).source
 
 
+def test_a_task_packs_its_own_panel_where_no_core_waits_long_for_the_last_ones(native_bench):
+    panels = -(-400 // tiling(400, native_bench.target).columns)
+    for cores, own in ((1, True), (panels, True), (panels - 1, False), (panels // 4, True)):
+        bench = Bench(dataclasses.replace(native_bench.target, cores=cores), native_bench.folder)
+        assert ("pack_panel(packed" in gemm(bench, 23, 400, 37, constant=False).source) is own
+
+
 def test_room_for_results_is_asked_for_before_they_are_computed(native_bench):
     text = gemm(native_bench, 23, 400, 37, epilogue="residual").source
     assert text.index("__builtin_prefetch(b3 + ") < text.index("bz_gemm")

@@ -107,8 +107,10 @@ class _Gemm:
         """Whether each task packs the one panel that it multiplies by: then the panel is still in the core's cache."""
         few = _FEW_ROWS if self.k <= _K_BLOCK else _FEW_ROWS // 2
         m = self.m.value
-        enough = self.panels >= 4 * self.target.cores or self.target.cores == 1
-        return not self.call.constant_b and m is not None and m <= few and enough
+        cores = self.target.cores
+        # in the last round no more than a fifth of the cores' time is idle
+        even = self.panels >= 4 * cores or self.panels >= 0.8 * cores * -(-self.panels // cores)
+        return not self.call.constant_b and m is not None and m <= few and even
 
     def _lines_asked(self) -> int:
         """Lines of the next panel that are asked of memory with each place of a sum; 0 where panels are packed ahead, or lie in pieces."""
