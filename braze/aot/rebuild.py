@@ -87,7 +87,8 @@ def _step(step: ViewStep) -> Callable[[torch.Tensor, dict[str, int]], torch.Tens
     given, named = _given(step.args), _given(tuple(value for _, value in step.kwargs))
     keys = tuple(name for name, _ in step.kwargs)
     op, item, modes = step.op, step.item, (step.grad, step.inference)
-    direct, fixed = DATA if op == DATA else operator(str(op)), _fixed(step)
+    direct: Any = None if op == DATA else operator(str(op))
+    fixed = _fixed(step)
 
     def run(tensor: torch.Tensor, names: dict[str, int]) -> torch.Tensor:
         if op == DATA:
