@@ -87,9 +87,8 @@ def _step(step: ViewStep) -> Callable[[torch.Tensor, dict[str, int]], torch.Tens
     given, named = _given(step.args), _given(tuple(value for _, value in step.kwargs))
     keys = tuple(name for name, _ in step.kwargs)
     op, item, modes = step.op, step.item, (step.grad, step.inference)
-    direct: Any = DATA if op == DATA else operator(str(op))
-    #: the arguments, where no size is among them and the result is the view
-    fixed = None if op == DATA or keys or item >= 0 or every(Formula, step.args) else step.args
+    direct: Any = None if op == DATA else operator(str(op))
+    fixed = _fixed(step)
 
     def run(tensor: torch.Tensor, names: dict[str, int]) -> torch.Tensor:
         if op == DATA:
@@ -104,6 +103,24 @@ def _step(step: ViewStep) -> Callable[[torch.Tensor, dict[str, int]], torch.Tens
             return run(tensor, names)
 
     return in_modes
+
+
+def _fixed(step: ViewStep) -> tuple[Any, ...] | None:
+    """What a step is called with beside the tensor, where no size is among it and the result is the view."""
+    plain = step.op != DATA and not step.kwargs and step.item < 0 and not every(Formula, step.args)
+    return step.args if plain else None
+
+
+def straight(
+    way: Sequence[ViewStep],
+) -> tuple[tuple[bool, bool], tuple[tuple[Any, tuple[Any, ...]], ...]] | None:
+    """(grad mode, inference mode) and the calls of a way whose steps are all taken in these, as they stand; else None."""
+    found = [(operator(str(step.op)), _fixed(step)) for step in way if step.op != DATA]
+    modes = {(step.grad, step.inference) for step in way}
+    if len(found) != len(way) or len(modes) != 1:
+        return None
+    calls = tuple((op, args) for op, args in found if args is not None)
+    return (modes.pop(), calls) if len(calls) == len(found) else None
 
 
 def _inference(wanted: bool) -> Any:

@@ -13,7 +13,7 @@ from braze import native
 from braze.aot.histories import is_written_past_its_history
 from braze.aot.overlap import may_overlap
 from braze.aot.promises import Promises
-from braze.aot.rebuild import Build, builder, early_builder
+from braze.aot.rebuild import Build, builder, early_builder, straight
 from braze.aot.records import Around, OutputKind, Partition
 from braze.aot.views import is_view
 from braze.graph.modes import with_modes
@@ -76,7 +76,7 @@ def wrap(
     if verify < 2 and plain and all(role.kind is OutputKind.VALUE for role in partition.outputs):
         return compiled
     call = _Wrapped(partition, compiled, eager, Promises(partition) if verify >= 2 else None)
-    alone = _one_window(call)
+    alone = _one_view(partition, call)
     if alone is not None:
         return alone
     written: Written | None = getattr(compiled, "written", None)
@@ -86,18 +86,37 @@ def wrap(
     return native.written_call(written.call, count_writes, call, looked, written.places, call.places)
 
 
-def _one_window(call: _Wrapped) -> Boxed | None:
-    """``call`` of a graph that gives one window on an input, and nothing else, as that alone: half of what it costs beside eager were steps for others."""
-    if call.windows is None or len(call.windows) != 1 or call.computes:
+def _one_view(partition: Partition, call: _Wrapped) -> Boxed | None:
+    """``call`` of a graph that gives one view of an input, and nothing else, as that alone: most of what it costs beside eager were steps for others."""
+    if len(partition.outputs) != 1 or call.computes or not call.reads:
         return None
-    place, sizes, strides, shift, apart = call.windows[0]
-    if sizes is None or shift:
-        return None
+    if call.windows is not None:
+        place, sizes, strides, shift, apart = call.windows[0]
+        if place < 0 or sizes is None:
+            return None
 
-    @boxed
-    def seen(inputs: Sequence[Any]) -> list[Any]:
-        x = inputs[place]
-        return [(x.detach() if apart and x.requires_grad else x).as_strided(sizes, strides)]
+        @boxed
+        def seen(inputs: Sequence[Any]) -> list[Any]:
+            x = inputs[place].detach() if apart and inputs[place].requires_grad else inputs[place]
+            if shift:
+                return [x.as_strided(sizes, strides, x.storage_offset() + shift)]
+            return [x.as_strided(sizes, strides)]
+
+    else:
+        role = partition.outputs[0]
+        found = straight(role.way) if role.kind is OutputKind.ALIAS and role.way else None
+        if found is None:
+            return None
+        modes, steps = found
+
+        @boxed
+        def seen(inputs: Sequence[Any]) -> list[Any]:
+            if (torch.is_grad_enabled(), torch.is_inference_mode_enabled()) != modes:
+                return call(inputs)
+            x = inputs[role.input]
+            for op, args in steps:
+                x = op(x, *args)
+            return [x]
 
     seen.general = call  # type: ignore[attr-defined]
     return seen

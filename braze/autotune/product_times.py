@@ -45,7 +45,7 @@ _SECONDS, _LEAST = 0.5, 5
 #: bytes of the three matrices together; larger products are not measured
 _LARGEST = 512 << 20
 
-#: bytes through which the matrices of a measurement move. The last is more than caches hold
+#: bytes through which the matrices of a measurement move. The last is more than most caches hold
 _ROOMS = (1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20)
 #: floats between the beginnings of matrices: those of PyTorch's begin at lines of the cache, too
 _LINE = 16

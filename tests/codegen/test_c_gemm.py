@@ -207,8 +207,10 @@ def test_a_task_that_has_all_rows_packs_its_own_panel(native_bench, k, transpose
 @pytest.mark.parametrize("transposed", [True, False])
 @pytest.mark.parametrize("m", [1, 5, 23, 130])
 def test_lines_of_the_next_panel_are_asked_for_while_one_is_multiplied_by(native_bench, m, transposed):
-    """All of them, by as many blocks of rows as it takes; where panels are packed ahead none."""
-    alone = Bench(dataclasses.replace(native_bench.target, cores=1), native_bench.folder)
+    """All of them, by as many blocks of rows as it takes; where panels are packed ahead none, and on Intel's processors none of rows that lie apart."""
+    alone = Bench(
+        dataclasses.replace(native_bench.target, cores=1, vendor="AuthenticAMD"), native_bench.folder
+    )
     check(alone, m, 400, 37, transposed=transposed, constant=False)
     check(alone, m, 8, 37, transposed=transposed, constant=False)
     kernel = tiling(400, alone.target)
@@ -220,6 +222,16 @@ def test_lines_of_the_next_panel_are_asked_for_while_one_is_multiplied_by(native
     assert (asked - 1) * blocks < lines <= asked * blocks
     assert "next" not in gemm(alone, 600, 400, 37, transposed=transposed, constant=False).source
     assert "next" not in gemm(alone, m, 400, 37, transposed=transposed).source
+    other = Bench(dataclasses.replace(alone.target, vendor="GenuineIntel"), native_bench.folder)
+    asks = "next" in gemm(other, m, 400, 37, transposed=transposed, constant=False).source
+    assert asks is (transposed and bool(asked))
+
+
+def test_a_task_packs_its_own_panel_where_no_core_waits_long_for_the_last_ones(native_bench):
+    panels = -(-400 // tiling(400, native_bench.target).columns)
+    for cores, own in ((1, True), (panels, True), (panels - 1, False), (panels // 4, True)):
+        bench = Bench(dataclasses.replace(native_bench.target, cores=cores), native_bench.folder)
+        assert ("pack_panel(packed" in gemm(bench, 23, 400, 37, constant=False).source) is own
 
 
 def test_room_for_results_is_asked_for_before_they_are_computed(native_bench):

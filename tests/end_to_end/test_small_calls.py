@@ -149,8 +149,9 @@ def test_views_of_what_is_only_read_are_made_without_steps_for_writes(fn: Any, g
 
 
 @pytest.mark.unverified
-def test_one_window_alone_is_made_in_a_frame_of_its_own() -> None:
-    compiled, x = braze.compile(lambda x: x.permute(1, 0)), torch.randn(3, 4)
+@pytest.mark.parametrize("grad", [False, True])
+def test_one_view_alone_is_made_in_a_frame_of_its_own(grad: bool) -> None:
+    compiled, x = braze.compile(lambda x: x.permute(1, 0)[1]), torch.randn(3, 4, requires_grad=grad)
     compiled(x)
     frames: list[str] = []
     sys.setprofile(lambda frame, event, _: frames.append(frame.f_code.co_name) if event == "call" else None)

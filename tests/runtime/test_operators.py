@@ -18,6 +18,7 @@ POOL = ([2, 2], [2, 2], [0, 0])
 #: operator -> arguments as generated code gives them
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "bincount": (PLACES, None, 5),
+    "detach": (X,),
     "cummax": (X, 1),
     "cummin": (X, 1),
     "cumprod": (X, 1),
