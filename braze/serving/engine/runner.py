@@ -250,7 +250,7 @@ class ModelRunner:
         if self.recordings is not None and self.recordings.captured:
             why = f"has another tensor in the place of {which}: what was recorded is let go of"
             note("BZ7219", type(self.model).__name__, why, tell=self)
-            self.release()
+            self._let_go()
         return True
 
     def release(self) -> None:
