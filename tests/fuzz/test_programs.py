@@ -19,7 +19,7 @@ def test_keywords_are_named_as_parameters_of_braze() -> None:
 
 
 def test_a_difference_is_seen() -> None:
-    program = machine.generate(3)
+    program = machine.generate(5)
     plain = machine.run(program, lambda f: f, True)
     assert plain == machine.run(program, lambda f: f, True)
     assert plain != machine.run(program, lambda f: lambda *args, **kwargs: None, True)
