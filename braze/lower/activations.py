@@ -147,7 +147,7 @@ def relu6(g: ProgramBuilder, x: Lazy) -> Any:
     return elementwise(g, lambda v: clamp_nodes(v, 0, 6), (x,), cost=2)
 
 
-@lowering(aten.threshold, numbers=("threshold", "value"))
+@lowering(aten.threshold, numbers=("threshold",))
 def threshold(g: ProgramBuilder, x: Lazy, limit: Any, value: Any) -> Any:
     """x above the limit (or nan), else value."""
     return elementwise(
@@ -199,7 +199,7 @@ def lerp(g: ProgramBuilder, start: Lazy, end: Lazy, weight: Any) -> Any:
     return elementwise(g, scalar, (start, end, weight), cost=6, precise=True)
 
 
-@lowering(aten.addcmul, numbers=("value",))
+@lowering(aten.addcmul)
 def addcmul(g: ProgramBuilder, x: Lazy, a: Lazy, b: Lazy, *, value: Any = 1) -> Any:
     """x + value * a * b; of floats the last product is not rounded, as in eager's kernel."""
 
@@ -210,7 +210,7 @@ def addcmul(g: ProgramBuilder, x: Lazy, a: Lazy, b: Lazy, *, value: Any = 1) -> 
     return elementwise(g, scalar, (x, a, b), cost=3)
 
 
-@lowering(aten.addcdiv, numbers=("value",))
+@lowering(aten.addcdiv)
 def addcdiv(g: ProgramBuilder, x: Lazy, a: Lazy, b: Lazy, *, value: Any = 1) -> Any:
     """x + value * a / b."""
     if not x.dtype.is_float:

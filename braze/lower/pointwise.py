@@ -152,23 +152,20 @@ def extremum_ignoring_nan(g: ProgramBuilder, x: Lazy, y: Lazy) -> Any:
 
 # -- arithmetic with alpha, on bools as logic
 
-#: numbers that may be known when the graph runs alone
-WITH_ALPHA = ("self", "other", "alpha")
 
-
-@lowering(aten.add.Tensor, aten.add.Scalar, numbers=WITH_ALPHA)
+@lowering(aten.add.Tensor, aten.add.Scalar, numbers=("alpha",))
 def add(g: ProgramBuilder, x: Any, y: Any, alpha: Any = 1) -> Any:
     """x + alpha * y; bools add as a logical or."""
     return elementwise(g, _with_alpha(Op.ADD, alpha), (x, y), cost=1, precise=_on_gpu(x, y))
 
 
-@lowering(aten.sub.Tensor, aten.sub.Scalar, numbers=WITH_ALPHA)
+@lowering(aten.sub.Tensor, aten.sub.Scalar, numbers=("alpha",))
 def sub(g: ProgramBuilder, x: Any, y: Any, alpha: Any = 1) -> Any:
     """x - alpha * y."""
     return elementwise(g, _with_alpha(Op.SUB, alpha), (x, y), cost=1, precise=_on_gpu(x, y))
 
 
-@lowering(aten.rsub.Tensor, aten.rsub.Scalar, numbers=WITH_ALPHA)
+@lowering(aten.rsub.Tensor, aten.rsub.Scalar, numbers=("alpha",))
 def rsub(g: ProgramBuilder, x: Any, y: Any, alpha: Any = 1) -> Any:
     """y - alpha * x."""
     return elementwise(g, _with_alpha(Op.SUB, alpha), (y, x), cost=1, precise=_on_gpu(x, y))

@@ -3,7 +3,7 @@
 A lowering is called as ``f(builder, *args, **kwargs)`` with the graph's arguments, where tensors are
 ``Lazy`` values and symbolic ints are ``Expr``; it returns what the op returns, or ``NotImplemented`` where it
 does not carry this call (the op then runs through ATen). A float that is known when the graph runs is a ``Lazy``
-too, and comes as an operand (``scalars.OPERANDS``) or as one of the ``numbers`` that the lowering names.
+too, and comes as an operand (``scalars.OPERANDS``) or as one of the other ``numbers`` that the lowering names.
 """
 
 from __future__ import annotations

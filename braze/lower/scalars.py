@@ -78,7 +78,7 @@ def carried(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     if not any(map(is_float, (*args, *kwargs.values()))):
         return True
     given = dict(zip((a.name for a in target._schema.arguments), args, strict=False)) | kwargs
-    taken = NUMBERS.get(target, OPERANDS)
+    taken = OPERANDS | NUMBERS.get(target, frozenset())
     return all(name in taken for name, a in given.items() if is_float(a))
 
 

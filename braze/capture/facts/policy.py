@@ -32,6 +32,9 @@ import torch
 
 from braze.capture.facts.values import BY_INDEX, UNTIL, words
 
+#: all of its classes are iterators
+ITERTOOLS = frozenset(v for v in vars(itertools).values() if isinstance(v, type))
+
 
 class Purity(Enum):
     """What a C callable does besides giving a result."""
@@ -105,7 +108,7 @@ CLASSES = frozenset(
         collections.OrderedDict, collections.defaultdict, collections.deque, types.SimpleNamespace,
         types.MethodType, types.MappingProxyType, types.CellType, types.GenericAlias,
         torch.finfo, torch.iinfo, torch.Size, torch.device, memoryview, decimal.Decimal,
-        *(v for v in vars(itertools).values() if isinstance(v, type)),
+        *ITERTOOLS,
         functools.partial, _operator.attrgetter, _operator.itemgetter, _operator.methodcaller,
     }
 )  # fmt: skip
@@ -131,7 +134,7 @@ METHODS_OF = frozenset(
         torch.Size, torch.device, torch.dtype, torch.finfo, torch.iinfo, types.FunctionType, types.MethodType, types.CodeType,
         types.BuiltinFunctionType, types.MethodDescriptorType, types.GenericAlias,
         decimal.Decimal, property, types.CellType, types.SimpleNamespace, _functools.partial, BaseException, Exception,
-        *(v for v in vars(itertools).values() if isinstance(v, type)),
+        *ITERTOOLS,
         type(iter(collections.OrderedDict())), type(iter(collections.deque())), BY_INDEX, UNTIL,
         torch.SymInt, torch.SymFloat, torch.SymBool, inspect.Signature, inspect.Parameter,
     }
@@ -204,7 +207,7 @@ HANDING: frozenset[Any] = frozenset(
     {
         next, iter, list, tuple, dict, collections.deque, reversed, enumerate, zip, map, filter, isinstance, issubclass,
         callable, len, slice, functools.partial, dict.get, _operator.getitem, _operator.setitem, _operator.delitem,
-        *(v for v in vars(itertools).values() if isinstance(v, type)),
+        *ITERTOOLS,
     }
 )  # fmt: skip
 #: methods of containers that compare or write what is inside
@@ -222,7 +225,7 @@ ASKING = frozenset(
         enumerate,
         BY_INDEX,
         UNTIL,
-        *(v for v in vars(itertools).values() if isinstance(v, type)),
+        *ITERTOOLS,
     }
 )
 

@@ -18,36 +18,37 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from braze.capture.facts.breaks import graph_break
-from braze.capture.facts.policy import HANDING
+from braze.capture.facts.policy import ASKING, HANDING
 from braze.capture.facts.records import Check, Step
 from braze.capture.facts.values import (
+    BY_INDEX,
     BY_VALUE,
     CONSTANTS,
     CONTAINERS,
+    DICT_WALKS,
     HEAP_TYPE,
+    SET_WALK,
+    UNTIL,
     Identity,
     is_identity_type,
 )
 from braze.capture.outside.class_values import is_programs
-from braze.capture.outside.shadows import iterate
+from braze.capture.outside.shadows import contents, everything
 from braze.capture.state.outside import Outside
 from braze.support.caches import remembered
 
 
 def refuse_opaque(outside: Outside, values: Iterable[Any]) -> None:
     """Break where C code would look into an outside object whose contents no guard can see, however deep it lies."""
-    waiting, seen = [iter(values)], set[int]()
-    while waiting:
-        for value in waiting.pop():
-            kind = type(value)
-            if issubclass(kind, CONTAINERS):
-                if id(value) not in seen:
-                    seen.add(id(value))
-                    waiting.append(iter(dict.values(value)) if issubclass(kind, dict) else iterate(value))
-            elif kind in ITERATORS and outside.tree.node_of(value) is None:
-                waiting.append(iter(gc.get_referents(value)))
-            else:
-                refuse_if_opaque(outside, value)
+
+    def held_by(value: Any) -> Iterable[Any] | None:
+        if issubclass(type(value), CONTAINERS):
+            return contents(value)
+        made_here = type(value) in ITERATORS and outside.tree.node_of(value) is None
+        return gc.get_referents(value) if made_here else None
+
+    for value in everything(values, held_by):
+        refuse_if_opaque(outside, value)
 
 
 def refuse_opaque_in_walks(outside: Outside, values: Iterable[Any]) -> None:
@@ -125,13 +126,10 @@ def says_by_code(cls: type) -> bool:
 
 
 #: what stands in a container, or goes over other iterators
-_EMPTY: tuple[Any, ...] = ([], (), set(), {}, {}.values(), {}.items(), collections.deque())
-ITERATORS = frozenset(
-    {
-        *(type(iter(empty)) for empty in _EMPTY), type(reversed([])), type(reversed({})), zip, enumerate, map, filter, reversed,
-        *(v for v in vars(itertools).values() if isinstance(v, type)),
-    }
-)  # fmt: skip
+ITERATORS = (ASKING - {BY_INDEX, UNTIL}) | {
+    *DICT_WALKS, SET_WALK, type(iter([])), type(iter(())), type(iter(collections.deque())), type(reversed([])),
+    type(reversed({})), reversed,
+}  # fmt: skip
 #: those that call a function for what they give
 CALLING = frozenset(
     {

@@ -9,18 +9,13 @@ from __future__ import annotations
 
 import collections
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
-
-import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.records import Check, Step
 from braze.capture.facts.replay import builtin_base, delete_item, native_new, set_item
 from braze.capture.facts.values import (
-    CONSTANTS,
-    CONTAINERS,
     MISSING,
     Identity,
     UnknownText,
@@ -412,9 +407,8 @@ def keep(done: Ledger, node: Node, name: str, value: Any) -> None:
 # -- what C code looks into is read whole before, and text in it is written
 
 
-#: types of most arguments: they hold nothing
-LEAVES = CONSTANTS | {FakeTensor, torch.dtype, torch.device, slice}
 SEQUENCES = (list, tuple, collections.deque)
+_READ_WHOLE = (dict, *SEQUENCES)
 WRITABLE = frozenset({list, dict})
 
 
@@ -442,23 +436,30 @@ def write_texts(container: Any) -> None:
 
 def fill_arguments(outside: Outside, values: Iterable[Any]) -> None:
     """Read all of the lazily filled dicts among values that C code gets, however deep, and write the text in them."""
+    for value in everything(values, lambda v: contents(v) if issubclass(type(v), _READ_WHOLE) else None):
+        kind = type(value)
+        if kind is UnknownText:
+            graph_break("BZ1007", "a tensor is formatted", "format outside the compiled function")
+        if kind in WRITABLE:
+            write_texts(value)
+        if issubclass(kind, dict):
+            fill(outside, value)
+
+
+def everything(values: Iterable[Any], held_by: Callable[[Any], Iterable[Any] | None]) -> Iterator[Any]:
+    """Values and all that they hold, however deep, each that holds something once. ``held_by``: what one holds, if it is looked into; asked once it has been given."""
     waiting, seen = [iter(values)], set[int]()
     while waiting:
         for value in waiting.pop():
-            kind = type(value)
-            if kind in LEAVES:
-                continue
-            if not issubclass(kind, CONTAINERS):
-                if kind is UnknownText:
-                    graph_break("BZ1007", "a tensor is formatted", "format outside the compiled function")
-                continue
             if id(value) in seen:
                 continue
-            seen.add(id(value))
-            if kind in WRITABLE:
-                write_texts(value)
-            if issubclass(kind, dict):
-                fill(outside, value)
-                waiting.append(iter(dict.values(value)))
-            elif issubclass(kind, SEQUENCES):
-                waiting.append(iterate(value))
+            yield value
+            held = held_by(value)
+            if held is not None:
+                seen.add(id(value))
+                waiting.append(iter(held))
+
+
+def contents(container: Any) -> Iterable[Any]:
+    """What a container holds, a dict's keys left out, past any override in a subclass."""
+    return dict.values(container) if issubclass(type(container), dict) else iterate(container)

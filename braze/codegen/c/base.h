@@ -3,6 +3,14 @@ typedef int int32_t; typedef unsigned int uint32_t; typedef long int64_t; typede
 extern void (*bz_team)(void (*)(void *), void *, unsigned, unsigned);
 extern int (*bz_thread)(void);
 extern int (*bz_threads)(void);
+/* a number in a register of which the compiler is not told where it is from */
+#if defined(__x86_64__)
+#define BZ_OF_ANYWHERE(r) __asm__("" : "+x"(r))
+#elif defined(__aarch64__)
+#define BZ_OF_ANYWHERE(r) __asm__("" : "+w"(r))
+#else
+#define BZ_OF_ANYWHERE(r)
+#endif
 void *malloc(unsigned long);
 void *aligned_alloc(unsigned long, unsigned long);
 void free(void *);

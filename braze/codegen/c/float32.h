@@ -17,14 +17,10 @@ static inline f32x@W@ bz_fma_f32x@W@(f32x@W@ a, f32x@W@ b, f32x@W@ c) {
 #endif
 }
 //@ bz_fmaf_s
-/* GCC makes one instruction of -fma(a, b, c), -(a * b) - c, whose zero may have the other sign: it is not told where the number is from */
+/* GCC makes one instruction of -fma(a, b, c), -(a * b) - c, whose zero may have the other sign */
 static inline __attribute__((always_inline)) float bz_fmaf_s(float a, float b, float c) {
   float r = __builtin_fmaf(a, b, c);
-#if defined(__x86_64__)
-  __asm__("" : "+x"(r));
-#elif defined(__aarch64__)
-  __asm__("" : "+w"(r));
-#endif
+  BZ_OF_ANYWHERE(r);
   return r;
 }
 //@ bz_min_f32

