@@ -323,7 +323,7 @@ def test_ways_to_cut_a_batch(rows, inner, columns, itemsize):
 
 
 @pytest.mark.slow
-def test_every_cut_of_batches_and_parts_fits_a_multiprocessor():
+def test_cuts_of_batches_and_parts_fit_a_multiprocessor():
     printed = [
         line for line in offline("tests.codegen.batches_offline").splitlines() if line.startswith("cut ")
     ]

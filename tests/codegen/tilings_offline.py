@@ -1,19 +1,21 @@
-"""Compile every cut of the benchmark's kinds of kernels to sm_90 machine code without a GPU; prints registers, spilled bytes and shared memory. Run by test_triton_tilings.py.
+"""Compile the cuts that need most of the benchmark's kinds of kernels to sm_90 machine code without a GPU; prints registers, spilled bytes and shared memory. Run by test_triton_tilings.py.
 
-Its own process: Triton decides on import whether it interprets.
+Every cut with ``BRAZE_SWEEP=1``. Its own process: Triton decides on import whether it interprets.
 """
 
 from __future__ import annotations
 
+import math
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch.nn import functional as F
 
 from braze.codegen.records import KernelText
 from braze.codegen.triton.kernels import kernel
-from braze.schedule.tilings import planned_as, tilings
+from braze.schedule.tilings import Tiling, planned_as, tilings
 from tests.codegen.machine_code import compile_cuts
 from tests.codegen.test_triton_mixed import layer_norm as norm_backward
 from tests.codegen.triton_bench import planned
@@ -51,14 +53,24 @@ CASES = (
 )  # fmt: skip
 
 
+def hardest(cuts: Sequence[Tiling]) -> Sequence[Tiling]:
+    """The rule's cut; of each way to go over rows that with the most elements for a thread, which decide on registers; the largest tile, which decides on shared memory."""
+    by_way: dict[str, list[Tiling]] = {}
+    for cut in cuts:
+        by_way.setdefault(cut.rows, []).append(cut)
+    most = [max(way, key=lambda t: math.prod(t.blocks) / t.warps) for way in by_way.values()]
+    return tuple(dict.fromkeys((cuts[0], *most, max(cuts, key=lambda t: math.prod(t.blocks)))))
+
+
 def texts() -> Iterator[tuple[str, KernelText]]:
-    """Each cut of each kernel once."""
+    """The cuts of each kernel once."""
+    chosen = tuple if os.environ.get("BRAZE_SWEEP") == "1" else hardest
     for fn, inputs in CASES:
         plan = planned(fn, *inputs)
         buffers = {b.name: b for b in plan.program.buffers}
         for group in plan.groups:
             if group.steps:
-                for tiling in tilings(group, buffers):
+                for tiling in chosen(tilings(group, buffers)):
                     yield tiling.text(), kernel(group, planned_as(group, buffers, tiling), plan)
 
 
