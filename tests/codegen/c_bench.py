@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import functools
 import itertools
 from pathlib import Path
 
@@ -41,6 +42,9 @@ TORCH = {
 LABELS = {t: d for d, t in TORCH.items()}
 _numbers = itertools.count()
 
+#: a kernel of several tests, or of several calls with other data, is compiled once
+built = functools.cache(build.build_c)
+
 
 def axis(name: str, extent: int | Expr) -> Axis:
     return Axis(axis_symbol(name, extent), as_expr(extent))
@@ -77,20 +81,21 @@ class Bench:
     target: Target
     folder: Path
 
-    def kernel(self, steps, tensors, *, axes=None, row_axes=(), internal=(), dtypes=None) -> KernelText:
+    def kernel(
+        self, steps, tensors, *, axes=None, row_axes=(), internal=(), dtypes=None, name="cpu_test"
+    ) -> KernelText:
         """The kernel of one group over the tensors' buffers (``dtypes``: those of internal buffers)."""
         steps = tuple(steps)
         types = {**{n: LABELS[t.dtype] for n, t in tensors.items()}, **(dtypes or {})}
         buffers = {n: Buffer(n, d, (ONE,), (ONE,), "cpu", BufferKind.TEMPORARY) for n, d in types.items()}
         kind = GroupKind.LOOPED if row_axes else GroupKind.POINTWISE
-        name = f"cpu_test_{next(_numbers)}"
         points = steps[0].axes if axes is None else tuple(axes)
         group = Group(name, kind, steps, points, tuple(row_axes), tuple(internal))
         return codegen.kernel(group, buffers, CompileContext(Options(verify=2), self.target))
 
     def library(self, *kernels: KernelText) -> build.Library:
         path = self.folder / f"lib{next(_numbers)}.so"
-        path.write_bytes(build.build_c(codegen.assemble([k.source for k in kernels]), self.target.arch))
+        path.write_bytes(built(codegen.assemble([k.source for k in kernels]), self.target.arch))
         return build.load(str(path))
 
     def run(self, steps, tensors, *, sizes=None, **group) -> int:

@@ -26,7 +26,7 @@ ARCH = cpu_target().arch
 def pointwise(bench, n: int):
     i = axis("i0", n)
     step = nest([i], [Store("y", i.symbol, op(Op.EXP, load("x", DType.F32, i.symbol)))])
-    return bench.kernel([step], {"x": torch.empty(1), "y": torch.empty(1)})
+    return bench.kernel([step], {"x": torch.empty(1), "y": torch.empty(1)}, name=f"cpu_exp_{n}")
 
 
 def test_kernels_use_the_team_of_libtorch(native_bench):
