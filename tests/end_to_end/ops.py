@@ -6,6 +6,7 @@ called in one graph, so that a case costs one capture and at most one build.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,6 +18,7 @@ from torch.testing._internal.common_utils import SEED
 from torch.testing._internal.opinfo.core import ErrorInput, OpInfo, SampleInput
 
 import braze
+from braze.support import trace
 from tests.seeds import seed
 
 #: an operator by its name in the tables of known failures: ``nn.functional.pad.reflect``
@@ -38,6 +40,8 @@ SKIPPED = {
 UNDEFINED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "resize_", "resize_as_"}  # fmt: skip
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
+#: an operator's name, the way to call it, a dtype
+Case = tuple[str, str, torch.dtype]
 Sample = TypeVar("Sample", SampleInput, ErrorInput)
 
 
@@ -334,6 +338,51 @@ def check_calls(fn: Callable[..., Any], made: Sequence[Call], **words: Any) -> l
         braze.reset()
         alone += [f"sample {k}: {what}" for what in differences(fn, [call], **words)]
     return alone or [f"together only: {what}" for what in together]
+
+
+def check_together(cases: Sequence[Case], most: int) -> list[str]:
+    """What differs for several operators, whose calls make one graph: a capture and a build for them all.
+
+    For each alone where they do not pass together, or the graph breaks or runs as captured, so that it is not one.
+    """
+    if len(cases) == 1:
+        return check(*cases[0], most)
+    functions = [variants(OPS[name])[variant] for name, variant, _ in cases]
+
+    def chosen_of(which: int, /, *args: Any, **kwargs: Any) -> Any:
+        return functions[which](*args, **kwargs)
+
+    made: list[Call] = []
+    for which, (name, variant, dtype) in enumerate(cases):
+        for args, kwargs in calls(OPS[name], dtype, most, variant):
+            call = (which, *args), kwargs
+            if not isinstance(attempt(program(chosen_of), copy.deepcopy([call])), Exception):
+                made.append(call)
+    with one_graph() as is_one:
+        found = list(differences(chosen_of, made))
+    if not found and is_one():
+        return []
+    alone = [
+        f"{name} {variant} {dtype}: {what}"
+        for name, variant, dtype in cases
+        for what in check(name, variant, dtype, most)
+    ]
+    return alone or [f"together only: {what}" for what in found]
+
+
+@contextlib.contextmanager
+def one_graph() -> Iterator[Callable[[], bool]]:
+    """Whether what is compiled in the block is a graph without a break, which does not run as captured."""
+    braze.reset()
+    with trace.collect() as events:
+        yield (
+            lambda: (
+                not any(
+                    kind == "break" or (kind == "fallback" and str(told).startswith("the graph of"))
+                    for kind, told in events
+                )
+            )
+        )
 
 
 def check_errors(name: str, most: int) -> list[str]:

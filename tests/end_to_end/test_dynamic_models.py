@@ -106,7 +106,7 @@ def test_named_sizes_take_one_capture() -> None:
     assert sum(kind == "capture" for kind, _ in events) == 1
 
 
-SWIN = dict(embed_dim=16, depths=[2, 2, 2], num_heads=[2, 2, 4], window_size=4, patch_size=2, image_size=32)
+SWIN = dict(embed_dim=16, depths=[2, 2], num_heads=[2, 2], window_size=4, patch_size=2, image_size=32)
 PICTURES = [(2, 48, 64), (3, 48, 64), (2, 41, 47), (4, 41, 47), (3, 73, 79)]
 
 
@@ -116,9 +116,8 @@ def swin() -> nn.Module:
     return transformers.SwinModel(transformers.SwinConfig(**SWIN)).eval()
 
 
-@pytest.mark.parametrize("backend", ["eager", "braze"])
-def test_windows_of_pictures_of_any_size(backend: str) -> None:
-    model, compiled = swin(), braze.compile(swin(), dynamic=True, fullgraph=True, backend=backend)
+def test_windows_of_pictures_of_any_size() -> None:
+    model, compiled = swin(), braze.compile(swin(), dynamic=True, fullgraph=True)
     with trace.collect() as events:
         for batch, height, width in PICTURES:
             picture = torch.rand(batch, 3, height, width)
@@ -133,4 +132,4 @@ def test_windows_are_captured_with_few_questions() -> None:
     compiled = braze.compile(swin(), dynamic=True, fullgraph=True, backend="eager")
     before = trace.snapshot()[0]["size_questions"]
     compiled(torch.rand(2, 3, 64, 80))
-    assert trace.snapshot()[0]["size_questions"] - before < 120
+    assert trace.snapshot()[0]["size_questions"] - before < 85

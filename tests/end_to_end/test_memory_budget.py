@@ -101,12 +101,10 @@ def test_what_is_counted_is_measured_and_falls_with_the_budget(seed: int):
 def test_a_mobile_network_falls_with_the_budget_and_keeps_it():
     """What its backward makes again was made all at once, at the start: no budget under three quarters was kept."""
     torch.manual_seed(0)
-    model = Squared(nn.Sequential(*(Inverted(16) for _ in range(4))))
+    model = Squared(nn.Sequential(*(Inverted(16) for _ in range(3))))
     x = torch.randn(2, 16, 48, 48)
-    found = [counted_and_measured(model, x, budget) for budget in BUDGETS]
-    measured_peaks = [measured for _, measured in found]
-    assert measured_peaks == sorted(measured_peaks, reverse=True)
-    assert measured_peaks[-1] < 0.65 * measured_peaks[0]
+    found = [counted_and_measured(model, x, budget) for budget in (BUDGETS[0], BUDGETS[-1])]
+    assert found[-1][1] < 0.55 * found[0][1]
     for counted, measured in found:
         # what oneDNN takes for itself is not the same everywhere
         assert abs(measured / counted - 1) < 0.15, found

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.end_to_end import ops
-from tests.end_to_end.ops_known import KNOWN
+from tests.end_to_end.ops_known import ALONE, KNOWN
 
 #: by the operator's name; None: float32 is enough
 OTHERS = (torch.float64, torch.bfloat16, torch.int64, torch.bool, None, None)
@@ -28,26 +28,41 @@ def key(name: str, variant: str, dtype: torch.dtype | None) -> str:
 
 
 def cases(found: list[tuple[str, str, torch.dtype | None]]) -> list[object]:
+    """Each of a group of its own."""
     made = []
     for case in found:
         reason = KNOWN.get(key(*case))
         marks = [pytest.mark.xfail(strict=True, reason=reason)] if reason else []
-        made.append(pytest.param(*case, id=key(*case), marks=marks))
+        made.append(pytest.param([case], id=key(*case), marks=marks))
     return made
 
 
-def usual() -> list[tuple[str, str, torch.dtype | None]]:
+#: operators whose calls make one graph
+TOGETHER = 6
+
+
+def grouped(found: list[ops.Case]) -> list[object]:
+    """Several operators a case; those with a known failure, and those that give no graph with others, alone."""
+    single = [case for case in found if key(*case) in KNOWN or case[0] in ALONE | ops.UNDEFINED]
+    rest = [case for case in found if case not in single]
+    groups = [rest[i : i + TOGETHER] for i in range(0, len(rest), TOGETHER)]
+    return cases(single) + [
+        pytest.param(group, id=", ".join(key(*case) for case in group)) for group in groups
+    ]
+
+
+def usual() -> list[ops.Case]:
     """Two samples of each in float32, or in a type that it takes."""
     return [(n, "function", ops.dtypes(ops.OPS[n], [torch.float32])[0]) for n in ops.names()]
 
 
-def other() -> list[tuple[str, str, torch.dtype | None]]:
+def other() -> list[ops.Case]:
     """For half of them, another type."""
     found = [(n, OTHERS[zlib.crc32(n.encode()) % len(OTHERS)]) for n in ops.names()]
     return [(n, "function", d) for n, d in found if d and d in ops.OPS[n].supported_dtypes("cpu")]
 
 
-def in_place() -> list[tuple[str, str, torch.dtype | None]]:
+def in_place() -> list[ops.Case]:
     return [(n, "inplace", d) for n, v, d in usual() if "inplace" in ops.variants(ops.OPS[n])]
 
 
@@ -68,28 +83,29 @@ def whole() -> list[tuple[str, str, torch.dtype | None]]:
     ]
 
 
-@pytest.mark.parametrize(("name", "variant", "dtype"), cases(usual()))
-def test_samples(name: str, variant: str, dtype: torch.dtype) -> None:
-    assert not ops.check(name, variant, dtype, most=2)
+@pytest.mark.parametrize("operators", grouped(usual()))
+def test_samples(operators: list[ops.Case]) -> None:
+    assert not ops.check_together(operators, most=2)
 
 
-@pytest.mark.parametrize(("name", "variant", "dtype"), cases(other()))
-def test_another_type(name: str, variant: str, dtype: torch.dtype) -> None:
-    assert not ops.check(name, variant, dtype, most=1)
+@pytest.mark.parametrize("operators", grouped(other()))
+def test_another_type(operators: list[ops.Case]) -> None:
+    assert not ops.check_together(operators, most=1)
 
 
-@pytest.mark.parametrize(("name", "variant", "dtype"), cases(in_place()))
-def test_in_place(name: str, variant: str, dtype: torch.dtype) -> None:
-    assert not ops.check(name, variant, dtype, most=1)
+@pytest.mark.parametrize("operators", grouped(in_place()))
+def test_in_place(operators: list[ops.Case]) -> None:
+    assert not ops.check_together(operators, most=1)
 
 
-@pytest.mark.parametrize(("name", "variant", "dtype"), cases(failing()))
-def test_calls_that_fail(name: str, variant: str, dtype: None) -> None:
+@pytest.mark.parametrize("operators", cases(failing()))
+def test_calls_that_fail(operators: list[tuple[str, str, None]]) -> None:
+    ((name, _, _),) = operators
     assert not ops.check_errors(name, most=12)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not SWEEP, reason="takes a quarter of an hour: BRAZE_SWEEP=1")
-@pytest.mark.parametrize(("name", "variant", "dtype"), cases(whole()))
-def test_the_whole_table(name: str, variant: str, dtype: torch.dtype) -> None:
-    assert not ops.check(name, variant, dtype, most=12)
+@pytest.mark.parametrize("operators", cases(whole()))
+def test_the_whole_table(operators: list[ops.Case]) -> None:
+    assert not ops.check_together(operators, most=12)
