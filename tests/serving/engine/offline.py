@@ -38,10 +38,12 @@ FORMS: tuple[tuple[str, torch.dtype, int, int], ...] = (
 DECODES = {
     "qwen3": (16, 8, 128, True, torch.bfloat16, 1, 32),
     "qwen3 more rows than tokens": (16, 8, 128, True, torch.bfloat16, 16, 4),
-    "llama": (32, 8, 64, False, torch.bfloat16, 1, 1),
-    "qwen3 float32": (16, 8, 128, True, torch.float32, 1, 8),
+    "llama float32": (32, 8, 64, False, torch.float32, 1, 1),
 }
-if os.environ.get("BRAZE_SWEEP") == "1":  # between others: one row and many, another model's prefill
+if (
+    os.environ.get("BRAZE_SWEEP") == "1"
+):  # between others: one row and many, another model's prefill, wider heads of float32
+    DECODES["qwen3 float32"] = (16, 8, 128, True, torch.float32, 1, 8)
     DECODES["qwen3 drafts"] = (16, 8, 128, True, torch.bfloat16, 4, 4)
     FORMS += (("llama", torch.float32, 512, 1),)
 #: bytes of a block's shared memory on Hopper
