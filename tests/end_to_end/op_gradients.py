@@ -107,9 +107,11 @@ def detached(value: Any) -> Any:
     return value
 
 
-def differences(op: OpInfo, given: list[ops.Call], **options: Any) -> Iterator[str]:
+def differences(
+    fn: Callable[..., Any], given: list[ops.Call], values: bool = True, **options: Any
+) -> Iterator[str]:
     """In what results and gradients of compiled code differ from eager's."""
-    run = ops.program(op.op)
+    run = ops.program(fn)
     eager = gradients(run, given)
     assert not isinstance(eager, Exception), eager
     compiled = braze.compile(run, options={"verify": 2, "fallback_random": True}, **options)
@@ -118,7 +120,7 @@ def differences(op: OpInfo, given: list[ops.Call], **options: Any) -> Iterator[s
         if isinstance(ours, Exception):
             yield f"{time} call {ops.said(ours)}"
             return
-        found = list(compare(ours[0], eager[0], "result")) if op.name not in ops.UNDEFINED else []
+        found = list(compare(ours[0], eager[0], "result")) if values else []
         found += compare(ours[1], eager[1], "gradients")
         if found:
             yield f"{time} call: {found[0]}" + (f" (and {len(found) - 1} more)" if found[1:] else "")
@@ -148,15 +150,38 @@ def compare(ours: Any, theirs: Any, where: str) -> Iterator[str]:
             yield f"{where} is not None"
 
 
+def check_together(names: Sequence[str], most: int) -> list[str]:
+    """What differs for several operators in one graph; for each alone where they do not pass together, or it is not one graph."""
+    if len(names) == 1:
+        return check(names[0], most)
+    functions = [ops.OPS[name].op for name in names]
+
+    def chosen_of(which: int, /, *args: Any, **kwargs: Any) -> Any:
+        return functions[which](*args, **kwargs)
+
+    made = [
+        ((which, *args), kwargs)
+        for which, name in enumerate(names)
+        for args, kwargs in calls(ops.OPS[name], most)
+    ]
+    with ops.one_graph() as is_one:
+        found = list(differences(chosen_of, made))
+    if not found and is_one():
+        return []
+    alone = [f"{name}: {what}" for name in names for what in check(name, most)]
+    return alone or [f"together only: {what}" for what in found]
+
+
 def check(name: str, most: int, **options: Any) -> list[str]:
     """What differs for one operator; where several samples do not pass together, which of them fail alone."""
     op = ops.OPS[name]
     chosen = calls(op, most)
     if not chosen:
         return []
+    values = op.name not in ops.UNDEFINED
     braze.reset()
     with trace.collect() as events:
-        together = list(differences(op, chosen, **options))
+        together = list(differences(op.op, chosen, values, **options))
     together += [
         f"runs as captured: {p}"
         for p in sorted({str(p) for k, p in events if k == "fallback"})
@@ -167,5 +192,5 @@ def check(name: str, most: int, **options: Any) -> list[str]:
     alone = []
     for k, call in enumerate(chosen):
         braze.reset()
-        alone += [f"sample {k}: {what}" for what in differences(op, [call], **options)]
+        alone += [f"sample {k}: {what}" for what in differences(op.op, [call], values, **options)]
     return alone or [f"together only: {what}" for what in together]
