@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import threading
@@ -73,15 +74,25 @@ def models():
     return {name: tiny(name) for name in ("llama", "qwen3", "deepseek")}
 
 
+@pytest.fixture(scope="module")
+def plain(models):
+    """The tokens that plain steps of a model give in each trace."""
+
+    @functools.cache
+    def tokens(name):
+        served = engine(models[name], blocks=20)
+        return [Trace(seed).run(served) for seed in range(TRACES)]
+
+    return tokens
+
+
 @pytest.mark.parametrize("drafts", [0, 2])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", ["llama", "qwen3", "deepseek"])
-def test_every_mode_gives_the_tokens_of_plain_steps(name, mode, drafts, models, simulated):
-    plain = engine(models[name], blocks=20)
+def test_every_mode_gives_the_tokens_of_plain_steps(name, mode, drafts, models, plain, simulated):
     recorded = engine(models[name], blocks=20, graphs=simulated, cudagraph_mode=mode, drafts=drafts)
-    for seed in range(TRACES):
-        trace = Trace(seed)
-        assert trace.run(recorded, lambda: spoil(recorded)) == trace.run(plain)
+    for seed, tokens in enumerate(plain(name)):
+        assert Trace(seed).run(recorded, lambda: spoil(recorded)) == tokens
     assert recorded.runner.counts["steps_full"] > 10
     assert recorded.scheduler.preemptions > 0 or drafts, "with guesses requests are over sooner"
     assert not recorded.runner.recordings.failed
@@ -150,13 +161,11 @@ def test_a_step_that_fails_leaves_none_on_its_way(models, monkeypatch):
         ("deepseek", "PIECEWISE", "schedule", 0),
     ],
 )
-def test_pieces_give_the_tokens_of_plain_steps(name, mode, split, drafts, models, simulated):
+def test_pieces_give_the_tokens_of_plain_steps(name, mode, split, drafts, models, plain, simulated):
     """Compiled, prompts and mixed steps recorded by pieces, at each of the three borders."""
-    plain = engine(models[name], blocks=20)
     recorded = engine(models[name], 20, simulated, cudagraph_mode=mode, split=split, drafts=drafts)
-    for seed in range(TRACES):
-        trace = Trace(seed)
-        assert trace.run(recorded, lambda: spoil(recorded)) == trace.run(plain)
+    for seed, tokens in enumerate(plain(name)):
+        assert Trace(seed).run(recorded, lambda: spoil(recorded)) == tokens
     counts = recorded.runner.counts
     assert counts["steps_piecewise"] > 10
     assert (counts["steps_full"] > 10) == (mode != "PIECEWISE")

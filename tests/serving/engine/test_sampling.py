@@ -12,7 +12,7 @@ from braze.support.errors import UserError
 LOGITS = torch.tensor([0.5, 2.0, 1.0, -1.0, 1.5])
 
 
-def shares(params: SamplingParams, together: Rows | None, rows: int = 8000) -> torch.Tensor:
+def shares(params: SamplingParams, together: Rows | None, rows: int = 4000) -> torch.Tensor:
     numbers = [number_of(7, place) for place in range(rows)]
     drawn = sample(LOGITS.expand(rows, -1), [params] * rows, numbers, together)
     return drawn.bincount(minlength=5) / rows
