@@ -172,7 +172,6 @@ def _reinterpreted(view: Node, parent: Node, value: Node) -> Call:
 _WAY_BACK: dict[Any, Callable[[Node, Node, Node], Call | None]] = {
     aten.view.default: _reshaped,
     aten._unsafe_view.default: _reshaped,
-    aten.reshape.default: _reshaped,
     aten.squeeze.default: _reshaped,
     aten.squeeze.dim: _reshaped,
     aten.squeeze.dims: _reshaped,

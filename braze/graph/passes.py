@@ -146,7 +146,7 @@ BY_PLACE = frozenset({aten.as_strided.default, aten.as_strided_copy.default, ate
 _NO_OPS = frozenset(
     {
         aten.clone.default, aten._to_copy.default, aten.view.default, aten.expand.default,
-        aten.permute.default, aten.slice.Tensor, aten.contiguous.default, aten.squeeze.dims,
+        aten.permute.default, aten.slice.Tensor, aten.squeeze.dims,
     }
 )  # fmt: skip
 

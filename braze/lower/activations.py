@@ -17,8 +17,6 @@ from braze.lower.scalars import is_float, negative, number, product, quotient
 
 _BETA = math.sqrt(2.0) * 2.0 / math.sqrt(math.pi) * 0.5
 _KAPPA = 0.044715
-_SELU_ALPHA = 1.6732632423543772848170429916717
-_SELU_SCALE = 1.0507009873554804934193349852946
 
 
 def k(value: Any, like: Node) -> Node:
@@ -108,19 +106,12 @@ def _softshrink(x: Node, lambd: Any = 0.5) -> Node:
     return build.where(build.binary(Op.LT, x, k(negative(lambd), x)), build.add(x, k(lambd, x)), above)
 
 
-def _log_sigmoid(x: Node) -> Node:
-    low = build.binary(Op.MINIMUM, x, k(0.0, x))
-    tail = build.unary(Op.LOG1P, build.unary(Op.EXP, build.unary(Op.NEG, build.unary(Op.ABS, x))))
-    return build.sub(low, tail)
-
-
 gelu = _activation(aten.gelu, _gelu, 25)
 for _target, _function, _cost in (
     (aten.silu, _silu, 20),
     (aten.leaky_relu, _leaky_relu, 2),
     (aten.elu, _elu, 25),
     (aten.celu, lambda x, alpha=1.0: _elu(x, alpha, 1.0, quotient(1.0, alpha)), 25),
-    (aten.selu, lambda x: _elu(x, _SELU_ALPHA, _SELU_SCALE), 25),
     (aten.softplus, _softplus, 40),
     (aten.mish, _mish, 60),
     (aten.hardsigmoid, _hardsigmoid, 5),
@@ -128,7 +119,6 @@ for _target, _function, _cost in (
     (aten.hardtanh, lambda x, low=-1.0, high=1.0: clamp_nodes(x, low, high), 2),
     (aten.hardshrink, _hardshrink, 3),
     (aten.softshrink, _softshrink, 4),
-    (aten.log_sigmoid, _log_sigmoid, 40),
 ):
     _activation(_target, _function, _cost)
 
@@ -139,12 +129,6 @@ def relu(g: ProgramBuilder, x: Lazy) -> Any:
     if x.dtype is DType.BOOL:
         return NotImplemented
     return elementwise(g, lambda v: build.binary(Op.MAXIMUM, k(0, v), v), (x,))
-
-
-@lowering(aten.relu6)
-def relu6(g: ProgramBuilder, x: Lazy) -> Any:
-    """clamp(x, 0, 6)."""
-    return elementwise(g, lambda v: clamp_nodes(v, 0, 6), (x,), cost=2)
 
 
 @lowering(aten.threshold, numbers=("threshold",))
@@ -159,7 +143,7 @@ def threshold(g: ProgramBuilder, x: Lazy, limit: Any, value: Any) -> Any:
     )
 
 
-@lowering(aten.clamp, aten.clip, aten.clamp_min, numbers=("min", "max"))
+@lowering(aten.clamp, aten.clamp_min, numbers=("min", "max"))
 def clamp(
     g: ProgramBuilder, x: Lazy, low: Any = None, high: Any = None, *, min: Any = None, max: Any = None
 ) -> Any:

@@ -206,7 +206,7 @@ def _product(x: Node, y: Node) -> Node:
 # -- division
 
 
-@lowering(aten.div.Tensor, aten.div.Scalar, aten.true_divide)
+@lowering(aten.div.Tensor, aten.div.Scalar)
 def div(g: ProgramBuilder, x: Any, y: Any) -> Any:
     """True division."""
     return elementwise(g, build.div, (x, y), promote=Promote.INT_TO_FLOAT, cost=cost_of(Op.DIV), precise=True)

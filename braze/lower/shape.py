@@ -265,7 +265,7 @@ def _replaced(g: ProgramBuilder, x: Lazy, src: Lazy, inner: Any) -> Any:
 # -- copies and conversions
 
 
-@lowering(aten.clone.default, aten.contiguous.default, aten.lift_fresh_copy.default)
+@lowering(aten.clone.default, aten.lift_fresh_copy.default)
 def clone(g: ProgramBuilder, x: Lazy, **_: Any) -> Any:
     """The value in memory of its own; the layout is the fake result's."""
     return fresh(g, x) if x.dtype.is_computable else NotImplemented

@@ -154,7 +154,7 @@ def reshaped_strides(
     return tuple(s for s in out if s is not None)
 
 
-@lowering(aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten._reshape_alias.default)
+@lowering(aten.view.default, aten._unsafe_view.default, aten._reshape_alias.default)
 def view(g: ProgramBuilder, x: Lazy, shape: Any, *_: Any) -> Any:
     """Other sizes, same order."""
     return reshape_value(g, x, g.symbols.exprs(g.val.shape))
@@ -210,7 +210,7 @@ def transpose(g: ProgramBuilder, x: Lazy, a: int, b: int) -> Any:
     return permute_value(g, x, order)
 
 
-@lowering(aten.t.default, aten.numpy_T.default)
+@lowering(aten.t.default)
 def t(g: ProgramBuilder, x: Lazy) -> Any:
     """The matrix transposed."""
     return permute_value(g, x, list(reversed(range(x.rank))))
@@ -523,9 +523,7 @@ def pad_circular(g: ProgramBuilder, x: Lazy, pad: Any) -> Any:
 # -- the same value
 
 
-@lowering(
-    aten.alias.default, aten.detach.default, aten.lift_fresh.default, aten.lift.default, aten.view_as.default
-)
+@lowering(aten.alias.default, aten.detach.default, aten.lift_fresh.default, aten.lift.default)
 def alias(g: ProgramBuilder, x: Lazy, *_: Any) -> Any:
     """The value itself."""
     return x

@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from braze.aot.recorder import KEPT
 from braze.decomp import decompose, table
 from braze.decomp.families import ours
 from braze.graph.operators import operator_facts
+from braze.graph.torch_compat import has_composite_kernel
 from braze.lower import LOWERINGS
 from braze.support.errors import InternalError
 from tests.decomp.test_against_eager import CASES
@@ -31,6 +33,12 @@ def test_the_users_function_comes_first():
 def is_core(op):
     """Whether the table of operators has a row for it, or a lowering takes it."""
     return operator_facts(op) is not None or op in LOWERINGS or op is aten.sym_size.int
+
+
+def test_no_lowering_is_of_an_operator_that_the_trace_takes_apart():
+    """It would never be asked."""
+    traced = [op for op in LOWERINGS if torch._C._dispatch_has_kernel(op.name()) and op not in KEPT]
+    assert len(traced) > 200 and not [op for op in traced if has_composite_kernel(op)]
 
 
 class Seen(TorchDispatchMode):
