@@ -55,6 +55,23 @@ def copied(env: Any, like: torch.Tensor, source: torch.Tensor, *others: Any) -> 
     return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
 
 
+def diagonal(env: Any, x: torch.Tensor, offset: Any = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    """Where nobody can say whether it has elements, it begins where the whole does if it has none; PyTorch's fake is beyond that."""
+    row, column = dim1 % max(x.dim(), 1), dim2 % max(x.dim(), 1)
+    if env is None or row == column or (type(offset) is int and offset == 0):
+        return NotImplemented
+    above = offset >= 0
+    rows, columns, steps = x.shape[row], x.shape[column], x.stride()
+    length = torch.sym_min(rows, columns - offset) if above else torch.sym_min(rows + offset, columns)
+    length = torch.sym_max(length, 0)
+    start = torch.sym_min(length, 1) * (offset * steps[column] if above else -offset * steps[row])
+    rest = [d for d in range(x.dim()) if d not in (row, column)]
+    sizes, strides = [x.shape[d] for d in rest], [steps[d] for d in rest]
+    return aten.as_strided.default(
+        x, [*sizes, length], [*strides, steps[row] + steps[column]], x.storage_offset() + start
+    )
+
+
 def difference(env: Any, a: Any, b: Any, **words: Any) -> Any:
     """Eager subtracts no bools, PyTorch's fakes do: the error is eager's own."""
     if torch.bool in (getattr(a, "dtype", None), getattr(b, "dtype", None)):
@@ -109,6 +126,7 @@ RULES: dict[Any, Callable[..., Any]] = {
         if not name.endswith("out")
     },
     aten.copy.default: copied,
+    aten.diagonal.default: diagonal,
     aten.sub.Tensor: difference,
     aten.sub_.Tensor: difference,
     aten.sub.Scalar: difference,

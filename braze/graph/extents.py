@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from braze.graph.known_sizes import Ground
-from braze.symbolic.expr import Expr, as_expr
+from braze.symbolic.expr import Expr, as_expr, minimum
 from braze.symbolic.flat import close_bounds, exact_quotient
 
 
@@ -127,8 +127,12 @@ class Extent:
     __rmul__ = __mul__
 
     def _with(self, form: Expr) -> Any:
-        form = self.ground.flat(form)
-        return form.value if form.value is not None else Extent(form, self.ground)
+        return _of_form(form, self.ground)
+
+
+def _of_form(form: Expr, ground: Ground) -> Any:
+    form = ground.flat(form)
+    return form.value if form.value is not None else Extent(form, ground)
 
 
 def extent(size: Any, ground: Ground) -> Any:
@@ -146,6 +150,12 @@ def divided(total: Any, by: Any) -> Any:
     ground = total.ground if type(total) is Extent else by.ground
     found = exact_quotient(as_expr(_form(total)), as_expr(_form(by)))
     return None if found is None else found.value if found.value is not None else Extent(found, ground)
+
+
+def smaller(a: Any, b: Any) -> Any:
+    """The smaller of two sizes, at all sizes; which one it is is not asked."""
+    ground = a.ground if type(a) is Extent else b.ground if type(b) is Extent else None
+    return min(a, b) if ground is None else _of_form(minimum(_form(a), _form(b)), ground)
 
 
 def _plain(value: Any) -> Any:

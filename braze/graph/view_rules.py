@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from braze.graph.extents import Extent, Geometry, Undecided, divided, same
+from braze.graph.extents import Extent, Geometry, Undecided, divided, same, smaller
 
 aten = torch.ops.aten
 #: what a slice to the end is given as
@@ -88,6 +88,23 @@ def _counted(place: Any, size: Any) -> Any:
         if place < 0:
             raise Undecided("where before its first element a slice starts or ends")
     return place
+
+
+def _diagonal(x: Geometry, offset: Any = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    """One that has no elements begins where the whole does, so that whether it has some is asked."""
+    row, column = _dim(x, dim1), _dim(x, dim2)
+    if row == column:
+        return NotImplemented
+    rows, columns = x.shape[row], x.shape[column]
+    above = offset >= 0
+    length = smaller(rows, columns - offset) if above else smaller(rows + offset, columns)
+    rest = [d for d in range(x.dim()) if d not in (row, column)]
+    strides = [*(x.strides[d] for d in rest), x.strides[row] + x.strides[column]]
+    shape = [x.shape[d] for d in rest]
+    if not length > 0:
+        return x.view([*shape, 0], strides)
+    start = offset * x.strides[column] if above else -1 * offset * x.strides[row]
+    return x.view([*shape, length], strides, start)
 
 
 def _expand(x: Geometry, sizes: Sequence[Any], *, implicit: bool = False) -> Any:
@@ -204,6 +221,7 @@ VIEWS: dict[Any, Callable[..., Any]] = {
     aten.detach.default: _alias,
     aten.select.int: _select,
     aten.slice.Tensor: _slice,
+    aten.diagonal.default: _diagonal,
     aten.expand.default: _expand,
     aten.view.default: _view,
     aten._unsafe_view.default: _view,

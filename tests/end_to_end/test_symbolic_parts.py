@@ -141,3 +141,41 @@ def test_moments_of_a_part_that_is_empty_at_some_sizes_are_no_numbers() -> None:
         x = torch.randn(sizes)
         for ours, theirs in zip(compiled(x), moments(x), strict=True):
             torch.testing.assert_close(ours, theirs, equal_nan=True)
+
+
+DIAGONALS = {
+    "above": lambda x: x.diagonal(3),
+    "below": lambda x: x.diagonal(-2, -2, -1),
+    "of a part": lambda x: x[1:].diagonal(1),
+    "of a turned one": lambda x: x.mT.diagonal(2),
+    "by a size": lambda x: x.diagonal(x.shape[0] - 1),
+    "of a diagonal": lambda x: x.unsqueeze(-1).expand(-1, -1, 3).diagonal(1).diagonal(2),
+}
+
+
+@pytest.mark.parametrize("name", DIAGONALS)
+@pytest.mark.parametrize("unbacked", [False, True])
+def test_a_diagonal_that_has_no_elements_begins_where_its_whole_does(name: str, unbacked: bool) -> None:
+    view = DIAGONALS[name]
+    compiled = braze.compile(view, backend="aot_eager", dynamic=True)
+    for sizes in ((4, 4), (3, 3), (6, 6), (2, 2), (5, 3), (2, 6), (0, 3), (3, 0), (1, 1)):
+        x = torch.arange(1.0 * sizes[0] * sizes[1]).view(sizes)
+        if unbacked:
+            for dim in (0, 1):
+                braze.mark_unbacked(x, dim)
+        found, wanted = (
+            (tuple(y.shape), y.stride(), y.storage_offset()) for y in (compiled(x), view(x.clone()))
+        )
+        assert found == wanted, sizes
+
+
+def test_what_a_diagonal_without_elements_is_resized_to_writes_where_eager_does() -> None:
+    def fn(x):
+        x.diagonal(3, -2, -1)[:4].resize_(2, 1).fill_(1)
+
+    compiled = braze.compile(fn, backend="aot_eager")
+    for n in (4, 3, 5, 2, 3):
+        given, theirs = (torch.arange(n * n).view(n, n) for _ in range(2))
+        compiled(given)
+        fn(theirs)
+        assert torch.equal(given, theirs), n
