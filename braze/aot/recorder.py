@@ -6,6 +6,7 @@ through PyTorch's composition unless listed in ``KEPT``. Mutation is recorded as
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 from collections.abc import Callable, Mapping
@@ -188,15 +189,11 @@ class Recorder(TorchDispatchMode):
                 return own(*args, **kwargs)
         if self.policy is not None and func not in ALIASES and not _is_composite(func):
             return self._under_policy(self.policy, func, args, kwargs)
-        if self.casting and func not in KEPT and _is_composite(func):
-            with torch_compat.casting_on(self.casting):  # eager casts the parts that a composite calls
-                result = self._composed(func, args, kwargs)
-            if result is not NotImplemented:
-                return result
         loop = loop_of(func)
+        composite = func not in KEPT and _is_composite(func)
         rule = self.decompositions.get(func) if torch.Tag.dynamic_output_shape not in func.tags else None
         if (rule := rule or loop) is not None:
-            with self:  # autocast is off below dispatch modes: parts are not cast one by one
+            with self, self._casting(composite):
                 result = self._decomposed(rule, args, kwargs)
             if result is not NotImplemented and func not in STRUCTURAL and loop is None:
                 result = self._as_eager(func, args, kwargs, result)
@@ -204,14 +201,19 @@ class Recorder(TorchDispatchMode):
                 self._note_views(func, args, kwargs, result)  # of one operator, not of many
             if result is not NotImplemented:
                 return result
-        if (func not in KEPT and _is_composite(func)) or self._is_chosen_now(func, args, kwargs):
-            result = self._composed(func, args, kwargs)
+        if composite or self._is_chosen_now(func, args, kwargs):
+            with self._casting(composite):
+                result = self._composed(func, args, kwargs)
             if result is not NotImplemented:
                 return result
         if func in memory_order.FACTORED:
             with self:
                 args = (memory_order.laid_out(args[0]), *args[1:])
         return self.emit(func, args, kwargs)
+
+    def _casting(self, composite: bool) -> contextlib.AbstractContextManager[None]:
+        """Where autocast, which is off below dispatch modes, is on for the parts of a composite operator, as in eager."""
+        return torch_compat.casting_on(self.casting) if composite else contextlib.nullcontext()
 
     def _is_chosen_now(self, func: Any, args: Any, kwargs: Any) -> bool:
         attends = func is aten.scaled_dot_product_attention.default

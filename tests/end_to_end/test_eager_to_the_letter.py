@@ -145,6 +145,20 @@ def test_autocast_casts_the_parts_of_composites_in_inference_too(fn, dtype):
     same_bits(braze.compile(program)(x), program(x))
 
 
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+@pytest.mark.parametrize("made", [{"scale_factor": 2}, {"scale_factor": 1.3}, {"size": 7}])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_what_is_interpolated_under_autocast_lies_as_in_eager(mode, made, dtype, dynamic):
+    compiled = braze.compile(F.interpolate, backend="aot_eager", dynamic=dynamic)
+    with torch.autocast("cpu"):
+        for order in ((0, 1, 2), (2, 1, 0), (1, 0, 2), (0, 2, 1)):
+            x = torch.arange(60.0).view(3, 4, 5).to(dtype).permute(order)
+            result, eager = compiled(x, mode=mode, **made), F.interpolate(x, mode=mode, **made)
+            same_bits(result, eager)
+            assert result.stride() == eager.stride()
+
+
 def rows(dtype: torch.dtype) -> torch.Tensor:
     """Rows of one number each; of the last, all but the first are the mean, and one is a zero."""
     return torch.tensor([[-0.0] * 9, [0.0] * 9, [1.0] * 9, [-1.5] * 9, [4.0, -4.0, *[-0.0] * 7]], dtype=dtype)

@@ -45,3 +45,34 @@ def test_the_sign_of_a_zero_that_rounding_decides_may_be_either(made, open_):
     text = f"def program(x0):\n    v0 = {made}\n    v1 = v0 * 0\n    return (v1,)\n"
     found = numbers_by(text, "torch.ones((28, 17), dtype=t_float32)")
     assert bool(told(-found[0]["result 0"], "result 0", found)) is not open_
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_product_is_rounded_once_for_each_factor(dtype):
+    """Each rounding stays in it, whatever the order; those of one factor many times have one direction."""
+    text = "def program(x0):\n    v0 = x0.prod()\n    return (v0,)\n"
+    eps = torch.finfo(getattr(torch, dtype)).eps
+    for factors, open_ in ((136, True), (3, False)):
+        found = numbers_by(text, f"torch.full(({factors},), 0.9, dtype=t_{dtype})")
+        made = found[0]["result 0"].double() * (1 + 19.5 * eps)
+        assert bool(told(made.to(getattr(torch, dtype)), "result 0", found)) is not open_
+
+
+def test_what_cancels_in_doubles_has_the_room_of_a_unit_in_every_place():
+    """One in twenty draws was less than half a unit in all runs."""
+    text = "def program(x0):\n    v0 = F.tanhshrink(x0)\n    return (v0,)\n"
+    found = numbers_by(text, "torch.linspace(0.14112, 0.14113, 5000, dtype=t_float64)")
+    theirs = found[0]["result 0"]
+    for units, fails in ((1, False), (100, True)):
+        assert bool(told(theirs + units * 2.8e-17, "result 0", found)) is fails
+
+
+@pytest.mark.parametrize(("dtype", "largest"), [("float32", 1e20), ("float64", 1e308)])
+def test_the_gradient_of_a_norm_of_one_number_whose_square_overflows_is_open(dtype, largest):
+    """Eager takes a mean's square off a mean of squares, which is no number; a mean of squared differences is nothing."""
+    text = "def program(x0):\n    v0 = F.layer_norm(x0, (1,))\n    return (v0,)\n"
+    for given, open_ in ((largest, True), (3.0, False)):
+        found = numbers_by(text, f"torch.full((5, 1), {given}, dtype=t_{dtype})")
+        gradient = found[0]["gradient of x0"]
+        other = torch.where(gradient.isnan(), 0.0, gradient) if open_ else gradient + 1.0
+        assert bool(told(other, "gradient of x0", found)) is not open_

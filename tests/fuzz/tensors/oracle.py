@@ -21,10 +21,10 @@ SUMS = frozenset(
     index_put index_put_ _index_put_impl_ index_add index_add_ scatter_add scatter_add_""".split()
 )
 #: operators whose eager kernels give a zero one sign in vectors and the other in what is left of them; of zeros of both signs along
-#: a dim (`max.dim`) eager gives the first, and ours any: its vectors look for the greatest number, whose place they find apart
+#: a dim (`max.dim`, `aminmax`) eager gives the first, and ours any: its vectors look for the greatest number, whose place they find apart
 SIGNLESS = frozenset(
     """softshrink maximum minimum fmax fmin clamp.Tensor clamp_.Tensor clamp_min.Tensor clamp_max.Tensor
-    amax amin max min max.dim min.dim""".split()
+    amax amin aminmax max min max.dim min.dim""".split()
 )
 #: products of matrices, whose sum of a single product begins with 0 in some kernels: it has no sign there where the product is -0
 PRODUCTS = frozenset(["mm", "bmm"])
@@ -95,9 +95,6 @@ class RandomRounding(TorchDispatchMode):
             with self:  # there PyTorch hands over whole what it makes of others
                 return func.decompose(*args, **kwargs)
         name = func._schema.name.removeprefix("aten::")
-        if name in BY_PARTS and func in decomposition_table:
-            with self:
-                return decomposition_table[func](*args, **kwargs)
         overflows, place = False, 1 if name.endswith("_norm_backward") else 0
         if name in STABLE or place:
             given = args[place]
@@ -105,6 +102,9 @@ class RandomRounding(TorchDispatchMode):
             overflows = bool(huge.any())
             given = given.masked_fill(huge, self.huge) if overflows else given
             args = (*args[:place], given if place else self.rounded(given), *args[place + 1 :])
+        if name in BY_PARTS and func in decomposition_table:
+            with self:
+                return decomposition_table[func](*args, **kwargs)
         made = in_vectors(func, args, kwargs, self.odd) if name in BY_PLACE else func(*args, **kwargs)
         if func.is_view or name in MOVES:
             if isinstance(made, Tensor) and "mass" in args[0].__dict__:
@@ -122,7 +122,8 @@ class RandomRounding(TorchDispatchMode):
                     eps = self.eps
                 if name in STABLE:  # eager adds up one number after the other, in doubles as in smaller types
                     eps = torch.finfo(torch.float64).eps * args[0].numel() ** 0.5
-                self.round(value.detach(), size.detach().abs(), sums, lost, eps)
+                steps = (args[0].numel() / value.numel()) ** 0.5 if name == "prod" else 1.0
+                self.round(value.detach(), size.detach().abs(), sums, lost, eps, steps)
                 if (name == "prod" or name in SUMS - STABLE) and self.leaves:
                     beyond = self.beyond(func, args, kwargs, sums)
                     other = torch.where(value.detach().isfinite(), torch.nan, 0.0)
@@ -166,14 +167,24 @@ class RandomRounding(TorchDispatchMode):
         return (large > info.max) | (small < info.tiny)
 
     def round(
-        self, value: Tensor, size: Tensor, sums: bool, lost: Tensor | None = None, least: float = 0.0
+        self,
+        value: Tensor,
+        size: Tensor,
+        sums: bool,
+        lost: Tensor | None = None,
+        least: float = 0.0,
+        steps: float = 1.0,
     ) -> None:
-        """In place, where a number, or what it is the sum of, has no exact place in the type, or float64 has ``lost`` some of it."""
+        """In place, where a number, or what it is the sum of, has no exact place in the type, or float64 has ``lost`` some of it.
+
+        ``least``: how far off it is even where it is exact; ``steps``: as many times further as a number is on average that is rounded
+        on the way too, once for each factor.
+        """
         if not self.rounds:
             return
         # what a program rounds by itself, by a cast, has one: but few numbers that it makes there are so short
         exact = self.exact if value.dtype is torch.float64 else torch.bfloat16
-        eps = max(self.eps, torch.finfo(value.dtype).eps, least)
+        eps = max(self.eps, torch.finfo(value.dtype).eps, torch.finfo(self.widest).eps * steps, least)
         inexact = size.to(exact).double() != size
         if least:
             inexact |= size != 0
@@ -184,7 +195,8 @@ class RandomRounding(TorchDispatchMode):
         inexact &= size.isfinite() & value.isfinite()
         if inexact.any():
             noise = self.noise(value)
-            if value.dtype is not torch.float64:  # less would be rounded away
+            # less would be rounded away
+            if value.dtype is not torch.float64 or eps <= torch.finfo(torch.float64).eps:
                 noise = (noise.sign() + noise) / 2
             near = value + noise * eps * size
             if sums and self.odd:  # what cancels but for rounding may be nothing at all
