@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import io
 import random
@@ -17,6 +18,7 @@ import braze
 from braze.capture.facts.frame import bind
 from braze.capture.trace.tracer import trace_frame
 from braze.options import Options
+from tests.helpers import logged
 
 X = torch.arange(6.0).reshape(2, 3)
 
@@ -272,3 +274,65 @@ def test_an_init_that_gives_a_function_is_called_as_python_calls_it(cls):
 
     assert same(Run(g)(X), g(X))
     assert reason(f, X) == "BZ1002"
+
+
+class Holder:
+    """An object that holds a tensor twice, and a number that changes."""
+
+    def __init__(self, x, n):
+        self.x, self.n, self.all = x, n, [x, {"x": x}]
+
+
+class Own:
+    """An object that copies itself."""
+
+    def __init__(self, x):
+        self.x = x
+
+    def __deepcopy__(self, memo):
+        return Own(copy.deepcopy(self.x, memo))
+
+
+def shared_copies(x):
+    memo = {}
+    a, b = copy.deepcopy(x, memo), copy.deepcopy([x, x], memo)
+    a.add_(1)
+    return a, b[0] is a, b[1] is a, x * 2
+
+
+@pytest.mark.parametrize(
+    ("f", "make"),
+    [
+        (lambda v: copy.deepcopy(v)[0] * 2, lambda x, n: [x, x, n]),
+        (lambda v: copy.deepcopy(v)["b"][0].add_(1) + v["b"][0], lambda x, n: {"n": n, "b": [x]}),
+        (lambda v: (copy.deepcopy(v).all[1]["x"].mul_(2), v.x * 2, v.n), Holder),
+        (lambda v: copy.deepcopy(v).x.mul_(2) + v.x, lambda x, n: Own(x)),
+        (shared_copies, lambda x, n: x),
+    ],
+    ids=["list", "dict", "object", "object that copies itself", "memo"],
+)
+def test_a_deep_copy_of_what_holds_tensors_runs_whole_and_compiles_once(f, make):
+    """Frames in the middle of a copy differ by what lies where in memory: going on in them compiled at each call."""
+    braze.reset()
+    compiled, events = braze.compile(f, backend="eager"), []
+    with logged() as heard:
+        for n in range(14):
+            ours, theirs = compiled(make(X * n, n)), f(make(X * n, n))
+            assert same(ours, theirs)
+            events.append(compiled.misses)
+    assert not heard
+    assert events[-1] == events[3]
+
+
+def test_an_error_in_a_deep_copy_comes_where_it_does_in_eager():
+    def f(x):
+        y = x * 2
+        try:
+            return copy.deepcopy([y, y])
+        except RuntimeError as error:
+            return x * 3, str(error)
+
+    x = X.clone().requires_grad_()
+    ours, theirs = braze.compile(f, backend="eager")(x), f(x)
+    assert torch.equal(ours[0], theirs[0])
+    assert ours[1] == theirs[1]

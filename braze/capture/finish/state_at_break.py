@@ -15,6 +15,7 @@ from braze.capture.facts.frame import Frame
 from braze.capture.facts.records import BreakKind, FrameState, GraphBreak
 from braze.capture.facts.stand_ins import place_of, tell
 from braze.capture.finish.reconstruction import RecipeTable
+from braze.capture.python.higher_order import WHOLE
 from braze.capture.python.opcodes.table import OUTSIDE, Pending
 from braze.capture.python.unwinding import trail_of
 from braze.capture.state.frames import Frames
@@ -30,7 +31,8 @@ def remedy_of(code: str) -> str:
 def break_state(frames: Frames, table: RecipeTable) -> GraphBreak:
     """The GraphBreak of a trace that stopped before an instruction."""
     for f in frames.stack[1:]:
-        if not f.tail:
+        if not f.tail or f.code in WHOLE:
+            # of a copy of a container, say, no frame is worth going on in: they are told apart by what lies where
             raise Retry(f.entered_at)
     inner = frames.stack[-1]
     signal = frames.break_at
