@@ -148,7 +148,9 @@ class KernelPlan(TaskPlan):
     def to_its_end(self) -> bool:
         """Whether a row that begins anywhere stays in registers to its end: its whole tiles, one that it fills in part, and what lies around its vectors."""
         length = None if self.begin is None or self.row is None else self.row.extent.value
-        return bool(self.held and length and self.row and length - self.vector < (self.held + 1) * self.row.block)
+        return bool(
+            self.held and length and self.row and length - self.vector < (self.held + 1) * self.row.block
+        )
 
     @property
     def programs(self) -> Expr:
