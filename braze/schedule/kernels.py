@@ -223,14 +223,16 @@ def _held_in_part(plan: KernelPlan, group: Group, widest: int) -> KernelPlan | N
     if length is None or len(group.row_axes) != 1 or any(tile.block > 1 for tile in plan.points):
         return None
     again = read_again(group, plan.passes)
-    sizes = {n.dtype.itemsize for n in again}
-    if not again or not sizes <= {2, 4} or not kinds <= VECTORS | {ReduceKind.WELFORD} or _draws(group):
+    sizes, each = {n.dtype.itemsize for n in again}, sum(n.dtype.itemsize for n in again)
+    if not sizes <= {2, 4} or not kinds <= VECTORS | {ReduceKind.WELFORD} or _draws(group):
         return None
-    if plan.begin is not None and length in SHORT:
-        return _held_to_its_end(plan, length, sum(n.dtype.itemsize for n in again))
+    if plan.begin is not None and length in SHORT and widest in (2, 4):
+        return _held_to_its_end(plan, length, each or widest)
+    if not again:
+        return None
     most = RESTS if kinds != {ReduceKind.ONLINE_SOFTMAX} or widest > 2 else CACHED
     narrow = sizes == {2} and len(again) == 1
-    row, each = plan.row, sum(n.dtype.itemsize for n in again)
+    row = plan.row
     assert row is not None
     if ReduceKind.WELFORD in kinds and len(again) == 1:
         cuts = _spread_cuts(length, each, anywhere=plan.begin is not None)

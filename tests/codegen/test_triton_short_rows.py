@@ -90,6 +90,18 @@ def test_rows_that_lie_otherwise(make, tmp_path):
     check(lambda x: x - x.mean(-1, keepdim=True), tmp_path, make(), cores=1)
 
 
+@pytest.mark.parametrize("length", [1025, 4097])
+@pytest.mark.parametrize("dtype", list(DIGITS))
+def test_rows_that_nothing_is_stored_along(dtype, length, tmp_path):
+    x = with_special_values(length, dtype)
+    for fn in (lambda x: x.amax(1), lambda x: torch.logsumexp(x, 1), lambda x: (x > 3).any(1)):
+        check(fn, tmp_path, x, cores=1, digits=DIGITS[dtype])
+        assert plan_of(fn, x, cores=1).to_its_end
+    x = numbers(9, length, dtype=dtype)
+    check(lambda x: torch.var_mean(x, 1), tmp_path, x, cores=1, digits=DIGITS[dtype])
+    check(lambda x: x.sum(1), tmp_path, x, cores=1, digits=64 * DIGITS[dtype])
+
+
 def test_rows_that_vectors_divide_are_held_whole_as_they_were():
     for length in (1032, 2048, 4096, 8192):
         assert plan_of(softmax, numbers(9, length, dtype=torch.bfloat16), cores=1).whole
