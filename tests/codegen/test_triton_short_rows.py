@@ -8,8 +8,17 @@ from torch.nn import functional as F
 
 pytest.importorskip("triton")
 
+from braze.schedule import shifted, whole_vectors
 from tests.codegen.test_triton_forms import INF, NAN, check, numbers
 from tests.codegen.test_triton_vectors import plan_of
+
+
+@pytest.fixture(autouse=True)
+def few_are_enough(monkeypatch):
+    monkeypatch.setattr(whole_vectors, "LEAST", 2048)
+    monkeypatch.setattr(whole_vectors, "LEAST_COPIED", 2048)
+    monkeypatch.setattr(shifted, "LEAST_ROWS", 8)
+
 
 DIGITS = {torch.float32: 1e-5, torch.float16: 8e-3, torch.bfloat16: 4e-2}
 #: a warp's tiles filled but for a vector, just, and over; and what two and four warps take
@@ -105,3 +114,12 @@ def test_rows_that_nothing_is_stored_along(dtype, length, tmp_path):
 def test_rows_that_vectors_divide_are_held_whole_as_they_were():
     for length in (1032, 2048, 4096, 8192):
         assert plan_of(softmax, numbers(9, length, dtype=torch.bfloat16), cores=1).whole
+
+
+def test_few_rows_are_held_whole_by_as_many_warps_as_they_can_have(monkeypatch):
+    """Fewer still where a kernel would have to lay out what they share."""
+    monkeypatch.undo()
+    x, w, b = (torch.empty(s, dtype=torch.bfloat16) for s in [(512, 4097), (4097,), (4097,)])
+    assert plan_of(softmax, x, cores=1).to_its_end
+    assert plan_of(softmax, x[:64], cores=1).whole
+    assert plan_of(layer_norm, x, w, b, cores=1).whole
