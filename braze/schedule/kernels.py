@@ -108,6 +108,8 @@ SPREAD_CUTS = (
 )
 #: the same of rows that begin anywhere, which whole vectors are read of: so many bytes by two programs side by side, longer ones of floats by one
 ANYWHERE_ROW, ANYWHERE_SIDE, ANYWHERE = 80 << 10, HeldCut(16, 64, 20, RESTS), HeldCut(32, 64, 16, RESTS)
+#: rows of so many elements that begin anywhere are held to their ends, as whole vectors: a warp for so many of them, 32-bit words of a thread at most
+SHORT, OF_A_SHORT_WARP, SHORT_WORDS = range(1024, 8193), 1024, 64
 #: one whose threads have twice the registers, of rows of which two and more values are read again (a softmax's gradient of 50,257 columns in bfloat16: 430 us,
 #: 663 before)
 DEEP = HeldCut(16, 128, 48, RESTS)
@@ -141,6 +143,14 @@ class KernelPlan(TaskPlan):
     streamed: bool = False
     begin: Expr | None = None
     vector: int = 1
+
+    @property
+    def to_its_end(self) -> bool:
+        """Whether a row that begins anywhere stays in registers to its end: its whole tiles, one that it fills in part, and what lies around its vectors."""
+        length = None if self.begin is None or self.row is None else self.row.extent.value
+        return bool(
+            self.held and length and self.row and length - self.vector < (self.held + 1) * self.row.block
+        )
 
     @property
     def programs(self) -> Expr:
@@ -213,12 +223,16 @@ def _held_in_part(plan: KernelPlan, group: Group, widest: int) -> KernelPlan | N
     if length is None or len(group.row_axes) != 1 or any(tile.block > 1 for tile in plan.points):
         return None
     again = read_again(group, plan.passes)
-    sizes = {n.dtype.itemsize for n in again}
-    if not again or not sizes <= {2, 4} or not kinds <= VECTORS | {ReduceKind.WELFORD} or _draws(group):
+    sizes, each = {n.dtype.itemsize for n in again}, sum(n.dtype.itemsize for n in again)
+    if not sizes <= {2, 4} or not kinds <= VECTORS | {ReduceKind.WELFORD} or _draws(group):
+        return None
+    if plan.begin is not None and length in SHORT and widest in (2, 4):
+        return _held_to_its_end(plan, length, each or widest)
+    if not again:
         return None
     most = RESTS if kinds != {ReduceKind.ONLINE_SOFTMAX} or widest > 2 else CACHED
     narrow = sizes == {2} and len(again) == 1
-    row, each = plan.row, sum(n.dtype.itemsize for n in again)
+    row = plan.row
     assert row is not None
     if ReduceKind.WELFORD in kinds and len(again) == 1:
         cuts = _spread_cuts(length, each, anywhere=plan.begin is not None)
@@ -236,6 +250,20 @@ def _held_in_part(plan: KernelPlan, group: Group, widest: int) -> KernelPlan | N
                 unrolled=UNROLLED, streamed=True,
             )  # fmt: skip
     return None
+
+
+def _held_to_its_end(plan: KernelPlan, length: int, itemsize: int) -> KernelPlan | None:
+    """A plan of programs that have all of a short row in registers, of whose elements those that are read again have so many bytes together."""
+    assert plan.row is not None
+    warps = max(1, power(length // OF_A_SHORT_WARP + 1) // 2)
+    whole = length - plan.vector + 1
+    while (whole // (EACH * 32 * warps) + 1) * EACH * itemsize > 4 * SHORT_WORDS:
+        warps *= 2
+    block = EACH * 32 * warps
+    if whole < block or warps > MOST_WARPS:
+        return None
+    row = dataclasses.replace(plan.row, block=block)
+    return dataclasses.replace(plan, row=row, warps=warps, held=whole // block, stages=1, streamed=True)
 
 
 def _spread_cuts(length: int, itemsize: int, *, anywhere: bool) -> list[HeldCut]:

@@ -39,7 +39,8 @@ class Walker(Writer):
         self.at_edges = False
         #: what later walks read again, its values of each tile that stays in registers, and what walks so far have read
         self.again = read_again(group, plan.passes)
-        self.kept: list[dict[Node, Value]] = [{} for _ in range(plan.held)]
+        #: (the last two: of the tile that its row fills in part, and of what lies around its vectors)
+        self.kept: list[dict[Node, Value]] = [{} for _ in range(plan.held + 2)]
         self.seen: set[Node] = set()
 
     def write(self) -> list[str]:
@@ -76,15 +77,18 @@ class Walker(Writer):
             self._same_for_all_points()
         if self.plan.begin is not None:
             self._vectors()
-            parts = [self._ahead, self._edges, self._tiles, self._tail, self._held]
+            between = [] if self.plan.to_its_end else [self._tiles]
+            parts = [self._ahead, self._edges, *between, self._tail, self._held]
         else:
             parts = [self._ahead, self._tiles, self._held]
         if any(r.kind is ReduceKind.WELFORD for step in steps for r in step.reductions):
             # lanes lie about one of their first numbers, which a whole tile has
             parts.insert(1, parts.pop())
+        needed = loads_along(steps, emit.recomputed)
         for part in reversed(parts) if back else parts:
             emit.eviction = eviction
             part(steps, opened, back)
+        self.seen.update(needed)
         emit.vectors, emit.eviction, emit.masks["r"] = None, "", self.masked
         for axis in self.group.row_axes:
             emit.symbols.pop(axis.symbol)
@@ -138,22 +142,35 @@ class Walker(Writer):
         emit = self.emitter
         needed = loads_along(steps, emit.recomputed)
         again = [n for n in self.again if n in needed and all(n not in kept for kept in self.kept)]
-        for number in range(self.plan.held if again else 0):
-            body = self._held_tile(number)
-            for node in again:
-                self.kept[number][node] = emit.value(node, body)
-            self.base.lines.extend(line[4:] for line in body.lines)
+        if not again:
+            return
+        for number in range(self.plan.held):
+            self._asked_for(again, number, self._held_tile(number))
+        if self.plan.to_its_end:
+            self._asked_for(again, self.plan.held, self._tail_tile())
+            begin = len(self.base.lines)
+            self._asked_for(again, self.plan.held + 1, self._edge_tile())
+            self._small(begin)
+
+    def _asked_for(self, again: Sequence[Node], number: int, body: Scope) -> None:
+        """Load what is to stay in registers of one tile."""
+        for node in again:
+            self.kept[number][node] = self.emitter.value(node, body)
+        self.base.lines.extend(line[4:] for line in body.lines)
+
+    def _known(self, steps: Sequence[LoopNest], number: int, body: Scope) -> Scope:
+        """The scope of a tile, with what stays of it in registers."""
+        needed = loads_along(steps, self.emitter.recomputed)
+        for node in [n for n in self.kept[number] if n in needed]:
+            body.known[node] = self._kept(node, number, body)
+        return body
 
     def _held(self, steps: Sequence[LoopNest], opened: list[Taken], back: bool) -> None:
         """The tiles of a row that stay in registers from one walk to the next: what is read again is there, as it was read."""
-        needed = loads_along(steps, self.emitter.recomputed)
         for number in range(self.plan.held):
-            body = self._held_tile(number)
-            for node in [n for n in self.kept[number] if n in needed]:
-                body.known[node] = self._kept(node, number, body)
+            body = self._known(steps, number, self._held_tile(number))
             self._body(steps, body, opened, first=not number)
             self.base.lines.extend(line[4:] for line in body.lines)
-        self.seen.update(needed)
 
     def _held_tile(self, number: int) -> Scope:
         place = f"{number * self._block()} + rbase"
@@ -200,8 +217,9 @@ class Walker(Writer):
             f"    first = (({text}) + {vector - 1}) // {vector} * {vector}",
             f"    head = tl.sum(first - ({text})).to(tl.int32)",
             f"    vectors = tl.maximum(rnumel - head, 0) // {vector}",
-            f"    full = vectors // (RBLOCK // {vector}) * RBLOCK",
         ]
+        if not plan.to_its_end:
+            base.lines.append(f"    full = vectors // (RBLOCK // {vector}) * RBLOCK")
 
     def _lies_at(self, text: str) -> None:
         """A tile of a row that is walked along whole vectors lies there, counted from the first of them."""
@@ -212,23 +230,22 @@ class Walker(Writer):
 
     def _tail(self, steps: Sequence[LoopNest], opened: list[Taken], back: bool) -> None:
         """The last tile of whole vectors."""
-        self._lies_at("full + rbase")
-        self.emitter.masks["r"] = True
-        body = Scope([], "        ", outer=self.base)
-        self._row_scope(body, "full + rbase", f"(full + rbase) // {self.plan.vector} < vectors")
+        body = self._known(steps, self.plan.held, self._tail_tile())
         self._body(steps, body, opened)
         self.base.lines.extend(line[4:] for line in body.lines)
 
+    def _tail_tile(self) -> Scope:
+        place = f"{self.plan.held * self._block() if self.plan.to_its_end else 'full'} + rbase"
+        self._lies_at(place)
+        self.emitter.masks["r"] = True
+        body = Scope([], "        ", outer=self.base)
+        return self._row_scope(body, place, f"({place}) // {self.plan.vector} < vectors")
+
     def _edges(self, steps: Sequence[LoopNest], opened: list[Taken], back: bool) -> None:
         """What lies before a row's first whole vector and behind its last one: a small tile, whose names are its own."""
-        emit, base, vector = self.emitter, self.base, self.plan.vector
-        half = max(vector, LANES // 2)
-        emit.vectors, emit.eviction, emit.masks["r"] = None, "", True
+        base = self.base
         begin, taken = len(base.lines), list[Taken]()
-        behind = f"vectors * {vector} + rbase - {half}"
-        inside = f"(rindex < rnumel) & ((rbase >= {half}) | (rbase < head))"
-        body = Scope(["        rbase = tl.arange(0, RBLOCK)[None, :]"], "        ", outer=base)
-        self._row_scope(body, f"tl.where(rbase < {half}, rbase - head, {behind})", inside)
+        body = self._known(steps, self.plan.held + 1, self._edge_tile())
         self.at_edges = True
         self._body(steps, body, taken)
         self.at_edges = False
@@ -236,10 +253,27 @@ class Walker(Writer):
         self.edges = [a for _, accumulators in taken for a in accumulators]
         for accumulator in self.edges:
             accumulator.close(base.lines)
-        small = {"RBLOCK": str(2 * half), "rindex": "eindex", "rmask": "emask", "rbase": "ebase"}
-        base.lines[begin:] = [
+        self._small(begin)
+
+    def _edge_tile(self) -> Scope:
+        emit, vector, half = self.emitter, self.plan.vector, self._half()
+        emit.vectors, emit.eviction, emit.masks["r"] = None, "", True
+        behind = f"vectors * {vector} + rbase - {half}"
+        inside = f"(rindex < rnumel) & ((rbase >= {half}) | (rbase < head))"
+        body = Scope(["        rbase = tl.arange(0, RBLOCK)[None, :]"], "        ", outer=self.base)
+        return self._row_scope(body, f"tl.where(rbase < {half}, rbase - head, {behind})", inside)
+
+    def _half(self) -> int:
+        """Elements of the small tile on each side of the vectors."""
+        return max(self.plan.vector, LANES // 2)
+
+    def _small(self, begin: int) -> None:
+        """Lines from one on in the small tile's own names."""
+        lines = self.base.lines
+        small = {"RBLOCK": str(2 * self._half()), "rindex": "eindex", "rmask": "emask", "rbase": "ebase"}
+        lines[begin:] = [
             re.sub(r"\b(RBLOCK|rindex|rmask|rbase|r\d+)\b", lambda m: small.get(m[0], f"e{m[0][1:]}"), line)
-            for line in base.lines[begin:]
+            for line in lines[begin:]
         ]
 
     def _last_tile(self) -> str:

@@ -1,0 +1,125 @@
+"""Short rows that begin anywhere, read in whole vectors and held to their ends; in Triton's interpreter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+pytest.importorskip("triton")
+
+from braze.schedule import shifted, whole_vectors
+from tests.codegen.test_triton_forms import INF, NAN, check, numbers
+from tests.codegen.test_triton_vectors import plan_of
+
+
+@pytest.fixture(autouse=True)
+def few_are_enough(monkeypatch):
+    monkeypatch.setattr(whole_vectors, "LEAST", 2048)
+    monkeypatch.setattr(whole_vectors, "LEAST_COPIED", 2048)
+    monkeypatch.setattr(shifted, "LEAST_ROWS", 8)
+
+
+DIGITS = {torch.float32: 1e-5, torch.float16: 8e-3, torch.bfloat16: 4e-2}
+#: a warp's tiles filled but for a vector, just, and over; and what two and four warps take
+LENGTHS = [1025, 1026, 1031, 1287, 2047, 2049, 5001, 8191]
+
+
+def softmax(x):
+    return torch.softmax(x, -1)
+
+
+def layer_norm(x, w, b):
+    return F.layer_norm(x, x.shape[-1:], w, b)
+
+
+def rms_norm(x, w):
+    return x * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + 1e-6).to(x.dtype) * w
+
+
+def gradient(g, y):
+    """A softmax's."""
+    return ((g.float() - (g.float() * y.float()).sum(-1, keepdim=True)) * y.float()).to(g.dtype)
+
+
+def with_special_values(length, dtype):
+    x = numbers(9, length, dtype=dtype)
+    x[1, 0], x[1, -1], x[3], x[5, 2], x[6, 255] = INF, INF, -INF, NAN, -INF
+    return x
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("dtype", list(DIGITS))
+def test_softmaxes(dtype, length, tmp_path):
+    """Rows that begin at each place in a vector, and numbers that are not finite at both ends."""
+    x = with_special_values(length, dtype)
+    check(softmax, tmp_path, x, cores=1, digits=DIGITS[dtype])
+    assert plan_of(softmax, x, cores=1).to_its_end
+
+
+@pytest.mark.parametrize(
+    ("length", "dtype"), [(1025, torch.float16), (4097, torch.float32), (8191, torch.bfloat16)]
+)
+def test_log_softmaxes_and_a_softmaxs_gradient(length, dtype, tmp_path):
+    x, y = with_special_values(length, dtype), numbers(9, length, dtype=dtype, seed=1)
+    check(lambda x: torch.log_softmax(x, 1), tmp_path, x, cores=1, digits=2 * DIGITS[dtype])
+    check(gradient, tmp_path, numbers(9, length, dtype=dtype), y / 64, cores=1, digits=8 * DIGITS[dtype])
+    assert plan_of(gradient, x, y, cores=1).to_its_end
+
+
+@pytest.mark.parametrize("length", [1025, 1287, 4097])
+@pytest.mark.parametrize("dtype", list(DIGITS))
+def test_norms_whose_weight_lies_anew_for_each_place_where_a_row_may_begin(
+    dtype, length, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("braze.schedule.shifted.LEAST_ROWS", 8)
+    x, w, b = (numbers(*s, dtype=dtype, seed=k) for k, s in enumerate([(9, length), (length,), (length,)]))
+    x[4] += 100
+    check(layer_norm, tmp_path, x, w, b, cores=1, digits=4 * DIGITS[dtype])
+    assert plan_of(layer_norm, x, w, b, cores=1).to_its_end
+    check(rms_norm, tmp_path, x, w, cores=1, digits=4 * DIGITS[dtype])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: numbers(1, 1025),
+        lambda: numbers(3, 3, 1025),
+        lambda: numbers(9, 1030)[:, 3:-2],  # the rows that are read begin elsewhere than those that are written
+        lambda: numbers(9, 1025, 2)[..., 1],
+        lambda: numbers(1025, 9).t(),
+        lambda: numbers(9, 1).expand(9, 1025),
+        lambda: numbers(1, 1025).expand(9, 1025),
+        lambda: numbers(19, 1025)[1::2],
+    ],
+    ids=["one row", "a batch", "a window", "every second", "turned", "one number", "one row again", "every second row"],
+)  # fmt: skip
+def test_rows_that_lie_otherwise(make, tmp_path):
+    check(softmax, tmp_path, make(), cores=1)
+    check(lambda x: x - x.mean(-1, keepdim=True), tmp_path, make(), cores=1)
+
+
+@pytest.mark.parametrize("length", [1025, 4097])
+@pytest.mark.parametrize("dtype", list(DIGITS))
+def test_rows_that_nothing_is_stored_along(dtype, length, tmp_path):
+    x = with_special_values(length, dtype)
+    for fn in (lambda x: x.amax(1), lambda x: torch.logsumexp(x, 1), lambda x: (x > 3).any(1)):
+        check(fn, tmp_path, x, cores=1, digits=DIGITS[dtype])
+        assert plan_of(fn, x, cores=1).to_its_end
+    x = numbers(9, length, dtype=dtype)
+    check(lambda x: torch.var_mean(x, 1), tmp_path, x, cores=1, digits=DIGITS[dtype])
+    check(lambda x: x.sum(1), tmp_path, x, cores=1, digits=64 * DIGITS[dtype])
+
+
+def test_rows_that_vectors_divide_are_held_whole_as_they_were():
+    for length in (1032, 2048, 4096, 8192):
+        assert plan_of(softmax, numbers(9, length, dtype=torch.bfloat16), cores=1).whole
+
+
+def test_few_rows_are_held_whole_by_as_many_warps_as_they_can_have(monkeypatch):
+    """Fewer still where a kernel would have to lay out what they share."""
+    monkeypatch.undo()
+    x, w, b = (torch.empty(s, dtype=torch.bfloat16) for s in [(512, 4097), (4097,), (4097,)])
+    assert plan_of(softmax, x, cores=1).to_its_end
+    assert plan_of(softmax, x[:64], cores=1).whole
+    assert plan_of(layer_norm, x, w, b, cores=1).whole
