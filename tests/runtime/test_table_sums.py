@@ -21,9 +21,7 @@ DIGITS = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Blocks so small that a few hundred places are many, and memory that holds what looks like places: the interpreter is slow."""
-    for name, number in (("BLOCK", 32), ("SHORT", 16), ("SOME", 4)):
-        monkeypatch.setattr(groups, name, number)
-    for name, number in (("BLOCK", 16), ("AT_ONCE", 4), ("COLUMNS", 8), ("ROWS", 512)):
+    for name, number in (("NOTED", 16), ("BLOCK", 8), ("COUNTED", 64), ("PARTS", 2), ("LISTERS", 3), ("ADDERS", 5), ("ENDERS", 2), ("COLUMNS", 8), ("ROWS", 512)):
         monkeypatch.setattr(table_sums, name, number)
     empty = torch.empty
 
