@@ -276,7 +276,9 @@ def by_kernels(
         ENDERS=often_at[2], W=width, COLUMNS=columns, ROWS=ROWS, HELD=HELD, EARLY=early,
     )  # fmt: skip
     every = (POINTERS[given.dtype], POINTERS[flat.dtype], *(i32,) * 8, "*fp32", POINTERS[out.dtype])
-    programs = f"{often_at[0]} + (n + {often_at[1]} + {often_at[2]} * 4) * {tiles} + (rows + {ROWS - 1}) // {ROWS}"
+    programs = (
+        f"{often_at[0]} + (n + {often_at[1]} + {often_at[2]} * 4) * {tiles} + (rows + {ROWS - 1}) // {ROWS}"
+    )
     groups.kernel(path, "sums", warps, every, programs, **constants)(
         given, flat, counts, notes, leads, often, many, listed, done, lists, partial, out, n, rows
     )

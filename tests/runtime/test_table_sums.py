@@ -21,7 +21,17 @@ DIGITS = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Blocks so small that a few hundred places are many, and memory that holds what looks like places: the interpreter is slow."""
-    for name, number in (("NOTED", 16), ("BLOCK", 8), ("COUNTED", 64), ("PARTS", 2), ("LISTERS", 3), ("ADDERS", 5), ("ENDERS", 2), ("COLUMNS", 8), ("ROWS", 512)):
+    for name, number in (
+        ("NOTED", 16),
+        ("BLOCK", 8),
+        ("COUNTED", 64),
+        ("PARTS", 2),
+        ("LISTERS", 3),
+        ("ADDERS", 5),
+        ("ENDERS", 2),
+        ("COLUMNS", 8),
+        ("ROWS", 512),
+    ):
         monkeypatch.setattr(table_sums, name, number)
     empty = torch.empty
 
@@ -115,7 +125,9 @@ def test_more_numbers_stand_often_than_a_program_looks_at_once():
 def test_two_rows_that_are_summed_in_any_order_give_the_same():
     grad = numbers(64, 8)
     ours = table_sums.by_kernels(grad, torch.arange(64) // 2, 32, -1)
-    assert torch.equal(ours, table_sums.by_kernels(grad.view(32, 2, 8).flip(1).reshape(64, 8), torch.arange(64) // 2, 32, -1))
+    assert torch.equal(
+        ours, table_sums.by_kernels(grad.view(32, 2, 8).flip(1).reshape(64, 8), torch.arange(64) // 2, 32, -1)
+    )
 
 
 def test_nothing_at_all():
