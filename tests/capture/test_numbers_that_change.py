@@ -161,3 +161,55 @@ def test_a_truth_value_is_a_number_beside_sizes_that_change(name: str) -> None:
     compiled = braze.compile(lambda x: (x * 2, of(x.shape[0])), backend="eager", dynamic=True, fullgraph=True)
     for n in (3, 4, 5, 6):
         assert repr(compiled(torch.ones(n))[1]) == repr(of(n))
+
+
+def in_place(n: int) -> Any:
+    a, b, c = 7, 3, 1.5
+    a //= n - 2
+    b %= n - 2
+    c /= n - 2
+    return a, b, c
+
+
+REFUSED: dict[str, Callable[[int], Any]] = {
+    "quotient": lambda n: 7 / (n - 2),
+    "whole quotient": lambda n: 7 // (n - 2),
+    "rest": lambda n: n % (n - 2),
+    "of a float": lambda n: (1.5 / (n - 2), 1.5 % (n - 2.0), 2 // (n - 2.0)),
+    "divmod": lambda n: divmod(7, n - 2),
+    "of nothing": lambda n: 0 // (n - 2),
+    "unread": lambda n: (1 / (n - 2), 0)[1],
+    "in place": in_place,
+    "called": lambda n: (operator.truediv(3, n - 2), operator.mod(n, n - 2)),
+    "power": lambda n: ((n - 2) ** -1, pow(n - 2, -2), 2 ** (n - 2)),
+    "power of a difference": lambda n: (n - 2) ** (n - 3),
+    "root": lambda n: ((n - 5) ** 0.5, (-8.0) ** (n / 2)),
+    "sqrt": lambda n: math.sqrt(n - 2.5),
+}
+
+
+@pytest.mark.parametrize("of_size", [False, True], ids=["number", "size"])
+@pytest.mark.parametrize("name", REFUSED)
+def test_whether_a_number_may_be_divided_by_is_guarded(name: str, of_size: bool) -> None:
+    """A variant for other numbers gave a result where Python raises, and one for those raised for the others."""
+    fn = REFUSED[name]
+
+    def f(x: torch.Tensor, n: int) -> Any:
+        y = x + 1
+        try:
+            found = fn(x.shape[0] if of_size else n)
+            y = x + 2
+        except (ZeroDivisionError, ValueError) as error:
+            found = type(error)
+        return y, found
+
+    for order in ([0, 1, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0, 6], [2, 3, 4], [3, 4, 5, 2, 6], [7, -5, 3, 2]):
+        braze.reset()
+        compiled = braze.compile(f, backend="eager")
+        for n in order:
+            x = torch.arange(float(abs(n)))
+            assert repr(compiled(x, n)) == repr(f(x, n)), (order, n)
+
+
+def test_a_number_that_is_divided_by_is_compiled_for_once() -> None:
+    assert told(lambda x, n: (x / n, 100 // n, 100 % n, n**-0.5, math.sqrt(n)), range(2, 14)) == 2

@@ -517,3 +517,21 @@ def metaclasses_that_do_not_agree(x):
 
     except TypeError as error:
         return x + 1, type(Agreed).__name__, str(error)
+
+
+@whole((X,), (X + 1,))
+def names_that_a_body_asks_for(x, s=2):
+    class A:
+        first = x * s
+        so_far = sorted(k for k in locals() if not k.startswith("__"))
+        seen = "first" in vars(), "first" in dir(), "x" in locals()
+
+    return A.first, A.so_far, A.seen
+
+
+@whole((X,), (X + 1,))
+def names_that_a_body_puts_there(x):
+    class A:
+        locals()["put"] = 3
+
+    return x * A.put

@@ -496,3 +496,30 @@ def abstract_and_generic(c):
 
     f = c(lambda x, o: (o.run(x), isinstance(o, Op), issubclass(type(o), abc.ABC), callable(o)))
     yield f(X, Neg()), attempt(c(lambda: Op()))
+
+
+class Told:
+    """What tells its length and its truth as it was told."""
+
+    def __init__(self, length):
+        self.length = length
+
+    def __len__(self):
+        return self.length
+
+
+class ToldTruth(Told):
+    def __bool__(self):
+        return self.length
+
+
+@case((X, -1), (X, -2), (X, -3), (X, 4), (X, 5), (X, True), (X, "3"), (X, 2.0), (X, 1 << 70))
+def lengths_and_truths_that_python_refuses(x, n):
+    heard = []
+    for ask in (len, bool, lambda v: 1 if v else 2):
+        for told in (Told(n), ToldTruth(n)):
+            try:
+                heard.append(ask(told))
+            except (TypeError, ValueError, OverflowError) as error:
+                heard.append((type(error), str(error)))
+    return x + 1, heard

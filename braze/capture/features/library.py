@@ -98,8 +98,10 @@ def import_(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 
 @rule(locals)
 def locals_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    """A copy of the variables of the frame."""
+    """A copy of the variables of the frame; in the body of a class its names themselves."""
     f = t.frames.stack[-1]
+    if f.names is not None:
+        return f.names
     if getattr(f.function, "__braze_resumed__", None) is not None:
         graph_break("BZ1006", "locals() after a graph break in the same function")
     found: dict[str, Any] = {}

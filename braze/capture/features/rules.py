@@ -330,7 +330,9 @@ def sqrt_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     if type(value) is torch.SymInt or (
         type(value) is torch.SymFloat and not t.graph.mode.depends_on_floats(value)
     ):
-        return torch.sym_sqrt(value)  # of sizes: never negative
+        if unbacked.is_unbacked(value) or t.truth(operations.compare(t, operator.ge, value, 0)):
+            return torch.sym_sqrt(value)
+        args = (operations.number(value),)  # C refuses it
     return calls.call_c(t, math.sqrt, args, kwargs)
 
 
@@ -374,12 +376,23 @@ def divmod_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 
 
 #: functions of C that take symbols where they have so many arguments. Else a symbol must be the number that it stands for, which is guarded
-OF_NUMBERS = {chr: 0, round: 1, pow: 2}
+OF_NUMBERS = {chr: 0, round: 1}
 
 
 @FEATURE.each(*OF_NUMBERS)
 def of_numbers(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     if len(args) + len(kwargs) != OF_NUMBERS[function]:
+        args = tuple(map(operations.number, args))
+        kwargs = {k: operations.number(v) for k, v in kwargs.items()}
+    return calls.call_c(t, function, args, kwargs)
+
+
+@FEATURE.each(*operations.METHODS, pow)
+def of_operators(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    """Operators that are called: of symbols what is written with the operator gives."""
+    if len(args) == 2 and not kwargs and not {*map(type, args)}.isdisjoint(SYMBOLIC):
+        return operations.binary(t, operator.pow if function is pow else function, *args)
+    if function is pow:  # of three
         args = tuple(map(operations.number, args))
         kwargs = {k: operations.number(v) for k, v in kwargs.items()}
     return calls.call_c(t, function, args, kwargs)

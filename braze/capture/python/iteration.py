@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+import sys
 import types
 from typing import Any
 
@@ -15,7 +17,7 @@ from braze.capture.outside.opaque import refuse_if_opaque
 from braze.capture.outside.shadows import fill
 from braze.capture.python import data_errors
 from braze.capture.python.calls import call_c
-from braze.capture.python.operations import python_method
+from braze.capture.python.operations import TRUTHS, number, python_method
 from braze.capture.state.handlers import HANDLERS
 from braze.capture.state.trace import Interpreter, Trace
 
@@ -136,13 +138,28 @@ def truth(t: Trace, value: Any) -> bool:
         fill(t.outside, value)
     method = python_method(t, value, "__bool__")
     if method is not MISSING:
-        return bool(t.call(method, (value,), None))
+        told = t.call(method, (value,), None)
+        if type(told) not in TRUTHS:
+            raise TypeError(f"__bool__ should return bool, returned {type(told).__name__}")
+        return bool(told)
     if lookup_in_mro(kind, "__bool__")[0] is MISSING:
         method = python_method(t, value, "__len__")
         if method is not MISSING:
-            return bool(t.call(method, (value,), None))
+            return bool(counted(t, t.call(method, (value,), None)))
     refuse_if_opaque(t.outside, value)
     return bool(value)
+
+
+def counted(t: Trace, told: Any) -> Any:
+    """What a ``__len__`` in Python has given, as ``len`` gives it, or refuses it."""
+    if type(told) is torch.SymInt and (unbacked.is_unbacked(told) or t.truth(told >= 0)):
+        return told
+    found = int(call_c(t, operator.index, (number(told),), None))
+    if found < 0:
+        raise ValueError("__len__() should return >= 0")
+    if found > sys.maxsize:
+        raise OverflowError("cannot fit 'int' into an index-sized integer")
+    return found
 
 
 def length(t: Trace, value: Any) -> int:
@@ -154,7 +171,7 @@ def length(t: Trace, value: Any) -> int:
     value = texts.written(value)
     method = python_method(t, value, "__len__")
     if method is not MISSING:
-        return t.call(method, (value,), None)
+        return counted(t, t.call(method, (value,), None))
     known = HANDLERS.lengths.get(type(value))
     if known is not None and (found := known(t, value)) is not MISSING:
         return found

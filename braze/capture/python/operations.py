@@ -23,7 +23,7 @@ from braze.capture.python.attributes import special_method
 from braze.capture.python.calls import call_c
 from braze.capture.state.ledger import Ledger
 from braze.capture.state.outside import Outside
-from braze.capture.state.trace import Interpreter, Trace
+from braze.capture.state.trace import GraphState, Interpreter, Trace
 from braze.graph.torch_symbols import SYMBOLIC
 
 TEXT = frozenset({str, UnknownText})
@@ -53,6 +53,11 @@ COMPARE_METHODS = {
 UNARY_METHODS = {operator.neg: "__neg__", operator.pos: "__pos__", operator.invert: "__invert__"}
 
 
+#: what raises where the second operand is 0
+DIVISIONS = frozenset(named(f"{i}{n}") for n in ("floordiv", "mod", "truediv") for i in ("", "i"))
+POWERS = frozenset({operator.pow, operator.ipow})
+
+
 def python_method(t: Trace, value: Any, name: str) -> Any:
     """A special method written in Python, or MISSING."""
     found = special_method(t, type(value), name)
@@ -70,6 +75,7 @@ def binary(t: Trace, function: Any, a: Any, b: Any, tail: bool = False) -> Any:
         a, b = texts.written(a), texts.written(b)
     if type(a) in SAFE and type(b) in SAFE:
         a, b = without_truths(function, a, b)
+        a, b = defined(t, function, a, b)
         if type(a) is torch.SymFloat or type(b) is torch.SymFloat:
             return floats.combine(t.graph, function, a, b)
         if type(a) is torch.SymInt or type(b) is torch.SymInt:
@@ -77,6 +83,31 @@ def binary(t: Trace, function: Any, a: Any, b: Any, tail: bool = False) -> Any:
         return on_numbers(function, a, number(b) if type(a) is str else b)
     *own, reflected = METHODS[function]
     return by_classes(t, function, a, b, own, reflected)
+
+
+def defined(t: Trace, function: Any, a: Any, b: Any) -> tuple[Any, Any]:
+    """Operands of which it is guarded that Python computes with them, or refuses to: the algebra of symbols raises nothing for others."""
+    if function in POWERS:
+        return of_power(t, a, b)
+    if function in DIVISIONS and is_size(t.graph, b):
+        t.truth(compare(t, operator.ne, b, 0))
+    return a, b
+
+
+def of_power(t: Trace, a: Any, b: Any) -> tuple[Any, Any]:
+    """The operands of a power, as numbers where one of the base, or a root, may be refused or be complex."""
+    if type(b) is int and b >= 0:
+        return a, b
+    if is_size(t.graph, a):
+        positive = t.truth(compare(t, operator.gt, a, 0))
+    else:
+        positive = type(a) not in (int, float) or a > 0 or (a < 0 and type(b) is torch.SymInt)
+    return (a, b) if positive else (number(a), number(b))
+
+
+def is_size(graph: GraphState, value: Any) -> bool:
+    """Whether a number is computed from sizes and integers that change."""
+    return type(value) in SYMBOLIC and not unbacked.is_unbacked(value) and not floats.is_input(graph, value)
 
 
 def text_of_two(done: Ledger, function: Any, a: Any, b: Any) -> Any:
