@@ -179,3 +179,34 @@ def test_what_a_diagonal_without_elements_is_resized_to_writes_where_eager_does(
         compiled(given)
         fn(theirs)
         assert torch.equal(given, theirs), n
+
+
+def filled_by_its_diagonal(x):
+    x[...] = x.clone().diagonal()
+
+
+def filled_by_what_is_like_it(x):
+    x[...] = x.clone().diagonal().unsqueeze(0).expand_as(x)
+
+
+def filled_by_what_is_made_of_its_diagonal(x):
+    x.copy_(x.exp().diagonal() * 2)
+
+
+@pytest.mark.parametrize(
+    "fill", [filled_by_its_diagonal, filled_by_what_is_like_it, filled_by_what_is_made_of_its_diagonal]
+)
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_what_is_expanded_has_the_sizes_that_it_is_expanded_to_however_its_own_are_written(
+    fill, backend
+) -> None:
+    """The diagonal has as many elements as columns, where these are no more than the rows: a write of it asks for that."""
+    compiled = braze.compile(fill, backend=backend, options={"verify": 2})
+    with logged() as told:
+        for sizes in ((8, 5), (8, 2), (3, 3), (8, 8), (8, 1), (8, 4)):
+            given = torch.randn(sizes)
+            theirs = given.clone()
+            compiled(given)
+            fill(theirs)
+            torch.testing.assert_close(given, theirs)
+    assert not [line for line in told if "BZ9026" in line]
