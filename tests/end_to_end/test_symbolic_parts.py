@@ -210,3 +210,22 @@ def test_what_is_expanded_has_the_sizes_that_it_is_expanded_to_however_its_own_a
             fill(theirs)
             torch.testing.assert_close(given, theirs)
     assert not [line for line in told if "BZ9026" in line]
+
+
+def written_then_seen_beside(x):
+    x.fill_(1)
+    window = x.as_strided((1, 1), (1, 1))
+    return torch.copysign(window, window)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_a_window_beside_what_has_no_elements_sees_its_memory_after_a_write_to_it(backend) -> None:
+    """A graph's new value of what is empty has no memory in which a window could count."""
+    compiled = braze.compile(written_then_seen_beside, backend=backend, dynamic=True, options={"verify": 2})
+    for rows, columns in ((0, 3), (0, 2), (3, 4), (2, 2), (0, 0), (1, 3)):
+        given, theirs = (torch.arange(7.0, 37.0) for _ in range(2))
+        made = [
+            fn(memory.as_strided((rows, columns), (columns, 1)))
+            for fn, memory in ((compiled, given), (written_then_seen_beside, theirs))
+        ]
+        assert torch.equal(*made) and torch.equal(given, theirs), (rows, columns)
