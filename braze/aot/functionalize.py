@@ -22,7 +22,7 @@ from braze.aot.memory_order import out_of_order
 from braze.aot.overlap import is_inside, is_same, is_symbolic, may_overlap
 from braze.aot.shared import Shared, unite_overlapping
 from braze.aot.symbols import SymbolNodes
-from braze.aot.views import apply_view, has_overlap, is_dense, root_of, scatter_back
+from braze.aot.views import apply_view, has_overlap, is_dense, is_empty, root_of, scatter_back
 from braze.aot.ways import counts_from_start
 from braze.aot.writes import (
     functional_values,
@@ -460,7 +460,8 @@ class _Functionalizer:
         if not is_window(alias.node) or alias.parent is None:
             return
         seen, whole = alias.node.meta["val"], alias.parent.node.meta["val"]
-        known = not (is_symbolic(seen) or is_symbolic(whole))
+        # what has no elements has none at any size; of others the indices are checked
+        known = not (is_symbolic(seen) or is_symbolic(whole)) or (is_empty(whole) and not is_empty(seen))
         inside = is_dense(whole) and (not known or is_inside(seen, whole))
         if alias.storage.generation and not inside:
             raise self._refuse(

@@ -120,10 +120,15 @@ def _expand(x: Geometry, sizes: Sequence[Any], *, implicit: bool = False) -> Any
             strides.append(0)
             continue
         own, step = x.shape[d - lead], x.strides[d - lead]
-        if (type(wanted) is int and wanted == -1) or same(wanted, own):
+        one = type(own) is int and own == 1
+        if type(wanted) is int and wanted == -1:
             shape.append(own)
             strides.append(step)
-        elif type(own) is int and own == 1:
+        elif same(own, wanted) or (not one and own == wanted):
+            # of two ways to write a size that which is asked for, by which others know it
+            shape.append(own if type(own) is int else wanted)
+            strides.append(step)
+        elif one:
             if wanted < 0 or wanted == 1:
                 return NotImplemented
             shape.append(wanted)

@@ -179,3 +179,53 @@ def test_what_a_diagonal_without_elements_is_resized_to_writes_where_eager_does(
         compiled(given)
         fn(theirs)
         assert torch.equal(given, theirs), n
+
+
+def filled_by_its_diagonal(x):
+    x[...] = x.clone().diagonal()
+
+
+def filled_by_what_is_like_it(x):
+    x[...] = x.clone().diagonal().unsqueeze(0).expand_as(x)
+
+
+def filled_by_what_is_made_of_its_diagonal(x):
+    x.copy_(x.exp().diagonal() * 2)
+
+
+@pytest.mark.parametrize(
+    "fill", [filled_by_its_diagonal, filled_by_what_is_like_it, filled_by_what_is_made_of_its_diagonal]
+)
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_what_is_expanded_has_the_sizes_that_it_is_expanded_to_however_its_own_are_written(
+    fill, backend
+) -> None:
+    """The diagonal has as many elements as columns, where these are no more than the rows: a write of it asks for that."""
+    compiled = braze.compile(fill, backend=backend, options={"verify": 2})
+    with logged() as told:
+        for sizes in ((8, 5), (8, 2), (3, 3), (8, 8), (8, 1), (8, 4)):
+            given = torch.randn(sizes)
+            theirs = given.clone()
+            compiled(given)
+            fill(theirs)
+            torch.testing.assert_close(given, theirs)
+    assert not [line for line in told if "BZ9026" in line]
+
+
+def written_then_seen_beside(x):
+    x.fill_(1)
+    window = x.as_strided((1, 1), (1, 1))
+    return torch.copysign(window, window)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_a_window_beside_what_has_no_elements_sees_its_memory_after_a_write_to_it(backend) -> None:
+    """A graph's new value of what is empty has no memory in which a window could count."""
+    compiled = braze.compile(written_then_seen_beside, backend=backend, dynamic=True, options={"verify": 2})
+    for rows, columns in ((0, 3), (0, 2), (3, 4), (2, 2), (0, 0), (1, 3)):
+        given, theirs = (torch.arange(7.0, 37.0) for _ in range(2))
+        made = [
+            fn(memory.as_strided((rows, columns), (columns, 1)))
+            for fn, memory in ((compiled, given), (written_then_seen_beside, theirs))
+        ]
+        assert torch.equal(*made) and torch.equal(given, theirs), (rows, columns)
