@@ -509,3 +509,8 @@ def autocast_state() -> tuple[Any, ...]:
 def disable_functions() -> Any:
     """A context in which no ``__torch_function__`` (mode or subclass) sees a call."""
     return torch._C.DisableTorchFunction()
+
+
+def without_innermost_mode() -> Any:
+    """A context in which the ``TorchFunctionMode`` that was turned on last sees no call; one turned on within it does."""
+    return torch.overrides._pop_mode_temporarily()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
 import math
 import operator
@@ -205,3 +206,44 @@ def test_a_frame_is_captured_without_sympy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "torch.Size([1]) False", done.stderr
+
+
+@dataclasses.dataclass(order=True)
+class Ranked:
+    """Ordered by a tuple, which C code compares within code that C code calls."""
+
+    by: Any
+    name: str = "k"
+
+
+class Joined:
+    """Added up by C code within code that C code calls."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __add__(self, other: Joined) -> Joined:
+        return Joined(functools.reduce(operator.add, [self.value, other.value, 1]))
+
+
+def ordered(x: torch.Tensor, n: int) -> Any:
+    """The greater of two, or why there is none, which a handler sees."""
+    try:
+        return max((Ranked(x), Ranked(n))).by
+    except RuntimeError as error:
+        return x + 1, str(error).split("\n")[0]
+
+
+def joined(x: torch.Tensor, n: int) -> Any:
+    """Tensors added up two levels of C code down."""
+    return functools.reduce(operator.add, [Joined(x), Joined(x * n), Joined(x)]).value
+
+
+@pytest.mark.parametrize("dynamic", [True, None])
+@pytest.mark.parametrize("program", [ordered, joined])
+def test_tensors_in_c_code_within_code_that_c_code_calls_are_seen(program: Callable, dynamic: bool | None):
+    compiled = braze.compile(program, backend="eager", dynamic=dynamic)
+    for n in (3, 4, 1, 5):
+        for value in (n, 0):
+            x = torch.arange(float(n)) + 1
+            assert str(compiled(x.clone(), value)) == str(program(x.clone(), value))

@@ -12,7 +12,7 @@ from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.values import MISSING
 from braze.capture.outside.definitions import new_values
 from braze.capture.state.trace import GraphState, Trace
-from braze.graph.torch_compat import disable_functions
+from braze.graph.torch_compat import without_innermost_mode
 
 
 def canonical(t: Trace, value: Any) -> Any:
@@ -27,8 +27,8 @@ def canonical(t: Trace, value: Any) -> Any:
 
 @contextlib.contextmanager
 def entered_from_c(graph: GraphState) -> Iterator[None]:
-    """Back in the interpreter: no function mode sees what it does itself."""
-    with disable_functions() if graph.modes_on else contextlib.nullcontext():
+    """Back in the interpreter: the mode of the C code around it does not see what it does itself. That of C code within it does."""
+    with without_innermost_mode() if graph.modes_on else contextlib.nullcontext():
         modes, graph.modes_on = graph.modes_on, 0
         try:
             yield
