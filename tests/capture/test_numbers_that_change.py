@@ -161,3 +161,37 @@ def test_a_truth_value_is_a_number_beside_sizes_that_change(name: str) -> None:
     compiled = braze.compile(lambda x: (x * 2, of(x.shape[0])), backend="eager", dynamic=True, fullgraph=True)
     for n in (3, 4, 5, 6):
         assert repr(compiled(torch.ones(n))[1]) == repr(of(n))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "braze"])
+@pytest.mark.parametrize(
+    "number",
+    [
+        lambda d: int(d / 3),
+        lambda d: math.trunc(d / 3),
+        lambda d: math.floor(d / 3),
+        lambda d: math.ceil(d / 3),
+    ],
+    ids=["int", "trunc", "floor", "ceil"],
+)
+def test_quotients_below_zero_are_rounded_as_in_python(number, backend: str) -> None:
+    def program(x, y, k):
+        d = x.shape[0] - y.shape[0]
+        return x * number(d), number(d), x * number(k)
+
+    compiled = braze.compile(program, backend=backend, dynamic=True)
+    for n, m, k in ((9, 5, 7), (12, 3, 9), (3, 7, -7), (3, 8, -8), (3, 9, -9), (5, 5, 0)):
+        given = torch.ones(n), torch.ones(m), k
+        torch.testing.assert_close(compiled(*given), program(*given), rtol=0, atol=0)
+
+
+def test_the_root_of_a_difference_of_sizes_below_zero_is_an_error() -> None:
+    """And of another sizes' difference what it is, by one graph for all that have a root."""
+    graphs = []
+    program = lambda x, y: x * math.sqrt(x.shape[0] - y.shape[0])
+    compiled = braze.compile(program, dynamic=True, backend=lambda gm, _: graphs.append(gm) or gm.forward)
+    for n, m in ((9, 5), (12, 3), (5, 5), (20, 3)):
+        assert torch.equal(compiled(torch.ones(n), torch.ones(m)), program(torch.ones(n), torch.ones(m)))
+    assert len(graphs) == 1
+    with pytest.raises(ValueError, match="domain"):
+        compiled(torch.ones(3), torch.ones(7))

@@ -327,10 +327,11 @@ def extreme(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 def sqrt_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """``math.sqrt``: of a symbolic number, a symbolic number."""
     value = args[0] if len(args) == 1 else None
-    if type(value) is torch.SymInt or (
+    of_sizes = type(value) is torch.SymInt or (
         type(value) is torch.SymFloat and not t.graph.mode.depends_on_floats(value)
-    ):
-        return torch.sym_sqrt(value)  # of sizes: never negative
+    )
+    if of_sizes and t.truth(value >= 0):  # their difference may be negative, which is an error
+        return torch.sym_sqrt(value)
     return calls.call_c(t, math.sqrt, args, kwargs)
 
 
