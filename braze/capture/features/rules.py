@@ -326,7 +326,7 @@ def extreme(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 @rule(math.sqrt)
 def sqrt_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """``math.sqrt``: of a symbolic number, a symbolic number."""
-    value = args[0] if len(args) == 1 else None
+    value: Any = args[0] if len(args) == 1 else None
     of_sizes = type(value) is torch.SymInt or (
         type(value) is torch.SymFloat and not t.graph.mode.depends_on_floats(value)
     )
