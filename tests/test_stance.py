@@ -187,6 +187,22 @@ def test_eager_then_compile_looks_into_containers() -> None:
     assert len(graphs) == 1
 
 
+@pytest.mark.timeout(20)
+def test_eager_then_compile_looks_once_into_a_container_that_holds_itself_or_is_held_often() -> None:
+    f = braze.compile(lambda x, held: x * len(held), backend="eager")
+    itself: list[Any] = [1]
+    itself.append(itself)
+    often: list[Any] = []
+    for _ in range(50):
+        often = [often, often]
+    named: dict[str, Any] = {}
+    named["it"] = named
+    with braze.set_stance("eager_then_compile"):
+        for held in (itself, often, named, itself):
+            for n in (2, 3):
+                assert torch.equal(f(torch.ones(n), held), torch.full((n,), float(len(held))))
+
+
 def test_parts_after_a_graph_break_and_frames_called_there_obey_too() -> None:
     def inner(x: torch.Tensor) -> torch.Tensor:
         return x + 1

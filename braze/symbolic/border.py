@@ -14,7 +14,7 @@ from braze.symbolic.expr import Expr, Integer, Symbol, floor_div, maximum, minim
 
 #: upper bounds at or above this stand for "no bound"
 _UNBOUNDED = 1 << 48
-#: quotients as whole numbers: sizes are never negative, so that cutting off is rounding down
+#: quotients as whole numbers
 ROUNDED = frozenset({names.FLOOR_TO_INT, names.TRUNC_TO_INT, names.CEIL_TO_INT})
 
 
@@ -72,7 +72,7 @@ class SizeSymbols:
         if kind in ROUNDED and names.name_of(e.args[0]) == names.INT_TRUE_DIV:
             top, bottom = (self._convert(a, env) for a in e.args[0].args)
             check_divisor(e, bottom)
-            return -floor_div(-top, bottom) if kind == names.CEIL_TO_INT else floor_div(top, bottom)
+            return _rounded(kind, top, bottom)
         args = [self._convert(a, env) for a in e.args] if not e.is_Pow else []
         if e.is_Add:
             out = args[0]
@@ -107,6 +107,17 @@ class SizeSymbols:
                 high = None
             found = self.by_name[name] = Symbol(name, low, high)
         return found
+
+
+def _rounded(kind: str, top: Expr, bottom: Expr) -> Expr:
+    """A quotient as a whole number: the next below, the next above, or the next towards zero."""
+    if kind == names.CEIL_TO_INT:
+        return -floor_div(-top, bottom)
+    low = top.bounds()[0]
+    if kind == names.FLOOR_TO_INT or (low is not None and low >= 0):
+        return floor_div(top, bottom)
+    zero = Integer(0)
+    return floor_div(maximum(top, zero), bottom) - floor_div(maximum(-top, zero), bottom)
 
 
 def check_divisor(e: Any, divisor: Expr) -> None:

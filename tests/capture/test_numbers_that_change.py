@@ -213,3 +213,37 @@ def test_whether_a_number_may_be_divided_by_is_guarded(name: str, of_size: bool)
 
 def test_a_number_that_is_divided_by_is_compiled_for_once() -> None:
     assert told(lambda x, n: (x / n, 100 // n, 100 % n, n**-0.5, math.sqrt(n)), range(2, 14)) == 2
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "braze"])
+@pytest.mark.parametrize(
+    "number",
+    [
+        lambda d: int(d / 3),
+        lambda d: math.trunc(d / 3),
+        lambda d: math.floor(d / 3),
+        lambda d: math.ceil(d / 3),
+    ],
+    ids=["int", "trunc", "floor", "ceil"],
+)
+def test_quotients_below_zero_are_rounded_as_in_python(number, backend: str) -> None:
+    def program(x, y, k):
+        d = x.shape[0] - y.shape[0]
+        return x * number(d), number(d), x * number(k)
+
+    compiled = braze.compile(program, backend=backend, dynamic=True)
+    for n, m, k in ((9, 5, 7), (12, 3, 9), (3, 7, -7), (3, 8, -8), (3, 9, -9), (5, 5, 0)):
+        given = torch.ones(n), torch.ones(m), k
+        torch.testing.assert_close(compiled(*given), program(*given), rtol=0, atol=0)
+
+
+def test_the_root_of_a_difference_of_sizes_below_zero_is_an_error() -> None:
+    """And of another sizes' difference what it is, by one graph for all that have a root."""
+    graphs = []
+    program = lambda x, y: x * math.sqrt(x.shape[0] - y.shape[0])
+    compiled = braze.compile(program, dynamic=True, backend=lambda gm, _: graphs.append(gm) or gm.forward)
+    for n, m in ((9, 5), (12, 3), (5, 5), (20, 3)):
+        assert torch.equal(compiled(torch.ones(n), torch.ones(m)), program(torch.ones(n), torch.ones(m)))
+    assert len(graphs) == 1
+    with pytest.raises(ValueError, match="domain"):
+        compiled(torch.ones(3), torch.ones(7))

@@ -35,6 +35,7 @@ def gemm(
     row=None,
     constant=True,
     by=None,
+    name="cpu_tem_test",
 ):
     """The kernel of C[m, n] = A[m, k] @ B[k, n], then the epilogue."""
     i, j = axis("m", m), axis("n", n)
@@ -54,13 +55,12 @@ def gemm(
     target = j.symbol * i.extent + i.symbol if epilogue == "across" else at
     stores = (Store("c", target, value),)
     template = TemplateCall("g", "gemm", (a, b), (i, j), stores, constant, ops=("linear",))
-    group = Group("cpu_tem_test", GroupKind.TEMPLATE, (), (i, j), (), (), template)
+    group = Group(name, GroupKind.TEMPLATE, (), (i, j), (), (), template)
     return codegen.kernel(group, buffers, CompileContext(Options(), bench.target))
 
 
-def multiply(bench, text, tensors, sizes=None):
+def multiply(library, text, tensors, sizes=None):
     """Pack, then call."""
-    library = bench.library(text)
     every = dict(tensors)
     for pack in text.packs:
         packed = torch.full((pack.bytes + 64,), 0x55, dtype=torch.uint8)
@@ -73,19 +73,40 @@ def multiply(bench, text, tensors, sizes=None):
     call(library, text, every, sizes or {})
 
 
-def check(
-    bench, m, n, k, *, epilogue="bias", transposed=True, row=None, symbolic=False, constant=True, by=None
+def check(bench, m, n, k, *, symbolic=False, **how):
+    """One product."""
+    text = gemm(bench, Symbol("s0", 0) if symbolic else m, n, k, **how)
+    check_product(bench.library(text), text, m, n, k, symbolic=symbolic, **how)
+
+
+def check_rows(bench, rows, n, k):
+    """Products of several numbers of rows, by kernels of one library."""
+    texts = [gemm(bench, m, n, k, name=f"cpu_tem_{m}") for m in rows]
+    library = bench.library(*texts)
+    for m, text in zip(rows, texts, strict=True):
+        check_product(library, text, m, n, k)
+
+
+def check_product(
+    library,
+    text,
+    m,
+    n,
+    k,
+    *,
+    epilogue="bias",
+    transposed=True,
+    row=None,
+    symbolic=False,
+    constant=True,
+    by=None,
 ):
-    text = gemm(
-        bench, Symbol("s0", 0) if symbolic else m, n, k,
-        epilogue=epilogue, transposed=transposed, row=row, constant=constant, by=by,
-    )  # fmt: skip
     a, w = torch.randn(3 + (k * by if by else m * (row or k))), torch.randn(n, k)
     bias, res = torch.randn(n), torch.randn(m, n)
     c = torch.full((m * n + 1,), 7.0)
     stored = w.flatten() if transposed else w.t().contiguous().flatten()
     multiply(
-        bench, text, {"a": a, "w": stored, "bias": bias, "res": res, "c": c}, {"s0": m} if symbolic else {}
+        library, text, {"a": a, "w": stored, "bias": bias, "res": res, "c": c}, {"s0": m} if symbolic else {}
     )
     left = a.as_strided((m, k), (1, by) if by else (row or k, 1), 3 if row or by else 0).double()
     exact = left @ w.double().t()
@@ -99,11 +120,10 @@ def check(
     assert c[-1] == 7, "wrote past the end"
 
 
-@pytest.mark.parametrize("m", [1, 5, 8, 9, 23, 131])
 @pytest.mark.parametrize("n", [1, 48, 64, 100])
-def test_remainders(native_bench, m, n):
+def test_remainders(native_bench, n):
     """Rows and columns that do not fill the last tile."""
-    check(native_bench, m, n, 37)
+    check_rows(native_bench, (1, 5, 8, 9, 23, 131), n, 37)
 
 
 @pytest.mark.parametrize("k", [127, 128, 129, 257, 300, 385])
@@ -165,7 +185,7 @@ def test_rounding_is_no_worse_than_eager(native_bench):
     m, n, k = 64, 96, 3072
     text = gemm(native_bench, m, n, k, epilogue="none")
     a, w, c = torch.randn(m, k), torch.randn(n, k), torch.empty(m * n)
-    multiply(native_bench, text, {"a": a, "w": w, "c": c})
+    multiply(native_bench.library(text), text, {"a": a, "w": w, "c": c})
     exact = a.double() @ w.double().t()
     ours, eager = ((x.double() - exact).pow(2).mean().sqrt() for x in (c.view(m, n), a @ w.t()))
     assert ours <= 1.5 * eager
@@ -178,7 +198,8 @@ def test_chains_are_of_equal_length(native_bench, k):
     generator = torch.Generator().manual_seed(k)
     a, w = torch.randn(m, k, generator=generator), torch.randn(n, k, generator=generator)
     c = torch.empty(m * n)
-    multiply(native_bench, gemm(native_bench, m, n, k, epilogue="none"), {"a": a, "w": w, "c": c})
+    text = gemm(native_bench, m, n, k, epilogue="none")
+    multiply(native_bench.library(text), text, {"a": a, "w": w, "c": c})
     exact = a.double() @ w.double().t()
     # a chain of 128 loses 2.0e-7 of its sum, one of 192 2.5e-7
     assert (c.view(m, n).double() - exact).norm() <= 2.25e-7 * exact.norm()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 
@@ -47,10 +48,17 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
+#: whole tiles and others, rows that begin at vectors and anywhere
+LENGTHS = (512, 700, 265, 1031)
+MORE = (256, 768, 1024, 521)
+
+
 @pytest.mark.usefixtures("held")
-@pytest.mark.parametrize("length", [256, 512, 768, 700, 1024, 265, 521, 1031])
+@pytest.mark.parametrize(
+    ("name", "length"),
+    [*itertools.product(FUNCTIONS, LENGTHS), *itertools.product(("log softmax", "softmax"), MORE)],
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("name", list(FUNCTIONS))
 def test_rows_held_in_part_give_what_rows_give_that_are_read_again(name, dtype, length, tmp_path):
     """Rows of a tile and more, whole ones and others, that begin at vectors and anywhere; of numbers that are not finite, too."""
     x = numbers(7, length, dtype=dtype)

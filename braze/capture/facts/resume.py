@@ -47,10 +47,6 @@ class Resumed:
     shift: int  # slots before the user's first
     cells: tuple[int, int] | None  # where the closure's cells stand in the state, if they travel in it
 
-    def holds(self, offset: int) -> bool:
-        """Whether an offset is in the user's code rather than in the prologue."""
-        return offset >= self.prologue
-
 
 class CannotResume(Exception):
     """This code cannot be entered in the middle."""

@@ -326,10 +326,9 @@ def extreme(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 @rule(math.sqrt)
 def sqrt_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """``math.sqrt``: of a symbolic number, a symbolic number."""
-    value = args[0] if len(args) == 1 else None
-    if type(value) is torch.SymInt or (
-        type(value) is torch.SymFloat and not t.graph.mode.depends_on_floats(value)
-    ):
+    value: Any = args[0] if len(args) == 1 else None
+    of_sizes = type(value) is torch.SymFloat and not t.graph.mode.depends_on_floats(value)
+    if type(value) is torch.SymInt or of_sizes:
         if unbacked.is_unbacked(value) or t.truth(operations.compare(t, operator.ge, value, 0)):
             return torch.sym_sqrt(value)
         args = (operations.number(value),)  # C refuses it

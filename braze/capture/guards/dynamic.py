@@ -90,17 +90,18 @@ def extents(locals: Sequence[Any]) -> Extents:
     """The sizes of tensors and the values of numbers among a call's arguments, and in lists, tuples and dicts there."""
     found: Extents = {}
     pending = [(Source(Step.LOCAL, i), value) for i, value in enumerate(locals)]
+    looked_into: set[int] = set()  # a list may hold itself, or be held by many
     while pending:
         source, value = pending.pop()
         if isinstance(value, torch.Tensor):
             found[source] = tuple(value.shape)
         elif type(value) in (int, float):
             found[source] = value
-        elif type(value) in (list, tuple):
-            pending += [(Source(Step.ITEM, i, source), item) for i, item in enumerate(value)]
-        elif type(value) is dict:
+        elif type(value) in (list, tuple, dict) and id(value) not in looked_into:
+            looked_into.add(id(value))
+            items = enumerate(value) if type(value) is not dict else value.items()
             pending += [
-                (Source(Step.ITEM, key, source), item) for key, item in value.items() if type(key) is str
+                (Source(Step.ITEM, key, source), item) for key, item in items if type(key) in (int, str)
             ]
     return found
 
