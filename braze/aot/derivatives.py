@@ -9,12 +9,15 @@ whatever they are multiplied with or divided by, also by zero: a trace sees thos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import functools
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import torch
 
+from braze.aot.min_cut import ancestors
 from braze.graph import torch_compat
+from braze.graph.facts import set_facts
 
 aten = torch.ops.aten
 MUL = aten.mul.Tensor
@@ -101,13 +104,36 @@ def _added(x: torch.Tensor, y: torch.Tensor, alpha: Any = 1) -> torch.Tensor:
     return made if alpha == 1 else made.mul(alpha)
 
 
-def correct(nodes: Iterable[Any]) -> None:
-    """Have those of autograd's operations that compute otherwise on fakes give what they give on plain tensors."""
+def correct(nodes: Iterable[Any], tangents: Collection[torch.fx.Node]) -> None:
+    """Have those of autograd's operations that compute otherwise on fakes give what they give on plain tensors, and custom ones gradients."""
     for node in nodes:
         if type(node) in torch_compat.OF_PRODUCTS:
             node.register_hook(_product_of(node))
         elif type(node) in torch_compat.OF_RUNNING_PRODUCTS:
             node.register_hook(_running_product_of(node))
+        elif isinstance(node, torch.autograd.function.BackwardCFunction):
+            node.register_hook(functools.partial(_known_as_gradients, tangents))
+
+
+def _known_as_gradients(
+    tangents: Collection[torch.fx.Node], found: tuple[Any, ...], came: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """What a custom backward gives, copied where it reads none of the tangents: else it may be one node with a value of the program."""
+    return tuple(
+        value if value is None or _reads(value, tangents) else _as_gradient(value) for value in found
+    )
+
+
+def _reads(value: torch.Tensor, tangents: Collection[torch.fx.Node]) -> bool:
+    node = _node(value)
+    return node is None or not ancestors([node], lambda n: n in tangents).isdisjoint(tangents)
+
+
+def _as_gradient(value: torch.Tensor) -> torch.Tensor:
+    copy = value.clone()
+    if (node := _node(copy)) is not None:
+        set_facts(node, gradient=True)
+    return copy
 
 
 def _product_of(node: Any) -> Any:

@@ -496,7 +496,7 @@ class _Functionalizer:
         if self.here is not None:
             here = facts(self.here)
             set_facts(node, origin=here.origin, checkpoint=here.checkpoint)
-            set_facts(node, policy=here.policy, tangents=here.tangents)
+            set_facts(node, policy=here.policy, tangents=here.tangents, gradient=here.gradient)
         return evaluate(node, self.mode)
 
     def _symbolic(self, value: Any) -> Any:

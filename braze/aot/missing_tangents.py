@@ -1,7 +1,7 @@
 """A backward for calls in which some gradients do not come in: what is made of those alone is left out.
 
 Where a result has no part in the loss (the pooled output of an encoder, say), autograd hands in nothing for it. Eager then does not
-run what leads there. A value made only of such tangents is undefined, as they are: a sum with it is the other summand,
+run what leads there. A value made only of such tangents is undefined, as they are: a sum of gradients with it is the other summand,
 a gradient that is undefined is not given, and for what else reads it stands zero.
 """
 
@@ -45,7 +45,7 @@ def without_tangents(backward: Backward, missing: Collection[int]) -> tuple[Back
             continue
         if undefined.isdisjoint(node.all_input_nodes):
             constant = _constant_summand(node, behind)
-            if constant is None or _is_led_to(constant, come):
+            if constant is None or _is_a_values(constant) or _is_led_to(constant, come):
                 continue
             undefined.add(constant)
         if is_impure(node):
@@ -126,6 +126,12 @@ def _constant_summand(node: Node, behind: set[Node]) -> Node | None:
     return next((n for n in node.args if isinstance(n, Node) and n not in behind), None)
 
 
+def _is_a_values(summand: Node) -> bool:
+    """Whether what is added is of the program's values, and so no gradient: a formula that is not linear (``logcumsumexp``'s, a custom one) adds it."""
+    reads = (n for n in summand.all_input_nodes if not is_size(n))
+    return not led_by(summand) and (summand.op == "placeholder" or any(reads))
+
+
 def _is_led_to(constant: Node, come: Collection[int]) -> bool:
     """Whether a gradient that reads no tangent is of operations that run for one that comes in, as far as is known."""
     tangents = led_by(constant)
@@ -137,7 +143,7 @@ def _other_summand(node: Node, undefined: set[Node]) -> Node | None:
     if node.target is not aten.add.Tensor or node.kwargs or len(node.args) != 2:
         return None
     others = [n for n in node.args if n not in undefined]
-    if len(others) != 1 or not isinstance(others[0], Node):
+    if len(others) != 1 or not isinstance(others[0], Node) or _is_a_values(others[0]):
         return None
     value, other = node.meta["val"], others[0].meta["val"]
     if not isinstance(other, torch.Tensor):

@@ -66,6 +66,8 @@ class NodeFacts(NamedTuple):
     copy_in_layout: bool = False
     #: of a joint graph or a backward: the bits of the tangents from which autograd comes to the derivative that it is of
     tangents: int = 0
+    #: whether it is a copy of what a custom backward gives though it reads no tangent: as a gradient that is no value of the program
+    gradient: bool = False
     #: what an operator over subgraphs calls, alive as long as the graph
     subgraphs: Any = None
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from braze.graph.facts import facts
 from braze.graph.operators import operator_facts
 from braze.graph.specs import Dialect
 from braze.graph.verify import verify
@@ -92,7 +93,7 @@ def merge_equal_nodes(module: torch.fx.GraphModule) -> bool:
     for node in module.graph.nodes:
         if node.op == "get_attr":
             key: Any = ("get_attr", node.target)
-        elif node.op == "call_function" and not is_impure(node):
+        elif node.op == "call_function" and not is_impure(node) and not facts(node).gradient:
             key = (node.target, _hashable(node.args), _hashable(node.kwargs))
         else:
             continue
@@ -108,13 +109,14 @@ def remove_no_ops(module: torch.fx.GraphModule) -> bool:
     """Drop operators that give their argument's value with its metadata: copies, casts, views to the same shape.
 
     In a functional graph a copy of a value is the value. One that changes the strides stays: views further on may need them;
-    so does one that is read by its place in memory: an input need not begin where its memory does.
+    so does one that is read by its place in memory: an input need not begin where its memory does. A value of the program that a
+    custom backward gives is copied to be known as a gradient, and stays that.
     """
     changed = False
     for node in list(module.graph.nodes):
         if node.op != "call_function" or node.target not in _NO_OPS or not _gives_its_argument(node):
             continue
-        if not any(user.target in BY_PLACE for user in node.users):
+        if not facts(node).gradient and not any(user.target in BY_PLACE for user in node.users):
             node.replace_all_uses_with(node.args[0])
             module.graph.erase_node(node)
             changed = True

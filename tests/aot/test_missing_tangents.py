@@ -229,6 +229,57 @@ def test_a_gradient_that_reads_no_tangent_is_of_the_tangents_that_lead_to_it(pro
     assert torch.equal(ours.signbit() & zeros, theirs.signbit() & zeros)
 
 
+def custom(backward, save=lambda x: x):
+    """A function with a backward of the gradient and of what is saved."""
+
+    class Function(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(save(x))
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return backward(gradient, *ctx.saved_tensors)
+
+    return Function.apply
+
+
+ADDS = custom(lambda g, saved: g + saved)
+ADDS_WHAT_IT_COMPUTES = custom(lambda g, saved: saved.exp() + g)
+SAVED = custom(lambda g, saved: saved)
+SEEN = custom(lambda g, saved: saved.view(2), torch.exp)
+TWICE = custom(lambda g, saved: saved * 2)
+ONES = custom(lambda g, saved: torch.ones_like(saved))
+
+
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+@pytest.mark.parametrize("use", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: (x.logcumsumexp(0), x.digamma()),
+        lambda x: (ADDS(x), x.sin()),
+        lambda x: (ADDS_WHAT_IT_COMPUTES(x), x.exp()),
+        lambda x: (SAVED(x), x.sin()),
+        lambda x: (SEEN(x * 2), x.exp()),
+        lambda x: (TWICE(x), (x * 2).exp()),
+        lambda x: (ONES(x), x.sin() * torch.ones_like(x)),
+    ],
+    ids=["logcumsumexp", "adds", "adds exp", "saved", "seen", "twice", "ones"],
+)
+def test_what_a_derivative_adds_to_its_tangent_is_not_what_another_gives(program, use, backend):
+    """A sum of gradients is the other one where one does not come in; of a formula that is not linear nothing is run."""
+    compiled = braze.compile(program, backend=backend)
+    found = []
+    for call in (program, compiled):
+        x = torch.tensor([1.4, 0.5], requires_grad=True)
+        results = call(x)
+        torch.autograd.backward([results[i] for i in use], [torch.full((2,), 1.5) for _ in use])
+        found.append(x.grad)
+    torch.testing.assert_close(found[1], found[0])
+
+
 @pytest.mark.parametrize("backend", ["braze", "aot_eager"])
 def test_a_result_without_a_history_that_equals_new_contents_with_one_has_none(backend):
     """Both are zeros of one form, which the graph makes once."""

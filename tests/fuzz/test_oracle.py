@@ -76,3 +76,27 @@ def test_the_gradient_of_a_norm_of_one_number_whose_square_overflows_is_open(dty
         gradient = found[0]["gradient of x0"]
         other = torch.where(gradient.isnan(), 0.0, gradient) if open_ else gradient + 1.0
         assert bool(told(other, "gradient of x0", found)) is not open_
+
+
+@pytest.mark.parametrize(
+    ("made", "numbers", "off"),
+    [
+        ("mean(0)", "-{0}, {0}, -{0}, 0.0", float("-inf")),
+        ("nanmean(0)", "-{0}, 2.0, {0}, float('nan'), -{0}", float("-inf")),
+        ("nansum(0)", "-{0}, {0}, float('nan'), -1.0", float("nan")),
+    ],
+)
+def test_a_mean_whose_sum_leaves_its_type_in_one_order_may_be_off_in_another(made, numbers, off):
+    text = f"def program(x0):\n    v0 = x0.{made}\n    return (v0,)\n"
+    for largest, open_ in ((3.4e38, True), (8.0, False)):
+        found = numbers_by(text, f"torch.tensor([{numbers.format(largest)}])")
+        assert bool(told(torch.tensor(off), "result 0", found)) is not open_
+
+
+def test_a_sum_is_rounded_on_the_way_though_it_and_its_summands_have_exact_places():
+    """Of sizes that add up to 3, which none of the sums on the way does."""
+    text = "def program(x0):\n    v0 = x0.sum()\n    return (v0,)\n"
+    summands = "1.0000001192092896, -0.9999999403953552, 1.0001220703125, -0.0"
+    found = numbers_by(text, f"torch.tensor([{summands}])")
+    assert not told(found[0]["result 0"] + 3e-7, "result 0", found)
+    assert told(found[0]["result 0"] + 1e-5, "result 0", found)

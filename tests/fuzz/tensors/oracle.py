@@ -157,9 +157,15 @@ class RandomRounding(TorchDispatchMode):
         """Where numbers, added or multiplied in another order, may leave the type on the way: there is nothing to go by."""
         info = torch.finfo(self.widest)
         sizes = absolute([a.nan_to_num(0.0, 0.0, 0.0) if is_float(a) else a for a in args])
-        if sums:  # what is no number makes none, in any order
+        if sums:
+            largest = tensors(func(*sizes, **kwargs))[0]
+            if func._schema.name == "aten::mean":  # of what is added up before it is divided
+                largest = largest * (args[0].numel() / max(largest.numel(), 1))
+            if func._schema.name == "aten::nansum":
+                return largest > info.max
+            # what is no number makes none, in any order
             missing = tensors(func(*[a.isnan().double() if is_float(a) else a for a in args], **kwargs))[0]
-            return (tensors(func(*sizes, **kwargs))[0] > info.max) & (missing == 0)
+            return (largest > info.max) & (missing == 0)
         large, small = (
             func(*[f(a) if is_float(a) else a for a in sizes], **kwargs)
             for f in (lambda a: a.clamp(min=1), lambda a: a.masked_fill(a == 0, 1).clamp(max=1))
@@ -190,8 +196,8 @@ class RandomRounding(TorchDispatchMode):
             inexact |= size != 0
         if lost is not None:
             inexact |= lost
-        if sums:  # of huge and of small numbers: the small ones are lost
-            inexact |= size * eps > 0.125
+        if sums:  # of huge and of small numbers: the small ones are lost; on the way to a number of 24 digits some have more
+            inexact |= (size * eps > 0.125) | (in_digits(size, 16) != size)
         inexact &= size.isfinite() & value.isfinite()
         if inexact.any():
             noise = self.noise(value)
@@ -203,6 +209,12 @@ class RandomRounding(TorchDispatchMode):
                 near = near.masked_fill(near.abs() <= eps * size, 0.0)
             inexact &= near.isfinite()  # the largest number of all stays one
             put(value, torch.where(inexact, near, value))  # x + 0.0 has no sign
+
+
+def in_digits(value: Tensor, digits: int) -> Tensor:
+    """Doubles rounded to fewer binary digits."""
+    raised = value.double() * (2.0 ** (53 - digits) + 1)
+    return raised - (raised - value)
 
 
 def is_signless(func: Any, name: str, args: Any) -> bool:
