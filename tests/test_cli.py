@@ -274,6 +274,42 @@ def test_serve_tells_of_a_folder_that_is_not_there(capsys, tmp_path):
     assert "BZ7404" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("text", "code", "told"),
+    [
+        (None, "BZ7404", "it has no config.json"),
+        ("{", "BZ7404", "config.json cannot be read"),
+        ("[1]", "BZ7404", "config.json holds no JSON object"),
+        ('{"architectures": ["GPT2LMHeadModel"]}', "BZ7403", "GPT2LMHeadModel is not served"),
+        ('{"architectures": ["LlamaForCausalLM"]}', "BZ7404", "it has no 'num_attention_heads'"),
+        (
+            '{"architectures": ["LlamaForCausalLM"], "num_attention_heads": "4"}',
+            "BZ7404",
+            "num_attention_heads is '4', no whole number above 0",
+        ),
+        (
+            '{"architectures": ["LlamaForCausalLM"], "num_attention_heads": 4, "dtype": "float64"}',
+            "BZ7403",
+            "a checkpoint in float64 is not served",
+        ),
+    ],
+)
+def test_serve_tells_what_is_wrong_with_a_folder(capsys, tmp_path, text, code, told):
+    pytest.importorskip("uvicorn")
+    if text is not None:
+        (tmp_path / "config.json").write_text(text)
+    assert main(["serve", "--model", str(tmp_path), "--port", "0"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(code)
+    assert told in said
+
+
+def test_serve_tells_of_a_folder_that_does_not_exist(capsys, tmp_path):
+    pytest.importorskip("uvicorn")
+    assert main(["serve", "--model", str(tmp_path / "none"), "--port", "0"]) == 1
+    assert "there is no such folder" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("sizes", ["8,a", "", "4,0", "-1"])
 def test_serve_refuses_sizes_that_are_none(capsys, tmp_path, sizes):
     with pytest.raises(SystemExit):

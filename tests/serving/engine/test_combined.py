@@ -16,7 +16,7 @@ from braze.serving.engine.sampling import SamplingParams
 from tests.serving.engine.tiny import engine, limits, tiny
 
 #: random traces of each model
-TRACES = int(os.environ.get("BRAZE_TRACES", "3"))
+TRACES = int(os.environ.get("BRAZE_TRACES", "2"))
 
 
 class Clients:
@@ -97,7 +97,7 @@ def test_everything_at_once_gives_the_tokens_that_each_gets_alone(name, pieces, 
             overlap=numbers.random() < 0.5,
             capture=numbers.choice(("eager", "lazy")),
         )
-        for _ in range(4):
+        for _ in range(3):
             clients = Clients(numbers)
             found = clients.run(served)
             plain = engine(copy.deepcopy(model))
