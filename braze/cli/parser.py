@@ -15,10 +15,10 @@ class Parser(argparse.ArgumentParser):
     A word is never taken for another that it begins.
     """
 
-    def __init__(self, *args: Any, **words: Any) -> None:
+    def __init__(self, **words: Any) -> None:
         self._options: list[str] = []
         self._wanted: list[argparse.Action] = []
-        super().__init__(*args, allow_abbrev=False, **words)
+        super().__init__(allow_abbrev=False, **words)
 
     def add_argument(self, *names: Any, **words: Any) -> argparse.Action:
         """As argparse's; what is required is asked for when all else has been read."""
