@@ -121,6 +121,49 @@ def test_no_command_is_an_error_with_usage(capsys):
     assert "usage: braze" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "usage", "told"),
+    [
+        (["serve", "--prot", "80"], "usage: braze serve --model", "--prot 80 (did you mean --port?)"),
+        (["serve", "--modle=x"], "usage: braze serve --model", "--modle=x (did you mean --model?)"),
+        (["serve", "--model", "x", "y"], "usage: braze serve --model", "unrecognized arguments: y\n"),
+        (["serve"], "usage: braze serve --model", "required: --model\n"),
+        (["env", "--verbose"], "usage: braze env", "unrecognized arguments: --verbose\n"),
+        (["demo", "--round", "3"], "usage: braze demo ", "--round 3 (did you mean --rounds?)"),
+        (["explain"], "usage: braze explain", "required: what\n"),
+        (["--prot"], "usage: braze [-h]", "unrecognized arguments: --prot\n"),
+        ([], "usage: braze [-h]", "required: command\n"),
+        (["demo-serve", "--requests", "0"], "usage: braze demo-serve", "whole number from 1 on value: '0'"),
+    ],
+)
+def test_a_mistake_is_told_by_the_command_that_it_is_in(words, usage, told, capsys):
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    said = capsys.readouterr().err
+    assert left.value.code == 2
+    assert said.startswith(usage)
+    assert told in said
+    assert "--help lists what it takes" in said
+
+
+def test_help_shows_no_empty_choice(capsys):
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+    assert "{float32,bfloat16,float16}" in capsys.readouterr().out
+
+
+def test_ctrl_c_while_a_model_is_loaded_is_no_traceback(capsys, monkeypatch):
+    launch = pytest.importorskip("braze.serving.server.launch")
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(launch, "make_engine", interrupted)
+    monkeypatch.setattr(launch, "model_folder", Path)
+    assert main(["serve", "--model", "x", "--port", "0"]) == 130
+    assert "interrupted before it served" in capsys.readouterr().err
+
+
 # -- the demo's parts -------------------------------------------------------------------------------
 
 
@@ -229,6 +272,42 @@ def test_serve_tells_of_a_folder_that_is_not_there(capsys, tmp_path):
     pytest.importorskip("uvicorn")
     assert main(["serve", "--model", str(tmp_path)]) == 1
     assert "BZ7404" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "told"),
+    [
+        (None, "BZ7404", "it has no config.json"),
+        ("{", "BZ7404", "config.json cannot be read"),
+        ("[1]", "BZ7404", "config.json holds no JSON object"),
+        ('{"architectures": ["GPT2LMHeadModel"]}', "BZ7403", "GPT2LMHeadModel is not served"),
+        ('{"architectures": ["LlamaForCausalLM"]}', "BZ7404", "it has no 'num_attention_heads'"),
+        (
+            '{"architectures": ["LlamaForCausalLM"], "num_attention_heads": "4"}',
+            "BZ7404",
+            "num_attention_heads is '4', no whole number above 0",
+        ),
+        (
+            '{"architectures": ["LlamaForCausalLM"], "num_attention_heads": 4, "dtype": "float64"}',
+            "BZ7403",
+            "a checkpoint in float64 is not served",
+        ),
+    ],
+)
+def test_serve_tells_what_is_wrong_with_a_folder(capsys, tmp_path, text, code, told):
+    pytest.importorskip("uvicorn")
+    if text is not None:
+        (tmp_path / "config.json").write_text(text)
+    assert main(["serve", "--model", str(tmp_path), "--port", "0"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(code)
+    assert told in said
+
+
+def test_serve_tells_of_a_folder_that_does_not_exist(capsys, tmp_path):
+    pytest.importorskip("uvicorn")
+    assert main(["serve", "--model", str(tmp_path / "none"), "--port", "0"]) == 1
+    assert "there is no such folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("sizes", ["8,a", "", "4,0", "-1"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,8 @@ def _add_model(add: Callable[..., Any]) -> None:
     add(
         "--dtype",
         default="",
-        choices=("", "float32", "bfloat16", "float16"),
-        help="type of weights and cache",
+        choices=("float32", "bfloat16", "float16"),
+        help="type of weights and cache (default: the one that config.json names)",
     )
 
 
@@ -118,7 +119,16 @@ _sizes.__name__ = "list of sizes"  # as argparse says it
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until a signal."""
+    """Serve until a signal; the exit status is a shell's for Ctrl-C where that came before anything was served."""
+    try:
+        _serve(arguments)
+    except KeyboardInterrupt:
+        print("braze serve: interrupted before it served", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _serve(arguments: argparse.Namespace) -> None:
     try:
         launch = importlib.import_module("braze.serving.server.launch")
     except ModuleNotFoundError as error:
@@ -147,4 +157,3 @@ def run(arguments: argparse.Namespace) -> int:
         name=arguments.name or _name(arguments.model), request_seconds=arguments.request_seconds
     )
     launch.run_server(arguments.model, options, server, arguments.host, arguments.port)
-    return 0

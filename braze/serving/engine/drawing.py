@@ -41,7 +41,8 @@ class Flight:
         if self.landed is not None:
             self.landed.synchronize()
         tokens = self.host.tolist()
-        if len(tokens) == len(self.works) == sum(self.drawn):
+        # as many tokens as requests need not be one each: a request with a guess gets two, one whose prompt goes on gets none
+        if max(self.drawn) == 1 and len(tokens) == len(self.works):
             return [[token] for token in tokens]
         found, at = [], 0
         for many in self.drawn:

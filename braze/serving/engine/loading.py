@@ -62,7 +62,7 @@ def model_folder(model: str | Path) -> Path:
     Raises BZ7404 where there is neither.
     """
     path = Path(model)
-    if path.exists() or re.fullmatch(r"[\w.-]+/[\w.-]+", str(model)) is None:
+    if path.exists() or re.fullmatch(r"\w[\w.-]*/[\w.-]+", str(model)) is None:
         return path
     try:
         import huggingface_hub
@@ -160,11 +160,19 @@ def _tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
             raise _unfit(folder, f"{file.name} cannot be read: {error}") from error
 
 
-def _read_json(path: Path) -> Any:
+def _read_json(path: Path) -> dict[str, Any]:
+    folder = path.parent
+    if not folder.is_dir():
+        raise _unfit(folder, "it is a file" if folder.exists() else "there is no such folder")
+    if not path.exists():
+        raise _unfit(folder, f"it has no {path.name}")
     try:
-        return json.loads(path.read_text())
+        found = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise _unfit(path.parent, f"{path.name} cannot be read: {error}") from error
+        raise _unfit(folder, f"{path.name} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise _unfit(folder, f"{path.name} holds no JSON object")
+    return found
 
 
 def _unfit(folder: Path, why: str) -> UserError:

@@ -153,8 +153,8 @@ def _add_errors(app: FastAPI) -> None:
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         if broken := _no_object(error):
             return _error(400, broken)
-        found = [(".".join(map(str, e["loc"][1:])) or "body", e["msg"]) for e in error.errors()]
-        told = "; ".join(f"{field}: {why}" for field, why in found[:_TOLD])
+        found = [(_field(e["loc"]), e["msg"].removeprefix("Value error, ")) for e in error.errors()]
+        told = "; ".join(dict.fromkeys(f"{field}: {why}" for field, why in found[:_TOLD]))
         return _error(400, told, param=found[0][0].partition(".")[0])
 
     @app.exception_handler(HTTPException)
@@ -173,6 +173,11 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def broken(request: Request, error: Exception) -> JSONResponse:
         return _error(500, f"{type(error).__name__}: {error}")
+
+
+def _field(place: Sequence[int | str]) -> str:
+    """Where a body is at fault: names and places in it, without the checks that pydantic names beside them."""
+    return ".".join(str(part) for part in place[1:] if isinstance(part, int) or "[" not in part) or "body"
 
 
 def _no_object(error: RequestValidationError) -> str:

@@ -62,7 +62,15 @@ class FileTokens:
     """``tokenizer.json``, and the chat template of ``tokenizer_config.json`` or ``chat_template.jinja``."""
 
     def __init__(self, folder: Path) -> None:
-        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        try:
+            self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        except Exception as error:  # tokenizers raises nothing narrower
+            raise UserError(
+                "BZ7404",
+                f"the tokenizer in {folder} cannot be loaded",
+                why=f"tokenizer.json: {error}",
+                hints=("fetch it anew; without the file a token is taken for a byte",),
+            ) from error
         self._template, self._names, source = _template(folder)
         self._pieces: dict[int, str] = {}
         # marks that are special tokens would be left out of an answer's text, and its calls not be found

@@ -203,6 +203,29 @@ class Called(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+def test_a_guess_beside_a_prompt_that_goes_on_gives_each_request_its_own_tokens(models):
+    """Two tokens are drawn for two requests, and both are of the one that guesses."""
+    served = engine(models["llama"], bounds=limits(max_num_batched_tokens=6), drafts=1)
+    drawn: list[tuple[int, ...]] = []
+    launch = served.runner.launch
+
+    def launched(*words):
+        flight = launch(*words)
+        drawn.append(flight.drawn)
+        return flight
+
+    served.runner.launch = launched
+    prompts = [5, 6], list(range(3, 40))
+    requests = [served.add(prompts[0], SamplingParams(20))]
+    served.step()
+    requests.append(served.add(prompts[1], SamplingParams(20)))
+    while not served.scheduler.idle():
+        served.step()
+    assert (2, 0) in drawn
+    plain = engine(models["llama"])
+    assert [r.output for r in requests] == [plain.generate([p], SamplingParams(20))[0] for p in prompts]
+
+
 class Ranks:
     """Two ranks in threads of this process, each of which waits for the other's row."""
 

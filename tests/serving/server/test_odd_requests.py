@@ -94,6 +94,12 @@ def test_each_field_takes_anything(running, field):
     assert alive(running)
 
 
+def test_a_field_of_another_kind_is_named_without_what_checks_it(running):
+    error = post(running.url, {"prompt": "x", "stop": 5}).json()["error"]
+    assert error["param"] == "stop"
+    assert error["message"] == "stop: Input should be a valid string; stop: Input should be a valid list"
+
+
 @pytest.mark.parametrize(
     "messages",
     [

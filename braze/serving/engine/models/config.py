@@ -102,20 +102,32 @@ class ModelConfig:
 
 
 def read_config(raw: Mapping[str, Any]) -> ModelConfig:
-    """The sizes that a ``config.json`` tells. Raises BZ7403 for an architecture, or a part of one, that is not served."""
+    """The sizes that a ``config.json`` tells. Raises BZ7403 for an architecture, or a part of one, that is not served, and BZ7404 where it lacks a field or has another kind of value there."""
+    try:
+        return _read(raw)
+    except KeyError as error:
+        raise _malformed(f"it has no {error.args[0]!r}") from error
+    except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise _malformed(f"a value is of another kind than it is to be: {error}") from error
+
+
+def _read(raw: Mapping[str, Any]) -> ModelConfig:
     name = next(iter(raw.get("architectures") or ()), str(raw.get("model_type")))
     if name not in LLAMA + DEEPSEEK:
         raise not_served(f"the architecture {name}", f"served are {', '.join(LLAMA + DEEPSEEK)}")
     _check(raw)
-    heads = raw["num_attention_heads"]
+    heads = _size(raw, "num_attention_heads")
+    dtype = str(raw.get("dtype") or raw.get("torch_dtype") or "float32").removeprefix("torch.")
+    if dtype not in DTYPES:
+        raise not_served(f"a checkpoint in {dtype}", f"weights are read as {', '.join(DTYPES)}")
     bias = bool(raw.get("attention_bias", False))
     latent = _latent(raw) if name in DEEPSEEK else None
     return ModelConfig(
         architecture=name,
-        vocab=raw["vocab_size"],
-        width=raw["hidden_size"],
-        inner=raw["intermediate_size"],
-        layers=raw["num_hidden_layers"],
+        vocab=_size(raw, "vocab_size"),
+        width=_size(raw, "hidden_size"),
+        inner=_size(raw, "intermediate_size"),
+        layers=_size(raw, "num_hidden_layers"),
         heads=heads,
         kv_heads=raw.get("num_key_value_heads") or heads,
         head_dim=latent.rope_dim if latent else raw.get("head_dim") or raw["hidden_size"] // heads,
@@ -123,7 +135,7 @@ def read_config(raw: Mapping[str, Any]) -> ModelConfig:
         rope=_rope(raw),
         eps=raw.get("rms_norm_eps", 1e-6),
         tied=bool(raw.get("tie_word_embeddings", False)),
-        dtype=DTYPES[str(raw.get("dtype") or raw.get("torch_dtype") or "float32").removeprefix("torch.")],
+        dtype=DTYPES[dtype],
         eos=tokens_of(raw.get("eos_token_id")),
         qkv_bias=bias or name == "Qwen2ForCausalLM",
         out_bias=bias,
@@ -155,6 +167,23 @@ def split(config: ModelConfig, ranks: Ranks) -> ModelConfig:
         inner=config.inner // size,
         experts=dataclasses.replace(experts, inner=experts.inner // size) if experts else None,
         ranks=ranks,
+    )
+
+
+def _size(raw: Mapping[str, Any], name: str) -> int:
+    """A field that is a whole number above 0."""
+    value = raw[name]
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{name} is {value!r}, no whole number above 0")
+    return value
+
+
+def _malformed(why: str) -> UserError:
+    return UserError(
+        "BZ7404",
+        "config.json does not describe a model",
+        why=why,
+        hints=("fetch the folder anew, or write it by save_pretrained",),
     )
 
 
