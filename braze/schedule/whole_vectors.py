@@ -26,7 +26,9 @@ def of_whole_vectors(group: Group, buffers: Mapping[str, Buffer]) -> Group:
     if group.device == "cpu" or group.kind is not GroupKind.PERSISTENT or len(group.row_axes) != 1:
         return group
     length = group.row_axes[0].extent.value
-    if group.walked is not None or group.whole or length not in SHORT or writes_what_it_reads(group):
+    if length is None or length not in SHORT:
+        return group
+    if group.walked is not None or group.whole or writes_what_it_reads(group):
         return group
     least = LEAST_COPIED if shared_loads(group, buffers) else LEAST
     if likely_size(product([a.extent for a in group.axes])) * length < least:
