@@ -229,7 +229,7 @@ def _held_in_part(plan: KernelPlan, group: Group, widest: int) -> KernelPlan | N
     if not sizes <= {2, 4} or not kinds <= VECTORS | {ReduceKind.WELFORD} or _draws(group):
         return None
     if plan.begin is not None and length in SHORT and widest in (2, 4):
-        return _held_to_its_end(plan, length, each or widest)
+        return _held_to_its_end(plan, length, each or VECTOR // plan.vector)
     if not again:
         return None
     most = RESTS if kinds != {ReduceKind.ONLINE_SOFTMAX} or widest > 2 else CACHED

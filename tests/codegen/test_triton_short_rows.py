@@ -122,6 +122,13 @@ def test_few_rows_are_held_whole_by_as_many_warps_as_they_can_have(monkeypatch):
     assert plan_of(softmax, x[:256], cores=1).whole
 
 
+def test_warps_are_counted_by_what_is_read_along_the_row():
+    """Not by what a row leaves."""
+    x = torch.empty(9, 4097, dtype=torch.bfloat16)
+    plans = [plan_of(fn, x, cores=1) for fn in (softmax, lambda x: torch.logsumexp(x.float(), 1))]
+    assert [plan.warps for plan in plans] == [4, 4]
+
+
 def test_rows_of_which_two_words_would_be_held_for_each_element_are_held_whole():
     x, y = numbers(9, 1025), numbers(9, 1025)
     assert plan_of(gradient, x, y, cores=1).whole
