@@ -108,8 +108,10 @@ SPREAD_CUTS = (
 )
 #: the same of rows that begin anywhere, which whole vectors are read of: so many bytes by two programs side by side, longer ones of floats by one
 ANYWHERE_ROW, ANYWHERE_SIDE, ANYWHERE = 80 << 10, HeldCut(16, 64, 20, RESTS), HeldCut(32, 64, 16, RESTS)
-#: rows of so many elements that begin anywhere are held to their ends, as whole vectors: a warp for so many of them, 32-bit words of a thread at most
-SHORT, OF_A_SHORT_WARP, SHORT_WORDS = range(1024, 8193), 1024, 64
+#: rows of so many elements that begin anywhere are held to their ends, as whole vectors, by a warp for so many bytes of them (layer norm of 4,097 columns on an
+#: H200: 159 us in bfloat16 where half as many take 190, 165 in float32 where twice as many take 196, 368 and 202 held whole); not those of which more than a
+#: word is held for each element (a softmax's gradient in float32: 207 us, 187 held whole)
+SHORT, OF_A_SHORT_WARP, WORD = range(1024, 8193), 2048, 4
 #: one whose threads have twice the registers, of rows of which two and more values are read again (a softmax's gradient of 50,257 columns in bfloat16: 430 us,
 #: 663 before)
 DEEP = HeldCut(16, 128, 48, RESTS)
@@ -227,7 +229,7 @@ def _held_in_part(plan: KernelPlan, group: Group, widest: int) -> KernelPlan | N
     if not sizes <= {2, 4} or not kinds <= VECTORS | {ReduceKind.WELFORD} or _draws(group):
         return None
     if plan.begin is not None and length in SHORT and widest in (2, 4):
-        return _held_to_its_end(plan, length, each or widest)
+        return _held_to_its_end(plan, length, each or VECTOR // plan.vector)
     if not again:
         return None
     most = RESTS if kinds != {ReduceKind.ONLINE_SOFTMAX} or widest > 2 else CACHED
@@ -255,12 +257,9 @@ def _held_in_part(plan: KernelPlan, group: Group, widest: int) -> KernelPlan | N
 def _held_to_its_end(plan: KernelPlan, length: int, itemsize: int) -> KernelPlan | None:
     """A plan of programs that have all of a short row in registers, of whose elements those that are read again have so many bytes together."""
     assert plan.row is not None
-    warps = max(1, power(length // OF_A_SHORT_WARP + 1) // 2)
-    whole = length - plan.vector + 1
-    while (whole // (EACH * 32 * warps) + 1) * EACH * itemsize > 4 * SHORT_WORDS:
-        warps *= 2
-    block = EACH * 32 * warps
-    if whole < block or warps > MOST_WARPS:
+    warps = min(MOST_WARPS, max(1, power(length * itemsize // OF_A_SHORT_WARP + 1) // 2))
+    block, whole = EACH * 32 * warps, length - plan.vector + 1
+    if itemsize > WORD or whole < block:
         return None
     row = dataclasses.replace(plan.row, block=block)
     return dataclasses.replace(plan, row=row, warps=warps, held=whole // block, stages=1, streamed=True)

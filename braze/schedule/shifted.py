@@ -31,7 +31,7 @@ def shift_shared(groups: Iterable[Group], buffers: Mapping[str, Buffer]) -> tupl
     made: list[Buffer] = []
     for group in groups:
         plan = _worthwhile(group, buffers)
-        shared = shared_loads(group, buffers) if plan is not None else []
+        shared = _shared(group, buffers) if plan is not None else []
         if plan is None or not shared:
             out.append(group)
         else:
@@ -51,7 +51,7 @@ def _worthwhile(group: Group, buffers: Mapping[str, Buffer]) -> KernelPlan | Non
     return plan if plan.begin is not None else None
 
 
-def shared_loads(group: Group, buffers: Mapping[str, Buffer]) -> list[Node]:
+def _shared(group: Group, buffers: Mapping[str, Buffer]) -> list[Node]:
     """Loads of what lies along the row as the row does, and is the same for all rows."""
     row = group.row_axes[0].symbol
     written = {s.buffer for step in group.steps for s in step.stores}

@@ -16,7 +16,6 @@ from tests.codegen.test_triton_vectors import plan_of
 @pytest.fixture(autouse=True)
 def few_are_enough(monkeypatch):
     monkeypatch.setattr(whole_vectors, "LEAST", 2048)
-    monkeypatch.setattr(whole_vectors, "LEAST_COPIED", 2048)
     monkeypatch.setattr(shifted, "LEAST_ROWS", 8)
 
 
@@ -58,7 +57,7 @@ def test_softmaxes(dtype, length, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("length", "dtype"), [(1025, torch.float16), (4097, torch.float32), (8191, torch.bfloat16)]
+    ("length", "dtype"), [(1025, torch.float16), (4097, torch.float16), (8191, torch.bfloat16)]
 )
 def test_log_softmaxes_and_a_softmaxs_gradient(length, dtype, tmp_path):
     x, y = with_special_values(length, dtype), numbers(9, length, dtype=dtype, seed=1)
@@ -117,9 +116,20 @@ def test_rows_that_vectors_divide_are_held_whole_as_they_were():
 
 
 def test_few_rows_are_held_whole_by_as_many_warps_as_they_can_have(monkeypatch):
-    """Fewer still where a kernel would have to lay out what they share."""
     monkeypatch.undo()
-    x, w, b = (torch.empty(s, dtype=torch.bfloat16) for s in [(512, 4097), (4097,), (4097,)])
+    x = torch.empty(1024, 4097, dtype=torch.bfloat16)
     assert plan_of(softmax, x, cores=1).to_its_end
-    assert plan_of(softmax, x[:64], cores=1).whole
-    assert plan_of(layer_norm, x, w, b, cores=1).whole
+    assert plan_of(softmax, x[:256], cores=1).whole
+
+
+def test_warps_are_counted_by_what_is_read_along_the_row():
+    """Not by what a row leaves."""
+    x = torch.empty(9, 4097, dtype=torch.bfloat16)
+    plans = [plan_of(fn, x, cores=1) for fn in (softmax, lambda x: torch.logsumexp(x.float(), 1))]
+    assert [plan.warps for plan in plans] == [4, 4]
+
+
+def test_rows_of_which_two_words_would_be_held_for_each_element_are_held_whole():
+    x, y = numbers(9, 1025), numbers(9, 1025)
+    assert plan_of(gradient, x, y, cores=1).whole
+    assert plan_of(gradient, x.half(), y.half(), cores=1).to_its_end
