@@ -55,22 +55,27 @@ def numbers(indices, i, n, rows, PADDING: tl.constexpr):
 
 
 @triton.jit
-def count(indices, counts, n, rows, PASSES: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr):
-    """How often each byte stands in a block, and nothing yet for later passes."""
+def count(indices, counts, who, flags, n, rows, PASSES: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, PADDING: tl.constexpr, WHO: tl.constexpr, FLAGS: tl.constexpr):
+    """How often each byte stands in a block, and nothing yet for later passes; ``who``: one place of each number that stands anywhere. ``FLAGS``
+    flags for each block are set to zero."""
     b = tl.program_id(0)
     i = b * BLOCK + tl.arange(0, BLOCK)
     byte = tl.arange(0, 256)
-    number = numbers(indices, i, n, rows, -1)
+    number = numbers(indices, i, n, rows, PADDING)
+    if WHO:
+        tl.store(who + number, i, mask=(i < n) & (number < rows))
     digit = tl.where(i < n, number & 255, 0)
     past = BLOCK - tl.minimum(tl.maximum(n - b * BLOCK, 0), BLOCK)
     found = tl.histogram(digit, 256)
     tl.store(counts + byte * BLOCKS + b, tl.where(byte == 0, found - past, found))
     for later in tl.static_range(1, PASSES):
         tl.store(counts + (later * 256 + byte) * BLOCKS + b, tl.zeros([256], tl.int32))
+    for first in tl.static_range(0, FLAGS, 256):
+        tl.store(flags + b * FLAGS + first + byte, tl.zeros([256], tl.int32), mask=first + byte < FLAGS)
 
 
 @triton.jit
-def place(indices, order, counts, found, placed, n, rows, PASS: tl.constexpr, PASSES: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, SOME: tl.constexpr, EARLY: tl.constexpr):
+def place(indices, order, counts, found, placed, n, rows, PASS: tl.constexpr, PASSES: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, SOME: tl.constexpr, PADDING: tl.constexpr, EARLY: tl.constexpr):
     """The places of a block by one byte, after all that have a lesser one, or stand before it and have the same."""
     if EARLY:
         gdc_wait()
@@ -79,7 +84,7 @@ def place(indices, order, counts, found, placed, n, rows, PASS: tl.constexpr, PA
     i = b * BLOCK + k
     inside = i < n
     if PASS == 0:
-        number = numbers(indices, i, n, rows, -1)
+        number = numbers(indices, i, n, rows, PADDING)
         at = i
     else:
         number = tl.load(indices + i, mask=inside, other=0)
@@ -89,7 +94,7 @@ def place(indices, order, counts, found, placed, n, rows, PASS: tl.constexpr, PA
     for first in tl.static_range(0, BLOCK, 32):  # what all turns read is asked for at once
         j = first + tl.arange(0, 32)
         if PASS == 0:
-            other = numbers(indices, b * BLOCK + j, n, rows, -1)
+            other = numbers(indices, b * BLOCK + j, n, rows, PADDING)
         else:
             other = tl.load(indices + b * BLOCK + j, mask=b * BLOCK + j < n, other=0)
         same = digit[:, None] == ((other >> (8 * PASS)) & 255)[None, :]
@@ -158,21 +163,30 @@ def by_counting(indices: Tensor, rows: int) -> tuple[Tensor, Tensor, Tensor]:
     return found, order, starts
 
 
-def ordered(flat: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-    """The numbers in order, and their places."""
+def ordered(
+    flat: Tensor, rows: int, padding: int = -1, who: Tensor | None = None, flags: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The numbers in order, and their places; the padding is no row's. In ``who``, if given: a place of each row's number that stands anywhere; in
+    ``flags`` (of ``cleared``), if given: zeros."""
     n, device = flat.numel(), flat.device
     passes, early = passes_of(rows), int(begins_early(device))
     block, blocks = blocks_of(n)
     found, order = ([torch.empty(n, device=device, dtype=torch.int32) for _ in range(2)] for _ in range(2))
     counts = torch.empty(passes * 256 * blocks, device=device, dtype=torch.int32)
     sizes, taken = dict(PASSES=passes, BLOCK=block, BLOCKS=blocks), POINTERS[flat.dtype]
-    # what is ahead of this may be a library's
-    kernel(path(), "count", 4, (taken, "*i32"), str(blocks), **sizes)(flat, counts, n, rows)
+    # what is ahead of these may be a library's
+    each = 0 if flags is None else flags.numel() // blocks
+    how = dict(**sizes, PADDING=padding, WHO=int(who is not None), FLAGS=each)
+    named, zeros = counts if who is None else who, counts if flags is None else flags
+    kernel(path(), "count", 4, (taken, *("*i32",) * 3), str(blocks), **how)(
+        flat, counts, named, zeros, n, rows
+    )
     given, places = flat, order[1]
     for number in range(passes):
         made, placed = found[number % 2], order[number % 2]
         dtypes = (POINTERS[given.dtype], *("*i32",) * 4)
-        how = dict(PASS=number, **sizes, SOME=min(blocks, SOME), EARLY=early)
+        skipped = -1 if number else padding  # only the first sees what was given
+        how = dict(PASS=number, **sizes, SOME=min(blocks, SOME), PADDING=skipped, EARLY=early)
         kernel(path(), "place", max(1, block // WARP), dtypes, str(blocks), **how)(
             given, places, counts, made, placed, n, rows
         )
@@ -184,6 +198,12 @@ def blocks_of(n: int) -> tuple[int, int]:
     """(places of a block, blocks) in which so many places are counted."""
     block = SHORT if n <= SHORT * SOME else BLOCK
     return block, max(1, 1 << (-(-n // block) - 1).bit_length())
+
+
+def cleared(n: int, flags: int, device: torch.device) -> Tensor:
+    """Room for so many flags, at least, which ``ordered`` sets to zero when it counts so many places."""
+    blocks = blocks_of(n)[1]
+    return torch.empty(-(-flags // blocks) * blocks, device=device, dtype=torch.int32)
 
 
 def passes_of(rows: int) -> int:

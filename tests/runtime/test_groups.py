@@ -53,6 +53,17 @@ def test_what_is_no_row_comes_last():
     assert starts.tolist() == [0, 1, 1, 1, 1, 1, 2, 4]
 
 
+@pytest.mark.parametrize("rows", [7, 300])
+def test_the_padding_is_no_row_and_of_each_other_number_one_place_is_told(rows):
+    given = torch.tensor([5, 4, 0, 4, 6, 5, -1, 0, rows])
+    who = torch.full((rows,), -7, dtype=torch.int32)
+    found, order = groups.ordered(given, rows, 4, who)
+    assert found.tolist() == [0, 0, 5, 5, 6, rows, rows, rows, rows]
+    assert order.tolist() == [2, 7, 0, 5, 4, 1, 3, 6, 8]
+    told = (who != -7).nonzero().flatten()
+    assert told.tolist() == [0, 5, 6] and torch.equal(given[who[told].long()], told)
+
+
 def test_indices_of_any_layout():
     check((torch.arange(120) * 31 % 40).view(10, 12).t(), 40)
     check((torch.arange(200) * 31 % 40)[1::2], 40)
