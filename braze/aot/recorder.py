@@ -491,7 +491,7 @@ class Recorder(TorchDispatchMode):
         before = self._as_it_was(target)
         after = self.emit(functional, (before, *args[1:]), kwargs)
         func(*args, **kwargs)
-        self.know(target, after.__dict__["_node"]).meta["val"] = target
+        self.know(target, after.__dict__["_node"])
         self.ways.note_changed(target, before, after)
         return target
 

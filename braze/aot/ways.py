@@ -6,9 +6,7 @@ steps in the program's own modes: its history, its base, and what autograd lets 
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -60,9 +58,6 @@ class Ways:
         self._written: dict[int, int] = {}
         #: what memory was made as of which a view was changed in place, which autograd counts as a write
         self.turned: list[Any] = []
-        #: by id, what was changed in place though it was no view: it is none since, and what views are of. Where autograd watches, such
-        #: memory has a history that begins before the change, and to make its views again is refused
-        self.changed: dict[int, Any] = {}
         #: parts of what the program cuts into many at once, made alone
         self.parts: list[Any] = []
 
@@ -84,7 +79,7 @@ class Ways:
 
     def note_written(self, value: Any) -> None:
         """What lies in the memory of ``value`` has been written."""
-        if not any(made.op is DATA for made in self._chain(value)):
+        if self.memory(value) is self.root(value):
             self._written[torch_compat.storage_key(value)] = self._count
 
     def note_changed(self, view: Any, before: Any, after: Any) -> None:
@@ -92,8 +87,6 @@ class Ways:
         if (found := self._made.get(id(view))) is not None:
             self._made[id(before)] = found._replace(view=before)
             self.turned.append(self.memory(view))
-        elif not self.watched:
-            self.changed[id(view)] = view
         for made in self.views_of(view):
             self._made[id(made.view)] = made._replace(of=before)  # they are of what it was
         self._made[id(view)] = self._made[id(after)]._replace(view=view)
@@ -109,20 +102,13 @@ class Ways:
 
     def is_alone(self, value: Any) -> bool:
         """Whether a value is no view, and nothing is a view of it."""
-        return id(value) not in self._made and not self.views_of(value)
-
-    def _chain(self, value: Any, until: Mapping[int, Any] = MappingProxyType({})) -> list[_Made]:
-        """The steps to a value, the last one first, back to memory that the graph is given or makes, or to one of ``until``."""
-        found: list[_Made] = []
-        while id(value) not in until and (made := self._made.get(id(value))) is not None:
-            found.append(made)
-            value = made.of
-        return found
+        return self.root(value) is value and not self.views_of(value)
 
     def root(self, value: Any) -> Any:
-        """The tensor that a value's steps begin with, which is no view."""
-        chain = self._chain(value, self.changed)
-        return chain[-1].of if chain else value
+        """The tensor that a value's steps begin with."""
+        while (made := self._made.get(id(value))) is not None:
+            value = made.of
+        return value
 
     def memory(self, value: Any) -> Any:
         """The tensor that a value's memory was made as, as far as autograd counts its writes."""
@@ -132,7 +118,11 @@ class Ways:
 
     def is_absolute(self, value: Any) -> bool:
         """Whether a view is of a place that ``as_strided`` has named, which no longer depends on where its input starts."""
-        return any(counts_from_start(made.op, made.args, made.kwargs) for made in self._chain(value))
+        while (made := self._made.get(id(value))) is not None:
+            if counts_from_start(made.op, made.args, made.kwargs):
+                return True
+            value = made.of
+        return False
 
     def early(self, value: Any) -> int:
         """How many of the steps to a view were taken before its memory was last written, or never was before them.
@@ -156,22 +146,28 @@ class Ways:
 
     def is_locked(self, value: Any) -> bool:
         """Whether autograd lets nobody write to a view with gradients: a step to it was made without them."""
-        return any(not made.grad for made in self._followed(value))
+        while (made := self._made.get(id(value))) is not None and made.op not in _CUTS:
+            if not made.grad:
+                return True
+            value = made.of
+        return False
 
     def is_guarded(self, value: Any) -> bool:
         """Whether autograd lets nobody write to a view with gradients, made where these are on: of one made without, or of one of several with a history."""
         several = self.watched and value.requires_grad
-        followed = self._followed(value) if self.ambient[0] else ()
-        return any(not made.grad or (several and made.item >= 0) for made in followed)
-
-    def _followed(self, value: Any) -> Iterator[_Made]:
-        """The steps to a value as far back as it is a view to autograd, the last one first."""
-        return itertools.takewhile(lambda made: made.op not in _CUTS, self._chain(value, self.changed))
+        while self.ambient[0] and (made := self._made.get(id(value))) is not None and made.op not in _CUTS:
+            if not made.grad or (several and made.item >= 0):
+                return True
+            value = made.of
+        return False
 
     def steps(self, value: Any) -> tuple[ViewStep, ...] | None:
         """The steps from ``root(value)``; none where only memory counts; None where one cannot be told as data."""
-        chain = self._chain(value, self.changed)[::-1]
-        if not self._matters(chain, self.root(value)):
+        chain: list[_Made] = []
+        while (made := self._made.get(id(value))) is not None:
+            chain.insert(0, made)
+            value = made.of
+        if not self._matters(chain, value):
             return ()
         if any(holds_unbacked((*made.args, *made.kwargs.values())) for made in chain):
             return None
