@@ -50,7 +50,7 @@ def without_tangents(backward: Backward, missing: Collection[int]) -> tuple[Back
             undefined.add(constant)
         if is_impure(node):
             return backward, frozenset()
-        other = _other_summand(node, undefined)
+        other = _other_summand(node, undefined, behind)
         stays = other is not None and (other in behind or _is_led_to(other, come))
         if all(n in undefined for n in node.all_input_nodes if n in behind) and not stays:
             undefined.add(node)
@@ -138,12 +138,14 @@ def _is_led_to(constant: Node, come: Collection[int]) -> bool:
     return not tangents or any(tangents >> i & 1 for i in come)
 
 
-def _other_summand(node: Node, undefined: set[Node]) -> Node | None:
+def _other_summand(node: Node, undefined: set[Node], behind: set[Node]) -> Node | None:
     """What a sum is whose one summand is undefined, if the other has its form, but for strides that are known, or those of a copy."""
     if node.target is not aten.add.Tensor or node.kwargs or len(node.args) != 2:
         return None
     others = [n for n in node.args if n not in undefined]
-    if len(others) != 1 or not isinstance(others[0], Node) or _is_a_values(others[0]):
+    if len(others) != 1 or not isinstance(others[0], Node):
+        return None
+    if others[0] not in behind and _is_a_values(others[0]):
         return None
     value, other = node.meta["val"], others[0].meta["val"]
     if not isinstance(other, torch.Tensor):

@@ -8,6 +8,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from braze.graph import dynamic_ops, metadata, own_memory, torch_compat, torch_nodes, torch_symbols
+from braze.graph.as_in_eager import refuse_unfit
 from braze.graph.known_sizes import WantsPlainSizes
 from braze.graph.memo import MISS, Memo, OfTrace
 from braze.graph.torch_symbols import SYMBOLIC
@@ -48,6 +49,7 @@ class Dispatch(FakeTensorMode):
         kwargs = kwargs or {}
         key = OPERATORS.key(self, func, args, kwargs, torch.get_default_dtype())
         if func._schema.is_mutable:
+            refuse_unfit(func, args)
             self.writes += 1
         if key is None:
             return self.run(func, types, args, kwargs)

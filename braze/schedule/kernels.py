@@ -112,6 +112,9 @@ ANYWHERE_ROW, ANYWHERE_SIDE, ANYWHERE = 80 << 10, HeldCut(16, 64, 20, RESTS), He
 #: H200: 159 us in bfloat16 where half as many take 190, 165 in float32 where twice as many take 196, 368 and 202 held whole); not those of which more than a
 #: word is held for each element (a softmax's gradient in float32: 207 us, 187 held whole)
 SHORT, OF_A_SHORT_WARP, WORD = range(1024, 8193), 2048, 4
+#: of these, rows of so many bytes whose mean and variance are taken keep to so many registers a thread (layer norm on that H200: 8,191 columns of float32 157 us, 213
+#: with as many as the compiler takes, of bfloat16 160 and 168; 4,097 of float32 160 and 165, but of bfloat16 161 and 160; softmaxes spill: 182 and 143)
+NARROW_ROW, NARROW = 10 << 10, 64
 #: one whose threads have twice the registers, of rows of which two and more values are read again (a softmax's gradient of 50,257 columns in bfloat16: 430 us,
 #: 663 before)
 DEEP = HeldCut(16, 128, 48, RESTS)
@@ -229,7 +232,9 @@ def _held_in_part(plan: KernelPlan, group: Group, widest: int) -> KernelPlan | N
     if not sizes <= {2, 4} or not kinds <= VECTORS | {ReduceKind.WELFORD} or _draws(group):
         return None
     if plan.begin is not None and length in SHORT and widest in (2, 4):
-        return _held_to_its_end(plan, length, each or VECTOR // plan.vector)
+        held = _held_to_its_end(plan, length, each or VECTOR // plan.vector)
+        narrow = ReduceKind.WELFORD in kinds and length * (each or widest) >= NARROW_ROW
+        return dataclasses.replace(held, registers=NARROW) if held is not None and narrow else held
     if not again:
         return None
     most = RESTS if kinds != {ReduceKind.ONLINE_SOFTMAX} or widest > 2 else CACHED

@@ -133,3 +133,18 @@ def test_rows_of_which_two_words_would_be_held_for_each_element_are_held_whole()
     x, y = numbers(9, 1025), numbers(9, 1025)
     assert plan_of(gradient, x, y, cores=1).whole
     assert plan_of(gradient, x.half(), y.half(), cores=1).to_its_end
+
+
+@pytest.mark.parametrize(
+    ("length", "dtype", "registers"),
+    [
+        (4097, torch.float32, 64),
+        (8191, torch.bfloat16, 64),
+        (4097, torch.bfloat16, 0),
+        (1025, torch.float32, 0),
+    ],
+)
+def test_long_rows_of_norms_keep_to_fewer_registers(length, dtype, registers):
+    x, w, b = (torch.empty(s, dtype=dtype) for s in [(9, length), (length,), (length,)])
+    assert plan_of(layer_norm, x, w, b, cores=1).registers == registers
+    assert plan_of(softmax, x, cores=1).registers == 0

@@ -405,3 +405,26 @@ def test_what_is_shuffled_is_no_view_though_it_has_no_elements(shuffle, shape, g
         made, _ = run(torch.zeros(shape, requires_grad=grad))
         assert not made._is_view()
         made.add_(1)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x: x.mul_(0.5), lambda x: x.mul_(torch.ones(3)), lambda x: x.mul_(2), lambda x: x.mul_(3j),
+        lambda x: x.mul_(torch.tensor(2.5)), lambda x: x.logit_(), lambda x: x.logit_(0.1), lambda x: x.ldexp_(x),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_where_it_is_written_is_refused(write, dynamic, backend):
+    def told(call, x):
+        try:
+            call(x)
+        except RuntimeError as error:
+            return str(error)
+        return x.dtype, repr(x.tolist())
+
+    compiled = braze.compile(write, backend=backend, dynamic=dynamic)
+    for dtype in (torch.int64, torch.bool, torch.uint8, torch.float32):
+        numbers = torch.arange(3).to(dtype)
+        assert told(compiled, numbers.clone()) == told(write, numbers.clone())

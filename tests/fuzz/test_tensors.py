@@ -605,3 +605,13 @@ def test_bounds_that_are_no_numbers_are_passed_over_before_2_13(monkeypatch):
         ours, theirs = (checking.seen(program, program.function(), 0) for _ in range(2))
         ours.values["result 0"] = torch.ones(4)
         assert (checking.differs(program, 0, ours, theirs) is None) is alike
+
+
+def test_a_maximum_whose_places_are_written_is_no_part_of_a_gradient_that_reads_other_tangents():
+    """What a missing tangent adds to a gradient is left out of the sum: zeros for it would read the places, which were written since."""
+    text = (
+        "def program(x1):\n    v0, v1 = x1.max(-1)\n    v2 = x1.diff()\n    v3 = torch.special.erfcx(v2)\n    v4 = v2[:-1]\n"
+        "    v3.register_hook(lambda g: g * 2)\n    v1.clamp_min_(1)\n    v3.transpose_(0, -1)\n    return (v2, v4)\n"
+    )
+    given = (Given("x1", ("numbers((8, 6), 'float32', 1, 'normal').movedim(-1, 0)",), "made"),)
+    assert checking.check(parsed(text, given, backend="aot_eager", dynamic=False, backward=True)) is None
