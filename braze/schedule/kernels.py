@@ -232,9 +232,9 @@ def _held_in_part(plan: KernelPlan, group: Group, widest: int) -> KernelPlan | N
     if not sizes <= {2, 4} or not kinds <= VECTORS | {ReduceKind.WELFORD} or _draws(group):
         return None
     if plan.begin is not None and length in SHORT and widest in (2, 4):
-        held = _held_to_its_end(plan, length, each or VECTOR // plan.vector)
+        short = _held_to_its_end(plan, length, each or VECTOR // plan.vector)
         narrow = ReduceKind.WELFORD in kinds and length * (each or widest) >= NARROW_ROW
-        return dataclasses.replace(held, registers=NARROW) if held is not None and narrow else held
+        return dataclasses.replace(short, registers=NARROW) if short is not None and narrow else short
     if not again:
         return None
     most = RESTS if kinds != {ReduceKind.ONLINE_SOFTMAX} or widest > 2 else CACHED
