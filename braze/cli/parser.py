@@ -20,7 +20,7 @@ class Parser(argparse.ArgumentParser):
         self._wanted: list[argparse.Action] = []
         super().__init__(allow_abbrev=False, **words)
 
-    def add_argument(self, *names: Any, **words: Any) -> argparse.Action:
+    def add_argument(self, /, *names: Any, **words: Any) -> argparse.Action:
         """As argparse's; what is required is asked for when all else has been read."""
         action = super().add_argument(*names, **words)
         self._options += action.option_strings
