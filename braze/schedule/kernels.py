@@ -232,9 +232,8 @@ def _held_in_part(plan: KernelPlan, group: Group, widest: int) -> KernelPlan | N
     if not sizes <= {2, 4} or not kinds <= VECTORS | {ReduceKind.WELFORD} or _draws(group):
         return None
     if plan.begin is not None and length in SHORT and widest in (2, 4):
-        short = _held_to_its_end(plan, length, each or VECTOR // plan.vector)
-        narrow = ReduceKind.WELFORD in kinds and length * (each or widest) >= NARROW_ROW
-        return dataclasses.replace(short, registers=NARROW) if short is not None and narrow else short
+        few = ReduceKind.WELFORD in kinds and length * (each or widest) >= NARROW_ROW
+        return _held_to_its_end(plan, length, each or VECTOR // plan.vector, registers=NARROW if few else 0)
     if not again:
         return None
     most = RESTS if kinds != {ReduceKind.ONLINE_SOFTMAX} or widest > 2 else CACHED
@@ -259,7 +258,7 @@ def _held_in_part(plan: KernelPlan, group: Group, widest: int) -> KernelPlan | N
     return None
 
 
-def _held_to_its_end(plan: KernelPlan, length: int, itemsize: int) -> KernelPlan | None:
+def _held_to_its_end(plan: KernelPlan, length: int, itemsize: int, *, registers: int) -> KernelPlan | None:
     """A plan of programs that have all of a short row in registers, of whose elements those that are read again have so many bytes together."""
     assert plan.row is not None
     warps = min(MOST_WARPS, max(1, power(length * itemsize // OF_A_SHORT_WARP + 1) // 2))
@@ -267,7 +266,9 @@ def _held_to_its_end(plan: KernelPlan, length: int, itemsize: int) -> KernelPlan
     if itemsize > WORD or whole < block:
         return None
     row = dataclasses.replace(plan.row, block=block)
-    return dataclasses.replace(plan, row=row, warps=warps, held=whole // block, stages=1, streamed=True)
+    return dataclasses.replace(
+        plan, row=row, warps=warps, held=whole // block, registers=registers, stages=1, streamed=True
+    )
 
 
 def _spread_cuts(length: int, itemsize: int, *, anywhere: bool) -> list[HeldCut]:
