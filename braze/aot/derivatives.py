@@ -10,12 +10,12 @@ whatever they are multiplied with or divided by, also by zero: a trace sees thos
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 
-from braze.aot.min_cut import ancestors
 from braze.graph import torch_compat
 from braze.graph.facts import set_facts
 
@@ -104,29 +104,39 @@ def _added(x: torch.Tensor, y: torch.Tensor, alpha: Any = 1) -> torch.Tensor:
     return made if alpha == 1 else made.mul(alpha)
 
 
-def correct(nodes: Iterable[Any], tangents: Collection[torch.fx.Node]) -> None:
+def correct(nodes: Iterable[Any], tangents: Iterable[torch.fx.Node]) -> None:
     """Have those of autograd's operations that compute otherwise on fakes give what they give on plain tensors, and custom ones gradients."""
+    reading = set(tangents)
     for node in nodes:
         if type(node) in torch_compat.OF_PRODUCTS:
             node.register_hook(_product_of(node))
         elif type(node) in torch_compat.OF_RUNNING_PRODUCTS:
             node.register_hook(_running_product_of(node))
         elif isinstance(node, torch.autograd.function.BackwardCFunction):
-            node.register_hook(functools.partial(_known_as_gradients, tangents))
+            node.register_hook(functools.partial(_known_as_gradients, reading))
 
 
 def _known_as_gradients(
-    tangents: Collection[torch.fx.Node], found: tuple[Any, ...], came: tuple[Any, ...]
+    reading: set[torch.fx.Node], found: tuple[Any, ...], came: tuple[Any, ...]
 ) -> tuple[Any, ...]:
     """What a custom backward gives, copied where it reads none of the tangents: else it may be one node with a value of the program."""
-    return tuple(
-        value if value is None or _reads(value, tangents) else _as_gradient(value) for value in found
-    )
+    return tuple(value if value is None or _reads(value, reading) else _as_gradient(value) for value in found)
 
 
-def _reads(value: torch.Tensor, tangents: Collection[torch.fx.Node]) -> bool:
+def _reads(value: torch.Tensor, reading: set[torch.fx.Node]) -> bool:
+    """Whether a value is made of one of some nodes, and becomes one of them then: what is made of it is found sooner."""
     node = _node(value)
-    return node is None or not ancestors([node], lambda n: n in tangents).isdisjoint(tangents)
+    if node is None:
+        return True
+    seen, waiting = {node}, deque([node])
+    while waiting:
+        at = waiting.popleft()  # the nearest first: a tangent is rarely far
+        if at in reading:
+            reading.add(node)
+            return True
+        waiting.extend(n for n in at.all_input_nodes if n not in seen)
+        seen.update(at.all_input_nodes)
+    return False
 
 
 def _as_gradient(value: torch.Tensor) -> torch.Tensor:

@@ -90,7 +90,7 @@ class Differentiation:
             raise Unsupported(
                 "BZ2021", "gradients that end at a leaf which the program makes, and reach no input"
             )
-        derivatives.correct(leaves_first(starts), frozenset(self.tangents))
+        derivatives.correct(leaves_first(starts), self.tangents)
         taken = self.operations.taken
         recorder.coming, come = comings(starts, {edges[j]: j for j in taken})
         reaching = [*reached_leaves(leaves, recorder.coming), *(come[j] for j in taken)]
