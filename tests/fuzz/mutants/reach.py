@@ -22,6 +22,8 @@ from tests.fuzz.mutants.processes import Place
 MACHINES = {"tensors": range(1, 601), "programs": range(1, 201), "metamorphic": range(1, 61)}
 #: programs of a machine that run in one process
 PART = 20
+#: bytes of test files that run in one process, if there are several
+BATCH = 60_000
 #: not run: they need what is not there, or are about all this
 LEFT_OUT = ("tests/gpu/", "tests/models/", "tests/install/", "tests/fuzz/test_mutants.py")
 
@@ -85,6 +87,20 @@ def reached(
     return run.summed(mutants)
 
 
+def batches(tree: Path, files: Sequence[str]) -> list[list[str]]:
+    """Small files share a process, since one takes seconds to begin."""
+    found: list[list[str]] = []
+    room = 0
+    for file in files:
+        size = (tree / file).stat().st_size
+        if size > room:
+            found.append([])
+            room = BATCH
+        found[-1].append(file)
+        room -= size
+    return found
+
+
 def test_files(tree: Path) -> list[str]:
     """The longest first, as far as their text tells."""
     found = [path.relative_to(tree).as_posix() for path in tree.glob("tests/**/test_*.py")]
@@ -98,7 +114,8 @@ class _Run:
     def __init__(self, tree: Path, work: Path, files: Sequence[str], limit: float) -> None:
         self.tree, self.work, self.end = tree, work, time.monotonic() + limit
         self.claims = work / "claims"
-        self.waiting, self.under_way = list(files), Counter[str]()
+        self.waiting, self.under_way = batches(tree, files), Counter[str]()
+        self.batches = {batch[0]: batch for batch in self.waiting}
         self.helped: set[tuple[int, str]] = set()
         self.lock = threading.Lock()
         self.lines: list[dict] = []
@@ -106,27 +123,27 @@ class _Run:
         self.parts: list[tuple[str, list[int]]] = []
         self.failing_seeds: dict[str, list[int]] = {}
 
-    def next(self, job: int) -> str | None:
+    def next(self, job: int) -> list[str] | None:
         with self.lock:
             if self.waiting:
-                file = self.waiting.pop(0)
+                batch = self.waiting.pop(0)
             else:
                 open_ = [f for f, n in self.under_way.items() if n and (job, f) not in self.helped]
                 if not open_:
                     return None
-                file = min(open_, key=lambda f: self.under_way[f])
-            self.helped.add((job, file))
-            self.under_way[file] += 1
-            return file
+                batch = self.batches[min(open_, key=lambda f: self.under_way[f])]
+            self.helped.add((job, batch[0]))
+            self.under_way[batch[0]] += 1
+            return batch
 
     def job(self, job: int) -> None:
         place = Place(self.tree, self.work / f"job-{job}", self.work / "pool", self.work / "hits.txt")
-        while (file := self.next(job)) is not None and time.monotonic() < self.end:
-            plan = {"claims": str(self.claims / file.replace("/", "-"))}
-            ran = processes.pytest(place, [file], plan, max(self.end - time.monotonic(), 1))
+        while (batch := self.next(job)) is not None and time.monotonic() < self.end:
+            plan = {"claims": str(self.claims / batch[0].replace("/", "-"))}
+            ran = processes.pytest(place, batch, plan, max(self.end - time.monotonic(), 1))
             died = ran.under_way()
             with self.lock:
-                self.under_way[file] -= 1
+                self.under_way[batch[0]] -= 1
                 self.lines += ran.lines
                 if died is not None:
                     self.lines.append(

@@ -16,7 +16,7 @@ TAKEN = ("braze", "tests", "docs", "benchmarks", "constraints", "pyproject.toml"
          "CONTRIBUTING.md", "CHANGELOG.md", "Makefile", "LICENSE", ".gitignore", ".ci")  # fmt: skip
 _SITE = "from tests.fuzz.mutants import hits\n\nhits.install()\n"
 _HEADER = (
-    "; import sys as _sys; _hit, _taken, _compared = "
+    "; import sys as _sys; _mutant_at, _mutant_if, _mutant_by = "
     "getattr(_sys, 'braze_mutants', (lambda n: False, lambda n, v: v, lambda n, v, m: v))"
 )
 
@@ -66,12 +66,12 @@ def probe(number: int, mutant: Mutant, source: bytes) -> bytes:
     start, end = mutant.node
     text = source[start:end]
     if mutant.statement:
-        return f"_hit({number}); ".encode() + text
+        return f"_mutant_at({number}); ".encode() + text
     if mutant.operator == "branch dropped":
-        return b"_taken(%d, (%s))" % (number, text)
+        return b"_mutant_if(%d, (%s))" % (number, text)
     if (mutated := purity.expression(mutant)) is not None:
-        return b"_compared(%d, (%s), lambda: (%s))" % (number, text, mutated.encode())
-    return b"(_hit(%d) or (%s))" % (number, text)
+        return b"_mutant_by(%d, (%s), lambda: (%s))" % (number, text, mutated.encode())
+    return b"(_mutant_at(%d) or (%s))" % (number, text)
 
 
 def environment(tree: Path, cache: Path, **more: str) -> dict[str, str]:
