@@ -137,12 +137,16 @@ def judge_all(
     waiting: queue.SimpleQueue[Mutant] = queue.SimpleQueue()
     for mutant in mutants:
         waiting.put(mutant)
-    pristine, lock = trees.copied(work / "pristine"), threading.Lock()
+    pristine, lock = trees.pristine(work / "pristine"), threading.Lock()
     name = f"results-{arguments.mark}{arguments.shard.replace('/', '-of-')}.jsonl"
     out = (arguments.state / name).open("a", buffering=1)
 
     def job(number: int) -> None:
-        place = Place(trees.copied(work / f"tree-{number}"), work / f"job-{number}", work / "pool")
+        place = Place(
+            trees.copied(work / f"tree-{number}", pristine, compiled=True),
+            work / f"job-{number}",
+            work / "pool",
+        )
         judge = Judge(reach, place, pristine, share * arguments.each, share * arguments.fuzz, end)
         while time.monotonic() < end:
             try:

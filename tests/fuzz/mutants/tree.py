@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import os
 import shutil
 from collections.abc import Sequence
@@ -21,18 +22,28 @@ _HEADER = (
 )
 
 
-def copied(to: Path, root: Path = ROOT) -> Path:
-    """A copy of what is under test, with the compiled core in it."""
+def copied(to: Path, root: Path = ROOT, compiled: bool = False) -> Path:
+    """A copy of what is under test, with the compiled core in it; ``compiled``: with the bytecode that is there."""
+    left_out = (
+        shutil.ignore_patterns("results") if compiled else shutil.ignore_patterns("__pycache__", "results")
+    )
     shutil.rmtree(to, ignore_errors=True)
     to.mkdir(parents=True)
     for name in TAKEN:
         source = root / name
         if source.is_dir():
-            shutil.copytree(source, to / name, ignore=shutil.ignore_patterns("__pycache__", "results"))
+            shutil.copytree(source, to / name, ignore=left_out)
         elif source.exists():
             shutil.copy2(source, to / name)
     if (results := root / "benchmarks" / "results").is_dir():
         shutil.copytree(results, to / "benchmarks" / "results")
+    return to
+
+
+def pristine(to: Path) -> Path:
+    """A copy without a bug whose bytecode is there, so that no copy of it compiles it once more."""
+    copied(to)
+    compileall.compile_dir(to / "braze", quiet=1, workers=0)
     return to
 
 
