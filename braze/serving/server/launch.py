@@ -130,8 +130,15 @@ def run_server(
         config = uvicorn.Config(
             app, host=host, port=port, timeout_graceful_shutdown=seconds, **uvicorn_options
         )
+        print(f"braze serve: {server.name} at {_url(listening)}/v1", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listening])
+
+
+def _url(listening: socket.socket) -> str:
+    """Where a client of this machine finds it; the port is the one that was chosen where 0 was asked for."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _device(name: str) -> torch.device:
