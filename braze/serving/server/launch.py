@@ -150,7 +150,12 @@ def _device(name: str) -> torch.device:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         why = str(error).strip().partition("\n")[0]
-        raise UserError("BZ7412", f"a model cannot be served on the device {name!r}", why=why) from error
+        raise UserError(
+            "BZ7412",
+            f"a model cannot be served on the device {name!r}",
+            why=why,
+            hints=("cpu, or cuda:0 where there is a GPU and PyTorch was built for it",),
+        ) from error
     return device
 
 
