@@ -11,15 +11,15 @@ from collections.abc import Iterator, Sequence
 
 from braze.codegen.triton.accumulate import LANES, XR, Accumulator
 from braze.codegen.triton.emit import Scope, Value
+from braze.codegen.triton.extremes import among
 from braze.codegen.triton.writer import Writer
 from braze.loops.build import nodes_of
 from braze.loops.ir import LoopNest, Node, Op, ReduceKind, Reduction
 from braze.loops.rewrite import roots
 from braze.schedule.kernels import KernelPlan
-from braze.schedule.passes import flat, loads_along, read_again
+from braze.schedule.passes import loads_along, read_again
 from braze.schedule.plans import Form
 from braze.schedule.records import Group
-from braze.symbolic.divides import multiple
 
 #: a step of a walk, and the state of its reductions
 Taken = tuple[LoopNest, list[Accumulator]]
@@ -112,7 +112,11 @@ class Walker(Writer):
             if teller is not None:
                 results.append(found[teller][0])
             elif accumulator.reduction.kind.finds_place and accumulator.lanes > 1:
-                results.append(self._among_few(accumulator, *own))
+                self.emitter.masks["r"] = self.masked
+                best, begin = own
+                results.append(
+                    among(self, accumulator.reduction.value, best, begin, accumulator.lanes, self.base)
+                )
             else:
                 results += own
         return results
@@ -129,7 +133,7 @@ class Walker(Writer):
         if back:
             last = "full - RBLOCK" if plan.begin is not None else self._last_tile()
             body.lines.append(f"        roffset = {last}{f' + {held}' if held else ''} - rstep")
-        self._row_scope(body, "roffset + rbase")
+        self.row_scope(body, "roffset + rbase")
         self._body(steps, body, opened)
         # a literal where there is one: the interpreter turns assigned numbers into arrays
         head = self._turns() if any(step.reductions for step in steps) else "range({begin}, {end}, RBLOCK)"
@@ -176,7 +180,7 @@ class Walker(Writer):
         place = f"{number * self._block()} + rbase"
         self._lies_at(place)
         self.emitter.masks["r"], self.emitter.eviction = False, "evict_first"
-        return self._row_scope(Scope([], "        ", outer=self.base), place)
+        return self.row_scope(Scope([], "        ", outer=self.base), place)
 
     def _kept(self, node: Node, number: int, body: Scope) -> Value:
         """A value that stays in registers; where it has been made use of already, as one that nobody knows."""
@@ -239,7 +243,7 @@ class Walker(Writer):
         self._lies_at(place)
         self.emitter.masks["r"] = True
         body = Scope([], "        ", outer=self.base)
-        return self._row_scope(body, place, f"({place}) // {self.plan.vector} < vectors")
+        return self.row_scope(body, place, f"({place}) // {self.plan.vector} < vectors")
 
     def _edges(self, steps: Sequence[LoopNest], opened: list[Taken], back: bool) -> None:
         """What lies before a row's first whole vector and behind its last one: a small tile, whose names are its own."""
@@ -261,7 +265,7 @@ class Walker(Writer):
         behind = f"vectors * {vector} + rbase - {half}"
         inside = f"(rindex < rnumel) & ((rbase >= {half}) | (rbase < head))"
         body = Scope(["        rbase = tl.arange(0, RBLOCK)[None, :]"], "        ", outer=self.base)
-        return self._row_scope(body, f"tl.where(rbase < {half}, rbase - head, {behind})", inside)
+        return self.row_scope(body, f"tl.where(rbase < {half}, rbase - head, {behind})", inside)
 
     def _half(self) -> int:
         """Elements of the small tile on each side of the vectors."""
@@ -326,7 +330,7 @@ class Walker(Writer):
         """Take a tile of one reduction in; ``known``: where other tiles of the walk were; ``told``: another one tells its result."""
         if told:
             return known or Accumulator(reduction, "")
-        value = self._full(self.emitter.value(reduction.value, body), body)
+        value = self.full(self.emitter.value(reduction.value, body), body)
         accumulator = known
         if accumulator is None:
             lanes, apart = self._lanes(reduction)
@@ -349,7 +353,7 @@ class Walker(Writer):
         if plan.begin is not None:
             return LANES, False
         loads = [n for n in nodes_of(reduction.value) if n.op is Op.LOAD]
-        width = min((self._vector(n) for n in loads), default=LANES)
+        width = min((self.vector(n) for n in loads), default=LANES)
         if reduction.kind.finds_place:
             return self._lanes_of_places(reduction, loads, width), False
         if 2 * width >= LANES:
@@ -366,38 +370,3 @@ class Walker(Writer):
             return 1
         widest = max(n.dtype.itemsize for n in loads)
         return LANES if widest <= 2 else 1  # four at once are no quicker than one by one
-
-    def _among_few(self, accumulator: Accumulator, best: Value, begin: Value) -> Value:
-        """Which of a few elements is the extreme: the first that is, or is no number. They are read again, in names of their own."""
-        emit, base, lanes = self.emitter, self.base, accumulator.lanes
-        emit.masks["r"] = self.masked
-        at = len(base.lines)
-        body = Scope([f"        rbase = tl.arange(0, {lanes})[None, :]"], "        ", outer=base)
-        self._row_scope(body, f"{begin.name} + rbase")
-        value = emit.value(accumulator.reduction.value, body).name
-        found = f"({value} == {best.name}) | ({value} != {value})"
-        if self.masked:
-            found = f"({found}) & rmask"
-        place = emit.assign(f"tl.min(tl.where({found}, rindex, 2147483647), 1)", XR, body)
-        base.lines.extend(line[4:] for line in body.lines)
-        own = {"RBLOCK": str(lanes), "rindex": "pindex", "rmask": "pmask", "rbase": "pbase"}
-        base.lines[at:] = [
-            re.sub(r"\b(RBLOCK|rindex|rmask|rbase|r\d+)\b", lambda m: own.get(m[0], f"p{m[0][1:]}"), line)
-            for line in base.lines[at:]
-        ]
-        for axis in self.group.row_axes:
-            emit.symbols.pop(axis.symbol)
-        return emit.assign(f"{place.name}[:, None].to(tl.int64)", frozenset("x"), base)
-
-    def _vector(self, load: Node) -> int:
-        """Elements along the row that one instruction loads: up to 16 bytes, from where rows begin at multiples of so many."""
-        assert self.plan.row is not None
-        row = flat(self.plan.row.axes)
-        if not load.attr[1].symbols() & row.symbols():
-            return LANES
-        rest, width = load.attr[1] - row, max(1, 16 // load.dtype.itemsize)
-        if rest.symbols() & row.symbols():
-            return LANES
-        while width > 1 and not multiple(rest, width):
-            width //= 2
-        return max(1, width * LANES * load.dtype.itemsize // 16)
