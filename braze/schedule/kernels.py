@@ -115,6 +115,8 @@ SHORT, OF_A_SHORT_WARP, WORD = range(1024, 8193), 2048, 4
 #: of these, rows of so many bytes whose mean and variance are taken keep to so many registers a thread (layer norm on that H200: 8,191 columns of float32 157 us, 213
 #: with as many as the compiler takes, of bfloat16 160 and 168; 4,097 of float32 160 and 165, but of bfloat16 161 and 160; softmaxes spill: 182 and 143)
 NARROW_ROW, NARROW = 10 << 10, 64
+#: registers of a thread that also keeps what is summed down columns: sixteen warps of them fill a multiprocessor
+OF_A_COLUMN = 128
 #: one whose threads have twice the registers, of rows of which two and more values are read again (a softmax's gradient of 50,257 columns in bfloat16: 430 us,
 #: 663 before)
 DEEP = HeldCut(16, 128, 48, RESTS)
@@ -171,7 +173,7 @@ def plan_kernel(
     """The plan of one group of loop nests. ``longest``: elements of a row that is held whole, if its group wants that; ``hold``: whether rows may be
     held in part."""
     if group.walked is not None:
-        return _mixed(group, buffers)
+        return _mixed(group, buffers, hold=hold)
     limit = limit_of(group)
     if limit is not None:
         return _ragged(group, buffers, limit)
@@ -293,14 +295,24 @@ def few_at_once(plan: KernelPlan, itemsize: int, held: int) -> KernelPlan:
 
 def _of_vectors(plan: KernelPlan, group: Group, found: Sequence[Access]) -> KernelPlan:
     """A plan that reads whole vectors of rows which begin anywhere, as those of 50,257 numbers do."""
-    kinds = VECTORS | {ReduceKind.WELFORD}
-    if len(group.row_axes) != 1 or _static(group.row_axes) is None or not kinds_of(group.steps) <= kinds:
-        return plan
     if any(tile.block > 1 for tile in plan.points):  # several rows begin at several places
         return plan
+    begin = begins_anywhere(group, found)
+    if (
+        begin is None or plan.row is None or plan.row.block < begin[1]
+    ):  # a row begins in its walk's first tile
+        return plan
+    return dataclasses.replace(plan, begin=begin[0], vector=begin[1])
+
+
+def begins_anywhere(group: Group, found: Iterable[Access]) -> tuple[Expr, int] | None:
+    """Where rows begin that vectors of so many elements do not divide; None where they do, or that is not one place for all that lies along them."""
+    kinds = VECTORS | {ReduceKind.WELFORD}
+    if len(group.row_axes) != 1 or _static(group.row_axes) is None or not kinds_of(group.steps) <= kinds:
+        return None
     row = group.row_axes[0].symbol
     if _draws(group):
-        return plan
+        return None
     copies = dict(group.shifted)
     along = [
         a
@@ -308,11 +320,9 @@ def _of_vectors(plan: KernelPlan, group: Group, found: Sequence[Access]) -> Kern
         if not a.indirect and a.buffer not in copies and step_along(a, group.row_axes[0]) == 1
     ]
     vector = VECTOR // min((a.itemsize for a in along), default=VECTOR)
-    if plan.row is None or plan.row.block < vector:  # a row begins in its walk's first tile
-        return plan
     begins = {a.index - row for a in along}
     begins = {e for e in begins if row not in e.symbols() and not multiple(e, vector)}
-    return dataclasses.replace(plan, begin=begins.pop(), vector=vector) if len(begins) == 1 else plan
+    return (begins.pop(), vector) if len(begins) == 1 else None
 
 
 def _draws(group: Group) -> bool:
@@ -324,21 +334,57 @@ def walks_again(passes: Sequence[Pass]) -> bool:
     return any(not each.reduces for each in passes[1:])
 
 
-def _mixed(group: Group, buffers: dict[str, Buffer]) -> KernelPlan:
+def _mixed(group: Group, buffers: dict[str, Buffer], *, hold: bool) -> KernelPlan:
     """The plan of a group that reduces along its rows and down its columns."""
     assert group.walked is not None
     names = arguments(group)
     own = {group.axes[0].symbol, *(a.symbol for a in group.row_axes)}
-    tiles = {
-        a.buffer: a.itemsize for a in accesses_of(group, buffers) if not a.store and own <= a.index.symbols()
-    }
+    found = [a for a in accesses_of(group, buffers) if own <= a.index.symbols()]
+    tiles = {a.buffer: a.itemsize for a in found if not a.store}
     x, width, warps = tile_down(group, tiles.values())
+    vectors = vectors_down(group, found) if hold else None
+    if vectors is not None and (group.walked.part.extent.value or 1) % vectors.vector == 0:
+        x, width, warps = 1, 2 * vectors.block, vectors.warps
+    else:
+        vectors = None
     stages = STAGES if sum(tiles.values()) * x * width * (STAGES - 1) <= ON_THE_WAY else 1
-    return KernelPlan(
+    plan = KernelPlan(
         Form.MIXED, names, size_symbols(group), (group.walked.part,), (Tile("x", group.axes, x),),
         Tile("r", group.row_axes, width), True, (), warps, stages,
         any(is_wide(buffers[n]) for n in names), is_coarse(group, buffers), group.walked.within.extent,
     )  # fmt: skip
+    if vectors is None:
+        return plan
+    rows = [step for step in group.steps if step.reduce_axes != (group.walked.within,)]
+    return dataclasses.replace(
+        plan, row=Tile("r", group.row_axes, vectors.block), whole=False, passes=passes_of(rows, group.row_axes),
+        held=1, registers=OF_A_COLUMN, begin=vectors.begin, vector=vectors.vector,
+    )  # fmt: skip
+
+
+@record
+class VectorsDown:
+    """Rows that begin anywhere, of ``vector`` elements a vector, that are also summed down their columns: held in two tiles of ``block``, of so many ``warps``."""
+
+    begin: Expr
+    vector: int
+    block: int
+    warps: int
+
+
+def vectors_down(group: Group, found: Iterable[Access]) -> VectorsDown | None:
+    """How rows are held that begin anywhere and are also summed down their columns; None where that is as others are.
+
+    Of rows whose numbers are alike modulo the elements of a vector each begins at the same place in one: a program takes such rows, so that its columns lie in the same lanes.
+    """
+    length, (point,) = _static(group.row_axes), group.axes
+    if length is None or length not in SHORT:
+        return None
+    begin = begins_anywhere(group, [a for a in found if point.symbol in a.index.symbols()])
+    if begin is None or begin[0].coefficient(point.symbol) is None:
+        return None
+    block = power(length - begin[1] + 1) // 2
+    return VectorsDown(*begin, block, block // (32 * EACH))
 
 
 def limit_of(group: Group) -> Node | None:

@@ -233,7 +233,7 @@ class Writer:
                 k: self._collapsed(r, n) for k, (r, n) in enumerate(zip(step.reductions, names_of))
             }
             self._forget_reduced(base)
-            self._columns_stored(step)
+            self._columns_stored(step, base)
 
     def _same_for_all_rows(self, columns: tuple[LoopNest, ...]) -> None:
         """Load before the walk what each tile would load again: a norm's weight."""
@@ -274,13 +274,14 @@ class Writer:
             return Value(name, R)
         return self.emitter.assign(collapsed(reduction.kind, name, 0, "[None, :]"), R, self.base)
 
-    def _columns_stored(self, step: LoopNest) -> None:
+    def _columns_stored(self, step: LoopNest, scope: Scope) -> None:
         """What a program leaves of its rows: one number a column."""
         emit = self.emitter
         for store in step.stores:
-            value = emit.value(store.value, self.base)
+            value = emit.value(store.value, scope)
             pointer = emit.spread(f"{emit.pointers[store.buffer]} + ({emit.text(store.index)})", R)
-            self.base.lines.append(f"    tl.store({pointer}, {emit.spread(value.name, R)}{emit.mask(R)})")
+            line = f"tl.store({pointer}, {emit.spread(value.name, R)}{emit.mask(R)})"
+            scope.lines.append(f"{scope.indent}{line}")
 
     # -- stores -----------------------------------------------------------------------------------
 
