@@ -12,6 +12,22 @@ from collections.abc import Iterable, Sequence
 from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, Buffer, Node, Op, ReduceKind
 from braze.loops.rewrite import roots
+from braze.schedule.held import (
+    CACHED,
+    DEEP,
+    NARROW,
+    NARROW_ROW,
+    OF_A_COLUMN,
+    OF_A_SHORT_WARP,
+    RESTS,
+    SHORT,
+    SIDE_BY_SIDE,
+    VECTOR,
+    WIDE,
+    WIDE_16,
+    WORD,
+    spread_cuts,
+)
 from braze.schedule.passes import (
     Access,
     Pass,
@@ -73,53 +89,12 @@ SHORT_COLUMN, FEW_PROGRAMS = 1024, 128
 PLAIN = frozenset(
     {ReduceKind.SUM, ReduceKind.PROD, ReduceKind.MAX, ReduceKind.MIN, ReduceKind.ANY, ReduceKind.ALL}
 )
-#: reductions whose walks may begin before their rows, and bytes that one instruction reads
-VECTORS, VECTOR = PLAIN | {ReduceKind.ONLINE_SOFTMAX}, 16
+#: reductions whose walks may begin before their rows
+VECTORS = PLAIN | {ReduceKind.ONLINE_SOFTMAX}
 #: warps of a program, unless it is to be alone
 MOST_WARPS = 16
 #: an axis shorter than this is not worth tiles of its own
 LEAST = 8
-
-
-@record
-class HeldCut:
-    """How programs keep a part of their rows: of so many ``warps``, whose threads have ``registers`` at most, and in them so many ``words`` of the row;
-    ``rest``: bytes of it that are read again, at most."""
-
-    warps: int
-    registers: int
-    words: int
-    rest: int
-
-
-#: bytes of a row that are read again at most, and of one of 16-bit floats whose maximum and powers are taken, which is still in the cache if its program is alone
-RESTS, CACHED = 512 << 10, 128 << 10
-#: two programs on each multiprocessor of numbers of 16 bits (log softmax of 50,257 columns in bfloat16 on an H100: 564 us, 744 before)
-SIDE_BY_SIDE = HeldCut(16, 64, 20, 92 << 10)
-#: one program, with as many threads as there can be (50,257 columns of float32: 1,127 us, 1,434 before; layer norm of 65,536 in bfloat16: 188 and 276)
-WIDE_16, WIDE = HeldCut(32, 64, 24, RESTS), HeldCut(32, 64, 32, RESTS)
-#: of rows whose mean and variance are taken little is held as long as the cache has the rest, so that more of it is on its way (layer norm of 32,768 columns in
-#: bfloat16 on an H100: 180 us, 233 held whole): by two programs side by side rows of so many bytes, by one longer ones that vectors divide
-SPREAD_ROW, SPREAD_SIDE = 64 << 10, HeldCut(16, 64, 8, RESTS)
-#: by bytes of these at most, and of one number: longer ones are held as others are
-SPREAD_CUTS = (
-    (128 << 10, 2, HeldCut(32, 64, 8, RESTS)),
-    (192 << 10, 4, HeldCut(32, 64, 16, RESTS)),
-)
-#: the same of rows that begin anywhere, which whole vectors are read of: so many bytes by two programs side by side, longer ones of floats by one
-ANYWHERE_ROW, ANYWHERE_SIDE, ANYWHERE = 80 << 10, HeldCut(16, 64, 20, RESTS), HeldCut(32, 64, 16, RESTS)
-#: rows of so many elements that begin anywhere are held to their ends, as whole vectors, by a warp for so many bytes of them (layer norm of 4,097 columns on an
-#: H200: 159 us in bfloat16 where half as many take 190, 165 in float32 where twice as many take 196, 368 and 202 held whole); not those of which more than a
-#: word is held for each element (a softmax's gradient in float32: 207 us, 187 held whole)
-SHORT, OF_A_SHORT_WARP, WORD = range(1024, 8193), 2048, 4
-#: of these, rows of so many bytes whose mean and variance are taken keep to so many registers a thread (layer norm on that H200: 8,191 columns of float32 157 us, 213
-#: with as many as the compiler takes, of bfloat16 160 and 168; 4,097 of float32 160 and 165, but of bfloat16 161 and 160; softmaxes spill: 182 and 143)
-NARROW_ROW, NARROW = 10 << 10, 64
-#: registers of a thread that also keeps what is summed down columns: sixteen warps of them fill a multiprocessor
-OF_A_COLUMN = 128
-#: one whose threads have twice the registers, of rows of which two and more values are read again (a softmax's gradient of 50,257 columns in bfloat16: 430 us,
-#: 663 before)
-DEEP = HeldCut(16, 128, 48, RESTS)
 
 
 @record
@@ -172,7 +147,7 @@ def plan_kernel(
 ) -> KernelPlan:
     """The plan of one group of loop nests. ``longest``: elements of a row that is held whole, if its group wants that; ``hold``: whether rows may be
     held in part."""
-    if group.walked is not None:
+    if group.kind is GroupKind.MIXED:
         return _mixed(group, buffers, hold=hold)
     limit = limit_of(group)
     if limit is not None:
@@ -192,7 +167,12 @@ def plan_kernel(
         any(is_wide(buffers[n]) for n in names), is_coarse(group, buffers),
     )  # fmt: skip
     long = form is Form.ROWS and plan.row is not None and not plan.whole
-    return _for_long_rows(plan, group, found, hold=hold) if long else plan
+    plan = _for_long_rows(plan, group, found, hold=hold) if long else plan
+    if group.walked is None or not plan.to_its_end:
+        return plan
+    return dataclasses.replace(
+        plan, outer=(group.walked.part,), walked=group.walked.within.extent, stages=STAGES
+    )
 
 
 def _for_long_rows(plan: KernelPlan, group: Group, found: Sequence[Access], *, hold: bool) -> KernelPlan:
@@ -243,7 +223,7 @@ def _held_in_part(plan: KernelPlan, group: Group, widest: int) -> KernelPlan | N
     row = plan.row
     assert row is not None
     if ReduceKind.WELFORD in kinds and len(again) == 1:
-        cuts = _spread_cuts(length, each, anywhere=plan.begin is not None)
+        cuts = spread_cuts(length, each, anywhere=plan.begin is not None)
     else:
         cuts = [SIDE_BY_SIDE] if narrow else []
     cuts += [DEEP] if len(again) > 1 else [WIDE_16] if narrow else [WIDE]
@@ -271,18 +251,6 @@ def _held_to_its_end(plan: KernelPlan, length: int, itemsize: int, *, registers:
     return dataclasses.replace(
         plan, row=row, warps=warps, held=whole // block, registers=registers, stages=1, streamed=True
     )
-
-
-def _spread_cuts(length: int, itemsize: int, *, anywhere: bool) -> list[HeldCut]:
-    """How a row is held whose mean and variance are taken, where that is not as others are. ``anywhere``: it begins between vectors."""
-    taken = length * itemsize
-    if anywhere:
-        return [ANYWHERE_SIDE] if taken <= ANYWHERE_ROW else [ANYWHERE] if itemsize >= 4 else []
-    if taken <= SPREAD_ROW:
-        return [SPREAD_SIDE]
-    if taken % VECTOR:
-        return []
-    return [cut for longest, least, cut in SPREAD_CUTS if taken <= longest and itemsize >= least][:1]
 
 
 def few_at_once(plan: KernelPlan, itemsize: int, held: int) -> KernelPlan:

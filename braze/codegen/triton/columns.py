@@ -76,7 +76,7 @@ class RowsAndColumns(Walker):
         for number, each in enumerate(passes):
             self.downwards = number == len(passes) - 1 and not each.reduces
             self._pass(number)
-        if not self.downwards:
+        if self.columns and not self.downwards:
             self.downwards = True
             self._loop((), False, "")
 

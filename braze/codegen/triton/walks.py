@@ -81,7 +81,8 @@ class Walker(Writer):
         parts = self._parts()
         if any(r.kind is ReduceKind.WELFORD for step in steps for r in step.reductions):
             # lanes lie about one of their first numbers, which a whole tile has
-            parts.insert(1, parts.pop())
+            parts.remove(self._held)
+            parts.insert(1, self._held)
         needed = self._needed(steps)
         for part in reversed(parts) if back else parts:
             emit.eviction = eviction
