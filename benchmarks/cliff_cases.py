@@ -20,9 +20,9 @@ Tensor = torch.Tensor
 class Draw:
     """Draws the inputs of a case on a device, the same ones each time."""
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, seed: int = 0) -> None:
         self.device = device
-        self.generator = torch.Generator(device).manual_seed(0)
+        self.generator = torch.Generator(device).manual_seed(seed)
 
     def f32(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.randn(shape, device=self.device, generator=self.generator).to(dtype)
