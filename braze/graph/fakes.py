@@ -138,11 +138,11 @@ class FakeMode:
             self.ground = Ground(self.env)
         return self.env
 
-    def unknown(self, kind: type) -> Any:
-        """An int or float that only a call of the graph tells."""
+    def unknown(self, kind: type, bounds: tuple[int, int] | None = None) -> Any:
+        """An int or float that only a call of the graph tells, and between which bounds an int will lie."""
         env = self.become_dynamic()
         self.scalars = True
-        made = torch_symbols.make_unbacked(env, kind)
+        made = torch_symbols.make_unbacked(env, kind, bounds)
         if kind is float:
             self.read_floats.add(self.name_of(made))
         return made
