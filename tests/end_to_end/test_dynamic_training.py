@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import braze
 from braze.support import trace
+from tests.helpers import logged
 
 SIZES = [(4, 5), (3, 7), (6, 4)]
 
@@ -184,3 +185,31 @@ def test_a_nan_beside_what_is_interpolated_reaches_as_far_as_in_eager(mode: str)
     x[0, 0].view(-1)[1] = torch.nan
     made = braze.compile(program, dynamic=True)(x.requires_grad_())
     assert torch.equal(made.isnan(), program(x).isnan())
+
+
+POWERS = {
+    "x ** n": lambda x, n: x.abs() ** n,
+    "torch.pow": lambda x, n: torch.pow(x.abs(), exponent=n),
+    "n ** x": lambda x, n: n**x,
+    "written": lambda x, n: x.cos().pow_(n),
+    "a size": lambda x, n: x.abs() ** x[:n].shape[0],
+    "pooled": lambda x, n: F.lp_pool1d(x[None].abs(), n, 2),
+}
+
+
+@pytest.mark.parametrize("name", POWERS)
+@pytest.mark.parametrize("numbers", [(3, 2, 5, 1), (2.5, 1.5, 3.0)], ids=["int", "float"])
+def test_a_power_by_a_number_that_changes_goes_backward_in_a_graph(name: str, numbers: tuple) -> None:
+    """PyTorch's formulas ask whether an exponent is zero, and take a base's logarithm: not of symbols."""
+    program = POWERS[name]
+    compiled = braze.compile(program, backend="aot_eager", dynamic=True)
+    with logged() as messages:
+        for number in numbers:
+            number = int(number) if name == "a size" else number
+            x, y = (torch.linspace(-1, 1.5, 6, dtype=torch.float64).requires_grad_() for _ in range(2))
+            result, expected = compiled(x, number), program(y, number)
+            torch.testing.assert_close(result, expected)
+            result.sum().backward()
+            expected.sum().backward()
+            torch.testing.assert_close(x.grad, y.grad)
+    assert not messages

@@ -32,7 +32,7 @@ from braze.capture.facts.libraries import is_pytorchs
 from braze.capture.facts.policy import OURS
 from braze.capture.facts.records import Step
 from braze.capture.facts.values import MISSING, Identity, words
-from braze.capture.graph import constant_evaluation, overloads, sizes, tensor_facts, unbacked
+from braze.capture.graph import constant_evaluation, overloads, powers, sizes, tensor_facts, unbacked
 from braze.capture.outside import identities
 from braze.capture.outside.opaque import refuse_asked, refuse_if_opaque
 from braze.capture.state.outside import Outside
@@ -181,6 +181,8 @@ class Recorder(Recording):
             refuse_unfaked(self.t.outside, (*args, *kwargs.values()))
         if name in DATA and args and isinstance(args[0], torch.Tensor):
             return self.read(name, args[0])
+        if name in powers.POWERS and self.mode.env is not None:
+            args, kwargs = powers.with_known_numbers(self.t.graph, args, kwargs)
         if probe.is_doubtful(name, args, kwargs):
             refused = probe.eager_error(func, args, kwargs)
             if refused is not None:
