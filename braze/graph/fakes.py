@@ -209,6 +209,11 @@ class FakeMode:
         settled = seen & self.floats.keys()
         return settled.union(*(self._derived.get(name, ()) for name in settled))
 
+    def settled_float(self, value: torch.SymFloat) -> torch.SymFloat | float:
+        """The float that it must be, where something was decided on it."""
+        name = self.name_of(value)
+        return self.floats[name] if name in self.settled_floats() else value
+
     def _extent(self, value: int, source: str) -> torch.SymInt | int:
         """A symbol for an int or a size."""
         if self.env is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -213,3 +214,45 @@ def test_a_power_by_a_number_that_changes_goes_backward_in_a_graph(name: str, nu
             expected.sum().backward()
             torch.testing.assert_close(x.grad, y.grad)
     assert not messages
+
+
+MADE_WHOLE = {
+    "int": int,
+    "floor": math.floor,
+    "ceil": math.ceil,
+    "round": round,
+    "of a product": lambda h: int(h * 2 + 1),
+    "of a quotient": lambda h: int(h // 1),
+}
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize("name", MADE_WHOLE)
+def test_a_size_that_is_made_of_a_float_is_a_number(name: str, backend: str) -> None:
+    """The float is guarded by value, so that no symbol is left in sizes which the stages could not write."""
+
+    def program(x: Tensor, h: float) -> Tensor:
+        n = MADE_WHOLE[name](h)
+        return (x * 2).sum(0, keepdim=True).expand(n, 3) * torch.arange(n).unsqueeze(1)
+
+    compiled = braze.compile(program, backend=backend, dynamic=True)
+    with logged() as messages:
+        for h in (2.0, 3.5, 5.0):
+            x, y = leaf(4, 3), leaf(4, 3)
+            y.data.copy_(x.data)
+            result, expected = compiled(x, h), program(y, h)
+            torch.testing.assert_close(result, expected)
+            result.sum().backward()
+            expected.sum().backward()
+            torch.testing.assert_close(x.grad, y.grad)
+    assert not messages
+
+
+def test_a_float_that_is_made_an_integer_and_no_size_is_compiled_for_any() -> None:
+    graphs = []
+    compiled = braze.compile(
+        lambda x, h: x * int(h) + math.floor(h * 2), backend=lambda gm, _: graphs.append(gm) or gm.forward
+    )
+    for h in (2.0, 3.5, 5.25, 6.0):
+        assert torch.equal(compiled(torch.ones(3), h), torch.ones(3) * int(h) + math.floor(h * 2))
+    assert len(graphs) == 2
