@@ -32,7 +32,7 @@ from braze.capture.facts.libraries import is_pytorchs
 from braze.capture.facts.policy import OURS
 from braze.capture.facts.records import Step
 from braze.capture.facts.values import MISSING, Identity, words
-from braze.capture.graph import constant_evaluation, overloads, sizes, tensor_facts, unbacked
+from braze.capture.graph import constant_evaluation, overloads, powers, sizes, tensor_facts, unbacked
 from braze.capture.outside import identities
 from braze.capture.outside.opaque import refuse_asked, refuse_if_opaque
 from braze.capture.state.outside import Outside
@@ -176,6 +176,8 @@ class Recorder(Recording):
         answer = self._foreseen(func, name, args, kwargs)
         if answer is not MISSING:
             return answer
+        if name in powers.POWERS and self.mode.env is not None:
+            args, kwargs = powers.with_known_numbers(self.t.graph, args, kwargs)
         extents = self.extents(kwargs["out"]) if kwargs.get("out") is not None else None
         wants = asks_for_gradient(name, args, kwargs)
         # else views learn of no history, nor of a base that has become a leaf

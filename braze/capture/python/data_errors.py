@@ -81,8 +81,11 @@ def granted(t: Trace, value: torch.Tensor, wanted: bool) -> bool:
 
 
 def of_sizes(t: Trace, value: torch.SymBool) -> bool:
-    """The truth of a condition on sizes that only the data tell: they are taken for neither 0 nor 1, which the graph checks."""
-    if t.graph.recorder.outer is not None:
+    """The truth of a condition on sizes that only the data tell: they are taken for neither 0 nor 1, which the graph checks.
+
+    A number that was drawn is no size: each that may be drawn is as likely.
+    """
+    if t.graph.recorder.outer is not None or not t.done.drawn.keys().isdisjoint(value.node.expr.free_symbols):
         return bool(value)
     with torch_symbols.size_oblivious(t.graph.mode.env):
         holds = bool(value)  # raises where that does not decide it
