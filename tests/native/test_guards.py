@@ -70,6 +70,8 @@ def test_malformed_programs_are_refused():
         ([(-1, "local", 0)], [], [1]),
         ([(-1, "local", 0)], [(0, "int", ("sym", 0))], []),
         ([(-1, "local", 0)], [(0, "alias", 4)], []),
+        ([(-1, "local", 0)], [(0, "distinct", (0, 4))], []),
+        ([(-1, "local", 0)], [(0, "distinct", (-1, 0))], []),
         ([(-1, "local", 0)], [(0, "referent", None)], []),
     ]
     for kind in PROGRAMS:
