@@ -7,6 +7,8 @@ import threading
 import weakref
 from collections import defaultdict, deque
 
+import numpy as np
+
 from braze.native import GuardProgram, native_available, pure, walk
 from tests.native.hooked import raised
 
@@ -50,6 +52,14 @@ def test_equal_tells_types_and_bits():
     assert check_of((1, ("x", 2.5)), "equal", (1, ("x", 2.5)))
     assert not check_of((1, ("x", 2)), "equal", (1, ("x", 2.0)))
     assert not check_of((1,), "equal", (1, 2))
+
+
+def test_numbers_of_numpy_are_equal_in_type_and_value():
+    for expected in (np.float64(2.5), np.int32(2), np.bool_(True)):
+        assert check_of(type(expected)(expected), "equal", expected)
+        assert not check_of(expected.item(), "equal", expected)
+    assert not check_of(np.int64(2), "equal", np.int32(2))
+    assert not check_of(np.float64(2), "equal", np.float64(2.5))
 
 
 def test_equal_refuses_what_is_not_a_constant():
