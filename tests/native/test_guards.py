@@ -54,6 +54,15 @@ def test_equal_tells_types_and_bits():
     assert not check_of((1,), "equal", (1, 2))
 
 
+def test_a_class_lacks_names_only_if_it_has_none_of_them():
+    class Some:
+        here = 1
+
+    for names, lacking in ((("here",), False), (("here", "gone"), False), (("gone", "lost"), True)):
+        assert check_of(Some, "absent", names) is lacking
+        assert check_of(Some(), "absent", names)
+
+
 def test_numbers_of_numpy_are_equal_in_type_and_value():
     for expected in (np.float64(2.5), np.int32(2), np.bool_(True)):
         assert check_of(type(expected)(expected), "equal", expected)
