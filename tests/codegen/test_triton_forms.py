@@ -140,6 +140,27 @@ def test_long_columns_are_cut(rows, dtype, tmp_path):
 
 
 @pytest.mark.usefixtures("small")
+def test_what_follows_sums_down_columns_is_their_kernel(tmp_path):
+    fn = lambda x: x.softmax(1)
+    x = numbers(2, 20, 32)
+    plan, results = interpreted(fn, tmp_path, x)
+    assert forms(plan) == ["columns"] and results[0].stride() == (640, 32, 1)
+    agree(results, exact(fn, x))
+    assert forms(planned(fn, torch.empty(128, 1024, 512, dtype=torch.bfloat16))) == ["columns"]
+    turned = lambda x: torch.clone(fn(x).mT, memory_format=torch.contiguous_format)
+    assert forms(planned(turned, x)) != ["columns"]
+
+
+@pytest.mark.usefixtures("small")
+def test_what_follows_columns_in_parts_is_stored_along_them(tmp_path):
+    fn = lambda x: x.softmax(0)
+    x = numbers(400, 32)
+    plan, results = interpreted(fn, tmp_path, x, cores=16)
+    assert forms(plan) == ["columns", "columns", "flat"]
+    assert plan.groups[-1].axes[-1].extent.value == 32
+    agree(results, exact(fn, x))
+
+
 def test_every_reduction_of_long_columns(tmp_path):
     x = numbers(101, 4)
     x[7, 2], x[90, 2], x[9, 3], x[60:, 1] = NAN, NAN, INF, -0.0
