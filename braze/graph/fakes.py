@@ -424,6 +424,11 @@ def mode_of(values: Any) -> FakeMode | None:
     return None
 
 
+def mode_of_graph(graph: torch.fx.Graph, given: Iterable[Any] = ()) -> FakeMode | None:
+    """The FakeMode of a graph: of what it is given, or of what it computes, where it is given numbers alone."""
+    return mode_of(given) or mode_of(n.meta.get("val") for n in graph.nodes)
+
+
 def spec_of(tensor: torch.Tensor) -> TensorSpec:
     """A tensor's metadata as data; symbolic sizes as expressions over symbol names."""
     with torch_compat.disable_functions():

@@ -208,6 +208,10 @@ HANDING: frozenset[Any] = frozenset(
         *ITERTOOLS,
     }
 )  # fmt: skip
+#: which call what they are given
+ASKED_TO_CALL: frozenset[Any] = frozenset(
+    {map, filter, sorted, min, max, list.sort, functools.reduce, *ITERTOOLS}
+)
 #: methods of containers that compare or write what is inside
 LOOKING = frozenset(
     words(

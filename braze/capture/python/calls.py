@@ -49,7 +49,7 @@ from braze.capture.python import generators, higher_order
 from braze.capture.python.attributes import class_lookup, note_absent, special_method
 from braze.capture.python.c_border import canonical, outside_applied
 from braze.capture.python.entering import defaults_of, enter
-from braze.capture.python.from_c import called_from_c
+from braze.capture.python.from_c import BY_NAME, called_from_c, knowing_symbols
 from braze.capture.python.module_calls import call_module
 from braze.capture.python.tensors import tensor_method
 from braze.capture.python.unwinding import resumable_step
@@ -199,6 +199,9 @@ def call_c(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, asks: bo
     if UnknownText in map(type, args) and texts.stores(fn, args):
         return canonical(t, fn(*args, **(kwargs or {})))
     args = texts.look_into(args)
+    if t.graph.mode.env is not None and fn in policy.ASKED_TO_CALL:
+        args = tuple(map(knowing_symbols, args))
+        kwargs = {name: knowing_symbols(value) for name, value in (kwargs or {}).items()}
     fill_arguments(t.outside, args)
     if kwargs:
         kwargs = {name: texts.written(value) for name, value in kwargs.items()}
@@ -504,7 +507,7 @@ def call_object(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, tai
         raise TypeError(f"'{cls.__name__}' object is not callable")
     if cls in policy.METHODS_OF or cls in policy.CLASSES:
         refuse_if_opaque(t.outside, fn)
-        return call_c(t, fn, args, kwargs)
+        return call_c(t, fn, tuple(map(as_key, args)) if cls in BY_NAME else args, kwargs)
     if isinstance(found, staticmethod):
         return call(t, found.__func__, args, kwargs, tail)
     if type(found) is native.CallOfClass:
