@@ -185,7 +185,7 @@ class Worker:
 
     def cliff(self, **what: Any) -> dict[str, Any]:
         """One small program on a device, beside eager in this same process."""
-        return cliffs.measure(**what)
+        return cliffs.measure(compiled, **what)
 
     def loops(self, calls: int) -> dict[str, Any]:
         """Seconds per call of the prepared small function."""
