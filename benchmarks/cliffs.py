@@ -58,8 +58,6 @@ def measure(
     import braze
     from benchmarks.cliff_cases import CASES
 
-    if device == "cpu":
-        torch.set_num_threads(1)
     braze.reset()
     torch.compiler.reset()
     signal.signal(signal.SIGALRM, _late)
