@@ -40,6 +40,7 @@ from braze.capture.state.trace import Recording, Trace
 from braze.graph import probe, torch_nodes
 from braze.graph.facts import InputRole, facts, note_place, set_facts
 from braze.graph.fakes import FakeMode
+from braze.graph.missing_kernels import refusal
 from braze.graph.torch_compat import disable_functions, storage_key
 from braze.graph.torch_symbols import SYMBOLIC, is_undecided, size_oblivious
 from braze.support.errors import Unsupported
@@ -220,10 +221,9 @@ class Recorder(Recording):
             refuse_unfaked(self.t.outside, (*args, *kwargs.values()))
         if name in DATA and args and isinstance(args[0], torch.Tensor):
             return self.read(name, args[0])
-        if probe.is_doubtful(name, args, kwargs):
-            refused = probe.eager_error(func, args, kwargs)
-            if refused is not None:
-                raise_alone([refused])
+        refused = refusal(func, args, kwargs)
+        if refused is not None:
+            raise_alone([refused])
         if kwargs.get("out") is not None and probe.may_refuse_out(self.mode.call, func, args, kwargs):
             graph_break("BZ1010", f"{name} may refuse an out= of another type than its result's")
         return MISSING
