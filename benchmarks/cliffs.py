@@ -46,16 +46,18 @@ WRONG, ROUNDINGS = 4.0, 8.0
 Call = Callable[[], list[Any]]
 
 
-def measure(name: str, many: bool, impls: Sequence[str], device: str, lock: str) -> Row:
-    """Microseconds of a call of each implementation, in turn; seconds of first calls; errors against float64."""
+def measure(
+    compiled: Callable[..., Any], name: str, many: bool, impls: Sequence[str], device: str, lock: str
+) -> Row:
+    """Microseconds of a call of each implementation, in turn; seconds of first calls; errors against float64.
+
+    ``compiled``: an implementation and a function -> what it makes of that.
+    """
     import torch
 
     import braze
     from benchmarks.cliff_cases import CASES
-    from benchmarks.worker import compiled
 
-    if device == "cpu":
-        torch.set_num_threads(1)
     braze.reset()
     torch.compiler.reset()
     signal.signal(signal.SIGALRM, _late)
@@ -220,7 +222,7 @@ def _times(calls: dict[str, Call], device: str) -> dict[str, list[float]]:
 
 
 def _profiled(call: Call) -> list[Any]:
-    from benchmarks.gpu import profiled
+    from benchmarks.profiled import profiled
 
     return profiled(call, 8)["kernels"]  # type: ignore[no-any-return]
 

@@ -27,7 +27,7 @@ from torch._subclasses.fake_tensor import (
 from torch.overrides import TorchFunctionMode
 
 from braze import native
-from braze.capture.facts.breaks import HINT_DATA, BreakSignal, graph_break
+from braze.capture.facts.breaks import DECIDED_BY_DATA, HINT_DATA, HINT_FORMAT, BreakSignal, graph_break
 from braze.capture.facts.libraries import is_pytorchs
 from braze.capture.facts.policy import OURS
 from braze.capture.facts.records import Step
@@ -461,9 +461,9 @@ def raise_alone(errors: list[Exception]) -> NoReturn:
 def refuse_data(name: str) -> None:
     """Break at something that needs what is in a tensor."""
     if name in ("__bool__", "is_nonzero", "__contains__"):
-        graph_break("BZ1003", "control flow depends on what a tensor holds", HINT_DATA)
+        graph_break(*DECIDED_BY_DATA, HINT_DATA)
     if name in ("__repr__", "__str__", "__format__"):
-        graph_break("BZ1007", "a tensor is printed or formatted", "format outside the compiled function")
+        graph_break("BZ1007", "a tensor is printed or formatted", HINT_FORMAT)
     hints = [unbacked.HINT_SCALARS] if name in unbacked.READERS or name == "tolist" else []
     graph_break("BZ1004", f"Tensor.{name} reads what a tensor holds", "keep the value in a tensor", *hints)
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from braze.capture.facts.breaks import HINT_DATA, BreakSignal, Retry
+from braze.capture.facts.breaks import DECIDED_BY_DATA, HINT_DATA, BreakSignal, Retry
 from braze.capture.facts.frame import Decoded, Frame
 from braze.capture.facts.purity import can_run_again
 from braze.capture.facts.values import MISSING
@@ -69,7 +69,7 @@ def granted(t: Trace, value: torch.Tensor, wanted: bool) -> bool:
     if not alone or value.device.type != "cpu" or t.graph.recorder.outer is not None:
         return False
     position = resumable_step(t.frames)
-    signal = BreakSignal("BZ1003", "control flow depends on what a tensor holds", (HINT_DATA,))
+    signal = BreakSignal(*DECIDED_BY_DATA, (HINT_DATA,))
     signal.position, signal.trail = position, trail_of(t.frames)
     if wanted:
         good = t.graph.recorder.call(torch.ne, (value, 0), {}) if value.dtype is not torch.bool else value
