@@ -312,7 +312,7 @@ def _mixed(group: Group, buffers: dict[str, Buffer], *, hold: bool) -> KernelPla
     x, width, warps = tile_down(group, tiles.values())
     vectors = vectors_down(group, found) if hold else None
     if vectors is not None and (group.walked.part.extent.value or 1) % vectors.vector == 0:
-        x, width, warps = 1, 2 * vectors.block, vectors.warps
+        x, width, warps = 1, (vectors.held + 1) * vectors.block, vectors.warps
     else:
         vectors = None
     stages = STAGES if sum(tiles.values()) * x * width * (STAGES - 1) <= ON_THE_WAY else 1
@@ -326,17 +326,18 @@ def _mixed(group: Group, buffers: dict[str, Buffer], *, hold: bool) -> KernelPla
     rows = [step for step in group.steps if step.reduce_axes != (group.walked.within,)]
     return dataclasses.replace(
         plan, row=Tile("r", group.row_axes, vectors.block), whole=False, passes=passes_of(rows, group.row_axes),
-        held=1, registers=OF_A_COLUMN, begin=vectors.begin, vector=vectors.vector,
+        held=vectors.held, registers=OF_A_COLUMN, begin=vectors.begin, vector=vectors.vector,
     )  # fmt: skip
 
 
 @record
 class VectorsDown:
-    """Rows that begin anywhere, of ``vector`` elements a vector, that are also summed down their columns: held in two tiles of ``block``, of so many ``warps``."""
+    """Rows that begin anywhere, of ``vector`` elements a vector, that are also summed down their columns: held in ``held`` tiles of ``block`` and one that the row fills in part, of so many ``warps``."""
 
     begin: Expr
     vector: int
     block: int
+    held: int
     warps: int
 
 
@@ -352,7 +353,7 @@ def vectors_down(group: Group, found: Iterable[Access]) -> VectorsDown | None:
     if begin is None or begin[0].coefficient(point.symbol) is None:
         return None
     block = power(length - begin[1] + 1) // 2
-    return VectorsDown(*begin, block, block // (32 * EACH))
+    return VectorsDown(*begin, block, (length - begin[1] + 1) // block, block // (32 * EACH))
 
 
 def limit_of(group: Group) -> Node | None:

@@ -21,7 +21,7 @@ from braze.symbolic.guess import likely_size
 #: that lays out what they share, but of 256 rows 10.8 (8.6); a softmax of 256 takes 7.3 (7.1)
 LEAST = 1 << 22
 #: warps of each multiprocessor whose programs take rows in turn, and rows of each
-WARPS, LEAST_TURNS, TURNS = 32, 4, True
+WARPS, LEAST_TURNS, TURNS = 32, 4, False
 
 
 def of_whole_vectors(group: Group, buffers: Mapping[str, Buffer], cores: int) -> Group:

@@ -307,7 +307,7 @@ def test_every_plain_reduction_down_columns_of_rows_that_begin_anywhere(tmp_path
 
 def test_columns_alone_that_need_what_rows_sum(tmp_path):
     """Nothing is written along the rows: the columns are a walk of their own."""
-    fn = lambda x, y: (s := (x * y).sum(1), (x * s[:, None]).sum(0))
+    fn = lambda x, y: (s := (x * y).sum(1, keepdim=True), (x * s).sum(0))
     plan = check(fn, tmp_path, numbers(45, 1025), numbers(45, 1025, seed=1), digits=1e-3)
     assert not mixed(plan) or plan_of_mixed(plan).begin is not None
 
