@@ -8,6 +8,7 @@ import sys
 from rich.console import Console
 
 from benchmarks import (
+    cliffs,
     cudagraphs,
     gpu,
     gpu_zoo,
@@ -48,6 +49,7 @@ def main() -> int:
             "memory",
             "optimizer",
             "kernels",
+            "cliffs",
             "operators",
             "cudagraphs",
             "serving",
@@ -92,18 +94,18 @@ def main() -> int:
         "--device",
         choices=("cpu", "cuda"),
         default="cpu",
-        help="kernels: cuda alone; cudagraphs: cpu simulates the recordings; models: cuda has models of its own; overhead, serving (default: cpu)",
+        help="kernels: cuda alone; cliffs; cudagraphs: cpu simulates the recordings; models: cuda has models of its own; overhead, serving (default: cpu)",
     )
     parser.add_argument(
         "--kernels",
         default="",
-        help="kernels, operators, cudagraphs, serving (models): words of names, by commas (default: all)",
+        help="kernels, cliffs, operators, cudagraphs, serving (models): words of names, by commas (default: all)",
     )
     parser.add_argument(
         "--limit",
         type=float,
         default=0.0,
-        help="models on a GPU, operators, cudagraphs, serving: begin nothing after so many seconds (default: no limit)",
+        help="models on a GPU, cliffs, operators, cudagraphs, serving: begin nothing after so many seconds (default: no limit)",
     )
     parser.add_argument(
         "--dtypes",
@@ -166,6 +168,9 @@ def main() -> int:
     elif arguments.suite == "kernels":
         rows = kernels.run_kernels(impls, words, say)
         table = report.kernels_table(rows, impls)
+    elif arguments.suite == "cliffs":
+        rows = cliffs.run_cliffs(arguments.device, words, impls, arguments.limit, say)
+        table = cliffs.cliffs_table(rows)
     elif arguments.suite == "operators":
         sizes = [int(size) for size in arguments.elements.split(",")]
         dtypes = _chosen(parser, arguments.dtypes, operators.DTYPES)

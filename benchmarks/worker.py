@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks import accuracy, operators, optimizer, overhead, zoo
+from benchmarks import accuracy, cliffs, operators, optimizer, overhead, zoo
 from braze.inspect.memory import peak_bytes
 from braze.runtime.arena import clear_arenas
 
@@ -182,6 +182,10 @@ class Worker:
     def operator(self, **what: Any) -> dict[str, Any]:
         """One operator of PyTorch's at one size, beside eager in this same process."""
         return operators.measure(**what)
+
+    def cliff(self, **what: Any) -> dict[str, Any]:
+        """One small program on a device, beside eager in this same process."""
+        return cliffs.measure(**what)
 
     def loops(self, calls: int) -> dict[str, Any]:
         """Seconds per call of the prepared small function."""

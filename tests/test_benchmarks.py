@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 
 import braze
-from benchmarks import accuracy, cudagraphs, gpu_zoo, report, run, stencils, worker, zoo
+from benchmarks import accuracy, cliff_cases, cliffs, cudagraphs, gpu_zoo, report, run, stencils, worker, zoo
 from benchmarks.__main__ import MODELS, main
 from benchmarks.worker import compiled
 from braze.codegen.c import rows
@@ -411,3 +411,27 @@ def test_operators_that_are_slower_than_eager_are_listed_worst_first():
     cells = [list(column.cells) for column in table.columns]
     assert cells[2:5] == [["4"], ["0.70"], ["2"]]
     assert [line.split()[1] for line in cells[5][0].splitlines()] == ["mul", "mm"]
+
+
+def test_programs_among_which_cliffs_are_looked_for_are_made_alike_each_time():
+    case = cliff_cases.CASES["normalize, backward"]
+    (a,), (b,) = case.make(4, cliff_cases.Draw("cpu")), case.make(4, cliff_cases.Draw("cpu"))
+    assert torch.equal(a, b) and a.shape == (4, 256) and case.grad
+    assert all(0 < few < many for few, many in (c.rows for c in cliff_cases.CASES.values()))
+
+
+def test_a_cliff_is_measured_and_checked_beside_eager(monkeypatch, tmp_path):
+    monkeypatch.setattr(cliffs, "ROUNDS", 1)
+    monkeypatch.setattr(cliffs, "RUN_S", 1e-4)
+    row = cliffs.measure("normalize, backward", False, ("braze",), "cpu", str(tmp_path / "lock"))
+    assert row["speed"] > 0 and row["error"] < 1e-6 and "wrong" not in row
+
+
+def test_a_wrong_result_is_told_beside_the_cliffs(monkeypatch, tmp_path):
+    right = torch.randn(8, 8)
+    case = cliff_cases.Case(lambda x: x * 2, lambda n, g: (right,), (1, 1))
+    found = cliffs._checked(case, 1, "cpu", {"eager": [right * 2], "braze": [right * 2.01]})
+    assert "error 5" in found["wrong"]
+    row = {"case": "doubled", "rows": "many", "speed": 0.5, "eager_us": 2.0, "braze_us": 4.0, **found}
+    text = shown(cliffs.cliffs_table([row]))
+    assert "0.50 doubled (2, 4, nan)" in text and "doubled: error" in text

@@ -575,8 +575,6 @@ def _static(axes: tuple[Axis, ...]) -> int | None:
 
 def is_wide(buffer: Buffer) -> bool:
     """Whether an element of a buffer may lie 2^31 or more from its first: of sizes without a bound it may."""
-    span: Expr = ONE
-    for size, stride in zip(buffer.sizes, buffer.strides, strict=True):
-        span = span + (size - 1) * stride
-    last = span.bounds()[1] if span.value is None else span.value
-    return last is None or last >= 2**31
+    last = buffer.last + 1
+    most = last.bounds()[1] if last.value is None else last.value
+    return most is None or most >= 2**31

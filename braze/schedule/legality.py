@@ -28,6 +28,8 @@ from braze.symbolic.expr import ZERO, Expr, FloorDiv, Integer, Mod, Symbol, axis
 from braze.symbolic.flat import parts_of
 from braze.symbolic.guess import likely
 
+#: columns side by side that are worth a kernel whose threads lie along them: a sector of the narrowest floats
+LEAST_COLUMNS = 16
 #: shared buffers whose access order is tried as the order of the axes
 _TRIED_ORDERS = 4
 
@@ -217,11 +219,13 @@ def _single_writers(block: Block, conflicts: set[str]) -> bool:
 
 
 def _wise(a: Block, b: Block, made: Block, facts: Facts) -> bool:
-    """Whether the stores keep their innermost strides, an epilogue stays free of divisions, and rows that end early still do."""
+    """Whether the stores keep their innermost strides or threads lie along columns, an epilogue stays free of divisions, and rows that end early still do."""
     if made.shape is Shape.TEMPLATE:  # of which product it is one, a program divides once
         return not any(_divides(e, made.axes[-2:]) for part in made.parts for e in index_exprs(part.nest))
     if (_ends_early(a) or _ends_early(b)) and not _ends_early(made):
         return False
+    if _lies_by_columns(made):
+        return True
     for old in (a, b):
         for part, new in _renumbered(old, made):
             before = _innermost_stride(part)
@@ -229,6 +233,27 @@ def _wise(a: Block, b: Block, made: Block, facts: Facts) -> bool:
             if part.role is not Role.REDUCE and not facts.choices.keeps_contiguity(before, after):
                 return False
     return True
+
+
+def _lies_by_columns(block: Block) -> bool:
+    """Whether a GPU's threads may lie along an axis that all accesses are contiguous along, wherever the row's lies: softmax down the columns of a matrix."""
+    if block.device == "cpu" or block.shape is not Shape.ROW or not block.parts:
+        return False
+    indices = {
+        i for found in (block.accesses.reads, block.accesses.writes) for each in found.values() for i in each
+    }
+    return any(
+        likely(axis.extent) >= LEAST_COLUMNS and all(_contiguous(i, axis.symbol) for i in indices)
+        for axis in block.axes
+    )
+
+
+def _contiguous(index: Expr | None, symbol: Symbol) -> bool:
+    """Whether an index goes one element on with each step of a symbol, or none."""
+    if index is None:
+        return False
+    step = index.coefficient(symbol)
+    return step is not None and step.value in (0, 1)
 
 
 def _ends_early(block: Block) -> bool:

@@ -236,7 +236,9 @@ class Splitter:
         along = [s for s in walk.along if not s.reductions]
         reducing = [s for s in walk.along if s.reductions]
         if along and not (reducing and self.cut.exact):
-            self.kernels.append(("row", (*group.axes, *group.row_axes), (), along))
+            axes = self._in_order(along)
+            along = [dataclasses.replace(s, axes=axes) for s in along]
+            self.kernels.append(("row", axes, (), along))
             along = []
         if reducing:
             self.partial = [self.substitution.nest(s, (*self.points, *self.rows), ()) for s in along]
@@ -247,6 +249,14 @@ class Splitter:
             self.kernels.append(("rest", group.axes, (self.part,), [*self.finish, *walk.behind]))
         elif walk.behind:
             self.kernels.append(("points", group.axes, (), list(walk.behind)))
+
+    def _in_order(self, along: list[LoopNest]) -> tuple[Axis, ...]:
+        """The axes of what is stored along the row; of rows that are walked down, the one that stores are contiguous along is the last."""
+        axes = (*self.group.axes, *self.group.row_axes)
+        if not self.cut.down:
+            return axes
+        index = along[0].stores[0].index
+        return tuple(sorted(axes, key=lambda a: -likely_size(index.coefficient(a.symbol) or ONE)))
 
     # -- buffers ----------------------------------------------------------------------------------
 

@@ -131,6 +131,27 @@ def test_long_columns_are_cut(rows, dtype, tmp_path):
 
 
 @pytest.mark.usefixtures("small")
+def test_what_follows_sums_down_columns_is_their_kernel(tmp_path):
+    fn = lambda x: x.softmax(1)
+    x = numbers(2, 20, 32)
+    plan, results = interpreted(fn, tmp_path, x)
+    assert forms(plan) == ["columns"] and results[0].stride() == (640, 32, 1)
+    agree(results, exact(fn, x))
+    assert forms(planned(fn, torch.empty(128, 1024, 512, dtype=torch.bfloat16))) == ["columns"]
+    turned = lambda x: torch.clone(fn(x).mT, memory_format=torch.contiguous_format)
+    assert forms(planned(turned, x)) != ["columns"]
+
+
+@pytest.mark.usefixtures("small")
+def test_what_follows_columns_in_parts_is_stored_along_them(tmp_path):
+    fn = lambda x: x.softmax(0)
+    x = numbers(400, 32)
+    plan, results = interpreted(fn, tmp_path, x, cores=16)
+    assert forms(plan) == ["columns", "columns", "flat"]
+    assert plan.groups[-1].axes[-1].extent.value == 32
+    agree(results, exact(fn, x))
+
+
 def test_every_reduction_of_long_columns(tmp_path):
     x = numbers(101, 4)
     x[7, 2], x[90, 2], x[9, 3], x[60:, 1] = NAN, NAN, INF, -0.0
@@ -339,6 +360,16 @@ def test_which_rows_are_on_their_way_while_others_are_added():
     assert [stages(total, *s)[1] for s in ((4096, 1024), (256, 1024), (65536, 1000))] == [1, 1, 1]
     assert stages(total, 65536, 1024, dtype=torch.float64)[1] == 1
     assert stages(lambda x: torch.var_mean(x.float(), 0), 65536, 1024)[1] == 1
+
+
+def test_the_last_part_of_an_axis_of_few_ends_where_the_axis_does(small, tmp_path):
+    """Five rows in parts of two: the last has one, and what lies behind it in memory is the greatest."""
+    memory = numbers(6, 120)
+    memory[5], memory[:, 100:] = 9, 9
+    x = memory[:5, :100]
+    check(lambda x: (x.argmax(), x.amax()), tmp_path, x, cores=1)
+    first = plans(planned(lambda x: x.argmax(), x, cores=1))[0]
+    assert first.programs.value == 3
 
 
 def test_sums_along_rows_have_many_parts_that_are_alike():

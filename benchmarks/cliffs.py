@@ -1,0 +1,324 @@
+"""Cliffs on a GPU: some 230 small programs, each beside eager in one process: ``python -m benchmarks cliffs --device cuda --limit 240``.
+
+A mean over models hides what one program in a hundred pays, so the table lists those that are slower than eager, worst first. Each program
+is measured with many rows, then, while time is left, with few. By the clock for a run of calls with the device's work, medians of
+interleaved rounds. Programs compile in some processes side by side and are timed by one at a time. Results are compared with eager's in
+float64. What is slower than eager is measured once more, beside ``torch.compile``, with the kernels that take most. What fails, or is not done
+in its time, is a row that says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import math
+import os
+import queue
+import signal
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from benchmarks.run import Failed, Row, Team
+
+if TYPE_CHECKING:
+    import torch
+
+    from benchmarks.cliff_cases import Case
+
+#: processes that compile side by side, at most one for each core
+PROCESSES = 4
+#: rounds, and seconds that a run of each implementation in a round should take
+ROUNDS, RUN_S = 5, 0.006
+#: seconds that one program may take, by its own alarm; after twice as many its process is ended
+SECONDS = 20
+#: under this a compiled call is slower than eager's
+SLOW = 0.97
+#: an error this many times eager's, and beyond some roundings, is told
+WRONG, ROUNDINGS = 4.0, 8.0
+
+Call = Callable[[], list[Any]]
+
+
+def measure(name: str, many: bool, impls: Sequence[str], device: str, lock: str) -> Row:
+    """Microseconds of a call of each implementation, in turn; seconds of first calls; errors against float64."""
+    import torch
+
+    import braze
+    from benchmarks.cliff_cases import CASES
+    from benchmarks.worker import compiled
+
+    if device == "cpu":
+        torch.set_num_threads(1)
+    braze.reset()
+    torch.compiler.reset()
+    signal.signal(signal.SIGALRM, _late)
+    signal.alarm(SECONDS)
+    try:
+        case = CASES[name]
+        rows = case.rows[many]
+        calls: dict[str, Call] = {}
+        results: dict[str, list[Any]] = {}
+        row: Row = {}
+        for impl in ("eager", *impls):
+            calls[impl] = _call(case, compiled(impl, case.fn), rows, device)
+            _wait(device)
+            start = time.perf_counter()
+            results[impl] = calls[impl]()
+            _wait(device)
+            row[f"{impl}_first_s"] = round(time.perf_counter() - start, 3)
+        if "braze" in results and not case.random:
+            row |= _checked(case, rows, device, results)
+        results.clear()
+        with _alone(lock):
+            times = _times(calls, device)
+        for impl, spent in times.items():
+            row[f"{impl}_us"] = round(statistics.median(spent) * 1e6, 2)
+        row["speed"] = round(row["eager_us"] / row["braze_us"], 3)
+        if row["speed"] < SLOW and device == "cuda":
+            with _alone(lock):
+                row["kernels"] = {impl: _profiled(call) for impl, call in calls.items()}
+        return row
+    finally:
+        signal.alarm(0)
+        if device == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _late(signum: int, frame: object) -> None:
+    raise TimeoutError(f"not measured within {SECONDS} s")
+
+
+def _wait(device: str) -> None:
+    import torch
+
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+@contextlib.contextmanager
+def _alone(lock: str) -> Iterator[None]:
+    """While this lasts no other process of the benchmark times anything."""
+    with open(lock, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _call(case: Case, fn: Callable[..., Any], rows: int, device: str, double: bool = False) -> Call:
+    """A call of no arguments: a forward, or a forward and its backward, whose tensors it gives."""
+    import torch
+
+    from benchmarks.cliff_cases import Draw
+
+    inputs = [_double(x) if double else x for x in case.make(rows, Draw(device))]
+    if not case.grad:
+
+        def forward() -> list[Any]:
+            with torch.no_grad():
+                return _tensors(fn(*inputs))
+
+        return forward
+    wanted = [x.requires_grad_() for x in inputs if _is_smooth(x)]
+    gradients: list[torch.Tensor] = []
+
+    def step() -> list[Any]:
+        found = [x for x in _tensors(fn(*inputs)) if x.requires_grad]
+        if not gradients:
+            draw = Draw(device, 1)  # others than the inputs' numbers, of which some gradients are 0
+            gradients.extend(draw.f32(*x.shape, dtype=x.dtype) for x in found)
+        grads = torch.autograd.grad(found, wanted, gradients, allow_unused=True)
+        return [x.detach() for x in found] + [x for x in grads if x is not None]
+
+    return step
+
+
+def _tensors(found: Any) -> list[Any]:
+    return [x for item in found for x in _tensors(item)] if isinstance(found, (tuple, list)) else [found]
+
+
+def _is_smooth(x: torch.Tensor) -> bool:
+    return x.is_floating_point() or x.is_complex()
+
+
+def _double(x: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    if x.is_complex():
+        return x.to(torch.complex128)
+    return x.double() if x.is_floating_point() else x
+
+
+def _checked(case: Case, rows: int, device: str, results: dict[str, list[Any]]) -> Row:
+    """Errors of ours and of eager's against float64, and the share of whole numbers that are not eager's."""
+    import torch
+
+    row: Row = {}
+    try:
+        exact = _call(case, case.fn, rows, device, double=True)()
+    except (RuntimeError, NotImplementedError) as failure:  # some operators have no float64
+        row["unchecked"] = str(failure)[:120]
+        exact = results["eager"]
+    wrong = []
+    for ours, eager, true in zip(results["braze"], results["eager"], exact, strict=True):
+        if ours.dtype != eager.dtype or ours.shape != eager.shape:
+            wrong.append(f"{ours.dtype} {list(ours.shape)} where eager has {eager.dtype} {list(eager.shape)}")
+        elif not _is_smooth(ours):
+            differ = (ours != eager).double().mean().item() if ours.numel() else 0.0
+            row["differ"] = max(row.get("differ", 0.0), differ)
+        else:
+            found, least = _error(ours, true), _error(eager, true)
+            row["error"] = max(row.get("error", 0.0), found)
+            row["eager_error"] = max(row.get("eager_error", 0.0), least)
+            rounding = ROUNDINGS * torch.finfo(ours.dtype).eps
+            if found > WRONG * least + rounding or math.isnan(found) != math.isnan(least):
+                wrong.append(f"error {found:.2e} where eager's is {least:.2e}")
+    return row | ({"wrong": "; ".join(wrong)} if wrong else {})
+
+
+def _error(found: torch.Tensor, exact: torch.Tensor) -> float:
+    """The root mean square of the differences, relative to the results' own; of those that are finite in both."""
+    import torch
+
+    found, exact = (torch.view_as_real(x) if x.is_complex() else x for x in (found, exact))
+    found, exact = found.double(), exact.double()
+    finite = exact.isfinite()
+    if not torch.equal(found[~finite].nan_to_num(7.0), exact[~finite].nan_to_num(7.0)):
+        return math.nan
+    size = exact[finite].square().mean().sqrt()
+    return (
+        float((found - exact)[finite].square().mean().sqrt() / size.clamp_min(1e-300))
+        if finite.any()
+        else 0.0
+    )
+
+
+def _times(calls: dict[str, Call], device: str) -> dict[str, list[float]]:
+    """Seconds of a call in each round, all implementations in turn."""
+
+    def seconds(call: Call, count: int) -> float:
+        _wait(device)
+        start = time.perf_counter()
+        for _ in range(count):
+            call()
+        _wait(device)
+        return (time.perf_counter() - start) / count
+
+    for call in calls.values():
+        seconds(call, 2)
+    counts = {impl: max(2, min(300, round(RUN_S / seconds(call, 3)))) for impl, call in calls.items()}
+    times: dict[str, list[float]] = {impl: [] for impl in calls}
+    for _ in range(ROUNDS):
+        for impl, call in calls.items():
+            times[impl].append(seconds(call, counts[impl]))
+    return times
+
+
+def _profiled(call: Call) -> list[Any]:
+    from benchmarks.gpu import profiled
+
+    return profiled(call, 8)["kernels"]  # type: ignore[no-any-return]
+
+
+def run_cliffs(
+    device: str, words: Sequence[str], impls: Sequence[str], limit: float, say: Callable[[str], None]
+) -> list[Row]:
+    """A row for each program and number of rows; ``limit``: seconds after which none is begun (0: none)."""
+    from benchmarks.cliff_cases import CASES
+
+    ends = time.monotonic() + limit if limit else math.inf
+    names = [name for name in CASES if not words or any(word in name for word in words)]
+    done: dict[tuple[str, bool], Row] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        field = _Field(device, str(Path(folder) / "lock"), ends, say)
+        try:
+            for many in (True, False) if device == "cuda" else (False,):
+                field.measure([(name, many) for name in names], ("braze",), done)
+                slow = sorted((r["speed"], key) for key, r in done.items() if r.get("speed", 1.0) < SLOW)
+                if "torch" in impls:
+                    keys = [key for _, key in slow if key[1] is many]
+                    field.measure(keys, ("braze", "torch"), done)
+        finally:
+            field.stop()
+    return list(done.values())
+
+
+class _Field:
+    """Processes that take programs from one queue."""
+
+    def __init__(self, device: str, lock: str, ends: float, say: Callable[[str], None]) -> None:
+        self.device, self.lock, self.ends, self.say = device, lock, ends, say
+        self.teams = [
+            Team(("braze",))
+            for _ in range(min(PROCESSES, len(os.sched_getaffinity(0))) if device == "cuda" else 1)
+        ]
+
+    def measure(
+        self, keys: Sequence[tuple[str, bool]], impls: Sequence[str], done: dict[tuple[str, bool], Row]
+    ) -> None:
+        """Measure programs, and note their rows; a row that is there is kept where there is no time for another."""
+        waiting: queue.SimpleQueue[tuple[str, bool]] = queue.SimpleQueue()
+        for key in keys:
+            waiting.put(key)
+
+        def work(team: Team) -> None:
+            while time.monotonic() < self.ends:
+                try:
+                    key = waiting.get_nowait()
+                except queue.Empty:
+                    return
+                found = self._ask(team, key, impls)
+                if "failed" not in found or key not in done:
+                    done[key] = {"case": key[0], "rows": "many" if key[1] else "few"} | found
+                self.say(
+                    f"{key[0]}, {'many' if key[1] else 'few'}: {found.get('speed', found.get('failed'))}"
+                )
+
+        threads = [threading.Thread(target=work, args=(team,)) for team in self.teams]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _ask(self, team: Team, key: tuple[str, bool], impls: Sequence[str]) -> Row:
+        child = team.child("braze")
+        ending = threading.Timer(2 * SECONDS, child.process.kill)
+        ending.start()
+        try:
+            name, many = key
+            return child.ask("cliff", name=name, many=many, impls=impls, device=self.device, lock=self.lock)
+        except Failed as failure:
+            if "CUDA error" in str(failure):  # nothing works in that process any more
+                child.process.kill()
+                child.process.wait()
+            return {"failed": str(failure)[:300]}
+        finally:
+            ending.cancel()
+
+    def stop(self) -> None:
+        for team in self.teams:
+            team.stop()
+
+
+def cliffs_table(rows: Sequence[Row], most: int = 40) -> Table:
+    """For many rows and few: how many programs, their mean, and those that are slower than eager, worst first."""
+    table = Table(title="One call, x eager", title_justify="left")
+    for column in ("rows", "programs", "geometric mean", f"under {SLOW}", "slowest (us: eager, braze, torch)", "told"):  # fmt: skip
+        table.add_column(column)
+    for size in dict.fromkeys(r["rows"] for r in rows):
+        here = [r for r in rows if r["rows"] == size and "speed" in r]
+        slow = sorted((r for r in here if r["speed"] < SLOW), key=lambda r: r["speed"])
+        mean = math.exp(statistics.fmean(math.log(r["speed"]) for r in here)) if here else math.nan
+        worst = [
+            f"{r['speed']:.2f} {r['case']} ({r['eager_us']:.0f}, {r['braze_us']:.0f}, {r.get('torch_us', math.nan):.0f})"
+            for r in slow[:most]
+        ]
+        told = [f"{r['case']}: {r['wrong']}" for r in here if "wrong" in r]
+        told += [f"{r['case']}: {r['differ']:.1e} differ" for r in here if r.get("differ", 0) > 0]
+        table.add_row(size, str(len(here)), f"{mean:.2f}", str(len(slow)), "\n".join(worst), "\n".join(told))
+    return table
