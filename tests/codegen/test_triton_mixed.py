@@ -271,7 +271,13 @@ def plan_of_mixed(plan):
 @pytest.mark.parametrize("rows", [32, 33, 61])
 @pytest.mark.parametrize(
     ("width", "dtype"),
-    [(1025, torch.float16), (1031, torch.bfloat16), (1026, torch.float32), (2049, torch.float16), (3001, torch.float32)],
+    [
+        (1025, torch.float16),
+        (1031, torch.bfloat16),
+        (1026, torch.float32),
+        (2049, torch.float16),
+        (3001, torch.float32),
+    ],
 )
 def test_the_backward_of_a_norm_whose_rows_begin_anywhere_reads_whole_vectors(width, dtype, rows, tmp_path):
     """Programs take rows that begin at one place in a vector, as many of each; the last ones have fewer, or none."""
