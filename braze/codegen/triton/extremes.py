@@ -77,9 +77,13 @@ class Extremes:
 
     def _few(self, value: Node) -> int:
         """Elements that one instruction loads, where what is computed of them can be computed again from memory."""
-        plan, row = self.writer.plan, {a.symbol for a in self.writer.group.row_axes}
+        plan, group = self.writer.plan, self.writer.group
+        row, stores = {a.symbol for a in group.row_axes}, [s for step in group.steps for s in step.stores]
         assert plan.row is not None
-        written = {s.buffer for step in self.writer.group.steps for s in step.stores}
+        written = {s.buffer for s in stores}
+        # what is stored along the row may lie where it was read
+        if any(s.buffer not in group.internal and (s.args or s.index.symbols() & row) for s in stores):
+            return 1
         nodes = list(nodes_of(value))
         loads = [n for n in nodes if n.op is Op.LOAD and n.attr[1].symbols() & row]
         again = all(not n.args and n.attr[0] not in written for n in loads)
