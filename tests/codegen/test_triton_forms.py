@@ -427,6 +427,29 @@ def test_variances_of_what_lies_far_from_its_first_number(length, dtype, tmp_pat
     assert 0 <= results[0][3] < 1e-12 and (results[0][3].sqrt() >= 0)
 
 
+@pytest.mark.usefixtures("small")
+def test_what_a_long_row_stores_across_what_it_reads_is_a_kernel_of_squares(tmp_path):
+    """Group norm of a picture whose channels are innermost: its result's are not."""
+    fn = lambda x, w: F.silu(F.group_norm(x, 2, w))
+    x, w = numbers(2, 32, 8, 16).to(memory_format=torch.channels_last), numbers(32, seed=1)
+    plan, results = interpreted(fn, tmp_path, x, w, cores=1)
+    assert forms(plan) == ["rows", "tiled"]
+    agree(results, exact(fn, x, w), 1e-4)
+    plan, results = interpreted(fn, tmp_path, x.contiguous(), w, cores=1)
+    assert forms(plan) == ["rows"]
+    agree(results, exact(fn, x, w), 1e-4)
+
+
+def test_small_kernels_over_one_domain_share_a_launch(tmp_path):
+    fn = lambda a, b, c, d: (a * 2, b + 1, c.exp() + a, d - 1)
+    inputs = [numbers(3, 20, seed=k) for k in range(3)] + [numbers(61)]
+    plan, results = interpreted(fn, tmp_path, *inputs)
+    assert [len(g.writes) for g in plan.groups] == [3, 1]
+    agree(results, exact(fn, *inputs))
+    large = [torch.empty(4 << 20) for _ in range(4)]
+    assert len(planned(fn, *large).groups) == 3  # two have an input in common
+
+
 def test_what_keeps_a_gpu_busy_is_not_cut(tmp_path):
     for shape in ((4096, 128256), (512, 131072)):
         plan = planned(lambda x: torch.softmax(x, -1), torch.empty(shape, device="meta"))
