@@ -138,7 +138,9 @@ def _call(case: Case, fn: Callable[..., Any], rows: int, device: str, double: bo
 
 
 def _tensors(found: Any) -> list[Any]:
-    return [x for item in found for x in _tensors(item)] if isinstance(found, (tuple, list)) else [found]
+    if isinstance(found, (tuple, list)):
+        return [x for item in found for x in _tensors(item)]
+    return [] if found is None else [found]
 
 
 def _is_smooth(x: torch.Tensor) -> bool:
