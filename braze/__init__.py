@@ -6,6 +6,7 @@ Names are fetched when first used, so that ``import braze`` costs nothing and im
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -71,7 +72,10 @@ _OF_SERVING = ("forward_context", "serve")
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
-        raise AttributeError(f"module 'braze' has no attribute {name!r}")
+        # with both named Python says which name is the nearest
+        raise AttributeError(
+            f"module 'braze' has no attribute {name!r}", name=name, obj=sys.modules[__name__]
+        )
     if name == "aot":
         return importlib.import_module("braze.aot")
     value = getattr(importlib.import_module("braze.serving") if name in _OF_SERVING else _api(), name)

@@ -36,7 +36,7 @@ from braze.graph import kernels, torch_import
 from braze.module import CompiledModule, compile_module
 from braze.runtime import heap
 from braze.runtime.arena import clear_arenas
-from braze.settings import Settings
+from braze.settings import Settings, pairs, switch
 from braze.support import caches, log, trace
 from braze.support.errors import RecompileError, UserError
 from braze.symbolic.shape_rules import parse_shapes
@@ -114,13 +114,14 @@ def compile(
     at once, the same name is the same size, and each call is held to it (docs/dynamic_shapes.md).
     """
     settings = Settings(
-        fullgraph=fullgraph,
-        dynamic=dynamic,
+        fullgraph=switch("fullgraph", fullgraph),
+        dynamic=None if dynamic is None else switch("dynamic", dynamic, "True, False or None"),
         backend=backend,
         mode=mode,
-        options=tuple((options or {}).items()),
+        options=pairs(options),
         shapes=parse_shapes(shapes or {}),
     )
+    disable = switch("disable", disable)
     settings.check()
     if model is None:
         return functools.partial(_compile, settings=settings, disable=disable)
@@ -134,6 +135,7 @@ def explain(fn: Callable[..., Any], **settings: Any) -> Callable[..., Explanatio
     Keyword arguments are those of :func:`compile`. The result prints well; ``as_dict()`` and ``to_json()`` give
     the same as data. Recompiles of ``fn`` before this run are listed too.
     """
+    _check_callable(fn)
     target = fn.__compiled__.original if isinstance(fn, CompiledModule) else _original(fn)
     # rich, which prints it, stays off the path of those who only compile
     from braze.inspect import explain as inspection
@@ -204,7 +206,7 @@ def reset() -> None:
     caches.forget()
 
 
-def _compile(model: Any, settings: Settings, disable: bool) -> Any:
+def _check_callable(model: Any) -> None:
     if not callable(model) or isinstance(model, type):
         raise UserError(
             "BZ0005",
@@ -212,6 +214,10 @@ def _compile(model: Any, settings: Settings, disable: bool) -> Any:
             why="braze.compile takes a function, a method, an nn.Module or another callable object",
             hints=["compile an instance or its method" if isinstance(model, type) else "pass the callable"],
         )
+
+
+def _compile(model: Any, settings: Settings, disable: bool) -> Any:
+    _check_callable(model)
     if disable:
         return model
     torch_import.warn_of_untested_version()

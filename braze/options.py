@@ -22,9 +22,10 @@ def option(
     *,
     in_capture: bool = False,
     choices: tuple[str, ...] = (),
+    least: float | None = None,
     environment: str = "",
 ) -> Any:
-    """A field of Options: its help line, what a change of it changes, the words it takes.
+    """A field of Options: its help line, what a change of it changes, the words it takes, or the least of its numbers.
 
     ``in_capture``: a change of it makes other captures, so that those kept on disk are found by it.
     ``environment``: a variable that sets it (to a whole number; a switch to 1 or 0) where a call of ``braze.compile`` does not.
@@ -33,6 +34,7 @@ def option(
         "help": help,
         "in_capture": in_capture,
         "choices": choices,
+        "least": least,
         "environment": environment,
     }
     return dataclasses.field(default=default, metadata=metadata)
@@ -49,7 +51,7 @@ class Options:
         in_capture=True,
     )
     shapes: tuple[Any, ...] = option((), "sizes named up front (the word shapes=)", in_capture=True)
-    recompile_limit: int = option(8, "variants per function before one generic variant serves")
+    recompile_limit: int = option(8, "variants per function before one generic variant serves", least=1)
     on_overflow: str = option(
         "generic",
         "past recompile_limit, where no variant fits: compile a generic variant that replaces the least used "
@@ -59,10 +61,11 @@ class Options:
     verify: int = option(
         0,
         "run the verifiers between stages: 0 off, 1 records, 2 after every pass",
+        least=0,
         environment="BRAZE_VERIFY",
     )
     fusion: bool = option(True, "fuse loops")
-    max_fusion_steps: int = option(64, "loop nests in one kernel at most")
+    max_fusion_steps: int = option(64, "loop nests in one kernel at most", least=1)
     gemm_template: bool = option(True, "use our own packed GEMM for linear layers on the CPU")
     matmul_template: bool | None = option(
         None,
@@ -96,7 +99,7 @@ class Options:
         choices=("float32", "eager"),
     )
     arena: bool = option(True, "keep one arena per graph between calls")
-    threads: int = option(0, "threads of a CPU kernel; 0: as many as torch uses when it is built")
+    threads: int = option(0, "threads of a CPU kernel; 0: as many as torch uses when it is built", least=0)
     fallback_random: bool = option(
         False, "dropout and other draws give eager's very numbers for a seed, by calls of ATen"
     )
@@ -108,6 +111,7 @@ class Options:
     autotune_seconds: float = option(
         60.0,
         "seconds that building the kernels of one graph's measurements may take, and after which no other kernel than a product's is measured",
+        least=0.0,
     )
     cudagraphs: bool = option(False, "record calls of graphs on a GPU, and replay them as CUDA graphs")
     cudagraph_measure: bool = option(
@@ -198,9 +202,14 @@ WHOLES = {
 }
 
 
+def _refused(name: str, takes: str, value: Any, hint: str) -> UserError:
+    """Of an option's value that is not what it takes."""
+    return UserError("BZ0003", f"option {name!r} takes {takes}, not {value!r}", hints=[hint])
+
+
 def _check_memory(name: str, value: Any) -> None:
     if not (isinstance(value, float) and value > 0):
-        raise UserError("BZ0003", f"option {name!r} takes a share or bytes above 0, not {value!r}")
+        raise _refused(name, "a share or bytes above 0", value, "0.5 is half, 2e9 are two gigabytes")
     if 1 < value < FEWEST_BYTES:
         raise UserError(
             "BZ0003",
@@ -213,8 +222,8 @@ def _sizes(value: Any) -> int | tuple[int, ...]:
     """The value of ``cudagraph_sizes``."""
     listed = (value,) if type(value) is int else value
     if not isinstance(listed, (list, tuple)) or any(type(n) is not int or n < 0 for n in listed):
-        raise UserError(
-            "BZ0003", f"option 'cudagraph_sizes' takes a number of sizes, or a list of sizes, not {value!r}"
+        raise _refused(
+            "cudagraph_sizes", "a number of sizes, or a list of sizes", value, "16, or [1, 2, 4, 8]"
         )
     return value if type(value) is int else tuple(dict.fromkeys(listed))
 
@@ -222,14 +231,14 @@ def _sizes(value: Any) -> int | tuple[int, ...]:
 def _launches(value: Any) -> int:
     """The value of ``cudagraph_launches``."""
     if type(value) is not int or value < 0:
-        raise UserError("BZ0003", f"option 'cudagraph_launches' takes a number of launches, not {value!r}")
+        raise _refused("cudagraph_launches", "a number of launches", value, "a whole number from 0 on")
     return value
 
 
 def _operators(value: Any) -> tuple[str, ...]:
     """The value of ``splitting_ops``."""
     if not isinstance(value, (list, tuple)) or any(type(name) is not str for name in value):
-        raise UserError("BZ0003", f"option 'splitting_ops' takes a list of operators' names, not {value!r}")
+        raise _refused("splitting_ops", "a list of operators' names", value, "['mylib::attention']")
     for name in value:
         if not 1 <= name.replace("::", ".").count(".") <= 2:
             raise UserError(
@@ -240,8 +249,24 @@ def _operators(value: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(value))
 
 
+def _decompositions(value: Any) -> tuple[tuple[Any, Any], ...]:
+    """The value of ``decompositions``."""
+    if not isinstance(value, Mapping):
+        raise UserError(
+            "BZ0045",
+            f"decompositions are a dict from operators to functions, not {type(value).__name__}",
+            hints=['options={"decompositions": {torch.ops.aten.gelu: function}}'],
+        )
+    return tuple(value.items())
+
+
 #: option -> what makes its value of what the user gives
-PARSED = {"cudagraph_sizes": _sizes, "cudagraph_launches": _launches, "splitting_ops": _operators}
+PARSED = {
+    "cudagraph_sizes": _sizes,
+    "cudagraph_launches": _launches,
+    "splitting_ops": _operators,
+    "decompositions": _decompositions,
+}
 
 
 def make_options(
@@ -255,34 +280,16 @@ def make_options(
     if mode is not None and mode not in MODES:
         raise UserError("BZ0002", f"unknown mode {mode!r}", hints=[near(str(mode), MODES)])
     values = {**_from_environment(), **MODES[mode or "default"]}
-    known = {f.name: f.default for f in dataclasses.fields(Options)}
-    choices = {f.name: f.metadata["choices"] for f in dataclasses.fields(Options)}
+    if options is not None and not isinstance(options, Mapping):
+        raise UserError(
+            "BZ0003",
+            f"options= takes a dict of names and values, not {type(options).__name__}",
+            hints=['options={"verify": 2}'],
+        )
     for name, value in (options or {}).items():
-        if name not in known:
-            raise UserError("BZ0003", f"unknown option {name!r}", hints=[near(name, known)])
-        if name == "decompositions":
-            if not isinstance(value, Mapping):
-                raise UserError(
-                    "BZ0045",
-                    f"decompositions are a dict from operators to functions, not {type(value).__name__}",
-                )
-            values[name] = tuple(value.items())
-            continue
-        if name in PARSED:
-            values[name] = PARSED[name](value)
-            continue
-        wanted = bool if known[name] is None else type(known[name])
-        if wanted is float and type(value) is int:
-            value = float(value)
-        if type(value) is not wanted and not (value is None and known[name] is None):
-            raise UserError("BZ0003", f"option {name!r} takes {wanted.__name__}, not {value!r}")
-        if choices[name] and value not in choices[name]:
-            raise UserError(
-                "BZ0003", f"option {name!r} does not take {value!r}", hints=[near(str(value), choices[name])]
-            )
-        if name in WHOLES:
-            _check_memory(name, value)
-        values[name] = value
+        if name not in _FIELDS:
+            raise UserError("BZ0003", f"unknown option {name!r}", hints=[near(str(name), _FIELDS)])
+        values[name] = PARSED[name](value) if name in PARSED else _plain(_FIELDS[name], value)
     if values.get("partition") == "default" and values.get("memory_budget", 1.0) != 1.0:
         raise UserError(
             "BZ0003",
@@ -290,6 +297,33 @@ def make_options(
             why="partition='default' saves what eager saves, whatever it takes",
         )
     return Options(**{**values, **named})
+
+
+def _plain(field: dataclasses.Field[Any], value: Any) -> Any:
+    """The value of an option that is of its default's type, one of its words, and not below its least."""
+    name, default, choices, least = (
+        field.name,
+        field.default,
+        field.metadata["choices"],
+        field.metadata["least"],
+    )
+    wanted = bool if default is None else type(default)
+    if wanted is float and type(value) is int:
+        value = float(value)
+    if type(value) is not wanted and not (value is None and default is None):
+        raise _refused(name, wanted.__name__, value, f"the default is {default!r}: {field.metadata['help']}")
+    if choices and value not in choices:
+        raise UserError(
+            "BZ0003", f"option {name!r} does not take {value!r}", hints=[near(str(value), choices)]
+        )
+    if least is not None and not value >= least:
+        raise _refused(name, f"{wanted.__name__} from {least} on", value, field.metadata["help"])
+    if name in WHOLES:
+        _check_memory(name, value)
+    return value
+
+
+_FIELDS = {field.name: field for field in dataclasses.fields(Options)}
 
 
 def _from_environment() -> dict[str, Any]:
@@ -302,7 +336,11 @@ def _from_environment() -> dict[str, Any]:
         switch = type(f.default) is bool
         if not (text in ("0", "1") if switch else text.isdecimal()):
             wanted = "0 or 1" if switch else "a whole number"
-            raise UserError("BZ0003", f"{f.metadata['environment']} takes {wanted}, not {text!r}")
+            raise UserError(
+                "BZ0003",
+                f"{f.metadata['environment']} takes {wanted}, not {text!r}",
+                hints=["set it so, or not at all"],
+            )
         found[f.name] = text == "1" if switch else int(text)
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -12,9 +12,24 @@ import torch
 from braze.backends.registry import find_backend
 from braze.graph.decompositions import as_table
 from braze.options import Options, make_options
+from braze.support.errors import UserError
 from braze.support.log import warn_once
 from braze.support.record import record
 from braze.symbolic.shape_rules import ShapeRules
+
+
+def switch(name: str, value: Any, takes: str = "True or False") -> bool:
+    """The value of an argument that is on or off. Raises BZ0012: any text is true to Python, ``"no"`` too."""
+    if value not in (True, False):
+        raise UserError("BZ0012", f"{name}= takes {takes}, not {value!r}", hints=[f"{name}=True"])
+    return bool(value)
+
+
+def pairs(options: Any) -> tuple[tuple[str, Any], ...]:
+    """Options as they are kept. Raises BZ0003 for what is no dict of them."""
+    if options is not None and not isinstance(options, Mapping):
+        make_options(options=options)
+    return tuple((options or {}).items())
 
 
 @record

@@ -18,7 +18,9 @@ from tests import left_behind
 from tests.interpreter import quicken
 from tests.seeds import seed
 
+#: the same cases each time; --hypothesis-profile=fresh takes others, those of --hypothesis-seed=N where it is given
 settings.register_profile("same", deadline=None, derandomize=True)
+settings.register_profile("fresh", deadline=None)
 settings.load_profile("same")
 
 #: a compiled graph that failed where Python does not, or a broken invariant: the program runs on, more slowly, with the

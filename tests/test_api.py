@@ -12,12 +12,14 @@ import torch
 from torch import nn
 
 import braze
+import braze.serving
 from braze import api
 from braze.backends import registry
 from braze.graph import torch_import
 from braze.runtime import arena
 from braze.support import log
-from braze.support.errors import CaptureError, UserError
+from braze.support.codes import CODES
+from braze.support.errors import BrazeError, CaptureError, UserError
 from tests.helpers import logged
 
 
@@ -155,6 +157,15 @@ def test_disable_returns_what_it_was_given():
             "BZ0002",
             "put the mode's options into options=",
         ),
+        (
+            {"backend": "inductor"},
+            "BZ0001",
+            "backend='braze', the default, is what 'inductor' is for torch.compile",
+        ),
+        ({"options": [1]}, "BZ0003", 'options={"verify": 2}'),
+        ({"fullgraph": "no"}, "BZ0012", "fullgraph=True"),
+        ({"dynamic": "auto"}, "BZ0012", "dynamic=True"),
+        ({"disable": 3}, "BZ0012", "disable=True"),
     ],
 )
 def test_refuses_unknown_words_with_a_near_miss(words, code, hint):
@@ -167,13 +178,59 @@ def test_refuses_unknown_words_with_a_near_miss(words, code, hint):
         braze.compile(**words)
 
 
-@pytest.mark.parametrize("options", [{"fusion": 1}, {"recompile_limit": True}, {"recompile_limit": "8"}])
-def test_refuses_option_values_of_another_type(options):
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"fusion": 1},
+        {"recompile_limit": True},
+        {"recompile_limit": "8"},
+        {"recompile_limit": 0},
+        {"verify": -1},
+        {"threads": -2},
+        {"memory_budget": -0.5},
+        {"autotune_seconds": float("nan")},
+        {"cudagraph_sizes": [-1]},
+    ],
+)
+def test_refuses_option_values_of_another_type_or_range(options):
     with pytest.raises(UserError) as refused:
         braze.compile(double, options=options)
     assert refused.value.code == "BZ0003"
     (name,) = options
     assert f"{name!r} takes" in refused.value.what
+    assert refused.value.hints
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: braze.register_backend(5),
+        lambda: braze.register_backend(double, name=5),
+        lambda: braze.disable(5),
+        lambda: braze.allow_in_graph("double"),
+        lambda: braze.explain(None),
+        lambda: braze.register_backend(double, name="braze"),
+        lambda: braze.compile(double, backend=lambda gm, inputs: None)(X),
+        lambda: braze.mark_dynamic(None, 0),
+        lambda: braze.mark_dynamic(torch.ones(3), 1),
+        lambda: braze.mark_dynamic(torch.ones(3), "batch"),
+        lambda: braze.mark_dynamic(torch.ones(3), 0, min="2"),
+        lambda: braze.mark_dynamic(torch.ones(3), 0, min=5, max=4),
+        lambda: braze.mark_dynamic(torch.ones(3), 0, min=5),
+    ],
+)
+def test_a_mistake_is_told_with_a_code_and_what_to_do(call):
+    with pytest.raises(BrazeError) as refused:
+        call()
+    assert refused.value.code in CODES
+    assert refused.value.hints
+
+
+@pytest.mark.parametrize("module", [braze, braze.serving])
+def test_a_misspelt_name_of_the_package_is_told_so_that_python_can_say_the_nearest(module):
+    with pytest.raises(AttributeError, match="no attribute 'complie'") as refused:
+        module.complie
+    assert (refused.value.name, refused.value.obj) == ("complie", module)
 
 
 @pytest.mark.parametrize("what", [nn.Linear, 3, None.__class__, "double"])

@@ -16,7 +16,7 @@ from braze.symbolic import names as sympy_names
 
 ROOT = Path(__file__).parent.parent
 TABLE = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["braze"]
-GROUPS = {"base": TABLE["base"], "stages": TABLE["stages"]}
+GROUPS = {"base": TABLE["base"]}
 MODULES = sorted((ROOT / "braze").rglob("*.py"))
 
 
@@ -157,6 +157,20 @@ def test_imports_only_what_its_row_allows(path: Path):
     assert not wrong, "\n".join(wrong)
 
 
+def told(path: Path) -> set[str]:
+    """What a file imports of the package, and what it names in texts, by which it imports later."""
+    return {name for name, _, _ in braze_imports(path)} | {
+        text for _, text in read(path).texts if text.startswith("braze.")
+    }
+
+
+@pytest.mark.parametrize("layer", TABLE["layers"])
+def test_a_row_allows_nothing_that_nobody_imports(layer: str):
+    files = [path for path in MODULES if layer_of(module_name(path)) == layer]
+    imported = {layer_of(name) for path in files for name in told(path)}
+    assert {name for name in TABLE["layers"][layer] if name not in GROUPS} <= imported
+
+
 @pytest.mark.parametrize("path", MODULES, ids=module_name)
 def test_leaves_pytorchs_compiler_stack_alone(path: Path):
     wrong = [
@@ -216,6 +230,14 @@ def test_rooms_import_only_what_lies_below_them(layer: str):
             if found.startswith(f"braze.{layer}.") and other != [room] and other[0] not in ROOMS[layer][room]:
                 wrong.append(f"{path.relative_to(ROOT)}:{line} imports {found}")
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(("layer", "room"), [(layer, room) for layer in ROOMS for room in ROOMS[layer]])
+def test_a_room_may_import_nothing_that_it_does_not(layer: str, room: str):
+    inside = f"braze.{layer}.{room}."
+    files = [path for path in MODULES if f"{module_name(path)}.".startswith(inside)]
+    imported = {part for path in files for name in told(path) for part in name.split(".")[2:3]}
+    assert set(ROOMS[layer][room]) <= imported
 
 
 @pytest.mark.parametrize("layer", ROOMS)

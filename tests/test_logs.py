@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 import os
 import subprocess
@@ -107,3 +109,17 @@ def test_dumped_python_compiles(tmp_path: Path):
     assert sources
     for path in sources:
         compile(path.read_text(), str(path), "exec")
+
+
+def test_what_is_told_goes_to_stderr_as_it_is_by_then(monkeypatch, capsys):
+    """A program that puts another stream in its place, as notebooks and test runners do, is told there, and never by a closed one."""
+    root = logging.getLogger("braze")
+    monkeypatch.setattr(root, "handlers", [])
+    first = io.StringIO()
+    with contextlib.redirect_stderr(first):
+        log.configure("")
+    first.close()
+    log.warn("told")
+    assert capsys.readouterr().err == "[braze.capture] told\n"
+    monkeypatch.setattr(sys, "stderr", None)  # a program without a console
+    log.warn("nobody listens")

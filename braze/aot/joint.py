@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Iterable, Set
 from typing import Any
 
 import torch
@@ -31,9 +32,11 @@ from braze.graph import probe, torch_compat
 from braze.graph.autograd_calls import Hooked, applied
 from braze.graph.facts import facts
 from braze.graph.fakes import FakeMode, spec_of
-from braze.support.errors import Unsupported
+from braze.support.errors import Origin, Unsupported
 
 Node = torch.fx.Node
+#: a storage, and the line of the program that is told of it
+Place = tuple[int, Origin | None]
 
 
 class Inseparable(Exception):
@@ -146,12 +149,32 @@ class Differentiation:
 
     def _refuse_other_histories(self, recorder: Recorder) -> None:
         """Views are made again by autograd's own, of the whole; what was written apart from it has another history."""
+        apart = self._with_own_histories(recorder)
+        beside = [
+            (torch_compat.storage_key(view), facts(view.__dict__["_node"]).origin)
+            for view in self.outputs.ways.windows_beside()
+        ]
+        if not (apart or beside or recorder.turned):
+            return
+        written = _written(recorder.graph)
+        # a value of the graph that the caller may write has no whole to be made again of
+        alone = self.outputs.groups.keys() - self.outputs.bases.keys()
+        _refuse_places(apart, written, "a result with a history of its own, over memory of another")
+        # of a fake, autograd makes views again of what they were called on, and not of the whole; and as they were made, not turned
+        _refuse_places(
+            beside,
+            written | alone,
+            "a view that sees what its own base does not, of memory that is written or may be by the caller",
+        )
+        _refuse_places(recorder.turned, written, "a write to memory of which a view was turned in place")
+
+    def _with_own_histories(self, recorder: Recorder) -> list[Place]:
+        """Results over memory of an input or of another result that are no views of it by autograd, and have a history which neither has."""
         wholes = [n.meta["val"] for n in (*self.outputs.placeholders, *self.outputs.bases.values())]
         wholes = [value for value in wholes if isinstance(value, torch.Tensor)]
         bases = [value._base if value._is_view() else value for value in wholes]
-        known = {*recorder.histories, *[value.grad_fn for value in wholes]}
-        #: (memory, origin) of results that are no view by autograd
-        apart: list[tuple[int, Any]] = []
+        known = {None, *recorder.histories, *[value.grad_fn for value in wholes]}
+        found = []
         for node, value in self.outputs.outputs:
             if not isinstance(value, torch.Tensor) or any(value is whole for whole in wholes):
                 continue
@@ -164,46 +187,26 @@ class Differentiation:
                 )
             if id(value) not in self.outputs.sources and key not in self.outputs.bases:
                 continue
-            if self.functions and _has_function(value.grad_fn, known):
-                raise Unsupported(
-                    "BZ2028",
-                    "a result that an autograd function gives, over the memory of an input or of another result",
-                    origin=origin,
-                )
-            if key in self.outputs.bases and value.grad_fn is not None:
-                whole = self.outputs.bases[key].meta["val"]
-                if not whole.requires_grad:  # a view of it, made again, would be without history
-                    raise Unsupported(
-                        "BZ2030", "a result with a history, over memory whose own has none", origin=origin
-                    )
-            own = value.grad_fn is not None and not any(value._base is base for base in bases)
-            if own and value.grad_fn not in known:
-                apart.append((key, origin))
-        beside = [
-            (torch_compat.storage_key(view), facts(view.__dict__["_node"]).origin)
-            for view in self.outputs.ways.windows_beside()
-        ]
-        alone = self.outputs.groups.keys() - self.outputs.bases.keys()
-        written = _written(recorder.graph) if apart or beside or recorder.turned else ()
-        for key, origin in apart:
-            if key in written:
-                raise Unsupported(
-                    "BZ2030", "a result with a history of its own, over memory of another", origin=origin
-                )
-        for key, origin in beside:
-            # of a fake, autograd makes them again of what they were called on, and not of the whole; and a value of the graph that
-            # the caller writes has no whole to be made again of
-            if key in written or key in alone:
-                raise Unsupported(
-                    "BZ2030",
-                    "a view that sees what its own base does not, of memory that is written or may be by the caller",
-                    origin=origin,
-                )
-        for key, origin in recorder.turned:
-            if key in written:  # of a fake, autograd makes views again by how they were made, and not turned
-                raise Unsupported(
-                    "BZ2030", "a write to memory of which a view was turned in place", origin=origin
-                )
+            self._refuse_lost_history(value, key, known, origin)
+            if value.grad_fn not in known and not any(value._base is base for base in bases):
+                found.append((key, origin))
+        return found
+
+    def _refuse_lost_history(
+        self, value: torch.Tensor, key: int, known: set[Any], origin: Origin | None
+    ) -> None:
+        """Refuse a result over known memory whose history a view made again would not have."""
+        if self.functions and _has_function(value.grad_fn, known):
+            raise Unsupported(
+                "BZ2028",
+                "a result that an autograd function gives, over the memory of an input or of another result",
+                origin=origin,
+            )
+        whole = self.outputs.bases.get(key)
+        if whole is not None and value.grad_fn is not None and not whole.meta["val"].requires_grad:
+            raise Unsupported(
+                "BZ2030", "a result with a history, over memory whose own has none", origin=origin
+            )
 
     def _seeds(self, recorder: Recorder) -> list[Any]:
         """The fakes that gradients come in for."""
@@ -247,6 +250,13 @@ def _written(graph: torch.fx.Graph) -> set[int]:
         if is_write(node)
         for target in written_arguments(node)
     }
+
+
+def _refuse_places(places: Iterable[Place], refused: Set[int], what: str) -> None:
+    """Refuse the first of some places whose memory is among the refused."""
+    for key, origin in places:
+        if key in refused:
+            raise Unsupported("BZ2030", what, origin=origin)
 
 
 def _has_function(start: Any, known: set[Any]) -> bool:

@@ -23,7 +23,7 @@ from braze.aot.split_joint import split
 from braze.aot.symbols import SymbolNodes
 from braze.graph.captured import Late
 from braze.graph.facts import facts
-from braze.graph.fakes import mode_of, new_mode, on_fakes
+from braze.graph.fakes import mode_of_graph, new_mode, on_fakes
 from braze.options import Options
 from braze.support import trace
 
@@ -138,7 +138,7 @@ def _halves(joint_module: torch.fx.GraphModule, results: int, choice: Choice) ->
     """A copy of the joint module cut by ``choice``, into modules that say by themselves what is saved."""
     module = torch.fx.GraphModule(joint_module, copy.deepcopy(joint_module.graph))
     graph = module.graph
-    mode = mode_of(n.meta.get("val") for n in graph.nodes) or new_mode()
+    mode = mode_of_graph(graph) or new_mode()
     inputs = placeholders(module)
     tangents = tuple(n for n in inputs if _is_tangent(n))
     written = tuple(n for n in inputs if facts(n).written)

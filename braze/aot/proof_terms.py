@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from braze.support.layouts import span
+
 Node = torch.fx.Node
 Tensor = torch.Tensor
 
@@ -102,8 +104,7 @@ def strided(root: Held, x: Held, *rest: Any, known: Tensor | None = None) -> Ten
     size, stride, *offset = rest[1:] if source is not None else rest
     val = x.node.meta["val"]
     at = offset[0] if offset and offset[0] is not None else val.storage_offset()
-    last = at + sum((n - 1) * s for n, s in zip(size, stride, strict=True) if n)
-    reach = max(1 + last, reach_of(val), reach_of(root.node.meta["val"]))
+    reach = max(at + span(size, stride), reach_of(val), reach_of(root.node.meta["val"]))
     memory = torch.full((reach,), gap := name_of("gap"))
     if known is not None:
         memory[: len(known)] = known[:reach]
@@ -129,5 +130,4 @@ def _place(memory: Tensor, elements: Tensor, *layout: Any) -> None:
 
 def reach_of(val: Tensor) -> int:
     """How many elements lie from the start of its memory to the last that a tensor sees."""
-    steps = sum((n - 1) * s for n, s in zip(val.shape, val.stride(), strict=True) if n)
-    return int(1 + val.storage_offset() + steps)
+    return int(val.storage_offset() + span(val.shape, val.stride()))

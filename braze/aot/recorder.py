@@ -281,9 +281,7 @@ class Recorder(TorchDispatchMode):
         want = self.mode.run(func, self._constants_faked(args), kwargs)
         pairs = [(result, want)] if isinstance(want, torch.Tensor) else list(zip(result, want, strict=True))
         for have, w in pairs:
-            if have is None:  # a gradient that was not asked for
-                continue
-            if not isinstance(w, torch.Tensor):
+            if have is None or not isinstance(w, torch.Tensor):  # a gradient that was not asked for
                 continue
             typed = have.dtype is w.dtype or func in MIXED_NORMS
             if not typed or have.shape != w.shape:
@@ -296,6 +294,8 @@ class Recorder(TorchDispatchMode):
             torch_compat.storage_key(t) for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)
         }
         made = tuple(self._restrided(have, w, given) for have, w in pairs)
+        if not _is_composite(func):
+            self.ways.note_wholes(made, given)
         return made[0] if isinstance(want, torch.Tensor) else made
 
     def _restrided(self, have: Any, want: Any, given: set[int]) -> Any:

@@ -19,6 +19,7 @@ from braze.aot.writes import written_arguments
 from braze.graph import torch_compat
 from braze.graph.facts import InputRole, facts, set_facts
 from braze.graph.fakes import FakeMode
+from braze.support.layouts import span
 from braze.support.record import record
 
 aten = torch.ops.aten
@@ -98,7 +99,7 @@ def _extent(fake: torch.Tensor) -> tuple[int, int] | None:
     if is_symbolic(fake):
         return None
     first = int(fake.storage_offset())
-    return first, first + 1 + sum((n - 1) * s for n, s in zip(fake.shape, fake.stride(), strict=True))
+    return first, first + span(fake.shape, fake.stride())
 
 
 def _stretch(like: torch.Tensor, start: int, size: int, mode: FakeMode) -> torch.Tensor:

@@ -22,7 +22,7 @@ from braze.graph.as_in_eager import as_in_eager
 from braze.graph.captured import Late
 from braze.graph.control_flow import OPERATORS
 from braze.graph.facts import facts
-from braze.graph.fakes import FakeMode, mode_of, new_mode
+from braze.graph.fakes import FakeMode, mode_of_graph, new_mode
 from braze.graph.torch_settings import way_back
 from braze.graph.torch_symbols import SYMBOLIC
 from braze.graph.transforms import TRANSFORMS
@@ -62,7 +62,7 @@ def trace(
     With ``after_forward`` autograd watches the trace; what that function returns is ``Traced.extras``. ``eager_random``:
     random numbers are eager's, drawn by the operators that eager calls.
     """
-    mode = mode_of(example_inputs) or mode_of(n.meta.get("val") for n in gm.graph.nodes) or new_mode()
+    mode = mode_of_graph(gm.graph, example_inputs) or new_mode()
     rules = {**STRUCTURAL, **(IN_TRAINING if after_forward is not None else {}), **decompositions}
     recorder = Recorder(mode, rules, differentiable=after_forward is not None)
     recorder.fuses_attention = after_forward is not None and not eager_random

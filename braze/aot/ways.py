@@ -6,7 +6,7 @@ steps in the program's own modes: its history, its base, and what autograd lets 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -70,6 +70,15 @@ class Ways:
         modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
         self._count += 1
         self._made[id(view)] = _Made(self._count, view, of, op, tuple(args), dict(kwargs or {}), item, *modes)
+
+    def note_wholes(self, results: Iterable[Any], given: Collection[int]) -> None:
+        """``results`` are what one operator gives: views of what it was made of here, but of nothing that autograd knows.
+
+        ``given``: the memory of its arguments.
+        """
+        for result in results:
+            if isinstance(result, torch.Tensor) and torch_compat.storage_key(result) not in given:
+                self._made.pop(id(result), None)
 
     def note_parts(self, parts: Mapping[int, Any], of: Any, op: Any, args: Sequence[Any]) -> None:
         """``parts`` were made alone, and are some of what ``op(of, *args)`` makes at once: the caller gets them so."""

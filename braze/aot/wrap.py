@@ -22,6 +22,7 @@ from braze.graph.torch_compat import copy_all, count_writes, put_versions, stora
 from braze.runtime.boxed import Boxed, Written, boxed
 from braze.support import trace
 from braze.support.errors import Unsupported
+from braze.support.layouts import span
 from braze.support.log import warn_once
 
 
@@ -493,8 +494,7 @@ def _extents(partition: Partition) -> tuple[tuple[int, int, bool], ...]:
             if len(sizes) + len(strides) < 2 * len(spec.sizes) or min([0, *strides]) < 0:
                 return ()
             if 0 not in sizes:
-                steps = sum((n - 1) * stride for n, stride in zip(sizes, strides, strict=True))
-                found.append((i, (steps + 1) * spec.dtype.itemsize, i in written))
+                found.append((i, span(sizes, strides) * spec.dtype.itemsize, i in written))
     return tuple(found)
 
 

@@ -14,6 +14,7 @@ from braze.loops.dtypes import TORCH_NAME
 from braze.loops.ir import Buffer
 from braze.runtime import cache, triton_build, triton_load
 from braze.support.errors import BrazeError
+from braze.support.layouts import span
 from braze.support.log import logger
 from braze.symbolic.expr import Expr
 
@@ -124,13 +125,6 @@ def memory_of(buffers: Sequence[Buffer]) -> dict[str, torch.Tensor]:
         flat = torch.empty(span(sizes, strides), dtype=dtype, device=b.device).fill_(1)
         made[b.name] = flat.as_strided(sizes, strides)  # strides may be 0
     return made
-
-
-def span(sizes: Sequence[int], strides: Sequence[int]) -> int:
-    """Elements from the first to the last."""
-    if 0 in sizes:
-        return 0
-    return 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
 
 
 def number(e: Expr) -> int:

@@ -30,7 +30,6 @@ from braze.autotune.device_times import (
     number,
     room,
     seconds_in_turn,
-    span,
 )
 from braze.codegen.records import KernelText
 from braze.codegen.triton.kernels import kernel
@@ -41,6 +40,7 @@ from braze.schedule.kernels import plan_kernel
 from braze.schedule.records import Group, GroupKind, Schedule
 from braze.schedule.tilings import planned_as, tilings
 from braze.support import trace
+from braze.support.layouts import span
 from braze.support.log import logger
 
 log = logger("kernels")

@@ -33,6 +33,10 @@ _OURS = {
 }
 
 
+#: backends of torch.compile for which there is one of ours
+_THEIRS = {"inductor": "backend='braze', the default, is what 'inductor' is for torch.compile"}
+
+
 @overload
 def register_backend(fn: Compiler, *, name: str | None = None, needs_options: bool = False) -> Compiler: ...
 @overload
@@ -50,11 +54,21 @@ def register_backend(
     """
     if fn is None:
         return lambda given: register_backend(given, name=name, needs_options=needs_options)
-    name = name or fn.__name__
+    name = name or getattr(fn, "__name__", "")
+    if not callable(fn) or not isinstance(name, str) or not name:
+        raise UserError(
+            "BZ0012",
+            f"register_backend takes a function and a name, not {fn!r} and {name!r}",
+            hints=["@braze.register_backend above def name(gm, example_inputs): ..."],
+        )
     known = _backends.get(name)
     ours = _OURS.get(name)
     if known is not None or (ours is not None and fn.__module__ != ours):
-        raise UserError("BZ0006", f"backend {name!r} is registered already ({_place(name)})")
+        raise UserError(
+            "BZ0006",
+            f"backend {name!r} is registered already ({_place(name)})",
+            hints=['another name: @braze.register_backend(name="...")'],
+        )
     _backends[name] = Backend(name, fn, needs_options)
     return fn
 
@@ -78,7 +92,7 @@ def find_backend(backend: str | Compiler) -> Backend:
         with collector_paused:  # all stages are loaded, which else sets off a full collection
             importlib.import_module(_OURS[backend])
     if backend not in _backends:
-        hint = near(backend, list_backends())
+        hint = _THEIRS.get(backend) or near(backend, list_backends())
         raise UserError(
             "BZ0001",
             f"unknown backend {backend!r}",

@@ -8,7 +8,7 @@ from typing import Any
 import torch.fx
 
 from braze.graph import torch_compat
-from braze.graph.fakes import mode_of
+from braze.graph.fakes import mode_of_graph
 from braze.graph.torch_symbols import is_undecided, size_oblivious
 from braze.support import trace
 from braze.support.errors import BrazeError, InternalError, Unsupported
@@ -23,7 +23,7 @@ def compiled_or_as_captured(
 
     So it is where an invariant of ours is found broken, unless ``strict``: a program must not fail for that.
     """
-    mode = mode_of(node.meta.get("val") for node in gm.graph.nodes)
+    mode = mode_of_graph(gm.graph)
     try:
         try:
             with size_oblivious(mode.env if mode is not None else None):

@@ -6,9 +6,11 @@ import argparse
 import re
 import runpy
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import indent
+from types import TracebackType
 
 from braze.options import near
 from braze.support import trace
@@ -42,9 +44,14 @@ def explain_code(code: str) -> str:
 
 
 def explain_script(path: Path, arguments: Sequence[str]) -> int:
-    """Run the script as ``python path arguments`` would, then print what was compiled meanwhile."""
+    """Run the script as ``python path arguments`` would, then print what was compiled meanwhile, also where an error ended it."""
     if not path.is_file():
-        raise UserError("BZ0007", f"{path} is neither a script nor a code such as BZ1012")
+        raise UserError(
+            "BZ0007",
+            f"{path} is neither a script nor a code such as BZ1012",
+            why="it is a folder" if path.is_dir() else f"there is no such file in {Path.cwd()}",
+            hints=["the path of a Python script, or BZ and four digits, as messages begin"],
+        )
     # here, for the code pages do without torch
     from rich.console import Console
 
@@ -60,10 +67,28 @@ def explain_script(path: Path, arguments: Sequence[str]) -> int:
             try:
                 runpy.run_path(str(path), run_name="__main__")
             except SystemExit as leave:
-                status = leave.code if isinstance(leave.code, int) else int(leave.code is not None)
+                status = _status(leave.code)
+            except Exception as error:
+                status = 1
+                traceback.print_exception(error.with_traceback(_since(path, error.__traceback__)))
     finally:
         sys.argv = argv
         sys.path.remove(folder)
     later_counters, later_seconds = trace.snapshot()
     gather(path.name, events, later_counters - counters, later_seconds - seconds).show(Console())
     return status
+
+
+def _status(left: object) -> int:
+    """The exit status of a script that was left with ``left``, which is told as Python tells it."""
+    if left is None or isinstance(left, int):
+        return left or 0
+    print(left, file=sys.stderr)
+    return 1
+
+
+def _since(path: Path, frames: TracebackType | None) -> TracebackType | None:
+    """What Python would show of an error: the frames from the script's own on."""
+    while frames is not None and frames.tb_frame.f_code.co_filename != str(path):
+        frames = frames.tb_next
+    return frames

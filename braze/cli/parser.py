@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
@@ -44,7 +45,10 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Say what is wrong, and where to look."""
         self.print_usage(sys.stderr)
-        self.exit(2, f"{self.prog}: error: {message}\n  do:  {self.prog} --help lists what it takes\n")
+        self.exit(
+            2,
+            f"{self.prog}: error: {message}{_nearest_choice(message)}\n  do:  {self.prog} --help lists what it takes\n",
+        )
 
     def _nearest(self, left: Sequence[str]) -> str:
         found = [
@@ -52,6 +56,13 @@ class Parser(argparse.ArgumentParser):
         ]
         near = [names[0] for names in found if names]
         return f" (did you mean {', '.join(near)}?)" if near else ""
+
+
+def _nearest_choice(message: str) -> str:
+    """What is nearest to the word of which argparse says that it is none of the choices."""
+    told = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
+    near = get_close_matches(told[1], re.findall(r"[\w-]+", told[2]), 1) if told else ()
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def _name(action: argparse.Action) -> str:

@@ -10,8 +10,9 @@ import torch
 
 from braze import native
 from braze.cudagraphs.device import Costs, Told
-from braze.cudagraphs.storages import extent, overlaps_itself
+from braze.cudagraphs.storages import overlaps_itself
 from braze.graph.torch_compat import copy_all
+from braze.support.layouts import span
 
 Rows = tuple[tuple[int, int, int], ...]
 
@@ -102,7 +103,7 @@ def _unmoved(k: int, address: int) -> None:
 
 def _room(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None, int]:
     """Memory in the layout of an input; how a copy sees it; how many elements that copies as they lie, 0: as the layout says."""
-    size = extent(x.shape, x.stride())
+    size = span(x.shape, x.stride())
     if size == 0:
         return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device), None, 0
     flat = torch.empty(size, dtype=x.dtype, device=x.device)
@@ -121,7 +122,7 @@ def _elsewhere(x: torch.Tensor) -> torch.Tensor:
 
 def _bytes(x: torch.Tensor) -> int:
     """Bytes from the first element to the last."""
-    return extent(x.shape, x.stride()) * x.element_size()
+    return span(x.shape, x.stride()) * x.element_size()
 
 
 def _memory(x: torch.Tensor, size: int) -> torch.Tensor:

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from braze import native
-from braze.cudagraphs.storages import extent, overlaps_itself, tensor_over, uses
+from braze.cudagraphs.storages import overlaps_itself, tensor_over, uses
+from braze.support.layouts import span
 
 Maker = Callable[[Sequence[Any]], Any]
 
@@ -72,7 +73,7 @@ class OfMemory:
     def fills(self) -> bool:
         """Whether it is all of its memory, each element once."""
         x = self.like[0]
-        whole = x.numel() == extent(x.shape, x.stride()) and not overlaps_itself(x.shape, x.stride())
+        whole = x.numel() == span(x.shape, x.stride()) and not overlaps_itself(x.shape, x.stride())
         return whole and x.storage_offset() == 0 and self._storage.nbytes() == x.numel() * x.element_size()
 
     def copying(self) -> tuple[Callable[[], torch.Tensor], int, int, Maker]:

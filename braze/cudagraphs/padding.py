@@ -17,10 +17,11 @@ from braze.cudagraphs.device import DeviceGraphs
 from braze.cudagraphs.plan import Batch
 from braze.cudagraphs.reasons import note
 from braze.cudagraphs.recording import Call
-from braze.cudagraphs.storages import extent, tensor_over
+from braze.cudagraphs.storages import tensor_over
 from braze.graph.torch_compat import copy_all
 from braze.runtime.boxed import boxed
 from braze.support import trace
+from braze.support.layouts import span
 
 
 @boxed
@@ -124,7 +125,7 @@ def _taller(x: torch.Tensor, dim: int, size: int) -> torch.Tensor:
     """Memory for an input of that many rows, of zeros, in its layout: rows are the outermost in memory."""
     shape = list(x.shape)
     shape[dim] = size
-    flat = torch.zeros(extent(shape, x.stride()), dtype=x.dtype, device=x.device)
+    flat = torch.zeros(span(shape, x.stride()), dtype=x.dtype, device=x.device)
     return flat.as_strided(shape, x.stride())
 
 

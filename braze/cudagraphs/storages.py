@@ -80,13 +80,6 @@ def spoil(storage: torch.UntypedStorage, message: str) -> None:
         refuse(storage._cdata, message)
 
 
-def extent(sizes: Sequence[int], strides: Sequence[int]) -> int:
-    """How many elements of memory a layout spans from its first on."""
-    if 0 in sizes:
-        return 0
-    return 1 + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True))
-
-
 def overlaps_itself(sizes: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether two elements of a layout may lie in one place (some layouts that do not overlap are taken for such)."""
     reach = 1

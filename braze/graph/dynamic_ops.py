@@ -9,6 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
 
 from braze.graph import torch_compat
+from braze.graph.view_rules import window_of_diagonal
 
 aten = torch.ops.aten
 
@@ -60,16 +61,10 @@ def diagonal(env: Any, x: torch.Tensor, offset: Any = 0, dim1: int = 0, dim2: in
     row, column = dim1 % max(x.dim(), 1), dim2 % max(x.dim(), 1)
     if env is None or row == column or (type(offset) is int and offset == 0):
         return NotImplemented
-    above = offset >= 0
-    rows, columns, steps = x.shape[row], x.shape[column], x.stride()
-    length = torch.sym_min(rows, columns - offset) if above else torch.sym_min(rows + offset, columns)
+    sizes, strides, length, start = window_of_diagonal(x, row, column, offset, torch.sym_min)
     length = torch.sym_max(length, 0)
-    start = torch.sym_min(length, 1) * (offset * steps[column] if above else -offset * steps[row])
-    rest = [d for d in range(x.dim()) if d not in (row, column)]
-    sizes, strides = [x.shape[d] for d in rest], [steps[d] for d in rest]
-    return aten.as_strided.default(
-        x, [*sizes, length], [*strides, steps[row] + steps[column]], x.storage_offset() + start
-    )
+    start = torch.sym_min(length, 1) * start
+    return aten.as_strided.default(x, [*sizes, length], strides, x.storage_offset() + start)
 
 
 def difference(env: Any, a: Any, b: Any, **words: Any) -> Any:

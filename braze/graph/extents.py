@@ -131,7 +131,11 @@ class Extent:
 
 
 def _of_form(form: Expr, ground: Ground) -> Any:
-    form = ground.flat(form)
+    return _size(ground.flat(form), ground)
+
+
+def _size(form: Expr, ground: Ground) -> Any:
+    """An int where the form is one, else an Extent."""
     return form.value if form.value is not None else Extent(form, ground)
 
 
@@ -142,14 +146,14 @@ def extent(size: Any, ground: Ground) -> Any:
     form = ground.form(size)
     if form is None:
         raise Undecided(f"what {size} is")
-    return Extent(form, ground) if form.value is None else form.value
+    return _size(form, ground)
 
 
 def divided(total: Any, by: Any) -> Any:
     """The quotient of two sizes where one divides the other at all sizes; else None."""
     ground = total.ground if type(total) is Extent else by.ground
     found = exact_quotient(as_expr(_form(total)), as_expr(_form(by)))
-    return None if found is None else found.value if found.value is not None else Extent(found, ground)
+    return None if found is None else _size(found, ground)
 
 
 def smaller(a: Any, b: Any) -> Any:

@@ -29,6 +29,7 @@ from braze.graph.memo import MISS, Memo, OfTrace
 from braze.graph.shape_guards import python_text, relations
 from braze.graph.specs import SymbolSpec, TensorSpec
 from braze.support.errors import Unsupported
+from braze.support.layouts import span
 from braze.support.nested import every
 
 torch_import.postpone_dynamo()
@@ -349,10 +350,8 @@ class FakeMode:
             if copy.stride() == fake.stride():
                 return copy
             # a window with gaps, which a clone closes
-            reach = sum((n - 1) * step for n, step in zip(fake.shape, fake.stride(), strict=True) if n)
-            whole = torch.empty(
-                fake.storage_offset() + reach + 1, dtype=fake.dtype, device=fake.device, requires_grad=True
-            )
+            reach = fake.storage_offset() + span(fake.shape, fake.stride())
+            whole = torch.empty(reach, dtype=fake.dtype, device=fake.device, requires_grad=True)
             return whole.clone().as_strided(fake.shape, fake.stride(), fake.storage_offset())
 
 
@@ -423,6 +422,11 @@ def mode_of(values: Any) -> FakeMode | None:
         if isinstance(value, FakeTensor) and isinstance(value.fake_mode, Dispatch):
             return value.fake_mode.owner
     return None
+
+
+def mode_of_graph(graph: torch.fx.Graph, given: Iterable[Any] = ()) -> FakeMode | None:
+    """The FakeMode of a graph: of what it is given, or of what it computes, where it is given numbers alone."""
+    return mode_of(given) or mode_of(n.meta.get("val") for n in graph.nodes)
 
 
 def spec_of(tensor: torch.Tensor) -> TensorSpec:

@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from braze.graph import torch_compat
 from braze.support import trace
+from braze.support.layouts import span
 
 MISS = object()
 #: entries kept before the table is emptied
@@ -258,10 +259,7 @@ def _describe_tensor(fake: Any, arguments: list[Any], made: list[Any], symbols: 
         nbytes = fake.untyped_storage().nbytes()
         kept = _follows(nbytes, symbols)
         return (_SYMBOLIC, *geometry, torch_compat.device_of_fake(fake), nbytes) if kept else None
-    extent = 0
-    if fake.numel():
-        extent = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
-    if offset or fake.untyped_storage().nbytes() != extent * fake.dtype.itemsize:
+    if offset or fake.untyped_storage().nbytes() != span(shape, strides) * fake.dtype.itemsize:
         return None
     return (_NEW, *geometry, torch_compat.device_of_fake(fake))
 

@@ -226,11 +226,14 @@ def _cumsum(input: Any, dim: Any, *, dtype: Any = None) -> Plan | None:
 
 
 def _item(x: Any, key: Any) -> Any:
-    """An index: integers, slices and the like give views; tensors of integers at every place a copy."""
+    """An index: integers, slices and the like give views; tensors of integers at every place a copy.
+
+    A tensor of no dimensions names a place by the number that it holds, which has to be read: a view.
+    """
     if type(x) is not FakeTensor:
         return None
     keys = key if type(key) is tuple else (key,)
-    if all(type(k) is FakeTensor and k.dtype is torch.int64 for k in keys):
+    if all(type(k) is FakeTensor and k.dtype is torch.int64 and k.dim() for k in keys):
         return (aten.index.Tensor, (x, list(keys)), _NOTHING, None) if keys else None
     return ON_PLAIN if all(map(_is_index, keys)) else None
 

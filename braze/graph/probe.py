@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from braze.graph.operators import OPERATORS
 from braze.graph.torch_compat import disable_functions, outside_modes
+from braze.support.layouts import span
 
 #: reductions without an identity, whose meta functions let tensors without elements pass
 WITHOUT_IDENTITY = frozenset(["max", "min", "median", "nanmedian", "mode", "cummax", "cummin"])
@@ -188,7 +189,7 @@ def real_like(value: Any) -> Any:
         sizes, strides = extents(value.shape), extents(value.stride())
         if value.device.type != "cpu" or value.layout is not torch.strided:
             raise _CannotTry
-        if sum((n - 1) * s for n, s in zip(sizes, strides, strict=True)) * value.itemsize > LIMIT:
+        if span(sizes, strides) * value.itemsize > LIMIT:
             raise _CannotTry
         return torch.empty_strided(sizes, strides, dtype=value.dtype).zero_()
     if isinstance(value, torch.SymInt):

@@ -90,21 +90,30 @@ def _counted(place: Any, size: Any) -> Any:
     return place
 
 
+def window_of_diagonal(
+    x: Any, row: int, column: int, offset: Any, smaller: Callable[[Any, Any], Any]
+) -> tuple[list[Any], list[Any], Any, Any]:
+    """(sizes of the other dims, strides of these and of the diagonal, its length, where it starts) in a geometry or a tensor.
+
+    The length is below zero where the whole diagonal lies outside; one without elements starts where ``x`` does, wherever that would be.
+    """
+    strides = x.stride()
+    above = offset >= 0
+    down, right = (0, offset) if above else (-1 * offset, 0)
+    length = smaller(x.shape[row] - down, x.shape[column] - right)
+    start = right * strides[column] if above else down * strides[row]
+    rest = [d for d in range(x.dim()) if d not in (row, column)]
+    steps = [*(strides[d] for d in rest), strides[row] + strides[column]]
+    return [x.shape[d] for d in rest], steps, length, start
+
+
 def _diagonal(x: Geometry, offset: Any = 0, dim1: int = 0, dim2: int = 1) -> Any:
-    """One that has no elements begins where the whole does, so that whether it has some is asked."""
+    """Where it starts depends on whether it has elements, so that this is asked."""
     row, column = _dim(x, dim1), _dim(x, dim2)
     if row == column:
         return NotImplemented
-    rows, columns = x.shape[row], x.shape[column]
-    above = offset >= 0
-    length = smaller(rows, columns - offset) if above else smaller(rows + offset, columns)
-    rest = [d for d in range(x.dim()) if d not in (row, column)]
-    strides = [*(x.strides[d] for d in rest), x.strides[row] + x.strides[column]]
-    shape = [x.shape[d] for d in rest]
-    if not length > 0:
-        return x.view([*shape, 0], strides)
-    start = offset * x.strides[column] if above else -1 * offset * x.strides[row]
-    return x.view([*shape, length], strides, start)
+    sizes, strides, length, start = window_of_diagonal(x, row, column, offset, smaller)
+    return x.view([*sizes, length], strides, start) if length > 0 else x.view([*sizes, 0], strides)
 
 
 def _expand(x: Geometry, sizes: Sequence[Any], *, implicit: bool = False) -> Any:

@@ -132,9 +132,7 @@ def _questions(access: Access, buffer: Buffer) -> Iterator[tuple[Access, SizeChe
     if found is None:
         yield access, f"{what} has no bounds"
         return
-    last: Expr = ZERO
-    for size, stride in zip(buffer.sizes, buffer.strides, strict=True):
-        last = last + (size - 1) * stride
+    last = buffer.last
     reaches = f"{what} reaches {found.low}..{found.high} of {last + 1} elements"
     for room in (found.low, last - found.high):
         room = flat(room)

@@ -21,7 +21,7 @@ from typing import Any
 from braze.support.errors import Origin
 from braze.support.nested import every
 from braze.support.record import interned, record
-from braze.symbolic.expr import ZERO, Expr, Symbol
+from braze.symbolic.expr import ZERO, Expr, Symbol, linear
 
 
 class DType(enum.Enum):
@@ -266,6 +266,11 @@ class Buffer:
     device: str  # "cpu" | "cuda:0"
     kind: BufferKind
     origin: Origin | None = None
+
+    @property
+    def last(self) -> Expr:
+        """The place of its last element, counted from its first, if it has elements."""
+        return linear([size - 1 for size in self.sizes], self.strides, ZERO)
 
     def whole(self) -> BufferView:
         """The view of all of it."""

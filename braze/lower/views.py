@@ -17,6 +17,7 @@ from braze.lower.lazy import Index, Lazy, Strided, flatten, strided_lazy
 from braze.lower.pointwise_core import broadcast_index, computed, is_broadcast
 from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import aten, lowering
+from braze.support.layouts import span
 from braze.symbolic.expr import ONE, ZERO, Expr, as_expr, contiguous_strides, known_le
 from braze.symbolic.flat import flat
 
@@ -540,19 +541,17 @@ def as_strided(g: ProgramBuilder, x: Lazy, sizes: Any, strides: Any, offset: Any
     if view.offset is not ZERO or (offset is not None and outside):
         return NotImplemented
     found = window(view, g.symbols.exprs(sizes), g.symbols.exprs(strides), g.symbols.expr(offset or 0))
-    if outside and not _reach(found) <= _reach(view):
+    if outside and not _span(found) <= _span(view):
         return NotImplemented
     return strided_lazy(g, found, x.device)
 
 
-def _reach(view: BufferView) -> float:
-    """How far behind its first element a view has its last, -1 where it has none; nan where only a call tells."""
+def _span(view: BufferView) -> float:
+    """The elements of memory that a view spans; nan where only a call tells."""
     sizes, strides = [s.value for s in view.sizes], [s.value for s in view.strides]
-    if 0 in sizes:
-        return -1
-    if None in sizes or None in strides:
+    if 0 not in sizes and None in (*sizes, *strides):
         return math.nan
-    return sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True) if size and stride)
+    return span(sizes, strides)  # type: ignore[arg-type]
 
 
 @lowering(aten.view.dtype)

@@ -13,6 +13,7 @@ import torch
 
 from braze.native.tables import HEAD
 from braze.optim.rules import BYTES
+from braze.support.layouts import span
 
 if TYPE_CHECKING:
     from braze.optim.bucket import Bucket
@@ -126,9 +127,8 @@ def extent(tensor: Any) -> tuple[int, int]:
         return 0, 0
     if tensor.device.type == "meta" or not tensor.numel():
         return 0, 0
-    last = sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
     start = tensor.data_ptr()
-    return start, start + (last + 1) * tensor.element_size()
+    return start, start + span(tensor.size(), tensor.stride()) * tensor.element_size()
 
 
 def crossing(spans: Array) -> list[int]:

@@ -12,6 +12,22 @@ from collections.abc import Iterable, Sequence
 from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, Buffer, Node, Op, ReduceKind
 from braze.loops.rewrite import roots
+from braze.schedule.held import (
+    CACHED,
+    DEEP,
+    NARROW,
+    NARROW_ROW,
+    OF_A_COLUMN,
+    OF_A_SHORT_WARP,
+    RESTS,
+    SHORT,
+    SIDE_BY_SIDE,
+    VECTOR,
+    WIDE,
+    WIDE_16,
+    WORD,
+    spread_cuts,
+)
 from braze.schedule.passes import (
     Access,
     Pass,
@@ -73,51 +89,12 @@ SHORT_COLUMN, FEW_PROGRAMS = 1024, 128
 PLAIN = frozenset(
     {ReduceKind.SUM, ReduceKind.PROD, ReduceKind.MAX, ReduceKind.MIN, ReduceKind.ANY, ReduceKind.ALL}
 )
-#: reductions whose walks may begin before their rows, and bytes that one instruction reads
-VECTORS, VECTOR = PLAIN | {ReduceKind.ONLINE_SOFTMAX}, 16
+#: reductions whose walks may begin before their rows
+VECTORS = PLAIN | {ReduceKind.ONLINE_SOFTMAX}
 #: warps of a program, unless it is to be alone
 MOST_WARPS = 16
 #: an axis shorter than this is not worth tiles of its own
 LEAST = 8
-
-
-@record
-class HeldCut:
-    """How programs keep a part of their rows: of so many ``warps``, whose threads have ``registers`` at most, and in them so many ``words`` of the row;
-    ``rest``: bytes of it that are read again, at most."""
-
-    warps: int
-    registers: int
-    words: int
-    rest: int
-
-
-#: bytes of a row that are read again at most, and of one of 16-bit floats whose maximum and powers are taken, which is still in the cache if its program is alone
-RESTS, CACHED = 512 << 10, 128 << 10
-#: two programs on each multiprocessor of numbers of 16 bits (log softmax of 50,257 columns in bfloat16 on an H100: 564 us, 744 before)
-SIDE_BY_SIDE = HeldCut(16, 64, 20, 92 << 10)
-#: one program, with as many threads as there can be (50,257 columns of float32: 1,127 us, 1,434 before; layer norm of 65,536 in bfloat16: 188 and 276)
-WIDE_16, WIDE = HeldCut(32, 64, 24, RESTS), HeldCut(32, 64, 32, RESTS)
-#: of rows whose mean and variance are taken little is held as long as the cache has the rest, so that more of it is on its way (layer norm of 32,768 columns in
-#: bfloat16 on an H100: 180 us, 233 held whole): by two programs side by side rows of so many bytes, by one longer ones that vectors divide
-SPREAD_ROW, SPREAD_SIDE = 64 << 10, HeldCut(16, 64, 8, RESTS)
-#: by bytes of these at most, and of one number: longer ones are held as others are
-SPREAD_CUTS = (
-    (128 << 10, 2, HeldCut(32, 64, 8, RESTS)),
-    (192 << 10, 4, HeldCut(32, 64, 16, RESTS)),
-)
-#: the same of rows that begin anywhere, which whole vectors are read of: so many bytes by two programs side by side, longer ones of floats by one
-ANYWHERE_ROW, ANYWHERE_SIDE, ANYWHERE = 80 << 10, HeldCut(16, 64, 20, RESTS), HeldCut(32, 64, 16, RESTS)
-#: rows of so many elements that begin anywhere are held to their ends, as whole vectors, by a warp for so many bytes of them (layer norm of 4,097 columns on an
-#: H200: 159 us in bfloat16 where half as many take 190, 165 in float32 where twice as many take 196, 368 and 202 held whole); not those of which more than a
-#: word is held for each element (a softmax's gradient in float32: 207 us, 187 held whole)
-SHORT, OF_A_SHORT_WARP, WORD = range(1024, 8193), 2048, 4
-#: of these, rows of so many bytes whose mean and variance are taken keep to so many registers a thread (layer norm on that H200: 8,191 columns of float32 157 us, 213
-#: with as many as the compiler takes, of bfloat16 160 and 168; 4,097 of float32 160 and 165, but of bfloat16 161 and 160; softmaxes spill: 182 and 143)
-NARROW_ROW, NARROW = 10 << 10, 64
-#: one whose threads have twice the registers, of rows of which two and more values are read again (a softmax's gradient of 50,257 columns in bfloat16: 430 us,
-#: 663 before)
-DEEP = HeldCut(16, 128, 48, RESTS)
 
 
 @record
@@ -170,8 +147,8 @@ def plan_kernel(
 ) -> KernelPlan:
     """The plan of one group of loop nests. ``longest``: elements of a row that is held whole, if its group wants that; ``hold``: whether rows may be
     held in part."""
-    if group.walked is not None:
-        return _mixed(group, buffers)
+    if group.kind is GroupKind.MIXED:
+        return _mixed(group, buffers, hold=hold)
     limit = limit_of(group)
     if limit is not None:
         return _ragged(group, buffers, limit)
@@ -190,7 +167,12 @@ def plan_kernel(
         any(is_wide(buffers[n]) for n in names), is_coarse(group, buffers),
     )  # fmt: skip
     long = form is Form.ROWS and plan.row is not None and not plan.whole
-    return _for_long_rows(plan, group, found, hold=hold) if long else plan
+    plan = _for_long_rows(plan, group, found, hold=hold) if long else plan
+    if group.walked is None or not plan.to_its_end:
+        return plan
+    return dataclasses.replace(
+        plan, outer=(group.walked.part,), walked=group.walked.within.extent, stages=STAGES
+    )
 
 
 def _for_long_rows(plan: KernelPlan, group: Group, found: Sequence[Access], *, hold: bool) -> KernelPlan:
@@ -241,7 +223,7 @@ def _held_in_part(plan: KernelPlan, group: Group, widest: int) -> KernelPlan | N
     row = plan.row
     assert row is not None
     if ReduceKind.WELFORD in kinds and len(again) == 1:
-        cuts = _spread_cuts(length, each, anywhere=plan.begin is not None)
+        cuts = spread_cuts(length, each, anywhere=plan.begin is not None)
     else:
         cuts = [SIDE_BY_SIDE] if narrow else []
     cuts += [DEEP] if len(again) > 1 else [WIDE_16] if narrow else [WIDE]
@@ -271,18 +253,6 @@ def _held_to_its_end(plan: KernelPlan, length: int, itemsize: int, *, registers:
     )
 
 
-def _spread_cuts(length: int, itemsize: int, *, anywhere: bool) -> list[HeldCut]:
-    """How a row is held whose mean and variance are taken, where that is not as others are. ``anywhere``: it begins between vectors."""
-    taken = length * itemsize
-    if anywhere:
-        return [ANYWHERE_SIDE] if taken <= ANYWHERE_ROW else [ANYWHERE] if itemsize >= 4 else []
-    if taken <= SPREAD_ROW:
-        return [SPREAD_SIDE]
-    if taken % VECTOR:
-        return []
-    return [cut for longest, least, cut in SPREAD_CUTS if taken <= longest and itemsize >= least][:1]
-
-
 def few_at_once(plan: KernelPlan, itemsize: int, held: int) -> KernelPlan:
     """A plan of programs that have so many bytes of their rows at once: there is room for one on a multiprocessor, or two, and all their rows
     stay in the cache until they are walked again."""
@@ -293,14 +263,24 @@ def few_at_once(plan: KernelPlan, itemsize: int, held: int) -> KernelPlan:
 
 def _of_vectors(plan: KernelPlan, group: Group, found: Sequence[Access]) -> KernelPlan:
     """A plan that reads whole vectors of rows which begin anywhere, as those of 50,257 numbers do."""
-    kinds = VECTORS | {ReduceKind.WELFORD}
-    if len(group.row_axes) != 1 or _static(group.row_axes) is None or not kinds_of(group.steps) <= kinds:
-        return plan
     if any(tile.block > 1 for tile in plan.points):  # several rows begin at several places
         return plan
+    begin = begins_anywhere(group, found)
+    if (
+        begin is None or plan.row is None or plan.row.block < begin[1]
+    ):  # a row begins in its walk's first tile
+        return plan
+    return dataclasses.replace(plan, begin=begin[0], vector=begin[1])
+
+
+def begins_anywhere(group: Group, found: Iterable[Access]) -> tuple[Expr, int] | None:
+    """Where rows begin that vectors of so many elements do not divide; None where they do, or that is not one place for all that lies along them."""
+    kinds = VECTORS | {ReduceKind.WELFORD}
+    if len(group.row_axes) != 1 or _static(group.row_axes) is None or not kinds_of(group.steps) <= kinds:
+        return None
     row = group.row_axes[0].symbol
     if _draws(group):
-        return plan
+        return None
     copies = dict(group.shifted)
     along = [
         a
@@ -308,11 +288,9 @@ def _of_vectors(plan: KernelPlan, group: Group, found: Sequence[Access]) -> Kern
         if not a.indirect and a.buffer not in copies and step_along(a, group.row_axes[0]) == 1
     ]
     vector = VECTOR // min((a.itemsize for a in along), default=VECTOR)
-    if plan.row is None or plan.row.block < vector:  # a row begins in its walk's first tile
-        return plan
     begins = {a.index - row for a in along}
     begins = {e for e in begins if row not in e.symbols() and not multiple(e, vector)}
-    return dataclasses.replace(plan, begin=begins.pop(), vector=vector) if len(begins) == 1 else plan
+    return (begins.pop(), vector) if len(begins) == 1 else None
 
 
 def _draws(group: Group) -> bool:
@@ -324,21 +302,57 @@ def walks_again(passes: Sequence[Pass]) -> bool:
     return any(not each.reduces for each in passes[1:])
 
 
-def _mixed(group: Group, buffers: dict[str, Buffer]) -> KernelPlan:
+def _mixed(group: Group, buffers: dict[str, Buffer], *, hold: bool) -> KernelPlan:
     """The plan of a group that reduces along its rows and down its columns."""
     assert group.walked is not None
     names = arguments(group)
     own = {group.axes[0].symbol, *(a.symbol for a in group.row_axes)}
-    tiles = {
-        a.buffer: a.itemsize for a in accesses_of(group, buffers) if not a.store and own <= a.index.symbols()
-    }
+    found = [a for a in accesses_of(group, buffers) if own <= a.index.symbols()]
+    tiles = {a.buffer: a.itemsize for a in found if not a.store}
     x, width, warps = tile_down(group, tiles.values())
+    vectors = vectors_down(group, found) if hold else None
+    if vectors is not None and (group.walked.part.extent.value or 1) % vectors.vector == 0:
+        x, width, warps = 1, 2 * vectors.block, vectors.warps
+    else:
+        vectors = None
     stages = STAGES if sum(tiles.values()) * x * width * (STAGES - 1) <= ON_THE_WAY else 1
-    return KernelPlan(
+    plan = KernelPlan(
         Form.MIXED, names, size_symbols(group), (group.walked.part,), (Tile("x", group.axes, x),),
         Tile("r", group.row_axes, width), True, (), warps, stages,
         any(is_wide(buffers[n]) for n in names), is_coarse(group, buffers), group.walked.within.extent,
     )  # fmt: skip
+    if vectors is None:
+        return plan
+    rows = [step for step in group.steps if step.reduce_axes != (group.walked.within,)]
+    return dataclasses.replace(
+        plan, row=Tile("r", group.row_axes, vectors.block), whole=False, passes=passes_of(rows, group.row_axes),
+        held=1, registers=OF_A_COLUMN, begin=vectors.begin, vector=vectors.vector,
+    )  # fmt: skip
+
+
+@record
+class VectorsDown:
+    """Rows that begin anywhere, of ``vector`` elements a vector, that are also summed down their columns: held in two tiles of ``block``, of so many ``warps``."""
+
+    begin: Expr
+    vector: int
+    block: int
+    warps: int
+
+
+def vectors_down(group: Group, found: Iterable[Access]) -> VectorsDown | None:
+    """How rows are held that begin anywhere and are also summed down their columns; None where that is as others are.
+
+    Of rows whose numbers are alike modulo the elements of a vector each begins at the same place in one: a program takes such rows, so that its columns lie in the same lanes.
+    """
+    length, (point,) = _static(group.row_axes), group.axes
+    if length is None or length not in SHORT:
+        return None
+    begin = begins_anywhere(group, [a for a in found if point.symbol in a.index.symbols()])
+    if begin is None or begin[0].coefficient(point.symbol) is None:
+        return None
+    block = power(length - begin[1] + 1) // 2
+    return VectorsDown(*begin, block, block // (32 * EACH))
 
 
 def limit_of(group: Group) -> Node | None:
@@ -561,8 +575,6 @@ def _static(axes: tuple[Axis, ...]) -> int | None:
 
 def is_wide(buffer: Buffer) -> bool:
     """Whether an element of a buffer may lie 2^31 or more from its first: of sizes without a bound it may."""
-    span: Expr = ONE
-    for size, stride in zip(buffer.sizes, buffer.strides, strict=True):
-        span = span + (size - 1) * stride
-    last = span.bounds()[1] if span.value is None else span.value
-    return last is None or last >= 2**31
+    last = buffer.last + 1
+    most = last.bounds()[1] if last.value is None else last.value
+    return most is None or most >= 2**31

@@ -19,6 +19,7 @@ from braze.runtime.placement import ALIGNMENT, place
 from braze.schedule.dependences import accesses
 from braze.schedule.domains import injective
 from braze.schedule.records import Group, GroupKind, MemoryPlan, Slot
+from braze.support.layouts import span
 from braze.support.record import record
 from braze.symbolic.expr import ZERO, Expr, Integer, Symbol
 
@@ -191,14 +192,8 @@ def storage_bytes(buffer: Buffer) -> Expr:
     sizes = [s.number for s in buffer.sizes if isinstance(s, Integer)]
     strides = [s.number for s in buffer.strides if isinstance(s, Integer)]
     if len(sizes) == len(strides) == len(buffer.sizes):
-        span = sum([(size - 1) * stride for size, stride in zip(sizes, strides, strict=True)])
-        return Integer(0 if 0 in sizes else (span + 1) * buffer.dtype.itemsize)
-    last: Expr = ZERO
-    for size, stride in zip(buffer.sizes, buffer.strides, strict=True):
-        if size is ZERO:
-            return ZERO
-        last = last + (size - 1) * stride
-    return (last + 1) * buffer.dtype.itemsize
+        return Integer(span(sizes, strides) * buffer.dtype.itemsize)
+    return ZERO if ZERO in buffer.sizes else (buffer.last + 1) * buffer.dtype.itemsize
 
 
 def aligned(size: Expr) -> Expr:

@@ -16,8 +16,8 @@ from braze.loops.rewrite import Substitution, roots, walk
 from braze.schedule.canonical import borders
 from braze.schedule.choices import Choices
 from braze.schedule.dependences import families
-from braze.schedule.kernels import PLAIN, plan_kernel, tile_down
-from braze.schedule.passes import kinds_of, over_row, passes_of, writes_what_it_reads
+from braze.schedule.kernels import PLAIN, plan_kernel, tile_down, vectors_down
+from braze.schedule.passes import accesses_of, kinds_of, over_row, passes_of, writes_what_it_reads
 from braze.schedule.plans import Form
 from braze.schedule.records import Group, GroupKind, Walked
 from braze.schedule.split import Cut, Splitter, inside
@@ -178,8 +178,11 @@ def _mixed(
     ``others``: what others read, or see later.
     """
     x, _, warps = tile_down(rows, (buffers[n].dtype.itemsize for n in (*rows.reads, *columns.reads)))
+    vectors = vectors_down(rows, accesses_of(rows, dict(buffers)))
+    if vectors is not None:
+        x, warps = 1, vectors.warps
     programs = max(PROGRAMS, min(WARPS // 2, WARPS // warps))
-    cut = _cut(columns.row_axes[0], x, programs * cores)
+    cut = _cut(columns.row_axes[0], x, programs * cores, 1 if vectors is None else vectors.vector)
     splitter = Splitter(columns, buffers, choices, cut)
     (part, *rest), made = splitter.run()
     turned = _turned(rows, columns)
@@ -217,15 +220,16 @@ def down_columns(group: Group) -> tuple[LoopNest, ...]:
     )
 
 
-def _cut(axis: Axis, tile: int, programs: int) -> Cut:
-    """The rows in as many parts as there are programs, of whole tiles each."""
+def _cut(axis: Axis, tile: int, programs: int, alike: int) -> Cut:
+    """The rows in as many parts as there are programs, a multiple of ``alike``, of whole tiles each."""
+    programs = max(1, programs // alike) * alike
     extent = axis.extent.value
     if extent is None:
         tiles = floor_div(axis.extent + (programs * tile - 1), Integer(programs * tile))
         return Cut(axis, programs, tiles * tile, False, True)
-    for count in range(programs, programs * 9 // 10, -1):
+    for count in range(programs, programs * 9 // 10, -alike):
         if extent % (count * tile) == 0:
             return Cut(axis, count, Integer(extent // count), True, True)
     size = -(-extent // (programs * tile)) * tile
-    count = -(-extent // size)
+    count = -(-extent // (size * alike)) * alike
     return Cut(axis, count, Integer(size), count * size == extent, True)

@@ -7,6 +7,7 @@ Names are fetched when first used, so that the import costs nothing and imports 
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Any
 
 #: where each public name stands
@@ -72,7 +73,10 @@ __all__ = sorted(_PLACES)
 
 def __getattr__(name: str) -> Any:
     if name not in _PLACES:
-        raise AttributeError(f"module 'braze.serving' has no attribute {name!r}")
+        # with both named Python says which name is the nearest
+        raise AttributeError(
+            f"module 'braze.serving' has no attribute {name!r}", name=name, obj=sys.modules[__name__]
+        )
     value = getattr(importlib.import_module(f"braze.serving.{_PLACES[name]}"), name)
     globals()[name] = value
     return value

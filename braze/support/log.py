@@ -51,6 +51,18 @@ _listeners: list[Callable[[str], None]] = []
 _lock = threading.Lock()
 
 
+class _Shown(logging.Handler):
+    """Messages on stderr as it is when they are told: notebooks, and what captures output for a while, put another in its place."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            if sys.stderr is not None:  # a program without a console has none
+                sys.stderr.write(f"{self.format(record)}\n")
+                sys.stderr.flush()
+        except Exception:
+            self.handleError(record)
+
+
 def logger(subject: str) -> logging.Logger:
     """The logger of one subject of :data:`SUBJECTS`."""
     if subject not in SUBJECTS:
@@ -101,7 +113,7 @@ def configure(spec: str | None = None) -> None:
     spec = os.environ.get("BRAZE_LOGS", "") if spec is None else spec
     root = logging.getLogger("braze")
     if not root.handlers:
-        handler = logging.StreamHandler()
+        handler = _Shown()
         handler.setFormatter(logging.Formatter("[%(name)s] %(message)s"))
         root.addHandler(handler)
         root.setLevel(logging.WARNING)

@@ -6,6 +6,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from braze.aot.overlap import is_inside, may_overlap
 from braze.aot.views import has_overlap, is_dense
@@ -120,3 +122,15 @@ def test_what_fills_a_stretch_is_dense(a):
 @pytest.mark.parametrize("view", [torch.zeros(4, 6)[:, ::2], torch.zeros(4, 6).t()[1:], torch.zeros(3, 1, 2)])
 def test_slices_and_permutations_repeat_nothing(view):
     assert not has_overlap(view)
+
+
+def test_where_one_size_is_a_symbol_nothing_is_decided_of_who_overlaps():
+    """An answer would be a guard, and another graph for sizes that the program does not tell apart."""
+    env = ShapeEnv()
+    rows_alone = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC, DimDynamic.STATIC])
+    whole = FakeTensorMode(shape_env=env).from_tensor(torch.zeros(9, 6), symbolic_context=rows_alone)
+    left, right = whole.narrow(1, 0, 2), whole.narrow(1, 2, 4)
+    asked = len(env.guards)
+    assert may_overlap(left, right) and not is_inside(left, whole)
+    assert len(env.guards) == asked
+    assert not may_overlap(left, right, decide=True)

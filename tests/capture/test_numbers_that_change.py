@@ -247,3 +247,24 @@ def test_the_root_of_a_difference_of_sizes_below_zero_is_an_error() -> None:
     assert len(graphs) == 1
     with pytest.raises(ValueError, match="domain"):
         compiled(torch.ones(3), torch.ones(7))
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda t, n: t[n:],
+        lambda t, n: t[:n].exp(),
+        lambda t, n: t.narrow(0, 0, max(n, 0)),
+        lambda t, n: t[n::2],
+    ],
+    ids=["from", "computed", "narrow", "step"],
+)
+@pytest.mark.parametrize("dynamic", [True, None])
+def test_parts_of_a_constant_are_of_each_calls_length_where_numbers_are_all_that_is_given(
+    part, dynamic
+) -> None:
+    """What the backend asked of such a number is a guard, too, though no tensor brings it in."""
+    program = lambda n: part(torch.tensor([1.0, 2.0, 3.0]), n)
+    compiled = braze.compile(program, dynamic=dynamic)
+    for n in (3, 3, 2, 1, 0, -1, -3, -5, 3, 2):
+        torch.testing.assert_close(compiled(n), program(n), rtol=0, atol=0)

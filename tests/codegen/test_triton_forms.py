@@ -362,6 +362,16 @@ def test_which_rows_are_on_their_way_while_others_are_added():
     assert stages(lambda x: torch.var_mean(x.float(), 0), 65536, 1024)[1] == 1
 
 
+def test_the_last_part_of_an_axis_of_few_ends_where_the_axis_does(small, tmp_path):
+    """Five rows in parts of two: the last has one, and what lies behind it in memory is the greatest."""
+    memory = numbers(6, 120)
+    memory[5], memory[:, 100:] = 9, 9
+    x = memory[:5, :100]
+    check(lambda x: (x.argmax(), x.amax()), tmp_path, x, cores=1)
+    first = plans(planned(lambda x: x.argmax(), x, cores=1))[0]
+    assert first.programs.value == 3
+
+
 def test_sums_along_rows_have_many_parts_that_are_alike():
     """They end cheaply, others do not; and where parts are not alike each element is looked at."""
 

@@ -258,3 +258,68 @@ def test_only_kernels_over_one_matrix_are_compared(monkeypatch):
     for rows, columns in compared:
         over = [[a.extent for a in axes] for axes in (rows.axes, rows.row_axes)]
         assert over == [[a.extent for a in axes] for axes in (columns.row_axes, columns.axes)]
+
+
+# -- rows that begin anywhere -----------------------------------------------------------------------------
+
+
+def plan_of_mixed(plan):
+    (both,) = mixed(plan)
+    return kernels.plan_kernel(both, {b.name: b for b in plan.program.buffers})
+
+
+@pytest.mark.parametrize("rows", [32, 33, 61, 64])
+@pytest.mark.parametrize(
+    ("width", "dtype"),
+    [
+        (1025, torch.float16),
+        (1031, torch.bfloat16),
+        (1287, torch.float16),
+        (1026, torch.float32),
+        (1027, torch.float32),
+    ],
+)
+def test_the_backward_of_a_norm_whose_rows_begin_anywhere_reads_whole_vectors(width, dtype, rows, tmp_path):
+    """Programs take rows that begin at one place in a vector, as many of each; the last ones have fewer, or none."""
+    plan = check(layer_norm, tmp_path, *norm_inputs(rows, width, dtype), digits=DIGITS[dtype])
+    made = plan_of_mixed(plan)
+    assert made.begin is not None and made.to_its_end and not made.whole
+    assert (made.programs.value or 1) % made.vector == 0
+    g, x, w, _, rstd = norm_inputs(rows, width, dtype)
+    plan = check(rms_norm, tmp_path, g, x, w, rstd, digits=DIGITS[dtype])
+    assert plan_of_mixed(plan).begin is not None
+
+
+def test_every_plain_reduction_down_columns_of_rows_that_begin_anywhere(tmp_path):
+    x = numbers(45, 1025)
+    x[4, 4], x[44, 1023], x[7, 1024], x[30, 0] = NAN, -INF, INF, NAN
+    fn = lambda x: (
+        x / (x.abs().sum(1, keepdim=True) + 1),
+        x.sum(0),
+        x.amax(0),
+        x.amin(0),
+        (x * 0.1 + 1).prod(0),
+        (x > 2).any(0),
+        (x > -2).all(0),
+    )
+    assert plan_of_mixed(check(fn, tmp_path, x)).begin is not None
+
+
+def test_columns_alone_that_need_what_rows_sum(tmp_path):
+    """Nothing is written along the rows: the columns are a walk of their own."""
+    fn = lambda x, y: (s := (x * y).sum(1), (x * s[:, None]).sum(0))
+    plan = check(fn, tmp_path, numbers(45, 1025), numbers(45, 1025, seed=1), digits=1e-3)
+    assert not mixed(plan) or plan_of_mixed(plan).begin is not None
+
+
+def test_rows_of_an_offset_input_begin_elsewhere_and_are_held_whole(tmp_path):
+    _, x, w, mean, rstd = norm_inputs(33, 1025, torch.float32)
+    wide = numbers(34, 1030)[1:, 3:1028]
+    plan = check(layer_norm, tmp_path, wide, x, w, mean, rstd)
+    assert not mixed(plan) or plan_of_mixed(plan).whole
+
+
+def test_a_result_that_goes_on_to_the_columns_of_rows_that_begin_anywhere(tmp_path):
+    g, x, w, mean, rstd = norm_inputs(41, 1025, torch.float32)
+    plan = check(layer_norm_of_a_sum, tmp_path, g, x * 0.5, x, w, mean, rstd)
+    assert plan_of_mixed(plan).begin is not None

@@ -746,3 +746,20 @@ def test_a_tensor_that_is_formatted_as_it_cannot_be_raises_though_nobody_reads_t
             return type(error), str(error)
 
     assert outcome(braze.compile(unread, backend="eager")) == outcome(unread)
+
+
+@pytest.mark.parametrize(
+    "sequence", [[1, 2], (1, 2), "ab", "\u0101b", b"ab", range(2), range(1 << 70, (1 << 70) + 2)], ids=repr
+)
+def test_a_loop_along_any_sequence_goes_on_behind_a_break(sequence: Any) -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, list[Any]]:
+        found = []
+        for item in sequence:
+            x = x + 1
+            note(item)
+            found.append(item)
+        return x, found
+
+    seen = Seen(f, torch.zeros(2))
+    assert equal(seen.result, (torch.full((2,), 2.0), list(sequence)))
+    assert (seen.log, seen.graphs) == ([(item,) for item in sequence], 2)

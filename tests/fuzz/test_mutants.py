@@ -52,6 +52,10 @@ def test_in_another_process():
 
 def test_that_fails_in_any_case():
     assert clipped(9, 1, 5) == 4
+
+
+def test_at_the_edge():
+    assert clipped(1, 1, 5) == 1
 """
 
 
@@ -95,6 +99,10 @@ def test_a_bug_keeps_its_name_while_other_code_changes(toy):
     assert {m.id for m in found(toy).values()} == before
 
 
+def names(tests: list[str]) -> set[str]:
+    return {test.partition("::")[2] for test in tests}
+
+
 def test_who_notices_which_bug(toy, tmp_path):
     bugs = [
         found(toy)[pair]
@@ -103,18 +111,20 @@ def test_who_notices_which_bug(toy, tmp_path):
     pristine, ours = tree.copied(tmp_path / "pristine", toy), tree.copied(tmp_path / "ours", toy)
     (tmp_path / "work").mkdir()
     known = reach.reached(bugs, tmp_path / "work", 1, ["tests/lower/test_toy.py"], root=toy)
-    assert {t.partition("::")[2] for t in known.tests_of(bugs[1].id)} == {
+    assert names(known.tests_of(bugs[0].id)) == {
         "test_of_a_number_between",
-        "test_in_another_process",
+        "test_at_the_edge",
+        "test_that_fails_in_any_case",
     }
-    assert known.tests_of(bugs[2].id) == []
+    assert known.passing[bugs[1].id] == 4 and names(known.tests_of(bugs[1].id)) == {"test_at_the_edge"}
+    assert not known.passing.get(bugs[2].id) and known.tests_of(bugs[2].id) == []
     judge = Judge(
         known, Place(ours, tmp_path / "job", tmp_path / "pool"), pristine, 60, 0, time.monotonic() + 100
     )
     noticed, equal = judge.judged(bugs[0]), judge.judged(bugs[1])
-    assert noticed["noticed"] and noticed["by"].endswith("test_of_a_number_between")
+    assert noticed["noticed"] and names([noticed["by"]]) <= {"test_of_a_number_between", "test_at_the_edge"}
     assert "-    return min(x, high)" in noticed["diff"]
-    assert not equal["noticed"] and equal["ran"] == 2
+    assert not equal["noticed"] and equal["met"] == ["tests/lower/test_toy.py::test_at_the_edge"]
     assert (ours / "braze/lower/toy.py").read_text() == TOY
 
 

@@ -27,6 +27,7 @@ def main() -> None:
         verb, *words = line.split(maxsplit=4)
         if verb == "run":
             for seed in range(int(words[0]), int(words[0]) + int(words[1])):
+                os.environ["FUZZ_PROGRAM"] = f"{name} {seed}"
                 run_one(machine, seed, out)
             say(out, idle=True)
         else:

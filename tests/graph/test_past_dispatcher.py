@@ -81,6 +81,9 @@ def image(order=torch.contiguous_format):
 
 
 CALLS += [
+    (operator.getitem, lambda: (r(3, 4), torch.tensor(1)), {}),
+    (operator.getitem, lambda: (r(3, 4), (torch.tensor(1), i(2))), {}),
+    (operator.getitem, lambda: (r(3, 4), (i(2), torch.tensor(-1))), {}),
     (operator.getitem, lambda: (r(3, 4), i(2)), {}),
     (operator.getitem, lambda: (r(4).expand(3, 4), (i(2, 1, 1, 1), i(1, 1, 4, 1))), {}),
     (operator.getitem, lambda: (r(3, 4), (i(2, 1).t(), i(3, 1))), {}),

@@ -6,6 +6,7 @@ import weakref
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from braze import native
 from braze.native import GuardProgram, calibrate, data_ptr, encode, pure, tensor_meta, torch_state
@@ -176,6 +177,18 @@ def test_state_is_checked(name):
             assert there.match(function, ()) == ()
         assert program.match(function, ()) == ()
         assert there.match(function, ()) is None
+
+
+def test_modes_of_both_kinds_are_counted_together():
+    class Dispatched(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    for kind in PROGRAMS:
+        none, two = (kind([], [(-1, "function_modes", n)], []) for n in (0, 2))
+        with torch.device("meta"), Dispatched():
+            assert none.match(function, ()) is None and two.match(function, ()) == ()
+        assert none.match(function, ()) == () and two.match(function, ()) is None
 
 
 def test_default_dtype_and_determinism():

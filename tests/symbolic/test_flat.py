@@ -104,6 +104,14 @@ def test_padding_is_bounded_by_the_multiple():
     assert close_bounds(S // 4 * 4 - S - T) == (None, -1)
 
 
+def test_of_two_bounds_the_closer_one_is_told():
+    """Those of a sum of ranges are further apart than those of what rounding leaves."""
+    few = Symbol("few", 1, 9)
+    padded = (few + 6) // 7 * 7 - few
+    assert padded.bounds() == (-2, 13)
+    assert close_bounds(padded) == (0, 6)
+
+
 def test_what_is_left_of_a_size_by_its_half_is_half_again_no_less_than_nothing():
     assert close_bounds((S + 1 - (S + 1) // 2) // 2)[0] >= 0
 

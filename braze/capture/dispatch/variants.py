@@ -443,6 +443,7 @@ class Site:
                 "BZ0009",
                 f"the backend gave {type(compiled).__name__} for {self.name}",
                 why="it must give a callable",
+                hints=["return gm.forward, or a function of the same inputs"],
             )
         trace.count("graphs")
         return compiled

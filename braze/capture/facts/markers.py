@@ -8,6 +8,7 @@ from types import CodeType, FunctionType
 from typing import Any, TypeVar, cast
 
 from braze.native import torch_state
+from braze.support.errors import UserError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,8 +40,18 @@ def allow_in_graph(fn: F) -> F:
 
     ``fn`` takes and returns tensors and constants, and has no effect but on them.
     """
+    _check_function("allow_in_graph", fn)
     setattr(fn, ALLOWED, True)
     return fn
+
+
+def _check_function(name: str, fn: Any) -> None:
+    if not callable(fn):
+        raise UserError(
+            "BZ0012",
+            f"braze.{name} takes a function, not {type(fn).__name__}",
+            hints=[f"@braze.{name} above def f(...)"],
+        )
 
 
 def opaque(fn: F) -> F:
@@ -56,6 +67,7 @@ def disable(fn: F | None = None, *, recursive: bool = True, reason: str = "") ->
     """Never capture ``fn``; with ``recursive`` nothing that it calls either. Works as a decorator too."""
     if fn is None:
         return functools.partial(disable, recursive=recursive, reason=reason)
+    _check_function("disable", fn)
 
     if recursive:
 

@@ -37,8 +37,15 @@ def mark_dynamic(
 
     ``min`` and ``max`` are promised, and checked at each call.
     """
+    for name, bound in (("min", min), ("max", max)):
+        if bound is not None and type(bound) is not int:
+            raise UserError(
+                "BZ0020", f"mark_dynamic: {name}={bound!r} is no size", hints=[f"{name}= a whole number"]
+            )
     if min is not None and max is not None and min > max:
-        raise UserError("BZ0020", f"mark_dynamic: min={min} is above max={max}")
+        raise UserError(
+            "BZ0020", f"mark_dynamic: min={min} is above max={max}", hints=["the smaller one is min="]
+        )
     _mark(tensor, dim, Mark("dynamic", SizeRule("", min, max)))
 
 
@@ -72,13 +79,18 @@ def mark_unbacked(
 
 def _mark(tensor: torch.Tensor, dim: Any, mark: Mark) -> None:
     if not isinstance(tensor, torch.Tensor):
-        raise UserError("BZ0020", f"only tensors have sizes to mark, not {type(tensor).__name__}")
+        raise UserError(
+            "BZ0020",
+            f"only tensors have sizes to mark, not {type(tensor).__name__}",
+            hints=["mark the tensor that is handed to the compiled function"],
+        )
     marks = tensor.__dict__.setdefault(MARKS, {})
     for d in _dims(tensor, dim):
         if not mark.rule.allows(tensor.shape[d]):
             raise UserError(
                 "BZ0021",
                 f"dimension {d} is {tensor.shape[d]}, which is not what was promised: {_text(mark.rule)}",
+                hints=["promise what holds of this tensor too"],
             )
         marks[d] = mark
 
@@ -87,10 +99,16 @@ def _dims(tensor: torch.Tensor, dim: Any) -> list[int]:
     """The dimensions that a mark names, counted from the first."""
     given = [dim] if isinstance(dim, int) else dim
     if not isinstance(given, (list, tuple, range)) or any(type(d) is not int for d in given):
-        raise UserError("BZ0020", f"a dimension is a whole number, not {dim!r}")
+        raise UserError(
+            "BZ0020", f"a dimension is a whole number, not {dim!r}", hints=["0 is the first, -1 the last"]
+        )
     for d in given:
         if not -tensor.dim() <= d < tensor.dim():
-            raise UserError("BZ0020", f"a tensor of {tensor.dim()} dimensions has no dimension {d}")
+            raise UserError(
+                "BZ0020",
+                f"a tensor of {tensor.dim()} dimensions has no dimension {d}",
+                hints=[f"{-tensor.dim()} to {tensor.dim() - 1}" if tensor.dim() else "it has no sizes"],
+            )
     return [d % tensor.dim() for d in given]
 
 

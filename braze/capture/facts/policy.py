@@ -30,7 +30,7 @@ from typing import Any
 
 import torch
 
-from braze.capture.facts.values import BY_INDEX, UNTIL, words
+from braze.capture.facts.values import BY_INDEX, DICT_WALKS, SEQUENCE_WALKS, SET_WALK, UNTIL, words
 
 #: all of its classes are iterators
 ITERTOOLS = frozenset(v for v in vars(itertools).values() if isinstance(v, type))
@@ -127,9 +127,7 @@ METHODS_OF = frozenset(
     {
         list, dict, tuple, set, frozenset, str, int, float, bool, bytes, complex, slice, range, bytearray,
         collections.OrderedDict, collections.defaultdict, collections.deque, types.MappingProxyType,
-        type(iter([])), type(iter(())), type(iter({})), type(iter(set())), type(iter("")), type(iter(range(0))),
-        type({}.keys()), type({}.values()), type({}.items()), type(reversed([])),
-        type(iter({}.values())), type(iter({}.items())), zip, enumerate, map, filter, reversed,
+        *SEQUENCE_WALKS, *DICT_WALKS, SET_WALK, type({}.keys()), type({}.values()), type({}.items()), zip, enumerate, map, filter, reversed,
         re.Pattern, re.Match, types.GeneratorType, type(None), type(NotImplemented), type(...),
         torch.Size, torch.device, torch.dtype, torch.finfo, torch.iinfo, types.FunctionType, types.MethodType, types.CodeType,
         types.BuiltinFunctionType, types.MethodDescriptorType, types.GenericAlias,
@@ -210,6 +208,10 @@ HANDING: frozenset[Any] = frozenset(
         *ITERTOOLS,
     }
 )  # fmt: skip
+#: which call what they are given
+ASKED_TO_CALL: frozenset[Any] = frozenset(
+    {map, filter, sorted, min, max, list.sort, functools.reduce, *ITERTOOLS}
+)
 #: methods of containers that compare or write what is inside
 LOOKING = frozenset(
     words(

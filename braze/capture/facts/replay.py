@@ -15,6 +15,7 @@ import torch
 from braze.graph.torch_compat import RecomputedEnough
 from braze.support.errors import BrazeError
 from braze.support.interrupts import is_of_handler
+from braze.support.layouts import span
 from braze.support.log import warn_once
 from braze.support.raisers import is_of_program
 
@@ -323,6 +324,5 @@ def share_memory(inputs: Sequence[Any], some: Sequence[int], tensors: Sequence[i
 
 def reach(tensor: torch.Tensor) -> tuple[int, int]:
     """The addresses of a tensor's first byte and of the one behind its last."""
-    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
     start = tensor.data_ptr()
-    return start, start + (last + 1) * tensor.element_size()
+    return start, start + span(tensor.shape, tensor.stride()) * tensor.element_size()

@@ -19,6 +19,7 @@ from braze import native
 from braze.capture.facts import markers
 from braze.capture.facts.breaks import HINT_MOVE, LOOKS_AT_THE_STACK, graph_break
 from braze.capture.facts.libraries import is_library_class
+from braze.capture.facts.operators import METHODS
 from braze.capture.facts.values import (
     MISSING,
     NULL,
@@ -175,7 +176,7 @@ def object_reduce(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 @rule(super)
 def super_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     if args:
-        return super(*args)
+        return super(*map(operations.number, args))
     f = t.frames.stack[-1]
     if not f.code.co_argcount:
         raise RuntimeError("super(): no arguments")
@@ -386,7 +387,7 @@ def of_numbers(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> A
     return calls.call_c(t, function, args, kwargs)
 
 
-@FEATURE.each(*operations.METHODS, pow)
+@FEATURE.each(*METHODS, pow)
 def of_operators(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """Operators that are called: of symbols what is written with the operator gives."""
     if len(args) == 2 and not kwargs and not {*map(type, args)}.isdisjoint(SYMBOLIC):
@@ -418,7 +419,8 @@ def of_math(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
             for a in given
         ]
     )
-    return calls.call_c(t, function, args, {k: operations.as_integer(v) for k, v in kwargs.items()})
+    kwargs = {k: operations.as_integer(v) for k, v in kwargs.items()}
+    return operations.on_numbers(lambda *given: calls.call_c(t, function, given, kwargs), *args)
 
 
 @rule(hash)

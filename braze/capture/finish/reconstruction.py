@@ -38,6 +38,7 @@ from braze.capture.facts.values import (
     HEAP_TYPE,
     MISSING,
     NULL,
+    SEQUENCE_WALKS,
     SET_WALK,
     UNTIL,
     UnknownText,
@@ -59,12 +60,8 @@ from braze.support.caches import remembered
 FEATURE = Feature()
 
 WORD = struct.calcsize("P")
-REDUCIBLE = frozenset(
-    {
-        type(iter([])), type(iter(())), type(iter(range(0))), type(iter("")), type(reversed([])), zip, enumerate, map, filter,
-        torch.finfo, torch.iinfo, BY_INDEX, UNTIL,
-    }
-)  # fmt: skip
+#: what its own ``__reduce__`` says how to make again
+REDUCIBLE = SEQUENCE_WALKS | {zip, enumerate, map, filter, torch.finfo, torch.iinfo, BY_INDEX, UNTIL}
 
 
 class RecipeTable:

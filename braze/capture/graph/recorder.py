@@ -171,30 +171,12 @@ class Recorder(Recording):
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a torch function on fakes and note it."""
-        answer = overloads.answer(self.t, func, args, kwargs)
+        name = getattr(func, "__name__", "")
+        answer = self._foreseen(func, name, args, kwargs)
         if answer is not MISSING:
             return answer
-        name = getattr(func, "__name__", "")
-        if type(func) is not types.FunctionType or is_pytorchs(func):
-            refuse_asked((*args, *kwargs.values()))
-        if self.t.outside.unfaked:
-            refuse_unfaked(self.t.outside, (*args, *kwargs.values()))
-        if name in DATA and args and isinstance(args[0], torch.Tensor):
-            return self.read(name, args[0])
-        if probe.is_doubtful(name, args, kwargs):
-            refused = probe.eager_error(func, args, kwargs)
-            if refused is not None:
-                raise_alone([refused])
-        extents = None
-        # whether it may give a tensor that requires a gradient and has no history
-        if name == "requires_grad_":
-            wants = not args[0].requires_grad
-        else:
-            wants = bool(kwargs) and kwargs.get("requires_grad") is True
-        if kwargs.get("out") is not None:
-            extents = self.extents(kwargs["out"])
-            if probe.may_refuse_out(self.mode.call, func, args, kwargs):
-                graph_break("BZ1010", f"{name} may refuse an out= of another type than its result's")
+        extents = self.extents(kwargs["out"]) if kwargs.get("out") is not None else None
+        wants = asks_for_gradient(name, args, kwargs)
         # else views learn of no history, nor of a base that has become a leaf
         exact = self.mode.exact_views or not (wants or torch.is_grad_enabled())
         plain = [] if exact else without_history(args, kwargs)
@@ -225,6 +207,29 @@ class Recorder(Recording):
                 self.t.done.make_leaf(result)
             elif not torch.is_grad_enabled():
                 ask_for_base(self.t.outside, result)
+        return self._noted(func, name, args, kwargs, result)
+
+    def _foreseen(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The answer of a call that fakes need not be asked for, or MISSING; those that cannot be noted break the graph."""
+        answer = overloads.answer(self.t, func, args, kwargs)
+        if answer is not MISSING:
+            return answer
+        if type(func) is not types.FunctionType or is_pytorchs(func):
+            refuse_asked((*args, *kwargs.values()))
+        if self.t.outside.unfaked:
+            refuse_unfaked(self.t.outside, (*args, *kwargs.values()))
+        if name in DATA and args and isinstance(args[0], torch.Tensor):
+            return self.read(name, args[0])
+        if probe.is_doubtful(name, args, kwargs):
+            refused = probe.eager_error(func, args, kwargs)
+            if refused is not None:
+                raise_alone([refused])
+        if kwargs.get("out") is not None and probe.may_refuse_out(self.mode.call, func, args, kwargs):
+            graph_break("BZ1010", f"{name} may refuse an out= of another type than its result's")
+        return MISSING
+
+    def _noted(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+        """The result of a call, which is noted if it gives tensors or is made for its effect."""
         if holds_tensor(result):
             return self.note(func, args, kwargs, result)
         # `x[i] = v` and its like give nothing and yet write; an operator of a library without a result is called for its effect
@@ -322,6 +327,13 @@ class Recorder(Recording):
                     part.meta["val"] = item
                     set_facts(part, place=facts(node).place)
                     self.spread(part, item)
+
+
+def asks_for_gradient(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call may give a tensor that requires a gradient and has no history."""
+    if name == "requires_grad_":
+        return not args[0].requires_grad
+    return bool(kwargs) and kwargs.get("requires_grad") is True
 
 
 def written_in_list(name: str, args: tuple[Any, ...]) -> list[tuple[torch.Tensor, int]]:

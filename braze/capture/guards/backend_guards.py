@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import torch
-
 from braze.capture.facts.records import Capture, Check, Guard, ShapeRelation
 from braze.capture.guards.tables import names_in
-from braze.graph.fakes import FakeMode, mode_of
+from braze.graph.fakes import FakeMode, mode_of_graph
 from braze.graph.shape_guards import relations
 from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
 
@@ -19,7 +17,8 @@ class Questions:
 
     def __init__(self, capture: Capture) -> None:
         self.capture = capture
-        mode = mode_of(v for v in capture.examples if isinstance(v, torch.Tensor))
+        graph = capture.graph
+        mode = None if graph is None else mode_of_graph(graph.graph, capture.examples)
         self.mode = mode if mode is not None and mode.env is not None else None
         self.known = state(self.mode)
 

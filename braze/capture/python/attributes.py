@@ -123,20 +123,19 @@ def text_attr(t: Trace, obj: Any, name: str, tail: bool) -> Any:
     return str if name == "__class__" else getattr(texts.written(obj), name)
 
 
-#: attributes of integers that the integer itself is
-ITSELF = frozenset({"real", "numerator"})
+#: attributes of integers and floats that are the number itself
+ITSELF = frozenset({(int, "real"), (int, "numerator"), (float, "real")})
 
 
 def symbol_attr(t: Trace, obj: Any, name: str, tail: bool) -> Any:
-    """An attribute of a number that is a symbol here: what a symbol has not, the number has, which is guarded from here on."""
+    """An attribute of a number that is a symbol here: but for its class and itself the number's, which is guarded from here on.
+
+    A symbol's own methods are not those of numbers: ``n.__add__(2.5)`` is ``NotImplemented``, and they may leave the trace.
+    """
     kind = NUMBER_OF[type(obj)]
     if name == "__class__":
         return kind
-    if kind is int and name in ITSELF:
-        return obj
-    if name in vars(type(obj)) and hasattr(kind, name) and kind is not bool:
-        return getattr(obj, name)
-    return getattr(kind(obj), name)
+    return obj if (kind, name) in ITSELF else getattr(kind(obj), name)
 
 
 def python_attr(t: Trace, obj: Any, name: str, tail: bool) -> Any:

@@ -49,7 +49,7 @@ from braze.capture.python import generators, higher_order
 from braze.capture.python.attributes import class_lookup, note_absent, special_method
 from braze.capture.python.c_border import canonical, outside_applied
 from braze.capture.python.entering import defaults_of, enter
-from braze.capture.python.from_c import called_from_c
+from braze.capture.python.from_c import BY_NAME, called_from_c, knowing_symbols
 from braze.capture.python.module_calls import call_module
 from braze.capture.python.tensors import tensor_method
 from braze.capture.python.unwinding import resumable_step
@@ -199,6 +199,9 @@ def call_c(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, asks: bo
     if UnknownText in map(type, args) and texts.stores(fn, args):
         return canonical(t, fn(*args, **(kwargs or {})))
     args = texts.look_into(args)
+    if t.graph.mode.env is not None and fn in policy.ASKED_TO_CALL:
+        args = tuple(map(knowing_symbols, args))
+        kwargs = {name: knowing_symbols(value) for name, value in (kwargs or {}).items()}
     fill_arguments(t.outside, args)
     if kwargs:
         kwargs = {name: texts.written(value) for name, value in kwargs.items()}
@@ -406,44 +409,24 @@ def member_of(cls: Any, value: Any) -> Any:
     return cls(value)
 
 
+#: classes whose instances are what ``__new__`` is given
+MADE_BY_NEW = (tuple, frozenset, int, float, str, bytes)
+
+
 def make(t: Trace, cls: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
     """``type.__call__``: ``__new__``, then ``__init__``."""
     held, owner = lookup_in_mro(cls, "__new__")
-    new = held.__func__ if isinstance(held, staticmethod) else held
     init, init_owner = lookup_in_mro(cls, "__init__")
-    if issubclass(cls, torch.Tensor):
-        graph_break(
-            "BZ1002",
-            f"an instance of {cls.__name__} is made while tracing",
-            "make it outside, or use a plain tensor",
-        )
-    refuse_finalizer(cls)
-    if (
-        isinstance(init, staticmethod | classmethod)
-        or type(lookup_in_mro(type(init), "__get__")[0]) is types.FunctionType
-    ):
-        graph_break("BZ1002", f"__init__ of {cls.__name__} is no function, but gives one", HINT_MOVE)
+    new = held.__func__ if isinstance(held, staticmethod) else held
+    refuse_to_make(cls, init)
+    of_python = types.FunctionType in (type(new), type(init))
+    if not (of_python or owner is object or issubclass(cls, BaseException)):
+        return (call_c if owner in policy.CLASSES else last_resort)(t, cls, args, kwargs)
     if type(new) is types.FunctionType:
         trust_class_value(t, owner, "__new__", held)
         obj = call(t, new, (cls, *args), kwargs)
-    elif issubclass(cls, BaseException):
-        note_absent(t, cls, "__new__", owner)
-        fill_arguments(t.outside, args)
-        obj = new(cls, *args)
-    elif owner is object and not issubclass(cls, tuple | frozenset | int | float | str | bytes):
-        obj = new(cls, *args, **(kwargs or {}))  # looks at no argument, but may refuse them
-    elif owner is object or type(init) is types.FunctionType:
-        if type(new) is not types.BuiltinFunctionType:
-            refuse(cls)
-        obj = (
-            native_new(cls)(cls)
-            if not issubclass(cls, tuple | frozenset | int | float | str | bytes)
-            else new(cls, *args)
-        )
-    elif owner in policy.CLASSES:
-        return call_c(t, cls, args, kwargs)
     else:
-        return last_resort(t, cls, args, kwargs)
+        obj = made_in_c(t, cls, new, owner, args, kwargs)
     if not isinstance(obj, cls):
         return obj
     if init_owner is not cls:
@@ -455,6 +438,34 @@ def make(t: Trace, cls: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
     if (result := call(t, init, (obj, *args), kwargs)) is not None:
         raise TypeError(f"__init__() should return None, not '{type(result).__name__}'")
     return obj
+
+
+def made_in_c(t: Trace, cls: Any, new: Any, owner: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
+    """An instance by a ``__new__`` of C's; it is given the arguments only where they are what the instance is."""
+    if issubclass(cls, BaseException):
+        note_absent(t, cls, "__new__", owner)
+        fill_arguments(t.outside, args)
+        return new(cls, *args)
+    of_values = issubclass(cls, MADE_BY_NEW)
+    if owner is object and not of_values:
+        return new(cls, *args, **(kwargs or {}))  # looks at no argument, but may refuse them
+    if type(new) is not types.BuiltinFunctionType:
+        refuse(cls)
+    return new(cls, *args) if of_values else native_new(cls)(cls)
+
+
+def refuse_to_make(cls: Any, init: Any) -> None:
+    """Break at instances that cannot be made while tracing."""
+    if issubclass(cls, torch.Tensor):
+        graph_break(
+            "BZ1002",
+            f"an instance of {cls.__name__} is made while tracing",
+            "make it outside, or use a plain tensor",
+        )
+    refuse_finalizer(cls)
+    gives_one = type(lookup_in_mro(type(init), "__get__")[0]) is types.FunctionType
+    if gives_one or isinstance(init, staticmethod | classmethod):
+        graph_break("BZ1002", f"__init__ of {cls.__name__} is no function, but gives one", HINT_MOVE)
 
 
 def refuse_finalizer(cls: type) -> None:
@@ -496,7 +507,7 @@ def call_object(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, tai
         raise TypeError(f"'{cls.__name__}' object is not callable")
     if cls in policy.METHODS_OF or cls in policy.CLASSES:
         refuse_if_opaque(t.outside, fn)
-        return call_c(t, fn, args, kwargs)
+        return call_c(t, fn, tuple(map(as_key, args)) if cls in BY_NAME else args, kwargs)
     if isinstance(found, staticmethod):
         return call(t, found.__func__, args, kwargs, tail)
     if type(found) is native.CallOfClass:

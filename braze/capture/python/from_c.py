@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import operator
 import types
 from typing import Any
 
@@ -12,6 +14,7 @@ from braze import native
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.bytecode import GENERATORS
 from braze.capture.facts.frame import Frame
+from braze.capture.facts.operators import COMPARE_METHODS, OF_SYMBOLS
 from braze.capture.facts.policy import OURS
 from braze.capture.facts.values import NULL, UnknownText, lookup_in_mro
 from braze.capture.graph.sizes import as_key
@@ -55,6 +58,48 @@ def of_numbers(args: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple([int(v) if type(v) is bool else v for v in args])
 
 
+#: with which symbols compute
+OPERANDS = frozenset({int, float, bool, *SYMBOLIC})
+
+
+#: comparisons of truth values that are symbols, which SymPy does not compare with Python's
+TRUTHS_COMPARED = {
+    vars(torch.SymBool)[name]: function
+    for function, (name, _) in COMPARE_METHODS.items()
+    if name in vars(torch.SymBool)
+}
+
+
+def computed(t: Trace, function: Any, operands: tuple[Any, ...]) -> Any:
+    """What a symbol's method gives to C code: what the program's own operator gives, which asks what Python refuses."""
+    operation, turned = OF_SYMBOLS[function]
+    return t.call(operation, operands[::-1] if turned else operands)
+
+
+def in_python(function: Any, /, *args: Any) -> Any:
+    """A call that the interpreter sees, though C code makes it."""
+    return function(*args)
+
+
+#: methods of numbers, bound and not, and what looks up attributes
+BOUND = (types.MethodWrapperType, types.BuiltinFunctionType)
+UNBOUND = (types.WrapperDescriptorType, types.MethodDescriptorType)
+NUMBERS_IN_C = (int, float, bool, complex)
+BY_NAME = (operator.attrgetter, operator.methodcaller)
+
+
+def knowing_symbols(value: Any) -> Any:
+    """What C code is given to call for ``value``: for what tells symbols from numbers, as ``type`` and ``int.__add__`` do, a call in Python."""
+    kind = type(value)
+    if kind in BOUND:
+        blind = value is isinstance or type(value.__self__) in NUMBERS_IN_C
+    elif kind in UNBOUND:
+        blind = value.__objclass__ in NUMBERS_IN_C
+    else:
+        blind = value is type or kind in BY_NAME
+    return functools.partial(in_python, value) if blind else value
+
+
 def called_from_c(t: Trace, function: Any, localsplus: tuple[Any, ...]) -> Any:
     """A Python frame that C code starts while it runs for the program: interpret it."""
     code = function.__code__
@@ -62,6 +107,11 @@ def called_from_c(t: Trace, function: Any, localsplus: tuple[Any, ...]) -> Any:
         return native.DEFAULT
     if code in SYMBOLS_AS_TEXT:
         return repr(native.unhooked(as_key, localsplus[0]))  # the number is guarded
+    if OPERANDS.issuperset(map(type, localsplus[:2])):
+        if function in OF_SYMBOLS:
+            return native.unhooked(computed, t, function, localsplus[:2])
+        if function in TRUTHS_COMPARED:
+            return TRUTHS_COMPARED[function](*native.unhooked(map, as_key, localsplus[:2]))
     if is_symbolic_code(code) or is_dispatcher_code(code):  # with all that it calls
         return native.unhooked(function, *of_numbers(localsplus[: code.co_argcount]))
     if code.co_name == "__init_subclass__":

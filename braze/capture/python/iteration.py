@@ -10,7 +10,16 @@ from typing import Any
 import torch
 
 from braze.capture.facts.breaks import HINT_DATA, graph_break
-from braze.capture.facts.values import DICT_WALKS, HEAP_TYPE, MISSING, SET_WALK, UnknownText, lookup_in_mro
+from braze.capture.facts.values import (
+    BY_INDEX,
+    DICT_WALKS,
+    HEAP_TYPE,
+    MISSING,
+    SEQUENCE_WALKS,
+    SET_WALK,
+    UnknownText,
+    lookup_in_mro,
+)
 from braze.capture.graph import constant_evaluation, unbacked
 from braze.capture.outside import texts
 from braze.capture.outside.opaque import refuse_if_opaque
@@ -22,16 +31,7 @@ from braze.capture.state.handlers import HANDLERS
 from braze.capture.state.trace import Interpreter, Trace
 
 #: iterators that run nothing but their own C code over containers
-QUIET = frozenset(
-    {
-        type(iter([])), type(iter(())), type(iter({})), type(iter(set())), type(iter("")), type(iter(range(0))),
-        type(iter({}.values())), type(iter({}.items())), type(reversed([])), types.GeneratorType, type(iter(b"")),
-    }
-)  # fmt: skip
-
-#: what draws from an object by ``__getitem__``, whose length it asks for
-BY_PLACE: type = type(iter(type("_", (), {"__getitem__": None})()))
-
+QUIET = SEQUENCE_WALKS | {*DICT_WALKS, SET_WALK, types.GeneratorType}
 #: what stands in a container that may change: at a break it goes on there, or is made behind it
 WALKS = frozenset({*DICT_WALKS, SET_WALK})
 #: whose own C code does not look into what they hold to go along them, or to count it
@@ -87,7 +87,7 @@ def advance(t: Trace, iterator: Any, end: Any, raising: bool = False) -> Any:
 def gathered(t: Trace, value: Any) -> Any:
     """All of an iterable, which is asked for its length as ``list`` and ``*`` ask for it: a list, or the tuple or list itself."""
     kind = type(value)
-    asks = kind.__flags__ & HEAP_TYPE or kind is BY_PLACE
+    asks = kind.__flags__ & HEAP_TYPE or kind is BY_INDEX
     if not asks or kind is UnknownText or issubclass(kind, torch.Tensor):
         return elements(t, value)
     refuse_outside_iterator(t, value)

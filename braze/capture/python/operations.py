@@ -11,7 +11,8 @@ import torch
 
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.libraries import is_library_class
-from braze.capture.facts.values import CONSTANTS, MISSING, NUMBER_OF, UnknownText, lookup_in_mro, words
+from braze.capture.facts.operators import COMPARE_METHODS, METHODS, NOT_IN_PLACE, UNARY_METHODS, named
+from braze.capture.facts.values import CONSTANTS, MISSING, NUMBER_OF, UnknownText, lookup_in_mro
 from braze.capture.graph import floats, unbacked
 from braze.capture.graph.sizes import HASHED, as_key
 from braze.capture.outside import texts
@@ -23,38 +24,16 @@ from braze.capture.python.attributes import special_method
 from braze.capture.python.calls import call_c
 from braze.capture.state.ledger import Ledger
 from braze.capture.state.outside import Outside
-from braze.capture.state.trace import GraphState, Interpreter, Trace
+from braze.capture.state.trace import Interpreter, Trace
 from braze.graph.torch_symbols import SYMBOLIC
 
 TEXT = frozenset({str, UnknownText})
 SAFE = CONSTANTS | {slice, range, torch.dtype, torch.device, torch.Size, type, *SYMBOLIC}
 
-NAMES = words("add and floordiv lshift matmul mul mod or pow rshift sub truediv xor")
-
-
-def named(name: str) -> Any:
-    """The function of module ``operator`` for a special method's name."""
-    return getattr(operator, f"{name}_" if name in ("and", "or") else name)
-
-
-#: ``2 += tensor`` makes a new tensor
-NOT_IN_PLACE = {named(f"i{n}"): named(n) for n in NAMES}
-#: operator function -> methods of the first operand, and that of the second, in the order of CPython's numbers for them
-METHODS = {named(n): (f"__{n}__", f"__r{n}__") for n in NAMES}
-METHODS |= {named(f"i{n}"): (f"__i{n}__", f"__{n}__", f"__r{n}__") for n in NAMES}
-COMPARE_METHODS = {
-    operator.lt: ("__lt__", "__gt__"),
-    operator.le: ("__le__", "__ge__"),
-    operator.eq: ("__eq__", "__eq__"),
-    operator.ne: ("__ne__", "__ne__"),
-    operator.gt: ("__gt__", "__lt__"),
-    operator.ge: ("__ge__", "__le__"),
-}
-UNARY_METHODS = {operator.neg: "__neg__", operator.pos: "__pos__", operator.invert: "__invert__"}
-
-
-#: what raises where the second operand is 0
-DIVISIONS = frozenset(named(f"{i}{n}") for n in ("floordiv", "mod", "truediv") for i in ("", "i"))
+#: what the second operand is compared with where Python may refuse it: nothing is divided by 0, or shifted by less
+REFUSALS = {named(f"{i}{n}"): operator.ne for n in ("floordiv", "mod", "truediv") for i in ("", "i")}
+REFUSALS |= {named(f"{i}{n}"): operator.ge for n in ("lshift", "rshift") for i in ("", "i")}
+WHOLE_QUOTIENTS = frozenset({operator.floordiv, operator.ifloordiv})
 POWERS = frozenset({operator.pow, operator.ipow})
 
 
@@ -89,25 +68,37 @@ def defined(t: Trace, function: Any, a: Any, b: Any) -> tuple[Any, Any]:
     """Operands of which it is guarded that Python computes with them, or refuses to: the algebra of symbols raises nothing for others."""
     if function in POWERS:
         return of_power(t, a, b)
-    if function in DIVISIONS and is_size(t.graph, b):
-        t.truth(compare(t, operator.ne, b, 0))
+    asked = REFUSALS.get(function)
+    if asked is not None and (type(b) in (int, float) or is_told(b)) and not t.truth(compare(t, asked, b, 0)):
+        return number(a), number(b)  # which Python refuses in its own words
+    if function in WHOLE_QUOTIENTS and is_below_zero(t, b):
+        return unary(t, operator.neg, a), unary(t, operator.neg, b)
     return a, b
+
+
+def is_below_zero(t: Trace, divisor: Any) -> bool:
+    """Whether an integer is, where PyTorch's algebra is not to see it: it takes ``n // a // b`` for ``n // (a * b)``, which holds above zero."""
+    if type(divisor) is int or (type(divisor) is torch.SymInt and is_told(divisor)):
+        return t.truth(compare(t, operator.lt, divisor, 0))
+    return False
 
 
 def of_power(t: Trace, a: Any, b: Any) -> tuple[Any, Any]:
     """The operands of a power, as numbers where one of the base, or a root, may be refused or be complex."""
     if type(b) is int and b >= 0:
         return a, b
-    if is_size(t.graph, a):
+    if is_told(a):
         positive = t.truth(compare(t, operator.gt, a, 0))
+    elif type(a) is int and a < 0 and type(b) is torch.SymInt and is_told(b):
+        positive = t.truth(compare(t, operator.ge, b, 0))
     else:
-        positive = type(a) not in (int, float) or a > 0 or (a < 0 and type(b) is torch.SymInt)
+        positive = type(a) not in (int, float) or a > 0
     return (a, b) if positive else (number(a), number(b))
 
 
-def is_size(graph: GraphState, value: Any) -> bool:
-    """Whether a number is computed from sizes and integers that change."""
-    return type(value) in SYMBOLIC and not unbacked.is_unbacked(value) and not floats.is_input(graph, value)
+def is_told(value: Any) -> bool:
+    """Whether a number changes, and may be asked what it is in this call."""
+    return type(value) in SYMBOLIC and not unbacked.is_unbacked(value)
 
 
 def text_of_two(done: Ledger, function: Any, a: Any, b: Any) -> Any:

@@ -15,8 +15,10 @@ from braze.capture.outside.class_values import trust_class_value
 from braze.capture.outside.held import replaced
 from braze.capture.outside.shadows import instance_contents, instance_dict, keep, write_instance
 from braze.capture.python.attributes import dict_get, instance_value
+from braze.capture.python.operations import number
 from braze.capture.python.tensors import write_field
 from braze.capture.state.trace import Trace
+from braze.graph.torch_symbols import SYMBOLIC
 
 MODULE_SETATTR = torch.nn.Module.__setattr__
 
@@ -24,6 +26,8 @@ MODULE_SETATTR = torch.nn.Module.__setattr__
 def store_attr(t: Trace, obj: Any, name: str, value: Any) -> None:
     """``obj.name = value``."""
     cls = type(obj)
+    if cls in SYMBOLIC:
+        setattr(number(obj), name, value)  # raises
     if issubclass(type(obj), torch.Tensor):
         write_field(t, obj, name, value)
         return
@@ -120,6 +124,8 @@ def store_field(t: Trace, obj: Any, name: str, found: Any, value: Any) -> None:
 def delete_attr(t: Trace, obj: Any, name: str) -> None:
     """``del obj.name``."""
     cls = type(obj)
+    if cls in SYMBOLIC:
+        delattr(number(obj), name)  # raises
     hook, owner = lookup_in_mro(cls, "__delattr__")
     if type(hook) is types.FunctionType:
         trust_class_value(t, owner, "__delattr__", hook)

@@ -1,4 +1,4 @@
 """What runs in Python at each call of a variant, generated from its Capture.
 
-Imports facts, graph and finish.
+Imports facts and graph.
 """

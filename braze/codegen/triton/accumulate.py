@@ -69,56 +69,79 @@ class Accumulator:
 
     def add(self, value: str, lines: list[str], masked: bool, *, first: bool = False) -> None:
         """Take one tile in, inside the loop; ``first``: it is the first of all, and whole."""
-        n, kind = self.name, self.reduction.kind
-        if kind is ReduceKind.WELFORD and self.edge:  # so few that all are kept until the mean is known
-            lines += [f"        {n}_few = {value}", f"        {n}_inside = rmask"]
-        elif kind is ReduceKind.WELFORD and self.lanes > 1:
-            few = f"[{self.rows}, RBLOCK // {self.lanes}, {self.lanes}]"
-            if first:
-                lines.append(f"        {n}_at = tl.reduce(tl.reshape({value}, {few}), 2, bz_max)")
-            lines.append(f"        {n}_away = tl.reshape({value}, {few}) - {n}_at[:, :, None]")
-            if masked:
-                inside = f"tl.reshape(tl.broadcast_to(rmask, [{self.rows}, RBLOCK]), {few})"
-                lines.append(f"        {n}_away = tl.where({inside}, {n}_away, 0.0)")
-            lines.append(f"        {n}_sum = {n}_sum + tl.sum({n}_away, 2)")
-            lines.append(f"        {n}_squares = {n}_squares + tl.sum({n}_away * {n}_away, 2)")
-        elif kind is ReduceKind.WELFORD:
-            begins = "tl.full([1, 1], roffset, tl.int32) == 0"
-            lines.append(
-                f"        {n}_at = tl.where({f'({begins}) & rmask' if masked else begins}, {value}, {n}_at)"
-            )
-            lines.append(f"        {n}_away = {value} - {n}_at")
-            if masked:
-                lines.append(f"        {n}_away = tl.where(rmask, {n}_away, 0.0)")
-            lines.append(f"        {n}_sum = {n}_sum + {n}_away")
-            lines.append(f"        {n}_squares = {n}_squares + {n}_away * {n}_away")
-        elif kind is ReduceKind.ONLINE_SOFTMAX:
-            # one exponential an element, of the lesser over the greater: its error is small beside the greater one's 1
-            if masked:
-                lines.append(f'        {n}_new = tl.where(rmask, {value}, float("-inf"))')
-                value = f"{n}_new"
-            if self.lanes > 1:
-                lines += self._few(value)
-                return
-            lines.append(f"        {n}_away = {value} - {n}_top")
-            lines.append(f"        {n}_part = bz_below(-tl.abs({n}_away))")
-            lines.append(
-                f"        {n}_sum = tl.where({n}_away > 0, {n}_sum * {n}_part + 1.0, {n}_sum + {n}_part)"
-            )
-            lines.append(f"        {n}_top = bz_max({n}_top, {value})")
-        elif kind.finds_place and self.lanes > 1:
-            lines += self._extreme_of_few(value, masked)
-        elif kind.finds_place:
-            places = "tl.broadcast_to(rindex, [XBLOCK, RBLOCK]).to(tl.int32)"
-            better = "<=" if kind is ReduceKind.ARGMAX else ">="
-            lines.append(f"        {n}_new = ~({value} {better} {n}_v) & ({n}_v == {n}_v)")
-            if masked:
-                lines.append(f"        {n}_new = {n}_new & rmask")
-            lines.append(f"        {n}_v = tl.where({n}_new, {value}, {n}_v)")
-            lines.append(f"        {n}_i = tl.where({n}_new, {places}, {n}_i)")
-        else:
-            taken = combine(kind, n, value)
-            lines.append(f"        {n} = " + (f"tl.where(rmask, {taken}, {n})" if masked else taken))
+        lines += [f"        {line}" for line in self._taken(value, masked, first)]
+
+    def _taken(self, value: str, masked: bool, first: bool) -> list[str]:
+        n, kind, few = self.name, self.reduction.kind, self.lanes > 1
+        if kind is ReduceKind.WELFORD:
+            if self.edge:  # so few that all are kept until the mean is known
+                return [f"{n}_few = {value}", f"{n}_inside = rmask"]
+            return self._spread_of_few(value, masked, first) if few else self._spread(value, masked)
+        if kind is ReduceKind.ONLINE_SOFTMAX:
+            inside = [f'{n}_new = tl.where(rmask, {value}, float("-inf"))'] if masked else []
+            value = f"{n}_new" if masked else value
+            return inside + (self._powers_of_few(value) if few else self._powers(value))
+        if kind.finds_place:
+            return self._extreme_of_few(value, masked) if few else self._extreme(value, masked)
+        taken = combine(kind, n, value)
+        return [f"{n} = " + (f"tl.where(rmask, {taken}, {n})" if masked else taken)]
+
+    def _spread(self, value: str, masked: bool) -> list[str]:
+        """Take in numbers by how far they lie from their lane's first, which the first tile tells."""
+        n, begins = self.name, "tl.full([1, 1], roffset, tl.int32) == 0"
+        return [
+            f"{n}_at = tl.where({f'({begins}) & rmask' if masked else begins}, {value}, {n}_at)",
+            f"{n}_away = {value} - {n}_at",
+            *([f"{n}_away = tl.where(rmask, {n}_away, 0.0)"] if masked else []),
+            f"{n}_sum = {n}_sum + {n}_away",
+            f"{n}_squares = {n}_squares + {n}_away * {n}_away",
+        ]
+
+    def _spread_of_few(self, value: str, masked: bool, first: bool) -> list[str]:
+        """The same of a few numbers that lie side by side, by how far they lie from the greatest of the lane's first few."""
+        n, few = self.name, f"[{self.rows}, RBLOCK // {self.lanes}, {self.lanes}]"
+        inside = f"tl.reshape(tl.broadcast_to(rmask, [{self.rows}, RBLOCK]), {few})"
+        return [
+            *([f"{n}_at = tl.reduce(tl.reshape({value}, {few}), 2, bz_max)"] if first else []),
+            f"{n}_away = tl.reshape({value}, {few}) - {n}_at[:, :, None]",
+            *([f"{n}_away = tl.where({inside}, {n}_away, 0.0)"] if masked else []),
+            f"{n}_sum = {n}_sum + tl.sum({n}_away, 2)",
+            f"{n}_squares = {n}_squares + tl.sum({n}_away * {n}_away, 2)",
+        ]
+
+    def _powers(self, value: str) -> list[str]:
+        """Take in numbers by one exponential each, of the lesser over the greater: its error is small beside the greater one's 1."""
+        n = self.name
+        return [
+            f"{n}_away = {value} - {n}_top",
+            f"{n}_part = bz_below(-tl.abs({n}_away))",
+            f"{n}_sum = tl.where({n}_away > 0, {n}_sum * {n}_part + 1.0, {n}_sum + {n}_part)",
+            f"{n}_top = bz_max({n}_top, {value})",
+        ]
+
+    def _powers_of_few(self, value: str) -> list[str]:
+        """Take in a few numbers at once: one scaling of the sum for all of them."""
+        n, rest = self.name, f"RBLOCK // {self.lanes}"
+        shape = f"[XBLOCK, {self.lanes}, {rest}]" if self.apart else f"[XBLOCK, {rest}, {self.lanes}]"
+        along, spread = (1, "[:, None, :]") if self.apart else (2, "[:, :, None]")
+        return [
+            f"{n}_few = tl.reshape({value}, {shape})",
+            f"{n}_best = bz_max({n}_top, tl.reduce({n}_few, {along}, bz_max))",
+            f"{n}_part = tl.sum(bz_below({n}_few - {n}_best{spread}), {along})",
+            f"{n}_sum = {n}_sum * bz_below({n}_top - {n}_best) + {n}_part",
+            f"{n}_top = {n}_best",
+        ]
+
+    def _extreme(self, value: str, masked: bool) -> list[str]:
+        """Take in numbers, each with its place; nothing is better than a nan that came before."""
+        n, better = self.name, "<=" if self.reduction.kind is ReduceKind.ARGMAX else ">="
+        places = "tl.broadcast_to(rindex, [XBLOCK, RBLOCK]).to(tl.int32)"
+        return [
+            f"{n}_new = ~({value} {better} {n}_v) & ({n}_v == {n}_v)",
+            *([f"{n}_new = {n}_new & rmask"] if masked else []),
+            f"{n}_v = tl.where({n}_new, {value}, {n}_v)",
+            f"{n}_i = tl.where({n}_new, {places}, {n}_i)",
+        ]
 
     def _extreme_of_few(self, value: str, masked: bool) -> list[str]:
         """Take in a few elements that lie side by side as one; which of them it is, is asked when all are known."""
@@ -128,23 +151,10 @@ class Accumulator:
             value = f"tl.where(rmask, {value}, {identity(kind, self.reduction.value.dtype)})"
         rest = f"RBLOCK // {self.lanes}"
         return [
-            f"        {n}_best = tl.reduce(tl.reshape({value}, [{self.rows}, {rest}, {self.lanes}]), 2, {best})",
-            f"        {n}_new = ~({n}_best {better} {n}_v) & ({n}_v == {n}_v)",
-            f"        {n}_v = tl.where({n}_new, {n}_best, {n}_v)",
-            f"        {n}_i = tl.where({n}_new, roffset + {self.lanes} * tl.arange(0, {rest})[None, :], {n}_i)",
-        ]
-
-    def _few(self, value: str) -> list[str]:
-        """Take in a few elements at once: one scaling of the sum for all of them."""
-        n, rest = self.name, f"RBLOCK // {self.lanes}"
-        shape = f"[XBLOCK, {self.lanes}, {rest}]" if self.apart else f"[XBLOCK, {rest}, {self.lanes}]"
-        along, spread = (1, "[:, None, :]") if self.apart else (2, "[:, :, None]")
-        return [
-            f"        {n}_few = tl.reshape({value}, {shape})",
-            f"        {n}_best = bz_max({n}_top, tl.reduce({n}_few, {along}, bz_max))",
-            f"        {n}_part = tl.sum(bz_below({n}_few - {n}_best{spread}), {along})",
-            f"        {n}_sum = {n}_sum * bz_below({n}_top - {n}_best) + {n}_part",
-            f"        {n}_top = {n}_best",
+            f"{n}_best = tl.reduce(tl.reshape({value}, [{self.rows}, {rest}, {self.lanes}]), 2, {best})",
+            f"{n}_new = ~({n}_best {better} {n}_v) & ({n}_v == {n}_v)",
+            f"{n}_v = tl.where({n}_new, {n}_best, {n}_v)",
+            f"{n}_i = tl.where({n}_new, roffset + {self.lanes} * tl.arange(0, {rest})[None, :], {n}_i)",
         ]
 
     def results(self, emit: Emitter, scope: Scope) -> list[Value]:

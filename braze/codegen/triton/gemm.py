@@ -184,7 +184,7 @@ class _Product(Walker):
         for k in range(len(self.rights)):
             lines.append(f"    acc{k}_ = tl.zeros({self._sum_shape()}, tl.float32)")
         if self.plan.whole:
-            scope = self._row_scope(self.base, "rbase")
+            scope = self.row_scope(self.base, "rbase")
             rights = [self._right(view, scope) for view in self.rights] if first else []
             if first:
                 self._load_ahead(scope)
@@ -200,7 +200,7 @@ class _Product(Walker):
                 self._begin_epilogue()
             self._reduced_first()
             body = Scope([], "        ", outer=self.base)
-            self._row_scope(body, "roffset + rbase")
+            self.row_scope(body, "roffset + rbase")
             self._multiply(body)
             stages = f", num_stages={self.tiles.stages}" if self.tiles.stages > 1 else ""
             lines.append(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from braze.codegen.records import KernelText, TritonLaunch
+from braze.codegen.triton.columns import RowsAndColumns
 from braze.codegen.triton.ops import POINTERS
 from braze.codegen.triton.prelude import used
 from braze.codegen.triton.walks import Walker
@@ -33,7 +34,8 @@ def kernel(
 ) -> KernelText:
     """The text of one group's kernel, for a GPU of NVIDIA's or another; ``waits``: it begins early and waits by itself for what is before it, ``triggers``:
     it lets what is behind it begin (then)."""
-    writer = Walker(group, plan)
+    both = plan.walked is not None and plan.begin is not None
+    writer = RowsAndColumns(group, plan) if both else Walker(group, plan)
     begins = ["    if EARLY:", "        gdc_wait()"] if waits else ["    if LETS:"] if triggers else []
     begins += ["        gdc_launch_dependents()"] if triggers else []
     body = [*begins, *writer.write()]

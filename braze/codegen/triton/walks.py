@@ -7,22 +7,25 @@ registers from one walk to the next (``KernelPlan.held``): those tiles are asked
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from braze.codegen.triton.accumulate import LANES, XR, Accumulator
 from braze.codegen.triton.emit import Scope, Value
+from braze.codegen.triton.extremes import among
 from braze.codegen.triton.writer import Writer
 from braze.loops.build import nodes_of
 from braze.loops.ir import LoopNest, Node, Op, ReduceKind, Reduction
 from braze.loops.rewrite import roots
 from braze.schedule.kernels import KernelPlan
-from braze.schedule.passes import flat, loads_along, read_again
+from braze.schedule.passes import loads_along, read_again
 from braze.schedule.plans import Form
 from braze.schedule.records import Group
-from braze.symbolic.divides import multiple
 
 #: a step of a walk, and the state of its reductions
 Taken = tuple[LoopNest, list[Accumulator]]
+#: a part of a walk: its steps, the reductions that are under way, whether it is walked back
+Part = Callable[[Sequence[LoopNest], list[Taken], bool], None]
 
 
 class Walker(Writer):
@@ -75,16 +78,12 @@ class Walker(Writer):
         emit, opened = self.emitter, list[Taken]()
         if self.plan.limit is not None:
             self._same_for_all_points()
-        if self.plan.begin is not None:
-            self._vectors()
-            between = [] if self.plan.to_its_end else [self._tiles]
-            parts = [self._ahead, self._edges, *between, self._tail, self._held]
-        else:
-            parts = [self._ahead, self._tiles, self._held]
+        parts = self._parts()
         if any(r.kind is ReduceKind.WELFORD for step in steps for r in step.reductions):
             # lanes lie about one of their first numbers, which a whole tile has
-            parts.insert(1, parts.pop())
-        needed = loads_along(steps, emit.recomputed)
+            parts.remove(self._held)
+            parts.insert(1, self._held)
+        needed = self._needed(steps)
         for part in reversed(parts) if back else parts:
             emit.eviction = eviction
             part(steps, opened, back)
@@ -97,6 +96,14 @@ class Walker(Writer):
             self._forget_reduced(self.base)
             emit.reduced = dict(enumerate(self._results(step, accumulators, edges)))
             self._stores(step, self.base)
+
+    def _parts(self) -> list[Part]:
+        """The parts of a walk, in their order."""
+        if self.plan.begin is None:
+            return [self._ahead, self._tiles, self._held]
+        self._vectors()
+        between = [] if self.plan.to_its_end else [self._tiles]
+        return [self._ahead, self._edges, *between, self._tail, self._held]
 
     def _results(
         self, step: LoopNest, accumulators: Sequence[Accumulator], edges: Iterator[Accumulator]
@@ -112,7 +119,11 @@ class Walker(Writer):
             if teller is not None:
                 results.append(found[teller][0])
             elif accumulator.reduction.kind.finds_place and accumulator.lanes > 1:
-                results.append(self._among_few(accumulator, *own))
+                self.emitter.masks["r"] = self.masked
+                best, begin = own
+                results.append(
+                    among(self, accumulator.reduction.value, best, begin, accumulator.lanes, self.base)
+                )
             else:
                 results += own
         return results
@@ -129,8 +140,8 @@ class Walker(Writer):
         if back:
             last = "full - RBLOCK" if plan.begin is not None else self._last_tile()
             body.lines.append(f"        roffset = {last}{f' + {held}' if held else ''} - rstep")
-        self._row_scope(body, "roffset + rbase")
-        self._body(steps, body, opened)
+        self.row_scope(body, "roffset + rbase")
+        self._body(steps, body, opened, -1)
         # a literal where there is one: the interpreter turns assigned numbers into arrays
         head = self._turns() if any(step.reductions for step in steps) else "range({begin}, {end}, RBLOCK)"
         head = head.format(begin=held, end="full" if plan.begin is not None else self._end())
@@ -139,18 +150,29 @@ class Walker(Writer):
 
     def _ahead(self, steps: Sequence[LoopNest], opened: list[Taken], back: bool) -> None:
         """The loads of all tiles that are to stay in registers, which are on their way while the others are walked."""
-        emit = self.emitter
-        needed = loads_along(steps, emit.recomputed)
+        needed = self._needed(steps)
         again = [n for n in self.again if n in needed and all(n not in kept for kept in self.kept)]
         if not again:
             return
-        for number in range(self.plan.held):
-            self._asked_for(again, number, self._held_tile(number))
-        if self.plan.to_its_end:
-            self._asked_for(again, self.plan.held, self._tail_tile())
+        self._asked_for_all(again)
+
+    def _asked_for_all(self, loads: Sequence[Node]) -> None:
+        """Load what is to stay in registers of each tile."""
+        tiles = self._every_tile()
+        for number, tile in enumerate(tiles):
             begin = len(self.base.lines)
-            self._asked_for(again, self.plan.held + 1, self._edge_tile())
-            self._small(begin)
+            self._asked_for(loads, number, tile())
+            if number > self.plan.held:
+                self._small(begin)
+
+    def _every_tile(self) -> list[Callable[[], Scope]]:
+        """The tiles of a row that may stay in registers."""
+        held: list[Callable[[], Scope]] = [partial(self._held_tile, n) for n in range(self.plan.held)]
+        return [*held, self._tail_tile, self._edge_tile] if self.plan.to_its_end else held
+
+    def _needed(self, steps: Sequence[LoopNest]) -> set[Node]:
+        """The loads that a walk needs."""
+        return loads_along(steps, self.emitter.recomputed)
 
     def _asked_for(self, again: Sequence[Node], number: int, body: Scope) -> None:
         """Load what is to stay in registers of one tile."""
@@ -160,7 +182,7 @@ class Walker(Writer):
 
     def _known(self, steps: Sequence[LoopNest], number: int, body: Scope) -> Scope:
         """The scope of a tile, with what stays of it in registers."""
-        needed = loads_along(steps, self.emitter.recomputed)
+        needed = self._needed(steps)
         for node in [n for n in self.kept[number] if n in needed]:
             body.known[node] = self._kept(node, number, body)
         return body
@@ -169,14 +191,14 @@ class Walker(Writer):
         """The tiles of a row that stay in registers from one walk to the next: what is read again is there, as it was read."""
         for number in range(self.plan.held):
             body = self._known(steps, number, self._held_tile(number))
-            self._body(steps, body, opened, first=not number)
+            self._body(steps, body, opened, number, first=not number)
             self.base.lines.extend(line[4:] for line in body.lines)
 
     def _held_tile(self, number: int) -> Scope:
         place = f"{number * self._block()} + rbase"
         self._lies_at(place)
         self.emitter.masks["r"], self.emitter.eviction = False, "evict_first"
-        return self._row_scope(Scope([], "        ", outer=self.base), place)
+        return self.row_scope(Scope([], "        ", outer=self.base), place)
 
     def _kept(self, node: Node, number: int, body: Scope) -> Value:
         """A value that stays in registers; where it has been made use of already, as one that nobody knows."""
@@ -184,9 +206,9 @@ class Walker(Writer):
         return self.emitter.assign(f"bz_again({kept.name}, HELD)", XR, body) if node in self.seen else kept
 
     def _body(
-        self, steps: Sequence[LoopNest], body: Scope, opened: list[Taken], *, first: bool = False
+        self, steps: Sequence[LoopNest], body: Scope, opened: list[Taken], number: int, *, first: bool = False
     ) -> None:
-        """What is done with one tile of a walk; the accumulators of each step, ``opened`` by the walk's first one."""
+        """What is done with one tile of a walk, of those that may stay in registers the one of this ``number``; the accumulators of each step, ``opened`` by the walk's first one."""
         known = iter([a for _, accumulators in opened for a in accumulators])
         taken: list[Taken] = []
         for step in steps:
@@ -214,12 +236,18 @@ class Walker(Writer):
         text = self.emitter.text(plan.begin)
         vector = plan.vector
         base.lines += [
-            f"    first = (({text}) + {vector - 1}) // {vector} * {vector}",
+            self._first_vector(),
             f"    head = tl.sum(first - ({text})).to(tl.int32)",
             f"    vectors = tl.maximum(rnumel - head, 0) // {vector}",
         ]
         if not plan.to_its_end:
             base.lines.append(f"    full = vectors // (RBLOCK // {vector}) * RBLOCK")
+
+    def _first_vector(self) -> str:
+        """The line that says where a row's first whole vector is, from which the compiler sees that it is one."""
+        assert self.plan.begin is not None
+        vector = self.plan.vector
+        return f"    first = (({self.emitter.text(self.plan.begin)}) + {vector - 1}) // {vector} * {vector}"
 
     def _lies_at(self, text: str) -> None:
         """A tile of a row that is walked along whole vectors lies there, counted from the first of them."""
@@ -231,7 +259,7 @@ class Walker(Writer):
     def _tail(self, steps: Sequence[LoopNest], opened: list[Taken], back: bool) -> None:
         """The last tile of whole vectors."""
         body = self._known(steps, self.plan.held, self._tail_tile())
-        self._body(steps, body, opened)
+        self._body(steps, body, opened, self.plan.held)
         self.base.lines.extend(line[4:] for line in body.lines)
 
     def _tail_tile(self) -> Scope:
@@ -239,7 +267,7 @@ class Walker(Writer):
         self._lies_at(place)
         self.emitter.masks["r"] = True
         body = Scope([], "        ", outer=self.base)
-        return self._row_scope(body, place, f"({place}) // {self.plan.vector} < vectors")
+        return self.row_scope(body, place, f"({place}) // {self.plan.vector} < vectors")
 
     def _edges(self, steps: Sequence[LoopNest], opened: list[Taken], back: bool) -> None:
         """What lies before a row's first whole vector and behind its last one: a small tile, whose names are its own."""
@@ -247,7 +275,7 @@ class Walker(Writer):
         begin, taken = len(base.lines), list[Taken]()
         body = self._known(steps, self.plan.held + 1, self._edge_tile())
         self.at_edges = True
-        self._body(steps, body, taken)
+        self._body(steps, body, taken, self.plan.held + 1)
         self.at_edges = False
         base.lines.extend(line[4:] for line in body.lines)
         self.edges = [a for _, accumulators in taken for a in accumulators]
@@ -261,7 +289,7 @@ class Walker(Writer):
         behind = f"vectors * {vector} + rbase - {half}"
         inside = f"(rindex < rnumel) & ((rbase >= {half}) | (rbase < head))"
         body = Scope(["        rbase = tl.arange(0, RBLOCK)[None, :]"], "        ", outer=self.base)
-        return self._row_scope(body, f"tl.where(rbase < {half}, rbase - head, {behind})", inside)
+        return self.row_scope(body, f"tl.where(rbase < {half}, rbase - head, {behind})", inside)
 
     def _half(self) -> int:
         """Elements of the small tile on each side of the vectors."""
@@ -270,11 +298,13 @@ class Walker(Writer):
     def _small(self, begin: int) -> None:
         """Lines from one on in the small tile's own names."""
         lines = self.base.lines
+        lines[begin:] = [self._in_small_names(line) for line in lines[begin:]]
+
+    def _in_small_names(self, line: str) -> str:
         small = {"RBLOCK": str(2 * self._half()), "rindex": "eindex", "rmask": "emask", "rbase": "ebase"}
-        lines[begin:] = [
-            re.sub(r"\b(RBLOCK|rindex|rmask|rbase|r\d+)\b", lambda m: small.get(m[0], f"e{m[0][1:]}"), line)
-            for line in lines[begin:]
-        ]
+        return re.sub(
+            r"\b(RBLOCK|rindex|rmask|rbase|r\d+)\b", lambda m: small.get(m[0], f"e{m[0][1:]}"), line
+        )
 
     def _last_tile(self) -> str:
         return f"((({self.width}) + RBLOCK - 1) // RBLOCK - 1) * RBLOCK"
@@ -326,7 +356,7 @@ class Walker(Writer):
         """Take a tile of one reduction in; ``known``: where other tiles of the walk were; ``told``: another one tells its result."""
         if told:
             return known or Accumulator(reduction, "")
-        value = self._full(self.emitter.value(reduction.value, body), body)
+        value = self.full(self.emitter.value(reduction.value, body), body)
         accumulator = known
         if accumulator is None:
             lanes, apart = self._lanes(reduction)
@@ -349,7 +379,7 @@ class Walker(Writer):
         if plan.begin is not None:
             return LANES, False
         loads = [n for n in nodes_of(reduction.value) if n.op is Op.LOAD]
-        width = min((self._vector(n) for n in loads), default=LANES)
+        width = min((self.vector(n) for n in loads), default=LANES)
         if reduction.kind.finds_place:
             return self._lanes_of_places(reduction, loads, width), False
         if 2 * width >= LANES:
@@ -366,38 +396,3 @@ class Walker(Writer):
             return 1
         widest = max(n.dtype.itemsize for n in loads)
         return LANES if widest <= 2 else 1  # four at once are no quicker than one by one
-
-    def _among_few(self, accumulator: Accumulator, best: Value, begin: Value) -> Value:
-        """Which of a few elements is the extreme: the first that is, or is no number. They are read again, in names of their own."""
-        emit, base, lanes = self.emitter, self.base, accumulator.lanes
-        emit.masks["r"] = self.masked
-        at = len(base.lines)
-        body = Scope([f"        rbase = tl.arange(0, {lanes})[None, :]"], "        ", outer=base)
-        self._row_scope(body, f"{begin.name} + rbase")
-        value = emit.value(accumulator.reduction.value, body).name
-        found = f"({value} == {best.name}) | ({value} != {value})"
-        if self.masked:
-            found = f"({found}) & rmask"
-        place = emit.assign(f"tl.min(tl.where({found}, rindex, 2147483647), 1)", XR, body)
-        base.lines.extend(line[4:] for line in body.lines)
-        own = {"RBLOCK": str(lanes), "rindex": "pindex", "rmask": "pmask", "rbase": "pbase"}
-        base.lines[at:] = [
-            re.sub(r"\b(RBLOCK|rindex|rmask|rbase|r\d+)\b", lambda m: own.get(m[0], f"p{m[0][1:]}"), line)
-            for line in base.lines[at:]
-        ]
-        for axis in self.group.row_axes:
-            emit.symbols.pop(axis.symbol)
-        return emit.assign(f"{place.name}[:, None].to(tl.int64)", frozenset("x"), base)
-
-    def _vector(self, load: Node) -> int:
-        """Elements along the row that one instruction loads: up to 16 bytes, from where rows begin at multiples of so many."""
-        assert self.plan.row is not None
-        row = flat(self.plan.row.axes)
-        if not load.attr[1].symbols() & row.symbols():
-            return LANES
-        rest, width = load.attr[1] - row, max(1, 16 // load.dtype.itemsize)
-        if rest.symbols() & row.symbols():
-            return LANES
-        while width > 1 and not multiple(rest, width):
-            width //= 2
-        return max(1, width * LANES * load.dtype.itemsize // 16)

@@ -6,17 +6,19 @@ where, and how large tiles are, the plan says (``schedule/kernels.py``).
 
 from __future__ import annotations
 
-from braze.codegen.triton.accumulate import XR, Accumulator, R, X, collapsed, combine, identity
+from braze.codegen.triton.accumulate import LANES, XR, Accumulator, R, X, collapsed, combine, identity
 from braze.codegen.triton.emit import NOTHING, Deps, Emitter, Fours, Scope, Value
+from braze.codegen.triton.extremes import Extremes
 from braze.codegen.triton.ops import TYPES
 from braze.loops.build import nodes_of
-from braze.loops.ir import Axis, DType, LoopNest, Op, ReduceKind, Reduction, StoreMode
+from braze.loops.ir import Axis, DType, LoopNest, Node, Op, ReduceKind, Reduction, StoreMode
 from braze.loops.rewrite import roots, walk
 from braze.schedule.kernels import KernelPlan, has_columns
 from braze.schedule.mixed import down_columns
 from braze.schedule.passes import flat, over_row
 from braze.schedule.plans import Tile, blocks
 from braze.schedule.records import Group
+from braze.symbolic.divides import multiple
 from braze.symbolic.expr import ONE, Expr, indirect
 
 
@@ -48,7 +50,7 @@ class Writer:
                 self._stores(step, self.base)
             return self.base.lines
         self._row_numbers(self.plan.row)
-        scope = self._row_scope(self.base, "rbase")
+        scope = self.row_scope(self.base, "rbase")
         for step in self.group.steps:
             self._step(step, scope)
         return self.base.lines
@@ -114,7 +116,7 @@ class Writer:
         wide = ".to(tl.int64)" if self.plan.wide else ""
         self.base.lines.append(f"    rbase = tl.arange(0, RBLOCK)[None, :]{wide}")
 
-    def _row_scope(self, scope: Scope, index: str, inside: str = "rindex < rnumel") -> Scope:
+    def row_scope(self, scope: Scope, index: str, inside: str = "rindex < rnumel") -> Scope:
         shifted = self.plan.begin is not None
         scope.lines.append(f"{scope.indent}rindex = {index}{' + head' if shifted else ''}")
         if self.emitter.masks["r"]:
@@ -126,16 +128,34 @@ class Writer:
         self._split("rindex", "r", self.plan.row.axes, scope, R)
         return scope
 
+    def vector(self, load: Node) -> int:
+        """Elements along the row that one instruction loads: up to 16 bytes, from where rows begin at multiples of so many."""
+        assert self.plan.row is not None
+        row = flat(self.plan.row.axes)
+        if not load.attr[1].symbols() & row.symbols():
+            return LANES
+        rest, width = load.attr[1] - row, max(1, 16 // load.dtype.itemsize)
+        if rest.symbols() & row.symbols():
+            return LANES
+        while width > 1 and not multiple(rest, width):
+            width //= 2
+        return max(1, width * LANES * load.dtype.itemsize // 16)
+
     # -- persistent -------------------------------------------------------------------------------
 
     def _step(self, step: LoopNest, scope: Scope) -> None:
         if step.reductions:
             self.emitter.reduced = {}
             self._forget_reduced(scope)
+            found = Extremes(self, step, scope)
             results = [
                 result
                 for reduction in step.reductions
-                for result in self._whole(reduction, self.emitter.value(reduction.value, scope), scope)
+                for result in (
+                    found.of(reduction)
+                    if found.finds(reduction)
+                    else self._whole(reduction, self.emitter.value(reduction.value, scope), scope)
+                )
             ]
             self.emitter.reduced = dict(enumerate(results))
         self._stores(step, scope)
@@ -149,7 +169,7 @@ class Writer:
 
     def _whole(self, reduction: Reduction, value: Value, scope: Scope) -> list[Value]:
         """Reduce a tile that holds the whole row."""
-        full = self._full(value, scope)
+        full = self.full(value, scope)
         emit = self.emitter
         kind = reduction.kind
         if kind is ReduceKind.WELFORD:
@@ -161,14 +181,13 @@ class Writer:
             top = self._collapse(ReduceKind.MAX, full, reduction.dtype, scope)
             power = emit.assign(f"bz_below({full.name} - {top.name})", XR, scope)
             return [top, self._collapse(ReduceKind.SUM, power, reduction.dtype, scope)]
-        among = reduction.value.dtype if kind.finds_place else reduction.dtype
-        return [self._collapse(kind, full, among, scope)]
+        return [self._collapse(kind, full, reduction.dtype, scope)]
 
     def _mean(self, full: Value, dtype: DType, scope: Scope) -> Value:
         total = self._collapse(ReduceKind.SUM, full, dtype, scope)
         return self.emitter.assign(f"bz_mean({total.name}, rnumel)", X, scope)
 
-    def _full(self, value: Value, scope: Scope) -> Value:
+    def full(self, value: Value, scope: Scope) -> Value:
         if value.deps == XR:
             return value
         return self.emitter.assign(f"tl.broadcast_to({value.name}, [XBLOCK, RBLOCK])", XR, scope)
@@ -176,8 +195,6 @@ class Writer:
     def _collapse(self, kind: ReduceKind, full: Value, dtype: DType, scope: Scope) -> Value:
         """One number a row out of a whole tile; lanes past the row hold the identity."""
         emit = self.emitter
-        if kind.finds_place:
-            return self._place_of_extreme(kind, full.name, dtype, scope)
         name = full.name
         if emit.masks["r"]:
             name = emit.assign(f"tl.where(rmask, {name}, {identity(kind, dtype)})", XR, scope).name
@@ -186,16 +203,6 @@ class Writer:
         elif kind in (ReduceKind.ANY, ReduceKind.ALL):
             name = f"({name}).to(tl.int32)"
         return emit.assign(collapsed(kind, name, 1, "[:, None]"), X, scope)
-
-    def _place_of_extreme(self, kind: ReduceKind, name: str, dtype: DType, scope: Scope) -> Value:
-        """Where in each row its extreme lies."""
-        emit, values, where = self.emitter, name, "rindex"
-        if emit.masks["r"]:
-            values = f"tl.where(rmask, {name}, {identity(kind, dtype)})"
-            where = "tl.where(rmask, rindex, 2147483647)"
-        where = f"tl.broadcast_to({where}, [XBLOCK, RBLOCK])"
-        pair = emit.assign(f"tl.reduce(({values}, {where}), 1, bz_{kind.value})", X, scope)
-        return emit.assign(f"{pair.name}[1][:, None].to(tl.int64)", X, scope)
 
     # -- mixed ------------------------------------------------------------------------------------
 
@@ -206,7 +213,7 @@ class Writer:
         (x,) = plan.points
         columns = down_columns(self.group)
         self._row_numbers(plan.row)
-        self._row_scope(base, "rbase")
+        self.row_scope(base, "rbase")
         rows = emit.text(size)
         base.lines.append(f"    first = {emit.symbols[self.group.walked.part.symbol].name} * ({rows})")
         body = Scope([], "        ", outer=base)
@@ -226,7 +233,7 @@ class Writer:
                 k: self._collapsed(r, n) for k, (r, n) in enumerate(zip(step.reductions, names_of))
             }
             self._forget_reduced(base)
-            self._columns_stored(step)
+            self._columns_stored(step, base)
 
     def _same_for_all_rows(self, columns: tuple[LoopNest, ...]) -> None:
         """Load before the walk what each tile would load again: a norm's weight."""
@@ -247,7 +254,7 @@ class Writer:
     def _down(self, reduction: Reduction, body: Scope) -> str:
         """Take a tile into what is kept down the columns: one number a column where each thread has whole ones, else lane by lane."""
         emit, kind = self.emitter, reduction.kind
-        value = self._full(emit.value(reduction.value, body), body).name
+        value = self.full(emit.value(reduction.value, body), body).name
         name = f"acc{emit.count}"
         emit.count += 1
         Accumulator(reduction, name, rows="1" if has_columns(self.plan) else "XBLOCK").open(self.base.lines)
@@ -267,13 +274,14 @@ class Writer:
             return Value(name, R)
         return self.emitter.assign(collapsed(reduction.kind, name, 0, "[None, :]"), R, self.base)
 
-    def _columns_stored(self, step: LoopNest) -> None:
+    def _columns_stored(self, step: LoopNest, scope: Scope) -> None:
         """What a program leaves of its rows: one number a column."""
         emit = self.emitter
         for store in step.stores:
-            value = emit.value(store.value, self.base)
+            value = emit.value(store.value, scope)
             pointer = emit.spread(f"{emit.pointers[store.buffer]} + ({emit.text(store.index)})", R)
-            self.base.lines.append(f"    tl.store({pointer}, {emit.spread(value.name, R)}{emit.mask(R)})")
+            line = f"tl.store({pointer}, {emit.spread(value.name, R)}{emit.mask(R)})"
+            scope.lines.append(f"{scope.indent}{line}")
 
     # -- stores -----------------------------------------------------------------------------------
 

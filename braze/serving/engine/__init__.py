@@ -1,4 +1,4 @@
 """A runner of language models: attention over a paged cache, schedule, steps, sampling.
 
-Imports policy, step, pieces and served.
+Imports policy, step and pieces.
 """

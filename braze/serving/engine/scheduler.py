@@ -71,26 +71,9 @@ class Scheduler:
         guesses = self.drafter.count if self.drafter else 0
         longest = min(size + request.params.max_tokens + guesses, limits.max_model_len)
         need = blocks_for(longest, limits.block_size)
-        told = (
-            "its prompt is empty"
-            if not size
-            else f"its prompt has {size} tokens, and with what it generates there may be {limits.max_model_len}"
-            if size >= limits.max_model_len
-            else f"it may need {need} blocks of the cache, which has {self.pool.blocks}"
-            if need > self.pool.blocks
-            else f"its prompt has {size} tokens, and a step takes {limits.max_num_batched_tokens}"
-            if not limits.chunked and size > limits.max_num_batched_tokens
-            else ""
-        )
-        if told:
-            hint = (
-                "a token at least: what begins a text"
-                if not size
-                else "a shorter prompt or fewer max_tokens, or larger Limits"
-                if self.pool.blocks
-                else "runner.allocate_cache() before the engine is made"
-            )
-            raise UserError("BZ7406", f"request {request.id} can never run", why=told, hints=(hint,))
+        if never := self._never(size, need):
+            why, hint = never
+            raise UserError("BZ7406", f"request {request.id} can never run", why=why, hints=(hint,))
         if len(self.waiting) >= limits.max_waiting:
             raise UserError(
                 "BZ7407",
@@ -98,6 +81,30 @@ class Scheduler:
                 why=f"{len(self.waiting)} requests wait already",
                 hints=("send it again later, or raise Limits.max_waiting",),
             )
+
+    def _never(self, size: int, need: int) -> tuple[str, str] | None:
+        """Why a request with a prompt of that size, and need of so many blocks, could never run, and what to do; None where it can."""
+        limits, blocks = self.limits, self.pool.blocks
+        if not size:
+            return "its prompt is empty", "a token at least: what begins a text"
+        if size >= limits.max_model_len:
+            return (
+                f"its prompt has {size} tokens, and with what it generates there may be {limits.max_model_len}",
+                "a shorter prompt, or larger Limits(max_model_len=), which is braze serve --max-model-len",
+            )
+        if not blocks:
+            return "there is no cache", "runner.allocate_cache() before the engine is made"
+        if need > blocks:
+            return (
+                f"it may need {need} blocks of the cache, which has {blocks}",
+                "a shorter prompt or fewer max_tokens, or more blocks: allocate_cache(blocks), which is braze serve --blocks",
+            )
+        if not limits.chunked and size > limits.max_num_batched_tokens:
+            return (
+                f"its prompt has {size} tokens, and a step takes {limits.max_num_batched_tokens}",
+                "a shorter prompt, or larger Limits(max_num_batched_tokens=), or chunked=True",
+            )
+        return None
 
     def add(self, request: Request) -> None:
         """Let a request wait for its turn. Raises what ``check`` does."""

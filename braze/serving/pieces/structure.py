@@ -11,7 +11,7 @@ import torch
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.fx import GraphModule, Node
 
-from braze.graph.fakes import mode_of, spec_of
+from braze.graph.fakes import mode_of_graph, spec_of
 from braze.graph.torch_compat import storage_key
 from braze.support.record import record
 
@@ -32,7 +32,7 @@ def structure_of(gm: GraphModule) -> Structure:
     """
     text = _Text(gm)
     lines = [text.node(node) for node in gm.graph.nodes]
-    mode = mode_of(node.meta.get("val") for node in gm.graph.nodes)
+    mode = mode_of_graph(gm.graph)
     if mode is not None and mode.env is not None:
         lines += sorted(expression for expression, _ in mode.shape_relations())
     lines.append(f"gradients {torch.is_grad_enabled()}")

@@ -1,4 +1,4 @@
 """The engine behind HTTP.
 
-Imports policy, step, pieces, served and engine.
+Imports policy, pieces and engine.
 """

@@ -10,29 +10,27 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from braze.serving.engine.engine import Engine
 from braze.serving.engine.ranges import SECONDS, refuse_others, whole
-from braze.serving.server.answers import Asked, Generation, TimedOut, collected, streamed
+from braze.serving.server.answers import Asked, Generation, collected, streamed
 from braze.serving.server.logprobs import Told
 from braze.serving.server.loop import EngineLoop
 from braze.serving.server.metrics import Metrics
-from braze.serving.server.protocol import Answer, ChatRequest, CompletionRequest, error_body
+from braze.serving.server.protocol import Answer, ChatRequest, CompletionRequest
+from braze.serving.server.refusals import add_refusals, answered, too_long
 from braze.serving.server.tokens import TextTokens
-from braze.support.errors import BrazeError, UserError
+from braze.support.errors import UserError
 from braze.support.record import record
 
-#: what the engine's refusals mean in HTTP; others are bad requests
-_STATUS = {"BZ7407": 429, "BZ7501": 503, "BZ7506": 404}
 #: characters that are split into tokens in less than a millisecond
 _SHORT = 4096
 #: log-probabilities of echoed prompts in one answer: this many are 20 MB, written in half a second in which nothing else goes on
 _LIKELIHOODS = 1 << 20
-#: errors of one request that are told; digits of a length that is not absurd
-_TOLD, _DIGITS = 5, 20
+#: digits of a length that is not absurd
+_DIGITS = 20
 
 
 @record
@@ -85,7 +83,7 @@ def make_app(engine: Engine, tokens: TextTokens, options: ServerOptions | None =
     app = FastAPI(title="braze", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.server = server
     app.add_middleware(_Bounded, most=server.options.most_bytes)
-    _add_errors(app)
+    add_refusals(app)
     _add_generation(app, server)
     _add_facts(app, server)
     return app
@@ -148,55 +146,6 @@ def _add_facts(app: FastAPI, server: Server) -> None:
         return Response(server.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _add_errors(app: FastAPI) -> None:
-    @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        if broken := _no_object(error):
-            return _error(400, broken)
-        found = [(_field(e["loc"]), e["msg"].removeprefix("Value error, ")) for e in error.errors()]
-        told = "; ".join(dict.fromkeys(f"{field}: {why}" for field, why in found[:_TOLD]))
-        return _error(400, told, param=found[0][0].partition(".")[0])
-
-    @app.exception_handler(HTTPException)
-    async def answered(request: Request, error: HTTPException) -> JSONResponse:
-        return _error(error.status_code, str(error.detail))
-
-    @app.exception_handler(BrazeError)
-    async def refused(request: Request, error: BrazeError) -> JSONResponse:
-        status = _STATUS.get(error.code, 400 if isinstance(error, UserError) else 500)
-        return _error(status, str(error), error.code)
-
-    @app.exception_handler(TimedOut)
-    async def late(request: Request, error: TimedOut) -> JSONResponse:
-        return _error(504, str(error), kind="timeout")
-
-    @app.exception_handler(Exception)
-    async def broken(request: Request, error: Exception) -> JSONResponse:
-        return _error(500, f"{type(error).__name__}: {error}")
-
-
-def _field(place: Sequence[int | str]) -> str:
-    """Where a body is at fault: names and places in it, without the checks that pydantic names beside them."""
-    return ".".join(str(part) for part in place[1:] if isinstance(part, int) or "[" not in part) or "body"
-
-
-def _no_object(error: RequestValidationError) -> str:
-    """What is wrong with a body that is no JSON object, or is not said to be one; empty where it is one."""
-    first = error.errors()[0]
-    if first["type"] == "json_invalid":
-        return f"the body is not JSON: {first['ctx']['error']} at character {first['loc'][1]}"
-    if first["loc"] == ("body",) and first["type"] != "value_error":
-        return "the body is to be a JSON object, sent with content-type: application/json"
-    return ""
-
-
-def _error(
-    status: int, message: str, code: str | None = None, param: str | None = None, kind: str = ""
-) -> JSONResponse:
-    kind = kind or ("server_error" if status >= 500 else "invalid_request_error")
-    return JSONResponse(error_body(message, kind, code, param), status)
-
-
 class _Bounded:
     """An application whose requests have so many bytes at most; more are refused (413) before they are read."""
 
@@ -206,7 +155,7 @@ class _Bounded:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         told = next((value for name, value in scope.get("headers", ()) if name == b"content-length"), b"0")
         if not told.isdigit() or int(told[:_DIGITS]) > self.most:
-            await self._refusal()(scope, receive, send)
+            await answered(too_long(self.most), status=413)(scope, receive, send)
             return
         read = 0
 
@@ -215,16 +164,10 @@ class _Bounded:
             message = await receive()
             read += len(message.get("body", b""))
             if read > self.most:
-                raise HTTPException(413, self._why())
+                raise HTTPException(413, too_long(self.most).what)
             return message
 
         await self.app(scope, bounded, send)
-
-    def _why(self) -> str:
-        return f"a request has at most {self.most} bytes"
-
-    def _refusal(self) -> JSONResponse:
-        return _error(413, self._why())
 
 
 async def _generate(

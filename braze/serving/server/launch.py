@@ -130,8 +130,15 @@ def run_server(
         config = uvicorn.Config(
             app, host=host, port=port, timeout_graceful_shutdown=seconds, **uvicorn_options
         )
+        print(f"braze serve: {server.name} at {_url(listening)}/v1", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listening])
+
+
+def _url(listening: socket.socket) -> str:
+    """Where a client of this machine finds it; the port is the one that was chosen where 0 was asked for."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _device(name: str) -> torch.device:
@@ -143,7 +150,12 @@ def _device(name: str) -> torch.device:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         why = str(error).strip().partition("\n")[0]
-        raise UserError("BZ7412", f"a model cannot be served on the device {name!r}", why=why) from error
+        raise UserError(
+            "BZ7412",
+            f"a model cannot be served on the device {name!r}",
+            why=why,
+            hints=("cpu, or cuda:0 where there is a GPU and PyTorch was built for it",),
+        ) from error
     return device
 
 

@@ -28,6 +28,9 @@ from tests.fuzz.mutants.judge import Judge
 from tests.fuzz.mutants.operators import Mutant, mutants_of
 from tests.fuzz.mutants.processes import Place
 
+#: parts of the seconds for a bug, one after another: many are noticed at once, and the time of all may be short
+SHARES = (0.2, 1.0)
+
 
 def main() -> int:
     arguments = parsed()
@@ -46,7 +49,8 @@ def main() -> int:
     try:
         reach = reach_of(arguments, mutants, work, end)
         if arguments.verb != "reach":
-            judge_all(arguments, mine(arguments, mutants), reach, work, end)
+            for share in SHARES:
+                judge_all(arguments, mine(arguments, mutants, share), reach, work, end, share)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return reported(arguments.state)
@@ -61,6 +65,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--shard", default="0/1", help="k/n: every n-th bug from the k-th on")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--minutes", type=float, default=240, help="no bug is begun later")
+    parser.add_argument(
+        "--watch", type=float, default=120, help="minutes of tests to see which come by which place"
+    )
     parser.add_argument("--each", type=float, default=150, help="seconds of tests for a bug (default: 150)")
     parser.add_argument("--fuzz", type=float, default=60, help="seconds of machines for a bug (default: 60)")
     parser.add_argument("--tests", help="test files to look at, with commas (default: all)")
@@ -77,11 +84,16 @@ def parsed() -> argparse.Namespace:
     return arguments
 
 
-def mine(arguments: argparse.Namespace, mutants: list[Mutant]) -> list[Mutant]:
-    """Those of this shard that have no result yet."""
+def mine(arguments: argparse.Namespace, mutants: list[Mutant], share: float) -> list[Mutant]:
+    """Those of this shard that have no result yet, or none of so large a share; what is judged again has met least first."""
     k, n = map(int, arguments.shard.split("/"))
-    done = {r["id"] for r in results(arguments.state) if r["noticed"] or not arguments.survivors}
-    return [m for m in mutants[k::n] if m.id not in done]
+    last = {r["id"]: r for r in results(arguments.state)}
+
+    def open_(m: Mutant) -> bool:
+        r = last.get(m.id)
+        return r is None or (not r["noticed"] and (arguments.survivors or r.get("share", 1) < share))
+
+    return [m for m in mutants[k::n] if open_(m)]
 
 
 def unnoticed(state: Path) -> list[Mutant]:
@@ -100,39 +112,50 @@ def reach_of(arguments: argparse.Namespace, mutants: list[Mutant], work: Path, e
         print("other bugs are to be seeded than were looked for: the tests run again", flush=True)
     began = time.monotonic()
     tests = arguments.tests.split(",") if arguments.tests else None
-    found = reaching.reached(mutants, work, arguments.jobs, tests, max(end - began, 60))
-    if arguments.fuzz:
-        found.seeds = reaching.failing_seeds(trees.copied(work / "pristine"), work, arguments.jobs)
+    limit = min(end - began, arguments.watch * 60)
+    found = reaching.reached(mutants, work, arguments.jobs, tests, limit, machines=arguments.fuzz > 0)
     found.save(file)
-    unreached = sum(not found.tests_of(m.id) for m in mutants)
+    unreached = sum(not found.passing.get(m.id) for m in mutants)
+    same = sum(not found.tests_of(m.id) for m in mutants) - unreached
     print(
         f"{len(found.seconds)} tests in {time.monotonic() - began:.0f} s, {len(found.failing)} of them failed or were skipped; "
-        f"{unreached} of {len(mutants)} places are reached by none; seeds that fail without a bug: {found.seeds}", flush=True
+        f"{unreached} of {len(mutants)} places are reached by none, {same} more bugs would change no value in any; seeds that fail without a bug: {found.seeds}", flush=True
     )  # fmt: skip
     return found
 
 
 def judge_all(
-    arguments: argparse.Namespace, mutants: list[Mutant], reach: reaching.Reach, work: Path, end: float
+    arguments: argparse.Namespace,
+    mutants: list[Mutant],
+    reach: reaching.Reach,
+    work: Path,
+    end: float,
+    share: float,
 ) -> None:
-    """Deal the bugs to the jobs."""
+    """Deal the bugs to the jobs, for so large a share of the seconds."""
+    met = {r["id"]: r.get("met", ()) for r in results(arguments.state) if not r["noticed"]}
     waiting: queue.SimpleQueue[Mutant] = queue.SimpleQueue()
     for mutant in mutants:
         waiting.put(mutant)
-    pristine, lock = trees.copied(work / "pristine"), threading.Lock()
+    pristine, lock = trees.pristine(work / "pristine"), threading.Lock()
     name = f"results-{arguments.mark}{arguments.shard.replace('/', '-of-')}.jsonl"
     out = (arguments.state / name).open("a", buffering=1)
 
     def job(number: int) -> None:
-        place = Place(trees.copied(work / f"tree-{number}"), work / f"job-{number}", work / "pool")
-        judge = Judge(reach, place, pristine, arguments.each, arguments.fuzz, end)
+        place = Place(
+            trees.copied(work / f"tree-{number}", pristine, compiled=True),
+            work / f"job-{number}",
+            work / "pool",
+        )
+        judge = Judge(reach, place, pristine, share * arguments.each, share * arguments.fuzz, end)
         while time.monotonic() < end:
             try:
                 mutant = waiting.get_nowait()
             except queue.Empty:
                 return
-            result = judge.judged(mutant)
+            result = judge.judged(mutant, met.get(mutant.id, ()))
             if result is not None:
+                result["share"] = share
                 with lock:
                     out.write(json.dumps(result) + "\n")
                     print(line_of(result), flush=True)
@@ -151,7 +174,7 @@ def line_of(result: dict[str, Any]) -> str:
     said = (
         f"{result['how']}: {result['by']}"
         if result["noticed"]
-        else f"NOT NOTICED by {result['ran']} of {result['tests']} tests"
+        else f"NOT NOTICED by {len(result['met'])}; it would matter in {result['tests']} tests, {result['passing']} come by"
     )
     return f"{result['id']} {result['file']}:{result['line']} {result['operator']} ({result['seconds']} s) {said}"
 

@@ -31,4 +31,6 @@ EQUIVALENT: Mapping[str, str] = {
     "04cb125b7d16": "_rule_many: which tile, by cost",
     "56ee15734f33": "_few: which tile is tried, by cost",
     "cedde9944529": "_of_long_rows: which tiling is tried, by cost",
+    "58cd8629e762": "reshaped_strides: strides of a window without elements are nobody's; an output gets those of eager",
+    "feacae3ae881": "_same_layout: what has no elements is copied into what has none, laid out alike",
 }

@@ -1,11 +1,11 @@
-"""Seed one bug and see who notices: the tests that come by its place, the nearest and quickest first, then the machines."""
+"""Seed one bug and see who notices: the tests in which it would change a value, the nearest and quickest first, then the machines."""
 
 from __future__ import annotations
 
 import difflib
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,95 +31,88 @@ class Judge:
         self.reach, self.place, self.pristine = reach, place, pristine
         self.each, self.fuzz, self.end = each, fuzz, end
 
-    def judged(self, mutant: Mutant) -> dict[str, Any] | None:
-        """What came of it; None if time ran out."""
+    def judged(self, mutant: Mutant, met: Collection[str] = ()) -> dict[str, Any] | None:
+        """What came of it; None if time ran out. ``met``: the tests and programs that are known not to notice it."""
         began = time.monotonic()
         path = self.place.tree / mutant.file
         source = path.read_bytes()
         trees.write(path, mutant.applied(source))
         try:
-            found = self.noticed(mutant)
+            found = self.noticed(mutant, set(met))
         finally:
             trees.write(path, source)
-        if found is None:
-            return None
         about = {
             name: getattr(mutant, name)
             for name in ("id", "stage", "file", "line", "function", "operator", "before", "after")
         }
-        return {**about, **found, "seconds": round(time.monotonic() - began, 1), "diff": diff(mutant, source)}
+        seconds = round(time.monotonic() - began, 1)
+        known = {
+            "tests": len(self.reach.tests_of(mutant.id)),
+            "passing": self.reach.passing.get(mutant.id, 0),
+        }
+        return found and {**about, **known, **found, "seconds": seconds, "diff": diff(mutant, source)}
 
-    def noticed(self, mutant: Mutant) -> dict[str, Any] | None:
-        tests = self.reach.tests_of(mutant.id)
-        ran = 0
-        for chunk in self.chunks(mutant, tests):
+    def noticed(self, mutant: Mutant, met: set[str]) -> dict[str, Any] | None:
+        """By the tests, then by the machines' programs in which it would change a value."""
+        for chunk in self.chunks(mutant, [t for t in self.reach.tests_of(mutant.id) if t not in met]):
             while chunk:
                 if time.monotonic() > self.end:
                     return None
                 result = self.run(chunk)
-                ran += len(result.tests)
                 by, how, why = fault(result)
+                met |= {line["test"] for line in result.tests if line["test"] != by}
                 if by is None:
                     break
                 if how == "import" or self.is_sound(by):
-                    return {
-                        "noticed": True,
-                        "by": by,
-                        "how": how,
-                        "why": why[-600:],
-                        "tests": len(tests),
-                        "ran": ran,
-                    }
-                chunk = [t for t in chunk if t != by and t not in {r["test"] for r in result.tests}]
-        for name, seeds in MACHINES.items():
-            known = self.reach.seeds.get(name, [])
+                    return {"noticed": True, "by": by, "how": how, "why": why[-600:], "met": len(met)}
+                met.add(by)
+                chunk = [t for t in chunk if t not in met]
+        for name, programs in self.reach.programs.get(mutant.id, {}).items():
+            seeds = [s for s in programs if f"{name} {s}" not in met]
             seconds = min(self.fuzz / len(MACHINES), self.end - time.monotonic())
-            for seed, what in processes.machine(
-                self.place, name, [s for s in seeds if s not in known], seconds
-            ):
+            for seed, what in processes.machine(self.place, name, seeds, seconds):
                 if what is not None:
                     return {
                         "noticed": True,
                         "by": f"{name} {seed}",
                         "how": "machine",
                         "why": what,
-                        "tests": len(tests),
-                        "ran": ran,
+                        "met": len(met),
                     }
+                met.add(f"{name} {seed}")
         if time.monotonic() > self.end:
             return None
-        return {"noticed": False, "by": None, "how": "", "why": "", "tests": len(tests), "ran": ran}
+        return {"noticed": False, "by": None, "how": "", "why": "", "met": sorted(met)}
 
     def chunks(self, mutant: Mutant, tests: Sequence[str]) -> Iterator[list[str]]:
-        """The folder of the same name first, then quick tests of all files, then the rest, up to so many seconds."""
+        """The folder of the same name first, then quick tests of all files, then the rest, for so many seconds."""
         near = "tests/" + mutant.file.split("/")[1] + "/"
         ranks: dict[str, int] = {}
 
-        def rank(test: str) -> tuple[float, float]:
+        def rank(test: str) -> float:
             file = test.partition("::")[0]
             ranks[file] = ranks.get(file, 0) + 1
-            # the n-th of its file counts as n times as slow: every file gets its turn
-            return (self.reach.seconds[test] + 0.05) * ranks[file] * (0.2 if file.startswith(near) else 1), 0
+            # the n-th of its file counts as n times as slow: every file gets its turn; one that is known to fail is the last
+            late = 1000 if test in self.reach.failing else 1
+            return (
+                (self.reach.seconds[test] + 0.05) * ranks[file] * (0.2 if file.startswith(near) else 1) * late
+            )
 
         ordered = [test for _, test in sorted((rank(test), test) for test in tests)]
-        if not ordered:
-            ordered = [t for t in self.reach.seconds if t.startswith(near) and t not in self.reach.failing]
         steps, left = iter(STEPS), self.each
         while ordered and left > 0:
             chunk, room = [], next(steps, STEPS[-1])
-            spent, files = 0.0, set()
+            spent, files = 0.0, set[str]()
             while ordered and spent < min(room, left):
                 test = ordered.pop(0)
                 file = test.partition("::")[0]
-                spent += (
-                    self.reach.seconds[test]
-                    + 0.02
-                    + (0 if file in files else self.reach.modules.get(file, 0))
-                )
+                collected = 0 if file in files else self.reach.modules.get(file, 0)
+                spent += self.reach.seconds[test] + 0.02 + collected
                 files.add(file)
                 chunk.append(test)
-            left -= spent
+            began = time.monotonic()
             yield by_file(chunk, self.reach)
+            left -= time.monotonic() - began
 
     def run(self, tests: Sequence[str], tree: Path | None = None) -> Ran:
         place = self.place if tree is None else Place(tree, self.place.scratch / "pristine", self.place.pool)

@@ -62,7 +62,7 @@ class Plan:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """As pytest's own loop, over the tests that this process gets."""
-        if session.testsfailed:
+        if session.testsfailed and not self.claims:
             raise session.Interrupted("errors during collection")
         ours = self.claimed(session.items) if self.claims else iter(session.items)
         item = next(ours, None)

@@ -18,19 +18,29 @@ from tests.fuzz.mutants import tree as trees
 from tests.fuzz.mutants.operators import Mutant
 from tests.fuzz.mutants.processes import Place
 
-#: machine -> its first seeds, which every bug that tests miss is tried on
-MACHINES = {"tensors": range(1, 121), "programs": range(1, 61)}
+#: machine -> its first seeds, of which a bug that tests miss meets those where it would make a difference
+MACHINES = {"tensors": range(1, 601), "programs": range(1, 201), "metamorphic": range(1, 61)}
+#: programs of a machine that run in one process
+PART = 20
+#: bytes of test files that run in one process, if there are several
+BATCH = 60_000
 #: not run: they need what is not there, or are about all this
 LEFT_OUT = ("tests/gpu/", "tests/models/", "tests/install/", "tests/fuzz/test_mutants.py")
 
 
 @dataclass
 class Reach:
-    """What is known of each test without a bug: its seconds, and (in ``hits``) which mutants' places it comes by."""
+    """What is known of each test without a bug: its seconds, and (in ``hits``) which mutants would change a value in it."""
 
     mutants: list[str]
     seconds: dict[str, float] = field(default_factory=dict)
     hits: dict[str, list[str]] = field(default_factory=dict)
+    #: mutant -> how many tests come by its place, whether or not it would change a value there
+    passing: dict[str, int] = field(default_factory=dict)
+    #: mutant -> machine -> seeds of programs in which it would change a value
+    programs: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+    #: mutant -> test files whose import it would change a value in
+    imported: dict[str, list[str]] = field(default_factory=dict)
     #: test file -> seconds to collect it
     modules: dict[str, float] = field(default_factory=dict)
     #: tests that fail without a bug, or are skipped
@@ -46,17 +56,28 @@ class Reach:
         return cls(**json.loads(gzip.decompress(file.read_bytes())))
 
     def tests_of(self, mutant: str) -> list[str]:
-        return self.hits.get(mutant, [])
+        """Tests that could notice it."""
+        imported = set(self.imported.get(mutant, ()))
+        more = [t for t in self.seconds if t.partition("::")[0] in imported] if imported else []
+        return self.hits.get(mutant) or [t for t in more if t not in self.failing]
 
 
 def reached(
-    mutants: Sequence[Mutant], work: Path, jobs: int, tests: Sequence[str] | None = None, limit: float = 3600, root: Path = ROOT
+    mutants: Sequence[Mutant], work: Path, jobs: int, tests: Sequence[str] | None = None, limit: float = 3600, root: Path = ROOT,
+    machines: bool = False,
 ) -> Reach:  # fmt: skip
-    """Run the tests (all, or those of some files)."""
+    """Run the tests (all, or those of some files), and the machines' first seeds."""
     tree = trees.copied(work / "probed", root)
     trees.probed(tree, mutants)
     files = list(tests) if tests is not None else test_files(tree)
     run = _Run(tree, work, files, limit)
+    if machines:
+        run.parts = [
+            (name, list(seeds[k : k + PART]))
+            for k in range(0, 600, PART)
+            for name, seeds in MACHINES.items()
+            if seeds[k : k + PART]
+        ]
     run.claims.mkdir(parents=True, exist_ok=True)
     threads = [threading.Thread(target=run.job, args=(k,)) for k in range(jobs)]
     for thread in threads:
@@ -64,6 +85,20 @@ def reached(
     for thread in threads:
         thread.join()
     return run.summed(mutants)
+
+
+def batches(tree: Path, files: Sequence[str]) -> list[list[str]]:
+    """Small files share a process, since one takes seconds to begin."""
+    found: list[list[str]] = []
+    room = 0
+    for file in files:
+        size = (tree / file).stat().st_size
+        if size > room:
+            found.append([])
+            room = BATCH
+        found[-1].append(file)
+        room -= size
+    return found
 
 
 def test_files(tree: Path) -> list[str]:
@@ -79,45 +114,65 @@ class _Run:
     def __init__(self, tree: Path, work: Path, files: Sequence[str], limit: float) -> None:
         self.tree, self.work, self.end = tree, work, time.monotonic() + limit
         self.claims = work / "claims"
-        self.waiting, self.under_way = list(files), Counter[str]()
+        self.waiting, self.under_way = batches(tree, files), Counter[str]()
+        self.batches = {batch[0]: batch for batch in self.waiting}
         self.helped: set[tuple[int, str]] = set()
         self.lock = threading.Lock()
         self.lines: list[dict] = []
+        #: machine, seeds: what is left of the machines' programs
+        self.parts: list[tuple[str, list[int]]] = []
+        self.failing_seeds: dict[str, list[int]] = {}
 
-    def next(self, job: int) -> str | None:
+    def next(self, job: int) -> list[str] | None:
         with self.lock:
             if self.waiting:
-                file = self.waiting.pop(0)
+                batch = self.waiting.pop(0)
             else:
                 open_ = [f for f, n in self.under_way.items() if n and (job, f) not in self.helped]
                 if not open_:
                     return None
-                file = min(open_, key=lambda f: self.under_way[f])
-            self.helped.add((job, file))
-            self.under_way[file] += 1
-            return file
+                batch = self.batches[min(open_, key=lambda f: self.under_way[f])]
+            self.helped.add((job, batch[0]))
+            self.under_way[batch[0]] += 1
+            return batch
 
     def job(self, job: int) -> None:
         place = Place(self.tree, self.work / f"job-{job}", self.work / "pool", self.work / "hits.txt")
-        while (file := self.next(job)) is not None and time.monotonic() < self.end:
-            plan = {"claims": str(self.claims / file.replace("/", "-"))}
-            ran = processes.pytest(place, [file], plan, max(self.end - time.monotonic(), 1))
+        while (batch := self.next(job)) is not None and time.monotonic() < self.end:
+            plan = {"claims": str(self.claims / batch[0].replace("/", "-"))}
+            ran = processes.pytest(place, batch, plan, max(self.end - time.monotonic(), 1))
             died = ran.under_way()
             with self.lock:
-                self.under_way[file] -= 1
+                self.under_way[batch[0]] -= 1
                 self.lines += ran.lines
                 if died is not None:
                     self.lines.append(
                         {"test": died, "seconds": 0, "outcome": "died", "hits": [], "why": ran.said[-300:]}
                     )
+        self.programs(place)
+
+    def programs(self, place: Place) -> None:
+        """Once the tests are done, or their helpers have nothing to do."""
+        while time.monotonic() < self.end:
+            with self.lock:
+                if not self.parts:
+                    return
+                name, seeds = self.parts.pop(0)
+            for seed, what in processes.machine(place, name, seeds, max(self.end - time.monotonic(), 1)):
+                if what is not None:
+                    with self.lock:
+                        self.failing_seeds.setdefault(name, []).append(seed)
 
     def summed(self, mutants: Sequence[Mutant]) -> Reach:
         ids = [m.id for m in mutants]
         found = Reach(ids)
         by_place: dict[int, set[str]] = {}
+        at_import: dict[int, set[str]] = {}
         for line in self.lines:
             if "module" in line:
                 found.modules[line["module"]] = max(found.modules.get(line["module"], 0), line["seconds"])
+                for number in line["hits"]:
+                    at_import.setdefault(number, set()).add(line["module"])
             elif "test" in line:
                 test = line["test"]
                 found.seconds[test] = line["seconds"]
@@ -129,32 +184,24 @@ class _Run:
             for text in (self.work / "hits.txt").read_text().splitlines():
                 number, _, test = text.partition("\t")
                 by_place.setdefault(int(number), set()).add(test.rsplit(" (", 1)[0])
+        found.seeds = self.failing_seeds
         for number, tests in by_place.items():
-            sound = [t for t in tests if t in found.seconds and t not in found.failing]
-            found.hits[ids[number]] = sorted(sound, key=lambda t: found.seconds[t])
+            if number >= 0:
+                found.passing[ids[number]] = len(tests & found.seconds.keys())
+                continue
+            mutant = ids[~number]
+            found.hits[mutant] = sorted(
+                (
+                    t
+                    for t in tests
+                    if t in found.seconds and not found.failing.get(t, "").startswith("skipped")
+                ),
+                key=lambda t: (t in found.failing, found.seconds[t]),
+            )
+            for name in MACHINES:
+                seeds = sorted(int(t.split()[1]) for t in tests if t.startswith(name + " "))
+                found.programs.setdefault(mutant, {})[name] = [
+                    s for s in seeds if s not in self.failing_seeds.get(name, [])
+                ]
+        found.imported = {ids[~n]: sorted(modules) for n, modules in at_import.items() if n < 0}
         return found
-
-
-def failing_seeds(tree: Path, work: Path, jobs: int) -> dict[str, list[int]]:
-    """Of each machine, the seeds whose programs fail without a bug."""
-    found: dict[str, list[int]] = {name: [] for name in MACHINES}
-    parts = [(name, seeds[k::jobs]) for name, seeds in MACHINES.items() for k in range(jobs)]
-    lock = threading.Lock()
-
-    def job(number: int) -> None:
-        place = Place(tree, work / f"job-{number}", work / "pool")
-        while True:
-            with lock:
-                if not parts:
-                    return
-                name, seeds = parts.pop()
-            for seed, what in processes.machine(place, name, seeds, 600):
-                if what is not None:
-                    found[name].append(seed)
-
-    threads = [threading.Thread(target=job, args=(k,)) for k in range(jobs)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return {name: sorted(seeds) for name, seeds in found.items()}

@@ -97,7 +97,10 @@ def test_each_field_takes_anything(running, field):
 def test_a_field_of_another_kind_is_named_without_what_checks_it(running):
     error = post(running.url, {"prompt": "x", "stop": 5}).json()["error"]
     assert error["param"] == "stop"
-    assert error["message"] == "stop: Input should be a valid string; stop: Input should be a valid list"
+    assert error["code"] == "BZ7511"
+    assert (
+        error["message"] == "BZ7511: stop: Input should be a valid string; stop: Input should be a valid list"
+    )
 
 
 @pytest.mark.parametrize(
@@ -130,8 +133,30 @@ def test_other_addresses_and_methods_are_refused_in_the_protocols_words(running)
         (httpx.get(f"{running.url}/v1/nothing", timeout=PATIENCE), 404),
         (httpx.get(f"{running.url}/v1/completions", timeout=PATIENCE), 405),
     ):
-        assert found.status_code == status
-        assert found.json()["error"]["type"] == "invalid_request_error"
+        error = found.json()["error"]
+        assert (found.status_code, error["type"], error["code"]) == (
+            status,
+            "invalid_request_error",
+            "BZ7510",
+        )
+        assert "/v1/chat/completions" in error["message"] or "takes POST" in error["message"]
+    assert found.headers["allow"] == "POST"
+
+
+def test_a_field_that_is_not_known_is_told_with_the_nearest_that_is(running):
+    error = post(running.url, {"prompt": "x", "max_tokns": 5, "temperatur": 0}).json()["error"]
+    assert (error["code"], error["param"]) == ("BZ7505", "max_tokns")
+    assert (
+        "did you mean 'max_tokens'?" in error["message"] and "did you mean 'temperature'?" in error["message"]
+    )
+    unlike = post(running.url, {"prompt": "x", "stream": True, "stream_options": {"x": 1}}).json()["error"]
+    assert (unlike["code"], unlike["param"]) == ("BZ7505", "stream_options")
+
+
+def test_a_prompt_that_is_too_long_is_told_with_the_option_that_allows_it(running):
+    error = post(running.url, {"prompt": [1] * 500}).json()["error"]
+    assert error["code"] == "BZ7406"
+    assert "500 tokens" in error["message"] and "--max-model-len" in error["message"]
 
 
 def test_another_model_by_no_text_at_all_is_not_found(running):

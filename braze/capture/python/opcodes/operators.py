@@ -9,17 +9,17 @@ from typing import Any
 import torch
 
 from braze.capture.facts.frame import Frame
+from braze.capture.facts.operators import COMPARE_METHODS, METHODS
 from braze.capture.graph import unbacked
 from braze.capture.python import data_errors
 from braze.capture.python.opcodes.table import Handler, applied, opcode, rows
 from braze.capture.python.operations import (
-    COMPARE_METHODS,
-    METHODS,
     binary,
     compare,
     contains,
     delete_item,
     get_item,
+    number,
     set_item,
     text,
     unary,
@@ -85,6 +85,8 @@ def is_op(t: Trace, f: Frame, arg: int) -> None:
     stack = f.stack
     b = stack.pop()
     a = stack[-1]
+    if type(a) is torch.SymBool or type(b) is torch.SymBool:  # there is one True
+        a, b = number(a), number(b)
     if a is not b:
         t.outside.tree.distinct(a, b)
     stack[-1] = (a is not b) if arg else (a is b)

@@ -1,0 +1,61 @@
+"""How much of its rows a program of a GPU keeps in registers from one walk to the next, as was measured."""
+
+from __future__ import annotations
+
+from braze.support.record import record
+
+#: bytes that one instruction reads
+VECTOR = 16
+
+
+@record
+class HeldCut:
+    """How programs keep a part of their rows: of so many ``warps``, whose threads have ``registers`` at most, and in them so many ``words`` of the row;
+    ``rest``: bytes of it that are read again, at most."""
+
+    warps: int
+    registers: int
+    words: int
+    rest: int
+
+
+#: bytes of a row that are read again at most, and of one of 16-bit floats whose maximum and powers are taken, which is still in the cache if its program is alone
+RESTS, CACHED = 512 << 10, 128 << 10
+#: two programs on each multiprocessor of numbers of 16 bits (log softmax of 50,257 columns in bfloat16 on an H100: 564 us, 744 before)
+SIDE_BY_SIDE = HeldCut(16, 64, 20, 92 << 10)
+#: one program, with as many threads as there can be (50,257 columns of float32: 1,127 us, 1,434 before; layer norm of 65,536 in bfloat16: 188 and 276)
+WIDE_16, WIDE = HeldCut(32, 64, 24, RESTS), HeldCut(32, 64, 32, RESTS)
+#: of rows whose mean and variance are taken little is held as long as the cache has the rest, so that more of it is on its way (layer norm of 32,768 columns in
+#: bfloat16 on an H100: 180 us, 233 held whole): by two programs side by side rows of so many bytes, by one longer ones that vectors divide
+SPREAD_ROW, SPREAD_SIDE = 64 << 10, HeldCut(16, 64, 8, RESTS)
+#: by bytes of these at most, and of one number: longer ones are held as others are
+SPREAD_CUTS = (
+    (128 << 10, 2, HeldCut(32, 64, 8, RESTS)),
+    (192 << 10, 4, HeldCut(32, 64, 16, RESTS)),
+)
+#: the same of rows that begin anywhere, which whole vectors are read of: so many bytes by two programs side by side, longer ones of floats by one
+ANYWHERE_ROW, ANYWHERE_SIDE, ANYWHERE = 80 << 10, HeldCut(16, 64, 20, RESTS), HeldCut(32, 64, 16, RESTS)
+#: rows of so many elements that begin anywhere are held to their ends, as whole vectors, by a warp for so many bytes of them (layer norm of 4,097 columns on an
+#: H200: 159 us in bfloat16 where half as many take 190, 165 in float32 where twice as many take 196, 368 and 202 held whole); not those of which more than a
+#: word is held for each element (a softmax's gradient in float32: 207 us, 187 held whole)
+SHORT, OF_A_SHORT_WARP, WORD = range(1024, 8193), 2048, 4
+#: of these, rows of so many bytes whose mean and variance are taken keep to so many registers a thread (layer norm on that H200: 8,191 columns of float32 157 us, 213
+#: with as many as the compiler takes, of bfloat16 160 and 168; 4,097 of float32 160 and 165, but of bfloat16 161 and 160; softmaxes spill: 182 and 143)
+NARROW_ROW, NARROW = 10 << 10, 64
+#: registers of a thread that also keeps what is summed down columns: sixteen warps of them fill a multiprocessor
+OF_A_COLUMN = 128
+#: one whose threads have twice the registers, of rows of which two and more values are read again (a softmax's gradient of 50,257 columns in bfloat16: 430 us,
+#: 663 before)
+DEEP = HeldCut(16, 128, 48, RESTS)
+
+
+def spread_cuts(length: int, itemsize: int, *, anywhere: bool) -> list[HeldCut]:
+    """How a row is held whose mean and variance are taken, where that is not as others are. ``anywhere``: it begins between vectors."""
+    taken = length * itemsize
+    if anywhere:
+        return [ANYWHERE_SIDE] if taken <= ANYWHERE_ROW else [ANYWHERE] if itemsize >= 4 else []
+    if taken <= SPREAD_ROW:
+        return [SPREAD_SIDE]
+    if taken % VECTOR:
+        return []
+    return [cut for longest, least, cut in SPREAD_CUTS if taken <= longest and itemsize >= least][:1]
