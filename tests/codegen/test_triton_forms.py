@@ -130,7 +130,6 @@ def test_long_columns_are_cut(rows, dtype, tmp_path):
     assert found == ["columns", "columns"]
 
 
-@pytest.mark.usefixtures("small")
 def test_what_follows_sums_down_columns_is_their_kernel(tmp_path):
     fn = lambda x: x.softmax(1)
     x = numbers(2, 20, 32)
@@ -152,6 +151,7 @@ def test_what_follows_columns_in_parts_is_stored_along_them(tmp_path):
     agree(results, exact(fn, x))
 
 
+@pytest.mark.usefixtures("small")
 def test_every_reduction_of_long_columns(tmp_path):
     x = numbers(101, 4)
     x[7, 2], x[90, 2], x[9, 3], x[60:, 1] = NAN, NAN, INF, -0.0
