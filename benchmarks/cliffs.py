@@ -52,7 +52,6 @@ def measure(name: str, many: bool, impls: Sequence[str], device: str, lock: str)
 
     import braze
     from benchmarks.cliff_cases import CASES
-    from benchmarks.worker import compiled
 
     if device == "cpu":
         torch.set_num_threads(1)
@@ -67,7 +66,8 @@ def measure(name: str, many: bool, impls: Sequence[str], device: str, lock: str)
         results: dict[str, list[Any]] = {}
         row: Row = {}
         for impl in ("eager", *impls):
-            calls[impl] = _call(case, compiled(impl, case.fn), rows, device)
+            wrap = {"eager": lambda fn: fn, "torch": torch.compile, "braze": braze.compile}[impl]
+            calls[impl] = _call(case, wrap(case.fn), rows, device)
             _wait(device)
             start = time.perf_counter()
             results[impl] = calls[impl]()
