@@ -66,8 +66,12 @@ def measure(name: str, many: bool, impls: Sequence[str], device: str, lock: str)
         results: dict[str, list[Any]] = {}
         row: Row = {}
         for impl in ("eager", *impls):
-            wrap = {"eager": lambda fn: fn, "torch": torch.compile, "braze": braze.compile}[impl]
-            calls[impl] = _call(case, wrap(case.fn), rows, device)
+            fn = (
+                {"torch": torch.compile, "braze": braze.compile}[impl](case.fn)
+                if impl != "eager"
+                else case.fn
+            )
+            calls[impl] = _call(case, fn, rows, device)
             _wait(device)
             start = time.perf_counter()
             results[impl] = calls[impl]()
@@ -222,7 +226,7 @@ def _times(calls: dict[str, Call], device: str) -> dict[str, list[float]]:
 
 def _on_the_device(calls: dict[str, Call]) -> Row:
     """Microseconds of the device in a call of each, from one profiled call, and the kernels that take most where ours are not the quicker ones."""
-    from benchmarks.gpu import profiled
+    from benchmarks.kernels import profiled
 
     found = {impl: profiled(call, 8) for impl, call in calls.items()}
     row: Row = {f"{impl}_device_us": round(each["gpu_us"], 1) for impl, each in found.items()}

@@ -19,6 +19,7 @@ from torch import nn
 
 import braze
 from benchmarks.gpu_zoo import MODELS, TRAINED
+from benchmarks.kernels import profiled
 from benchmarks.worker import Counts, compiled, error, loss_of, tensors
 from braze.cli.torchvision_ops import make_torchvision_importable
 
@@ -146,18 +147,3 @@ def _seconds(call: Callable[[], Any], times: int) -> float:
         call()
     torch.cuda.synchronize()
     return (time.perf_counter() - start) / times
-
-
-def profiled(call: Callable[[], Any], kept: int = 25) -> Row:
-    """Microseconds of the device in one call, launches, and the kernels that take most."""
-    kinds = [torch.profiler.ProfilerActivity.CUDA]
-    with torch.profiler.profile(activities=kinds) as profiler:
-        call()
-        torch.cuda.synchronize()
-    found = [e for e in profiler.key_averages() if e.self_device_time_total > 0]
-    found.sort(key=lambda event: -event.self_device_time_total)
-    return {
-        "gpu_us": sum(e.self_device_time_total for e in found),
-        "launches": sum(e.count for e in found),
-        "kernels": [[e.key[:100], e.count, round(e.self_device_time_total, 1)] for e in found[:kept]],
-    }
