@@ -450,6 +450,23 @@ def test_what_a_long_row_stores_across_what_it_reads_is_a_kernel_of_squares(tmp_
     agree(results, exact(fn, x, w), 1e-4)
 
 
+def test_a_gpu_writes_over_what_it_reads_for_that_alone():
+    """Another thread may store before one loads what a second result is made of."""
+
+    def alone(x, y):
+        return x.add_(y)
+
+    def crossed(x, y):
+        z = x * 2
+        x.fill_(1).add_(y.exp())
+        y.fill_(0.5).add_(z)
+
+    x, y = numbers(8, 8), numbers(8, 8)
+    assert planned(alone, x, y).memory.renewed == (("buf0", "x"),)
+    assert planned(crossed, x, y).memory.renewed == ()
+    assert planned(lambda x, y: (x.add_(y), y * 2), x, y).memory.renewed == (("buf0", "x"),)
+
+
 def test_small_kernels_over_one_domain_share_a_launch(tmp_path):
     fn = lambda a, b, c, d: (a * 2, b + 1, c.exp() + a, d - 1)
     inputs = [numbers(3, 20, seed=k) for k in range(3)] + [numbers(61)]
