@@ -434,4 +434,4 @@ def test_a_wrong_result_is_told_beside_the_cliffs(monkeypatch, tmp_path):
     assert "error 5" in found["wrong"]
     row = {"case": "doubled", "rows": "many", "speed": 0.5, "eager_us": 2.0, "braze_us": 4.0, **found}
     text = shown(cliffs.cliffs_table([row]))
-    assert "0.50 doubled (2, 4, nan)" in text and "doubled: error" in text
+    assert "0.50 doubled (2, 4, nan)" in text and "doubled, many: error" in text

@@ -68,11 +68,11 @@ class Written:
     chain: tuple[Node, ...]
 
 
-def inputs_to_write(partition: Partition) -> tuple[Written, ...]:
-    """The inputs whose new contents are scattered into the old ones and have no history."""
+def inputs_to_write(partition: Partition, recorded: bool) -> tuple[Written, ...]:
+    """The inputs whose new contents are scattered into the old ones and have no history; ``recorded``: a GPU's calls are, with inputs in places of their own."""
     items: Any = partition.forward.graph.output_node().args[0]
     found = []
-    for k, index, base in _writable(partition):
+    for k, index, base in _writable(partition, recorded):
         chain = _chain(items[k], base)
         plain = from_torch(base.meta["val"].dtype).is_computable
         alone = sum(item in (base, *chain) for item in items) == 1
@@ -87,15 +87,15 @@ def inputs_to_renew(partition: Partition, written: Iterable[Written]) -> dict[in
     others = {each.mutation for each in written}
     return {
         k: base
-        for k, _, base in _writable(partition)
+        for k, _, base in _writable(partition, recorded=False)
         if k not in others and isinstance(items[k], Node) and items.count(items[k]) == 1 and base not in items
     }
 
 
-def _writable(partition: Partition) -> Iterator[tuple[int, int, Node]]:
-    """(mutation, input, its placeholder) of the inputs on the CPU whose memory a graph may write itself.
+def _writable(partition: Partition, recorded: bool) -> Iterator[tuple[int, int, Node]]:
+    """(mutation, input, its placeholder) of the inputs whose memory a graph may write itself.
 
-    Where a backward follows, it may want old contents; where inputs share memory, others see the writes.
+    Where a backward follows, it may want old contents; where inputs share memory, others see the writes; what a recording reads on a GPU may be a copy.
     """
     if partition.backward is not None or partition.shared or partition.beyond or partition.anchored:
         return
@@ -107,7 +107,7 @@ def _writable(partition: Partition) -> Iterator[tuple[int, int, Node]]:
         if (
             plain
             and isinstance(partition.inputs[role.input], TensorSpec)
-            and str(base.meta["val"].device) == "cpu"
+            and (not recorded or str(base.meta["val"].device) == "cpu")
         ):
             yield k, role.input, base
 

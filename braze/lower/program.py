@@ -59,8 +59,8 @@ def lower(partition: Partition, ctx: CompileContext, *, in_place: bool = True) -
 
 def _with_writes(partition: Partition, kinds: list[BufferKind], ctx: CompileContext) -> LoopProgram:
     """The program that writes in place all inputs for which each reader sees what it is to see."""
-    written = inputs_to_write(partition)
     recorded = ctx.options.cudagraphs or ctx.recordable
+    written = inputs_to_write(partition, recorded)
     while True:
         renewed = {} if recorded else inputs_to_renew(partition, written)
         inputs = {each.input for each in written} | {partition.mutations[k].input for k in renewed}

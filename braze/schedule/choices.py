@@ -26,6 +26,8 @@ class Choices:
     sibling_reach = 24
     #: rounds of all phases before we stop looking for more
     rounds = 4
+    #: loop nests of a kernel of a GPU whose values have nothing in common
+    strangers = 8
     #: bytes of a reduced row that may be held at once
     persistent_bytes = 32 << 10
     #: bytes of results that depend on constants only and may be kept between calls

@@ -18,6 +18,7 @@ from braze.schedule.choices import Choices
 from braze.schedule.dependences import ORDER, families, symbol_name, with_symbols
 from braze.schedule.legality import Facts, join
 from braze.support.log import logger
+from braze.symbolic.expr import Expr
 
 log = logger("fusion")
 
@@ -63,7 +64,24 @@ class Fusion:
             changed += self.phase(horizontal, None)
             if not changed:
                 break
+        self.strangers()
         return self.graph.blocks()
+
+    def strangers(self) -> None:
+        """Join small kernels of a GPU over one domain that have nothing in common but what a launch takes: updates of a list of tensors."""
+        open_: dict[tuple[str, tuple[Expr, ...]], Block] = {}
+        for block in self.graph.blocks():
+            if block.device == "cpu" or block.shape is not Shape.POINT or not self.is_small(block):
+                continue
+            key = block.device, tuple(a.extent for a in block.axes)
+            before = open_.get(key)
+            fits = before is not None and len(before.parts) + len(block.parts) <= self.choices.strangers
+            made = self.attempt(before, block, 0, strangers=True) if before is not None and fits else None
+            open_[key] = made or block
+
+    def is_small(self, block: Block) -> bool:
+        """Whether a GPU launches another kernel in the time that all accesses of a block take."""
+        return sum(self.bytes[name] for name in block.accesses.touched()) <= self.choices.launch_bytes
 
     def phase(self, relation: Relation, shapes: Shapes | None) -> int:
         """Try all candidates of one kind, the best first; how many were joined."""
@@ -90,8 +108,8 @@ class Fusion:
                 push(relation(self, made))
         return joined
 
-    def attempt(self, a: Block, b: Block, score: int) -> Block | None:
-        """Join the two if both still stand and it is legal."""
+    def attempt(self, a: Block, b: Block, score: int, *, strangers: bool = False) -> Block | None:
+        """Join the two if both still stand and it is legal; ``strangers``: though they share nothing."""
         place = self.graph.position
         if a not in place or b not in place:
             return None
@@ -100,7 +118,8 @@ class Fusion:
         if place[b] - place[a] > self.choices.reach or not self.graph.may_join(a, b):
             return None
         shared = sorted(a.accesses.touched() & b.accesses.touched(), key=lambda n: -self.bytes[n])
-        made = join(a, b, self.facts, f"shares {shared[0]} ({_amount(score)} saved)")
+        reason = f"shares {shared[0]} ({_amount(score)} saved)" if shared else "shares a launch"
+        made = join(a, b, self.facts, reason, strangers=strangers)
         if made is not None:
             self.graph.join(a, b, made)
         log.debug("%s %s + %s: %s", "joined" if made else "kept apart", _names(a), _names(b), _amount(score))

@@ -55,8 +55,8 @@ class Fit:
     role: Role
 
 
-def join(a: Block, b: Block, facts: Facts, reason: str) -> Block | None:
-    """The block that does both, or None where that is not legal or not wise."""
+def join(a: Block, b: Block, facts: Facts, reason: str, *, strangers: bool = False) -> Block | None:
+    """The block that does both, or None where that is not legal or not wise. ``strangers``: they may be two that read nothing alike."""
     shapes = {a.shape, b.shape}
     if Shape.EXTERN in shapes or a.device != b.device or not facts.choices.fits(len(a.parts) + len(b.parts)):
         return None
@@ -71,7 +71,7 @@ def join(a: Block, b: Block, facts: Facts, reason: str) -> Block | None:
         first = moved_accesses(a.accesses, fit.first)
         second = moved_accesses(b.accesses, fit.second)
         if not _same_points(first, second, conflicts, a, fit) or not (
-            conflicts or _read_alike(first, second)
+            conflicts or strangers or _read_alike(first, second)
         ):
             continue
         made = _made(a, b, fit, first.merge(second), reason)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from braze.loops.ir import Buffer, BufferKind, BufferView, ExternCall, LoopProgram, Op, Store
-from braze.loops.rewrite import roots, store_roots, walk
+from braze.loops.rewrite import loads, roots, store_roots, walk
 from braze.runtime.placement import ALIGNMENT, place
 from braze.schedule.dependences import accesses
 from braze.schedule.domains import injective
@@ -255,10 +255,14 @@ def in_place(
 
 
 def _same_elements(group: Group, new: str, old: str, buffers: Mapping[str, Buffer]) -> bool:
-    """Whether the group reads ``old`` only where it writes ``new`` at the same point."""
+    """Whether the group reads ``old`` only where it writes ``new`` at the same point; on a GPU, whose threads share a point's work and where one may
+    have stored before another loads, only for what it writes there."""
     if buffers[new].dtype.itemsize != buffers[old].dtype.itemsize or len(group.steps) != 1:
         return False
     found = accesses(group.steps[0])
+    others = [s for s in group.steps[0].stores if s.buffer != new]
+    if group.device != "cpu" and old in loads(*store_roots(others)):
+        return False
     indices = found.reads[old] | found.writes[new]
     return len(indices) == 1 and None not in indices and new not in found.reads and _covers_domain(group, new)
 

@@ -17,6 +17,7 @@ from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
 
 from braze.loops.ir import Buffer, BufferKind, BufferView, ExternCall, LoopProgram
+from braze.loops.rewrite import loads, store_roots
 from braze.schedule.dependences import ANYWHERE, accesses
 from braze.schedule.domains import injective
 from braze.schedule.records import Group, GroupKind, MemoryPlan, Slot
@@ -101,6 +102,9 @@ def _may_lie_over(
         _fail(f"{what} by several points of {group.name}")
     if buffers[new].dtype.itemsize != buffers[old].dtype.itemsize:
         _fail(f"{what}, whose elements have another size")
+    others = [s for s in group.steps[0].stores if s.buffer != new]
+    if group.device != "cpu" and old in loads(*store_roots(others)):
+        _fail(f"{what}, which {group.name} reads for another result, too")
 
 
 def _may_renew(

@@ -28,6 +28,7 @@ from braze.schedule.roundings import without_roundings
 from braze.schedule.sequence import prove_sequence
 from braze.schedule.shifted import shift_shared
 from braze.schedule.split import split_groups
+from braze.schedule.turned import stored_apart
 from braze.schedule.verify import verify_schedule
 from braze.schedule.whole_vectors import of_whole_vectors
 from braze.schedule.workspaces import workspace
@@ -92,6 +93,7 @@ def _for_gpu(
     joined = [read_once(known_sums(g)) if g.device != "cpu" else g for g in groups]
     mixed, between = mix_groups(joined, program, choices, cores)
     buffers = {b.name: b for b in (*program.buffers, *between)}
+    mixed = [part for g in mixed for part in (stored_apart(g, buffers) if g.device != "cpu" else [g])]
     mixed = [of_whole_vectors(g, buffers) for g in mixed]
     parts, made = split_groups(mixed, buffers, choices, cores)
     parts, copies = shift_shared(parts, {**buffers, **{b.name: b for b in made}})

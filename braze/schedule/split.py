@@ -8,7 +8,7 @@ each time, and does what follows at the points. All are loops of the usual kind:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import gcd
 
 from braze.loops import build
@@ -209,7 +209,7 @@ class Splitter:
 
     def run(self) -> tuple[list[Group], list[Buffer]]:
         """The kernels in order, and the buffers between them."""
-        steps = _inlined(self.group, self.buffers)
+        steps = inlined(self.group, self.buffers)
         for each in passes_of(steps, self.group.row_axes):
             self._walk(each)
         groups: list[Group] = []
@@ -236,7 +236,8 @@ class Splitter:
         along = [s for s in walk.along if not s.reductions]
         reducing = [s for s in walk.along if s.reductions]
         if along and not (reducing and self.cut.exact):
-            axes = self._in_order(along)
+            axes = (*group.axes, *group.row_axes)
+            axes = in_order(along, axes) if self.cut.down else axes
             along = [dataclasses.replace(s, axes=axes) for s in along]
             self.kernels.append(("row", axes, (), along))
             along = []
@@ -249,14 +250,6 @@ class Splitter:
             self.kernels.append(("rest", group.axes, (self.part,), [*self.finish, *walk.behind]))
         elif walk.behind:
             self.kernels.append(("points", group.axes, (), list(walk.behind)))
-
-    def _in_order(self, along: list[LoopNest]) -> tuple[Axis, ...]:
-        """The axes of what is stored along the row; of rows that are walked down, the one that stores are contiguous along is the last."""
-        axes = (*self.group.axes, *self.group.row_axes)
-        if not self.cut.down:
-            return axes
-        index = along[0].stores[0].index
-        return tuple(sorted(axes, key=lambda a: -likely_size(index.coefficient(a.symbol) or ONE)))
 
     # -- buffers ----------------------------------------------------------------------------------
 
@@ -413,12 +406,18 @@ class Splitter:
         return build.load(name, DType.I64, flat(axes))
 
 
+def in_order(steps: Sequence[LoopNest], axes: Sequence[Axis]) -> tuple[Axis, ...]:
+    """Axes in the order in which what some steps store lies in memory, the one that it is contiguous along the last."""
+    index = steps[0].stores[0].index
+    return tuple(sorted(axes, key=lambda a: -likely_size(index.coefficient(a.symbol) or ONE)))
+
+
 def inside(row: Expr, axis: Axis) -> Node:
     """Whether a row of the last part, which may be shorter than others, is one."""
     return build.index_condition(Op.LT, row, axis.extent)
 
 
-def _inlined(group: Group, buffers: Mapping[str, Buffer]) -> list[LoopNest]:
+def inlined(group: Group, buffers: Mapping[str, Buffer]) -> list[LoopNest]:
     """The steps with the values that are kept inside, along the row, in place of loads of them."""
     known: dict[tuple[str, Expr], Node] = {}
     out: list[LoopNest] = []

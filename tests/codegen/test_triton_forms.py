@@ -139,7 +139,6 @@ def test_long_columns_are_cut(rows, dtype, tmp_path):
     assert found == ["columns", "columns"]
 
 
-@pytest.mark.usefixtures("small")
 def test_what_follows_sums_down_columns_is_their_kernel(tmp_path):
     fn = lambda x: x.softmax(1)
     x = numbers(2, 20, 32)
@@ -161,6 +160,7 @@ def test_what_follows_columns_in_parts_is_stored_along_them(tmp_path):
     agree(results, exact(fn, x))
 
 
+@pytest.mark.usefixtures("small")
 def test_every_reduction_of_long_columns(tmp_path):
     x = numbers(101, 4)
     x[7, 2], x[90, 2], x[9, 3], x[60:, 1] = NAN, NAN, INF, -0.0
@@ -444,6 +444,46 @@ def test_variances_of_what_lies_far_from_its_first_number(length, dtype, tmp_pat
         torch.testing.assert_close(ours[rows].double(), wanted[rows], rtol=digits, atol=0, equal_nan=True)
         assert not ours[5].isfinite()
     assert 0 <= results[0][3] < 1e-12 and (results[0][3].sqrt() >= 0)
+
+
+@pytest.mark.usefixtures("small")
+def test_what_a_long_row_stores_across_what_it_reads_is_a_kernel_of_squares(tmp_path):
+    """Group norm of a picture whose channels are innermost: its result's are not."""
+    fn = lambda x, w: F.silu(F.group_norm(x, 2, w))
+    x, w = numbers(2, 32, 8, 16).to(memory_format=torch.channels_last), numbers(32, seed=1)
+    plan, results = interpreted(fn, tmp_path, x, w, cores=1)
+    assert forms(plan) == ["rows", "tiled"]
+    agree(results, exact(fn, x, w), 1e-4)
+    plan, results = interpreted(fn, tmp_path, x.contiguous(), w, cores=1)
+    assert forms(plan) == ["rows"]
+    agree(results, exact(fn, x, w), 1e-4)
+
+
+def test_a_gpu_writes_over_what_it_reads_for_that_alone():
+    """Another thread may store before one loads what a second result is made of."""
+
+    def alone(x, y):
+        return x.add_(y)
+
+    def crossed(x, y):
+        z = x * 2
+        x.fill_(1).add_(y.exp())
+        y.fill_(0.5).add_(z)
+
+    x, y = numbers(8, 8), numbers(8, 8)
+    assert planned(alone, x, y).memory.renewed == (("buf0", "x"),)
+    assert planned(crossed, x, y).memory.renewed == ()
+    assert planned(lambda x, y: (x.add_(y), y * 2), x, y).memory.renewed == (("buf0", "x"),)
+
+
+def test_small_kernels_over_one_domain_share_a_launch(tmp_path):
+    fn = lambda a, b, c, d: (a * 2, b + 1, c.exp() + a, d - 1)
+    inputs = [numbers(3, 20, seed=k) for k in range(3)] + [numbers(61)]
+    plan, results = interpreted(fn, tmp_path, *inputs)
+    assert [len(g.writes) for g in plan.groups] == [3, 1]
+    agree(results, exact(fn, *inputs))
+    large = [torch.empty(4 << 20) for _ in range(4)]
+    assert len(planned(fn, *large).groups) == 3  # two have an input in common
 
 
 def test_what_keeps_a_gpu_busy_is_not_cut(tmp_path):
