@@ -17,7 +17,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from braze.graph.operators import OPERATORS
 from braze.graph.torch_compat import disable_functions, outside_modes
+from braze.graph.torch_symbols import is_unbacked
 from braze.support.layouts import span
+from braze.support.nested import leaves
 
 #: reductions without an identity, whose meta functions let tensors without elements pass
 WITHOUT_IDENTITY = frozenset(["max", "min", "median", "nanmedian", "mode", "cummax", "cummin"])
@@ -176,6 +178,15 @@ def heard(func: Any, args: Iterable[Any], kwargs: dict[str, Any], history: bool 
         except Exception as error:
             return error.with_traceback(None)
     return None
+
+
+def numbers_told(error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.SymInt]:
+    """The sizes and numbers that may change from call to call and that an error's text may tell, as sums or products too."""
+    if not any(map(str.isdigit, str(error))):
+        return []
+    given = leaves((*args, *kwargs.values()))
+    extents = [n for x in given if isinstance(x, torch.Tensor) for n in (*x.shape, *x.stride(), x.storage_offset())]
+    return [n for n in (*given, *extents) if isinstance(n, torch.SymInt) and not is_unbacked(n)]
 
 
 class _CannotTry(Exception):

@@ -225,7 +225,7 @@ class Recorder(Recording):
             return self.read(name, args[0])
         refused = refusal(func, args, kwargs)
         if refused is not None:
-            raise_alone([refused])
+            raise_alone([refused], args, kwargs)
         if kwargs.get("out") is not None and probe.may_refuse_out(self.mode.call, func, args, kwargs):
             graph_break("BZ1010", f"{name} may refuse an out= of another type than its result's")
         return MISSING
@@ -253,7 +253,7 @@ class Recorder(Recording):
             graph_break("BZ1013", f"{name} is refused on fake tensors alone: {error}")
         errors = [eager if isinstance(eager, Exception) else error]
         del eager, error
-        raise_alone(errors)
+        raise_alone(errors, args, kwargs)
 
     def read(self, name: str, tensor: torch.Tensor) -> Any:
         """What a tensor holds, as a number that the trace knows or as a symbol."""
@@ -453,8 +453,13 @@ def refuse_unfaked(outside: Outside, values: Any) -> None:
             refuse_unfaked(outside, value)
 
 
-def raise_alone(errors: list[Exception]) -> NoReturn:
-    """Raise the error of a list, which no frame of its traceback holds then: it would keep the trace, and what the call holds, alive."""
+def raise_alone(errors: list[Exception], args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
+    """Raise the error of a list for such arguments; what its text tells of sizes that change is guarded.
+
+    No frame of its traceback holds it then: it would keep the trace, and what the call holds, alive.
+    """
+    for number in probe.numbers_told(errors[0], args, kwargs):
+        int(number)
     raise errors.pop()
 
 

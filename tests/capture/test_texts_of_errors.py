@@ -1,0 +1,48 @@
+"""What an operator's error says of sizes is what it says of these in the call at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import braze
+
+REFUSED: dict[str, Callable[[torch.Tensor], Any]] = {
+    "a size": lambda x: x + torch.ones(2),
+    "a number of elements": lambda x: x.repeat(2).view(3, 3, 3),
+    "a number made of a size": lambda x: x.narrow(0, 1, x.shape[0] * 2),
+    "sizes of a list": lambda x: torch.stack([x, torch.ones(2)]),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("refused", REFUSED.values(), ids=REFUSED.keys())
+def test_an_error_tells_the_sizes_of_its_own_call(
+    refused: Callable[[torch.Tensor], Any], dynamic: bool | None
+) -> None:
+    def f(x: torch.Tensor) -> str:
+        try:
+            refused(x)
+        except RuntimeError as error:
+            return str(error)
+        return ""
+
+    compiled = braze.compile(f, dynamic=dynamic)
+    for n in (3, 4, 5, 7):
+        assert compiled(torch.ones(n)) == f(torch.ones(n)) != ""
+
+
+def test_a_text_without_numbers_serves_all_sizes() -> None:
+    def f(x: torch.Tensor) -> str:
+        try:
+            x.index_select(0, torch.ones(2))
+        except RuntimeError as error:
+            return str(error)
+        return ""
+
+    compiled = braze.compile(f, dynamic=True)
+    for n in (3, 4, 5):
+        assert compiled(torch.ones(n)) == f(torch.ones(n))
