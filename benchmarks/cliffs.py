@@ -46,15 +46,18 @@ WRONG, ROUNDINGS = 4.0, 8.0
 Call = Callable[[], list[Any]]
 
 
-def measure(name: str, many: bool, impls: Sequence[str], device: str, lock: str) -> Row:
-    """Microseconds of a call of each implementation, in turn; seconds of first calls; errors against float64."""
+def measure(
+    compiled: Callable[..., Any], name: str, many: bool, impls: Sequence[str], device: str, lock: str
+) -> Row:
+    """Microseconds of a call of each implementation, in turn; seconds of first calls; errors against float64.
+
+    ``compiled``: an implementation and a function -> what it makes of that.
+    """
     import torch
 
     import braze
     from benchmarks.cliff_cases import CASES
 
-    if device == "cpu":
-        torch.set_num_threads(1)
     braze.reset()
     torch.compiler.reset()
     signal.signal(signal.SIGALRM, _late)
@@ -226,7 +229,7 @@ def _times(calls: dict[str, Call], device: str) -> dict[str, list[float]]:
 
 def _on_the_device(calls: dict[str, Call]) -> Row:
     """Microseconds of the device in a call of each, from one profiled call, and the kernels that take most where ours are not the quicker ones."""
-    from benchmarks.kernels import profiled
+    from benchmarks.profiled import profiled
 
     found = {impl: profiled(call, 8) for impl, call in calls.items()}
     row: Row = {f"{impl}_device_us": round(each["gpu_us"], 1) for impl, each in found.items()}

@@ -27,7 +27,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import braze
-from benchmarks.kernels import profiled
+from benchmarks.profiled import profiled
 from braze.cli.torchvision_ops import make_torchvision_importable
 from braze.cudagraphs.registry import register
 from braze.cudagraphs.simulated import SimulatedGraphs

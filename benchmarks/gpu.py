@@ -19,7 +19,7 @@ from torch import nn
 
 import braze
 from benchmarks.gpu_zoo import MODELS, TRAINED
-from benchmarks.kernels import profiled
+from benchmarks.profiled import profiled
 from benchmarks.worker import Counts, compiled, error, loss_of, tensors
 from braze.cli.torchvision_ops import make_torchvision_importable
 

@@ -423,7 +423,7 @@ def test_programs_among_which_cliffs_are_looked_for_are_made_alike_each_time():
 def test_a_cliff_is_measured_and_checked_beside_eager(monkeypatch, tmp_path):
     monkeypatch.setattr(cliffs, "ROUNDS", 1)
     monkeypatch.setattr(cliffs, "RUN_S", 1e-4)
-    row = cliffs.measure("normalize, backward", False, ("braze",), "cpu", str(tmp_path / "lock"))
+    row = cliffs.measure(compiled, "normalize, backward", False, ("braze",), "cpu", str(tmp_path / "lock"))
     assert row["speed"] > 0 and row["error"] < 1e-6 and "wrong" not in row
 
 

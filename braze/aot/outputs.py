@@ -207,8 +207,10 @@ class Outputs:
             whole = self.wholes[key]
             if value is whole:
                 return OutputRole(OutputKind.ALIAS_OF_OUTPUT, output=bases[key])
-            way = self._way(value, whole)
-            return OutputRole(OutputKind.ALIAS_OF_OUTPUT, spec=spec, output=bases[key], way=way)
+            # what has a history got it from the graph, as a whole
+            early = 0 if whole.requires_grad else self.ways.early_of_made(value)
+            way = self._way(value, whole, watched=early > 0)
+            return OutputRole(OutputKind.ALIAS_OF_OUTPUT, spec=spec, output=bases[key], way=way, early=early)
         results.append(self._laid_out(functional.latest[node], value, mode))
         return OutputRole(
             OutputKind.VALUE, spec=_spec_as(results[-1], value), locked=self.ways.is_locked(value)
@@ -223,9 +225,9 @@ class Outputs:
         whole = source.meta["val"] if source is not None else self.wholes.get(key)
         return whole is not None and value is not whole and bool(self._way(value, whole))
 
-    def _way(self, value: Any, whole: Any) -> tuple[ViewStep, ...]:
+    def _way(self, value: Any, whole: Any, *, watched: bool = False) -> tuple[ViewStep, ...]:
         """The steps from what the caller has, or the graph gives, to a view of it; none where its place tells all."""
-        steps = self.ways.steps(value)
+        steps = self.ways.steps(value, watched=watched)
         if steps is None or self.ways.root(value) is not whole:
             return ()
         return steps

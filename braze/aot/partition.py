@@ -105,6 +105,7 @@ def _partition(
             "BZ2023",
             "a graph whose gradients the function differentiates (create_graph=True)",
             why="the backward of a compiled graph has no derivative",
+            hints=["nothing, results are eager's; torch.func.grad, jacrev and hessian are compiled"],
         )
     traced = _traced(gm, example_inputs, how.decompositions, joint, ctx.options.fallback_random)
     module, mode = traced.module, traced.mode

@@ -44,14 +44,18 @@ def builder(role: OutputRole, partition: Partition) -> Build:
 
 
 def early_builder(role: OutputRole, partition: Partition) -> tuple[Build, bool] | None:
-    """What takes the steps to an input's view that come before a write to it, and whether these are all; None: nobody can tell when."""
-    base = partition.inputs[role.input] if role.kind is OutputKind.ALIAS and role.early else None
-    if not isinstance(base, TensorSpec) or partition.made:
+    """What takes the steps to a view that come before a write to what it is of, and whether these are all; None: nobody can tell when."""
+    if not role.early:
         return None
-    steps = role.way[: role.early]
-    if base.requires_grad and all(step.grad and not step.inference for step in steps):
+    early = builder(dataclasses.replace(role, way=role.way[: role.early]), partition)
+    if role.kind is OutputKind.ALIAS_OF_OUTPUT:
+        return early, role.early >= len(role.way)
+    base = partition.inputs[role.input] if role.kind is OutputKind.ALIAS else None
+    if not isinstance(base, TensorSpec) or partition.made or not partition.mutations:
         return None
-    return builder(dataclasses.replace(role, way=steps), partition), role.early >= len(role.way)
+    if base.requires_grad and all(step.grad and not step.inference for step in role.way[: role.early]):
+        return None
+    return early, role.early >= len(role.way)
 
 
 def _view(

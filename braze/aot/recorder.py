@@ -145,7 +145,8 @@ class Recorder(TorchDispatchMode):
             self.leaves.append(None)
             self.histories.append(None)
         node.meta["val"] = example
-        return example
+        # a float that is guarded by value is no symbol, nor is a size that is made of it
+        return self.mode.settled_float(example) if isinstance(example, torch.SymFloat) else example
 
     def _input_tensor(self, captured: torch.fx.Node, fake: Any) -> Any:
         """The fake to trace with; what requires grad is a leaf, or a copy of one where it is the result of others."""
@@ -407,8 +408,11 @@ class Recorder(TorchDispatchMode):
         dtype = kinds.get(type(value), torch.float64)
         return self.emit(aten.full.default, ([], value), {"dtype": dtype, "device": device})
 
-    def number(self, node: torch.fx.Node, args: tuple[Any, ...]) -> torch.SymFloat:
+    def number(self, node: torch.fx.Node, args: tuple[Any, ...]) -> torch.SymFloat | float:
         """Arithmetic on floats as captured: its value is what the node computes, no formula."""
+        settled = self.mode.settled_float(node.meta["val"])
+        if type(settled) is float:
+            return settled
         made = self.graph.create_node("call_function", node.target, tuple(map(self.argument, args)), {})
         set_facts(made, origin=self.origin)
         self._bind(made, node.meta["val"])

@@ -58,7 +58,7 @@ class OutputRole:
 
     ``counted``: autograd counts the mutation (it does not count writes through ``.data``). ``way``: the steps by which
     a view is made again, where more than its place in memory counts. ``absolute``: the view's offset counts from where the
-    memory starts, wherever in it the input does. ``early``: how many of the program's steps to a view of an input came before its last write.
+    memory starts, wherever in it the input does. ``early``: how many of the program's steps to a view of an input, or of what the graph makes, came before that was last written.
     ``locked``: a value that is a view in eager, made without gradients, to which autograd lets nobody write with them.
     """
 

@@ -144,6 +144,10 @@ class Ways:
             value = made.of
         return count
 
+    def early_of_made(self, value: Any) -> int:
+        """As ``early``, of a view of what the graph makes, of which a write that never comes tells nothing."""
+        return self.early(value) if torch_compat.storage_key(value) in self._written else 0
+
     def is_outdated(self, value: Any) -> bool:
         """Whether a value is, or is a view of, one of several views made at once, and their memory was written since: autograd refuses it then."""
         written, parts = self._written.get(torch_compat.storage_key(value)), {id(part) for part in self.parts}
@@ -170,13 +174,16 @@ class Ways:
             value = made.of
         return False
 
-    def steps(self, value: Any) -> tuple[ViewStep, ...] | None:
-        """The steps from ``root(value)``; none where only memory counts; None where one cannot be told as data."""
+    def steps(self, value: Any, *, watched: bool = False) -> tuple[ViewStep, ...] | None:
+        """The steps from ``root(value)``; none where only memory counts; None where one cannot be told as data.
+
+        ``watched``: autograd may yet come to watch what the steps begin with.
+        """
         chain: list[_Made] = []
         while (made := self._made.get(id(value))) is not None:
             chain.insert(0, made)
             value = made.of
-        if not self._matters(chain, value):
+        if not (watched or self._matters(chain, value)):
             return ()
         if any(holds_unbacked((*made.args, *made.kwargs.values())) for made in chain):
             return None

@@ -240,12 +240,17 @@ class _Wrapped:
     def _note_outputs(self, partition: Partition) -> None:
         """How each output is made of what the graph gives, and where in its tuple that stands."""
         build = [builder(role, partition) for role in partition.outputs]
+        roles = partition.outputs
         early = [
-            early_builder(role, partition) if partition.mutations else None for role in partition.outputs
+            (i, found) for i, r in enumerate(roles) if (found := early_builder(r, partition)) is not None
         ]
-        #: (output, what makes it, or the first steps to it, before inputs are written)
-        self.early = tuple((i, found[0]) for i, found in enumerate(early) if found is not None)
-        whole = {i for i, found in enumerate(early) if found is not None and found[1]}
+        of_results = {i for i, _ in early if roles[i].kind is OutputKind.ALIAS_OF_OUTPUT}
+        #: (output, what makes it, or the first steps to it, before inputs are written); of results, before they were
+        self.early = tuple((i, found[0]) for i, found in early if i not in of_results)
+        self.early_of_results = tuple((i, found[0]) for i, found in early if i in of_results)
+        #: places of results that have been written since views of them were made
+        self.written_since = sorted({roles[i].output for i in of_results})
+        whole = {i for i, found in early if found[1]}
         self.build = tuple(_made_early(i) if i in whole else make for i, make in enumerate(build))
         self.repeated = tuple(
             (i, role.output) for i, role in enumerate(partition.outputs) if role.kind is OutputKind.SAME
@@ -304,6 +309,9 @@ class _Wrapped:
             names = {**names, **{name: results[place] for name, place in self.made}}
         if self.bases:
             results = self._with_plain_bases(results)
+            for i, build in self.early_of_results:
+                known[~i] = build(inputs, results, names, known)
+            _count_writes([results[k] for k in self.written_since])
         outputs = self._outputs(inputs, results, names, known)
         if self.promises is not None:
             self.promises.check(inputs, results, outputs, names)

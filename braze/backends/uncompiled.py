@@ -8,9 +8,11 @@ from typing import Any
 import torch.fx
 
 from braze.graph import torch_compat
+from braze.graph.facts import facts
 from braze.graph.fakes import mode_of_graph
 from braze.graph.torch_symbols import is_undecided, size_oblivious
 from braze.support import trace
+from braze.support.codes import CODES
 from braze.support.errors import BrazeError, InternalError, Unsupported
 from braze.support.log import warn, warn_once
 from braze.support.raisers import is_of_program
@@ -45,8 +47,20 @@ def compiled_or_as_captured(
         if error.code == "BZ5011":  # true of all graphs
             warn_once(error.code, f"graphs on a GPU run eagerly, as captured.\n{error}", "aot")
         else:
-            warn(f"{name} runs eagerly, as captured.\n{error}", "aot")
+            warn(f"{name}{_place(gm)} runs eagerly, as captured.\n{error}{_remedy(error)}", "aot")
         return gm.forward
+
+
+def _place(gm: torch.fx.GraphModule) -> str:
+    """Where in the program the graph begins, as far as that is known: many graphs have one name."""
+    origins = (facts(node).origin for node in gm.graph.nodes if node.op.startswith("call_"))
+    first = next(filter(None, origins), None)
+    return f" ({first})" if first is not None else ""
+
+
+def _remedy(error: BrazeError) -> str:
+    """What the code's page says to do, where the error itself says nothing."""
+    return "" if error.hints or error.code not in CODES else f"\n  do:  {CODES[error.code].remedy}"
 
 
 def _refusal(error: Exception) -> Unsupported | InternalError:

@@ -8,14 +8,16 @@ from typing import Any
 import torch
 
 aten = torch.ops.aten
-_POOLS = frozenset({torch.nn.functional.max_pool1d, torch.max_pool1d})
+#: functions for which the CPU has kernels of its own, where nobody asks for a gradient: their results are row by row, those of
+#: fakes as what they are made of there says (pictures, comparisons)
+_ROW_BY_ROW_ON_CPU = frozenset(
+    {torch.nn.functional.max_pool1d, torch.max_pool1d, torch.nn.functional.one_hot}
+)
 
 
 def as_in_eager(func: Any, args: Sequence[Any], result: Any) -> Any:
     """The result of a call with the sizes and strides that it has in eager."""
-    if func in _POOLS and isinstance(result, torch.Tensor):
-        # fakes go by way of pictures, whose layout the operand's decides; where nobody asks for a gradient the CPU
-        # has a kernel, whose results are row by row
+    if func in _ROW_BY_ROW_ON_CPU and isinstance(result, torch.Tensor):
         wanted = result.requires_grad or result.device.type != "cpu"
         return result if wanted else result.contiguous()
     if func is torch.lstm:

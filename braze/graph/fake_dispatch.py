@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from braze.graph import dynamic_ops, metadata, own_memory, torch_compat, torch_nodes, torch_symbols
 from braze.graph.as_in_eager import refuse_unfit
 from braze.graph.known_sizes import WantsPlainSizes
-from braze.graph.memo import MISS, Memo, OfTrace
+from braze.graph.memo import MISS, Memo, OfTrace, fakes_in
 from braze.graph.torch_symbols import SYMBOLIC
 
 _DEVICE = torch.ops.prim.device.default
@@ -52,25 +52,44 @@ class Dispatch(FakeTensorMode):
             refuse_unfit(func, args)
             self.writes += 1
         if key is None:
-            return self.run(func, types, args, kwargs)
+            return self._unremembered(func, types, args, kwargs)
         found = OPERATORS.recall(self, key, args, kwargs)
         if found is not MISS:
             return found
-        if type(key) is OfTrace:
-            result = MISS
-            if not holds_unbacked(args):
-                result = metadata.symbolic_result_of(self, func, args, kwargs, self.owner.ground)
-        elif metadata.is_composite(func) and not metadata.has_rule_on_gpu(func, args):
+        if type(key) is not OfTrace and self._is_composite(func, args):
             with self:
                 result = own_memory.apart(func, args, kwargs, func.decompose(*args, **kwargs))
-        elif self.shape_env is not None and holds_unbacked(args):
-            result = MISS  # our rules decide by sizes; PyTorch's know what to assume of these
         else:
-            result = metadata.result_of(self, func, args, kwargs)
+            result = self._by_rule(key, func, args, kwargs)
         if result is MISS or result is NotImplemented:
             result = self.run(func, types, args, kwargs)
         OPERATORS.store(self, key, args, kwargs, result, mutates=func._schema.is_mutable)
         return result
+
+    def _is_composite(self, func: Any, args: Any) -> bool:
+        return metadata.is_composite(func) and not metadata.has_rule_on_gpu(func, args)
+
+    def _by_rule(self, key: Any, func: Any, args: Any, kwargs: Any) -> Any:
+        """What our rules say that an operator gives, or MISS."""
+        if self.shape_env is not None and holds_unbacked(args):
+            return MISS  # our rules decide by sizes; PyTorch's know what to assume of these
+        if type(key) is OfTrace:
+            return metadata.symbolic_result_of(self, func, args, kwargs, self.owner.ground)
+        return metadata.result_of(self, func, args, kwargs)
+
+    def _unremembered(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """A call that has no key: what a known constant holds may decide of it, but not where our rules tell what it gives.
+
+        Of constants alone PyTorch computes another, and what is written is none from there on.
+        """
+        known = {fake.constant is not None for fake in fakes_in(args, kwargs)}
+        result = MISS
+        if len(known) == 2 and not func._schema.is_mutable and not self._is_composite(func, args):
+            state = torch.get_default_dtype()
+            key = OPERATORS.key(self, func, args, kwargs, state, constants=True)
+            result = MISS if key is None else self._by_rule(key, func, args, kwargs)
+        unruled = result is MISS or result is NotImplemented
+        return self.run(func, types, args, kwargs) if unruled else result
 
     def run(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """The usual way. Meta functions in Python need the Python dispatcher for symbolic sizes."""

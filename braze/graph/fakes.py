@@ -139,11 +139,11 @@ class FakeMode:
             self.ground = Ground(self.env)
         return self.env
 
-    def unknown(self, kind: type) -> Any:
-        """An int or float that only a call of the graph tells."""
+    def unknown(self, kind: type, bounds: tuple[int, int] | None = None) -> Any:
+        """An int or float that only a call of the graph tells, and between which bounds an int will lie."""
         env = self.become_dynamic()
         self.scalars = True
-        made = torch_symbols.make_unbacked(env, kind)
+        made = torch_symbols.make_unbacked(env, kind, bounds)
         if kind is float:
             self.read_floats.add(self.name_of(made))
         return made
@@ -209,6 +209,11 @@ class FakeMode:
             seen.update(str(s) for s in expr.free_symbols)
         settled = seen & self.floats.keys()
         return settled.union(*(self._derived.get(name, ()) for name in settled))
+
+    def settled_float(self, value: torch.SymFloat) -> torch.SymFloat | float:
+        """The float that it must be, where something was decided on it."""
+        name = self.name_of(value)
+        return self.floats[name] if name in self.settled_floats() else value
 
     def _extent(self, value: int, source: str) -> torch.SymInt | int:
         """A symbol for an int or a size."""

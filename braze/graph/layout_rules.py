@@ -121,6 +121,15 @@ def _log_sigmoid(x: Tensor) -> Any:
     return row_major(x.shape, x.dtype), row_major(x.shape, x.dtype)
 
 
+def _glu(x: Any, dim: int = -1) -> Any:
+    """One loop over two halves, whose dims of equal strides it orders by their sizes."""
+    size = x.shape[dim] if -x.dim() <= dim < x.dim() else None
+    if size is None or size % 2 != 0 or not x.dtype.is_floating_point:
+        return NotImplemented
+    half = _narrowed(x, dim, size // 2)
+    return allocated([half, half], x.dtype)
+
+
 def _channel_shuffle(x: Tensor, groups: int) -> Any:
     """Memory of its own, where the views that it could be made of would give back the operand's."""
     if x.dim() < 3 or type(groups) is not int or groups < 1 or x.shape[1] % groups != 0:
@@ -237,7 +246,8 @@ def _row_by_row(x: Any, *rest: Any) -> Any:
 
 
 LAYOUTS: dict[Any, Callable[..., Any]] = {
-    **dict.fromkeys((aten.nan_to_num.default, aten.flip.default, aten.index_fill.int_Scalar), _like),
+    **dict.fromkeys((aten.nan_to_num.default, aten.flip.default), _like),
+    **dict.fromkeys((aten.index_fill.int_Scalar, aten.index_fill.int_Tensor), _like),
     **dict.fromkeys((aten.sort.default, aten.sort.stable), _sorted),
     **dict.fromkeys(
         (
@@ -263,6 +273,7 @@ LAYOUTS: dict[Any, Callable[..., Any]] = {
     aten.isin.Tensor_Tensor: _is_in,
     aten.isin.Tensor_Scalar: _is_in,
     aten.log_sigmoid_forward.default: _log_sigmoid,
+    aten.glu.default: _glu,
     aten.channel_shuffle.default: _channel_shuffle,
     aten.roll.default: _roll,
     aten.upsample_nearest1d.default: _interpolated_sequence,

@@ -53,17 +53,29 @@ class Memo:
     def clear(self) -> None:
         self._table.clear()
 
-    def key(self, mode: Any, func: Any, args: Any, kwargs: dict[str, Any], state: Any) -> Any:
-        """The key of a call, or None if it cannot be remembered."""
+    def key(
+        self,
+        mode: Any,
+        func: Any,
+        args: Any,
+        kwargs: dict[str, Any],
+        state: Any,
+        *,
+        constants: bool = False,
+    ) -> Any:
+        """The key of a call, or None if it cannot be remembered.
+
+        ``constants``: as if nobody knew what a known constant holds, to tell what kind of call it is, not to remember it.
+        """
         if not torch_compat.made_fakes.holds():
             return None
         parts: list[Any] = [func, state]
-        if not _add_all(parts, mode, args):
+        if not _add_all(parts, mode, args, constants):
             return None
         if kwargs:
             for name, value in kwargs.items():
                 parts.append(name)
-                if not _add(parts, mode, value):
+                if not _add(parts, mode, value, constants):
                     return None
         if len(parts) == 2 or FakeTensor not in parts:
             # factories: the default device counts too
@@ -110,15 +122,17 @@ class Memo:
         table[key] = recipe
 
 
-def _add_all(parts: list[Any], mode: Any, values: Any) -> bool:
-    return False not in [_add(parts, mode, value) for value in values]  # a generator would be slower
+def _add_all(parts: list[Any], mode: Any, values: Any, constants: bool) -> bool:
+    return False not in [
+        _add(parts, mode, value, constants) for value in values
+    ]  # a generator would be slower
 
 
-def _add(parts: list[Any], mode: Any, value: Any) -> bool:
+def _add(parts: list[Any], mode: Any, value: Any, constants: bool) -> bool:
     """Append what the metadata of the result may depend on; False where that cannot be said."""
     kind = type(value)
     if kind is FakeTensor:
-        if value.fake_mode is not mode or value.constant is not None:
+        if value.fake_mode is not mode or (value.constant is not None and not constants):
             return False
         geometry = (value.shape, value.stride(), value.storage_offset())
         if mode.shape_env is not None and not _static(value):
@@ -145,10 +159,10 @@ def _add(parts: list[Any], mode: Any, value: Any) -> bool:
         return True
     if kind is tuple or kind is list or kind is torch.Size:
         parts += (kind, len(value))
-        return _add_all(parts, mode, value)
+        return _add_all(parts, mode, value, constants)
     if kind is slice:
         parts.append(slice)
-        return _add_all(parts, mode, (value.start, value.stop, value.step))
+        return _add_all(parts, mode, (value.start, value.stop, value.step), constants)
     if kind in _SYMBOLS:
         expression = _expression(value)
         parts += (torch.SymInt, kind, (expression,))  # a tuple is unequal to a class without asking SymPy

@@ -61,10 +61,10 @@ def is_doubtful(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> boo
         return first is not None and _is_empty(first)
     if name not in OF_ONE_TYPE or torch.is_autocast_enabled("cpu"):
         return False
-    return _several_types((*args, *kwargs.values()))
+    return several_types((*args, *kwargs.values()))
 
 
-def _several_types(given: Iterable[Any]) -> bool:
+def several_types(given: Iterable[Any]) -> bool:
     return len({v.dtype for v in given if isinstance(v, torch.Tensor)}) > 1
 
 
@@ -73,7 +73,7 @@ class Hearing(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named = kwargs or {}
-        if _several_types((*args, *named.values())):
+        if several_types((*args, *named.values())):
             refused = eager_error(func, args, named)
             if refused is not None:
                 raise refused
@@ -163,12 +163,19 @@ def tried(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exception
             named = {k: real_like(v) for k, v in kwargs.items()}
         except _CannotTry:
             return False
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            try:
-                func(*real, **named)
-            except Exception as error:
-                return error.with_traceback(None)
-    return True
+        error = heard(func, real, named)
+    return True if error is None else error
+
+
+def heard(func: Any, args: Iterable[Any], kwargs: dict[str, Any], history: bool = False) -> Exception | None:
+    """The exception that a call of real tensors raises, if any."""
+    grad = torch.set_grad_enabled(history)
+    with grad, disable_functions(), outside_modes(), torch.random.fork_rng(devices=[]):
+        try:
+            func(*args, **kwargs)
+        except Exception as error:
+            return error.with_traceback(None)
+    return None
 
 
 class _CannotTry(Exception):

@@ -151,10 +151,14 @@ def make_unbacked_size(env: Any, low: int | None, high: int | None) -> torch.Sym
     return made  # type: ignore[no-any-return]
 
 
-def make_unbacked(env: Any, kind: type) -> Any:
-    """An int or a float that only the data tell."""
+def make_unbacked(env: Any, kind: type, bounds: tuple[int, int] | None = None) -> Any:
+    """An int or a float that only the data tell; an int may be known to lie within bounds, these included."""
     made = env.create_unbacked_symint() if kind is int else env.create_unbacked_symfloat()
     env.pending_fresh_unbacked_symbols.clear()
+    if bounds is not None:
+        from torch.utils._sympy.value_ranges import ValueRanges
+
+        env.var_to_range[made.node.expr] = ValueRanges(*bounds)
     return made
 
 

@@ -113,8 +113,11 @@ class ProgramBuilder:
         return from_torch(dtype)
 
     def comes_from_outside(self, name: str) -> bool:
-        """Whether a buffer's data may start anywhere in its storage, at each call elsewhere."""
-        return self.buffers[name].kind in (BufferKind.INPUT, BufferKind.CONSTANT)
+        """Whether a buffer's data may start anywhere in its storage, at each call elsewhere, as that of a view which ATen took."""
+        if self.buffers[name].kind in (BufferKind.INPUT, BufferKind.CONSTANT):
+            return True
+        makers = (s for s in self.steps if isinstance(s, ExternCall) and s.aliases and name in s.outputs)
+        return any(self.comes_from_outside(alias) for maker in makers for alias in maker.aliases)
 
     def whole(self, name: str) -> BufferView:
         """The view of all of a buffer."""

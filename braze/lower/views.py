@@ -403,11 +403,12 @@ def unbind(g: ProgramBuilder, x: Lazy, dim: int = 0) -> Any:
 
 @lowering(aten.diagonal.default)
 def diagonal(g: ProgramBuilder, x: Lazy, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
-    """The elements whose two indices differ by ``offset``, as a last dimension."""
+    """The elements whose two indices differ by ``offset``, as a last dimension; where there are none it starts where ``x`` does."""
     a, b = dim1 % x.rank, dim2 % x.rank
     rest = [d for d in range(x.rank) if d not in (a, b)]
     size = g.symbols.expr(g.val.shape[-1])
-    down, right = as_expr(max(-offset, 0)), as_expr(max(offset, 0))
+    away = 0 if size == ZERO else offset
+    down, right = as_expr(max(-away, 0)), as_expr(max(away, 0))
 
     def place(index: Index) -> Index:
         out: list[Expr] = [ZERO] * x.rank

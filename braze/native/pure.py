@@ -41,7 +41,7 @@ def watch_tracers(ask: Callable[[], bool], module_class: type, address: int) -> 
     _ask[:] = [ask]
 
 
-def watch_builtins(builtins: dict[str, Any], usual: dict[str, Any], tell: Callable[[], None]) -> None:
+def watch_builtins(builtins: dict[str, Any], usual: dict[str, Any], tell: Callable[[], bool]) -> None:
     """Nothing is compiled while the builtins are not as usual: the core in C alone can tell, in whose way they are not."""
 
 

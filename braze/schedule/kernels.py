@@ -13,11 +13,12 @@ from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, Buffer, Node, Op, ReduceKind
 from braze.loops.rewrite import roots
 from braze.schedule.held import (
+    ALL_REGISTERS,
     CACHED,
     DEEP,
+    DEEP_DOWN,
     NARROW,
     NARROW_ROW,
-    OF_A_COLUMN,
     OF_A_SHORT_WARP,
     RESTS,
     SHORT,
@@ -167,12 +168,7 @@ def plan_kernel(
         any(is_wide(buffers[n]) for n in names), is_coarse(group, buffers),
     )  # fmt: skip
     long = form is Form.ROWS and plan.row is not None and not plan.whole
-    plan = _for_long_rows(plan, group, found, hold=hold) if long else plan
-    if group.walked is None or not plan.to_its_end:
-        return plan
-    return dataclasses.replace(
-        plan, outer=(group.walked.part,), walked=group.walked.within.extent, stages=STAGES
-    )
+    return _for_long_rows(plan, group, found, hold=hold) if long else plan
 
 
 def _for_long_rows(plan: KernelPlan, group: Group, found: Sequence[Access], *, hold: bool) -> KernelPlan:
@@ -312,7 +308,7 @@ def _mixed(group: Group, buffers: dict[str, Buffer], *, hold: bool) -> KernelPla
     x, width, warps = tile_down(group, tiles.values())
     vectors = vectors_down(group, found) if hold else None
     if vectors is not None and (group.walked.part.extent.value or 1) % vectors.vector == 0:
-        x, width, warps = 1, 2 * vectors.block, vectors.warps
+        x, width, warps = 1, (vectors.held + 1) * vectors.block, vectors.warps
     else:
         vectors = None
     stages = STAGES if sum(tiles.values()) * x * width * (STAGES - 1) <= ON_THE_WAY else 1
@@ -326,18 +322,20 @@ def _mixed(group: Group, buffers: dict[str, Buffer], *, hold: bool) -> KernelPla
     rows = [step for step in group.steps if step.reduce_axes != (group.walked.within,)]
     return dataclasses.replace(
         plan, row=Tile("r", group.row_axes, vectors.block), whole=False, passes=passes_of(rows, group.row_axes),
-        held=1, registers=OF_A_COLUMN, begin=vectors.begin, vector=vectors.vector,
+        held=vectors.held, registers=vectors.registers, begin=vectors.begin, vector=vectors.vector,
     )  # fmt: skip
 
 
 @record
 class VectorsDown:
-    """Rows that begin anywhere, of ``vector`` elements a vector, that are also summed down their columns: held in two tiles of ``block``, of so many ``warps``."""
+    """Rows that begin anywhere, of ``vector`` elements a vector, that are also summed down their columns: held in ``held`` tiles of ``block`` and one that the row fills in part, of so many ``warps``, whose threads have ``registers``."""
 
     begin: Expr
     vector: int
     block: int
+    held: int
     warps: int
+    registers: int
 
 
 def vectors_down(group: Group, found: Iterable[Access]) -> VectorsDown | None:
@@ -351,8 +349,10 @@ def vectors_down(group: Group, found: Iterable[Access]) -> VectorsDown | None:
     begin = begins_anywhere(group, [a for a in found if point.symbol in a.index.symbols()])
     if begin is None or begin[0].coefficient(point.symbol) is None:
         return None
-    block = power(length - begin[1] + 1) // 2
-    return VectorsDown(*begin, block, block // (32 * EACH))
+    deep = length > DEEP_DOWN
+    block = power(length - begin[1] + 1) // (4 if deep else 2)
+    held, warps = (length - begin[1] + 1) // block, block // (32 * EACH)
+    return VectorsDown(*begin, block, held, warps, ALL_REGISTERS if deep else 0)
 
 
 def limit_of(group: Group) -> Node | None:

@@ -26,7 +26,7 @@ from braze.symbolic.guess import likely_size
 
 #: programs that each multiprocessor has, and rows of one program, at least
 PROGRAMS, ROWS = 2, 8
-#: warps that each multiprocessor has: as many as their registers leave room for
+#: warps that each multiprocessor has: as many as their registers leave room for, half as many where rows begin between vectors
 WARPS = 16
 
 
@@ -179,9 +179,10 @@ def _mixed(
     """
     x, _, warps = tile_down(rows, (buffers[n].dtype.itemsize for n in (*rows.reads, *columns.reads)))
     vectors = vectors_down(rows, accesses_of(rows, dict(buffers)))
+    most = WARPS
     if vectors is not None:
-        x, warps = 1, vectors.warps
-    programs = max(PROGRAMS, min(WARPS // 2, WARPS // warps))
+        x, warps, most = 1, vectors.warps, WARPS // 2
+    programs = max(PROGRAMS, min(most // 2, most // warps))
     cut = _cut(columns.row_axes[0], x, programs * cores, 1 if vectors is None else vectors.vector)
     splitter = Splitter(columns, buffers, choices, cut)
     (part, *rest), made = splitter.run()

@@ -20,7 +20,8 @@ class GroupKind(enum.Enum):
 
 @record
 class Walked:
-    """How a kernel of kind MIXED cuts its points: row ``part.symbol * within.extent + within.symbol`` lies in a part."""
+    """How a kernel cuts its points: row ``part.symbol * within.extent + within.symbol`` lies in a part. Where rows begin between vectors a part has as many that
+    begin at one place in a vector instead: no sum down the columns asks which rows they are."""
 
     part: Axis
     within: Axis

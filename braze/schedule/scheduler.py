@@ -94,7 +94,7 @@ def _for_gpu(
     mixed, between = mix_groups(joined, program, choices, cores)
     buffers = {b.name: b for b in (*program.buffers, *between)}
     mixed = [part for g in mixed for part in (stored_apart(g, buffers) if g.device != "cpu" else [g])]
-    mixed = [of_whole_vectors(g, buffers, cores) for g in mixed]
+    mixed = [of_whole_vectors(g, buffers) for g in mixed]
     parts, made = split_groups(mixed, buffers, choices, cores)
     parts, copies = shift_shared(parts, {**buffers, **{b.name: b for b in made}})
     made = [*between, *made, *copies]

@@ -45,8 +45,6 @@ def _worthwhile(group: Group, buffers: Mapping[str, Buffer]) -> KernelPlan | Non
     """The plan of a group whose many rows begin anywhere."""
     if group.device == "cpu" or group.kind is not GroupKind.LOOPED or len(group.row_axes) != 1:
         return None
-    if group.walked is not None:  # each program reads it once
-        return None
     if likely_size(product([a.extent for a in group.axes])) < LEAST_ROWS:
         return None
     plan = plan_kernel(group, dict(buffers))

@@ -8,23 +8,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from braze.loops.ir import Axis, Buffer
+from braze.loops.ir import Buffer
 from braze.schedule.held import SHORT
-from braze.schedule.kernels import KernelPlan, plan_kernel
+from braze.schedule.kernels import plan_kernel
 from braze.schedule.online import read_once
 from braze.schedule.passes import writes_what_it_reads
-from braze.schedule.records import Group, GroupKind, Walked
-from braze.symbolic.expr import Integer, axis_symbol, floor_div, product
+from braze.schedule.records import Group, GroupKind
+from braze.symbolic.expr import product
 from braze.symbolic.guess import likely_size
 
 #: elements of all rows that are worth it (on an H200, us, before behind): layer norm of 1,024 rows of 4,097 in bfloat16 takes 14.2 (17.7), with the kernel
 #: that lays out what they share, but of 256 rows 10.8 (8.6); a softmax of 256 takes 7.3 (7.1)
 LEAST = 1 << 22
-#: warps of each multiprocessor whose programs take rows in turn, and rows of each
-WARPS, LEAST_TURNS, TURNS = 32, 4, True
 
 
-def of_whole_vectors(group: Group, buffers: Mapping[str, Buffer], cores: int) -> Group:
+def of_whole_vectors(group: Group, buffers: Mapping[str, Buffer]) -> Group:
     """A group of a GPU; one that walks its rows where that reads them in whole vectors and still only once."""
     if group.device == "cpu" or group.kind is not GroupKind.PERSISTENT or len(group.row_axes) != 1:
         return group
@@ -36,18 +34,4 @@ def of_whole_vectors(group: Group, buffers: Mapping[str, Buffer], cores: int) ->
     if likely_size(product([a.extent for a in group.axes])) * length < LEAST:
         return group
     walking = read_once(dataclasses.replace(group, kind=GroupKind.LOOPED))
-    plan = plan_kernel(walking, dict(buffers))
-    return _in_turns(walking, plan, cores) if plan.to_its_end else group
-
-
-def _in_turns(group: Group, plan: KernelPlan, cores: int) -> Group:
-    """A group whose programs take rows in turn, of those that begin at one place in a vector, so that what rows share is read once."""
-    (point, *more), begin = group.axes, plan.begin
-    if more or begin is None or begin.coefficient(point.symbol) is None or not TURNS:
-        return group
-    programs = WARPS // plan.warps * cores // plan.vector * plan.vector
-    if likely_size(point.extent) < LEAST_TURNS * programs:
-        return group
-    part = Axis(axis_symbol("part", Integer(programs)), Integer(programs))
-    each = floor_div(point.extent + (programs - 1), Integer(programs))
-    return dataclasses.replace(group, walked=Walked(part, Axis(axis_symbol("turn", each), each)))
+    return walking if plan_kernel(walking, dict(buffers)).to_its_end else group

@@ -154,3 +154,25 @@ def test_what_the_programs_own_code_raises_is_raised(monkeypatch):
     monkeypatch.setattr(default, "compile_graph", fail)
     with pytest.raises(ZeroDivisionError):
         run("braze", lambda x: (x * 2,), torch.randn(3))
+
+
+def test_a_graph_that_runs_as_captured_is_told_with_its_place_and_what_to_do():
+    """Of many graphs it is one, and a code alone helps nobody."""
+
+    @braze.compile
+    def f(x, w):
+        y = w * 2
+        (g,) = torch.autograd.grad(y.square().sum(), w, create_graph=True)
+        return (g * x).sum()
+
+    def looks_up(bag, numbers):
+        return bag(numbers, torch.tensor([0, 2])).sum()
+
+    with logged() as said:
+        f(torch.ones(3), torch.ones(3, requires_grad=True)).backward()
+        bag = torch.nn.EmbeddingBag(10, 4, mode="sum", sparse=True)
+        braze.compile(looks_up)(bag, torch.tensor([1, 2, 4, 5])).backward()
+    twice, sparse = said
+    for message, code in ((twice, "BZ2023"), (sparse, "BZ2021")):
+        assert message.startswith(f"graph ({__file__}:")
+        assert f"{code}: " in message and "do:  " in message

@@ -64,12 +64,11 @@ def test_the_few_among_which_an_extreme_is_are_read_again_where_one_instruction_
         return any("pindex" in text.source for text in generate(planned(fn, x), context()))
 
     assert again(lambda x: x.argmax(1), x) and again(lambda x: x.max(1), x.float())
-    assert again(lambda x: torch.softmax(x, 1).argmax(1), x)
     assert not again(lambda x: x.argmax(1), odd) and not again(lambda x: x.argmax(1), x.double())
     assert not again(lambda x: F.dropout(x, 0.5, True).argmax(1), x)
     assert not again(lambda x: (y := x.abs(), y.argmax(1)), x)
 
 
 def test_an_extreme_is_found_once_for_its_value_and_its_place():
-    (text,) = generate(planned(lambda x: x.max(1), torch.empty(4096, 100, device="meta")), context())
+    (text,) = generate(planned(lambda x: x.max(1), torch.empty(4096, 101, device="meta")), context())
     assert text.source.count("tl.reduce(") == 1 and "bz_argmax" not in text.source

@@ -85,6 +85,15 @@ def test_a_transpose_is_read_and_written_in_squares(shape, dtype, tmp_path):
     assert check(lambda x, y: join(x, y.t()), tmp_path, x, y, digits=1e-2) == ["tiled"]
 
 
+@pytest.mark.parametrize(
+    ("shape", "tile"), [((3000, 2000), (64, 64)), ((10, 3000), (16, 256)), ((3000, 10), (256, 16))]
+)
+def test_squares_of_thin_matrices_are_longer_but_no_larger(shape, tile):
+    x, y = torch.empty(shape, device="meta"), torch.empty(shape[::-1], device="meta")
+    (plan,) = plans(planned(lambda x, y: x + y.t(), x, y, cores=132))
+    assert tuple(t.block for t in plan.points) == tile
+
+
 def test_a_transpose_in_a_batch(tmp_path):
     x, y = numbers(3, 40, 30), numbers(3, 30, 40, seed=1)
     assert check(lambda x, y: x.transpose(1, 2) * y, tmp_path, x, y) == ["tiled"]

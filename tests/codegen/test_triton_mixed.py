@@ -268,15 +268,15 @@ def plan_of_mixed(plan):
     return kernels.plan_kernel(both, {b.name: b for b in plan.program.buffers})
 
 
-@pytest.mark.parametrize("rows", [32, 33, 61, 64])
+@pytest.mark.parametrize("rows", [32, 33, 61])
 @pytest.mark.parametrize(
     ("width", "dtype"),
     [
         (1025, torch.float16),
         (1031, torch.bfloat16),
-        (1287, torch.float16),
         (1026, torch.float32),
-        (1027, torch.float32),
+        (2049, torch.float16),
+        (3001, torch.float32),
     ],
 )
 def test_the_backward_of_a_norm_whose_rows_begin_anywhere_reads_whole_vectors(width, dtype, rows, tmp_path):
@@ -307,7 +307,7 @@ def test_every_plain_reduction_down_columns_of_rows_that_begin_anywhere(tmp_path
 
 def test_columns_alone_that_need_what_rows_sum(tmp_path):
     """Nothing is written along the rows: the columns are a walk of their own."""
-    fn = lambda x, y: (s := (x * y).sum(1), (x * s[:, None]).sum(0))
+    fn = lambda x, y: (s := (x * y).sum(1, keepdim=True), (x * s).sum(0))
     plan = check(fn, tmp_path, numbers(45, 1025), numbers(45, 1025, seed=1), digits=1e-3)
     assert not mixed(plan) or plan_of_mixed(plan).begin is not None
 

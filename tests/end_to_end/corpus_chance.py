@@ -40,6 +40,22 @@ def integers_into_the_graph(x):
     return torch.roll(x, k, 1) + k
 
 
+@case((X,), times=4, kernels=True, whole=True)
+def what_holds_of_each_number_that_may_be_drawn_is_no_decision(x):
+    n, m, k = random.randint(1, 4), random.randrange(-9, -2, 3), random.choice((5, 3, 7))
+    places = (n, -1).index(-1), [*random.sample([4, 6, 8], 2), 9].index(9)
+    if n == 0 or n > 4 or m >= -2 or not 3 <= k <= 7 or random.getrandbits(3) > 7:
+        return places
+    return x.new_ones(n, 2) * m, x + random.randint(2, 2), k, places
+
+
+@case((X,), times=6)
+def what_holds_of_some_numbers_that_may_be_drawn_is_a_decision(x):
+    n = random.randint(1, 4)
+    y = x * 2 if n == 4 else x - n
+    return y + 1 if random.randrange(3) < 2 else y
+
+
 @case((X, 3), (X, 9), (X, 4), times=2, whole=True)
 def bounds_from_arguments(x, n):
     return x * random.randint(0, n), random.uniform(0.5, high := n / 2), high

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 import braze
 from braze.support import trace
+from tests.helpers import logged
 
 SIZES = [(4, 5), (3, 7), (6, 4)]
 
@@ -184,3 +186,73 @@ def test_a_nan_beside_what_is_interpolated_reaches_as_far_as_in_eager(mode: str)
     x[0, 0].view(-1)[1] = torch.nan
     made = braze.compile(program, dynamic=True)(x.requires_grad_())
     assert torch.equal(made.isnan(), program(x).isnan())
+
+
+POWERS = {
+    "x ** n": lambda x, n: x.abs() ** n,
+    "torch.pow": lambda x, n: torch.pow(x.abs(), exponent=n),
+    "n ** x": lambda x, n: n**x,
+    "written": lambda x, n: x.cos().pow_(n),
+    "a size": lambda x, n: x.abs() ** x[:n].shape[0],
+    "pooled": lambda x, n: F.lp_pool1d(x[None].abs(), n, 2),
+}
+
+
+@pytest.mark.parametrize("name", POWERS)
+@pytest.mark.parametrize("numbers", [(3, 2, 5, 1), (2.5, 1.5, 3.0)], ids=["int", "float"])
+def test_a_power_by_a_number_that_changes_goes_backward_in_a_graph(name: str, numbers: tuple) -> None:
+    """PyTorch's formulas ask whether an exponent is zero, and take a base's logarithm: not of symbols."""
+    program = POWERS[name]
+    compiled = braze.compile(program, backend="aot_eager", dynamic=True)
+    with logged() as messages:
+        for number in numbers:
+            number = int(number) if name == "a size" else number
+            x, y = (torch.linspace(-1, 1.5, 6, dtype=torch.float64).requires_grad_() for _ in range(2))
+            result, expected = compiled(x, number), program(y, number)
+            torch.testing.assert_close(result, expected)
+            result.sum().backward()
+            expected.sum().backward()
+            torch.testing.assert_close(x.grad, y.grad)
+    assert not messages
+
+
+MADE_WHOLE = {
+    "int": int,
+    "floor": math.floor,
+    "ceil": math.ceil,
+    "round": round,
+    "of a product": lambda h: int(h * 2 + 1),
+    "of a quotient": lambda h: int(h // 1),
+}
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize("name", MADE_WHOLE)
+def test_a_size_that_is_made_of_a_float_is_a_number(name: str, backend: str) -> None:
+    """The float is guarded by value, so that no symbol is left in sizes which the stages could not write."""
+
+    def program(x: Tensor, h: float) -> Tensor:
+        n = MADE_WHOLE[name](h)
+        return (x * 2).sum(0, keepdim=True).expand(n, 3) * torch.arange(n).unsqueeze(1)
+
+    compiled = braze.compile(program, backend=backend, dynamic=True)
+    with logged() as messages:
+        for h in (2.0, 3.5, 5.0):
+            x, y = leaf(4, 3), leaf(4, 3)
+            y.data.copy_(x.data)
+            result, expected = compiled(x, h), program(y, h)
+            torch.testing.assert_close(result, expected)
+            result.sum().backward()
+            expected.sum().backward()
+            torch.testing.assert_close(x.grad, y.grad)
+    assert not messages
+
+
+def test_a_float_that_is_made_an_integer_and_no_size_is_compiled_for_any() -> None:
+    graphs = []
+    compiled = braze.compile(
+        lambda x, h: x * int(h) + math.floor(h * 2), backend=lambda gm, _: graphs.append(gm) or gm.forward
+    )
+    for h in (2.0, 3.5, 5.25, 6.0):
+        assert torch.equal(compiled(torch.ones(3), h), torch.ones(3) * int(h) + math.floor(h * 2))
+    assert len(graphs) == 2

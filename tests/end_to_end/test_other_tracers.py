@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import json
 import subprocess
 import sys
@@ -10,6 +11,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
+
+import braze
+from braze import native
+from braze.capture.dispatch.other_tracers import tell_of_builtins, usual_builtins
+from braze.support import log
+from tests.helpers import logged
 
 PROGRAMS = Path(__file__).with_name("other_tracers.py")
 NAMES = [
@@ -38,3 +46,21 @@ def test_what_another_tracer_makes_of_compiled_functions_is_what_it_makes_of_pla
     without, compiled = outcomes()[name]
     assert "Error" not in str(without)
     assert compiled == without
+
+
+def test_export_is_told_nothing_of_the_builtins_that_it_replaces_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The program has not, and can do nothing; where the program does later, that is told."""
+    model, x = braze.compile(torch.nn.Linear(4, 4)), torch.ones(2, 4)
+    native.watch_builtins(vars(builtins), usual_builtins, tell_of_builtins)  # as if nothing had been told yet
+    log.forget_warnings()
+    with logged() as said:
+        torch.export.export(model, (x,))
+    assert said == []
+    monkeypatch.setattr(builtins, "max", lambda *given: 0)
+    with logged() as said:
+        model(x)
+    monkeypatch.undo()
+    assert [message[:6] for message in said] == ["BZ6016"]
+    assert "replaced max among" in said[0]

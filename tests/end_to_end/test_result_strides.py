@@ -431,3 +431,36 @@ def test_what_is_joined_with_a_row_that_was_turned_lies_as_in_eager(fn, dynamic)
         found, wanted = compiled(x), program(x)
         assert found.stride() == wanted.stride()
         assert torch.equal(found, wanted)
+
+
+OF_WINDOWS = {
+    "glu": lambda x: F.glu(x.unfold(0, 4, 1), 0).abs() * 0 + 1,
+    "glu along the windows": lambda x: F.glu(x.unfold(0, 4, 1), -1),
+    "filled at a constant place": lambda x: x.as_strided((4, 3, 3), (9, 1, 6)).index_fill(
+        0, torch.tensor([0]), 1.0
+    ),
+    "filled with a tensor": lambda x: x.as_strided((4, 3, 3), (9, 1, 6)).index_fill(
+        0, torch.tensor([0]), x[0, 0]
+    ),
+    "one_hot": lambda x: F.one_hot(x.as_strided((4, 3, 2), (2, 6, 7)).long(), 60),
+}
+
+
+@pytest.mark.parametrize("case", OF_WINDOWS)
+@pytest.mark.parametrize("backend", ["eager", "braze"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_strides_of_what_is_made_of_windows_are_eagers_and_so_is_what_the_program_is_told(
+    case, backend, dynamic
+) -> None:
+    """A view by these strides shows the same numbers, also where an operand is a constant of the program."""
+
+    def program(x):
+        made = OF_WINDOWS[case](x)
+        return made, made.stride(), made.as_strided(made.shape, made.stride()) + 1
+
+    compiled = braze.compile(program, backend=backend, dynamic=dynamic)
+    for rows in (9, 9, 11):
+        x = torch.arange(6.0 * rows).reshape(6, rows).t()
+        (ours, told, seen), (theirs, known, wanted) = compiled(x), program(x)
+        assert ours.stride() == theirs.stride() and told == known and seen.stride() == wanted.stride()
+        torch.testing.assert_close(seen, wanted)

@@ -36,3 +36,82 @@ def test_what_an_operator_gives_is_no_view_of_what_it_is_made_of_in_the_graph(ma
     assert part.grad_fn is None
     whole, part = braze.compile(beside, dynamic=dynamic)(x)
     assert part._base is whole and not whole._is_view()
+
+
+def written_whole(x):
+    whole = x.nanmean(-1)
+    part = whole.view(whole.shape[0], -1)
+    x.add_(x)
+    whole.exp_()
+    return whole, [part]
+
+
+def written_through_the_view(x):
+    whole = x * 2
+    part = whole[1:]
+    part.exp_()
+    return whole, [part]
+
+
+def seen_before_and_after(x):
+    whole = x * 2
+    first = whole[1:]
+    whole.mul_(3)
+    return whole, [whole[:2], first, first[:1]]
+
+
+def in_parts(x):
+    whole = x.sum(-1)
+    part = whole.chunk(2)[0]
+    whole.zero_()
+    return whole, [part]
+
+
+def never_written(x):
+    whole = x * 2
+    return whole, [whole[1:]]
+
+
+def without_gradients(x):
+    whole = x * 2
+    with torch.no_grad():
+        part = whole[1:]
+    whole.exp_()
+    return whole, [part]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        written_whole,
+        written_through_the_view,
+        seen_before_and_after,
+        in_parts,
+        never_written,
+        without_gradients,
+    ],
+)
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_views_of_what_becomes_a_leaf_have_its_history_if_it_was_written_since(made, backend):
+    """Autograd looks the history of a view up again once what it is of has been written, and refuses where it cannot."""
+
+    def program(x):
+        whole, parts = made(x)
+        whole.requires_grad_()
+        return whole, *parts
+
+    def seen(called):
+        whole, *parts = called(torch.arange(60.0).reshape(3, 4, 5) / 60)
+        found = []
+        for part in parts:
+            try:
+                found.append((part.requires_grad, part.grad_fn is None, part._base is whole))
+                if part.grad_fn is not None:
+                    part.sum().backward()
+            except RuntimeError as error:
+                found.append(str(error))
+        return found, None if whole.grad is None else whole.grad.tolist(), whole._version > 0
+
+    compiled = braze.compile(program, backend=backend)
+    for _ in range(2):
+        assert seen(compiled) == seen(program)

@@ -128,6 +128,15 @@ def test_who_notices_which_bug(toy, tmp_path):
     assert (ours / "braze/lower/toy.py").read_text() == TOY
 
 
+def test_small_files_share_a_process_with_those_of_their_folder():
+    """Where a package is not there, a conftest that asks for it must not keep others from running."""
+    files = reach.test_files(ROOT)
+    batches = reach.batches(ROOT, files)
+    assert sorted(f for batch in batches for f in batch) == sorted(files)
+    assert all(len({Path(f).parent for f in batch}) == 1 for batch in batches)
+    assert len(batches) < len(files) / 2
+
+
 def test_the_files_that_get_bugs_are_there():
     """A module that moves is not forgotten without a word."""
     of = {stage: [file for s, file in places.files() if s == stage] for stage in places.STAGES}

@@ -97,7 +97,10 @@ def rms_norm(x, w):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("shape", [(65536, 1024), (16384, 4096), (8191, 768), (5, 4099, 100), (70001, 33)])
+@pytest.mark.parametrize(
+    "shape",
+    [(65536, 1024), (16384, 4096), (8191, 768), (5, 4099, 100), (70001, 33), (32763, 1025), (8190, 4097)],
+)
 @pytest.mark.parametrize("norm", ["layer", "rms"])
 def test_rows_and_columns_of_a_norms_backward(norm, shape, dtype):
     """The mixed form: gradients no further from float64 than eager's, the same each time."""

@@ -153,6 +153,15 @@ for name in REDUCTIONS:
     CALLS += [(op, lambda make=make, dims=dims: (make(), dims), {}) for make in LAYOUTS]
 
 
+#: calls, by their numbers above, that are left to PyTorch's fakes: no rule knows how these lie
+UNRULED = {
+    "aten.linear.default-4",
+    "aten.square.default-241",
+    "aten.amax.default-449",
+    "aten.argmax.default-458",
+}
+
+
 def flat(result):
     return list(result) if isinstance(result, (tuple, list)) else [result]
 
@@ -163,7 +172,7 @@ def geometry(t: torch.Tensor) -> tuple:
 
 
 @pytest.mark.parametrize(("op", "make", "kwargs"), CALLS, ids=[f"{c[0]}-{n}" for n, c in enumerate(CALLS)])
-def test_the_metadata_is_the_kernels(op, make, kwargs):
+def test_the_metadata_is_the_kernels(op, make, kwargs, request):
     real = make()
     try:
         want = flat(op(*real, **kwargs))
@@ -185,7 +194,8 @@ def test_the_metadata_is_the_kernels(op, make, kwargs):
         assert got is metadata.MISS, "no rule answers where eager refuses"
         return
     if got is metadata.MISS:
-        pytest.skip("goes the usual way")
+        assert request.node.callspec.id in UNRULED, "a rule of this operator's has answered so far"
+        return
     got = flat(got)
     skip_statistics = op in (aten.native_layer_norm.default,)
     for n, (have, expected) in enumerate(zip(got, want, strict=True)):

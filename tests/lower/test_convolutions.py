@@ -93,11 +93,17 @@ def test_gradients_of_large_depthwise_windows_are_sums(window, stride, padding, 
 
 def test_windows_of_other_shapes():
     x = picture(2, 6, 13, 12)
-    for shape, padding in (((3, 5), (1, 2)), ((5, 3), (2, 1)), ((1, 5), (0, 2)), ((9, 9), (4, 4))):
+    for shape, padding in (
+        ((3, 5), (1, 2)),
+        ((5, 3), (2, 1)),
+        ((1, 5), (0, 2)),
+        ((5, 5), (0, 2)),
+        ((9, 9), (4, 4)),
+    ):
         w = torch.randn(6, 1, *shape)
 
         def f(grad, x, w, padding=padding):
             args = (grad, x, w, None, [1, 1], padding, [1, 1], False, [0, 0], 6, [True, True, False])
             return torch.ops.aten.convolution_backward(*args)[:2]
 
-        check(f, torch.randn_like(x), x, w, allow=[BACKWARD])
+        check(f, torch.randn_like(F.conv2d(x, w, None, 1, padding, 1, 6)), x, w, allow=[BACKWARD])

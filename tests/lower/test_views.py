@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import braze
 from braze.loops.ir import BufferView
 from braze.lower.views import clamp_start, group_dimensions
 from braze.symbolic.expr import Symbol, as_expr
@@ -174,3 +176,23 @@ def test_where_a_slice_of_symbolic_length_starts() -> None:
 def test_empty_tensors_reshape() -> None:
     check(lambda v: v.reshape(0, 5) + 1, torch.randn(3, 0, 2), exact=True)
     check(lambda v: (v + 1).view(2, 0), torch.randn(0), exact=True)
+
+
+@pytest.mark.parametrize(
+    "empty",
+    [lambda v: v[7:], lambda v: v[:, 2:2][1], lambda v: v.diagonal(9), lambda v: v.diagonal(-4), lambda v: v[1:].diagonal(2)[1:]],
+    ids=["a slice past the end", "a row of no columns", "a diagonal above", "a diagonal below", "the end of a diagonal"],
+)  # fmt: skip
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_window_beside_a_view_without_elements_begins_where_that_does(
+    empty: Any, dynamic: bool | None
+) -> None:
+    def f(v: torch.Tensor) -> tuple[torch.Tensor, int]:
+        part = empty(v)
+        return part.as_strided((1,), (1,)).neg(), part.storage_offset()
+
+    compiled = braze.compile(f, dynamic=dynamic)
+    for begin in (0, 3):
+        v = torch.arange(40.0)[begin : begin + 16].view(4, 4)
+        expected, found = f(v), compiled(v)
+        assert torch.equal(found[0], expected[0]) and found[1] == expected[1]

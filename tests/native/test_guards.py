@@ -7,6 +7,8 @@ import threading
 import weakref
 from collections import defaultdict, deque
 
+import numpy as np
+
 from braze.native import GuardProgram, native_available, pure, walk
 from tests.native.hooked import raised
 
@@ -52,6 +54,23 @@ def test_equal_tells_types_and_bits():
     assert not check_of((1,), "equal", (1, 2))
 
 
+def test_a_class_lacks_names_only_if_it_has_none_of_them():
+    class Some:
+        here = 1
+
+    for names, lacking in ((("here",), False), (("here", "gone"), False), (("gone", "lost"), True)):
+        assert check_of(Some, "absent", names) is lacking
+        assert check_of(Some(), "absent", names)
+
+
+def test_numbers_of_numpy_are_equal_in_type_and_value():
+    for expected in (np.float64(2.5), np.int32(2), np.bool_(True)):
+        assert check_of(type(expected)(expected), "equal", expected)
+        assert not check_of(expected.item(), "equal", expected)
+    assert not check_of(np.int64(2), "equal", np.int32(2))
+    assert not check_of(np.float64(2), "equal", np.float64(2.5))
+
+
 def test_equal_refuses_what_is_not_a_constant():
     for kind in PROGRAMS:
         error = raised(TypeError, lambda: kind([(-1, "local", 0)], [(0, "equal", [1])], []))
@@ -70,6 +89,8 @@ def test_malformed_programs_are_refused():
         ([(-1, "local", 0)], [], [1]),
         ([(-1, "local", 0)], [(0, "int", ("sym", 0))], []),
         ([(-1, "local", 0)], [(0, "alias", 4)], []),
+        ([(-1, "local", 0)], [(0, "distinct", (0, 4))], []),
+        ([(-1, "local", 0)], [(0, "distinct", (-1, 0))], []),
         ([(-1, "local", 0)], [(0, "referent", None)], []),
     ]
     for kind in PROGRAMS:

@@ -179,6 +179,15 @@ def test_state_is_checked(name):
         assert there.match(function, ()) is None
 
 
+@pytest.mark.skipif(calibrate.facts() is None, reason="needs libtorch's functions")
+def test_autocast_is_compared_without_python_where_all_its_devices_have_numbers():
+    cpu, other = ("cpu", False, torch.bfloat16), ("abacus", False, torch.float16)
+    kind, cache, rows = encode.state_spec("autocast", (cpu, True))
+    assert kind >= 0 and cache == 1 and len(rows) == 1
+    for asked in ((other, True), (cpu, other), (other, cpu, False)):
+        assert encode.state_spec("autocast", asked)[0] == -1
+
+
 def test_modes_of_both_kinds_are_counted_together():
     class Dispatched(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):

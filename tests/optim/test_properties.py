@@ -61,11 +61,13 @@ def test_any_training(shapes, group, own, turns, decoupled):
 
 
 @pytest.mark.parametrize("arch", [("x86-64-avx2", 32), ("x86-64-sse2", 16)])
-@pytest.mark.parametrize("kind", KINDS, ids=lambda k: f"{k.algorithm}-{k.dtype}-{len(k.states)}")
+@pytest.mark.parametrize(
+    "kind",
+    [kind for kind in KINDS if kind.dtype in ("f32", "bf16")],
+    ids=lambda k: f"{k.algorithm}-{k.dtype}-{len(k.states)}",
+)
 def test_other_processors(kind, arch, monkeypatch):
     """Narrower vectors give what this processor's give."""
-    if kind.dtype not in ("f32", "bf16"):
-        pytest.skip("enough of these")
     dtype = torch.float32 if kind.dtype == "f32" else torch.bfloat16
     cls, options = torch.optim.SGD, {"momentum": 0.9 if kind.states else 0.0, "nesterov": kind.nesterov}
     if kind.algorithm == "adam":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 
@@ -45,6 +46,19 @@ def test_arithmetic_carries_over() -> None:
     assert table.expr(n - m) is a - b
     assert table.expr(torch.sym_max(n, m)).evaluate({a: 4, b: 9}) == 9
     assert table.expr(torch.sym_min(n, 7)).evaluate({a: 4, b: 9}) == 4
+
+
+def test_a_quotient_of_any_sign_is_rounded_as_python_rounds_it() -> None:
+    (n,) = symbolic(7).shape
+    table = SizeSymbols()
+    size, quotient = table.expr(n), (n - 10) / 4
+    for rounded, rule in (
+        (torch.sym_int(quotient), int),
+        (math.ceil(quotient), math.ceil),
+        (math.floor(quotient), math.floor),
+    ):
+        for k in (2, 5, 6, 9, 10, 13, 14):
+            assert table.expr(rounded).evaluate({size: k}) == rule((k - 10) / 4)
 
 
 def test_static_sizes_do_not_need_sympy() -> None:

@@ -24,8 +24,10 @@ def call_of_entry(self: Any, /, *args: Any, **kwargs: Any) -> Any:
     return self(*args, **kwargs)
 
 
-def tell_of_builtins() -> None:
-    """Say that nothing is compiled until the builtins are back."""
+def tell_of_builtins() -> bool:
+    """Say that nothing is compiled until the builtins are back; not of those that ``torch.export`` replaces while it traces. Whether that was said."""
+    if torch.compiler.is_exporting():
+        return False
     changed = [name for name, value in usual_builtins.items() if vars(builtins).get(name) is not value]
     warn_once(
         ("BZ6016",),
@@ -33,6 +35,7 @@ def tell_of_builtins() -> None:
         "Until they are back nothing is compiled.",
         subject="fallbacks",
     )
+    return True
 
 
 #: what braze found when it was loaded

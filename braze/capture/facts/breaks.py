@@ -50,6 +50,11 @@ DIFFERENTIATED_TWICE = "BZ1025"
 LOOKS_AT_THE_STACK = "the call stack is looked at"
 HINT_MOVE = "move the call out of the compiled function, or leave the break"
 HINT_DATA = "compute with torch.where or other tensor operations instead of Python control flow"
+#: code and cause where the program decides by what a tensor holds
+DECIDED_BY_DATA = "BZ1003", "control flow depends on what a tensor holds"
+#: the same where text is made of that
+FORMATTED = "BZ1007", "a tensor is formatted"
+HINT_FORMAT = "format outside the compiled function"
 HINT_OP = "register the function as a torch.library operator"
 
 

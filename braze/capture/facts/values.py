@@ -103,9 +103,8 @@ DICT_WALKS: dict[type, str] = {
 }
 SET_WALK: type = type(iter(set()))
 #: iterators along sequences, which know their place by its number; CPython has two for texts, and two for ranges
-SEQUENCE_WALKS = frozenset(
-    type(iter(sequence)) for sequence in ([], (), b"", "", "\u0100", range(0), range(1 << 64))
-) | {type(reversed([]))}
+_SEQUENCES: tuple[Any, ...] = ([], (), b"", "", "\u0100", range(0), range(1 << 64))
+SEQUENCE_WALKS: frozenset[type] = frozenset({*(type(iter(s)) for s in _SEQUENCES), type(reversed([]))})
 #: iterators over what has only ``__getitem__``, and ``iter(function, sentinel)``
 BY_INDEX, UNTIL = type(iter(type("Items", (), {"__getitem__": None})())), type(iter(int, 1))
 #: symbols are numbers to the program

@@ -77,12 +77,38 @@ def draw_numbers(t: Trace, name: str, args: tuple[Any, ...], kwargs: dict[str, A
     if kinds is None:
         refuse(name)
     if type(kinds) is not list:
-        return note(t.done, what, t.graph.mode.unknown(kinds))
+        return note(t.done, what, unknown(t, kinds, what))
     if len(kinds) > MOST_GIVEN:
         refuse(name)
     first = len(t.done.draws)
     note(t.done, what, None)
-    return [note(t.done, Draw(ITEM, (first, i)), t.graph.mode.unknown(kind)) for i, kind in enumerate(kinds)]
+    return [note(t.done, Draw(ITEM, (first, i)), unknown(t, kind, what)) for i, kind in enumerate(kinds)]
+
+
+def unknown(t: Trace, kind: type, what: Draw) -> Any:
+    """A symbol for a number of a draw."""
+    return t.graph.mode.unknown(kind, bounds(what) if kind is int else None)
+
+
+def bounds(what: Draw) -> tuple[int, int] | None:
+    """Between which integers those of a draw lie, so that what holds of all of them is no decision by what was drawn.
+
+    None where an argument that decides it has its name: nobody says ``randint(a=1, b=4)``.
+    """
+    among: Any = ()
+    integers = not what.kwargs and all(type(n) is int for n in what.args)
+    if what.args and type(what.args[0]) is tuple:
+        among = what.args[0]
+    elif what.name == "getrandbits" and integers:
+        among = range(1 << what.args[0])
+    elif what.name == "randint" and integers:
+        among = range(what.args[0], what.args[1] + 1)
+    elif what.name == "randrange" and integers:
+        among = range(*what.args)
+    if not among:
+        return None
+    ends = (among[0], among[-1]) if type(among) is range else among
+    return min(ends), max(ends)
 
 
 def is_replaced() -> bool:

@@ -17,7 +17,7 @@ import torch
 
 from braze import native
 from braze.capture.facts import markers
-from braze.capture.facts.breaks import HINT_MOVE, LOOKS_AT_THE_STACK, graph_break
+from braze.capture.facts.breaks import FORMATTED, HINT_FORMAT, HINT_MOVE, LOOKS_AT_THE_STACK, graph_break
 from braze.capture.facts.libraries import is_library_class
 from braze.capture.facts.operators import METHODS
 from braze.capture.facts.values import (
@@ -520,7 +520,7 @@ def handle_torch_function(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 def written_by(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """A function of C that writes text of a number, whichever it is."""
     if function is str and args and issubclass(type(args[0]), torch.Tensor):
-        graph_break("BZ1007", "a tensor is formatted", "format outside the compiled function")
+        graph_break(*FORMATTED, HINT_FORMAT)
     if args and not kwargs and texts.is_told_later(args[0]):
         found = told_later(t.done, function, args)
         if found is not None:

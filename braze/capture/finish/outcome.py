@@ -10,7 +10,7 @@ import torch
 import torch.fx
 
 from braze.capture.facts import purity
-from braze.capture.facts.breaks import BreakSignal, Retry, Unrebuildable
+from braze.capture.facts.breaks import FORMATTED, BreakSignal, Retry, Unrebuildable
 from braze.capture.facts.records import (
     Capture,
     Check,
@@ -81,7 +81,7 @@ def retry_before(done: Ledger, error: Unrebuildable) -> NoReturn:
     if done.frames.break_at is None:
         from_value = type(error.value).__name__
         if type(error.value) is UnknownText:
-            done.frames.break_at = BreakSignal("BZ1007", "a tensor is formatted", skip=True)
+            done.frames.break_at = BreakSignal(*FORMATTED, skip=True)
             raise Retry(max(1, min(step, done.frames.steps - 1))) from None
         what = f"a {from_value} behind that braze cannot rebuild"
         if issubclass(type(error.value), torch.Tensor) and id(error.value) in done.leaves:

@@ -27,12 +27,12 @@ from torch._subclasses.fake_tensor import (
 from torch.overrides import TorchFunctionMode
 
 from braze import native
-from braze.capture.facts.breaks import HINT_DATA, BreakSignal, graph_break
+from braze.capture.facts.breaks import DECIDED_BY_DATA, HINT_DATA, HINT_FORMAT, BreakSignal, graph_break
 from braze.capture.facts.libraries import is_pytorchs
 from braze.capture.facts.policy import OURS
 from braze.capture.facts.records import Step
 from braze.capture.facts.values import MISSING, Identity, words
-from braze.capture.graph import constant_evaluation, overloads, sizes, tensor_facts, unbacked
+from braze.capture.graph import constant_evaluation, overloads, powers, sizes, tensor_facts, unbacked
 from braze.capture.outside import identities
 from braze.capture.outside.opaque import refuse_asked, refuse_if_opaque
 from braze.capture.state.outside import Outside
@@ -40,6 +40,7 @@ from braze.capture.state.trace import Recording, Trace
 from braze.graph import probe, torch_nodes
 from braze.graph.facts import InputRole, facts, note_place, set_facts
 from braze.graph.fakes import FakeMode
+from braze.graph.missing_kernels import refusal
 from braze.graph.torch_compat import disable_functions, storage_key
 from braze.graph.torch_symbols import SYMBOLIC, is_undecided, size_oblivious
 from braze.support.errors import Unsupported
@@ -175,6 +176,8 @@ class Recorder(Recording):
         answer = self._foreseen(func, name, args, kwargs)
         if answer is not MISSING:
             return answer
+        if name in powers.POWERS and self.mode.env is not None:
+            args, kwargs = powers.with_known_numbers(self.t.graph, args, kwargs)
         extents = self.extents(kwargs["out"]) if kwargs.get("out") is not None else None
         wants = asks_for_gradient(name, args, kwargs)
         # else views learn of no history, nor of a base that has become a leaf
@@ -220,10 +223,9 @@ class Recorder(Recording):
             refuse_unfaked(self.t.outside, (*args, *kwargs.values()))
         if name in DATA and args and isinstance(args[0], torch.Tensor):
             return self.read(name, args[0])
-        if probe.is_doubtful(name, args, kwargs):
-            refused = probe.eager_error(func, args, kwargs)
-            if refused is not None:
-                raise_alone([refused])
+        refused = refusal(func, args, kwargs)
+        if refused is not None:
+            raise_alone([refused])
         if kwargs.get("out") is not None and probe.may_refuse_out(self.mode.call, func, args, kwargs):
             graph_break("BZ1010", f"{name} may refuse an out= of another type than its result's")
         return MISSING
@@ -459,9 +461,9 @@ def raise_alone(errors: list[Exception]) -> NoReturn:
 def refuse_data(name: str) -> None:
     """Break at something that needs what is in a tensor."""
     if name in ("__bool__", "is_nonzero", "__contains__"):
-        graph_break("BZ1003", "control flow depends on what a tensor holds", HINT_DATA)
+        graph_break(*DECIDED_BY_DATA, HINT_DATA)
     if name in ("__repr__", "__str__", "__format__"):
-        graph_break("BZ1007", "a tensor is printed or formatted", "format outside the compiled function")
+        graph_break("BZ1007", "a tensor is printed or formatted", HINT_FORMAT)
     hints = [unbacked.HINT_SCALARS] if name in unbacked.READERS or name == "tolist" else []
     graph_break("BZ1004", f"Tensor.{name} reads what a tensor holds", "keep the value in a tensor", *hints)
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from braze.capture.facts.breaks import graph_break
+from braze.capture.facts.breaks import FORMATTED, HINT_FORMAT, graph_break
 from braze.capture.facts.records import Check, Step
 from braze.capture.facts.replay import builtin_base, delete_item, native_new, set_item
 from braze.capture.facts.values import (
@@ -439,7 +439,7 @@ def fill_arguments(outside: Outside, values: Iterable[Any]) -> None:
     for value in everything(values, lambda v: contents(v) if issubclass(type(v), _READ_WHOLE) else None):
         kind = type(value)
         if kind is UnknownText:
-            graph_break("BZ1007", "a tensor is formatted", "format outside the compiled function")
+            graph_break(*FORMATTED, HINT_FORMAT)
         if kind in WRITABLE:
             write_texts(value)
         if issubclass(kind, dict):

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from braze.capture.facts.breaks import graph_break
+from braze.capture.facts.breaks import FORMATTED, HINT_FORMAT, graph_break
 from braze.capture.facts.values import CONSTANTS, NUMBER_OF, UnknownText
 from braze.capture.state.ledger import Ledger
 from braze.graph import torch_symbols
@@ -71,7 +71,7 @@ def written(value: Any) -> Any:
     if kind is not UnknownText:
         return value
     if value.made is None:
-        graph_break("BZ1007", "a tensor is formatted", "format outside the compiled function")
+        graph_break(*FORMATTED, HINT_FORMAT)
     function, args = value.made
     return function(*map(_now, args))
 

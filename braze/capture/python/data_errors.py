@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from braze.capture.facts.breaks import HINT_DATA, BreakSignal, Retry
+from braze.capture.facts.breaks import DECIDED_BY_DATA, HINT_DATA, BreakSignal, Retry
 from braze.capture.facts.frame import Decoded, Frame
 from braze.capture.facts.purity import can_run_again
 from braze.capture.facts.values import MISSING
@@ -69,7 +69,7 @@ def granted(t: Trace, value: torch.Tensor, wanted: bool) -> bool:
     if not alone or value.device.type != "cpu" or t.graph.recorder.outer is not None:
         return False
     position = resumable_step(t.frames)
-    signal = BreakSignal("BZ1003", "control flow depends on what a tensor holds", (HINT_DATA,))
+    signal = BreakSignal(*DECIDED_BY_DATA, (HINT_DATA,))
     signal.position, signal.trail = position, trail_of(t.frames)
     if wanted:
         good = t.graph.recorder.call(torch.ne, (value, 0), {}) if value.dtype is not torch.bool else value
@@ -81,8 +81,11 @@ def granted(t: Trace, value: torch.Tensor, wanted: bool) -> bool:
 
 
 def of_sizes(t: Trace, value: torch.SymBool) -> bool:
-    """The truth of a condition on sizes that only the data tell: they are taken for neither 0 nor 1, which the graph checks."""
-    if t.graph.recorder.outer is not None:
+    """The truth of a condition on sizes that only the data tell: they are taken for neither 0 nor 1, which the graph checks.
+
+    A number that was drawn is no size: each that may be drawn is as likely.
+    """
+    if t.graph.recorder.outer is not None or not t.done.drawn.keys().isdisjoint(value.node.expr.free_symbols):
         return bool(value)
     with torch_symbols.size_oblivious(t.graph.mode.env):
         holds = bool(value)  # raises where that does not decide it

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from braze.capture.facts.breaks import HINT_DATA, graph_break
+from braze.capture.facts.breaks import DECIDED_BY_DATA, HINT_DATA, graph_break
 from braze.capture.facts.values import (
     BY_INDEX,
     DICT_WALKS,
@@ -52,8 +52,7 @@ def iterate(t: Trace, value: Any) -> Any:
     if method is not MISSING:
         return t.call(method, (value,), None)
     if type(value) in QUIET:
-        if t.outside.tree.node_of(value) is not None:
-            graph_break("BZ1018", "an iterator from outside is used", "pass the sequence itself")
+        refuse_outside_iterator(t, value)
         return value
     if (
         lookup_in_mro(type(value), "__iter__")[0] is MISSING
@@ -124,7 +123,7 @@ def truth(t: Trace, value: Any) -> bool:
         holds = constant_evaluation.read(t.graph.recorder, "__bool__", value)
         if holds is not MISSING:
             return bool(holds)
-        graph_break("BZ1003", "control flow depends on what a tensor holds", HINT_DATA)
+        graph_break(*DECIDED_BY_DATA, HINT_DATA)
     kind = type(value)
     if kind is UnknownText:
         return bool(texts.written(value))

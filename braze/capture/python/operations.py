@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from braze.capture.facts.breaks import graph_break
+from braze.capture.facts.breaks import HINT_FORMAT, graph_break
 from braze.capture.facts.libraries import is_library_class
 from braze.capture.facts.operators import COMPARE_METHODS, METHODS, NOT_IN_PLACE, UNARY_METHODS, named
 from braze.capture.facts.values import CONSTANTS, MISSING, NUMBER_OF, UnknownText, lookup_in_mro
@@ -420,7 +420,7 @@ def text(t: Trace, value: Any, conversion: Any, spec: str) -> str:
             graph_break(
                 "BZ1007",
                 "a tensor is formatted in a way that it refuses",
-                "format outside the compiled function",
+                HINT_FORMAT,
             )
         return t.done.claim(UnknownText())  # most often the message of a check that holds
     if unbacked.is_unbacked(value):

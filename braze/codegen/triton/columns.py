@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from braze.codegen.triton.accumulate import Accumulator, R, collapsed, combine, identity
+from braze.codegen.triton.accumulate import Accumulator, R, collapsed, combine
 from braze.codegen.triton.emit import Scope, Value
 from braze.codegen.triton.ops import TYPES
 from braze.codegen.triton.walks import Part, Taken, Walker
@@ -32,6 +32,9 @@ class RowsAndColumns(Walker):
         #: of each tile of a row (those held, the last, what lies around the vectors), what each reduction down the columns keeps
         self.sums: list[dict[Reduction, str]] = [{} for _ in self.kept]
         self.opened: list[str] = []
+        #: what this turn has that was read in the one before, and what it reads for the next
+        self.now: list[Value] = []
+        self.coming: list[tuple[str, str]] = []
         #: whether the walk is the last: what its tiles hold is taken in down the columns
         self.downwards = False
 
@@ -41,25 +44,32 @@ class RowsAndColumns(Walker):
         assert plan.row is not None and plan.walked is not None
         self._points()
         self._row_numbers(plan.row)
-        self.emitter.masks["x"] = self._ragged(plan.points[0], plan.walked)
+        self.emitter.masks["x"] = False
         begin = self._rows_begin(plan.walked)
         self._shared()
+        self._ahead_of_rows()
         before = len(base.lines)
         self._row(begin)
         inside, base.lines[before:] = base.lines[before:], []
         base.lines += self.opened
         stages = f", num_stages={plan.stages}" if plan.stages > 1 else ""
-        turns = f"{'tl.' if stages else ''}range(0, {self.emitter.text(plan.walked)}, 1{stages})"
-        base.lines += [f"    for turn in {turns}:", *(f"    {line}" for line in inside)]
+        base.lines += [f"    for turn in {'tl.' if stages else ''}range(0, turns, 1{stages}):"]
+        base.lines += [f"    {line}" for line in inside]
         self._stored_down()
         return base.lines
 
     def _rows_begin(self, size: Expr) -> str:
-        """Where the program's row of a turn is, as text of that; and where its vectors begin, which is the same in all turns."""
+        """Where the program's row of a turn is, as text of that; how many there are; and where their vectors begin, which is the same in all turns."""
         assert self.group.walked is not None
         part, vector = self.emitter.symbols[self.group.walked.part.symbol].name, self.plan.vector
-        row = f"(({part}) // {vector} * ({self.emitter.text(size)}) + {{}}) * {vector} + ({part}) % {vector}"
-        self._row_number(row.format(0))
+        each, rows = self.emitter.text(size), self.emitter.text(self.plan.points[0].extent)
+        self.base.lines += [
+            f"    alike = ({part}) % {vector}",
+            f"    begun = ({part}) // {vector} * ({each})",
+            f"    turns = tl.minimum({each}, (({rows}) - alike + {vector - 1}) // {vector} - begun)",
+        ]
+        row = f"(begun + {{}}) * {vector} + alike"
+        self._row_number(f"tl.minimum({row.format(0)}, ({rows}) - 1)")  # a program may have none
         self._vectors()
         return row
 
@@ -69,9 +79,10 @@ class RowsAndColumns(Walker):
 
     def _row(self, begin: str) -> None:
         """One turn: a row, in as many walks over what registers hold of it as its reductions want."""
+        self._row_number(begin.format("tl.minimum(turn + 1, turns - 1)"))
+        self._lines_of_next()
         self._row_number(begin.format("turn"))
         self.base.lines.append(self._first_vector())
-        self._of_the_row()
         passes = self.plan.passes
         for number, each in enumerate(passes):
             self.downwards = number == len(passes) - 1 and not each.reduces
@@ -79,6 +90,43 @@ class RowsAndColumns(Walker):
         if self.columns and not self.downwards:
             self.downwards = True
             self._loop((), False, "")
+        self.base.lines += [f"    {now} = {coming}" for now, coming in self.coming]
+
+    def _own_loads(self) -> list[Node]:
+        """What is read of each row: its numbers, and what is one number a row."""
+        points = {a.symbol for a in self.group.axes}
+        return [n for n in self._loads() if n.attr[1].symbols() & points]
+
+    def _read_ahead(self) -> list[Value]:
+        """Load what lies around a row's vectors, and what is one number a row: too little to be on its way through shared memory."""
+        along, last = {a.symbol for a in self.group.row_axes}, len(self.kept) - 1
+        loads = self._own_loads()
+        points = [n for n in loads if not n.attr[1].symbols() & along]
+        for node in points:
+            self.base.known.pop(node, None)
+        found = [self.emitter.value(node, self.base) for node in points]
+        around = [n for n in loads if n.attr[1].symbols() & along]
+        begin = len(self.base.lines)
+        self._asked_for(around, last, self._edge_tile())
+        self._small(begin)
+        return [*found, *(self.kept[last][n] for n in around)]
+
+    def _ahead_of_rows(self) -> None:
+        """What the first turn has of that."""
+        self.now = self._read_ahead()
+
+    def _lines_of_next(self) -> None:
+        """Load that of the next turn, while this one goes on with its own."""
+        known, kept = dict(self.base.known), dict(self.kept[-1])
+        coming = self._read_ahead()
+        self.coming = [(a.name, b.name) for a, b in zip(self.now, coming, strict=True)]
+        self.base.known, self.kept[-1] = known, kept
+
+    def _ahead(self, steps: Sequence[LoopNest], opened: list[Taken], back: bool) -> None:
+        needed = self._needed(steps)
+        again = [n for n in self.again if n in needed and n not in self.kept[0]]
+        for number, tile in enumerate(self._every_tile()[:-1] if again else ()):
+            self._asked_for(again, number, tile())
 
     def _loads(self) -> list[Node]:
         """What the kernel reads of no place that it writes, nor through a number that it reads."""
@@ -100,13 +148,6 @@ class RowsAndColumns(Walker):
             if not node.attr[1].symbols() & along:
                 self.emitter.value(node, self.base)
         self._asked_for_all([n for n in shared if n.attr[1].symbols() & along])
-
-    def _of_the_row(self) -> None:
-        """Load once what is one number a row."""
-        along = {a.symbol for a in self.group.row_axes}
-        for node in self._loads():
-            if not node.attr[1].symbols() & along:
-                self.emitter.value(node, self.base)
 
     def _parts(self) -> list[Part]:
         """What lies around the vectors is too little to be asked for rows ahead: it is waited for when the rest is done."""
@@ -130,8 +171,6 @@ class RowsAndColumns(Walker):
         """Take a row's tile into what is kept down its columns."""
         emit, kind = self.emitter, reduction.kind
         value = self.full(emit.value(reduction.value, body), body).name
-        if emit.masks["x"]:
-            value = f"tl.where(xmask, {value}, {identity(kind, reduction.value.dtype)})"
         name = f"down{emit.count}"
         emit.count += 1
         self.sums[number][reduction] = name

@@ -7,15 +7,14 @@ twice as long as memory. The extreme alone takes one, and of elements that one l
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from braze.codegen.triton.accumulate import LANES, XR, R, X, identity
-from braze.codegen.triton.emit import Scope, Value
+from braze.codegen.triton.emit import Emitter, Scope, Value
 from braze.loops.build import nodes_of
 from braze.loops.ir import LoopNest, Node, Op, ReduceKind, Reduction
-
-if TYPE_CHECKING:
-    from braze.codegen.triton.writer import Writer
+from braze.schedule.kernels import KernelPlan
+from braze.schedule.records import Group
 
 #: no place in a row
 NOWHERE = 2147483647
@@ -23,10 +22,22 @@ NOWHERE = 2147483647
 VECTOR, NARROW = 16, 4
 
 
+class OfRows(Protocol):
+    """What a kernel's writer tells and writes of its rows."""
+
+    group: Group
+    plan: KernelPlan
+    emitter: Emitter
+
+    def full(self, value: Value, scope: Scope) -> Value: ...
+    def vector(self, load: Node) -> int: ...
+    def row_scope(self, scope: Scope, index: str) -> Scope: ...
+
+
 class Extremes:
     """The extremes that one step of a kernel takes of rows, each found once for its value and its place."""
 
-    def __init__(self, writer: Writer, step: LoopNest, scope: Scope) -> None:
+    def __init__(self, writer: OfRows, step: LoopNest, scope: Scope) -> None:
         self.writer = writer
         self.scope = scope
         self.placed = {(r.kind.extreme, r.value) for r in step.reductions if r.kind.finds_place}
@@ -66,9 +77,13 @@ class Extremes:
 
     def _few(self, value: Node) -> int:
         """Elements that one instruction loads, where what is computed of them can be computed again from memory."""
-        plan, row = self.writer.plan, {a.symbol for a in self.writer.group.row_axes}
+        plan, group = self.writer.plan, self.writer.group
+        row, stores = {a.symbol for a in group.row_axes}, [s for step in group.steps for s in step.stores]
         assert plan.row is not None
-        written = {s.buffer for step in self.writer.group.steps for s in step.stores}
+        written = {s.buffer for s in stores}
+        # what is stored along the row may lie where it was read
+        if any(s.buffer not in group.internal and (s.args or s.index.symbols() & row) for s in stores):
+            return 1
         nodes = list(nodes_of(value))
         loads = [n for n in nodes if n.op is Op.LOAD and n.attr[1].symbols() & row]
         again = all(not n.args and n.attr[0] not in written for n in loads)
@@ -85,7 +100,7 @@ def _has(name: str, best: str, value: Node) -> str:
     return f"({name} == {best}) | ({name} != {name})" if value.dtype.is_float else f"{name} == {best}"
 
 
-def among(writer: Writer, value: Node, best: Value, begin: Value, few: int, scope: Scope) -> Value:
+def among(writer: OfRows, value: Node, best: Value, begin: Value, few: int, scope: Scope) -> Value:
     """Which of a few elements from a place on is the extreme: the first that is, or is no number. They are read again, in names of their own."""
     emit, axes = writer.emitter, [a.symbol for a in writer.group.row_axes]
     symbols, last = {a: emit.symbols[a] for a in axes if a in emit.symbols}, emit.last

@@ -7,7 +7,7 @@
 
 static PyObject *builtins; /* the dict of the module */
 static PyObject *usual;    /* dict: names -> what they held; NULL: nobody asks */
-static PyObject *tell;     /* called at the first time that it can be */
+static PyObject *tell;     /* called until it says that it has told the program */
 
 static bool
 as_usual(void)
@@ -39,8 +39,10 @@ builtins_replaced(void)
             PyErr_Clear();
         }
         else {
+            if (told == Py_True) {
+                Py_CLEAR(tell);
+            }
             Py_DECREF(told);
-            Py_CLEAR(tell);
         }
     }
     return true;
@@ -62,6 +64,6 @@ watch_builtins(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 PyMethodDef builtins_functions[] = {
     {"watch_builtins", (PyCFunction)(void (*)(void))watch_builtins, METH_FASTCALL,
      "watch_builtins(builtins, usual, tell)\n--\n\nCompile nothing while `builtins` does not hold what `usual` holds; "
-     "`tell()` is called once."},
+     "`tell()` is called until it returns True."},
     {NULL},
 };

@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from braze.options import near
@@ -21,7 +22,10 @@ _STATUS = {"BZ7407": 429, "BZ7501": 503, "BZ7506": 404}
 #: errors of one request that are told
 _TOLD = 5
 #: fields of a body, by its address
-_FIELDS = {"/v1/completions": CompletionRequest, "/v1/chat/completions": ChatRequest}
+_FIELDS: dict[str, type[BaseModel]] = {
+    "/v1/completions": CompletionRequest,
+    "/v1/chat/completions": ChatRequest,
+}
 
 
 def add_refusals(app: FastAPI) -> None:
@@ -106,7 +110,9 @@ def _no_answer(app: FastAPI, request: Request, error: HTTPException) -> UserErro
     what = f"{request.method} {request.url.path}"
     routes = [route for route in app.routes if isinstance(route, APIRoute)]
     if error.status_code == 404:
-        there = ", ".join(f"{'/'.join(sorted(r.methods))} {r.path.replace(':path', '')}" for r in routes)
+        there = ", ".join(
+            f"{'/'.join(sorted(r.methods or ()))} {r.path.replace(':path', '')}" for r in routes
+        )
         return UserError("BZ7510", f"there is nothing at {what}", hints=(f"there are {there}",))
     if error.status_code == 405:
         takes = (error.headers or {}).get("Allow", "another method")

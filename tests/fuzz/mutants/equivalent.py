@@ -33,4 +33,8 @@ EQUIVALENT: Mapping[str, str] = {
     "cedde9944529": "_of_long_rows: which tiling is tried, by cost",
     "58cd8629e762": "reshaped_strides: strides of a window without elements are nobody's; an output gets those of eager",
     "feacae3ae881": "_same_layout: what has no elements is copied into what has none, laid out alike",
+    "272b923d3a86": "_rule_many: which tile, by cost",
+    "0850c1a40767": "_rule_many: which tile, by cost",
+    "ec1f267c631e": "_many: how many loads of a tile that is tried are under way, by cost",
+    "e5df091c82d9": "_cut: how far down a number of parts is looked for that are alike, by cost; parts of any number are right",
 }

@@ -88,16 +88,17 @@ def reached(
 
 
 def batches(tree: Path, files: Sequence[str]) -> list[list[str]]:
-    """Small files share a process, since one takes seconds to begin."""
+    """Small files of one folder share a process, since one takes seconds to begin; a conftest that cannot be imported stops all of it."""
     found: list[list[str]] = []
-    room = 0
+    open_: dict[Path, tuple[list[str], int]] = {}
     for file in files:
-        size = (tree / file).stat().st_size
+        size, folder = (tree / file).stat().st_size, Path(file).parent
+        batch, room = open_.get(folder, ([], 0))
         if size > room:
-            found.append([])
-            room = BATCH
-        found[-1].append(file)
-        room -= size
+            batch, room = [], BATCH
+            found.append(batch)
+        batch.append(file)
+        open_[folder] = batch, room - size
     return found
 
 

@@ -7,7 +7,8 @@ that ends last adds them up: nobody waits for another. Longer steps make queries
 From Hopper on that kernel begins while the projection ahead of it still runs: it reads what the cache holds, and waits for the projection. From then on what is behind
 it may begin, when all that was ahead is done, and read its weights meanwhile.
 
-A head's numbers are handled in two halves, which the rotary embedding turns against each other.
+A head's numbers are handled in two halves, which the rotary embedding turns against each other. A cache of keys or of values is one
+argument of the functions: its memory, and how far apart its blocks, slots and heads lie.
 """
 
 # kernels are typed by their launches
@@ -40,6 +41,15 @@ def _halves(base, at, there, HALF: tl.constexpr, BLOCK_H: tl.constexpr):
 
 
 @triton.jit
+def _store_halves(base, at, a, b, there, h, HALF: tl.constexpr):
+    """Rows in halves of numbers ``h`` go to where these places begin."""
+    mask = there[:, None] & (h < HALF)[None, :]
+    first = base + at[:, None] + h[None, :]
+    tl.store(first, a, mask=mask)
+    tl.store(first + HALF, b, mask=mask)
+
+
+@triton.jit
 def _angles(
     there, weight, position, cos, sin, HALF: tl.constexpr, NORM: tl.constexpr, BLOCK_H: tl.constexpr
 ):  # fmt: skip
@@ -67,18 +77,20 @@ def _heads(
 
 
 @triton.jit
+def _place(cache, block, slot, head, PAGE: tl.constexpr):
+    """Where a head's numbers begin in a cache, of a slot that counts on from block to block."""
+    return block * cache[1] + (slot % PAGE) * cache[2] + head * cache[3]
+
+
+@triton.jit
 def _kept(
-    table, key, high, head, key_cache, value_cache,
-    key_block, key_slot, key_head, value_block, value_slot, value_head,
-    PAGE: tl.constexpr, HALF: tl.constexpr, BLOCK_H: tl.constexpr,
-):  # fmt: skip
-    """Keys and values that the cache holds of these places below ``high``, in halves."""
+    table, key, high, head, keys, values, PAGE: tl.constexpr, HALF: tl.constexpr, BLOCK_H: tl.constexpr
+):
+    """Keys and values that the caches hold of these places below ``high``, in halves."""
     there = key < high
     page = tl.load(table + key // PAGE, mask=there, other=0).to(tl.int64)
-    key_at = page * key_block + (key % PAGE) * key_slot + head * key_head
-    k_a, k_b = _halves(key_cache, key_at, there, HALF, BLOCK_H)
-    value_at = page * value_block + (key % PAGE) * value_slot + head * value_head
-    v_a, v_b = _halves(value_cache, value_at, there, HALF, BLOCK_H)
+    k_a, k_b = _halves(keys[0], _place(keys, page, key, head, PAGE), there, HALF, BLOCK_H)
+    v_a, v_b = _halves(values[0], _place(values, page, key, head, PAGE), there, HALF, BLOCK_H)
     return there, k_a, k_b, v_a, v_b
 
 
@@ -105,8 +117,7 @@ def _added(scores, v_a, v_b, most, total, found_a, found_b, PRECISION: tl.conste
 
 @triton.jit
 def _walked(
-    q_a, q_b, there, k_a, k_b, v_a, v_b, table, low, high, head, key_cache, value_cache, scale,
-    key_block, key_slot, key_head, value_block, value_slot, value_head,
+    q_a, q_b, there, k_a, k_b, v_a, v_b, table, low, high, head, keys, values, scale,
     PAGE: tl.constexpr, HALF: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -120,10 +131,8 @@ def _walked(
     scores = tl.where(there[None, :], scores * scale, float("-inf"))
     most, total, found_a, found_b = _added(scores, v_a, v_b, most, total, found_a, found_b, PRECISION)
     for start in range(low + BLOCK_N, high, BLOCK_N):
-        there, k_a, k_b, v_a, v_b = _kept(
-            table, start + tl.arange(0, BLOCK_N), high, head, key_cache, value_cache,
-            key_block, key_slot, key_head, value_block, value_slot, value_head, PAGE, HALF, BLOCK_H,
-        )  # fmt: skip
+        key = start + tl.arange(0, BLOCK_N)
+        there, k_a, k_b, v_a, v_b = _kept(table, key, high, head, keys, values, PAGE, HALF, BLOCK_H)
         scores = _products(q_a, q_b, k_a, k_b, PRECISION)
         scores = tl.where(there[None, :], scores * scale, float("-inf"))
         most, total, found_a, found_b = _added(scores, v_a, v_b, most, total, found_a, found_b, PRECISION)
@@ -132,29 +141,42 @@ def _walked(
 
 @triton.jit
 def _new(
-    qkv, positions, cos, sin, k_weight, key_cache, value_cache, slot_mapping, eps, begin, head, shared, t, new, h,
-    qkv_row, key_block, key_slot, key_head, value_block, value_slot, value_head,
+    qkv, positions, cos, sin, k_weight, keys, values, slot_mapping, eps, begin, head, shared, t, new, h, qkv_row,
     HEADS: tl.constexpr, PAGE: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
-    """Keys and values of a request's new tokens ``t``, as far as they are ``new``, for one head of the cache, which has them from now on."""
+    """Keys and values of a request's new tokens ``t``, as far as they are ``new``, for one head of the caches, which have them from now on."""
     new_at = (begin + t) * qkv_row + (HEADS + head) * (2 * HALF)
     new_place = tl.load(positions + begin + t, mask=new, other=0)
     slot = tl.load(slot_mapping + begin + t, mask=new, other=-1)
     w_a, w_b = _halves(qkv, new_at + shared * (2 * HALF), new, HALF, BLOCK_H)
     n_c, n_s, n_w_a, n_w_b = _angles(new, k_weight, new_place, cos, sin, HALF, NORM, BLOCK_H)
     n_a, n_b = _heads(qkv, new_at, new, n_c, n_s, n_w_a, n_w_b, eps, HALF, NORM, BLOCK_H)
-    n_a = n_a.to(key_cache.dtype.element_ty)
-    n_b = n_b.to(key_cache.dtype.element_ty)
-    kept = (slot >= 0)[:, None] & (h < HALF)[None, :]
-    slot_at = (slot // PAGE) * key_block + (slot % PAGE) * key_slot + head * key_head
-    keys = key_cache + slot_at[:, None] + h[None, :]
-    tl.store(keys, n_a, mask=kept)
-    tl.store(keys + HALF, n_b, mask=kept)
-    slot_at = (slot // PAGE) * value_block + (slot % PAGE) * value_slot + head * value_head
-    values = value_cache + slot_at[:, None] + h[None, :]
-    tl.store(values, w_a, mask=kept)
-    tl.store(values + HALF, w_b, mask=kept)
+    n_a = n_a.to(keys[0].dtype.element_ty)
+    n_b = n_b.to(keys[0].dtype.element_ty)
+    kept = slot >= 0
+    _store_halves(keys[0], _place(keys, slot // PAGE, slot, head, PAGE), n_a, n_b, kept, h, HALF)
+    _store_halves(values[0], _place(values, slot // PAGE, slot, head, PAGE), w_a, w_b, kept, h, HALF)
     return n_a, n_b, w_a, w_b
+
+
+@triton.jit
+def _with_new(
+    q_a, q_b, token, most, total, found_a, found_b,
+    qkv, positions, cos, sin, k_weight, keys, values, slot_mapping, scale, eps, begin, tokens, head, shared, h, qkv_row,
+    HEADS: tl.constexpr, PAGE: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr,
+    BLOCK_H: tl.constexpr, BLOCK_T: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """What queries have found with what they find in the new tokens, each up to its own ``token``."""
+    t = tl.arange(0, BLOCK_T)
+    new = t < tokens
+    n_a, n_b, w_a, w_b = _new(
+        qkv, positions, cos, sin, k_weight, keys, values, slot_mapping, eps, begin, head, shared, t, new, h, qkv_row,
+        HEADS, PAGE, HALF, NORM, BLOCK_H,
+    )  # fmt: skip
+    scores = _products(q_a, q_b, n_a, n_b, PRECISION)
+    seen = new[None, :] & (t[None, :] <= token[:, None])
+    scores = tl.where(seen, scores * scale, float("-inf"))
+    return _added(scores, w_a, w_b, most, total, found_a, found_b, PRECISION)
 
 
 @triton.jit
@@ -177,15 +199,14 @@ def _normed(q_a, q_b, n_a, n_b, qw_a, qw_b, kw_a, kw_b, eps, HALF: tl.constexpr)
 
 @triton.jit
 def _one_token(
-    qkv, positions, cos, sin, q_weight, k_weight, key_cache, value_cache, output, table, slot_mapping, scale, eps,
-    begin, tokens, old, own, head, shared, part, writes,
-    qkv_row, key_block, key_slot, key_head, value_block, value_slot, value_head, out_token, out_head,
+    qkv, positions, cos, sin, q_weight, k_weight, keys, values, output, table, slot_mapping, scale, eps,
+    begin, tokens, old, own, head, shared, part, writes, qkv_row, out_token, out_head,
     HEADS: tl.constexpr, PAGE: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_V: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """One head of a request's one new token, if it has any, with all keys that are there already and a part of their values, without tensor cores, which take rows by
     sixteen."""
-    dtype = key_cache.dtype.element_ty
+    dtype = keys[0].dtype.element_ty
     h = tl.arange(0, BLOCK_H)
     v = part * BLOCK_V + tl.arange(0, BLOCK_V)
     real = h < tl.where(tokens > 0, HALF, 0)
@@ -193,12 +214,9 @@ def _one_token(
     key = tl.arange(0, BLOCK_N)
     there = key < old
     page = tl.load(table + key // PAGE, mask=there, other=0).to(tl.int64)
-    key_at = page * key_block + (key % PAGE) * key_slot + head * key_head
-    k_a, k_b = _halves(key_cache, key_at, there, HALF, BLOCK_H)
-    value_at = page * value_block + (key % PAGE) * value_slot + head * value_head
-    value = tl.load(
-        value_cache + value_at[:, None] + v[None, :], mask=there[:, None] & (v < 2 * HALF)[None, :], other=0.0
-    )
+    k_a, k_b = _halves(keys[0], _place(keys, page, key, head, PAGE), there, HALF, BLOCK_H)
+    value_at = values[0] + _place(values, page, key, head, PAGE)[:, None] + v[None, :]
+    value = tl.load(value_at, mask=there[:, None] & (v < 2 * HALF)[None, :], other=0.0)
     place = tl.load(positions + begin, mask=tokens > 0, other=0)
     slot = tl.load(slot_mapping + begin, mask=tokens > 0, other=-1)
     c = tl.load(cos + place * HALF + h, mask=real, other=0.0).to(tl.float32)
@@ -235,17 +253,23 @@ def _one_token(
     new = tl.exp2(new - most)
     total = new + tl.sum(weights, 0)
     found = tl.sum(weights[:, None] * value.to(tl.float32), 0) + new * own_value.to(tl.float32)
-    tl.store(
-        output + begin * out_token + own * out_head + v,
-        (found / total).to(output.dtype.element_ty),
-        mask=valued,
-    )
+    into = output + begin * out_token + own * out_head + v
+    tl.store(into, (found / total).to(output.dtype.element_ty), mask=valued)
     kept = writes & (slot >= 0)
-    key_to = key_cache + (slot // PAGE) * key_block + (slot % PAGE) * key_slot + head * key_head + h
+    key_to = keys[0] + _place(keys, slot // PAGE, slot, head, PAGE) + h
     tl.store(key_to, key_a, mask=h < tl.where(kept & (part == 0), HALF, 0))
     tl.store(key_to + HALF, key_b, mask=h < tl.where(kept & (part == 0), HALF, 0))
-    value_to = value_cache + (slot // PAGE) * value_block + (slot % PAGE) * value_slot + head * value_head + v
+    value_to = values[0] + _place(values, slot // PAGE, slot, head, PAGE) + v
     tl.store(value_to, own_value, mask=v < tl.where(kept, 2 * HALF, 0))
+
+
+@triton.jit
+def _store_divided(base, at, a, b, weight, there, h, HALF: tl.constexpr):
+    """Rows in halves, divided by the sums of their weights, go to where these places begin, in that memory's type."""
+    first = base + at[:, None] + h[None, :]
+    mask = there[:, None] & (h < HALF)[None, :]
+    tl.store(first, (a / weight).to(base.dtype.element_ty), mask=mask)
+    tl.store(first + HALF, (b / weight).to(base.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -261,9 +285,9 @@ def _sum_of_splits(
     most = tl.load(sums + index * 2, mask=there, other=float("-inf"), cache_modifier=".cg")
     total = tl.load(sums + index * 2 + 1, mask=there, other=0.0, cache_modifier=".cg")
     mask = there[:, :, None] & (h < HALF)[None, None, :]
-    at = parts + index[:, :, None] * (2 * HALF) + h[None, None, :]
-    a = tl.load(at, mask=mask, other=0.0, cache_modifier=".cg")
-    b = tl.load(at + HALF, mask=mask, other=0.0, cache_modifier=".cg")
+    part = parts + index[:, :, None] * (2 * HALF) + h[None, None, :]
+    a = tl.load(part, mask=mask, other=0.0, cache_modifier=".cg")
+    b = tl.load(part + HALF, mask=mask, other=0.0, cache_modifier=".cg")
     greatest = tl.max(most, 1)
     faded = tl.exp2(most - tl.where(real, greatest, 0.0)[:, None])
     weight = tl.where(real, tl.sum(total * faded, 1), 1.0)[:, None]
@@ -276,16 +300,14 @@ def _sum_of_splits(
 
 @triton.jit
 def _handed_over(
-    found_a, found_b, most, total, parts, sums, arrivals, output, begin, tokens, token, own, real, wanted, h,
+    found_a, found_b, most, total, parts, sums, arrivals, output, begin, tokens, token, own, real, h,
     request, head, split, active, shared, out_token, out_head,
     HEADS: tl.constexpr, GROUP: tl.constexpr, HALF: tl.constexpr, SPLITS: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_G: tl.constexpr,
 ):  # fmt: skip
     """What a split has found goes to memory, where the program that comes last adds all of them up."""
     index = ((begin + token) * HEADS + own) * SPLITS + split
-    part = parts + index[:, None] * (2 * HALF) + h[None, :]
-    tl.store(part, found_a, mask=wanted)
-    tl.store(part + HALF, found_b, mask=wanted)
+    _store_halves(parts, index * (2 * HALF), found_a, found_b, real, h, HALF)
     tl.store(sums + index * 2, most, mask=real)
     tl.store(sums + index * 2 + 1, total, mask=real)
     tl.debug_barrier()  # all of this program's writes are made before it is counted
@@ -314,6 +336,8 @@ def rope_decode_kernel(
     PRECISION: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """One request, one head of the cache, one split of the keys that are there already; where these are no more than WHOLE, one head of one new token instead."""
+    keys = (key_cache, key_block, key_slot, key_head)
+    values = (value_cache, value_block, value_slot, value_head)
     request = tl.program_id(0)
     head = tl.program_id(1)
     split = tl.program_id(2)
@@ -325,10 +349,10 @@ def rope_decode_kernel(
         if old <= WHOLE:
             if split < GROUP * PARTS:
                 _one_token(
-                    qkv, positions, cos, sin, q_weight, k_weight, key_cache, value_cache, output,
+                    qkv, positions, cos, sin, q_weight, k_weight, keys, values, output,
                     block_tables + request.to(tl.int64) * table_row, slot_mapping, scale, eps,
                     begin, tokens, old, head * GROUP + split // PARTS, head, shared, split % PARTS, split < PARTS,
-                    qkv_row, key_block, key_slot, key_head, value_block, value_slot, value_head, out_token, out_head,
+                    qkv_row, out_token, out_head,
                     HEADS, PAGE, HALF, NORM, BLOCK_H, WHOLE, 2 * BLOCK_H // PARTS, EARLY,
                 )  # fmt: skip
             return
@@ -339,7 +363,6 @@ def rope_decode_kernel(
         return
 
     # what no kernel of this step writes is read before the wait
-    dtype = key_cache.dtype.element_ty
     h = tl.arange(0, BLOCK_H)
     row = tl.arange(0, BLOCK_M)
     real = row < tokens * GROUP
@@ -348,10 +371,8 @@ def rope_decode_kernel(
     table = block_tables + request.to(tl.int64) * table_row
     low = split * share
     high = tl.minimum(low + share, old)
-    there, k_a, k_b, v_a, v_b = _kept(
-        table, low + tl.arange(0, BLOCK_N), high, head, key_cache, value_cache,
-        key_block, key_slot, key_head, value_block, value_slot, value_head, PAGE, HALF, BLOCK_H,
-    )  # fmt: skip
+    key = low + tl.arange(0, BLOCK_N)
+    there, k_a, k_b, v_a, v_b = _kept(table, key, high, head, keys, values, PAGE, HALF, BLOCK_H)
     place = tl.load(positions + begin + token, mask=real, other=0)
     c, s, weight_a, weight_b = _angles(real, q_weight, place, cos, sin, HALF, NORM, BLOCK_H)
     if EARLY:
@@ -362,36 +383,26 @@ def rope_decode_kernel(
 
     q_at = (begin + token) * qkv_row + own * (2 * HALF)
     q_a, q_b = _heads(qkv, q_at, real, c, s, weight_a, weight_b, eps, HALF, NORM, BLOCK_H)
-    q_a = q_a.to(dtype)
-    q_b = q_b.to(dtype)
+    q_a = q_a.to(key_cache.dtype.element_ty)
+    q_b = q_b.to(key_cache.dtype.element_ty)
     most, total, found_a, found_b = _walked(
-        q_a, q_b, there, k_a, k_b, v_a, v_b, table, low, high, head, key_cache, value_cache, scale,
-        key_block, key_slot, key_head, value_block, value_slot, value_head,
+        q_a, q_b, there, k_a, k_b, v_a, v_b, table, low, high, head, keys, values, scale,
         PAGE, HALF, BLOCK_H, BLOCK_M, BLOCK_N, PRECISION,
     )  # fmt: skip
 
     if split == active - 1:
-        t = tl.arange(0, BLOCK_T)
-        new = t < tokens
-        n_a, n_b, w_a, w_b = _new(
-            qkv, positions, cos, sin, k_weight, key_cache, value_cache, slot_mapping, eps, begin, head, shared, t, new, h,
-            qkv_row, key_block, key_slot, key_head, value_block, value_slot, value_head,
-            HEADS, PAGE, HALF, NORM, BLOCK_H,
+        most, total, found_a, found_b = _with_new(
+            q_a, q_b, token, most, total, found_a, found_b,
+            qkv, positions, cos, sin, k_weight, keys, values, slot_mapping, scale, eps, begin, tokens, head, shared, h, qkv_row,
+            HEADS, PAGE, HALF, NORM, BLOCK_H, BLOCK_T, PRECISION,
         )  # fmt: skip
-        own_scores = _products(q_a, q_b, n_a, n_b, PRECISION)
-        seen = new[None, :] & (t[None, :] <= token[:, None])
-        own_scores = tl.where(seen, own_scores * scale, float("-inf"))
-        most, total, found_a, found_b = _added(own_scores, w_a, w_b, most, total, found_a, found_b, PRECISION)
-
-    wanted = real[:, None] & (h < HALF)[None, :]
     if active == 1:
         weight = tl.where(total == 0.0, 1.0, total)[:, None]
-        into = output + ((begin + token) * out_token + own * out_head)[:, None] + h[None, :]
-        tl.store(into, (found_a / weight).to(output.dtype.element_ty), mask=wanted)
-        tl.store(into + HALF, (found_b / weight).to(output.dtype.element_ty), mask=wanted)
+        at = (begin + token) * out_token + own * out_head
+        _store_divided(output, at, found_a, found_b, weight, real, h, HALF)
     elif SPLITS > 1:
         _handed_over(
-            found_a, found_b, most, total, parts, sums, arrivals, output, begin, tokens, token, own, real, wanted, h,
+            found_a, found_b, most, total, parts, sums, arrivals, output, begin, tokens, token, own, real, h,
             request, head, split, active, shared, out_token, out_head,
             HEADS, GROUP, HALF, SPLITS, BLOCK_H, BLOCK_S, BLOCK_G,
         )  # fmt: skip
