@@ -185,7 +185,9 @@ def numbers_told(error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]
     if not any(map(str.isdigit, str(error))):
         return []
     given = leaves((*args, *kwargs.values()))
-    extents = [n for x in given if isinstance(x, torch.Tensor) for n in (*x.shape, *x.stride(), x.storage_offset())]
+    extents = [
+        n for x in given if isinstance(x, torch.Tensor) for n in (*x.shape, *x.stride(), x.storage_offset())
+    ]
     return [n for n in (*given, *extents) if isinstance(n, torch.SymInt) and not is_unbacked(n)]
 
 
