@@ -39,6 +39,11 @@ DIVISIONS = frozenset(
     ]
     + [each for name, known in OPERATORS.items() if known.divides for each in (name, f"{name}_")]
 )  # fmt: skip
+#: differences, which refuse Python's truth values as operands; as factors (``alpha``) sums do, too
+DIFFERENCES = frozenset(
+    ["sub", "sub_", "subtract", "subtract_", "_foreach_sub", "_foreach_sub_", "rsub", "isub"]
+    + ["__sub__", "__rsub__", "__isub__"]
+)
 #: kernels of reductions refuse more dimensions
 MOST_DIMS = 64
 #: nothing larger is made only to hear an error
@@ -59,6 +64,9 @@ def is_doubtful(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> boo
     if name.startswith("as_strided"):  # symbolic sizes are taken for sizes
         sizes = args[1] if len(args) > 1 else kwargs.get("size", ())
         return any(size < 0 for size in sizes)
+    refusing = (*args, *kwargs.values()) if name in DIFFERENCES else (kwargs.get("alpha"),)
+    if any(isinstance(v, (bool, torch.SymBool)) for v in refusing):
+        return True
     if name in WITHOUT_IDENTITY:
         return first is not None and _is_empty(first)
     if name not in OF_ONE_TYPE or torch.is_autocast_enabled("cpu"):
@@ -214,6 +222,8 @@ def real_like(value: Any) -> Any:
         return torch.empty_strided(sizes, strides, dtype=value.dtype).zero_()
     if isinstance(value, torch.SymInt):
         return extents((value,))[0]
+    if isinstance(value, torch.SymBool):  # which of the two it is makes no difference to what refuses them
+        return True
     if isinstance(value, torch.Tensor | torch.SymFloat):
         raise _CannotTry
     if type(value) in (list, tuple):

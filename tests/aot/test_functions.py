@@ -353,6 +353,27 @@ def test_decompositions_are_the_callers(op):
     assert plain.targets() == ["aten.gelu.default"]
 
 
+def test_a_decomposition_may_write_what_it_gives_and_the_program_a_part_of_a_view_of_that():
+    """As PyTorch's own of ``index_fill`` does before 2.12."""
+
+    def cosine(x):
+        return torch.empty_like(x).copy_(aten.cos.default(x))
+
+    def program(of):
+        def run(x):
+            whole = of(x)
+            turned = whole.t()
+            whole.narrow(0, 0, 1).zero_()
+            return turned, whole.mT
+
+        return run
+
+    x = torch.randn(3, 4)
+    fn = aot.aot_function(program(torch.sin), aot.nop, decompositions={aten.sin.default: cosine})
+    for have, want in zip(fn(x), program(torch.cos)(x), strict=True):
+        assert torch.equal(have, want)
+
+
 # -- modules ----------------------------------------------------------------------------------------
 
 

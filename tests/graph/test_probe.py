@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+import braze
 from braze.graph.probe import is_doubtful
 
 #: type of elements -> the least and the greatest number that it has a place for
@@ -50,3 +51,24 @@ def test_only_divisions_doubt_zeros(zero):
     assert is_doubtful("__floordiv__", (x, zero), {})
     assert not is_doubtful("__floordiv__", (x, 3), {})
     assert not is_doubtful("add", (x, zero), {})
+
+
+def test_differences_refuse_truth_values_and_sums_such_factors():
+    x = torch.zeros(2)
+    assert is_doubtful("sub", (x, True), {}) and is_doubtful("rsub", (x, False), {})
+    assert is_doubtful("add", (x, x), {"alpha": True})
+    assert not is_doubtful("add", (x, True), {}) and not is_doubtful("mul", (x, True), {})
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize(
+    "refused",
+    [lambda x, n: x - (n > 3), lambda x, n: (n > 3) - x, lambda x, n: x.sub_(n > 3), lambda x, n: torch.add(x, 1, alpha=n > 3)],
+    ids=["sub", "rsub", "sub_", "alpha"],
+)  # fmt: skip
+def test_the_truth_of_a_comparison_is_refused_where_eager_refuses_it(refused, dynamic):
+    compiled = braze.compile(refused, dynamic=dynamic)
+    for n in (3, 4, 5):
+        for call in (refused, compiled):
+            with pytest.raises(RuntimeError, match="bool tensor|Boolean"):
+                call(torch.ones(3), n)
