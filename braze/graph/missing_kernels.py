@@ -1,12 +1,14 @@
 """Which operators have no kernel for the types of a call: meta functions and kernels of ours compute what eager refuses.
 
 ``torch.addcmul`` of truth values is an error on the CPU ("not implemented for 'Bool'"). No table says of which: the call is made
-on tensors of at most two elements a dimension, once for each operator and types.
+on tensors of at most two elements a dimension, once for each operator and types. Only what reads the elements of its tensors in
+their places, or along a dim, is tried so: kernels that follow indices, lengths or weights may read beyond small tensors (`lstm`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import types
 import warnings
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ from typing import Any
 
 import torch
 
+from braze.graph.operators import OPERATORS, Family
 from braze.graph.probe import eager_error, heard, is_doubtful, several_types
 from braze.graph.torch_compat import disable_functions, outside_modes, transforming
 from braze.support.caches import remembered
@@ -24,6 +27,46 @@ _MODULES = frozenset({"torch.nn.functional", "torch.functional", "torch._tensor"
 _C_MODULES = frozenset(
     {f"torch._C.{part}" for part in ("_nn", "_special", "_linalg", "_fft")} | {"_operator"}
 )
+#: what reads elements along dims, and losses, which are loops over elements
+_ALONG_DIMS = frozenset(
+    [
+        "softmax",
+        "log_softmax",
+        "softmin",
+        "logsumexp",
+        "logcumsumexp",
+        "cumsum",
+        "cumprod",
+        "cummax",
+        "cummin",
+        "cross",
+        "glu",
+        "max_pool1d",
+        "mse_loss",
+        "l1_loss",
+        "smooth_l1_loss",
+        "huber_loss",
+        "soft_margin_loss",
+        "multilabel_soft_margin_loss",
+        "kl_div",
+        "binary_cross_entropy",
+        "binary_cross_entropy_with_logits",
+        "poisson_nll_loss",
+        "gaussian_nll_loss",
+        "hinge_embedding_loss",
+        "margin_ranking_loss",
+        "cosine_similarity",
+        "pairwise_distance",
+        "triplet_margin_loss",
+        "normalize",
+    ]
+)
+#: Python's names of operators -> ATen's
+_PYTHONS = {
+    "mod": "remainder", "imod": "remainder", "rmod": "remainder", "truediv": "div", "floordiv": "floor_divide",
+    "rfloordiv": "floor_divide", "lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift", "and": "bitwise_and",
+    "or": "bitwise_or", "xor": "bitwise_xor", "invert": "bitwise_not",
+}  # fmt: skip
 _DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 #: what is told of an argument by its value; of others by their type
 _PLAIN = frozenset(
@@ -31,6 +74,20 @@ _PLAIN = frozenset(
 )
 _SYMBOLS = {torch.SymInt: (int, 2), torch.SymFloat: (float, 2.0), torch.SymBool: (bool, True)}
 _SEQUENCES = frozenset({list, tuple, torch.Size})
+
+
+@functools.cache
+def _stays_in_place(name: str) -> bool:
+    """Whether a function of PyTorch's of that name reads its tensors' elements in their places, or along a dim."""
+    name = name.strip("_").removeprefix("foreach_")
+    name = _PYTHONS.get(name, name)
+    known = OPERATORS.get(name)
+    if name in _ALONG_DIMS or (known is not None and known.family in (Family.ELEMENTWISE, Family.REDUCTION)):
+        return True
+    packet = getattr(torch.ops.aten, name, None) or getattr(torch.ops.aten, f"special_{name}", None)
+    return packet is not None and any(
+        torch.Tag.pointwise in getattr(packet, overload).tags for overload in packet.overloads()
+    )
 
 
 def refusal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exception | None:
@@ -42,7 +99,7 @@ def refusal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Excepti
 
 def missing_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exception | None:
     """What eager raises for a call of tensors of such types on the CPU, if it has no kernel for them."""
-    if not _is_pure(func) or transforming():  # whose rules take operators apart
+    if not _is_tried(func) or transforming():  # whose rules take operators apart
         return None
     types_of = tuple(map(_kind, args)), tuple((name, _kind(value)) for name, value in kwargs.items())
     said = _said(func, types_of, torch.get_default_dtype(), _casts())
@@ -54,6 +111,11 @@ def missing_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 def _casts() -> torch.dtype | None:
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+
+
+def _is_tried(func: Any) -> bool:
+    """Whether a function may be called on any small tensors."""
+    return _is_pure(func) and _stays_in_place(func.__name__.partition(".")[0])
 
 
 def _is_pure(func: Any) -> bool:

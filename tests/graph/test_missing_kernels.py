@@ -76,14 +76,14 @@ def test_a_call_is_tried_once_for_its_types_and_never_at_its_size() -> None:
         return torch.addcmul(*args, **kwargs)
 
     # a function that counts stands in for one of PyTorch's
-    pure, missing_kernels._is_pure = missing_kernels._is_pure, lambda func: True
+    is_tried, missing_kernels._is_tried = missing_kernels._is_tried, lambda func: True
     try:
         with torch._subclasses.FakeTensorMode():
             for n in (5, 1000, 1 << 40):
                 x = torch.empty(n, 0 if n == 5 else 1, dtype=torch.bool)
                 missing_kernel(tried, (x, x, x), {})
     finally:
-        missing_kernels._is_pure = pure
+        missing_kernels._is_tried = is_tried
     assert calls == [[(2, 0)] * 3, [(2, 1)] * 3]
 
 
@@ -92,6 +92,16 @@ def test_what_is_not_known_to_compute_alone_is_not_tried() -> None:
     for function in (print, torch.save, torch.Tensor.numpy, lambda x: 1 / 0):
         assert missing_kernel(function, (x,), {}) is None
     assert isinstance(missing_kernel(operator.mod, (x, x), {}), NotImplementedError)
+
+
+@pytest.mark.parametrize(
+    "follows",
+    [torch.lstm, torch.rnn_relu, torch.embedding_bag, torch.ctc_loss, torch.max_pool2d, torch.grid_sampler, F.nll_loss, torch.gather, torch.linalg.lu_solve],
+    ids=lambda function: function.__name__,
+)  # fmt: skip
+def test_what_follows_indices_lengths_or_weights_is_not_tried(follows: Callable[..., Any]) -> None:
+    """On small tensors made for their types alone it reads beyond them."""
+    assert not missing_kernels._is_tried(follows)
 
 
 def test_what_has_a_kernel_only_where_a_gradient_is_asked_for_runs_with_one() -> None:
