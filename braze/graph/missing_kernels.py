@@ -19,6 +19,7 @@ import torch
 from braze.graph.operators import OPERATORS, Family
 from braze.graph.probe import eager_error, heard, is_doubtful, several_types
 from braze.graph.torch_compat import disable_functions, outside_modes, transforming
+from braze.runtime.purity import added_kernels
 from braze.support.caches import remembered
 
 #: whose functions in Python compute with their arguments alone
@@ -99,7 +100,8 @@ def refusal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Excepti
 
 def missing_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exception | None:
     """What eager raises for a call of tensors of such types on the CPU, if it has no kernel for them."""
-    if not _is_tried(func) or transforming():  # whose rules take operators apart
+    # a kernel of the program's runs as often as in eager; a transform's rules take operators apart
+    if not _is_tried(func) or added_kernels() or transforming():
         return None
     types_of = tuple(map(_kind, args)), tuple((name, _kind(value)) for name, value in kwargs.items())
     said = _said(func, types_of, torch.get_default_dtype(), _casts())

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from braze.graph.operators import OPERATORS
 from braze.graph.torch_compat import disable_functions, outside_modes
 from braze.graph.torch_symbols import is_unbacked
+from braze.runtime.purity import added_kernels
 from braze.support.layouts import span
 from braze.support.nested import leaves
 
@@ -165,8 +166,8 @@ def eager_error(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exc
 
 def tried(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exception | bool:
     """The exception that a call raises on real tensors of zeros, or True where it works; False where it cannot be tried here."""
-    if getattr(func, "namespace", "aten") not in ("aten", "prims"):
-        return False  # an operator of the user's may have effects
+    if getattr(func, "namespace", "aten") not in ("aten", "prims") or added_kernels():
+        return False  # an operator or a kernel of the user's may have effects
     with disable_functions(), outside_modes():
         try:
             real = [real_like(v) for v in args]

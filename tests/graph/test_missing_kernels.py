@@ -104,6 +104,24 @@ def test_what_follows_indices_lengths_or_weights_is_not_tried(follows: Callable[
     assert not missing_kernels._is_tried(follows)
 
 
+def test_a_kernel_that_the_program_registers_is_called_as_often_as_in_eager() -> None:
+    calls = []
+
+    def counted(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, value: float = 1) -> torch.Tensor:
+        calls.append(tuple(x.shape))
+        return x + a * b
+
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("addcmul", counted, "CPU")
+    try:
+        x = torch.ones(5)
+        braze.compile(lambda x: torch.addcmul(x, x, x))(x)
+    finally:
+        library._destroy()
+        braze.reset()
+    assert calls == [(5,)]
+
+
 def test_what_has_a_kernel_only_where_a_gradient_is_asked_for_runs_with_one() -> None:
     f = lambda x: torch.max_pool1d(x, 1)
     for wants in (True, False):
