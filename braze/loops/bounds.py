@@ -33,10 +33,14 @@ from braze.symbolic.expr import (
     ZERO,
     Expr,
     FloorDiv,
+    Max,
+    Min,
     Mod,
     Product,
     Symbol,
     constant_part,
+    maximum,
+    minimum,
     product,
     terms,
 )
@@ -168,10 +172,20 @@ def range_of(e: Expr, symbols: Mapping[Symbol, Range]) -> Range | None:
         return Range(ZERO, e.divisor - 1, False)
     if isinstance(e, Product):
         return _of_product(e, inside, symbols)
-    parts = terms(e)
-    if len(parts) == 1 and parts[0][0] is e:
-        return None  # of the greater or the smaller of two
+    if isinstance(e, (Max, Min)):
+        return _of_either(e, inside, symbols)
     return _of_sum(e, symbols) or _of_rows(e, symbols)
+
+
+def _of_either(e: Max | Min, inside: set[Symbol], symbols: Mapping[Symbol, Range]) -> Range | None:
+    """Of the greater or the smaller of two."""
+    left, right = range_of(e.left, symbols), range_of(e.right, symbols)
+    if left is None or right is None:
+        return None
+    either = maximum if isinstance(e, Max) else minimum
+    alone = not inside & e.left.symbols() & e.right.symbols()
+    exact = alone and left.exact and right.exact
+    return Range(either(left.low, right.low), either(left.high, right.high), exact)
 
 
 def _of_sum(e: Expr, symbols: Mapping[Symbol, Range]) -> Range | None:

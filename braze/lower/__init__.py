@@ -9,6 +9,7 @@ from braze.lower import (  # noqa: F401  the families register their rows
     contractions,
     convolutions,
     indexing,
+    interpolation,
     loss_gradients,
     pointwise,
     pooling,

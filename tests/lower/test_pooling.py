@@ -1,4 +1,4 @@
-"""Maxima over windows on a GPU as loops, where nobody reads the places; interpreted here."""
+"""Maxima, means and their gradients over windows on a GPU as loops; interpreted here."""
 
 import pytest
 import torch
@@ -66,3 +66,82 @@ def test_half_types():
 )
 def test_places_and_large_windows_are_atens(f):
     assert calls(program_of(f, torch.randn(1, 2, 5, 30))) == ["aten.max_pool2d_with_indices.default"]
+
+
+MEANS = [
+    dict(kernel_size=3, stride=2, padding=1),
+    dict(kernel_size=2),
+    dict(kernel_size=(2, 3), stride=(3, 1), padding=(1, 0)),
+    dict(kernel_size=3, stride=2, padding=1, count_include_pad=False),
+    dict(kernel_size=3, stride=2, ceil_mode=True),
+    dict(kernel_size=3, stride=2, padding=1, ceil_mode=True, count_include_pad=False),
+    dict(kernel_size=(1, 4), stride=1, padding=(0, 2), divisor_override=3),
+    dict(kernel_size=2, stride=3, ceil_mode=True),
+    dict(kernel_size=5, stride=5),
+]
+
+
+@pytest.mark.parametrize("options", MEANS, ids=str)
+@pytest.mark.parametrize("shape", [(2, 3, 11, 10), (3, 8, 7), (1, 1, 6, 6), (0, 2, 6, 6)])
+def test_means_and_their_gradients(options, shape):
+    torch.manual_seed(0)
+    x = torch.randn(shape, dtype=torch.float64).mul(64).round()
+    x.view(-1)[::7] = -0.0
+    gradient = torch.randn_like(F.avg_pool2d(x, **options))
+
+    def backward(g, t):
+        words = [
+            options.get(k, v)
+            for k, v in dict(
+                kernel_size=(),
+                stride=(),
+                padding=0,
+                ceil_mode=False,
+                count_include_pad=True,
+                divisor_override=None,
+            ).items()
+        ]
+        words[:3] = [list(w) if isinstance(w, tuple) else [w] * 2 for w in words[:3]]
+        return torch.ops.aten.avg_pool2d_backward(g, t, *words)
+
+    for given in [x, x.contiguous(memory_format=LAST)] if len(shape) == 4 else [x]:
+        program = program_of(lambda t: F.avg_pool2d(t, **options) * 2, given)
+        assert not calls(program)
+        (found,) = interpret(program, [given])
+        torch.testing.assert_close(found, F.avg_pool2d(given, **options) * 2, rtol=1e-15, atol=0)
+        part = partition_on_gpu(lambda g, t: backward(g, t) * 2, [gradient, given])
+        program = pipeline.lower_graph(part, CTX)
+        assert not calls(program)
+        (found,) = interpret(program, [gradient, given])
+        torch.testing.assert_close(found, backward(gradient, given) * 2, rtol=1e-14, atol=1e-15)
+
+
+def test_means_of_half_types_are_sums_in_float32():
+    x = torch.randn(2, 3, 9, 8, dtype=torch.bfloat16)
+    (found,) = interpret(program_of(lambda t: F.avg_pool2d(t, 3, 2, 1), x), [x])
+    torch.testing.assert_close(found, F.avg_pool2d(x.float(), 3, 2, 1).bfloat16(), rtol=0, atol=0)
+
+
+def test_means_of_large_windows_are_atens():
+    assert calls(program_of(lambda t: F.avg_pool2d(t, (1, 26), stride=1), torch.randn(1, 2, 5, 30))) == [
+        "aten.avg_pool2d.default"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("size", "into", "ours"),
+    [((6, 8), (3, 2), True), ((5, 5), (1, 1), True), ((7, 6), (3, 2), False), ((0, 4), (1, 2), True)],
+)
+def test_gradients_of_means_over_windows_that_divide_the_picture(size, into, ours):
+    torch.manual_seed(0)
+    x = torch.randn(2 if size[0] else 0, 3, size[0] or 3, size[1], dtype=torch.float64)
+    gradient = torch.randn(*x.shape[:2], *into, dtype=torch.float64)
+    f = lambda g, t: torch.ops.aten._adaptive_avg_pool2d_backward(g, t) * 2
+    for given in (x, x.contiguous(memory_format=LAST)):
+        program = pipeline.lower_graph(partition_on_gpu(f, [gradient, given]), CTX)
+        assert (not calls(program)) is ours
+        if ours:
+            (found,) = interpret(program, [gradient, given])
+            want = f(gradient, given)
+            torch.testing.assert_close(found, want, rtol=1e-15, atol=0)
+            assert found.stride() == want.stride()

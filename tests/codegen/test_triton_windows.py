@@ -1,0 +1,44 @@
+"""Windows and pictures between their elements in Triton's interpreter: means, their gradients, bilinear interpolation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+pytest.importorskip("triton")
+
+from tests.codegen.test_triton_forms import check
+
+PROGRAMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "means": lambda x: F.avg_pool2d(x, 3, 2, 1) + 1,
+    "means of what is there": lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False) + 1,
+    "twice as large": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear") * 2,
+    "between corners": lambda x: F.interpolate(x, size=(9, 4), mode="bilinear", align_corners=True) * 2,
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_pictures(name, channels_last, tmp_path):
+    x = torch.randn(2, 3, 7, 6, generator=torch.Generator().manual_seed(0))
+    if channels_last:
+        x = x.contiguous(memory_format=torch.channels_last)
+    check(PROGRAMS[name], tmp_path, x)
+
+
+def test_gradients_of_means(tmp_path):
+    def gradient(g, x):
+        return torch.ops.aten.avg_pool2d_backward(g, x, [3, 3], [2, 2], [1, 1], True, False, None)
+
+    x = torch.randn(2, 3, 7, 6, generator=torch.Generator().manual_seed(0))
+    check(gradient, tmp_path, torch.randn_like(F.avg_pool2d(x, 3, 2, 1, ceil_mode=True)), x)
+
+
+def test_gradients_of_means_that_divide_the_picture(tmp_path):
+    def gradient(g, x):
+        return torch.ops.aten._adaptive_avg_pool2d_backward(g, x)
+
+    check(gradient, tmp_path, torch.randn(2, 3, 2, 3), torch.randn(2, 3, 8, 6))
