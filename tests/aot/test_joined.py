@@ -67,7 +67,7 @@ def test_queries_keys_and_values_are_windows_on_one_product_whose_weights_are_co
     apart = dataclasses.replace(CTX, options=dataclasses.replace(CTX.options, matmul_template=False))
     plan = pipeline.schedule_program(pipeline.lower_graph(part, apart), apart)
     assert len(plan.groups) == 6 and all(isinstance(g.call, ExternCall) for g in plan.groups)
-    assert plan.fixed is not None and len(plan.fixed.groups) == 4
+    assert plan.fixed is not None and len({name for group in plan.fixed.groups for name in group.writes}) == 4
     same_as_eager(two, part, shapes)
 
 

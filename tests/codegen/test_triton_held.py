@@ -14,7 +14,7 @@ pytest.importorskip("triton")
 
 from braze.codegen.triton import generate
 from braze.schedule import kernels, shifted
-from braze.schedule.kernels import HeldCut
+from braze.schedule.held import HeldCut
 from braze.schedule.records import GroupKind
 from braze.symbolic.expr import Symbol
 from braze.target import Target
@@ -32,7 +32,7 @@ def held(small, monkeypatch):
     """Programs of one warp, which hold two tiles of 256 numbers of 32 bits, and walk the rest of their rows."""
     for cut in ("SIDE_BY_SIDE", "WIDE_16", "WIDE", "DEEP"):
         monkeypatch.setattr(kernels, cut, HeldCut(1, 64, 16, 1 << 20))
-    monkeypatch.setattr(kernels, "_spread_cuts", lambda *told, **how: [])
+    monkeypatch.setattr(kernels, "spread_cuts", lambda *told, **how: [])
     monkeypatch.setattr(kernels, "SHORT", range(0))
 
 
