@@ -21,6 +21,7 @@ from braze.graph.probe import eager_error, heard, is_doubtful, several_types
 from braze.graph.torch_compat import disable_functions, outside_modes, transforming
 from braze.runtime.purity import added_kernels
 from braze.support.caches import remembered
+from braze.support.nested import every
 
 #: whose functions in Python compute with their arguments alone
 _MODULES = frozenset({"torch.nn.functional", "torch.functional", "torch._tensor"})
@@ -179,7 +180,7 @@ def _said(func: Any, types_of: Any, default: torch.dtype, casts: torch.dtype | N
             args, kwargs = tuple(map(_small, positional)), {name: _small(kind) for name, kind in named}
     except (_Unknown, RuntimeError):
         return None
-    tensors = _tensors((*args, *kwargs.values()))
+    tensors = every(torch.Tensor, (*args, *kwargs.values()))
     if not tensors:
         return None
     with _quiet():
@@ -187,17 +188,6 @@ def _said(func: Any, types_of: Any, default: torch.dtype, casts: torch.dtype | N
     if isinstance(error, NotImplementedError):
         return str(error)
     return "" if error is not None and several_types(tensors) else None
-
-
-def _tensors(values: Any) -> list[torch.Tensor]:
-    """The tensors among arguments, and in lists among these."""
-    found = []
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            found.append(value)
-        elif isinstance(value, (list, tuple)):
-            found += _tensors(value)
-    return found
 
 
 @contextlib.contextmanager

@@ -50,7 +50,7 @@ def bilinear(g: ProgramBuilder, x: Lazy, output_size: Any, align_corners: bool, 
 
     Eager's floats may take the place before it, with a weight of nearly one for the next.
     """
-    if g.ctx.target.kind != "cuda" or x.device == "cpu" or not x.dtype.is_float:
+    if not g.is_for_loops(x):
         return NotImplemented
     # one list of both scales, or each by itself; none where the size was given
     both = scales[0] if scales and isinstance(scales[0], (list, tuple)) else scales

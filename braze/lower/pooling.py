@@ -33,7 +33,7 @@ def max_pool2d(
     ceil_mode: bool = False,
 ) -> Any:
     """The largest element of each window, or nan; of equal ones the first, as eager has it (which tells zeros of two signs)."""
-    if 1 in g.wanted or not _is_for_loops(g, x):
+    if 1 in g.wanted or not g.is_for_loops(x):
         return NotImplemented
     kernel, padding, dilation = (_pair(v) for v in (kernel, padding, dilation))
     stride = _pair(stride) if stride else kernel
@@ -102,10 +102,6 @@ def _windows(g: ProgramBuilder, whole: Lazy, means: Sequence[Any], words: Sequen
     return _Windows(kernel, stride, padding, whole.sizes[-2:], count, padded, divisor)
 
 
-def _is_for_loops(g: ProgramBuilder, *values: Lazy) -> bool:
-    return g.ctx.target.kind == "cuda" and all(x.device != "cpu" and x.dtype.is_float for x in values)
-
-
 @lowering(aten.avg_pool2d.default)
 def avg_pool2d(
     g: ProgramBuilder,
@@ -119,7 +115,7 @@ def avg_pool2d(
 ) -> Any:
     """The mean of each window."""
     words = (kernel, stride, padding, ceil_mode, count_include_pad, divisor_override)
-    found = _windows(g, x, g.val.shape, words) if _is_for_loops(g, x) else None
+    found = _windows(g, x, g.val.shape, words) if g.is_for_loops(x) else None
     if found is None:
         return NotImplemented
     wide = compute_type(x.dtype)
@@ -145,7 +141,7 @@ def avg_pool2d(
 @lowering(aten.avg_pool2d_backward.default)
 def avg_pool2d_backward(g: ProgramBuilder, gradient: Lazy, x: Lazy, *words: Any) -> Any:
     """What each element has a part in: the windows that hold it are a few in a row, of which the last is known."""
-    found = _windows(g, x, gradient.sizes, words) if _is_for_loops(g, gradient, x) else None
+    found = _windows(g, x, gradient.sizes, words) if g.is_for_loops(gradient, x) else None
     if found is None:
         return NotImplemented
     wide = compute_type(x.dtype)
@@ -182,7 +178,7 @@ def avg_pool2d_backward(g: ProgramBuilder, gradient: Lazy, x: Lazy, *words: Any)
 @lowering(aten._adaptive_avg_pool2d_backward.default)
 def adaptive_avg_pool2d_backward(g: ProgramBuilder, gradient: Lazy, x: Lazy) -> Any:
     """Where windows divide the picture each element lies in one."""
-    if not _is_for_loops(g, gradient, x):
+    if not g.is_for_loops(gradient, x):
         return NotImplemented
     whole, count = (tuple(size.value for size in each.sizes[-2:]) for each in (x, gradient))
     if None in whole or any(not n or m is None or m % n for m, n in zip(whole, count, strict=True)):

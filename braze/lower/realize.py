@@ -112,6 +112,10 @@ class ProgramBuilder:
         """The element type of a torch.dtype."""
         return from_torch(dtype)
 
+    def is_for_loops(self, *values: Lazy) -> bool:
+        """Whether floats are on a GPU: where ATen's kernels for it go number by number, loops of ours fuse with what is around them."""
+        return self.ctx.target.kind == "cuda" and all(x.device != "cpu" and x.dtype.is_float for x in values)
+
     def comes_from_outside(self, name: str) -> bool:
         """Whether a buffer's data may start anywhere in its storage, at each call elsewhere, as that of a view which ATen took."""
         if self.buffers[name].kind in (BufferKind.INPUT, BufferKind.CONSTANT):
