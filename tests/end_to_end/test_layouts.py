@@ -68,6 +68,23 @@ def test_what_is_copied_lies_as_what_it_was_copied_into(program, makes, backend)
             assert a.stride() == b.stride() and torch.equal(a, b)
 
 
+def broadcast_flags_and(x, y):
+    total = (x > 0) + y
+    return total, total.stride()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_what_is_repeated_is_cast_before_dims_are_ordered_at_all_sizes(dynamic):
+    """Also where the other operand has dims of one element whose strides point elsewhere."""
+    compiled = braze.compile(broadcast_flags_and, dynamic=dynamic, options=OPTIONS)
+    for n in (8, 5, 1, 2):
+        given = torch.ones(1, 1, 1).expand(n, n, n), torch.ones(1, n, n).transpose(0, 2)
+        total, strides = compiled(*given)
+        assert (total.stride(), strides) == (broadcast_flags_and(*given)[1],) * 2
+        flat = torch.ones(1, n).expand(n, n).long().view(n, 1, n), torch.ones(n, 1, 1).permute(2, 1, 0)
+        assert compiled(*flat)[1] == broadcast_flags_and(*flat)[1]
+
+
 # -- inputs that begin inside their memory ------------------------------------------------------
 
 
