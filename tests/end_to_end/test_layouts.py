@@ -284,6 +284,30 @@ def test_parts_of_a_split_input_refuse_writes_as_in_eager():
             call(x)[0].add_(1)
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: (x * 1).split(1),
+        lambda x: (x * 1).unbind(1)[:2],
+        lambda x: (lambda y: (y, y.chunk(3)[1][0]))(x * 1),
+        lambda x: (x, x.unbind()[1]),
+        lambda x: (lambda y: (y, y[1]))(x * 1),
+    ],
+    ids=["split", "unbind", "view_of_a_chunk", "of_an_input", "made_alone"],
+)
+def test_what_is_made_of_several_views_at_once_may_come_to_no_history_behind_the_graph(program):
+    """Autograd refuses such views where their whole is written with a history, though nothing had one in the graph."""
+    said = []
+    for call in (program, braze.compile(program, backend="aot_eager")):
+        *_, part = call(torch.ones(3, 3))
+        part._base.mul_(torch.ones(3, 3, requires_grad=True))
+        try:
+            said.append(type(part.grad_fn).__name__)
+        except RuntimeError as error:
+            said.append(str(error))
+    assert said[0] == said[1]
+
+
 def test_views_made_again_have_sizes_of_their_call():
     def program(x):
         with torch.no_grad():
