@@ -156,7 +156,7 @@ def excuse(ours: Seen, theirs: Seen, checkpoints: bool = False) -> None:
     Nor do both name the same tensor. A region that is computed again reads whatever its variables hold by then: eager
     cannot tell that it has been written. And some of eager's derivatives are wrong for tensors without elements: what a
     compiled one makes of these is not compared, nor what it makes of a hook that in eager gets no gradient, be it that it refuses the operation
-    itself. Two may refuse `set_` in words of their own, and either for what was written over on the way there. What was saved and then detached in place is as what was saved and written.
+    itself. Two may refuse `set_` in words of their own, and either for what was written over, or turned, on the way there. What was saved and then detached in place is as what was saved and written.
     """
     mine, its = ours.backward_error, theirs.backward_error
     if its and WRONG_DERIVATIVE.search(its[1]):
@@ -172,7 +172,7 @@ def excuse(ours: Seen, theirs: Seen, checkpoints: bool = False) -> None:
         ours.backward_error = theirs.backward_error = None
     elif mine and its and mine[1] == SET and (SET_ON_BASE.search(its[1]) or WRITTEN.search(its[1])):
         theirs.backward_error = mine
-    elif mine and its and WRITTEN.search(mine[1]) and SET_ON_BASE.search(its[1]):
+    elif mine and its and WRITTEN.search(mine[1]) and (its[1] == SET or SET_ON_BASE.search(its[1])):
         theirs.backward_error = mine
     elif mine and checkpoints and its is None and WRITTEN.search(mine[1]):
         ours.backward_error = None
