@@ -265,10 +265,24 @@ def smallest(program: TensorProgram, theirs: Seen) -> torch.dtype:
     return oracle.smallest(dtypes)
 
 
+def copies_of_saved() -> AbstractContextManager[Any]:
+    """What autograd saves is a copy, which no write reaches."""
+    return torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach().clone(), lambda t: t)
+
+
 def in_double(program: TensorProgram, call: int, dtype: torch.dtype, rounds: bool = True) -> oracle.Samples:
-    """The program's numbers in float64, if it runs in that."""
+    """The program's numbers in float64, if it runs in that.
+
+    What is cast on the way to a saved tensor is a copy in eager, and the number itself in float64: where that was written
+    since, only the backward in float64 is refused, and keeps copies of what it saves.
+    """
     fn, watched = program.function(double=True), Watched()
-    seen(program, program.function(), call, casts=watched)
-    return oracle.samples(
-        lambda: seen(program, fn, call, double=True, casts=Doubled(watched.kept)).values, dtype, rounds
-    )
+    narrow = seen(program, program.function(), call, casts=watched)
+
+    def run(kept: AbstractContextManager[Any] | None = None) -> Seen:
+        with kept or nullcontext():
+            return seen(program, fn, call, double=True, casts=Doubled(watched.kept))
+
+    refused = run().backward_error if narrow.backward_error is None else None
+    copied = bool(refused and WRITTEN.search(refused[1]))
+    return oracle.samples(lambda: run(copies_of_saved() if copied else None).values, dtype, rounds)
