@@ -16,6 +16,7 @@ _PLACES = {
     "AttentionMetaData": "step.context",
     "BatchDescriptor": "policy.dispatch",
     "BreakableWrapper": "pieces.breakable",
+    "CUDAGraphEntry": "pieces.wrapper",
     "CUDAGraphMode": "policy.modes",
     "CUDAGraphWrapper": "pieces.wrapper",
     "CompilationConfig": "policy.config",

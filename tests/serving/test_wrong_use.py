@@ -377,3 +377,9 @@ def test_an_engine_says_what_a_request_and_a_cache_are():
     assert runner.blocks == 128
     bare = Engine(ModelRunner(tiny(), limits(), RunnerOptions(CUDAGraphMode.NONE)))
     assert refused(lambda: bare.add([1]), "allocate_cache()") == "BZ7406"
+
+
+def test_a_server_of_weights_of_an_unknown_type_is_refused(tmp_path):
+    launch = pytest.importorskip("braze.serving.server.launch")
+    options = launch.LaunchOptions(dtype="double")
+    assert refused(lambda: launch.make_engine(tmp_path, options), "one of float32, bfloat16") == "BZ7411"
