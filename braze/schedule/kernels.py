@@ -44,6 +44,7 @@ from braze.schedule.passes import (
 from braze.schedule.plans import Form, TaskPlan, Tile, blocks
 from braze.schedule.ragged import common_limit, points_of
 from braze.schedule.records import Group, GroupKind
+from braze.schedule.windows import APART, APART_TILE, reads_apart
 from braze.support.record import record
 from braze.symbolic.divides import multiple
 from braze.symbolic.expr import ONE, Expr, product
@@ -157,7 +158,7 @@ def plan_kernel(
     form, inner = _form(group, found)
     passes = passes_of(group.steps, group.row_axes) if group.row_axes else ()
     if not group.row_axes:
-        tiles = _point_tiles(group, form, inner)
+        tiles = _point_tiles(group, form, inner, found)
     elif form is Form.COLUMNS and inner is not None:
         tiles = _column_tiles(group, found, inner, again=len(passes) > 1)
     else:
@@ -446,7 +447,7 @@ class Tiles:
     stages: int = 1
 
 
-def _point_tiles(group: Group, form: Form, across: Axis | None) -> Tiles:
+def _point_tiles(group: Group, form: Form, across: Axis | None, found: Sequence[Access]) -> Tiles:
     """The tiles of a kernel without rows."""
     if form is Form.TILED and across is not None:
         last = group.axes[-1]
@@ -456,8 +457,10 @@ def _point_tiles(group: Group, form: Form, across: Axis | None) -> Tiles:
         outer = tuple(a for a in group.axes[:-1] if a is not across)
         return Tiles(outer, (Tile("y", (across,), y), Tile("x", (last,), x)), warps_of(x * y, 16))
     extent = product([a.extent for a in group.axes])
-    block = FLAT if extent.value is None else max(32, min(FLAT, power(extent.value)))
-    return Tiles((), (Tile("x", group.axes, block),), warps_of(block, EACH))
+    apart = reads_apart(group.axes, found)
+    most = APART_TILE if apart else FLAT
+    block = most if extent.value is None else max(32, min(most, power(extent.value)))
+    return Tiles((), (Tile("x", group.axes, block),), warps_of(block, APART if apart else EACH))
 
 
 def _column_tiles(group: Group, found: Sequence[Access], inner: Axis, *, again: bool) -> Tiles:
