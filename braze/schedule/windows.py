@@ -1,4 +1,4 @@
-"""Which kernels of points read windows, and how few elements a thread of them has."""
+"""Which kernels read windows, and how few elements a thread of them has; which read across their rows."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 from braze.loops.ir import Axis
 from braze.schedule.passes import Access
-from braze.symbolic.expr import Expr, FloorDiv
+from braze.symbolic.expr import ONE, Expr, FloorDiv
 from braze.symbolic.guess import likely_size
 
 #: elements of a thread, and of a tile: of each load the threads side by side then share sectors
 APART, APART_TILE = 2, 256
+#: so many rows side by side are a sector of what is read across them
+BESIDE = 16
 
 
 def reads_apart(axes: Sequence[Axis], found: Sequence[Access]) -> bool:
@@ -35,3 +37,16 @@ def _is_shared(e: Expr, axis: Axis) -> bool:
     if axis.symbol not in e.symbols():
         return False
     return isinstance(e, FloorDiv) or any(_is_shared(part, axis) for part in e.children())
+
+
+def beside_rows(axes: Sequence[Axis], row: Axis, found: Sequence[Access]) -> Axis | None:
+    """The axis of points along which something lies side by side that is read with all of a row, and lies apart along that."""
+    for a in found:
+        known = a.index.symbols()
+        step = a.index.coefficient(row.symbol)
+        if a.store or a.indirect or row.symbol not in known or step is None or likely_size(step) < 2:
+            continue
+        for axis in axes:
+            if a.index.coefficient(axis.symbol) is ONE and likely_size(axis.extent) >= BESIDE:
+                return axis
+    return None

@@ -130,7 +130,14 @@ def test_means_of_large_windows_are_atens():
 
 @pytest.mark.parametrize(
     ("size", "into", "ours"),
-    [((6, 8), (3, 2), True), ((5, 5), (1, 1), True), ((7, 6), (3, 2), True), ((0, 4), (1, 2), True), ((7, 5), (3, 9), True), ((4, 4), (40, 9), False)],
+    [
+        ((6, 8), (3, 2), True),
+        ((5, 5), (1, 1), True),
+        ((7, 6), (3, 2), True),
+        ((0, 4), (1, 2), True),
+        ((7, 5), (3, 9), True),
+        ((4, 4), (40, 9), False),
+    ],
 )
 def test_gradients_of_means_over_so_many_windows(size, into, ours):
     torch.manual_seed(0)
