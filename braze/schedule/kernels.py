@@ -44,6 +44,7 @@ from braze.schedule.passes import (
 from braze.schedule.plans import Form, TaskPlan, Tile, blocks
 from braze.schedule.ragged import common_limit, points_of
 from braze.schedule.records import Group, GroupKind
+from braze.schedule.windows import APART, APART_TILE, BESIDE, beside_rows, reads_apart
 from braze.support.record import record
 from braze.symbolic.divides import multiple
 from braze.symbolic.expr import ONE, Expr, product
@@ -57,6 +58,8 @@ EACH = 8
 MAX_PERSISTENT = 16384
 #: elements of a pointwise tile, and of a square one
 FLAT, SQUARE = 1024, 64
+#: rows and elements of each in a tile that walks rows of which something lies side by side, and elements of one that holds such rows whole
+SQUARE_OF_ROWS, MOST_WHOLE = (32, 128), 8192
 #: elements of a tile that walks a row, and one that holds short rows whole
 WALK, HELD = 2048, 2048
 #: tiles of a walk that are on their way at once, and bytes of them that a program may hold
@@ -157,11 +160,12 @@ def plan_kernel(
     form, inner = _form(group, found)
     passes = passes_of(group.steps, group.row_axes) if group.row_axes else ()
     if not group.row_axes:
-        tiles = _point_tiles(group, form, inner)
+        tiles = _point_tiles(group, form, inner, found)
     elif form is Form.COLUMNS and inner is not None:
         tiles = _column_tiles(group, found, inner, again=len(passes) > 1)
     else:
         tiles = _row_tiles(group, inner, longest, again=walks_again(passes))
+        tiles = across_rows(group, found, tiles, again=walks_again(passes)) or tiles
     names = arguments(group)
     plan = KernelPlan(
         form, names, size_symbols(group), tiles.outer, tiles.points, tiles.row, tiles.whole, passes, tiles.warps, tiles.stages,
@@ -446,7 +450,7 @@ class Tiles:
     stages: int = 1
 
 
-def _point_tiles(group: Group, form: Form, across: Axis | None) -> Tiles:
+def _point_tiles(group: Group, form: Form, across: Axis | None, found: Sequence[Access]) -> Tiles:
     """The tiles of a kernel without rows."""
     if form is Form.TILED and across is not None:
         last = group.axes[-1]
@@ -456,8 +460,10 @@ def _point_tiles(group: Group, form: Form, across: Axis | None) -> Tiles:
         outer = tuple(a for a in group.axes[:-1] if a is not across)
         return Tiles(outer, (Tile("y", (across,), y), Tile("x", (last,), x)), warps_of(x * y, 16))
     extent = product([a.extent for a in group.axes])
-    block = FLAT if extent.value is None else max(32, min(FLAT, power(extent.value)))
-    return Tiles((), (Tile("x", group.axes, block),), warps_of(block, EACH))
+    apart = reads_apart(group.axes, found)
+    most = APART_TILE if apart else FLAT
+    block = most if extent.value is None else max(32, min(most, power(extent.value)))
+    return Tiles((), (Tile("x", group.axes, block),), warps_of(block, APART if apart else EACH))
 
 
 def _column_tiles(group: Group, found: Sequence[Access], inner: Axis, *, again: bool) -> Tiles:
@@ -522,6 +528,28 @@ def _row_tiles(group: Group, inner: Axis | None, longest: int, *, again: bool) -
     width = walk if row is None else min(walk, power(max(row, 1)))
     warps = warps_of(width, EACH if again else EACH * max(1, width // WALK))
     return Tiles((), (Tile("x", group.axes, 1),), warps, Tile("r", order, width), stages=2)
+
+
+def across_rows(group: Group, found: Sequence[Access], tiles: Tiles, *, again: bool) -> Tiles | None:
+    """Tiles of as many rows as lie side by side in what is read across them: each read then goes along the one side of a tile or the other."""
+    row = tiles.row
+    axis = None if row is None else beside_rows(group.axes, row.axes[-1], found)
+    if row is None or axis is None or _draws(group):
+        return None
+    rows, width = SQUARE_OF_ROWS
+    whole = tiles.whole and row.block * BESIDE <= MOST_WHOLE
+    if whole:
+        rows, width = min(SQUARE, MOST_WHOLE // row.block), row.block
+    elif again or not kinds_of(group.steps) <= PLAIN:
+        return None
+    x, width = min(rows, power(likely_size(axis.extent))), min(width, row.block)
+    if x <= tiles.points[0].block and axis is group.axes[-1]:
+        return None
+    outer = tuple(a for a in group.axes if a is not axis)
+    row = dataclasses.replace(row, block=width)
+    return Tiles(
+        outer, (Tile("x", (axis,), x),), warps_of(x * width, EACH_ROW), row, whole, 1 if whole else 2
+    )
 
 
 def tile_of_rows(group: Group) -> tuple[int, int]:
