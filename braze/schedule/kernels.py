@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, Buffer, Node, Op, ReduceKind
@@ -15,19 +16,15 @@ from braze.loops.rewrite import roots
 from braze.schedule.held import (
     ALL_REGISTERS,
     CACHED,
-    DEEP,
     DEEP_DOWN,
     NARROW,
     NARROW_ROW,
     OF_A_SHORT_WARP,
     RESTS,
     SHORT,
-    SIDE_BY_SIDE,
     VECTOR,
-    WIDE,
-    WIDE_16,
     WORD,
-    spread_cuts,
+    cuts_of,
 )
 from braze.schedule.passes import (
     Access,
@@ -94,7 +91,7 @@ PLAIN = frozenset(
     {ReduceKind.SUM, ReduceKind.PROD, ReduceKind.MAX, ReduceKind.MIN, ReduceKind.ANY, ReduceKind.ALL}
 )
 #: reductions whose walks may begin before their rows
-VECTORS = PLAIN | {ReduceKind.ONLINE_SOFTMAX}
+VECTORS = PLAIN | {ReduceKind.ONLINE_SOFTMAX, ReduceKind.WELFORD}
 #: warps of a program, unless it is to be alone
 MOST_WARPS = 16
 #: an axis shorter than this is not worth tiles of its own
@@ -195,12 +192,10 @@ def _for_long_rows(plan: KernelPlan, group: Group, found: Sequence[Access], *, h
                 plan, widest, AT_ONCE if walked_again > FORGOTTEN and widest < 4 else AT_ONCE // 2
             )
         if walked_again >= FORGOTTEN_16 and widest <= 2:
-            plan = dataclasses.replace(plan, row=dataclasses.replace(row, block=TWO_WALK), warps=TWO_WARPS)
+            plan = _in_tiles(plan, TWO_WALK, TWO_WARPS)
         return dataclasses.replace(plan, unrolled=UNROLLED)
     if ReduceKind.WELFORD in kinds and row.block > SPREAD:
-        return dataclasses.replace(
-            plan, row=dataclasses.replace(row, block=SPREAD), warps=warps_of(SPREAD, EACH)
-        )
+        return _in_tiles(plan, SPREAD, warps_of(SPREAD, EACH))
     return plan
 
 
@@ -209,56 +204,52 @@ def _held_in_part(plan: KernelPlan, group: Group, widest: int) -> KernelPlan | N
     length, kinds = _static(group.row_axes), kinds_of(group.steps)
     if length is None or len(group.row_axes) != 1 or any(tile.block > 1 for tile in plan.points):
         return None
-    again = read_again(group, plan.passes)
-    sizes, each = {n.dtype.itemsize for n in again}, sum(n.dtype.itemsize for n in again)
-    if not sizes <= {2, 4} or not kinds <= VECTORS | {ReduceKind.WELFORD} or _draws(group):
+    again = [n.dtype.itemsize for n in read_again(group, plan.passes)]
+    each, spread, anywhere = sum(again), ReduceKind.WELFORD in kinds, plan.begin is not None
+    if not {*again} <= {2, 4} or not kinds <= VECTORS or _draws(group):
         return None
-    if plan.begin is not None and length in SHORT and widest in (2, 4):
-        few = ReduceKind.WELFORD in kinds and length * (each or widest) >= NARROW_ROW
+    if anywhere and length in SHORT and widest in (2, 4):
+        few = spread and length * (each or widest) >= NARROW_ROW
         return _held_to_its_end(plan, length, each or VECTOR // plan.vector, registers=NARROW if few else 0)
     if not again:
         return None
     most = RESTS if kinds != {ReduceKind.ONLINE_SOFTMAX} or widest > 2 else CACHED
-    narrow = sizes == {2} and len(again) == 1
-    row = plan.row
-    assert row is not None
-    if ReduceKind.WELFORD in kinds and len(again) == 1:
-        cuts = spread_cuts(length, each, anywhere=plan.begin is not None)
-    else:
-        cuts = [SIDE_BY_SIDE] if narrow else []
-    cuts += [DEEP] if len(again) > 1 else [WIDE_16] if narrow else [WIDE]
-    for cut in cuts:
+    for cut in cuts_of(length, again, spread=spread, anywhere=anywhere):
         block = EACH * 32 * cut.warps
-        whole = length - plan.vector + 1 if plan.begin is not None else length
-        held = min(4 * cut.words // (EACH * each), whole // block)
+        held = min(4 * cut.words // (EACH * each), _whole_tiles(plan, length, block))
         rest = (length - held * block) * each
         if held and rest <= min(cut.rest, most):
-            return dataclasses.replace(
-                plan, row=dataclasses.replace(row, block=block), warps=cut.warps, held=held, registers=cut.registers,
-                unrolled=UNROLLED, streamed=True,
-            )  # fmt: skip
+            return _in_tiles(
+                plan, block, cut.warps, held=held, registers=cut.registers, unrolled=UNROLLED, streamed=True
+            )
     return None
+
+
+def _whole_tiles(plan: KernelPlan, length: int, block: int) -> int:
+    """How many tiles a row fills, wherever it begins."""
+    return (length - plan.vector + 1) // block
+
+
+def _in_tiles(plan: KernelPlan, block: int, warps: int, **more: Any) -> KernelPlan:
+    """A plan that walks its rows in tiles of so many elements."""
+    assert plan.row is not None
+    return dataclasses.replace(plan, row=dataclasses.replace(plan.row, block=block), warps=warps, **more)
 
 
 def _held_to_its_end(plan: KernelPlan, length: int, itemsize: int, *, registers: int) -> KernelPlan | None:
     """A plan of programs that have all of a short row in registers, of whose elements those that are read again have so many bytes together."""
-    assert plan.row is not None
     warps = min(MOST_WARPS, max(1, power(length * itemsize // OF_A_SHORT_WARP + 1) // 2))
-    block, whole = EACH * 32 * warps, length - plan.vector + 1
-    if itemsize > WORD or whole < block:
+    block = EACH * 32 * warps
+    held = _whole_tiles(plan, length, block)
+    if itemsize > WORD or not held:
         return None
-    row = dataclasses.replace(plan.row, block=block)
-    return dataclasses.replace(
-        plan, row=row, warps=warps, held=whole // block, registers=registers, stages=1, streamed=True
-    )
+    return _in_tiles(plan, block, warps, held=held, registers=registers, stages=1, streamed=True)
 
 
 def few_at_once(plan: KernelPlan, itemsize: int, held: int) -> KernelPlan:
     """A plan of programs that have so many bytes of their rows at once: there is room for one on a multiprocessor, or two, and all their rows
     stay in the cache until they are walked again."""
-    assert plan.row is not None
-    row, warps = dataclasses.replace(plan.row, block=held // itemsize), max(1, held // OF_A_WARP)
-    return dataclasses.replace(plan, row=row, warps=warps, streamed=True, unrolled=1)
+    return _in_tiles(plan, held // itemsize, max(1, held // OF_A_WARP), streamed=True, unrolled=1)
 
 
 def _of_vectors(plan: KernelPlan, group: Group, found: Sequence[Access]) -> KernelPlan:
@@ -275,8 +266,7 @@ def _of_vectors(plan: KernelPlan, group: Group, found: Sequence[Access]) -> Kern
 
 def begins_anywhere(group: Group, found: Iterable[Access]) -> tuple[Expr, int] | None:
     """Where rows begin that vectors of so many elements do not divide; None where they do, or that is not one place for all that lies along them."""
-    kinds = VECTORS | {ReduceKind.WELFORD}
-    if len(group.row_axes) != 1 or _static(group.row_axes) is None or not kinds_of(group.steps) <= kinds:
+    if len(group.row_axes) != 1 or _static(group.row_axes) is None or not kinds_of(group.steps) <= VECTORS:
         return None
     row = group.row_axes[0].symbol
     if _draws(group):
