@@ -28,7 +28,7 @@ KINDS: dict[str, tuple[int, Callable[..., Tensor]]] = {
     "logsumexp": (2, torch.logcumsumexp),
 }
 #: elements of a tile; places of a row of which a product is taken at once; bytes side by side where lines are columns; warps where they are rows
-TILE, PRODUCT, BESIDE, WARPS = 2048, 1024, 512, 4
+TILE, PRODUCT, BESIDE, WARPS = 2048, 1024, 256, 4
 #: programs of a multiprocessor that are enough, those that are wanted of lines that are cut, and chunks of a line at most
 ENOUGH, WANTED, MOST = 4, 8, 1024
 #: multiprocessors of a GPU that does not say how many it has: the interpreter's

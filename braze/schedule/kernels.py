@@ -41,7 +41,7 @@ from braze.schedule.passes import (
     read_again,
     size_symbols,
 )
-from braze.schedule.plans import Form, TaskPlan, Tile, blocks
+from braze.schedule.plans import Form, TaskPlan, Tile, Tiles, blocks
 from braze.schedule.ragged import common_limit, points_of
 from braze.schedule.records import Group, GroupKind
 from braze.schedule.windows import APART, APART_TILE, BESIDE, beside_rows, reads_apart
@@ -436,18 +436,6 @@ def _across(axes: tuple[Axis, ...], found: Sequence[Access]) -> Axis | None:
 
 
 # -- tiles ----------------------------------------------------------------------------------------------------
-
-
-@record
-class Tiles:
-    """What one program takes: a point of each of the ``outer`` axes, a tile of the others, of a row all of it (``whole``) or tile after tile."""
-
-    outer: tuple[Axis, ...]
-    points: tuple[Tile, ...]
-    warps: int
-    row: Tile | None = None
-    whole: bool = False
-    stages: int = 1
 
 
 def _point_tiles(group: Group, form: Form, across: Axis | None, found: Sequence[Access]) -> Tiles:
