@@ -202,8 +202,7 @@ def reset() -> None:
     clear_arenas()
     heap.give_back()
     trace.reset_counters()
-    log.forget_warnings()
-    caches.forget()
+    caches.forget()  # what warnings have been given is such a table, too
 
 
 def _check_callable(model: Any) -> None:

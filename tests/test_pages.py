@@ -23,6 +23,9 @@ PAGES = {
     for page in sorted(ROOT.rglob("*.md"))
     if ".venv" not in page.parts
 }
+FILES = [path for top in ("braze", "tests", "benchmarks", "docs") for path in (ROOT / top).rglob("*.*")] + [
+    *ROOT.glob("*.*")
+]
 PROGRAMS = {
     name: re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE) for name, text in PAGES.items()
 }
@@ -113,6 +116,17 @@ def test_commands_and_their_options_are_there(capsys: pytest.CaptureFixture[str]
             assert end.value.code == 0, f"{name}: braze {command}"
             options = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
             assert options.issuperset(re.findall(r"(?<!\S)--[a-z-]+", rest.split("#")[0])), name
+
+
+#: files of Python's, and of models
+OF_OTHERS = {"copy.py", "config.json", "generation_config.json", "tokenizer.json"}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_file_that_a_page_names_is_there(name: str) -> None:
+    named = set(re.findall(r"`([\w/.-]+\.(?:py|c|h|toml|txt|json))`", PAGES[name])) - OF_OTHERS
+    gone = [file for file in sorted(named) if not any(path.match(file) for path in FILES)]
+    assert not gone
 
 
 def test_targets_of_make_are_there() -> None:

@@ -119,6 +119,10 @@ class Recorder(TorchDispatchMode):
         for fields in self._knowing:
             fields.pop("_node", None)
 
+    def _refused(self, code: str, what: str) -> Unsupported:
+        """That the graph cannot be carried, because of the program's line that runs."""
+        return Unsupported(code, what, origin=self.origin)
+
     # -- inputs ------------------------------------------------------------------------------
 
     def input(self, captured: torch.fx.Node, example: Any) -> Any:
@@ -235,9 +239,7 @@ class Recorder(TorchDispatchMode):
         """
         if func in self.kernels:
             if any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns):
-                raise Unsupported(
-                    "BZ2032", f"{func}, a view, for which the program has a kernel", origin=self.origin
-                )
+                raise self._refused("BZ2032", f"{func}, a view, for which the program has a kernel")
             return self.emit(func if func._schema.is_mutable else called_as_it_is(func), args, kwargs)
         if _is_composite(func):
             with self:
@@ -344,7 +346,7 @@ class Recorder(TorchDispatchMode):
         if isinstance(result, torch.Tensor) and "_node" in result.__dict__ and not func._schema.is_mutable:
             return result  # an argument given back
         if shapes != [tuple(v.shape) for v in kwargs.values() if isinstance(v, torch.Tensor)]:
-            raise Unsupported("BZ2009", f"{func}, whose out= has another shape", origin=self.origin)
+            raise self._refused("BZ2009", f"{func}, whose out= has another shape")
         result = self._from_start(args, result)
         node = self.graph.create_node(
             "call_function",
@@ -385,10 +387,8 @@ class Recorder(TorchDispatchMode):
             for node in self.graph.nodes
             if node.op == "placeholder" and isinstance(node.meta["val"], torch.Tensor)
         ):
-            raise Unsupported(
-                "BZ2031",
-                "an operator that reaches into an input's memory by its place there",
-                origin=self.origin,
+            raise self._refused(
+                "BZ2031", "an operator that reaches into an input's memory by its place there"
             )
         return args, kwargs
 
@@ -452,14 +452,11 @@ class Recorder(TorchDispatchMode):
         if kind is FakeTensor:
             node = value.__dict__.get("_node")
             if node is None:
-                raise Unsupported("BZ2008", "a fake tensor that the trace did not make", origin=self.origin)
+                raise self._refused("BZ2008", "a fake tensor that the trace did not make")
             return node
         if kind is tuple or kind is list or kind is torch.Size:
-            return (
-                type(value)(map(self.argument, value))
-                if kind is not torch.Size
-                else list(map(self.argument, value))
-            )
+            parts = map(self.argument, value)
+            return tuple(parts) if kind is tuple else list(parts)
         if kind is torch.SymInt or kind is torch.SymFloat or kind is torch.SymBool:
             return self.symbols.node(value)
         if isinstance(value, torch.Tensor):
@@ -480,16 +477,14 @@ class Recorder(TorchDispatchMode):
         target = args[0]
         functional = functional_of_inplace_view(func)
         if functional is None:
-            raise Unsupported("BZ2009", f"{func}, which changes what memory a tensor has", origin=self.origin)
+            raise self._refused("BZ2009", f"{func}, which changes what memory a tensor has")
         if target.__dict__["_node"].op == "placeholder":
-            raise Unsupported("BZ2009", f"{func} on an input of the graph", origin=self.origin)
+            raise self._refused("BZ2009", f"{func} on an input of the graph")
         if target.requires_grad and not torch.is_grad_enabled():  # which cuts it off from what it came of
-            raise Unsupported(
-                "BZ2009", f"{func} on a tensor with a history, without gradients", origin=self.origin
-            )
+            raise self._refused("BZ2009", f"{func} on a tensor with a history, without gradients")
         # autograd would count them of what it becomes
         if target.requires_grad and self.ways.views_of(target):
-            raise Unsupported("BZ2009", f"{func} on a tensor of which there are views", origin=self.origin)
+            raise self._refused("BZ2009", f"{func} on a tensor of which there are views")
         if target._is_view():
             self.turned.append((torch_compat.storage_key(target), self.origin))
         before = self._as_it_was(target)
@@ -524,14 +519,14 @@ class Recorder(TorchDispatchMode):
             return None
         made_here = all(o.__dict__["_node"].op == "call_function" and self.ways.is_alone(o) for o in outs)
         if functional is None or not made_here:
-            raise Unsupported("BZ2009", f"{func}, which gives a tensor memory", origin=self.origin)
+            raise self._refused("BZ2009", f"{func}, which gives a tensor memory")
         made = self.emit(functional, args, others)
         for out in outs:
             self._as_it_was(out)
         result = self.mode.run(func, args, kwargs)
         for out, part in zip(outs, each_of(made), strict=True):
             if (out.dtype, out.shape, out.stride()) != (part.dtype, part.shape, part.stride()):
-                raise Unsupported("BZ2009", f"{func}, which gives a tensor memory", origin=self.origin)
+                raise self._refused("BZ2009", f"{func}, which gives a tensor memory")
             node = self.know(out, part.__dict__["_node"])
             node.meta["val"] = self._alias(out)
         return result
@@ -574,9 +569,7 @@ class Recorder(TorchDispatchMode):
         if found is not None:
             return found[1]
         if self.differentiable and tensor.requires_grad:
-            raise Unsupported(
-                "BZ2001", "a tensor that requires grad and is no input of the graph", origin=self.origin
-            )
+            raise self._refused("BZ2001", "a tensor that requires grad and is no input of the graph")
         name = f"constant_{len(self.constants)}"
         self.constants[name] = tensor
         node = self.graph.create_node("get_attr", name)

@@ -1,4 +1,4 @@
 """What the clock decides, once for each machine, and every later compile follows: who multiplies matrices, and how kernels are cut.
 
-Imports schedule and codegen, graph, loops and base: it plans, prints and runs candidates. Only the pipeline asks it.
+Imports schedule, codegen, graph, loops and base: it plans, prints and runs candidates. Only the pipeline asks it.
 """

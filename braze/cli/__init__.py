@@ -1,4 +1,4 @@
 """The command ``braze``: demo, explain, env, serve.
 
-The highest of all: imports whatever it shows, serving too.
+The highest of all. Imports serving, inspect, capture, graph and base.
 """

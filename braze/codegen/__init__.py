@@ -1,4 +1,4 @@
 """Schedule -> text: ``c/`` and ``triton/`` write kernels, ``host/`` the module that calls them.
 
-Imports the schedule's records, loops, symbolic and base.
+Imports schedule, loops and base.
 """

@@ -1,4 +1,4 @@
 """torch.fx graphs with a contract: specs, dialects and their verifier, passes, fakes.
 
-Imports symbolic and base. Private names of PyTorch stand in ``torch_*.py`` and ``holders.py`` (pyproject.toml lists the few other files).
+Imports base. Private names of PyTorch stand in ``torch_*.py`` and ``holders.py`` (pyproject.toml lists the few other files).
 """

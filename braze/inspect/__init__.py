@@ -1,4 +1,4 @@
 """Tools that look at a compile: explain.
 
-Imports capture, whose breaks it tells, and base; the rest it reads off the trace.
+Imports capture and base: it tells of breaks, and reads the rest off the trace.
 """

@@ -1,4 +1,4 @@
 """The loop IR: what is computed, over which points, into which buffers. Data only.
 
-No torch operators and no target; imports symbolic and base.
+No torch operators and no target. Imports base.
 """

@@ -1,6 +1,6 @@
 """Core ATen graph -> LoopProgram: one file per family of operators.
 
-Imports loops, graph, symbolic and base, and reads the records of aot.
+Imports loops, graph and base, and reads the records of aot.
 """
 
 from braze.lower import (  # noqa: F401  the families register their rows

@@ -6,8 +6,10 @@ one (or None, where strides cannot say it).
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -177,22 +179,24 @@ def fresh(g: ProgramBuilder, x: Lazy) -> Lazy:
 
 def permute_value(g: ProgramBuilder, x: Lazy, dims: Sequence[int]) -> Lazy:
     """Dimension d of the result is dimension dims[d] of ``x``."""
-    return _of_dimensions(g, x, [d % x.rank for d in dims])
+    return _of_dimensions(g, x, [(d % x.rank,) for d in dims])
 
 
-def _of_dimensions(g: ProgramBuilder, x: Lazy, dims: Sequence[int]) -> Lazy:
-    """The dimensions ``dims`` of ``x`` in that order; the others are of size 1."""
+def _of_dimensions(g: ProgramBuilder, x: Lazy, dims: Sequence[tuple[int, ...]]) -> Lazy:
+    """Each dimension of the result goes along those of ``x`` that ``dims`` has in its place, which are of one size; the others are of size 1."""
 
     def place(index: Index) -> Index:
         out: list[Expr] = [ZERO] * x.rank
-        for i, d in zip(index, dims, strict=True):
-            out[d] = i
+        for i, together in zip(index, dims, strict=True):
+            for d in together:
+                out[d] = i
         return out
 
     def strided(view: BufferView) -> BufferView:
-        return window(view, [view.sizes[d] for d in dims], [view.strides[d] for d in dims])
+        steps = [functools.reduce(operator.add, (view.strides[d] for d in together)) for together in dims]
+        return window(view, [view.sizes[first] for first, *_ in dims], steps)
 
-    return view_of(g, x, tuple(x.sizes[d] for d in dims), place, strided)
+    return view_of(g, x, tuple(x.sizes[first] for first, *_ in dims), place, strided)
 
 
 @lowering(aten.permute.default)
@@ -264,7 +268,7 @@ def squeeze(g: ProgramBuilder, x: Lazy, dims: Any = None) -> Any:
     """Drop those of some dimensions, or of all, that have size 1."""
     named = range(x.rank) if dims is None else [dims] if isinstance(dims, int) else dims
     gone = {d % x.rank for d in named if x.sizes[d % x.rank] is ONE} if x.rank else set()
-    return _of_dimensions(g, x, [d for d in range(x.rank) if d not in gone]) if gone else x
+    return _of_dimensions(g, x, [(d,) for d in range(x.rank) if d not in gone]) if gone else x
 
 
 # -- parts
@@ -404,29 +408,13 @@ def unbind(g: ProgramBuilder, x: Lazy, dim: int = 0) -> Any:
 @lowering(aten.diagonal.default)
 def diagonal(g: ProgramBuilder, x: Lazy, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     """The elements whose two indices differ by ``offset``, as a last dimension; where there are none it starts where ``x`` does."""
-    a, b = dim1 % x.rank, dim2 % x.rank
-    rest = [d for d in range(x.rank) if d not in (a, b)]
+    row, column = dim1 % x.rank, dim2 % x.rank
     size = g.symbols.expr(g.val.shape[-1])
     away = 0 if size == ZERO else offset
-    down, right = as_expr(max(-away, 0)), as_expr(max(away, 0))
-
-    def place(index: Index) -> Index:
-        out: list[Expr] = [ZERO] * x.rank
-        for i, d in zip(index, rest, strict=False):
-            out[d] = i
-        out[a], out[b] = index[-1] + down, index[-1] + right
-        return out
-
-    def strided(view: BufferView) -> BufferView:
-        s = view.strides
-        return window(
-            view,
-            [*(view.sizes[d] for d in rest), size],
-            [*(s[d] for d in rest), s[a] + s[b]],
-            view.offset + down * s[a] + right * s[b],
-        )
-
-    return view_of(g, x, (*(x.sizes[d] for d in rest), size), place, strided)
+    square = slice_value(g, x, row, as_expr(max(-away, 0)), size)
+    square = slice_value(g, square, column, as_expr(max(away, 0)), size)
+    rest = [(d,) for d in range(x.rank) if d not in (row, column)]
+    return _of_dimensions(g, square, [*rest, (row, column)])
 
 
 @lowering(aten.unfold.default)

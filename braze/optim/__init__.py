@@ -1,6 +1,6 @@
 """Optimizers' steps as one kernel over all parameters: tables of addresses instead of a loop over tensors.
 
-Imports codegen, loops, cudagraphs (steps are recorded too) and base: no graph is captured here.
+Imports codegen, loops, cudagraphs and base: steps are recorded too, and no graph is captured here.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -19,6 +18,7 @@ from braze.native.torch_state import hidden_from_dynamo
 from braze.optim import hooks
 from braze.optim.plan import Group, Stepper
 from braze.optim.rules import ALGORITHMS, Algorithm
+from braze.support.caches import remembered
 from braze.support.errors import UserError
 
 _STEPPER = "_braze_stepper"
@@ -88,7 +88,7 @@ def algorithm_of(cls: type) -> Algorithm | None:
     return None
 
 
-@cache
+@remembered(1_000)
 def compiled_class(cls: Any) -> Any:
     """The subclass of ``cls`` whose step is compiled."""
     algorithm = algorithm_of(cls)

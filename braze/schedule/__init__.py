@@ -1,6 +1,6 @@
 """LoopProgram -> Schedule: dependences, fusion, order, tiles, memory.
 
-``choices.py`` holds every heuristic. Imports loops, symbolic and base.
+``choices.py`` holds every heuristic. Imports loops and base.
 """
 
 from braze.schedule.scheduler import schedule

@@ -1,6 +1,7 @@
 """Serving: models under piecewise compilation and CUDA graphs, and an engine that drives them.
 
-Six rooms, lowest first: policy, step, pieces, served, engine, server. Imports the public face and what lies below it; nothing but the command line imports it.
+Six rooms, lowest first: policy, step, pieces, served, engine, server. Imports api, backends, pipeline, graph_calls,
+cudagraphs, capture, aot, codegen, graph and base; nothing but the command line imports it.
 Names are fetched when first used, so that the import costs nothing and imports no torch.
 """
 
@@ -16,6 +17,7 @@ _PLACES = {
     "AttentionMetaData": "step.context",
     "BatchDescriptor": "policy.dispatch",
     "BreakableWrapper": "pieces.breakable",
+    "CUDAGraphEntry": "pieces.wrapper",
     "CUDAGraphMode": "policy.modes",
     "CUDAGraphWrapper": "pieces.wrapper",
     "CompilationConfig": "policy.config",

@@ -11,11 +11,11 @@ import contextlib
 import logging
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
 
+from braze.support.caches import Latest
 from braze.support.errors import UserError
 
 #: subject -> what it prints
@@ -46,9 +46,9 @@ _HOME, _PACKAGE = Path(__file__).resolve().parents[1], "braze"
 _modules: dict[str, int] = {}
 #: levels of the subjects as they were asked for, where modules are named too
 _levels: dict[str, int] = {}
-_seen: set[object] = set()
+#: causes of the warnings that have been given
+_seen: Latest[bool] = Latest(10_000)
 _listeners: list[Callable[[str], None]] = []
-_lock = threading.Lock()
 
 
 class _Shown(logging.Handler):
@@ -79,10 +79,8 @@ def warn(message: str, subject: str = "capture") -> None:
 def warn_once(cause: object, message: str, subject: str = "capture") -> bool:
     """Log ``message`` as a warning the first time ``cause`` (any hashable) is seen."""
     _hear(message)
-    with _lock:
-        if cause in _seen:
-            return False
-        _seen.add(cause)
+    if not _seen.enter(cause, True):
+        return False
     logger(subject).warning("%s", message)
     return True
 
@@ -104,8 +102,7 @@ def _hear(message: str) -> None:
 
 def forget_warnings() -> None:
     """Let every once-only warning be given again (``braze.reset``)."""
-    with _lock:
-        _seen.clear()
+    _seen.cache_clear()
 
 
 def configure(spec: str | None = None) -> None:

@@ -377,3 +377,17 @@ def test_a_marked_tensor_that_no_graph_takes_is_captured_once(kind: str) -> None
         for _ in range(2):
             assert torch.equal(compiled(x).to_dense(), (x * 2).to_dense())
     assert not [message for message in said if "BZ9013" in message]
+
+
+def test_an_input_that_no_operation_reads_tells_what_sizes_of_others_are_made_of() -> None:
+    """Behind a relation of sizes the one input has ``s + 4`` elements, which does not tell s: the other's size does."""
+
+    def four_more(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.shape[0] - y.shape[0] == 4 else x
+
+    compiled = braze.compile(four_more, dynamic=True)
+    with logged() as said:
+        for sizes in ((8, 4), (9, 5), (9, 4), (10, 6), (4, 0)):
+            x, y = map(torch.rand, sizes)
+            assert torch.equal(compiled(x, y), four_more(x, y))
+    assert not said

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import weakref
 from collections import Counter, deque
 from types import CodeType
 from typing import Any
@@ -208,18 +209,19 @@ class Copies:
     """How many functions have been compiled of each code object: many are a storm of another kind."""
 
     def __init__(self) -> None:
-        self.counts: Counter[CodeType] = Counter()
-        self.seconds: Counter[CodeType] = Counter()
+        #: living code -> how many, and the seconds that they took
+        self.counts: weakref.WeakKeyDictionary[CodeType, tuple[int, float]] = weakref.WeakKeyDictionary()
 
     def note(self, name: str, code: CodeType, seconds: float) -> None:
         """One more function of this code was compiled for the first time."""
-        self.counts[code] += 1
-        self.seconds[code] += seconds  # type: ignore[assignment]  # Counter is typed for ints
-        if self.counts[code] >= COPIES:
+        count, before = self.counts.get(code, (0, 0.0))
+        count, seconds = count + 1, before + seconds
+        self.counts[code] = count, seconds
+        if count >= COPIES:
             warn_once(
                 ("BZ1104", code),
                 f"BZ1104: {name} ({code.co_filename}:{code.co_firstlineno}) has been given to braze.compile "
-                f"{self.counts[code]} times, and was compiled anew each time: {self.seconds[code]:.1f} s so far\n"
+                f"{count} times, and was compiled anew each time: {seconds:.1f} s so far\n"
                 "  do:    call braze.compile once, outside the loop or function that makes it, and keep the result",
                 subject="recompiles",
             )
@@ -227,4 +229,3 @@ class Copies:
     def clear(self) -> None:
         """Forget all counts."""
         self.counts.clear()
-        self.seconds.clear()

@@ -26,15 +26,15 @@ from braze.capture.residual.points import ResumePoint
 from braze.capture.residual.residual import Place
 from braze.options import Options
 from braze.support import interrupts, trace
+from braze.support.caches import Latest
 from braze.support.collector import collector_paused
 from braze.support.log import logger
 
 watch()
 
 TraceFrame = Callable[..., Capture]
-_hooked_codes: dict[CodeType, Any] = {}
-#: what has been said of frames that run uncompiled in broken calls
-_told_skipped: dict[Any, CodeType] = {}
+#: code met in broken calls whose frames an entry takes over, and why others run as they are, as far as that was told -> the code
+_answered: Latest[CodeType] = Latest(10_000, native.forget_code)
 
 
 def compile_callable(
@@ -48,10 +48,7 @@ def reset() -> None:
     """Forget every variant of every live entry, and every decision about code met in broken calls."""
     for site in all_sites():
         site.clear()
-    for code in (*_hooked_codes, *_told_skipped.values()):
-        native.forget_code(code)
-    _hooked_codes.clear()
-    _told_skipped.clear()
+    _answered.cache_clear()
     copies.clear()
 
 
@@ -173,7 +170,7 @@ def answer_hook(code: CodeType, function: FunctionType) -> Any:
     if is_to_end(function):
         return None
     entry = session.entry(function, code.co_qualname, hooked=True)
-    _hooked_codes[code] = entry
+    _answered.enter(id(code), code)  # two that are alike are answered apart
     return entry
 
 
@@ -196,8 +193,7 @@ def tell_skipped(code: CodeType, function: FunctionType) -> None:
         remedy = "what it calls is captured; iterate in the compiled function itself"
     else:
         return
-    if cause not in _told_skipped:
-        _told_skipped[cause] = code
+    if _answered.enter(cause, code):
         trace.emit("skipped", text)
         logger("graph_breaks").info("%s\n  do:  %s", text, remedy)
 

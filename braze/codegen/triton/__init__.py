@@ -1,7 +1,7 @@
 """Schedule -> Triton: kernels of walks over rows, columns or squares, products and batches of them, and flex_attention's.
 
-``generate.py`` is the entry; texts run on a GPU and in Triton's interpreter alike. Imports the schedule's
-records, loops, symbolic and base; never triton itself.
+``generate.py`` is the entry; texts run on a GPU and in Triton's interpreter alike. Triton itself
+is never imported.
 """
 
 from braze.codegen.triton.generate import generate
