@@ -11,12 +11,12 @@ from braze.lower.pointwise import convert
 from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import aten, lowering
 from braze.lower.views import flip
-from braze.runtime.running import RUNNING, RUNNING_OUT
+from braze.runtime.running import FEW, RUNNING, RUNNING_OUT
 from braze.symbolic.expr import contiguous_strides, linear
 from braze.symbolic.guess import likely_size
 
-#: elements under which ATen's kernel is as quick, and places of a line above which ours have no room for their numbers
-FEW, LONGEST = 1 << 16, 1 << 30
+#: places of a line above which our kernels have no room for their numbers
+LONGEST = 1 << 30
 
 
 @lowering(aten.cumsum.default)

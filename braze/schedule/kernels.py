@@ -531,7 +531,7 @@ def across_rows(group: Group, found: Sequence[Access], tiles: Tiles, *, again: b
     elif again or not kinds_of(group.steps) <= PLAIN:
         return None
     x, width = min(rows, power(likely_size(axis.extent))), min(width, row.block)
-    if x <= tiles.points[0].block and axis is group.axes[-1]:
+    if x * width < FLAT or (x <= tiles.points[0].block and axis is group.axes[-1]):
         return None
     outer = tuple(a for a in group.axes if a is not axis)
     row = dataclasses.replace(row, block=width)
