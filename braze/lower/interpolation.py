@@ -171,7 +171,7 @@ def _repeated(size: Any, into: Any, scale: float | None, *, exact: bool) -> _Lin
     step = torch.tensor(1.0 / scale if scale is not None and scale > 0 else float(size))
     step = step if scale is not None and scale > 0 else step / into
     eager = ((i + 0.5 if exact else i) * step).floor().long().clamp(max=size - 1)
-    return line if torch.equal(eager, line.place(i) // line.parts) else None
+    return line if torch.equal(eager, (i * line.factor + line.shift) // line.parts) else None
 
 
 def _lines(

@@ -315,8 +315,15 @@ def adaptive_avg_pool2d_backward(g: ProgramBuilder, gradient: Lazy, x: Lazy) -> 
         return NotImplemented
     wide = compute_type(x.dtype)
     nothing = build.const(0.0, wide)
+    given = gradient
+
+    def share(window: Index) -> Node:
+        return _shared(g, shares, build.cast(given.load(window), wide), window)
+
+    # where several windows are read each is divided before, once
+    gradient = Lazy(given.sizes, wide, given.device, share, cost=8 + given.pending_cost, ops=(g.op_name,))
     if most == [1, 1]:
-        g.realize_if_costly(gradient)
+        g.realize_if_costly(given)
     else:
         g.realize(gradient)
 
@@ -329,8 +336,7 @@ def adaptive_avg_pool2d_backward(g: ProgramBuilder, gradient: Lazy, x: Lazy) -> 
                 build.lt(g.index_node(w), g.index_node(s.past(e)))
                 for s, w, e in zip(turned, at, (row, column), strict=True)
             ]
-            value = build.cast(gradient.load((*before, *at)), wide)
-            values.append(build.masked(build.both(*has), _shared(g, shares, value, at), nothing))
+            values.append(build.masked(build.both(*has), gradient.load((*before, *at)), nothing))
         return build.cast(functools.reduce(build.add, values), x.dtype)
 
     cost = 8 * math.prod(most)

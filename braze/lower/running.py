@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from braze.loops.ir import DType
+from braze.loops.ir import DType, Op
 from braze.lower.fallback import device_of, target_name
-from braze.lower.lazy import Lazy, numel
+from braze.lower.lazy import Lazy, numel, strided_lazy
 from braze.lower.pointwise import convert
 from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import aten, lowering
 from braze.lower.views import flip
-from braze.runtime.running import RUNNING, RUNNING_OUT
-from braze.symbolic.expr import contiguous_strides
+from braze.runtime.running import FEW, RUNNING, RUNNING_OUT
+from braze.symbolic.expr import contiguous_strides, linear
 from braze.symbolic.guess import likely_size
 
-#: elements under which ATen's kernel is as quick, and places of a line above which ours have no room for their numbers
-FEW, LONGEST = 1 << 16, 1 << 30
+#: places of a line above which our kernels have no room for their numbers
+LONGEST = 1 << 30
 
 
 @lowering(aten.cumsum.default)
@@ -50,6 +50,8 @@ def _running(g: ProgramBuilder, x: Lazy, dim: int, kind: str) -> Any:
         return NotImplemented
     if dtype.is_float or x.dtype.is_float:
         x = convert(g, x, dtype)
+    elif x.dtype is DType.I64:
+        x = _before_it_was_widened(g, x)
     given, turned = x, False
     # one that is in memory stays what it was where the value behind it is written
     if x.view is None and x.turned is not None and x.turned[1] == {dim % x.rank}:
@@ -63,3 +65,18 @@ def _running(g: ProgramBuilder, x: Lazy, dim: int, kind: str) -> Any:
     back = flip(g, made, (dim,))
     back.owned = True
     return back
+
+
+def _before_it_was_widened(g: ProgramBuilder, x: Lazy) -> Lazy:
+    """The whole numbers in memory that these are, in their own type: a mask that is counted is read as bytes."""
+    if x.view is not None:
+        return x
+    _, index = g.axes(x.sizes)
+    node = x.load(index)
+    if node.op is not Op.CAST or node.args[0].op is not Op.LOAD or node.args[0].args:
+        return x
+    (read,) = node.args
+    name, place = read.attr
+    view, narrow = g.whole(name), read.dtype.is_integer or read.dtype is DType.BOOL
+    same = view.sizes == x.sizes and place == linear(index, view.strides, view.offset)
+    return strided_lazy(g, view, x.device) if same and narrow and read.dtype is view.dtype else x

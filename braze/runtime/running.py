@@ -28,9 +28,11 @@ KINDS: dict[str, tuple[int, Callable[..., Tensor]]] = {
     "logsumexp": (2, torch.logcumsumexp),
 }
 #: elements of a tile; places of a row of which a product is taken at once; bytes side by side where lines are columns; warps where they are rows
-TILE, PRODUCT, BESIDE, WARPS = 2048, 1024, 512, 4
+TILE, PRODUCT, BESIDE, WARPS = 2048, 1024, 256, 4
 #: programs of a multiprocessor that are enough, those that are wanted of lines that are cut, and chunks of a line at most
 ENOUGH, WANTED, MOST = 4, 8, 1024
+#: elements under which ATen's kernel is as quick
+FEW = 1 << 16
 #: multiprocessors of a GPU that does not say how many it has: the interpreter's
 CORES = 132
 
@@ -239,12 +241,12 @@ def _power(n: int) -> int:
 
 def by_kernels(x: Tensor, dim: int, kind: str, backwards: bool, *, out: Tensor | None = None) -> Tensor:
     """The running values along a dim; in ``out``, dense by rows, where that is given."""
+    if x.numel() < FEW:  # of a size that was not known before
+        return by_aten(x, dim, kind, backwards, out=out)
     given, dim = x.contiguous(), dim % x.dim()
     dtype = x.dtype if x.is_floating_point() else torch.int64
     if out is None:
         out = torch.empty(x.shape, device=x.device, dtype=dtype)
-    if not x.numel():
-        return out
     outer, inner = x.shape[:dim].numel(), x.shape[dim + 1 :].numel()
     walk = walk_of(outer, x.shape[dim], inner, x.element_size(), _cores(x.device), kind)
     wide = dtype if dtype in (torch.float64, torch.int64) else torch.float32

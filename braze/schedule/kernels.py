@@ -38,7 +38,7 @@ from braze.schedule.passes import (
     read_again,
     size_symbols,
 )
-from braze.schedule.plans import Form, TaskPlan, Tile, blocks
+from braze.schedule.plans import Form, TaskPlan, Tile, Tiles, blocks
 from braze.schedule.ragged import common_limit, points_of
 from braze.schedule.records import Group, GroupKind
 from braze.schedule.windows import APART, APART_TILE, BESIDE, beside_rows, reads_apart
@@ -428,18 +428,6 @@ def _across(axes: tuple[Axis, ...], found: Sequence[Access]) -> Axis | None:
 # -- tiles ----------------------------------------------------------------------------------------------------
 
 
-@record
-class Tiles:
-    """What one program takes: a point of each of the ``outer`` axes, a tile of the others, of a row all of it (``whole``) or tile after tile."""
-
-    outer: tuple[Axis, ...]
-    points: tuple[Tile, ...]
-    warps: int
-    row: Tile | None = None
-    whole: bool = False
-    stages: int = 1
-
-
 def _point_tiles(group: Group, form: Form, across: Axis | None, found: Sequence[Access]) -> Tiles:
     """The tiles of a kernel without rows."""
     if form is Form.TILED and across is not None:
@@ -533,7 +521,7 @@ def across_rows(group: Group, found: Sequence[Access], tiles: Tiles, *, again: b
     elif again or not kinds_of(group.steps) <= PLAIN:
         return None
     x, width = min(rows, power(likely_size(axis.extent))), min(width, row.block)
-    if x <= tiles.points[0].block and axis is group.axes[-1]:
+    if x * width < FLAT or (x <= tiles.points[0].block and axis is group.axes[-1]):
         return None
     outer = tuple(a for a in group.axes if a is not axis)
     row = dataclasses.replace(row, block=width)

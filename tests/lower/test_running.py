@@ -44,6 +44,11 @@ def test_whole_numbers_are_read_as_they_are():
     assert lowered(lambda t: t.cumsum(1, dtype=torch.int32), x.int())[:2] == (["aten.cumsum.default"], 0)
 
 
+def test_a_mask_is_counted_as_it_lies_in_memory():
+    x = numbers(*ROWS) > 1
+    assert lowered(lambda t: t.long().cumsum(1) - 1, x)[:2] == ([OURS], 1)
+
+
 def test_types_that_are_asked_for():
     x = numbers(*ROWS) * 10
     assert lowered(lambda t: t.cumsum(1, dtype=torch.float64), x)[:2] == ([OURS], 1)

@@ -30,7 +30,7 @@ SHAPES = [
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Tiles so small that a few hundred places are many: the interpreter is slow."""
-    for name, number in (("TILE", 64), ("PRODUCT", 32), ("BESIDE", 64), ("CORES", 2)):
+    for name, number in (("FEW", 1), ("TILE", 64), ("PRODUCT", 32), ("BESIDE", 64), ("CORES", 2)):
         monkeypatch.setattr(running, name, number)
     running._cores.cache_clear()
     yield
@@ -97,6 +97,12 @@ def test_a_product_behind_a_zero_is_zero_however_large_what_follows_is():
     assert not running.by_kernels(x, 0, "prod", False).any()
 
 
+def test_few_numbers_are_atens(monkeypatch):
+    monkeypatch.setattr(running, "FEW", 101)
+    monkeypatch.setattr(running, "_kernel", None)
+    check(numbers(10, 10), 1, "sum", True, digits=1e-5)
+
+
 def test_nothing_at_all_and_other_layouts():
     for shape in ((0, 5), (5, 0), (0,)):
         assert running.by_kernels(torch.empty(shape), -1, "sum", False).shape == shape
@@ -124,9 +130,9 @@ def test_the_kernels_compile_to_machine_code(monkeypatch, tmp_path):
     running._kernel.cache_clear()
     try:
         running.by_kernels(numbers(1 << 10, 128), 0, "sum", False)
-        running.by_kernels(numbers(2, 1 << 14, dtype=torch.bfloat16), 1, "sum", True)
-        running.by_kernels(torch.ones(64, 100, dtype=torch.bool), 1, "sum", False)
-        running.by_kernels(numbers(200, 100), 0, "prod", True)
+        running.by_kernels(numbers(4, 1 << 14, dtype=torch.bfloat16), 1, "sum", True)
+        running.by_kernels(torch.ones(64, 1024, dtype=torch.bool), 1, "sum", False)
+        running.by_kernels(numbers(1 << 10, 64), 0, "prod", True)
         running.by_kernels(numbers(1 << 10, 128), 0, "logsumexp", False)
     finally:
         running._kernel.cache_clear()
