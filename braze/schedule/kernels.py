@@ -202,7 +202,7 @@ def _for_long_rows(plan: KernelPlan, group: Group, found: Sequence[Access], *, h
 def _held_in_part(plan: KernelPlan, group: Group, widest: int) -> KernelPlan | None:
     """A plan of programs that keep a part of their rows in registers and read the rest again; None where nothing is read again, or that is not known to pay."""
     length, kinds = _static(group.row_axes), kinds_of(group.steps)
-    if length is None or len(group.row_axes) != 1 or any(tile.block > 1 for tile in plan.points):
+    if length is None or len(group.row_axes) != 1:
         return None
     again = [n.dtype.itemsize for n in read_again(group, plan.passes)]
     each, spread, anywhere = sum(again), ReduceKind.WELFORD in kinds, plan.begin is not None
@@ -254,8 +254,6 @@ def few_at_once(plan: KernelPlan, itemsize: int, held: int) -> KernelPlan:
 
 def _of_vectors(plan: KernelPlan, group: Group, found: Sequence[Access]) -> KernelPlan:
     """A plan that reads whole vectors of rows which begin anywhere, as those of 50,257 numbers do."""
-    if any(tile.block > 1 for tile in plan.points):  # several rows begin at several places
-        return plan
     begin = begins_anywhere(group, found)
     if (
         begin is None or plan.row is None or plan.row.block < begin[1]
