@@ -59,8 +59,9 @@ def test_what_is_normalized_is_computed_anew_rather_than_stored_for_two_kernels(
     """Rows alone of the kernel of the input's gradient would read it: it is stored nowhere, so that it may lie across them."""
     x, g = pictures(64, 96, 56, 56), pictures(64, 96, 56, 56, last=True)
 
-    def both(*inputs):
-        return gradients(*inputs)[:2]
+    def both(g, x, mean, rstd, w):
+        made = gradients(g, x, mean, rstd, w)
+        return made[0], made[1]
 
     moments = [torch.randn(64, 56, 56, 1) for _ in range(2)]
     assert cuts(both, g, x, *moments, torch.randn(96))[:2] == [(64, 128, True), (32, 128, False)]
