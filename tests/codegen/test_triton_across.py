@@ -29,7 +29,7 @@ def norm(x, w):
 
 def gradients(g, x, mean, rstd, w):
     g, x = (t.permute(0, 2, 3, 1) for t in (g, x))
-    return aten.native_layer_norm_backward(g, x, [20], mean, rstd, w, w, [True, True, True])
+    return aten.native_layer_norm_backward(g, x, list(w.shape), mean, rstd, w, w, [True, True, True])
 
 
 def cuts(f, *inputs):
@@ -53,6 +53,18 @@ def test_as_many_rows_as_lie_side_by_side_are_a_tile():
     assert sums[0] == (32, 128, False)
     assert cuts(norm, pictures(8, 20, 56, 56), torch.randn(20)) == [(64, 32, True)]
     assert cuts(products, *[pictures(64, 96, 56, 56) for _ in range(2)])[0][0] == 1, "all along the row"
+
+
+def test_what_is_normalized_is_computed_anew_rather_than_stored_for_two_kernels():
+    """Rows alone of the kernel of the input's gradient would read it: it is stored nowhere, so that it may lie across them."""
+    x, g = pictures(64, 96, 56, 56), pictures(64, 96, 56, 56, last=True)
+
+    def both(g, x, mean, rstd, w):
+        made = gradients(g, x, mean, rstd, w)
+        return made[0], made[1]
+
+    moments = [torch.randn(64, 56, 56, 1) for _ in range(2)]
+    assert cuts(both, g, x, *moments, torch.randn(96))[:2] == [(64, 128, True), (32, 128, False)]
 
 
 def test_layer_norm_of_channels(tmp_path):
