@@ -345,6 +345,14 @@ def _from_environment() -> dict[str, Any]:
     return found
 
 
+def told(value: object) -> str:
+    """A value as a message shows it: as it is written; of what would fill a page its beginning, of a number how long it is."""
+    if isinstance(value, int) and value.bit_length() > 64:
+        return f"(a number of {value.bit_length()} bits)"
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
 def near(name: str, known: Any) -> str:
     """A did-you-mean line for an unknown name."""
     found = get_close_matches(name, sorted(known), 1)

@@ -195,7 +195,13 @@ class Ways:
         """Whether autograd tells a chain of views from a window on its root."""
         if self.watched or id(root) in self.graded:
             return bool(chain)
-        return any(made.op in _CUTS or (made.grad, made.inference) != self.ambient for made in chain)
+        return any(
+            made.op in _CUTS
+            or (made.grad, made.inference) != self.ambient
+            # of several made at once, none may have a history that comes to the whole behind the graph
+            or (made.grad and made.item >= 0)
+            for made in chain
+        )
 
 
 def counts_from_start(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -524,10 +524,10 @@ def _are_apart(spans: list[tuple[int, int, bool]]) -> bool:
 def without_history(written: torch.Tensor) -> torch.Tensor:
     """A tensor that is written whole, cut off from what made its old contents: the compiled backward has their gradient.
 
-    ``copy_`` would add zeros to it, which takes the sign off a zero, and time. Views stay connected to their bases, and
-    hooks where they were put.
+    ``copy_`` would add zeros to it, which takes the sign off a zero, and time. Views stay connected to their bases; hooks
+    stay at the operation that made the old contents, whose gradient they see.
     """
-    kept = written.is_leaf or written._is_view() or written.retains_grad or written._backward_hooks
+    kept = written.is_leaf or written._is_view() or written.retains_grad
     return written if kept else written.detach_()
 
 

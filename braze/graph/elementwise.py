@@ -28,15 +28,18 @@ _JOIN_FLOATS = frozenset({"logaddexp", "logaddexp2"})
 def has_rule(op: Any) -> bool:
     """Whether the metadata of what an operator gives are told here."""
     known = operator_facts(op)
-    if known is None or known.result is None or op._overloadname == "decimals":
-        return False
-    return not (name_of(op).startswith("clamp") and op._overloadname == "Tensor")
+    return known is not None and known.result is not None and op._overloadname != "decimals"
 
 
-def elementwise(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """The result's metadata as a meta tensor, or NotImplemented; ``args`` are plain meta tensors and numbers."""
+def elementwise(func: Any, args: Any, kwargs: dict[str, Any], casts_first: bool = True) -> Any:
+    """The result's metadata as a meta tensor, or NotImplemented; ``args`` are plain meta tensors and numbers.
+
+    ``casts_first``: whether operands of another type than the loop's are copied to that before it, as on a processor.
+    """
     known, name, count = operator_facts(func), name_of(func), operands(func)
     assert known is not None
+    if name.startswith("clamp") and func._overloadname == "Tensor":
+        return _clamped_by_tensors(*args, **kwargs, casts_first=casts_first)
     rule = known.result
     given = list(args[:count])
     if len(given) < count or (kwargs and not (name in _TAKE_SCALE and set(kwargs) <= {"alpha"})):
@@ -71,6 +74,9 @@ def elementwise(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         rule = Result.KEEP
     if rule is Result.FLOAT and not dtype.is_floating_point:
         dtype = torch.get_default_dtype()
+    if casts_first:
+        given = _cast(given, dtype)
+        tensors = [a for a in given if isinstance(a, TENSORS)]
     if rule is Result.BOOL:
         dtype = torch.bool
     if name == "rsub":  # eager subtracts the first from the second, which decides the order of dims
@@ -85,7 +91,25 @@ def where(condition: Tensor, x: Tensor, y: Tensor) -> Any:
     """``where`` with tensors."""
     if condition.dtype is not torch.bool:
         return NotImplemented
-    return allocated([condition, x, y], _promoted([x, y]))
+    dtype = _promoted([x, y])
+    return allocated([condition, *_cast([x, y], dtype)], dtype)  # by calls before its loop, on every device
+
+
+def _clamped_by_tensors(x: Any, low: Any = None, high: Any = None, *, casts_first: bool) -> Any:
+    """One loop over the bounds that there are."""
+    operands = [t for t in (x, low, high) if t is not None]
+    dtypes = [t.dtype for t in operands]
+    if len(set(dtypes)) > 1 and not all(t.dim() for t in operands):
+        return NotImplemented  # a tensor without dims does not decide the type
+    dtype = functools.reduce(torch.promote_types, dtypes)
+    if len(operands) == 1 or dtype.is_complex or dtype is torch.bool:
+        return NotImplemented  # an error
+    return allocated(_cast(operands, dtype) if casts_first else operands, dtype)
+
+
+def _cast(operands: list[Any], dtype: torch.dtype) -> list[Any]:
+    """Operands as copies to one type lie: what is repeated has memory of its own then, so that its strides tell of an order."""
+    return [laid_like(a, dtype) if isinstance(a, TENSORS) and a.dtype is not dtype else a for a in operands]
 
 
 def _promoted(operands: list[Any]) -> torch.dtype:
@@ -126,7 +150,9 @@ def allocated(operands: Sequence[Any], dtype: torch.dtype) -> Any:
 def _allocated_symbolic(tensors: list[Any], shape: Sequence[Any], dtype: torch.dtype, alone: bool) -> Any:
     """As ``allocated``, told for all sizes or asked. ``alone``: whether no operand is a number or is without some dims."""
     try:
-        if not alone and any(_points_elsewhere(t, shape) for t in tensors):
+        if any(_points_elsewhere(t, shape) for t in tensors) and not (
+            alone and _of_one_shape(tensors, shape)
+        ):
             raise Undecided("the order of dims of one element")
         return extents.allocated(tensors, shape, dtype)
     except Undecided:
@@ -136,6 +162,10 @@ def _allocated_symbolic(tensors: list[Any], shape: Sequence[Any], dtype: torch.d
     if alone and _pictures(tensors, shape):
         return Geometry(dtype, shape, _channels_last(shape))
     return Geometry(dtype, shape, _ordered_strides(tensors, shape))
+
+
+def _of_one_shape(tensors: list[Any], shape: Sequence[Any]) -> bool:
+    return all(n == m for t in tensors for n, m in zip(t.shape, shape, strict=True))
 
 
 def _points_elsewhere(t: Geometry, shape: Sequence[Any]) -> bool:

@@ -5,7 +5,6 @@ As in ``rules.py``: functions of plain meta tensors, which give new ones, or Not
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -97,18 +96,6 @@ def _ldexp(x: Tensor, exponent: Tensor) -> Any:
         )
     power = row_major(exponent.shape, dtype)
     return allocated([x, power], dtype if dtype.is_floating_point else torch.get_default_dtype())
-
-
-def _clamp_by_tensors(x: Any, low: Any = None, high: Any = None) -> Any:
-    """One loop over the bounds that there are."""
-    operands = [t for t in (x, low, high) if t is not None]
-    dtypes = [t.dtype for t in operands]
-    if len(set(dtypes)) > 1 and not all(t.dim() for t in operands):
-        return NotImplemented  # a tensor without dims does not decide the type
-    dtype = functools.reduce(torch.promote_types, dtypes)
-    if len(operands) == 1 or dtype.is_complex or dtype is torch.bool:
-        return NotImplemented  # an error
-    return allocated(operands, dtype)
 
 
 def _is_in(elements: Any, tested: Any, **options: Any) -> Any:
@@ -266,9 +253,6 @@ LAYOUTS: dict[Any, Callable[..., Any]] = {
     aten.softshrink.default: _softshrink,
     aten.pow.Scalar: _power_of_number,
     aten.ldexp.Tensor: _ldexp,
-    aten.clamp.Tensor: _clamp_by_tensors,
-    aten.clamp_min.Tensor: _clamp_by_tensors,
-    aten.clamp_max.Tensor: _clamp_by_tensors,
     aten.index.Tensor: _index,
     aten.isin.Tensor_Tensor: _is_in,
     aten.isin.Tensor_Scalar: _is_in,

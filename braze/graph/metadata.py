@@ -55,13 +55,13 @@ def result_of(mode: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if func._schema.is_mutable:
         return _written(mode, func, args, kwargs)
     rule = RULES.get(func)
-    if rule is None and has_rule(func):
-        rule = functools.partial(_elementwise, func)
-    if rule is None and not is_direct(func) and func is not aten._to_copy.default:
+    if rule is None and not (has_rule(func) or is_direct(func) or func is aten._to_copy.default):
         return MISS
     device = _common_device(func, args, kwargs)
     if device is None:
         return MISS
+    if rule is None and has_rule(func):
+        rule = _elementwise(func, device)
     if "device" in kwargs:
         kwargs = {k: v for k, v in kwargs.items() if k != "device"}
     return _applied(mode, rule or func, args, kwargs, device)
@@ -79,13 +79,13 @@ def symbolic_result_of(mode: Any, func: Any, args: Any, kwargs: dict[str, Any], 
             return MISS
         func = functional
     rule = VIEWS.get(func) or RULES.get(func) or FACTORIES.get(func)
-    if rule is None and has_rule(func):
-        rule = functools.partial(_elementwise, func)
-    if rule is None:
+    if rule is None and not has_rule(func):
         return MISS
     device = _common_device(func, args, kwargs)
     if device is None or (func in FACTORIES and not _plain_factory(kwargs)):
         return MISS
+    if rule is None:
+        rule = _elementwise(func, device)
     call = functools.partial(_by_rule, mode, rule, args, kwargs, target, device, ground)
     try:
         return call()
@@ -275,8 +275,10 @@ def _as_fakes(mode: Any, value: Any, device: torch.device, pairs: list[tuple[tor
     return value
 
 
-def _elementwise(func: Any, /, *args: Any, **kwargs: Any) -> Any:
-    return elementwise(func, args, kwargs)
+def _elementwise(func: Any, device: torch.device) -> Any:
+    """The rule of an operator that is one loop over elements."""
+    casts_first = device.type == "cpu"
+    return lambda *args, **kwargs: elementwise(func, args, kwargs, casts_first)
 
 
 def on_meta(mode: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -14,6 +14,7 @@ from braze.lower import (  # noqa: F401  the families register their rows
     pointwise,
     pooling,
     reductions,
+    running,
     scatters,
     segments,
     shape,

@@ -43,6 +43,10 @@ class Lazy:
     origin: Origin | None = None
     #: stands for a Python float: counts as a number where types are promoted
     weak: bool = False
+    #: the value that this one is with some dims reversed, and which
+    turned: tuple[Lazy, frozenset[int]] | None = None
+    #: whether that value is in fresh memory that nobody else reads
+    owned: bool = False
 
     def load(self, index: Index) -> Node:
         """The element at ``index``."""

@@ -1,4 +1,4 @@
-"""Maxima and means over windows on a GPU, and the gradients of means.
+"""Maxima and means over windows on a GPU, and their gradients.
 
 Maxima where nobody asks where they were found: ATen's kernel writes eight bytes for each to say so. ATen's kernels of means read
 and write number by number.
@@ -6,17 +6,20 @@ and write number by number.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from braze.loops import build
 from braze.loops.dtypes import compute_type
-from braze.loops.ir import Node, Op
-from braze.lower.lazy import Index, Lazy
+from braze.loops.ir import DType, Node, Op, ReduceKind, Reduction, Store
+from braze.lower.lazy import Index, Lazy, dense_order
 from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import aten, lowering
 from braze.support.record import record
-from braze.symbolic.expr import Expr, maximum, minimum
+from braze.symbolic.expr import ZERO, Expr, as_expr, contiguous_strides, linear, maximum, minimum
 
 #: a window of more places than this is ATen's
 MOST_PLACES = 25
@@ -80,6 +83,18 @@ class _Windows:
         if self.padded:
             return minimum(begin + self.kernel[dim], self.over[dim] + self.padding[dim]) - begin
         return minimum(begin + self.kernel[dim], self.over[dim]) - maximum(begin, 0)
+
+    def holding(self, g: ProgramBuilder, row: Expr, column: Expr) -> Iterator[tuple[tuple[Expr, Expr], Node]]:
+        """The windows that may hold an element, the last of them first known, and whether each does."""
+        place = row + self.padding[0], column + self.padding[1]
+        most = [range(-(-k // s)) for k, s in zip(self.kernel, self.stride, strict=True)]
+        for back in itertools.product(*map(reversed, most)):
+            r, c = (at // step - k for at, step, k in zip(place, self.stride, back, strict=True))
+            yield (r, c), build.both(self._holds(g, 0, r, place[0]), self._holds(g, 1, c, place[1]))
+
+    def _holds(self, g: ProgramBuilder, dim: int, window: Expr, place: Expr) -> Node:
+        reaches = build.lt(g.index_node(place - window * self.stride[dim]), build.index(self.kernel[dim]))
+        return build.both(reaches, _within(g, window, self.count[dim]))
 
     def divide(self, g: ProgramBuilder, value: Node, row: Expr, column: Expr) -> Node:
         """What a window's sum, or its gradient, is for each element."""
@@ -147,54 +162,185 @@ def avg_pool2d_backward(g: ProgramBuilder, gradient: Lazy, x: Lazy, *words: Any)
     wide = compute_type(x.dtype)
     nothing = build.const(0.0, wide)
     g.realize(gradient)
-    most = [-(-k // s) for k, s in zip(found.kernel, found.stride, strict=True)]
-
-    def holds(dim: int, window: Expr, place: Expr) -> Node:
-        reaches = build.lt(g.index_node(place - window * found.stride[dim]), build.index(found.kernel[dim]))
-        return build.both(reaches, _within(g, window, found.count[dim]))
 
     def gathered(index: Index) -> Node:
         *before, row, column = index
-        rows, columns = row + found.padding[0], column + found.padding[1]
         total = nothing
-        for i in reversed(range(most[0])):
-            for j in reversed(range(most[1])):
-                r, c = rows // found.stride[0] - i, columns // found.stride[1] - j
-                held = build.both(holds(0, r, rows), holds(1, c, columns))
-                value = build.cast(gradient.load((*before, r, c)), wide)
-                total = build.add(total, build.masked(held, found.divide(g, value, r, c), nothing))
+        for (r, c), held in found.holding(g, row, column):
+            value = build.cast(gradient.load((*before, r, c)), wide)
+            total = build.add(total, build.masked(held, found.divide(g, value, r, c), nothing))
         return build.cast(total, x.dtype)
 
-    return Lazy(
-        g.symbols.exprs(g.val.shape),
-        x.dtype,
-        x.device,
-        gathered,
-        cost=4 * most[0] * most[1],
-        ops=(g.op_name,),
-    )
+    return Lazy(g.symbols.exprs(g.val.shape), x.dtype, x.device, gathered, cost=16, ops=(g.op_name,))
+
+
+@lowering(aten.max_pool2d_with_indices_backward.default)
+def max_pool2d_backward(
+    g: ProgramBuilder, gradient: Lazy, x: Lazy, kernel: Any, stride: Any, padding: Any, dilation: Any,
+    ceil_mode: bool, places: Lazy,
+) -> Any:  # fmt: skip
+    """What each element is the largest of: of the few windows that hold it those that were found to have it."""
+    found = None
+    if g.is_for_loops(gradient, x) and list(_pair(dilation)) == [1, 1]:
+        found = _windows(g, x, gradient.sizes, (kernel, stride, padding, ceil_mode, True, 1))
+    if found is None:
+        return NotImplemented
+    wide = compute_type(x.dtype)
+    nothing = build.const(0.0, wide)
+    width = x.sizes[-1]
+    g.realize(gradient)
+    g.realize(places)
+
+    def gathered(index: Index) -> Node:
+        *before, row, column = index
+        own = g.index_node(row * width + column)
+        total = nothing
+        for (r, c), held in found.holding(g, row, column):
+            at = (*before, r, c)
+            here = build.binary(Op.EQ, build.masked(held, places.load(at), build.const(-1, DType.I64)), own)
+            value = build.masked(build.both(held, here), build.cast(gradient.load(at), wide), nothing)
+            total = build.add(total, value)
+        return build.cast(total, x.dtype)
+
+    return Lazy(g.symbols.exprs(g.val.shape), x.dtype, x.device, gathered, cost=20, ops=(g.op_name,))
+
+
+@record
+class _Shares:
+    """A dim of ``size`` elements cut in ``count`` windows as even as can be, which may have an element at their ends in common."""
+
+    size: int
+    count: int
+
+    def first(self, window: Expr) -> Expr:
+        """A window's first element."""
+        return window * self.size // self.count
+
+    def past(self, window: Expr) -> Expr:
+        """What follows its last one."""
+        return ((window + 1) * self.size + (self.count - 1)) // self.count
+
+    @property
+    def longest(self) -> int:
+        """Elements of a window, at most."""
+        return max(
+            -(-(w + 1) * self.size // self.count) - w * self.size // self.count for w in range(self.count)
+        )
+
+    def turned(self) -> _Shares:
+        """The same seen from an element: the windows that have it are those that it would have."""
+        return _Shares(self.count, self.size)
+
+
+def _shares(whole: Lazy, parts: Sequence[Expr]) -> list[_Shares] | None:
+    """How the last two dims of a picture are cut; None where that is not known."""
+    pairs = [(a.value, b.value) for a, b in zip(whole.sizes[-2:], parts[-2:], strict=True)]
+    return None if any(not a or not b for a, b in pairs) else [_Shares(a or 0, b or 0) for a, b in pairs]
+
+
+@lowering(aten._adaptive_avg_pool2d.default)
+def adaptive_avg_pool2d(g: ProgramBuilder, x: Lazy, output_size: Sequence[Any]) -> Any:
+    """The mean of each of so many windows: of few elements with what follows, of many by a reduction."""
+    sizes = g.symbols.exprs(g.val.shape)
+    shares = _shares(x, sizes) if g.is_for_loops(x) else None
+    if shares is None:
+        return NotImplemented
+    wide = compute_type(x.dtype)
+    g.realize(x)
+
+    def element(index: Index, i: Expr, j: Expr) -> Node:
+        """The element of a window at a place in it."""
+        *before, row, column = index
+        r, c = shares[0].first(row) + i, shares[1].first(column) + j
+        inside = [
+            build.lt(g.index_node(at), g.index_node(s.past(w)))
+            for s, at, w in zip(shares, (r, c), (row, column), strict=True)
+        ]
+        value = build.cast(x.load((*before, r, c)), wide)
+        return build.masked(build.both(*inside), value, build.const(0.0, wide))
+
+    def mean(index: Index, total: Node) -> Node:
+        return build.cast(_shared(g, shares, total, index), x.dtype)
+
+    rows, columns = (s.longest for s in shares)
+    if rows * columns > MOST_PLACES:
+        return _of_large_windows(g, x, sizes, (rows, columns), element, mean)
+
+    def unrolled(index: Index) -> Node:
+        places = itertools.product(range(rows), range(columns))
+        values = [element(index, as_expr(i), as_expr(j)) for i, j in places]
+        return mean(index, functools.reduce(build.add, values))
+
+    return Lazy(sizes, x.dtype, x.device, unrolled, cost=4 * rows * columns, ops=(g.op_name,))
+
+
+def _of_large_windows(
+    g: ProgramBuilder,
+    x: Lazy,
+    sizes: tuple[Expr, ...],
+    window: tuple[int, int],
+    element: Callable[[Index, Expr, Expr], Node],
+    mean: Callable[[Index, Node], Node],
+) -> Lazy:
+    """The means of windows by one reduction."""
+    wide = compute_type(x.dtype)
+    axes, index = g.axes(sizes)
+    over, (i, j) = g.axes([as_expr(n) for n in window], "r")
+    strides = g.symbols.exprs(g.val.stride())
+    if dense_order(sizes, strides) is None:
+        strides = contiguous_strides(sizes)
+    out = g.new_buffer(x.dtype, sizes, strides, x.device)
+    store = Store(out, linear(index, strides, ZERO), mean(index, build.reduced(0, wide)))
+    total = Reduction(ReduceKind.SUM, wide, element(index, i, j))
+    g.nest(axes, (store,), x.device, (g.op_name,), over=over, reductions=(total,))
+    return g.lazy(out)
+
+
+def _shared(g: ProgramBuilder, shares: Sequence[_Shares], value: Node, index: Index) -> Node:
+    """A value divided by the elements of a window."""
+    for s, window in zip(shares, index[-2:], strict=True):
+        value = build.div(value, build.cast(g.index_node(s.past(window) - s.first(window)), value.dtype))
+    return value
 
 
 @lowering(aten._adaptive_avg_pool2d_backward.default)
 def adaptive_avg_pool2d_backward(g: ProgramBuilder, gradient: Lazy, x: Lazy) -> Any:
-    """Where windows divide the picture each element lies in one."""
-    if not g.is_for_loops(gradient, x):
+    """The shares of each element: of one window, where windows divide the picture, or of the few that have it."""
+    shares = _shares(x, gradient.sizes) if g.is_for_loops(gradient, x) else None
+    if shares is None:
         return NotImplemented
-    whole, count = (tuple(size.value for size in each.sizes[-2:]) for each in (x, gradient))
-    if None in whole or any(not n or m is None or m % n for m, n in zip(whole, count, strict=True)):
+    turned = [s.turned() for s in shares]
+    most = [s.longest for s in turned]
+    if math.prod(most) > MOST_PLACES:
         return NotImplemented
-    height, width = (m // n for m, n in zip(whole, count, strict=True))  # type: ignore[operator]
     wide = compute_type(x.dtype)
-    g.realize_if_costly(gradient)
+    nothing = build.const(0.0, wide)
+    given = gradient
 
-    def shared(index: Index) -> Node:
+    def share(window: Index) -> Node:
+        return _shared(g, shares, build.cast(given.load(window), wide), window)
+
+    # where several windows are read each is divided before, once
+    gradient = Lazy(given.sizes, wide, given.device, share, cost=8 + given.pending_cost, ops=(g.op_name,))
+    if most == [1, 1]:
+        g.realize_if_costly(given)
+    else:
+        g.realize(gradient)
+
+    def gathered(index: Index) -> Node:
         *before, row, column = index
-        value = build.cast(gradient.load((*before, row // height, column // width)), wide)
-        for elements in (width, height):
-            value = build.div(value, build.const(float(elements), wide))
-        return build.cast(value, x.dtype)
+        values = []
+        for i, j in itertools.product(*map(range, most)):
+            at = [s.first(e) + k for s, e, k in zip(turned, (row, column), (i, j), strict=True)]
+            has = [
+                build.lt(g.index_node(w), g.index_node(s.past(e)))
+                for s, w, e in zip(turned, at, (row, column), strict=True)
+            ]
+            values.append(build.masked(build.both(*has), gradient.load((*before, *at)), nothing))
+        return build.cast(functools.reduce(build.add, values), x.dtype)
 
-    return Lazy(g.symbols.exprs(g.val.shape), x.dtype, x.device, shared, cost=8, ops=(g.op_name,))
+    cost = 8 * math.prod(most)
+    return Lazy(g.symbols.exprs(g.val.shape), x.dtype, x.device, gathered, cost=cost, ops=(g.op_name,))
 
 
 def _pair(values: Sequence[Any]) -> Sequence[Any]:

@@ -442,12 +442,17 @@ def unfold(g: ProgramBuilder, x: Lazy, dim: int, size: int, step: int) -> Any:
 @lowering(aten.flip.default)
 def flip(g: ProgramBuilder, x: Lazy, dims: Sequence[int]) -> Any:
     """Reverse dimensions, into fresh memory."""
-    turned = {d % x.rank for d in dims} if x.rank else set()
+    turned = frozenset(d % x.rank for d in dims)
+    if x.owned and x.view is None and x.turned is not None and x.turned[1] == turned:
+        x.owned = False  # who turns it back once more gets memory of their own
+        return x.turned[0]
 
     def inner(index: Index) -> Any:
         return x.load([x.sizes[d] - 1 - i if d in turned else i for d, i in enumerate(index)])
 
-    return computed(g, [x], inner, x.sizes, x.dtype, 1)
+    made = computed(g, [x], inner, x.sizes, x.dtype, 1)
+    made.turned = x, turned
+    return made
 
 
 def choose_part(here: Node, then: Node, other: Node) -> Node:

@@ -119,7 +119,8 @@ class Fusion:
             return None
         shared = sorted(a.accesses.touched() & b.accesses.touched(), key=lambda n: -self.bytes[n])
         reason = f"shares {shared[0]} ({_amount(score)} saved)" if shared else "shares a launch"
-        made = join(a, b, self.facts, reason, strangers=strangers)
+        inner = {name for name in shared if self.is_theirs(name, a, b)}
+        made = join(a, b, self.facts, reason, strangers=strangers, inner=inner)
         if made is not None:
             self.graph.join(a, b, made)
         log.debug("%s %s + %s: %s", "joined" if made else "kept apart", _names(a), _names(b), _amount(score))
@@ -129,11 +130,13 @@ class Fusion:
         """Bytes that need not move if the two are one kernel."""
         total = 0
         for name in a.accesses.touched() & b.accesses.touched():
-            written = name in a.accesses.writes or name in b.accesses.writes
-            total += self.bytes[name]
-            if written and name not in self.kept and self.graph.users[name] <= {a, b}:
-                total += self.bytes[name]
+            total += self.bytes[name] * (2 if self.is_theirs(name, a, b) else 1)
         return total
+
+    def is_theirs(self, name: str, a: Block, b: Block) -> bool:
+        """Whether what is written to a buffer need not be in memory if the two are one kernel."""
+        written = name in a.accesses.writes or name in b.accesses.writes
+        return written and name not in self.kept and self.graph.users[name] <= {a, b}
 
     def read_bytes(self, block: Block) -> int:
         return sum(self.bytes[name] for name in block.accesses.reads)

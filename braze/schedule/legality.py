@@ -14,7 +14,7 @@ That no third block stands between them is for the caller to know (`blockgraph.p
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 
 from braze.loops.ir import Axis, Op
 from braze.loops.rewrite import Substitution, index_exprs, roots, walk
@@ -55,8 +55,11 @@ class Fit:
     role: Role
 
 
-def join(a: Block, b: Block, facts: Facts, reason: str, *, strangers: bool = False) -> Block | None:
-    """The block that does both, or None where that is not legal or not wise. ``strangers``: they may be two that read nothing alike."""
+def join(
+    a: Block, b: Block, facts: Facts, reason: str, *, strangers: bool = False, inner: Container[str] = ()
+) -> Block | None:
+    """The block that does both, or None where that is not legal or not wise. ``strangers``: they may be two that read nothing alike; ``inner``: buffers
+    that nobody else touches."""
     shapes = {a.shape, b.shape}
     if Shape.EXTERN in shapes or a.device != b.device or not facts.choices.fits(len(a.parts) + len(b.parts)):
         return None
@@ -75,7 +78,7 @@ def join(a: Block, b: Block, facts: Facts, reason: str, *, strangers: bool = Fal
         ):
             continue
         made = _made(a, b, fit, first.merge(second), reason)
-        if _single_writers(made, conflicts) and _wise(a, b, made, facts):
+        if _single_writers(made, conflicts) and _wise(a, b, made, facts, inner):
             return made
     return None
 
@@ -218,16 +221,22 @@ def _single_writers(block: Block, conflicts: set[str]) -> bool:
     return True
 
 
-def _wise(a: Block, b: Block, made: Block, facts: Facts) -> bool:
-    """Whether the stores keep their innermost strides or threads lie along columns, an epilogue stays free of divisions, and rows that end early still do."""
+def _wise(a: Block, b: Block, made: Block, facts: Facts, inner: Container[str]) -> bool:
+    """Whether the stores keep their innermost strides or threads lie along columns, an epilogue stays free of divisions, and rows that end early still do.
+
+    What a GPU's rows alone read of a buffer (``inner``) is stored nowhere, so that it has no stride.
+    """
     if made.shape is Shape.TEMPLATE:  # of which product it is one, a program divides once
         return not any(_divides(e, made.axes[-2:]) for part in made.parts for e in index_exprs(part.nest))
     if (_ends_early(a) or _ends_early(b)) and not _ends_early(made):
         return False
     if _lies_by_columns(made):
         return True
+    rows_of_a_gpu = made.shape is Shape.ROW and made.device != "cpu"
     for old in (a, b):
         for part, new in _renumbered(old, made):
+            if rows_of_a_gpu and all(s.buffer in inner for s in part.nest.stores):
+                continue
             before = _innermost_stride(part)
             after = _innermost_stride(new)
             if part.role is not Role.REDUCE and not facts.choices.keeps_contiguity(before, after):

@@ -64,3 +64,15 @@ class TaskPlan:
 def blocks(extent: Expr, block: int) -> Expr:
     """Tiles of an extent, the last one perhaps not full."""
     return extent if block == 1 else floor_div(extent + (block - 1), Integer(block))
+
+
+@record
+class Tiles:
+    """What one program takes: a point of each of the ``outer`` axes, a tile of the others, of a row all of it (``whole``) or tile after tile."""
+
+    outer: tuple[Axis, ...]
+    points: tuple[Tile, ...]
+    warps: int
+    row: Tile | None = None
+    whole: bool = False
+    stages: int = 1

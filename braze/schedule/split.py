@@ -28,7 +28,8 @@ from braze.loops.ir import (
 from braze.loops.rewrite import Substitution, nest_with_nodes, rewriter, with_results
 from braze.schedule.canonical import borders
 from braze.schedule.choices import Choices
-from braze.schedule.kernels import COLUMNS, PLAIN, KernelPlan, limit_of, plan_kernel
+from braze.schedule.kernel_plan import KernelPlan
+from braze.schedule.kernels import COLUMNS, PLAIN, limit_of, plan_kernel
 from braze.schedule.passes import (
     Pass,
     accesses_of,
@@ -100,6 +101,8 @@ def _cut(group: Group, plan: KernelPlan, cores: int) -> Cut | None:
     programs = likely_size(plan.programs)
     if programs >= FEW * cores or programs < 1:
         return None
+    if plan.form is Form.ROWS and plan.row is not None and plan.points[-1].block > 1 and not plan.whole:
+        return _cut_side_by_side(group, plan, cores)
     down = plan.form is Form.COLUMNS
     length = likely_size(product([a.extent for a in group.row_axes]))
     least = LEAST_COLUMN if down else LEAST_ROW
@@ -124,6 +127,20 @@ def _cut(group: Group, plan: KernelPlan, cores: int) -> Cut | None:
     size = _up(_up(extent, want) // want, unit)
     count = -(-extent // size)
     return Cut(axis, count, Integer(size), count * size == extent, down) if count > 1 else None
+
+
+def _cut_side_by_side(group: Group, plan: KernelPlan, cores: int) -> Cut | None:
+    """Of rows that programs walk side by side: as many parts as are wanted at most, of the axis that has most such."""
+    assert plan.row is not None
+    most = min(MANY * cores // likely_size(plan.programs), MOST)
+    best: Cut | None = None
+    for axis in group.row_axes:
+        extent, unit = axis.extent.value or 0, plan.row.block if axis is group.row_axes[-1] else 1
+        fitting = (n for n in range(min(most, extent // unit), 1, -1) if extent % (n * unit) == 0)
+        count = next(fitting, 1)
+        if count > (best.count if best is not None else WORTH):
+            best = Cut(axis, count, Integer(extent // count), True, False)
+    return best
 
 
 def _folded(group: Group, plan: KernelPlan, buffers: Mapping[str, Buffer], cores: int) -> Cut | None:

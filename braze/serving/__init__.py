@@ -17,6 +17,7 @@ _PLACES = {
     "AttentionMetaData": "step.context",
     "BatchDescriptor": "policy.dispatch",
     "BreakableWrapper": "pieces.breakable",
+    "CUDAGraphEntry": "pieces.wrapper",
     "CUDAGraphMode": "policy.modes",
     "CUDAGraphWrapper": "pieces.wrapper",
     "CompilationConfig": "policy.config",

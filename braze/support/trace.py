@@ -3,7 +3,7 @@
 The current trace is the one ambient variable of the compiler, and it is for observation only:
 no stage may decide anything by it. ``stage("lower")`` times a block into every active trace;
 ``count("kernels_built")`` counts; ``dump("loops", "py", text)`` writes a numbered file under
-``BRAZE_DUMP``.
+``BRAZE_DUMP``, or under the folder of a block ``dumping_to(folder)``.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ COUNTERS: Counter[str] = Counter()
 SECONDS: Counter[str] = Counter()
 
 _muted: contextvars.ContextVar[bool] = contextvars.ContextVar("braze_muted", default=False)
+_folder: contextvars.ContextVar[str] = contextvars.ContextVar("braze_dump_folder", default="")
 _lock = threading.Lock()
 _open: contextvars.ContextVar[tuple[_Stage, ...]] = contextvars.ContextVar("braze_stages", default=())
 _listeners: list[Callable[[str, float], None]] = []
@@ -92,13 +93,27 @@ def reset_counters() -> None:
 
 
 def dumping() -> bool:
-    """Whether BRAZE_DUMP asks for files; ask before building a costly text."""
-    return bool(os.environ.get("BRAZE_DUMP"))
+    """Whether files are asked for, by BRAZE_DUMP or a block; ask before building a costly text."""
+    return bool(_dump_folder())
+
+
+@contextlib.contextmanager
+def dumping_to(folder: Path | None) -> Iterator[None]:
+    """What this thread dumps inside goes to ``folder``; to None: as outside."""
+    token = _folder.set(_folder.get() if folder is None else str(folder))
+    try:
+        yield
+    finally:
+        _folder.reset(token)
+
+
+def _dump_folder() -> str:
+    return _folder.get() or os.environ.get("BRAZE_DUMP", "")
 
 
 def dump(name: str, suffix: str, text: str) -> Path | None:
-    """Write ``text`` as the next numbered file ``0007_name.suffix`` under BRAZE_DUMP, if set."""
-    folder = os.environ.get("BRAZE_DUMP")
+    """Write ``text`` as the next numbered file ``0007_name.suffix`` where files are asked for."""
+    folder = _dump_folder()
     if not folder:
         return None
     path = Path(folder) / f"{next(_numbers):04d}_{name}.{suffix}"

@@ -16,6 +16,9 @@ PROGRAMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "means": lambda x: F.avg_pool2d(x, 3, 2, 1) + 1,
     "means of what is there": lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False) + 1,
     "twice as large": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear") * 2,
+    "by nearest ones": lambda x: torch.ops.aten._upsample_nearest_exact2d(x, [9, 4]) * 2,
+    "so many means": lambda x: F.adaptive_avg_pool2d(x, (3, 4)) * 2,
+    "so many means of many": lambda x: F.adaptive_avg_pool2d(x, (1, 2)) * 2,
     "between corners": lambda x: F.interpolate(x, size=(9, 4), mode="bilinear", align_corners=True) * 2,
 }
 
@@ -35,6 +38,27 @@ def test_gradients_of_means(tmp_path):
 
     x = torch.randn(2, 3, 7, 6, generator=torch.Generator().manual_seed(0))
     check(gradient, tmp_path, torch.randn_like(F.avg_pool2d(x, 3, 2, 1, ceil_mode=True)), x)
+
+
+@pytest.mark.parametrize("name", ["nearest2d", "bilinear2d", "bicubic2d"])
+def test_gradients_of_interpolations(name, tmp_path):
+    words = [] if name == "nearest2d" else [False]
+
+    def gradient(g):
+        return getattr(torch.ops.aten, f"upsample_{name}_backward")(g, [9, 4], [2, 3, 4, 3], *words)
+
+    check(gradient, tmp_path, torch.randn(2, 3, 9, 4, generator=torch.Generator().manual_seed(0)))
+
+
+def test_gradients_of_maxima(tmp_path):
+    x = torch.randn(2, 3, 7, 6, generator=torch.Generator().manual_seed(0))
+    y, places = F.max_pool2d(x, 3, 2, 1, return_indices=True)
+
+    def gradient(g, x, places):
+        backward = torch.ops.aten.max_pool2d_with_indices_backward
+        return backward(g, x, [3, 3], [2, 2], [1, 1], [1, 1], False, places)
+
+    check(gradient, tmp_path, torch.randn_like(y), x, places)
 
 
 def test_gradients_of_means_that_divide_the_picture(tmp_path):

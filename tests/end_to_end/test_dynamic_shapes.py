@@ -56,6 +56,17 @@ def test_a_dynamic_kernel_is_right_at_every_tail(name: str) -> None:
 # -- which numbers become symbols
 
 
+def test_each_of_several_numbers_is_its_own_in_kernels() -> None:
+    """Whole numbers and floats, before tensors, between them and behind."""
+
+    def f(a: int, x: torch.Tensor, b: int, c: float, y: torch.Tensor, d: int) -> Any:
+        return x * a + b, y * b - c, (x * d).sum() + a, a * b - d
+
+    x, y = torch.rand(3), torch.rand(4)
+    calls = [(2, x, 5, 0.5, y, 9), (7, x, 3, 1.5, y, 4), (4, y, 6, -2.5, x, 3)]
+    assert captures(f, calls, dynamic=True) == 1
+
+
 def test_only_the_size_that_changes_becomes_symbolic() -> None:
     graphs: list[Any] = []
 
@@ -377,3 +388,17 @@ def test_a_marked_tensor_that_no_graph_takes_is_captured_once(kind: str) -> None
         for _ in range(2):
             assert torch.equal(compiled(x).to_dense(), (x * 2).to_dense())
     assert not [message for message in said if "BZ9013" in message]
+
+
+def test_an_input_that_no_operation_reads_tells_what_sizes_of_others_are_made_of() -> None:
+    """Behind a relation of sizes the one input has ``s + 4`` elements, which does not tell s: the other's size does."""
+
+    def four_more(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.shape[0] - y.shape[0] == 4 else x
+
+    compiled = braze.compile(four_more, dynamic=True)
+    with logged() as said:
+        for sizes in ((8, 4), (9, 5), (9, 4), (10, 6), (4, 0)):
+            x, y = map(torch.rand, sizes)
+            assert torch.equal(compiled(x, y), four_more(x, y))
+    assert not said

@@ -68,6 +68,23 @@ def test_what_is_copied_lies_as_what_it_was_copied_into(program, makes, backend)
             assert a.stride() == b.stride() and torch.equal(a, b)
 
 
+def broadcast_flags_and(x, y):
+    total = (x > 0) + y
+    return total, total.stride()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_what_is_repeated_is_cast_before_dims_are_ordered_at_all_sizes(dynamic):
+    """Also where the other operand has dims of one element whose strides point elsewhere."""
+    compiled = braze.compile(broadcast_flags_and, dynamic=dynamic, options=OPTIONS)
+    for n in (8, 5, 1, 2):
+        given = torch.ones(1, 1, 1).expand(n, n, n), torch.ones(1, n, n).transpose(0, 2)
+        total, strides = compiled(*given)
+        assert (total.stride(), strides) == (broadcast_flags_and(*given)[1],) * 2
+        flat = torch.ones(1, n).expand(n, n).long().view(n, 1, n), torch.ones(n, 1, 1).permute(2, 1, 0)
+        assert compiled(*flat)[1] == broadcast_flags_and(*flat)[1]
+
+
 # -- inputs that begin inside their memory ------------------------------------------------------
 
 
@@ -265,6 +282,30 @@ def test_parts_of_a_split_input_refuse_writes_as_in_eager():
     for call in (program, braze.compile(program, backend="aot_eager")):
         with pytest.raises(RuntimeError, match="output of a function that returns multiple views"):
             call(x)[0].add_(1)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: (x * 1).split(1),
+        lambda x: (x * 1).unbind(1)[:2],
+        lambda x: (lambda y: (y, y.chunk(3)[1][0]))(x * 1),
+        lambda x: (x, x.unbind()[1]),
+        lambda x: (lambda y: (y, y[1]))(x * 1),
+    ],
+    ids=["split", "unbind", "view_of_a_chunk", "of_an_input", "made_alone"],
+)
+def test_what_is_made_of_several_views_at_once_may_come_to_no_history_behind_the_graph(program):
+    """Autograd refuses such views where their whole is written with a history, though nothing had one in the graph."""
+    said = []
+    for call in (program, braze.compile(program, backend="aot_eager")):
+        *_, part = call(torch.ones(3, 3))
+        part._base.mul_(torch.ones(3, 3, requires_grad=True))
+        try:
+            said.append(type(part.grad_fn).__name__)
+        except RuntimeError as error:
+            said.append(str(error))
+    assert said[0] == said[1]
 
 
 def test_views_made_again_have_sizes_of_their_call():

@@ -678,6 +678,28 @@ def test_the_gradient_of_a_written_argument_is_its_own_alone() -> None:
         assert gradients[0] == gradients[1]
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_a_hook_on_what_is_written_later_sees_the_gradient_of_the_old_contents_alone(backend) -> None:
+    """Behind the hook's graph break; one that is put on after the write sees that of the new ones, and either may be taken off."""
+
+    def program(x, heard, taken_off):
+        first = x.register_hook(lambda g: heard.append(("old", str(g))) or g * 2)
+        x.abs_()
+        second = x.register_hook(lambda g: heard.append(("new", str(g))))
+        if taken_off:
+            (first if taken_off == 1 else second).remove()
+        return x * 1
+
+    for taken_off in range(3):
+        seen = []
+        for call in (program, braze.compile(program, backend=backend)):
+            leaf, heard = torch.tensor([1.0, -2.0, 0.0, -0.0], requires_grad=True), []
+            made = call(leaf * 1, heard, taken_off)
+            (made * torch.tensor([3.0, 1.0, -1.0, -1.0])).sum().backward()
+            seen.append((str(leaf.grad), heard))
+        assert seen[0] == seen[1]
+
+
 def test_one_of_two_outs_has_memory_already() -> None:
     """An argument's, which is written there."""
 

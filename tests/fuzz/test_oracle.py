@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.fuzz.tensors.check import in_double
 from tests.fuzz.tensors.observe import weights
+from tests.fuzz.tensors.program import Given, parsed
 from tests.fuzz.test_tensors import numbers_by, told
 
 
@@ -100,3 +102,38 @@ def test_a_sum_is_rounded_on_the_way_though_it_and_its_summands_have_exact_place
     found = numbers_by(text, f"torch.tensor([{summands}])")
     assert not told(found[0]["result 0"] + 3e-7, "result 0", found)
     assert told(found[0]["result 0"] + 1e-5, "result 0", found)
+
+
+def test_what_the_zeros_around_a_convolution_make_of_an_infinite_weight_is_open():
+    """Nothing or no number: eager skips them, or multiplies them, by the type and the layout of what it is given."""
+    text = "def program(x0):\n    v0 = F.conv2d(x0, x0, padding=1)\n    return (v0,)\n"
+    for given, open_ in (("float('-inf')", True), ("2.0", False)):
+        found = numbers_by(text, f"torch.full((7, 6, 6, 1), {given}, dtype=t_bfloat16)")
+        made = found[0]["result 0"]
+        assert bool(told(made.masked_fill(made.isnan() | (made == 0), 1.0), "result 0", found)) is not open_
+
+
+def test_what_is_decided_by_a_norm_of_a_number_that_is_its_rows_mean_is_open():
+    """Some of eager's kernels take the mean off when both are scaled, and have something left."""
+    text = "def program(x0):\n    v0 = F.layer_norm(x0, (4,)) > 0\n    return (v0,)\n"
+    program = parsed(text, (Given("x0", ("torch.tensor([[1.0, 2.0, 3.0, 2.0]])",), "leaf"),))
+    chosen = in_double(program, 0, torch.float32, rounds=False)[1]
+    decided = [sample["result 0"].tolist()[0] for sample in chosen]
+    assert {tuple(sample) for sample in decided} == {(False, False, True, False), (False, True, True, True)}
+
+
+def test_the_mean_of_many_equal_numbers_may_be_two_units_off():
+    """So is eager's, of other counts than ours."""
+    text = "def program(x0):\n    v0 = x0 - x0.mean()\n    return (v0,)\n"
+    found = numbers_by(text, "torch.full((33, 16), 0.0639309362, dtype=t_float32)")
+    assert not told(torch.full((33, 16), 1.4901161e-8), "result 0", found)
+    assert told(torch.full((33, 16), 1e-6), "result 0", found)
+
+
+def test_a_backward_that_is_refused_in_float64_alone_is_taken_with_copies():
+    """In bfloat16 a norm saves its argument as a float, which the write does not reach."""
+    text = "def program(x0):\n    v0 = x0 * 1\n    v1 = F.rms_norm(v0, (4,))\n    v0 *= 2\n    return (v1,)\n"
+    found = numbers_by(text, "torch.tensor([[1.0, 2.0, 3.0, 5.0]], dtype=t_bfloat16)")
+    gradient = found[0]["gradient of x0"]
+    assert torch.allclose(gradient.double(), found[1]["gradient of x0"], atol=0.02)
+    assert told(gradient + 1, "gradient of x0", found)

@@ -294,7 +294,7 @@ def test_errors_that_are_eagers_accidents_excuse_a_backward_that_runs_or_refuses
     over = ("RuntimeError", "one of the variables ... has been modified by an inplace operation: ...")
     for mine, its, alike in (
         (underived, over, True), (other, over, False), (None, hook, True), (hook, None, False), (underived, beyond, True), (beyond, underived, False),
-        (over, beyond, True), (beyond, over, False), (over, None, False),
+        (over, beyond, True), (beyond, over, False), (over, underived, True), (over, None, False),
         (None, beyond, False), (underived, None, False), (underived, hook, False),
         (other, hook, True), (other, None, False), (None, other, False), (None, detached, True), (detached, None, False),
     ):  # fmt: skip

@@ -246,6 +246,21 @@ def test_strides_that_mean_nothing_are_eagers(dtype):
     assert asked > 400
 
 
+def test_a_processor_casts_what_is_repeated_before_it_orders_dims():
+    """A copy in the common type has memory of its own, whose strides tell an order that those of 0 do not; on a GPU there is none."""
+    flags, turned = (r(1, 1, 1) > 0).expand(8, 8, 8), r(1, 8, 8).transpose(0, 2)
+    for name in ("add", "lt", "atan2", "where", "clamp", "clamp_min"):
+        packet = getattr(aten, name)
+        op = next(getattr(packet, o) for o in ("Tensor", "self", "default") if o in packet.overloads())
+        given = (flags[:, :1] > 0, flags, turned) if name == "where" else (flags, turned)
+        want, mode = op(*given).stride(), fakes.new_mode()
+        with torch.no_grad():
+            assert metadata.result_of(mode.dispatch, op, tuple(map(mode.fake, given)), {}).stride() == want
+        if name != "where":  # which casts in calls before its loop, on a GPU too
+            on_gpu = elementwise.elementwise(op, tuple(map(meta, given)), {}, casts_first=False)
+            assert on_gpu.stride() == (8, 64, 1) != want
+
+
 @pytest.mark.parametrize("op", [aten.clone.default, aten.empty_like.default, aten._to_copy.default])
 def test_what_is_made_like_a_tensor_keeps_strides_that_mean_nothing(op):
     mode = fakes.new_mode()

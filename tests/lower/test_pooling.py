@@ -130,9 +130,16 @@ def test_means_of_large_windows_are_atens():
 
 @pytest.mark.parametrize(
     ("size", "into", "ours"),
-    [((6, 8), (3, 2), True), ((5, 5), (1, 1), True), ((7, 6), (3, 2), False), ((0, 4), (1, 2), True)],
+    [
+        ((6, 8), (3, 2), True),
+        ((5, 5), (1, 1), True),
+        ((7, 6), (3, 2), True),
+        ((0, 4), (1, 2), True),
+        ((7, 5), (3, 9), True),
+        ((4, 4), (40, 9), False),
+    ],
 )
-def test_gradients_of_means_over_windows_that_divide_the_picture(size, into, ours):
+def test_gradients_of_means_over_so_many_windows(size, into, ours):
     torch.manual_seed(0)
     x = torch.randn(2 if size[0] else 0, 3, size[0] or 3, size[1], dtype=torch.float64)
     gradient = torch.randn(*x.shape[:2], *into, dtype=torch.float64)
@@ -145,3 +152,33 @@ def test_gradients_of_means_over_windows_that_divide_the_picture(size, into, our
             want = f(gradient, given)
             torch.testing.assert_close(found, want, rtol=1e-15, atol=0)
             assert found.stride() == want.stride()
+
+
+@pytest.mark.parametrize("into", [(3, 2), (7, 5), (2, 11), (1, 12), (12, 12), (14, 3)], ids=str)
+def test_means_over_so_many_windows(into):
+    x = torch.randn(2, 3, 12, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    f = lambda t: F.adaptive_avg_pool2d(t, into) * 2
+    for given in (x, x.contiguous(memory_format=LAST), x[0]):
+        program = program_of(f, given)
+        assert not calls(program)
+        (found,) = interpret(program, [given])
+        torch.testing.assert_close(found, f(given), rtol=1e-14, atol=1e-15)
+        assert found.stride() == f(given).stride()
+
+
+@pytest.mark.parametrize("options", [o for o in WINDOWS if o.get("dilation", 1) == 1], ids=str)
+@pytest.mark.parametrize("shape", [(2, 3, 11, 10), (3, 8, 7), (0, 2, 6, 6)], ids=str)
+def test_gradients_of_maxima(options, shape):
+    torch.manual_seed(0)
+    x = torch.randn(shape, dtype=torch.float64).mul(2).round()  # several are the largest
+    words = [options.get(k, d) for k, d in dict(kernel_size=(), stride=(), padding=0, dilation=1).items()]
+    words = [list(w) if isinstance(w, tuple) else [w] * 2 for w in words]
+    for given in [x, x.contiguous(memory_format=LAST)] if len(shape) == 4 else [x]:
+        y, places = F.max_pool2d(given, **options, return_indices=True)
+        g = torch.randn_like(y)
+        backward = torch.ops.aten.max_pool2d_with_indices_backward
+        f = lambda g, t, i: backward(g, t, *words, options.get("ceil_mode", False), i) * 2
+        program = pipeline.lower_graph(partition_on_gpu(f, [g, given, places]), CTX)
+        assert not calls(program)
+        (found,) = interpret(program, [g, given, places])
+        torch.testing.assert_close(found, f(g, given, places), rtol=1e-14, atol=1e-15)

@@ -124,6 +124,34 @@ def test_a_dimension_that_an_argument_has_not_is_told_with_its_shape():
     assert code_of(lambda: m(torch.zeros(3)), "no dimension 1", "(3,)") == "BZ7308"
 
 
+def test_what_is_given_goes_before_the_environment_also_where_it_is_the_default(monkeypatch):
+    for name, value in dict(
+        level="0", capture="lazy", cudagraph_capture_sizes="1,2", verify="always"
+    ).items():
+        monkeypatch.setenv(f"BRAZE_SERVING_{name.upper()}", value)
+    found = serve(Doubled()).config.compilation_config
+    assert (found.level, found.capture, found.cudagraph_capture_sizes, found.verify) == (0, "lazy", (1, 2), 1)
+    found = serve(Doubled(), level="O2", capture="eager", capture_sizes="auto", verify="off")
+    found = found.config.compilation_config
+    assert (found.level, found.capture, found.cudagraph_capture_sizes, found.verify) == (3, "eager", None, 0)
+
+
+@pytest.mark.parametrize(
+    "given", [dict(capture_sizes=[1], cudagraph_capture_sizes=[1]), dict(split_ops=[], splitting_ops=[])]
+)
+def test_two_names_of_one_field_are_not_both_given(given):
+    assert code_of(lambda: serve(Doubled(), **given), *given) == "BZ7102"
+
+
+def test_what_the_rules_leave_contradicts_no_field():
+    """A budget stays where attention lets nothing be recorded: that is told, and the model served."""
+    told: list[str] = []
+    with log.listen(told.append):
+        m = serve(Doubled(), level=3, memory_budget="1GiB", split_ops=[], attention="never")
+    assert any(line.startswith("BZ7108: cudagraph_mode: rule 7") for line in told)
+    assert m(torch.ones(3)).tolist() == [2.0, 2.0, 2.0]
+
+
 def test_an_unknown_word_is_answered_with_each_known_one_once():
     with pytest.raises(UserError) as error:
         serve(Doubled(), zzz=1)
@@ -349,3 +377,9 @@ def test_an_engine_says_what_a_request_and_a_cache_are():
     assert runner.blocks == 128
     bare = Engine(ModelRunner(tiny(), limits(), RunnerOptions(CUDAGraphMode.NONE)))
     assert refused(lambda: bare.add([1]), "allocate_cache()") == "BZ7406"
+
+
+def test_a_server_of_weights_of_an_unknown_type_is_refused(tmp_path):
+    launch = pytest.importorskip("braze.serving.server.launch")
+    options = launch.LaunchOptions(dtype="double")
+    assert refused(lambda: launch.make_engine(tmp_path, options), "one of float32, bfloat16") == "BZ7411"

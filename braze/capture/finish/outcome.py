@@ -27,6 +27,7 @@ from braze.capture.finish.effects import collect
 from braze.capture.finish.reconstruction import RecipeTable
 from braze.capture.finish.state_at_break import break_state
 from braze.capture.finish.written_after import mark
+from braze.capture.graph.sizes import tell_symbols
 from braze.capture.outside import changes
 from braze.capture.python import data_errors
 from braze.capture.python.raised import held_midway
@@ -106,6 +107,7 @@ def assemble(
     t.graph.mode.release()
     for place in t.outside.symbolic_places:  # bound as inputs, used by the graph or not
         table.kept.add(t.graph.recorder.placeholder_of(place))
+    tell_symbols(t.graph.recorder, table.kept)
     inputs = []
     for node, place in t.graph.recorder.placeholders:
         if node.users or node in table.kept:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
@@ -96,6 +97,29 @@ def of_symbol(recorder: Recording, symbol: Any) -> Any:
         if node is not None:
             return node
     graph_break("BZ1015", f"a size {symbol} that is known only when the graph runs")
+
+
+def tell_symbols(recorder: Recording, kept: set[torch.fx.Node]) -> None:
+    """Keep inputs that tell the symbols in which sizes of the graph's other inputs are written: ``s + 4`` alone does not tell s.
+
+    ``kept``: inputs that stay, whether anything in the graph reads them or not.
+    """
+    told, asked = set(), {}
+    for node, place in recorder.placeholders:
+        if node.users or node in kept:
+            for expr in _sizes(place.value):
+                told.add(expr)
+                asked.update(dict.fromkeys(sorted(expr.free_symbols, key=str)))
+    for symbol in asked:
+        if symbol not in told:
+            places = (p for p in recorder.t.outside.tree.inputs if symbol in _sizes(p.value))
+            kept.update(recorder.node_of(place.value) for place in itertools.islice(places, 1))
+
+
+def _sizes(value: Any) -> list[Any]:
+    """The expressions of a tensor's symbolic sizes, or of a symbolic number."""
+    sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
+    return [size.node.expr for size in sizes if isinstance(size, torch.SymInt)]
 
 
 def size_of(recorder: Recording, tensor: torch.Tensor, dim: int) -> torch.fx.Node:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from braze.options import told
 from braze.support.errors import UserError
 
 
@@ -35,7 +36,7 @@ SECONDS = Range((int, float), lambda x: x > 0 and not math.isinf(x), "a number o
 def refuse_others(code: str, title: str, given: Any, ranges: Mapping[str, Range]) -> None:
     """UserError for fields of ``given`` whose values lie outside of their ranges."""
     bad = {
-        f"{name}={_told(value)} is not {range.told}": f"{name}= takes {range.told}"
+        f"{name}={told(value)} is not {range.told}": f"{name}= takes {range.told}"
         for name, range in ranges.items()
         if (isinstance(value := getattr(given, name), bool) and bool not in range.kinds)
         or not isinstance(value, range.kinds)
@@ -43,10 +44,3 @@ def refuse_others(code: str, title: str, given: Any, ranges: Mapping[str, Range]
     }
     if bad:
         raise UserError(code, title, why="; ".join(bad), hints=[*bad.values()])
-
-
-def _told(value: object) -> str:
-    """A value as it is written; of a number that would fill a page, how long it is."""
-    if isinstance(value, int) and value.bit_length() > 64:
-        return f"(a number of {value.bit_length()} bits)"
-    return repr(value)

@@ -21,11 +21,11 @@ from braze.runtime.cache import CacheKey, key
 from braze.serving.pieces.breakable import BreakableWrapper
 from braze.serving.pieces.cache_key import key_of
 from braze.serving.pieces.compiler import BrazeAdaptor
-from braze.serving.pieces.custom_ops import marks
+from braze.serving.pieces.custom_ops import marks, tell_of_unknown
 from braze.serving.pieces.handles import forward_by
 from braze.serving.pieces.kept import DAMAGE, Part, Pieces, inputs_of, read_pieces, write_pieces
 from braze.serving.pieces.manager import CompilerManager
-from braze.serving.pieces.piecewise import PiecewiseBackend, PiecewiseCompileInterpreter, SizedPiece
+from braze.serving.pieces.piecewise import PiecewiseBackend, PiecewiseCompileInterpreter
 from braze.serving.pieces.pools import GraphPools
 from braze.serving.pieces.specialise import ranges_of
 from braze.serving.pieces.split import SplitItem, split_graph
@@ -49,6 +49,8 @@ class ServingBackend:
     ``model``: for the cache's key. ``own_outputs``: what a step that replays returns is copied out of the recordings' memory; without, it
     is valid until the next step. ``whole``: the graph is compiled in one piece, and nothing is recorded. ``background``: sizes and ranges are compiled while what serves any size serves.
 
+    ``mode``: what the rules have left of the configuration's.
+
     ``keeps``: a compiled model is kept on disk, so that another process neither captures nor lowers it (``keep_captures`` keeps the rest of its capture).
 
     After a compile: ``items``, the pieces; ``backends``, what they were compiled to, by number; ``wrappers``, who records them. Of pieces from disk there are
@@ -69,6 +71,7 @@ class ServingBackend:
         disable_cache: bool = False,
         whole: bool = False,
         keeps: bool = False,
+        mode: CUDAGraphMode | None = None,
     ) -> None:
         self.whole, self.keeps = whole, keeps
         config = configuration(config)
@@ -77,11 +80,8 @@ class ServingBackend:
         self.own_outputs, self.background = own_outputs, background
         self.capture_sizes = capture_sizes
         self.manager = CompilerManager(config, compiler, disable_cache=disable_cache)
-        self.records = (
-            not whole
-            and bool(config.use_cudagraph)
-            and config.cudagraph_mode.requires_piecewise_compilation()
-        )
+        mode = config.cudagraph_mode if mode is None else mode
+        self.records = not whole and mode.requires_piecewise_compilation()
         self.items: list[SplitItem] = []
         self.backends: dict[int, PiecewiseBackend] = {}
         self.wrappers: list[CUDAGraphWrapper] = []
@@ -93,10 +93,10 @@ class ServingBackend:
         """Compile a captured graph."""
         _refuse_gradients(gm)
         self._settle(gm.meta.get("functions", ()), _inputs(gm))
-        with torch.no_grad():
-            if self._in_one():
-                return self._whole(gm, example_inputs)
-            return self._by_graph(gm)
+        if self.config.sources["splitting_ops"].by_user and not self.whole:
+            tell_of_unknown(self.config.splitting_ops or ())
+        with torch.no_grad(), trace.dumping_to(self.config.dump_folder(_rank())):
+            return self._whole(gm) if self._in_one() else self._by_graph(gm)
 
     def _in_one(self) -> bool:
         """Whether the graph is compiled in one piece."""
@@ -187,14 +187,7 @@ class ServingBackend:
     def _by_graph(self, gm: GraphModule) -> Callable[..., Any]:
         """Cut the graph, compile each piece."""
         split, self.items = split_graph(gm, self.config.splitting_ops or ())
-        self.interpreter = PiecewiseCompileInterpreter(
-            self.items,
-            self.manager,
-            sizes=self._sizes(),
-            ranges=ranges_of(self.config.compile_ranges_endpoints),
-        )
-        self.backends = self.interpreter.run()
-        self.interpreter.compile_sizes(background=self.background)
+        self._compile(self.manager)
         self._dump(split)
         parts = [
             Part(
@@ -210,6 +203,17 @@ class ServingBackend:
         self._made = (pieces, _inputs(gm), self.manager) if self._may_keep() else None
         runs = {item.submod_name: item.graph.forward for item in self.items if item.is_splitting_graph}
         return self._assembled(pieces, runs, split)
+
+    def _compile(self, manager: CompilerManager) -> None:
+        """Compile the pieces, for any size and for those that are named."""
+        self.interpreter = PiecewiseCompileInterpreter(
+            self.items,
+            manager,
+            sizes=self._sizes(),
+            ranges=ranges_of(self.config.compile_ranges_endpoints),
+        )
+        self.backends = self.interpreter.run()
+        self.interpreter.compile_sizes(background=self.background)
 
     def _assembled(
         self, pieces: Pieces, runs: Mapping[str, Callable[..., Any]], owner: Any = None
@@ -276,10 +280,13 @@ class ServingBackend:
 
         return part
 
-    def _whole(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    def _whole(self, gm: GraphModule) -> Callable[..., Any]:
         """Compile the graph whole; where something is recorded, that is cut after fusion, or the recording is broken."""
         manager = self._compiles()
-        sized = SizedPiece(manager.compile(gm, example_inputs), None, (), ())
+        self.items = [SplitItem("whole", 0, False, gm)]
+        self._compile(manager)
+        self._dump(gm)
+        sized = self.backends[0]
         moving, fresh = tuple(moving_inputs(gm)), tuple(fresh_outputs(gm))
         pieces = Pieces(Graph(), (Part("whole", 0, None, sized, ()),), moving, fresh)
         self._made = (pieces, _inputs(gm), manager) if self._may_keep() else None
@@ -289,7 +296,8 @@ class ServingBackend:
         """What is called for the one piece that there is; ``moving``: which of its inputs are none of the model's tensors."""
         if part.sized is None:
             raise ValueError("the whole is no compiled piece")
-        call = part.sized.compiled_graph_for_general_shape
+        alone = part.sized.where is None
+        call = part.sized.compiled_graph_for_general_shape if alone else part.sized
         if not self.records or self._cut_late():
             return call
         wrapper = BreakableWrapper(
@@ -352,13 +360,13 @@ class ServingBackend:
         return tuple(sorted({n for n in found if n >= 2}))
 
     def _dump(self, split: GraphModule) -> None:
-        """Leave the split graph and its pieces as text where the configuration says."""
+        """Leave the graph and its pieces as text where the configuration says, beside what the stages leave of each."""
         folder = self.config.dump_folder(_rank())
         if folder is None:
             return
         folder.mkdir(parents=True, exist_ok=True)
         texts = [split.print_readable(print_output=False)]
-        for item in self.items:
+        for item in self.items if not self._in_one() else ():
             kind = "runs as it is" if item.is_splitting_graph else "compiled"
             texts.append(f"# {item.submod_name}: {kind}\n{item.graph.print_readable(print_output=False)}")
         name = f"{self.name}_computation_graph.py" if self.name else "computation_graph.py"

@@ -13,6 +13,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 from braze.graph.torch_compat import is_dispatch_key
 from braze.runtime.purity import note_custom
+from braze.support import log
 from braze.support.errors import UserError
 from braze.support.record import record
 
@@ -190,6 +191,19 @@ def mark_splitting_op(op: Any) -> Any:
 def marks() -> tuple[str, ...]:
     """All operators that were marked."""
     return tuple(sorted(_marked))
+
+
+def tell_of_unknown(names: Iterable[str]) -> None:
+    """Say once of each name that no operator has it, so that no graph is split there (BZ7218)."""
+    for name in names:
+        namespace, _, rest = name.partition("::")
+        op, _, way = rest.partition(".")
+        packet = getattr(getattr(torch.ops, namespace), op, None)
+        if packet is None or (way and not hasattr(packet, way)):
+            text = (
+                f"BZ7218: splitting_ops names {name}, and there is no such operator: nothing is split there"
+            )
+            log.warn_once(("BZ7218", name), text, "serving")
 
 
 def is_marked(target: Any) -> bool:

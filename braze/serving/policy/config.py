@@ -69,6 +69,7 @@ class CompilationConfig:
         environ = os.environ if environ is None else environ
         values, sources = _gathered(given, _from_environment(environ))
         _settle_graphs(values, sources)
+        _settle_sizes(values, sources)
         _check(values, sources)
         values["inductor_compile_config"] = dict(values["inductor_compile_config"])
         self.__dict__.update(values)
@@ -207,6 +208,12 @@ def _settle_graphs(values: dict[str, Any], sources: dict[str, Source]) -> None:
         values["cudagraph_mode"], sources["cudagraph_mode"] = CUDAGraphMode.NONE, Source("use_cudagraph")
 
 
+def _settle_sizes(values: dict[str, Any], sources: dict[str, Source]) -> None:
+    """Sizes that a level's preset has compiled for give way to a user who wants eager's operators."""
+    if not values["use_inductor"] and not sources["compile_sizes"].by_user:
+        values["compile_sizes"], sources["compile_sizes"] = None, Source("use_inductor")
+
+
 def contradiction(one: str, other: str, hint: str) -> UserError:
     """The error for two fields that cannot both be."""
     return UserError("BZ7102", f"{one} contradicts {other}", hints=[hint])
@@ -282,10 +289,9 @@ def _without_effect(config: CompilationConfig) -> dict[str, str]:
         idle.setdefault("cuda_graph_sizes", "cudagraph_capture_sizes is given")
     if config.level < CompilationLevel.DYNAMO_ONCE:
         words = f"nothing is compiled at level {config.level.value}"
-        idle.update(dict.fromkeys(("use_inductor", "inductor_compile_config"), words))
-    if config.level < CompilationLevel.PIECEWISE:
+        compiling = "use_inductor", "inductor_compile_config", "cache_dir", "debug_dump_path"
+        idle.update(dict.fromkeys(compiling, words))
+    if config.level < CompilationLevel.PIECEWISE and config.split != "capture":
         words = f"nothing is compiled in pieces at level {config.level.value}"
-        idle.update(dict.fromkeys(("cache_dir", "debug_dump_path"), words))
-        if config.split != "capture":
-            idle.setdefault("splitting_ops", words)
+        idle.update(dict.fromkeys(("splitting_ops", "split"), words))
     return {name: why for name, why in idle.items() if config.sources[name].by_user}

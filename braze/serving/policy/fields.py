@@ -6,17 +6,22 @@ A row is all there is of a field: the configuration, its environment variables, 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from braze.options import make_options, near
+from braze.options import make_options, near, told
 from braze.serving.policy import levels, modes
 from braze.support.errors import UserError
 from braze.support.record import record
 
 #: what every environment variable of these fields begins with
 PREFIX = "BRAZE_SERVING_"
+#: a whole number as a text: no size has more digits
+_NUMBER = re.compile(r"\s*[0-9]{1,18}\s*")
+#: a name of a library or an operator
+_NAME = r"[A-Za-z_]\w*"
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 
 
@@ -41,7 +46,7 @@ class Field:
 
 def refuse(name: str, value: Any, wanted: str) -> UserError:
     """The error for a value that a field does not take."""
-    return UserError("BZ7103", f"{name}= does not take {value!r}", hints=[f"it takes {wanted}"])
+    return UserError("BZ7103", f"{name}= does not take {told(value)}", hints=[f"it takes {wanted}"])
 
 
 def switch(name: str, value: Any) -> bool:
@@ -56,12 +61,19 @@ def switch(name: str, value: Any) -> bool:
 
 def whole(name: str, value: Any, least: int = 1) -> int:
     """A whole number above 0, or from ``least`` on."""
-    if isinstance(value, str) and value.strip().isdecimal():
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise refuse(
             name, value, "a whole number above 0" if least == 1 else f"a whole number from {least} on"
         )
+    return _bounded(name, value)
+
+
+def _bounded(name: str, value: int) -> int:
+    """A number that a machine can count to."""
+    if value.bit_length() > 63:
+        raise refuse(name, value, "a whole number of at most 63 bits")
     return value
 
 
@@ -71,10 +83,13 @@ def optional_whole(name: str, value: Any) -> int | None:
 
 
 def items(value: Any) -> Any:
-    """The items of a list that may be written with commas."""
-    if isinstance(value, str):
-        return [word.strip() for word in value.strip("[] ").split(",") if word.strip()]
-    return value
+    """The items of a list that may be written with commas, in brackets or without; an empty one is for its reader to refuse."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if text.startswith("[") and text.endswith("]"):
+        text = text[1:-1].strip()
+    return [word.strip() for word in text.split(",")] if text else []
 
 
 def wholes(name: str, value: Any) -> tuple[int, ...]:
@@ -97,7 +112,7 @@ def distinct(name: str, value: Any) -> tuple[Any, ...]:
 
 def capture_sizes(name: str, value: Any) -> tuple[int, ...] | str | None:
     """A list of sizes, ``"traffic:<file>"``, or None and ``"auto"`` for the pattern."""
-    if value is None or value == "auto":
+    if value is None or (isinstance(value, str) and value == "auto"):
         return None
     if isinstance(value, str) and value.startswith("traffic:"):
         if not value.partition(":")[2]:
@@ -125,9 +140,10 @@ def compile_sizes(name: str, value: Any) -> tuple[int | str, ...] | None:
     if not isinstance(listed, (list, tuple)):
         raise refuse(name, value, f"a list of sizes, of which one may be {word!r}")
     for size in listed:
-        if isinstance(size, str) and size != word and not size.isdecimal():
-            raise UserError("BZ7103", f"{name}= does not take {size!r}", hints=[near(size, [word])])
-    return tuple(dict.fromkeys(size if size == word else whole(name, size) for size in listed))
+        if isinstance(size, str) and size != word and not _NUMBER.fullmatch(size):
+            raise UserError("BZ7103", f"{name}= does not take {told(size)}", hints=[near(size, [word])])
+    words = (size if isinstance(size, str) and size == word else whole(name, size) for size in listed)
+    return tuple(dict.fromkeys(words))
 
 
 def operators(name: str, value: Any) -> tuple[str, ...] | None:
@@ -139,7 +155,9 @@ def operators(name: str, value: Any) -> tuple[str, ...] | None:
         raise refuse(name, value, "a list of operators' names")
     found = []
     for op in listed:
-        match = re.fullmatch(r"(\w+)(?:::|\.)(\w+(?:\.\w+)?)", op) if isinstance(op, str) else None
+        match = (
+            re.fullmatch(rf"({_NAME})(?:::|\.)({_NAME}(?:\.{_NAME})?)", op) if isinstance(op, str) else None
+        )
         if match is None:
             raise refuse(name, op, "names of operators, as 'mylib::attention' or 'mylib.attention'")
         found.append(f"{match[1]}::{match[2]}")
@@ -152,7 +170,7 @@ def custom_ops(name: str, value: Any) -> tuple[str, ...]:
     if not isinstance(listed, (list, tuple)) or not all(isinstance(word, str) for word in listed):
         raise refuse(name, value, "a list of 'all' or 'none', '+name' and '-name'")
     for word in listed:
-        if word not in ("all", "none") and not re.fullmatch(r"[+-]\w+(::\w+)?", word):
+        if word not in ("all", "none") and not re.fullmatch(rf"[+-]{_NAME}(::{_NAME})?", word):
             raise refuse(name, word, "'all', 'none', '+name' or '-name'")
     names = [word.lstrip("+-") if word[0] in "+-" else "all or none" for word in listed]
     twice = sorted({word for word in names if names.count(word) > 1})
@@ -165,8 +183,9 @@ def one_of(*known: str) -> Callable[[str, Any], str]:
     """A word among some."""
 
     def read(name: str, value: Any) -> str:
-        if value not in known:
-            raise UserError("BZ7103", f"{name}= does not take {value!r}", hints=[near(str(value), known)])
+        if not isinstance(value, str) or value not in known:
+            hint = near(value, known) if isinstance(value, str) else f"known: {', '.join(known)}"
+            raise UserError("BZ7103", f"{name}= does not take {told(value)}", hints=[hint])
         return value
 
     return read
@@ -195,9 +214,10 @@ def compile_options(name: str, value: Any) -> tuple[tuple[str, Any], ...]:
 
 def folder(name: str, value: Any) -> str:
     """A path, or the empty string."""
-    if not hasattr(value, "__fspath__") and not isinstance(value, str):
+    path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    if not isinstance(path, str) or "\0" in path:
         raise refuse(name, value, "a path")
-    return str(value)
+    return path
 
 
 def number_of_bytes(name: str, value: Any) -> int | None:
@@ -205,15 +225,16 @@ def number_of_bytes(name: str, value: Any) -> int | None:
     if value is None:
         return None
     match = (
-        re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*([A-Za-z]*)\s*", value)
+        re.fullmatch(r"\s*([0-9]{1,18}(\.[0-9]{1,9})?)\s*([A-Za-z]*)\s*", value)
         if isinstance(value, str)
         else None
     )
-    if match and match[2].upper() in _UNITS:
-        value = int(float(match[1]) * _UNITS[match[2].upper()])
+    unit = _UNITS.get(match[3].upper(), 0) if match else 0
+    if match and unit and not (match[2] and unit == 1):  # there is no part of a byte
+        value = int(float(match[1]) * unit)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise refuse(name, value, "bytes above 0, as 2147483648 or '2GiB' (KiB, MiB, GiB)")
-    return value
+    return _bounded(name, value)
 
 
 def verification(name: str, value: Any) -> float:
@@ -221,7 +242,7 @@ def verification(name: str, value: Any) -> float:
     words = {"off": 0.0, "always": 1.0}
     if isinstance(value, str) and value in words:
         return words[value]
-    match = re.fullmatch(r"sample:(\d+)/(\d+)", value) if isinstance(value, str) else None
+    match = re.fullmatch(r"sample:([0-9]{1,18})/([0-9]{1,18})", value) if isinstance(value, str) else None
     if match and int(match[2]):
         value = int(match[1]) / int(match[2])
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= 1:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from braze.options import near
+from braze.options import near, told
 from braze.serving.policy.modes import CUDAGraphMode
 from braze.support.errors import UserError
 from braze.support.record import record
@@ -72,19 +72,20 @@ BY_NAME: Mapping[str, Preset] = MappingProxyType(
     }
 )
 
+#: levels by their names and by their numbers as texts
+_BY_TEXT = {**CompilationLevel.__members__, **{str(int(level)): level for level in CompilationLevel}}
+
 
 def parse(value: Any) -> Preset:
     """The preset that a level (0 to 3, a name, ``"O2"``) stands for; anything else is refused with BZ7103."""
     if isinstance(value, str):
-        text = value.strip()
-        if text.isdecimal():
-            value = int(text)
-        elif text.upper() in BY_NAME:
-            return BY_NAME[text.upper()]
-        elif text.upper() in CompilationLevel.__members__:
-            return OF_LEVEL[CompilationLevel.__members__[text.upper()]]
+        text = value.strip().upper()
+        if text in BY_NAME:
+            return BY_NAME[text]
+        if text in _BY_TEXT:
+            return OF_LEVEL[_BY_TEXT[text]]
     if isinstance(value, int) and not isinstance(value, bool) and value in set(CompilationLevel):
         return OF_LEVEL[CompilationLevel(value)]
     names = (*CompilationLevel.__members__, *BY_NAME)
     hint = near(value.strip().upper(), names) if isinstance(value, str) else "levels are 0, 1, 2 and 3"
-    raise UserError("BZ7103", f"level= does not take {value!r}", hints=[hint])
+    raise UserError("BZ7103", f"level= does not take {told(value)}", hints=[hint])

@@ -10,7 +10,7 @@ import enum
 from collections.abc import Mapping
 from typing import Any
 
-from braze.options import near
+from braze.options import near, told
 from braze.support.errors import UserError
 
 
@@ -98,7 +98,7 @@ def support_of(value: Any) -> AttentionCGSupport:
     if isinstance(value, int) and not isinstance(value, bool) and value in set(AttentionCGSupport):
         return AttentionCGSupport(value)
     hint = near(value.strip().upper(), names) if isinstance(value, str) else f"known: {', '.join(names)}"
-    raise UserError("BZ7103", f"attention= does not take {value!r}", hints=[hint])
+    raise UserError("BZ7103", f"attention= does not take {told(value)}", hints=[hint])
 
 
 #: words for the mode of one kind of step
@@ -127,7 +127,7 @@ def parse(value: Any) -> CUDAGraphMode:
             if mode.value == value:
                 return mode
     hint = near(value.strip().upper(), CUDAGraphMode.__members__) if isinstance(value, str) else _KNOWN
-    raise UserError("BZ7103", f"cudagraph_mode= does not take {value!r}", hints=[hint])
+    raise UserError("BZ7103", f"cudagraph_mode= does not take {told(value)}", hints=[hint])
 
 
 _KNOWN = f"known: {', '.join(CUDAGraphMode.__members__)}, or {{'decode': 'full', 'mixed': 'piecewise'}}"
@@ -141,13 +141,15 @@ def is_breakable(value: Any) -> bool:
 def _of_pair(pair: Mapping[str, Any]) -> CUDAGraphMode:
     """The mode of a dict: each kind of step by its word."""
     if set(pair) != {"decode", "mixed"}:
-        raise UserError("BZ7103", f"cudagraph_mode= does not take {dict(pair)!r}", hints=[_KNOWN])
+        raise UserError("BZ7103", f"cudagraph_mode= does not take {told(dict(pair))}", hints=[_KNOWN])
     parts = []
     for kind, word in pair.items():
         found = word if isinstance(word, CUDAGraphMode) else _WORDS.get(str(word).strip().lower())
         if found is None or not found.is_runtime_mode():
             raise UserError(
-                "BZ7103", f"cudagraph_mode[{kind!r}] does not take {word!r}", hints=[near(str(word), _WORDS)]
+                "BZ7103",
+                f"cudagraph_mode[{kind!r}] does not take {told(word)}",
+                hints=[near(str(word), _WORDS)],
             )
         parts.append((kind, found))
     wanted = dict(parts)

@@ -102,13 +102,9 @@ def compiled(
     call: Callable[..., Any]
     if config.level == CompilationLevel.PIECEWISE:
         # the mode that the rules left, and sizes as they are known now
-        said = (
-            compilation.replace(cudagraph_mode=mode)
-            if mode is not compilation.cudagraph_mode
-            else compilation
-        )
         backend = ServingBackend(
-            said,
+            compilation,
+            mode=mode,
             pools=pools,
             capture_sizes=config.graph_bs,
             model=model,

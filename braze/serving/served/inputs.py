@@ -5,9 +5,10 @@ An argument that does not vary has a buffer of its own size. What is no tensor g
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -60,6 +61,8 @@ class Inputs:
         }
         self.buffers = StaticBuffers({}, limits)
         self._fixed: dict[str, torch.Tensor] = {}
+        #: arguments that the model writes to
+        self.written: set[str] = set()
 
     def shapes(self) -> dict[str, tuple[Any, ...]]:
         """The sizes that vary by name, as ``braze.compile(shapes=)`` takes them; empty where nobody has said which vary."""
@@ -142,6 +145,29 @@ class Inputs:
         views = {name: self.buffers.view(name, size) for name in (*tensors, *fields)}
         return self._replaced(values, metadata, tensors, fields, views, longest)
 
+    @contextlib.contextmanager
+    def watched(self, arguments: Mapping[str, Any]) -> Iterator[None]:
+        """A block in which the model runs on buffers: those that it writes to are found out, so that :meth:`give_back` knows them."""
+        before = {name: x._version for name, x in arguments.items() if isinstance(x, torch.Tensor)}
+        yield
+        found = {name for name, version in before.items() if arguments[name]._version != version}
+        for name in found - self._fixed.keys():
+            self.buffers.written(name)
+        self.written |= found
+
+    def give_back(self, values: Mapping[str, Any], held: Mapping[str, torch.Tensor] | None = None) -> None:
+        """Write to the caller's arguments what the model has written to the buffers in their place, or to ``held``."""
+        for name in self.written & values.keys():
+            target = values[name]
+            source = held[name] if held is not None else self._held(name, target)
+            if source.data_ptr() != target.data_ptr():
+                target.copy_(source)
+
+    def _held(self, name: str, like: torch.Tensor) -> torch.Tensor:
+        """The buffer of an argument, as many rows of it as the argument has."""
+        fixed = self._fixed.get(name)
+        return self.buffers.rows(name, like) if fixed is None else fixed
+
     def poison(self, real: Extent) -> None:
         """Spoil the tails that may hold anything."""
         self.buffers.poison(real)
@@ -197,7 +223,8 @@ class Inputs:
         """Give a tensor that does not vary a buffer of its own size, and hold it to that."""
         there = self._fixed.get(name)
         if there is None:
-            self._fixed[name] = value.detach().clone()
+            with torch.inference_mode(False):  # whose writes are counted
+                self._fixed[name] = torch.empty_like(value, requires_grad=False).copy_(value)
         elif there.shape != value.shape or there.dtype != value.dtype:
             raise UserError(
                 "BZ7305",

@@ -209,7 +209,7 @@ class ServedModel(nn.Module):
             for size in self._trial_sizes():
                 arguments, metadata = self._inputs.dummies(values, context.attn_metadata, size)
                 bare = Decision(NONE, BatchDescriptor(size.tokens, size.requests), "")
-                with self._step(context, metadata, bare):
+                with self._step(context, metadata, bare), self._inputs.watched(arguments):
                     self._outputs.learn(size, self._call(arguments))
         self._example = values, context
 
@@ -265,6 +265,7 @@ class ServedModel(nn.Module):
         arguments, metadata = self._inputs.stage(values, context.attn_metadata, real, padded, longest)
         with self._step(context, metadata, decision):
             result = self._call(arguments)
+        self._inputs.give_back(values)
         return self._outputs.real(result, real)
 
     def _verified(
@@ -287,14 +288,17 @@ class ServedModel(nn.Module):
                 result = self._call(arguments)
             return given(self._outputs.real(result, real), copied=True)
 
+        copies: dict[str, Any] = {}
+
         def eager() -> Any:
-            copies = {k: x.clone() if isinstance(x, torch.Tensor) else x for k, x in values.items()}
+            copies.update((k, x.clone() if isinstance(x, torch.Tensor) else x) for k, x in values.items())
             with self._step(context, context.attn_metadata, bare):
                 args, kwargs = self._inputs.call(copies)
                 return self.model(*args, **kwargs)
 
         step = Step(decision, lambda: run(decision), lambda: run(padded_bare), eager)
         result, why = self._verifier.compare(step, context)
+        self._inputs.give_back(values, copies)
         if why:
             self._forget((decision.mode, decision.descriptor))
             self._recordings.fail((decision.mode, decision.descriptor), why)

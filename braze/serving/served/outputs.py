@@ -10,15 +10,21 @@ from braze.graph.torch_compat import pytree
 from braze.serving.step.slots import Extent
 from braze.support.errors import UserError
 
-Shapes = tuple[tuple[int, ...] | None, ...]
+#: what of an output varies: dimensions (None: a number, itself), and what they count, "tokens" or "requests"
+Varying = tuple[tuple[int | None, str], ...]
+#: of each leaf its sizes, a plain value as one size of no dimension
+Shapes = tuple[tuple[tuple[int | None, Any], ...], ...]
 
 
 def shapes_of(result: Any) -> Shapes:
-    """The sizes of each leaf; None for what is no tensor."""
-    return tuple(
-        tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else None
-        for leaf in pytree.tree_flatten(result)[0]
-    )
+    """The sizes of each leaf by their dimensions; a plain value itself; nothing of what is neither."""
+    return tuple(_sizes(leaf) for leaf in pytree.tree_flatten(result)[0])
+
+
+def _sizes(leaf: Any) -> tuple[tuple[int | None, Any], ...]:
+    if isinstance(leaf, torch.Tensor):
+        return tuple(enumerate(leaf.shape))
+    return ((None, leaf),) if isinstance(leaf, (int, float, str)) else ()
 
 
 class Outputs:
@@ -26,8 +32,8 @@ class Outputs:
 
     def __init__(self) -> None:
         self._seen: dict[Extent, Shapes] = {}
-        #: of each leaf, (dimension, "tokens" or "requests"); None until two sizes have been seen
-        self.varying: tuple[tuple[tuple[int, str], ...], ...] | None = None
+        #: None until two sizes have been seen
+        self.varying: tuple[Varying, ...] | None = None
 
     def learn(self, size: Extent, result: Any) -> None:
         """A call of this size gave ``result``."""
@@ -64,17 +70,15 @@ def given(result: Any, *, copied: bool) -> Any:
     return one(result) if isinstance(result, torch.Tensor) else pytree.tree_map(one, result)
 
 
-def _rows(leaf: Any, dims: tuple[tuple[int, str], ...], real: Extent) -> Any:
-    """The rows of one output that are real."""
-    if isinstance(leaf, torch.Tensor):
-        for dim, unit in dims:
-            leaf = leaf.narrow(dim, 0, real.tokens if unit == "tokens" else real.requests)
+def _rows(leaf: Any, dims: Varying, real: Extent) -> Any:
+    """The rows of one output that are real, or their number."""
+    for dim, unit in dims:
+        rows = real.tokens if unit == "tokens" else real.requests
+        leaf = type(leaf)(rows) if dim is None else leaf.narrow(dim, 0, rows)
     return leaf
 
 
-def _compared(
-    size: Extent, shapes: Shapes, other: Extent, known: Shapes
-) -> tuple[tuple[tuple[int, str], ...], ...]:
+def _compared(size: Extent, shapes: Shapes, other: Extent, known: Shapes) -> tuple[Varying, ...]:
     """The dimensions that differ, by what they count; UserError (BZ7309) where that is neither tokens nor requests."""
     if len(shapes) != len(known):
         raise UserError(
@@ -84,19 +88,26 @@ def _compared(
         )
     found = []
     for place, (one, two) in enumerate(zip(shapes, known, strict=True)):
-        dims: list[tuple[int, str]] = []
-        for dim, (n, m) in enumerate(zip(one or (), two or (), strict=True)):
-            if n == m:
+        dims: list[tuple[int | None, str]] = []
+        if len(one) != len(two):
+            raise UserError(
+                "BZ7309",
+                f"output {place} has {len(one)} dimensions for {size.tokens} tokens, and {len(two)} for {other.tokens}",
+                hints=["a served model gives outputs of as many dimensions whatever the batch"],
+            )
+        for (dim, n), (_, m) in zip(one, two, strict=True):
+            if n == m or (n != n and m != m):
                 continue
             if (n, m) == (size.tokens, other.tokens):
                 dims.append((dim, "tokens"))
             elif (n, m) == (size.requests, other.requests):
                 dims.append((dim, "requests"))
             else:
+                said = f"is {n} and {m}" if dim is None else f"has {n} and {m} as dimension {dim}"
                 raise UserError(
                     "BZ7309",
-                    f"output {place} has {n} and {m} as dimension {dim}, for {size.tokens} and {other.tokens} tokens",
-                    why="padding can be cut off only where a dimension counts tokens or requests",
+                    f"output {place} {said}, for {size.tokens} and {other.tokens} tokens",
+                    why="padding can be cut off only where a dimension, or a number, counts tokens or requests",
                     hints=["return such outputs per token, and reduce them outside of the served model"],
                 )
         found.append(tuple(dims))

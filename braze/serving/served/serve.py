@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
 from braze.options import near
-from braze.serving.policy.config import CompilationConfig
+from braze.serving.policy.config import CompilationConfig, contradiction
 from braze.serving.policy.data_parallel import Reduce, alone
 from braze.serving.policy.engine_config import Config
 from braze.serving.policy.fields import BY_NAME, one_of, refuse, switch
@@ -24,16 +25,16 @@ from braze.support.errors import UserError
 def serve(
     model: nn.Module,
     *,
-    level: Any = "O2",
+    level: Any = None,
     cudagraph_mode: Any = None,
-    capture_sizes: Any = "auto",
-    capture: str = "eager",
+    capture_sizes: Any = None,
+    capture: str | None = None,
     memory_budget: Any = None,
     dynamic: Mapping[str, int] | None = None,
     slots: Mapping[str, Slot] | None = None,
     split_ops: Sequence[str] | None = None,
-    verify: Any = "off",
-    pool: str = "per_tier",
+    verify: Any = None,
+    pool: str | None = None,
     outputs: str = "own",
     attention: AttentionCGSupport = AttentionCGSupport.ALWAYS,
     max_num_seqs: int = 256,
@@ -46,7 +47,9 @@ def serve(
 ) -> ServedModel:
     """``model`` under compilation and CUDA graphs: each call is dispatched, padded, replayed and sliced.
 
-    ``level``: 0 to 3, a name, or O0 to O3. ``cudagraph_mode``: None for the level's; a mode, or ``{"decode": "full", "mixed": "breakable"}``.
+    What is None the environment says (``BRAZE_SERVING_LEVEL``...), else the level's preset, else the default.
+
+    ``level``: 0 to 3, a name, or O0 to O3; by default O2. ``cudagraph_mode``: a mode, or ``{"decode": "full", "mixed": "breakable"}``.
     ``capture_sizes``: ``"auto"``, a list, or ``"traffic:<file>"``. ``capture``: ``"eager"``, all at the first call or at ``m.capture(...)``; ``"lazy"``, those that
     steps ask for, at ``m.idle()``. ``memory_budget``: bytes of all recordings, as ``"2GiB"``. ``dynamic``: argument -> its dimension of tokens (by default the
     first of every tensor). ``slots``: how arguments and fields of the metadata are padded. ``split_ops``: operators between pieces.
@@ -60,7 +63,7 @@ def serve(
     said = {
         "level": level,
         "cudagraph_mode": cudagraph_mode,
-        "cudagraph_capture_sizes": None if capture_sizes == "auto" else capture_sizes,
+        "cudagraph_capture_sizes": capture_sizes,
         "capture": capture,
         "memory_budget": memory_budget,
         "splitting_ops": split_ops,
@@ -95,15 +98,15 @@ def serve(
 
 
 def _compilation_config(said: Mapping[str, Any], fields: Mapping[str, Any]) -> CompilationConfig:
-    """The configuration of what was said: what was left at its default the environment and the level's preset say."""
-    words = inspect.signature(serve).parameters
+    """The configuration of what was said; ``fields``: by the names that the configuration has for them."""
+    given = {name: value for name, value in said.items() if value is not None}
     for name in fields:
         if name not in BY_NAME:
-            known = {*BY_NAME, *words} - {"model", "fields"}
+            known = {*BY_NAME, *inspect.signature(serve).parameters} - {"model", "fields"}
             raise UserError("BZ7101", f"serve has no argument {name!r}", hints=[near(name, known)])
-    given = {
-        name: value
-        for name, value in said.items()
-        if name == "level" or value not in (None, getattr(words.get(name), "default", None))
-    }
-    return CompilationConfig(**{**given, **fields})
+        if name in given:
+            short = "split_ops" if name == "splitting_ops" else "capture_sizes"
+            raise contradiction(f"{short}=", f"{name}=", "they are two names of one: leave one of them out")
+    if "level" not in given and not os.environ.get(BY_NAME["level"].variable):
+        given["level"] = "O2"
+    return CompilationConfig(**given, **fields)

@@ -14,7 +14,9 @@ from braze.cudagraphs.simulated import SimulatedGraphs
 from braze.serving.engine.compiled import compile_decoder
 from braze.serving.engine.engine import Engine
 from braze.serving.engine.loading import load_model, model_folder
-from braze.serving.engine.ranges import refuse_others, whole
+from braze.serving.engine.models.config import DTYPES
+from braze.serving.engine.models.decoder import Decoder
+from braze.serving.engine.ranges import Range, refuse_others, whole
 from braze.serving.engine.recordings import recorder_of
 from braze.serving.engine.runner import RANGES, ModelRunner, RunnerOptions
 from braze.serving.engine.scheduler import LIMITS, Limits
@@ -65,57 +67,52 @@ _RANGES = {
     **{name: RANGES[name] for name in ("memory_share", "drafts", "capture")},
     "max_model_len": whole(0),
     "blocks": whole(0),
+    "dtype": Range((str,), lambda x: not x or x in DTYPES, f"one of {', '.join(DTYPES)}"),
 }
 
 
 def make_engine(folder: Path, options: LaunchOptions, progress: bool = False) -> Engine:
     """An engine whose model is loaded, whose cache is there, and whose steps are recorded."""
     refuse_others("BZ7411", "limits of an engine that mean nothing", options, _RANGES)
-    wanted = parse(options.mode)
-    budget = number_of_bytes("memory_budget", options.memory_budget)
-    if budget is not None and (options.enforce_eager or not wanted):
+    mode, budget = parse(options.mode), number_of_bytes("memory_budget", options.memory_budget)
+    if budget is not None and (options.enforce_eager or not mode):
         nothing = "enforce_eager" if options.enforce_eager else "cudagraph_mode=NONE"
         raise contradiction("memory_budget", nothing, "nothing is recorded: leave it out")
-    device = _device(options.device)
-    dtype = getattr(torch, options.dtype) if options.dtype else None
+    device, dtype = _device(options.device), DTYPES[options.dtype] if options.dtype else None
     model = load_model(folder, device, dtype, drafting=options.drafts > 0)
-    longest = options.max_model_len or model.config.max_position
-    limits = Limits(
-        max_num_seqs=options.max_num_seqs,
-        max_num_batched_tokens=options.max_num_batched_tokens,
-        max_model_len=longest,
-        block_size=options.block_size,
-        share_prefixes=options.share_prefixes,
-    )
+    runner = _runner(model, options, mode, budget)
+    runner.allocate_cache(options.blocks or None)
+    runner.warm_up()
+    runner.capture_cudagraph(progress)
+    return Engine(runner)
+
+
+def _runner(model: Decoder, options: LaunchOptions, wanted: CUDAGraphMode, budget: int | None) -> ModelRunner:
+    """What runs the model's steps, with its recorder and its pieces."""
+    device = next(model.parameters()).device
     simulated = options.simulated and device.type == "cpu"
     recorder = SimulatedGraphs(str(device)) if simulated else recorder_of(model)
     mode = wanted if recorder is not None else CUDAGraphMode.NONE
     pools = GraphPools()
     pieces = None if options.plain else compile_decoder(model, mode, pools=pools)
-    if options.plain:
-        mode = mode.without_piecewise()
-    runner = ModelRunner(
-        model,
-        limits,
-        RunnerOptions(
-            cudagraph_mode=mode,
-            sizes=options.sizes,
-            drafts=options.drafts,
-            enforce_eager=options.enforce_eager,
-            memory_share=options.memory_share,
-            overlap=options.overlap,
-            capture=options.capture,
-            memory_budget=budget,
-        ),
-        graphs=recorder,
-        piecewise=pieces,
-        compiled=pieces,
-        pools=pools,
+    limits = Limits(
+        max_num_seqs=options.max_num_seqs,
+        max_num_batched_tokens=options.max_num_batched_tokens,
+        max_model_len=options.max_model_len or model.config.max_position,
+        block_size=options.block_size,
+        share_prefixes=options.share_prefixes,
     )
-    runner.allocate_cache(options.blocks or None)
-    runner.warm_up()
-    runner.capture_cudagraph(progress)
-    return Engine(runner)
+    runs = RunnerOptions(
+        cudagraph_mode=mode.without_piecewise() if options.plain else mode,
+        sizes=options.sizes,
+        drafts=options.drafts,
+        enforce_eager=options.enforce_eager,
+        memory_share=options.memory_share,
+        overlap=options.overlap,
+        capture=options.capture,
+        memory_budget=budget,
+    )
+    return ModelRunner(model, limits, runs, graphs=recorder, piecewise=pieces, compiled=pieces, pools=pools)
 
 
 def run_server(

@@ -6,6 +6,7 @@ type; a tail is filled only where an earlier, larger step has left something the
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from collections.abc import Mapping
 from typing import Any
@@ -161,6 +162,16 @@ class StaticBuffers:
         if name not in self._buffers:
             raise UserError("BZ7305", f"slot {name!r} has no buffer yet", hints=["stage an input first"])
         return self._buffers[name].narrow(slot.dim, 0, size.of(slot))
+
+    def rows(self, name: str, like: torch.Tensor) -> torch.Tensor:
+        """As many rows of a slot's buffer as a tensor has."""
+        dim = self._slot(name).dim
+        return self._buffers[name].narrow(dim, 0, like.shape[dim])
+
+    def written(self, name: str) -> None:
+        """Fill the tail of a slot at each step from now on: the model writes to it."""
+        self.slots[name] = dataclasses.replace(self._slot(name), written=True)
+        self._rows.clear()
 
     def declare(self, name: str, slot: Slot, value: torch.Tensor) -> None:
         """Make a slot and its buffer, like ``value`` but of the largest size, unless they are there."""

@@ -156,7 +156,7 @@ def excuse(ours: Seen, theirs: Seen, checkpoints: bool = False) -> None:
     Nor do both name the same tensor. A region that is computed again reads whatever its variables hold by then: eager
     cannot tell that it has been written. And some of eager's derivatives are wrong for tensors without elements: what a
     compiled one makes of these is not compared, nor what it makes of a hook that in eager gets no gradient, be it that it refuses the operation
-    itself. Two may refuse `set_` in words of their own, and either for what was written over on the way there. What was saved and then detached in place is as what was saved and written.
+    itself. Two may refuse `set_` in words of their own, and either for what was written over, or turned, on the way there. What was saved and then detached in place is as what was saved and written.
     """
     mine, its = ours.backward_error, theirs.backward_error
     if its and WRONG_DERIVATIVE.search(its[1]):
@@ -172,7 +172,7 @@ def excuse(ours: Seen, theirs: Seen, checkpoints: bool = False) -> None:
         ours.backward_error = theirs.backward_error = None
     elif mine and its and mine[1] == SET and (SET_ON_BASE.search(its[1]) or WRITTEN.search(its[1])):
         theirs.backward_error = mine
-    elif mine and its and WRITTEN.search(mine[1]) and SET_ON_BASE.search(its[1]):
+    elif mine and its and WRITTEN.search(mine[1]) and (its[1] == SET or SET_ON_BASE.search(its[1])):
         theirs.backward_error = mine
     elif mine and checkpoints and its is None and WRITTEN.search(mine[1]):
         ours.backward_error = None
@@ -265,10 +265,24 @@ def smallest(program: TensorProgram, theirs: Seen) -> torch.dtype:
     return oracle.smallest(dtypes)
 
 
+def copies_of_saved() -> AbstractContextManager[Any]:
+    """What autograd saves is a copy, which no write reaches."""
+    return torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach().clone(), lambda t: t)
+
+
 def in_double(program: TensorProgram, call: int, dtype: torch.dtype, rounds: bool = True) -> oracle.Samples:
-    """The program's numbers in float64, if it runs in that."""
+    """The program's numbers in float64, if it runs in that.
+
+    What is cast on the way to a saved tensor is a copy in eager, and the number itself in float64: where that was written
+    since, only the backward in float64 is refused, and keeps copies of what it saves.
+    """
     fn, watched = program.function(double=True), Watched()
-    seen(program, program.function(), call, casts=watched)
-    return oracle.samples(
-        lambda: seen(program, fn, call, double=True, casts=Doubled(watched.kept)).values, dtype, rounds
-    )
+    narrow = seen(program, program.function(), call, casts=watched)
+
+    def run(kept: AbstractContextManager[Any] | None = None) -> Seen:
+        with kept or nullcontext():
+            return seen(program, fn, call, double=True, casts=Doubled(watched.kept))
+
+    refused = run().backward_error if narrow.backward_error is None else None
+    copied = bool(refused and WRITTEN.search(refused[1]))
+    return oracle.samples(lambda: run(copies_of_saved() if copied else None).values, dtype, rounds)

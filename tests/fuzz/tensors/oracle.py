@@ -70,7 +70,7 @@ class RandomRounding(TorchDispatchMode):
 
     def __init__(self, dtype: torch.dtype, seed: int, rounds: bool = True) -> None:
         super().__init__()
-        self.rounds = rounds
+        self.rounds, self.seed = rounds, seed
         self.eps = torch.finfo(dtype).eps
         # float64 has room for everything that float64 makes: what has a place in float32 is taken for exact there
         self.exact = torch.float32 if dtype is torch.float64 else dtype
@@ -110,6 +110,10 @@ class RandomRounding(TorchDispatchMode):
             if isinstance(made, Tensor) and "mass" in args[0].__dict__:
                 made.__dict__["mass"] = func(args[0].__dict__["mass"], *args[1:], **kwargs).abs()
             return made
+        if name == "convolution" and self.odd:
+            beside_infinities(made, args)
+        if name == "native_layer_norm":
+            self.unsettle(made[0], args)
         sums = name in SUMS
         mass = func(*absolute(args), **kwargs) if sums else made
         if name == "add" and isinstance(made, Tensor) and made.is_floating_point():
@@ -152,6 +156,17 @@ class RandomRounding(TorchDispatchMode):
         drawn = torch.rand(shape, generator=self.generator, dtype=torch.float64) * 2 - 1
         drawn = -drawn if self.odd else drawn
         return drawn if places is None else drawn[places]
+
+    def unsettle(self, made: Tensor, args: Any) -> None:
+        """A number that is its row's mean, but for rounding: the norm is what eager's kernels leave of it, of either sign, or 0."""
+        given, dims = args[0].detach(), tuple(range(-len(args[1]), 0))
+        if args[3] is not None or not all(args[1]):
+            return
+        eps = torch.finfo(self.widest).eps
+        means = (given - given.mean(dims, keepdim=True)).abs() <= eps * given.abs().amax(dims, keepdim=True)
+        if means.any():
+            left = (-eps / 4, 0.0, eps / 8)[self.seed % 3]
+            put(made.detach(), made.detach().masked_fill(means, left))
 
     def beyond(self, func: Any, args: Any, kwargs: Any, sums: bool) -> Tensor:
         """Where numbers, added or multiplied in another order, may leave the type on the way: there is nothing to go by."""
@@ -201,8 +216,8 @@ class RandomRounding(TorchDispatchMode):
         inexact &= size.isfinite() & value.isfinite()
         if inexact.any():
             noise = self.noise(value)
-            # less would be rounded away
-            if value.dtype is not torch.float64 or eps <= torch.finfo(torch.float64).eps:
+            # less would be rounded away; and a sum of many, even of equal numbers, may be off by more than one unit
+            if sums or value.dtype is not torch.float64 or eps <= torch.finfo(torch.float64).eps:
                 noise = (noise.sign() + noise) / 2
             near = value + noise * eps * size
             if sums and self.odd:  # what cancels but for rounding may be nothing at all
@@ -215,6 +230,22 @@ def in_digits(value: Tensor, digits: int) -> Tensor:
     """Doubles rounded to fewer binary digits."""
     raised = value.double() * (2.0 ** (53 - digits) + 1)
     return raised - (raised - value)
+
+
+def beside_infinities(made: Tensor, args: Any) -> None:
+    """In place, 0 where the zeros around what is convolved meet a weight that is not finite.
+
+    Their product is no number, but some kernels pass over what is around: of one convolution eager takes one or another by type and layout.
+    """
+    given, weight, _, stride, padding, dilation, transposed, _, groups = args
+    odd = (~weight.detach().isfinite()).double()
+    if transposed or not any(padding) or not odd.any():
+        return
+    inside = torch.convolution(
+        torch.ones_like(given[:1], dtype=odd.dtype), odd, None, stride, padding, dilation, False, [0], groups
+    )
+    outside = inside < odd.flatten(1).sum(1).view(-1, *(1 for _ in padding))
+    put(made.detach(), made.detach().masked_fill(outside & made.detach().isnan(), 0.0))
 
 
 def is_signless(func: Any, name: str, args: Any) -> bool:

@@ -25,6 +25,8 @@ FULL, NONE = CUDAGraphMode.FULL, CUDAGraphMode.NONE
 MODES = ("FULL", "FULL_DECODE_ONLY")
 #: random traces of requests for each mode
 TRACES = int(os.environ.get("BRAZE_TRACES", "3"))
+#: the seed of the first one
+FIRST = int(os.environ.get("BRAZE_FIRST_TRACE", "0"))
 
 
 class Trace:
@@ -81,7 +83,7 @@ def plain(models):
     @functools.cache
     def tokens(name):
         served = engine(models[name], blocks=20)
-        return [Trace(seed).run(served) for seed in range(TRACES)]
+        return [Trace(seed).run(served) for seed in range(FIRST, FIRST + TRACES)]
 
     return tokens
 
@@ -91,7 +93,7 @@ def plain(models):
 @pytest.mark.parametrize("name", ["llama", "qwen3", "deepseek"])
 def test_every_mode_gives_the_tokens_of_plain_steps(name, mode, drafts, models, plain, simulated):
     recorded = engine(models[name], blocks=20, graphs=simulated, cudagraph_mode=mode, drafts=drafts)
-    for seed, tokens in enumerate(plain(name)):
+    for seed, tokens in enumerate(plain(name), FIRST):
         assert Trace(seed).run(recorded, lambda: spoil(recorded)) == tokens
     assert recorded.runner.counts["steps_full"] > 10
     assert recorded.scheduler.preemptions > 0 or drafts, "with guesses requests are over sooner"
@@ -164,7 +166,7 @@ def test_a_step_that_fails_leaves_none_on_its_way(models, monkeypatch):
 def test_pieces_give_the_tokens_of_plain_steps(name, mode, split, drafts, models, plain, simulated):
     """Compiled, prompts and mixed steps recorded by pieces, at each of the three borders."""
     recorded = engine(models[name], 20, simulated, cudagraph_mode=mode, split=split, drafts=drafts)
-    for seed, tokens in enumerate(plain(name)):
+    for seed, tokens in enumerate(plain(name), FIRST):
         assert Trace(seed).run(recorded, lambda: spoil(recorded)) == tokens
     counts = recorded.runner.counts
     assert counts["steps_piecewise"] > 10

@@ -15,7 +15,7 @@ from braze.serving.policy.config import CompilationConfig
 from braze.serving.policy.dispatch import BatchDescriptor
 from braze.serving.policy.modes import CUDAGraphMode
 from braze.serving.step.context import forward_context, get_forward_context
-from braze.support import trace
+from braze.support import log, trace
 from braze.support.errors import UserError
 
 NONE, PIECEWISE, FULL = CUDAGraphMode.NONE, CUDAGraphMode.PIECEWISE, CUDAGraphMode.FULL
@@ -223,6 +223,20 @@ def test_a_size_goes_before_a_range_and_a_range_before_the_rest():
     assert not [e.reason for piece in backend.backends.values() for e in piece.entries() if e.reason]
 
 
+@pytest.mark.parametrize("split", ["schedule", "capture"])
+def test_a_graph_that_is_compiled_whole_has_its_sizes_too(simulated, split):
+    model = Model(2).eval()
+    config = configured(split=split, compile_sizes=[4], compile_ranges_endpoints=[8])
+    call, backend = compiled(model, config)
+    buffer = torch.randn(16, 8)
+    for mode in (NONE, PIECEWISE, PIECEWISE):
+        for n in (4, 6, 16):
+            with step(mode, n):
+                torch.testing.assert_close(call(buffer[:n]), model(buffer[:n]))
+    assert [served(backend, n) for n in (4, 6, 16)] == [{4}, {SizeRange(2, 8)}, {None}]
+    assert set().union(*({d.num_tokens for d in w.captured()} for w in backend.wrappers)) == {4, 6, 16}
+
+
 def test_sizes_are_compiled_ahead_of_serving():
     call, backend = compiled(Model(2).eval(), configured(compile_sizes=[4, 8]))
     call(torch.randn(5, 8))
@@ -279,3 +293,25 @@ def test_pieces_are_left_as_text_where_asked(tmp_path):
     text = (tmp_path / "dump" / "rank_0" / "computation_graph.py").read_text()
     assert all(item.submod_name in text for item in backend.items)
     assert "k_attend" in text
+
+
+@pytest.mark.parametrize("words", [dict(), dict(split="schedule"), dict(split="capture"), dict(whole=True)])
+def test_the_code_of_each_stage_is_left_where_asked(tmp_path, words):
+    whole = words.pop("whole", False)
+    config = configured(debug_dump_path=str(tmp_path / "dump"), **words)
+    call, _ = compiled(Model(1).eval(), config, whole=whole)
+    call(torch.randn(4, 8))
+    left = {path.name.partition("_")[2] for path in (tmp_path / "dump" / "rank_0").iterdir()}
+    assert "graph.py" in left  # computation_graph.py
+    assert {name.rpartition("_")[2] for name in left} >= {"graph.py", "loops.py", "schedule.txt", "host.py"}
+    assert any("kernels" in name for name in left)
+
+
+def test_an_operator_to_split_at_that_is_not_there_is_told_of():
+    told: list[str] = []
+    names = [*NAMES, "mylib::attention", "braze::k_attend.other"]
+    with log.listen(told.append):
+        call, _ = compiled(Model(1).eval(), configured(splitting_ops=names))
+        call(torch.randn(4, 8))
+    said = [line for line in told if line.startswith("BZ7218")]
+    assert [line.split()[3].rstrip(",") for line in said] == ["mylib::attention", "braze::k_attend.other"]

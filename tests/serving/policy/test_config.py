@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 
+import numpy as np
 import pytest
+import torch
 
 from braze.serving import AttentionCGSupport, CUDAGraphMode
 from braze.serving.policy.config import CompilationConfig
@@ -217,11 +219,32 @@ def test_explain_says_what_has_no_effect():
     said = made(level=0, cudagraph_capture_sizes=[1, 2], inductor_compile_config={"fusion": False}).explain()
     assert "(1, 2)  (given; no effect: cudagraph_mode is NONE)" in said
     assert "no effect: nothing is compiled at level 0" in said
-    assert "no effect: nothing is compiled in pieces at level 2" in made(level=2, cache_dir="/c").explain()
+    assert "no effect" not in made(level=2, cache_dir="/c", debug_dump_path="/d").explain()
+    said = made(level=2, splitting_ops=["a::b"], split="schedule").explain()
+    assert said.count("no effect: nothing is compiled in pieces at level 2") == 2
     assert (
         "no effect: cudagraph_capture_sizes is given"
         in made(level=3, cudagraph_capture_sizes=[1], cuda_graph_sizes=[64]).explain()
     )
+
+
+#: numbers of thousands of digits, arrays, which have no truth, and texts that are almost a list
+ODD = {
+    "digits": "9" * 5000, "number": 10**5000, "array": np.array([1, 2]), "tensor": torch.tensor([1, 2]), "arabic": "١", "zero": "a\0b",
+    "float": "1.5", "bracket": "[1,2", "comma": "1,,2", "sign": "-1GiB", "share": f"sample:1/{10**4000}", "bytes": b"1", "object": object(),
+}  # fmt: skip
+PATHS = "cache_dir", "debug_dump_path"
+
+
+@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.parametrize("name", [field.name for field in FIELDS])
+def test_what_is_no_value_however_odd_is_refused_in_a_few_words(name, kind):
+    value = ODD[kind]
+    if name in PATHS and isinstance(value, str) and kind != "zero":
+        return  # a path may be nearly anything
+    assert len(str(refused("BZ7103", **{name: value}))) < 600
+    if isinstance(value, str):
+        refused("BZ7103", environ={f"BRAZE_SERVING_{name.upper()}": value})
 
 
 @pytest.mark.parametrize(
@@ -251,6 +274,7 @@ def test_what_only_looks_like_a_contradiction_is_taken():
     assert made(level=0, cudagraph_mode="PIECEWISE", split="capture").cudagraph_mode is PIECEWISE
     assert made(level=3, max_cudagraph_capture_size=128, cudagraph_capture_sizes=[1, 128])
     assert made(level=3, use_cudagraph=False).cudagraph_mode is NONE
+    assert made(level="O3", use_inductor=False).compile_sizes is None
 
 
 def test_unknown_options_of_the_compiler_are_refused():

@@ -345,3 +345,88 @@ def test_recordings_are_made_anew_after_a_reset():
 def test_it_is_a_module_of_the_served_one():
     m = serve(Rows(), **LEVEL0)
     assert set(m.state_dict()) == {f"model.{name}" for name in m.model.state_dict()}
+
+
+# -- results and arguments that are not simply rows -----------------------------------------------------
+
+
+class Counted(nn.Module):
+    """Rows, how many there are, and a number that is always the same."""
+
+    def forward(self, x):
+        return x + 1, x.shape[0], {"as a float": float(x.shape[0]), "always": 7, "said": "no"}
+
+
+def test_a_number_that_counts_the_step_counts_it_without_padding():
+    m = serve(Counted(), **LEVEL0)
+    for n in (3, 5, 8, 20):
+        _, number, rest = m(torch.zeros(n))
+        assert (number, rest) == (n, {"as a float": float(n), "always": 7, "said": "no"})
+        assert isinstance(number, int) and isinstance(rest["as a float"], float)
+    assert dict(m.stats().replayed) == {"FULL": 3}
+
+
+@pytest.mark.parametrize(
+    "made", [lambda x: x.shape[0] * 2, lambda x: x.shape[0] > 4, lambda x: f"{x.shape[0]} rows"]
+)
+def test_what_follows_from_the_padded_size_in_another_way_is_refused(made):
+    class Model(nn.Module):
+        def forward(self, x):
+            return x, made(x)
+
+    with pytest.raises(UserError, match="BZ7309"):
+        serve(Model(), **LEVEL0)(torch.zeros(3))
+
+
+class Writes(nn.Module):
+    """Writes to a row for each token, and to a total that is no row."""
+
+    def forward(self, rows, total):
+        rows[:, :1].mul_(2)
+        total.add_(1)
+        return rows.sum(1) + total
+
+
+@pytest.mark.parametrize("verify", ["off", "always"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        dict(level=0, cudagraph_mode="FULL"),
+        dict(level=3, cudagraph_mode="PIECEWISE"),
+        dict(level=2, cudagraph_mode="FULL_DECODE_ONLY"),
+    ],
+    ids=str,
+)
+def test_the_caller_finds_what_the_model_has_written_to_its_arguments(words, verify):
+    words = dict(words, capture_sizes=SIZES, max_num_seqs=8, max_num_batched_tokens=32, verify=verify)
+    m = serve(Writes(), dynamic={"rows": 0}, **words)
+    total, expected_total = torch.zeros(1), torch.zeros(1)
+    for n in (3, 8, 1, 5, 20, 3):
+        rows = torch.randn(n, 4)
+        expected_rows = rows.clone()
+        found = m(rows, total)
+        expected = Writes()(expected_rows, expected_total)
+        torch.testing.assert_close((found, rows, total), (expected, expected_rows, expected_total))
+    assert sum(dict(m.stats().replayed).values()) == 5
+    assert m.stats().mismatches == ()
+
+
+def test_a_tail_that_the_model_writes_to_is_filled_again():
+    """The rows of padding are looked up: what a step has left there names no row of the table."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(10, 2)
+
+        def forward(self, ids):
+            found = self.table(ids)
+            ids.add_(100)
+            return found
+
+    m = serve(Model(), **LEVEL0)
+    for n in (3, 5, 3, 7, 2):
+        ids = torch.arange(n)
+        found = m(ids)
+        torch.testing.assert_close(found, m.model.table(torch.arange(n)))
+        assert ids.tolist() == list(range(100, 100 + n))
