@@ -69,7 +69,11 @@ _PYTHONS = {
     "rfloordiv": "floor_divide", "lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift", "and": "bitwise_and",
     "or": "bitwise_or", "xor": "bitwise_xor", "invert": "bitwise_not",
 }  # fmt: skip
-_DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType)
+#: kinds of functions of PyTorch's
+_FUNCTIONS = frozenset(
+    [torch._ops.OpOverload, torch._ops.OpOverloadPacket, types.FunctionType, types.BuiltinFunctionType]
+    + [types.MethodDescriptorType, types.WrapperDescriptorType]
+)
 #: what is told of an argument by its value; of others by their type
 _PLAIN = frozenset(
     {int, float, complex, bool, str, type(None), torch.dtype, torch.memory_format, torch.layout}
@@ -102,7 +106,7 @@ def refusal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Excepti
 def missing_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exception | None:
     """What eager raises for a call of tensors of such types on the CPU, if it has no kernel for them."""
     # a kernel of the program's runs as often as in eager; a transform's rules take operators apart
-    if not _is_tried(func) or added_kernels() or transforming():
+    if type(func) not in _FUNCTIONS or not _is_tried(func) or added_kernels() or transforming():
         return None
     types_of = tuple(map(_kind, args)), tuple((name, _kind(value)) for name, value in kwargs.items())
     said = _said(func, types_of, torch.get_default_dtype(), _casts())
@@ -116,6 +120,7 @@ def _casts() -> torch.dtype | None:
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
 
 
+@remembered(8192)
 def _is_tried(func: Any) -> bool:
     """Whether a function may be called on any small tensors."""
     return _is_pure(func) and _stays_in_place(func.__name__.partition(".")[0])
@@ -134,7 +139,7 @@ def _is_pure(func: Any) -> bool:
         if func.__self__ is None:  # a static method, as torch.add is
             return func.__module__ == "torch"
         return func.__module__ in _C_MODULES
-    return kind in _DESCRIPTORS and issubclass(torch.Tensor, func.__objclass__)
+    return issubclass(torch.Tensor, func.__objclass__)
 
 
 def _kind(value: Any) -> Any:

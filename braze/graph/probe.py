@@ -137,6 +137,7 @@ LIMIT = 1 << 26
 
 _INF, _LOWEST = math.inf, -math.inf
 _NUMBERS = frozenset([int, float])
+_TRUTHS = (bool, torch.SymBool)
 
 
 def is_doubtful(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -151,8 +152,9 @@ def is_doubtful(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> boo
     if name.startswith("as_strided"):  # symbolic sizes are taken for sizes
         sizes = args[1] if len(args) > 1 else kwargs.get("size", ())
         return any(size < 0 for size in sizes)
-    refusing = (*args, *kwargs.values()) if name in DIFFERENCES else (kwargs.get("alpha"),)
-    if any(isinstance(v, (bool, torch.SymBool)) for v in refusing):
+    if isinstance(kwargs.get("alpha"), _TRUTHS) or (
+        name in DIFFERENCES and any(isinstance(v, _TRUTHS) for v in (*args, *kwargs.values()))
+    ):
         return True
     if name in WITHOUT_IDENTITY and first is not None and _is_empty(first):
         return True

@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from braze.graph.torch_checks import assumption, unknown
 from braze.graph.torch_import import DYNAMO, VERSION, LazyDynamo, stand_ins
+from braze.symbolic.names import is_told_by_data
 
 #: numbers that are symbols
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -115,7 +116,7 @@ def is_unbacked(value: Any) -> bool:
 
 def is_unbacked_symbol(symbol: Any) -> bool:
     """Whether a symbol of a ShapeEnv stands for what only the data tell: by PyTorch's naming of symbols."""
-    return str(symbol).startswith(("u", "zuf"))
+    return is_told_by_data(str(symbol)) or str(symbol).startswith("zuf")
 
 
 def some_value(size: torch.SymInt) -> int:

@@ -17,6 +17,7 @@ from braze.lower.realize import ProgramBuilder
 from braze.support.errors import Unsupported
 from braze.support.nested import every
 from braze.symbolic.expr import ZERO, Expr, Symbol, as_expr
+from braze.symbolic.names import is_told_by_data
 
 READ = torch.ops.aten._local_scalar_dense.default
 CHECK = torch.ops.aten._assert_scalar.default
@@ -157,7 +158,7 @@ def require_known(g: ProgramBuilder, inputs: Collection[Symbol]) -> None:
     for step in g.steps:
         if isinstance(step, LoopNest):
             extents += [a.extent for a in (*step.axes, *step.reduce_axes)]
-    missing = {s for e in extents for s in e.symbols() if s.name.startswith("u")} - known
+    missing = {s for e in extents for s in e.symbols() if is_told_by_data(s.name)} - known
     if missing:
         names = ", ".join(sorted(map(str, missing)))
         raise Unsupported("BZ3002", f"sizes that nothing tells: {names}", origin=g.origin)

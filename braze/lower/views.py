@@ -22,6 +22,7 @@ from braze.lower.registry import aten, lowering
 from braze.support.layouts import span
 from braze.symbolic.expr import ONE, ZERO, Expr, as_expr, contiguous_strides, known_le
 from braze.symbolic.flat import flat
+from braze.symbolic.names import is_told_by_data
 
 
 def view_of(
@@ -366,7 +367,7 @@ def select(g: ProgramBuilder, x: Lazy, dim: int, at: Any) -> Any:
 
 def is_inside(i: Expr, size: Expr) -> bool:
     """Whether an index is one of a size, as far as no guard has seen to it: what only the data tell may be anything."""
-    if not any(s.name.startswith("u") for s in i.symbols()):
+    if not any(is_told_by_data(s.name) for s in i.symbols()):
         return True
     return known_le(0, i) and known_le(i + 1, size)
 

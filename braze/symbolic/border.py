@@ -51,7 +51,7 @@ class SizeSymbols:
         while e in env.unbacked_renamings:
             e = env.unbacked_renamings[e]
         e = names.number_of(e)
-        return self._symbol(e, env) if e.is_Symbol and str(e).startswith("u") else None
+        return self._symbol(e, env) if e.is_Symbol and names.is_told_by_data(str(e)) else None
 
     def exprs(self, values: Any) -> tuple[Expr, ...]:
         """Several at once."""

@@ -60,6 +60,11 @@ def name_of(expr: Any) -> str:
     return type(expr).__name__
 
 
+def is_told_by_data(symbol: str) -> bool:
+    """Whether an integer of that name is one that only the data tell, by PyTorch's naming of symbols."""
+    return symbol.startswith("u")
+
+
 def number_of(expr: Any) -> Any:
     """The number that a truth is kept as: of a bool that only the data tell, PyTorch's symbol says that it equals 1."""
     return expr.args[0] if name_of(expr) == EQUALITY else expr

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import collections
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from braze.capture.facts.breaks import FORMATTED, HINT_FORMAT, graph_break
@@ -30,6 +30,7 @@ from braze.capture.state.ledger import Ledger
 from braze.capture.state.outside import Outside
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import Trace
+from braze.support.caches import remembered
 
 
 class DictShadow:
@@ -434,8 +435,16 @@ def write_texts(container: Any) -> None:
             container[key] = texts.written(value)
 
 
-def fill_arguments(outside: Outside, values: Iterable[Any]) -> None:
+@remembered(4096)
+def is_looked_into(kind: type) -> bool:
+    """Whether values of a class hold others, or are text that may not be written yet."""
+    return kind is UnknownText or issubclass(kind, _READ_WHOLE)
+
+
+def fill_arguments(outside: Outside, values: Collection[Any]) -> None:
     """Read all of the lazily filled dicts among values that C code gets, however deep, and write the text in them."""
+    if not any(map(is_looked_into, map(type, values))):
+        return
     for value in everything(values, lambda v: contents(v) if issubclass(type(v), _READ_WHOLE) else None):
         kind = type(value)
         if kind is UnknownText:

@@ -92,7 +92,8 @@ class Outside:
         waiting = [*self.tree.known.values(), *self.tree.order, *self.tree.roots.values()]
         while waiting:
             node = waiting.pop()
-            waiting += node.children.values()
-            node.children = {}
+            if node.children:
+                waiting += node.children.values()
+                node.children = {}
             node.dict = node.container = None
         vars(self).clear()

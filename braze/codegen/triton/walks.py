@@ -40,6 +40,8 @@ class Walker(Writer):
         #: what lies around the whole vectors of the row, as the last walk that reduces took it in
         self.edges: list[Accumulator] = []
         self.at_edges = False
+        #: whether it is written where they begin
+        self.vectors_found = False
         #: what later walks read again, its values of each tile that stays in registers, and what walks so far have read
         self.again = read_again(group, plan.passes)
         #: (the last two: of the tile that its row fills in part, and of what lies around its vectors)
@@ -230,8 +232,9 @@ class Walker(Writer):
     def _vectors(self) -> None:
         """Where a row's whole vectors begin, how many there are, and how many elements the whole tiles of them have."""
         plan, base = self.plan, self.base
-        if any(line.startswith("    first = ") for line in base.lines):
+        if self.vectors_found:
             return
+        self.vectors_found = True
         assert plan.begin is not None
         text = self.emitter.text(plan.begin)
         vector = plan.vector
