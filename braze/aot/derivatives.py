@@ -4,7 +4,8 @@
 zeros, on tensors of other kinds by multiplying it by a mask, so that a share of infinity, or below zero, leaves marks everywhere.
 ``prod`` divides its result by each element where none is zero, and on tensors of other kinds multiplies the others, which is another number
 where one is infinite, or none. Before PyTorch 2.13 ``cumprod`` does so too. The derivative of ``sgn`` are zeros without memory, which stay zeros
-whatever they are multiplied with or divided by, also by zero: a trace sees those operators before PyTorch knows such zeros.
+whatever they are multiplied with or divided by, also by zero: a trace sees those operators before PyTorch knows such zeros. And the places of
+a mask are looked for, whose count fakes cannot tell (`masks.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 import torch
 
+from braze.aot import masks
 from braze.graph import torch_compat
 from braze.graph.facts import set_facts
 
@@ -52,6 +54,8 @@ def rule(func: Any, args: Sequence[Any]) -> Callable[..., torch.Tensor] | None:
     """How an operator of a backward gives what it gives on plain tensors, where it gives something else on fakes."""
     if func is MUL and shares_evenly(*args):
         return evenly_shared
+    if func is aten.index.Tensor:
+        return masks.rule(args)
     if func not in _OF_ZEROS:
         return None
     first, second = map(_are_zeros, args[:2])

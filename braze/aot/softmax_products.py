@@ -10,7 +10,9 @@ rows are made nan again.
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -226,31 +228,24 @@ def _fits(match: Match) -> bool:
     if not out.dtype.is_floating_point or out.dtype is torch.float64:
         return False
     kinds = [step.kind for step in match.steps]
-    if "scale" in kinds[next((i for i, kind in enumerate(kinds) if kind != "scale"), len(kinds)) :]:
+    if kinds != sorted(kinds, key=lambda kind: kind != "scale"):
         return False  # a mask that is scaled
-    if any(
-        not math.isfinite(step.number) or step.number <= 0 for step in match.steps if step.kind == "scale"
-    ):
+    if not all(0 < step.number < INF for step in match.steps if step.kind == "scale"):
         return False
     graded = any(x.requires_grad for x in (left, right, values))
-    return all(_is_mask(step, scores, out, graded) for step in match.steps if step.tensor is not None) and (
-        _pays(match, left, values, graded)
-    )
+    masks = [step for step in match.steps if step.tensor is not None]
+    return all(_is_mask(step, scores, out, graded) for step in masks) and _pays(match, left, values, graded)
 
 
 def _is_mask(step: Step, scores: Any, out: Any, graded: bool) -> bool:
     """Whether the operator takes what a step adds or fills."""
     assert step.tensor is not None
     mask = step.tensor.meta.get("val")
-    if (
-        not isinstance(mask, torch.Tensor)
-        or mask.device != scores.device
-        or not 2 <= mask.dim() <= scores.dim()
-    ):
+    if not isinstance(mask, torch.Tensor) or mask.device != scores.device:
+        return False
+    if not 2 <= mask.dim() <= scores.dim() or mask.shape[-1] != scores.shape[-1] or mask.requires_grad:
         return False
     if any(a != b and b != 1 for a, b in zip(reversed(scores.shape), reversed(mask.shape), strict=False)):
-        return False
-    if mask.shape[-1] != scores.shape[-1] or mask.requires_grad:
         return False
     if step.kind == "add":
         return mask.dtype is out.dtype
@@ -346,20 +341,12 @@ def _added(node: Any) -> tuple[Any, Step] | None:
 def _comes_from_product(at: Any) -> bool:
     """Whether a value is scores: a product of two values, or what steps make of one."""
     for _ in range(8):
-        if not isinstance(at, Node):
-            return False
-        if _name(at) in PRODUCTS or _name(at) == "einsum":
+        if (name := _name(at)) in PRODUCTS or name == "einsum":
             return True
-        if _name(at) not in STEPS and _name(at) not in CASTS:
+        if name not in STEPS and name not in CASTS:
             return False
-        at = next((x for x in at.args if _leads(x)), None)
+        at = next((x for x in at.args if _name(x) in {*PRODUCTS, "einsum", *STEPS, *CASTS}), None)
     return False
-
-
-def _leads(x: Any) -> bool:
-    return isinstance(x, Node) and (
-        _name(x) in PRODUCTS or _name(x) in STEPS or _name(x) in CASTS or _name(x) == "einsum"
-    )
 
 
 def _filled(node: Any) -> tuple[Any, Step] | None:
@@ -448,10 +435,7 @@ def _mask(match: Match, env: dict[Node, Any]) -> Any:
     if not steps:
         return None
     if all(step.kind == "fill" and step.number == -INF for step in steps):
-        seen = [env[s.tensor] if s.keeps else ~env[s.tensor] for s in steps]
-        mask = seen[0]
-        for more in seen[1:]:
-            mask = mask & more
+        mask = functools.reduce(operator.and_, (env[s.tensor] if s.keeps else ~env[s.tensor] for s in steps))
     else:
         mask, dtype = None, match.last.node.meta["val"].dtype
         for step in steps:

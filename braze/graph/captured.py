@@ -34,6 +34,9 @@ _INFIX: dict[Any, str] = {
 class Captured(torch.fx.GraphModule):
     """A GraphModule over ``graph`` whose first code is written late. ``held``: subgraphs, by the names that nodes give."""
 
+    #: which node each line of the code is of, where PyTorch has written that: its tracers ask every module of this kind (``torch.compile(gm)``)
+    _lineno_map: dict[int, int | None] | None = None
+
     def __init__(self, graph: torch.fx.Graph, held: dict[str, Any] | torch.nn.Module | None = None) -> None:
         self.__dict__["_first"] = True
         super().__init__(held or {}, graph, class_name="Captured")

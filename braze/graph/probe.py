@@ -16,11 +16,11 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from braze.graph.operators import OPERATORS
-from braze.graph.torch_compat import disable_functions, outside_modes
+from braze.graph.torch_compat import disable_functions, outside_modes, storage_key
 from braze.graph.torch_symbols import is_unbacked
 from braze.runtime.purity import added_kernels
 from braze.support.layouts import span
-from braze.support.nested import leaves
+from braze.support.nested import every, leaves
 
 #: reductions without an identity, whose meta functions let tensors without elements pass
 WITHOUT_IDENTITY = frozenset(["max", "min", "median", "nanmedian", "mode", "cummax", "cummin"])
@@ -29,7 +29,8 @@ OF_ONE_TYPE = frozenset(
     [
         "linear", "mm", "bmm", "matmul", "addmm", "baddbmm", "addmv", "mv", "dot", "__matmul__",
         "__rmatmul__", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
-        "conv_transpose3d", "bilinear", "binary_cross_entropy",
+        "conv_transpose3d", "bilinear", "binary_cross_entropy", "cross", "linalg_cross", "cdist", "complex", "polar",
+        "grid_sample",
     ]
 )  # fmt: skip
 #: divisions that raise where integers are divided by zero
@@ -44,6 +45,89 @@ DIVISIONS = frozenset(
 DIFFERENCES = frozenset(
     ["sub", "sub_", "subtract", "subtract_", "_foreach_sub", "_foreach_sub_", "rsub", "isub"]
     + ["__sub__", "__rsub__", "__isub__"]
+)
+#: what goes by indices, which are its second tensor: of a type that kernels alone refuse
+BY_INDICES = frozenset(
+    [
+        "index_select",
+        "index_add",
+        "index_copy",
+        "index_fill",
+        "index_reduce",
+        "put",
+        "take",
+        "gather",
+        "scatter",
+        "scatter_add",
+        "scatter_reduce",
+        "nll_loss",
+        "cross_entropy",
+        "multi_margin_loss",
+        "multilabel_margin_loss",
+    ]
+)
+#: writes by indices or by masks, of which zeros write nothing
+BY_PLACES = frozenset(["index_put", "setitem"])
+_PLACES = frozenset([torch.int64, torch.int32, torch.bool, torch.uint8])
+#: what has kernels for floats, whatever metadata say of other types: none of them is cheap, but few calls are of others
+OF_FLOATS = frozenset(
+    [
+        "std",
+        "var",
+        "std_mean",
+        "var_mean",
+        "avg_pool1d",
+        "avg_pool2d",
+        "avg_pool3d",
+        "adaptive_avg_pool1d",
+        "adaptive_avg_pool2d",
+        "adaptive_avg_pool3d",
+        "adaptive_max_pool1d",
+        "adaptive_max_pool2d",
+        "adaptive_max_pool3d",
+        "max_pool2d",
+        "max_pool3d",
+        "interpolate",
+        "unfold",
+        "grid_sample",
+        "layer_norm",
+        "group_norm",
+        "batch_norm",
+        "instance_norm",
+        "log_sigmoid",
+        "cross",
+        "linalg_cross",
+        "lp_pool1d",
+        "lp_pool2d",
+        "local_response_norm",
+        "segment_reduce",
+    ]
+)
+#: what has none for truth values or for complex numbers
+OF_REALS = frozenset(
+    [
+        "median",
+        "nanmedian",
+        "argmax",
+        "argmin",
+        "sort",
+        "argsort",
+        "topk",
+        "isin",
+        "mode",
+        "aminmax",
+        "trace",
+        "pad",
+        "searchsorted",
+        "bucketize",
+    ]
+)
+#: operators of Python's that write, and so do functions whose names end so
+WRITES = frozenset(
+    [
+        "setitem",
+        *(f"i{name}" for name in ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift"]),
+    ]
 )
 #: kernels of reductions refuse more dimensions
 MOST_DIMS = 64
@@ -62,17 +146,41 @@ def is_doubtful(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> boo
     first = args[0] if args and isinstance(args[0], torch.Tensor) else None
     if first is not None and first.dim() > MOST_DIMS:
         return True
+    if (name.endswith("_") or name in WRITES) and _shares_memory(args[:1], _apart(args, kwargs)):
+        return True
     if name.startswith("as_strided"):  # symbolic sizes are taken for sizes
         sizes = args[1] if len(args) > 1 else kwargs.get("size", ())
         return any(size < 0 for size in sizes)
     refusing = (*args, *kwargs.values()) if name in DIFFERENCES else (kwargs.get("alpha"),)
     if any(isinstance(v, (bool, torch.SymBool)) for v in refusing):
         return True
-    if name in WITHOUT_IDENTITY:
-        return first is not None and _is_empty(first)
-    if name not in OF_ONE_TYPE or torch.is_autocast_enabled("cpu"):
+    if name in WITHOUT_IDENTITY and first is not None and _is_empty(first):
+        return True
+    if torch.is_autocast_enabled("cpu"):
         return False
-    return several_types((*args, *kwargs.values()))
+    if name in OF_ONE_TYPE and several_types((*args, *kwargs.values())):
+        return True
+    return _has_doubtful_type(name.strip("_"), args, kwargs)
+
+
+def _has_doubtful_type(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a tensor is of a type that the operator's kernel may refuse."""
+    if name in BY_INDICES:
+        beside = next(iter(every(torch.Tensor, args)[1:]), None)
+        index = next((kwargs[word] for word in ("index", "target") if word in kwargs), beside)
+        return isinstance(index, torch.Tensor) and index.dtype is not torch.int64
+    if name in BY_PLACES:
+        places = leaves(args[1:2])
+        return any(isinstance(x, torch.Tensor) and x.dtype not in _PLACES for x in places)
+    if name in OF_FLOATS:
+        return any(not x.is_floating_point() for x in _tensors(args, kwargs))
+    if name in OF_REALS:
+        return any(x.is_complex() or x.dtype is torch.bool for x in _tensors(args, kwargs))
+    return name in OF_ONE_TYPE and any(x.dtype is torch.bool for x in _tensors(args, kwargs))
+
+
+def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    return every(torch.Tensor, (*args, *kwargs.values()))
 
 
 def several_types(given: Iterable[Any]) -> bool:
@@ -131,13 +239,15 @@ def _limits(dtype: torch.dtype) -> tuple[float, float]:
 def may_refuse_out(
     call: Callable[..., Any], func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> bool:
-    """Whether ``out=`` is of a type to which a kernel may not cast its result; ``call`` makes calls on fakes.
+    """Whether ``out=`` is of a type to which a kernel may not cast its result, or lies where it reads; ``call`` makes calls on fakes.
 
-    Metadata are computed for any type. Kernels of few operators refuse the cast, and only trying tells of which; a call that
-    zeros alone make fail counts too.
+    Metadata are computed for any type and memory. Kernels of few operators refuse the cast, and only trying tells of which; a call
+    that zeros alone make fail counts too.
     """
     if not args:
         return False
+    if _shares_memory(kwargs["out"], args):
+        return eager_error(func, args, kwargs) is not None
     plain = {k: v for k, v in kwargs.items() if k != "out"}
     try:
         natural = call(func, args, plain)
@@ -146,6 +256,17 @@ def may_refuse_out(
     if _dtypes(natural) == _dtypes(kwargs["out"]):
         return False
     return eager_error(func, args, kwargs) is not None
+
+
+def _apart(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """What a call reads beside its first argument: to be written where it is read itself is allowed."""
+    return [x for x in _tensors(args[1:], kwargs) if x is not args[0]]
+
+
+def _shares_memory(out: Any, args: Any) -> bool:
+    strided = [[x for x in every(FakeTensor, given) if x.layout is torch.strided] for given in (out, args)]
+    written, read = ({storage_key(x) for x in fakes} for fakes in strided)
+    return not written.isdisjoint(read)
 
 
 def _dtypes(result: Any) -> list[Any]:
@@ -170,8 +291,9 @@ def tried(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exception
         return False  # an operator or a kernel of the user's may have effects
     with disable_functions(), outside_modes():
         try:
-            real = [real_like(v) for v in args]
-            named = {k: real_like(v) for k, v in kwargs.items()}
+            reals = _Reals((*args, *kwargs.values()))
+            real = [reals.like(v) for v in args]
+            named = {k: reals.like(v) for k, v in kwargs.items()}
         except _CannotTry:
             return False
         error = heard(func, real, named)
@@ -190,8 +312,13 @@ def heard(func: Any, args: Iterable[Any], kwargs: dict[str, Any], history: bool 
 
 
 def numbers_told(error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.SymInt]:
-    """The sizes and numbers that may change from call to call and that an error's text may tell, as sums or products too."""
-    if not any(map(str.isdigit, str(error))):
+    """The sizes and numbers that may change from call to call and that an error's text may tell, as sums or products too.
+
+    Of tensors that share memory, those on which it depends whether they overlap.
+    """
+    fakes = {id(x): x for x in _tensors(args, kwargs) if x.layout is torch.strided}
+    overlap = len({*map(storage_key, fakes.values())}) < len(fakes)
+    if not overlap and not any(map(str.isdigit, str(error))):
         return []
     given = leaves((*args, *kwargs.values()))
     extents = [
@@ -212,21 +339,51 @@ def extents(numbers: Any) -> tuple[int, ...]:
     return found
 
 
-def real_like(value: Any) -> Any:
-    """A real tensor of zeros with a fake's metadata; lists and tuples likewise."""
-    if isinstance(value, FakeTensor):
-        sizes, strides = extents(value.shape), extents(value.stride())
-        if value.device.type != "cpu" or value.layout is not torch.strided:
+class _Reals:
+    """Real arguments: zeros for fakes, in one memory where these share theirs, which kernels that write refuse."""
+
+    def __init__(self, values: tuple[Any, ...]) -> None:
+        self._whole: dict[int, torch.Tensor] = {}
+        over: dict[int, list[FakeTensor]] = {}
+        for fake in every(FakeTensor, values):
+            if fake.layout is not torch.strided:
+                raise _CannotTry
+            over.setdefault(storage_key(fake), []).append(fake)
+        for key, fakes in over.items():
+            if len(fakes) > 1:
+                self._whole[key] = _zeros(max(map(_end, fakes)))
+
+    def like(self, value: Any) -> Any:
+        """A real tensor with a fake's metadata; lists and tuples likewise."""
+        if isinstance(value, FakeTensor):
+            whole = self._whole.get(storage_key(value))
+            (begin,) = extents((value.storage_offset(),))
+            if whole is None:
+                whole, begin = _zeros(_end(value) - begin * value.itemsize), 0
+            made = torch.empty(0, dtype=value.dtype)
+            return made.set_(whole.untyped_storage(), begin, extents(value.shape), extents(value.stride()))
+        if isinstance(value, torch.SymInt):
+            return extents((value,))[0]
+        if isinstance(
+            value, torch.SymBool
+        ):  # which of the two it is makes no difference to what refuses them
+            return True
+        if isinstance(value, torch.Tensor | torch.SymFloat):
             raise _CannotTry
-        if span(sizes, strides) * value.itemsize > LIMIT:
-            raise _CannotTry
-        return torch.empty_strided(sizes, strides, dtype=value.dtype).zero_()
-    if isinstance(value, torch.SymInt):
-        return extents((value,))[0]
-    if isinstance(value, torch.SymBool):  # which of the two it is makes no difference to what refuses them
-        return True
-    if isinstance(value, torch.Tensor | torch.SymFloat):
+        if type(value) in (list, tuple):
+            return type(value)([self.like(v) for v in value])
+        return value
+
+
+def _end(fake: FakeTensor) -> int:
+    """How many bytes a fake's memory has up to its last element."""
+    if fake.device.type != "cpu":
         raise _CannotTry
-    if type(value) in (list, tuple):
-        return type(value)([real_like(v) for v in value])
-    return value
+    (begin,) = extents((fake.storage_offset(),))
+    return (begin + span(extents(fake.shape), extents(fake.stride()))) * fake.itemsize
+
+
+def _zeros(nbytes: int) -> torch.Tensor:
+    if nbytes > LIMIT:
+        raise _CannotTry
+    return torch.zeros(nbytes, dtype=torch.uint8)

@@ -430,6 +430,14 @@ def differentiate_at_zero(node: Any) -> None:
     node(*zeros)
 
 
+def sizes_written(node: Any) -> tuple[Any, ...] | None:
+    """The sizes of what a node of autograd's has put somewhere (`index_put`, into a view too); None for other nodes."""
+    if node is None or node.name().rpartition("::")[2] not in ("IndexPutBackward0", "CopySlices"):
+        return None
+    source, place = node.next_functions[1]
+    return None if source is None else tuple(source._input_metadata[place].shape)
+
+
 def has_composite_kernel(func: Any) -> bool:
     """Whether an operator overload is defined by other operators."""
     return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")

@@ -302,7 +302,7 @@ def _fold(op: Op, x: Node, y: Node) -> Node | None:
         return x if (x.attr > y.attr) == (op is Op.MAXIMUM) else y
     if op in _BITWISE and not x.dtype.is_float:
         return const(_BITWISE[op](x.attr, y.attr), x.dtype)
-    if (op in _EXACT and x.dtype in (DType.F32, DType.F64)) or (op in _EXACT and x.dtype.is_integer):
+    if op in _EXACT and (x.dtype.is_integer or x.dtype in (DType.F32, DType.F64)):
         return const(_EXACT[op](x.attr, y.attr), x.dtype)
     if op is Op.DIV and y.attr != 0 and x.dtype in (DType.F32, DType.F64):
         return const(x.attr / y.attr, x.dtype)

@@ -333,6 +333,11 @@ def masked_fill(g: ProgramBuilder, x: Lazy, mask: Lazy, value: Any) -> Any:
     return _choose(g, mask, value, x, x.dtype)
 
 
+def masked_choice(g: ProgramBuilder, mask: Lazy, value: Lazy, x: Lazy) -> Any:
+    """The same of a value of any size that is broadcast over x."""
+    return _choose(g, mask, value, x, x.dtype)
+
+
 def _choose(g: ProgramBuilder, condition: Lazy, x: Any, y: Any, common: DType) -> Any:
     """A selection moves values of the result's own type: nothing is widened or rounded."""
     if not common.is_computable:

@@ -27,7 +27,6 @@ class Promote(enum.Enum):
     DEFAULT = "the common type"
     INT_TO_FLOAT = "the common type, integers to the default float"
     BOOL = "bool: x != 0"
-    KEEP = "the first operand's type"
 
 
 def cost_of(op: Op) -> int:
@@ -108,15 +107,13 @@ def broadcast_sizes(values: Sequence[Any]) -> tuple[Expr, ...]:
 
 
 def usable(args: Sequence[Any]) -> bool:
-    """Whether loops can compute with these operands: element types, one device, real numbers."""
+    """Whether loops can compute with the tensors among these operands: element types, one device. Of numbers the common type tells."""
     device = ""
     for a in args:
         if isinstance(a, Lazy):
             if not a.dtype.is_computable or (device and a.device != device):
                 return False
             device = a.device
-        elif isinstance(a, complex) or (a is not None and not isinstance(a, (bool, int, float, Expr))):
-            return False
     return bool(device)
 
 
@@ -209,8 +206,6 @@ def common_type(g: ProgramBuilder, args: Sequence[Any], promote: Promote) -> DTy
     """The type that operands are converted to."""
     if promote is Promote.BOOL:
         return DType.BOOL
-    if promote is Promote.KEEP:
-        return next(a.dtype for a in args if isinstance(a, Lazy))
     common = result_type(args, g.default_float)
     if promote is Promote.INT_TO_FLOAT and (common.is_integer or common is DType.BOOL):
         return g.default_float

@@ -57,7 +57,7 @@ def _rank_of(a: object, default: DType) -> tuple[int, DType]:
         return 2, DType.I64
     if isinstance(a, float):
         return 2, default
-    return 2, DType.C64
+    return 2, DType.C64  # a complex number, of which loops know nothing
 
 
 def _combine(higher: DType | None, lower: DType | None) -> DType | None:

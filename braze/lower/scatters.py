@@ -1,13 +1,21 @@
-"""Writes at computed positions: ATen's in-place kernel on a fresh copy, rather than its functional form, which copies once more."""
+"""Writes at computed positions: ATen's in-place kernel on a fresh copy, rather than its functional form, which copies once more.
+
+One value for all places of a mask is a choice, element by element: nobody needs to look for these places.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from braze.loops.ir import DType
 from braze.lower.fallback import argument, device_of, target_name
 from braze.lower.lazy import Lazy, dense_order
+from braze.lower.pointwise import masked_choice
 from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import aten, lowering
+from braze.lower.views import reshape_value
+from braze.symbolic.expr import ONE
 
 #: scatter -> the operator that does the same in place
 IN_PLACE: dict[Any, Any] = {
@@ -20,7 +28,7 @@ IN_PLACE: dict[Any, Any] = {
 }  # fmt: skip
 
 
-def _row(functional: Any, in_place: Any) -> None:
+def _row(functional: Any, in_place: Any) -> Callable[..., Any]:
     """A row: ``functional`` by ``in_place`` on a copy of its first argument."""
 
     def lower(g: ProgramBuilder, x: Lazy, *args: Any, **kwargs: Any) -> Any:
@@ -34,8 +42,42 @@ def _row(functional: Any, in_place: Any) -> None:
         )
         return g.lazy(view.buffer)
 
-    lowering(functional)(lower)
+    return lower
 
 
-for _functional, _in_place in IN_PLACE.items():
-    _row(_functional, _in_place)
+ROWS = {functional: _row(functional, in_place) for functional, in_place in IN_PLACE.items()}
+
+for _functional, _lower in ROWS.items():
+    if _functional is not aten.index_put.default:
+        lowering(_functional)(_lower)
+
+
+@lowering(aten.index_put.default)
+def index_put(
+    g: ProgramBuilder, x: Lazy, indices: Sequence[Lazy | None], values: Lazy, accumulate: bool = False
+) -> Any:
+    """``values`` where the indices say."""
+    chosen = NotImplemented if accumulate else _by_mask(g, x, indices, values)
+    if chosen is not NotImplemented:
+        return chosen
+    return ROWS[aten.index_put.default](g, x, indices, values, accumulate)
+
+
+def _by_mask(g: ProgramBuilder, x: Lazy, indices: Sequence[Lazy | None], values: Lazy) -> Any:
+    """``values`` where the one index, a mask, says, if they are the same at all of its places; what eager refuses is ATen's."""
+    given = [(at, i) for at, i in enumerate(indices) if i is not None]
+    if len(given) != 1 or given[0][1].dtype is not DType.BOOL or values.dtype is not x.dtype:
+        return NotImplemented
+    (at, mask), *_ = given
+    end = at + len(mask.sizes)
+    if mask.device != x.device or tuple(mask.sizes) != tuple(x.sizes[at:end]):
+        return NotImplemented
+    places = len(values.sizes) - 1 - (len(x.sizes) - end)  # the dim of them, behind those before the mask
+    if places >= 0:
+        if places > at or values.sizes[places].value != 1:
+            return NotImplemented
+        before, behind = values.sizes[:places], values.sizes[places + 1 :]
+        values = reshape_value(g, values, (*before, *(ONE for _ in mask.sizes), *behind))
+    if any(n.value != 1 and n != m for n, m in zip(reversed(values.sizes), reversed(x.sizes), strict=False)):
+        return NotImplemented
+    return masked_choice(g, reshape_value(g, mask, (*mask.sizes, *(ONE for _ in x.sizes[end:]))), values, x)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from braze.support.record import record
 
 #: bytes that one instruction reads
@@ -50,8 +52,20 @@ DEEP_DOWN, ALL_REGISTERS = 2048, 255
 DEEP = HeldCut(16, 128, 48, RESTS)
 
 
-def spread_cuts(length: int, itemsize: int, *, anywhere: bool) -> list[HeldCut]:
-    """How a row is held whose mean and variance are taken, where that is not as others are. ``anywhere``: it begins between vectors."""
+def cuts_of(length: int, itemsizes: Sequence[int], *, spread: bool, anywhere: bool) -> list[HeldCut]:
+    """How a row may be held of which values of so many bytes are read again: the first that leaves little enough is best.
+
+    ``spread``: its mean and variance are taken; ``anywhere``: it begins between vectors.
+    """
+    if len(itemsizes) > 1:
+        return [DEEP]
+    narrow = itemsizes[0] == 2
+    own = _spread_cuts(length, itemsizes[0], anywhere) if spread else [SIDE_BY_SIDE] if narrow else []
+    return [*own, WIDE_16 if narrow else WIDE]
+
+
+def _spread_cuts(length: int, itemsize: int, anywhere: bool) -> list[HeldCut]:
+    """How a row is held whose mean and variance are taken, where that is not as others are."""
     taken = length * itemsize
     if anywhere:
         return [ANYWHERE_SIDE] if taken <= ANYWHERE_ROW else [ANYWHERE] if itemsize >= 4 else []

@@ -8,56 +8,55 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, Buffer, Node, Op, ReduceKind
 from braze.loops.rewrite import roots
+from braze.schedule.along_threads import FLAT, SECTOR, form_of, step_along
 from braze.schedule.held import (
     ALL_REGISTERS,
     CACHED,
-    DEEP,
     DEEP_DOWN,
     NARROW,
     NARROW_ROW,
     OF_A_SHORT_WARP,
     RESTS,
     SHORT,
-    SIDE_BY_SIDE,
     VECTOR,
-    WIDE,
-    WIDE_16,
     WORD,
-    spread_cuts,
+    cuts_of,
 )
+from braze.schedule.kernel_plan import KernelPlan
 from braze.schedule.passes import (
     Access,
     Pass,
     accesses_of,
     arguments,
-    counts_positions,
     is_coarse,
     kinds_of,
     passes_of,
     read_again,
     size_symbols,
 )
-from braze.schedule.plans import Form, TaskPlan, Tile, Tiles, blocks
+from braze.schedule.plans import Form, Tile, Tiles, blocks
 from braze.schedule.ragged import common_limit, points_of
 from braze.schedule.records import Group, GroupKind
+from braze.schedule.short_sums import SHORT_SUMS, SUM_ROWS, SUM_WARPS, sums_alone
+from braze.schedule.together import WARPS as ROW_WARPS
+from braze.schedule.together import rows_together
 from braze.schedule.windows import APART, APART_TILE, BESIDE, beside_rows, reads_apart
 from braze.support.record import record
 from braze.symbolic.divides import multiple
 from braze.symbolic.expr import ONE, Expr, product
 from braze.symbolic.guess import likely_size
 
-#: bytes that a GPU moves at least for one element
-SECTOR = 32
 #: elements that one thread has at once: 16 bytes of the narrowest floats
 EACH = 8
 #: elements of a row that one program may hold whole
 MAX_PERSISTENT = 16384
-#: elements of a pointwise tile, and of a square one
-FLAT, SQUARE = 1024, 64
+#: elements of a side of a square tile
+SQUARE = 64
 #: rows and elements of each in a tile that walks rows of which something lies side by side, and elements of one that holds such rows whole
 SQUARE_OF_ROWS, MOST_WHOLE = (32, 128), 8192
 #: elements of a tile that walks a row, and one that holds short rows whole
@@ -78,10 +77,14 @@ SPREAD = 1024
 UNROLLED = 2
 #: elements of a row that one thread has at once: two loads of 16 bytes are under way while others are reduced
 EACH_ROW = 16
+#: the same of many rows of 16-bit numbers that loads do not divide, and elements that are many (argmax of 65,472 rows of 1,025 on an H200: 46 us by two warps, 61 by four)
+EACH_ODD, MANY = 32, 1 << 22
 #: columns that programs take side by side: a few sectors of each row
 COLUMNS = 64
 #: columns of numbers of so many bytes, bytes of each in all rows, and warps, of a tile that is on its way while others are summed
 WIDE_COLUMNS, WIDE_SIZES, WIDE_BYTES, WIDE_WARPS = 1024, (2, 4), 16, 4
+#: bytes that a thread may have of all rows of its columns, and warps of programs whose threads have whole columns
+OF_COLUMNS, COLUMN_WARPS = 256, 4
 #: rows that are worth it, and so many that they will be cut where programs are few
 LEAST_WIDE, LONG_WIDE = 64, 8192
 #: columns that a program takes of rows whose ends memory tells, of which it reads one after the other; few programs take a part of
@@ -94,56 +97,9 @@ PLAIN = frozenset(
     {ReduceKind.SUM, ReduceKind.PROD, ReduceKind.MAX, ReduceKind.MIN, ReduceKind.ANY, ReduceKind.ALL}
 )
 #: reductions whose walks may begin before their rows
-VECTORS = PLAIN | {ReduceKind.ONLINE_SOFTMAX}
+VECTORS = PLAIN | {ReduceKind.ONLINE_SOFTMAX, ReduceKind.WELFORD}
 #: warps of a program, unless it is to be alone
 MOST_WARPS = 16
-#: an axis shorter than this is not worth tiles of its own
-LEAST = 8
-
-
-@record
-class KernelPlan(TaskPlan):
-    """One kernel of a GPU.
-
-    Of ``points`` the last lies along the threads (``row`` does in the forms ROWS and MIXED); ``whole``: one tile holds the row.
-    ``walked``: a program walks so many points, tile after tile. ``limit``: a program walks no further along its row than this number,
-    which it reads. ``passes``: its walks over the row. ``wide``: whether an element's
-    place may need 64 bits. ``coarse``: all that leaves the kernel is rounded to half or bfloat16, for which the GPU's own powers
-    and quotients along the row, good to 17 bits and more, are exact enough. ``unrolled``: how many
-    tiles of a walk that reduces one turn of its loop takes; ``held``: tiles of a row that stay in registers from one walk to the next, of which a thread has
-    ``registers`` at most (0: as many as there are); ``streamed``: caches are not to keep what is stored along the row.
-    ``begin``: where a row does, if that is anywhere; walks then go along places that ``vector`` divides, and their two ends are told apart.
-    """
-
-    whole: bool
-    passes: tuple[Pass, ...]
-    warps: int
-    stages: int
-    wide: bool
-    coarse: bool
-    walked: Expr | None = None
-    limit: Node | None = None
-    unrolled: int = 1
-    held: int = 0
-    registers: int = 0
-    streamed: bool = False
-    begin: Expr | None = None
-    vector: int = 1
-
-    @property
-    def to_its_end(self) -> bool:
-        """Whether a row that begins anywhere stays in registers to its end: its whole tiles, one that it fills in part, and what lies around its vectors."""
-        length = None if self.begin is None or self.row is None else self.row.extent.value
-        return bool(
-            self.held and length and self.row and length - self.vector < (self.held + 1) * self.row.block
-        )
-
-    @property
-    def programs(self) -> Expr:
-        """How many programs run."""
-        if self.walked is not None:
-            return product([a.extent for a in self.outer])
-        return self.tasks
 
 
 def plan_kernel(
@@ -157,22 +113,36 @@ def plan_kernel(
     if limit is not None:
         return _ragged(group, buffers, limit)
     found = tuple(accesses_of(group, buffers))
-    form, inner = _form(group, found)
+    form, inner = form_of(group, found)
     passes = passes_of(group.steps, group.row_axes) if group.row_axes else ()
     if not group.row_axes:
         tiles = _point_tiles(group, form, inner, found)
     elif form is Form.COLUMNS and inner is not None:
         tiles = _column_tiles(group, found, inner, again=len(passes) > 1)
     else:
-        tiles = _row_tiles(group, inner, longest, again=walks_again(passes))
+        each = EACH_ODD if _one_by_one(group, found) else EACH_ROW
+        tiles = _row_tiles(group, inner, longest, each, again=walks_again(passes))
         tiles = across_rows(group, found, tiles, again=walks_again(passes)) or tiles
     names = arguments(group)
     plan = KernelPlan(
         form, names, size_symbols(group), tiles.outer, tiles.points, tiles.row, tiles.whole, passes, tiles.warps, tiles.stages,
         any(is_wide(buffers[n]) for n in names), is_coarse(group, buffers),
     )  # fmt: skip
-    long = form is Form.ROWS and plan.row is not None and not plan.whole
-    return _for_long_rows(plan, group, found, hold=hold) if long else plan
+    if form is not Form.ROWS or plan.row is None:
+        return plan
+    if not plan.whole:
+        return _for_long_rows(plan, group, found, hold=hold)
+    return plan if plan.outer else _together(plan, group, found)
+
+
+def _together(plan: KernelPlan, group: Group, found: Sequence[Access]) -> KernelPlan:
+    """A plan whose programs hold short rows whole, and read them as one block of memory where that is shorter."""
+    assert plan.row is not None
+    rows = rows_together(group, found, plan.row.block)
+    if rows is None:
+        return plan
+    points = (dataclasses.replace(plan.points[0], block=rows),)
+    return dataclasses.replace(plan, points=points, warps=ROW_WARPS, together=True)
 
 
 def _for_long_rows(plan: KernelPlan, group: Group, found: Sequence[Access], *, hold: bool) -> KernelPlan:
@@ -195,76 +165,85 @@ def _for_long_rows(plan: KernelPlan, group: Group, found: Sequence[Access], *, h
                 plan, widest, AT_ONCE if walked_again > FORGOTTEN and widest < 4 else AT_ONCE // 2
             )
         if walked_again >= FORGOTTEN_16 and widest <= 2:
-            plan = dataclasses.replace(plan, row=dataclasses.replace(row, block=TWO_WALK), warps=TWO_WARPS)
+            plan = _in_tiles(plan, TWO_WALK, TWO_WARPS)
         return dataclasses.replace(plan, unrolled=UNROLLED)
     if ReduceKind.WELFORD in kinds and row.block > SPREAD:
-        return dataclasses.replace(
-            plan, row=dataclasses.replace(row, block=SPREAD), warps=warps_of(SPREAD, EACH)
-        )
+        return _in_tiles(plan, SPREAD, warps_of(SPREAD, EACH))
     return plan
 
 
 def _held_in_part(plan: KernelPlan, group: Group, widest: int) -> KernelPlan | None:
     """A plan of programs that keep a part of their rows in registers and read the rest again; None where nothing is read again, or that is not known to pay."""
     length, kinds = _static(group.row_axes), kinds_of(group.steps)
-    if length is None or len(group.row_axes) != 1 or any(tile.block > 1 for tile in plan.points):
+    if length is None or len(group.row_axes) != 1:
         return None
-    again = read_again(group, plan.passes)
-    sizes, each = {n.dtype.itemsize for n in again}, sum(n.dtype.itemsize for n in again)
-    if not sizes <= {2, 4} or not kinds <= VECTORS | {ReduceKind.WELFORD} or _draws(group):
+    again = [n.dtype.itemsize for n in read_again(group, plan.passes)]
+    each, spread, anywhere = sum(again), ReduceKind.WELFORD in kinds, plan.begin is not None
+    if not {*again} <= {2, 4} or not kinds <= VECTORS or _draws(group):
         return None
-    if plan.begin is not None and length in SHORT and widest in (2, 4):
-        few = ReduceKind.WELFORD in kinds and length * (each or widest) >= NARROW_ROW
-        return _held_to_its_end(plan, length, each or VECTOR // plan.vector, registers=NARROW if few else 0)
+    if anywhere and length in SHORT and widest in (2, 4):
+        few = spread and length * (each or widest) >= NARROW_ROW
+        one = _held_to_its_end(plan, length, each or VECTOR // plan.vector, registers=NARROW if few else 0)
+        return one and _several_rows(one, group)
+    if anywhere and length in SHORT_SUMS and plan.vector == EACH and kinds <= PLAIN:
+        one = _held_to_its_end(plan, length, VECTOR // plan.vector, registers=0)
+        several = one and _several_rows(one, group)
+        return several if several is not one else None
     if not again:
         return None
     most = RESTS if kinds != {ReduceKind.ONLINE_SOFTMAX} or widest > 2 else CACHED
-    narrow = sizes == {2} and len(again) == 1
-    row = plan.row
-    assert row is not None
-    if ReduceKind.WELFORD in kinds and len(again) == 1:
-        cuts = spread_cuts(length, each, anywhere=plan.begin is not None)
-    else:
-        cuts = [SIDE_BY_SIDE] if narrow else []
-    cuts += [DEEP] if len(again) > 1 else [WIDE_16] if narrow else [WIDE]
-    for cut in cuts:
+    for cut in cuts_of(length, again, spread=spread, anywhere=anywhere):
         block = EACH * 32 * cut.warps
-        whole = length - plan.vector + 1 if plan.begin is not None else length
-        held = min(4 * cut.words // (EACH * each), whole // block)
+        held = min(4 * cut.words // (EACH * each), _whole_tiles(plan, length, block))
         rest = (length - held * block) * each
         if held and rest <= min(cut.rest, most):
-            return dataclasses.replace(
-                plan, row=dataclasses.replace(row, block=block), warps=cut.warps, held=held, registers=cut.registers,
-                unrolled=UNROLLED, streamed=True,
-            )  # fmt: skip
+            return _in_tiles(
+                plan, block, cut.warps, held=held, registers=cut.registers, unrolled=UNROLLED, streamed=True
+            )
     return None
+
+
+def _whole_tiles(plan: KernelPlan, length: int, block: int) -> int:
+    """How many tiles a row fills, wherever it begins."""
+    return (length - plan.vector + 1) // block
+
+
+def _in_tiles(plan: KernelPlan, block: int, warps: int, **more: Any) -> KernelPlan:
+    """A plan that walks its rows in tiles of so many elements."""
+    assert plan.row is not None
+    return dataclasses.replace(plan, row=dataclasses.replace(plan.row, block=block), warps=warps, **more)
 
 
 def _held_to_its_end(plan: KernelPlan, length: int, itemsize: int, *, registers: int) -> KernelPlan | None:
     """A plan of programs that have all of a short row in registers, of whose elements those that are read again have so many bytes together."""
-    assert plan.row is not None
     warps = min(MOST_WARPS, max(1, power(length * itemsize // OF_A_SHORT_WARP + 1) // 2))
-    block, whole = EACH * 32 * warps, length - plan.vector + 1
-    if itemsize > WORD or whole < block:
+    block = EACH * 32 * warps
+    held = _whole_tiles(plan, length, block)
+    if itemsize > WORD or not held:
         return None
-    row = dataclasses.replace(plan.row, block=block)
-    return dataclasses.replace(
-        plan, row=row, warps=warps, held=whole // block, registers=registers, stages=1, streamed=True
-    )
+    return _in_tiles(plan, block, warps, held=held, registers=registers, stages=1, streamed=True)
+
+
+def _several_rows(plan: KernelPlan, group: Group) -> KernelPlan:
+    """A plan of programs that have one short row each by one warp; where that is only summed, of programs of as many warps as may be, two rows each."""
+    rows = SUM_ROWS * SUM_WARPS
+    enough = likely_size(plan.points[0].extent) >= rows * FEW_PROGRAMS
+    if plan.warps > 1 or plan.vector != EACH or not enough or not kinds_of(group.steps) <= PLAIN:
+        return plan
+    if plan.begin is None or not sums_alone(group, plan.begin):
+        return plan
+    points = (dataclasses.replace(plan.points[0], block=rows),)
+    return dataclasses.replace(plan, points=points, warps=SUM_WARPS)
 
 
 def few_at_once(plan: KernelPlan, itemsize: int, held: int) -> KernelPlan:
     """A plan of programs that have so many bytes of their rows at once: there is room for one on a multiprocessor, or two, and all their rows
     stay in the cache until they are walked again."""
-    assert plan.row is not None
-    row, warps = dataclasses.replace(plan.row, block=held // itemsize), max(1, held // OF_A_WARP)
-    return dataclasses.replace(plan, row=row, warps=warps, streamed=True, unrolled=1)
+    return _in_tiles(plan, held // itemsize, max(1, held // OF_A_WARP), streamed=True, unrolled=1)
 
 
 def _of_vectors(plan: KernelPlan, group: Group, found: Sequence[Access]) -> KernelPlan:
     """A plan that reads whole vectors of rows which begin anywhere, as those of 50,257 numbers do."""
-    if any(tile.block > 1 for tile in plan.points):  # several rows begin at several places
-        return plan
     begin = begins_anywhere(group, found)
     if (
         begin is None or plan.row is None or plan.row.block < begin[1]
@@ -275,8 +254,7 @@ def _of_vectors(plan: KernelPlan, group: Group, found: Sequence[Access]) -> Kern
 
 def begins_anywhere(group: Group, found: Iterable[Access]) -> tuple[Expr, int] | None:
     """Where rows begin that vectors of so many elements do not divide; None where they do, or that is not one place for all that lies along them."""
-    kinds = VECTORS | {ReduceKind.WELFORD}
-    if len(group.row_axes) != 1 or _static(group.row_axes) is None or not kinds_of(group.steps) <= kinds:
+    if len(group.row_axes) != 1 or _static(group.row_axes) is None or not kinds_of(group.steps) <= VECTORS:
         return None
     row = group.row_axes[0].symbol
     if _draws(group):
@@ -380,61 +358,6 @@ def _ragged(group: Group, buffers: dict[str, Buffer], limit: Node) -> KernelPlan
     )  # fmt: skip
 
 
-# -- which axis lies along the threads ------------------------------------------------------------------------
-
-
-def _form(group: Group, found: Sequence[Access]) -> tuple[Form, Axis | None]:
-    """The form, and the axis that is special in it: the second of a square, the innermost of rows or columns."""
-    axes = [a for a in (*group.axes, *group.row_axes) if likely_size(a.extent) > 1]
-    if not group.row_axes:
-        across = _across(group.axes, found)
-        return (Form.FLAT, None) if across is None else (Form.TILED, across)
-    last = group.row_axes[-1]
-    rows = [last] if counts_positions(group.steps) else list(group.row_axes)
-    best, chosen = sum(_cost(a, last, axes) for a in found), last
-    for axis in [*reversed(rows), *reversed(group.axes)]:
-        cost = sum(_cost(a, axis, axes) for a in found)
-        if cost < 0.9 * best and likely_size(axis.extent) > 1:
-            best, chosen = cost, axis
-    return (Form.ROWS if chosen in group.row_axes else Form.COLUMNS), chosen
-
-
-def _cost(a: Access, axis: Axis, axes: Sequence[Axis]) -> float:
-    """Bytes that an access moves where the threads lie along an axis."""
-    count = a.itemsize
-    for other in axes:
-        if a.indirect or other.symbol in a.index.symbols():
-            count *= likely_size(other.extent)
-    step = step_along(a, axis)
-    if step == 0 or step == 1:
-        return count
-    return count * (SECTOR // a.itemsize if step is None else min(abs(step), SECTOR // a.itemsize))
-
-
-def step_along(a: Access, axis: Axis) -> int | None:
-    """Elements from one point of an axis to the next; None where that is not one number."""
-    c = a.index.coefficient(axis.symbol)
-    return None if c is None else likely_size(c)
-
-
-def _across(axes: tuple[Axis, ...], found: Sequence[Access]) -> Axis | None:
-    """The axis that most accesses are contiguous along that are not so along the innermost one."""
-    if len(axes) < 2:
-        return None
-    last = axes[-1]
-    moved: dict[Axis, float] = {}
-    for a in found:
-        if a.indirect or step_along(a, last) in (0, 1, None):
-            continue
-        for axis in axes[:-1]:
-            if step_along(a, axis) == 1 and likely_size(axis.extent) >= LEAST:
-                moved[axis] = moved.get(axis, 0) + _cost(a, axis, axes)
-    if not moved or likely_size(last.extent) < LEAST:
-        return None
-    across = max(moved, key=lambda axis: moved[axis])
-    return across if likely_size(across.extent) * likely_size(last.extent) >= FLAT else None
-
-
 # -- tiles ----------------------------------------------------------------------------------------------------
 
 
@@ -460,12 +383,11 @@ def _column_tiles(group: Group, found: Sequence[Access], inner: Axis, *, again: 
     outer = tuple(a for a in group.axes if a is not inner)
     x = power(likely_size(inner.extent))
     length = power(likely_size(product([a.extent for a in group.row_axes])))
-    x = (
-        x if x <= 2 * COLUMNS else COLUMNS
-    )  # 256 of 8 rows take 295 us where these take 59 (a bias' gradient on an H200)
-    piped = _whole_rows(group, found, inner, length, again=again)
-    if piped is not None:
-        return dataclasses.replace(piped, outer=outer)
+    if x > 2 * COLUMNS:
+        x = COLUMNS
+    fitting = _whole_rows(group, found, inner, length, again=again) or _whole_columns(group, found, inner)
+    if fitting is not None:
+        return dataclasses.replace(fitting, outer=outer)
     # what a first kernel left of few columns is read by many programs, each by few steps
     while length <= SHORT_COLUMN and x > 16 and likely_size(_count(outer, inner, x)) < FEW_PROGRAMS:
         x //= 2
@@ -481,6 +403,22 @@ def _column_tiles(group: Group, found: Sequence[Access], inner: Axis, *, again: 
     r = length if whole else max(1, min(_walk(group) // x, length))
     warps = warps_of(x * r, EACH if whole else EACH_ROW)
     return Tiles(outer, (Tile("x", (inner,), x),), warps, Tile("r", group.row_axes, r), whole)
+
+
+def _whole_columns(group: Group, found: Sequence[Access], inner: Axis) -> Tiles | None:
+    """The tiles of so few rows that each thread has whole columns of them, as many side by side as it reads at once: nothing passes between threads. None elsewhere."""
+    row, down = _static(group.row_axes), {a.symbol for a in group.row_axes}
+    if row is None or group.kind is not GroupKind.PERSISTENT or _draws(group):
+        return None
+    read = [a for a in found if not a.store and a.index.symbols() & down]
+    x = 32 * EACH * COLUMN_WARPS
+    programs = likely_size(_count([a for a in group.axes if a is not inner], inner, x))
+    plain = all(not a.indirect and step_along(a, inner) in (0, 1) for a in read)
+    held = power(max(row, 1)) * EACH * sum(a.itemsize for a in read)
+    if not plain or held > OF_COLUMNS or programs < FEW_PROGRAMS or likely_size(inner.extent) < x:
+        return None
+    row_tile = Tile("r", group.row_axes, power(max(row, 1)))
+    return Tiles((), (Tile("x", (inner,), x),), COLUMN_WARPS, row_tile, whole=True)
 
 
 def _whole_rows(
@@ -502,15 +440,24 @@ def _whole_rows(
     return Tiles((), (Tile("x", (inner,), WIDE_COLUMNS),), WIDE_WARPS, row, stages=STAGES)
 
 
-def _row_tiles(group: Group, inner: Axis | None, longest: int, *, again: bool) -> Tiles:
-    """The tiles of a kernel whose threads lie along the row, of which ``inner`` is the innermost axis then; ``again``: it walks it again to store."""
+def _one_by_one(group: Group, found: Sequence[Access]) -> bool:
+    """Whether there are many rows of 16-bit numbers that loads do not divide."""
+    row, symbols = _static(group.row_axes), {a.symbol for a in group.row_axes}
+    if row is None or row % 2 == 0 or row * likely_size(product([a.extent for a in group.axes])) < MANY:
+        return False
+    return any(a.itemsize == 2 and not a.store and a.index.symbols() & symbols for a in found)
+
+
+def _row_tiles(group: Group, inner: Axis | None, longest: int, each: int, *, again: bool) -> Tiles:
+    """The tiles of a kernel whose threads lie along the row, of which ``inner`` is the innermost axis then, and have so many elements ``each``;
+    ``again``: it walks it again to store."""
     row, order = _static(group.row_axes), group.row_axes
     if inner is not None and inner is not order[-1]:
         order = (*(a for a in order if a is not inner), inner)
     if row is not None and row <= longest and group.kind is GroupKind.PERSISTENT:
         x, width = tile_of_rows(group)
         # a thread makes four random numbers at once
-        warps = warps_of(x * width, EACH_ROW * (2 if _draws(group) else 1))
+        warps = warps_of(x * width, EACH_ROW * 2 if _draws(group) else each)
         return Tiles((), (Tile("x", group.axes, x),), warps, Tile("r", order, width), True)
     walk = 2 * WALK if again else _walk(group)
     width = walk if row is None else min(walk, power(max(row, 1)))

@@ -15,7 +15,8 @@ from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, Buffer, BufferKind, LoopNest, Node, Op, Store
 from braze.loops.rewrite import Substitution, nest_with_nodes, rewriter, roots
 from braze.schedule.canonical import borders
-from braze.schedule.kernels import KernelPlan, plan_kernel
+from braze.schedule.kernel_plan import KernelPlan
+from braze.schedule.kernels import plan_kernel
 from braze.schedule.passes import arguments
 from braze.schedule.records import Group, GroupKind
 from braze.symbolic.expr import ONE, Expr, Integer, axis_symbol, modulo, product

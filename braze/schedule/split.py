@@ -28,7 +28,8 @@ from braze.loops.ir import (
 from braze.loops.rewrite import Substitution, nest_with_nodes, rewriter, with_results
 from braze.schedule.canonical import borders
 from braze.schedule.choices import Choices
-from braze.schedule.kernels import COLUMNS, PLAIN, KernelPlan, limit_of, plan_kernel
+from braze.schedule.kernel_plan import KernelPlan
+from braze.schedule.kernels import COLUMNS, PLAIN, limit_of, plan_kernel
 from braze.schedule.passes import (
     Pass,
     accesses_of,

@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterator
 
 from braze.loops.ir import Buffer, ReduceKind
+from braze.schedule.kernel_plan import KernelPlan
 from braze.schedule.kernels import (
     AT_ONCE,
     MAX_PERSISTENT,
     UNROLLED,
-    KernelPlan,
     few_at_once,
     limit_of,
     plan_kernel,

@@ -84,6 +84,11 @@ def plain(h: torch.Tensor, w: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(F.linear(h, w), t)
 
 
+def _as_many_as_classes(h: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """Logits of two sequences that are as long as there are classes: which dimension is which, sizes do not tell."""
+    return F.linear(h[:2, None] * torch.linspace(0, 1, CLASSES)[:, None], w)
+
+
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("ignored", [None, -100, 7])
@@ -180,6 +185,16 @@ def test_ways_from_the_layer_to_the_loss(loss):
         ),
         (
             lambda h, w, t: F.cross_entropy(
+                _as_many_as_classes(h, w).transpose(1, 2).transpose(1, 2), t[:1].expand(2, CLASSES)
+            ),
+            "transpose stands between",
+        ),
+        (
+            lambda h, w, t: F.cross_entropy(_as_many_as_classes(h, w).flip(1, 2), t[:1].expand(2, CLASSES)),
+            "not the last dimension",
+        ),
+        (
+            lambda h, w, t: F.cross_entropy(
                 (h.view(2, 35, WIDTH) @ torch.stack([w.t(), w.t() * 2])).flatten(0, 1), t
             ),
             "no linear layer's",
@@ -193,7 +208,7 @@ def test_ways_from_the_layer_to_the_loss(loss):
     ids=[
         "read", "none", "probabilities", "scaled", "relu", "classes", "reshape", "no layer", "both", "double",
         "number over them", "two caps", "reduce", "other dimension", "softmax alone", "softmax by name", "softmax in double",
-        "turned", "batch of matrices", "one row", "rows of all",
+        "turned", "turned and back", "the other way round", "batch of matrices", "one row", "rows of all",
     ],
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore:size_average and reduce args")

@@ -133,9 +133,17 @@ def test_each_graph_tells_once_that_a_call_ran_eagerly_though_it_lies_where_anot
         del call
 
 
-@pytest.mark.parametrize("resize", [lambda x: x.resize_(9), lambda x: x.t_(), lambda x: x.set_(x.clone())])
-def test_inputs_whose_memory_changes_are_refused(resize):
-    with pytest.raises(Unsupported):
+@pytest.mark.parametrize(
+    "resize",
+    [
+        lambda x: x.resize_(9), lambda x: x.t_(), lambda x: x.set_(x.clone()), lambda x: (x * 2).resize_(9),
+        lambda x: (x * 2).set_(x.clone()),
+    ],
+    ids=["resized", "turned", "another's", "a value resized", "a value that gets another's"],
+)  # fmt: skip
+def test_tensors_whose_memory_changes_are_refused(resize):
+    """Inputs, and values that come to have another memory than the operator gave them."""
+    with pytest.raises(Unsupported, match="BZ2009"):
         compile_aot(lambda x: resize(x).sum(), [torch.randn(2, 3)])
 
 

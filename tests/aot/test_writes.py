@@ -86,6 +86,26 @@ def test_windows_on_memory(size, strides, offset, all_of_it):
     assert bool(scattered) is not all_of_it
 
 
+@pytest.mark.parametrize("through", ["the window", "the value", "both"])
+def test_a_window_whose_place_a_size_tells_lies_there_after_a_write(through):
+    """What it is a window of begins where it did, so that its place is as it is written."""
+
+    def f(x, z):
+        y = x * 2
+        window = y.as_strided((2, 2), (3, 1), z.shape[0])
+        if through != "the value":
+            window.add_(1)
+        if through != "the window":
+            y.mul_(3)
+        return y * 1, window * 2
+
+    _, call = compile_aot(f, [torch.zeros(20), torch.zeros(5)], dynamic=True)
+    for n, at in ((20, 5), (17, 3), (30, 11)):
+        x, z = torch.randn(n), torch.zeros(at)
+        for ours, theirs in zip(call([x, z]), f(x, z), strict=True):
+            assert torch.equal(ours, theirs)
+
+
 def elsewhere(x):
     y = x * 2
     y[2:6].as_strided((4,), (1,), 0).zero_()

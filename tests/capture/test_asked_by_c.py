@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import json
 import math
 import operator
 import re
@@ -247,3 +248,28 @@ def test_tensors_in_c_code_within_code_that_c_code_calls_are_seen(program: Calla
         for value in (n, 0):
             x = torch.arange(float(n)) + 1
             assert str(compiled(x.clone(), value)) == str(program(x.clone(), value))
+
+
+HELD: Any = {}
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2, 5])
+@pytest.mark.parametrize("kind", ["dicts", "lists", "both in turn", "text"])
+def test_what_c_code_is_given_is_read_however_deep_it_lies(depth: int, kind: str) -> None:
+    """The program's own value from outside, and text that it makes itself."""
+
+    def around(value: Any) -> Any:
+        for k in range(depth):
+            in_list = kind == "lists" or (kind == "both in turn" and k % 2)
+            value = [value] if in_list else {"k": value}
+        return value
+
+    def f(x: torch.Tensor) -> Any:
+        if kind == "text":
+            return x + 1, json.dumps(around({"n": f"{x.shape[0]}"}))
+        return x + 1, json.dumps([HELD["it"]]), str(HELD)
+
+    compiled = braze.compile(f, backend="eager", dynamic=True)
+    for n in (2, 3, 4):
+        HELD["it"] = around({"n": n})
+        assert str(compiled(torch.ones(n))) == str(f(torch.ones(n)))

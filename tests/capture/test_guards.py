@@ -14,10 +14,12 @@ import braze
 import braze.capture.guards.guard_text as texts
 from braze.capture.dispatch.variants import history_of
 from braze.capture.facts.records import Capture, Check, Guard, ShapeRelation, Source, Step
+from braze.capture.guards.dynamic import is_data
 from braze.capture.guards.guard_text import guard_text, guards_text, source_text
 from braze.capture.guards.misses import explain_miss
 from braze.capture.guards.tables import build_table, read_source
 from braze.graph.specs import SymbolSpec, TensorSpec
+from braze.support import trace
 
 
 def function(x: Any, model: Any = None) -> Any:
@@ -258,3 +260,53 @@ def test_a_key_asked_of_a_dict_from_outside_says_nothing_of_its_other_keys() -> 
     assert compiled(x).tolist() == [10.0] * 3
     table[float] = 4
     assert compiled(x).tolist() == [13.0] * 3
+
+
+def below(source: Source, *steps: tuple[Step, Any]) -> Source:
+    for step, key in steps:
+        source = Source(step, key, source)
+    return source
+
+
+HELD = {Step.ATTR: "n", Step.DICT: "n", Step.ITEM: 0}
+ASIDE = {Step.TYPE: None, Step.DEFAULTS: 0, Step.KWDEFAULTS: "n", Step.CLOSURE: 0, Step.FUNC: "self", Step.KEY: 0, Step.GLOBALS_OF: "n"}  # fmt: skip
+
+
+@pytest.mark.parametrize("root", [local(0), Source(Step.GLOBAL, "g"), Source(Step.CELL, 0)], ids=str)
+@pytest.mark.parametrize("aside", ASIDE, ids=lambda step: step.value)
+def test_a_number_may_become_a_symbol_where_the_program_holds_it_and_nowhere_aside(root, aside):
+    """Defaults, classes, closures and keys are the program's text more than its data, and so is all that lies behind them."""
+    for held, key in HELD.items():
+        assert is_data(below(root, (held, key)))
+        assert is_data(below(root, (Step.ITEM, 1), (held, key)))
+        assert not is_data(below(root, (aside, ASIDE[aside])))
+        assert not is_data(below(root, (held, key), (aside, ASIDE[aside])))
+        assert not is_data(below(root, (aside, ASIDE[aside]), (held, key)))
+        assert not is_data(below(root, (aside, ASIDE[aside]), (Step.DICT, "d"), (held, key)))
+    assert not is_data(below(root, (Step.TYPE, None), (Step.CLASS_ATTR, "n")))
+
+
+class Slots:
+    __slots__ = ("one", "other")
+
+
+class Holder:
+    pass
+
+
+def test_a_guard_tells_the_line_that_first_read_its_place():
+    """Also of one that is another name of an object, and that the program reads again."""
+    shared = SimpleNamespace(n=torch.ones(2))
+    slots, Holder.one, Holder.other = Slots(), [shared], None
+    slots.one, slots.other, Holder.other, cell = shared, shared, Holder.one, shared
+
+    def f(x: Any) -> Any:
+        y = x + slots.one.n + len(Holder.one)
+        first = slots.other, Holder.other, cell
+        return y, first, slots.other, Holder.other, cell, [slots.other, Holder.other, cell]
+
+    with trace.collect() as events:
+        braze.compile(f, backend="eager")(torch.ones(2))
+    (found,) = (payload for kind, payload in events if kind == "capture")
+    lines = [g.origin.line for g in found.guards if g.check is Check.ALIAS and g.origin is not None]
+    assert len(lines) >= 3 and set(lines) <= {f.__code__.co_firstlineno + k for k in (1, 2)}

@@ -7,8 +7,10 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
+from braze.codegen.c.kernel import work_text
 from braze.loops.ir import DType, Node, Op
 from braze.loops.ranges import Ranges
+from braze.schedule.processors import Work
 from braze.symbolic.expr import Symbol
 
 I64 = DType.I64
@@ -47,3 +49,21 @@ def test_a_choice_is_in_the_range_of_both() -> None:
     assert Ranges().of(Node(Op.MASKED, I64, (either, wide, narrow))) == (-3, 70)
     assert Ranges().of(Node(Op.NEG, I64, (narrow,))) == (-5, 3)
     assert Ranges().of(Node(Op.ADD, I64, (wide, leaf((0, 2**31 - 1), 2)[0]))) is None
+
+
+@given(
+    counts=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 99)), max_size=4),
+    static=st.integers(0, 10**6),
+    threads=st.integers(0, 8),
+    n=st.integers(0, 10**9),
+)
+def test_the_work_of_a_kernel_is_all_that_it_does(
+    counts: list[tuple[int, int]], static: int, threads: int, n: int
+) -> None:
+    """Each of its loops by what a point costs, and what is of no size: as many threads as that is worth, or may be."""
+    size = Symbol("n", 0)
+    work = Work(tuple((size * k + k, each) for k, each in counts), static)
+    text = work_text(work, threads).replace("L", "")
+    found = eval(text, {"n": n, "bz_min_s": min})
+    every = sum((n * k + k) * each for k, each in counts) + static
+    assert found == (min(every, threads << 16) if threads else every)

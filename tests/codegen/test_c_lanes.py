@@ -87,3 +87,28 @@ def test_one_index_out_of_range_in_a_vector_is_found(wrong: int, place: int) -> 
     i[2, place] = wrong
     with pytest.raises((IndexError, RuntimeError)):
         g(x, i)
+
+
+def rows_looked_up(x: Tensor, i: Tensor) -> Tensor:
+    return x[i] * 2
+
+
+def planes_looked_up(x: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    """Of each plane that the rows share, the column that each has for itself, and its own last place."""
+    return x.index_select(0, i).index_select(1, j).diagonal(0, 1, 2) * 2
+
+
+@pytest.mark.parametrize("width", [16, 37])
+def test_neighbours_are_loaded_whole_also_at_a_place_that_all_share(
+    width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, i = torch.randn(6, width), torch.tensor([5, 0, 0, 3])
+    text = kernels(tmp_path, monkeypatch, lambda x: x * 2 + 1, x)
+    text += kernels(tmp_path, monkeypatch, rows_looked_up, x, i)
+    assert "bz_load_f32x" in text and "bz_check" in text and "for (int l = 0" not in text
+
+
+@pytest.mark.parametrize("width", [5, 16, 37])
+def test_a_place_that_each_lane_has_for_itself_is_no_neighbour(width: int) -> None:
+    x, i, j = torch.randn(4, 9, width), torch.tensor([3, 0, 1]), torch.randint(0, 9, (width,))
+    assert torch.equal(braze.compile(planes_looked_up)(x, i, j), planes_looked_up(x, i, j))

@@ -171,14 +171,17 @@ def test_bool_operations(bench):
 
 @pytest.mark.parametrize("source", list(TORCH), ids=lambda d: d.label)
 def test_casts(bench, source):
-    """Every type into every other."""
+    """Every type into every other, also where the result is cast on: what does not fit has wrapped or is rounded before."""
     x = values(source, 70)
     if source.is_float:
         x = x.nan_to_num(1.0, 100.0, 3.0).clamp(0, 120)
     i = axis("i0", x.numel())
     a = load("x", source, i.symbol)
-    stores = [Store(f"to_{d.label}", i.symbol, op(Op.CAST, a, dtype=d)) for d in TORCH]
+    there = {d: op(Op.CAST, a, dtype=d) for d in TORCH}
+    stores = [Store(f"to_{d.label}", i.symbol, b) for d, b in there.items()]
+    stores += [Store(f"past_{d.label}", i.symbol, op(Op.CAST, b, dtype=DType.F64)) for d, b in there.items()]
     out = {f"to_{d.label}": torch.empty(x.shape, dtype=t) for d, t in TORCH.items()}
+    out |= {f"past_{d.label}": torch.empty(x.shape, dtype=torch.float64) for d in TORCH}
     bench.check([nest([i], stores)], {"x": x}, out, rtol=0)
 
 

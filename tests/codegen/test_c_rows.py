@@ -8,7 +8,7 @@ import re
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from braze.loops.ir import DType, Op, ReduceKind, Store
@@ -255,6 +255,8 @@ def test_sums_of_either_sign_round_little(native_bench, columns):
     columns=st.booleans(),
     half=st.sampled_from(["bf16", "f16", "f32"]),
 )
+@example(m=16, n=9, columns=True, half="f32")  # whole vectors of columns, and nothing behind them
+@example(m=48, n=9, columns=True, half="f32")
 def test_symbolic_rows(tmp_path, m, n, columns, half):
     """Row and points of sizes that are known only at the call, half types in memory."""
     bench = Bench(cpu_target(), tmp_path)

@@ -28,6 +28,7 @@ from tests.codegen.triton_bench import forms, interpreted, planned
 from tests.loops.interpret import interpret
 
 NAN, INF = torch.nan, torch.inf
+CONTEXT = CompileContext(Options(), cuda_target((9, 0), 132))
 
 
 @pytest.fixture
@@ -668,6 +669,15 @@ def test_results_that_are_rounded_to_half_use_cheap_powers_and_quotients(dtype, 
         torch.testing.assert_close(ours, wanted, rtol=2 * torch.finfo(dtype).eps, atol=1e-7, equal_nan=True)
     tanh, wanted = results[0].nan_to_num(), exact(fn, x, y)[0].nan_to_num()
     assert torch.equal(torch.signbit(tanh), torch.signbit(wanted))
+
+
+def test_cheap_forms_are_for_each_element_of_a_row_and_not_for_its_one_number():
+    """They save nothing there, and all elements would share what they lose; where there are no rows all are cheap."""
+    x = numbers(6, 40, dtype=torch.bfloat16)
+    of = lambda fn: "".join(k.source.partition("def triton_")[2] for k in generate(planned(fn, x), CONTEXT))
+    both = of(lambda x: torch.sigmoid(x) * torch.tanh(x.float().sum(1, keepdim=True)).to(x.dtype))
+    assert "bz_coarse_sigmoid(" in both and "bz_tanh(" in both and "bz_coarse_tanh(" not in both
+    assert "bz_coarse_tanh(" in of(lambda x: torch.tanh(x))
 
 
 @pytest.mark.parametrize("scale", [1e38, 1e30, 1e20, 1.0, 1e-20, 1e-30, 1e-33])

@@ -12,7 +12,7 @@ pytest.importorskip("triton")
 
 from braze.codegen.triton import generate
 from braze.codegen.triton.gemm import gemm_kernel
-from braze.codegen.triton.gemm_tiles import Means, Tiles, by_rule, candidates, parsed
+from braze.codegen.triton.gemm_tiles import PROGRAMS, Means, Tiles, by_rule, candidates, parsed
 from braze.graph.fakes import new_mode
 from braze.graph.torch_compat import assemble_fake
 from braze.loops.ir import TemplateCall
@@ -351,3 +351,12 @@ def test_candidates_begin_with_the_rules_and_fit_the_product(rows, inner, column
     assert all(parsed(t.text()) == t for t in found)
     assert all(t.inner % t.slices == 0 for t in found)
     assert all(n > 0 and n & (n - 1) == 0 for t in found for n in (t.rows, t.columns, t.inner))
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("columns", [64, 199, 200, 528, 4096, 16384])
+def test_few_rows_are_tried_without_tensor_cores_as_wide_as_leaves_programs_enough(rows, columns):
+    """The rule's way whatever it is, and of the others those that give all multiprocessors work; more columns leave more of them."""
+    found = candidates(rows, 4096, columns, 1, 2)
+    tried = {t.columns for t in found[1:] if t.means is Means.MULTIPLY}
+    assert tried == {side for side in (1, 2, 4, 8) if -(-columns // side) >= PROGRAMS}

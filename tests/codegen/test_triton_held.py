@@ -30,9 +30,7 @@ __all__ = ["small"]
 @pytest.fixture
 def held(small, monkeypatch):
     """Programs of one warp, which hold two tiles of 256 numbers of 32 bits, and walk the rest of their rows."""
-    for cut in ("SIDE_BY_SIDE", "WIDE_16", "WIDE", "DEEP"):
-        monkeypatch.setattr(kernels, cut, HeldCut(1, 64, 16, 1 << 20))
-    monkeypatch.setattr(kernels, "spread_cuts", lambda *told, **how: [])
+    monkeypatch.setattr(kernels, "cuts_of", lambda *told, **how: [HeldCut(1, 64, 16, 1 << 20)])
     monkeypatch.setattr(kernels, "SHORT", range(0))
 
 

@@ -150,6 +150,10 @@ def test_the_benchmarks_norms_are_read_once():
             0.9 <= (made.programs.value or 0) / (132 * 16 // made.warps) <= 1
             and made.form is kernels.Form.MIXED
         )
+        most, tile = 132 * 16 // made.warps, made.points[0].block
+        parts, each = (axis.extent.value for axis in (group.walked.part, group.walked.within))
+        if any(rows % (count * tile) == 0 for count in range(most, most * 9 // 10, -1)):
+            assert parts * each == rows, "alike, where a tenth fewer programs can be"
 
 
 def layer_norm_of_a_sum(g, h, x, w, mean, rstd):

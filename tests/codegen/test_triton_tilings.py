@@ -19,7 +19,7 @@ from braze.schedule.choices import Choices
 from braze.schedule.kernels import plan_kernel
 from braze.schedule.plans import Form
 from braze.schedule.records import Group, GroupKind, MemoryPlan, Schedule
-from braze.schedule.tilings import Tiling, parsed_tiling, planned_as, tiling_of, tilings
+from braze.schedule.tilings import LONGEST, WARP, Tiling, parsed_tiling, planned_as, tiling_of, tilings
 from braze.symbolic.expr import ZERO, as_expr, axis_symbol
 from tests.codegen.test_triton import offline
 from tests.codegen.test_triton_forms import agree, exact, numbers, small  # noqa: F401  a fixture
@@ -272,6 +272,21 @@ def test_a_cut_that_is_not_of_the_kernels_form_is_the_rules():
         Tiling("walk", (1,), 4, 1),
     ):
         assert planned_as(groups[0], buffers, strange) == plan_kernel(groups[0], buffers)
+
+
+def test_walks_of_less_than_a_warp_at_once_or_of_more_than_registers_hold_are_the_rules():
+    groups, buffers = groups_of(lambda x: x.sum(1), torch.empty(4096, 200000, device="meta"))
+    rule = plan_kernel(groups[0], buffers)
+    for at_once, fits in ((WARP // 2, False), (WARP, True), (LONGEST, True), (2 * LONGEST, False)):
+        told = replace(tiling_of(rule), blocks=(1, at_once), warps=1)
+        assert tiling_of(planned_as(groups[0], buffers, told)) == (told if fits else tiling_of(rule))
+
+
+def test_long_columns_are_tried_in_tiles_as_large_of_other_shapes():
+    groups, buffers = groups_of(lambda x: x.sum(0), torch.empty(4096, 200000, device="meta"))
+    rule, *others = tilings(groups[0], buffers)
+    (x, r), shapes = rule.blocks, {t.blocks for t in others if t.blocks != rule.blocks}
+    assert rule.rows == "walk" and shapes == {(x // 2, 2 * r), (2 * x, r // 2)}
 
 
 def test_a_text_that_is_no_cut_is_refused():

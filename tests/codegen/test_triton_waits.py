@@ -197,13 +197,15 @@ def test_a_product_whose_weights_are_no_constants_begins_in_its_turn():
     assert found and not any(map(early, found))
 
 
-def test_what_may_have_no_program_is_not_the_first():
-    """A size that may be 0 leaves the next kernel in its turn, too."""
+@pytest.mark.parametrize("without", [{0}, {1}, {0, 1}], ids=["rows", "columns", "both"])
+def test_what_may_have_no_program_is_not_the_first(without):
+    """A size that may be 0 leaves the next kernel in its turn, too, whatever the others are."""
     plan = plan_of()
     first, *others = plan.groups
     ctx = CompileContext(Options(early_launches="all"), HOPPER)
     assert early_of(plan, ctx).turns == {first.name}
-    none = replace(first.call, axes=tuple(replace(a, extent=a.extent * 0) for a in first.call.axes))
+    axes = (replace(a, extent=a.extent * (k not in without)) for k, a in enumerate(first.call.axes))
+    none = replace(first.call, axes=tuple(axes))
     empty = replace(plan, groups=(replace(first, call=none), *others))
     assert early_of(empty, ctx).turns == {first.name, others[0].name}
 

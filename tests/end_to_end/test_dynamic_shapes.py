@@ -56,6 +56,17 @@ def test_a_dynamic_kernel_is_right_at_every_tail(name: str) -> None:
 # -- which numbers become symbols
 
 
+def test_each_of_several_numbers_is_its_own_in_kernels() -> None:
+    """Whole numbers and floats, before tensors, between them and behind."""
+
+    def f(a: int, x: torch.Tensor, b: int, c: float, y: torch.Tensor, d: int) -> Any:
+        return x * a + b, y * b - c, (x * d).sum() + a, a * b - d
+
+    x, y = torch.rand(3), torch.rand(4)
+    calls = [(2, x, 5, 0.5, y, 9), (7, x, 3, 1.5, y, 4), (4, y, 6, -2.5, x, 3)]
+    assert captures(f, calls, dynamic=True) == 1
+
+
 def test_only_the_size_that_changes_becomes_symbolic() -> None:
     graphs: list[Any] = []
 

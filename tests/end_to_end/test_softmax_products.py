@@ -61,6 +61,16 @@ def filled(q, k, v, mask):
     return scores.masked_fill(mask, float("-inf")).softmax(-1) @ v
 
 
+def added_and_filled(q, k, v, mask):
+    scores = (q @ k.mT) * 0.25 + mask.roll(1, -1).to(q.dtype)
+    return scores.masked_fill(mask, -math.inf).softmax(-1) @ v
+
+
+def added_and_filled_with_a_number(q, k, v, mask):
+    scores = (q @ k.mT) * 0.25 + mask.roll(1, -1).to(q.dtype)
+    return scores.masked_fill(mask, torch.finfo(q.dtype).min).softmax(-1) @ v
+
+
 def chosen(q, k, v, mask):
     scores = 0.25 * (q @ k.mT)
     return torch.where(mask, torch.finfo(torch.float32).min, scores).softmax(3) @ v
@@ -98,8 +108,8 @@ def a_module(q, k, v, mask):
 
 
 FOUND = [
-    plain, scaled_first, added, filled, chosen, chosen_with_a_full_tensor, by_letters, of_three_dims,
-    later_hidden, repeated_heads, a_module,
+    plain, scaled_first, added, filled, added_and_filled, added_and_filled_with_a_number, chosen,
+    chosen_with_a_full_tensor, by_letters, of_three_dims, later_hidden, repeated_heads, a_module,
 ]  # fmt: skip
 
 

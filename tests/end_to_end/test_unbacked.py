@@ -482,3 +482,14 @@ def test_a_size_decides_where_python_cannot_run_again() -> None:
         ours, theirs = torch.zeros(()), torch.zeros(())
         same(compiled(x, mask, ours), counted(x, mask, theirs))
         same(ours, theirs)
+
+
+def test_a_view_of_planned_memory_has_a_size_that_the_data_tell_when_that_is_known():
+    """Sizes of the memory are known before the call computes anything, that of the view of it only then: an operator of ATen's gets it."""
+
+    def f(x: Any, k: Any) -> Any:
+        row = (x * 2).cumsum(0).sum(0, keepdim=True) * 2
+        return row.expand(k.item(), x.shape[1]).cumsum(0) + 1
+
+    calls = [(torch.randn(m, 9), torch.tensor(n)) for m in (5, 6) for n in (2, 4)]
+    assert captures(f, calls, backend="braze", dynamic=True) == 1

@@ -180,3 +180,14 @@ def test_an_object_is_an_argument_though_its_text_means_nothing() -> None:
     g.output((g.call_function(scaled, (g.placeholder("x"), Chosen(3))),))
     (result,) = Captured(g).forward(torch.ones(2))
     assert torch.equal(result, torch.full((2,), 3.0))
+
+
+@pytest.mark.parametrize("kind", [Captured, Late])
+def test_torch_compile_takes_it_as_any_module(kind):
+    """A backend may hand a piece of its graph on: PyTorch's tracer asks which node a line of code is of."""
+    graph = torch.fx.Graph()
+    x, y = graph.placeholder("x"), graph.placeholder("y")
+    graph.output(graph.call_function(torch.relu, (graph.call_function(operator.add, (x, y)),)))
+    call = torch.compile(kind(graph), backend="eager", fullgraph=True)
+    a, b = torch.randn(2, 3), torch.randn(2, 3)
+    torch.testing.assert_close(call(a, b), torch.relu(a + b))

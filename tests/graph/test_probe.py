@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import operator
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import braze
 from braze.graph.probe import is_doubtful
@@ -72,3 +74,101 @@ def test_the_truth_of_a_comparison_is_refused_where_eager_refuses_it(refused, dy
         for call in (refused, compiled):
             with pytest.raises(RuntimeError, match=r"bool tensor|Boolean"):
                 call(torch.ones(3), n)
+
+
+#: calls of a tensor whose type decides whether there is a kernel, or whether it is an index
+REFUSED = {
+    "index_select": (lambda x, i: torch.index_select(x, 0, i), (2,)),
+    "index_add": (lambda x, i: x.index_add(0, index=i, source=x[:2]), (2,)),
+    "index_copy_": (lambda x, i: x.clone().index_copy_(0, i, x[:2]), (2,)),
+    "index_fill": (lambda x, i: x.index_fill(0, i, 1.0), (2,)),
+    "index_reduce": (lambda x, i: x.index_reduce(0, i, x[:2], "prod"), (2,)),
+    "put": (lambda x, i: x.put(i, x.view(-1)[:2]), (2,)),
+    "setitem": (lambda x, i: operator.setitem(x.clone(), i, 1.0), (4,)),
+    "nll_loss": (lambda x, i: F.nll_loss(x, i), (4,)),
+    "cross_entropy": (lambda x, i: F.cross_entropy(x, target=i), (4,)),
+    "std": (lambda x, i: i.std(), (3,)),
+    "layer_norm": (lambda x, i: F.layer_norm(i, (3,)), (2, 3)),
+    "avg_pool2d": (lambda x, i: F.avg_pool2d(i, 2), (1, 4, 4)),
+    "interpolate": (lambda x, i: F.interpolate(i, scale_factor=2.0), (1, 1, 4)),
+    "cross": (lambda x, i: torch.linalg.cross(x, i), (4, 3)),
+    "topk": (lambda x, i: torch.topk(i, 1), (3,)),
+    "median": (lambda x, i: i.median(), (3,)),
+    "mm": (lambda x, i: torch.mm(i, i), (3, 3)),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_kernels_alone_refuse_for_the_type_of_an_argument_reaches_a_handler_of_the_program(name):
+    call, shape = REFUSED[name]
+
+    def handled(x, i):
+        try:
+            call(x, i)
+        except (RuntimeError, IndexError) as error:
+            return str(error)
+        return "works"
+
+    for dtype in (torch.float32, torch.bool, torch.int16, torch.int32, torch.int64, torch.complex64):
+        braze.reset()
+        given = torch.arange(12.0).view(4, 3), torch.zeros(shape, dtype=dtype)
+        assert braze.compile(handled, backend="eager")(*given) == handled(*given), dtype
+
+
+def test_indices_and_masks_are_not_doubted():
+    """Nor what they are read from and written to, however large."""
+    x, floats = torch.zeros(3, 3), torch.zeros(3)
+    for index in (torch.zeros(3, dtype=torch.int64), torch.zeros(3, dtype=torch.bool)):
+        assert not is_doubtful("setitem", (x, index, 1.0), {})
+        assert not is_doubtful("setitem", (x, (slice(None), index), floats), {})
+    assert not is_doubtful("scatter_", (x, 0, torch.zeros(3, 3, dtype=torch.int64), x), {})
+    assert not is_doubtful("cross_entropy", (x, torch.zeros(3, dtype=torch.int64), floats), {})
+    assert not is_doubtful("sort", (torch.zeros(3, dtype=torch.int64),), {})
+    assert not is_doubtful("layer_norm", (x.half(), (3,), floats, floats), {})
+
+
+#: writes of a tensor into a part of itself, or over what the call reads
+OVERLAPPING = {
+    "copied into its row": lambda x: x[0].copy_(x),
+    "out is its row": lambda x: torch.add(x, x, out=x[0]),
+    "out is itself turned": lambda x: torch.mul(x, x, out=x.t()),
+    "added to what lies beside": lambda x: x.view(-1)[1:].add_(x.view(-1)[:-1]),
+    "out is itself": lambda x: torch.add(x, x, out=x),
+    "written beside itself": lambda x: operator.setitem(x, slice(1, None), x[:-1]),
+    "added to itself": lambda x: x.add_(x),
+    "added turned": lambda x: operator.iadd(x, x.t()),
+    "added to the row beside": lambda x: x[1].add_(x[0]),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", OVERLAPPING)
+def test_what_is_refused_for_its_memory_is_refused_in_eagers_words_inside_the_programs_handler(name, dynamic):
+    def handled(x):
+        try:
+            OVERLAPPING[name](x)
+        except RuntimeError as error:
+            return str(error)
+        return x
+
+    compiled = braze.compile(handled, backend="aot_eager", dynamic=dynamic)
+    for n in (3, 4):
+        found, wanted = (call(torch.arange(float(n * n)).view(n, n)) for call in (compiled, handled))
+        assert type(found) is type(wanted) and str(found) == str(wanted)
+
+
+@pytest.mark.parametrize(
+    "write", [torch.Tensor.add_, torch.Tensor.copy_, lambda x, y: torch.add(y, 1, out=x)]
+)
+def test_whether_parts_overlap_is_told_anew_at_each_size(write):
+    def handled(x, n):
+        try:
+            write(x[:n], x[4 : 4 + n])
+        except RuntimeError:
+            return x + 100
+        return x
+
+    for sizes in ((6, 3, 5, 2), (3, 2, 6, 5)):
+        compiled = braze.compile(handled, backend="aot_eager", dynamic=True)
+        for n in sizes:
+            assert torch.equal(compiled(torch.arange(16.0), n), handled(torch.arange(16.0), n)), n

@@ -91,6 +91,21 @@ def test_reads_are_inside_exactly_where_the_checks_hold(data: st.DataObject) -> 
             assert not is_inside(made, read, env)
 
 
+@settings(max_examples=150)
+@given(st.data())
+def test_rows_whose_strides_are_sums_of_sizes_pass_only_where_they_are_inside(data: st.DataObject) -> None:
+    """Whether or not another loop runs along such rows, or along twice as many elements as a row has of one size."""
+    i, j = axis("i0", drawn(data, N)), axis("i1", drawn(data, N, M))
+    read = i.symbol * drawn(data, N, M) + j.symbol * data.draw(st.integers(0, 2))
+    made = program(read, (i, j), drawn(data, N, N * M))
+    open_ones = [q for a, q in open_questions(made) if a.buffer == "x"]
+    checks = [q for q in open_ones if q is not None and not isinstance(q, str)]
+    for n, m in itertools.product(range(4), range(-3, 4)):
+        env = {N: n, M: m}
+        if len(checks) == len(open_ones) and all(holds(q.condition, env) for q in checks):
+            assert is_inside(made, read, env), (str(read), made, env)
+
+
 @settings(max_examples=100)
 @given(st.data())
 def test_quotients_and_remainders_are_proved_or_looked_at(data: st.DataObject) -> None:

@@ -14,7 +14,7 @@ from braze.loops import build
 from braze.loops.dtypes import compute_type, from_torch, integer_range, round_float, wrap_integer
 from braze.loops.ir import DType, Node, Op
 from braze.support.errors import Unsupported
-from braze.symbolic.expr import ZERO, axis_symbol
+from braze.symbolic.expr import ZERO, Expr, Symbol, axis_symbol, floor_div, maximum, minimum, modulo
 from tests.loops.interpret import NUMPY, apply, from_storage, to_storage
 
 X = build.load("x", DType.F32, axis_symbol("i", 8))
@@ -61,12 +61,13 @@ def test_twice_the_other_way_is_as_it_was() -> None:
     assert build.invert(build.const(5, DType.I32)) is build.const(-6, DType.I32)
 
 
-def test_numbers_are_divided_where_that_is_exact_enough() -> None:
-    """Not by zero, whose sign decides, and no integers, whose division rounds otherwise."""
+def test_numbers_are_computed_where_that_is_exact_enough() -> None:
+    """Not divided by zero, whose sign decides, and no numbers of half types, which are rounded twice."""
     assert build.binary(Op.DIV, f(1.0), f(4.0)) is f(0.25)
     assert build.binary(Op.DIV, f(1.0), f(0.0)).op is Op.DIV
     half = [build.const(v, DType.BF16) for v in (1.0, 3.0)]
     assert build.binary(Op.DIV, *half).op is Op.DIV
+    assert build.add(*half).op is Op.ADD
 
 
 def test_casts() -> None:
@@ -136,15 +137,58 @@ def test_folding_floats_is_what_the_machine_does(op: Op, a: float, b: float) -> 
     assert dtype is DType.BOOL or np.isnan(want) or np.signbit(got) == np.signbit(want)
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.sampled_from([Op.ADD, Op.SUB, Op.MUL, Op.AND, Op.OR, Op.XOR]), st.sampled_from(INTEGERS), st.data())
-def test_folding_integers_wraps(op: Op, dtype: DType, data: st.DataObject) -> None:
+WRAPPING = [Op.ADD, Op.SUB, Op.MUL, Op.AND, Op.OR, Op.XOR]
+OF_INTEGERS = [*WRAPPING, Op.FLOORDIV, Op.TRUNCDIV, Op.REMAINDER, Op.FMOD, Op.MAXIMUM, Op.MINIMUM, Op.SHL, Op.SHR, *build.COMPARISONS]  # fmt: skip
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.sampled_from(OF_INTEGERS), st.sampled_from(INTEGERS), st.data())
+def test_folding_integers_is_what_the_machine_does(op: Op, dtype: DType, data: st.DataObject) -> None:
+    """It wraps; what is not folded, as a quotient, is left to the machine."""
     low, high = integer_range(dtype)
-    a, b = (data.draw(st.integers(low, high)) for _ in range(2))
+    a, b = (data.draw(st.integers(low, high) | st.integers(0, 3)) for _ in range(2))
     folded = build.binary(op, build.const(a, dtype), build.const(b, dtype))
+    made = Node(op, DType.BOOL if op in build.TESTS else dtype, (), None)
+    if folded.op is not Op.CONST:
+        assert op not in WRAPPING and folded.args == tuple(build.const(v, dtype) for v in (a, b))
+        return
     with np.errstate(all="ignore"):
-        (want,) = apply(Node(op, dtype, (), None), [np.array([v], NUMPY[dtype]) for v in (a, b)])
-    assert folded.attr == want
+        (want,) = apply(made, [np.array([v], NUMPY[dtype]) for v in (a, b)])
+    assert folded.attr == want and folded.dtype is made.dtype
+
+
+PLACES = [axis_symbol(name, 9) for name in "ij"]
+PARTS = st.sampled_from(PLACES) | st.integers(-3, 3).map(lambda k: ZERO + k)
+JOINED = [Expr.__add__, Expr.__sub__, Expr.__mul__, maximum, minimum]
+
+
+def joined(parts: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
+    two = st.builds(lambda how, a, b: how(a, b), st.sampled_from(JOINED), parts, parts)
+    divided = st.builds(
+        lambda how, a, k: how(a, ZERO + k), st.sampled_from([floor_div, modulo]), parts, st.integers(1, 4)
+    )
+    return two | divided
+
+
+def value_of(node: Node, env: dict[Symbol, int]) -> int:
+    """What a node without loads of floats is."""
+    if node.op is Op.CONST:
+        return int(node.attr)
+    if node.op is Op.INDEX:
+        return node.attr.evaluate(env)
+    if node.op is Op.LOAD:
+        return env[node.attr[1]]
+    args = [np.array([value_of(a, env)]) for a in node.args]
+    return int(apply(node, args)[0])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.recursive(PARTS, joined, max_leaves=6), st.integers(0, 8), st.integers(0, 8), st.integers(1, 3))
+def test_an_index_of_computed_places_is_the_same_number(e: Expr, i: int, j: int, which: int) -> None:
+    """Of sums, products, quotients, remainders, the least and the greatest of places, of which some are values that are read."""
+    read = {s: build.load("at", DType.I64, s) for k, s in enumerate(PLACES) if which >> k & 1}
+    env = dict(zip(PLACES, (i, j), strict=True))
+    assert value_of(build.arithmetic(e, read), env) == e.evaluate(env)
 
 
 @settings(max_examples=300, deadline=None)

@@ -58,6 +58,21 @@ def test_index_by_tensors(name: str) -> None:
     check(INDEXED[name], torch.randn(3, 4, 5), torch.tensor([0, 2, 1]), torch.tensor([1, 0, 2]))
 
 
+COUNTED = {
+    "rows": lambda i: torch.arange(12).view(3, 4)[i] * 2,
+    "columns": lambda i: torch.arange(12).view(3, 4)[:, i] * 2,
+    "turned": lambda i: torch.arange(12).view(3, 4).t().reshape(-1)[i] * 2,
+    "a part": lambda i: torch.tril(torch.ones(3, 5, dtype=torch.int64), 1)[i] * 2,
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_numbers_that_nobody_stored_are_made_for_the_places_that_are_read(name: str) -> None:
+    """What counts along an index that is computed counts what was computed."""
+    program = check(COUNTED[name], torch.tensor([0, 2, 1, -1]), exact=True)
+    assert len(program.steps) == 1
+
+
 def test_index_layout_of_a_permuted_tensor() -> None:
     check(lambda v, i: v[i], torch.randn(5, 4, 3).permute(2, 1, 0), torch.tensor([0, 2]), exact=True)
 

@@ -11,7 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.lower.conftest import SPECIAL, check
+from tests.loops.interpret import interpret
+from tests.lower.conftest import SPECIAL, check, lowered
 
 UNARY_FLOAT = [
     "rsqrt", "sqrt", "reciprocal", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin",
@@ -271,6 +272,37 @@ def test_clamp_by_tensors_keeps_nan() -> None:
     x = torch.tensor(SPECIAL)
     low, high = torch.tensor([0.0] * 6 + [math.nan] + [-1.0] * 5), torch.full((12,), 2.0)
     check(torch.clamp, x, low, high)
+
+
+def test_bounds_of_truth_values_are_atens() -> None:
+    """It refuses them, but for one tensor."""
+    given = torch.tensor([True, False, True]), torch.tensor([False, False, True])
+    for bounded in (
+        lambda a, b: a.clamp_min(True),
+        lambda a, b: a.clamp_max(False),
+        lambda a, b: a.clamp(True, True),
+        lambda a, b: a.clamp(b, b),
+    ):
+        with pytest.raises(NotImplementedError):
+            interpret(lowered(bounded, given), given)
+    check(lambda a, b: a.clamp(0, 1), *given, exact=True)
+
+
+COMPLEX = {
+    "aten.eq.Scalar": lambda x: x == 1j,
+    "aten.ne.Scalar": lambda x: x != 1 + 0j,
+    "aten.add.Tensor": lambda x: x + 1j,
+    "aten.mul.Tensor": lambda x: x * 1j,
+    "aten.any.dim": lambda x: torch.view_as_complex(x).any(0),
+    "aten.all.default": lambda x: torch.view_as_complex(x).all(),
+}
+
+
+@pytest.mark.parametrize("name", COMPLEX)
+def test_complex_numbers_are_atens(name: str) -> None:
+    x = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    made = ["aten.view_as_complex.default"] if name.startswith(("aten.any", "aten.all")) else []
+    check(COMPLEX[name], x, allow=[name, *made], exact=True)
 
 
 def test_chains_round_after_each_operator() -> None:

@@ -169,6 +169,9 @@ def test_where_a_slice_of_symbolic_length_starts() -> None:
     for end, taken in ((8, 8 - s), (None, n - s), (1 << 62, n - s)):
         assert clamp_start(g, s, end, n, taken) is s
         assert clamp_start(g, s, end, n, taken - 1) is None
+        for step in (2, 3, 7):
+            assert clamp_start(g, s, end, n, (taken + (step - 1)) // step, step) is s
+            assert clamp_start(g, s, end, n, taken // step, step) is None
     assert clamp_start(g, s, 8, n, n - s) is None
     assert clamp_start(g, Symbol("t"), None, n, n) is None
 

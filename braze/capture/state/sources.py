@@ -100,8 +100,8 @@ class Tree:
 
     def constant(self, value: Any) -> Node:
         """The node of an object known by identity: no guard, since the object itself is the key."""
-        found = self.known.get(id(value))
-        if found is not None and (found.real is value or found.value is value):
+        found = self.node_of(value)
+        if found is not None:
             return found
         node = Node(Step.CONSTANT, IdentityKey(value), None)
         node.real = node.value = value

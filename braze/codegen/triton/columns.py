@@ -15,7 +15,7 @@ from braze.codegen.triton.walks import Part, Taken, Walker
 from braze.loops.build import nodes_of
 from braze.loops.ir import DType, LoopNest, Node, Op, ReduceKind, Reduction
 from braze.loops.rewrite import roots
-from braze.schedule.kernels import KernelPlan
+from braze.schedule.kernel_plan import KernelPlan
 from braze.schedule.mixed import down_columns
 from braze.schedule.passes import Pass, read_again
 from braze.schedule.records import Group

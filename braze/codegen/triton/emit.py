@@ -40,6 +40,18 @@ class Fours:
 
 
 @dataclass(slots=True)
+class RowsTogether:
+    """Rows that lie one behind the other in memory: the ``number`` of an element in all of them, how ``long`` each is, the texts of where the program's ``begin`` and
+    of the elements that are ``left`` from there on, and how many places the block of them has."""
+
+    number: Expr
+    long: int
+    begin: str
+    left: str
+    block: int
+
+
+@dataclass(slots=True)
 class Scope:
     """Lines at one nesting level, with what is already computed there."""
 
@@ -81,6 +93,7 @@ class Emitter:
         self.count = 0
         self.coarse = False
         self.last: Fours | None = None
+        self.together: RowsTogether | None = None
         #: in a walk of whole vectors: where a row begins, the row's symbol, and the text of that place and the row's number
         self.vectors: tuple[Expr, Symbol, str] | None = None
         #: copies of what rows share, one for each place in a vector where a row may begin: elements from one to the next, and the place of the vectors in them
@@ -210,8 +223,14 @@ class Emitter:
             raise InternalError(
                 "BZ9070", f"kernel reads {buffer}[{index}], which it neither keeps nor stores"
             )
+        if self.together is not None and not node.args and guard is None:
+            block = self._of_block(buffer, index, self.together)
+            if block is not None:
+                return self.assign(block, frozenset(self.dims), scope)
         places = {indirect(k).name: self.value(a, scope, guard) for k, a in enumerate(node.args)}
         text, deps = self.index(index, places)
+        if self.together is not None and deps == frozenset("r") and not node.args and guard is None:
+            return self._of_all_rows(buffer, index, scope)
         if self.vectors is not None and buffer in self.shifted:
             text, deps = f"head * {self.shifted[buffer]} + ({self.behind})", frozenset("r")
         if guard is not None:
@@ -221,6 +240,22 @@ class Emitter:
         filler = ", other=0" if mask else ""
         told = f', eviction_policy="{self.eviction}"' if self.eviction and deps >= self.told else ""
         return self.assign(f"tl.load({pointer}{mask}{filler}{told})", deps, scope)
+
+    def _of_block(self, buffer: str, index: Expr, rows: RowsTogether) -> str | None:
+        """The rows of a program, read as one block of memory; None for what does not lie so."""
+        rest = index - rows.number
+        if rest.symbols() & rows.number.symbols():
+            return None
+        begin = f"{self.pointers[buffer]} + ({rows.begin})"
+        begin += f" + ({self.text(rest)})" if rest is not ZERO else ""
+        return f"bz_rows({begin}, {rows.left}, {rows.long}, XBLOCK, RBLOCK, {rows.block})"
+
+    def _of_all_rows(self, buffer: str, index: Expr, scope: Scope) -> Value:
+        """What all rows share, read as a line: read as a column of the tile its layout would be the tile's, whose threads then had columns rather than rows."""
+        row = frozenset("r")
+        lines = {s.name: Value(f"l{v.name[1:]}", row) for s, v in self.symbols.items() if v.deps == row}
+        text = f"{self.pointers[buffer]} + ({self.index(index, lines)[0]})"
+        return self.assign(f"tl.load({text}, lmask, other=0){self.placed('r')}", row, scope)
 
     # -- pieces -----------------------------------------------------------------------------------
 
@@ -250,6 +285,14 @@ class Emitter:
     def shape(self, deps: Deps) -> str:
         """The tile's shape, as text."""
         return f"[{', '.join(f'{d.upper()}BLOCK' if d in deps else '1' for d in self.dims)}]"
+
+    def along(self, dim: str) -> int:
+        """Which of a tile's axes a dimension is."""
+        return self.dims.index(dim)
+
+    def placed(self, dim: str) -> str:
+        """The subscript that lays numbers along a dimension of a tile."""
+        return f"[{', '.join(':' if d == dim else 'None' for d in self.dims)}]"
 
     def spread(self, text: str, deps: Deps) -> str:
         """A pointer tile broadcast over all of ``deps``, since a mask may not be larger than its pointers."""

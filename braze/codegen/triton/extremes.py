@@ -13,7 +13,8 @@ from braze.codegen.triton.accumulate import LANES, XR, R, X, identity
 from braze.codegen.triton.emit import Emitter, Scope, Value
 from braze.loops.build import nodes_of
 from braze.loops.ir import LoopNest, Node, Op, ReduceKind, Reduction
-from braze.schedule.kernels import KernelPlan
+from braze.schedule.kernel_plan import KernelPlan
+from braze.schedule.plans import Form
 from braze.schedule.records import Group
 
 #: no place in a row
@@ -64,9 +65,10 @@ class Extremes:
             name = emit.assign(f"tl.where(rmask, {name}, {identity(kind, value.dtype)})", XR, scope).name
         combine, few = f"bz_{kind.value}", self._few(value)
         if few == 1:
-            best = emit.assign(f"tl.reduce({name}, 1, {combine})[:, None]", X, scope)
+            along, spread = emit.along("r"), emit.placed("x")
+            best = emit.assign(f"tl.reduce({name}, {along}, {combine}){spread}", X, scope)
             where = f"tl.where({_has(name, best.name, value)}, (rindex).to(tl.int32), {NOWHERE})"
-            return best, emit.assign(f"tl.min({where}, 1)[:, None].to(tl.int64)", X, scope)
+            return best, emit.assign(f"tl.min({where}, {along}){spread}.to(tl.int64)", X, scope)
         shape = f"[XBLOCK, RBLOCK // {few}, {few}]"
         each = emit.assign(f"tl.reduce(tl.reshape({name}, {shape}), 2, {combine})", XR, scope).name
         best = emit.assign(f"tl.reduce({each}, 1, {combine})[:, None]", X, scope)
@@ -81,6 +83,9 @@ class Extremes:
         row, stores = {a.symbol for a in group.row_axes}, [s for step in group.steps for s in step.stores]
         assert plan.row is not None
         written = {s.buffer for s in stores}
+        # a load has points side by side, not a row's elements; or elements that no thread has together
+        if plan.form is not Form.ROWS or plan.together:
+            return 1
         # what is stored along the row may lie where it was read
         if any(s.buffer not in group.internal and (s.args or s.index.symbols() & row) for s in stores):
             return 1

@@ -22,7 +22,8 @@ from braze.codegen.triton.walks import Walker
 from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, Buffer, BufferView, Node, Op, TemplateCall
 from braze.loops.rewrite import attr_exprs, roots, store_roots
-from braze.schedule.kernels import KernelPlan, is_wide, power
+from braze.schedule.kernel_plan import KernelPlan
+from braze.schedule.kernels import is_wide, power
 from braze.schedule.passes import passes_of
 from braze.schedule.plans import Form, Tile, blocks
 from braze.schedule.records import Group, GroupKind

@@ -11,7 +11,7 @@ from braze.codegen.triton.prelude import used
 from braze.codegen.triton.walks import Walker
 from braze.codegen.triton.writer import Writer
 from braze.loops.ir import Buffer
-from braze.schedule.kernels import KernelPlan
+from braze.schedule.kernel_plan import KernelPlan
 from braze.schedule.records import Group, Schedule
 from braze.symbolic.expr import Expr
 

@@ -45,6 +45,20 @@ def bz_fetch(places):
         "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [places.to(tl.int64)], dtype=tl.int32, is_pure=False, pack=1
     )
 """,
+    "bz_rows": """
+@triton.jit
+def bz_rows(at, left, long: tl.constexpr, rows: tl.constexpr, width: tl.constexpr, block: tl.constexpr):
+    # rows that lie one behind the other, read in whole vectors and handed on through shared memory: threads have rows each, whose ends are nobody's
+    f = tl.arange(0, block)
+    if left >= rows * long:
+        x = tl.load(at + f, mask=f < rows * long, other=0)
+    else:
+        x = tl.load(at + f, mask=f < left, other=0)
+    # numbers as the kernel has them: who lays out what is stored along columns leaves alone what others have made use of
+    column, row = tl.arange(0, width)[:, None], tl.arange(0, rows)[None, :]
+    places = row * long + tl.minimum(column, long - 1)
+    return tl.reshape(tl.gather(x, tl.reshape(places, [width * rows]), 0), [width, rows])
+""",
     "bz_again": """
 @triton.jit
 def bz_again(x, held: tl.constexpr):

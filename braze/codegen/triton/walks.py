@@ -17,7 +17,7 @@ from braze.codegen.triton.writer import Writer
 from braze.loops.build import nodes_of
 from braze.loops.ir import LoopNest, Node, Op, ReduceKind, Reduction
 from braze.loops.rewrite import roots
-from braze.schedule.kernels import KernelPlan
+from braze.schedule.kernel_plan import KernelPlan
 from braze.schedule.passes import loads_along, read_again
 from braze.schedule.plans import Form
 from braze.schedule.records import Group
@@ -237,11 +237,15 @@ class Walker(Writer):
         vector = plan.vector
         base.lines += [
             self._first_vector(),
-            f"    head = tl.sum(first - ({text})).to(tl.int32)",
+            f"    head = {self._one_number(f'first - ({text})')}.to(tl.int32)",
             f"    vectors = tl.maximum(rnumel - head, 0) // {vector}",
         ]
         if not plan.to_its_end:
             base.lines.append(f"    full = vectors // (RBLOCK // {vector}) * RBLOCK")
+
+    def _one_number(self, text: str) -> str:
+        """A number of the program's row as such, so that a row's elements are no tile of rows; where it has several rows, a number of each."""
+        return f"({text})" if any(tile.block > 1 for tile in self.plan.points) else f"tl.sum({text})"
 
     def _first_vector(self) -> str:
         """The line that says where a row's first whole vector is, from which the compiler sees that it is one."""

@@ -7,13 +7,14 @@ where, and how large tiles are, the plan says (``schedule/kernels.py``).
 from __future__ import annotations
 
 from braze.codegen.triton.accumulate import LANES, XR, Accumulator, R, X, collapsed, combine, identity
-from braze.codegen.triton.emit import NOTHING, Deps, Emitter, Fours, Scope, Value
+from braze.codegen.triton.emit import NOTHING, Deps, Emitter, Fours, RowsTogether, Scope, Value
 from braze.codegen.triton.extremes import Extremes
 from braze.codegen.triton.ops import TYPES
 from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, DType, LoopNest, Node, Op, ReduceKind, Reduction, StoreMode
 from braze.loops.rewrite import roots, walk
-from braze.schedule.kernels import KernelPlan, has_columns
+from braze.schedule.kernel_plan import KernelPlan
+from braze.schedule.kernels import has_columns, power
 from braze.schedule.mixed import down_columns
 from braze.schedule.passes import flat, over_row
 from braze.schedule.plans import Tile, blocks
@@ -33,7 +34,9 @@ class Writer:
         symbols = {s: Value(s.name, NOTHING) for s in plan.sizes}
         tiles = (*plan.points, plan.row) if plan.row is not None else plan.points
         self.points = frozenset(tile.letter for tile in plan.points)
-        self.emitter = Emitter(symbols, pointers, tuple(tile.letter for tile in tiles))
+        # of rows that are read as one block, threads have rows each: nothing passes between them
+        dims = tuple(tile.letter for tile in (reversed(tiles) if plan.together else tiles))
+        self.emitter = Emitter(symbols, pointers, dims)
         self.emitter.coarse = plan.coarse
         self.emitter.masks = {tile.letter: not tile.divides for tile in tiles}
         self.base = Scope([], "    ")
@@ -87,7 +90,7 @@ class Writer:
     def _tile(self, tile: Tile, scope: Scope) -> None:
         """The numbers of the points of one dimension from its offset on, and their axes."""
         x, lines, indent = tile.letter, scope.lines, scope.indent
-        spread = f"[{', '.join(':' if d == x else 'None' for d in self.emitter.dims)}]"
+        spread = self.emitter.placed(x)
         places = f"tl.arange(0, {x.upper()}BLOCK){spread if len(self.emitter.dims) > 1 else ''}"
         lines.append(f"{indent}{x}index = {x}offset + {places}")
         if x == self.emitter.dims[-1]:
@@ -114,7 +117,23 @@ class Writer:
         self.width = self.emitter.text(row.extent)
         self.base.lines.append(f"    rnumel = {self.width}")
         wide = ".to(tl.int64)" if self.plan.wide else ""
-        self.base.lines.append(f"    rbase = tl.arange(0, RBLOCK)[None, :]{wide}")
+        self.base.lines.append(f"    rbase = tl.arange(0, RBLOCK){self.emitter.placed('r')}{wide}")
+        if self.plan.together:
+            self.emitter.together = self._together(row)
+            self.base.lines += ["    lindex = tl.arange(0, RBLOCK)", "    lmask = lindex < rnumel"]
+            self._split("lindex", "l", row.axes, self.base, R)
+
+    def _together(self, row: Tile) -> RowsTogether:
+        """The program's rows as one block of memory."""
+        (x,), long = self.plan.points, row.extent.value
+        assert long is not None
+        left = (
+            f"(({self.emitter.text(x.extent)}) - xoffset) * {long}"
+            if self.emitter.masks["x"]
+            else f"XBLOCK * {long}"
+        )
+        number = flat(x.axes) * long + flat(row.axes)
+        return RowsTogether(number, long, f"xoffset * {long}", left, power(x.block * long))
 
     def row_scope(self, scope: Scope, index: str, inside: str = "rindex < rnumel") -> Scope:
         shifted = self.plan.begin is not None
@@ -190,7 +209,7 @@ class Writer:
     def full(self, value: Value, scope: Scope) -> Value:
         if value.deps == XR:
             return value
-        return self.emitter.assign(f"tl.broadcast_to({value.name}, [XBLOCK, RBLOCK])", XR, scope)
+        return self.emitter.assign(f"tl.broadcast_to({value.name}, {self.emitter.shape(XR)})", XR, scope)
 
     def _collapse(self, kind: ReduceKind, full: Value, dtype: DType, scope: Scope) -> Value:
         """One number a row out of a whole tile; lanes past the row hold the identity."""
@@ -202,7 +221,7 @@ class Writer:
             name = f"{name}.to({TYPES[dtype]})"
         elif kind in (ReduceKind.ANY, ReduceKind.ALL):
             name = f"({name}).to(tl.int32)"
-        return emit.assign(collapsed(kind, name, 1, "[:, None]"), X, scope)
+        return emit.assign(collapsed(kind, name, emit.along("r"), emit.placed("x")), X, scope)
 
     # -- mixed ------------------------------------------------------------------------------------
 

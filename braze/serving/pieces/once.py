@@ -9,6 +9,7 @@ refused. Sizes 0 and 1 are other programs than larger ones, and are captured by 
 from __future__ import annotations
 
 import inspect
+import keyword
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType, MethodType
@@ -61,11 +62,16 @@ class CompiledOnce:
         #: the argument that tells how small a call is
         self._first = next(iter(dims.items()), None)
         self._made: dict[Any, _Made] = {}
+        #: of a function that hides its arguments: by the form of a call, what names them
+        self._hides = set(self._signature.parameters) != set(_slot_names(self._plain.__code__))
+        self._forms: dict[Any, CompiledOnce] = {}
         self._lock = threading.RLock()
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if stance() is Stance.FORCE_EAGER or traced_by_another():
             return self.function(*args, **kwargs)
+        if self._hides:
+            return self._of_form(len(args), tuple(kwargs))(*args, **kwargs)
         slots = self._slots(args, kwargs)
         kind = self._kind(slots)
         made = self._made.get(kind)
@@ -75,20 +81,38 @@ class CompiledOnce:
 
     def captured(self) -> int:
         """How many captures there are: one, and one for each size below 2 that was called."""
-        return len(self._made)
+        return len(self._made) + sum(form.captured() for form in self._forms.values())
 
     def dropped_guards(self) -> tuple[str, ...]:
         """What is taken for granted since it held at the first call, most telling first."""
         found: dict[str, None] = {}
         for made in self._made.values():
             found.update(dict.fromkeys(made.guards()))
+        for form in self._forms.values():
+            found.update(dict.fromkeys(form.dropped_guards()))
         return tuple(found)
 
     def reset(self) -> None:
         """Capture again at the next call."""
-        self._made = {}
+        self._made, self._forms = {}, {}
 
     # -- a call
+
+    def _of_form(self, count: int, keywords: tuple[str, ...]) -> Callable[..., Any]:
+        """What serves calls with so many arguments by place, and these by name, of a function that hides them (``functools.wraps`` around ``*args, **kwargs``)."""
+        with self._lock:
+            found = self._forms.get((count, keywords))
+            if found is not None:
+                return found
+            names = places_of(self.function, count, keywords)
+            if len({*names, *keywords}) < count + len(keywords) or not all(map(_is_name, keywords)):
+                return self.function  # named as no parameter of a function can be
+            made = called_in_form(self.function, names, keywords)
+            dims = {name: sizes for name, sizes in self.dims.items() if name in (*names, *keywords)}
+            found = self._forms[count, keywords] = CompiledOnce(
+                made, self.backend, dims, evaluate_guards=self.evaluate_guards, name=self.name
+            )
+            return found
 
     def _run(self, made: _Made, slots: tuple[Any, ...], args: Any, kwargs: Any) -> Any:
         """Run a graph, or the function where another mode is to see what it does."""
@@ -191,6 +215,38 @@ class _Made:
         if strict:
             raise error
         warn(str(error), "recompiles")
+
+
+def places_of(function: FunctionType | MethodType, count: int, keywords: Sequence[str]) -> tuple[str, ...]:
+    """The names of so many arguments by place, as the signature tells them. TypeError for a call that it does not take."""
+    signature = inspect.signature(function)
+    signature.bind(*range(count), **dict.fromkeys(keywords))
+    shown = [p.name for p in signature.parameters.values() if p.kind <= p.POSITIONAL_OR_KEYWORD]
+    return tuple(shown[i] if i < len(shown) else f"further_{i}" for i in range(count))
+
+
+def called_in_form(
+    function: FunctionType | MethodType, places: Sequence[str], keywords: Sequence[str]
+) -> FunctionType | MethodType:
+    """A function of these arguments, by place and by name, that calls ``function`` in just that form: its frame has them by their names."""
+    bound = isinstance(function, MethodType)
+    places = [*(["self"] if bound else []), *places]
+    taken = ", ".join([*places, *(["*", *keywords] if keywords else [])])
+    passed = ", ".join([*places, *(f"{name}={name}" for name in keywords)])
+    plain: Any = function.__func__ if bound else function
+    scope: dict[str, Any] = {_CALLED: plain, "__name__": plain.__module__}
+    exec(f"def forward({taken}):\n    return {_CALLED}({passed})\n", scope)
+    made: FunctionType = scope["forward"]
+    made.__qualname__ = plain.__qualname__
+    return MethodType(made, function.__self__) if isinstance(function, MethodType) else made
+
+
+#: what the function is called in the text of one that calls it
+_CALLED = "__called__"
+
+
+def _is_name(word: str) -> bool:
+    return word.isidentifier() and not keyword.iskeyword(word) and word != "self"
 
 
 def fetcher(

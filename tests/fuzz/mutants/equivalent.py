@@ -37,4 +37,7 @@ EQUIVALENT: Mapping[str, str] = {
     "0850c1a40767": "_rule_many: which tile, by cost",
     "ec1f267c631e": "_many: how many loads of a tile that is tried are under way, by cost",
     "e5df091c82d9": "_cut: how far down a number of parts is looked for that are alike, by cost; parts of any number are right",
+    "6c2b00d9760b": "_replaced: what an element is taken to cost, which decides where it is computed",
+    "5325edfb3f17": "in_order: loops store at sums of their axes by strides, so that each axis has a coefficient; the other number is for the types",
+    "4a3db1b92dd3": "stored: a store at computed places stands in no block with what reads its buffer; loads at such places take nothing that is known",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import gc
 import pickle
 import threading
@@ -69,6 +70,55 @@ def captures(call):
     before = trace.COUNTERS["captures"]
     call()
     return trace.COUNTERS["captures"] - before
+
+
+def passed_on(function):
+    """As decorators do: the signature is the function's, the arguments are any."""
+
+    @functools.wraps(function)
+    def inner(self, *args, **kwargs):
+        return function(self, *args, **kwargs)
+
+    return inner
+
+
+@pytest.mark.parametrize("level", [0, 1, 2, 3])
+def test_a_forward_that_hides_its_arguments_is_called_as_it_was_called(level):
+    class Wrapped(Plain):
+        forward = passed_on(Plain.forward)
+
+    support_torch_compile(Wrapped)
+    model = Wrapped(configured(level))
+    plain = Plain()
+    plain.load_state_dict(model.state_dict())
+    for n in (3, 5, 1, 4):
+        x, bias = torch.randn(n, 8), torch.randn(n, 8)
+        for args, kwargs in [
+            ((x,), {}),
+            ((x, bias), {}),
+            ((), dict(bias=bias, x=x)),
+            ((x,), dict(scale=2.0)),
+        ]:
+            torch.testing.assert_close(model(*args, **kwargs), plain(*args, **kwargs))
+    for args, kwargs in [((), {}), ((x, bias, 1.0), {}), ((x,), {"x": x}), ((x,), {"a b": 1})]:
+        with pytest.raises(TypeError):
+            model(*args, **kwargs)
+    if level >= 2:
+        call = compiled_forward(model).call
+        assert call.captured() == 8  # of four forms, each for one row and for more
+        assert call.dropped_guards()
+        call.reset()
+        assert call.captured() == 0
+
+
+def test_a_decorated_class_below_a_decorated_class_is_compiled():
+    class Below(decorated()):
+        pass
+
+    below = support_torch_compile(Below)(configured(2))
+    x = torch.randn(3, 8)
+    torch.testing.assert_close(below(x), below.b(GIVE(below.a(x).relu())))
+    assert compiled_forward(below).call.captured() == 1
 
 
 @pytest.mark.parametrize("level", [0, 1, 2, 3])

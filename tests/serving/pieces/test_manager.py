@@ -446,3 +446,21 @@ def test_inductor_is_asked_by_torch_compile_alone(tmp_path, monkeypatch):
     call = managed(tmp_path, compiler=InductorAdaptor()).compile(*graph_of(lambda x: x + 1, torch.ones(3)))
     assert torch.equal(call(torch.ones(3)), torch.full((3,), 2.0))
     assert asked == [{"fullgraph": True, "dynamic": False, "backend": "inductor", "options": None}]
+
+
+@pytest.mark.parametrize("around", [torch.no_grad, torch.inference_mode])
+def test_pieces_that_a_foreign_compiler_has_run(tmp_path, monkeypatch, around):
+    """PyTorch's own tracer goes through each piece; what stands behind it is left out, which takes a C++ compiler half a minute."""
+    real, asked = torch.compile, []
+    monkeypatch.setattr(
+        torch, "compile", lambda gm, **words: asked.append(gm) or real(gm, **{**words, "backend": "eager"})
+    )
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    backend = ServingBackend(configured(tmp_path, cudagraph_mode="NONE"), compiler="inductor")
+    call = braze.compile(model, backend=backend, fullgraph=True, shapes={"input": ("n", ...)})
+    with logged() as told, around():
+        for n in (2, 5, 7):
+            x = torch.randn(n, 4)
+            torch.testing.assert_close(call(x), model(x))
+    assert asked
+    assert not [line for line in told if "BZ6013" in line]

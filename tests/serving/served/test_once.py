@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 from torch import nn
@@ -12,6 +14,21 @@ from braze.cudagraphs.simulated import SimulatedGraphs
 from braze.support import trace
 from braze.support.errors import UserError
 from tests.helpers import logged
+
+
+@pytest.mark.parametrize("level", [0, 1, 2, 3])
+def test_a_forward_behind_a_decorator_is_served(level):
+    class Behind(Scaled):
+        @functools.wraps(Scaled.forward)
+        def forward(self, *args, **kwargs):
+            return Scaled.forward(self, *args, **kwargs)
+
+    m = serve(Behind(), level=level, cudagraph_mode="NONE", dynamic={"x": 0, "bias": 0})
+    for n in (3, 5, 1):
+        x, bias = torch.randn(n, 8), torch.randn(n, 8)
+        for args, kwargs in [((x,), {}), ((x, bias), {}), ((), dict(bias=bias, x=x, power=2.0))]:
+            with torch.inference_mode():
+                torch.testing.assert_close(m(*args, **kwargs), m.model(*args, **kwargs))
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,60 @@
+"""Sums of short rows that begin anywhere: programs of several rows, each read in whole vectors and held to its end; in Triton's interpreter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from braze.schedule import kernels, whole_vectors
+from tests.codegen.test_triton_forms import INF, NAN, agree, exact, numbers
+from tests.codegen.test_triton_vectors import plan_of
+from tests.codegen.triton_bench import interpreted
+
+
+@pytest.fixture(autouse=True)
+def few_are_enough(monkeypatch):
+    monkeypatch.setattr(whole_vectors, "LEAST", 2048)
+    monkeypatch.setattr(kernels, "FEW_PROGRAMS", 0)
+
+
+def cut_of(fn, *inputs):
+    """Rows of a program, its warps, and whether they are held to their ends."""
+    plan = plan_of(fn, *inputs)
+    return [tile.block for tile in plan.points], plan.warps, plan.to_its_end
+
+
+@pytest.mark.parametrize("length", [263, 300, 513, 1023, 1025, 2047])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_sums_of_several_rows_at_once(dtype, length, tmp_path):
+    """Eleven rows are more than one program's, and each begins at another place in a vector."""
+    x, y = numbers(11, length, dtype=dtype), numbers(11, length, dtype=dtype, seed=1)
+    for fn in (lambda x, y: x.sum(1), lambda x, y: (x * y).sum(1)):
+        assert cut_of(fn, x, y) == ([8], 4, True)
+        agree(interpreted(fn, tmp_path, x, y)[1], exact(fn, x, y), 2e-2)
+
+
+def test_extremes_and_tests_of_several_rows_at_once(tmp_path):
+    x = numbers(11, 515, dtype=torch.bfloat16)
+    x[1, 0], x[2, -1], x[3], x[5, 2], x[6, 255] = INF, INF, -INF, NAN, -INF
+
+    def fn(x):
+        return x.amax(1), x.amin(1), (x > 2).any(1), (x > -3).all(1)
+
+    assert cut_of(fn, x) == ([8], 4, True)
+    agree(interpreted(fn, tmp_path, x)[1], exact(fn, x))
+
+
+def test_what_more_than_sums_is_made_of_is_one_row_a_program():
+    """A weight that all rows share, their places, what is stored along them; float32; and rows that are few."""
+    x, w = numbers(11, 1025, dtype=torch.bfloat16), numbers(1025, dtype=torch.bfloat16)
+    assert cut_of(lambda x, w: (x * w).sum(1), x, w)[0] == [1]
+    assert cut_of(lambda x: x - x.mean(1, keepdim=True), x)[0] == [1]
+    assert cut_of(lambda x: x.float().var(1), x)[0] == [1]
+    assert cut_of(lambda x: x.sum(1), x.float())[0] == [1]
+
+
+def test_few_rows_are_one_a_program(monkeypatch):
+    monkeypatch.setattr(kernels, "FEW_PROGRAMS", 128)
+    assert cut_of(lambda x: x.sum(1), numbers(11, 1025, dtype=torch.bfloat16))[0] == [1]

@@ -1,0 +1,63 @@
+"""Where results of decompositions lie: as eager's do, without a copy where they lie so already."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from braze.decomp.families import ours
+from braze.graph import fakes, torch_compat
+
+aten = torch.ops.aten
+
+
+class Called(TorchDispatchMode):
+    """The operators that are called inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[object] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+def pictures(order: tuple[int, ...], *sizes: int) -> torch.Tensor:
+    """Numbers of these sizes whose dims lie in an order, the last innermost."""
+    made = torch.randn([sizes[d] for d in order])
+    return made.permute([order.index(d) for d in range(len(order))])
+
+
+ORDERS = {
+    "rows": (0, 1, 2, 3),
+    "channels last": (0, 2, 3, 1),
+    "pictures inside": (1, 0, 2, 3),
+    "turned": (3, 2, 1, 0),
+}
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("order", ORDERS)
+def test_batch_norm_on_the_cpu_copies_only_what_eager_lays_out_anew(order, training):
+    x, mean, var = pictures(ORDERS[order], 2, 3, 4, 5), torch.zeros(3), torch.ones(3)
+    with Called() as called:
+        found = ours()[aten.batch_norm.default](x, None, None, mean, var, training, 0.1, 1e-5)
+    wanted = torch.nn.functional.batch_norm(x, mean, var, training=training)
+    assert found.stride() == wanted.stride()
+    assert (aten.clone.default in called.names) is (order not in ("rows", "channels last"))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_batch_norm_on_a_gpu_leaves_dims_in_their_order(order):
+    x = pictures(ORDERS[order], 2, 3, 4, 5)
+    mode, device = fakes.new_mode(), torch.device("cuda:0")
+    given = [
+        torch_compat.assemble_fake(mode.dispatch, t.to("meta"), device, False)
+        for t in (x, torch.zeros(3), torch.ones(3))
+    ]
+    assert given[0].stride() == x.stride()
+    with mode:
+        found = ours()[aten.batch_norm.default](given[0], None, None, *given[1:], False, 0.1, 1e-5)
+    assert found.stride() == x.stride()
