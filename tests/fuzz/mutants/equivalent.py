@@ -37,4 +37,9 @@ EQUIVALENT: Mapping[str, str] = {
     "0850c1a40767": "_rule_many: which tile, by cost",
     "ec1f267c631e": "_many: how many loads of a tile that is tried are under way, by cost",
     "e5df091c82d9": "_cut: how far down a number of parts is looked for that are alike, by cost; parts of any number are right",
+    "010442422bfd": "_Gemm: where both strides are 1 one of the sizes is, so that either order of reading meets the same numbers; else one stride is 1",
+    "c82b991c3d46": "_range: where whole vectors fill what is walked, either condition holds up to the last of them",
+    "dab3d4ce9206": "Accumulator.open: names a state for the ends of rows, which nobody reads: the compiler drops it",
+    "2632ca5d12b4": "_storen: lanes are stored by the loop instead of one instruction",
+    "c8b8f3caf703": "drops_between: where nothing is dropped, layer by layer is what the stack does: the same operators but for views",
 }
