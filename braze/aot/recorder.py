@@ -505,10 +505,8 @@ class Recorder(TorchDispatchMode):
                 continue
             old.meta["val"] = before
             if old.target is operator.getitem:  # what several results came with holds them as they were, too
-                pair: Any = old.args
-                made, item = pair
-                parts = list(made.meta["val"])
-                parts[item] = before
+                made: Any = old.args[0]
+                parts = [before if part is target else part for part in made.meta["val"]]
                 made.meta["val"] = type(made.meta["val"])(parts)
         return before
 
