@@ -83,6 +83,10 @@ class Outputs:
     def _base(self, key: int) -> Node:
         """The node that all outputs over a storage are views of; the one that made it, where there is no such."""
         roots = [self.ways.root(self.outputs[i][1]) for i in self.groups[key]]
+        turned = next((root for root in roots if id(root) in self.ways.changed), None)
+        if turned is not None and any(root is not turned for root in roots):
+            # autograd makes its history again, as it does that of no view which is made of what was turned
+            raise Unsupported("BZ2009", "a view that is older than the last change in place of what it is of")
         first = None
         for node in self.graph.nodes:
             val = node.meta.get("val")

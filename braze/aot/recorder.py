@@ -490,22 +490,26 @@ class Recorder(TorchDispatchMode):
         before = self._as_it_was(target)
         after = self.emit(functional, (before, *args[1:]), kwargs)
         func(*args, **kwargs)
-        self.know(target, after.__dict__["_node"])
+        self.know(target, after.__dict__["_node"]).meta["val"] = target
         self.ways.note_changed(target, before, after)
         return target
 
     def _as_it_was(self, target: Any) -> Any:
         """What stands for a tensor as it is so far, to the graph too: the tensor is about to become another."""
         before = self._alias(target)
-        old = self.know(before, target.__dict__["_node"])
-        if old.meta["val"] is target:  # and not what it is another name of (.data, detach)
+        self.know(before, target.__dict__["_node"])
+        for old in (
+            self.graph.nodes
+        ):  # what made it, and what has written it since; not what it is another name of (.data, detach)
+            if old.meta.get("val") is not target:
+                continue
             old.meta["val"] = before
-        if old.target is operator.getitem:  # what several results came with holds them as they were, too
-            pair: Any = old.args
-            made, item = pair
-            parts = list(made.meta["val"])
-            parts[item] = old.meta["val"]
-            made.meta["val"] = type(made.meta["val"])(parts)
+            if old.target is operator.getitem:  # what several results came with holds them as they were, too
+                pair: Any = old.args
+                made, item = pair
+                parts = list(made.meta["val"])
+                parts[item] = before
+                made.meta["val"] = type(made.meta["val"])(parts)
         return before
 
     def _outs_made(self, func: Any, args: Any, kwargs: Any) -> Any:

@@ -6,7 +6,9 @@ steps in the program's own modes: its history, its base, and what autograd lets 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -58,6 +60,9 @@ class Ways:
         self._written: dict[int, int] = {}
         #: what memory was made as of which a view was changed in place, which autograd counts as a write
         self.turned: list[Any] = []
+        #: by id, what was changed in place though it was no view: it is none since, and what views are of. Where autograd watches, such
+        #: memory has a history that begins before the change, and to make its views again is refused
+        self.changed: dict[int, Any] = {}
         #: parts of what the program cuts into many at once, made alone
         self.parts: list[Any] = []
 
@@ -90,7 +95,7 @@ class Ways:
 
     def note_written(self, value: Any) -> None:
         """What lies in the memory of ``value`` has been written."""
-        if self.memory(value) is self.root(value):
+        if not any(made.op is DATA for made in self._chain(value)):
             self._written[torch_compat.storage_key(value)] = self._count
 
     def note_changed(self, view: Any, before: Any, after: Any) -> None:
@@ -98,6 +103,8 @@ class Ways:
         if (found := self._made.get(id(view))) is not None:
             self._made[id(before)] = found._replace(view=before)
             self.turned.append(self.memory(view))
+        elif not self.watched:
+            self.changed[id(view)] = view
         for made in self.views_of(view):
             self._made[id(made.view)] = made._replace(of=before)  # they are of what it was
         self._made[id(view)] = self._made[id(after)]._replace(view=view)
@@ -113,13 +120,20 @@ class Ways:
 
     def is_alone(self, value: Any) -> bool:
         """Whether a value is no view, and nothing is a view of it."""
-        return self.root(value) is value and not self.views_of(value)
+        return id(value) not in self._made and not self.views_of(value)
+
+    def _chain(self, value: Any, until: Mapping[int, Any] = MappingProxyType({})) -> list[_Made]:
+        """The steps to a value, the last one first, back to memory that the graph is given or makes, or to one of ``until``."""
+        found: list[_Made] = []
+        while id(value) not in until and (made := self._made.get(id(value))) is not None:
+            found.append(made)
+            value = made.of
+        return found
 
     def root(self, value: Any) -> Any:
-        """The tensor that a value's steps begin with."""
-        while (made := self._made.get(id(value))) is not None:
-            value = made.of
-        return value
+        """The tensor that a value's steps begin with, which is no view."""
+        chain = self._chain(value, self.changed)
+        return chain[-1].of if chain else value
 
     def memory(self, value: Any) -> Any:
         """The tensor that a value's memory was made as, as far as autograd counts its writes."""
@@ -129,22 +143,15 @@ class Ways:
 
     def is_absolute(self, value: Any) -> bool:
         """Whether a view is of a place that ``as_strided`` has named, which no longer depends on where its input starts."""
-        while (made := self._made.get(id(value))) is not None:
-            if counts_from_start(made.op, made.args, made.kwargs):
-                return True
-            value = made.of
-        return False
+        return any(counts_from_start(made.op, made.args, made.kwargs) for made in self._chain(value))
 
     def early(self, value: Any) -> int:
         """How many of the steps to a view were taken before its memory was last written, or never was before them.
 
         Autograd tells them by that: whether a view looks its history up again, or refuses to.
         """
-        written, count = self._written.get(torch_compat.storage_key(value)), 0
-        while (made := self._made.get(id(value))) is not None:
-            count += written is None or made.number <= written
-            value = made.of
-        return count
+        written = self._written.get(torch_compat.storage_key(value))
+        return sum(written is None or made.number <= written for made in self._chain(value, self.changed))
 
     def early_of_made(self, value: Any) -> int:
         """As ``early``, of a view of what the graph makes, of which a write that never comes tells nothing."""
@@ -153,39 +160,30 @@ class Ways:
     def is_outdated(self, value: Any) -> bool:
         """Whether a value is, or is a view of, one of several views made at once, and their memory was written since: autograd refuses it then."""
         written, parts = self._written.get(torch_compat.storage_key(value)), {id(part) for part in self.parts}
-        while written is not None and (made := self._made.get(id(value))) is not None:
-            if id(value) in parts and made.number <= written:
-                return True
-            value = made.of
-        return False
+        chain = [] if written is None else self._chain(value)
+        return any(id(made.view) in parts and made.number <= written for made in chain)
 
     def is_locked(self, value: Any) -> bool:
         """Whether autograd lets nobody write to a view with gradients: a step to it was made without them."""
-        while (made := self._made.get(id(value))) is not None and made.op not in _CUTS:
-            if not made.grad:
-                return True
-            value = made.of
-        return False
+        return any(not made.grad for made in self._followed(value))
 
     def is_guarded(self, value: Any) -> bool:
         """Whether autograd lets nobody write to a view with gradients, made where these are on: of one made without, or of one of several with a history."""
         several = self.watched and value.requires_grad
-        while self.ambient[0] and (made := self._made.get(id(value))) is not None and made.op not in _CUTS:
-            if not made.grad or (several and made.item >= 0):
-                return True
-            value = made.of
-        return False
+        followed = self._followed(value) if self.ambient[0] else ()
+        return any(not made.grad or (several and made.item >= 0) for made in followed)
+
+    def _followed(self, value: Any) -> Iterator[_Made]:
+        """The steps to a value as far back as it is a view to autograd, the last one first."""
+        return itertools.takewhile(lambda made: made.op not in _CUTS, self._chain(value, self.changed))
 
     def steps(self, value: Any, *, watched: bool = False) -> tuple[ViewStep, ...] | None:
         """The steps from ``root(value)``; none where only memory counts; None where one cannot be told as data.
 
         ``watched``: autograd may yet come to watch what the steps begin with.
         """
-        chain: list[_Made] = []
-        while (made := self._made.get(id(value))) is not None:
-            chain.insert(0, made)
-            value = made.of
-        if not (watched or self._matters(chain, value)):
+        chain = self._chain(value, self.changed)[::-1]
+        if not (watched or self._matters(chain, self.root(value))):
             return ()
         if any(holds_unbacked((*made.args, *made.kwargs.values())) for made in chain):
             return None

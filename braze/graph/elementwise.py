@@ -179,11 +179,12 @@ def _points_elsewhere(t: Geometry, shape: Sequence[Any]) -> bool:
 
 
 def laid_like(x: Any, dtype: torch.dtype) -> Any:
-    """A new meta tensor that lies as another does, as far as that fills its memory (``empty_like``)."""
+    """A new meta tensor that lies as another does, as far as that fills its memory (``empty_like``): without elements all of it."""
     if isinstance(x, Geometry):
-        kept = _points_elsewhere(x, x.shape) and fill_memory(x.shape, x.strides)
+        empty = any(type(n) is int and n == 0 for n in x.shape)
+        kept = empty or (_points_elsewhere(x, x.shape) and fill_memory(x.shape, x.strides))
         return Geometry(dtype, x.shape, x.strides) if kept else allocated([x], dtype)
-    if not x.numel() or not is_dense(x):
+    if x.numel() and not is_dense(x):
         return allocated([x], dtype)
     return torch.empty_strided(x.shape, x.stride(), dtype=dtype, device="meta")
 
@@ -206,11 +207,13 @@ def _channels_last(shape: Any) -> tuple[Any, ...]:
 def _ordered_strides(tensors: list[Any], shape: Any) -> list[Any]:
     """The strides of a dense tensor whose dims lie as eager's iterator orders them."""
     order = _order(shape, [_broadcast_strides(t, shape) for t in tensors])
+    row_by_row = order == [*reversed(range(len(shape)))]
     made: list[Any] = [0] * len(shape)
     step: Any = 1
     for dim in order:
         made[dim] = step
-        step = step * (shape[dim] if shape[dim] > 0 else 1)
+        # of what lies row by row dims without elements count for one; otherwise what is around them lies 0 apart
+        step = step * (shape[dim] if not row_by_row or shape[dim] > 0 else 1)
     return made
 
 

@@ -352,9 +352,9 @@ class FakeMode:
             if self.env is not None:
                 return same(fake)  # a clone closes gaps, and to compare strides would guard them
             copy = fake.clone()
-            if copy.stride() == fake.stride():
+            if fake.numel() and copy.stride() == fake.stride():
                 return copy
-            # a window with gaps, which a clone closes
+            # a window with gaps, which a clone closes, or without elements, of which it keeps the strides
             reach = fake.storage_offset() + span(fake.shape, fake.stride())
             whole = torch.empty(reach, dtype=fake.dtype, device=fake.device, requires_grad=True)
             return whole.clone().as_strided(fake.shape, fake.stride(), fake.storage_offset())

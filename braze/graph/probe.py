@@ -126,7 +126,23 @@ OF_REALS = frozenset(
 WRITES = frozenset(
     [
         "setitem",
-        *(f"i{name}" for name in ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift"]),
+        *(
+            f"i{name}"
+            for name in [
+                "add",
+                "sub",
+                "mul",
+                "truediv",
+                "floordiv",
+                "mod",
+                "pow",
+                "and",
+                "or",
+                "xor",
+                "lshift",
+                "rshift",
+            ]
+        ),
     ]
 )
 #: kernels of reductions refuse more dimensions

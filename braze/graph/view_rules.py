@@ -154,7 +154,10 @@ def _view(x: Geometry, sizes: Sequence[Any]) -> Any:
     """Each run of dims that lie in memory as one becomes some of the new dims."""
     shape = list(sizes)
     holes = [d for d, n in enumerate(shape) if type(n) is int and n == -1]
-    if any(n < 1 for n in x.shape) or any(type(n) is Extent and n < 0 for n in shape):
+    if any(n < 1 for n in x.shape):  # what has no elements keeps the strides that it has in its own sizes
+        alike = len(shape) == x.dim() and all(map(same, shape, x.shape))
+        return x.view(shape, x.strides) if alike else NotImplemented
+    if any(type(n) is Extent and n < 0 for n in shape):
         return NotImplemented
     if holes:
         given = math.prod([n for d, n in enumerate(shape) if d not in holes])

@@ -510,7 +510,8 @@ def tile_down(group: Group, itemsizes: Iterable[int]) -> tuple[int, int, int]:
 
 def has_columns(plan: KernelPlan) -> bool:
     """Whether each thread of a plan of the form MIXED has whole columns of its tile."""
-    return plan.row is not None and plan.row.block >= 32 * EACH * plan.warps
+    assert plan.row is not None
+    return plan.row.block >= 32 * EACH * plan.warps
 
 
 def _count(outer: Sequence[Axis], inner: Axis, x: int) -> Expr:

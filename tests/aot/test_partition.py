@@ -133,6 +133,15 @@ def test_each_graph_tells_once_that_a_call_ran_eagerly_though_it_lies_where_anot
         del call
 
 
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_enlarging_by_known_sizes_stays_one_operator_in_training_and_saves_nothing(dims):
+    """In PyTorch's formula for sizes that are symbols it is a gather, whose places would be saved, and its gradient a scatter."""
+    x = torch.randn(2, 3, *(4,) * dims, requires_grad=True)
+    part, _ = compile_aot(lambda x: F.interpolate(x, size=(7, 5, 6)[:dims], mode="nearest"), [x], grad=True)
+    assert targets(part) == [f"aten.upsample_nearest{dims}d.default"]
+    assert part.backward is not None and not part.backward.saved
+
+
 @pytest.mark.parametrize(
     "resize",
     [

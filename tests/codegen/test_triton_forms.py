@@ -525,6 +525,24 @@ def test_long_rows_find_their_maximum_and_sum_of_powers_in_one_read(length, dtyp
 
 
 @pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("length", [511, 701, 702])
+def test_a_row_that_is_read_at_two_places_at_once_is_read_one_by_one(length, dtype, tmp_path):
+    """Vectors begin at both nowhere: a thread takes those of its numbers together that lie a stride apart."""
+    x = numbers(4, length, dtype=dtype)
+    x[1, 3], x[2, :] = INF, -INF
+
+    def fn(x):
+        both = x.narrow(1, 1, x.shape[1] - 1).float() + x.narrow(1, 0, x.shape[1] - 1)
+        return torch.softmax(both, 1), torch.logsumexp(both, 1), both.amax(1)
+
+    plan, results = interpreted(fn, tmp_path, x, cores=1)
+    agree(results, exact(fn, x), 1e-5)
+    kinds = {r.kind for g in plan.groups for s in g.steps for r in s.reductions}
+    assert ReduceKind.ONLINE_SOFTMAX in kinds
+
+
+@pytest.mark.usefixtures("small")
 def test_a_sum_of_powers_below_anything_else_is_read_again(tmp_path):
     x = numbers(4, 300)
     fn = lambda x: (

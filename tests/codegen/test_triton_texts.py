@@ -13,6 +13,7 @@ from braze.context import CompileContext
 from braze.options import Options
 from braze.runtime import triton_load
 from braze.support import log
+from braze.support.caches import Latest
 from braze.support.errors import Unsupported
 from braze.target import cuda_target
 from tests.codegen.triton_models import on_gpu, two_sizes
@@ -49,7 +50,7 @@ def test_gpus_that_triton_builds_for_are_usable(asked_anew):
 
 def test_without_triton_graphs_run_as_captured_which_is_said_once(asked_anew, monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "triton", None)
-    monkeypatch.setattr(log, "_seen", set())
+    monkeypatch.setattr(log, "_seen", Latest(8))
     monkeypatch.setattr(log.logger("aot"), "propagate", True)
     graph, examples = on_gpu(two_sizes, [(4,), (5,)])
     with pytest.raises(Unsupported, match="Triton cannot be imported"):

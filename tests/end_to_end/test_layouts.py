@@ -85,6 +85,35 @@ def test_what_is_repeated_is_cast_before_dims_are_ordered_at_all_sizes(dynamic):
         assert compiled(*flat)[1] == broadcast_flags_and(*flat)[1]
 
 
+def twice_in_its_own_sizes(x):
+    turned = x.permute(2, 1, 0)
+    one, other = turned + 1, turned + 1
+    again = (
+        one.reshape(one.shape),
+        other.reshape(other.shape),
+        x.view(x.shape),
+        x.clone(),
+        (turned * 2).double(),
+    )
+    return *again, [t.stride() for t in again]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_what_has_no_elements_keeps_the_strides_that_eager_gives_it(dynamic, backend):
+    """Row by row sizes of 0 count for one, in other orders for nothing; in its own sizes a tensor keeps what it has."""
+    compiled = braze.compile(twice_in_its_own_sizes, dynamic=dynamic, backend=backend, options=OPTIONS)
+    for x in (
+        torch.empty_strided((0, 3, 1), (7, 2, 5)),
+        torch.ones(4, 0, 3),
+        torch.ones(0, 4, 3).permute(1, 2, 0),
+        torch.ones(2, 0, 3).transpose(0, 2),
+    ):
+        *ours, said = compiled(x)
+        *theirs, known = twice_in_its_own_sizes(x)
+        assert [t.stride() for t in ours] == said == known == [t.stride() for t in theirs]
+
+
 # -- inputs that begin inside their memory ------------------------------------------------------
 
 

@@ -569,3 +569,75 @@ def test_hooks_and_kept_gradients_of_what_a_graph_writes_are_eagers(program, vie
     theirs = seen(program)
     assert seen(braze.compile(program)) == theirs
     assert (not theirs[0]) == (view and asked == "hook")
+
+
+def turned_then_seen(y):
+    y.t_()
+    return y, y.expand(-1, -1)
+
+
+def turned_twice_then_seen(y):
+    y.t_()
+    y.unsqueeze_(0)
+    return y, y[0]
+
+
+def turned_and_written_then_seen(y):
+    y.transpose_(0, 1)
+    y.add_(1)
+    return y, y[1:]
+
+
+def seen_then_turned(y):
+    v = y.view(-1)
+    y.t_()
+    return y, v
+
+
+def seen_then_squeezed_and_written(y):
+    v = y[0]
+    y.squeeze_()
+    v.fill_(3)
+    return y, v
+
+
+def written_then_turned(y):
+    y.mul_(2)
+    y.add_(1)
+    y.swapaxes_(0, 1)
+    return y, y.expand(-1, -1)
+
+
+TURNED = [
+    turned_then_seen,
+    written_then_turned,
+    turned_twice_then_seen,
+    turned_and_written_then_seen,
+    seen_then_turned,
+    seen_then_squeezed_and_written,
+]
+
+
+@pytest.mark.parametrize("make", TURNED)
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_what_is_turned_in_place_is_no_view_and_what_sees_it_becomes_a_leafs(make, backend) -> None:
+    """``make`` gives what was turned, and a view of it: autograd tells of a view what it tells of its base."""
+
+    def fn(x):
+        y, seen = make(x * 2)
+        y.requires_grad_()
+        part = seen[:1]
+        return y, seen, part
+
+    compiled = braze.compile(fn, backend=backend)
+    made = [run(torch.arange(9.0).view(3, 3)) for run in (compiled, fn)]
+    for y, seen, part in made:
+        assert y.is_leaf and not y._is_view() and seen._base is y and part._base is y
+        (part * 3).sum().backward()
+    for ours, theirs in zip(*made, strict=True):
+        assert ours.requires_grad is theirs.requires_grad and ours.is_leaf is theirs.is_leaf
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+    gradients = [y.grad for y, _, _ in made]
+    assert (gradients[0] is None) is (gradients[1] is None)
+    if gradients[0] is not None:
+        torch.testing.assert_close(*gradients, rtol=0, atol=0)

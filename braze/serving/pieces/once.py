@@ -229,11 +229,10 @@ def called_in_form(
     function: FunctionType | MethodType, places: Sequence[str], keywords: Sequence[str]
 ) -> FunctionType | MethodType:
     """A function of these arguments, by place and by name, that calls ``function`` in just that form: its frame has them by their names."""
-    bound = isinstance(function, MethodType)
-    places = [*(["self"] if bound else []), *places]
+    places = [*(["self"] if isinstance(function, MethodType) else []), *places]
     taken = ", ".join([*places, *(["*", *keywords] if keywords else [])])
     passed = ", ".join([*places, *(f"{name}={name}" for name in keywords)])
-    plain: Any = function.__func__ if bound else function
+    plain: Any = function.__func__ if isinstance(function, MethodType) else function
     scope: dict[str, Any] = {_CALLED: plain, "__name__": plain.__module__}
     exec(f"def forward({taken}):\n    return {_CALLED}({passed})\n", scope)
     made: FunctionType = scope["forward"]

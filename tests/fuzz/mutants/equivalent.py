@@ -40,4 +40,9 @@ EQUIVALENT: Mapping[str, str] = {
     "6c2b00d9760b": "_replaced: what an element is taken to cost, which decides where it is computed",
     "5325edfb3f17": "in_order: loops store at sums of their axes by strides, so that each axis has a coefficient; the other number is for the types",
     "4a3db1b92dd3": "stored: a store at computed places stands in no block with what reads its buffer; loads at such places take nothing that is known",
+    "010442422bfd": "_Gemm: where both strides are 1 one of the sizes is, so that either order of reading meets the same numbers; else one stride is 1",
+    "c82b991c3d46": "_range: where whole vectors fill what is walked, either condition holds up to the last of them",
+    "dab3d4ce9206": "Accumulator.open: names a state for the ends of rows, which nobody reads: the compiler drops it",
+    "2632ca5d12b4": "_storen: lanes are stored by the loop instead of one instruction",
+    "c8b8f3caf703": "drops_between: where nothing is dropped, layer by layer is what the stack does: the same operators but for views",
 }
