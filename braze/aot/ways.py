@@ -159,9 +159,8 @@ class Ways:
 
     def is_outdated(self, value: Any) -> bool:
         """Whether a value is, or is a view of, one of several views made at once, and their memory was written since: autograd refuses it then."""
-        written, parts = self._written.get(torch_compat.storage_key(value)), {id(part) for part in self.parts}
-        chain = [] if written is None else self._chain(value)
-        return any(id(made.view) in parts and made.number <= written for made in chain)
+        written, parts = self._written.get(torch_compat.storage_key(value), -1), {*map(id, self.parts)}
+        return any(id(made.view) in parts and made.number <= written for made in self._chain(value))
 
     def is_locked(self, value: Any) -> bool:
         """Whether autograd lets nobody write to a view with gradients: a step to it was made without them."""
