@@ -498,11 +498,8 @@ class Recorder(TorchDispatchMode):
         """What stands for a tensor as it is so far, to the graph too: the tensor is about to become another."""
         before = self._alias(target)
         self.know(before, target.__dict__["_node"])
-        for old in (
-            self.graph.nodes
-        ):  # what made it, and what has written it since; not what it is another name of (.data, detach)
-            if old.meta.get("val") is not target:
-                continue
+        # what made it, and what has written it since; not what it is another name of (.data, detach)
+        for old in [node for node in self.graph.nodes if node.meta.get("val") is target]:
             old.meta["val"] = before
             if old.target is operator.getitem:  # what several results came with holds them as they were, too
                 made: Any = old.args[0]

@@ -159,10 +159,7 @@ class Ways:
 
     def is_outdated(self, value: Any) -> bool:
         """Whether a value is, or is a view of, one of several views made at once, and their memory was written since: autograd refuses it then."""
-        written, parts = (
-            self._written.get(torch_compat.storage_key(value), 0),
-            {id(part) for part in self.parts},
-        )
+        written, parts = self._written.get(torch_compat.storage_key(value), -1), {*map(id, self.parts)}
         return any(id(made.view) in parts and made.number <= written for made in self._chain(value))
 
     def is_locked(self, value: Any) -> bool:

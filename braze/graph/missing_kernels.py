@@ -96,9 +96,9 @@ def _stays_in_place(name: str) -> bool:
     )
 
 
-def refusal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exception | None:
-    """What eager raises for a call that works on fakes, if it does: for their types alone, or what is in doubt."""
-    if is_doubtful(getattr(func, "__name__", ""), args, kwargs):
+def refusal(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exception | None:
+    """What eager raises for a call that works on fakes, if it does: for their types alone, or what is in doubt. ``name``: the function's."""
+    if is_doubtful(name, args, kwargs):
         return eager_error(func, args, kwargs)
     return missing_kernel(func, args, kwargs)
 

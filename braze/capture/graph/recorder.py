@@ -223,7 +223,7 @@ class Recorder(Recording):
             refuse_unfaked(self.t.outside, (*args, *kwargs.values()))
         if name in DATA and args and isinstance(args[0], torch.Tensor):
             return self.read(name, args[0])
-        refused = refusal(func, args, kwargs)
+        refused = refusal(func, name, args, kwargs)
         if refused is not None:
             raise_alone([refused], args, kwargs)
         if kwargs.get("out") is not None and probe.may_refuse_out(self.mode.call, func, args, kwargs):
