@@ -384,23 +384,3 @@ def test_a_graph_of_nothing_else_is_left_unrecorded_and_says_why():
     )
     ((text, times),) = page.cudagraphs
     assert times == 1 and "braze_cuts.counted.default is tagged cudagraph_unsafe" in text
-
-
-def test_parts_with_packed_weights_stand_beside_parts_without():
-    """What looks whether a weight has changed is there for all parts, whichever of them multiply by one."""
-
-    class Layers(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.last = torch.nn.Linear(8, 16), torch.nn.Linear(16, 8)
-
-        def forward(self, x):
-            return counted(self.last(self.first(x).relu())).sin() + 1
-
-    layers = placed(Layers())
-    f = recording(layers, measure_products=False)
-    for change in (None, None, layers.first.weight, layers.last.bias, None):
-        if change is not None:
-            change.mul_(2)
-        x = numbers(3, 8)
-        torch.testing.assert_close(f(x), layers(x))

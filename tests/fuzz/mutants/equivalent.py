@@ -44,5 +44,6 @@ EQUIVALENT: Mapping[str, str] = {
     "c82b991c3d46": "_range: where whole vectors fill what is walked, either condition holds up to the last of them",
     "dab3d4ce9206": "Accumulator.open: names a state for the ends of rows, which nobody reads: the compiler drops it",
     "2632ca5d12b4": "_storen: lanes are stored by the loop instead of one instruction",
+    "6f1e5538aa54": "generate_host: a graph of parts is recorded and packs no weights; else one writer has them, beside one of a fixed part at most, which was asked for before",
     "c8b8f3caf703": "drops_between: where nothing is dropped, layer by layer is what the stack does: the same operators but for views",
 }
