@@ -57,9 +57,9 @@ def copied(env: Any, like: torch.Tensor, source: torch.Tensor, *others: Any) -> 
 
 
 def diagonal(env: Any, x: torch.Tensor, offset: Any = 0, dim1: int = 0, dim2: int = 1) -> Any:
-    """Where nobody can say whether it has elements, it begins where the whole does if it has none; PyTorch's fake is beyond that."""
+    """One without elements begins where the whole does, also where nobody can say whether it has some; PyTorch's fakes may be beyond that."""
     row, column = dim1 % max(x.dim(), 1), dim2 % max(x.dim(), 1)
-    if env is None or row == column or (type(offset) is int and offset == 0):
+    if row == column or (type(offset) is int and offset == 0):
         return NotImplemented
     sizes, strides, length, start = window_of_diagonal(x, row, column, offset, torch.sym_min)
     length = torch.sym_max(length, 0)

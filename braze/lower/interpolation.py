@@ -283,7 +283,10 @@ def _sum(values: Sequence[Node]) -> Node:
 def _register(forward: Any, backward: Any, kind: str, *, aligned: bool) -> None:
     """The rows of an interpolation and its gradient; ``aligned``: they are told whether corners are aligned."""
 
-    @lowering(forward.default, forward.vec)
+    # others that are told of a list of scales are taken apart before
+    kept = (forward.vec,) if kind == "linear" else ()
+
+    @lowering(forward.default, *kept)
     def interpolated(g: ProgramBuilder, x: Lazy, output_size: Any, *words: Any) -> Any:
         corners, scales = (words[0], words[1:]) if aligned else (False, words)
         return _interpolated(g, x, kind, corners, scales)

@@ -188,7 +188,8 @@ def _held_in_part(plan: KernelPlan, group: Group, widest: int) -> KernelPlan | N
     if anywhere and length in SHORT_SUMS and plan.vector == EACH and kinds <= PLAIN:
         one = _held_to_its_end(plan, length, VECTOR // plan.vector, registers=0)
         several = one and _several_rows(one, group)
-        return several if several is not one else None
+        if several is not one:
+            return several
     if not again:
         return None
     most = RESTS if kinds != {ReduceKind.ONLINE_SOFTMAX} or widest > 2 else CACHED

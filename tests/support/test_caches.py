@@ -37,8 +37,8 @@ def test_of_what_is_entered_the_oldest_makes_room_and_is_told():
 
 
 def test_functions_of_broken_calls_that_made_room_for_others_are_captured_anew(monkeypatch):
-    monkeypatch.setattr(session._answered, "_most", 2)
-    functions = [eval("lambda x: x.sin() + 1") for _ in range(4)]
+    monkeypatch.setattr(session._answered, "_most", 4)
+    functions = [eval("lambda x: x.sin() + 1") for _ in range(6)]
 
     def each(f, x):
         yield f(x)
@@ -50,7 +50,7 @@ def test_functions_of_broken_calls_that_made_room_for_others_are_captured_anew(m
     captured: list[object] = []
     compiled = braze.compile(outer, backend=lambda gm, examples: captured.append(gm) or gm.forward)
     braze.reset()
-    for f, graphs in zip((*functions, functions[3], functions[0]), (1, 2, 3, 4, 4, 5), strict=True):
+    for f, graphs in zip((*functions, functions[5], functions[0]), (1, 2, 3, 4, 5, 6, 6, 7), strict=True):
         assert torch.equal(compiled(f, torch.ones(2))[0], torch.ones(2).sin() + 1)
         assert len(captured) == graphs
 

@@ -46,7 +46,8 @@ def compile_decoder(
             "early_launches": "between" if split == "graph" else "products",
             **fields.pop("inductor_compile_config", {}),
         }
-        fields = {"compile_ranges_endpoints": (RULED_ROWS,), "inductor_compile_config": options, **fields}
+        few = {"compile_ranges_endpoints": (RULED_ROWS,)} if split == "graph" else {}
+        fields = few | {"inductor_compile_config": options, **fields}
     config = CompilationConfig(
         level=3, cudagraph_mode=mode, splitting_ops=list(ATTENTION_OPS), split=split, **fields
     )
