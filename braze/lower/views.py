@@ -442,7 +442,7 @@ def unfold(g: ProgramBuilder, x: Lazy, dim: int, size: int, step: int) -> Any:
 @lowering(aten.flip.default)
 def flip(g: ProgramBuilder, x: Lazy, dims: Sequence[int]) -> Any:
     """Reverse dimensions, into fresh memory."""
-    turned = frozenset(d % x.rank for d in dims)
+    turned = frozenset(d % max(x.rank, 1) for d in dims)
     if x.owned and x.view is None and x.turned is not None and x.turned[1] == turned:
         x.owned = False  # who turns it back once more gets memory of their own
         return x.turned[0]

@@ -57,8 +57,9 @@ EACH = 8
 MAX_PERSISTENT = 16384
 #: elements of a side of a square tile
 SQUARE = 64
-#: rows and elements of each in a tile that walks rows of which something lies side by side, and elements of one that holds such rows whole
-SQUARE_OF_ROWS, MOST_WHOLE = (32, 128), 8192
+#: rows and elements of each in a tile that walks rows of which something lies side by side, and elements of one that holds such rows whole (layer norm of 64 x 96 x 112 x
+#: 112 channels-first in bfloat16 on an H200: 189 us and 488 with its backward, of 32 x 128 and 8,192 312 and 714; a sum of products across 89 and 146)
+SQUARE_OF_ROWS, MOST_WHOLE = (16, 256), 4096
 #: elements of a tile that walks a row, and one that holds short rows whole
 WALK, HELD = 2048, 2048
 #: tiles of a walk that are on their way at once, and bytes of them that a program may hold

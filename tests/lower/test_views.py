@@ -79,6 +79,7 @@ def test_view_of_a_computed_value(name: str) -> None:
 def test_flip_and_roll() -> None:
     x = torch.randn(3, 4)
     check(lambda v: v.flip(0, 1), x, exact=True)
+    check(lambda v: v.sum().flip(0) * 2, x, exact=True)
     check(lambda v: v.roll((1, -2), (0, 1)), x, exact=True)
     check(lambda v: v.roll(5, 1) + v.flip(-1), x, exact=True)
 
