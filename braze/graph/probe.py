@@ -19,6 +19,7 @@ from braze.graph.operators import OPERATORS
 from braze.graph.torch_compat import disable_functions, outside_modes, storage_key
 from braze.graph.torch_symbols import is_unbacked
 from braze.runtime.purity import added_kernels
+from braze.support.caches import remembered
 from braze.support.layouts import span
 from braze.support.nested import every, leaves
 
@@ -160,19 +161,32 @@ def is_doubtful(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> boo
     """Whether meta functions may let a call pass that eager refuses."""
     if _has_number_beyond(args, kwargs, name in DIVISIONS):
         return True
-    first = args[0] if args and isinstance(args[0], torch.Tensor) else None
-    if first is not None and first.dim() > MOST_DIMS:
+    if args and isinstance(args[0], torch.Tensor) and args[0].dim() > MOST_DIMS:
         return True
+    if kwargs and isinstance(kwargs.get("alpha"), _TRUTHS):
+        return True
+    return _has_doubts_of_its_own(name) and _is_doubtful_itself(name, args, kwargs)
+
+
+@remembered(8192)
+def _has_doubts_of_its_own(name: str) -> bool:
+    """Whether something is asked of calls of a function by its name."""
+    if name.endswith("_") or name.startswith("as_strided"):
+        return True
+    tables = (WRITES, DIFFERENCES, WITHOUT_IDENTITY, OF_ONE_TYPE, BY_INDICES, BY_PLACES, OF_FLOATS, OF_REALS)
+    return any(name in table or name.strip("_") in table for table in tables)
+
+
+def _is_doubtful_itself(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """The same of what is asked of some functions alone."""
     if (name.endswith("_") or name in WRITES) and _shares_memory(args[:1], _apart(args, kwargs)):
         return True
     if name.startswith("as_strided"):  # symbolic sizes are taken for sizes
         sizes = args[1] if len(args) > 1 else kwargs.get("size", ())
         return any(size < 0 for size in sizes)
-    if isinstance(kwargs.get("alpha"), _TRUTHS) or (
-        name in DIFFERENCES and any(isinstance(v, _TRUTHS) for v in (*args, *kwargs.values()))
-    ):
+    if name in DIFFERENCES and any(isinstance(v, _TRUTHS) for v in (*args, *kwargs.values())):
         return True
-    if name in WITHOUT_IDENTITY and first is not None and _is_empty(first):
+    if name in WITHOUT_IDENTITY and args and isinstance(args[0], torch.Tensor) and _is_empty(args[0]):
         return True
     if torch.is_autocast_enabled("cpu"):
         return False
