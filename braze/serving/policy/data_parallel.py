@@ -49,12 +49,14 @@ def alone(row: Sequence[int]) -> list[list[int]]:
 
 
 def gloo(group: Any = None) -> Reduce:
-    """The reduce of ``torch.distributed``, by rows on the CPU: of ``group``, or of all processes."""
+    """The reduce of ``torch.distributed``, by rows on the CPU: of ``group``, or of all processes; of a group of NCCL's on the process's GPU."""
     import torch
     from torch import distributed
 
+    device = "cuda" if distributed.get_backend(group) == "nccl" else "cpu"
+
     def gather(row: Sequence[int]) -> list[list[int]]:
-        mine = torch.tensor(list(row), dtype=torch.int64)
+        mine = torch.tensor(list(row), dtype=torch.int64, device=device)
         rows = [torch.empty_like(mine) for _ in range(distributed.get_world_size(group))]
         distributed.all_gather(rows, mine, group=group)
         return [found.tolist() for found in rows]

@@ -155,8 +155,10 @@ def test_padding_brings_a_rank_up_to_the_largest():
     assert torch.equal(tokens, torch.tensor([9, 9], dtype=torch.int32))
 
 
-def worker(rank: int, meeting: str, results) -> None:
-    torch.distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+def worker(rank: int, meeting: str, backend: str, results) -> None:
+    if backend == "nccl":
+        torch.cuda.set_device(rank)
+    torch.distributed.init_process_group(backend, init_method=f"file://{meeting}", rank=rank, world_size=2)
     steps = [
         (decode(1), decode(3)),
         (decode(3), Batch(7, 2, 6)),
@@ -173,12 +175,13 @@ def worker(rank: int, meeting: str, results) -> None:
     torch.distributed.destroy_process_group()
 
 
-def test_two_processes_agree_by_gloo(tmp_path):
+def check_two_processes(tmp_path, backend: str) -> None:
     """They meet at a file: a port that was free may be another's by then."""
     context = mp.get_context("spawn")
     results = context.Queue()
     processes = [
-        context.Process(target=worker, args=(rank, str(tmp_path / "meeting"), results)) for rank in range(2)
+        context.Process(target=worker, args=(rank, str(tmp_path / "meeting"), backend, results))
+        for rank in range(2)
     ]
     for process in processes:
         process.start()
@@ -192,3 +195,7 @@ def test_two_processes_agree_by_gloo(tmp_path):
         == [("FULL", (4, 4)), ("PIECEWISE", (8, 8)), ("FULL", (8, 8)), ("NONE", (3, 40))]
     )
     assert (found[0][1], found[1][1]) == (1, 0)
+
+
+def test_two_processes_agree_by_gloo(tmp_path):
+    check_two_processes(tmp_path, "gloo")
