@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import gc
 import io
 import pickle
@@ -139,6 +140,34 @@ def test_replaced_submodule_is_used(model, compiled):
 def test_methods_that_call_the_module_use_the_compiled_call(model, compiled, counting):
     assert torch.equal(compiled.twice(X), model(X) * 2)
     assert counting.calls == 1
+
+
+def test_a_bound_forward_behind_a_decorator_is_compiled(counting):
+    """``model.forward = braze.compile(model.forward)``, where the decorator's function has no name for the module."""
+
+    def told(function):
+        @functools.wraps(function)
+        def with_words(*args, **kwargs):
+            kwargs.pop("old", None)
+            return function(*args, **kwargs)
+
+        return with_words
+
+    class Told(Net):
+        forward = told(Net.forward)
+
+    model, other = Told().eval(), Told().eval()
+    for each in (model, other):
+        expected = each(X)
+        each.forward = braze.compile(each.forward, backend=counting)
+        assert torch.equal(each(X), expected)
+        assert torch.equal(each(x=X, old=1), expected)
+        each.scale.mul_(2)
+        assert torch.equal(each(X), expected * 2)
+    before = counting.calls
+    assert before == 6
+    model.eval()(X), other(X)
+    assert counting.calls == before + 2
 
 
 def test_a_new_module_of_its_type_is_a_plain_one(compiled):

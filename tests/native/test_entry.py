@@ -188,6 +188,20 @@ def test_an_entry_over_a_bound_method():
         assert declining(3) == thing.method(3)
 
 
+def test_of_a_bound_method_without_a_name_for_it_self_is_the_first_of_the_rest():
+    """As decorators write methods: the entry is asked, the call does not go by it."""
+
+    class Thing:
+        def method(*args, y=1, **words):
+            return args, y, words
+
+    thing = Thing()
+    for kind, _ in KINDS:
+        entry = kind(thing.method, locals_of)
+        assert entry() == (1, (thing,), {})
+        assert entry(3, z=4, y=6) == (6, (thing, 3), {"z": 4})
+
+
 def test_entries_copy_as_functions_do():
     for kind, _ in KINDS:
         entry = kind(plain, locals_of)

@@ -80,11 +80,8 @@ bind_arguments(PyFunctionObject *function, PyObject *self, Bound *bound, PyObjec
     if (given > npos && !(code->co_flags & CO_VARARGS)) {
         return false;
     }
-    if (lead && npos == 0) { /* self goes into *args: leave it to Python */
-        return false;
-    }
     memset(bound->slots, 0, code_slot_count(code) * sizeof(PyObject *));
-    if (lead) {
+    if (lead && npos > 0) {
         bound->slots[0] = self;
     }
     for (Py_ssize_t i = lead; i < given && i < npos; i++) {
@@ -96,7 +93,8 @@ bind_arguments(PyFunctionObject *function, PyObject *self, Bound *bound, PyObjec
             return false;
         }
         for (Py_ssize_t i = 0; i < extra; i++) {
-            PyTuple_SET_ITEM(bound->rest, i, Py_NewRef(args[npos - lead + i]));
+            Py_ssize_t at = npos + i; /* of self and what is given: of a method of *args alone, self is the first of these */
+            PyTuple_SET_ITEM(bound->rest, i, Py_NewRef(at < lead ? self : args[at - lead]));
         }
         bound->slots[next++] = bound->rest;
     }
