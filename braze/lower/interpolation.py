@@ -168,8 +168,7 @@ def _repeated(size: Any, into: Any, scale: float | None, *, exact: bool) -> _Lin
         else _Line(size, 0, into, size, into, NEAREST)
     )
     i = torch.arange(into)
-    step = torch.tensor(1.0 / scale if scale is not None and scale > 0 else float(size))
-    step = step if scale is not None and scale > 0 else step / into
+    step = torch.tensor(1.0 / scale) if scale is not None and scale > 0 else torch.tensor(float(size)) / into
     eager = ((i + 0.5 if exact else i) * step).floor().long().clamp(max=size - 1)
     return line if torch.equal(eager, (i * line.factor + line.shift) // line.parts) else None
 
@@ -283,20 +282,21 @@ def _sum(values: Sequence[Node]) -> Node:
 def _register(forward: Any, backward: Any, kind: str, *, aligned: bool) -> None:
     """The rows of an interpolation and its gradient; ``aligned``: they are told whether corners are aligned."""
 
+    def corners_and_scales(words: Sequence[Any]) -> tuple[bool, Sequence[Any]]:
+        return (words[0], words[1:]) if aligned else (False, words)
+
     # others that are told of a list of scales are taken apart before
     kept = (forward.vec,) if kind == "linear" else ()
 
     @lowering(forward.default, *kept)
     def interpolated(g: ProgramBuilder, x: Lazy, output_size: Any, *words: Any) -> Any:
-        corners, scales = (words[0], words[1:]) if aligned else (False, words)
-        return _interpolated(g, x, kind, corners, scales)
+        return _interpolated(g, x, kind, *corners_and_scales(words))
 
     @lowering(backward.default)
     def gathered(
         g: ProgramBuilder, gradient: Lazy, output_size: Any, input_size: Sequence[Any], *words: Any
     ) -> Any:
-        corners, scales = (words[0], words[1:]) if aligned else (False, words)
-        return _gathered(g, gradient, input_size, kind, corners, scales)
+        return _gathered(g, gradient, input_size, kind, *corners_and_scales(words))
 
 
 for _forward, _backward, _name in (

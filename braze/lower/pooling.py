@@ -251,13 +251,9 @@ def adaptive_avg_pool2d(g: ProgramBuilder, x: Lazy, output_size: Sequence[Any]) 
     def element(index: Index, i: Expr, j: Expr) -> Node:
         """The element of a window at a place in it."""
         *before, row, column = index
-        r, c = shares[0].first(row) + i, shares[1].first(column) + j
-        inside = [
-            build.lt(g.index_node(at), g.index_node(s.past(w)))
-            for s, at, w in zip(shares, (r, c), (row, column), strict=True)
-        ]
-        value = build.cast(x.load((*before, r, c)), wide)
-        return build.masked(build.both(*inside), value, build.const(0.0, wide))
+        at = shares[0].first(row) + i, shares[1].first(column) + j
+        value = build.cast(x.load((*before, *at)), wide)
+        return build.masked(_before_ends(g, shares, at, (row, column)), value, build.const(0.0, wide))
 
     def mean(index: Index, total: Node) -> Node:
         return build.cast(_shared(g, shares, total, index), x.dtype)
@@ -296,6 +292,17 @@ def _of_large_windows(
     return g.lazy(out)
 
 
+def _before_ends(
+    g: ProgramBuilder, shares: Sequence[_Shares], places: Sequence[Expr], windows: Sequence[Expr]
+) -> Node:
+    """Whether places along two dims lie before the ends of windows."""
+    down, across = (
+        build.lt(g.index_node(at), g.index_node(s.past(window)))
+        for s, at, window in zip(shares, places, windows, strict=True)
+    )
+    return build.both(down, across)
+
+
 def _shared(g: ProgramBuilder, shares: Sequence[_Shares], value: Node, index: Index) -> Node:
     """A value divided by the elements of a window."""
     for s, window in zip(shares, index[-2:], strict=True):
@@ -332,11 +339,8 @@ def adaptive_avg_pool2d_backward(g: ProgramBuilder, gradient: Lazy, x: Lazy) -> 
         values = []
         for i, j in itertools.product(*map(range, most)):
             at = [s.first(e) + k for s, e, k in zip(turned, (row, column), (i, j), strict=True)]
-            has = [
-                build.lt(g.index_node(w), g.index_node(s.past(e)))
-                for s, w, e in zip(turned, at, (row, column), strict=True)
-            ]
-            values.append(build.masked(build.both(*has), gradient.load((*before, *at)), nothing))
+            has = _before_ends(g, turned, at, (row, column))
+            values.append(build.masked(has, gradient.load((*before, *at)), nothing))
         return build.cast(functools.reduce(build.add, values), x.dtype)
 
     cost = 8 * math.prod(most)
