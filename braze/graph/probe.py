@@ -125,26 +125,8 @@ OF_REALS = frozenset(
 )
 #: operators of Python's that write, and so do functions whose names end so
 WRITES = frozenset(
-    [
-        "setitem",
-        *(
-            f"i{name}"
-            for name in [
-                "add",
-                "sub",
-                "mul",
-                "truediv",
-                "floordiv",
-                "mod",
-                "pow",
-                "and",
-                "or",
-                "xor",
-                "lshift",
-                "rshift",
-            ]
-        ),
-    ]
+    ["setitem", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor"]
+    + ["ilshift", "irshift"]
 )
 #: kernels of reductions refuse more dimensions
 MOST_DIMS = 64

@@ -28,6 +28,7 @@ from braze.graph.autograd_calls import Applied
 from braze.graph.facts import facts
 from braze.graph.operators import OPERATORS as OF_ATEN
 from braze.graph.operators import name_of as op_name
+from braze.graph.probe import WRITES
 from braze.graph.torch_compat import storage_key
 from braze.runtime.purity import added_kernels, may_draw
 from braze.support.caches import remembered
@@ -145,12 +146,7 @@ def name_of(node: torch.fx.Node) -> str:
 
 
 #: functions of ``operator`` and the like that write their first operand
-WRITING = frozenset(
-    words(
-        """setitem delitem setattr iadd isub imul itruediv ifloordiv imod ipow imatmul iand ior ixor ilshift
-    irshift"""
-    )
-)
+WRITING = WRITES.union(words("delitem setattr imatmul"))
 #: functions that keep statistics in their second and third arguments, and the argument that says so, by place
 STATISTICS = {"batch_norm": ("training", 5), "instance_norm": ("use_input_stats", 5)}
 
