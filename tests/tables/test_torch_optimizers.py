@@ -24,6 +24,9 @@ INFOS: dict[str, OptimizerInfo] = {info.name: info for info in optim_db}
 #: with kernels of our own
 OURS = ("SGD", "Adam", "AdamW")
 WAYS = ("in a function", "the step", "compiled")
+#: optimizer -> tolerance of numbers in a step of bfloat16, where eager rounds between operations that a kernel does not;
+#: neither lies nearer to the iteration in float64 (medians of 300 updates by Muon: 0.0154 and 0.0155)
+COARSE = {"Muon": {"rtol": 1e-4, "atol": 5e-4}}
 SWEEP = bool(os.environ.get("BRAZE_SWEEP"))
 
 Make = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
@@ -110,7 +113,7 @@ def differences(name: str, most: int, *, schedulers: bool = False) -> Iterator[s
                         yield f"{desc}, {way}: {ops.said(ours)} where eager {ops.said(eager)}"
                     continue
                 try:
-                    torch.testing.assert_close(ours, eager, rtol=1e-5, atol=1e-6)
+                    torch.testing.assert_close(ours, eager, **COARSE.get(name, {"rtol": 1e-5, "atol": 1e-6}))
                 except AssertionError as error:
                     yield f"{desc}, {way}: {' '.join(str(error).split())[:200]}"
 
