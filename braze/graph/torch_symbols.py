@@ -36,6 +36,7 @@ def symbolic_environment(scalars: bool = False, shapes: bool = False) -> Any:
         # the handler takes itself away on its first record, but the text of that record imports Inductor
         logging.getLogger("torch.__trace").handlers.clear()
     _pooled_sizes_without_cases()
+    _bits_of_negative_numbers()
     env = _symbolic_shapes().ShapeEnv(allow_scalar_outputs=scalars, allow_dynamic_output_shape_ops=shapes)
     # for its logs it asks where in PyTorch a guard arose, and imports torch.export to tell (half a second)
     env._get_user_frame = lambda: None
@@ -54,6 +55,23 @@ def _pooled_sizes_without_cases() -> None:
     """Before 2.12, sizes of pooling are divided with an ``if`` on the remainder, which never changes the result."""
     if VERSION < (2, 12):
         importlib.import_module("torch._meta_registrations").__dict__["div_rtn"] = operator.floordiv
+
+
+@functools.cache
+def _bits_of_negative_numbers() -> None:
+    """PyTorch takes ``a & b`` for no less than 0 where one is unbounded below, though both may be negative; or it fails on them."""
+    from torch.utils._sympy.numbers import int_oo
+    from torch.utils._sympy.value_ranges import SymPyValueRangeAnalysis, ValueRanges
+
+    plain = SymPyValueRangeAnalysis.bitwise_and
+
+    def bitwise_and(a: Any, b: Any) -> Any:
+        a, b = ValueRanges.wrap(a), ValueRanges.wrap(b)
+        if a.is_bool or b.is_bool or min(a.lower, b.lower) != -int_oo or max(a.lower, b.lower) >= 0:
+            return plain(a, b)
+        return ValueRanges(-int_oo, max(a.upper, b.upper))
+
+    SymPyValueRangeAnalysis.bitwise_and = staticmethod(bitwise_and)  # type: ignore[method-assign]
 
 
 @functools.cache

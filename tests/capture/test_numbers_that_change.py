@@ -83,6 +83,15 @@ def test_a_number_below_zero_that_decides_is_guarded() -> None:
     assert told(f, [-3, -2, -9, -7, -3, -8, -100, 4, 9, 2**40, -(2**40), -(2**62), -(2**63)]) < 12
 
 
+def test_bits_of_numbers_below_zero_decide() -> None:
+    """PyTorch's bounds of them were below themselves, which ended in an error of its own."""
+
+    def f(x: torch.Tensor, n: int) -> Any:
+        return x + 1, (n & n) < 0, (n & -n) > 0, (n & n) == n, (n & (n - 1)) < 0
+
+    assert told(f, [-7, -3, -9, -2, 5, 6, -(2**40), 2**40, 0, -1, 1]) < 8
+
+
 def test_text_is_printed_stored_and_kept_over_a_break(capsys: pytest.CaptureFixture[str]) -> None:
     def f(x: torch.Tensor, n: int, log: list[str]) -> Any:
         print(f"n is {n}", n)

@@ -493,3 +493,16 @@ def test_a_view_of_planned_memory_has_a_size_that_the_data_tell_when_that_is_kno
 
     calls = [(torch.randn(m, 9), torch.tensor(n)) for m in (5, 6) for n in (2, 4)]
     assert captures(f, calls, backend="braze", dynamic=True) == 1
+
+
+@pytest.mark.parametrize("first", [7, -7])
+def test_what_two_numbers_of_any_sign_have_in_common_may_be_negative(first: int) -> None:
+    """PyTorch takes it for no less than 0 where they have no lower bound."""
+
+    def common(x: torch.Tensor) -> torch.Tensor:
+        number = x.item()
+        return x + 1 if number & (number + 1) < 0 else x - 1
+
+    compiled = braze.compile(common, backend="eager", options=OPTIONS)
+    for number in (first, 3, -7, 0, -(2**40)):
+        same(compiled(torch.tensor(number)), common(torch.tensor(number)))
