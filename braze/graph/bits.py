@@ -1,4 +1,4 @@
-"""Bitwise operators of a symbolic integer and a number, by division and remainder: forms that graphs and guards can hold.
+"""Bitwise operators and shifts of a symbolic integer and a number, by division and remainder: forms that graphs and guards can hold.
 
 Python's integers have two's complement of any length: ``n & (2**k - 1)`` is ``n % 2**k`` for all n, and with ``n & c`` known
 ``n | c`` is ``(n - (n & c)) + c`` and ``n ^ c`` is ``(n - (n & c)) + (c - (n & c))``, of which no step is greater than what goes in
@@ -17,6 +17,10 @@ AND = frozenset({operator.and_, operator.iand})
 OR = frozenset({operator.or_, operator.ior})
 XOR = frozenset({operator.xor, operator.ixor})
 BITWISE = AND | OR | XOR
+LEFT = frozenset({operator.lshift, operator.ilshift})
+SHIFTS = LEFT | {operator.rshift, operator.irshift}
+#: by more places PyTorch's algebra shifts to infinity, or to a float
+MOST_PLACES = 62
 
 #: an arithmetic operator on two numbers
 Combine = Callable[[Any, Any, Any], Any]
@@ -32,6 +36,13 @@ def combined(combine: Combine, function: Any, a: Any, b: Any) -> Any:
         return both
     others = combine(operator.sub, mask, both) if function in XOR else mask
     return combine(operator.add, combine(operator.sub, number, both), others)
+
+
+def shifted(combine: Combine, function: Any, number: Any, places: int) -> Any:
+    """``function(number, places)`` of a symbolic integer; by many places of the number that it stands for, which is guarded."""
+    if not 0 <= places <= MOST_PLACES:
+        return function(int(number), places)
+    return combine(operator.mul if function in LEFT else operator.floordiv, number, 1 << places)
 
 
 def masked(combine: Combine, number: Any, mask: int) -> Any:

@@ -92,6 +92,17 @@ def test_bits_of_numbers_below_zero_decide() -> None:
     assert told(f, [-7, -3, -9, -2, 5, 6, -(2**40), 2**40, 0, -1, 1]) < 8
 
 
+@pytest.mark.parametrize("places", [3, 62, 63, 64, 70, 1100])
+def test_numbers_are_shifted_by_any_number_of_places(places: int) -> None:
+    """PyTorch's algebra shifts by 63 places to infinity, and to floats."""
+
+    def f(x: torch.Tensor, n: int) -> Any:
+        left, right = n << places, n >> places
+        return x + 1, left > 1 << 70, left == (n + 1) << (places - 1), right, right < 0, left >> places == n
+
+    assert told(f, [2, 3, 65, -5, 7, 1, 0, 2**62, -(2**62), 2**70, -(2**70)]) < 14
+
+
 def test_text_is_printed_stored_and_kept_over_a_break(capsys: pytest.CaptureFixture[str]) -> None:
     def f(x: torch.Tensor, n: int, log: list[str]) -> Any:
         print(f"n is {n}", n)
