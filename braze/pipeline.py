@@ -86,12 +86,12 @@ def compile_graph(
     with collector_paused:
         partition = partition_graph(gm, example_inputs, ctx)
         half = of_forward(ctx) if partition.backward is not None else ctx
-        made = scheduled(partition, half) if small_steps.may_be_left(gm, partition, ctx) else None
-        if made is not None and is_carried_as_well(partition, made[1], ctx):
-            trace.count("steps_left_to_autograd")
-            logger("aot").info("%s runs as captured: a node of ours would cost more than it saves", ctx.name)
-            return small_steps.as_captured(gm)
         try:
+            made = scheduled(partition, half) if small_steps.may_be_left(gm, partition, ctx) else None
+            if made is not None and is_carried_as_well(partition, made[1], ctx):
+                trace.count("steps_left_to_autograd")
+                logger("aot").info("%s runs as captured: kernels would do too little of it", ctx.name)
+                return small_steps.as_captured(gm)
             call = compile_partition(partition, half, made)
         except BrazeError as error:
             if error.code != "BZ5001":
