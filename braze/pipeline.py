@@ -13,7 +13,7 @@ from typing import Any
 import torch.fx
 
 import braze
-from braze import aot, decomp
+from braze import aot, decomp, small_steps
 from braze.aot.chunked_losses import chunk_losses
 from braze.aot.records import InputRole, Partition
 from braze.autotune.product_times import measured_products
@@ -85,8 +85,14 @@ def compile_graph(
         triton_load.expect(f"{gm.code}\n{shapes}", len(gm.graph.nodes))
     with collector_paused:
         partition = partition_graph(gm, example_inputs, ctx)
+        half = of_forward(ctx) if partition.backward is not None else ctx
         try:
-            call = compile_partition(partition, of_forward(ctx) if partition.backward is not None else ctx)
+            made = scheduled(partition, half) if small_steps.may_be_left(gm, partition, ctx) else None
+            if made is not None and is_carried_as_well(partition, made[1], ctx):
+                trace.count("steps_left_to_autograd")
+                logger("aot").info("%s runs as captured: kernels would do too little of it", ctx.name)
+                return small_steps.as_captured(gm)
+            call = compile_partition(partition, half, made)
         except BrazeError as error:
             if error.code != "BZ5001":
                 raise
@@ -99,6 +105,20 @@ def compile_graph(
                 by_tangents=True,
             )
         return aot.wrap(partition, call, eager=gm, verify=ctx.options.verify)
+
+
+def is_carried_as_well(partition: Partition, forward: Schedule, ctx: CompileContext) -> bool:
+    """Whether eager's nodes carry a step as well as one of ours, by the schedules of its halves."""
+    backward = aot.backward_partition(partition)
+    modules = partition.forward, backward.forward
+    work = small_steps.work_of(partition.forward, forward)
+    if not small_steps.is_little(work, modules):
+        return False
+    try:
+        work += small_steps.work_of(backward.forward, scheduled(backward, of_backward(ctx))[1])
+    except (Unsupported, InternalError):  # said when it runs
+        return False
+    return small_steps.is_little(work, modules)
 
 
 def compile_backward(partition: Partition, ctx: CompileContext) -> Boxed:
@@ -141,10 +161,12 @@ def of_backward(ctx: CompileContext) -> CompileContext:
     return dataclasses.replace(of_forward(ctx), name=f"{ctx.name}_backward", consumes=True)
 
 
-def compile_partition(partition: Partition, ctx: CompileContext) -> Boxed:
-    """The forward graph of a partition as ``call(inputs) -> outputs``."""
+def compile_partition(
+    partition: Partition, ctx: CompileContext, made: tuple[LoopProgram, Schedule] | None = None
+) -> Boxed:
+    """The forward graph of a partition as ``call(inputs) -> outputs``; ``made``: what ``scheduled`` gave for it, if it was asked."""
     start = time.perf_counter()
-    program, plan = scheduled(partition, ctx)
+    program, plan = made or scheduled(partition, ctx)
     if trace.collecting() and (ctx.consumes or partition.backward is not None):
         trace.emit("peak", peak_of_half(partition, plan, ctx))
     if ctx.options.cudagraphs:

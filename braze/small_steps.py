@@ -1,0 +1,109 @@
+"""Training steps that autograd's own nodes carry as well: their graph runs as captured.
+
+A node of ours costs about as much as five of eager's operators, and is worth it where kernels of ours do the work of more. Where both
+halves of a step are calls of ATen, as of a sort or a pool, or kernels do the work of a few operators on a few bytes, the captured calls themselves
+are the quicker step, and all that autograd promises of them is eager's: values, errors, hooks, what is kept, second derivatives.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import types
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from braze.aot.min_cut import is_random
+from braze.aot.records import Partition
+from braze.aot.views import is_view
+from braze.context import CompileContext
+from braze.loops.ir import ExternCall
+from braze.runtime.boxed import Boxed, boxed
+from braze.schedule.records import Schedule
+
+#: operators whose work kernels of ours may do in a step that is left to autograd: with four to six both ways take the same time
+FEW = 3
+#: bytes of the largest value of a step of which kernels do some work: from there on what they save of it counts
+SMALL = 1 << 14
+#: what a captured graph may call: C functions, which is what most of PyTorch's are
+_IN_C = (types.BuiltinFunctionType, torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+
+
+def may_be_left(gm: torch.fx.GraphModule, partition: Partition, ctx: CompileContext) -> bool:
+    """Whether a captured graph could run as it is, for all that its halves' kernels matter.
+
+    It computes tensors by operators alone, and more than views, writes no input, draws nothing, and nobody asked for what only a compiled step has: recordings,
+    a memory budget, a way to divide it, proofs of each stage.
+    """
+    options = ctx.options
+    asked = options.cudagraphs or options.verify > 1 or options.memory_budget != 1.0
+    if asked or options.partition != "min_cut" or ctx.recordable or ctx.recorder is not None:
+        return False
+    more = partition.mutations or partition.made or partition.shared or partition.anchored or partition.turned
+    if partition.backward is None or more or partition.backward.parts:
+        return False
+    computed = list(_calls(partition.forward))
+    if not computed or any(map(is_random, (*computed, *_calls(partition.backward.graph)))):
+        return False
+    return all(_is_operator(node) for node in gm.graph.nodes if node.op not in ("placeholder", "output"))
+
+
+def work_of(module: torch.fx.GraphModule, plan: Schedule) -> float:
+    """How many operators of a half kernels of ours do the work of, as it is scheduled; infinitely many where eager has nothing like it."""
+    calls = [group.call for group in plan.groups if isinstance(group.call, ExternCall)]
+    if plan.fixed is not None or not all(call.target.startswith("aten.") for call in calls):
+        return math.inf
+    if len(calls) == len(plan.groups):
+        return 0
+    return max(1, len(list(_calls(module))) - len(calls))
+
+
+def is_little(work: float, halves: Iterable[torch.fx.GraphModule]) -> bool:
+    """Whether kernels do too little of a step to pay for a node of ours."""
+    return work == 0 or (work <= FEW and all(map(_is_small, halves)))
+
+
+def as_captured(gm: torch.fx.GraphModule) -> Boxed:
+    """The captured calls themselves."""
+    forward: Callable[..., Any] = gm.forward
+
+    @boxed
+    def call(inputs: Sequence[Any]) -> Sequence[Any]:
+        return forward(*inputs)  # type: ignore[no-any-return]
+
+    return call
+
+
+def _calls(module: torch.fx.GraphModule) -> Iterable[torch.fx.Node]:
+    """The operators of a graph that compute something."""
+    for node in module.graph.nodes:
+        if node.op == "call_function" and node.target is not operator.getitem and not is_view(node):
+            yield node
+
+
+def _is_small(module: torch.fx.GraphModule) -> bool:
+    """Whether no tensor of a graph has many bytes; one of unknown sizes may."""
+    values = (value for node in module.graph.nodes for value in _flat(node.meta.get("val")))
+    sizes = (x.numel() * x.element_size() for x in values if isinstance(x, torch.Tensor))
+    return all(isinstance(bytes, int) and bytes <= SMALL for bytes in sizes)
+
+
+def _is_operator(node: torch.fx.Node) -> bool:
+    """Whether a captured node computes tensors, by a function of PyTorch's, and no more: its modes and hooks give none, its levels of functions are Python."""
+    found = list(_flat(node.meta.get("val")))
+    if not found or not all(isinstance(value, torch.Tensor) for value in found):
+        return False
+    name = getattr(node.target, "__name__", None)
+    known = isinstance(node.target, _IN_C) or getattr(torch.nn.functional, str(name), None) is node.target
+    return node.op in ("call_method", "get_attr") or (node.op == "call_function" and known)
+
+
+def _flat(value: Any) -> Iterable[Any]:
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _flat(item)
+    elif value is not None:
+        yield value

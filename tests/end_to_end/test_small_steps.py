@@ -1,0 +1,157 @@
+"""Training steps in which kernels would do too little to pay for a node of ours: eager's own nodes carry them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+from torch.nn import functional as F
+
+import braze
+from braze.support import trace
+
+pytestmark = pytest.mark.unverified  # with all verifiers each graph is compiled
+
+CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
+    "a pool": (lambda x: F.max_pool2d(x, 2), ((1, 2, 4, 4),)),
+    "a large pool": (lambda x: F.max_pool2d(x, 2), ((4, 8, 64, 64),)),
+    "products in a chain": (lambda a, b: torch.bmm(torch.bmm(a, b), b), ((2, 4, 4), (2, 4, 4))),
+    "a sort": (lambda x: x.sort(0).values, ((16,),)),
+    "a running sum": (lambda x: x.cumsum(0), ((16,),)),
+    "one function": (lambda x: x.sin(), ((16,),)),
+    "a window": (lambda x: F.conv2d(x[:1], x[1:]), ((2, 2, 4, 4),)),
+    "a view of a result": (lambda a, b: (a @ b).t(), ((3, 4), (4, 5))),
+    "a result without a history": (lambda x: (x.sin(), x.detach().cos()), ((16,),)),
+}
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Any:
+    braze.reset()
+    yield
+    braze.reset()
+
+
+def left() -> int:
+    return trace.snapshot()[0].get("steps_left_to_autograd", 0)
+
+
+def inputs_of(sizes: tuple[tuple[int, ...], ...]) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(*size, requires_grad=True) for size in sizes]
+
+
+def is_left(fn: Callable[..., Any], *inputs: Any, **words: Any) -> bool:
+    before = left()
+    braze.compile(fn, **words)(*inputs)
+    return left() > before
+
+
+def step(fn: Callable[..., Any], sizes: tuple[tuple[int, ...], ...]) -> tuple[list[Any], list[Any]]:
+    """Results, gradients, and the sizes of what is kept on the way."""
+    inputs, kept = inputs_of(sizes), []
+
+    def note(x: torch.Tensor) -> torch.Tensor:
+        kept.append(tuple(x.shape))
+        return x
+
+    with saved_tensors_hooks(note, lambda x: x):
+        found = fn(*inputs)
+    found = found if isinstance(found, tuple) else (found,)
+    sum(x.sum() * 2 for x in found if x.requires_grad).backward()
+    return [*found, *(x.grad for x in inputs)], kept
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_step_of_few_operators_has_eagers_results_gradients_and_keeps_what_eager_keeps(name: str) -> None:
+    fn, sizes = CASES[name]
+    before = left()
+    found, kept = step(braze.compile(fn), sizes)
+    assert left() == before + 1
+    expected, wanted = step(fn, sizes)
+    assert kept == wanted
+    for ours, eager in zip(found, expected, strict=True):
+        assert torch.equal(ours, eager)
+        assert ours.stride() == eager.stride()
+        assert type(ours.grad_fn) is type(eager.grad_fn)
+
+
+def test_a_step_that_is_left_to_autograd_has_a_second_derivative() -> None:
+    x = torch.randn(8, requires_grad=True)
+    (first,) = torch.autograd.grad(braze.compile(torch.sin)(x).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), x)
+    assert torch.equal(second, -x.sin())
+
+
+def test_a_step_that_is_left_to_autograd_raises_eagers_errors() -> None:
+    x = torch.randn(8, requires_grad=True)
+    y = braze.compile(torch.sin)(x)
+    y.sum().backward()
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        y.sum().backward()
+    y = braze.compile(torch.exp)(x)
+    y.detach().zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_results_of_a_step_that_is_left_to_autograd_go_backward_apart() -> None:
+    """As in eager, where one's backward frees nothing of the other's."""
+    x = torch.randn(4, requires_grad=True)
+    a, b = braze.compile(lambda x: (x.sin(), x.detach().view(2, 2) @ x.view(2, 2)))(x)
+    a.sum().backward()
+    b.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("fn", "sizes"),
+    [
+        (lambda x: x.sin(), ((100_000,),)),
+        (lambda x: x.sin().sin(), ((16,),)),
+        (lambda x: x.softmax(-1), ((4, 4),)),
+        (lambda x: F.dropout(x, 0.5), ((16,),)),
+    ],
+    ids=["of many bytes", "of more operators", "of one that is many", "that draws"],
+)
+def test_a_step_in_which_kernels_pay_or_numbers_are_drawn_is_compiled(fn: Any, sizes: Any) -> None:
+    assert not is_left(fn, *inputs_of(sizes))
+
+
+@pytest.mark.parametrize("options", [{"memory_budget": 1e9}, {"partition": "default"}, {"verify": 2}])
+def test_a_step_is_compiled_where_an_option_asks_for_what_only_that_has(options: dict[str, Any]) -> None:
+    assert not is_left(torch.sin, *inputs_of(((16,),)), options=options)
+
+
+def test_a_step_that_writes_an_input_is_compiled() -> None:
+    assert not is_left(lambda x, y: (x.sin(), y.add_(1))[0], *inputs_of(((16,),)), torch.ones(16))
+
+
+def test_one_of_unknown_sizes_is_compiled_if_a_kernel_does_a_part() -> None:
+    x = torch.randn(5, 3, requires_grad=True)
+    assert not is_left(torch.sin, x, dynamic=True)
+
+
+@pytest.mark.parametrize("batch", [2, 3, 5])
+def test_a_step_of_unknown_sizes_that_is_all_calls_serves_all_of_them(batch: int) -> None:
+    call = braze.compile(lambda x: F.max_pool2d(x, 2), dynamic=True)
+    before = left()
+    call(torch.randn(4, 2, 4, 4, requires_grad=True))
+    assert left() == before + 1
+    x = torch.randn(batch, 2, 4, 4, requires_grad=True)
+    call(x).sum().backward()
+    ours, x.grad = x.grad, None
+    F.max_pool2d(x, 2).sum().backward()
+    assert torch.equal(ours, x.grad)
+
+
+def test_views_alone_need_no_node_of_ours() -> None:
+    x = torch.randn(4, 4, requires_grad=True)
+    assert not is_left(lambda x: x.view(-1), x)
+
+
+def test_a_call_without_gradients_is_not_such_a_step() -> None:
+    with torch.no_grad():
+        assert not is_left(torch.sin, *inputs_of(((16,),)))
