@@ -85,10 +85,13 @@ def _calls(module: torch.fx.GraphModule) -> Iterable[torch.fx.Node]:
 
 
 def _is_small(module: torch.fx.GraphModule) -> bool:
-    """Whether no tensor of a graph has many bytes; one of unknown sizes may."""
+    """Whether no tensor of a graph has many bytes; one of unknown sizes may. What launches an operator on a GPU costs more than a few bytes."""
     values = (value for node in module.graph.nodes for value in _flat(node.meta.get("val")))
-    sizes = (x.numel() * x.element_size() for x in values if isinstance(x, torch.Tensor))
-    return all(isinstance(bytes, int) and bytes <= SMALL for bytes in sizes)
+    tensors = [x for x in values if isinstance(x, torch.Tensor)]
+    sizes = (x.numel() * x.element_size() for x in tensors)
+    return all(x.device.type == "cpu" for x in tensors) and all(
+        isinstance(bytes, int) and bytes <= SMALL for bytes in sizes
+    )
 
 
 def _is_operator(node: torch.fx.Node) -> bool:
