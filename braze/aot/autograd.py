@@ -287,7 +287,8 @@ class _Plan:
         plain = [i for i in self.plain if isinstance(items[i], torch.Tensor)]
         # one value may be new contents without a history and a result with one: two tensors
         taken = {id(items[i]) for i in items if i not in self.plain} if plain else ()
-        items |= {i: items[i].detach() for i in plain if id(items[i]) in taken}
+        # autograd would turn an input that is another's new contents into a leaf without a gradient, for the caller too
+        items |= {i: items[i].detach() for i in plain if items[i].requires_grad or id(items[i]) in taken}
         ctx.mark_non_differentiable(*[items[i] for i in plain])
         return tuple(items.values())
 

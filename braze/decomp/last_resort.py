@@ -12,8 +12,6 @@ from torch._ops import OpOverload
 aten = torch.ops.aten
 
 _NAMES = (
-    aten.index_fill.int_Scalar,
-    aten.index_fill.int_Tensor,
     aten.channel_shuffle.default,
     aten.dist.default,
 )

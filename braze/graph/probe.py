@@ -315,14 +315,19 @@ def tried(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exception
 
 
 def heard(func: Any, args: Iterable[Any], kwargs: dict[str, Any], history: bool = False) -> Exception | None:
-    """The exception that a call of real tensors raises, if any."""
+    """The exception that a call of real tensors raises, if any. No generator has drawn for it, the program's neither."""
     grad = torch.set_grad_enabled(history)
     with grad, disable_functions(), outside_modes(), torch.random.fork_rng(devices=[]):
         try:
-            func(*args, **kwargs)
+            func(*map(_drawn_apart, args), **{name: _drawn_apart(value) for name, value in kwargs.items()})
         except Exception as error:
             return error.with_traceback(None)
     return None
+
+
+def _drawn_apart(value: Any) -> Any:
+    """A generator in the state of the one that is given, anything else as it is."""
+    return value.clone_state() if isinstance(value, torch.Generator) else value
 
 
 def numbers_told(error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.SymInt]:

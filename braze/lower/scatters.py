@@ -22,6 +22,7 @@ IN_PLACE: dict[Any, Any] = {
     getattr(getattr(aten, name), overload): getattr(getattr(aten, f"{name}_"), overload)
     for name, overload in (
         ("index_put", "default"), ("index_add", "default"), ("index_copy", "default"), ("index_fill", "int_Scalar"),
+        ("index_fill", "int_Tensor"),
         ("scatter", "src"), ("scatter", "value"), ("scatter_add", "default"), ("scatter_reduce", "two"),
         ("put", "default"), ("masked_scatter", "default"),
     )

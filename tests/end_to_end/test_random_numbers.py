@@ -211,6 +211,20 @@ def test_a_generator_of_the_users_own_is_drawn_from(name: str) -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_a_call_that_only_fakes_refuse_draws_from_a_generator_once() -> None:
+    """Fakes take no varying sizes beside a generator, so that the call is tried while tracing, to hear what eager says of it."""
+
+    def draw(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return torch.randn(x.shape[0], 2, generator=generator)
+
+    ours, theirs = (torch.Generator().manual_seed(5) for _ in range(2))
+    compiled = braze.compile(draw, dynamic=True)
+    for rows in (3, 3, 4):
+        x = torch.ones(rows)
+        assert torch.equal(compiled(x, ours), draw(x, theirs))
+    assert torch.equal(ours.get_state(), theirs.get_state())
+
+
 @pytest.mark.parametrize("p", [-0.1, 1.5, float("nan")])
 @pytest.mark.parametrize("name", ["of p", "in place", "native_dropout"])
 def test_what_is_no_probability_is_eagers_error(name: str, p: float) -> None:

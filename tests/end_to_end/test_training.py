@@ -371,6 +371,20 @@ def test_a_gradient_of_what_was_written_through_data_is_made_of_what_the_forward
     torch.testing.assert_close(found[1], found[0])
 
 
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+def test_a_parameter_that_another_is_made_equal_to_still_requires_a_gradient(backend: str) -> None:
+    """The new contents of the target are the parameter itself among the operation's results."""
+
+    def f(x: torch.Tensor, target: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+        target.detach().copy_(parameter.detach())
+        return (x * target).sum()
+
+    target, parameter = (torch.full((2,), n, requires_grad=True) for n in (2.0, 3.0))
+    braze.compile(f, backend=backend)(torch.ones(2), target, parameter).backward()
+    assert parameter.requires_grad and parameter.is_leaf and parameter.grad is None
+    assert target.tolist() == [3, 3] and target.grad.tolist() == [1, 1]
+
+
 def _turned_and_written(y: torch.Tensor) -> torch.Tensor:
     """All of it is written through a view of it, so that its new contents lie as the view does."""
     view = y.permute(*reversed(range(y.dim())))

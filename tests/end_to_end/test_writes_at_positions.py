@@ -195,3 +195,31 @@ def test_one_element_and_no_dimension() -> None:
     same(lambda x, i, y: x.index_put_((i,), y) + 0, torch.zeros(3), I(1), torch.ones(()))
     same(lambda x, i, y: x.index_put_((i > 0,), y) + 0, torch.zeros(3), I([1, 0, 1]), torch.ones(()))
     same(lambda x, i, y: x.index_put_((i,), y, accumulate=True) + 0, torch.zeros(3), I([1, 1]), torch.ones(2))
+
+
+@pytest.mark.parametrize("value", [2, I(3.0)])
+@pytest.mark.parametrize("places", [[0, -1], [-5, 4], [], -2])
+def test_places_that_are_filled_may_be_counted_from_the_end(places: Any, value: Any) -> None:
+    """``index_copy``, of which PyTorch makes it for those who ask, takes no such place."""
+
+    def f(x: Tensor, i: Tensor) -> Tensor:
+        return x.index_fill(1, i, value) * 2
+
+    x, i = torch.arange(20.0).view(4, 5), torch.tensor(places, dtype=torch.long)
+    same(f, x, i)
+    same(f, x.t().contiguous().t(), i, dynamic=True)
+    assert torch.equal(braze.compile(f, backend="aot_eager", fullgraph=True)(x, i), f(x, i))
+
+
+@pytest.mark.parametrize("place", [5, -6])
+def test_a_place_beyond_what_is_filled_is_told_in_eagers_words(place: int) -> None:
+    def f(x: Tensor, i: Tensor) -> Tensor:
+        x.add_(1)  # so that nothing can be run again
+        return x.index_fill(1, i, 2)
+
+    told = []
+    for call in (f, braze.compile(f)):
+        with pytest.raises(IndexError) as error:
+            call(torch.zeros(4, 5), torch.tensor([place]))
+        told.append(str(error.value))
+    assert told[0] == told[1]
