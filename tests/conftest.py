@@ -16,7 +16,7 @@ from hypothesis import settings
 from braze.support import log
 from tests import left_behind
 from tests.interpreter import quicken
-from tests.seeds import seed
+from tests.seeds import seed, unnoted
 
 #: the same cases each time; --hypothesis-profile=fresh takes others, those of --hypothesis-seed=N where it is given
 settings.register_profile("same", deadline=None, derandomize=True)
@@ -75,6 +75,7 @@ def with_ears(config: pytest.Config) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     _heard.clear()
     quicken()
+    unnoted()
 
 
 @pytest.hookimpl(wrapper=True)

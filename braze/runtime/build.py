@@ -105,6 +105,25 @@ def compiler_id() -> str:
     return " ".join((*command, real, str(stat.st_size), str(int(stat.st_mtime))))
 
 
+@cache
+def libraries(command: tuple[str, ...]) -> tuple[str, ...]:
+    """What a compiler links kernels with: the mathematics, and what it calls of its own. The C library is in the process already,
+    and to read it takes the linker longer than all the rest of its work."""
+    own = _own_library(command) if sys.platform == "linux" else ""
+    return ("-nodefaultlibs", "-lm", "-x", "none", own) if os.path.isfile(own) else ("-lm",)
+
+
+def _own_library(command: tuple[str, ...]) -> str:
+    """The file of the compiler's own functions (libgcc, or clang's), as it names it."""
+    process = _start((*command, "-print-libgcc-file-name"))
+    try:
+        said, _ = process.communicate(timeout=10.0)
+    except subprocess.TimeoutExpired:
+        _kill(process)
+        return ""
+    return "" if process.returncode else said.decode(errors="replace").strip()
+
+
 def build_c(text: str | Sequence[str], target_arch: str) -> bytes:
     """The shared library made of one or more translation units."""
     units = (text,) if isinstance(text, str) else tuple(text)
@@ -117,13 +136,13 @@ def build_c(text: str | Sequence[str], target_arch: str) -> bytes:
         keep = ("-Wl,-z,nodelete",) if sys.platform == "linux" else ()
         link: tuple[str, ...] = ("-shared", "-nostartfiles", *keep, "-o", str(out))
         if len(units) == 1:
-            _run([(*command, str(sources[0]), *link, "-lm")], units)
+            _run([(*command, str(sources[0]), *link, *libraries(compiler()))], units)
         else:
             objects = [p.with_suffix(".o") for p in sources]
             _run(
                 [(*command, "-c", str(s), "-o", str(o)) for s, o in zip(sources, objects, strict=True)], units
             )
-            _run([(*compiler(), *map(str, objects), *link, "-lm")], units)
+            _run([(*compiler(), *map(str, objects), *link, *libraries(compiler()))], units)
         trace.count("libraries_built")
         return out.read_bytes()
 

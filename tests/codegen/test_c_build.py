@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import math
+import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -137,6 +140,38 @@ def test_a_slow_unit_is_tried_again_with_less_optimisation(monkeypatch, tmp_path
 def test_the_compiler_has_an_identity():
     """What the cache key holds of the compiler names it and changes with it."""
     assert build.compiler()[0] in build.compiler_id()
+
+
+_OUTSIDE = """
+double sin(double);
+void *memset(void *, int, unsigned long);
+void outside(double *y, int64_t *x, int64_t n) {
+  y[0] = sin(y[0]);
+  x[0] = (int64_t)((((unsigned __int128)x[0] << 64) + 1) / (unsigned __int128)x[1]);
+  memset(x + 2, 0, n);
+}
+"""
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_kernels_find_what_the_compiler_calls_of_its_own(tells, tmp_path, monkeypatch):
+    """A division of 128 bits, the mathematics and the C library; also where the compiler does not say where its library lies."""
+    plain = tmp_path / "cc"
+    plain.write_text('#!/bin/sh\ncase "$*" in *-print-*) exit 1;; esac\nexec gcc "$@"\n')
+    plain.chmod(0o755)
+    if not tells:
+        monkeypatch.setenv("CC", str(plain))
+    build.compiler.cache_clear()
+    try:
+        path = tmp_path / "lib.so"
+        path.write_bytes(build.build_c([codegen.assemble([_OUTSIDE], runtime=True)], ARCH))
+        assert ("-nodefaultlibs" in build.libraries(build.compiler())) == (tells and sys.platform == "linux")
+    finally:
+        build.compiler.cache_clear()
+    y, x = (ctypes.c_double * 1)(0.5), (ctypes.c_int64 * 4)(1, 5, 7, 9)
+    ctypes.CDLL(str(path), mode=os.RTLD_NOW).outside(y, x, ctypes.c_int64(8))
+    assert y[0] == math.sin(0.5)
+    assert list(x) == [((1 << 64) + 1) // 5, 5, 0, 9]
 
 
 @pytest.mark.parametrize("width", [16, 32])
