@@ -248,7 +248,9 @@ class FakeMode:
         """(key, result) of a call as the memo knows it, or MISS; the key is None where nothing is to be remembered."""
         if kernels.above():
             return None, MISS
-        with torch_compat.disable_functions():  # else each reading of a fake looks for a ``__torch_function__``
+        with (
+            torch_compat.disable_functions()
+        ):  # else each reading of a fake looks for a ``__torch_function__``
             key = memo.key(self.dispatch, func, args, kwargs, torch_compat.function_state())
             if key is None or (torch.is_grad_enabled() and _any_requires_grad(args, kwargs)):
                 return None, MISS
@@ -261,9 +263,7 @@ class FakeMode:
                 return key, found
             return (key, found) if not _views(found, args, kwargs) else (None, MISS)
 
-    def compute(
-        self, key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], memo: Memo
-    ) -> Any:
+    def compute(self, key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], memo: Memo) -> Any:
         """The result of a call that the memo did not know; it is told, if there is a key."""
         if key is None and kernels.above():
             with kernels.refusing():

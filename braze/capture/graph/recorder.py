@@ -179,8 +179,8 @@ class Recorder(Recording):
             return answer
         if name in powers.POWERS and self.mode.env is not None:
             args, kwargs = powers.with_known_numbers(self.t.graph, args, kwargs)
-        extents = self.extents(kwargs["out"]) if kwargs.get("out") is not None else None
-        wants = asks_for_gradient(name, args, kwargs)
+        extents = self.extents(kwargs["out"]) if kwargs and kwargs.get("out") is not None else None
+        wants = (kwargs or name == "requires_grad_") and asks_for_gradient(name, args, kwargs)
         # else views learn of no history, nor of a base that has become a leaf
         exact = self.mode.exact_views or not (wants or torch.is_grad_enabled())
         plain = [] if exact else without_history(args, kwargs)
@@ -506,18 +506,26 @@ def translate(recorder: Recorder, error: Exception, name: str) -> None:
 
 
 _NO_LETTER = re.compile(r"\W")
+_TABLES = frozenset(["_parameters", "_modules", "_buffers"])
+#: read once: until Python 3.12 each look-up of a member runs Python code of its enumeration
+_LOCAL = Step.LOCAL
 
 
 def readable(place: Any, names: tuple[str, ...]) -> str:
     """A graph-input name from where it comes from."""
     parts: list[str] = []
     at = place
-    while at is not None and len(parts) < 8:
-        if at.step is Step.LOCAL:
-            parts.append(names[at.key])
-        elif isinstance(at.key, str | int) and at.key not in ("_parameters", "_modules", "_buffers"):
-            parts.append(str(at.key))
+    while at is not None:
+        key = at.key
+        if type(key) is str:
+            if key not in _TABLES:
+                parts.append(key)
+        elif at.step is _LOCAL:
+            parts.append(names[key])
+        elif isinstance(key, str | int):
+            parts.append(str(key))
         at = at.parent
+    del parts[8:]
     text = _NO_LETTER.sub("_", "_".join(reversed(parts)) or "input").lower()
     return text if text[0].isalpha() else f"arg_{text}"
 
