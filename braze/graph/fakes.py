@@ -248,9 +248,8 @@ class FakeMode:
         """(key, result) of a call as the memo knows it, or MISS; the key is None where nothing is to be remembered."""
         if kernels.above():
             return None, MISS
-        with (
-            torch_compat.disable_functions()
-        ):  # else each reading of a fake looks for a ``__torch_function__``
+        # else each reading of a fake looks for a ``__torch_function__``; a default device is a mode, and is asked
+        with torch_compat.disable_overrides():
             key = memo.key(self.dispatch, func, args, kwargs, torch_compat.function_state())
             if key is None or (torch.is_grad_enabled() and _any_requires_grad(args, kwargs)):
                 return None, MISS
