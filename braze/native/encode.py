@@ -33,7 +33,8 @@ def normalise(
         sure = map(_SURE.__contains__, zip(names, map(type, expected), strict=True))
         plain = map(operator.and_, sure, map(range(count).__contains__, at))
         for index in itertools.compress(range(len(at)), map(operator.not_, plain)):
-            _verify_check(index, *plain_checks[index], count, symbols)
+            node, check, wanted = plain_checks[index]
+            _verify_check(index, node, check, wanted, count, symbols)
     for node in inputs:
         if not 0 <= node < len(nodes):
             raise ValueError(f"input: no node {node}")
