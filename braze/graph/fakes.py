@@ -25,7 +25,8 @@ from braze.graph import (
 from braze.graph.as_in_eager import as_in_eager
 from braze.graph.fake_dispatch import OPERATORS, Dispatch, holds_unbacked
 from braze.graph.known_sizes import Ground, WantsPlainSizes
-from braze.graph.memo import MISS, Memo, OfTrace
+from braze.graph.memo import ALONE, MISS, Memo, OfTrace
+from braze.graph.missing_kernels import are_asked
 from braze.graph.shape_guards import python_text, relations
 from braze.graph.specs import SymbolSpec, TensorSpec
 from braze.support.errors import Unsupported
@@ -37,7 +38,8 @@ torch_import.postpone_dynamo()
 #: types whose metadata says all; other subclasses carry behaviour that a fake would lose
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, torch.nn.parameter.UninitializedBuffer})
 
-_functions = Memo()
+#: calls of torch functions, and those of which it was asked besides whether eager refuses them
+_functions, ACCEPTED = Memo(), Memo()
 #: what C++ says where it takes no symbols
 NO_SYMBOLS = ("Cannot call ", "expected to contain only concrete integers")
 
@@ -239,17 +241,34 @@ class FakeMode:
         The result is what the call would give: fresh fakes, views of the arguments' fakes, or an
         argument itself. A call that writes to a tensor is always run. Enter the mode first.
         """
+        key, found = self.recall(func, args, kwargs, _functions)
+        return found if found is not MISS else self.compute(key, func, args, kwargs, _functions)
+
+    def recall(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], memo: Memo) -> tuple[Any, Any]:
+        """(key, result) of a call as the memo knows it, or MISS; the key is None where nothing is to be remembered."""
         if kernels.above():
+            return None, MISS
+        # else each reading of a fake looks for a ``__torch_function__``; a default device is a mode, and is asked
+        with torch_compat.disable_overrides():
+            key = memo.key(self.dispatch, func, args, kwargs, torch_compat.function_state())
+            if key is None or (torch.is_grad_enabled() and _any_requires_grad(args, kwargs)):
+                return None, MISS
+            recipe = memo.recipe(self.dispatch, key)
+            if recipe is None:
+                return key, MISS
+            found = memo.made(self.dispatch, recipe, args, kwargs)
+            # whether a view of what requires grad does so too is autograd's to say
+            if recipe[0] in ALONE or not (self.exact_views or _any_requires_grad(args, kwargs)):
+                return key, found
+            return (key, found) if not _views(found, args, kwargs) else (None, MISS)
+
+    def compute(self, key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], memo: Memo) -> Any:
+        """The result of a call that the memo did not know; it is told, if there is a key."""
+        if key is None and kernels.above():
             with kernels.refusing():
                 return self._call(func, args, kwargs)
-        key = _functions.key(self.dispatch, func, args, kwargs, torch_compat.function_state())
-        if key is None or (torch.is_grad_enabled() and _any_requires_grad(args, kwargs)):
+        if key is None:
             return self._call(func, args, kwargs)
-        found = _functions.recall(self.dispatch, key, args, kwargs)
-        if found is not MISS:
-            # whether a view of what requires grad does so too is autograd's to say
-            wanting = self.exact_views or _any_requires_grad(args, kwargs)
-            return found if not (wanting and _views(found, args, kwargs)) else self._call(func, args, kwargs)
         before = self.dispatch.writes
         result = (
             self._call(func, args, kwargs) if type(key) is OfTrace else self._direct(key, func, args, kwargs)
@@ -257,7 +276,8 @@ class FakeMode:
         if self.env is not None and self.env.pending_fresh_unbacked_symbols:
             return result  # another trace may not be allowed such symbols
         effect = self.dispatch.writes != before or _has_effect(func, result)
-        _functions.store(self.dispatch, key, args, kwargs, result, mutates=effect)
+        if memo is not ACCEPTED or are_asked():
+            memo.store(self.dispatch, key, args, kwargs, result, mutates=effect)
         return result
 
     def _direct(self, key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -32,6 +32,8 @@ _BY_VALUE = frozenset(
 _NUMBERS = frozenset({int, bool, float, complex})
 
 _NEW, _VIEW, _ARGUMENT, _SIBLING, _PLAIN, _TUPLE, _LIST, _SYMBOLIC = range(8)
+#: recipes of results that share no memory with an argument
+ALONE = frozenset({_NEW, _PLAIN, _SYMBOLIC})
 
 #: sizes and numbers that may be expressions over symbols
 _SYMBOLS = frozenset({torch.SymInt, torch.SymBool})
@@ -86,20 +88,26 @@ class Memo:
         """The table that a key belongs in."""
         return mode.symbolic_memos.setdefault(id(self), {}) if type(key) is OfTrace else self._table
 
-    def recall(self, mode: Any, key: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """The result by recipe, or MISS."""
+    def recipe(self, mode: Any, key: Any) -> Any:
+        """How the result is made, or None where that is not known."""
         try:
-            recipe = self._entries(mode, key).get(key)
+            return self._entries(mode, key).get(key)
         except TypeError:  # an argument of unhashable type
-            return MISS
-        if recipe is None:
-            return MISS
+            return None
+
+    def made(self, mode: Any, recipe: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """The result by recipe."""
         self.hits += 1
         if recipe[0] == _NEW:
             return _build_new(mode, recipe)
         if recipe[0] == _SYMBOLIC:
             return _build_symbolic(mode, recipe)
         return _rebuild(mode, recipe, fakes_in(args, kwargs) if recipe[0] != _PLAIN else (), [])
+
+    def recall(self, mode: Any, key: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """The result by recipe, or MISS."""
+        recipe = self.recipe(mode, key)
+        return self.made(mode, recipe, args, kwargs) if recipe is not None else MISS
 
     def store(
         self, mode: Any, key: Any, args: Any, kwargs: dict[str, Any], result: Any, *, mutates: bool

@@ -105,8 +105,7 @@ def refusal(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 def missing_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exception | None:
     """What eager raises for a call of tensors of such types on the CPU, if it has no kernel for them."""
-    # a kernel of the program's runs as often as in eager; a transform's rules take operators apart
-    if type(func) not in _FUNCTIONS or not _is_tried(func) or added_kernels() or transforming():
+    if type(func) not in _FUNCTIONS or not _is_tried(func) or not are_asked():
         return None
     types_of = tuple(map(_kind, args)), tuple((name, _kind(value)) for name, value in kwargs.items())
     said = _said(func, types_of, torch.get_default_dtype(), _casts())
@@ -114,6 +113,11 @@ def missing_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         return None
     # a small call may fail for its sizes, too
     return NotImplementedError(said) if said else eager_error(func, args, kwargs)
+
+
+def are_asked() -> bool:
+    """Whether kernels are tried now: one of the program's runs as often as in eager; a transform's rules take operators apart."""
+    return not (added_kernels() or transforming())
 
 
 def _casts() -> torch.dtype | None:

@@ -514,6 +514,11 @@ def autocast_state() -> tuple[Any, ...]:
     return (*((kind, enabled(kind), dtype(kind)) for kind in kinds), torch.is_autocast_cache_enabled())
 
 
+def disable_overrides() -> Any:
+    """A context in which tensors of other classes are called as tensors are: no ``__torch_function__`` is looked for, modes see each call."""
+    return torch._C.DisableTorchFunctionSubclass()
+
+
 def disable_functions() -> Any:
     """A context in which no ``__torch_function__`` (mode or subclass) sees a call."""
     return torch._C.DisableTorchFunction()

@@ -251,9 +251,12 @@ def _creator(made: Any) -> Callable[..., Any]:
         _type=type, _int=int, _distinct=_distinct, _LOOKALIKES=_LOOKALIKES,
     )  # fmt: skip
     parameters, keys, writes = _parameters(made, scope), [], []
+    plain = ("str", made.__name__, f"{made.__name__} | None")  # no number nor tuple
     for k, (name, (annotation, _)) in enumerate(made.__dict__[_FIELDS].items()):
         writes.append(f"_write{k}(_new, {name})")
-        if annotation in (int, "int"):
+        if annotation in plain:
+            keys.append(name)
+        elif annotation in (int, "int"):
             keys.append(f"{name} if _type({name}) is _int else (_type({name}), _distinct({name}))")
         else:
             keys.append(f"{name} if _type({name}) not in _LOOKALIKES else _distinct({name})")

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import braze
+from braze.capture.graph import recorder
 from braze.graph import missing_kernels
 from braze.graph.missing_kernels import missing_kernel
 
@@ -146,3 +147,33 @@ def test_warnings_of_a_call_come_as_in_eager(recwarn: pytest.WarningsRecorder) -
     braze.compile(f)(torch.ones(4, 3))
     assert wanted
     assert {str(w.message) for w in recwarn} == set(wanted)
+
+
+def test_of_a_call_that_was_accepted_it_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def listening(func: Any, name: str, args: Any, kwargs: Any) -> Exception | None:
+        asked.append(name)
+        return missing_kernels.refusal(func, name, args, kwargs)
+
+    monkeypatch.setattr(recorder, "refusal", listening)
+    x = torch.ones(7, 11)
+    with torch.no_grad():
+        for _ in range(2):
+            braze.compile(lambda x: torch.lerp(x, x, x).log_softmax(1), backend="eager")(x)
+        assert sorted(asked) == ["lerp", "log_softmax"]
+        assert (
+            type(said(braze.compile(CALLS["lerp"], backend="eager"), x.bool())) is str
+        )  # of other types, it is
+    assert asked[2:]
+
+
+def test_a_call_while_the_program_has_kernels_is_not_taken_for_accepted() -> None:
+    x = torch.ones(5, 17, dtype=torch.bool)
+    library = torch.library.Library("aten", "IMPL")
+    try:
+        library.impl("addcmul", lambda x, a, b, *, value=1: x | (a & b), "CPU")
+        assert torch.equal(braze.compile(CALLS["addcmul"], backend="eager")(x), x)
+    finally:
+        library._destroy()
+    assert said(braze.compile(CALLS["addcmul"]), x) == said(CALLS["addcmul"], x)

@@ -238,25 +238,41 @@ def draws(graph: torch.fx.Graph) -> bool:
 
 def writes(node: torch.fx.Node) -> bool:
     """Whether a node of the graph may have changed something before the graph failed."""
-    name = name_of(node)
-    if node.op == "call_function" and (overloads := overloads_of(node.target)):
+    op, kwargs = node.op, node.kwargs
+    if op != "call_function" and op != "call_method":
+        return False
+    if is_opaque(node):
+        return True
+    told = _writes_anyway(op, node.target, bool(kwargs))
+    if told is not None:
+        return told
+    if "out" in kwargs or kwargs.get("inplace") or kwargs.get("max_norm") is not None:
+        return True
+    name, args = name_of(node), node.args
+    if name in STATISTICS:
+        word, index = STATISTICS[name]
+        keeps = kwargs.get(word, args[index] if len(args) > index else False)
+        return keeps is not False and (len(args) > 1 or "running_mean" in kwargs)
+    place = place_of_inplace(node.target) if op == "call_function" else None
+    return place is not None and len(args) > place and args[place] is not False
+
+
+@remembered(8192)
+def _writes_anyway(op: str, target: Any, named: bool) -> bool | None:
+    """Whether each call of a function or method writes, or none does (``named``: with keywords); None where its arguments tell."""
+    if op == "call_function" and (overloads := overloads_of(target)):
         return any(overload._schema.is_mutable for overload in overloads)
+    name = target if isinstance(target, str) else str(getattr(target, "__name__", ""))
     if not name:
         return False
     if name.startswith("__"):
         return name == "__setitem__"
-    if node.target in OPERATORS:  # and_, or_, not_ write nothing
+    if target in OPERATORS:  # and_, or_, not_ write nothing
         return name in WRITING
-    if name.endswith("_") or "out" in node.kwargs or name in WRITING or is_opaque(node):
+    if name.endswith("_") or name in WRITING:
         return True
-    if node.kwargs.get("inplace") or node.kwargs.get("max_norm") is not None:
-        return True
-    if name in STATISTICS:
-        word, index = STATISTICS[name]
-        keeps = node.kwargs.get(word, node.args[index] if len(node.args) > index else False)
-        return keeps is not False and (len(node.args) > 1 or "running_mean" in node.kwargs)
-    place = place_of_inplace(node.target) if node.op == "call_function" else None
-    return place is not None and len(node.args) > place and node.args[place] is not False
+    by_place = name in STATISTICS or (op == "call_function" and place_of_inplace(target) is not None)
+    return None if named or by_place else False
 
 
 @remembered(1024)

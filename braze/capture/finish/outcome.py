@@ -253,21 +253,16 @@ def add_guards(t: Trace, node: Node, found: list[Guard], seen: set[Node]) -> Non
     parent = node.parent
     if parent is not None and parent not in seen:
         add_guards(t, parent, found, seen)
-    here, source = node.origin, node.source
-    where = None
+    here, source, where, real = node.origin, node.source, None, node.real
     if here is not None:
-        where = here[0].origins.get(here[1]) or here[0].origin(here[1])
-    alias = False
+        decoded, at = here
+        where = decoded.origins.get(at) or decoded.origin(at)
+    is_tensor = issubclass(type(real), torch.Tensor) and issubclass(type(node.value), torch.Tensor)
     for check, expected in node.guards:
         if check is ALIAS:
-            alias, expected = True, expected.source
+            is_tensor, expected = False, expected.source
         found.append(Guard(source, check, expected, where))
-    if (
-        not alias
-        and issubclass(type(node.value), torch.Tensor)
-        and issubclass(type(node.real), torch.Tensor)
-        and id(node.real) not in t.outside.unfaked
-    ):
+    if is_tensor and id(real) not in t.outside.unfaked:
         found.append(Guard(source, Check.TENSOR, as_read(t.graph, node), where))
     if node.absent:
         found.append(Guard(source, Check.ABSENT, tuple(node.absent), where))

@@ -13,7 +13,8 @@ from braze.capture.facts.values import CONSTANTS, MISSING
 from braze.capture.state.trace import Interpreter
 from braze.support.caches import remembered
 
-_ORDINARY = CONSTANTS | {FakeTensor, torch.nn.Parameter, torch.dtype, torch.device, torch.SymInt, torch.Size}
+#: of such nothing is asked that the program's code might answer
+ORDINARY = CONSTANTS | {FakeTensor, torch.nn.Parameter, torch.dtype, torch.device, torch.SymInt, torch.Size}
 
 
 @remembered(4096)
@@ -27,7 +28,7 @@ def overloaded(values: Iterable[Any]) -> list[Any]:
     found: list[Any] = []
     for value in values:
         kind = type(value)
-        if kind in _ORDINARY:
+        if kind in ORDINARY:
             continue
         inside = (
             overloaded(value) if kind is list or kind is tuple else [value] if speaks_for_itself(kind) else []
@@ -52,10 +53,7 @@ def ask(t: Interpreter, objects: list[Any], func: Any, args: Any, kwargs: Any) -
     )
 
 
-def answer(t: Interpreter, func: Any, args: Any, kwargs: Any) -> Any:
-    """What objects among the arguments say the function gives; MISSING where there are none."""
-    values = (*args, *kwargs.values()) if kwargs else args
-    if _ORDINARY.issuperset(map(type, values)):  # of every call that is recorded: quick
-        return MISSING
+def answer(t: Interpreter, func: Any, values: Iterable[Any], args: Any, kwargs: Any) -> Any:
+    """What objects among the arguments (``values``: both kinds) say the function gives; MISSING where there are none."""
     objects = overloaded(values)
     return ask(t, objects, func, args, kwargs) if objects else MISSING

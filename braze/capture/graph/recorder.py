@@ -39,7 +39,8 @@ from braze.capture.state.outside import Outside
 from braze.capture.state.trace import Recording, Trace
 from braze.graph import probe, torch_nodes
 from braze.graph.facts import InputRole, facts, note_place, set_facts
-from braze.graph.fakes import FakeMode
+from braze.graph.fakes import ACCEPTED, FakeMode
+from braze.graph.memo import MISS
 from braze.graph.missing_kernels import refusal
 from braze.graph.torch_compat import disable_functions, storage_key
 from braze.graph.torch_symbols import SYMBOLIC, is_undecided, size_oblivious
@@ -178,24 +179,27 @@ class Recorder(Recording):
             return answer
         if name in powers.POWERS and self.mode.env is not None:
             args, kwargs = powers.with_known_numbers(self.t.graph, args, kwargs)
-        extents = self.extents(kwargs["out"]) if kwargs.get("out") is not None else None
-        wants = asks_for_gradient(name, args, kwargs)
+        extents = self.extents(kwargs["out"]) if kwargs and kwargs.get("out") is not None else None
+        wants = (kwargs or name == "requires_grad_") and asks_for_gradient(name, args, kwargs)
         # else views learn of no history, nor of a base that has become a leaf
         exact = self.mode.exact_views or not (wants or torch.is_grad_enabled())
         plain = [] if exact else without_history(args, kwargs)
         listed = written_in_list(name, args) if name[:9] == "_foreach_" else ()
-        failed: list[Exception] = []
-        try:
-            result = self.mode.call(func, args, kwargs)
-        except BreakSignal:
-            raise
-        except Exception as error:
-            answer = self.answer_otherwise(error, func, args, kwargs)
-            if answer is not MISSING:
-                return answer
-            failed = [error]
-        if failed:
-            self._raise_eagers(failed, func, args, kwargs)
+        key, result = self.mode.recall(func, args, kwargs, ACCEPTED)
+        if result is MISS:
+            raise_refusal(func, name, args, kwargs)
+            failed: list[Exception] = []
+            try:
+                result = self.mode.compute(key, func, args, kwargs, ACCEPTED)
+            except BreakSignal:
+                raise
+            except Exception as error:
+                answer = self.answer_otherwise(error, func, args, kwargs)
+                if answer is not MISSING:
+                    return answer
+                failed = [error]
+            if failed:
+                self._raise_eagers(failed, func, args, kwargs)
         for x, version in listed:
             if x._version == version:  # of fakes in lists PyTorch does not count the writes
                 torch.autograd.graph.increment_version(x)
@@ -214,20 +218,21 @@ class Recorder(Recording):
 
     def _foreseen(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The answer of a call that fakes need not be asked for, or MISSING; those that cannot be noted break the graph."""
-        answer = overloads.answer(self.t, func, args, kwargs)
-        if answer is not MISSING:
-            return answer
-        if type(func) is not types.FunctionType or is_pytorchs(func):
-            refuse_asked((*args, *kwargs.values()))
+        values = (*args, *kwargs.values()) if kwargs else args
+        if not overloads.ORDINARY.issuperset(map(type, values)):  # of every call that is recorded: quick
+            answer = overloads.answer(self.t, func, values, args, kwargs)
+            if answer is not MISSING:
+                return answer
+            if type(func) is not types.FunctionType or is_pytorchs(func):
+                refuse_asked(values)
         if self.t.outside.unfaked:
-            refuse_unfaked(self.t.outside, (*args, *kwargs.values()))
+            refuse_unfaked(self.t.outside, values)
         if name in DATA and args and isinstance(args[0], torch.Tensor):
             return self.read(name, args[0])
-        refused = refusal(func, name, args, kwargs)
-        if refused is not None:
-            raise_alone([refused], args, kwargs)
-        if kwargs.get("out") is not None and probe.may_refuse_out(self.mode.call, func, args, kwargs):
-            graph_break("BZ1010", f"{name} may refuse an out= of another type than its result's")
+        if kwargs and kwargs.get("out") is not None:
+            raise_refusal(func, name, args, kwargs)
+            if probe.may_refuse_out(self.mode.call, func, args, kwargs):
+                graph_break("BZ1010", f"{name} may refuse an out= of another type than its result's")
         return MISSING
 
     def _noted(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
@@ -453,6 +458,13 @@ def refuse_unfaked(outside: Outside, values: Any) -> None:
             refuse_unfaked(outside, value)
 
 
+def raise_refusal(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise what eager raises for a call that works on fakes, if it does."""
+    refused = refusal(func, name, args, kwargs)
+    if refused is not None:
+        raise_alone([refused], args, kwargs)
+
+
 def raise_alone(errors: list[Exception], args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
     """Raise the error of a list for such arguments; what its text tells of sizes that change is guarded.
 
@@ -494,18 +506,26 @@ def translate(recorder: Recorder, error: Exception, name: str) -> None:
 
 
 _NO_LETTER = re.compile(r"\W")
+_TABLES = frozenset(["_parameters", "_modules", "_buffers"])
+#: read once: until Python 3.12 each look-up of a member runs Python code of its enumeration
+_LOCAL = Step.LOCAL
 
 
 def readable(place: Any, names: tuple[str, ...]) -> str:
     """A graph-input name from where it comes from."""
     parts: list[str] = []
     at = place
-    while at is not None and len(parts) < 8:
-        if at.step is Step.LOCAL:
-            parts.append(names[at.key])
-        elif isinstance(at.key, str | int) and at.key not in ("_parameters", "_modules", "_buffers"):
-            parts.append(str(at.key))
+    while at is not None:
+        key = at.key
+        if type(key) is str:
+            if key not in _TABLES:
+                parts.append(key)
+        elif at.step is _LOCAL:
+            parts.append(names[key])
+        elif isinstance(key, str | int):
+            parts.append(str(key))
         at = at.parent
+    del parts[8:]
     text = _NO_LETTER.sub("_", "_".join(reversed(parts)) or "input").lower()
     return text if text[0].isalpha() else f"arg_{text}"
 

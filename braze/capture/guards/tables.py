@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from braze import native
-from braze.capture.facts.records import Capture, Check, Guard, ShapeRelation, Source, Step
+from braze.capture.facts.records import Capture, Check, Guard, IdentityKey, ShapeRelation, Source, Step
 from braze.capture.guards.guard_text import ranked, unwrapped
 from braze.graph.specs import SymbolSpec, TensorSpec
 from braze.native import torch_state
@@ -81,14 +81,14 @@ class _Builder:
         self.objects: dict[Source, Any] = {}
 
     def build(self) -> GuardTable:
-        index, checks, guards = self.index, self.checks, self.guards
+        index, checks, guards, made = self.index, self.checks, self.guards, self._made
         for guard in ranked(self.capture.guards):
             expected, check, source = guard.expected, guard.check, guard.source
             if source is None or not (check in _SIMPLE or (check is _EQUAL and type(expected) in _PLAIN)):
                 self._add(guard)
                 continue
             row = index.get(source)
-            checks.append((self.node(source) if row is None else row, check._value_, expected))
+            checks.append((made(source) if row is None else row, check._value_, expected))
             guards.append(guard)
         for source, spec in zip(self.capture.inputs, self.capture.specs, strict=True):
             if isinstance(spec, SymbolSpec):
@@ -111,14 +111,15 @@ class _Builder:
     def node(self, source: Source) -> int:
         """The row of a source, made (after its parents') at its first use."""
         found = self.index.get(source)
-        if found is not None:
-            return found
-        above, parent = source.parent, -1
+        return self._made(source) if found is None else found
+
+    def _made(self, source: Source) -> int:
+        above, key, parent = source.parent, source.key, -1
         if above is not None:
             row = self.index.get(above)
-            parent = self.node(above) if row is None else row
+            parent = self._made(above) if row is None else row
         made = self.index[source] = len(self.nodes)
-        self.nodes.append((parent, source.step._value_, unwrapped(source)))
+        self.nodes.append((parent, source.step._value_, key.value if type(key) is IdentityKey else key))
         self.sources.append(source)
         return made
 

@@ -18,6 +18,8 @@ from braze.capture.state.outside import Outside
 from braze.capture.state.trace import Trace
 
 MODULE_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
+#: read once: until Python 3.12 each look-up of a member runs Python code of its enumeration
+_DICT, _EMPTY = Step.DICT, (Check.LENGTH, 0)
 GLOBAL_HOOKS = (
     "_global_backward_pre_hooks",
     "_global_backward_hooks",
@@ -53,6 +55,7 @@ def hooked(t: Trace, module: Any) -> bool:
         return True
     node = t.outside.tree.node_of(module)
     shadow = instance_dict(t.outside, node) if node is not None else None
+    here, met = t.frames.here(), t.outside.tree.order
     for name in MODULE_HOOKS:
         if node is None or shadow is None or name in shadow.view:
             hooks = instance_value(t.outside, module, name)
@@ -64,11 +67,11 @@ def hooked(t: Trace, module: Any) -> bool:
         if real is None or len(real):
             return True
         # the dict itself is not read: only that it is empty matters
-        place = node.child(Step.DICT, name)
+        place = node.child(_DICT, name)
         if not place.guards:
-            place.guard(Check.LENGTH, 0)
-            place.origin = t.frames.here()
-            t.outside.tree.order.append(place)
+            place.guards.append(_EMPTY)
+            place.origin = here
+            met.append(place)
     return global_hooks(t.outside)
 
 

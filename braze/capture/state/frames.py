@@ -44,8 +44,8 @@ class Frames:
     def here(self) -> tuple[Decoded, int] | None:
         """Where the program is: the innermost frame outside torch."""
         frames = self.stack
-        if frames and not frames[-1].decoded.library:
-            return frames[-1].decoded, frames[-1].at
+        if frames and not (decoded := (innermost := frames[-1]).decoded).library:
+            return decoded, innermost.at
         for f in reversed(frames):
             if not f.decoded.library:
                 return f.decoded, f.at

@@ -89,11 +89,13 @@ class Outside:
 
     def release(self) -> None:
         """Let go of the values of the call."""
-        waiting = [*self.tree.known.values(), *self.tree.order, *self.tree.roots.values()]
-        while waiting:
-            node = waiting.pop()
-            if node.children:
-                waiting += node.children.values()
-                node.children = {}
-            node.dict = node.container = None
+        nodes = {*self.tree.known.values(), *self.tree.order, *self.tree.roots.values()}
+        while nodes:
+            below: set[Node] = set()
+            for node in nodes:
+                if node.children:
+                    below.update(node.children.values())
+                    node.children = {}
+                node.dict = node.container = None
+            nodes = below - nodes
         vars(self).clear()
