@@ -220,6 +220,21 @@ def test_that_modules_behind_breaks_are_counted_by_weak_references_is_no_end_of_
     assert {b.code for b in found.breaks} == {"BZ1001"}
 
 
+@pytest.mark.parametrize("method", ["forward", "extra"])
+def test_a_model_whose_method_is_replaced_by_the_compiled_one_ends(method: str) -> None:
+    class Model(torch.nn.Linear):
+        def extra(self, x: torch.Tensor) -> torch.Tensor:
+            return self(x) + 1
+
+    model, x = Model(3, 3), torch.ones(2, 3)
+    setattr(model, method, braze.compile(getattr(model, method), backend="eager"))
+    getattr(model, method)(x)
+    seen = weakref.ref(model)
+    del model
+    gc.collect()
+    assert seen() is None
+
+
 def test_a_function_that_lives_on_has_one_variant() -> None:
     compiled, made = braze.compile(called, backend="eager"), a_function(1)
     assert [compiled(made) for _ in range(4)] == [made()] * 4
