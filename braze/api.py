@@ -10,7 +10,6 @@ import copyreg
 import functools
 import sys
 import types
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -230,22 +229,23 @@ def _compile(model: Any, settings: Settings, disable: bool) -> Any:
     entry = session.compile_callable(
         _as_python_function(model), settings.bound_backend(), settings.resolve(), name=_name(model)
     )
-    _given[entry] = model, settings
+    vars(entry)[GIVEN] = model, settings
     return entry
 
 
-#: what compiled functions were made of, for pickles
-_given: weakref.WeakKeyDictionary[Any, tuple[Any, Settings]] = weakref.WeakKeyDictionary()
+#: under this name a compiled function holds what it was made of: in a table of ours a method whose object holds the compiled function
+#: (`model.forward = braze.compile(model.forward)`) would keep both alive
+GIVEN = "__braze_given__"
 
 
 def _original(fn: Any) -> Any:
     """What a compiled function was made of; anything else is itself, also where it wraps a function."""
-    return _given.get(fn, (fn.__wrapped__,))[0] if type(fn) is native.Entry else fn
+    return vars(fn).get(GIVEN, (fn.__wrapped__,))[0] if type(fn) is native.Entry else fn
 
 
 def _reduce(entry: Any) -> Any:
     """How a compiled function is pickled: by its name, where it stands under that, or as its original and what was asked."""
-    model, settings = _given.get(entry, (None, None))
+    model, settings = vars(entry).get(GIVEN, (None, None))
     if settings is None:
         raise TypeError("this part of a compiled module is not pickled by itself: pickle the module")
     found: Any = sys.modules.get(entry.__module__)

@@ -18,6 +18,7 @@ import torch
 
 import braze
 from braze.capture.facts.stand_ins import stand_in
+from braze.inspect.explain import observe
 from braze.support.errors import Origin
 
 CASES: list[Callable[[], Any]] = []
@@ -194,6 +195,44 @@ def test_what_a_call_made_ends_though_compiled_code_knows_it(use: Any, make: Any
         del made
         gc.collect()
         assert seen() is None
+
+
+class Broken(torch.nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        braze.graph_break()
+        return super().forward(x)
+
+
+def test_that_modules_behind_breaks_are_counted_by_weak_references_is_no_end_of_the_programs() -> None:
+    class Layers(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.ModuleList(Broken(3, 3) for _ in range(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    model, x = Layers(), torch.ones(2, 3)
+    compiled = braze.compile(model, backend="eager")
+    found = observe(lambda: compiled(x), "layers")
+    assert {b.code for b in found.breaks} == {"BZ1001"}
+
+
+@pytest.mark.parametrize("method", ["forward", "extra"])
+def test_a_model_whose_method_is_replaced_by_the_compiled_one_ends(method: str) -> None:
+    class Model(torch.nn.Linear):
+        def extra(self, x: torch.Tensor) -> torch.Tensor:
+            return self(x) + 1
+
+    model, x = Model(3, 3), torch.ones(2, 3)
+    setattr(model, method, braze.compile(getattr(model, method), backend="eager"))
+    getattr(model, method)(x)
+    seen = weakref.ref(model)
+    del model
+    gc.collect()
+    assert seen() is None
 
 
 def test_a_function_that_lives_on_has_one_variant() -> None:

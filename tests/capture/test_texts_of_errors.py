@@ -53,3 +53,31 @@ def test_a_text_without_numbers_serves_all_sizes() -> None:
     for n in (3, 4, 5):
         assert compiled(torch.ones(n))[0] == f(torch.ones(n))[0] != ""
     assert len(graphs) == 1
+
+
+class Told(torch.nn.Module):
+    """A module that notes when its text is asked for."""
+
+    asked = 0
+
+    def forward(self, x: torch.Tensor, **words: int) -> torch.Tensor:
+        return x + len(words)
+
+    def __repr__(self) -> str:
+        Told.asked += 1
+        return "{told}"
+
+
+def test_what_is_called_is_asked_for_its_text_by_an_error_alone() -> None:
+    def f(module: torch.nn.Module, x: torch.Tensor, words: Any) -> Any:
+        try:
+            return module(x, **words)
+        except TypeError as error:
+            return str(error)
+
+    module, x, asked = Told(), torch.ones(2), Told.asked
+    compiled = braze.compile(f, backend="eager")
+    assert torch.equal(compiled(module, x, {"a": 1}), x + 1)
+    assert Told.asked == asked
+    assert compiled(module, x, 3) == f(module, x, 3) == "{told} argument after ** must be a mapping, not int"
+    assert Told.asked == asked + 2

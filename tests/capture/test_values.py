@@ -6,11 +6,13 @@ import collections
 import dataclasses
 import functools
 import itertools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from captured import Run, check, same
+
+import braze
 
 X = torch.arange(6.0).reshape(2, 3)
 SCALE = 3
@@ -472,3 +474,65 @@ def test_a_key_that_an_ordered_dict_from_outside_loses():
         return list(table), x * table.pop("c")
 
     check(f, X, collections.OrderedDict(a=1, b=2, c=3))
+
+
+class Doubles:
+    """A property whose setter writes into the instance's dict under its own name."""
+
+    def __init__(self) -> None:
+        self.__dict__["p"] = 3
+
+    @property
+    def p(self) -> int:
+        return self.__dict__["p"]
+
+    @p.setter
+    def p(self, value: int) -> None:
+        self.__dict__["p"] = value * 2
+
+
+def test_what_a_dict_holds_under_a_propertys_name_is_written_past_the_property() -> None:
+    def write(kept: Doubles, x: torch.Tensor) -> Any:
+        kept.p = 4
+        made = Doubles()
+        made.p = kept.p
+        made.__dict__["itself"] = made
+        return made, x + made.p
+
+    def drop(kept: Doubles, x: torch.Tensor) -> Any:
+        return x + kept.__dict__.pop("p")
+
+    kept, x = Doubles(), torch.ones(2)
+    made, y = braze.compile(write, backend="eager")(kept, x)
+    assert (vars(kept), made.p, made.itself is made, y.tolist()) == ({"p": 8}, 16, True, [17.0, 17.0])
+    assert braze.compile(drop, backend="eager")(kept, x).tolist() == [9.0, 9.0]
+    assert vars(kept) == {}
+
+
+def test_a_cached_property_behind_super_is_what_the_object_holds_and_a_new_one_is_seen() -> None:
+    class Base:
+        @functools.cached_property
+        def p(self) -> int:
+            return 1
+
+    class Derived(Base):
+        @functools.cached_property
+        def p(self) -> int:
+            return 2
+
+        def past(self, x: torch.Tensor) -> torch.Tensor:
+            return x + super().p
+
+        def own(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.p
+
+    x = torch.zeros(1)
+    past, own = (braze.compile(f, backend="eager") for f in (Derived.past, Derived.own))
+    kept, fresh = Derived(), Derived()
+    assert kept.p == 2
+    assert (past(kept, x).item(), past(fresh, x).item(), fresh.p) == (2, 1, 1)
+    assert own(Derived(), x).item() == 2
+    replaced = functools.cached_property(lambda self: 7)
+    replaced.__set_name__(Derived, "p")
+    Derived.p = replaced  # type: ignore[method-assign, assignment]
+    assert own(Derived(), x).item() == 7

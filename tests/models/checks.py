@@ -40,7 +40,6 @@ def check_capture(case: Any) -> None:
     """Through capture alone, results are the same to the last bit."""
     if case.missing():
         pytest.skip(case.missing())
-    torch.set_num_threads(1)
     model, first, second = case.make(), case.inputs(2), case.inputs(3)
     compiled = braze.compile(model, backend="eager", options=options_of(case))
     results: list[Any] = []

@@ -36,7 +36,6 @@ ADAPTERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.fixture(autouse=True)
 def fresh():
-    torch.set_num_threads(1)
     with torch.no_grad():
         yield
     braze.reset()

@@ -38,7 +38,6 @@ def gradients(call: Any, model: nn.Module, inputs: dict[str, Any]) -> list[torch
 def test_gradients_are_as_exact_as_eagers(case):
     if case.missing():
         pytest.skip(case.missing())
-    torch.set_num_threads(1)
     model, inputs = case.make(), case.inputs(2)
     theirs = gradients(model, model, inputs)
     ours: list[Any] = []

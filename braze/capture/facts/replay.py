@@ -263,6 +263,16 @@ def delete_attribute(target: Any, name: str) -> None:
         object.__delattr__(target, name)
 
 
+def set_in_dict(target: Any, name: str, value: Any) -> None:
+    """Write into the dict of an instance, past what its class says of the name."""
+    object.__getattribute__(target, "__dict__")[name] = value
+
+
+def delete_in_dict(target: Any, name: str) -> None:
+    """Delete from the dict of an instance, past what its class says of the name."""
+    del object.__getattribute__(target, "__dict__")[name]
+
+
 def set_item(container: Any, key: Any, value: Any) -> None:
     """Write an item, past any override in a subclass."""
     builtin_base(container).__setitem__(container, key, value)

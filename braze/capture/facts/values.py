@@ -178,6 +178,12 @@ def lookup_in_mro(cls: type, name: str) -> tuple[Any, Any]:
     return found
 
 
+def is_data_descriptor(cls: type, name: str) -> bool:
+    """Whether a class says what is done to an attribute: what an instance's dict holds under that name was put there past it."""
+    found, _ = lookup_in_mro(cls, name)
+    return found is not MISSING and (hasattr(type(found), "__set__") or hasattr(type(found), "__delete__"))
+
+
 def held(value: Any, name: str, default: Any = None) -> Any:
     """An attribute by Python's own lookup, past a ``__getattribute__`` or ``__getattr__`` of the program's."""
     look = type.__getattribute__ if issubclass(type(value), type) else object.__getattribute__

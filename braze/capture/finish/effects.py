@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from braze.capture.facts.records import Build, Constant, Effect, EffectKind, FromSource
-from braze.capture.facts.values import MISSING
+from braze.capture.facts.replay import delete_in_dict, set_in_dict
+from braze.capture.facts.values import MISSING, is_data_descriptor
 from braze.capture.finish.reconstruction import RecipeTable
 from braze.capture.outside import definitions
 from braze.capture.outside.shadows import DictShadow, keys_of
@@ -118,8 +119,24 @@ def attributes_written(table: RecipeTable, shadow: DictShadow) -> list[Effect]:
     if not written and not gone:
         return []
     target = table.add(FromSource(shadow.node.source))
-    effects = [Effect(EffectKind.DELATTR, (target,), k) for k in gone]
-    return effects + [set_attribute(table, target, k, v) for k, v in written]
+    cls = type(shadow.node.real)
+    effects = [
+        call_again(table, delete_in_dict, target, k)
+        if is_data_descriptor(cls, k)
+        else Effect(EffectKind.DELATTR, (target,), k)
+        for k in gone
+    ]
+    return effects + [
+        call_again(table, set_in_dict, target, k, v)
+        if is_data_descriptor(cls, k)
+        else set_attribute(table, target, k, v)
+        for k, v in written
+    ]
+
+
+def call_again(table: RecipeTable, function: Any, target: int, *args: Any) -> Effect:
+    """The effect of a call with what a recipe gives, and these."""
+    return Effect(EffectKind.CALL, (table.add(Constant(function)), target, *map(table.id_of, args)))
 
 
 def items_written(table: RecipeTable, shadow: DictShadow) -> list[Effect]:

@@ -45,6 +45,7 @@ from braze.capture.facts.values import (
     held,
     is_bound_builtin,
     is_constant,
+    is_data_descriptor,
     is_identity_type,
 )
 from braze.capture.graph import sizes, unbacked
@@ -235,18 +236,25 @@ class RecipeTable:
     def attributes(self, value: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
         """Names and recipes of an instance's attributes, slots too. A namespace that the program has given it is the program's dict."""
         space = held(value, "__dict__")
-        given = space is not None and self.t.done.namespaces.get(id(space)) is space
-        own = {"__dict__": space} if given else dict(space or {})
+        slots: dict[str, Any] = {}
         for base in type(value).__mro__:
             for name, field in base.__dict__.items():
                 if type(field) is types.MemberDescriptorType and base.__flags__ & HEAP_TYPE:
                     try:
-                        own[name] = field.__get__(value)
+                        slots[name] = field.__get__(value)
                     except AttributeError:
                         continue
                     if not may_be_set(field, value):
                         raise Unrebuildable(value)  # C code alone can fill it
-        return tuple(own), self.items(own.values())
+        if space is not None and self.t.done.namespaces.get(id(space)) is space:
+            slots["__dict__"] = space
+        elif any(is_data_descriptor(type(value), name) for name in space or ()):
+            # past what the class says of the name: a property's setter has run
+            whole = self.add(Build("dict", self.items([part for item in space.items() for part in item])))
+            return ("__dict__", *slots), (whole, *self.items(slots.values()))
+        elif space:
+            slots = {**space, **slots}
+        return tuple(slots), self.items(slots.values())
 
     def sequence(self, kind: str, value: Any, items: Any, cls: type) -> Recipe:
         """A list or set; of a subclass with attributes."""

@@ -15,6 +15,7 @@ from braze.capture.facts.breaks import HINT_MOVE, graph_break
 from braze.capture.facts.frame import Frame
 from braze.capture.facts.libraries import is_library_class
 from braze.capture.facts.records import Step
+from braze.capture.facts.slots import Owner
 from braze.capture.facts.values import HEAP_TYPE, MISSING, NULL, is_constant, lookup_in_mro
 from braze.capture.outside.shadows import iterate
 from braze.capture.state.frames import Frames
@@ -239,7 +240,8 @@ def says_its_end(t: Trace, value: Any) -> bool:
     if has_finalizer(cls):
         return True
     real = value if node is None else node.real
-    return any(ref.__callback__ is not None for ref in weakref.getweakrefs(real))
+    # by an Owner variants are counted: its callback is none of the program's
+    return any(ref.__callback__ is not None for ref in weakref.getweakrefs(real) if type(ref) is not Owner)
 
 
 def has_finalizer(cls: type) -> bool:

@@ -361,6 +361,7 @@ def bind_class_value(
             return found.__func__
         return found if obj is None else types.MethodType(found, obj)
     if obj is not None and kind is functools.cached_property:
+        trust_class_value(t, owner, name, found)
         return cached_property(t, found, obj)
     if obj is not None and kind in (types.MethodDescriptorType, types.WrapperDescriptorType):
         return types.MethodType(found, obj)  # so that rules find the descriptor
@@ -381,9 +382,11 @@ def bind_to(t: Interpreter, function: Any, first: Any) -> Any:
 
 
 def cached_property(t: Trace, found: Any, obj: Any) -> Any:
-    """``functools.cached_property``: not in the instance dict yet, so computed and written there."""
-    value = t.call(found.func, (obj,), None)
-    write_instance(t, obj, found.attrname, value)
+    """``functools.cached_property``: what the instance dict holds, which ``super()`` and other names lead past, else computed and written there."""
+    value = instance_value(t.outside, obj, found.attrname)
+    if value is MISSING:
+        value = t.call(found.func, (obj,), None)
+        write_instance(t, obj, found.attrname, value)
     return value
 
 

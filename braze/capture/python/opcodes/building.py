@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import types
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -106,40 +107,48 @@ def set_update(t: Trace, f: Frame, arg: int) -> None:
 
 @opcode("DICT_UPDATE")
 def dict_update(t: Trace, f: Frame, arg: int) -> None:
-    values = mapping(t, f.stack.pop(), "'{}' object is not a mapping")
+    values = mapping(t, f.stack.pop(), lambda kind: f"'{kind}' object is not a mapping")
     hashed(t, f.stack[-arg].update, list(values), values)
 
 
 @opcode("DICT_MERGE")
 def dict_merge(t: Trace, f: Frame, arg: int) -> None:
     below = -arg - 3  # the keywords so far and the positional arguments
-    fn = shown(f.stack[below] if f.stack[below] is not NULL else f.stack[below - 1])
-    values = mapping(t, f.stack.pop(), f"{fn} argument after ** must be a mapping, not {{}}")
+    fn = f.stack[below] if f.stack[below] is not NULL else f.stack[below - 1]
+    values = mapping(t, f.stack.pop(), refused_keywords(t, fn))
     target = f.stack[-arg]
     for key in values:
         if key in target:
-            raise TypeError(f"{fn} got multiple values for keyword argument '{key}'")
+            raise TypeError(f"{shown(t, fn)} got multiple values for keyword argument '{key}'")
         if not isinstance(key, str):
             raise TypeError("keywords must be strings")
     target.update(values)
 
 
-def shown(fn: Any) -> str:
-    """A callable as error messages of CPython name it."""
-    name = getattr(fn, "__qualname__", None)
+def shown(t: Interpreter, fn: Any) -> str:
+    """A callable as error messages of CPython name it: to be asked for such a message alone, since it may run the program's code."""
+    name = t.call(getattr, (fn, "__qualname__", None))
     if name is None:
-        return str(fn)
-    module = getattr(fn, "__module__", None)
+        text = t.call(str, (fn,))
+        if type(text) is UnknownText:
+            graph_break("BZ1012", "an error tells of a callable whose text only the graph knows")
+        return str(text)
+    module = t.call(getattr, (fn, "__module__", None))
     return f"{name}()" if module in (None, "builtins") else f"{module}.{name}()"
 
 
-def mapping(t: Trace, values: Any, refusal: str) -> Any:
-    """A dict of what ``**values`` gives; ``refusal`` says that its class is none of a mapping."""
+def refused_keywords(t: Interpreter, fn: Any) -> Callable[[str], str]:
+    """What is said of a class whose object stands behind the ``**`` of a call, and is no mapping."""
+    return lambda kind: f"{shown(t, fn)} argument after ** must be a mapping, not {kind}"
+
+
+def mapping(t: Trace, values: Any, refusal: Callable[[str], str]) -> Any:
+    """A dict of what ``**values`` gives; ``refusal`` says that its class, of such a name, is none of a mapping."""
     if issubclass(type(values), dict):
         fill(t.outside, values)
         return dict(builtin_base(values).items(values))
     if not hasattr(type(values), "keys"):
-        raise TypeError(refusal.format(type(values).__name__))
+        raise TypeError(refusal(type(values).__name__))
     keys = elements(t, t.call(t.attribute(values, "keys"), ()))
     return {key: t.item(values, key) for key in keys}
 

@@ -14,7 +14,7 @@ from braze.capture.facts.values import NULL
 from braze.capture.outside.shadows import fill
 from braze.capture.python.calls import call
 from braze.capture.python.iteration import gathered
-from braze.capture.python.opcodes.building import mapping, shown
+from braze.capture.python.opcodes.building import mapping, refused_keywords, shown
 from braze.capture.python.opcodes.table import Pending, opcode
 from braze.capture.state.trace import Trace
 
@@ -115,12 +115,12 @@ def call_function_ex(t: Trace, f: Frame, arg: int) -> None:
     del stack[-2:]
     fn = second if first is NULL else first
     if kwargs is not None and type(kwargs) is not dict:
-        kwargs = mapping(t, kwargs, f"{shown(fn)} argument after ** must be a mapping, not {{}}")
+        kwargs = mapping(t, kwargs, refused_keywords(t, fn))
     elif kwargs is not None:
         fill(t.outside, kwargs)
     if type(args) is not tuple:
         if not hasattr(type(args), "__iter__") and not hasattr(type(args), "__getitem__"):
             kind = type(args).__name__
-            raise TypeError(f"{shown(fn)} argument after * must be an iterable, not {kind}")
+            raise TypeError(f"{shown(t, fn)} argument after * must be an iterable, not {kind}")
         args = tuple(gathered(t, args))
     stack.append(call(t, fn, args, kwargs, True))
