@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from braze.graph.elementwise import allocated, broadcast, laid_like
-from braze.graph.extents import TENSORS
+from braze.graph.extents import TENSORS, Geometry
 from braze.graph.layout_rules import channels_last, row_major, suggests_channels_last
 
 aten = torch.ops.aten
@@ -92,7 +92,13 @@ def _rot90(x: Any, k: int = 1, dims: Sequence[int] = (0, 1)) -> Any:
     if k % 4 == 0:
         return row_major(x.shape, x.dtype)
     flipped = laid_like(x, x.dtype)
-    return flipped if k % 2 == 0 or not isinstance(flipped, Tensor) else flipped.transpose(*dims)
+    if k % 2 == 0:
+        return flipped
+    if isinstance(flipped, Tensor):
+        return flipped.transpose(*dims)
+    first, second = (d % rank for d in dims)
+    order = [second if d == first else first if d == second else d for d in range(rank)]
+    return Geometry(x.dtype, [flipped.shape[d] for d in order], [flipped.strides[d] for d in order])
 
 
 def _dropped_gradient(gradient: Any, mask: Any, scale: Any) -> Any:

@@ -35,7 +35,8 @@ def _layer_norm(x: Tensor, shape: Sequence[int], weight: Any, bias: Any, eps: fl
     lead = x.dim() - len(shape)
     if list(x.shape[lead:]) != list(shape) or not shape:
         return NotImplemented
-    if any(p is not None and p.dtype is not x.dtype for p in (weight, bias)):
+    parameters = [p for p in (weight, bias) if p is not None]
+    if any(p.dtype is not x.dtype or list(p.shape) != list(shape) for p in parameters):
         return NotImplemented
     statistics = [*x.shape[:lead], *[1] * len(shape)]
     return row_major(x.shape, x.dtype), row_major(statistics, x.dtype), row_major(statistics, x.dtype)

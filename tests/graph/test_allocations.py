@@ -94,3 +94,14 @@ def test_a_dropped_gradient_lies_as_the_product_that_eager_makes():
         if x.shape == y.shape:
             call = aten.native_dropout_backward
             assert differs(lambda a, b: call(a, b > 0, 2.0), x, y) is None, (x.stride(), y.stride())
+
+
+@pytest.mark.parametrize("k", range(4))
+def test_a_turned_picture_of_varying_sizes_has_its_dims_turned(k):
+    mode, x = fakes.new_mode(dynamic=True), laid(3, 4, 5, strides=(20, 5, 1))
+    with torch.no_grad():
+        fake = mode.fake(x, symbolic_dims={0, 1})
+        with mode:
+            got = torch.rot90(fake, k, (0, -2))
+    want = torch.rot90(x, k, (0, -2))
+    assert [*map(int, got.shape), *map(int, got.stride())] == [*want.shape, *want.stride()]
