@@ -128,6 +128,8 @@ OF_REALS = frozenset(
 NORMS = frozenset(["layer_norm", "native_layer_norm", "group_norm", "batch_norm", "instance_norm"])
 #: losses of floats by classes, and the one that has no kernel for floats of 16 bits
 LOSSES_OF_CLASSES = frozenset(["nll_loss", "multi_margin_loss", "multilabel_margin_loss"])
+#: what reads a mask whose type kernels alone refuse
+OF_TRUTHS = frozenset(["masked_scatter"])
 _WIDE = (torch.float32, torch.float64)
 #: operators of Python's that write, and so do functions whose names end so
 WRITES = frozenset(
@@ -161,8 +163,10 @@ def _has_doubts_of_its_own(name: str) -> bool:
     """Whether something is asked of calls of a function by its name."""
     if name.endswith("_") or name.startswith("as_strided"):
         return True
-    tables = (WRITES, DIFFERENCES, WITHOUT_IDENTITY, OF_ONE_TYPE, BY_INDICES, BY_PLACES, OF_FLOATS, OF_REALS)
-    tables = (*tables, NORMS, LOSSES_OF_CLASSES, ("masked_scatter",))
+    tables = (
+        *(WRITES, DIFFERENCES, WITHOUT_IDENTITY, OF_ONE_TYPE, BY_INDICES, BY_PLACES, OF_FLOATS, OF_REALS),
+        *(NORMS, LOSSES_OF_CLASSES, OF_TRUTHS),
+    )
     return any(name in table or name.strip("_") in table for table in tables)
 
 
@@ -191,7 +195,7 @@ def _has_doubtful_type(name: str, args: tuple[Any, ...], kwargs: dict[str, Any])
         return True
     if name in LOSSES_OF_CLASSES and given and _is_no_loss_of(name, given[0].dtype):
         return True
-    if name == "masked_scatter":
+    if name in OF_TRUTHS:
         return any(x.dtype is not torch.bool for x in given[1:2])
     if name == "index_put" and len(given) > 1 and given[0].dtype is not given[-1].dtype:
         return True
