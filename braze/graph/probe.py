@@ -102,6 +102,7 @@ OF_FLOATS = frozenset(
         "lp_pool2d",
         "local_response_norm",
         "segment_reduce",
+        "normal",
     ]
 )
 #: what has none for truth values or for complex numbers
@@ -123,6 +124,13 @@ OF_REALS = frozenset(
         "bucketize",
     ]
 )
+#: whose kernels take parameters of their operand's type, or of 32 bits beside an operand of 16
+NORMS = frozenset(["layer_norm", "native_layer_norm", "group_norm", "batch_norm", "instance_norm"])
+#: losses of floats by classes, and the one that has no kernel for floats of 16 bits
+LOSSES_OF_CLASSES = frozenset(["nll_loss", "multi_margin_loss", "multilabel_margin_loss"])
+#: what reads a mask whose type kernels alone refuse
+OF_TRUTHS = frozenset(["masked_scatter"])
+_WIDE = (torch.float32, torch.float64)
 #: operators of Python's that write, and so do functions whose names end so
 WRITES = frozenset(
     ["setitem", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor"]
@@ -155,7 +163,10 @@ def _has_doubts_of_its_own(name: str) -> bool:
     """Whether something is asked of calls of a function by its name."""
     if name.endswith("_") or name.startswith("as_strided"):
         return True
-    tables = (WRITES, DIFFERENCES, WITHOUT_IDENTITY, OF_ONE_TYPE, BY_INDICES, BY_PLACES, OF_FLOATS, OF_REALS)
+    tables = (
+        *(WRITES, DIFFERENCES, WITHOUT_IDENTITY, OF_ONE_TYPE, BY_INDICES, BY_PLACES, OF_FLOATS, OF_REALS),
+        *(NORMS, LOSSES_OF_CLASSES, OF_TRUTHS),
+    )
     return any(name in table or name.strip("_") in table for table in tables)
 
 
@@ -179,6 +190,15 @@ def _is_doubtful_itself(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 def _has_doubtful_type(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a tensor is of a type that the operator's kernel may refuse."""
+    given = _tensors(args, kwargs)
+    if name in NORMS and given and given[0].dtype in _WIDE and several_types(given):
+        return True
+    if name in LOSSES_OF_CLASSES and given and _is_no_loss_of(name, given[0].dtype):
+        return True
+    if name in OF_TRUTHS:
+        return any(x.dtype is not torch.bool for x in given[1:2])
+    if name == "index_put" and len(given) > 1 and given[0].dtype is not given[-1].dtype:
+        return True
     if name in BY_INDICES:
         beside = next(iter(every(torch.Tensor, args)[1:]), None)
         index = next((kwargs[word] for word in ("index", "target") if word in kwargs), beside)
@@ -187,10 +207,14 @@ def _has_doubtful_type(name: str, args: tuple[Any, ...], kwargs: dict[str, Any])
         places = leaves(args[1:2])
         return any(isinstance(x, torch.Tensor) and x.dtype not in _PLACES for x in places)
     if name in OF_FLOATS:
-        return any(not x.is_floating_point() for x in _tensors(args, kwargs))
+        return any(not x.is_floating_point() for x in given)
     if name in OF_REALS:
-        return any(x.is_complex() or x.dtype is torch.bool for x in _tensors(args, kwargs))
-    return name in OF_ONE_TYPE and any(x.dtype is torch.bool for x in _tensors(args, kwargs))
+        return any(x.is_complex() or x.dtype is torch.bool for x in given)
+    return name in OF_ONE_TYPE and any(x.dtype is torch.bool for x in given)
+
+
+def _is_no_loss_of(name: str, dtype: torch.dtype) -> bool:
+    return not dtype.is_floating_point or (name == "multi_margin_loss" and dtype not in _WIDE)
 
 
 def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from braze.graph.allocations import ALLOCATIONS
 from braze.graph.elementwise import allocated, broadcast, laid_like, where
 from braze.graph.extents import TENSORS, Extent, Geometry, is_symbolic
 from braze.graph.layout_rules import (
@@ -32,9 +33,10 @@ Tensor = torch.Tensor
 
 def _layer_norm(x: Tensor, shape: Sequence[int], weight: Any, bias: Any, eps: float) -> Any:
     lead = x.dim() - len(shape)
-    if list(x.shape[lead:]) != list(shape) or lead < 1:
+    if list(x.shape[lead:]) != list(shape) or not shape:
         return NotImplemented
-    if any(p is not None and p.dtype is not x.dtype for p in (weight, bias)):
+    parameters = [p for p in (weight, bias) if p is not None]
+    if any(p.dtype is not x.dtype or list(p.shape) != list(shape) for p in parameters):
         return NotImplemented
     statistics = [*x.shape[:lead], *[1] * len(shape)]
     return row_major(x.shape, x.dtype), row_major(statistics, x.dtype), row_major(statistics, x.dtype)
@@ -217,6 +219,24 @@ def _like(x: Tensor, *value: Any, **options: Any) -> Any:
     ):
         return NotImplemented
     return row_major(x.shape, dtype) if form is torch.contiguous_format else laid_like(x, dtype)
+
+
+def _like_floats(x: Tensor, **options: Any) -> Any:
+    """Random numbers for another tensor's places."""
+    return _like(x, **options) if (options.get("dtype") or x.dtype).is_floating_point else NotImplemented
+
+
+def _filled(x: Tensor, value: Any) -> Any:
+    return laid_like(x, x.dtype) if _fits(value, x.dtype) else NotImplemented
+
+
+def _index_put(x: Tensor, indices: Sequence[Any], values: Tensor, accumulate: bool = False) -> Any:
+    """A copy, in which places are written."""
+    places = LAYOUTS[aten.index.Tensor](x, indices)
+    if places is NotImplemented or values.dtype is not x.dtype:
+        return NotImplemented
+    fits = list(broadcast([places.shape, values.shape])) == list(places.shape)
+    return laid_like(x, x.dtype) if fits else NotImplemented
 
 
 def _product(rank: int, a: Tensor, b: Tensor) -> Any:
@@ -504,6 +524,7 @@ GPU_ONLY = {aten.scaled_dot_product_attention.default}
 RULES: dict[Any, Callable[..., Any]] = {
     aten.scaled_dot_product_attention.default: _attention,
     **LAYOUTS,
+    **ALLOCATIONS,
     aten.where.self: where,
     aten.clone.default: _like,
     aten._to_copy.default: _like,
@@ -511,6 +532,10 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.zeros_like.default: _like,
     aten.ones_like.default: _like,
     aten.full_like.default: _like,
+    aten.rand_like.default: _like_floats,
+    aten.randn_like.default: _like_floats,
+    aten.index_put.default: _index_put,
+    aten.fill.Scalar: _filled,
     aten.mm.default: partial(_product, 2),
     aten.addmm.default: partial(_added, 2),
     aten.bmm.default: partial(_product, 3),

@@ -95,6 +95,15 @@ REFUSED = {
     "topk": (lambda x, i: torch.topk(i, 1), (3,)),
     "median": (lambda x, i: i.median(), (3,)),
     "mm": (lambda x, i: torch.mm(i, i), (3, 3)),
+    "weight of layer_norm": (lambda x, i: F.layer_norm(x, (3,), i), (3,)),
+    "bias of layer_norm": (lambda x, i: F.layer_norm(x, (3,), x[0], i), (3,)),
+    "weight of another length": (lambda x, i: F.layer_norm(x, (3,), i), (2,)),
+    "weight of batch_norm": (lambda x, i: F.batch_norm(x, x[0], x[1], weight=i), (3,)),
+    "mask of masked_scatter": (lambda x, i: x.masked_scatter(i, x), (4, 3)),
+    "index_put": (lambda x, i: x.index_put((torch.tensor([0]),), i), (1, 3)),
+    "scores of nll_loss": (lambda x, i: F.nll_loss(i, torch.tensor([0, 1])), (2, 3)),
+    "multi_margin_loss": (lambda x, i: F.multi_margin_loss(i, torch.tensor([0, 1])), (2, 3)),
+    "normal": (lambda x, i: torch.normal(i, x), (4, 3)),
 }
 
 
@@ -109,7 +118,8 @@ def test_what_kernels_alone_refuse_for_the_type_of_an_argument_reaches_a_handler
             return str(error)
         return "works"
 
-    for dtype in (torch.float32, torch.bool, torch.int16, torch.int32, torch.int64, torch.complex64):
+    floats = (torch.float32, torch.float64, torch.bfloat16)
+    for dtype in (*floats, torch.bool, torch.int8, torch.int16, torch.int32, torch.int64, torch.complex64):
         braze.reset()
         given = torch.arange(12.0).view(4, 3), torch.zeros(shape, dtype=dtype)
         assert braze.compile(handled, backend="eager")(*given) == handled(*given), dtype
