@@ -115,6 +115,9 @@ def _partition(
         functional = _without_writes(traced, [*outputs.wanted(), *gradients], ctx, unite=joint is None)
         roles, mutations, results = outputs.assign(functional, mode)
     dialect = Dialect.CORE if how.decompositions else Dialect.FUNCTIONAL
+    if joint is not None:  # before equal values become one, and of what stands for them behind that
+        before = roles_of_results(mutations, roles, len(results), outputs.whole_specs)
+        _tell_written_after(gm, results, roles, before)
     _simplify(module, (*results, *(functional.latest[node] for node in gradients)), dialect, ctx)
     with on_fakes(mode):
         separate(module, outputs, mutations, mode, results=len(results))
@@ -126,7 +129,7 @@ def _partition(
     known = roles_of_results(mutations, roles, len(results), outputs.whole_specs)
     whole = _joint_graph(traced, joint, mutations, known) if joint is not None else None
     if whole is not None:
-        _tell_written_after(gm, module, roles, known)
+        _tell_written_after(gm, module.graph.output_node().args[0], roles, known)
     part = Partition(
         forward=module,
         dialect=dialect,
@@ -284,14 +287,10 @@ def _joint_graph(
 
 
 def _tell_written_after(
-    gm: torch.fx.GraphModule,
-    module: torch.fx.GraphModule,
-    roles: Sequence[OutputRole],
-    known: Sequence[OutputRole],
+    gm: torch.fx.GraphModule, items: Any, roles: Sequence[OutputRole], known: Sequence[OutputRole]
 ) -> None:
-    """What the capture knows of its results that are written once the graph has run, told to the nodes that they are."""
+    """What the capture knows of its results that are written once the graph has run, told to the nodes (``items``) that they are."""
     given: Any = gm.graph.output_node().args[0]
-    items: Any = module.graph.output_node().args[0]
     values = {role.output: i for i, role in enumerate(known) if role.kind is OutputKind.VALUE}
     for i, node in enumerate(given if isinstance(given, (tuple, list)) else (given,)):
         if not isinstance(node, torch.fx.Node) or not facts(node).written_after or i >= len(roles):

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from braze.graph.facts import facts
+from braze.graph.facts import NodeFacts, facts
 from braze.graph.operators import operator_facts
 from braze.graph.specs import Dialect
 from braze.graph.verify import verify
@@ -87,13 +87,13 @@ def drop_unread(graph: torch.fx.Graph) -> bool:
 
 
 def merge_equal_nodes(module: torch.fx.GraphModule) -> bool:
-    """Compute once what is computed twice from the same arguments."""
+    """Compute once what is computed twice from the same arguments; what the program goes on to write is no other value."""
     seen: dict[Any, Node] = {}
     changed = False
     for node in module.graph.nodes:
         if node.op == "get_attr":
             key: Any = ("get_attr", node.target)
-        elif node.op == "call_function" and not is_impure(node) and not facts(node).gradient:
+        elif node.op == "call_function" and not is_impure(node) and not _stays_apart(facts(node)):
             key = (node.target, _hashable(node.args), _hashable(node.kwargs))
         else:
             continue
@@ -103,6 +103,11 @@ def merge_equal_nodes(module: torch.fx.GraphModule) -> bool:
             module.graph.erase_node(node)
             changed = True
     return changed
+
+
+def _stays_apart(known: NodeFacts) -> bool:
+    """Whether a value is a tensor of its own, though another has the same numbers."""
+    return known.gradient or known.written_after
 
 
 def remove_no_ops(module: torch.fx.GraphModule) -> bool:

@@ -65,6 +65,14 @@ def a_result_that_eager_reads_for_another(x: torch.Tensor) -> tuple[torch.Tensor
     return chosen, whole
 
 
+def a_result_that_eagers_formula_computes_again(x: torch.Tensor) -> torch.Tensor:
+    v = torch.erfinv(x.cos() / 2)
+    braze.graph_break()
+    seen = v.transpose(0, -1)
+    v[1:] = -1
+    return seen
+
+
 def a_result_given_other_memory(x: torch.Tensor) -> torch.Tensor:
     copy = torch.empty(x.shape).copy_(x)
     v = copy.tanh().mean()
@@ -91,6 +99,7 @@ PROGRAMS = [
     written_by_an_operator,
     a_result_written,
     a_result_that_eager_reads_for_another,
+    a_result_that_eagers_formula_computes_again,
     a_result_given_other_memory,
     written_in_the_caller,
 ]
