@@ -66,7 +66,7 @@ def a_result_that_eager_reads_for_another(x: torch.Tensor) -> tuple[torch.Tensor
 
 
 def a_result_that_eagers_formula_computes_again(x: torch.Tensor) -> torch.Tensor:
-    v = torch.erfinv(x.cos() / 2)
+    v = torch.erfinv((x / 8).cummax(0).values)
     braze.graph_break()
     seen = v.transpose(0, -1)
     v[1:] = -1
