@@ -160,6 +160,12 @@ def postpone_dynamo() -> bool:
         return True
 
 
+def is_dynamos(function: Any) -> bool:
+    """Whether a function is of the module in which Dynamo keeps its tables: once it has compiled, it refers to every module that is made."""
+    there = sys.modules.get(f"{DYNAMO}.utils")
+    return there is not None and getattr(function, "__globals__", None) is vars(there)
+
+
 @contextlib.contextmanager
 def stand_ins() -> Iterator[None]:
     """For one import: the two names of Dynamo that the validator of size guards (off unless asked for) takes."""

@@ -220,6 +220,27 @@ def test_that_modules_behind_breaks_are_counted_by_weak_references_is_no_end_of_
     assert {b.code for b in found.breaks} == {"BZ1001"}
 
 
+def test_that_dynamo_refers_to_modules_is_no_end_of_the_programs() -> None:
+    """Once it has compiled, each module that is made has a weak reference of its own with a callback."""
+    from torch._dynamo.utils import ExactWeakKeyDictionary
+
+    table, other = ExactWeakKeyDictionary(), torch.nn.Linear(2, 2)
+    table[layers := torch.nn.Sequential(torch.nn.Linear(2, 2))] = 1
+    known = {
+        id(module): weakref.ref(module, table.refs[id(layers)].__callback__) for module in (layers[0], other)
+    }
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        for layer in [layers[0], other]:
+            x = layer(x)
+            braze.graph_break()
+        return x
+
+    compiled = braze.compile(program, backend="eager")
+    found = observe(lambda: compiled(torch.ones(1, 2)), "layers")
+    assert {b.code for b in found.breaks} == {"BZ1001"} and len(known) == 2
+
+
 @pytest.mark.parametrize("method", ["forward", "extra"])
 def test_a_model_whose_method_is_replaced_by_the_compiled_one_ends(method: str) -> None:
     class Model(torch.nn.Linear):

@@ -21,6 +21,7 @@ from braze.capture.outside.shadows import iterate
 from braze.capture.state.frames import Frames
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import Trace
+from braze.graph.torch_import import is_dynamos
 
 #: types of Python's own whose objects may have code run when they end: a generator's ``finally``, what a method is bound to
 CLOSED = (types.GeneratorType, types.MethodType)
@@ -240,8 +241,9 @@ def says_its_end(t: Trace, value: Any) -> bool:
     if has_finalizer(cls):
         return True
     real = value if node is None else node.real
-    # by an Owner variants are counted: its callback is none of the program's
-    return any(ref.__callback__ is not None for ref in weakref.getweakrefs(real) if type(ref) is not Owner)
+    # by an Owner variants are counted, and by references of Dynamo's modules: their callbacks are none of the program's
+    callbacks = (ref.__callback__ for ref in weakref.getweakrefs(real) if type(ref) is not Owner)
+    return any(callback is not None and not is_dynamos(callback) for callback in callbacks)
 
 
 def has_finalizer(cls: type) -> bool:
