@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from braze import native
-from braze.aot.groups import Alone, is_fixed, of_group, with_results_as_inputs
+from braze.aot.groups import Alone, hidden_results, is_fixed, of_group, with_results_as_inputs
 from braze.aot.missing_tangents import apart, separate_gradients, without_tangents
 from braze.aot.rebuild import evaluator
 from braze.aot.records import Backward, Partition, Saved, SavedFrom
@@ -97,7 +97,10 @@ def _several(
     whole = partition.backward
     assert whole is not None
     count = len(partition.inputs)
-    values = with_results_as_inputs(partition)
+    hidden = hidden_results(partition)
+    stand_ins = [_stand_in(spec) for spec in hidden]
+    sizes = symbol_reader(partition) if any(not is_fixed(spec) for spec in hidden) else lambda _: {}
+    values = with_results_as_inputs(partition, hidden)
     without_grad = native.grad_off(forward, torch.no_grad()(forward))  # as in the forward of one operation
     operations = []
     for part, group in zip(parts, whole.apart, strict=True):
@@ -107,6 +110,9 @@ def _several(
 
     def run(inputs: Sequence[Any]) -> Sequence[Any]:
         found = [*inputs, *_roots(without_grad(inputs))]
+        if stand_ins:
+            names = sizes(inputs)
+            found += [made(names) for made in stand_ins]
         # passes may find two results equal: each is a tensor of its own, with its own history or with none
         for i in _again(found, count, count + whole.results):
             found[i] = found[i].detach()
@@ -486,6 +492,14 @@ def _layout(spec: Any) -> Callable[[torch.Tensor | None, dict[str, int]], torch.
         return _copied(tangent, wanted)
 
     return laid_out
+
+
+def _stand_in(spec: TensorSpec) -> Callable[[dict[str, int]], torch.Tensor]:
+    """f(sizes) -> a tensor of whose numbers none is read."""
+    sizes = evaluator(spec.sizes)
+    return lambda names: torch.empty_strided(
+        sizes(names), spec.strides, dtype=spec.dtype, device=spec.device  # type: ignore[arg-type]
+    )
 
 
 def _copied(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -38,12 +39,22 @@ class Alone:
         return dataclasses.replace(self.original, graph=half.graph, gradients=gradients, depends=half.depends)
 
 
-def with_results_as_inputs(partition: Partition) -> Partition:
-    """The partition with all that its forward gives as further inputs."""
+def with_results_as_inputs(partition: Partition, hidden: Sequence[TensorSpec]) -> Partition:
+    """The partition with all that its forward gives as further inputs, and what stands for hidden results."""
     items: Any = partition.forward.graph.output_node().args[0]
     values = [getattr(item, "meta", {}).get("val") for item in items]
     specs = [spec_of(value) if isinstance(value, torch.Tensor) else _NUMBER for value in values]
-    return dataclasses.replace(partition, inputs=(*partition.inputs, *specs))
+    return dataclasses.replace(partition, inputs=(*partition.inputs, *specs, *hidden))
+
+
+def hidden_results(partition: Partition) -> list[TensorSpec]:
+    """Results that stand between operations alone: of those nothing but a history is read, so that one number may be all of one."""
+    whole = partition.backward
+    assert whole is not None
+    count = len(partition.forward.graph.output_node().args[0])  # type: ignore[arg-type]
+    specs: Any = whole.inputs[len(whole.saved) :]
+    found = sorted((i, spec) for i, spec in zip(whole.tangents, specs, strict=True) if i >= count)
+    return [dataclasses.replace(spec, strides=(0,) * len(spec.sizes)) for _, spec in found]
 
 
 def of_group(part: Backward, group: tuple[int, ...], count: int) -> Alone:
@@ -51,8 +62,8 @@ def of_group(part: Backward, group: tuple[int, ...], count: int) -> Alone:
     graph = copy.deepcopy(part.graph.graph)
     placeholders = graph.find_nodes(op="placeholder")
     first = len(part.saved)
-    # code may ask what varies for a size, though no node reads it
-    read = [i for i in range(first) if placeholders[i].users or not is_fixed(part.inputs[i])]
+    told = {each.name for each in part.saved if each.source is SavedFrom.SYMBOL}
+    read = [i for i in range(first) if placeholders[i].users or _tells_more(part.inputs[i], told)]
     wanted = [*read, *(first + k for k in group)]
     for i in {*range(len(placeholders))} - {*wanted}:
         graph.erase_node(placeholders[i])
@@ -77,6 +88,13 @@ def of_group(part: Backward, group: tuple[int, ...], count: int) -> Alone:
         results=len(items),
     )
     return Alone(seen, original, tuple(count + i for i in items), count)
+
+
+def _tells_more(spec: Any, told: Collection[str]) -> bool:
+    """Whether code may ask a saved value for a size, though no node reads it: one that no saved number tells."""
+    if not isinstance(spec, TensorSpec):
+        return True
+    return any(isinstance(n, str) and n.isidentifier() and n not in told for n in (*spec.sizes, *spec.strides))
 
 
 def _seen(saved: Saved, items: tuple[int, ...], count: int) -> Saved:

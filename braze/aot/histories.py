@@ -3,10 +3,14 @@
 A result from which others are computed is seen in eager on the way: a hook on it, ``retain_grad`` and
 ``torch.autograd.grad(loss, result)`` get the gradient that the others lead to it. So those others are an operation of their own, of
 which it is an argument, wherever all that they lead to the inputs goes through such results.
+
+Operations that share others which save nothing go backward apart, too. What they lead there autograd adds before the common ones, so these
+are an operation of their own, whose results are hidden: they stand between operations, and nobody has them.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -20,6 +24,12 @@ from braze.support.record import record
 #: what autograd calls ``as_strided``
 _WINDOW = "AsStridedBackward0"
 
+#: what autograd calls operations that give each element elsewhere, and no more
+_ORDERING = frozenset(
+    f"{name}Backward"
+    for name in ("View", "UnsafeView", "ReshapeAlias", "Alias", "Clone", "T", "Transpose", "Permute", "Unsqueeze", "Squeeze")
+)
+
 #: one of autograd's nodes, and which of its results
 Edge = tuple[Any, int]
 
@@ -29,15 +39,33 @@ class Operations:
     """Results by number: those together that are one operation, each behind the operations whose results it takes; and what results these are.
 
     ``saving``: of each operation, whether it saves anything in eager, where it goes backward once then, unless that is retained.
+    ``hidden``: the last results, which are nobody's but other operations'.
     """
 
     groups: tuple[tuple[int, ...], ...]
     taken: tuple[int, ...] = ()
     saving: tuple[bool, ...] = ()
+    hidden: tuple[Edge, ...] = ()
 
 
-def operations_of(edges: Sequence[Edge], known: Collection[Any], between: Collection[int]) -> Operations:
-    """The operations of results with these histories, whose graph ends at ``known``; ``between``: those that others may take.
+def operations_of(
+    edges: Sequence[Edge], known: Collection[Any], between: Collection[int] | None
+) -> Operations:
+    """The operations of results with these histories, whose graph ends at ``known``; ``between``: those that others may take (None: nothing may be)."""
+    found = _operations(edges, known, between or ())
+    meetings = () if between is None else _meetings(found, edges, known, between)
+    while meetings:
+        hidden = [edge for edge in meetings if edge not in edges]
+        every = [*edges, *hidden]
+        finer = _operations(every, known, {*between, *map(every.index, meetings)})
+        if all(every.index(edge) in finer.taken for edge in meetings):
+            return dataclasses.replace(finer, hidden=tuple(hidden)) if _divides(finer, found) else found
+        meetings = tuple(edge for edge in meetings if every.index(edge) in finer.taken)
+    return found
+
+
+def _operations(edges: Sequence[Edge], known: Collection[Any], between: Collection[int]) -> Operations:
+    """The operations of results, of which ``between`` may be taken by others.
 
     Results with operations in common that save tensors are one: a backward from one frees what the others need. So are
     results that have any in common beside what one takes of the other: it would run twice. Results that have operations in common
@@ -66,6 +94,49 @@ def operations_of(edges: Sequence[Edge], known: Collection[Any], between: Collec
     crossing = {j for i in range(len(edges)) for j in taken[i] if groups.of(i) != groups.of(j)}
     found = groups.in_order(taken)
     return Operations(found, tuple(sorted(crossing)), tuple(not savers.isdisjoint(group) for group in found))
+
+
+def _meetings(
+    found: Operations, edges: Sequence[Edge], known: Collection[Any], between: Collection[int]
+) -> tuple[Edge, ...]:
+    """Where several operations come to common ones whose gradients hang on whether they are added before these."""
+    if len(found.groups) < 2:
+        return ()
+    places = {edges[i]: i for i in between if edges.count(edges[i]) == 1}
+    number = {i: n for n, group in enumerate(found.groups) for i in group}
+    walks = [_walk(edge, known, places)[0] for edge in edges]
+    through = _walkers(walks).items()
+    common = {node for node, by in through if len({number[i] for i in by}) > 1}
+    common = _beyond_order({node for node in common if type(node) is not torch_compat.ACCUMULATE})
+    met: dict[Edge, None] = {}
+    for walk in walks:
+        for node in walk:
+            if node not in common:
+                met |= dict.fromkeys(e for e in node.next_functions if e[0] in common and e not in places)
+    return tuple(edge for edge in met if edges.count(edge) <= 1)
+
+
+def _beyond_order(nodes: set[Any]) -> set[Any]:
+    """Those of some nodes that hang together with one which does more than order elements: gradients are added alike before and behind that."""
+    readers: dict[Any, list[Any]] = {node: [] for node in nodes}
+    for node in nodes:
+        for behind, _ in node.next_functions:
+            if behind in nodes:
+                readers[behind].append(node)
+    kept: set[Any] = set()
+    pending = [node for node in nodes if type(node).__name__.rstrip("0123456789") not in _ORDERING]
+    while pending:
+        node = pending.pop()
+        if node not in kept:
+            kept.add(node)
+            pending += [*readers[node], *(behind for behind, _ in node.next_functions if behind in nodes)]
+    return kept
+
+
+def _divides(finer: Operations, coarser: Operations) -> bool:
+    """Whether no two results are one operation that were apart."""
+    number = {i: n for n, group in enumerate(coarser.groups) for i in group}
+    return all(len({number[i] for i in group if i in number}) <= 1 for group in finer.groups)
 
 
 def _walk(

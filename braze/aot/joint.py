@@ -32,6 +32,7 @@ from braze.graph import probe, torch_compat
 from braze.graph.autograd_calls import Hooked, applied
 from braze.graph.facts import facts
 from braze.graph.fakes import FakeMode, spec_of
+from braze.graph.torch_symbols import is_unbacked
 from braze.support.errors import Origin, Unsupported
 
 Node = torch.fx.Node
@@ -47,7 +48,7 @@ class Differentiation:
     """What ``trace`` calls when the forward stands: records the backward behind it.
 
     ``outputs``: what the user gets. ``seeds``: what gradients come in for, as ("input", k) for the new contents of
-    input k or ("computed", k) for item k of ``outputs.computed()``; ``tangents`` are their placeholders. The
+    input k, ("computed", k) for item k of ``outputs.computed()`` or ("hidden", k) for hidden result k of ``operations``; ``tangents`` are their placeholders. The
     gradients' nodes come in the order of ``wanted``: the inputs that require grad, and ``~k`` for the k-th of ``seeds``
     where later operations take it. ``functions``: the program has backwards of its own in the graph; ``between``: results may
     be taken by operations of others.
@@ -58,6 +59,8 @@ class Differentiation:
         self.between = between
         self.outputs: Outputs
         self.seeds: list[tuple[str, int]] = []
+        #: how many items ``outputs.computed()`` has, which tells by memory that is changed later
+        self.computed = 0
         self.tangents: list[Node] = []
         self.wanted: list[int] = []
         #: for each gradient of ``wanted`` the tangents that autograd leads there, whatever the operations on the way make of them
@@ -80,7 +83,10 @@ class Differentiation:
             _refuse_choices_of_functions(fakes, set(recorder.histories), recorder.mode.env is not None)
         histories = set(recorder.histories)
         edges = [(fake.grad_fn, fake.output_nr) for fake in fakes]
-        self.operations = operations_of(edges, histories, self._seen_by_the_user() if self.between else ())
+        self.operations = operations_of(edges, histories, self._seen_by_the_user() if self.between else None)
+        self.seeds += [("hidden", k) for k in range(len(self.operations.hidden))]
+        edges += self.operations.hidden
+        starts = [node for node, _ in edges]
         self.wanted = [i for i, leaf in enumerate(recorder.leaves) if leaf is not None]
         tangents = self._tangents(recorder, fakes)
         recorder.origin = None
@@ -109,7 +115,10 @@ class Differentiation:
         #: the gradients that results get of those which take them; the tangents go on in their place
         arrived: dict[int, Node] = {}
         for j in taken:
-            fakes[j].register_hook(functools.partial(_handed_over, recorder, arrived, j, tangents[j]))
+            if j < len(fakes):
+                fakes[j].register_hook(functools.partial(_handed_over, recorder, arrived, j, tangents[j]))
+        for j, (node, place) in enumerate(self.operations.hidden, len(fakes)):
+            node.register_prehook(functools.partial(self._met, recorder, arrived, j, place))
         ends = [i for i in range(len(fakes)) if i not in taken]
         try:
             with recorder, torch_compat.disable_autocast():
@@ -127,15 +136,30 @@ class Differentiation:
             # eager raises it too, when the user calls backward
             raise Unsupported("BZ2021", "the backward cannot be traced", why=str(error)) from error
 
+    def _met(
+        self, recorder: Recorder, arrived: dict[int, Node], number: int, place: int, gradients: tuple[Any, ...]
+    ) -> tuple[Any, ...] | None:
+        """A hook on a node to which a hidden result goes: as ``_handed_over``, of a tangent that looks like what comes."""
+        gradient = gradients[place]
+        # an empty one of that size stands for the result, which the forward's inputs must tell
+        if gradient is None or any(isinstance(n, torch.SymInt) and is_unbacked(n) for n in gradient.shape):
+            return None
+        arrived[number] = recorder.argument(gradient)
+        tangent = _tangent(recorder.mode, gradient)
+        recorder.know(tangent, self.tangents[number])
+        self.tangents[number].meta["val"] = tangent
+        return (*gradients[:place], tangent, *gradients[place + 1 :])
+
     def with_histories(self, mutations: tuple[OutputRole, ...]) -> tuple[OutputRole, ...]:
         """The mutations' roles; those that gradients come in for are differentiable."""
         carried = {k for kind, k in self.seeds if kind == "input"}
         return tuple(dataclasses.replace(r, differentiable=r.input in carried) for r in mutations)
 
     def positions(self, mutations: tuple[OutputRole, ...]) -> tuple[int, ...]:
-        """The item of the forward's tuple that each tangent belongs to."""
+        """The item of the forward's tuple that each tangent belongs to; hidden ones come behind the user's."""
         written = {role.input: i for i, role in enumerate(mutations)}
-        return tuple(written[k] if kind == "input" else len(mutations) + k for kind, k in self.seeds)
+        first = {"computed": len(mutations), "hidden": len(mutations) + self.computed}
+        return tuple(written[k] if kind == "input" else first[kind] + k for kind, k in self.seeds)
 
     def owners(self, mutations: tuple[OutputRole, ...]) -> tuple[int, ...]:
         """What each of ``wanted`` is the gradient of: an input, or ``~i`` for item i of the forward's tuple."""
@@ -220,25 +244,25 @@ class Differentiation:
                     raise Unsupported("BZ2009", "aten.detach_.default on an input of the graph")
                 self.seeds.append(("input", i))
                 found.append(value)
-        for i, value in enumerate(self.outputs.computed()):
+        computed = self.outputs.computed()
+        self.computed = len(computed)
+        for i, value in enumerate(computed):
             if isinstance(value, torch.Tensor) and value.requires_grad:
                 self.seeds.append(("computed", i))
                 found.append(value)
         return found
 
     def _tangents(self, recorder: Recorder, fakes: list[Any]) -> list[Any]:
-        """A placeholder behind the inputs, and a fake, for each gradient that comes in."""
-        made = []
+        """A placeholder behind the inputs for each gradient that comes in, and a fake for those of ``fakes``."""
         anchor = next((n for n in recorder.graph.nodes if n.op != "placeholder"), None)
-        for k, like in enumerate(fakes):
+        for k in range(len(self.seeds)):
             assert anchor is not None, "what is computed has a node"
             with recorder.graph.inserting_before(anchor):
-                node = recorder.graph.placeholder(f"tangents_{k + 1}")
-            fake = _tangent(recorder.mode, like)
+                self.tangents.append(recorder.graph.placeholder(f"tangents_{k + 1}"))
+        made = [_tangent(recorder.mode, like) for like in fakes]
+        for node, fake in zip(self.tangents, made, strict=False):
             recorder.know(fake, node)
             node.meta["val"] = fake
-            self.tangents.append(node)
-            made.append(fake)
         return made
 
 

@@ -203,8 +203,16 @@ def _with_halves(
     """The partition with both halves of its joint graph."""
     depends = zip(backward.gradients, backward.depends, strict=True)
     reaching = dict(zip(joint.owners(part.mutations), joint.reaching, strict=True))
+    items: Any = forward.graph.output_node().args[0]
+    behind = len(items) - backward.results  # hidden results are behind what is saved, too
+
+    def moved(i: int) -> int:
+        return i + behind if i >= backward.results else i
+
     backward = dataclasses.replace(
         backward,
+        tangents=tuple(map(moved, backward.tangents)),
+        gradients=tuple(i if i >= 0 else ~moved(~i) for i in backward.gradients),
         apart=joint.operations.groups,
         saving=joint.operations.saving,
         depends=tuple(tuple(sorted({*own, *reaching[i]})) for i, own in depends),
