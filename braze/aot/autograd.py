@@ -497,9 +497,8 @@ def _layout(spec: Any) -> Callable[[torch.Tensor | None, dict[str, int]], torch.
 def _stand_in(spec: TensorSpec) -> Callable[[dict[str, int]], torch.Tensor]:
     """f(sizes) -> a tensor of whose numbers none is read."""
     sizes = evaluator(spec.sizes)
-    return lambda names: torch.empty_strided(
-        sizes(names), spec.strides, dtype=spec.dtype, device=spec.device  # type: ignore[arg-type]
-    )
+    strides: Any = spec.strides
+    return lambda names: torch.empty_strided(sizes(names), strides, dtype=spec.dtype, device=spec.device)
 
 
 def _copied(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:

@@ -94,7 +94,9 @@ def _tells_more(spec: Any, told: Collection[str]) -> bool:
     """Whether code may ask a saved value for a size, though no node reads it: one that no saved number tells."""
     if not isinstance(spec, TensorSpec):
         return True
-    return any(isinstance(n, str) and n.isidentifier() and n not in told for n in (*spec.sizes, *spec.strides))
+    return any(
+        isinstance(n, str) and n.isidentifier() and n not in told for n in (*spec.sizes, *spec.strides)
+    )
 
 
 def _seen(saved: Saved, items: tuple[int, ...], count: int) -> Saved:

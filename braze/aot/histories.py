@@ -26,8 +26,8 @@ _WINDOW = "AsStridedBackward0"
 
 #: what autograd calls operations that give each element elsewhere, and no more
 _ORDERING = frozenset(
-    f"{name}Backward"
-    for name in ("View", "UnsafeView", "ReshapeAlias", "Alias", "Clone", "T", "Transpose", "Permute", "Unsqueeze", "Squeeze")
+    ["ViewBackward", "UnsafeViewBackward", "ReshapeAliasBackward", "AliasBackward", "CloneBackward"]
+    + ["TBackward", "TransposeBackward", "PermuteBackward", "UnsqueezeBackward", "SqueezeBackward"]
 )
 
 #: one of autograd's nodes, and which of its results
@@ -57,7 +57,7 @@ def operations_of(
     while meetings:
         hidden = [edge for edge in meetings if edge not in edges]
         every = [*edges, *hidden]
-        finer = _operations(every, known, {*between, *map(every.index, meetings)})
+        finer = _operations(every, known, {*(between or ()), *map(every.index, meetings)})
         if all(every.index(edge) in finer.taken for edge in meetings):
             return dataclasses.replace(finer, hidden=tuple(hidden)) if _divides(finer, found) else found
         meetings = tuple(edge for edge in meetings if every.index(edge) in finer.taken)

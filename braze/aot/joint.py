@@ -137,7 +137,12 @@ class Differentiation:
             raise Unsupported("BZ2021", "the backward cannot be traced", why=str(error)) from error
 
     def _met(
-        self, recorder: Recorder, arrived: dict[int, Node], number: int, place: int, gradients: tuple[Any, ...]
+        self,
+        recorder: Recorder,
+        arrived: dict[int, Node],
+        number: int,
+        place: int,
+        gradients: tuple[Any, ...],
     ) -> tuple[Any, ...] | None:
         """A hook on a node to which a hidden result goes: as ``_handed_over``, of a tangent that looks like what comes."""
         gradient = gradients[place]
