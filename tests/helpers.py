@@ -93,3 +93,14 @@ def assert_like_eager(fn: Callable[..., Any], *args: Any, backend: Any = "braze"
         a, b, c = a[finite].double(), b[finite].double(), c[finite].double()
         room = 8 * torch.finfo(theirs[0].dtype).eps * float(c.abs().max().clamp_min(1e-30))
         assert float((a - c).abs().max()) <= 2 * float((b - c).abs().max()) + room
+
+
+@contextlib.contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Inside, PyTorch computes with so many threads; behind it with as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

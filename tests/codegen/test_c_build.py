@@ -22,6 +22,7 @@ from braze.support.errors import InternalError, Unsupported
 from braze.symbolic.expr import ONE
 from braze.target import Target, cpu_target
 from tests.codegen.c_bench import Bench, axis, call, load, nest, op
+from tests.helpers import threads
 
 ARCH = cpu_target().arch
 
@@ -44,14 +45,10 @@ def test_kernels_use_the_team_of_libtorch(native_bench):
     assert runtimes() == before
     own = build.openmp()
     assert own is not None
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
+    with threads(1):
         y.zero_()
         call(library, text, {"x": x, "y": y}, {})
         torch.testing.assert_close(y, x.exp())
-    finally:
-        torch.set_num_threads(threads)
 
 
 def runtimes() -> set[str]:
@@ -66,11 +63,11 @@ def test_the_threads_option_caps_the_team(native_bench):
     i = axis("i0", n)
     step = nest([i], [Store("y", i.symbol, op(Op.EXP, load("x", DType.F32, i.symbol)))])
     buffers = {k: Buffer(k, DType.F32, (ONE,), (ONE,), "cpu", BufferKind.TEMPORARY) for k in "xy"}
-    for threads in (1, 2):
-        group = Group(f"cpu_threads_{threads}", GroupKind.POINTWISE, (step,), (i,))
-        ctx = CompileContext(Options(threads=threads), native_bench.target)
+    for count in (1, 2):
+        group = Group(f"cpu_threads_{count}", GroupKind.POINTWISE, (step,), (i,))
+        ctx = CompileContext(Options(threads=count), native_bench.target)
         text = codegen.kernel(group, buffers, ctx)
-        assert f"{threads}L << 16" in text.source
+        assert f"{count}L << 16" in text.source
         x, y = torch.randn(n), torch.empty(n)
         call(native_bench.library(text), text, {"x": x, "y": y}, {})
         torch.testing.assert_close(y, x.exp())

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import braze
+from tests.helpers import threads
 
 
 def seeded(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -80,10 +81,8 @@ LAYERS = {
 @pytest.fixture
 def two_threads():
     """Eager adds up as many parts as there are threads, so that its sums are nearer the more cores a machine has."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(threads)
+    with threads(2):
+        yield
 
 
 @pytest.mark.parametrize("name", LAYERS)

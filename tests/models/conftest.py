@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-import torch
 
 from braze.cli.torchvision_ops import make_torchvision_importable
+from tests.helpers import threads
 
 make_torchvision_importable()
 pytest.importorskip("transformers").logging.set_verbosity_error()
@@ -17,7 +17,5 @@ pytest.importorskip("timm")
 @pytest.fixture(autouse=True, scope="package")
 def one_thread() -> Iterator[None]:
     """Small models are quicker without a team of threads, and their sums are in one order."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with threads(1):
+        yield

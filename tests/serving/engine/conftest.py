@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import torch
 
 from braze.cudagraphs.device import NotRecordable
 from braze.serving.engine import recordings
 from tests.cudagraphs.conftest import simulated
+from tests.helpers import threads
 
 __all__ = ["simulated"]
 
@@ -18,10 +18,8 @@ __all__ = ["simulated"]
 @pytest.fixture(autouse=True, scope="package")
 def one_thread() -> Iterator[None]:
     """Tiny models are quicker without a team of threads, by far where others use the processor too."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with threads(1):
+        yield
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ pytest.importorskip("fastapi")
 pytest.importorskip("prometheus_client")
 import httpx
 import openai
-import torch
 import uvicorn
 
 from braze.serving.engine.engine import Engine
 from braze.serving.server.app import Server, ServerOptions, make_app
 from braze.serving.server.tokens import ByteTokens
+from tests.helpers import threads
 from tests.serving.engine.tiny import engine, limits, tiny
 
 VOCAB = 130
@@ -98,10 +98,8 @@ def serving(
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with threads(1):
+        yield
 
 
 @pytest.fixture(scope="module")
