@@ -23,6 +23,7 @@ from braze.context import CompileContext
 from braze.loops.ir import ExternCall
 from braze.runtime.boxed import Boxed, boxed
 from braze.schedule.records import Schedule
+from braze.support.nested import every, leaves
 
 #: operators whose work kernels of ours may do in a step that is left to autograd: with four to six both ways take the same time
 FEW = 3
@@ -86,8 +87,7 @@ def _calls(module: torch.fx.GraphModule) -> Iterable[torch.fx.Node]:
 
 def _is_small(module: torch.fx.GraphModule) -> bool:
     """Whether no tensor of a graph has many bytes; one of unknown sizes may. What launches an operator on a GPU costs more than a few bytes."""
-    values = (value for node in module.graph.nodes for value in _flat(node.meta.get("val")))
-    tensors = [x for x in values if isinstance(x, torch.Tensor)]
+    tensors = [x for node in module.graph.nodes for x in every(torch.Tensor, node.meta.get("val"))]
     sizes = (x.numel() * x.element_size() for x in tensors)
     return all(x.device.type == "cpu" for x in tensors) and all(
         isinstance(bytes, int) and bytes <= SMALL for bytes in sizes
@@ -96,17 +96,9 @@ def _is_small(module: torch.fx.GraphModule) -> bool:
 
 def _is_operator(node: torch.fx.Node) -> bool:
     """Whether a captured node computes tensors, by a function of PyTorch's, and no more: its modes and hooks give none, its levels of functions are Python."""
-    found = list(_flat(node.meta.get("val")))
+    found = [value for value in leaves(node.meta.get("val")) if value is not None]
     if not found or not all(isinstance(value, torch.Tensor) for value in found):
         return False
     name = getattr(node.target, "__name__", None)
     known = isinstance(node.target, _IN_C) or getattr(torch.nn.functional, str(name), None) is node.target
     return node.op in ("call_method", "get_attr") or (node.op == "call_function" and known)
-
-
-def _flat(value: Any) -> Iterable[Any]:
-    if isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _flat(item)
-    elif value is not None:
-        yield value

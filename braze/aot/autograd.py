@@ -495,9 +495,8 @@ def _layout(spec: Any) -> Callable[[torch.Tensor | None, dict[str, int]], torch.
 
 
 def _stand_in(spec: TensorSpec) -> Callable[[dict[str, int]], torch.Tensor]:
-    """f(sizes) -> a tensor of whose numbers none is read."""
-    sizes = evaluator(spec.sizes)
-    strides: Any = spec.strides
+    """f(sizes) -> a tensor of one number, of which at most the shape is read."""
+    sizes, strides = evaluator(spec.sizes), (0,) * len(spec.sizes)
     return lambda names: torch.empty_strided(sizes(names), strides, dtype=spec.dtype, device=spec.device)
 
 
@@ -524,10 +523,7 @@ def _bytes(spec: Any) -> float:
 
 def _shape(spec: Any) -> Callable[[dict[str, int]], torch.Tensor | None]:
     """f(sizes) -> what stands for a tangent of which at most the shape is read."""
-    if is_fixed(spec):
-        return lambda names: None
-    sizes = evaluator(spec.sizes)
-    return lambda names: torch.empty(1, dtype=spec.dtype, device=spec.device).expand(sizes(names))
+    return (lambda names: None) if is_fixed(spec) else _stand_in(spec)
 
 
 def _same(tensor: torch.Tensor, strides: tuple[int, ...]) -> bool:

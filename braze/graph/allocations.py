@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from braze.graph.elementwise import allocated, broadcast, laid_like
+from braze.graph.elementwise import allocated, broadcast, fits_into, laid_like
 from braze.graph.extents import TENSORS, Geometry
 from braze.graph.layout_rules import channels_last, row_major, suggests_channels_last
 
@@ -27,23 +27,19 @@ def _of_one_type(operands: Sequence[Any]) -> bool:
     return all(isinstance(t, TENSORS) and t.dtype is operands[0].dtype for t in operands)
 
 
-def _loop_of_floats(*operands: Any) -> Any:
-    """One loop over operands of one type."""
-    if not _of_one_type(operands) or not operands[0].dtype.is_floating_point:
-        return NotImplemented
-    return allocated(operands, operands[0].dtype)
+def _loop(result: Callable[[torch.dtype], torch.dtype | None]) -> Callable[..., Any]:
+    """One loop over operands of one type; ``result``: the type that it gives of that, or None where it takes none such."""
+
+    def rule(*operands: Any) -> Any:
+        dtype = result(operands[0].dtype) if _of_one_type(operands) else None
+        return NotImplemented if dtype is None else allocated(operands, dtype)
+
+    return rule
 
 
-def _loop_of_integers(*operands: Any) -> Any:
-    if not _of_one_type(operands) or operands[0].dtype not in _INTEGERS:
-        return NotImplemented
-    return allocated(operands, operands[0].dtype)
-
-
-def _complex_of_two(*operands: Any) -> Any:
-    if not _of_one_type(operands) or operands[0].dtype not in _COMPLEX:
-        return NotImplemented
-    return allocated(operands, _COMPLEX[operands[0].dtype])
+_loop_of_floats = _loop(lambda dtype: dtype if dtype.is_floating_point else None)
+_loop_of_integers = _loop(lambda dtype: dtype if dtype in _INTEGERS else None)
+_complex_of_two = _loop(_COMPLEX.get)
 
 
 def _like_floats(x: Any) -> Any:
@@ -57,8 +53,7 @@ def _fraction_and_exponent(x: Any) -> Any:
 def _prelu(x: Any, weight: Any) -> Any:
     if not x.dtype.is_floating_point or weight.dtype is not x.dtype:
         return NotImplemented
-    fits = list(broadcast([x.shape, weight.shape])) == list(x.shape)
-    return laid_like(x, x.dtype) if fits else NotImplemented
+    return laid_like(x, x.dtype) if fits_into(weight.shape, x.shape) else NotImplemented
 
 
 def _renorm(x: Any, p: Any, dim: int, maxnorm: Any) -> Any:

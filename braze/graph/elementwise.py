@@ -231,6 +231,11 @@ def broadcast(shapes: list[Any]) -> Any:
     return torch.Size(made)
 
 
+def fits_into(given: Any, whole: Any) -> bool:
+    """Whether a shape broadcasts with another to that one."""
+    return list(broadcast([whole, given])) == list(whole)
+
+
 def is_dense(t: Tensor) -> bool:
     """Whether every place of the memory that t spans holds exactly one element."""
     return fill_memory(t.shape, t.stride())

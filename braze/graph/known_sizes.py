@@ -121,9 +121,9 @@ class Ground(LearnedSizes):
     def combined(self, function: Any, a: Any, b: Any) -> Any:
         """``function(a, b)`` of numbers of which one is symbolic, in normal form where it has one."""
         method = _ARITHMETIC.get(function)
-        if function in bits.SHIFTS and type(b) is int:
-            return bits.shifted(self.combined, function, a, b)
         if method is None:
+            if function in bits.SHIFTS and type(b) is int:
+                return bits.shifted(self.combined, function, a, b)
             found = bits.combined(self.combined, function, a, b) if function in bits.BITWISE else None
             return function(a, b) if found is None else found
         left, right = self._part(a), self._part(b)

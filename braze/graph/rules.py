@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from braze.graph.allocations import ALLOCATIONS
-from braze.graph.elementwise import allocated, broadcast, laid_like, where
+from braze.graph.elementwise import allocated, broadcast, fits_into, laid_like, where
 from braze.graph.extents import TENSORS, Extent, Geometry, is_symbolic
 from braze.graph.layout_rules import (
     LAYOUTS,
@@ -235,8 +235,7 @@ def _index_put(x: Tensor, indices: Sequence[Any], values: Tensor, accumulate: bo
     places = LAYOUTS[aten.index.Tensor](x, indices)
     if places is NotImplemented or values.dtype is not x.dtype:
         return NotImplemented
-    fits = list(broadcast([places.shape, values.shape])) == list(places.shape)
-    return laid_like(x, x.dtype) if fits else NotImplemented
+    return laid_like(x, x.dtype) if fits_into(values.shape, places.shape) else NotImplemented
 
 
 def _product(rank: int, a: Tensor, b: Tensor) -> Any:
@@ -321,8 +320,7 @@ def _huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.
         return NotImplemented
     if reduction:
         return row_major((), x.dtype)
-    written = tuple(broadcast([x.shape, target.shape])) == tuple(x.shape)
-    return laid_like(x, x.dtype) if written else allocated([x, target], x.dtype)
+    return laid_like(x, x.dtype) if fits_into(target.shape, x.shape) else allocated([x, target], x.dtype)
 
 
 def _cross_entropy_with_logits(

@@ -13,6 +13,7 @@ import torch.fx.graph
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from braze.graph.torch_checks import assumption
+from braze.support.caches import remembered
 
 
 def add_call(
@@ -39,7 +40,7 @@ def add_call(
     return node
 
 
-@functools.lru_cache(maxsize=8192)
+@remembered(8192)
 def _is_free(name: str) -> bool:
     """Whether FX takes a name as it is: no word of Python's nor a builtin, and no number at its end, by which it counts."""
     plain = torch.fx.graph._Namespace().create_name(name, None) == name

@@ -139,7 +139,11 @@ def name_of(node: torch.fx.Node) -> str:
     """The name of what a node calls."""
     if node.op not in ("call_method", "call_function"):
         return ""
-    return node.target if isinstance(node.target, str) else str(getattr(node.target, "__name__", ""))
+    return _name_of_target(node.target)
+
+
+def _name_of_target(target: Any) -> str:
+    return target if isinstance(target, str) else str(getattr(target, "__name__", ""))
 
 
 # -- which graphs Python can run again for their own error: those that have changed nothing when they fail
@@ -262,7 +266,7 @@ def _writes_anyway(op: str, target: Any, named: bool) -> bool | None:
     """Whether each call of a function or method writes, or none does (``named``: with keywords); None where its arguments tell."""
     if op == "call_function" and (overloads := overloads_of(target)):
         return any(overload._schema.is_mutable for overload in overloads)
-    name = target if isinstance(target, str) else str(getattr(target, "__name__", ""))
+    name = _name_of_target(target)
     if not name:
         return False
     if name.startswith("__"):

@@ -178,10 +178,15 @@ def lookup_in_mro(cls: type, name: str) -> tuple[Any, Any]:
     return found
 
 
-def is_data_descriptor(cls: type, name: str) -> bool:
+def is_data_descriptor(held: Any) -> bool:
+    """Whether what a class holds says what is done to an attribute, and comes before an instance's dict."""
+    kind = type(held)
+    return hasattr(kind, "__set__") or hasattr(kind, "__delete__")
+
+
+def has_data_descriptor(cls: type, name: str) -> bool:
     """Whether a class says what is done to an attribute: what an instance's dict holds under that name was put there past it."""
-    found, _ = lookup_in_mro(cls, name)
-    return found is not MISSING and (hasattr(type(found), "__set__") or hasattr(type(found), "__delete__"))
+    return is_data_descriptor(lookup_in_mro(cls, name)[0])
 
 
 def held(value: Any, name: str, default: Any = None) -> Any:

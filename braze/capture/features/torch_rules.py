@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from braze.capture.facts.breaks import HINT_MOVE, graph_break
-from braze.capture.facts.records import Build, Constant, Effect, EffectKind
+from braze.capture.facts.records import Build, Effect
 from braze.capture.features.rules import named
+from braze.capture.finish.effects import call_of
 from braze.capture.finish.reconstruction import RecipeTable
 from braze.capture.graph import tensor_facts, unbacked
 from braze.capture.python.unwinding import resumable_step
@@ -146,8 +147,7 @@ def check_is_size(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 def settings(t: Trace, table: RecipeTable) -> list[Effect]:
     """The settings that the program leaves changed."""
     return [
-        Effect(EffectKind.CALL, (table.add(Constant(function)), *map(table.id_of, args)))
-        for function, args in t.outside.settings.effects()
+        call_of(table, function, map(table.id_of, args)) for function, args in t.outside.settings.effects()
     ]
 
 

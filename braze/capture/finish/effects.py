@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from braze.capture.facts.records import Build, Constant, Effect, EffectKind, FromSource
 from braze.capture.facts.replay import delete_in_dict, set_in_dict
-from braze.capture.facts.values import MISSING, is_data_descriptor
+from braze.capture.facts.values import MISSING, has_data_descriptor
 from braze.capture.finish.reconstruction import RecipeTable
 from braze.capture.outside import definitions
 from braze.capture.outside.shadows import DictShadow, keys_of
@@ -121,22 +121,22 @@ def attributes_written(table: RecipeTable, shadow: DictShadow) -> list[Effect]:
     target = table.add(FromSource(shadow.node.source))
     cls = type(shadow.node.real)
     effects = [
-        call_again(table, delete_in_dict, target, k)
-        if is_data_descriptor(cls, k)
+        call_of(table, delete_in_dict, (target, table.id_of(k)))
+        if has_data_descriptor(cls, k)
         else Effect(EffectKind.DELATTR, (target,), k)
         for k in gone
     ]
     return effects + [
-        call_again(table, set_in_dict, target, k, v)
-        if is_data_descriptor(cls, k)
+        call_of(table, set_in_dict, (target, table.id_of(k), table.id_of(v)))
+        if has_data_descriptor(cls, k)
         else set_attribute(table, target, k, v)
         for k, v in written
     ]
 
 
-def call_again(table: RecipeTable, function: Any, target: int, *args: Any) -> Effect:
-    """The effect of a call with what a recipe gives, and these."""
-    return Effect(EffectKind.CALL, (table.add(Constant(function)), target, *map(table.id_of, args)))
+def call_of(table: RecipeTable, function: Any, args: Iterable[int]) -> Effect:
+    """The effect of a call with what recipes give."""
+    return Effect(EffectKind.CALL, (table.add(Constant(function)), *args))
 
 
 def items_written(table: RecipeTable, shadow: DictShadow) -> list[Effect]:

@@ -42,10 +42,10 @@ from braze.capture.facts.values import (
     SET_WALK,
     UNTIL,
     UnknownText,
+    has_data_descriptor,
     held,
     is_bound_builtin,
     is_constant,
-    is_data_descriptor,
     is_identity_type,
 )
 from braze.capture.graph import sizes, unbacked
@@ -248,7 +248,7 @@ class RecipeTable:
                         raise Unrebuildable(value)  # C code alone can fill it
         if space is not None and self.t.done.namespaces.get(id(space)) is space:
             slots["__dict__"] = space
-        elif any(is_data_descriptor(type(value), name) for name in space or ()):
+        elif any(has_data_descriptor(type(value), name) for name in space or ()):
             # past what the class says of the name: a property's setter has run
             whole = self.add(Build("dict", self.items([part for item in space.items() for part in item])))
             return ("__dict__", *slots), (whole, *self.items(slots.values()))

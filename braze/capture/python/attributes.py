@@ -25,6 +25,7 @@ from braze.capture.facts.values import (
     UnknownText,
     held_by_class,
     is_constant,
+    is_data_descriptor,
     is_identity_type,
     is_immutable,
     lookup_in_mro,
@@ -213,9 +214,7 @@ def generic_attr(t: Trace, obj: Any, name: str, tail: bool = False) -> Any:
 @remembered(8192)
 def _class_lookup(cls: Any, name: str) -> tuple[Any, Any, bool]:
     found, owner = lookup_in_mro(cls, name)
-    kind = type(found)
-    data = found is not MISSING and (hasattr(kind, "__set__") or hasattr(kind, "__delete__"))
-    return found, owner, data
+    return found, owner, is_data_descriptor(found)
 
 
 def class_lookup(cls: type, name: str) -> tuple[Any, Any, bool]:
@@ -225,10 +224,7 @@ def class_lookup(cls: type, name: str) -> tuple[Any, Any, bool]:
     found, owner = lookup_in_mro(cls, name)
     if found is MISSING:
         return found, None, False
-    kind = type(found)
-    if kind is types.FunctionType:
-        return found, owner, False
-    return found, owner, hasattr(kind, "__set__") or hasattr(kind, "__delete__")
+    return found, owner, type(found) is not types.FunctionType and is_data_descriptor(found)
 
 
 def instance_value(outside: Outside, obj: Any, name: str) -> Any:
@@ -429,9 +425,7 @@ def class_attr(t: Trace, cls: Any, name: str, tail: bool) -> Any:
             t.outside.class_dicts[id(cls)] = cls
         return getattr(cls, name)
     from_meta, meta_owner = lookup_in_mro(meta, name)
-    if from_meta is not MISSING and (
-        hasattr(type(from_meta), "__set__") or hasattr(type(from_meta), "__delete__")
-    ):
+    if is_data_descriptor(from_meta):
         if type(from_meta) is property:
             return t.call(from_meta.fget, (cls,), None, tail)
         if name == "__dict__" and id(cls) in Lookups.written:
