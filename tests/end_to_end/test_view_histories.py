@@ -236,7 +236,8 @@ def test_a_part_of_an_input_that_is_detached_in_place_counts_as_no_write_to_it(b
         return part, part * 2
 
     compiled = braze.compile(f, backend=backend, options={"verify": 2})
-    for x in (torch.arange(4.0), torch.arange(4)[:, None].expand(4, 3)):  # one that nobody could write to, too
+    unwritable = torch.arange(4)[:, None].expand(4, 3)
+    for x in (torch.arange(4.0), unwritable):
         before = x._version
         part, twice = compiled(x)
         assert x._version == before
