@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from braze.aot import attention, control_flow, derivatives, memory_order, unbacked
 from braze.aot.foreach import loop_of
-from braze.aot.structural import MIXED_NORMS, STRUCTURAL, functional_of_inplace_view
+from braze.aot.structural import KEPT, MIXED_NORMS, STRUCTURAL, functional_of_inplace_view
 from braze.aot.symbols import SymbolNodes
 from braze.aot.views import hints, is_empty, is_without_memory
 from braze.aot.ways import DATA, Ways, counts_from_start
@@ -36,21 +36,6 @@ from braze.support.log import warn_once
 aten = torch.ops.aten
 _DEVICE = torch.ops.prim.device.default
 _SIZES = aten.size.default
-
-#: composite operators that stay one node: what lowers them has better than their parts, or PyTorch traces them by a formula of
-#: its own (a + (b - a) * t, which is nan beside an infinity) that is not its kernels', or rounds half types at each step of it
-KEPT = frozenset(
-    {
-        aten.silu_backward.default,
-        aten.mish_backward.default,
-        aten.linear.default,
-        aten.scaled_dot_product_attention.default,
-        aten.upsample_linear1d.vec,
-        aten.upsample_bilinear2d.vec,
-        aten.upsample_trilinear3d.vec,
-        aten._pad_circular.default,
-    }
-)
 
 #: operators that give their argument back, as a new tensor object over the same memory
 ALIASES = frozenset({aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten.lift.default})
@@ -105,6 +90,8 @@ class Recorder(TorchDispatchMode):
         #: memory -> where in eager's what lies at its start begins
         self._moved: dict[int, Any] = {}
         self._known: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        #: ids of what the captured call that runs has made so far
+        self._fresh: set[int] = set()
         #: fields of the fakes that know their nodes
         self._knowing: list[dict[str, Any]] = []
 
@@ -122,6 +109,12 @@ class Recorder(TorchDispatchMode):
     def _refused(self, code: str, what: str) -> Unsupported:
         """That the graph cannot be carried, because of the program's line that runs."""
         return Unsupported(code, what, origin=self.origin)
+
+    def begin(self, node: torch.fx.Node) -> None:
+        """A captured node is about to run."""
+        self.origin = facts(node).origin
+        self.windows = "as_strided" in str(getattr(node.target, "__name__", node.target))
+        self._fresh.clear()
 
     # -- inputs ------------------------------------------------------------------------------
 
@@ -430,6 +423,7 @@ class Recorder(TorchDispatchMode):
         if isinstance(result, torch.Tensor):
             if "_node" not in result.__dict__:
                 self.know(result, node)
+                self._fresh.add(id(result))
         elif isinstance(result, (tuple, list)):
             for i, part in enumerate(result):
                 if isinstance(part, torch.Tensor) and "_node" not in part.__dict__:
@@ -467,10 +461,18 @@ class Recorder(TorchDispatchMode):
 
     def _rebound(self, func: Any, args: Any) -> Any:
         """A new fake over the same memory, known by the same node."""
-        alias = self._alias(args[0])
-        self.ways.note(alias, args[0], func)
-        self.know(alias, args[0].__dict__["_node"])
+        alias, node = self._alias(args[0]), args[0].__dict__["_node"]
+        if self._is_handed_out(func, args[0], node):
+            node.meta["val"] = alias
+        else:
+            self.ways.note(alias, args[0], func)
+        self.know(alias, node)
         return alias
+
+    def _is_handed_out(self, func: Any, made: Any, node: torch.fx.Node) -> bool:
+        """Whether ``torch.empty`` and its like give what they made to the program: as a new object, since we hold theirs. That is no step of the program's."""
+        fresh = id(made) in self._fresh and node.meta["val"] is made
+        return fresh and func is aten.detach.default and not made.requires_grad and self.ways.is_alone(made)
 
     def _inplace_view(self, func: Any, args: Any, kwargs: Any) -> Any:
         """``x.t_()``: x becomes a view of what it was; the old node keeps the old metadata."""

@@ -1,4 +1,4 @@
-"""Operators that the aot stage itself takes apart: several views at once, and what evaluation makes nothing of."""
+"""Operators that the aot stage itself takes apart: several views at once, and what evaluation makes nothing of; and those that it leaves whole."""
 
 from __future__ import annotations
 
@@ -163,6 +163,21 @@ STRUCTURAL: Mapping[OpOverload, Callable[..., Any]] = MappingProxyType(
 #: the same for what is differentiated, whose results the backward reads
 IN_TRAINING: Mapping[OpOverload, Callable[..., Any]] = MappingProxyType(
     {aten.mkldnn_rnn_layer.default: recurrent.OPERATOR}
+)
+
+#: composite operators that stay one node: what lowers them has better than their parts, or PyTorch traces them by a formula of
+#: its own (a + (b - a) * t, which is nan beside an infinity) that is not its kernels', or rounds half types at each step of it
+KEPT = frozenset(
+    {
+        aten.silu_backward.default,
+        aten.mish_backward.default,
+        aten.linear.default,
+        aten.scaled_dot_product_attention.default,
+        aten.upsample_linear1d.vec,
+        aten.upsample_bilinear2d.vec,
+        aten.upsample_trilinear3d.vec,
+        aten._pad_circular.default,
+    }
 )
 
 #: norms of inputs and parameters in two types: what is in which type in the kernels PyTorch's fakes do not tell; our
