@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from braze.aot import attention, control_flow, derivatives, memory_order, unbacked
 from braze.aot.foreach import loop_of
-from braze.aot.structural import KEPT, MIXED_NORMS, STRUCTURAL, functional_of_inplace_view
+from braze.aot.structural import KEPT, MIXED_NORMS, STRUCTURAL, functional_of_inplace_view, gives_back
 from braze.aot.symbols import SymbolNodes
 from braze.aot.views import hints, is_empty, is_without_memory
 from braze.aot.ways import DATA, Ways, counts_from_start
@@ -185,6 +185,8 @@ class Recorder(TorchDispatchMode):
         if self.in_backward and (own := derivatives.rule(func, args)) is not None:
             with self:
                 return own(*args, **kwargs)
+        if gives_back(func, args):
+            func, args, kwargs = aten.alias.default, args[:1], {}
         if self.policy is not None and func not in ALIASES and not _is_composite(func):
             return self._under_policy(self.policy, func, args, kwargs)
         loop = loop_of(func)

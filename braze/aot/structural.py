@@ -194,6 +194,16 @@ MIXED_NORMS = frozenset(
 )
 
 
+def gives_back(func: OpOverload, args: Sequence[Any]) -> bool:
+    """Whether an operator gives its argument under another name, though its schema knows of no view: inference mode makes that a view, whose writes are counted."""
+    if func is not aten.channel_shuffle.default or not torch.is_inference_mode_enabled():
+        return False
+    x, groups = args[:2]
+    return (
+        x.dim() >= 3 and groups > 0 and x.shape[1] % groups == 0 and x.numel() == 0
+    )  # else it is refused, or computed
+
+
 def functional_of_inplace_view(func: OpOverload) -> OpOverload | None:
     """``aten.t`` for ``aten.t_``; None for those that change the memory itself."""
     return None if name_of(func) in ("resize_", "set_", "resize_as_") else functional_form(func)

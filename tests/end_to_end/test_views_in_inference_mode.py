@@ -61,3 +61,28 @@ def test_a_view_is_older_than_a_change_in_place_of_its_own_shape_or_anothers(pro
             views = fn(x)
         found.append(([told(view) for view in views], [view.tolist() for view in views], x._version))
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize("modes", [torch.inference_mode, torch.no_grad])
+@pytest.mark.parametrize("size", [0, 2])
+def test_channels_of_nothing_that_are_shuffled_are_a_view_whose_writes_are_counted(backend, modes, size):
+    def program(x):
+        shuffled = torch.channel_shuffle(x, 2)
+        shuffled.add_(1)
+        return shuffled, x * 2
+
+    found = []
+    for fn in (program, braze.compile(program, backend=backend)):
+        x = torch.arange(12.0 * size).view(3, size, 4)
+        with modes():
+            shuffled, doubled = fn(x.mT)
+        found.append((x._version, shuffled._is_view(), shuffled.tolist(), doubled.tolist()))
+    assert found[0] == found[1]
+    assert (found[0][0] > 0) == (size == 0 and modes is torch.inference_mode)
+
+
+def test_channels_of_nothing_that_make_no_groups_are_refused_in_inference_mode():
+    program = braze.compile(lambda x: torch.channel_shuffle(x, 3), backend="aot_eager")
+    with torch.inference_mode(), pytest.raises(RuntimeError, match="divisible"):
+        program(torch.zeros(2, 4, 0))
