@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -165,6 +166,9 @@ IN_TRAINING: Mapping[OpOverload, Callable[..., Any]] = MappingProxyType(
     {aten.mkldnn_rnn_layer.default: recurrent.OPERATOR}
 )
 
+#: operators that give their argument back, as a new tensor object over the same memory
+ALIASES = frozenset({aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten.lift.default})
+
 #: composite operators that stay one node: what lowers them has better than their parts, or PyTorch traces them by a formula of
 #: its own (a + (b - a) * t, which is nan beside an infinity) that is not its kernels', or rounds half types at each step of it
 KEPT = frozenset(
@@ -192,6 +196,12 @@ MIXED_NORMS = frozenset(
         aten._native_batch_norm_legit.no_stats,
     }
 )
+
+
+@functools.cache
+def is_composite(func: Any) -> bool:
+    """Whether PyTorch defines the operator by others."""
+    return isinstance(func, OpOverload) and torch_compat.has_composite_kernel(func)
 
 
 def gives_back(func: OpOverload, args: Sequence[Any]) -> bool:
