@@ -228,6 +228,22 @@ def test_a_leaf_that_is_detached_in_place_may_be_written(backend):
     assert (ours.is_leaf, ours.requires_grad) == (theirs.is_leaf, theirs.requires_grad)
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_a_part_of_an_input_that_is_detached_in_place_counts_as_no_write_to_it(backend):
+    def f(x):
+        part = x[1:].detach()
+        part.detach_()
+        return part, part * 2
+
+    compiled = braze.compile(f, backend=backend, options={"verify": 2})
+    unwritable = torch.arange(4)[:, None].expand(4, 3)
+    for x in (torch.arange(4.0), unwritable):
+        before = x._version
+        part, twice = compiled(x)
+        assert x._version == before
+        assert part.data_ptr() == x[1:].data_ptr() and torch.equal(twice, x[1:] * 2)
+
+
 def test_windows_of_what_was_filled_since_share_memory_as_in_eager():
     """What is filled is of stride 0 to the graph, whose windows have no memory to share: eager makes them."""
 
