@@ -176,7 +176,8 @@ class Recorder(TorchDispatchMode):
             return tuple(int(n) for n in args[0].shape)
         if func.namespace == "prim":  # other questions about metadata
             return func(*args, **kwargs)
-        if func is aten.detach_.default:  # autograd's alone: nothing is written, and it counts as no write
+        # autograd's alone: nothing is written, and it counts as no write; but an input's history is the caller's
+        if func is aten.detach_.default and id(args[0]) not in self.ways.graded:
             return args[0]
         if self.kernels:
             return self._beside_kernels(func, args, kwargs)
