@@ -13,6 +13,7 @@ import torch
 from torch._ops import OpOverload
 
 from braze.aot import derivatives
+from braze.aot.views import is_empty
 from braze.graph import torch_compat
 from braze.graph.operators import functional_form, name_of
 from braze.runtime import recurrent
@@ -209,9 +210,9 @@ def gives_back(func: OpOverload, args: Sequence[Any]) -> bool:
     if func is not aten.channel_shuffle.default or not torch.is_inference_mode_enabled():
         return False
     x, groups = args[:2]
-    return (
-        x.dim() >= 3 and groups > 0 and x.shape[1] % groups == 0 and x.numel() == 0
-    )  # else it is refused, or computed
+    if not is_empty(x) or x.dim() < 3 or groups <= 0:
+        return False  # computed, or refused
+    return bool(x.shape[1] % groups == 0 and x.numel() == 0)
 
 
 def functional_of_inplace_view(func: OpOverload) -> OpOverload | None:
