@@ -55,7 +55,7 @@ _BOUND = {
         polar polygamma put rad2deg reciprocal renorm scatter_add sgn sin sinc sort split_with_sizes_copy sqrt
         squeeze_copy t_copy take tanh topk trace triangular_solve unfold_copy unsqueeze_copy vdot""",
     "out": "cumprod cumsum dot logcumsumexp mv",
-    "dim": "median nanmedian",
+    "dim": "max median min nanmedian",
     "stable": "sort",
     "Tensor": "add bucketize div frexp ldexp mul searchsorted sub",
     "Tensor_Tensor": "isin linspace logspace pow",
@@ -71,7 +71,7 @@ _LAYERS = {
     "default": """_upsample_bilinear2d_aa _upsample_nearest_exact1d adaptive_max_pool2d adaptive_max_pool3d avg_pool2d
         avg_pool3d fractional_max_pool2d fractional_max_pool3d im2col max_pool2d_with_indices max_pool3d_with_indices
         max_unpool2d max_unpool3d reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d
-        replication_pad2d replication_pad3d upsample_bicubic2d upsample_bilinear2d upsample_linear1d
+        replication_pad2d replication_pad3d scaled_dot_product_attention upsample_bicubic2d upsample_bilinear2d upsample_linear1d
         upsample_nearest1d upsample_trilinear3d""",
     "out": """avg_pool2d im2col reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
         replication_pad3d""",
