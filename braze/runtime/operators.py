@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import torch
 
 from braze import native
+from braze.native.torch_state import function_modes
 from braze.runtime.purity import named
 
 aten = torch.ops.aten
@@ -136,12 +138,30 @@ _DIRECT = {
 }
 
 
+#: operators of ours -> what runs their kernels on a GPU
+_kernels: dict[str, Callable[..., Any]] = {}
+
+
+def runs_on_gpu(target: str, kernels: Callable[..., Any]) -> None:
+    """Note what an operator of ours runs on a GPU: host modules call it past the dispatcher, which takes as long as some launches."""
+    _kernels[target] = kernels
+
+
+def _straight(kernels: Callable[..., Any], op: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        """By the dispatcher where a mode of the program's wants to see operators, or tensors are elsewhere: kernels are interpreted on a processor."""
+        return (kernels if args[0].is_cuda and not function_modes() else op)(*args, **kwargs)
+
+    return call
+
+
 def operator(target: str) -> Any:
     """The callable of ``"aten.mm.out"``."""
     found = _DIRECT.get(target)
     if found is not None:
         return found
-    return named(target)
+    kernels = _kernels.get(target)
+    return named(target) if kernels is None else _straight(kernels, named(target))
 
 
 @cache

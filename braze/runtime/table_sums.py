@@ -11,6 +11,7 @@ import torch
 
 from braze.runtime import groups
 from braze.runtime.groups import POINTERS
+from braze.runtime.operators import runs_on_gpu
 
 Tensor = torch.Tensor
 
@@ -172,4 +173,5 @@ def by_adding(grad: Tensor, indices: Tensor, rows: int, padding: int, *, out: Te
 for _name in ("table_sums", "table_sums.out"):
     _library.impl(_name, by_adding, "CPU")
     _library.impl(_name, by_kernels, "CUDA")
+runs_on_gpu("braze.table_sums.out", by_kernels)
 TABLE_SUMS, TABLE_SUMS_OUT = torch.ops.braze.table_sums.default, torch.ops.braze.table_sums.out

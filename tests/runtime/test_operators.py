@@ -173,3 +173,20 @@ def test_all_bindings_are_there() -> None:
     tables = ("_BOUND", "_LAYERS", "_LINALG", "_SPECIAL", "_METHODS")
     rows = [getattr(operators, table) for table in tables]
     assert len(BOUND) == sum(len(names.split()) for row in rows for names in row.values())
+
+
+class Somewhere:
+    """What a tensor tells of its device."""
+
+    def __init__(self, is_cuda: bool) -> None:
+        self.is_cuda = is_cuda
+
+
+def test_an_operator_of_ours_goes_past_the_dispatcher_on_a_gpu_unless_a_mode_watches() -> None:
+    call = operators._straight(
+        lambda *args, **words: ("kernels", words), lambda *args, **words: ("op", words)
+    )
+    assert call(Somewhere(True), 1, out=2) == ("kernels", {"out": 2})
+    assert call(Somewhere(False), 1, out=2) == ("op", {"out": 2})
+    with Seen():
+        assert call(Somewhere(True), 1, out=2) == ("op", {"out": 2})
