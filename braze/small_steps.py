@@ -18,19 +18,19 @@ import torch.fx
 
 from braze.aot.min_cut import is_random
 from braze.aot.records import Partition
-from braze.aot.views import is_view
+from braze.aot.views import argument, is_view
 from braze.context import CompileContext
 from braze.loops.ir import ExternCall
 from braze.runtime.boxed import Boxed, boxed
-from braze.schedule.records import GroupKind, Schedule
+from braze.schedule.records import Group, GroupKind, Schedule
 from braze.support.nested import every, leaves
 
 #: operators whose work kernels of ours may do in a step that is left to autograd: with four to six both ways take the same time
 FEW = 3
 #: bytes of the largest value of a step of which kernels do some work: from there on what they save of it counts
 SMALL = 1 << 14
-#: the same on a GPU, where kernels of values of as many bytes end before the host has launched the next one; and where the step reduces
-#: something, as some of eager's kernels for that are many times slower than memory
+#: the same on a GPU, where kernels of values of as many bytes end before the host has launched the next one; and where some of eager's kernels
+#: may be many times slower than memory
 SMALL_ON_GPU, SMALL_REDUCED = 1 << 23, 1 << 19
 #: calls of eager's that a node of ours takes the time of on a GPU, beside what it launches: autograd's thread runs Python for it
 NODE = 2
@@ -55,7 +55,7 @@ def may_be_left(gm: torch.fx.GraphModule, partition: Partition, ctx: CompileCont
     if partition.backward is None or more or partition.backward.parts:
         return False
     computed = list(_calls(partition.forward))
-    if not computed or any(map(is_random, (*computed, *_calls(partition.backward.graph)))):
+    if not computed or any(map(_draws, (*computed, *_calls(partition.backward.graph)))):
         return False
     return all(_is_operator(node) for node in gm.graph.nodes if node.op not in ("placeholder", "output"))
 
@@ -105,12 +105,21 @@ def is_as_quick_on_gpu(
 ) -> bool:
     """Whether eager's calls of a step take the host no longer than ours and the node around them; ``backward`` is asked only if it matters."""
     assert partition.backward is not None
-    reduces = any(group.kind in _REDUCE for group in forward.groups)
-    if not _is_small(gm, SMALL_REDUCED if reduces else SMALL_ON_GPU):
+    calls, ours = calls_of_eager(gm), launches_of(forward) + NODE
+    if calls > min(MANY, ours + len(list(_calls(partition.backward.graph)))) or not _is_small(
+        gm, SMALL_ON_GPU
+    ):
         return False
-    calls = calls_of_eager(gm)
-    most = launches_of(forward) + len(list(_calls(partition.backward.graph))) + NODE
-    return calls <= min(MANY, most) and calls <= launches_of(forward) + launches_of(backward()) + NODE
+    ours += launches_of(backward())
+    slow = any(map(_may_be_slow, (*forward.groups, *backward().groups)))
+    return calls <= ours and (not slow or _is_small(gm, SMALL_REDUCED))
+
+
+def _may_be_slow(group: Group) -> bool:
+    """Whether eager's kernel may be many times slower than what a group has: it reduces, or is an operator of ours."""
+    return group.kind in _REDUCE or (
+        isinstance(group.call, ExternCall) and not group.call.target.startswith("aten.")
+    )
 
 
 def as_captured(gm: torch.fx.GraphModule) -> Boxed:
@@ -129,6 +138,15 @@ def _calls(module: torch.fx.GraphModule) -> Iterable[torch.fx.Node]:
     for node in module.graph.nodes:
         if node.op == "call_function" and node.target is not operator.getitem and not is_view(node):
             yield node
+
+
+def _draws(node: torch.fx.Node) -> bool:
+    """Whether an operator draws random numbers: attention that drops nothing does not."""
+    if not is_random(node) or not isinstance(node.target, torch._ops.OpOverload):
+        return is_random(node)
+    places = [i for i, each in enumerate(node.target._schema.arguments) if each.name == "dropout_p"]
+    chances = [argument(node, i, "dropout_p", 0.0) for i in places]
+    return not any(isinstance(chance, (int, float)) and chance == 0 for chance in chances)
 
 
 def _is_small(module: torch.fx.GraphModule, most: int) -> bool:

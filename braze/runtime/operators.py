@@ -66,6 +66,7 @@ _BOUND = {
     "src": "scatter",
     "two": "scatter_reduce",
     "int": "transpose_copy unbind_copy",
+    "low": "randint",
     "self": "where",
 }
 #: the same of functions of layers, of linear algebra and special ones, and of methods

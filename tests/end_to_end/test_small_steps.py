@@ -27,6 +27,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "a sort": (lambda x: x.sort(0).values, ((16,),)),
     "a running sum": (lambda x: x.cumsum(0), ((16,),)),
     "one function": (lambda x: x.sin(), ((16,),)),
+    "attention": (lambda x: F.scaled_dot_product_attention(x, x, x), ((1, 2, 4, 8),)),
     "a window": (lambda x: F.conv2d(x[:1], x[1:]), ((2, 2, 4, 4),)),
     "a view of a result": (lambda a, b: (a @ b).t(), ((3, 4), (4, 5))),
     "a result without a history": (lambda x: (x.sin(), x.detach().cos()), ((16,),)),
@@ -118,8 +119,15 @@ def test_results_of_a_step_that_is_left_to_autograd_go_backward_apart() -> None:
         (lambda x: x.sin().sin(), ((16,),)),
         (lambda x: x.softmax(-1), ((4, 4),)),
         (lambda x: F.dropout(x, 0.5), ((16,),)),
+        (lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.5), ((1, 2, 4, 8),)),
     ],
-    ids=["of many bytes", "of more operators", "of one that is many", "that draws"],
+    ids=[
+        "of many bytes",
+        "of more operators",
+        "of one that is many",
+        "that draws",
+        "of attention that drops",
+    ],
 )
 def test_a_step_in_which_kernels_pay_or_numbers_are_drawn_is_compiled(fn: Any, sizes: Any) -> None:
     assert not is_left(fn, *inputs_of(sizes))
