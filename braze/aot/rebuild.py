@@ -51,7 +51,8 @@ def early_builder(role: OutputRole, partition: Partition) -> tuple[Build, bool] 
     if role.kind is OutputKind.ALIAS_OF_OUTPUT:
         return early, role.early >= len(role.way)
     base = partition.inputs[role.input] if role.kind is OutputKind.ALIAS else None
-    if not isinstance(base, TensorSpec) or partition.made or not partition.mutations:
+    written = partition.mutations or partition.turned
+    if not isinstance(base, TensorSpec) or partition.made or not written:
         return None
     if base.requires_grad and all(step.grad and not step.inference for step in role.way[: role.early]):
         return None

@@ -1,7 +1,7 @@
 """The dispatch mode that writes down the ATen operators of a graph that runs on fakes, below autograd.
 
 An operator with a decomposition (``ctx``'s own first, then ours) is traced through it; composite operators are traced
-through PyTorch's composition unless listed in ``KEPT``. Mutation is recorded as it is; ``functionalize`` removes it.
+through PyTorch's composition unless listed in ``structural.KEPT``. Mutation is recorded as it is; ``functionalize`` removes it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from braze.aot import attention, control_flow, derivatives, memory_order, unbacked
+from braze.aot import attention, control_flow, derivatives, memory_order, structural, unbacked
 from braze.aot.foreach import loop_of
-from braze.aot.structural import MIXED_NORMS, STRUCTURAL, functional_of_inplace_view
 from braze.aot.symbols import SymbolNodes
-from braze.aot.views import hints, is_empty, is_without_memory
+from braze.aot.views import hints, is_empty, is_without_memory, place
 from braze.aot.ways import DATA, Ways, counts_from_start
 from braze.aot.writes import called_as_it_is, each_of, told_apart, written_arguments
 from braze.graph import kernels, own_memory, torch_compat, torch_symbols
@@ -36,24 +35,6 @@ from braze.support.log import warn_once
 aten = torch.ops.aten
 _DEVICE = torch.ops.prim.device.default
 _SIZES = aten.size.default
-
-#: composite operators that stay one node: what lowers them has better than their parts, or PyTorch traces them by a formula of
-#: its own (a + (b - a) * t, which is nan beside an infinity) that is not its kernels', or rounds half types at each step of it
-KEPT = frozenset(
-    {
-        aten.silu_backward.default,
-        aten.mish_backward.default,
-        aten.linear.default,
-        aten.scaled_dot_product_attention.default,
-        aten.upsample_linear1d.vec,
-        aten.upsample_bilinear2d.vec,
-        aten.upsample_trilinear3d.vec,
-        aten._pad_circular.default,
-    }
-)
-
-#: operators that give their argument back, as a new tensor object over the same memory
-ALIASES = frozenset({aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten.lift.default})
 
 
 class Recorder(TorchDispatchMode):
@@ -105,6 +86,8 @@ class Recorder(TorchDispatchMode):
         #: memory -> where in eager's what lies at its start begins
         self._moved: dict[int, Any] = {}
         self._known: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        #: ids of what the captured call that runs has made so far
+        self._fresh: set[int] = set()
         #: fields of the fakes that know their nodes
         self._knowing: list[dict[str, Any]] = []
 
@@ -122,6 +105,12 @@ class Recorder(TorchDispatchMode):
     def _refused(self, code: str, what: str) -> Unsupported:
         """That the graph cannot be carried, because of the program's line that runs."""
         return Unsupported(code, what, origin=self.origin)
+
+    def begin(self, node: torch.fx.Node) -> None:
+        """A captured node is about to run."""
+        self.origin = facts(node).origin
+        self.windows = "as_strided" in str(getattr(node.target, "__name__", node.target))
+        self._fresh.clear()
 
     # -- inputs ------------------------------------------------------------------------------
 
@@ -166,7 +155,7 @@ class Recorder(TorchDispatchMode):
         with torch.enable_grad():
             copy = alias.clone()
             # a clone closes the gaps of a window, gives what is expanded memory for each element, and begins at 0
-            return copy if _place(copy) == _place(alias) else same(alias)
+            return copy if place(copy) == place(alias) else same(alias)
 
     def _alias(self, fake: Any) -> Any:
         """A fake over the same memory that in-place changes of metadata do not reach; without grad."""
@@ -187,20 +176,25 @@ class Recorder(TorchDispatchMode):
             return tuple(int(n) for n in args[0].shape)
         if func.namespace == "prim":  # other questions about metadata
             return func(*args, **kwargs)
+        # autograd's alone: nothing is written, and it counts as no write; but an input's history is the caller's
+        if func is aten.detach_.default and id(args[0]) not in self.ways.graded:
+            return args[0]
         if self.kernels:
             return self._beside_kernels(func, args, kwargs)
         if self.in_backward and (own := derivatives.rule(func, args)) is not None:
             with self:
                 return own(*args, **kwargs)
-        if self.policy is not None and func not in ALIASES and not _is_composite(func):
+        if structural.gives_back(func, args):
+            func, args, kwargs = aten.alias.default, args[:1], {}
+        if self.policy is not None and func not in structural.ALIASES and not structural.is_composite(func):
             return self._under_policy(self.policy, func, args, kwargs)
         loop = loop_of(func)
-        composite = func not in KEPT and _is_composite(func)
+        composite = func not in structural.KEPT and structural.is_composite(func)
         rule = self.decompositions.get(func) if torch.Tag.dynamic_output_shape not in func.tags else None
         if (rule := rule or loop) is not None:
             with self, self._casting(composite):
                 result = self._decomposed(rule, args, kwargs)
-            if result is not NotImplemented and func not in STRUCTURAL and loop is None:
+            if result is not NotImplemented and func not in structural.STRUCTURAL and loop is None:
                 result = self._as_eager(func, args, kwargs, result)
             elif type(result) is list:
                 self._note_views(func, args, kwargs, result)  # of one operator, not of many
@@ -241,7 +235,7 @@ class Recorder(TorchDispatchMode):
             if any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns):
                 raise self._refused("BZ2032", f"{func}, a view, for which the program has a kernel")
             return self.emit(func if func._schema.is_mutable else called_as_it_is(func), args, kwargs)
-        if _is_composite(func):
+        if structural.is_composite(func):
             with self:
                 result = func.decompose(*args, **kwargs)
             if result is not NotImplemented:
@@ -286,7 +280,7 @@ class Recorder(TorchDispatchMode):
         for have, w in pairs:
             if have is None or not isinstance(w, torch.Tensor):  # a gradient that was not asked for
                 continue
-            typed = have.dtype is w.dtype or func in MIXED_NORMS
+            typed = have.dtype is w.dtype or func in structural.MIXED_NORMS
             if not typed or have.shape != w.shape:
                 warn_once(
                     ("BZ9022", func),
@@ -297,7 +291,7 @@ class Recorder(TorchDispatchMode):
             torch_compat.storage_key(t) for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)
         }
         made = tuple(self._restrided(have, w, given) for have, w in pairs)
-        if not _is_composite(func):
+        if not structural.is_composite(func):
             self.ways.note_wholes(made, given)
         return made[0] if isinstance(want, torch.Tensor) else made
 
@@ -322,7 +316,7 @@ class Recorder(TorchDispatchMode):
         args = self._constants_faked(args)
         if kwargs:
             kwargs = dict(zip(kwargs, self._constants_faked(tuple(kwargs.values())), strict=True))
-        if func in ALIASES:
+        if func in structural.ALIASES:
             return self._rebound(func, args)
         if func is aten.copy_.default and not isinstance(args[1], torch.Tensor):
             args = args[0], self._of_number(args[1], args[0].device), *args[2:]
@@ -374,7 +368,10 @@ class Recorder(TorchDispatchMode):
         """The arguments of ``as_strided`` over a whole value, which may begin elsewhere than eager's does."""
         size, stride, *rest = args
         start = rest[0] if rest else kwargs["storage_offset"]
-        return (whole, size, stride, start - self._moved.get(torch_compat.storage_key(whole), 0)), {}
+        moved = self._moved.get(torch_compat.storage_key(whole))
+        if moved is not None and start < moved:
+            raise self._refused("BZ2014", "an as_strided view of what lies before what a scatter has copied")
+        return (whole, size, stride, start if moved is None else start - moved), {}
 
     def _from_own_start(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """``as_strided`` that an operator is made of: where its tensor begins in memory is not the same in each call."""
@@ -430,6 +427,7 @@ class Recorder(TorchDispatchMode):
         if isinstance(result, torch.Tensor):
             if "_node" not in result.__dict__:
                 self.know(result, node)
+                self._fresh.add(id(result))
         elif isinstance(result, (tuple, list)):
             for i, part in enumerate(result):
                 if isinstance(part, torch.Tensor) and "_node" not in part.__dict__:
@@ -467,15 +465,23 @@ class Recorder(TorchDispatchMode):
 
     def _rebound(self, func: Any, args: Any) -> Any:
         """A new fake over the same memory, known by the same node."""
-        alias = self._alias(args[0])
-        self.ways.note(alias, args[0], func)
-        self.know(alias, args[0].__dict__["_node"])
+        alias, node = self._alias(args[0]), args[0].__dict__["_node"]
+        if self._is_handed_out(func, args[0], node):
+            node.meta["val"] = alias
+        else:
+            self.ways.note(alias, args[0], func)
+        self.know(alias, node)
         return alias
+
+    def _is_handed_out(self, func: Any, made: Any, node: torch.fx.Node) -> bool:
+        """Whether ``torch.empty`` and its like give what they made to the program: as a new object, since we hold theirs. That is no step of the program's."""
+        fresh = id(made) in self._fresh and node.meta["val"] is made
+        return fresh and func is aten.detach.default and not made.requires_grad and self.ways.is_alone(made)
 
     def _inplace_view(self, func: Any, args: Any, kwargs: Any) -> Any:
         """``x.t_()``: x becomes a view of what it was; the old node keeps the old metadata."""
         target = args[0]
-        functional = functional_of_inplace_view(func)
+        functional = structural.functional_of_inplace_view(func)
         if functional is None:
             raise self._refused("BZ2009", f"{func}, which changes what memory a tensor has")
         if target.__dict__["_node"].op == "placeholder":
@@ -583,14 +589,3 @@ class Recorder(TorchDispatchMode):
 def _told(fact: bool | None, fake: bool) -> bool:
     """What the captured graph says, or else what the fake says."""
     return fake if fact is None else fact
-
-
-@functools.cache
-def _is_composite(func: Any) -> bool:
-    """Whether PyTorch defines the operator by others."""
-    return isinstance(func, OpOverload) and torch_compat.has_composite_kernel(func)
-
-
-def _place(tensor: torch.Tensor) -> list[Any]:
-    """Where the elements lie in their memory."""
-    return hints([*tensor.stride(), tensor.storage_offset()])

@@ -1,7 +1,8 @@
-"""Operators that the aot stage itself takes apart: several views at once, and what evaluation makes nothing of."""
+"""Operators that the aot stage itself takes apart: several views at once, and what evaluation makes nothing of; and those that it leaves whole."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -165,6 +166,24 @@ IN_TRAINING: Mapping[OpOverload, Callable[..., Any]] = MappingProxyType(
     {aten.mkldnn_rnn_layer.default: recurrent.OPERATOR}
 )
 
+#: operators that give their argument back, as a new tensor object over the same memory
+ALIASES = frozenset({aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten.lift.default})
+
+#: composite operators that stay one node: what lowers them has better than their parts, or PyTorch traces them by a formula of
+#: its own (a + (b - a) * t, which is nan beside an infinity) that is not its kernels', or rounds half types at each step of it
+KEPT = frozenset(
+    {
+        aten.silu_backward.default,
+        aten.mish_backward.default,
+        aten.linear.default,
+        aten.scaled_dot_product_attention.default,
+        aten.upsample_linear1d.vec,
+        aten.upsample_bilinear2d.vec,
+        aten.upsample_trilinear3d.vec,
+        aten._pad_circular.default,
+    }
+)
+
 #: norms of inputs and parameters in two types: what is in which type in the kernels PyTorch's fakes do not tell; our
 #: decompositions do
 MIXED_NORMS = frozenset(
@@ -177,6 +196,22 @@ MIXED_NORMS = frozenset(
         aten._native_batch_norm_legit.no_stats,
     }
 )
+
+
+@functools.cache
+def is_composite(func: Any) -> bool:
+    """Whether PyTorch defines the operator by others."""
+    return isinstance(func, OpOverload) and torch_compat.has_composite_kernel(func)
+
+
+def gives_back(func: OpOverload, args: Sequence[Any]) -> bool:
+    """Whether an operator gives its argument under another name, though its schema knows of no view: inference mode makes that a view, whose writes are counted."""
+    if func is not aten.channel_shuffle.default or not torch.is_inference_mode_enabled():
+        return False
+    x, groups = args[:2]
+    return (
+        x.dim() >= 3 and groups > 0 and x.shape[1] % groups == 0 and x.numel() == 0
+    )  # else it is refused, or computed
 
 
 def functional_of_inplace_view(func: OpOverload) -> OpOverload | None:

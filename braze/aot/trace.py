@@ -21,7 +21,6 @@ from braze.graph import flex, kernels, torch_compat
 from braze.graph.as_in_eager import as_in_eager
 from braze.graph.captured import Late
 from braze.graph.control_flow import OPERATORS
-from braze.graph.facts import facts
 from braze.graph.fakes import FakeMode, mode_of_graph, new_mode
 from braze.graph.torch_settings import way_back
 from braze.graph.torch_symbols import SYMBOLIC
@@ -115,8 +114,7 @@ def run_graph(gm: torch.fx.GraphModule, env: dict[torch.fx.Node, Any], recorder:
         for node in gm.graph.nodes:
             if node in unread:
                 continue
-            recorder.origin = facts(node).origin
-            recorder.windows = "as_strided" in str(getattr(node.target, "__name__", node.target))
+            recorder.begin(node)
             interrupts.point()
             if node.op == "output":
                 return _values(node.args[0], env)

@@ -89,6 +89,11 @@ def _formula(size: torch.SymInt) -> Any:
     return size.node.expr if torch_symbols.is_unbacked(size) else size.node.hint
 
 
+def place(tensor: torch.Tensor) -> list[Any]:
+    """Where the elements lie in their memory."""
+    return hints([*tensor.stride(), tensor.storage_offset()])
+
+
 def is_empty(tensor: torch.Tensor) -> bool:
     return 0 in hints(tensor.shape)
 

@@ -103,6 +103,7 @@ class Ways:
         if (found := self._made.get(id(view))) is not None:
             self._made[id(before)] = found._replace(view=before)
             self.turned.append(self.memory(view))
+            self.note_written(before)
         elif not self.watched:
             self.changed[id(view)] = view
         for made in self.views_of(view):

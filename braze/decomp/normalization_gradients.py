@@ -22,11 +22,17 @@ def _mean(x: Tensor, dims: list[int]) -> Tensor:
     return aten.mean.dim(x, dims, True)
 
 
-def _of_rows(grad: Tensor, y: Tensor, rstd: Tensor, dims: list[int]) -> Tensor:
-    """rstd · (grad - mean(grad) - y · mean(grad · y)), with y the normalized values."""
+def _of_rows(grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, dims: list[int]) -> Tensor:
+    """rstd · (grad - (mean(grad) + y · mean(grad · y))), with y the normalized values.
+
+    Of a row of zeros the CPU's kernels give grad + x · slope, whose slope is a zero with the sign of the row's mean.
+    """
+    y = _normalized(x, mean, rstd)
     tilt = aten.mul.Tensor(y, _mean(aten.mul.Tensor(grad, y), dims))
-    level = aten.sub.Tensor(grad, _mean(grad, dims))
-    return aten.mul.Tensor(aten.sub.Tensor(level, tilt), rstd)
+    taken = aten.add.Tensor(_mean(grad, dims), tilt)  # of a row of zeros a positive one
+    if x.device.type == "cpu":
+        grad = aten.add.Tensor(grad, aten.mul.Tensor(x, aten.mul.Scalar(mean, 0.0)))
+    return aten.mul.Tensor(aten.sub.Tensor(grad, taken), rstd)
 
 
 def _normalized(x: Tensor, mean: Tensor, rstd: Tensor) -> Tensor:
@@ -65,7 +71,7 @@ def native_layer_norm_backward(
     dx = dw = db = None
     if mask[0]:
         weighted = dy if weight is None else aten.mul.Tensor(dy, widened(weight))
-        dx = cast(_of_rows(weighted, _normalized(wide, centre, scale), scale, dims), x.dtype)
+        dx = cast(_of_rows(weighted, wide, centre, scale, dims), x.dtype)
     if mask[1] and weight is not None:
         product = aten.mul.Tensor(aten.mul.Tensor(dy, scale), _centred_again(wide, centre))
         dw = cast(_sum(product, rows), weight.dtype)
@@ -128,9 +134,7 @@ def native_group_norm_backward(
                 dy, aten.view.default(widened(weight), [groups, channels // groups, 1])
             )
         dx = cast(
-            aten.view.default(
-                _of_rows(weighted, _normalized(values, centre, scale), scale, [2, 3]), list(x.shape)
-            ),
+            aten.view.default(_of_rows(weighted, values, centre, scale, [2, 3]), list(x.shape)),
             x.dtype,
         )
     if mask[1]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from braze.aot.recorder import KEPT
+from braze.aot.structural import KEPT
 from braze.decomp import decompose, table
 from braze.decomp.families import ours
 from braze.graph.operators import operator_facts

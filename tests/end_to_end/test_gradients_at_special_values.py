@@ -222,3 +222,28 @@ def test_the_zeros_that_sgn_leads_back_stay_zeros(case, backend):
         made.backward(torch.ones_like(made))
         found.append(torch.empty_like(x).copy_(x.grad))
     assert same(found[1], found[0])
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("norm", ["layer", "group"])
+def test_the_zeros_that_a_norm_leads_back_have_eagers_signs(norm, weighted, dynamic):
+    """Of rows of zeros, beside one that is none; their means have either sign."""
+
+    def program(x, w):
+        given = (w, w) if weighted else ()
+        return F.layer_norm(x, x.shape[2:], *given) if norm == "layer" else F.group_norm(x, 2, *given)
+
+    compiled = braze.compile(program, dynamic=dynamic)
+    torch.manual_seed(0)
+    for width in (16, 40):
+        x = torch.randn(6, 4, width) - torch.tensor([-9.0, -0.1, 0.0, 0.1, 9.0, 0.5])[:, None, None]
+        w = torch.randn(width if norm == "layer" else 4)
+        tangent = torch.where(torch.rand(x.shape) < 0.5, 0.0, -0.0)
+        tangent[5] = 1.0
+        found = []
+        for call in (program, compiled):
+            given = x.clone().requires_grad_()
+            call(given, w).backward(tangent)
+            found.append(given.grad[:5])
+        assert same(found[1], found[0])

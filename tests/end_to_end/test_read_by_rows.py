@@ -73,3 +73,22 @@ def test_the_median_of_what_one_number_was_written_into_is_that_number(backend):
     compiled = braze.compile(program, backend=backend, options={"verify": 2})
     for size in (3, 9, 5):
         assert compiled(torch.ones(size), torch.tensor(7.0)).tolist() == [7.0]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_what_is_viewed_beside_a_write_lies_as_in_eager_at_all_sizes(dynamic, backend):
+    """Of rows with gaps eager's attention takes another kernel than of a copy of them, which gives zeros where a score is NaN."""
+
+    def program(x, count):
+        count.add_(1)
+        rows = x.unflatten(-1, (1, -1))
+        return F.scaled_dot_product_attention(rows, rows, rows)
+
+    compiled = braze.compile(program, backend=backend, dynamic=dynamic, options={"verify": 2})
+    for size in (3, 4):
+        x = torch.ones(size, size, 6)[..., ::2]
+        x[0, 0, :2] = torch.tensor([torch.inf, torch.nan])
+        found = compiled(x, torch.zeros(()))
+        torch.testing.assert_close(found, program(x, torch.zeros(())), equal_nan=True)
+        assert found[0, 0].isnan().all()

@@ -1,5 +1,7 @@
 """Views and what is done in place to what they are views of: their history and their shape are eager's."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -226,6 +228,41 @@ def test_a_leaf_that_is_detached_in_place_may_be_written(backend):
     given, wanted = compiled(ours), f(theirs)
     assert torch.equal(given, wanted) and torch.equal(ours, theirs)
     assert (ours.is_leaf, ours.requires_grad) == (theirs.is_leaf, theirs.requires_grad)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_an_input_that_is_detached_in_place_is_detached_where_no_gradient_comes_to_it(backend):
+    def other(x, y):
+        x.detach_()
+        return y * 2
+
+    def turned(x, y):
+        x.detach_()
+        x.transpose_(0, -1)
+        return x
+
+    for f, grad in itertools.product((other, turned), (True, False)):
+        compiled = braze.compile(f, backend=backend, options={"verify": 2})
+        x, y = torch.ones(2, 3, requires_grad=grad), torch.ones(2)
+        given = compiled(x, y)
+        assert not x.requires_grad and not given.requires_grad
+        assert x._version == 0 or f is turned
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_a_part_of_an_input_that_is_detached_in_place_counts_as_no_write_to_it(backend):
+    def f(x):
+        part = x[1:].detach()
+        part.detach_()
+        return part, part * 2
+
+    compiled = braze.compile(f, backend=backend, options={"verify": 2})
+    unwritable = torch.arange(4)[:, None].expand(4, 3)
+    for x in (torch.arange(4.0), unwritable):
+        before = x._version
+        part, twice = compiled(x)
+        assert x._version == before
+        assert part.data_ptr() == x[1:].data_ptr() and torch.equal(twice, x[1:] * 2)
 
 
 def test_windows_of_what_was_filled_since_share_memory_as_in_eager():

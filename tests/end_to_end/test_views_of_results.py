@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import braze
+from tests.helpers import logged
 
 
 @pytest.mark.parametrize(
@@ -36,6 +37,60 @@ def test_what_an_operator_gives_is_no_view_of_what_it_is_made_of_in_the_graph(ma
     assert part.grad_fn is None
     whole, part = braze.compile(beside, dynamic=dynamic)(x)
     assert part._base is whole and not whole._is_view()
+
+
+@pytest.mark.parametrize(
+    "make", [torch.empty_like, lambda x: x.new_empty(x.shape), lambda x: torch.zeros(3, 4), torch.rand_like]
+)
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_a_view_without_gradients_of_what_was_made_empty_and_filled_requires_what_the_whole_does(
+    make, backend
+):
+    """What ``torch.empty`` and its like hand out is what they made, and no other name of it without a history."""
+
+    def alone(x):
+        whole = make(x).copy_(x * 2)
+        with torch.no_grad():
+            return whole.view_as(whole)
+
+    def beside(x):
+        whole = make(x)
+        whole[1:] = x[1:]
+        with torch.no_grad():
+            part = whole[1:]
+        return whole, part
+
+    for program in (alone, beside):
+        x = torch.arange(12.0).reshape(3, 4).requires_grad_()
+        with logged() as lines:
+            found = braze.compile(program, backend=backend)(x)
+        assert not lines, lines
+        *_, part = found if isinstance(found, tuple) else (found,)
+        assert part.requires_grad and part.grad_fn is None
+        if program is beside:
+            assert part._base is found[0]
+            found[0].sum().backward()
+            assert x.grad.tolist() == [[0.0] * 4] + [[1.0] * 4] * 2
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_another_name_of_what_was_made_empty_has_no_history_where_the_program_gives_it_one(backend):
+    def program(x):
+        whole = x.new_empty(x.shape)
+        name, other = whole.detach(), torch.empty_like(x)
+        whole.copy_(x * 2)
+        last = other.detach()
+        other.copy_(x * 3)
+        return whole, name, other, last[1:]
+
+    x = torch.arange(12.0).reshape(3, 4).requires_grad_()
+    for fn in (program, braze.compile(program, backend=backend)):
+        found = fn(x)
+        assert [part.requires_grad for part in found] == [True, False, True, False]
+        assert [part.tolist() for part in found] == [(x * 2).tolist()] * 2 + [
+            (x * 3).tolist(),
+            (x[1:] * 3).tolist(),
+        ]
 
 
 def written_whole(x):

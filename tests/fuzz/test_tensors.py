@@ -277,6 +277,28 @@ def test_two_refusals_of_what_was_written_are_alike() -> None:
         assert (ours.backward_error == theirs.backward_error) is alike
 
 
+def test_a_gradient_of_what_eager_did_not_see_written_is_not_asked_of_ours() -> None:
+    """`kron` keeps its arguments without counting their writes."""
+    calls = "numbers((3, 2), 'float32', 0, 'small')"
+    written = "v0 = (lambda x: (x.kron(x), x.mul_(3))[0])(x0 * 2)"
+
+    def of_what_was_multiplied(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x * 2
+        return (torch.kron(y, y),)
+
+    def refused(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x * 2
+        made = torch.kron(y, y) + (y * y).sum() * 0
+        y.mul_(3)
+        return (made,)
+
+    for ours in (of_what_was_multiplied, refused):
+        assert judged(written, ours, calls) is None
+    assert judged("v0 = (x0 * 2).kron(x0 * 2)", of_what_was_multiplied, calls) is None
+    assert judged("v0 = (x0 * 2).kron(x0 * 2)", refused, calls).kind == "backward error"
+    assert judged("v0 = (x0 * 2).kron(x0 * 3)", of_what_was_multiplied, calls).kind == "values"
+
+
 def test_errors_that_are_eagers_accidents_excuse_a_backward_that_runs_or_refuses_in_other_words() -> None:
     """A hook that got None, before an operation without a derivative too; a view whose storage was set, made again on its base, behind what was
     written over, or where ours meets that first; what was saved and detached behind the graph. Ours may not raise what eager does not."""

@@ -6,7 +6,7 @@
  */
 #include "guards.h"
 
-static struct {
+typedef struct {
     bool known;
     Py_ssize_t handle; /* in the Python object */
     Py_ssize_t ndim, sizes, strides, dtype, keys, autograd; /* in the implementation */
@@ -14,7 +14,8 @@ static struct {
     Py_ssize_t window;                                      /* where images begin */
     unsigned long long padding;                             /* the bits of the word `dtype` that nobody sets */
     unsigned long long own; /* with what begins that which autograd keeps of a tensor that is no view */
-} layout;
+} Layout;
+static Layout layout;
 
 enum { INLINE = 5 };
 
@@ -34,17 +35,24 @@ show(Image *image, const char *impl, Py_ssize_t offset, Py_ssize_t words)
     }
 }
 
-/* Whether a tensor does, or does not, require gradients, told by the words alone but for views, of which the base may. */
+/* Whether a tensor of which autograd keeps something does, or does not, require gradients, told by the words alone but for
+ * views, of which the base may. (`places`: the layout, or a copy that is known not to change.) */
 static inline __attribute__((always_inline)) bool
-told(const char *impl, const char *kept, bool requires_grad)
+kept_tells(const Layout *places, const char *impl, const char *kept, bool requires_grad)
 {
-    if (kept == NULL || kept[layout.requires_grad] != 0) {
-        return requires_grad == (kept != NULL);
+    if (kept[places->requires_grad] != 0) {
+        return requires_grad;
     }
-    if (word_at(kept + layout.grad_fn) != 0) {
+    if (word_at(kept + places->grad_fn) != 0) {
         return false;
     }
-    return requires_grad == (word_at(kept) != layout.own && implementation_requires_grad(impl));
+    return requires_grad == (word_at(kept) != places->own && implementation_requires_grad(impl));
+}
+
+static bool
+told(const char *impl, const char *kept, bool requires_grad)
+{
+    return kept == NULL ? !requires_grad : kept_tells(&layout, impl, kept, requires_grad);
 }
 
 bool
@@ -77,7 +85,9 @@ image_take(Image *image, Seen *seen, PyObject *tensor, int requires_grad)
     return true;
 }
 
-enum { LANES = 8 };
+/* As wide as AVX2's: wider ones than the processor's are kept in memory from tensor to tensor, and to AVX-512 it makes no
+ * difference; what takes the time is to get at the tensors. */
+enum { LANES = 4 };
 typedef uint64_t Lanes __attribute__((vector_size(8 * LANES), aligned(8), may_alias));
 
 /* (By address: how vectors are handed on depends on the processor.) */
@@ -95,7 +105,8 @@ static inline __attribute__((always_inline)) bool
 window_holds(const Image *image, const char *window)
 {
     const Lanes *mask = (const Lanes *)image->mask, *word = (const Lanes *)image->word, *at = (const Lanes *)window;
-    Lanes differ = ((at[0] ^ word[0]) & mask[0]) | ((at[1] ^ word[1]) & mask[1]);
+    Lanes differ = ((at[0] ^ word[0]) & mask[0]) | ((at[1] ^ word[1]) & mask[1]) | ((at[2] ^ word[2]) & mask[2])
+                   | ((at[3] ^ word[3]) & mask[3]);
     return !any_bit(&differ);
 }
 
@@ -134,23 +145,24 @@ enum { NOTHING = -1, FROZEN, REQUIRES_GRAD };
 static inline __attribute__((always_inline)) bool
 all_hold(const Seen *seen, const Seen *end, const Image *image, int asked)
 {
-    const Py_ssize_t handle = layout.handle, autograd = layout.autograd, window = layout.window;
+    const Layout places = layout;
     const PyTypeObject *type = image->type;
     const Lanes *mask = (const Lanes *)image->mask, *word = (const Lanes *)image->word;
-    const Lanes mask_0 = mask[0], mask_1 = mask[1], word_0 = word[0], word_1 = word[1];
+    const Lanes mask_0 = mask[0], mask_1 = mask[1], mask_2 = mask[2], mask_3 = mask[3];
+    const Lanes word_0 = word[0], word_1 = word[1], word_2 = word[2], word_3 = word[3];
     Lanes differ = {0};
     for (; seen < end; seen++) {
         const char *impl = seen->impl, *kept = seen->kept;
-        if (Py_TYPE(seen->object) != type || *(char *const *)((char *)seen->object + handle) != impl
-            || *(char *const *)(impl + autograd) != kept) {
+        if (Py_TYPE(seen->object) != type || *(char *const *)((char *)seen->object + places.handle) != impl
+            || *(char *const *)(impl + places.autograd) != kept) {
             return false;
         }
-        if (asked != NOTHING && !told(impl, kept, asked == REQUIRES_GRAD)) {
+        if (asked != NOTHING && !kept_tells(&places, impl, kept, asked == REQUIRES_GRAD)) {
             return false;
         }
-        const Lanes *at = (const Lanes *)(impl + window);
-        differ |= (at[0] ^ word_0) & mask_0;
-        differ |= (at[1] ^ word_1) & mask_1;
+        const Lanes *at = (const Lanes *)(impl + places.window);
+        differ |= ((at[0] ^ word_0) & mask_0) | ((at[1] ^ word_1) & mask_1) | ((at[2] ^ word_2) & mask_2)
+                  | ((at[3] ^ word_3) & mask_3);
     }
     return !any_bit(&differ);
 }
@@ -164,12 +176,6 @@ each_holds(const Seen *seen, const Seen *end, const Image *image, int asked)
 }
 
 #if defined(__x86_64__)
-__attribute__((target("avx512f"))) static bool
-each_holds_avx512(const Seen *seen, const Seen *end, const Image *image, int asked)
-{
-    return each_holds(seen, end, image, asked);
-}
-
 __attribute__((target("avx2"))) static bool
 each_holds_avx2(const Seen *seen, const Seen *end, const Image *image, int asked)
 {
@@ -189,9 +195,6 @@ static Comparison
 comparison(void)
 {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512f")) {
-        return each_holds_avx512;
-    }
     if (__builtin_cpu_supports("avx2")) {
         return each_holds_avx2;
     }
@@ -207,7 +210,7 @@ seen_change(const SeenTensors *tensors, PyObject **places, bool back)
         const Chunk *chunk = &tensors->chunk[back ? tensors->nchunk - 1 - i : i];
         const Image *image = &tensors->image[chunk->image];
         const Seen *first = &tensors->seen[chunk->first], *end = first + chunk->count;
-        int asked = chunk->kept ? image->requires_grad : NOTHING; /* where nothing was kept, nothing is */
+        int asked = chunk->kept ? image->requires_grad : NOTHING; /* where it keeps nothing, nothing is */
         if (!compare(first, end, image, asked)) {
             for (const Seen *seen = first; seen < end; seen++) {
                 if (!compare(seen, seen + 1, image, asked)) {

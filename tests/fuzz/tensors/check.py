@@ -17,7 +17,7 @@ import braze
 from braze.support import log
 from tests import left_behind
 from tests.fuzz.machine import Finding
-from tests.fuzz.tensors import oracle
+from tests.fuzz.tensors import oracle, watching
 from tests.fuzz.tensors.casts import Doubled, Watched
 from tests.fuzz.tensors.observe import Seen, observe
 from tests.fuzz.tensors.program import Line, TensorProgram
@@ -136,6 +136,9 @@ def differs(program: TensorProgram, call: int, ours: Seen, theirs: Seen) -> Find
     if mine != its and ".detach_()" in program.text():
         program = looked_at(program)
         theirs = seen(program, program.function(), call)
+    if theirs.backward_error is None and watching.UNWATCHED.search(program.text()):
+        watched = seen(program, program.function(), call, casts=watching.Watching()).backward_error
+        theirs.backward_error = watched if watched and WRITTEN.search(watched[1]) else None
     excuse(ours, theirs, "checkpoint(" in program.text())
     for kind, mine, its in (
         ("error", ours.error, theirs.error),
