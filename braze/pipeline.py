@@ -6,6 +6,7 @@ What only a GPU's graphs need is imported where the first of them comes by.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -88,7 +89,7 @@ def compile_graph(
         half = of_forward(ctx) if partition.backward is not None else ctx
         try:
             made = scheduled(partition, half) if small_steps.may_be_left(gm, partition, ctx) else None
-            if made is not None and is_carried_as_well(partition, made[1], ctx):
+            if made is not None and is_carried_as_well(gm, partition, made[1], ctx):
                 trace.count("steps_left_to_autograd")
                 logger("aot").info("%s runs as captured: kernels would do too little of it", ctx.name)
                 return small_steps.as_captured(gm)
@@ -107,15 +108,25 @@ def compile_graph(
         return aot.wrap(partition, call, eager=gm, verify=ctx.options.verify)
 
 
-def is_carried_as_well(partition: Partition, forward: Schedule, ctx: CompileContext) -> bool:
+def is_carried_as_well(
+    gm: torch.fx.GraphModule, partition: Partition, forward: Schedule, ctx: CompileContext
+) -> bool:
     """Whether eager's nodes carry a step as well as one of ours, by the schedules of its halves."""
     backward = aot.backward_partition(partition)
     modules = partition.forward, backward.forward
     work = small_steps.work_of(partition.forward, forward)
-    if not small_steps.is_little(work, modules):
-        return False
+
+    @functools.cache
+    def of_backward_half() -> Schedule:
+        return scheduled(backward, of_backward(ctx))[1]
+
     try:
-        work += small_steps.work_of(backward.forward, scheduled(backward, of_backward(ctx))[1])
+        on_gpu = ctx.target.kind == "cuda"
+        if on_gpu and small_steps.is_as_quick_on_gpu(gm, partition, forward, of_backward_half):
+            return True
+        if not small_steps.is_little(work, modules):
+            return False
+        work += small_steps.work_of(backward.forward, of_backward_half())
     except (Unsupported, InternalError):  # said when it runs
         return False
     return small_steps.is_little(work, modules)

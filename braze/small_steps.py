@@ -18,17 +18,25 @@ import torch.fx
 
 from braze.aot.min_cut import is_random
 from braze.aot.records import Partition
-from braze.aot.views import is_view
+from braze.aot.views import argument, is_view
 from braze.context import CompileContext
 from braze.loops.ir import ExternCall
 from braze.runtime.boxed import Boxed, boxed
-from braze.schedule.records import Schedule
+from braze.schedule.records import Group, GroupKind, Schedule
 from braze.support.nested import every, leaves
 
 #: operators whose work kernels of ours may do in a step that is left to autograd: with four to six both ways take the same time
 FEW = 3
 #: bytes of the largest value of a step of which kernels do some work: from there on what they save of it counts
 SMALL = 1 << 14
+#: the same on a GPU, where kernels of values of as many bytes end before the host has launched the next one; and where some of eager's kernels
+#: may be many times slower than memory
+SMALL_ON_GPU, SMALL_REDUCED = 1 << 23, 1 << 19
+#: calls of eager's that a node of ours takes the time of on a GPU, beside what it launches: autograd's thread runs Python for it
+NODE = 2
+#: operators above which kernels always save more than that
+MANY = 32
+_REDUCE = frozenset({GroupKind.PERSISTENT, GroupKind.LOOPED, GroupKind.MIXED})
 #: what a captured graph may call: C functions, which is what most of PyTorch's are
 _IN_C = (types.BuiltinFunctionType, torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
@@ -47,7 +55,7 @@ def may_be_left(gm: torch.fx.GraphModule, partition: Partition, ctx: CompileCont
     if partition.backward is None or more or partition.backward.parts:
         return False
     computed = list(_calls(partition.forward))
-    if not computed or any(map(is_random, (*computed, *_calls(partition.backward.graph)))):
+    if not computed or any(map(_draws, (*computed, *_calls(partition.backward.graph)))):
         return False
     return all(_is_operator(node) for node in gm.graph.nodes if node.op not in ("placeholder", "output"))
 
@@ -64,7 +72,54 @@ def work_of(module: torch.fx.GraphModule, plan: Schedule) -> float:
 
 def is_little(work: float, halves: Iterable[torch.fx.GraphModule]) -> bool:
     """Whether kernels do too little of a step to pay for a node of ours."""
-    return work == 0 or (work <= FEW and all(map(_is_small, halves)))
+    return work == 0 or (work <= FEW and all(_on_cpu(half) and _is_small(half, SMALL) for half in halves))
+
+
+def calls_of_eager(gm: torch.fx.GraphModule) -> int:
+    """How many operators a step of a captured graph calls in eager: one for each of autograd's nodes and one for each gradient that it passes on,
+    and one for each value without a history. The fakes of a capture have the histories that the tensors will have."""
+    known = {value.grad_fn for node in gm.graph.find_nodes(op="placeholder") for value in _tensors(node)}
+    computed = [
+        node for node in gm.graph.nodes if node.op.startswith("call_") and node.target is not operator.getitem
+    ]
+    count = sum(all(value.grad_fn is None for value in _tensors(node)) for node in computed)
+    waiting = [value.grad_fn for node in computed for value in _tensors(node)]
+    while waiting:
+        function = waiting.pop()
+        if function is None or function in known:
+            continue
+        known.add(function)
+        behind = [each for each, _ in function.next_functions if each is not None]
+        count += 1 + len(behind) if behind else 0  # nothing is behind what adds to a leaf's gradient
+        waiting += behind
+    return count
+
+
+def launches_of(plan: Schedule) -> float:
+    """How many kernels and operators a half calls; infinitely many where it holds what no captured graph makes again."""
+    return math.inf if plan.fixed is not None else len(plan.groups)
+
+
+def is_as_quick_on_gpu(
+    gm: torch.fx.GraphModule, partition: Partition, forward: Schedule, backward: Callable[[], Schedule]
+) -> bool:
+    """Whether eager's calls of a step take the host no longer than ours and the node around them; ``backward`` is asked only if it matters."""
+    assert partition.backward is not None
+    calls, ours = calls_of_eager(gm), launches_of(forward) + NODE
+    if calls > min(MANY, ours + len(list(_calls(partition.backward.graph)))) or not _is_small(
+        gm, SMALL_ON_GPU
+    ):
+        return False
+    ours += launches_of(backward())
+    slow = any(map(_may_be_slow, (*forward.groups, *backward().groups)))
+    return calls <= ours and (not slow or _is_small(gm, SMALL_REDUCED))
+
+
+def _may_be_slow(group: Group) -> bool:
+    """Whether eager's kernel may be many times slower than what a group has: it reduces, or is an operator of ours."""
+    return group.kind in _REDUCE or (
+        isinstance(group.call, ExternCall) and not group.call.target.startswith("aten.")
+    )
 
 
 def as_captured(gm: torch.fx.GraphModule) -> Boxed:
@@ -85,13 +140,28 @@ def _calls(module: torch.fx.GraphModule) -> Iterable[torch.fx.Node]:
             yield node
 
 
-def _is_small(module: torch.fx.GraphModule) -> bool:
-    """Whether no tensor of a graph has many bytes; one of unknown sizes may. What launches an operator on a GPU costs more than a few bytes."""
-    tensors = [x for node in module.graph.nodes for x in every(torch.Tensor, node.meta.get("val"))]
-    sizes = (x.numel() * x.element_size() for x in tensors)
-    return all(x.device.type == "cpu" for x in tensors) and all(
-        isinstance(bytes, int) and bytes <= SMALL for bytes in sizes
-    )
+def _draws(node: torch.fx.Node) -> bool:
+    """Whether an operator draws random numbers: attention that drops nothing does not."""
+    if not is_random(node) or not isinstance(node.target, torch._ops.OpOverload):
+        return is_random(node)
+    places = [i for i, each in enumerate(node.target._schema.arguments) if each.name == "dropout_p"]
+    chances = [argument(node, i, "dropout_p", 0.0) for i in places]
+    return not any(isinstance(chance, (int, float)) and chance == 0 for chance in chances)
+
+
+def _is_small(module: torch.fx.GraphModule, most: int) -> bool:
+    """Whether no tensor of a graph has more bytes than so many; one of unknown sizes may."""
+    sizes = (x.numel() * x.element_size() for node in module.graph.nodes for x in _tensors(node))
+    return all(isinstance(bytes, int) and bytes <= most for bytes in sizes)
+
+
+def _on_cpu(module: torch.fx.GraphModule) -> bool:
+    """Whether all of a graph is on the processor. What launches an operator on a GPU costs more than a few bytes."""
+    return all(x.device.type == "cpu" for node in module.graph.nodes for x in _tensors(node))
+
+
+def _tensors(node: torch.fx.Node) -> list[torch.Tensor]:
+    return every(torch.Tensor, node.meta.get("val"))
 
 
 def _is_operator(node: torch.fx.Node) -> bool:

@@ -11,6 +11,7 @@ operators see whose meaning hangs on strides, stays as it is.
 from __future__ import annotations
 
 import operator
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from braze.graph.fakes import FakeMode
 from braze.graph.layout_rules import suggests_channels_last
 from braze.graph.operators import is_elementwise
 from braze.graph.passes import BY_PLACE
+from braze.support.nested import every
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -45,14 +47,22 @@ HEAVY = 0.75
 #: of more products than this lose more of their sums there, three times as much at 128 channels
 LONG = 256
 
+#: bytes of all that a lone convolution on a GPU reads and makes, with its gradients, up to which copies around it take longer to launch than they save
+LITTLE = 1 << 21
+
 
 def lay_out_convolutions(
-    module: torch.fx.GraphModule, mode: FakeMode, *, training: bool = True, long_sums: bool = True
+    module: torch.fx.GraphModule,
+    mode: FakeMode,
+    *,
+    training: bool = True,
+    long_sums: bool = True,
+    recorded: bool = False,
 ) -> None:
-    """Lay a functional graph out for its convolutions; those with long sums too, or as in eager."""
+    """Lay a functional graph out for its convolutions; those with long sums too, or as in eager. ``recorded``: launches take the host no time."""
     graph = module.graph
     wanted = {n: _wanted(n, training, long_sums) for n in graph.nodes if n.target in _OPERANDS}
-    if torch.channels_last not in wanted.values():
+    if torch.channels_last not in wanted.values() or (_is_little(wanted) and not recorded):
         return
     layouts = Layouts(kept_nodes(graph), mode)
     for node in list(graph.nodes):
@@ -140,6 +150,18 @@ class Layouts:
             evaluate(node, self.mode)
             if _strides(node) != before:
                 self.changed.add(node)
+
+
+def _is_little(convolutions: Collection[Node]) -> bool:
+    """Whether a graph has one small convolution, on a GPU, that is not given channels-last: the host decides how long it takes."""
+    nodes = [n for each in convolutions for n in (each, *each.all_input_nodes)]
+    values = [x for n in dict.fromkeys(nodes) for x in every(torch.Tensor, n.meta["val"])]
+    if sum(each.target is aten.convolution.default for each in convolutions) > 1:
+        return False
+    if any(not is_on_gpu(x) or suggests_channels_last(x) for x in values):
+        return False
+    sizes = [x.numel() * x.element_size() for x in values]
+    return all(isinstance(n, int) for n in sizes) and sum(sizes) <= LITTLE
 
 
 def _turns_weight(weight: Node, training: bool) -> bool:

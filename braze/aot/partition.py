@@ -125,7 +125,10 @@ def _partition(
             mutations = joint.with_histories(mutations)
         if how.free_layouts:
             long_sums = ctx.options.channels_last is True
-            lay_out_convolutions(module, mode, training=joint is not None, long_sums=long_sums)
+            recorded = bool(ctx.options.cudagraphs) or ctx.recordable
+            lay_out_convolutions(
+                module, mode, training=joint is not None, long_sums=long_sums, recorded=recorded
+            )
     known = roles_of_results(mutations, roles, len(results), outputs.whole_specs)
     whole = _joint_graph(traced, joint, mutations, known) if joint is not None else None
     if whole is not None:

@@ -16,7 +16,8 @@ import torch
 from braze import native
 from braze.cudagraphs.allocator import CudaPool, Room
 from braze.cudagraphs.device import UNKNOWN, Asked, Costs, NotRecordable
-from braze.cudagraphs.storages import current_stream, keep_busy
+from braze.cudagraphs.storages import keep_busy
+from braze.native.torch_state import current_stream
 from braze.support.record import record
 
 T = TypeVar("T")

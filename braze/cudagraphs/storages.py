@@ -97,8 +97,3 @@ _CYCLES = 2.5e9
 def keep_busy(seconds: float) -> None:
     """Have the GPU do nothing for at least so long, on the current stream."""
     torch.cuda._sleep(int(seconds * _CYCLES))
-
-
-def current_stream(index: int) -> int:
-    """The number of a GPU's current stream."""
-    return torch._C._cuda_getCurrentRawStream(index)

@@ -175,6 +175,11 @@ def same_device(found: Any, expected: Any) -> bool:
     return found.type == expected.type and (expected.index is None or found.index == expected.index)
 
 
+def current_stream(index: int) -> int:
+    """The number of a GPU's current stream, without the object that ``torch.cuda.current_stream`` makes of it."""
+    return torch()._C._cuda_getCurrentRawStream(index)  # type: ignore[no-any-return]
+
+
 def keys(tensor: Any) -> int:
     """A tensor's dispatch keys as one integer."""
     return torch()._C._dispatch_keys(tensor).raw_repr()

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from braze.native.torch_state import current_stream
+
 #: graphs and layouts whose views one arena remembers
 _KEPT_VIEWS = 512
 
@@ -19,7 +21,7 @@ _KEPT_VIEWS = 512
 class Arena:
     """A block of bytes, 64-byte aligned, and the views of it that graphs have made."""
 
-    __slots__ = ("_typed", "base", "bytes", "storage", "views")
+    __slots__ = ("_typed", "base", "bytes", "pool", "storage", "views")
 
     def __init__(self, size: int, device: str = "cpu") -> None:
         size = -(-size // 64) * 64
@@ -29,6 +31,8 @@ class Arena:
             if self.storage.data_ptr() % 64:  # not as PyTorch's allocators give it
                 self.storage = torch.empty(size + 64, dtype=torch.uint8, device=device)
         self.bytes = size
+        #: whose it is while it is taken, of a GPU's pools
+        self.pool: ArenaPool | None = None
         skip = -self.storage.data_ptr() % 64
         self.base = self.storage.data_ptr() + skip
         self.views: dict[Any, tuple[torch.Tensor, ...]] = {}
@@ -84,24 +88,28 @@ class ArenaPool:
 
 
 class StreamPools:
-    """The arenas of one GPU: a pool for each stream that graphs run on."""
+    """The arenas of one GPU: a pool for each stream that graphs run on. Each call asks, so that the stream is its bare number."""
 
     def __init__(self, device: str) -> None:
         self.device = device
+        self._index = int(device.rpartition(":")[2])
         self._pools: dict[int, ArenaPool] = {}
-        self._owner: dict[Arena, ArenaPool] = {}
 
     def take(self, size: int) -> Arena:
         """An arena for work on the current stream."""
-        stream = torch.cuda.current_stream(self.device).cuda_stream
-        pool = self._pools.setdefault(stream, ArenaPool(device=self.device))
+        stream = current_stream(self._index)
+        pool = self._pools.get(stream)
+        if pool is None:
+            pool = self._pools.setdefault(stream, ArenaPool(device=self.device))
         arena = pool.take(size)
-        self._owner[arena] = pool
+        arena.pool = pool
         return arena
 
-    def give(self, arena: Arena) -> None:
+    @staticmethod
+    def give(arena: Arena) -> None:
         """Return an arena to the pool of the stream that it was taken for."""
-        self._owner.pop(arena).give(arena)
+        assert arena.pool is not None
+        arena.pool.give(arena)
 
     def clear(self) -> None:
         """Free the memory (``braze.reset``)."""

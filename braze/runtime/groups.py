@@ -9,7 +9,7 @@ programs add up what the blocks before theirs have, so that no kernel waits for 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ import torch
 from braze.runtime import triton_load
 from braze.runtime.cache import source_file
 from braze.runtime.triton_build import Job
+from braze.support.record import record
 
 Tensor = torch.Tensor
 
@@ -163,33 +164,50 @@ def by_counting(indices: Tensor, rows: int) -> tuple[Tensor, Tensor, Tensor]:
     return found, order, starts
 
 
+@record
+class Sorting:
+    """What sorts so many numbers: the kernel that counts, one for each byte, and how many counts there are."""
+
+    count: Callable[..., Any]
+    place: tuple[Callable[..., Any], ...]
+    counts: int
+
+
+@lru_cache(1024)
+def _sorting(
+    n: int, rows: int, dtype: torch.dtype, device: torch.device, padding: int, named: bool, flags: int
+) -> Sorting:
+    """To work this out takes the host longer than to launch it."""
+    passes, early = passes_of(rows), int(begins_early(device))
+    block, blocks = blocks_of(n)
+    sizes, taken = dict(PASSES=passes, BLOCK=block, BLOCKS=blocks), POINTERS[dtype]
+    how = dict(**sizes, PADDING=padding, WHO=int(named), FLAGS=flags // blocks)
+    count = kernel(path(), "count", 4, (taken, *("*i32",) * 3), str(blocks), **how)
+    place = []
+    for number in range(passes):
+        skipped = -1 if number else padding  # only the first sees what was given
+        how = dict(PASS=number, **sizes, SOME=min(blocks, SOME), PADDING=skipped, EARLY=early)
+        dtypes = ("*i32" if number else taken, *("*i32",) * 4)
+        place.append(kernel(path(), "place", max(1, block // WARP), dtypes, str(blocks), **how))
+    return Sorting(count, tuple(place), passes * 256 * blocks)
+
+
 def ordered(
     flat: Tensor, rows: int, padding: int = -1, who: Tensor | None = None, flags: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """The numbers in order, and their places; the padding is no row's. In ``who``, if given: a place of each row's number that stands anywhere; in
     ``flags`` (of ``cleared``), if given: zeros."""
     n, device = flat.numel(), flat.device
-    passes, early = passes_of(rows), int(begins_early(device))
-    block, blocks = blocks_of(n)
-    found, order = ([torch.empty(n, device=device, dtype=torch.int32) for _ in range(2)] for _ in range(2))
-    counts = torch.empty(passes * 256 * blocks, device=device, dtype=torch.int32)
-    sizes, taken = dict(PASSES=passes, BLOCK=block, BLOCKS=blocks), POINTERS[flat.dtype]
+    zeros = 0 if flags is None else flags.numel()
+    sorting = _sorting(n, rows, flat.dtype, device, padding, who is not None, zeros)
+    counts = torch.empty(sorting.counts, device=device, dtype=torch.int32)
     # what is ahead of these may be a library's
-    each = 0 if flags is None else flags.numel() // blocks
-    how = dict(**sizes, PADDING=padding, WHO=int(who is not None), FLAGS=each)
-    named, zeros = counts if who is None else who, counts if flags is None else flags
-    kernel(path(), "count", 4, (taken, *("*i32",) * 3), str(blocks), **how)(
-        flat, counts, named, zeros, n, rows
-    )
-    given, places = flat, order[1]
-    for number in range(passes):
-        made, placed = found[number % 2], order[number % 2]
-        dtypes = (POINTERS[given.dtype], *("*i32",) * 4)
-        skipped = -1 if number else padding  # only the first sees what was given
-        how = dict(PASS=number, **sizes, SOME=min(blocks, SOME), PADDING=skipped, EARLY=early)
-        kernel(path(), "place", max(1, block // WARP), dtypes, str(blocks), **how)(
-            given, places, counts, made, placed, n, rows
-        )
+    sorting.count(flat, counts, counts if who is None else who, counts if flags is None else flags, n, rows)
+    given, places = flat, counts  # the first pass reads no places
+    rooms = [[torch.empty(n, device=device, dtype=torch.int32) for _ in range(2)] for _ in sorting.place[:2]]
+    for number, place in enumerate(sorting.place):
+        made, placed = rooms[number % 2]
+        place(given, places, counts, made, placed, n, rows)
         given, places = made, placed
     return given, places
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import torch
 
 from braze import native
+from braze.native.torch_state import function_modes
 from braze.runtime.purity import named
 
 aten = torch.ops.aten
@@ -55,7 +57,7 @@ _BOUND = {
         polar polygamma put rad2deg reciprocal renorm scatter_add sgn sin sinc sort split_with_sizes_copy sqrt
         squeeze_copy t_copy take tanh topk trace triangular_solve unfold_copy unsqueeze_copy vdot""",
     "out": "cumprod cumsum dot logcumsumexp mv",
-    "dim": "median nanmedian",
+    "dim": "max median min nanmedian",
     "stable": "sort",
     "Tensor": "add bucketize div frexp ldexp mul searchsorted sub",
     "Tensor_Tensor": "isin linspace logspace pow",
@@ -64,6 +66,7 @@ _BOUND = {
     "src": "scatter",
     "two": "scatter_reduce",
     "int": "transpose_copy unbind_copy",
+    "low": "randint",
     "self": "where",
 }
 #: the same of functions of layers, of linear algebra and special ones, and of methods
@@ -71,7 +74,7 @@ _LAYERS = {
     "default": """_upsample_bilinear2d_aa _upsample_nearest_exact1d adaptive_max_pool2d adaptive_max_pool3d avg_pool2d
         avg_pool3d fractional_max_pool2d fractional_max_pool3d im2col max_pool2d_with_indices max_pool3d_with_indices
         max_unpool2d max_unpool3d reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d
-        replication_pad2d replication_pad3d upsample_bicubic2d upsample_bilinear2d upsample_linear1d
+        replication_pad2d replication_pad3d scaled_dot_product_attention upsample_bicubic2d upsample_bilinear2d upsample_linear1d
         upsample_nearest1d upsample_trilinear3d""",
     "out": """avg_pool2d im2col reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
         replication_pad3d""",
@@ -136,12 +139,30 @@ _DIRECT = {
 }
 
 
+#: operators of ours -> what runs their kernels on a GPU
+_kernels: dict[str, Callable[..., Any]] = {}
+
+
+def runs_on_gpu(target: str, kernels: Callable[..., Any]) -> None:
+    """Note what an operator of ours runs on a GPU: host modules call it past the dispatcher, which takes as long as some launches."""
+    _kernels[target] = kernels
+
+
+def _straight(kernels: Callable[..., Any], op: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        """By the dispatcher where a mode of the program's wants to see operators, or tensors are elsewhere: kernels are interpreted on a processor."""
+        return (kernels if args[0].is_cuda and not function_modes() else op)(*args, **kwargs)
+
+    return call
+
+
 def operator(target: str) -> Any:
     """The callable of ``"aten.mm.out"``."""
     found = _DIRECT.get(target)
     if found is not None:
         return found
-    return named(target)
+    kernels = _kernels.get(target)
+    return named(target) if kernels is None else _straight(kernels, named(target))
 
 
 @cache

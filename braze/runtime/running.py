@@ -8,14 +8,16 @@ A product is never cut, and of no more places of a row at once than in ATen's ke
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
 
 from braze.runtime import triton_load
 from braze.runtime.cache import source_file
+from braze.runtime.operators import runs_on_gpu
 from braze.runtime.triton_build import Job
 from braze.support.record import record
 
@@ -239,27 +241,56 @@ def _power(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
+@record
+class Launches:
+    """What runs for lines of one kind: the kernels, the numbers that they are given, and room for what chunks come to."""
+
+    totals: Callable[..., Any] | None
+    running: Callable[..., Any]
+    sizes: tuple[int, ...]
+    room: tuple[int, ...]
+    wide: torch.dtype
+
+
+@lru_cache(1024)
+def _launches(
+    outer: int, n: int, inner: int, dtype: torch.dtype, device: torch.device, kind: str, backwards: bool
+) -> Launches:
+    """To work this out takes the host longer than to launch it."""
+    walk = walk_of(outer, n, inner, dtype.itemsize, _cores(device), kind)
+    made = _type_of(dtype)
+    wide = made if made in (torch.float64, torch.int64) else torch.float32
+    how = dict(
+        KIND=KINDS[kind][0], AXIS=walk.axis, BACKWARDS=int(backwards), BLOCK=walk.block, LINES=walk.lines
+    )
+    taken, cut = (POINTERS[dtype], POINTERS[wide], POINTERS[made]), walk.chunks > 1
+    return Launches(
+        _kernel("totals", walk.warps, taken[:2], **how) if cut else None,
+        _kernel("running", walk.warps, taken, **how, CUT=int(cut)),
+        (walk.n, walk.width, walk.tiles, walk.chunk, walk.chunks, walk.outer),
+        (walk.outer, walk.chunks, walk.width) if cut else (1,),
+        wide,
+    )
+
+
+def _type_of(dtype: torch.dtype) -> torch.dtype:
+    """The type of the running values of numbers of a type."""
+    return dtype if dtype.is_floating_point else torch.int64
+
+
 def by_kernels(x: Tensor, dim: int, kind: str, backwards: bool, *, out: Tensor | None = None) -> Tensor:
     """The running values along a dim; in ``out``, dense by rows, where that is given."""
     if x.numel() < FEW:  # of a size that was not known before
         return by_aten(x, dim, kind, backwards, out=out)
     given, dim = x.contiguous(), dim % x.dim()
-    dtype = x.dtype if x.is_floating_point() else torch.int64
     if out is None:
-        out = torch.empty(x.shape, device=x.device, dtype=dtype)
-    outer, inner = x.shape[:dim].numel(), x.shape[dim + 1 :].numel()
-    walk = walk_of(outer, x.shape[dim], inner, x.element_size(), _cores(x.device), kind)
-    wide = dtype if dtype in (torch.float64, torch.int64) else torch.float32
-    room = (walk.outer, walk.chunks, walk.width) if walk.chunks > 1 else 1
-    made = torch.empty(room, device=x.device, dtype=wide)
-    sizes = walk.n, walk.width, walk.tiles, walk.chunk, walk.chunks, walk.outer
-    how = dict(
-        KIND=KINDS[kind][0], AXIS=walk.axis, BACKWARDS=int(backwards), BLOCK=walk.block, LINES=walk.lines
-    )
-    taken = POINTERS[x.dtype], POINTERS[wide], POINTERS[dtype]
-    if walk.chunks > 1:
-        _kernel("totals", walk.warps, taken[:2], **how)(given, made, *sizes)
-    _kernel("running", walk.warps, taken, **how, CUT=int(walk.chunks > 1))(given, made, out, *sizes)
+        out = torch.empty(x.shape, device=x.device, dtype=_type_of(x.dtype))
+    outer, inner = math.prod(x.shape[:dim]), math.prod(x.shape[dim + 1 :])
+    found = _launches(outer, x.shape[dim], inner, x.dtype, x.device, kind, backwards)
+    made = torch.empty(found.room, device=x.device, dtype=found.wide)
+    if found.totals is not None:
+        found.totals(given, made, *found.sizes)
+    found.running(given, made, out, *found.sizes)
     return out
 
 
@@ -290,4 +321,5 @@ def _kernel(name: str, warps: int, dtypes: tuple[str, ...], **constants: int) ->
 for _name in ("running", "running.out"):
     _library.impl(_name, by_aten, "CPU")
     _library.impl(_name, by_kernels, "CUDA")
+runs_on_gpu("braze.running.out", by_kernels)
 RUNNING, RUNNING_OUT = torch.ops.braze.running.default, torch.ops.braze.running.out

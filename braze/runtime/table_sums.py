@@ -7,10 +7,16 @@ that no number names. Blocks of places that share one number are summed by the f
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
 import torch
 
 from braze.runtime import groups
 from braze.runtime.groups import POINTERS
+from braze.runtime.operators import runs_on_gpu
+from braze.support.record import record
 
 Tensor = torch.Tensor
 
@@ -124,6 +130,34 @@ _library.define(
 )
 
 
+@record
+class Last:
+    """The kernel that writes the table, tiles of a row, and blocks of places."""
+
+    kernel: Callable[..., Any]
+    tiles: int
+    ahead: int
+
+
+@lru_cache(1024)
+def _last(
+    n: int, width: int, dtypes: tuple[torch.dtype, ...], device: torch.device, counted: bool, padding: int
+) -> Last:
+    """Of so many places and rows so wide; ``dtypes``: of what is summed, of the numbers, of the table."""
+    columns = min(COLUMNS, 1 << (width - 1).bit_length())
+    tiles, ahead = -(-width // columns), -(-n // BLOCK)
+    # what is ahead of this is a library's where numbers were sorted
+    constants = dict(
+        BLOCK=BLOCK, AT_ONCE=AT_ONCE, FIRST=FIRST, MORE=MORE, W=width, COLUMNS=columns,
+        ROWS=ROWS if counted else 0, PADDING=padding, EARLY=int(counted and groups.begins_early(device)),
+    )  # fmt: skip
+    given, flat, out = (POINTERS[dtype] for dtype in dtypes)
+    every = (given, "*i32", "*i32", "*fp32", flat, "*i32", "*i32", out)
+    programs = f"(n + (n + {BLOCK - 1}) // {BLOCK}) * {tiles}" + f" + (rows + {ROWS - 1}) // {ROWS}" * counted
+    found = groups.kernel(groups.path(SOURCE), "sums", max(1, columns // WARP), every, programs, **constants)
+    return Last(found, tiles, ahead)
+
+
 def by_kernels(
     grad: Tensor, indices: Tensor, rows: int, padding: int, *, out: Tensor | None = None
 ) -> Tensor:
@@ -137,26 +171,16 @@ def by_kernels(
         out.zero_()
     if 0 in (n, rows, width):
         return out
-    columns = min(COLUMNS, 1 << (width - 1).bit_length())
-    tiles, ahead = -(-width // columns), -(-n // BLOCK)
+    last = _last(n, width, (given.dtype, flat.dtype, out.dtype), device, counted, padding)
     if counted:
         who = torch.empty(rows, device=device, dtype=torch.int32)
-        flags = groups.cleared(n, ahead * tiles, device)
+        flags = groups.cleared(n, last.ahead * last.tiles, device)
         found, order = groups.ordered(flat, rows, padding, who, flags)
     else:
         found, order, who = groups.by_sort(torch.where(flat == padding, rows, flat), rows)
-        flags = torch.zeros(ahead * tiles, device=device, dtype=torch.int32)
-    partial = torch.empty((ahead, width), device=device, dtype=torch.float32)
-    # what is ahead of this is a library's where numbers were sorted
-    constants = dict(
-        BLOCK=BLOCK, AT_ONCE=AT_ONCE, FIRST=FIRST, MORE=MORE, W=width, COLUMNS=columns,
-        ROWS=ROWS if counted else 0, PADDING=padding, EARLY=int(counted and groups.begins_early(device)),
-    )  # fmt: skip
-    every = (POINTERS[given.dtype], "*i32", "*i32", "*fp32", POINTERS[flat.dtype], "*i32", "*i32", POINTERS[out.dtype])  # fmt: skip
-    programs = f"(n + (n + {BLOCK - 1}) // {BLOCK}) * {tiles}" + f" + (rows + {ROWS - 1}) // {ROWS}" * counted
-    groups.kernel(groups.path(SOURCE), "sums", max(1, columns // WARP), every, programs, **constants)(
-        given, found, order, partial, flat, who, flags, out, n, rows
-    )
+        flags = torch.zeros(last.ahead * last.tiles, device=device, dtype=torch.int32)
+    partial = torch.empty((last.ahead, width), device=device, dtype=torch.float32)
+    last.kernel(given, found, order, partial, flat, who, flags, out, n, rows)
     return out
 
 
@@ -172,4 +196,5 @@ def by_adding(grad: Tensor, indices: Tensor, rows: int, padding: int, *, out: Te
 for _name in ("table_sums", "table_sums.out"):
     _library.impl(_name, by_adding, "CPU")
     _library.impl(_name, by_kernels, "CUDA")
+runs_on_gpu("braze.table_sums.out", by_kernels)
 TABLE_SUMS, TABLE_SUMS_OUT = torch.ops.braze.table_sums.default, torch.ops.braze.table_sums.out

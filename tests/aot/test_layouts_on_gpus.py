@@ -88,6 +88,28 @@ def test_they_stay_as_in_eager_where_tensor_cores_do_not_compute_them(why):
     assert not any(is_last(n) or is_last(n.args[0]) for n in convolutions(part))
 
 
+@pytest.mark.parametrize(
+    ("side", "form", "recorded", "turned"),
+    [
+        (16, torch.contiguous_format, False, False),
+        (16, torch.contiguous_format, True, True),
+        (16, torch.channels_last, False, True),
+        (512, torch.contiguous_format, False, True),
+    ],
+    ids=["small", "small and recorded", "small and turned before", "large"],
+)
+def test_a_lone_small_convolution_is_not_turned_by_copies_that_the_host_must_launch(
+    side, form, recorded, turned
+):
+    shapes = [(2, 16, side, side), (16, 16, 3, 3)]
+    x, w = (torch.empty(s, dtype=torch.bfloat16) for s in shapes)
+    ctx = dataclasses.replace(CTX, options=dataclasses.replace(CTX.options, cudagraphs=recorded))
+    with torch.no_grad():
+        inputs = [x.to(memory_format=form), w]
+        (found,) = convolutions(partition_on_gpu(lambda x, w: F.conv2d(x, w).relu(), inputs, (), ctx))
+    assert is_last(found.args[0]) is turned
+
+
 def test_convolutions_are_called_without_a_bias():
     """A kernel of ours that reads the result adds it: ATen would in one more pass."""
     with torch.no_grad():

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from braze.capture.facts.purity import computes, is_random
+from braze.capture.facts.purity import computes, draws, is_random
 
 
 def call(target, *args) -> torch.fx.Node:
@@ -46,3 +46,54 @@ def test_what_draws_is_random(target):
 )
 def test_what_only_computes_is_not_random_whatever_its_name(target):
     assert not is_random(call(target)) and computes(call(target))
+
+
+def drawn_from(target, *args, device="cpu", **kwargs) -> str:
+    """What a graph of one call of a function draws from, its tensors on a device."""
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    graph.call_function(target, tuple(x if a is ... else a for a in args), kwargs)
+    for node in graph.nodes:
+        node.meta["val"] = torch.empty(2, device=device)
+    return draws(graph)
+
+
+@pytest.mark.parametrize(
+    ("target", "args", "kwargs"),
+    [
+        (F.dropout, (..., 0.5, False), {}),
+        (F.dropout, (..., 0.0), {}),
+        (F.dropout2d, (...,), {"p": 0.5, "training": False}),
+        (F.alpha_dropout, (...,), {}),
+        (F.rrelu, (...,), {}),
+        (F.scaled_dot_product_attention, (..., ..., ...), {}),
+        (F.scaled_dot_product_attention, (..., ..., ..., None, 0.0, True), {"enable_gqa": True}),
+        (F.scaled_dot_product_attention, (..., ..., ...), {"dropout_p": 0.0, "is_causal": True}),
+        (torch.add, (..., ...), {}),
+    ],
+)
+def test_what_is_told_to_drop_nothing_draws_nothing(target, args, kwargs):
+    """So that no call keeps the generators' states beforehand."""
+    assert drawn_from(target, *args, **kwargs) == ""
+
+
+@pytest.mark.parametrize(
+    ("target", "args", "kwargs"),
+    [
+        (F.dropout, (...,), {}),
+        (F.dropout, (..., 0.5, ...), {}),
+        (F.dropout, (...,), {"p": ..., "training": True}),
+        (F.alpha_dropout, (..., 0.5, True), {}),
+        (F.rrelu, (...,), {"training": True}),
+        (F.scaled_dot_product_attention, (..., ..., ..., None, 0.1), {}),
+        (F.scaled_dot_product_attention, (..., ..., ...), {"dropout_p": ...}),
+        (torch.bernoulli, (...,), {}),
+    ],
+)
+def test_what_may_drop_draws_from_the_generator_of_its_tensors_device(target, args, kwargs):
+    assert drawn_from(target, *args, **kwargs) == "cpu"
+    assert drawn_from(target, *args, **kwargs, device="meta") == "all"
+
+
+def test_what_braze_does_not_look_into_may_draw_from_any_generator():
+    assert drawn_from(lambda x: x, ...) == "all"

@@ -11,7 +11,12 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F
 
 import braze
+from braze import aot, pipeline
+from braze.context import CompileContext
+from braze.options import Options
+from braze.small_steps import calls_of_eager, is_as_quick_on_gpu
 from braze.support import trace
+from braze.target import cpu_target
 
 pytestmark = pytest.mark.unverified  # with all verifiers each graph is compiled
 
@@ -22,6 +27,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "a sort": (lambda x: x.sort(0).values, ((16,),)),
     "a running sum": (lambda x: x.cumsum(0), ((16,),)),
     "one function": (lambda x: x.sin(), ((16,),)),
+    "attention": (lambda x: F.scaled_dot_product_attention(x, x, x), ((1, 2, 4, 8),)),
     "a window": (lambda x: F.conv2d(x[:1], x[1:]), ((2, 2, 4, 4),)),
     "a view of a result": (lambda a, b: (a @ b).t(), ((3, 4), (4, 5))),
     "a result without a history": (lambda x: (x.sin(), x.detach().cos()), ((16,),)),
@@ -113,8 +119,15 @@ def test_results_of_a_step_that_is_left_to_autograd_go_backward_apart() -> None:
         (lambda x: x.sin().sin(), ((16,),)),
         (lambda x: x.softmax(-1), ((4, 4),)),
         (lambda x: F.dropout(x, 0.5), ((16,),)),
+        (lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.5), ((1, 2, 4, 8),)),
     ],
-    ids=["of many bytes", "of more operators", "of one that is many", "that draws"],
+    ids=[
+        "of many bytes",
+        "of more operators",
+        "of one that is many",
+        "that draws",
+        "of attention that drops",
+    ],
 )
 def test_a_step_in_which_kernels_pay_or_numbers_are_drawn_is_compiled(fn: Any, sizes: Any) -> None:
     assert not is_left(fn, *inputs_of(sizes))
@@ -155,3 +168,50 @@ def test_views_alone_need_no_node_of_ours() -> None:
 def test_a_call_without_gradients_is_not_such_a_step() -> None:
     with torch.no_grad():
         assert not is_left(torch.sin, *inputs_of(((16,),)))
+
+
+def captured(fn: Callable[..., Any], *inputs: Any) -> torch.fx.GraphModule:
+    graphs: list[torch.fx.GraphModule] = []
+    braze.compile(fn, backend=lambda gm, _: graphs.append(gm) or gm.forward)(*inputs)
+    (found,) = graphs
+    return found
+
+
+@pytest.mark.parametrize(
+    ("fn", "sizes", "calls"),
+    [
+        (torch.sin, ((4, 4),), 2),
+        (lambda x, y: x * y, ((4, 4), (4, 4)), 3),
+        (lambda x, w, v: torch.relu(x @ w) @ v, ((4, 4), (4, 4), (4, 4)), 8),
+        (lambda x, w: F.conv2d(x, w), ((1, 2, 4, 4), (2, 2, 3, 3)), 3),
+        (lambda x: (x.sin(), x.detach().cos()), ((4, 4),), 4),
+        (lambda x: x.sort(0), ((4, 4),), 2),
+    ],
+    ids=["one", "two gradients", "a chain", "a window", "with others", "of several results"],
+)
+def test_the_calls_of_an_eager_step_are_counted_by_autograds_nodes(fn: Any, sizes: Any, calls: int) -> None:
+    assert calls_of_eager(captured(fn, *inputs_of(sizes))) == calls
+
+
+@pytest.mark.parametrize(
+    ("fn", "sizes", "left"),
+    [
+        (torch.sin, ((64, 64),), True),
+        (lambda x, w, v: torch.relu(x @ w) @ v, ((64, 64), (64, 64), (64, 64)), True),
+        (lambda x, w, b: F.layer_norm(x, (64,), w, b), ((64, 64), (64,), (64,)), True),
+        (lambda x: (F.gelu(x) * x + 1).sum(), ((64, 64),), False),
+        (torch.sin, ((4096, 1024),), False),
+        (lambda x: x.softmax(-1), ((2048, 128),), False),
+    ],
+    ids=["one function", "products", "a norm", "a chain", "of many bytes", "a reduction of many bytes"],
+)
+def test_on_a_gpu_a_step_is_left_if_eager_calls_no_more_than_kernels_and_a_node_take(
+    fn: Any, sizes: Any, left: bool
+) -> None:
+    """Calls are compared with calls; the halves are those of a processor, which has as few of them for these."""
+    gm, asked = captured(fn, *inputs_of(sizes)), CompileContext(Options(), cpu_target(), "g")
+    examples = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
+    partition = pipeline.partition_graph(gm, examples, asked)
+    _, forward = pipeline.scheduled(partition, pipeline.of_forward(asked))
+    backward = pipeline.scheduled(aot.backward_partition(partition), pipeline.of_backward(asked))[1]
+    assert is_as_quick_on_gpu(gm, partition, forward, lambda: backward) is left

@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 import braze
 from braze.support import trace
@@ -83,3 +84,37 @@ def test_model_trains(make, dtype):
         ours = error(gradients(braze.compile(model, fullgraph=True), model, run_inputs), exact)
     assert not [p for kind, p in events if kind == "fallback" and "graph of" in str(p)]
     assert ours <= 1.5 * eager + 1e-6
+
+
+@pytest.mark.unverified
+@pytest.mark.parametrize(
+    ("fn", "sizes"),
+    [
+        (lambda x: x.sin(), ((64, 64),)),
+        (lambda x, w: F.conv2d(x, w, padding=1), ((2, 16, 16, 16), (16, 16, 3, 3))),
+        (lambda x, w, v: torch.relu(x @ w) @ v, ((64, 64),) * 3),
+        (lambda q, k, v: F.scaled_dot_product_attention(q, k, v), ((1, 4, 64, 32),) * 3),
+    ],
+    ids=["one function", "a window", "products", "attention"],
+)
+def test_a_small_step_that_eager_calls_as_quickly_runs_under_its_nodes(fn, sizes):
+    """What the host needs for a node of ours is more than its kernels save."""
+    braze.reset()
+    before = trace.snapshot()[0].get("steps_left_to_autograd", 0)
+    xs = [torch.randn(*size, device="cuda", requires_grad=True) for size in sizes]
+    ours, wanted = braze.compile(fn)(*xs), fn(*xs)
+    assert trace.snapshot()[0].get("steps_left_to_autograd", 0) == before + 1
+    assert type(ours.grad_fn) is type(wanted.grad_fn) and ours.stride() == wanted.stride()
+    torch.testing.assert_close(ours, wanted)
+    found = torch.autograd.grad(ours.square().sum(), xs)
+    for a, b in zip(found, torch.autograd.grad(wanted.square().sum(), xs), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.unverified
+def test_a_small_chain_of_many_functions_is_compiled():
+    braze.reset()
+    before = trace.snapshot()[0].get("steps_left_to_autograd", 0)
+    x = torch.randn(64, 64, device="cuda", requires_grad=True)
+    braze.compile(lambda x: (F.gelu(x) * x + 1).sum())(x).backward()
+    assert trace.snapshot()[0].get("steps_left_to_autograd", 0) == before

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 
+import pytest
 import torch
 
-from braze.runtime.arena import ArenaPool
+from braze.runtime import arena as arenas
+from braze.runtime.arena import ArenaPool, StreamPools
 
 
 def test_arena_is_used_again() -> None:
@@ -61,6 +63,29 @@ def test_typed_views_start_at_the_base() -> None:
         assert view.data_ptr() == arena.base
         assert view.numel() * view.element_size() >= 1000
         assert arena.typed(dtype) is view
+
+
+def test_each_stream_of_a_gpu_has_an_arena_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is given back goes to the stream that it was taken for, whichever is current then."""
+    asked: list[int] = []
+    now = 7
+
+    def current_stream(index: int) -> int:
+        asked.append(index)
+        return now
+
+    monkeypatch.setattr(arenas, "current_stream", current_stream)
+    pools = StreamPools("cuda:3")
+    monkeypatch.setattr(arenas, "ArenaPool", lambda device: ArenaPool())
+    first = pools.take(64)
+    now = 8
+    other = pools.take(64)
+    assert other is not first
+    pools.give(first)
+    assert pools.take(64) is not first
+    now = 7
+    assert pools.take(64) is first
+    assert asked == [3] * 4
 
 
 def test_many_threads() -> None:

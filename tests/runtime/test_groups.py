@@ -20,6 +20,9 @@ def small(monkeypatch):
     """Blocks so small that a few hundred places are many: the interpreter is slow."""
     for name, number in (("BLOCK", 32), ("SHORT", 16), ("SOME", 4)):
         monkeypatch.setattr(groups, name, number)
+    groups._sorting.cache_clear()
+    yield
+    groups._sorting.cache_clear()
 
 
 def check(indices, rows):

@@ -14,6 +14,7 @@ from tests.end_to_end import ops
 
 X, PLACES = torch.randn(3, 8), torch.tensor([0, 2])
 IMAGE = torch.rand(1, 2, 6, 6)
+HEADS = torch.rand(1, 2, 6, 8)
 POOL = ([2, 2], [2, 2], [0, 0])
 #: operator -> arguments as generated code gives them
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
@@ -35,6 +36,8 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "topk": (X, 2, 1, True, True),
     "_embedding_bag": (X, PLACES, torch.tensor([0]), False, 0, False, None, False, -1),
     "median": (X, 1, True),
+    "randint": (-9, 9, [30]),
+    "scaled_dot_product_attention": (HEADS, HEADS[:, :1], HEADS[:, :1], None, 0.0, True),
     "bucketize": (X, X[0].sort()[0]),
     "searchsorted": (X[0].sort()[0], X),
     "avg_pool2d": (IMAGE, *POOL, False, True, None),
@@ -45,6 +48,11 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     **{f"{kind}_pad1d": (IMAGE[0], (1, 2)) for kind in ("reflection", "replication")},
     **{f"{kind}_pad2d": (IMAGE, (1, 2, 0, 1)) for kind in ("reflection", "replication")},
     **{f"{kind}_pad3d": (IMAGE[None], (1, 2, 0, 1, 1, 0)) for kind in ("reflection", "replication")},
+}
+#: and what it gives by name
+NAMED: dict[str, dict[str, Any]] = {
+    "scaled_dot_product_attention": {"scale": 0.5, "enable_gqa": True},
+    "sort": {"stable": True, "dim": 1, "descending": True},
 }
 BOUND = sorted(operators._bindings())
 #: what comes to an operator, where PyTorch's table has it by another name
@@ -83,9 +91,10 @@ REACHED_BY = {
 
 
 def results(function: Any, target: str) -> tuple[Any, ...]:
+    torch.manual_seed(0)
     _, name, overload = target.split(".")
     arguments = [a.clone() if isinstance(a, torch.Tensor) else a for a in ARGUMENTS[name]]
-    kwargs: dict[str, Any] = {"stable": True, "dim": 1, "descending": True} if overload == "stable" else {}
+    kwargs = {} if (name, overload) == ("sort", "default") else NAMED.get(name, {})
     if overload == "out":
         kwargs = {"out": torch.empty_like(named(f"aten.{name}.default")(*arguments))}
     found = function(*(arguments[:1] if overload == "stable" else arguments), **kwargs)
@@ -166,3 +175,20 @@ def test_all_bindings_are_there() -> None:
     tables = ("_BOUND", "_LAYERS", "_LINALG", "_SPECIAL", "_METHODS")
     rows = [getattr(operators, table) for table in tables]
     assert len(BOUND) == sum(len(names.split()) for row in rows for names in row.values())
+
+
+class Somewhere:
+    """What a tensor tells of its device."""
+
+    def __init__(self, is_cuda: bool) -> None:
+        self.is_cuda = is_cuda
+
+
+def test_an_operator_of_ours_goes_past_the_dispatcher_on_a_gpu_unless_a_mode_watches() -> None:
+    call = operators._straight(
+        lambda *args, **words: ("kernels", words), lambda *args, **words: ("op", words)
+    )
+    assert call(Somewhere(True), 1, out=2) == ("kernels", {"out": 2})
+    assert call(Somewhere(False), 1, out=2) == ("op", {"out": 2})
+    with Seen():
+        assert call(Somewhere(True), 1, out=2) == ("op", {"out": 2})

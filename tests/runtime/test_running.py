@@ -32,9 +32,11 @@ def small(monkeypatch):
     """Tiles so small that a few hundred places are many: the interpreter is slow."""
     for name, number in (("FEW", 1), ("TILE", 64), ("PRODUCT", 32), ("BESIDE", 64), ("CORES", 2)):
         monkeypatch.setattr(running, name, number)
-    running._cores.cache_clear()
+    for known in (running._cores, running._launches):
+        known.cache_clear()
     yield
-    running._cores.cache_clear()
+    for known in (running._cores, running._launches):
+        known.cache_clear()
 
 
 def numbers(*shape, dtype=torch.float32):

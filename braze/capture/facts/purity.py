@@ -32,8 +32,14 @@ from braze.graph.probe import WRITES
 from braze.graph.torch_compat import storage_key
 from braze.runtime.purity import added_kernels, may_draw
 from braze.support.caches import remembered
+from braze.support.nested import every
+
+#: places, names and defaults of arguments
+Words = tuple[tuple[int, str, Any], ...]
 
 OPERATORS = frozenset(v for v in vars(operator).values() if isinstance(v, types.BuiltinFunctionType))
+#: what operators and functions of PyTorch's in C are
+_PYTORCHS = (types.BuiltinFunctionType, torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 #: built-in functions that draw nothing, whatever they are given
 _PLAIN = (
     OPERATORS
@@ -235,9 +241,53 @@ def memory_written(nodes: Iterable[torch.fx.Node]) -> set[int]:
     return found
 
 
-def draws(graph: torch.fx.Graph) -> bool:
-    """Whether a graph may draw random numbers."""
-    return any(map(is_random, graph.nodes))
+def draws(graph: torch.fx.Graph) -> str:
+    """The type of device whose generator a graph may draw random numbers from: "cpu" or "cuda"; "all" where it may be any, "" where it draws none."""
+    drawing = [node for node in graph.nodes if is_random(node) and not _is_told_not_to(node)]
+    kinds = {_device_of(node) for node in drawing}
+    return "" if not kinds else kinds.pop() if len(kinds) == 1 else "all"
+
+
+def _device_of(node: torch.fx.Node) -> str:
+    """The type of device of all that a function of PyTorch's reads and makes; "all" where there are several or others, or it is no such function."""
+    known = isinstance(node.target, _PYTORCHS) or _of_layers(node.target)
+    if node.op != "call_method" and not known:
+        return "all"
+    values = [each.meta.get("val") for each in (node, *node.all_input_nodes)]
+    kinds = {tensor.device.type for tensor in every(torch.Tensor, values)}
+    return kinds.pop() if len(kinds) == 1 and kinds <= {"cpu", "cuda"} else "all"
+
+
+def _is_told_not_to(node: torch.fx.Node) -> bool:
+    """Whether a function of PyTorch's that drops values is told to drop none: a layer in evaluation, attention in inference."""
+    if node.op != "call_function":
+        return False
+    chances, training = _words_of_dropping(node.target)
+    told = [
+        node.kwargs.get(name, node.args[i] if i < len(node.args) else default) for i, name, default in chances
+    ]
+    trains = [
+        node.kwargs.get(name, node.args[i] if i < len(node.args) else default)
+        for i, name, default in training
+    ]
+    return any(type(p) in (int, float) and p == 0 for p in told) or any(value is False for value in trains)
+
+
+def _of_layers(target: Any) -> bool:
+    """Whether something called is a function of ``torch.nn.functional``."""
+    return getattr(torch.nn.functional, getattr(target, "__name__", ""), None) is target
+
+
+@remembered(1024)
+def _words_of_dropping(target: Any) -> tuple[Words, Words]:
+    """(place, name, default) of the arguments that are a chance of dropping a value, and of those that say whether to drop any at all."""
+    if target is torch.nn.functional.scaled_dot_product_attention:
+        return ((4, "dropout_p", 0.0),), ()
+    if not isinstance(target, types.FunctionType) or not _of_layers(target):
+        return (), ()
+    taken = [(i, p.name, p.default) for i, p in enumerate(inspect.signature(target).parameters.values())]
+    training = tuple(word for word in taken if word[1] == "training")
+    return tuple(word for word in taken if training and word[1] in ("p", "dropout_p")), training
 
 
 def writes(node: torch.fx.Node) -> bool:
@@ -288,14 +338,32 @@ def place_of_inplace(target: Any) -> int | None:
     return names.index("inplace") if "inplace" in names else None
 
 
-def random_state() -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The state of the generators that a graph draws from."""
-    cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
-    return torch.get_rng_state(), cuda
+State = tuple[torch.Tensor | None, torch.Tensor | None]
 
 
-def put_back(state: tuple[torch.Tensor, torch.Tensor | None]) -> None:
+def state_of_cpu() -> State:
+    """The state of the processor's generator, from which alone a graph draws."""
+    return torch.get_rng_state(), None
+
+
+def state_of_gpu() -> State:
+    """The state of the current GPU's generator, from which alone a graph draws."""
+    return None, torch.cuda.get_rng_state()
+
+
+def random_state() -> State:
+    """The state of the generators that a graph may draw from, or a seed may set."""
+    return torch.get_rng_state(), torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
+
+
+#: what ``draws`` tells -> what keeps the state before a call
+STATES: dict[str, Callable[[], State]] = {"cpu": state_of_cpu, "cuda": state_of_gpu, "all": random_state}
+
+
+def put_back(state: State) -> None:
     """Set the generators back to a state."""
-    torch.set_rng_state(state[0])
-    if state[1] is not None:
-        torch.cuda.set_rng_state(state[1])
+    on_cpu, on_gpu = state
+    if on_cpu is not None:
+        torch.set_rng_state(on_cpu)
+    if on_gpu is not None:
+        torch.cuda.set_rng_state(on_gpu)

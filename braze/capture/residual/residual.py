@@ -27,7 +27,7 @@ import torch
 
 from braze import native
 from braze.capture.facts.bytecode import first_offset
-from braze.capture.facts.purity import can_run_again, draws, how_again, put_back, random_state
+from braze.capture.facts.purity import STATES, can_run_again, draws, how_again, put_back, random_state
 from braze.capture.facts.records import (
     ITEM,
     SEED,
@@ -214,8 +214,8 @@ class _Writer:
         return lines
 
     @functools.cached_property
-    def _traits(self) -> tuple[bool, bool]:
-        """Whether the graph may run again where it fails, and whether it draws random numbers."""
+    def _traits(self) -> tuple[bool, str]:
+        """Whether the graph may run again where it fails, and which generators it draws from."""
         graph = self.capture.graph
         return self.capture.traits if graph is None else (can_run_again(graph.graph), draws(graph.graph))
 
@@ -280,7 +280,7 @@ class _Writer:
         before, after = [], []
         seeds = self._seeds()
         if random and not seeds:
-            before = [f"state = {self.names.name_of(random_state, 'random_state')}()"]
+            before = [f"state = {self.names.name_of(STATES[random], 'random_state')}()"]
         if before or seeds:
             after = [f"    {self.names.name_of(put_back, 'put_back')}(state)"]
         if len(self.capture.draws) > seeds:
