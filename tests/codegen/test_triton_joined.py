@@ -8,6 +8,7 @@ import torch
 pytest.importorskip("triton")
 
 from tests.codegen.test_triton_forms import agree, check, exact, numbers
+from tests.codegen.test_triton_gemm import planned_for
 from tests.codegen.triton_bench import interpreted
 
 NAN, INF = torch.nan, torch.inf
@@ -48,3 +49,10 @@ def test_parts_of_other_sizes_are_joined_element_by_element(tmp_path):
 
 def test_of_nothing_nothing_is_joined(tmp_path):
     check(lambda x, y: torch.cat([x.exp(), y.sin()], 1), tmp_path, numbers(6, 0), numbers(6, 0))
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_parts_of_a_size_that_changes_are_joined_by_one_kernel(dim):
+    fn = lambda x, y: torch.cat([x.exp(), y.sin()], dim)
+    plan = planned_for(fn, {0: (2, 500), 1: (2, 500)}, torch.empty(30, 8), torch.empty(30, 8))
+    assert len(plan.groups) == 1 and len(plan.groups[0].steps[0].stores) == 2
