@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -79,11 +80,15 @@ def reads_follow_writes(program: LoopProgram) -> Problems:
 
 
 def buffers_are_written_once(program: LoopProgram) -> Problems:
-    """One step stores a buffer (plainly), inputs are written only by calls that say so."""
+    """One step stores a buffer (plainly; parts of it side by side), inputs are written only by calls that say so."""
     kinds = {b.name: b.kind for b in program.buffers}
     seen: set[str] = set()
     for step in program.steps:
-        names = [s.buffer for s in stores_of(step) if s.mode is StoreMode.PLAIN]
+        stores = [s for s in stores_of(step) if s.mode is StoreMode.PLAIN]
+        for a, b in itertools.combinations(stores, 2):
+            if a.buffer == b.buffer and a.index == b.index:
+                yield f"{step.name} stores {a.buffer} twice at one place"
+        names = list(dict.fromkeys(s.buffer for s in stores))
         names += step.outputs if isinstance(step, ExternCall) else ()
         for name in filter(None, names):
             if name in seen:

@@ -81,7 +81,7 @@ def _elements(
     if accumulate or not tensors or not fine or values.dtype is not part.dtype:
         return None
     found = looked_up(part, indices)
-    if not _alone(found.sizes, found.shape) or not _spreads(values.sizes, found.sizes):
+    if not _alone(found.sizes, found.shape) or not spreads(values.sizes, found.sizes):
         return None
     extents = [part.sizes[d] for d in found.dims]
     places = [_place(k, extent) for k, extent in enumerate(extents)]
@@ -90,7 +90,7 @@ def _elements(
     return Placed(found.sizes, lambda i: found.at(i, places), looked, values)
 
 
-def _spreads(sizes: Sequence[Expr], over: Sequence[Expr]) -> bool:
+def spreads(sizes: Sequence[Expr], over: Sequence[Expr]) -> bool:
     """Whether a value of some sizes is known to be broadcast over others; ATen tells what is not."""
     lead = len(over) - len(sizes)
     return lead >= 0 and all(n.value == 1 or n == m for n, m in zip(sizes, over[lead:], strict=True))

@@ -14,6 +14,7 @@ from braze.lower.lazy import Lazy, dense_order
 from braze.lower.pointwise import masked_choice
 from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import aten, lowering
+from braze.lower.segments import rows_added
 from braze.lower.views import reshape_value
 from braze.symbolic.expr import ONE
 
@@ -58,7 +59,8 @@ def index_put(
     g: ProgramBuilder, x: Lazy, indices: Sequence[Lazy | None], values: Lazy, accumulate: bool = False
 ) -> Any:
     """``values`` where the indices say."""
-    chosen = NotImplemented if accumulate else _by_mask(g, x, indices, values)
+    by = rows_added if accumulate else _by_mask
+    chosen = by(g, x, indices, values)
     if chosen is not NotImplemented:
         return chosen
     return ROWS[aten.index_put.default](g, x, indices, values, accumulate)

@@ -1,4 +1,4 @@
-"""Sums of rows that share a number, on a GPU: the gradient of an embedding's table.
+"""Sums of rows that share a number, on a GPU: the gradient of an embedding's table, or of a tensor of which rows were taken by number.
 
 The numbers are sorted, so that the rows of each lie in one segment of places, and each row of the table is the sum of its
 segment: one read of the gradient and one write of the table, always in the same order. A number that very many rows share would
@@ -7,6 +7,7 @@ keep one program busy alone: blocks of places that lie in one segment are summed
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isqrt
 from typing import Any
 
@@ -15,11 +16,14 @@ from braze.loops.dtypes import compute_type
 from braze.loops.ir import BufferView, DType, Node, Op, ReduceKind, Reduction, Store
 from braze.lower.fallback import device_of, target_name
 from braze.lower.indexing import position
-from braze.lower.lazy import Lazy, numel
-from braze.lower.realize import ProgramBuilder
+from braze.lower.lazy import Index, Lazy, numel
+from braze.lower.placed import spreads
+from braze.lower.pointwise_core import broadcast_index, broadcast_sizes, computed
+from braze.lower.realize import ProgramBuilder, constant_of
 from braze.lower.registry import aten, lowering
+from braze.lower.views import expand_value, reshape_value
 from braze.runtime.groups import GROUPS, MOST
-from braze.runtime.table_sums import TABLE_SUMS, TABLE_SUMS_OUT
+from braze.runtime.table_sums import FEW, TABLE_SUMS, TABLE_SUMS_OUT
 from braze.support.record import record
 from braze.symbolic.expr import ONE, ZERO, Expr, Integer, contiguous_strides, floor_div
 from braze.symbolic.guess import likely_size
@@ -28,6 +32,8 @@ from braze.symbolic.guess import likely_size
 SHORT, LONG = 32, 256
 #: columns of a table, and places for each of its rows, from which and up to which rows that get nothing are filled for themselves
 NARROW, EACH = 128, 1
+#: elements of a table that is small
+SMALL = 1 << 20
 SUMMED = (DType.F32, DType.F16, DType.BF16)
 I32, I64 = DType.I32, DType.I64
 
@@ -43,8 +49,54 @@ def embedding_dense_backward(
         return NotImplemented
     if not grad.dtype.is_float or count.value == 0 or not isinstance(padding, int) or length >= 2**31:
         return NotImplemented
+    return _table(g, grad, indices, length, padding)
+
+
+def rows_added(g: ProgramBuilder, x: Lazy, indices: Sequence[Lazy | None], values: Lazy) -> Any:
+    """``values`` added to zeros at whole rows: what ``x[i, j]`` has as the gradient of ``x``; NotImplemented for what is no such sum."""
+    tensors = [i for i in indices if i is not None]
+    count = len(tensors)
+    if g.ctx.target.kind != "cuda" or values.device == "cpu" or values.dtype is not x.dtype or not count:
+        return NotImplemented
+    fine = all(i.dtype in (I32, I64) and i.device == x.device for i in tensors)
+    if not fine or any(i is None for i in indices[:count]):
+        return NotImplemented
+    zero = constant_of(x)
+    row, length = numel(x.sizes[count:]).value, numel(x.sizes[:count]).value
+    if zero is None or zero.attr != 0 or x.dtype not in SUMMED or not row or not length or length >= 2**31:
+        return NotImplemented
+    shape = broadcast_sizes(tensors)
+    places = numel(shape)
+    sizes = (*shape, *x.sizes[count:])
+    if row < NARROW or places.value == 0 or not spreads(values.sizes, sizes):
+        return NotImplemented
+    given = reshape_value(g, expand_value(g, values, sizes), (places, Integer(row)))
+    made = _table(g, given, _flat_numbers(g, x, tensors, shape), length, padding=-1)
+    return reshape_value(g, made, tuple(x.sizes))
+
+
+def _flat_numbers(g: ProgramBuilder, x: Lazy, tensors: Sequence[Lazy], shape: tuple[Expr, ...]) -> Lazy:
+    """The number of the row that indices name, one after another as rows lie; negative ones count from the end, and what is no row's is below zero."""
+    spread = [broadcast_index(i, len(shape), shape) for i in tensors]
+    zero = build.const(0, I64)
+
+    def inner(at: Index) -> Node:
+        number, known = zero, build.const(True, DType.BOOL)
+        for tensor, place, size in zip(tensors, spread, x.sizes, strict=False):
+            i, extent = build.cast(tensor.load(place(at)), I64), g.index_node(size)
+            i = build.where(build.lt(i, zero), build.add(i, extent), i)
+            inside = build.both(build.unary(Op.NOT, build.lt(i, zero)), build.lt(i, extent))
+            number, known = build.add(build.mul(number, extent), i), build.both(known, inside)
+        return build.where(known, number, build.const(-1, I64))
+
+    return computed(g, tensors, inner, shape, I64, 2 * len(tensors))
+
+
+def _table(g: ProgramBuilder, grad: Lazy, indices: Lazy, length: int, padding: int) -> Lazy:
+    """A table of so many rows, each the sum of the rows of ``grad`` of its number."""
+    count = numel(indices.sizes)
     # a table that is worked on is summed by loops, which do that on their way
-    if g.last and _leaves_rows(grad, count, length):
+    if _is_small(grad, count, length) or (g.last and _leaves_rows(grad, count, length)):
         out = g.new_buffer(grad.dtype, (Integer(length), grad.sizes[-1]), (grad.sizes[-1], ONE), device_of(g))
         args = g.realize(grad), g.realize(indices), length, padding
         into = target_name(TABLE_SUMS_OUT)  # where the graph's results lie, also while its calls are recorded
@@ -52,6 +104,12 @@ def embedding_dense_backward(
         return g.lazy(out)
     given = _rows_of(g, grad, count)
     return _Sums(g, given, _segments(g, indices, count, length), length, padding).run()
+
+
+def _is_small(grad: Lazy, count: Expr, length: int) -> bool:
+    """Whether one small kernel has all places, and what follows reads a small table again."""
+    size = length * likely_size(grad.sizes[-1])
+    return grad.dtype in SUMMED and likely_size(count) <= FEW and size <= SMALL
 
 
 def _leaves_rows(grad: Lazy, count: Expr, length: int) -> bool:

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from braze.loops import build
-from braze.loops.ir import DType, Node, Op
-from braze.lower.lazy import Index, Lazy, flatten, known_apart
+from braze.loops.ir import DType, Node, Op, Store
+from braze.lower.lazy import Index, Lazy, dense_order, flatten, known_apart, numel
 from braze.lower.pointwise import convert, narrowed
-from braze.lower.pointwise_core import computed, usable
+from braze.lower.pointwise_core import computed, merge_ops, usable
 from braze.lower.promote import promote
-from braze.lower.realize import ProgramBuilder
+from braze.lower.realize import COSTLY, ProgramBuilder
 from braze.lower.registry import aten, lowering
 from braze.lower.views import (
     choose_part,
@@ -26,7 +26,7 @@ from braze.lower.views import (
     unsqueeze,
 )
 from braze.runtime.philox import UNIFORM
-from braze.symbolic.expr import ZERO, Expr, as_expr, known_le
+from braze.symbolic.expr import ZERO, Expr, as_expr, known_le, linear
 
 # -- from nothing
 
@@ -161,6 +161,9 @@ def cat(g: ProgramBuilder, tensors: Sequence[Lazy], dim: int = 0) -> Any:
         starts.append(starts[-1] + t.sizes[dim])
     if len(parts) > 8:
         return NotImplemented
+    strides = g.symbols.exprs(g.val.stride())
+    if _worth_one_loop(g, parts) and dense_order(g.symbols.exprs(g.val.shape), strides) is not None:
+        return _side_by_side(g, parts, dim, dtype, strides)
     for t in parts:
         g.realize_if_costly(t)
 
@@ -177,6 +180,29 @@ def cat(g: ProgramBuilder, tensors: Sequence[Lazy], dim: int = 0) -> Any:
         return out
 
     return computed(g, parts, inner, g.symbols.exprs(g.val.shape), dtype, len(parts))
+
+
+def _worth_one_loop(g: ProgramBuilder, parts: Sequence[Lazy]) -> bool:
+    """Whether all parts are dear to compute, of the same sizes, and on a GPU: stored by themselves they would be read again to be joined."""
+    dear = all(t.view is None and t.pending_cost >= COSTLY for t in parts)
+    alike = len({tuple(t.sizes) for t in parts}) == 1 < len(parts)
+    if not dear or not alike or numel(parts[0].sizes).value == 0:
+        return False
+    return g.ctx.target.kind == "cuda" and parts[0].device != "cpu"
+
+
+def _side_by_side(
+    g: ProgramBuilder, parts: Sequence[Lazy], dim: int, dtype: DType, strides: tuple[Expr, ...]
+) -> Lazy:
+    """Parts of the same sizes, each computed into its place by one loop, which reads once what they have in common."""
+    out = g.new_buffer(dtype, g.symbols.exprs(g.val.shape), strides, parts[0].device)
+    axes, index = g.axes(parts[0].sizes)
+    stores = []
+    for k, t in enumerate(parts):
+        at = linear(index, strides, k * t.sizes[dim] * strides[dim])
+        stores.append(Store(out, at, build.cast(t.load(index), dtype)))
+    g.nest(axes, tuple(stores), parts[0].device, merge_ops(parts, g.op_name))
+    return g.lazy(out)
 
 
 @lowering(aten.stack.default)

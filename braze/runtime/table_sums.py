@@ -26,6 +26,8 @@ BLOCK, AT_ONCE, FIRST, MORE = 32, 4, 2, 4
 WARP = 256
 #: columns that a program has at once, at most; rows of a table that a program clears
 COLUMNS, ROWS = 1024, 4
+#: places that are few; of these: rows that are read at once, columns and warps of a program, and rows of a table that one clears
+FEW, FEW_AT_ONCE, FEW_COLUMNS, FEW_WARPS, FEW_ROWS = 512, 64, 128, 4, 16
 
 SOURCE = (
     groups.SOURCE
@@ -51,6 +53,36 @@ def summed(grad, places, taken, c, W: tl.constexpr):
     where = places.to(tl.int64)[:, None] * W + c[None, :]
     row = tl.load(grad + where, mask=taken[:, None] & (c < W)[None, :], other=0.0, eviction_policy="evict_first")
     return tl.sum(row.to(tl.float32), 0)
+
+
+@triton.jit
+def few(grad, indices, out, n, rows, N: tl.constexpr, AT_ONCE: tl.constexpr, W: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr, PADDING: tl.constexpr):
+    """The row of a number, by the program of the first place where it stands; then some rows cleared."""
+    TILES: tl.constexpr = (W + COLUMNS - 1) // COLUMNS
+    p = tl.program_id(0)
+    q = p // TILES
+    k = tl.arange(0, N)
+    number = tl.where(k < n, numbers(indices, k, n, rows, PADDING), rows)
+    if q < n:
+        v = numbers(indices, q, n, rows, PADDING)
+        first = tl.min(tl.where(number == v, k, N), 0)
+        if (v < rows) & (first == q):
+            last = tl.max(tl.where(number == v, k, 0), 0)
+            c = (p % TILES) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+            total = tl.zeros([AT_ONCE, COLUMNS], tl.float32)
+            for j in range(q, last + 1, AT_ONCE):
+                i = j + tl.arange(0, AT_ONCE)
+                alike = ((i < n) & (numbers(indices, i, n, rows, PADDING) == v))[:, None]
+                total += tl.load(grad + i[:, None].to(tl.int64) * W + c, mask=alike & (c < W), other=0.0).to(tl.float32)
+            inside = (p % TILES) * COLUMNS + tl.arange(0, COLUMNS)
+            tl.store(out + v.to(tl.int64) * W + inside, tl.sum(total, 0).to(out.dtype.element_ty), mask=inside < W)
+    else:
+        u = (p - n * TILES) * ROWS + tl.arange(0, ROWS)
+        named = tl.sum((u[:, None] == number[None, :]).to(tl.int32), 1)
+        for left in tl.static_range(0, W, COLUMNS):
+            c = left + tl.arange(0, COLUMNS)[None, :]
+            zero = tl.zeros([ROWS, COLUMNS], out.dtype.element_ty)
+            tl.store(out + u[:, None].to(tl.int64) * W + c, zero, mask=((u < rows) & (named == 0))[:, None] & (c < W))
 
 
 @triton.jit
@@ -158,6 +190,19 @@ def _last(
     return Last(found, tiles, ahead)
 
 
+@lru_cache(1024)
+def _few(n: int, width: int, dtypes: tuple[torch.dtype, ...], padding: int) -> Callable[..., Any]:
+    """The kernel that writes the table, of few places; ``dtypes``: of what is summed, of the numbers, of the table."""
+    columns = min(FEW_COLUMNS, 1 << (width - 1).bit_length())
+    every = 1 << max(5, (n - 1).bit_length())
+    constants = dict(
+        N=every, AT_ONCE=min(FEW_AT_ONCE, every), W=width, COLUMNS=columns, ROWS=FEW_ROWS, PADDING=padding
+    )
+    programs = f"n * {-(-width // columns)} + (rows + {FEW_ROWS - 1}) // {FEW_ROWS}"
+    taken = tuple(POINTERS[dtype] for dtype in dtypes)
+    return groups.kernel(groups.path(SOURCE), "few", FEW_WARPS, taken, programs, **constants)
+
+
 def by_kernels(
     grad: Tensor, indices: Tensor, rows: int, padding: int, *, out: Tensor | None = None
 ) -> Tensor:
@@ -170,6 +215,9 @@ def by_kernels(
     if not counted:
         out.zero_()
     if 0 in (n, rows, width):
+        return out
+    if counted and n <= FEW:
+        _few(n, width, (given.dtype, flat.dtype, out.dtype), padding)(given, flat, out, n, rows)
         return out
     last = _last(n, width, (given.dtype, flat.dtype, out.dtype), device, counted, padding)
     if counted:

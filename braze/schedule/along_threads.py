@@ -14,6 +14,8 @@ from braze.symbolic.guess import likely_size
 SECTOR = 32
 #: an axis shorter than this is not worth tiles of its own
 LEAST = 8
+#: threads of a warp
+LANES = 32
 #: elements of a pointwise tile
 FLAT = 1024
 
@@ -31,7 +33,23 @@ def form_of(group: Group, found: Sequence[Access]) -> tuple[Form, Axis | None]:
         cost = sum(_cost(a, axis, axes) for a in found)
         if cost < 0.9 * best and likely_size(axis.extent) > 1:
             best, chosen = cost, axis
+    if chosen in group.row_axes:
+        chosen = _of_windows(group, found, chosen, best, axes) or chosen
     return (Form.ROWS if chosen in group.row_axes else Form.COLUMNS), chosen
+
+
+def _of_windows(
+    group: Group, found: Sequence[Access], row: Axis, cost: float, axes: Sequence[Axis]
+) -> Axis | None:
+    """The axis of points along which rows begin one place after another, as sliding windows do; None where there is none, or threads along it cost more.
+
+    Threads along it each have windows of their own, and read side by side; along a window they would hand on their parts of it, and have few.
+    """
+    for axis in reversed(group.axes):
+        slides = any(not a.store and step_along(a, axis) == 1 == step_along(a, row) for a in found)
+        if slides and likely_size(axis.extent) >= LANES and sum(_cost(a, axis, axes) for a in found) <= cost:
+            return axis
+    return None
 
 
 def _cost(a: Access, axis: Axis, axes: Sequence[Axis]) -> float:

@@ -27,7 +27,7 @@ class Choices:
     #: rounds of all phases before we stop looking for more
     rounds = 4
     #: loop nests of a kernel of a GPU whose values have nothing in common
-    strangers = 8
+    strangers = 32
     #: bytes of a reduced row that may be held at once
     persistent_bytes = 32 << 10
     #: bytes of results that depend on constants only and may be kept between calls

@@ -33,6 +33,7 @@ from braze.schedule.passes import (
     Pass,
     accesses_of,
     arguments,
+    counts_positions,
     is_coarse,
     kinds_of,
     passes_of,
@@ -51,6 +52,9 @@ from braze.symbolic.divides import multiple
 from braze.symbolic.expr import ONE, Expr, product
 from braze.symbolic.guess import likely_size
 
+#: stores of a kernel without rows that are many, and elements of its tile at most: threads have fewer elements of each, so that all are on their way at once (32 tensors times a
+#: number plus another on an H200: of 4,096 numbers 1.9 us, 11 in kernels of 8 that store as they go; of 65,536 5.0 and 10.9; of 262,144 28 and 37)
+MANY_STORES, MANY_TILE = 8, 256
 #: elements that one thread has at once: 16 bytes of the narrowest floats
 EACH = 8
 #: elements of a row that one program may hold whole
@@ -86,6 +90,9 @@ COLUMNS = 64
 WIDE_COLUMNS, WIDE_SIZES, WIDE_BYTES, WIDE_WARPS = 1024, (2, 4), 16, 4
 #: bytes that a thread may have of all rows of its columns, and warps of programs whose threads have whole columns
 OF_COLUMNS, COLUMN_WARPS = 256, 4
+#: words that a thread may have of more rows, columns of these, and programs, of one warp, that are enough (8 x C x 65,536 numbers on an H200: sums of powers of 21 of float32
+#: 11 us, shared by threads 80, softmaxes 31 and 80; of 48 28 and 82, 75 and 87; of 19 of bfloat16 7 and 85, 11 and 83; of 48 21 and 87, 30 and 85)
+DEEP_COLUMNS, DEEP_EACH, DEEP_PROGRAMS = 192, 4, 512
 #: rows that are worth it, and so many that they will be cut where programs are few
 LEAST_WIDE, LONG_WIDE = 64, 8192
 #: columns that a program takes of rows whose ends memory tells, of which it reads one after the other; few programs take a part of
@@ -374,9 +381,19 @@ def _point_tiles(group: Group, form: Form, across: Axis | None, found: Sequence[
         return Tiles(outer, (Tile("y", (across,), y), Tile("x", (last,), x)), warps_of(x * y, 16))
     extent = product([a.extent for a in group.axes])
     apart = reads_apart(group.axes, found)
-    most = APART_TILE if apart else FLAT
+    most, each = (APART_TILE, APART) if apart else (FLAT, EACH)
+    stores = sum(len(step.stores) for step in group.steps)
+    if stores >= MANY_STORES:
+        each = min(each, _each_of_many(stores, found))
+        most = max(32, min(MANY_TILE, power(likely_size(extent) // FEW_PROGRAMS)))
     block = most if extent.value is None else max(32, min(most, power(extent.value)))
-    return Tiles((), (Tile("x", group.axes, block),), warps_of(block, APART if apart else EACH))
+    return Tiles((), (Tile("x", group.axes, block),), warps_of(block, each))
+
+
+def _each_of_many(stores: int, found: Sequence[Access]) -> int:
+    """Elements of a thread of a kernel with many stores, all of which are loaded before the first is stored."""
+    width = max((a.itemsize for a in found), default=1)
+    return max(1, EACH * MANY_STORES // (2 * power(stores)) * WORD // min(width, WORD))
 
 
 def _column_tiles(group: Group, found: Sequence[Access], inner: Axis, *, again: bool) -> Tiles:
@@ -413,14 +430,18 @@ def _whole_columns(group: Group, found: Sequence[Access], inner: Axis) -> Tiles 
     if row is None or group.kind is not GroupKind.PERSISTENT or _draws(group):
         return None
     read = [a for a in found if not a.store and a.index.symbols() & down]
-    x = 32 * EACH * COLUMN_WARPS
-    programs = likely_size(_count([a for a in group.axes if a is not inner], inner, x))
     plain = all(not a.indirect and step_along(a, inner) in (0, 1) for a in read)
-    held = power(max(row, 1)) * EACH * sum(a.itemsize for a in read)
-    if not plain or held > OF_COLUMNS or programs < FEW_PROGRAMS or likely_size(inner.extent) < x:
+    length = power(max(row, 1))
+    shallow = length * EACH * sum(a.itemsize for a in read) <= OF_COLUMNS
+    each, warps, least = (EACH, COLUMN_WARPS, FEW_PROGRAMS) if shallow else (DEEP_EACH, 1, DEEP_PROGRAMS)
+    words = row * each * sum(max(1, a.itemsize // WORD) for a in read)
+    if not shallow and (words > DEEP_COLUMNS or counts_positions(group.steps)):
         return None
-    row_tile = Tile("r", group.row_axes, power(max(row, 1)))
-    return Tiles((), (Tile("x", (inner,), x),), COLUMN_WARPS, row_tile, whole=True)
+    x = 32 * each * warps
+    programs = likely_size(_count([a for a in group.axes if a is not inner], inner, x))
+    if not plain or programs < least or likely_size(inner.extent) < x:
+        return None
+    return Tiles((), (Tile("x", (inner,), x),), warps, Tile("r", group.row_axes, length), whole=True)
 
 
 def _whole_rows(

@@ -183,6 +183,21 @@ def writes_what_it_reads(group: Group) -> bool:
     return False
 
 
+def keeps_what_it_stores(steps: Iterable[LoopNest]) -> bool:
+    """Whether what steps store is read by later ones at the same points alone, where it is at hand, so that stores may wait."""
+    stored: set[tuple[str, Expr]] = set()
+    written: set[str] = set()
+    for step in steps:
+        for node in walk(*roots(step)):
+            if node.op is Op.LOAD and node.attr[0] in written and (node.args or node.attr not in stored):
+                return False
+        if any(s.mode is not StoreMode.PLAIN for s in step.stores):
+            return False
+        stored |= {(s.buffer, s.index) for s in step.stores if not s.args}
+        written |= {s.buffer for s in step.stores}
+    return True
+
+
 def is_coarse(group: Group, buffers: dict[str, Buffer]) -> bool:
     """Whether all that leaves a kernel is rounded to half or bfloat16, and no step function sees what cheap operations make."""
     stores = [s for step in group.steps for s in step.stores]

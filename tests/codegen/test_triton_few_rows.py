@@ -31,9 +31,20 @@ def test_a_thread_has_whole_columns_of_few_rows(rows):
     assert cut_of(lambda x: x.sum(1), 8, rows, wide // 8) == ([1024], block, True, 4)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [17, 21, 48])
+def test_a_warp_has_whole_columns_of_more_rows(rows, dtype):
+    block = 1 << (rows - 1).bit_length()
+    for fn in (lambda x: torch.softmax(x, 1), lambda x: torch.logsumexp(x, 1)):
+        assert cut_of(fn, 8, rows, 1 << 16, dtype=dtype) == ([128], block, True, 1)
+
+
 def test_more_rows_and_fewer_columns_are_shared_by_threads():
-    assert cut_of(lambda x: x.sum(0), 17, 1 << 18)[0] == [64]
-    assert cut_of(lambda x: x.sum(0), 16, 1 << 18, dtype=torch.float32)[0] == [64]
+    for many in (49, 100):
+        assert cut_of(lambda x: torch.softmax(x, 0), many, 1 << 18)[0] == [64]
+    assert cut_of(lambda x: x.argmax(0), 21, 1 << 18)[0] == [64]
+    assert cut_of(lambda x: torch.softmax(x, 0), 30, 1 << 18, dtype=torch.float64)[0] == [64]
+    assert cut_of(lambda x: torch.softmax(x, 0), 21, 1 << 15)[0] < [128]
     assert cut_of(lambda x: x.sum(0), 8, 4096)[0] < [1024]
     assert cut_of(lambda x: x.sum(1), 1 << 12, 8, 96)[0] < [1024]
 
@@ -58,3 +69,16 @@ def test_places_down_columns_are_looked_for_once():
     plan = planned(lambda x: x.argmax(0), torch.empty(8, 1 << 18, dtype=torch.bfloat16, device="meta"))
     (text,) = generate(plan, context())
     assert text.source.count("tl.load") == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("rows", "columns"), [(17, 300), (33, 128)])
+def test_what_is_reduced_down_more_rows(dtype, rows, columns, tmp_path, monkeypatch):
+    monkeypatch.setattr(kernels, "DEEP_PROGRAMS", 1)
+    x = numbers(2, rows, columns, dtype=dtype)
+    x[0, 3, 5], x[1, 16, 7], x[0, 2, :2], x[1, :, 9] = torch.nan, torch.inf, -0.0, -torch.inf
+
+    def fn(x):
+        return x.logsumexp(1), x.softmax(1), x.var(1)
+
+    check(fn, tmp_path, x, digits=2e-2 if dtype is torch.bfloat16 else 1e-5)

@@ -16,6 +16,20 @@ from tests.codegen.triton_bench import computed_bounds, interpreted, planned
 pytestmark = computed_bounds
 
 NAN, INF = torch.nan, torch.inf
+
+
+@pytest.fixture(autouse=True)
+def many(monkeypatch):
+    """What few places have is summed by an operator; the loops are looked at with places that the interpreter gets through."""
+    monkeypatch.setattr(segments, "FEW", 0)
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """A few hundred places are few."""
+    monkeypatch.setattr(segments, "FEW", 512)
+
+
 DIGITS = {torch.float64: 1e-12, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 0.3}
 
 
@@ -174,3 +188,20 @@ def test_a_gradient_that_is_worked_on_is_summed_in_a_kernel_that_does_that_too()
 def test_a_gradient_whose_rows_are_summed_by_loops(count, rows, width):
     given = torch.empty(count, width, device="meta"), torch.empty(count, dtype=torch.long, device="meta")
     assert calls_of(gradient(rows), *given) == ["braze.groups.default"]
+
+
+# -- few places, by an operator -------------------------------------------------------------------------------
+
+
+def calls(plan):
+    return [k.call.target for k in plan.groups if k.call]
+
+
+@pytest.mark.usefixtures("few")
+def test_few_places_of_a_small_table_are_one_call_whatever_follows(tmp_path):
+    op = gradient(23, then=lambda x: x * 2 + 1)
+    plan, results = interpreted(op, tmp_path, numbers(40, 8), places(40, 23, "half"))
+    agree(results, [op(numbers(40, 8).double(), places(40, 23, "half"))], 1e-4)
+    assert calls(plan) == ["braze.table_sums.default"]
+    large = planned(gradient(65535, then=lambda x: x * 2), torch.empty(40, 64), places(40, 23, "half"))
+    assert calls(large) == ["braze.groups.default"]

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 pytest.importorskip("triton")
 
 from tests.codegen.test_triton_forms import check
+from tests.codegen.triton_bench import forms, planned
 
 PROGRAMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "means": lambda x: F.avg_pool2d(x, 3, 2, 1) + 1,
@@ -66,3 +67,20 @@ def test_gradients_of_means_that_divide_the_picture(tmp_path):
         return torch.ops.aten._adaptive_avg_pool2d_backward(g, x)
 
     check(gradient, tmp_path, torch.randn(2, 3, 2, 3), torch.randn(2, 3, 8, 6))
+
+
+@pytest.mark.parametrize("length", [40, 97])
+@pytest.mark.parametrize("size", [1, 5, 8])
+def test_windows_that_slide_by_one_have_threads_along_their_beginnings(length, size, tmp_path):
+    def means(x):
+        windows = x.unfold(1, size, 1)
+        return windows.mean(-1), windows.amax(-1)
+
+    x = torch.randn(7, length, generator=torch.Generator().manual_seed(0))
+    x[2, 30], x[4, 7], x[5, 11] = torch.nan, torch.inf, -torch.inf
+    assert "columns" in check(means, tmp_path, x) or size == 1
+
+
+def test_windows_that_slide_further_are_read_along_their_rows():
+    plan = planned(lambda x: x.unfold(1, 8, 4).mean(-1), torch.empty(7, 800))
+    assert forms(plan) == ["rows"]

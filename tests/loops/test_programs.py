@@ -166,6 +166,14 @@ def test_verifier_names_the_broken_rule(rule: str) -> None:
     assert rule in caught.value.why
 
 
+def test_verifier_refuses_two_stores_at_one_place() -> None:
+    program = doubled()
+    (store,) = program.steps[0].stores
+    with pytest.raises(InternalError) as caught:
+        verify(broken(program, stores=(store, store)))
+    assert "twice at one place" in caught.value.why
+
+
 def test_verifier_refuses_a_reduce_axis_after_the_reduction() -> None:
     program = row_sums()
     verify(program)

@@ -20,7 +20,7 @@ DIGITS = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 
 def forget():
     """What is known of kernels, which are made otherwise here."""
-    for known in (groups.kernel, groups._sorting, table_sums._last):
+    for known in (groups.kernel, groups._sorting, table_sums._last, table_sums._few):
         known.cache_clear()
 
 
@@ -29,7 +29,7 @@ def small(monkeypatch):
     """Blocks so small that a few hundred places are many, and memory that holds what looks like places: the interpreter is slow."""
     for name, number in (("BLOCK", 32), ("SHORT", 16), ("SOME", 4)):
         monkeypatch.setattr(groups, name, number)
-    for name, number in (("BLOCK", 16), ("AT_ONCE", 4), ("COLUMNS", 8), ("ROWS", 512)):
+    for name, number in (("BLOCK", 16), ("AT_ONCE", 4), ("COLUMNS", 8), ("ROWS", 512), ("FEW", 0)):
         monkeypatch.setattr(table_sums, name, number)
     empty = torch.empty
 
@@ -123,6 +123,40 @@ def test_nothing_at_all():
     assert torch.equal(made, torch.zeros(5, 8))
 
 
+@pytest.fixture
+def few(monkeypatch):
+    """Programs of one kernel have all places, in tiles that a table fills several times."""
+    for name, number in (("FEW", 99), ("FEW_AT_ONCE", 16), ("FEW_COLUMNS", 8), ("FEW_ROWS", 512)):
+        monkeypatch.setattr(table_sums, name, number)
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("how", ["most", "one", "spread"])
+@pytest.mark.parametrize("dtype", DIGITS)
+def test_few_places_are_summed_by_one_kernel(dtype, how, monkeypatch):
+    monkeypatch.setattr(groups, "ordered", None)
+    check(numbers(99, 12, dtype=dtype), places(99, 50, how), 50)
+    check(numbers(3, 1, dtype=dtype), places(3, 2, how), 2)
+    check(numbers(33, 5, dtype=dtype), places(33, 700, how).int(), 700, 699)
+
+
+@pytest.mark.usefixtures("few")
+def test_few_places_that_are_no_rows_or_the_padding_are_left_out():
+    given = torch.tensor([5, -1, 6, 7, 0, -(2**40), 2**40, 6, 2**32 + 3])
+    for padding in (-1, 6, 0):
+        check(numbers(9, 8), given, 7, padding)
+    check(numbers(9, 8), torch.full((9,), 7), 7)
+
+
+@pytest.mark.usefixtures("few")
+def test_infinities_and_nans_of_few_places_stay_in_their_rows():
+    grad, at = numbers(60, 8), places(60, 40, "most")
+    grad[3, 3], grad[49, 4], grad[50, 4], grad[7] = torch.nan, torch.inf, -torch.inf, -0.0
+    ours, wanted = (f(grad, at, 40, -1) for f in (table_sums.by_kernels, table_sums.by_adding))
+    assert torch.equal(ours.isnan(), wanted.isnan()) and torch.equal(ours.isinf(), wanted.isinf())
+    assert ours.isnan().sum() == 2 and torch.equal(ours.signbit(), wanted.signbit())
+
+
 @pytest.mark.parametrize(("dtype", "rows"), [(torch.bfloat16, 50304), (torch.float32, 200)])
 def test_the_kernels_compile_to_machine_code(dtype, rows, monkeypatch, tmp_path):
     """Of Hopper, as they are launched there: each but the first begins early."""
@@ -136,10 +170,11 @@ def test_the_kernels_compile_to_machine_code(dtype, rows, monkeypatch, tmp_path)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     forget()
     try:
-        table_sums.by_kernels(numbers(400, 1024, dtype=dtype), places(400, rows, "spread"), rows, 3)
+        for count in (table_sums.FEW, table_sums.FEW + 1):
+            table_sums.by_kernels(numbers(count, 1024, dtype=dtype), places(count, rows, "spread"), rows, 3)
     finally:
         forget()
-    assert [job.name for job in jobs] == ["count", *["place"] * groups.passes_of(rows), "sums"]
+    assert [job.name for job in jobs] == ["few", "count", *["place"] * groups.passes_of(rows), "sums"]
     constants = [dict(job.constants) for job in jobs]
-    assert [c.get("EARLY", 0) for c in constants] == [0] + [1] * (len(jobs) - 1)
+    assert [c.get("EARLY", 0) for c in constants] == [0, 0] + [1] * (len(jobs) - 2)
     assert not build(jobs, Builders(("cuda", 90, 32), 1), seconds=200)

@@ -6,6 +6,8 @@ where, and how large tiles are, the plan says (``schedule/kernels.py``).
 
 from __future__ import annotations
 
+import math
+
 from braze.codegen.triton.accumulate import LANES, XR, Accumulator, R, X, collapsed, combine, identity
 from braze.codegen.triton.emit import NOTHING, Deps, Emitter, Fours, RowsTogether, Scope, Value
 from braze.codegen.triton.extremes import Extremes
@@ -16,11 +18,14 @@ from braze.loops.rewrite import roots, walk
 from braze.schedule.kernel_plan import KernelPlan
 from braze.schedule.kernels import has_columns, power
 from braze.schedule.mixed import down_columns
-from braze.schedule.passes import flat, over_row
+from braze.schedule.passes import flat, keeps_what_it_stores, over_row
 from braze.schedule.plans import Tile, blocks
 from braze.schedule.records import Group
 from braze.symbolic.divides import multiple
 from braze.symbolic.expr import ONE, Expr, indirect
+
+#: numbers that a thread keeps until they are stored, of a kernel without rows
+HELD_BACK = 32
 
 
 class Writer:
@@ -49,14 +54,23 @@ class Writer:
             self._walked(self.plan.walked)
             return self.base.lines
         if self.plan.row is None:
-            for step in self.group.steps:
-                self._stores(step, self.base)
+            self._at_points()
             return self.base.lines
         self._row_numbers(self.plan.row)
         scope = self.row_scope(self.base, "rbase")
         for step in self.group.steps:
             self._step(step, scope)
         return self.base.lines
+
+    def _at_points(self) -> None:
+        """All steps of a kernel without rows. What stands behind a store in a kernel's text is loaded when the store has its value, so stores
+        stand behind the loads of as many as threads have room for."""
+        each = max(1, math.prod(tile.block for tile in self.plan.points) // (32 * self.plan.warps))
+        room = HELD_BACK // each if keeps_what_it_stores(self.group.steps) else 1
+        held: list[str] = []
+        for step in self.group.steps:
+            self._stores(step, self.base, held, room)
+        self.base.lines += held
 
     # -- indices ----------------------------------------------------------------------------------
 
@@ -304,8 +318,9 @@ class Writer:
 
     # -- stores -----------------------------------------------------------------------------------
 
-    def _stores(self, step: LoopNest, scope: Scope) -> None:
-        emit = self.emitter
+    def _stores(self, step: LoopNest, scope: Scope, held: list[str] | None = None, room: int = 1) -> None:
+        """A step's values, and what stores them: at once, or when ``held`` has so many."""
+        emit, held = self.emitter, [] if held is None else held
         for store in step.stores:
             value = emit.value(store.value, scope)
             if not store.args:
@@ -323,4 +338,7 @@ class Writer:
             )
             if store.mode is StoreMode.ADD:
                 call, told = "tl.atomic_add", ""
-            scope.lines.append(f"{scope.indent}{call}({pointer}, {kept}{emit.mask(deps)}{told})")
+            held.append(f"{scope.indent}{call}({pointer}, {kept}{emit.mask(deps)}{told})")
+            if len(held) >= room:
+                scope.lines += held
+                held.clear()
