@@ -267,10 +267,15 @@ def test_two_refusals_of_what_was_written_are_alike() -> None:
         "a variable has been modified by an inplace operation: [torch.FloatTensor [3]]",
     )
     again = (written[0], written[1].replace("3", "4"))
+    fewer = (
+        "CheckpointError",
+        "torch.utils.checkpoint: A different number of tensors was saved during the original forward and recomputation.",
+    )
     other = ("RuntimeError", "Trying to backward through the graph a second time")
     for mine, its, checkpoints, alike in (
         (written, again, False, True), (None, written, False, True), (written, None, False, False),
         (written, None, True, True), (other, written, False, False), (other, None, True, False),
+        (None, fewer, True, True), (other, fewer, True, False), (fewer, None, False, False),
     ):  # fmt: skip
         ours, theirs = Seen(backward_error=mine), Seen(backward_error=its)
         checking.excuse(ours, theirs, checkpoints)

@@ -30,6 +30,7 @@ FAULT = re.compile(r"\bBZ(?:6013|9\d{3})\b")
 WRITTEN = re.compile(
     "modified by an inplace operation|its base or another view of its base has been modified inplace"
     "|Recomputed values for the following tensors have different metadata"
+    "|A different number of tensors was saved during the original forward and recomputation"
 )
 #: a write that autograd does not see
 UNSEEN = re.compile(r"\.data\.\w+_\(")
