@@ -105,29 +105,44 @@ def compiler_id() -> str:
     return " ".join((*command, real, str(stat.st_size), str(int(stat.st_mtime))))
 
 
-@cache
-def libraries(command: tuple[str, ...]) -> tuple[str, ...]:
-    """What a compiler links kernels with: the mathematics, and what it calls of its own. The C library is in the process already,
-    and to read it takes the linker longer than all the rest of its work."""
+#: a function of C's mathematics is declared, as all that is called has to be; or a built-in one may become its call, that is any
+#: but those of which the instructions of each target in _ISA make one, or a constant
+_MATHEMATICS = re.compile(
+    r"^(?:float|double) \w+\(|^#include|"
+    r"__builtin_(?!ia32_|shuffle|convertvector|elementwise_sqrt|prefetch|expect|"
+    r"(?:inf|nan|fabs|copysign|signbit|sqrt|fma|floor|ceil|trunc|rint|nearbyint)f?\b)",
+    re.M,
+)
+
+
+def libraries(command: tuple[str, ...], units: Sequence[str], target_arch: str) -> tuple[str, ...]:
+    """What a compiler links kernels with: what it calls of its own, and the mathematics where they are called. The C library is in
+    the process already; to read it takes the linker longer than all the rest of its work, and the mathematics half as long."""
     own = _own_library(command) if sys.platform == "linux" else ""
-    return ("-nodefaultlibs", "-lm", "-x", "none", own) if os.path.isfile(own) else ("-lm",)
+    if not own:
+        return ("-lm",)
+    mathematics = target_arch not in _ISA or any(map(_MATHEMATICS.search, units))
+    return ("-nodefaultlibs", *(("-lm",) if mathematics else ()), "-x", "none", own)
 
 
+@cache
 def _own_library(command: tuple[str, ...]) -> str:
-    """The file of the compiler's own functions (libgcc, or clang's), as it names it."""
+    """The file of the compiler's own functions (libgcc, or clang's), as it names it, where there is one."""
     process = _start((*command, "-print-libgcc-file-name"))
     try:
         said, _ = process.communicate(timeout=10.0)
     except subprocess.TimeoutExpired:
         _kill(process)
         return ""
-    return "" if process.returncode else said.decode(errors="replace").strip()
+    own = "" if process.returncode else said.decode(errors="replace").strip()
+    return own if os.path.isfile(own) else ""
 
 
 def build_c(text: str | Sequence[str], target_arch: str) -> bytes:
     """The shared library made of one or more translation units."""
     units = (text,) if isinstance(text, str) else tuple(text)
     command = (*compiler(), *flags(target_arch))
+    linked = libraries(compiler(), units, target_arch)
     with tempfile.TemporaryDirectory(prefix="braze-") as folder:
         out = Path(folder) / "kernels.so"
         sources = [Path(folder) / f"unit{i}.c" for i in range(len(units))]
@@ -136,13 +151,13 @@ def build_c(text: str | Sequence[str], target_arch: str) -> bytes:
         keep = ("-Wl,-z,nodelete",) if sys.platform == "linux" else ()
         link: tuple[str, ...] = ("-shared", "-nostartfiles", *keep, "-o", str(out))
         if len(units) == 1:
-            _run([(*command, str(sources[0]), *link, *libraries(compiler()))], units)
+            _run([(*command, str(sources[0]), *link, *linked)], units)
         else:
             objects = [p.with_suffix(".o") for p in sources]
             _run(
                 [(*command, "-c", str(s), "-o", str(o)) for s, o in zip(sources, objects, strict=True)], units
             )
-            _run([(*compiler(), *map(str, objects), *link, *libraries(compiler()))], units)
+            _run([(*compiler(), *map(str, objects), *link, *linked)], units)
         trace.count("libraries_built")
         return out.read_bytes()
 

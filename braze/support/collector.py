@@ -12,17 +12,20 @@ PROMOTIONS = 50
 FROZEN = 1000
 
 
-#: full collections that had run when the program's objects were found to be frozen
-_found_frozen = [-1]
+#: full collections for which it is believed that the program's objects are frozen, once they were found to be
+HELD = 50
+#: how many full collections have run when that is asked again
+_asked_again = [0]
 
 
 def objects_are_frozen() -> bool:
-    """Whether the program has frozen its objects. To count a million takes 4 ms and more, so that what was found holds until the next full collection."""
+    """Whether the program has frozen its objects. To count a million takes 4 ms and more, so that what was found holds for a while;
+    a program that has thawed them meanwhile has its new objects looked at as if nobody compiled."""
     full = gc.get_stats()[-1]["collections"]
-    if _found_frozen[0] != full:
+    if full >= _asked_again[0]:
         if gc.get_freeze_count() < FROZEN:
             return False
-        _found_frozen[0] = full
+        _asked_again[0] = full + HELD
     return True
 
 

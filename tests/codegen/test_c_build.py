@@ -6,6 +6,7 @@ import ctypes
 import math
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from braze.codegen import c as codegen
+from braze.codegen.c.mathlib import SECTIONS
 from braze.context import CompileContext
 from braze.loops.ir import Buffer, BufferKind, DType, Op, Store
 from braze.options import Options
@@ -161,14 +163,62 @@ def test_kernels_find_what_the_compiler_calls_of_its_own(tells, tmp_path, monkey
     build.compiler.cache_clear()
     try:
         path = tmp_path / "lib.so"
-        path.write_bytes(build.build_c([codegen.assemble([_OUTSIDE], runtime=True)], ARCH))
-        assert ("-nodefaultlibs" in build.libraries(build.compiler())) == (tells and sys.platform == "linux")
+        units = [codegen.assemble([_OUTSIDE], runtime=True)]
+        path.write_bytes(build.build_c(units, ARCH))
+        linked = build.libraries(build.compiler(), units, ARCH)
+        assert ("-nodefaultlibs" in linked) == (tells and sys.platform == "linux")
     finally:
         build.compiler.cache_clear()
     y, x = (ctypes.c_double * 1)(0.5), (ctypes.c_int64 * 4)(1, 5, 7, 9)
     ctypes.CDLL(str(path), mode=os.RTLD_NOW).outside(y, x, ctypes.c_int64(8))
     assert y[0] == math.sin(0.5)
     assert list(x) == [((1 << 64) + 1) // 5, 5, 0, 9]
+
+
+def library_parts(lanes: int) -> list[str]:
+    """What kernels may be written with."""
+    return [name if name.endswith("_s") else f"{name}x{lanes}" for name in SECTIONS]
+
+
+def compiled(text: str, folder: Path, *more: str) -> str:
+    """What a compiler says to a text of which it keeps every function."""
+    if "gcc" not in os.path.basename(os.path.realpath(build.compiler()[0])):
+        pytest.skip("how another compiler keeps functions that nobody calls")
+    source = folder / "all.c"
+    source.write_text(text)
+    kept = ("-fkeep-static-functions", "-fkeep-inline-functions", "-o", str(folder / "all.so"))
+    flags = [flag for flag in build.flags(ARCH) if flag != "-w"]
+    command = (*build.compiler(), *flags, *kept, str(source), *more)
+    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return said.stderr if said.returncode else ""
+
+
+def test_what_kernels_call_is_declared(tmp_path):
+    """Compilers since 2023 refuse a call of a function that nobody declared."""
+    unit = codegen.assemble(library_parts(8))
+    head, parts = unit.rsplit("int (*bz_threads)(void) = bz_one;", 1)
+    assert parts.split() == library_parts(8)
+    assert not compiled(head, tmp_path, "-c", "-Werror=implicit-function-declaration")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the linker of Linux")
+@pytest.mark.parametrize("lanes", [8, 16])
+def test_the_mathematics_are_linked_where_they_are_called(lanes, tmp_path):
+    """Of all that kernels may be written with, what is not linked with them calls no function of theirs."""
+    texts = {name: codegen.assemble([f"/* {name} */"]) for name in library_parts(lanes)}
+    apart = [
+        name for name, text in texts.items() if "-lm" not in build.libraries(build.compiler(), [text], ARCH)
+    ]
+    assert len(texts) / 2 < len(apart) < len(texts)
+    unit = codegen.assemble([f"/* {' '.join(apart)} */"])
+    linked = build.libraries(build.compiler(), [unit], ARCH)
+    assert "-lm" not in linked
+    assert not compiled(unit, tmp_path, "-shared", "-nostartfiles", "-Wl,-z,defs", *linked, "-lc")
+
+
+@pytest.mark.parametrize("target", ["x86-64-sse2", "aarch64"])
+def test_targets_whose_instructions_round_nothing_have_the_mathematics(target):
+    assert "-lm" in build.libraries(build.compiler(), ["int nothing;"], target)
 
 
 @pytest.mark.parametrize("width", [16, 32])

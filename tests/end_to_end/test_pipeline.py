@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -391,3 +392,27 @@ def test_options_reach_the_stages() -> None:
         torch.testing.assert_close(call((x,))[0], torch.softmax(x + 1, -1))
     (info,) = [payload for kind, payload in events if kind == "compiled"]
     assert len(info.kernels) > 1
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3])
+def test_a_compiler_starts_for_kernels_and_not_for_the_calls_of_them(
+    cores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What calls kernels in turn stands in a unit beside some of them, and finds those of other units."""
+    built: list[tuple[str, ...]] = []
+    build_c = build.build_c
+    monkeypatch.setattr(build, "build_c", lambda units, arch: built.append(units) or build_c(units, arch))
+    context = dataclasses.replace(CONTEXT, target=dataclasses.replace(CONTEXT.target, cores=cores))
+
+    def norms(x: torch.Tensor) -> torch.Tensor:
+        for k in range(6):
+            x = F.layer_norm(x.mT.softmax(-1) * k, (x.shape[-2],))
+        return x
+
+    x = torch.randn(24, 40)
+    with torch.no_grad():
+        call = pipeline.compile_graph(*captured(norms, [x]), context)
+    torch.testing.assert_close(call([x])[0], norms(x))
+    (units,) = built
+    assert len(units) == cores and sum("int64_t segment_" in unit for unit in units) == 1
+    assert all(re.search(r"^(static )?void cpu_\w+\(void \*\*b", unit, re.M) for unit in units)

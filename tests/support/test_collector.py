@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from braze.support import collector
 from braze.support.collector import PROMOTIONS, collector_paused
 
 
@@ -21,6 +22,12 @@ def thawed() -> Iterator[None]:
     yield
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has found objects frozen."""
+    monkeypatch.setattr(collector, "_asked_again", [0])
 
 
 def test_it_is_off_inside_and_on_after() -> None:
@@ -106,9 +113,25 @@ def test_objects_that_the_program_froze_are_not_counted_at_each_compile(
     monkeypatch.setattr(gc, "get_freeze_count", lambda: counted.append(count()) or counted[-1])
     try:
         for _ in range(5):
+            gc.collect()
             with collector_paused:
                 pass
         assert gc.get_freeze_count() > 0
         assert len(counted) <= 2  # once by the pauses, and just now
     finally:
         gc.unfreeze()
+
+
+def test_objects_that_the_program_thawed_again_are_seen_after_some_collections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(collector, "HELD", 2)
+    gc.freeze()
+    try:
+        assert collector.objects_are_frozen()
+    finally:
+        gc.unfreeze()
+    gc.collect()
+    assert collector.objects_are_frozen()
+    gc.collect()
+    assert not collector.objects_are_frozen()

@@ -149,5 +149,5 @@ SECTIONS: dict[str, str] = _sections()
 #: scalar functions of libm that sections and kernels may call, with their number of arguments
 LIBM_SCALARS: dict[str, int] = {
     **{name: count for (name, _), count in _LIBM.items()}, "sin": 1, "cos": 1, "log": 1, "fmod": 2, "floor": 1, "ceil": 1, "trunc": 1, "rint": 1, "sqrt": 1, "fabs": 1, "fma": 3,
-    "copysign": 2,
+    "copysign": 2, "pow": 2,
 }  # fmt: skip

@@ -45,13 +45,14 @@ def generate_host(s: Schedule, kernels: Sequence[KernelText], ctx: CompileContex
     watched = (s.fixed is not None and s.program.device == "cpu") or any(writer.packs for writer in writers)
     if segments or watched:
         texts = tuple(k.source for k in unique if k.language == "c")
+        tail = "\n".join((SAMPLER if watched else "", *segments))
         batches = c.split(texts, ctx.target.cores)
-        tail = (SAMPLER if watched else "", *segments)
         if len(batches) > 1:
-            names = {k.name for k in unique if k.language == "c"}
-            batches = ((declarations(names), *tail), *batches)
+            # dealt as one more kernel: in a unit of its own a compiler's start would take longer than it
+            declared = declarations({k.name for k in unique if k.language == "c"})
+            batches = c.split((*texts, declared + tail), len(batches))
         else:  # a compiler's start is more than what a second unit would save
-            batches = ((*texts, *tail),)
+            batches = ((*texts, tail),)
         units = tuple(c.assemble(batch, runtime=not k) for k, batch in enumerate(batches))
     return HostModule(ctx.name, source, unique, ctx.target.arch, units, s.program.device)
 
