@@ -142,21 +142,17 @@ class Config:
     def _capture_sizes(self) -> Sizes:
         """What the fields ask for, within the buffers."""
         config = self.compilation_config
-        wanted, listed = config.cudagraph_capture_sizes, True
-        if isinstance(wanted, str):
-            path = wanted.partition(":")[2]
-            self.traffic = size_lists.suggest_sizes(size_lists.read_traffic(path), default=self._pattern())
-            log.logger("serving").info("traffic of %s: %s", path, self.traffic)
-            wanted, listed = self.traffic.sizes, False
-        elif wanted is None:
-            listed = len(config.cuda_graph_sizes) > 1
-            wanted = config.cuda_graph_sizes if listed else self._pattern()
+        said: Sequence[int] | str | None = config.cudagraph_capture_sizes
+        if said is None and len(config.cuda_graph_sizes) > 1:
+            said = config.cuda_graph_sizes
+        asked = size_lists.asked_for(said, self._pattern())
+        wanted, self.traffic = asked.sizes, asked.traffic
         limits = Limits(self.max_num_seqs, self.max_num_batched_tokens, self.uniform_query_len)
         tokens = bool(self.cudagraph_mode.mixed_mode())
         most = config.max_cudagraph_capture_size
         if most is not None and most < max(wanted):
             wanted = (*(size for size in wanted if size < most), most)
-        return size_lists.within(wanted, limits, listed=listed, tokens=tokens)
+        return size_lists.within(wanted, limits, listed=asked.listed, tokens=tokens)
 
     def _pattern(self) -> tuple[int, ...]:
         sizes = self.compilation_config.cuda_graph_sizes
