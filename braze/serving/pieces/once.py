@@ -10,6 +10,7 @@ call with others runs the function as it is. Sizes 0 and 1 are other programs th
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import keyword
 import threading
@@ -181,8 +182,6 @@ class _Made:
     def __init__(self, variant: Variant, function: FunctionType, name: str) -> None:
         self.variant, self.function, self.name = variant, function, name
         self.match, self.residual = variant.program.match, variant.residual
-        self.kept = kept_guards(variant.table)
-        self.kept_program = self.kept.program()
         self.told: set[bool] = set()
 
     def inputs(self, slots: tuple[Any, ...], strict: bool) -> tuple[Any, ...] | None:
@@ -194,9 +193,15 @@ class _Made:
             found = self.match(self.function, slots)
             if found is not None or watched():
                 return found
-            found = self.kept_program.match(self.function, slots)
+            found = self.kept[1].match(self.function, slots)
             self._unlike(slots, strict, fits=found is not None)
             return found
+
+    @functools.cached_property
+    def kept(self) -> tuple[GuardTable, Any]:
+        """The guards that no call may break, and their program; made for the first call that breaks any."""
+        table = kept_guards(self.variant.table)
+        return table, table.program()
 
     def guards(self) -> list[str]:
         """The guards as text."""
@@ -209,7 +214,7 @@ class _Made:
             return
         self.told.add(fits)
         variant = self.variant
-        table, program = (variant.table, variant.program) if fits else (self.kept, self.kept_program)
+        table, program = (variant.table, variant.program) if fits else self.kept
         miss = explain_miss(variant.capture, table, program, self.function, slots)
         error = UserError(
             "BZ7217",
