@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -92,16 +93,18 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _table(title: str) -> Table:
     """A row for each mode will come."""
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, pad_edge=False)
     for column in (
         "mode",
         "tokens/s",
-        "first token ms",
-        "steps: none, piecewise, full",
+        "first\ntoken ms",
+        "steps: none,\npiecewise,\nfull",
         "recordings",
         "ready s",
     ):
-        table.add_column(column, justify="left" if column == "mode" else "right", overflow="fold")
+        # a mode's name stays whole where lines have 80 characters
+        first = dict(justify="left", min_width=19) if column == "mode" else dict(justify="right")
+        table.add_column(column, overflow="fold", **first)
     return table
 
 

@@ -61,9 +61,13 @@ def _add_recordings(add: Callable[..., Any]) -> None:
     )
     add(
         "--capture-sizes",
-        default="1,2,4,8,16,32,64,128,256,512",
+        default="auto",
         type=_sizes,
-        help="sizes that are recorded, by commas: requests where all decode, tokens elsewhere",
+        help="sizes that are recorded, by commas: requests where all decode, tokens elsewhere; or traffic:FILE, those that pad what "
+        "--write-traffic wrote least (default: 1, 2, 4... 512 as far as the limits go, and the largest batch)",
+    )
+    add(
+        "--write-traffic", default="", metavar="FILE", help="write how large steps were to a file, at the end"
     )
     add(
         "--capture",
@@ -102,8 +106,10 @@ def _add_steps(add: Callable[..., Any]) -> None:
     add("--request-seconds", type=float, default=600.0, help="a request's at most (default: 600)")
 
 
-def _sizes(words: str) -> tuple[int, ...]:
-    """Whole numbers above 0 by commas."""
+def _sizes(words: str) -> tuple[int, ...] | str:
+    """Whole numbers above 0 by commas, ``auto``, or ``traffic:FILE``."""
+    if words == "auto" or words.startswith("traffic:"):
+        return words
     sizes = tuple(int(word) for word in words.split(","))
     if min(sizes) < 1:
         raise ValueError
@@ -154,6 +160,8 @@ def _serve(arguments: argparse.Namespace) -> None:
         memory_budget=arguments.memory_budget,
     )
     server = launch.ServerOptions(
-        name=arguments.name or _name(arguments.model), request_seconds=arguments.request_seconds
+        name=arguments.name or _name(arguments.model),
+        request_seconds=arguments.request_seconds,
+        traffic=arguments.write_traffic,
     )
     launch.run_server(arguments.model, options, server, arguments.host, arguments.port)

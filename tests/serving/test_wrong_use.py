@@ -23,6 +23,7 @@ from braze.serving import (
     RunnerOptions,
     SamplingParams,
     ServingBackend,
+    Slot,
     compile_decoder,
     direct_register_custom_op,
     load_model,
@@ -112,6 +113,24 @@ def test_of_many_sizes_that_are_left_out_a_few_are_told():
 )  # fmt: skip
 def test_dimensions_and_slots_of_another_kind_are_refused(given, word):
     assert code_of(lambda: serve(Doubled(), level=0, **given), word) == "BZ7103"
+
+
+@pytest.mark.parametrize("slot", [Slot(pad="first"), Slot(unit="token"), Slot(extra=-1)], ids=repr)
+def test_a_slot_that_cannot_be_is_refused_before_anything_is_called(slot):
+    assert code_of(lambda: serve(Doubled(), level=0, slots={"x": slot}), "slots['x']") == "BZ7304"
+
+
+@pytest.mark.usefixtures("simulated")
+def test_a_slot_of_nothing_is_refused_where_it_would_have_padded():
+    """A misspelled field of the metadata would be padded by what stood there before."""
+    words = dict(level=0, cudagraph_mode="FULL", capture_sizes=[4])
+    m = serve(Doubled(), slots={"slot_maping": Slot(pad=-1)}, **words)
+    for metadata in ({"slot_mapping": torch.zeros(3)}, None):
+        with forward_context(metadata):
+            assert code_of(lambda: m(torch.zeros(3)), "'slot_maping'", "neither") == "BZ7103"
+    with forward_context({"slot_maping": torch.zeros(3)}):
+        assert m(torch.ones(3)).tolist() == [2.0, 2.0, 2.0]
+    serve(Doubled(), slots={"x": Slot()}, **words)(torch.zeros(3))
 
 
 @pytest.mark.parametrize("model", [None, torch.relu, Doubled])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -27,13 +28,16 @@ from braze.serving.engine.scores import score_prompts
 from braze.serving.pieces.pools import GraphPools
 from braze.serving.pieces.replaced import Tensors
 from braze.serving.pieces.wrapper import clear_all_graphs
+from braze.serving.policy import sizes as size_lists
 from braze.serving.policy.data_parallel import Batch as Step
 from braze.serving.policy.data_parallel import Reduce, alone, dispatch_across, wanted_by
 from braze.serving.policy.dispatch import BatchDescriptor, Decision, Dispatcher, Key, in_words
 from braze.serving.policy.fields import number_of_bytes
 from braze.serving.policy.fields import whole as whole_number
 from braze.serving.policy.modes import CUDAGraphMode
+from braze.serving.policy.sizes import Suggestion
 from braze.serving.step.context import DPMetadata, forward_context
+from braze.support import log
 from braze.support.errors import UserError
 from braze.support.record import record
 
@@ -42,13 +46,13 @@ NONE, PIECEWISE, FULL = CUDAGraphMode.NONE, CUDAGraphMode.PIECEWISE, CUDAGraphMo
 
 @record
 class RunnerOptions:
-    """How a runner records. ``sizes``: requests (decoding) or tokens (mixed) of each recording; ``drafts``: guesses a decoding request
+    """How a runner records. ``sizes``: requests (decoding) or tokens (mixed) of each recording, a list, ``"traffic:<file>"``, or ``"auto"``: 1, 2, 4... 512 as far as the limits go, and the largest batch; ``drafts``: guesses a decoding request
     brings along; ``memory_share``: of the GPU's memory, for weights, activations and cache together; ``overlap``: a step that is certain to follow begins
     before the tokens of the one before it are known to the host (None: on a GPU). ``capture``: "eager", all sizes before serving, or "lazy", those that steps ask for, in
     ``idle``; ``memory_budget``: what all recordings may hold, in bytes or as "2GiB" (None: no limit)."""
 
     cudagraph_mode: CUDAGraphMode = CUDAGraphMode.FULL_AND_PIECEWISE
-    sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
+    sizes: tuple[int, ...] | str = "auto"
     drafts: int = 0
     enforce_eager: bool = False
     memory_share: float = 0.9
@@ -57,14 +61,19 @@ class RunnerOptions:
     memory_budget: int | str | None = None
 
 
+def _are_sizes(x: Any) -> bool:
+    """Whether sizes of recordings can be read of it."""
+    if isinstance(x, str):
+        return x == "auto" or bool(re.fullmatch("traffic:.+", x))
+    return all(type(n) is int and n >= 1 for n in x)
+
+
 #: the options with which a runner can run
 RANGES = {
     "cudagraph_mode": Range((CUDAGraphMode,), lambda x: True, "a CUDAGraphMode"),
     "enforce_eager": SWITCH,
     "overlap": Range((bool, NoneType), lambda x: True, "True, False or None"),
-    "sizes": Range(
-        (tuple, list), lambda x: all(type(n) is int and n >= 1 for n in x), "whole numbers from 1 on"
-    ),
+    "sizes": Range((tuple, list, str), _are_sizes, "whole numbers from 1 on, 'auto', or 'traffic:<file>'"),
     "drafts": whole(0),
     "memory_share": SHARE,
     "capture": CAPTURE,
@@ -115,6 +124,8 @@ class ModelRunner:
         self._tensors = Tensors(model)
         #: steps by how they ran; tokens, real and with padding
         self.counts: Counter[str] = Counter()
+        #: steps by what they count as among capture sizes
+        self.histogram: Counter[int] = Counter()
         self.reduce = reduce
         self.recordings: Recordings | None = None
         budget = number_of_bytes("memory_budget", self.options.memory_budget)
@@ -218,6 +229,13 @@ class ModelRunner:
         decision = self.dispatcher.dispatch(num_tokens, requests, max_query_len=q, captured=captured)
         return in_words(num_tokens, decision)
 
+    def suggest_sizes(self, k: int = size_lists.FROM_TRAFFIC) -> Suggestion:
+        """The ``k`` sizes that would have padded the steps so far least, or that those there are do as well; ``write_traffic(runner.histogram, file)`` keeps the steps for ``sizes="traffic:<file>"``."""
+        k = whole_number("k", k)
+        if not self.sizes:
+            return Suggestion((), 0.0, 0.0, True)
+        return size_lists.suggest_sizes(self.histogram, k, default=self.sizes)
+
     def _capture_draws(self) -> None:
         """Record the draws of the decoding steps that are recorded."""
         assert self.recordings is not None
@@ -280,6 +298,8 @@ class ModelRunner:
         """How a step runs, and its inputs in the buffers, padded as its recording has them."""
         tokens = sum(len(work.tokens) for work in works)
         longest = max((len(work.tokens) for work in works), default=0)
+        if works:
+            self.histogram[self.dispatcher.size_of(tokens, len(works), longest)] += 1
         captured = self.recordings.captured if self.recordings is not None else frozenset()
         agreed = dispatch_across(self.dispatcher, Step(tokens, len(works), longest), self.reduce, captured)
         if self.options.capture == "lazy" and self.recordings is not None:
@@ -380,6 +400,9 @@ class ModelRunner:
 
     def _dispatcher(self) -> Dispatcher:
         mode, options = self.options.cudagraph_mode, self.options
+        if self.recordings is None and mode and not options.enforce_eager:
+            text = f"BZ7410: {mode.name} records nothing: {self.device} cannot, or no recorder was given (graphs=)"
+            log.warn_once(("no recorder", text), text, "cudagraphs")
         if self.recordings is None or options.enforce_eager:
             mode = NONE
         if mode.requires_piecewise_compilation() and self.piecewise is None:
@@ -396,14 +419,29 @@ class ModelRunner:
                 why="Triton is not installed",
                 hints=("pip install 'braze[triton]', or take PIECEWISE or NONE",),
             )
+        self.sizes = self._sizes(mode)
         return Dispatcher(
             mode,
-            options.sizes,
+            self.sizes,
             max_num_seqs=self.limits.max_num_seqs,
             max_num_batched_tokens=self.limits.max_num_batched_tokens,
             uniform_query_lens=(options.drafts + 1,),
             enforce_eager=options.enforce_eager,
         )
+
+    def _sizes(self, mode: CUDAGraphMode) -> tuple[int, ...]:
+        """The sizes that are recorded, as far as the buffers hold them, ascending; those that were named and are left out are told of."""
+        if not mode:
+            return ()
+        said = self.options.sizes
+        asked = size_lists.asked_for(said, size_lists.DOUBLING)
+        limits = size_lists.Limits(
+            self.limits.max_num_seqs, self.limits.max_num_batched_tokens, self.options.drafts + 1
+        )
+        found = size_lists.within(asked.sizes, limits, listed=asked.listed, tokens=bool(mode.mixed_mode()))
+        for text in found.notes if said != "auto" else ():
+            log.warn_once(("capture sizes", text), text, "serving")
+        return tuple(reversed(found.sizes))
 
     def _eager(self, batch: Batch, profile: bool = False) -> torch.Tensor:
         with forward_context(

@@ -32,6 +32,7 @@ from braze.serving.pieces.split import SplitItem, split_graph
 from braze.serving.pieces.stitch import Bridge, Places, fresh_outputs, moving_inputs, stitched
 from braze.serving.pieces.wrapper import CUDAGraphWrapper
 from braze.serving.policy.config import configuration
+from braze.serving.policy.engine_config import Config
 from braze.serving.policy.modes import CUDAGraphMode
 from braze.serving.step.context import get_forward_context
 from braze.support import trace
@@ -74,6 +75,8 @@ class ServingBackend:
         mode: CUDAGraphMode | None = None,
     ) -> None:
         self.whole, self.keeps = whole, keeps
+        if capture_sizes is None and isinstance(config, Config):
+            capture_sizes = config.recorded_tokens()
         config = configuration(config)
         self.config, self.model, self.name = config, model, name
         self.pools = pools or GraphPools(config.pool)

@@ -24,6 +24,7 @@ from braze.serving.pieces.once import CompiledOnce, Dims
 from braze.serving.pieces.pools import GraphPools
 from braze.serving.pieces.writes import refuse_writes
 from braze.serving.policy.config import CompilationConfig, configuration
+from braze.serving.policy.engine_config import Config
 from braze.serving.policy.fields import BY_NAME, refuse
 from braze.serving.policy.levels import CompilationLevel
 from braze.support.errors import UserError
@@ -33,6 +34,8 @@ M = TypeVar("M", bound=type[nn.Module])
 TOKENS = "num_tokens"
 #: where an instance keeps what was compiled for it
 _KEPT = "_braze_compiled_forward"
+#: where it keeps the sizes that its engine records
+_SIZES = "_braze_recorded_tokens"
 
 Given = Mapping[str, "int | Sequence[int] | Mapping[int, str]"]
 
@@ -81,6 +84,7 @@ def support_torch_compile(
     plan = _Plan(
         cls, dims_of(cls, dynamic_arg_dims), enable_if, known, evaluate_guards, frozenset(mutable_buffers)
     )
+    plan.sizes = _sizes_in([config])
     _equip(cls, plan)
     return cls
 
@@ -102,12 +106,15 @@ class _Plan:
         self.dims, self.enable_if, self.config = dims, enable_if, config
         self.evaluate_guards, self.mutable_buffers = evaluate_guards, mutable_buffers
         self.lock = threading.RLock()
+        #: what "cudagraph_capture_sizes" among sizes to compile for stands for, where an engine's configuration says so
+        self.sizes: Sequence[int] | None = None
 
     def settle(self, module: nn.Module, given: Any) -> None:
         """Note the configuration of a new instance."""
         config = _config_in(given) or self.config or _none_meant(given)
         enabled = self.enable_if is None or self.enable_if(config)
         module.__dict__.setdefault("compilation_config", config)
+        module.__dict__[_SIZES] = _sizes_in(given) or self.sizes
         module.__dict__["do_not_compile"] = config.level is CompilationLevel.NO_COMPILATION or not enabled
 
     def instance(self, module: nn.Module) -> _Instance:
@@ -136,7 +143,13 @@ class _Instance:
             return
         whole = config.level is CompilationLevel.DYNAMO_ONCE
         self.backend = ServingBackend(
-            config, pools=self.pools, model=module, name=plan.name, whole=whole, keeps=True
+            config,
+            pools=self.pools,
+            capture_sizes=module.__dict__.get(_SIZES),
+            model=module,
+            name=plan.name,
+            whole=whole,
+            keeps=True,
         )
         self.call = CompiledOnce(
             bound,
@@ -212,6 +225,11 @@ def _config_in(values: Any) -> CompilationConfig | None:
         if isinstance(found, CompilationConfig):
             return found
     return None
+
+
+def _sizes_in(values: Any) -> tuple[int, ...] | None:
+    """The numbers of tokens that an engine records, by its configuration among values."""
+    return next((value.recorded_tokens() for value in values if isinstance(value, Config)), None)
 
 
 def _none_meant(values: Any) -> CompilationConfig:

@@ -3,11 +3,14 @@
 The first call captures and compiles it; from then on a call runs the graph on what it needs (arguments, parameters, buffers: as they are then). What guards
 would have made another capture of is taken for granted: :meth:`CompiledOnce.dropped_guards` lists it. The native walk over the guards is the fastest way to
 the graph's inputs all the same, so that a call for which one does not hold is noticed: it is told of once, and with ``evaluate_guards``
-refused. Sizes 0 and 1 are other programs than larger ones, and are captured by themselves.
+refused. What is never taken for granted is how tensors lie in memory and which of them are one: kernels would read what is not theirs, so that a
+call with others runs the function as it is. Sizes 0 and 1 are other programs than larger ones, and are captured by themselves.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import inspect
 import keyword
 import threading
@@ -20,10 +23,10 @@ import torch
 from braze.capture.dispatch.session import compile_callable
 from braze.capture.dispatch.stance import Stance, stance
 from braze.capture.dispatch.variants import Variant
-from braze.capture.facts.records import Source, Step
+from braze.capture.facts.records import Check
 from braze.capture.guards.guard_text import guard_text, ranked
 from braze.capture.guards.misses import explain_miss
-from braze.capture.guards.tables import read_source
+from braze.capture.guards.tables import GuardTable
 from braze.cudagraphs.simulated import unseen
 from braze.graph.torch_compat import watched
 from braze.native.torch_state import traced_by_another
@@ -115,7 +118,7 @@ class CompiledOnce:
             return found
 
     def _run(self, made: _Made, slots: tuple[Any, ...], args: Any, kwargs: Any) -> Any:
-        """Run a graph, or the function where another mode is to see what it does."""
+        """Run a graph, or the function where no graph can: another mode is to see what it does, or tensors lie otherwise."""
         inputs = made.inputs(slots, self.evaluate_guards)
         return self.function(*args, **kwargs) if inputs is None else made.residual(inputs, *slots)
 
@@ -174,16 +177,15 @@ class CompiledOnce:
 
 
 class _Made:
-    """A variant, and a function that fetches its inputs where a guard does not hold."""
+    """A variant, and what of its guards no call may break."""
 
     def __init__(self, variant: Variant, function: FunctionType, name: str) -> None:
         self.variant, self.function, self.name = variant, function, name
         self.match, self.residual = variant.program.match, variant.residual
-        self.fetch = fetcher(variant.capture.inputs, function)
-        self.told = False
+        self.told: set[bool] = set()
 
     def inputs(self, slots: tuple[Any, ...], strict: bool) -> tuple[Any, ...] | None:
-        """The graph's inputs for a frame's arguments; None where a mode is on that a graph would be hidden from."""
+        """The graph's inputs for a frame's arguments; None where a mode is on that a graph would be hidden from, or tensors are not as its kernels read them."""
         found = self.match(self.function, slots)
         if found is not None:
             return found
@@ -191,30 +193,57 @@ class _Made:
             found = self.match(self.function, slots)
             if found is not None or watched():
                 return found
-            self._unlike(slots, strict)
-            return self.fetch(slots)
+            found = self.kept[1].match(self.function, slots)
+            self._unlike(slots, strict, fits=found is not None)
+            return found
+
+    @functools.cached_property
+    def kept(self) -> tuple[GuardTable, Any]:
+        """The guards that no call may break, and their program; made for the first call that breaks any."""
+        table = kept_guards(self.variant.table)
+        return table, table.program()
 
     def guards(self) -> list[str]:
         """The guards as text."""
         capture = self.variant.capture
         return [guard_text(guard, capture.code) for guard in ranked(capture.guards)]
 
-    def _unlike(self, slots: tuple[Any, ...], strict: bool) -> None:
-        """A call that the capture was not made for: refused, or told of once."""
-        if self.told and not strict:
+    def _unlike(self, slots: tuple[Any, ...], strict: bool, *, fits: bool) -> None:
+        """A call that the capture was not made for: refused, or told of once. ``fits``: what was captured can run all the same."""
+        if fits in self.told and not strict:
             return
-        self.told = True
+        self.told.add(fits)
         variant = self.variant
-        miss = explain_miss(variant.capture, variant.table, variant.program, self.function, slots)
+        table, program = (variant.table, variant.program) if fits else self.kept
+        miss = explain_miss(variant.capture, table, program, self.function, slots)
         error = UserError(
             "BZ7217",
             f"{self.name} is called with what it was not captured for: {miss.text if miss is not None else 'a guard does not hold'}",
-            why="it is captured once, and calls that differ run what was captured",
+            why="it is captured once, and calls that differ run what was captured"
+            if fits
+            else "it is captured once for tensors that lie otherwise, and such a call runs as it is, not compiled",
             hints=["let the dimension vary (dynamic_arg_dims)", "or use level=1, which captures again"],
         )
         if strict:
             raise error
         warn(str(error), "recompiles")
+
+
+#: what checks of a guard program hold for: where a graph's kernels read and write
+_KEPT = frozenset(
+    {Check.TENSOR.value, Check.INT.value, Check.ALIAS.value, Check.DISTINCT.value, Check.RANGE.value}
+)
+
+
+def kept_guards(table: GuardTable) -> GuardTable:
+    """The guards that a graph's kernels rely on for their memory: types, sizes and strides of tensors, and which of them are one."""
+    kept = [i for i, (_, check, _) in enumerate(table.checks) if check in _KEPT]
+    checks = []
+    for row, check, expected in (table.checks[i] for i in kept):
+        # whether gradients are wanted, and of which mode it is, reads nothing
+        bare = (*expected[:5], None, None) if check == Check.TENSOR.value else expected
+        checks.append((row, check, bare))
+    return dataclasses.replace(table, checks=tuple(checks), guards=tuple(table.guards[i] for i in kept))
 
 
 def places_of(function: FunctionType | MethodType, count: int, keywords: Sequence[str]) -> tuple[str, ...]:
@@ -246,53 +275,6 @@ _CALLED = "__called__"
 
 def _is_name(word: str) -> bool:
     return word.isidentifier() and not keyword.iskeyword(word) and word != "self"
-
-
-def fetcher(
-    sources: Sequence[Source], function: FunctionType
-) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
-    """A function of a frame's arguments that reads the values at ``sources``: written out, what several have in common read once."""
-    scope: dict[str, Any] = {
-        "G": function.__globals__,
-        "C": function.__closure__ or (),
-        "read": read_source,
-        "F": function,
-    }
-    known: dict[Source, str] = {}
-    lines = ["def fetch(L):"]
-
-    def name_of(source: Source) -> str:
-        if source not in known:
-            text = _text(source, name_of, scope)
-            known[source] = name = f"v{len(known)}"
-            lines.append(f"    {name} = {text}")
-        return known[source]
-
-    names = [name_of(source) for source in sources]
-    lines.append(f"    return ({''.join(n + ', ' for n in names)})")
-    exec(compile("\n".join(lines), f"<fetch of {function.__qualname__}>", "exec"), scope)
-    return scope["fetch"]  # type: ignore[no-any-return]
-
-
-def _text(source: Source, name_of: Callable[[Source], str], scope: dict[str, Any]) -> str:
-    """How one step is read."""
-    parent, key = source.parent, source.key
-    match source.step:
-        case Step.LOCAL:
-            return f"L[{key}]"
-        case Step.CELL:
-            return f"C[{key}].cell_contents"
-        case Step.GLOBAL if key in scope["G"]:
-            return f"G[{key!r}]"
-        case Step.DICT if parent is not None:
-            return f"{name_of(parent)}.__dict__[{key!r}]"
-        case Step.ITEM if parent is not None and isinstance(key, (int, str)):
-            return f"{name_of(parent)}[{key!r}]"
-        case Step.ATTR if parent is not None and key.isidentifier():
-            return f"{name_of(parent)}.{key}"
-    held = f"s{len(scope)}"
-    scope[held] = source
-    return f"read({held}, F, L)"
 
 
 def _slot_names(code: Any) -> tuple[str, ...]:

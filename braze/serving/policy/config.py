@@ -69,6 +69,7 @@ class CompilationConfig:
         environ = os.environ if environ is None else environ
         values, sources = _gathered(given, _from_environment(environ))
         _settle_graphs(values, sources)
+        _settle_operators(values, sources)
         _settle_sizes(values, sources)
         _check(values, sources)
         values["inductor_compile_config"] = dict(values["inductor_compile_config"])
@@ -208,6 +209,14 @@ def _settle_graphs(values: dict[str, Any], sources: dict[str, Source]) -> None:
         values["cudagraph_mode"], sources["cudagraph_mode"] = CUDAGraphMode.NONE, Source("use_cudagraph")
 
 
+def _settle_operators(values: dict[str, Any], sources: dict[str, Source]) -> None:
+    """Operators between pieces that were given as None: those that the level says."""
+    if values["splitting_ops"] is None and sources["splitting_ops"].by_user:
+        level = levels.OF_LEVEL[values["level"]]
+        values["splitting_ops"] = dict(level.values).get("splitting_ops")
+        sources["splitting_ops"] = Source(level.name)
+
+
 def _settle_sizes(values: dict[str, Any], sources: dict[str, Source]) -> None:
     """Sizes that a level's preset has compiled for give way to a user who wants eager's operators."""
     if not values["use_inductor"] and not sources["compile_sizes"].by_user:
@@ -262,7 +271,10 @@ def _check_compiler(values: Mapping[str, Any], level: CompilationLevel) -> None:
 
 def _check_sizes(values: Mapping[str, Any]) -> None:
     """The largest size and the list agree."""
-    listed, most = values["cudagraph_capture_sizes"], values["max_cudagraph_capture_size"]
+    name, most = "cudagraph_capture_sizes", values["max_cudagraph_capture_size"]
+    if values[name] is None and len(values["cuda_graph_sizes"]) > 1:
+        name = "cuda_graph_sizes"
+    listed = values[name]
     if listed == ():
         raise UserError(
             "BZ7105",
@@ -272,7 +284,7 @@ def _check_sizes(values: Mapping[str, Any]) -> None:
     if isinstance(listed, tuple) and most is not None and max(listed) != most:
         raise contradiction(
             f"max_cudagraph_capture_size={most}",
-            f"cudagraph_capture_sizes with {max(listed)} as the largest",
+            f"{name} with {max(listed)} as the largest",
             "give one of them",
         )
 
@@ -294,4 +306,8 @@ def _without_effect(config: CompilationConfig) -> dict[str, str]:
     if config.level < CompilationLevel.PIECEWISE and config.split != "capture":
         words = f"nothing is compiled in pieces at level {config.level.value}"
         idle.update(dict.fromkeys(("splitting_ops", "split"), words))
+    if config.level < CompilationLevel.PIECEWISE:
+        idle["cudagraph_copy_inputs"] = (
+            f"at level {config.level.value} inputs are copied where calls are staged"
+        )
     return {name: why for name, why in idle.items() if config.sources[name].by_user}

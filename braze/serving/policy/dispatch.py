@@ -151,6 +151,11 @@ class Dispatcher:
         bare = BatchDescriptor(num_tokens, num_reqs, max_query_len if uniform else 0, variant)
         return Decision(NONE, bare, self._why_none(bare, ladders, valid_modes, captured))
 
+    def size_of(self, num_tokens: int, num_reqs: int, max_query_len: int) -> int:
+        """What a step counts as among capture sizes: its requests where each decodes as many tokens as are recorded, its tokens elsewhere."""
+        decodes = num_reqs * max_query_len == num_tokens and max_query_len in self.uniform_query_lens
+        return num_reqs if decodes else num_tokens
+
     def keys(self, mode: CUDAGraphMode) -> tuple[BatchDescriptor, ...]:
         """All that is to be captured for steps of one mode, largest first."""
         rungs = [rung for ladder in self._all() if ladder.mode is mode for rung in ladder.rungs]

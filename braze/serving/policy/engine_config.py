@@ -142,21 +142,17 @@ class Config:
     def _capture_sizes(self) -> Sizes:
         """What the fields ask for, within the buffers."""
         config = self.compilation_config
-        wanted, listed = config.cudagraph_capture_sizes, True
-        if isinstance(wanted, str):
-            path = wanted.partition(":")[2]
-            self.traffic = size_lists.suggest_sizes(size_lists.read_traffic(path), default=self._pattern())
-            log.logger("serving").info("traffic of %s: %s", path, self.traffic)
-            wanted, listed = self.traffic.sizes, False
-        elif wanted is None:
-            listed = len(config.cuda_graph_sizes) > 1
-            wanted = config.cuda_graph_sizes if listed else self._pattern()
+        said: Sequence[int] | str | None = config.cudagraph_capture_sizes
+        if said is None and len(config.cuda_graph_sizes) > 1:
+            said = config.cuda_graph_sizes
+        asked = size_lists.asked_for(said, self._pattern())
+        wanted, self.traffic = asked.sizes, asked.traffic
         limits = Limits(self.max_num_seqs, self.max_num_batched_tokens, self.uniform_query_len)
         tokens = bool(self.cudagraph_mode.mixed_mode())
         most = config.max_cudagraph_capture_size
         if most is not None and most < max(wanted):
-            wanted = tuple(size for size in wanted if size < most) + (() if listed else (most,))
-        return size_lists.within(wanted, limits, listed=listed, tokens=tokens)
+            wanted = (*(size for size in wanted if size < most), most)
+        return size_lists.within(wanted, limits, listed=asked.listed, tokens=tokens)
 
     def _pattern(self) -> tuple[int, ...]:
         sizes = self.compilation_config.cuda_graph_sizes
@@ -164,15 +160,22 @@ class Config:
         beyond = self.max_num_batched_tokens + size_lists.STRIDE
         return size_lists.pattern(min(sizes[0], beyond)) if len(sizes) == 1 else sizes
 
+    def recorded_tokens(self) -> tuple[int, ...]:
+        """The numbers of tokens that steps are padded to, ascending: of requests that decode several each, whole requests' too."""
+        keys = self.dispatcher(self.cudagraph_mode, (1,)).every_key()
+        return tuple(sorted({key.num_tokens for _, key in keys}))
+
     def _compile_sizes(self) -> tuple[int, ...]:
         """The sizes that pieces are compiled for: each one that a piece can be called with (BZ7106)."""
         found: dict[int, None] = {}
+        recorded = self.recorded_tokens() if self.compilation_config.compile_sizes else ()
         for size in self.compilation_config.compile_sizes or ():
             if isinstance(size, str):
-                found.update(dict.fromkeys(self.graph_bs))
+                found.update(dict.fromkeys(recorded))
                 continue
-            padded = min((s for s in self.graph_bs if s >= size), default=size)
-            if padded != size:
+            padded = min((s for s in recorded if s >= size), default=size)
+            # where mixed batches are not recorded, they come with any number of tokens
+            if padded != size and self.cudagraph_mode.mixed_mode():
                 raise UserError(
                     "BZ7106",
                     f"compile_sizes has {size}, which no piece is called with",

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from braze.support import log
 from braze.support.errors import UserError
 from braze.support.record import record
 
@@ -21,6 +22,8 @@ WORTH = 0.01
 FROM_TRAFFIC = 16
 #: how far sizes of the pattern lie apart
 STRIDE = 16
+#: the sizes of a runner that is told of none: few, since it records each in both ways
+DOUBLING = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 #: sizes that a message lists at most
 _TOLD = 12
 
@@ -200,6 +203,42 @@ def read_traffic(path: str | Path) -> dict[int, int]:
             raise UserError("BZ7109", told, hints=[_HISTOGRAM])
         found[size] = found.get(size, 0) + count
     return found
+
+
+def refuse_unwritable(path: str | Path) -> None:
+    """BZ7109 where a file of traffic cannot be written; what it holds stays."""
+    try:
+        with Path(path).open("a"):
+            pass
+    except (OSError, ValueError) as error:
+        told = f"traffic file {str(path)!r} cannot be written"
+        raise UserError("BZ7109", told, why=str(error), hints=["a file in a folder that is there"]) from error
+
+
+def write_traffic(histogram: Mapping[int, int], path: str | Path) -> None:
+    """Write a histogram as ``read_traffic`` takes it."""
+    Path(path).write_text(json.dumps({str(size): histogram[size] for size in sorted(histogram)}))
+
+
+@record
+class Wanted:
+    """Sizes as they were asked for. ``listed``: one by one; ``traffic``: what a file of traffic led to, if one was named."""
+
+    sizes: tuple[int, ...]
+    listed: bool
+    traffic: Suggestion | None = None
+
+
+def asked_for(said: Sequence[int] | str | None, default: Sequence[int]) -> Wanted:
+    """What a list, ``"traffic:<file>"``, or None and ``"auto"`` for the default ask for; BZ7109 for a file without a histogram."""
+    if said is None or said == "auto":
+        return Wanted(tuple(default), False)
+    if not isinstance(said, str):
+        return Wanted(tuple(said), True)
+    path = said.partition(":")[2]
+    found = suggest_sizes(read_traffic(path), default=default)
+    log.logger("serving").info("traffic of %s: %s", path, found)
+    return Wanted(found.sizes, False, found)
 
 
 _HISTOGRAM = 'write {"37": 120, ...}, or a line "37 120" a size; m.stats() has such a histogram'

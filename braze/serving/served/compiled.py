@@ -106,7 +106,7 @@ def compiled(
             compilation,
             mode=mode,
             pools=pools,
-            capture_sizes=config.graph_bs,
+            capture_sizes=config.recorded_tokens(),
             model=model,
             name=name,
             own_outputs=False,

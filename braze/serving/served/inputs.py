@@ -16,7 +16,7 @@ import torch
 from braze.options import near
 from braze.serving.policy.fields import refuse
 from braze.serving.step.context import AttentionMetaData
-from braze.serving.step.slots import LAST, Extent, PaddingPolicy, Slot, StaticBuffers
+from braze.serving.step.slots import LAST, Extent, PaddingPolicy, Slot, StaticBuffers, check_slot
 from braze.support.errors import UserError
 
 #: how the fields of the metadata are padded: requests of padding have no tokens, and tokens of padding no slot in the cache
@@ -54,6 +54,8 @@ class Inputs:
                     "BZ7103", f"dynamic= names {name!r}, which is no argument", hints=[near(str(name), known)]
                 )
         self.dynamic = None if dynamic is None else frozenset(dynamic)
+        #: what has a slot by name, and the arguments that there may be
+        self._named, self._known = tuple(slots), known
         self.slots = {
             **OF_METADATA,
             **{name: Slot(dim, policy=PaddingPolicy.ZERO) for name, dim in (dynamic or {}).items()},
@@ -85,6 +87,18 @@ class Inputs:
                 raise TypeError(f"got multiple values for argument {name!r}")
             values[name] = value
         return values
+
+    def refuse_unknown(self, values: Mapping[str, Any], metadata: Any) -> None:
+        """BZ7103 for a slot of neither an argument nor a field of the metadata: nothing would be padded as it says."""
+        fields = [name for name, _ in _fields(metadata, None)]
+        known = {*self._known, *values, *map(str, fields)}
+        for name in self._named:
+            if name not in known:
+                raise UserError(
+                    "BZ7103",
+                    f"slots= names {name!r}, which is neither an argument nor a field of the attention's metadata",
+                    hints=[near(name, known)],
+                )
 
     def call(self, values: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Arguments as they are passed, always in the same order and form."""
@@ -262,6 +276,7 @@ def _checked(dynamic: Any, slots: Any) -> tuple[str, ...]:
     for name, slot in slots.items():
         if not isinstance(slot, Slot):
             raise refuse(f"slots[{name!r}]", slot, "a Slot")
+        check_slot(name, slot)
     return tuple(dynamic or ())
 
 
@@ -293,12 +308,12 @@ def _shown(value: Any) -> str:
 _FIELD = "attn_metadata."
 
 
-def _fields(metadata: Any, wanted: Container[str]) -> list[tuple[str, Any]]:
-    """The wanted fields of metadata, which is a dataclass or a dict; nothing else has any."""
+def _fields(metadata: Any, wanted: Container[str] | None) -> list[tuple[str, Any]]:
+    """The wanted fields of metadata (None: all), which is a dataclass or a dict; nothing else has any."""
     if isinstance(metadata, Mapping):
-        return [(name, value) for name, value in metadata.items() if name in wanted]
+        return [(name, value) for name, value in metadata.items() if wanted is None or name in wanted]
     known = getattr(type(metadata), "__dataclass_fields__", ())
-    return [(name, getattr(metadata, name)) for name in known if name in wanted]
+    return [(name, getattr(metadata, name)) for name in known if wanted is None or name in wanted]
 
 
 def _with_fields(metadata: Any, changes: Mapping[str, Any]) -> Any:

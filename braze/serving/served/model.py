@@ -93,7 +93,8 @@ class ServedModel(nn.Module):
                 batch = batch_of(context, self._inputs.tokens(values))
                 self._prepare(values, context)
                 wanted, decision = self._decide(batch, values)
-                self._counts.step(batch.num_tokens, wanted, decision)
+                size = self.dispatcher.size_of(batch.num_tokens, batch.num_reqs, batch.max_query_len)
+                self._counts.step(batch.num_tokens, size, wanted, decision)
                 if decision.mode is NONE:
                     result = self._bare(values, context, decision)
                 else:
@@ -205,6 +206,7 @@ class ServedModel(nn.Module):
 
     def _learn(self, values: dict[str, Any], context: ForwardContext) -> None:
         """Keep a call as the example, and find out by two dummies which dimensions of the outputs vary."""
+        self._inputs.refuse_unknown(values, context.attn_metadata)
         with self._state_kept():
             for size in self._trial_sizes():
                 arguments, metadata = self._inputs.dummies(values, context.attn_metadata, size)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 
 from braze.serving.policy.dispatch import Decision, Key
 from braze.serving.policy.modes import CUDAGraphMode
+from braze.serving.policy.sizes import write_traffic
 from braze.support.record import record
 
 
@@ -17,7 +17,7 @@ class Stats:
 
     ``steps``: all; ``replayed``: those that replayed, by mode's name; ``unrecorded``: those that did not, by reason. ``real_tokens``, ``padded_tokens``:
     of the replayed. ``captured``: recordings there are; ``bytes``: what they hold; ``failures``: what could not be captured, with its reason.
-    ``verified``, ``mismatches``: replays that were compared with eager, and what was found. ``histogram``: steps by their tokens.
+    ``verified``, ``mismatches``: replays that were compared with eager, and what was found. ``histogram``: steps by what they count as among capture sizes (``Dispatcher.size_of``).
     """
 
     steps: int
@@ -39,7 +39,7 @@ class Stats:
 
     def write_traffic(self, path: str | Path) -> None:
         """Write the histogram for ``cudagraph_capture_sizes="traffic:<path>"``."""
-        Path(path).write_text(json.dumps({str(size): count for size, count in self.histogram}))
+        write_traffic(dict(self.histogram), path)
 
 
 class Counts:
@@ -54,10 +54,10 @@ class Counts:
         self.real = self.padded = self.verified = 0
         self.mismatches: list[str] = []
 
-    def step(self, tokens: int, wanted: Decision, done: Decision) -> None:
-        """A step ran as ``done`` says; with everything captured it would have been ``wanted``."""
+    def step(self, tokens: int, size: int, wanted: Decision, done: Decision) -> None:
+        """A step ran as ``done`` says; with everything captured it would have been ``wanted``. ``size``: what it counts as among capture sizes."""
         self.steps += 1
-        self.histogram[tokens] += 1
+        self.histogram[size] += 1
         if wanted.mode is not CUDAGraphMode.NONE:
             self.heat[wanted.mode, wanted.descriptor] += 1
         if done.mode is CUDAGraphMode.NONE:

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 
 from braze.serving.engine.engine import Engine
 from braze.serving.engine.ranges import SECONDS, refuse_others, whole
+from braze.serving.policy.sizes import write_traffic
 from braze.serving.server.answers import Asked, Generation, collected, streamed
 from braze.serving.server.logprobs import Told
 from braze.serving.server.loop import EngineLoop
@@ -36,7 +37,8 @@ _DIGITS = 20
 @record
 class ServerOptions:
     """``name``: of the model. ``request_seconds``: a request's at most. ``shutdown_seconds``: that requests have to end in.
-    ``most_requests``: HTTP requests at once; more are refused. ``most_prompts``: prompts of one request, its copies counted; ``most_bytes``: of one request."""
+    ``most_requests``: HTTP requests at once; more are refused. ``most_prompts``: prompts of one request, its copies counted; ``most_bytes``: of one request.
+    ``traffic``: a file to which the steps' sizes are written at the end, for ``sizes="traffic:<file>"``; none where it is empty."""
 
     name: str = "model"
     request_seconds: float = 600.0
@@ -44,6 +46,7 @@ class ServerOptions:
     most_requests: int = 512
     most_prompts: int = 64
     most_bytes: int = 16 << 20
+    traffic: str = ""
 
 
 _RANGES = {
@@ -79,6 +82,8 @@ def make_app(engine: Engine, tokens: TextTokens, options: ServerOptions | None =
         server.loop.start()
         yield
         await asyncio.to_thread(server.loop.close, server.options.shutdown_seconds)
+        if server.options.traffic:
+            write_traffic(engine.runner.histogram, server.options.traffic)
 
     app = FastAPI(title="braze", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.server = server

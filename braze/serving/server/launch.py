@@ -24,6 +24,7 @@ from braze.serving.pieces.pools import GraphPools
 from braze.serving.policy.config import contradiction
 from braze.serving.policy.fields import number_of_bytes
 from braze.serving.policy.modes import CUDAGraphMode, parse
+from braze.serving.policy.sizes import DOUBLING, asked_for, refuse_unwritable
 from braze.serving.server.app import ServerOptions, make_app
 from braze.serving.server.tokens import tokens_of
 from braze.support.errors import UserError
@@ -44,7 +45,7 @@ class LaunchOptions:
     blocks: int = 0
     memory_share: float = 0.9
     mode: str = "FULL_AND_PIECEWISE"
-    sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+    sizes: tuple[int, ...] | str = "auto"
     drafts: int = 0
     enforce_eager: bool = False
     #: "eager": all sizes are recorded before serving; "lazy": those that steps ask for, while nothing runs
@@ -64,7 +65,7 @@ class LaunchOptions:
 #: the engine's, and two that may be left open
 _RANGES = {
     **{name: LIMITS[name] for name in ("max_num_seqs", "max_num_batched_tokens", "block_size")},
-    **{name: RANGES[name] for name in ("memory_share", "drafts", "capture")},
+    **{name: RANGES[name] for name in ("memory_share", "drafts", "capture", "sizes")},
     "max_model_len": whole(0),
     "blocks": whole(0),
     "dtype": Range((str,), lambda x: not x or x in DTYPES, f"one of {', '.join(DTYPES)}"),
@@ -78,6 +79,10 @@ def make_engine(folder: Path, options: LaunchOptions, progress: bool = False) ->
     if budget is not None and (options.enforce_eager or not mode):
         nothing = "enforce_eager" if options.enforce_eager else "cudagraph_mode=NONE"
         raise contradiction("memory_budget", nothing, "nothing is recorded: leave it out")
+    if options.plain and mode and not mode.without_piecewise():
+        hint = "leave one of them out, or take FULL_DECODE_ONLY"
+        raise contradiction(f"cudagraph_mode={mode.name}", "a model that is not compiled", hint)
+    asked_for(options.sizes, DOUBLING)  # a file that cannot be read is told of before a model is
     device, dtype = _device(options.device), DTYPES[options.dtype] if options.dtype else None
     model = load_model(folder, device, dtype, drafting=options.drafts > 0)
     runner = _runner(model, options, mode, budget)
@@ -92,8 +97,9 @@ def _runner(model: Decoder, options: LaunchOptions, wanted: CUDAGraphMode, budge
     device = next(model.parameters()).device
     simulated = options.simulated and device.type == "cpu"
     recorder = SimulatedGraphs(str(device)) if simulated else recorder_of(model)
-    mode = wanted if recorder is not None else CUDAGraphMode.NONE
     pools = GraphPools()
+    # without a recorder the runner says that nothing is recorded
+    mode = wanted if recorder is not None else CUDAGraphMode.NONE
     pieces = None if options.plain else compile_decoder(model, mode, pools=pools)
     limits = Limits(
         max_num_seqs=options.max_num_seqs,
@@ -103,7 +109,7 @@ def _runner(model: Decoder, options: LaunchOptions, wanted: CUDAGraphMode, budge
         share_prefixes=options.share_prefixes,
     )
     runs = RunnerOptions(
-        cudagraph_mode=mode.without_piecewise() if options.plain else mode,
+        cudagraph_mode=wanted.without_piecewise() if options.plain else wanted,
         sizes=options.sizes,
         drafts=options.drafts,
         enforce_eager=options.enforce_eager,
@@ -119,6 +125,8 @@ def run_server(
     model: str, options: LaunchOptions, server: ServerOptions, host: str, port: int, **uvicorn_options: Any
 ) -> None:
     """Load a model of a path or a name, record, and serve until a signal; requests that are being served may end before that."""
+    if server.traffic:  # that it cannot be written is to be known before a model is loaded
+        refuse_unwritable(server.traffic)
     with _address(host, port) as listening:
         folder = model_folder(model)
         engine = make_engine(folder, options, progress=True)

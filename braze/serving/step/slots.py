@@ -94,7 +94,7 @@ class StaticBuffers:
         self, slots: Mapping[str, Slot], limits: Extent, device: torch.device | str | None = None
     ) -> None:
         for name, slot in slots.items():
-            _check_slot(name, slot)
+            check_slot(name, slot)
         self.slots, self.limits, self.device = dict(slots), limits, device
         self._buffers: dict[str, torch.Tensor] = {}
         #: rows from which on a tail is as it is to be
@@ -176,7 +176,7 @@ class StaticBuffers:
     def declare(self, name: str, slot: Slot, value: torch.Tensor) -> None:
         """Make a slot and its buffer, like ``value`` but of the largest size, unless they are there."""
         if name not in self.slots:
-            _check_slot(name, slot)
+            check_slot(name, slot)
             self.slots[name] = slot
         if not self.has(name):
             self._buffer(name, slot, value, value.shape[slot.dim])
@@ -261,7 +261,7 @@ def _made_with(slot: Slot) -> Any:
     return slot.pad if number else 0
 
 
-def _check_slot(name: str, slot: Slot) -> None:
+def check_slot(name: str, slot: Slot) -> None:
     """Refuse a slot that says what cannot be."""
     if not isinstance(slot, Slot):
         raise UserError("BZ7304", f"slots[{name!r}] is {slot!r}", hints=["give a Slot(dim=0, pad=-1)"])

@@ -57,11 +57,11 @@ class Trace:
 
 
 def spoil(served: Engine) -> None:
-    """Fill what no step may rely on: the recordings' pool, hidden states, free blocks, and what padding was."""
+    """Fill what no step may rely on: the recordings' pools, those of pieces too, hidden states, free blocks, and what padding was."""
     runner = served.runner
     if runner.recordings is not None:
-        for storage, _ in runner.recordings.pool.blocks:  # type: ignore[attr-defined]
-            torch.empty(0, dtype=torch.uint8).set_(storage).fill_(255)
+        for pool in (runner.recordings.pool, *runner.recordings.pieces.pools()):
+            pool.spoil()  # type: ignore[attr-defined]
     runner.hidden.fill_(float("nan"))
     runner.buffers.packed.fill_(0x7F)
     pool = served.scheduler.pool

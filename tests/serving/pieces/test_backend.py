@@ -13,6 +13,7 @@ from braze.serving.pieces.custom_ops import direct_register_custom_op
 from braze.serving.pieces.specialise import SizeRange, ranges_of
 from braze.serving.policy.config import CompilationConfig
 from braze.serving.policy.dispatch import BatchDescriptor
+from braze.serving.policy.engine_config import Config
 from braze.serving.policy.modes import CUDAGraphMode
 from braze.serving.step.context import forward_context, get_forward_context
 from braze.support import log, trace
@@ -270,6 +271,10 @@ def test_sizes_that_are_not_known_are_refused():
     call, _ = compiled(Model(1).eval(), config)
     with pytest.raises(UserError, match="BZ7213"):
         call(torch.randn(4, 8))
+    # an engine's configuration knows them
+    call, backend = compiled(Model(1).eval(), Config(compilation_config=config, max_num_batched_tokens=4))
+    call(torch.randn(3, 8))
+    assert [served(backend, n) for n in (2, 3, 4)] == [{2}, {None}, {4}]
 
 
 # -- the rest ---------------------------------------------------------------------------------------

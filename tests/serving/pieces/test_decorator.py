@@ -250,6 +250,77 @@ def test_without_the_check_the_first_calls_word_holds_and_that_is_told_once():
     assert sum("BZ7217" in text and "scale" in text for text in said) == 1
 
 
+class Beside(nn.Module):
+    """Two arguments that kernels read, and a table that they read rows of."""
+
+    def __init__(self, config=None):
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(5, 8))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor):
+        return (x * 2 + y).relu() + self.table.sum(0) * self.table[1]
+
+
+def turned(x: torch.Tensor) -> torch.Tensor:
+    """The same numbers, down the columns."""
+    return x.t().contiguous().t()
+
+
+OTHERS = {
+    "fewer rows": lambda m, x, y: (x, y[:1]),
+    "turned": lambda m, x, y: (x, turned(y)),
+    "larger numbers": lambda m, x, y: (x.double(), y),
+    "smaller numbers": lambda m, x, y: (x, y.to(torch.int8)),
+    "fewer dimensions": lambda m, x, y: (x, y[0]),
+    "strided": lambda m, x, y: (x, torch.stack([y, y], -1)[..., 0]),
+    "a turned parameter": lambda m, x, y: setattr(m.table, "data", turned(m.table.data)) or (x, y),
+    "a larger parameter": lambda m, x, y: setattr(m.table, "data", torch.randn(9, 8)) or (x, y),
+    "a parameter of another type": lambda m, x, y: m.double() and (x, y),
+}
+
+
+@pytest.mark.parametrize("level", [2, 3])
+@pytest.mark.parametrize("other", OTHERS)
+def test_tensors_that_lie_otherwise_are_never_read_as_if_they_did_not(other, level):
+    """Kernels would read memory that is not theirs. Such a call runs as it is, which is told once; others go on."""
+    model = decorated(Beside)(configured(level))
+    x, y = torch.randn(4, 8), torch.randn(4, 8)
+    model(x, y)
+    args = OTHERS[other](model, x, y)
+    with logged() as said:
+        for _ in range(2):
+            assert model(*args).equal(Beside.forward(model, *args))
+    assert sum("BZ7217" in text and "runs as it is" in text for text in said) == 1
+
+
+def test_a_call_with_rows_that_do_not_fit_is_the_models_own_error():
+    model = decorated(Beside)(configured(2))
+    model(torch.randn(4, 8), torch.randn(4, 8))
+    with pytest.raises(RuntimeError, match="must match the size"):
+        model(torch.randn(4, 8), torch.randn(3, 8))
+    x, y = torch.randn(6, 8), torch.randn(6, 8)
+    torch.testing.assert_close(model(x, y), Beside.forward(model, x, y))
+
+
+def test_one_tensor_twice_is_not_taken_for_granted():
+    model = decorated(Beside)(configured(2))
+    x, y = torch.randn(4, 8), torch.randn(4, 8)
+    model(x, x)
+    torch.testing.assert_close(model(x, y), Beside.forward(model, x, y))
+
+
+def test_an_engines_sizes_are_those_that_are_compiled_for():
+    """O3 compiles for what is captured, which the engine's limits and drafter decide."""
+    compilation = CompilationConfig(
+        level="O3", splitting_ops=("braze::d_give",), cudagraph_capture_sizes=[2, 4]
+    )
+    config = Config(compilation_config=compilation, num_speculative_tokens=2)
+    for model in (decorated()(config), decorated(config=config)()):
+        model(torch.randn(4, 8))
+        pieces = compiled_forward(model).backend.backends.values()
+        assert {n for piece in pieces for n in piece.concrete_size_entries} == {2, 4, 6, 12}
+
+
 def test_parameters_are_those_of_now():
     model = decorated()(configured(3))
     x = torch.randn(4, 8)

@@ -222,6 +222,9 @@ def test_explain_says_what_has_no_effect():
     assert "no effect" not in made(level=2, cache_dir="/c", debug_dump_path="/d").explain()
     said = made(level=2, splitting_ops=["a::b"], split="schedule").explain()
     assert said.count("no effect: nothing is compiled in pieces at level 2") == 2
+    copied = dict(cudagraph_mode="PIECEWISE", split="capture", cudagraph_copy_inputs=True)
+    assert "no effect: at level 0 inputs are copied" in made(level=0, **copied).explain()
+    assert "no effect" not in made(level=3, **copied).explain()
     assert (
         "no effect: cudagraph_capture_sizes is given"
         in made(level=3, cudagraph_capture_sizes=[1], cuda_graph_sizes=[64]).explain()
@@ -259,6 +262,7 @@ def test_what_is_no_value_however_odd_is_refused_in_a_few_words(name, kind):
         dict(level=2, compile_sizes=[8]),
         dict(level=3, use_inductor=False, split="schedule"),
         dict(level=3, max_cudagraph_capture_size=64, cudagraph_capture_sizes=[1, 2, 128]),
+        dict(level=3, max_cudagraph_capture_size=4, cuda_graph_sizes=[1, 2, 4, 8]),
         dict(level=3, inductor_compile_config={"cudagraphs": True}),
         dict(custom_ops=["all", "none"]),
         dict(custom_ops=["+rms_norm", "-rms_norm"]),
@@ -275,6 +279,15 @@ def test_what_only_looks_like_a_contradiction_is_taken():
     assert made(level=3, max_cudagraph_capture_size=128, cudagraph_capture_sizes=[1, 128])
     assert made(level=3, use_cudagraph=False).cudagraph_mode is NONE
     assert made(level="O3", use_inductor=False).compile_sizes is None
+    assert made(level=3, max_cudagraph_capture_size=8, cuda_graph_sizes=[1, 2, 4, 8])
+    assert made(level=3, max_cudagraph_capture_size=4, cudagraph_capture_sizes=[4], cuda_graph_sizes=[1, 8])
+
+
+def test_operators_given_as_none_are_those_that_the_level_says():
+    """An engine that hands its own default on splits at attention, not nowhere."""
+    assert made(level=3, splitting_ops=None).splitting_ops == made(level=3).splitting_ops
+    assert made(level=0, splitting_ops=None).splitting_ops is None
+    assert made(level=3, splitting_ops=[]).splitting_ops == ()
 
 
 def test_unknown_options_of_the_compiler_are_refused():
@@ -374,6 +387,22 @@ def test_a_size_is_compiled_for_only_where_steps_have_it():
         Config(compilation_config=made(level=3, cudagraph_capture_sizes=[4, 8], compile_sizes=[5]))
     assert error.value.code == "BZ7106"
     assert "padded to 8" in error.value.why
+    # mixed batches that are not recorded are not padded either
+    config = made(
+        level=3, cudagraph_mode="FULL_DECODE_ONLY", cudagraph_capture_sizes=[4, 8], compile_sizes=[5]
+    )
+    assert Config(compilation_config=config).compile_sizes == (5,)
+
+
+@pytest.mark.parametrize("mode", ["PIECEWISE", "FULL_AND_PIECEWISE", "FULL_DECODE_ONLY", "FULL"])
+def test_steps_of_requests_that_decode_several_tokens_are_compiled_for_as_they_are_padded(mode):
+    """Requests are what is listed, and tokens what a piece is called with."""
+    config = made(level="O3", cudagraph_mode=mode, cudagraph_capture_sizes=[1, 2, 4])
+    assert set(Config(compilation_config=config).compile_sizes) == {1, 2, 4}
+    drafted = Config(compilation_config=config, num_speculative_tokens=2)
+    assert set(drafted.compile_sizes) == {1, 2, 4, 3, 6, 12}
+    one = made(level=3, cudagraph_mode=mode, cudagraph_capture_sizes=[1, 2, 4], compile_sizes=[6])
+    assert Config(compilation_config=one, num_speculative_tokens=2).compile_sizes == (6,)
 
 
 def test_enforce_eager_compiles_and_records_nothing():

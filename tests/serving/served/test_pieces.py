@@ -200,6 +200,10 @@ def test_sizes_are_compiled_for_by_name():
     steps.step(8)
     backend = steps.m.cache
     assert {n for piece in backend.backends.values() for n in piece.concrete_size_entries} == {4, 8}
+    steps = Steps(level="O3", capture_sizes=[2, 4], num_speculative_tokens=2)
+    steps.step(6, uniform_q=3)
+    backend = steps.m.cache
+    assert {n for piece in backend.backends.values() for n in piece.concrete_size_entries} == {2, 4, 6, 12}
 
 
 def test_graphs_are_dumped(tmp_path):

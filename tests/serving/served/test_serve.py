@@ -189,6 +189,19 @@ def test_sizes_are_suggested_from_what_was_called(tmp_path):
     assert other.config.graph_bs == (3, 5)
 
 
+def test_steps_of_requests_that_decode_several_tokens_count_their_requests():
+    """As capture sizes do: a size of 3 holds 3 requests of 3 tokens."""
+    words = {**LEVEL0, "cudagraph_mode": "FULL_DECODE_ONLY", "num_speculative_tokens": 2}
+    m = serve(Rows(), **{**words, "capture_sizes": [1, 2, 4, 8]})
+    for _ in range(20):
+        with forward_context(uniform_q=3):
+            m(*batch(9))
+    with forward_context(num_reqs=2):
+        m(*batch(7))
+    assert m.stats().histogram == ((3, 20), (7, 1))
+    assert m.suggest_sizes(2).sizes == (3, 7)
+
+
 def test_results_may_be_nested_and_of_requests():
     class Model(nn.Module):
         def forward(self, x, ends):

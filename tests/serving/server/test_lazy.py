@@ -11,8 +11,11 @@ pytest.importorskip("prometheus_client")
 
 from braze.serving.engine.loading import write_random
 from braze.serving.engine.sampling import SamplingParams
+from braze.serving.policy.sizes import read_traffic, refuse_unwritable
 from braze.serving.server.launch import LaunchOptions, make_engine
 from braze.serving.server.loop import Delta, EngineLoop
+from braze.support import log
+from braze.support.errors import UserError
 from tests.serving.engine.tiny import LLAMA, engine, tiny
 from tests.serving.server.conftest import serving, soon
 
@@ -75,3 +78,43 @@ def test_a_server_is_made_with_what_is_asked_for(folder):
     assert lazy.runner.graphs == {}
     assert (lazy.runner.options.capture, lazy.runner.recordings.budget) == ("lazy", 1 << 30)
     assert make_engine(folder, options).runner.graphs
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        (dict(mode="PIECEWISE"), "BZ7102"),
+        (dict(sizes="traffic:/there/is/none"), "BZ7109"),
+        (dict(sizes="often"), "BZ7411"),
+        (dict(sizes=(1 << 20,)), "BZ7105"),
+    ],
+    ids=str,
+)
+def test_recordings_that_cannot_be_are_refused(folder, changes, code):
+    """The pieces of a model that is not compiled, and sizes that mean nothing or fit nowhere."""
+    options = LaunchOptions(device="cpu", max_model_len=32, blocks=20, simulated=True, plain=True)
+    with pytest.raises(UserError) as error:
+        make_engine(folder, dataclasses.replace(options, **changes))
+    assert error.value.code == code
+
+
+def test_what_is_asked_for_on_a_device_that_cannot_record_is_told_of(folder):
+    told: list[str] = []
+    with log.listen(told.append):
+        engine = make_engine(folder, LaunchOptions(device="cpu", max_model_len=32, blocks=20, mode="FULL"))
+    assert [line for line in told if line.startswith("BZ7410: FULL records nothing: cpu cannot")]
+    assert engine.runner.graphs == {}
+
+
+def test_how_large_steps_were_is_written_at_the_end(tmp_path):
+    """And stays what it was where a file of an earlier end is named and this one has not come."""
+    file = tmp_path / "traffic"
+    with serving(traffic=str(file)) as running:
+        running.client().completions.create(model="tiny", prompt="ab", max_tokens=4)
+        assert not file.exists()
+    assert read_traffic(file)[1] == 3
+    assert read_traffic(file)[2] == 1
+    refuse_unwritable(file)
+    assert read_traffic(file)[1] == 3
+    with pytest.raises(UserError, match="BZ7109"):
+        refuse_unwritable(tmp_path / "none" / "traffic")
