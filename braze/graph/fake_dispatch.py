@@ -49,7 +49,7 @@ class Dispatch(FakeTensorMode):
         kwargs = kwargs or {}
         key = OPERATORS.key(self, func, args, kwargs, torch.get_default_dtype())
         if func._schema.is_mutable:
-            refuse_unfit(func, args)
+            refuse_unfit(func, args, kwargs)
             self.writes += 1
         if key is None:
             return self._unremembered(func, types, args, kwargs)

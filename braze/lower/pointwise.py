@@ -23,7 +23,6 @@ from braze.lower.pointwise_core import (
 from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import aten, claim, lowering, overloads_of
 from braze.lower.scalars import is_float, negative, number
-from braze.symbolic.expr import Expr
 
 
 def pointwise(
@@ -191,15 +190,10 @@ def _with_alpha(op: Op, alpha: Any) -> Scalar:
             return build.either(x, y) if alpha else x
         if x.dtype.is_float and not (isinstance(alpha, (bool, int, float)) and alpha == 1):
             # as eager does: the product is not rounded; a whole alpha of 0 is 0 when negated too, and gives the products other signs
-            return build.fma(y, _factor(negative(alpha) if op is Op.SUB else alpha, x.dtype), x)
-        return build.binary(op, x, build.mul(y, _factor(alpha, x.dtype)))
+            return build.fma(y, number(negative(alpha) if op is Op.SUB else alpha, x.dtype), x)
+        return build.binary(op, x, build.mul(y, number(alpha, x.dtype)))
 
     return scalar
-
-
-def _factor(alpha: Any, dtype: DType) -> Node:
-    """A number of the program's as a constant, or what a symbol says it is."""
-    return build.index(alpha, dtype) if isinstance(alpha, Expr) else number(alpha, dtype)
 
 
 @lowering(aten.mul.Tensor, aten.mul.Scalar)
