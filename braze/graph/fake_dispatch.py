@@ -73,6 +73,10 @@ class Dispatch(FakeTensorMode):
         """What our rules say that an operator gives, or MISS."""
         if self.shape_env is not None and holds_unbacked(args):
             return MISS  # our rules decide by sizes; PyTorch's know what to assume of these
+        if any(map(metadata.is_lazy, args[:1])) and any(
+            r.alias_info is not None for r in func._schema.returns
+        ):
+            return MISS
         if type(key) is OfTrace:
             return metadata.symbolic_result_of(self, func, args, kwargs, self.owner.ground)
         return metadata.result_of(self, func, args, kwargs)
