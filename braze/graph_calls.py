@@ -9,6 +9,7 @@ from typing import Any
 
 import torch.fx
 
+from braze.aot.min_cut import ancestors
 from braze.aot.records import Partition
 from braze.context import CompileContext
 from braze.graph.specs import FloatSpec
@@ -16,6 +17,7 @@ from braze.graph.subgraph_ops import entries_of
 from braze.graph.torch_compat import count_writes, is_shortage
 from braze.loops.ir import BufferView, ExternCall, LoopProgram
 from braze.runtime.boxed import Boxed, Holds, Written, boxed
+from braze.runtime.number_places import REQUIRE_PLACE
 from braze.support import trace
 from braze.support.errors import BrazeError
 from braze.support.log import warn_once
@@ -159,9 +161,12 @@ def with_floats(call: Boxed, partition: Partition, program: LoopProgram, consume
         return call
     devices = {b.name: b.device for b in program.buffers}
     places = tuple((i, devices[program.inputs[i]]) for i in given)
+    look = look_at_floats(partition.forward.graph)
 
     @boxed
     def with_doubles(inputs: Sequence[Any]) -> Sequence[Any]:
+        if look is not None:
+            look(inputs)
         values = _taken(inputs, consumes)
         for i, device in places:
             values[i] = torch.tensor(values[i], dtype=torch.float64, device=device)
@@ -173,6 +178,36 @@ def with_floats(call: Boxed, partition: Partition, program: LoopProgram, consume
         return results
 
     return with_doubles
+
+
+def look_at_floats(graph: torch.fx.Graph) -> Callable[[Sequence[Any]], None] | None:
+    """What checks, before a graph runs, that types hold the floats which it puts into tensors; None where there is none to check.
+
+    What is computed of a number read out of a tensor is not known to the host: it is let be.
+    """
+    number = {node: k for k, node in enumerate(graph.find_nodes(op="placeholder"))}
+    known: dict[torch.fx.Node, Any] = {**number}
+    for node in graph.nodes:
+        plain = isinstance(node.meta.get("val"), (torch.SymFloat, torch.SymInt))
+        if plain and node.op == "call_function" and all(x in known for x in node.all_input_nodes):
+            known[node] = node.target
+    checks = [
+        node
+        for node in graph.find_nodes(op="call_function", target=REQUIRE_PLACE)
+        if node.args[0] in known and isinstance(node.args[0].meta["val"], torch.SymFloat)
+    ]
+    if not checks:
+        return None
+    needed = ancestors(checks)
+    steps = [n for n in graph.nodes if n in needed and n not in number]
+
+    def look(inputs: Sequence[Any]) -> None:
+        values = {node: inputs[k] for node, k in number.items() if node in needed}
+        for node in steps:
+            args = [values[a] if isinstance(a, torch.fx.Node) else a for a in node.args]
+            values[node] = node.target(*args)
+
+    return look
 
 
 def run_eagerly(gm: torch.fx.GraphModule, error: BrazeError) -> Boxed:

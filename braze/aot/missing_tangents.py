@@ -22,7 +22,7 @@ from braze.aot.views import hint, root_of
 from braze.graph import torch_compat
 from braze.graph.captured import Late
 from braze.graph.facts import led_by
-from braze.graph.fakes import mode_of, on_fakes, spec_of
+from braze.graph.fakes import mode_of, on_fakes, spec_of, text_of
 from braze.graph.passes import drop_unread, is_impure
 
 aten = torch.ops.aten
@@ -213,19 +213,48 @@ def _zeros_for_constants(
 
 
 def _reads_zeros(graph: torch.fx.Graph, node: Node, sources: Sequence[Node], undefined: set[Node]) -> bool:
-    """Let a node read zeros for what is undefined; False where that is not a plain dense tensor of known sizes."""
+    """Let a node read zeros for what is undefined; False where that is not a plain dense tensor, or nothing tells its sizes."""
     for source in [n for n in sources if n in undefined]:
         value = source.meta.get("val")
-        if not isinstance(value, torch.Tensor) or not all(isinstance(n, int) for n in value.shape):
-            return False
-        if not value.is_contiguous():
+        if not isinstance(value, torch.Tensor) or not _is_row_major(value):
             return False
         with graph.inserting_before(node):
+            sizes = [_size(graph, n, undefined) for n in value.shape]
+            if None in sizes:
+                return False
             zeros = graph.call_function(
                 aten.full.default,
-                (list(value.shape), 0),
+                (sizes, 0),
                 {"dtype": value.dtype, "device": torch_compat.device_of_fake(value)},
             )
         zeros.meta["val"] = value
         node.replace_input_with(source, zeros)
     return True
+
+
+def _size(graph: torch.fx.Graph, size: int | torch.SymInt, undefined: set[Node]) -> Node | int | None:
+    """What tells a size in a backward: a number or a tensor that comes in, best one that is read anyway."""
+    known = text_of(size)
+    if isinstance(known, int):
+        return known
+    given = graph.find_nodes(op="placeholder")
+    for node in given:
+        if isinstance(node.meta["val"], torch.SymInt) and text_of(node.meta["val"]) == known:
+            return node
+    for node in sorted(given, key=lambda n: n in undefined):
+        value = node.meta["val"]
+        for dim, other in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+            if text_of(other) == known:
+                made = graph.call_function(aten.sym_size.int, (node, dim))
+                made.meta["val"] = other
+                return made
+    return None
+
+
+def _is_row_major(value: torch.Tensor) -> bool:
+    """Whether new zeros of these sizes have these strides, for all sizes."""
+    mode = mode_of([value])
+    if mode is None or all(isinstance(n, int) for n in value.shape):
+        return value.is_contiguous()
+    with on_fakes(mode):
+        return spec_of(aten.full.default(list(value.shape), 0)).strides == spec_of(value).strides

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from braze.aot import attention, control_flow, derivatives, memory_order, structural, unbacked
 from braze.aot.foreach import loop_of
+from braze.aot.number_places import NumberPlaces
 from braze.aot.symbols import SymbolNodes
 from braze.aot.views import hints, is_empty, is_without_memory, place
 from braze.aot.ways import DATA, Ways, counts_from_start
@@ -75,21 +76,18 @@ class Recorder(TorchDispatchMode):
         #: the device types for which autocast is on
         self.casting: tuple[str, ...] = ()
         self.symbols = SymbolNodes(self.graph)
+        self.number_places = NumberPlaces(self.graph, self.argument)
         #: whether masks of attention are made such that PyTorch takes a fused kernel; constants that were found in them
         self.fuses_attention = False
         self.constant_masks: dict[torch.fx.Node, torch.Tensor | None] = {}
         #: operators for which the program has kernels
         self.kernels = kernels.called()
-        #: how views came to be
-        self.ways = Ways()
+        self.ways = Ways()  # how views came to be
         self.ways.watched = differentiable
-        #: memory -> where in eager's what lies at its start begins
-        self._moved: dict[int, Any] = {}
+        self._moved: dict[int, Any] = {}  # memory -> where in eager's what lies at its start begins
         self._known: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        #: ids of what the captured call that runs has made so far
-        self._fresh: set[int] = set()
-        #: fields of the fakes that know their nodes
-        self._knowing: list[dict[str, Any]] = []
+        self._fresh: set[int] = set()  # ids of what the captured call that runs has made so far
+        self._knowing: list[dict[str, Any]] = []  # fields of the fakes that know their nodes
 
     def know(self, fake: Any, node: torch.fx.Node) -> torch.fx.Node:
         """From here on ``node`` stands for ``fake`` where the graph uses it."""
@@ -171,9 +169,14 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _DEVICE:
             return torch_compat.device_of_fake(args[0])
-        kwargs = kwargs or {}
         if func is _SIZES:  # C++ that knows no symbols: it fixes these sizes
             return tuple(int(n) for n in args[0].shape)
+        result = self._dispatched(func, args, kwargs or {})
+        if not self.in_backward:  # derivative formulas use numbers of the program, which are checked
+            self.number_places.require(func, args, kwargs or {}, result, self.origin)
+        return result
+
+    def _dispatched(self, func: Any, args: Any, kwargs: Any) -> Any:
         if func.namespace == "prim":  # other questions about metadata
             return func(*args, **kwargs)
         # autograd's alone: nothing is written, and it counts as no write; but an input's history is the caller's
@@ -192,7 +195,7 @@ class Recorder(TorchDispatchMode):
         composite = func not in structural.KEPT and structural.is_composite(func)
         rule = self.decompositions.get(func) if torch.Tag.dynamic_output_shape not in func.tags else None
         if (rule := rule or loop) is not None:
-            with self, self._casting(composite):
+            with self, self._casting(composite), self.number_places.of_parts(composite or loop is not None):
                 result = self._decomposed(rule, args, kwargs)
             if result is not NotImplemented and func not in structural.STRUCTURAL and loop is None:
                 result = self._as_eager(func, args, kwargs, result)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -35,8 +36,18 @@ _UNASKED = {aten.mul_.Tensor: 2, aten.mul_.Scalar: 2, aten.ldexp_.default: 2, at
 _IN_FLOATS = frozenset({aten.ldexp_.default, aten.logit_.default})
 
 
-def refuse_unfit(func: Any, args: Sequence[Any]) -> None:
-    """Raise eager's RuntimeError for ``ints.mul_(0.5)``: a float is not written into an integer, nor a number into a truth value."""
+def refuse_unfit(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise eager's RuntimeError for a write that it refuses.
+
+    ``x.expand(4, 3).add_(1)``: elements that share memory are not computed in place. ``ints.mul_(0.5)``: a float is not written into
+    an integer, nor a number into a truth value.
+    """
+    written = args[0] if _computes_in_place(func) else kwargs.get("out") if _computes(func) else None
+    if written is not None and _shares_elements(written):
+        raise RuntimeError(
+            "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
+            "Please clone() the tensor before performing the operation."
+        )
     operands = args[: _UNASKED.get(func, 0)]
     if not operands:
         return
@@ -46,3 +57,23 @@ def refuse_unfit(func: Any, args: Sequence[Any]) -> None:
         computed = torch.get_default_dtype()
     if not torch.can_cast(computed, target):
         raise RuntimeError(f"result type {computed} can't be cast to the desired output type {target}")
+
+
+@functools.cache
+def _computes(func: Any) -> bool:
+    """Whether an operator computes each element once; ``fill_`` and others that move elements write each as often as it stands there."""
+    return torch.Tag.pointwise in func.tags and not func.__name__.startswith(("conj_physical", "pow.Scalar"))
+
+
+@functools.cache
+def _computes_in_place(func: Any) -> bool:
+    """Whether it is ``add_`` or the like."""
+    return _computes(func) and func.__name__.partition(".")[0].endswith("_")
+
+
+def _shares_elements(x: torch.Tensor) -> bool:
+    if all(type(step) is not int or step for step in x.stride()) or any(
+        type(n) is int and not n for n in x.shape
+    ):
+        return False
+    return any(type(step) is int and not step and n > 1 for n, step in zip(x.shape, x.stride(), strict=True))

@@ -49,7 +49,7 @@ class Dispatch(FakeTensorMode):
         kwargs = kwargs or {}
         key = OPERATORS.key(self, func, args, kwargs, torch.get_default_dtype())
         if func._schema.is_mutable:
-            refuse_unfit(func, args)
+            refuse_unfit(func, args, kwargs)
             self.writes += 1
         if key is None:
             return self._unremembered(func, types, args, kwargs)
@@ -73,6 +73,10 @@ class Dispatch(FakeTensorMode):
         """What our rules say that an operator gives, or MISS."""
         if self.shape_env is not None and holds_unbacked(args):
             return MISS  # our rules decide by sizes; PyTorch's know what to assume of these
+        if any(map(metadata.is_lazy, args[:1])) and any(
+            r.alias_info is not None for r in func._schema.returns
+        ):
+            return MISS
         if type(key) is OfTrace:
             return metadata.symbolic_result_of(self, func, args, kwargs, self.owner.ground)
         return metadata.result_of(self, func, args, kwargs)

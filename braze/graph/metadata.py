@@ -281,7 +281,17 @@ def _elementwise(func: Any, device: torch.device) -> Any:
     return lambda *args, **kwargs: elementwise(func, args, kwargs, casts_first)
 
 
+def is_lazy(value: Any) -> bool:
+    """Whether a tensor is conjugated or negated when it is read, as its views are."""
+    return type(value) is FakeTensor and (value.is_conj() or value.is_neg())
+
+
 def on_meta(mode: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """What a function gives whose kernels for the meta device are in C++: run on plain meta tensors, or MISS."""
+    """What a function gives whose kernels for the meta device are in C++: run on plain meta tensors, or MISS.
+
+    These do not know of what is conjugated or negated when it is read.
+    """
+    if any(map(is_lazy, args[:1])):
+        return MISS
     device = _common_device(func, args, kwargs)
     return MISS if device is None else _applied(mode, func, args, kwargs, device)

@@ -22,8 +22,7 @@ from braze.lower.pointwise_core import (
 )
 from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import aten, claim, lowering, overloads_of
-from braze.lower.scalars import negative, number
-from braze.symbolic.expr import Expr
+from braze.lower.scalars import is_float, negative, number
 
 
 def pointwise(
@@ -156,19 +155,28 @@ def extremum_ignoring_nan(g: ProgramBuilder, x: Lazy, y: Lazy) -> Any:
 @lowering(aten.add.Tensor, aten.add.Scalar, numbers=("alpha",))
 def add(g: ProgramBuilder, x: Any, y: Any, alpha: Any = 1) -> Any:
     """x + alpha * y; bools add as a logical or."""
-    return elementwise(g, _with_alpha(Op.ADD, alpha), (x, y), cost=1, precise=_on_gpu(x, y))
+    return _sum(g, Op.ADD, x, y, alpha)
 
 
 @lowering(aten.sub.Tensor, aten.sub.Scalar, numbers=("alpha",))
 def sub(g: ProgramBuilder, x: Any, y: Any, alpha: Any = 1) -> Any:
     """x - alpha * y."""
-    return elementwise(g, _with_alpha(Op.SUB, alpha), (x, y), cost=1, precise=_on_gpu(x, y))
+    return _sum(g, Op.SUB, x, y, alpha)
 
 
 @lowering(aten.rsub.Tensor, aten.rsub.Scalar, numbers=("alpha",))
 def rsub(g: ProgramBuilder, x: Any, y: Any, alpha: Any = 1) -> Any:
     """y - alpha * x."""
-    return elementwise(g, _with_alpha(Op.SUB, alpha), (y, x), cost=1, precise=_on_gpu(x, y))
+    return _sum(g, Op.SUB, y, x, alpha)
+
+
+def _sum(g: ProgramBuilder, op: Op, x: Any, y: Any, alpha: Any) -> Any:
+    """x and alpha * y; eager refuses a float beside integers, as fakes do not."""
+    if (type(alpha) is float or is_float(alpha)) and not (
+        g.val.dtype.is_floating_point or g.val.dtype.is_complex
+    ):
+        return NotImplemented
+    return elementwise(g, _with_alpha(op, alpha), (x, y), cost=1, precise=_on_gpu(x, y))
 
 
 def _on_gpu(*args: Any) -> bool:
@@ -182,15 +190,10 @@ def _with_alpha(op: Op, alpha: Any) -> Scalar:
             return build.either(x, y) if alpha else x
         if x.dtype.is_float and not (isinstance(alpha, (bool, int, float)) and alpha == 1):
             # as eager does: the product is not rounded; a whole alpha of 0 is 0 when negated too, and gives the products other signs
-            return build.fma(y, _factor(negative(alpha) if op is Op.SUB else alpha, x.dtype), x)
-        return build.binary(op, x, build.mul(y, _factor(alpha, x.dtype)))
+            return build.fma(y, number(negative(alpha) if op is Op.SUB else alpha, x.dtype), x)
+        return build.binary(op, x, build.mul(y, number(alpha, x.dtype)))
 
     return scalar
-
-
-def _factor(alpha: Any, dtype: DType) -> Node:
-    """A number of the program's as a constant, or what a symbol says it is."""
-    return build.index(alpha, dtype) if isinstance(alpha, Expr) else number(alpha, dtype)
 
 
 @lowering(aten.mul.Tensor, aten.mul.Scalar)

@@ -261,7 +261,6 @@ class GraphLowering:
             result = fall_back(g, target, args, kwargs)
         else:
             unbacked.require_words(g, target, args, kwargs)
-            unbacked.require_place(g, target, args, kwargs)
         depth = 1 + max((v.depth for v in every(Lazy, (args, kwargs))), default=0)
         readers = self.readers[node]
         if isinstance(result, Lazy) and _as_well_read_anew(result, every(Lazy, (args, kwargs))):
@@ -402,7 +401,7 @@ def _same_layout(sizes: Sequence[Expr], have: Sequence[Expr], want: Sequence[Exp
 
 
 def live_readers(graph: torch.fx.Graph) -> dict[torch.fx.Node, int]:
-    """For every node that an output or an effect depends on: how many such nodes read it, but for a few elements."""
+    """For every node that an output or an effect depends on: how many such nodes read it, but for a few elements, or to check it."""
     readers: dict[torch.fx.Node, int] = {}
     for node in reversed(graph.nodes):
         if (
@@ -412,7 +411,9 @@ def live_readers(graph: torch.fx.Graph) -> dict[torch.fx.Node, int]:
         ):
             readers.setdefault(node, 0)
             for read in node.all_input_nodes:
-                readers[read] = readers.get(read, 0) + (not _picks_few(node, read))
+                readers[read] = readers.get(read, 0) + (
+                    node.target is not unbacked.REQUIRE_PLACE and not _picks_few(node, read)
+                )
     return readers
 
 

@@ -91,7 +91,9 @@ def is_float(value: Any) -> bool:
 
 
 def number(value: Any, dtype: DType) -> Node:
-    """A number of a type that is computed with."""
+    """A number of a type that is computed with: the program's, a float that is known when the graph runs, or made of sizes."""
+    if isinstance(value, Expr):
+        return build.index(value, dtype)
     return build.cast(value.load(()), dtype) if isinstance(value, Lazy) else build.const(value, dtype)
 
 

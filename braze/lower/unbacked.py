@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from braze.loops import build
-from braze.loops.dtypes import integer_range
 from braze.loops.ir import Condition, DType, ExternCall, LoopNest, MadeSize, SizeCheck
 from braze.lower import scalars
 from braze.lower.lazy import Lazy
 from braze.lower.realize import ProgramBuilder
+from braze.runtime.number_places import REQUIRE_PLACE
 from braze.support.errors import Unsupported
 from braze.support.nested import every
 from braze.symbolic.expr import ZERO, Expr, Symbol, as_expr
@@ -21,7 +21,7 @@ from braze.symbolic.names import is_told_by_data
 
 READ = torch.ops.aten._local_scalar_dense.default
 CHECK = torch.ops.aten._assert_scalar.default
-TARGETS = frozenset({READ, CHECK})
+TARGETS = frozenset({READ, CHECK, REQUIRE_PLACE})
 
 #: function of a graph -> the question about sizes
 QUESTIONS: dict[Any, str] = {
@@ -36,6 +36,8 @@ def lowered(g: ProgramBuilder, target: Any, args: Sequence[Any], val: Any) -> An
         return number(g, args[0], val)
     if target is CHECK:
         return check(g, *args)
+    if target is REQUIRE_PLACE:
+        return require_place(g, *args)
     question = QUESTIONS.get(target)
     if question is None or not all(isinstance(a, (Expr, int, Condition, bool)) for a in args):
         raise Unsupported("BZ3002", f"{target} in a condition that only the data decide", origin=g.origin)
@@ -118,30 +120,24 @@ def _given(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[
     return [*zip(declared, args, strict=False), *((p, kwargs[p.name]) for p in declared if p.name in kwargs)]
 
 
-#: operators that refuse a number which the type of their result does not hold, where others wrap it
-_CONVERTING = frozenset(
-    [
-        "fill", "full", "full_like", "new_full", "scalar_tensor", "masked_fill", "where", "clamp",
-        "clamp_min", "clamp_max", "index_fill", "constant_pad_nd",
-    ]
-)  # fmt: skip
-#: integer type -> what eager's errors call it
-_IN_WORDS = {DType.U8: "uint8_t", DType.I8: "int8_t", DType.I16: "int16_t", DType.I32: "int"}
+#: type -> what eager's errors call it
+_IN_WORDS = {
+    torch.uint8: "uint8_t", torch.int8: "int8_t", torch.int16: "int16_t", torch.int32: "int", torch.float16: "c10::Half",
+}  # fmt: skip
 
 
-def require_place(g: ProgramBuilder, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Check that a number which varies fits the integers of a result, where eager refuses what does not."""
-    if target.__name__.partition(".")[0] not in _CONVERTING or not isinstance(g.val, torch.Tensor):
+def require_place(g: ProgramBuilder, value: Any, dtype: torch.dtype) -> None:
+    """Check that a type holds a number made of sizes, where eager refuses what it does not; floats are looked at before the call."""
+    if not isinstance(value, Expr) or dtype not in _IN_WORDS:
         return
-    dtype = g.dtype_of(g.val.dtype)
-    if dtype not in _IN_WORDS:
-        return
-    low, high = integer_range(dtype)
-    low = min(low, -high)  # eager lets what has no sign be negated
-    message = f"value cannot be converted to type {_IN_WORDS[dtype]} without overflow"
-    for parameter, value in _given(target, args, kwargs):
-        if isinstance(value, Expr) and "number" in str(parameter.type).lower():
-            _require_between(g, value, low, high, message)
+    if dtype.is_floating_point:
+        low, high = int(torch.finfo(dtype).min), int(torch.finfo(dtype).max)
+    else:
+        low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+        low = min(low, -high)  # eager lets what has no sign be negated
+    _require_between(
+        g, value, low, high, f"value cannot be converted to type {_IN_WORDS[dtype]} without overflow"
+    )
 
 
 def _require_between(g: ProgramBuilder, value: Expr, least: int, greatest: int, message: str) -> None:

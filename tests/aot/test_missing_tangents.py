@@ -372,3 +372,23 @@ def test_the_sign_of_a_zero_outlives_a_missing_tangent_at_varying_sizes(dims, ba
             result.backward(torch.zeros_like(result))
             found.append(x.grad)
         assert found[0].signbit().all() and found[1].signbit().all()
+
+
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+@pytest.mark.parametrize("taken", [0, 2])
+def test_parts_without_a_gradient_are_zeros_at_varying_sizes(taken, backend):
+    """Zeros that come in for what eager does not run would be multiplied by what is negative."""
+
+    def fn(x, weight):
+        first, second, third = x.unbind(0)
+        return first * weight, second * weight, -third
+
+    compiled = braze.compile(fn, backend=backend, dynamic=True)
+    for n in (3, 5):
+        found = []
+        for call in (fn, compiled):
+            x = torch.ones(3, n, requires_grad=True)
+            call(x, torch.full((n,), -1.0))[taken].sum().backward()
+            found.append(x.grad)
+        theirs, ours = found
+        assert torch.equal(theirs, ours) and torch.equal(theirs.signbit(), ours.signbit())

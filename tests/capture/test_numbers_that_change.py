@@ -103,6 +103,23 @@ def test_numbers_are_shifted_by_any_number_of_places(places: int) -> None:
     assert told(f, [2, 3, 65, -5, 7, 1, 0, 2**62, -(2**62), 2**70, -(2**70)]) < 14
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x, n: torch.tensor(n * n),
+        lambda x, n: torch.as_tensor([[n * n, x.shape[0] * n]]),
+        lambda x, n: x.new_tensor((n * n, 3), dtype=torch.int64),
+    ],
+)
+def test_a_tensor_is_made_of_all_the_bits_of_a_number(
+    make: Callable[[torch.Tensor, int], torch.Tensor],
+) -> None:
+    """PyTorch reads 32 bits of a symbolic number."""
+    compiled = braze.compile(make, backend="aot_eager", dynamic=True)
+    for n in (3, 5, 2**31, 2**31 + 1, 7):
+        assert compiled(X, n).tolist() == make(X, n).tolist()
+
+
 def test_text_is_printed_stored_and_kept_over_a_break(capsys: pytest.CaptureFixture[str]) -> None:
     def f(x: torch.Tensor, n: int, log: list[str]) -> Any:
         print(f"n is {n}", n)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import braze
+from tests.helpers import logged
 
 X = torch.tensor([5, -5, 7, 0, 2**31 - 1, -(2**31)], dtype=torch.int32)
 
@@ -85,3 +86,62 @@ def test_integers_divided_by_zero_are_an_error_whoever_reads_the_result(program,
     theirs, ours = both(program, 3, dynamic=dynamic)
     assert ours == theirs
     assert program is quotient_caught or "ZeroDivision" in ours
+
+
+FLOATS = {
+    "fill": lambda x, v: x.fill_(v),
+    "full": lambda x, v: torch.full((2,), v, dtype=torch.float32),
+    "clamp": lambda x, v: x.clamp(-v, v),
+    "masked_fill": lambda x, v: x.masked_fill(x > 0, v * 2),
+    "where": lambda x, v: torch.where(x > 0, x, v),
+    "alpha": lambda x, v: torch.add(x, x, alpha=-v),
+    "alphas": lambda x, v: torch._foreach_add([x, x + 1], [x, x], alpha=v)[1],
+    "value": lambda x, v: torch.addcdiv(x, x, x + 9, value=v),
+    "weight": lambda x, v: torch.lerp(x, x + 1, v),
+    "normalize": lambda x, v: torch.nn.functional.normalize(x, dim=0, eps=v),
+}
+
+
+@pytest.mark.parametrize("program", FLOATS.values(), ids=FLOATS)
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+def test_a_float_that_comes_to_have_no_place_is_refused(program, backend):
+    x = torch.tensor([1.5, -2.0, 0.0])
+    compiled = braze.compile(program, backend=backend, dynamic=True)
+    for v in (0.5, 3e38 / 2, float("inf")):
+        assert torch.allclose(compiled(x.clone(), v), program(x.clone(), v), equal_nan=True)
+    for call in (program, compiled):
+        with pytest.raises(RuntimeError, match="value cannot be converted to type float without overflow"):
+            call(x.clone(), 1e300)
+
+
+@pytest.mark.parametrize(
+    "program", [lambda x, v: x + v, lambda x, v: x * v, lambda x, v: x - torch.tensor(v)]
+)
+def test_a_float_beyond_the_type_is_infinite_where_eager_lets_it_be(program):
+    x = torch.tensor([1.5, -2.0, 1.0])
+    compiled = braze.compile(program, dynamic=True)
+    with logged() as told:
+        for v in (0.5, 1.5, 1e300):
+            assert torch.equal(compiled(x, v), program(x, v))
+    assert not [line for line in told if "BZ6013" in line]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: torch.full((3,), 1 << 63),
+        lambda x: torch.nn.functional.pad(x.half(), (1, 1), value=1e5),
+        lambda x: torch.nn.functional.hardtanh(x.half(), -1e5, 1e5),
+    ],
+)
+def test_a_number_of_the_programs_that_has_no_place_is_refused(program):
+    theirs, ours = both(lambda x, _: program(x), None)
+    assert ours == theirs and "overflow" in ours
+
+
+@pytest.mark.parametrize("operator", [torch.add, torch.sub, torch.rsub])
+def test_integers_are_not_added_by_a_float(operator):
+    theirs, ours = both(lambda x, alpha: operator(x, x, alpha=alpha), 1.5)
+    assert ours == theirs and "alpha must not be a floating point number" in ours
+    theirs, ours = both(lambda x, alpha: operator(x, x, alpha=alpha), 1.5, dynamic=True)
+    assert ours == theirs

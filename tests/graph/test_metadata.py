@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+import braze
 from braze.graph import elementwise, fakes, layout_rules, metadata
 from braze.graph.operators import operands
 
@@ -407,3 +408,19 @@ def test_a_model_is_traced_without_sympy():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "False False (2, 16)"
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_views_of_what_is_conjugated_or_negated_when_it_is_read_are_so_too(dynamic):
+    def program(x):
+        z = torch.complex(x, x).conj()
+        w = z.imag
+        negated = (w, w[0], w.t(), w.view(-1), w.unbind(0)[0], w.split(2)[1], z.real, w + 1, w.clone())
+        conjugated = (z, z[0], z.t(), z.view(-1), z.expand(2, -1, 3), z.detach(), z.conj(), z + 1)
+        return [t.is_neg() for t in negated], [t.is_conj() for t in conjugated], w[0] * 2
+
+    compiled = braze.compile(program, backend="eager", dynamic=dynamic)
+    for rows in (4, 5):
+        x = torch.arange(3.0 * rows).view(rows, 3)
+        (*theirs, w), (*ours, v) = program(x), compiled(x)
+        assert theirs == ours and torch.equal(w, v)

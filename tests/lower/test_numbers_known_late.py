@@ -95,3 +95,15 @@ def test_special_numbers_that_come_with_the_call_are_eagers(name: str, k: float)
 def test_what_is_no_number_may_be_a_zero_with_a_sign() -> None:
     x = torch.tensor([math.nan, 1.0])
     assert braze.compile(lambda x: torch.nan_to_num(x, nan=-0.0))(x).signbit().tolist() == [True, False]
+
+
+def test_integers_are_scaled_by_a_number_that_changes() -> None:
+    """A number made of sizes was taken for one that is known (BZ9025)."""
+
+    def program(x: torch.Tensor, n: int) -> tuple[torch.Tensor, ...]:
+        return torch.addcmul(x, x, x, value=n), torch.rsub(x, n, alpha=n), torch.add(x, x, alpha=n)
+
+    compiled = braze.compile(program, dynamic=True, options={"verify": 1})
+    for n in (3, 5, -7):
+        x = torch.arange(n, n + 3)
+        assert all(map(torch.equal, compiled(x, n), program(x, n)))

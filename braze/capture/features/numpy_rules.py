@@ -27,7 +27,7 @@ from braze.capture.state.handlers import Feature
 from braze.capture.state.outside import Outside
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import Trace
-from braze.graph import torch_compat
+from braze.graph import torch_compat, torch_symbols
 from braze.graph.torch_symbols import SYMBOLIC
 from braze.native import torch_state
 from braze.support.dtypes import SHORT
@@ -182,7 +182,25 @@ def make(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         t.graph.recorder.forget(trial)
         kwargs = {**kwargs, "dtype": trial.dtype}
     fill_arguments(t.outside, args)
-    return t.graph.recorder.call(function, tuple(args), kwargs)
+    data = [with_known_numbers(a) for a in args[:1]]
+    return t.graph.recorder.call(function, (*data, *args[1:]), kwargs)
+
+
+@rule(torch.Tensor.new_tensor)
+def make_like(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    """``x.new_tensor(numbers)``."""
+    fill_arguments(t.outside, args)
+    data = [with_known_numbers(a) for a in args[1:2]]
+    return t.graph.recorder.call(torch.Tensor.new_tensor, (*args[:1], *data, *args[2:]), kwargs)
+
+
+def with_known_numbers(data: Any) -> Any:
+    """Numbers that become a tensor's, as they are in this call: PyTorch guards symbols among them, and reads 32 bits of each."""
+    if type(data) in (list, tuple, torch.Size):
+        return [with_known_numbers(item) for item in data]
+    if type(data) is torch.SymInt and not torch_symbols.is_unbacked(data):
+        return int(data)
+    return data
 
 
 # -- arrays from outside

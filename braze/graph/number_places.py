@@ -1,0 +1,59 @@
+"""Which operators refuse a number that a type does not hold, where others compute infinity with it or wrap it.
+
+``x.fill_(1e300)`` of float32 is an error in eager ("value cannot be converted to type float without overflow"), ``x + 1e300`` is
+infinite. For a number that changes the graph has a check, ``braze::require_place``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from braze.runtime.number_places import holds
+from braze.support.nested import every
+
+_HALVES = (torch.float16, torch.bfloat16)
+#: operator -> its numbers that become one of the result's type on the CPU
+_AS_RESULT = {
+    "add": "alpha", "sub": "alpha", "rsub": "alpha", "clamp": "min max", "clamp_min": "min", "clamp_max": "max",
+    "constant_pad_nd": "value", "fill": "value", "full": "fill_value", "full_like": "fill_value", "hardshrink": "lambd",
+    "hardtanh": "min_val max_val", "index_fill": "value", "linspace": "start end", "logspace": "start end",
+    "masked_fill": "value", "new_full": "fill_value", "scatter": "value", "threshold": "value",
+}  # fmt: skip
+#: ... and those that become one of the type in which it is computed: half types are computed in float32
+_AS_COMPUTED = {
+    "addbmm": "alpha beta", "addcdiv": "value", "addcmul": "value", "addmm": "alpha beta", "addmv": "alpha beta",
+    "addr": "alpha beta", "baddbmm": "alpha beta", "celu": "alpha", "elu": "alpha scale input_scale",
+    "leaky_relu": "negative_slope", "lerp": "weight", "rrelu_with_noise": "lower upper", "scalar_tensor": "s",
+    "softplus": "beta threshold", "threshold": "threshold",
+}  # fmt: skip
+
+
+def numbers_converted(func: Any, args: Any, kwargs: Any, result: Any) -> Iterator[tuple[Any, torch.dtype]]:
+    """The numbers of a call that eager may refuse since a type does not hold them, each with that type."""
+    name = func.__name__.partition(".")[0].rstrip("_")
+    as_result, as_computed = _AS_RESULT.get(name, "").split(), _AS_COMPUTED.get(name, "").split()
+    if not (as_result or as_computed):
+        return
+    made = next(iter(every(torch.Tensor, result)), None)
+    if made is None:
+        return
+    computed = torch.float32 if made.dtype in _HALVES else made.dtype
+    own = made.dtype if made.device.type == "cpu" else computed
+    given = {**dict(zip((a.name for a in func._schema.arguments), args, strict=False)), **kwargs}
+    for names, dtype in ((as_result, own), (as_computed, computed)):
+        for value in (given.get(name) for name in names):
+            if _may_lack_place(value, dtype):
+                yield value, dtype
+
+
+def _may_lack_place(value: Any, dtype: torch.dtype) -> bool:
+    if dtype.is_complex or dtype is torch.bool:
+        return False
+    if isinstance(value, torch.SymFloat):
+        return dtype is not torch.float64
+    if isinstance(value, torch.SymInt):
+        return dtype is torch.float16 or not (dtype.is_floating_point or dtype is torch.int64)
+    return type(value) in (int, float) and not holds(dtype, value)
