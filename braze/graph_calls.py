@@ -17,7 +17,7 @@ from braze.graph.subgraph_ops import entries_of
 from braze.graph.torch_compat import count_writes, is_shortage
 from braze.loops.ir import BufferView, ExternCall, LoopProgram
 from braze.runtime.boxed import Boxed, Holds, Written, boxed
-from braze.runtime.number_places import REQUIRE_PLACE
+from braze.runtime.number_places import REQUIRE_PLACE, require_place
 from braze.support import trace
 from braze.support.errors import BrazeError
 from braze.support.log import warn_once
@@ -199,13 +199,18 @@ def look_at_floats(graph: torch.fx.Graph) -> Callable[[Sequence[Any]], None] | N
     if not checks:
         return None
     needed = ancestors(checks)
-    steps = [n for n in graph.nodes if n in needed and n not in number]
+    given = tuple((node, k) for node, k in number.items() if node in needed)
+    # past the dispatcher, which costs more than the comparison
+    steps = tuple(
+        (node, require_place if node.target is REQUIRE_PLACE else node.target, node.args)
+        for node in graph.nodes
+        if node in needed and node not in number
+    )
 
     def look(inputs: Sequence[Any]) -> None:
-        values = {node: inputs[k] for node, k in number.items() if node in needed}
-        for node in steps:
-            args = [values[a] if isinstance(a, torch.fx.Node) else a for a in node.args]
-            values[node] = node.target(*args)
+        values = {node: inputs[k] for node, k in given}
+        for node, function, args in steps:
+            values[node] = function(*[values.get(a, a) for a in args])
 
     return look
 

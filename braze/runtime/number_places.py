@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
@@ -10,10 +11,15 @@ _library = torch.library.Library("braze", "FRAGMENT")
 _library.define("require_place(Scalar value, ScalarType dtype) -> ()")
 
 
+@functools.cache
+def _greatest(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).max
+
+
 def holds(dtype: torch.dtype, value: float) -> bool:
     """Whether a number is surely none that overflows a type, which is no complex one and not that of truth values."""
     if dtype.is_floating_point:
-        return not abs(value) > torch.finfo(dtype).max or abs(value) == math.inf
+        return not abs(value) > _greatest(dtype) or abs(value) == math.inf
     known = torch.iinfo(dtype)
     return known.min <= value <= known.max
 
