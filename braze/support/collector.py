@@ -12,20 +12,19 @@ PROMOTIONS = 50
 FROZEN = 1000
 
 
-#: full collections for which it is believed that the program's objects are frozen, once they were found to be
+#: full collections for which a pause believes that the program's objects are frozen, once they were found to be
 HELD = 50
-#: how many full collections have run when that is asked again
-_asked_again = [0]
+#: how many had run when that was found
+_found_frozen = [-HELD]
 
 
-def objects_are_frozen() -> bool:
-    """Whether the program has frozen its objects. To count a million takes 4 ms and more, so that what was found holds for a while;
-    a program that has thawed them meanwhile has its new objects looked at as if nobody compiled."""
+def objects_are_frozen(held: int = 1) -> bool:
+    """Whether the program has frozen its objects. To count a million takes 4 ms and more, so that what was found holds for ``held`` full collections."""
     full = gc.get_stats()[-1]["collections"]
-    if full >= _asked_again[0]:
+    if full - _found_frozen[0] >= held:
         if gc.get_freeze_count() < FROZEN:
             return False
-        _asked_again[0] = full + HELD
+        _found_frozen[0] = full
     return True
 
 
@@ -68,7 +67,8 @@ class _Paused:
         # a program that compiles for ever must still be collected, and one that froze its objects keeps them frozen
         if self._promotions >= PROMOTIONS:
             return
-        if objects_are_frozen():
+        # of a program that has thawed them meanwhile the new objects are looked at as if nobody compiled
+        if objects_are_frozen(HELD):
             self._promotions = PROMOTIONS
             return
         self._promotions += 1

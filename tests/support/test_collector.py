@@ -27,7 +27,7 @@ def thawed() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def unasked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody has found objects frozen."""
-    monkeypatch.setattr(collector, "_asked_again", [0])
+    monkeypatch.setattr(collector, "_found_frozen", [-collector.HELD])
 
 
 def test_it_is_off_inside_and_on_after() -> None:
@@ -122,16 +122,15 @@ def test_objects_that_the_program_froze_are_not_counted_at_each_compile(
         gc.unfreeze()
 
 
-def test_objects_that_the_program_thawed_again_are_seen_after_some_collections(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(collector, "HELD", 2)
+def test_objects_that_the_program_thawed_again_are_seen_after_some_collections() -> None:
     gc.freeze()
     try:
-        assert collector.objects_are_frozen()
+        assert collector.objects_are_frozen(3)
     finally:
         gc.unfreeze()
     gc.collect()
-    assert collector.objects_are_frozen()
-    gc.collect()
+    assert collector.objects_are_frozen(3)
     assert not collector.objects_are_frozen()
+    gc.collect()
+    gc.collect()
+    assert not collector.objects_are_frozen(3)
