@@ -148,6 +148,7 @@ def test_a_product_in_inference_mode_is_told_by_what_it_is_made_of():
     ("text", "numbers", "open_"),
     [
         ("F.softshrink(x0).signbit()", "0.25, -0.25", True),
+        ("F.softshrink(x0).diff().signbit()", "0.25, -0.25", True),
         ("(x0 * 0.0).signbit()", "0.25, -0.25", False),
         ("torch.var_mean(x0)[1].count_nonzero()", "-1.7e308, 0.5, 1.7e308", True),
         ("torch.var_mean(x0)[1].count_nonzero()", "-1.5, 0.5, 1.5", False),

@@ -82,8 +82,16 @@ class RandomRounding(TorchDispatchMode):
         # halves are added up in float32
         self.widest = torch.float64 if dtype is torch.float64 else torch.float32
         self.huge = HUGE[dtype is torch.float64]
-        self.zero = -0.0 if self.odd else 0.0
         self.overflown = (torch.nan, torch.inf, 0.0, -torch.inf)[seed % 4]
+
+    def zeros(self, like: Tensor) -> Tensor:
+        """Zeros of one sign, of both in turn or at random, by the pair of runs, whose other run has the opposite: differences of such have either, too."""
+        negative = torch.full(like.shape, self.odd)
+        if self.seed // 2 == 1:
+            negative ^= (torch.arange(like.numel()) % 2).bool().view(like.shape)
+        elif self.seed // 2 == 2:
+            negative ^= torch.rand(like.shape, generator=self.generator) < 0.5
+        return torch.where(negative, -0.0, 0.0).to(like.dtype)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -137,7 +145,10 @@ class RandomRounding(TorchDispatchMode):
                 elif overflows and (not self.odd or (self.last and name in SPREADS)):
                     put(value.detach(), torch.full_like(value, torch.inf if self.odd else torch.nan))
                 if is_signless(func, name, args):
-                    put(value.detach(), value.detach().masked_fill(value == 0, self.zero))
+                    put(
+                        value.detach(),
+                        torch.where(value.detach() == 0, self.zeros(value.detach()), value.detach()),
+                    )
         return made
 
     def rounded(self, value: Tensor) -> Tensor:
