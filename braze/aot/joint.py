@@ -232,7 +232,8 @@ class Differentiation:
                 origin=origin,
             )
         whole = self.outputs.bases.get(key)
-        if whole is not None and value.grad_fn is not None and not whole.meta["val"].requires_grad:
+        # a view made without gradients has no `grad_fn`, and requires them as what it is of does
+        if whole is not None and value.requires_grad and not whole.meta["val"].requires_grad:
             raise Unsupported(
                 "BZ2030", "a result with a history, over memory whose own has none", origin=origin
             )

@@ -382,11 +382,10 @@ class Recorder(TorchDispatchMode):
         start = args[3] if len(args) > 3 else kwargs["storage_offset"]
         if text_of(start) == text_of(x.storage_offset()):
             return (x, size, stride), {}
-        if any(
-            torch_compat.storage_key(node.meta["val"]) == torch_compat.storage_key(x)
-            for node in self.graph.nodes
-            if node.op == "placeholder" and isinstance(node.meta["val"], torch.Tensor)
-        ):
+        # a tangent that autograd has not come to yet has no value; nothing is made of it so far
+        given = (node.meta.get("val") for node in self.graph.find_nodes(op="placeholder"))
+        key = torch_compat.storage_key(x)
+        if any(isinstance(value, torch.Tensor) and torch_compat.storage_key(value) == key for value in given):
             raise self._refused(
                 "BZ2031", "an operator that reaches into an input's memory by its place there"
             )

@@ -30,7 +30,6 @@ from braze.graph.missing_kernels import are_asked
 from braze.graph.shape_guards import python_text, relations
 from braze.graph.specs import SymbolSpec, TensorSpec
 from braze.support.errors import Unsupported
-from braze.support.layouts import span
 from braze.support.nested import every
 
 torch_import.postpone_dynamo()
@@ -372,12 +371,9 @@ class FakeMode:
             if self.env is not None:
                 return same(fake)  # a clone closes gaps, and to compare strides would guard them
             copy = fake.clone()
-            if fake.numel() and copy.stride() == fake.stride():
-                return copy
-            # a window with gaps, which a clone closes, or without elements, of which it keeps the strides
-            reach = fake.storage_offset() + span(fake.shape, fake.stride())
-            whole = torch.empty(reach, dtype=fake.dtype, device=fake.device, requires_grad=True)
-            return whole.clone().as_strided(fake.shape, fake.stride(), fake.storage_offset())
+            # a window with gaps, which a clone closes, or without elements, of which it keeps the strides, is no view of the clone's either:
+            # of a view that was written in inference mode nobody can be told the history
+            return copy if fake.numel() and copy.stride() == fake.stride() else same(fake)
 
 
 def _is_leaf(tensor: torch.Tensor) -> bool:

@@ -109,3 +109,21 @@ def test_nobody_has_a_hidden_result(backend: str) -> None:
         return len(results), sorted(map(str, seen)), [r.requires_grad for r in results]
 
     assert told(braze.compile(of_a_sum, backend=backend)) == told(of_a_sum)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+def test_the_gradient_of_a_written_window_comes_before_that_of_a_hidden_result(
+    backend: str, dynamic: bool
+) -> None:
+    def program(x: torch.Tensor) -> Any:
+        same = torch.broadcast_to(x, x.shape)
+        twice = torch.hstack([same, same])
+        twice.as_strided((1,), (2,), 1).mul_(3)
+        return same.abs().sqrt(), twice
+
+    x = torch.linspace(1, 3, 7)
+    compiled = braze.compile(program, backend=backend, dynamic=dynamic, options={"verify": 1})
+    for backward in (one_by_one, the_last_alone):
+        ours, theirs = gradient(compiled, x, backward), gradient(program, x, backward)
+        torch.testing.assert_close(ours, theirs)

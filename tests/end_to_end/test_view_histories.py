@@ -123,6 +123,33 @@ def test_what_was_turned_in_place_and_a_view_of_it_are_both_results_with_gradien
     assert torch.equal(found, torch.full_like(x, 4))
 
 
+def pooled(x: torch.Tensor) -> torch.Tensor:
+    """Of channels-last pictures the mean is laid out in place."""
+    return torch.nn.functional.adaptive_avg_pool2d(x.contiguous(memory_format=torch.channels_last), 1)
+
+
+def turned(x: torch.Tensor) -> torch.Tensor:
+    return (x * 2).transpose_(0, 1)
+
+
+@pytest.mark.parametrize("program", [pooled, turned])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_view_without_gradients_of_what_was_turned_in_place_requires_what_that_does(program, dynamic):
+    def seen(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        whole = program(x)
+        with torch.no_grad():
+            part = whole[:1]
+        return part, x.sum()
+
+    facts = []
+    for call in (seen, braze.compile(seen, dynamic=dynamic)):
+        x = torch.arange(48.0).view(2, 3, 4, 2).requires_grad_()
+        part, total = call(x)
+        (part.sum() + total).backward()
+        facts.append((part.requires_grad, part.grad_fn is None, part.tolist(), x.grad.tolist()))
+    assert facts[1] == facts[0]
+
+
 def test_another_name_of_a_written_result_is_turned_and_a_view_of_it_is_a_result_too() -> None:
     def program(x):
         v = x * 2

@@ -86,3 +86,27 @@ def test_channels_of_nothing_that_make_no_groups_are_refused_in_inference_mode()
     program = braze.compile(lambda x: torch.channel_shuffle(x, 3), backend="aot_eager")
     with torch.inference_mode(), pytest.raises(RuntimeError, match="divisible"):
         program(torch.zeros(2, 4, 0))
+
+
+def written_and_seen(x):
+    x.mul_(2)
+    return x.unsqueeze(-1), x * 2
+
+
+def seen_and_written(x):
+    view = x.unsqueeze(-1)
+    view.sub_(1)
+    return view, view * 2
+
+
+@pytest.mark.parametrize("program", [written_and_seen, seen_and_written])
+@pytest.mark.parametrize("sizes", [(3, 1), (3, 4), (0, 4)])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_what_has_a_history_and_gaps_or_no_elements_is_written_in_inference_mode(program, sizes, dynamic):
+    found = []
+    for fn in (program, braze.compile(program, dynamic=dynamic, options={"verify": 1})):
+        x = (torch.arange(sizes[0] * 5.0).view(-1, 5).requires_grad_() * 1)[:, : sizes[1]]
+        with torch.inference_mode():
+            results = fn(x)
+        found.append([(told(r), r.is_inference(), r.tolist()) for r in (x, *results)])
+    assert found[0] == found[1]
