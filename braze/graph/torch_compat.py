@@ -169,12 +169,16 @@ def outside_modes() -> Any:
     return torch._C._DisableTorchDispatch()
 
 
+#: how PyTorch and pybind11 say that Python had no memory for an object
+_SHORT = re.compile(r"(\S+\(\): )?(Failed to allocate a|Could not allocate) ([\w:]+ )+(object|reference)")
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception says that memory is short: Python's, a device's, or PyTorch's own on the CPU, which have no type."""
     if isinstance(error, RuntimeError):
         said = str(error)
-        # the allocator's, and where a tensor gets no Python object
-        if "can't allocate memory" in said or re.match(r"Failed to allocate a \S+ object", said):
+        # the allocator's, where a tensor gets no Python object, and pybind11's
+        if "can't allocate memory" in said or _SHORT.match(said):
             return True
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or lost_by_python(error)
 

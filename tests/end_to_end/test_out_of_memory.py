@@ -185,7 +185,14 @@ def test_tries_become_rare_while_memory_stays_short(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    "message", ["Failed to allocate a Tensor object", "DefaultCPUAllocator: can't allocate memory"]
+    "message",
+    [
+        "Failed to allocate a Tensor object",
+        "Could not allocate list object!",
+        "Could not allocate weak reference!",
+        "cpp_function::cpp_function(): Could not allocate instance method object",
+        "DefaultCPUAllocator: can't allocate memory",
+    ],
 )
 def test_errors_of_memory_of_pytorchs_that_have_no_type_are_known(message: str) -> None:
     def short(gm: Any, inputs: Any) -> Any:
