@@ -61,7 +61,10 @@ def refuse_unfit(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> N
 
 @functools.cache
 def _computes(func: Any) -> bool:
-    """Whether an operator computes each element once; ``fill_`` and others that move elements write each as often as it stands there."""
+    """Whether an operator computes each element once; ``fill_`` and others that move elements write each as often as it stands there.
+
+    Of those that compute, eager lets conjugates and powers of one number be written so.
+    """
     return torch.Tag.pointwise in func.tags and not func.__name__.startswith(("conj_physical", "pow.Scalar"))
 
 
