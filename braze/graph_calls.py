@@ -186,11 +186,11 @@ def look_at_floats(graph: torch.fx.Graph) -> Callable[[Sequence[Any]], None] | N
     What is computed of a number read out of a tensor is not known to the host: it is let be.
     """
     number = {node: k for k, node in enumerate(graph.find_nodes(op="placeholder"))}
-    known: dict[torch.fx.Node, Any] = {**number}
+    known = set(number)
     for node in graph.nodes:
         plain = isinstance(node.meta.get("val"), (torch.SymFloat, torch.SymInt))
         if plain and node.op == "call_function" and all(x in known for x in node.all_input_nodes):
-            known[node] = node.target
+            known.add(node)
     checks = [
         node
         for node in graph.find_nodes(op="call_function", target=REQUIRE_PLACE)

@@ -18,8 +18,9 @@ import torch.fx
 
 from braze.aot.min_cut import is_random
 from braze.aot.records import Partition
-from braze.aot.views import argument, is_view
+from braze.aot.views import is_view
 from braze.context import CompileContext
+from braze.graph.facts import argument
 from braze.loops.ir import ExternCall
 from braze.runtime.boxed import Boxed, boxed
 from braze.schedule.records import Group, GroupKind, Schedule

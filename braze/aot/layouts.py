@@ -20,8 +20,8 @@ from torch._ops import OpOverload
 from braze.aot.functionalize import evaluate, inserted
 from braze.aot.memory_order import asks_for_an_order
 from braze.aot.min_cut import is_random
-from braze.aot.views import argument, is_on_gpu, is_view
-from braze.graph.facts import InputRole, facts, set_facts
+from braze.aot.views import is_on_gpu, is_view
+from braze.graph.facts import InputRole, argument, facts, set_facts
 from braze.graph.fakes import FakeMode
 from braze.graph.layout_rules import suggests_channels_last
 from braze.graph.operators import is_elementwise

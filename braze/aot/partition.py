@@ -36,11 +36,11 @@ from braze.aot.roles import (
     tell_forward,
 )
 from braze.aot.trace import Traced, trace
-from braze.aot.views import argument, bytes_of
+from braze.aot.views import bytes_of
 from braze.context import CompileContext
 from braze.graph import torch_compat
 from braze.graph.autograd_calls import holds_functions
-from braze.graph.facts import facts, set_facts
+from braze.graph.facts import argument, facts, set_facts
 from braze.graph.fakes import FakeMode, on_fakes, spec_of, was_given_history
 from braze.graph.passes import DEFAULT, run_passes
 from braze.graph.printer import print_graph

@@ -245,7 +245,7 @@ class Recorder(TorchDispatchMode):
                 return result
         own, self.kernels = self.kernels, frozenset()
         try:
-            return self.__torch_dispatch__(func, (), args, kwargs)
+            return self._dispatched(func, args, kwargs)
         finally:
             self.kernels = own
 
@@ -253,7 +253,7 @@ class Recorder(TorchDispatchMode):
         """An operator of a checkpointed region, and what becomes of its results; parts of it are the region's as usual."""
         self.policy = None
         try:
-            result = self.__torch_dispatch__(func, (), args, kwargs)
+            result = self._dispatched(func, args, kwargs)
             found = policy.of(func, args, kwargs)
         finally:
             self.policy = policy

@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from braze.graph import operators, torch_compat, torch_symbols
 from braze.graph.elementwise import fill_memory
+from braze.graph.facts import argument
 from braze.graph.operators import SCATTERS
 
 aten = torch.ops.aten
@@ -115,13 +116,6 @@ def scatter_back(view: Node, parent: Node, value: Node) -> Call | None:
     """The call that gives ``parent`` with the part that ``view`` sees replaced by ``value``; None if unknown."""
     rule = _WAY_BACK.get(view.target)
     return rule(view, parent, value) if rule is not None else None
-
-
-def argument(node: Node, index: int, name: str, default: Any = None) -> Any:
-    """An argument of a call by its position or name."""
-    if len(node.args) > index:
-        return node.args[index]
-    return node.kwargs.get(name, default)
 
 
 def _reshaped(view: Node, parent: Node, value: Node) -> Call | None:

@@ -75,8 +75,7 @@ def _computes_in_place(func: Any) -> bool:
 
 
 def _shares_elements(x: torch.Tensor) -> bool:
-    if all(type(step) is not int or step for step in x.stride()) or any(
-        type(n) is int and not n for n in x.shape
-    ):
+    """Whether some dim is known to have the same place for its elements, and nothing is known to be empty."""
+    if any(type(n) is int and not n for n in x.shape):
         return False
     return any(type(step) is int and not step and n > 1 for n, step in zip(x.shape, x.stride(), strict=True))

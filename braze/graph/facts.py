@@ -83,6 +83,13 @@ def facts(node: torch.fx.Node) -> NodeFacts:
     return node.meta.get(_KEY, _NOTHING)
 
 
+def argument(node: torch.fx.Node, index: int, name: str, default: Any = None) -> Any:
+    """An argument of a call by its position or name."""
+    if len(node.args) > index:
+        return node.args[index]
+    return node.kwargs.get(name, default)
+
+
 def led_by(node: torch.fx.Node) -> int:
     """The bits of all tangents that lead to the derivatives of which a value is made; 0 for what is none of a derivative's."""
     pending, seen, found = [node], {node}, 0

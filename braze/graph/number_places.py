@@ -6,6 +6,7 @@ infinite. For a number that changes the graph has a check, ``braze::require_plac
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,8 +34,7 @@ _AS_COMPUTED = {
 
 def numbers_converted(func: Any, args: Any, kwargs: Any, result: Any) -> Iterator[tuple[Any, torch.dtype]]:
     """The numbers of a call that eager may refuse since a type does not hold them, each with that type."""
-    name = func.__name__.partition(".")[0].rstrip("_")
-    as_result, as_computed = _AS_RESULT.get(name, "").split(), _AS_COMPUTED.get(name, "").split()
+    as_result, as_computed = _names_of(func)
     if not (as_result or as_computed):
         return
     made = next(iter(every(torch.Tensor, result)), None)
@@ -47,6 +47,13 @@ def numbers_converted(func: Any, args: Any, kwargs: Any, result: Any) -> Iterato
         for value in (given.get(name) for name in names):
             if _may_lack_place(value, dtype):
                 yield value, dtype
+
+
+@functools.cache
+def _names_of(func: Any) -> tuple[list[str], list[str]]:
+    """An operator's numbers that become one of the result's type, and of the type in which it is computed."""
+    name = func.__name__.partition(".")[0].rstrip("_")
+    return _AS_RESULT.get(name, "").split(), _AS_COMPUTED.get(name, "").split()
 
 
 def _may_lack_place(value: Any, dtype: torch.dtype) -> bool:

@@ -25,7 +25,7 @@ from braze.capture.facts.records import Capture
 from braze.capture.facts.replay import own_after_again, own_or_again, run_again
 from braze.capture.facts.values import words
 from braze.graph.autograd_calls import Applied
-from braze.graph.facts import facts
+from braze.graph.facts import argument, facts
 from braze.graph.operators import OPERATORS as OF_ATEN
 from braze.graph.operators import name_of as op_name
 from braze.graph.probe import WRITES
@@ -262,15 +262,10 @@ def _is_told_not_to(node: torch.fx.Node) -> bool:
     """Whether a function of PyTorch's that drops values is told to drop none: a layer in evaluation, attention in inference."""
     if node.op != "call_function":
         return False
-    chances, training = _words_of_dropping(node.target)
-    told = [
-        node.kwargs.get(name, node.args[i] if i < len(node.args) else default) for i, name, default in chances
-    ]
-    trains = [
-        node.kwargs.get(name, node.args[i] if i < len(node.args) else default)
-        for i, name, default in training
-    ]
-    return any(type(p) in (int, float) and p == 0 for p in told) or any(value is False for value in trains)
+    chances, training = (
+        [argument(node, *word) for word in words] for words in _words_of_dropping(node.target)
+    )
+    return any(type(p) in (int, float) and p == 0 for p in chances) or any(t is False for t in training)
 
 
 def _of_layers(target: Any) -> bool:

@@ -259,7 +259,5 @@ class Capture:
     apart: tuple[int, ...] = ()
     digest: str = ""  # of what is kept of this on disk
     call: Any = None  # what the backend kept, in place of the graph, which is not there then
-    traits: tuple[bool, str] = (
-        False,
-        "",
-    )  # of that graph: it may run again where it fails; what it draws from
+    #: of that graph: it may run again where it fails; what it draws from
+    traits: tuple[bool, str] = (False, "")

@@ -80,11 +80,9 @@ def support_torch_compile(
         )
     if "__braze_plan__" in vars(cls):
         return cls
-    known = None if config is None else configuration(config)
     plan = _Plan(
-        cls, dims_of(cls, dynamic_arg_dims), enable_if, known, evaluate_guards, frozenset(mutable_buffers)
+        cls, dims_of(cls, dynamic_arg_dims), enable_if, config, evaluate_guards, frozenset(mutable_buffers)
     )
-    plan.sizes = _sizes_in([config])
     _equip(cls, plan)
     return cls
 
@@ -97,17 +95,18 @@ class _Plan:
         cls: type[nn.Module],
         dims: Dims,
         enable_if: Callable[[CompilationConfig], bool] | None,
-        config: CompilationConfig | None,
+        config: Any,
         evaluate_guards: bool,
         mutable_buffers: frozenset[str],
     ) -> None:
         self.forward: Any = cls.forward
         self.name = cls.__qualname__
-        self.dims, self.enable_if, self.config = dims, enable_if, config
+        self.dims, self.enable_if = dims, enable_if
+        self.config = None if config is None else configuration(config)
         self.evaluate_guards, self.mutable_buffers = evaluate_guards, mutable_buffers
         self.lock = threading.RLock()
         #: what "cudagraph_capture_sizes" among sizes to compile for stands for, where an engine's configuration says so
-        self.sizes: Sequence[int] | None = None
+        self.sizes = _sizes_in([config])
 
     def settle(self, module: nn.Module, given: Any) -> None:
         """Note the configuration of a new instance."""
