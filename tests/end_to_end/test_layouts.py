@@ -405,6 +405,22 @@ def test_a_part_is_replaced_in_a_copy_whose_elements_share_memory(dynamic):
     check(part_replaced, makes, dynamic, backend="braze")
 
 
+def written_without_elements(x, m):
+    v = x.isfinite()
+    part = v[2:]
+    v.copy_(m.mean())
+    part.copy_(m.mean())
+    part.index_put_((torch.tensor([0, 0]),), torch.tensor(True), accumulate=True)
+    return v, part, x.mean().expand(2, *x.shape)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_one_number_is_copied_into_what_has_no_elements(dynamic):
+    """It has strides of 0, along which nothing can differ."""
+    makes = [lambda n=n: (torch.ones(3, n), torch.tensor(0.5)) for n in (0, 2, 0, 3)]
+    check(written_without_elements, makes, dynamic, backend="braze")
+
+
 USES = {
     "computed": lambda v, x: v * 2,
     "computed beside": lambda v, x: (v * 2, x * 3),
