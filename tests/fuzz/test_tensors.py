@@ -313,6 +313,10 @@ def test_errors_that_are_eagers_accidents_excuse_a_backward_that_runs_or_refuses
         "RuntimeError",
         "setStorage: sizes [3], strides [1], storage offset 3, and itemsize 2 requiring a storage size of 12 are out of bounds for storage of size 8",
     )
+    overflown, small = (
+        ("RuntimeError", f"Storage size calculation overflowed with sizes={sizes}") for sizes in ([], [1, 1])
+    )
+    before = ("RuntimeError", "Tensor: invalid storage offset -8")
     underived = ("RuntimeError", "derivative for set_ is not implemented")
     other = ("RuntimeError", "derivative for aten::aminmax is not implemented")
     detached = (
@@ -324,6 +328,7 @@ def test_errors_that_are_eagers_accidents_excuse_a_backward_that_runs_or_refuses
         (underived, over, True), (other, over, False), (None, hook, True), (hook, None, False), (underived, beyond, True), (beyond, underived, False),
         (over, beyond, True), (beyond, over, False), (over, underived, True), (over, None, False),
         (None, beyond, False), (underived, None, False), (underived, hook, False),
+        (overflown, small, True), (before, small, True), (underived, small, True), (small, None, False), (None, small, False), (other, small, False),
         (other, hook, True), (other, None, False), (None, other, False), (None, detached, True), (detached, None, False),
     ):  # fmt: skip
         ours, theirs = Seen(backward_error=mine), Seen(backward_error=its)
