@@ -248,7 +248,8 @@ def _how_often(length: Expr, stride: Expr) -> Expr | None:
     if not (parts := terms(length)):
         return None
     monomial, k = parts[0]
-    rows, left = ZERO, stride
+    rows: Expr = ZERO
+    left = stride
     for _ in range(_STEPS):
         found = (exact_quotient(m * c, monomial * k) for m, c in terms(left))
         more = next((n for n in found if n is not None), None)
