@@ -472,6 +472,25 @@ def test_what_cancels_may_be_nothing_at_all():
         assert bool(told(torch.full((1,), torch.nan), "result 0", found)) is not open_
 
 
+def test_what_follows_from_a_mean_that_cancels_is_open():
+    """The last one's numbers have a sum of sizes beyond all doubles. ``var_mean`` divides as it goes, so that it leaves something of numbers that are exact, too."""
+    text = "v0 = torch.var_mean(x0, -1)[1] != 0"
+    for given, open_ in (("-1.0, -2.0, 0.0, 3.0", True), ("1.0, 2.0, 0.0, 3.0", False)):
+        calls = f"torch.tensor([{given}], dtype=t_float64).reshape(1, 4)"
+        for found in (False, True):
+            other = judged(text, lambda x, found=found: (torch.tensor([found]),), calls)
+            assert (other is None) is (open_ or found)
+    calls = "torch.tensor([1.0, -1.7e308, 1.0, 1.7e308], dtype=t_float64).reshape(1, 4)"
+    for slope, open_ in ((0.0, True), (1.0, True), (50.0, False)):
+
+        def ours(x: torch.Tensor, slope: float = slope) -> tuple[torch.Tensor, ...]:
+            total = x.mean(1)
+            total.register_hook(lambda g: torch.full_like(g, slope))
+            return (torch.nn.functional.relu6(total),)
+
+        assert (judged("v0 = F.relu6(x0.mean(1))", ours, calls) is None) is open_
+
+
 def test_a_sum_with_what_is_no_number_is_none_however_large_the_others_are():
     """So that the derivative there is eager's in vectors, or in what is left of them."""
     calls = "torch.tensor([3e38, 3e38, torch.nan, 1.0] * 5, dtype=t_float32).reshape(5, 4)"
