@@ -257,10 +257,13 @@ def _factory(mode: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def _applied(mode: Any, function: Any, args: Any, kwargs: dict[str, Any], device: torch.device) -> Any:
-    """What a function gives on plain meta tensors over the fakes' storages, as fakes, or MISS."""
+    """What a function gives on plain meta tensors over the fakes' storages, as fakes, or MISS.
+
+    By kernels in C++, as in eager: PyTorch's in Python, which calls on symbolic sizes go by, give dims of one element other strides before 2.12.
+    """
     pairs: list[tuple[torch.Tensor, Any]] = []
     try:
-        with torch_compat.outside_modes(), torch_compat.BelowAutograd():
+        with torch_compat.outside_modes(), torch_compat.BelowAutograd(), torch_compat.cpp_dispatcher():
             plain = _on_meta(tuple(args), pairs)
             result = function(*plain, **{k: _on_meta(v, pairs) for k, v in kwargs.items()})
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
@@ -283,7 +286,7 @@ def _on_meta(value: Any, pairs: list[tuple[torch.Tensor, Any]]) -> Any:
 
 
 def _plain(fake: FakeTensor) -> torch.Tensor:
-    """The meta tensor of a fake. One that begins at a place that is a symbol, has memory of its own."""
+    """The meta tensor of a fake. One that begins at a place that is a symbol has memory of its own."""
     offset = fake.storage_offset()
     if type(offset) is not int:
         return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device="meta")
