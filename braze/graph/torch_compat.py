@@ -201,6 +201,9 @@ def storage_key(tensor: torch.Tensor) -> int:
 #: inside it, composite operators that a meta function calls take sizes that are symbols
 python_dispatcher = torch._C._EnablePythonDispatcher
 
+#: and within that, operators run their kernels in C++ again
+cpp_dispatcher = torch._C._DisablePythonDispatcher
+
 
 #: the keys under which a call of an operator on fakes may begin, or go on
 _KEYS = tuple(
