@@ -221,8 +221,7 @@ def _reads_zeros(graph: torch.fx.Graph, node: Node, sources: Sequence[Node], und
     """Let a node read zeros for what is undefined; False where that is not a plain dense tensor, or nothing tells its sizes."""
     for source in [n for n in sources if n in undefined]:
         value = source.meta.get("val")
-        order = _dense_order(value) if isinstance(value, torch.Tensor) else None
-        if order is None:
+        if not isinstance(value, torch.Tensor) or (order := _dense_order(value)) is None:
             return False
         with graph.inserting_before(node):
             sizes = [_size(graph, value.shape[d], undefined) for d in order]
