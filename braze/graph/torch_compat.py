@@ -39,6 +39,8 @@ DisableTorchFunction = torch._C.DisableTorchFunction
 BelowAutograd = torch._C._AutoDispatchBelowAutograd
 
 make_subclass = torch.Tensor._make_subclass
+#: whether autograd knows a tensor as a view of another
+is_view = torch.Tensor._is_view
 
 #: turns grad mode on or off in this thread
 set_grad_mode = torch._C._set_grad_enabled

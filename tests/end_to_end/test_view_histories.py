@@ -739,3 +739,30 @@ def test_what_is_turned_in_place_is_no_view_and_what_sees_it_becomes_a_leafs(mak
     assert (gradients[0] is None) is (gradients[1] is None)
     if gradients[0] is not None:
         torch.testing.assert_close(*gradients, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_product_is_no_view_of_what_it_was_made_of(dynamic: bool) -> None:
+    """Eager may detach it in place; PyTorch's composite in Python, by which products of varying sizes go before 2.12, gives views."""
+
+    def apart(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = a @ b
+        part = y[..., :1]
+        y.detach_()
+        return part, y
+
+    for left, right in (
+        ((3, 4), (4,)),
+        ((3, 3, 4), (3, 4, 5)),
+        ((2, 3, 3, 4), (4, 5)),
+        ((3, 2, 4), (4,)),
+        ((4,), (4, 5)),
+        ((4,), (3, 4, 5)),
+    ):
+        fn = braze.compile(apart, dynamic=dynamic, fullgraph=True)
+        for grad in (False, True):
+            a, b = torch.randn(left, requires_grad=grad), torch.randn(right, requires_grad=grad)
+            for mine, its in zip(fn(a, b), apart(a, b), strict=True):
+                torch.testing.assert_close(mine, its)
+                assert mine.requires_grad == its.requires_grad
+                assert (mine.grad_fn is None) is (its.grad_fn is None)
