@@ -18,6 +18,7 @@ def _asks(x: torch.Tensor) -> tuple[torch.Tensor, Any]:
         torch.cuda.is_initialized(),
         torch.cuda.current_device(),
         torch.cuda.device_count(),
+        torch.accelerator.current_device_index(),
         torch.cuda.get_device_capability(),
         torch.cuda.get_device_capability(x.device) >= (8, 0),
         torch.cuda.get_device_name("cuda:0"),
