@@ -233,6 +233,19 @@ def test_a_view_gives_dims_of_one_element_the_steps_that_eager_gives_them(name):
     assert [hint(n) for n in found.stride()] == list(ONES[name](real).stride())
 
 
+@pytest.mark.parametrize("dynamic", [True, False])
+@pytest.mark.parametrize("sizes", [(5, 1, 4), (-1,), (2, 10), (20, 1, 1)])
+def test_dims_that_do_not_lie_as_one_are_not_joined_across_one_of_one_element(dynamic, sizes):
+    """PyTorch's fakes join them: a view of such fakes would read other elements than a copy."""
+    real = torch.zeros(5, 1, 4).permute(2, 1, 0)
+    mode = fakes.new_mode(dynamic=dynamic)
+    x = mode.fake(real, symbolic_dims={0, 2} if dynamic else frozenset(), source="x")
+    with pytest.raises(RuntimeError, match="view size is not compatible"):
+        real.view(sizes)
+    with mode, pytest.raises(RuntimeError, match="view size is not compatible"):
+        x.view([x.shape[2], 1, x.shape[0]] if sizes == (5, 1, 4) else sizes)
+
+
 ASKED = {
     "a convolution that may leave nothing": (
         aten.convolution.default, IMAGE, like(5, 3, 4, 4), None, [4, 4], [0, 0], [1, 1], False, [0, 0], 1,
