@@ -247,3 +247,24 @@ def test_the_zeros_that_a_norm_leads_back_have_eagers_signs(norm, weighted, dyna
             call(given, w).backward(tangent)
             found.append(given.grad[:5])
         assert same(found[1], found[0])
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_the_zeros_of_a_gated_unit_have_eagers_signs_at_all_sizes(dim, backend):
+    """Of two halves of a size that varies, which are of the size that they are halves of."""
+
+    def program(x):
+        return F.glu(x, dim)
+
+    compiled = braze.compile(program, backend=backend)
+    for sizes in ((4, 6), (8, 10), (6, 16)):
+        x = torch.arange(math.prod(sizes)).remainder(5).sub(2.0).view(sizes)
+        found = []
+        for call in (program, compiled):
+            given = x.clone().requires_grad_()
+            result = call(given)
+            result.backward(torch.arange(result.numel()).remainder(2).sub(0.5).view(result.shape))
+            found.append(given.grad)
+        assert torch.allclose(*found)
+        assert torch.equal(found[0].signbit(), found[1].signbit())
