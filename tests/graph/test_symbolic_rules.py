@@ -246,6 +246,15 @@ def test_dims_that_do_not_lie_as_one_are_not_joined_across_one_of_one_element(dy
         x.view([x.shape[2], 1, x.shape[0]] if sizes == (5, 1, 4) else sizes)
 
 
+def test_the_gradient_of_a_gated_unit_is_as_large_as_its_operand_by_the_same_formula():
+    """Else autograd's engine fits it, and what is added to it takes the sign of a zero."""
+    mode = fakes.new_mode(dynamic=True)
+    x = mode.fake(torch.zeros(4, 6), symbolic_dims={0, 1}, source="x")
+    with mode:
+        gradient = aten.glu_backward.default(torch.nn.functional.glu(x, 1), x, 1)
+    assert [str(n) for n in gradient.shape] == [str(n) for n in x.shape]
+
+
 ASKED = {
     "a convolution that may leave nothing": (
         aten.convolution.default, IMAGE, like(5, 3, 4, 4), None, [4, 4], [0, 0], [1, 1], False, [0, 0], 1,
