@@ -7,7 +7,7 @@ from typing import Any
 
 import torch.fx
 
-from braze.graph import torch_compat
+from braze.graph import torch_compat, untraced_formulas
 from braze.graph.facts import facts
 from braze.graph.fakes import mode_of_graph
 from braze.graph.torch_symbols import is_undecided, size_oblivious
@@ -23,7 +23,8 @@ def compiled_or_as_captured(
 ) -> Callable[..., Any]:
     """What ``compile()`` makes of the graph, or the graph itself where it is refused.
 
-    So it is where an invariant of ours is found broken, unless ``strict``: a program must not fail for that.
+    So it is where an invariant of ours is found broken, unless ``strict``: a program must not fail for that. Where the graph ``may_break``, and
+    does at an operator whose gradient no graph has, its ``meta`` says that it ``breaks``: it is captured again.
     """
     mode = mode_of_graph(gm.graph)
     try:
@@ -42,6 +43,9 @@ def compiled_or_as_captured(
     except (Unsupported, InternalError) as error:
         if strict and isinstance(error, InternalError):
             raise
+        if gm.meta.get("may_break") and untraced_formulas.learn(gm.graph, error.__cause__):
+            gm.meta["breaks"] = True
+            return gm.forward
         trace.count("graphs_run_as_captured")
         trace.emit("fallback", f"the graph of {name} ({error.code}: {error.what})")
         if error.code == "BZ5011":  # true of all graphs

@@ -24,6 +24,7 @@ from braze.capture.facts.resume import resume_code
 from braze.capture.python.higher_order import of_other_compiler, run_whole
 from braze.capture.residual.points import ResumePoint
 from braze.capture.residual.residual import Place
+from braze.graph import untraced_formulas
 from braze.options import Options
 from braze.support import interrupts, trace
 from braze.support.caches import Latest
@@ -50,6 +51,7 @@ def reset() -> None:
         site.clear()
     _answered.cache_clear()
     copies.clear()
+    untraced_formulas.forget()
 
 
 class Session(Shared):

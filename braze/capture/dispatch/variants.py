@@ -65,6 +65,10 @@ copies = Copies()
 _sites: weakref.WeakSet[Site] = weakref.WeakSet()
 
 
+class _Breaks(Exception):
+    """A graph was found to break at an operator that it holds."""
+
+
 class _Tables:
     """What the process has registered that compiled code depends on and no guard sees: operators' kernels, decompositions."""
 
@@ -314,7 +318,10 @@ class Site:
         broken = capture.graph_break
         if self.hooked and broken is not None and broken.reason == LOOKS_AT_THE_STACK:
             return self._uncapturable(function)  # it is its caller's frame that it looks for
-        variant = self._variant(capture, function, locals, owner)
+        try:
+            variant = self._variant(capture, function, locals, owner)
+        except _Breaks:
+            return self._make(function, locals, owner, mine, misses, generic)
         if variant is None:
             return self._uncapturable(function)
         variant.generic, variant.used = generic, self.misses
@@ -428,6 +435,7 @@ class Site:
         graph.meta["functions"] = capture.inlined
         after = capture.graph_break
         graph.meta["differentiated_twice"] = after is not None and after.code == DIFFERENTIATED_TWICE
+        graph.meta["may_break"] = not self.session.options.fullgraph
         graph.meta["effects"] = [(e, [capture.recipes[i] for i in e.args]) for e in capture.effects]
         try:
             compiled = self.session.backend(graph, list(capture.examples))
@@ -438,6 +446,8 @@ class Site:
             raise
         finally:
             del graph.meta["functions"]  # the program's own: the graph may outlive them
+        if graph.meta.get("breaks"):
+            raise _Breaks
         if not callable(compiled):
             raise CaptureError(
                 "BZ0009",

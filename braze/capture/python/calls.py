@@ -85,7 +85,7 @@ def call(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None = None, tai
     if issubclass(kind, type):
         return instantiate(t, fn, args, kwargs, tail)
     if kind is torch._ops.OpOverload or kind is torch._ops.OpOverloadPacket:
-        return t.graph.recorder.call(fn, tuple(args), kwargs or {})
+        return higher_order.call_operator(t.graph, fn, args, kwargs or {})
     if kind is functools.partial:
         return call_partial(t, fn, args, kwargs, tail)
     if kind is LRU_CACHE:

@@ -22,7 +22,8 @@ from braze.capture.facts.breaks import HINT_MOVE, graph_break
 from braze.capture.facts.markers import ALLOWED, DISABLED, OWN, WITH_CALLEES
 from braze.capture.facts.values import is_constant
 from braze.capture.state.handlers import Feature
-from braze.capture.state.trace import Trace
+from braze.capture.state.trace import GraphState, Trace
+from braze.graph import untraced_formulas
 from braze.graph.torch_compat import disable_functions, disabling_wrapper, outside_modes
 
 FEATURE = Feature()
@@ -110,6 +111,8 @@ def is_node(target: Any) -> bool:
 
 def run_whole(target: Any) -> bool:
     """Whether nothing beneath a broken call of ``target`` may be captured."""
+    if untraced_formulas.is_learned(target):
+        return True
     code, module = getattr(target, "__code__", None), getattr(target, "__module__", None)
     if code in WITH_CALLEES or code in WHOLE or target is torch.cond or module in WHOLE_MODULES:
         return True
@@ -128,6 +131,13 @@ def fill_table_of_einops(function: types.FunctionType) -> None:
 def break_around(what: str) -> NoReturn:
     """Break before a call that is run whole, with all that is beneath it."""
     graph_break("BZ1019", what, HINT_MOVE)
+
+
+def call_operator(graph: GraphState, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """An operator: a node, or a break, if no graph has its gradient."""
+    if untraced_formulas.stands_between(op, (*args, *kwargs.values())):
+        break_around(f"the gradient of {op} asks what tensors hold")
+    return graph.recorder.call(op, tuple(args), kwargs)
 
 
 def call_marked(t: Trace, fn: types.FunctionType, args: Any, kwargs: Any, tail: bool) -> Any:
