@@ -36,7 +36,7 @@ from braze.aot.roles import (
     tell_forward,
 )
 from braze.aot.trace import Traced, trace
-from braze.aot.views import bytes_of
+from braze.aot.views import bytes_of, has_overlap
 from braze.context import CompileContext
 from braze.graph import torch_compat
 from braze.graph.autograd_calls import holds_functions
@@ -271,9 +271,11 @@ def _ordered(
     turned: Sequence[int],
     inputs: Sequence[torch.fx.Node],
 ) -> tuple[tuple[int, int], ...]:
-    """Inputs with histories whose views tell whether they are older than a write, beside each written one of another memory.
+    """Inputs with histories whose views tell whether they are older than a write, beside each written one whose write the order did not count.
 
-    Where both are of one memory in a call, autograd counts the write for the views, too, which were ordered as if it did not.
+    Where both are of one memory in a call, autograd counts the write for the views, too. Those under ``no_grad`` were ordered by the memory
+    that inputs have here. Of an input whose elements share memory autograd makes older views again as windows, which give each element of it the
+    mean of the gradients of its place: the trace, in which no two inputs have a count in common, has their own.
     """
     written = sorted({role.input for role in mutations}.union(turned))
     derived = {role.input for role in mutations if role.differentiable}
@@ -281,7 +283,21 @@ def _ordered(
     values = {i: inputs[i].meta["val"] for i in viewed.union(written)}
     memory = {i: torch_compat.storage_key(value) for i, value in values.items()}
     watched = [i for i in sorted(viewed) if values[i].requires_grad or i in derived]
-    return tuple((i, k) for i in watched for k in written if memory[i] != memory[k])
+    apart = [(i, k) for i in watched for k in written if memory[i] != memory[k]]
+    folded = _folded(inputs) if written else ()
+    return tuple(dict.fromkeys([*apart, *((i, k) for i in folded for k in written if i != k)]))
+
+
+def _folded(inputs: Sequence[torch.fx.Node]) -> list[int]:
+    """Inputs with histories of which elements share memory, or are of a tensor of which some do."""
+    values = [node.meta["val"] for node in inputs]
+    return [
+        i
+        for i, value in enumerate(values)
+        if isinstance(value, torch.Tensor)
+        and value.requires_grad
+        and has_overlap(value if value._base is None else value._base)
+    ]
 
 
 def _weighing(part: Partition, weigh: Callable[[Partition], float | None] | None) -> Weigh | None:

@@ -173,7 +173,7 @@ def _is_view_of_graph(node: Any) -> bool:
 
 def _around_of(partition: Partition) -> Around | None:
     """What stands around a forward, where no graph but the forward's is needed for it."""
-    more = partition.made or partition.shared or partition.anchored or partition.turned
+    more = partition.made or partition.shared or partition.anchored or partition.turned or partition.ordered
     if more or partition.backward is not None or any(role.differentiable for role in partition.mutations):
         return None
     if any(r.way or r.kind not in _OF_INPUTS for r in partition.outputs):
@@ -219,7 +219,7 @@ class _Wrapped:
         self._note_writes(partition)
         self._note_outputs(partition)
         more = self.made or self.shared or self.anchored or self.turned or self.bases or promises is not None
-        self.short = -1 not in self.places and not (more or self.derived or self.unnoticed)
+        self.short = -1 not in self.places and not (more or self.ordered or self.derived or self.unnoticed)
         #: whether inputs are only read, so that outputs are no more than results and views
         self.reads = not (more or self.mutated or self.early)
 

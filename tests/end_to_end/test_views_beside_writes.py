@@ -65,3 +65,81 @@ def test_a_view_of_what_has_no_history_is_made_in_the_graph_beside_writes_to_its
             x, y = make(4)
             assert compiled(x.detach(), y).shape == (1, 3)
     assert not [line for line in told if "BZ2017" in line]
+
+
+def returned_beside_a_write_of_nothing(x, y):
+    part = x.expand(2, *x.shape)
+    y.tanh_()
+    return part
+
+
+def read_beside_a_write_of_nothing(x, y):
+    part = x[0]
+    y.tanh_()
+    return part * 2
+
+
+def returned_beside_a_view_turned_in_place(x, y):
+    part = x[0]
+    y.expand(2, *y.shape).unsqueeze_(0)
+    return part
+
+
+def read_beside_a_view_turned_in_place(x, y):
+    part = x[0]
+    y.expand(2, *y.shape).unsqueeze_(0)
+    return part * 2
+
+
+def computed_before_a_write_of_nothing(x, y):
+    twice = x * 2
+    y.tanh_()
+    return twice
+
+
+def repeated_column(n: int) -> torch.Tensor:
+    return torch.ones(n, 1).expand(n, 4).detach().requires_grad_()
+
+
+def gradient(program: Program, n: int, *, shared: bool, of_a_part: bool) -> list[list[float]]:
+    """Of a leaf whose columns are one column, by weights that differ from one to the next."""
+    leaf = repeated_column(n)
+    y = leaf.detach()[n:] if shared else torch.ones(0, 4)
+    result = program(leaf[:, 1:] if of_a_part else leaf, y)
+    (result * torch.arange(result.shape[-1])).sum().backward()
+    assert leaf.grad is not None
+    return leaf.grad.tolist()
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        returned_beside_a_write_of_nothing,
+        read_beside_a_write_of_nothing,
+        returned_beside_a_view_turned_in_place,
+        read_beside_a_view_turned_in_place,
+        computed_before_a_write_of_nothing,
+    ],
+)
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("of_a_part", [False, True])
+@pytest.mark.parametrize("first", [False, True])
+def test_elements_of_one_place_share_the_gradients_of_a_view_older_than_a_write(
+    program, backend, dynamic, of_a_part, first
+):
+    """Autograd makes the view again as a window on memory, whoever of those that share its count was written."""
+    compiled = braze.compile(program, backend=backend, dynamic=dynamic)
+    for n, shared in ((2, first), (3, not first), (2, True), (3, False)):
+        ours = gradient(compiled, n, shared=shared, of_a_part=of_a_part)
+        assert ours == gradient(program, n, shared=shared, of_a_part=of_a_part), (n, shared)
+
+
+@pytest.mark.parametrize("make", [repeated_column, lambda n: torch.ones(n, 4).requires_grad_()])
+def test_a_graph_stays_compiled_where_what_it_writes_shares_no_count_with_views(make):
+    """Also of elements that share memory; and of those that share none, whatever else lies there."""
+    compiled = braze.compile(read_beside_a_write_of_nothing)
+    x = make(2)
+    with logged() as told:
+        compiled(x, x.detach()[2:] if x.is_contiguous() else torch.ones(0, 4)).sum().backward()
+    assert not [line for line in told if "BZ2017" in line]
