@@ -94,7 +94,7 @@ def merge_equal_nodes(module: torch.fx.GraphModule) -> bool:
         if node.op == "get_attr":
             key: Any = ("get_attr", node.target)
         elif node.op == "call_function" and not is_impure(node) and not _stays_apart(facts(node)):
-            key = (node.target, _hashable(node.args), _hashable(node.kwargs))
+            key = (node.target, _hashable(node.args), _hashable(node.kwargs), _leads_here(node))
         else:
             continue
         known = seen.setdefault(key, node)
@@ -103,6 +103,15 @@ def merge_equal_nodes(module: torch.fx.GraphModule) -> bool:
             module.graph.erase_node(node)
             changed = True
     return changed
+
+
+def _leads_here(node: Node) -> int:
+    """The tangents that lead to a number all over, which may be a gradient: zeros of the program, or for another tangent, are others.
+
+    A gradient is left out where its tangent does not come in, and added where it does. What reads other values stays apart with these.
+    """
+    reads = any(not isinstance(n.meta.get("val"), (torch.SymInt, int)) for n in node.all_input_nodes)
+    return 0 if reads else facts(node).tangents
 
 
 def _stays_apart(known: NodeFacts) -> bool:

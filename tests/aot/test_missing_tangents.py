@@ -440,3 +440,30 @@ def test_parts_without_a_gradient_are_zeros_at_varying_sizes(taken, backend):
             found.append(x.grad)
         theirs, ours = found
         assert torch.equal(theirs, ours) and torch.equal(theirs.signbit(), ours.signbit())
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("written", ["zero_", "cleared after a result"])
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_the_zeros_that_a_program_writes_are_not_those_of_its_backward(backend, written, dynamic):
+    """Equal numbers, but a gradient of zeros is left out where no tangent leads to it: added, it takes the sign of a zero."""
+
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        doubled = x * 2
+        y = x if written == "zero_" else x + 0.0
+        y.zero_()
+        return (doubled,) if written == "zero_" else (doubled, y)
+
+    compiled = braze.compile(program, backend=backend, dynamic=dynamic)
+    for rows in (3, 5):
+        for both in (False, True):
+            found = []
+            for call in (program, compiled):
+                leaf = torch.ones(rows).requires_grad_()
+                x = leaf * 1
+                doubled, other = (*call(x), x)[:2]
+                ends = [doubled, other] if both else [doubled]
+                torch.autograd.backward(ends, [torch.full((rows,), -0.0), torch.ones(rows)][: len(ends)])
+                assert leaf.grad is not None
+                found.append((leaf.grad.tolist(), leaf.grad.signbit().tolist()))
+            assert found[1] == found[0], (rows, both)

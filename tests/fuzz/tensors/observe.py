@@ -171,6 +171,6 @@ def differentiate(seen: Seen, results: Sequence[Any], leaves: dict[str, Tensor])
 
 
 def weights(t: Tensor) -> Tensor:
-    """Weights that differ from element to element, and round nowhere."""
-    count = torch.arange(t.numel(), dtype=t.dtype, device=t.device).remainder(7) / 4 - 0.5
+    """Weights that differ from element to element, and round nowhere: what is counted on the way has no place in halves from 257 on."""
+    count = torch.arange(t.numel(), device=t.device).remainder(7).to(t.dtype) / 4 - 0.5
     return count.reshape(t.shape)

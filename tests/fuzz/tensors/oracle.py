@@ -49,6 +49,14 @@ BY_PARTS = frozenset(
 STABLE = frozenset(
     "var var_mean std std_mean native_layer_norm native_batch_norm native_group_norm batch_norm _native_batch_norm_legit".split()
 )
+#: norms that take off a mean of their own, and where their slopes are given: of few numbers, far from nothing and near each other, the
+#: mean is as far off as they are large, which rounding of the argument does not show (a norm of two numbers is 1 and -1)
+MEANS = {
+    "native_layer_norm": 2,
+    "native_group_norm": 1,
+    "native_batch_norm": 1,
+    "_native_batch_norm_legit": 1,
+}
 #: squares of larger numbers than this cannot be added up, in doubles and in what kernels compute smaller types in: what is
 #: made of the sum is 0 or no number, by place
 HUGE = {True: 1e150, False: 1e18}
@@ -123,6 +131,8 @@ class RandomRounding(TorchDispatchMode):
             beside_infinities(made, args)
         if name == "native_layer_norm":
             self.unsettle(made[0], args)
+        if name in MEANS:
+            self.move(name, made, args)
         sums = name in SUMS
         mass = func(*absolute(args), **kwargs) if sums else made
         if name == "add" and isinstance(made, Tensor) and made.is_floating_point():
@@ -179,6 +189,22 @@ class RandomRounding(TorchDispatchMode):
         if means.any():
             left = (-eps / 4, 0.0, eps / 8)[self.seed % 3]
             put(made.detach(), made.detach().masked_fill(means, left))
+
+    def move(self, name: str, made: Any, args: Any) -> None:
+        """In place, a norm whose mean is off by half a unit in the type that kernels add up in."""
+        y, mean, root = (value.detach() for value in made[:3])
+        if not (self.rounds and mean.numel() and y.numel()):
+            return
+        eps = torch.finfo(self.widest).eps / 2
+        off = self.noise(mean).sign() * mean * root * eps
+        slope, channels = args[MEANS[name]], (1, -1, *(1 for _ in y.shape[2:]))
+        if name != "native_layer_norm":
+            off = off.repeat_interleave(y.shape[1] // off.shape[-1], -1).reshape(
+                -1, y.shape[1], *channels[2:]
+            )
+            slope = None if slope is None else slope.detach().reshape(channels)
+        near = y + off * (1.0 if slope is None else slope.detach())
+        put(y, torch.where(near.isfinite(), near, y))
 
     def beyond(self, func: Any, args: Any, kwargs: Any, sums: bool) -> Tensor:
         """Where numbers, added or multiplied in another order, may leave the type on the way: there is nothing to go by."""
