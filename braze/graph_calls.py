@@ -157,11 +157,11 @@ def with_floats(call: Boxed, partition: Partition, program: LoopProgram, consume
         for i, node in enumerate(output.args[0])
         if isinstance(node, torch.fx.Node) and isinstance(node.meta["val"], torch.SymFloat)
     )
-    if not given and not made:
+    look = look_at_floats(partition.forward.graph)  # which may be made of integers
+    if not given and not made and look is None:
         return call
     devices = {b.name: b.device for b in program.buffers}
     places = tuple((i, devices[program.inputs[i]]) for i in given)
-    look = look_at_floats(partition.forward.graph)
 
     @boxed
     def with_doubles(inputs: Sequence[Any]) -> Sequence[Any]:
@@ -181,7 +181,7 @@ def with_floats(call: Boxed, partition: Partition, program: LoopProgram, consume
 
 
 def look_at_floats(graph: torch.fx.Graph) -> Callable[[Sequence[Any]], None] | None:
-    """What checks, before a graph runs, that types hold the floats which it puts into tensors; None where there is none to check.
+    """What checks, before a graph runs, that types hold the floats (and known numbers) which it puts into tensors; None where there is none to check.
 
     What is computed of a number read out of a tensor is not known to the host: it is let be.
     """
@@ -194,7 +194,10 @@ def look_at_floats(graph: torch.fx.Graph) -> Callable[[Sequence[Any]], None] | N
     checks = [
         node
         for node in graph.find_nodes(op="call_function", target=REQUIRE_PLACE)
-        if node.args[0] in known and isinstance(node.args[0].meta["val"], torch.SymFloat)
+        if all(x in known for x in node.all_input_nodes)
+        and not (
+            isinstance(node.args[0], torch.fx.Node) and isinstance(node.args[0].meta["val"], torch.SymInt)
+        )
     ]
     if not checks:
         return None

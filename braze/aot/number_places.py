@@ -24,7 +24,7 @@ class NumberPlaces:
         self.argument = argument
         #: whether the operators are parts of one that eager calls whole
         self.within = False
-        self.known: set[tuple[torch.fx.Node, torch.dtype]] = set()
+        self.known: set[tuple[Any, ...]] = set()
 
     @contextlib.contextmanager
     def of_parts(self, eager: bool) -> Iterator[None]:
@@ -39,13 +39,15 @@ class NumberPlaces:
         """A check for each number of a call that changes and may lack a place; eager's error for one that has none."""
         if self.within:
             return
-        for value, dtype in numbers_converted(func, args, kwargs, result):
+        for value, dtype, elements in numbers_converted(func, args, kwargs, result):
             node = self.argument(value)
-            if not isinstance(node, torch.fx.Node):
+            if elements is None and not isinstance(node, torch.fx.Node):
                 with torch_compat.outside_modes():
                     require_place(node, dtype)
-            elif (node, dtype) not in self.known:
-                self.known.add((node, dtype))
-                made = self.graph.call_function(REQUIRE_PLACE, (node, dtype))
+                continue
+            asked = (node, dtype) if elements is None else (node, dtype, self.argument(elements))
+            if asked not in self.known:
+                self.known.add(asked)
+                made = self.graph.call_function(REQUIRE_PLACE, asked)
                 made.meta["val"] = None
                 set_facts(made, origin=origin)

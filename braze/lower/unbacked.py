@@ -126,8 +126,8 @@ _IN_WORDS = {
 }  # fmt: skip
 
 
-def require_place(g: ProgramBuilder, value: Any, dtype: torch.dtype) -> None:
-    """Check that a type holds a number made of sizes, where eager refuses what it does not; floats are looked at before the call."""
+def require_place(g: ProgramBuilder, value: Any, dtype: torch.dtype, elements: Any = None) -> None:
+    """Check that a type holds a number made of sizes, where eager refuses what it does not (be it unless there is one element); floats are looked at before the call."""
     if not isinstance(value, Expr) or dtype not in _IN_WORDS:
         return
     if dtype.is_floating_point:
@@ -135,16 +135,20 @@ def require_place(g: ProgramBuilder, value: Any, dtype: torch.dtype) -> None:
     else:
         low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max
         low = min(low, -high)  # eager lets what has no sign be negated
-    _require_between(
-        g, value, low, high, f"value cannot be converted to type {_IN_WORDS[dtype]} without overflow"
-    )
+    message = f"value cannot be converted to type {_IN_WORDS[dtype]} without overflow"
+    _require_between(g, value, low, high, message, elements)
 
 
-def _require_between(g: ProgramBuilder, value: Expr, least: int, greatest: int, message: str) -> None:
+def _require_between(
+    g: ProgramBuilder, value: Expr, least: int, greatest: int, message: str, elements: Any = None
+) -> None:
+    """Check that a number lies between two; of one element it may be any, if told how many there are."""
     low, high = value.bounds()
     if low is None or high is None or low < least or high > greatest:
         fits = (Condition("ge", (value, as_expr(least))), Condition("le", (value, as_expr(greatest))))
-        check(g, Condition("and", fits), message)
+        within = Condition("and", fits)
+        one = condition("eq", (elements, 1)) if elements is not None else False
+        check(g, condition("or", (within, one)), message)
 
 
 def require_known(g: ProgramBuilder, inputs: Collection[Symbol]) -> None:

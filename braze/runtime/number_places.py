@@ -1,4 +1,4 @@
-"""A check that a type holds a number, for graphs: ``braze::require_place(value, dtype)`` raises eager's error where it does not."""
+"""A check that a type holds a number, for graphs: ``braze::require_place(value, dtype, elements)`` raises eager's error where it does not."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 import torch
 
 _library = torch.library.Library("braze", "FRAGMENT")
-_library.define("require_place(Scalar value, ScalarType dtype) -> ()")
+_library.define("require_place(Scalar value, ScalarType dtype, SymInt? elements=None) -> ()")
 
 
 @functools.cache
@@ -24,9 +24,9 @@ def holds(dtype: torch.dtype, value: float) -> bool:
     return known.min <= value <= known.max
 
 
-def require_place(value: float, dtype: torch.dtype) -> None:
-    """Raise eager's error where a number overflows a type."""
-    if not holds(dtype, value):
+def require_place(value: float, dtype: torch.dtype, elements: int | None = None) -> None:
+    """Raise eager's error where a number overflows a type, be it for one element if told how many there are."""
+    if elements != 1 and not holds(dtype, value):
         torch.empty(2, dtype=dtype).fill_(value)  # in one element halves take what overflows
 
 

@@ -145,3 +145,27 @@ def test_integers_are_not_added_by_a_float(operator):
     assert ours == theirs and "alpha must not be a floating point number" in ours
     theirs, ours = both(lambda x, alpha: operator(x, x, alpha=alpha), 1.5, dynamic=True)
     assert ours == theirs
+
+
+ONE_ELEMENT = {
+    "fill": lambda x, k, n: x[k:].fill_(n),
+    "full_like": lambda x, k, n: torch.full_like(x[k:], n),
+    "pad": lambda x, k, n: torch.nn.functional.pad(x[k:], (1, 0), value=n),
+    "float": lambda x, k, n: x[k:].fill_(n / 2),
+    "known": lambda x, k, n: x[k:].fill_(1e5),
+}
+
+
+@pytest.mark.parametrize("program", ONE_ELEMENT.values(), ids=ONE_ELEMENT)
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_one_element_of_a_half_type_is_filled_with_what_overflows(program, backend, dtype):
+    def told(call, *args):
+        try:
+            return call(torch.ones(4, dtype=dtype), *args).tolist()
+        except RuntimeError as error:
+            return str(error).split("\n")[0]
+
+    compiled = braze.compile(program, backend=backend, dynamic=True)
+    for args in ((2, 7), (1, 7), (3, 1 << 40), (2, 1 << 40), (4, 1 << 40), (-1, -(1 << 40)), (3, 9)):
+        assert told(compiled, *args) == told(program, *args)
