@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from benchmarks.gpu_diffusion import dit, unet
 from benchmarks.zoo import DLRM
 
 Made = tuple[nn.Module, dict[str, Any]]
@@ -43,6 +44,18 @@ def bert() -> Made:
 
 def distilgpt2() -> Made:
     return _hub("GPT2LMHeadModel", "GPT2Config", _text(16, 512, 50257), n_layer=6, use_cache=False)
+
+
+def gpt2() -> Made:
+    return _hub("GPT2LMHeadModel", "GPT2Config", _text(8, 1024, 50257), use_cache=False)
+
+
+def experts() -> Made:
+    fields = dict(
+        vocab_size=32000, hidden_size=1024, num_hidden_layers=8, num_attention_heads=16, num_key_value_heads=4,
+        head_dim=64, num_experts=32, num_experts_per_tok=4, moe_intermediate_size=512, use_cache=False,
+    )  # fmt: skip
+    return _hub("Qwen3MoeForCausalLM", "Qwen3MoeConfig", _text(4, 512, 32000), **fields)
 
 
 def t5_small() -> Made:
@@ -146,6 +159,11 @@ MODELS: dict[str, Callable[[], Made]] = {
     "whisper_tiny": whisper,
     "nanogpt": nanogpt,
     "dlrm": dlrm,
+    "vit_base": _timm("vit_base_patch16_224", 64),
+    "gpt2": gpt2,
+    "experts": experts,
+    "unet": unet,
+    "dit": dit,
 }
 
-TRAINED = ("resnet50", "bert", "deit_base", "distilgpt2", "t5_small", "nanogpt")
+TRAINED = ("resnet50", "bert", "deit_base", "distilgpt2", "t5_small", "nanogpt", "unet", "dit", "experts")

@@ -96,16 +96,21 @@ def test_guards_are_logged():
     assert "[braze.guards]" in run(BRAZE_LOGS="guards").stderr
 
 
-def test_dump_writes_numbered_files(tmp_path: Path):
-    assert run(BRAZE_DUMP=str(tmp_path)).returncode == 0
-    files = sorted(path.name for path in tmp_path.iterdir())
-    assert files
-    assert [int(name.split("_")[0]) for name in files] == list(range(1, len(files) + 1))
+@pytest.fixture(scope="module")
+def dumped(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The files that a process with BRAZE_DUMP leaves, by their names."""
+    folder = tmp_path_factory.mktemp("dumped")
+    assert run(BRAZE_DUMP=str(folder)).returncode == 0
+    return sorted(folder.iterdir())
 
 
-def test_dumped_python_compiles(tmp_path: Path):
-    run(BRAZE_DUMP=str(tmp_path))
-    sources = list(tmp_path.glob("*.py"))
+def test_dump_writes_numbered_files(dumped: list[Path]):
+    assert dumped
+    assert [int(path.name.split("_")[0]) for path in dumped] == list(range(1, len(dumped) + 1))
+
+
+def test_dumped_python_compiles(dumped: list[Path]):
+    sources = [path for path in dumped if path.suffix == ".py"]
     assert sources
     for path in sources:
         compile(path.read_text(), str(path), "exec")

@@ -21,7 +21,7 @@ from braze.aot.missing_tangents import apart, separate_gradients, without_tangen
 from braze.aot.rebuild import evaluator
 from braze.aot.records import Backward, Partition, Saved, SavedFrom
 from braze.aot.roles import placeholders
-from braze.aot.wrap import symbol_reader
+from braze.aot.wrap import eager_forward, symbol_reader
 from braze.graph import torch_compat
 from braze.graph.holders import taken_over
 from braze.graph.specs import TensorSpec
@@ -29,11 +29,13 @@ from braze.native.operations import Kept, Way
 from braze.native.torch_state import hidden_from_dynamo
 from braze.runtime.boxed import Boxed, boxed
 from braze.support.errors import BackwardError
+from braze.support.log import logger
 from braze.support.raisers import is_of_program
 
 #: bytes of an incoming gradient from which on it matters when it is let go of: to take it over costs some microseconds
 LARGE = 1 << 20
-#: choices of tangents that a backward is compiled for; for others zeros stand for what does not come in
+#: choices of tangents that a backward is compiled for; for others its operators run one by one, as zeros for what does not come in
+#: would not be left out: times an infinite slope they are no number
 MOST = 4
 #: what is beside the saved tensors of an operation of which all is plain: sizes, numbers, versions of results
 _NOTHING: tuple[dict[str, int], tuple[Any, ...], tuple[int, ...]] = ({}, (), ())
@@ -255,13 +257,16 @@ class _Plan:
         return found
 
     def _made(self, given: tuple[bool, ...]) -> _Half:
+        missing = [i for i, here in enumerate(given) if not here] if self._by_tangents else []
+        part, unread = without_tangents(self._whole, missing) if missing else (self._whole, frozenset())
         whole = (True,) * len(self.tangents)
-        if given != whole and (not self._by_tangents or len(self._halves) >= MOST):
+        if part is self._whole and given != whole:
             if whole not in self._halves:
                 self._halves[whole] = self._made(whole)
             return self._halves[whole]
-        missing = [i for i, here in enumerate(given) if not here]
-        part, unread = without_tangents(self._whole, missing) if missing else (self._whole, frozenset())
+        if missing and len(self._halves) >= MOST:
+            logger("aot").info("a backward for a further choice of gradients runs operator by operator")
+            return _Half(eager_forward(part.graph), part.gradients, unread, _reads(part))
         # in a compiled step this runs under a broken call, whose frames are captured: not those of a compiler
         return _Half(native.unhooked(self._compile, part), part.gradients, unread, _reads(part))
 

@@ -19,10 +19,10 @@ from torch._ops import OpOverload
 
 from braze.aot import unbacked
 from braze.aot.memory_order import out_of_order
-from braze.aot.overlap import is_inside, is_same, is_symbolic, may_overlap
+from braze.aot.overlap import is_inside, is_same, may_overlap, reaches_beyond
 from braze.aot.shared import Shared, unite_overlapping
 from braze.aot.symbols import SymbolNodes
-from braze.aot.views import apply_view, has_overlap, is_dense, is_empty, root_of, scatter_back
+from braze.aot.views import apply_view, has_overlap, is_dense, root_of, scatter_back
 from braze.aot.ways import counts_from_start
 from braze.aot.writes import (
     functional_values,
@@ -109,6 +109,7 @@ def functionalize(
     wanted = list(wanted)
     graph = module.graph
     _refuse_windows_on_gaps(graph)
+    _refuse_windows_beyond(graph)
     writes = [node for node in graph.nodes if is_write(node)]
     if not writes:
         made = Functional([], {node: _itself(node) for node in wanted})
@@ -134,6 +135,23 @@ def _refuse_windows_on_gaps(graph: torch.fx.Graph) -> None:
                     why="braze copies the elements alone",
                     origin=facts(node).origin,
                 )
+
+
+def _refuse_windows_beyond(graph: torch.fx.Graph) -> None:
+    """What an operation makes has no memory but its elements': of varying sizes fakes do not tell that a window reaches beyond, which eager refuses."""
+    makers: dict[int, Node] = {}
+    for node in graph.nodes:
+        val = node.meta.get("val")
+        if not isinstance(val, torch.Tensor):
+            continue
+        maker = makers.setdefault(torch_compat.storage_key(val), node)
+        if is_window(node) and not _is_given(maker) and reaches_beyond(val, maker.meta["val"]):
+            raise Unsupported(
+                "BZ2014",
+                "an as_strided view of memory beside what an operation has made",
+                why="braze makes memory for the elements alone",
+                origin=facts(node).origin,
+            )
 
 
 def _is_all_that_is_seen(copy: Node, window: Node) -> bool:
@@ -457,13 +475,10 @@ class _Functionalizer:
 
     def _require_own_memory(self, alias: _Alias) -> None:
         """``as_strided`` counts in memory, of which a value has only what it is of."""
-        if not is_window(alias.node) or alias.parent is None:
+        if not is_window(alias.node) or alias.parent is None or not alias.storage.generation:
             return
         seen, whole = alias.node.meta["val"], alias.parent.node.meta["val"]
-        # what has no elements has none at any size; of others the indices are checked
-        known = not (is_symbolic(seen) or is_symbolic(whole)) or (is_empty(whole) and not is_empty(seen))
-        inside = is_dense(whole) and (not known or is_inside(seen, whole))
-        if alias.storage.generation and not inside:
+        if not is_dense(whole) or reaches_beyond(seen, whole):
             raise self._refuse(
                 "BZ2014", "a write near an as_strided view of memory beside what it is taken of"
             )

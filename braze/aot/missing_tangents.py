@@ -162,9 +162,14 @@ def _other_summand(node: Node, undefined: set[Node], behind: set[Node]) -> Node 
 _Step = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 
+def _by_stride(value: torch.Tensor) -> list[int]:
+    """The dims of a value from the outermost in memory to the innermost."""
+    return sorted(range(value.dim()), key=lambda d: -hint(value.stride(d)))
+
+
 def _turned_copy(value: torch.Tensor) -> list[_Step]:
     """How to copy what has the sizes of ``value``, of whatever strides, so that its dims lie in this one's order."""
-    order = sorted(range(value.dim()), key=lambda d: -hint(value.stride(d)))
+    order = _by_stride(value)
     return [
         (aten.permute.default, (order,), {}),
         (aten.clone.default, (), {"memory_format": torch.contiguous_format}),
@@ -216,10 +221,10 @@ def _reads_zeros(graph: torch.fx.Graph, node: Node, sources: Sequence[Node], und
     """Let a node read zeros for what is undefined; False where that is not a plain dense tensor, or nothing tells its sizes."""
     for source in [n for n in sources if n in undefined]:
         value = source.meta.get("val")
-        if not isinstance(value, torch.Tensor) or not _is_row_major(value):
+        if not isinstance(value, torch.Tensor) or (order := _dense_order(value)) is None:
             return False
         with graph.inserting_before(node):
-            sizes = [_size(graph, n, undefined) for n in value.shape]
+            sizes = [_size(graph, value.shape[d], undefined) for d in order]
             if None in sizes:
                 return False
             zeros = graph.call_function(
@@ -227,7 +232,12 @@ def _reads_zeros(graph: torch.fx.Graph, node: Node, sources: Sequence[Node], und
                 (sizes, 0),
                 {"dtype": value.dtype, "device": torch_compat.device_of_fake(value)},
             )
-        zeros.meta["val"] = value
+            zeros.meta["val"] = _permuted(value, order)
+            if order != sorted(order):
+                zeros = graph.call_function(
+                    aten.permute.default, (zeros, [order.index(d) for d in range(len(order))])
+                )
+                zeros.meta["val"] = value
         node.replace_input_with(source, zeros)
     return True
 
@@ -251,10 +261,26 @@ def _size(graph: torch.fx.Graph, size: int | torch.SymInt, undefined: set[Node])
     return None
 
 
+def _dense_order(value: torch.Tensor) -> list[int] | None:
+    """In what order a value's dims lie in memory without gaps: their own if that may be, the outermost first; None where they do not."""
+    orders = [*range(value.dim())], _by_stride(value)
+    return next((order for order in orders if _is_row_major(_permuted(value, order))), None)
+
+
+def _permuted(value: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
+    """A graph's value with its dims in another order."""
+    mode = mode_of([value])
+    if mode is None:
+        return value.permute(*order)
+    with on_fakes(mode):
+        return aten.permute.default(value, order)  # type: ignore[no-any-return]
+
+
 def _is_row_major(value: torch.Tensor) -> bool:
-    """Whether new zeros of these sizes have these strides, for all sizes."""
+    """Whether new zeros of these sizes have these strides, for all sizes; a dim of one element may have any."""
     mode = mode_of([value])
     if mode is None or all(isinstance(n, int) for n in value.shape):
         return value.is_contiguous()
     with on_fakes(mode):
-        return spec_of(aten.full.default(list(value.shape), 0)).strides == spec_of(value).strides
+        zeros, its = spec_of(aten.full.default(list(value.shape), 0)), spec_of(value)
+    return all(n == 1 or a == b for n, a, b in zip(its.sizes, its.strides, zeros.strides, strict=True))

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from braze.graph import torch_symbols
 from braze.graph.fakes import text_of
 
 #: (stride in bytes, size) of each dimension, outermost first
@@ -42,6 +43,28 @@ def is_inside(view: torch.Tensor, whole: torch.Tensor) -> bool:
     if inner is None or outer is None or (_sizes(view) and not _sizes(whole)):
         return False
     return outer[0] <= inner[0] and _end(inner) <= _end(outer)
+
+
+def reaches_beyond(view: torch.Tensor, whole: torch.Tensor) -> bool:
+    """Whether a tensor has elements before the first or behind the last of another, of whose memory nothing is left out.
+
+    Of symbols it is asked, and guards keep the answer; of what only the data tell nothing is asked, and it does not.
+    """
+    if not is_symbolic(view) and not is_symbolic(whole):
+        return not is_inside(view, whole)
+    numbers = [n for t in (view, whole) for n in (*t.shape, *t.stride(), t.storage_offset())]
+    if any(type(n) is not int and torch_symbols.is_unbacked(n) for n in numbers) or not _sizes(view):
+        return False
+    if not _sizes(whole):
+        return True
+    (first, last), (start, end) = ((t.storage_offset(), _last(t)) for t in (view, whole))
+    return bool(first < start) or bool(last * view.dtype.itemsize > end * whole.dtype.itemsize)
+
+
+def _last(tensor: torch.Tensor) -> Any:
+    """The place behind the last element, of which there is one; nothing is asked."""
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    return tensor.storage_offset() + sum((n - 1) * stride for n, stride in steps) + 1
 
 
 def is_symbolic(tensor: torch.Tensor) -> bool:

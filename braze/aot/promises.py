@@ -7,8 +7,10 @@ stages are verified at level 2, with the tensors of each call.
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -17,9 +19,10 @@ from braze.aot.rebuild import evaluator
 from braze.aot.records import OutputKind, OutputRole, Partition
 from braze.aot.roles import results_of
 from braze.graph.fakes import mode_of, text_of
-from braze.graph.shape_guards import settled_sizes
+from braze.graph.shape_guards import relations, settled_sizes, traced_sizes
 from braze.graph.specs import TensorSpec
 from braze.support.errors import InternalError
+from braze.support.record import record
 
 
 def require_promised(part: Partition) -> None:
@@ -31,25 +34,71 @@ def require_promised(part: Partition) -> None:
         val = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
         if spec is None or not isinstance(val, torch.Tensor):
             continue
-        if not (_holds(role, spec, val, {}) or _holds(role, spec, val, _settled(val))):
+        if not (_holds(role, spec, val, NOTHING) or _holds(role, spec, val, _known(val))):
             sizes, strides = tuple(map(text_of, val.shape)), tuple(map(text_of, val.stride()))
             promised, found = _words(spec.sizes, spec.strides, spec.dtype), _words(sizes, strides, val.dtype)
             raise _broken(f"result {i}, {node.name},", promised, found)
 
 
-def _holds(role: OutputRole, spec: TensorSpec, val: torch.Tensor, settled: Mapping[str, str]) -> bool:
+@record
+class Known:
+    """What a trace has found of its size symbols, some of it since a promise was written."""
+
+    #: symbols that are a number or another symbol, and that as Python
+    settled: Mapping[str, str] = MappingProxyType({})
+    #: the number that each stood for while tracing
+    traced: Mapping[str, int | float] = MappingProxyType({})
+    #: what the graph asks of those of a call, as Python
+    guards: tuple[str, ...] = ()
+
+    def tried(self, *formulas: int | str) -> Iterator[tuple[Any, ...]]:
+        """What formulas give for sizes that a call of the graph may have: few give the same for all of them by chance.
+
+        Where something is divided by zero, no call has such sizes.
+        """
+        settled = tuple(self.settled.values())
+        symbols = sorted(set(_SYMBOL.findall(" ".join(map(str, (*formulas, *self.guards, *settled))))))
+        given, asked, stand_for = map(evaluator, (formulas, self.guards, settled))
+        for sizes in (*_apart(symbols), *self._near(symbols)):
+            with contextlib.suppress(ZeroDivisionError):
+                sizes.update(zip(self.settled, stand_for(sizes), strict=True))
+                if all(asked(sizes)):
+                    yield given(sizes)
+
+    def _near(self, symbols: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """The sizes of the trace, which keep all guards, those around them, and multiples, which keep guards of what divides what."""
+        if not self.traced:
+            return
+        traced = {name: self.traced.get(name, 2) for name in symbols}
+        yield from ({name: size * factor for name, size in traced.items()} for factor in _FACTORS)
+        yield from (traced | {name: traced[name] + step} for name in symbols for step in _STEPS)
+
+
+NOTHING = Known()
+
+
+def _apart(symbols: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Sizes of which nothing is known."""
+    for first, step in _TRIED:
+        yield {name: first + i * step for i, name in enumerate(symbols)}
+
+
+def _holds(role: OutputRole, spec: TensorSpec, val: torch.Tensor, known: Known) -> bool:
     """Whether the metadata of a result of the graph are what its role says."""
     sizes, strides = tuple(map(text_of, val.shape)), tuple(map(text_of, val.stride()))
-    if val.dtype is not spec.dtype or not all(_same(a, b, settled) for a, b in zip(sizes, spec.sizes)):
+    if val.dtype is not spec.dtype or not all(_same(a, b, known) for a, b in zip(sizes, spec.sizes)):
         return False
     # new contents of an input are copied into it, whatever their strides
-    return role.kind is not OutputKind.VALUE or _alike(sizes, strides, spec.strides, settled)
+    return role.kind is not OutputKind.VALUE or _alike(sizes, strides, spec.strides, known)
 
 
-def _settled(val: torch.Tensor) -> Mapping[str, str]:
-    """What symbols were found to be, some of them since the promise was written."""
+def _known(val: torch.Tensor) -> Known:
+    """What the trace of a tensor knows by now."""
     mode = mode_of((val,))
-    return settled_sizes(mode.env) if mode is not None and mode.env is not None else {}
+    if mode is None or mode.env is None:
+        return NOTHING
+    guards = tuple(text for text, _ in relations(mode.env))
+    return Known(settled_sizes(mode.env), traced_sizes(mode.env), guards)
 
 
 class Promises:
@@ -106,9 +155,11 @@ class Promises:
 _VIEWS = (OutputKind.ALIAS, OutputKind.ALIAS_OF_OUTPUT)
 
 _SYMBOL = re.compile(r"\b[a-z]+\d+\b")
-_NONE: Mapping[str, str] = {}
 #: sizes to try formulas with: the first symbol's, and how much larger each next one's is
 _TRIED = ((2, 1), (1009, 7919), (104729, 1299709))
+#: what all sizes of the trace are multiplied by, and by how much one of them is larger
+_FACTORS = (1, 2, 3, 1009)
+_STEPS = tuple(range(1, 17))
 
 #: sizes, strides and type of a tensor
 Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
@@ -140,31 +191,22 @@ def _compare(what: str, found: torch.Tensor, layout: Layout) -> None:
         raise _broken(what, _words(sizes, strides, dtype), _words(found.shape, found.stride(), found.dtype))
 
 
-def _alike(
-    sizes: Sequence[Any], have: Sequence[Any], want: Sequence[Any], settled: Mapping[str, str] = _NONE
-) -> bool:
+def _alike(sizes: Sequence[Any], have: Sequence[Any], want: Sequence[Any], known: Known = NOTHING) -> bool:
     """Whether strides are the same where they matter."""
     if 0 in sizes:
         return True
-    return all(n == 1 or _same(a, b, settled) for n, a, b in zip(sizes, have, want, strict=True))
+    return all(n == 1 or _same(a, b, known) for n, a, b in zip(sizes, have, want, strict=True))
 
 
-def _same(a: int | str, b: int | str, settled: Mapping[str, str] = _NONE) -> bool:
-    """Whether two sizes are the same number, in whichever form: PyTorch multiplies some formulas out that its other operators do not.
+def _same(a: int | str, b: int | str, known: Known = NOTHING) -> bool:
+    """Whether two sizes are the same number in all calls of the graph, in whichever form.
 
-    A symbol that was found to be another number since one of them was written (``settled``) is that in both.
-    They are tried with sizes that no formula of these few factors gives the same number for by chance.
+    PyTorch multiplies some formulas out that its other operators do not, and writes a size in one way where a guard says that it is the other, too.
     """
     if a == b or (isinstance(a, int) and isinstance(b, int)):
         return a == b
-    symbols = sorted(set(_SYMBOL.findall(" ".join(map(str, (a, b, *settled.values()))))))
-    numbers, known = evaluator((a, b)), evaluator(tuple(settled.values()))
-    for first, step in _TRIED:
-        tried = {name: first + i * step for i, name in enumerate(symbols)}
-        mine, its = numbers(tried | dict(zip(settled, known(tried), strict=True)))
-        if mine != its:
-            return False
-    return True
+    tried = list(known.tried(a, b))
+    return bool(tried) and all(mine == its for mine, its in tried)
 
 
 def _words(sizes: Sequence[Any], strides: Sequence[Any], dtype: torch.dtype) -> str:

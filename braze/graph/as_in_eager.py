@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+
+from braze.graph import torch_compat
 
 aten = torch.ops.aten
 #: functions for which the CPU has kernels of its own, where nobody asks for a gradient: their results are row by row, those of
 #: fakes as what they are made of there says (pictures, comparisons)
 _ROW_BY_ROW_ON_CPU = frozenset(
     {torch.nn.functional.max_pool1d, torch.max_pool1d, torch.nn.functional.one_hot}
+)
+
+#: products, whose results are tensors of their own: PyTorch's composite in Python gives views of what it has made
+_PRODUCTS = frozenset(
+    {torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.Tensor.__rmatmul__, operator.matmul}
 )
 
 
@@ -27,6 +35,8 @@ def as_in_eager(func: Any, args: Sequence[Any], result: Any) -> Any:
         out, *ends = result
         pairs = zip(ends, starts, strict=True)
         return (out, *(e if e.dim() == s.dim() else e.reshape(s.shape) for e, s in pairs))
+    if func in _PRODUCTS and isinstance(result, torch.Tensor) and torch_compat.is_view(result):
+        return aten._unsafe_view.default(result, result.shape)
     return result
 
 

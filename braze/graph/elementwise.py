@@ -157,7 +157,7 @@ def _allocated_symbolic(tensors: list[Any], shape: Sequence[Any], dtype: torch.d
         return extents.allocated(tensors, shape, dtype)
     except Undecided:
         # PyTorch's fakes are right of operators that are one loop to them, and wrong of those that they make of others
-        if not extents.is_asking(tensors):
+        if not extents.may_ask(tensors):
             raise
     if alone and _pictures(tensors, shape):
         return Geometry(dtype, shape, _channels_last(shape))

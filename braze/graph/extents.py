@@ -261,10 +261,10 @@ def is_symbolic(sizes: Sequence[Any]) -> bool:
     return any(type(n) is Extent for n in sizes)
 
 
-def is_asking(tensors: Sequence[Any]) -> bool:
-    """Whether what does not hold at all sizes may be asked, and guarded."""
+def may_ask(tensors: Sequence[Any]) -> bool:
+    """Whether what does not hold at all sizes may be asked, and guarded. Of numbers all is known."""
     known = (n for t in tensors for n in (*t.shape, *t.stride()) if type(n) is Extent)
-    return any(n.ground.asking for n in known)
+    return all(n.ground.asking for n in known)
 
 
 def broadcast(shapes: Sequence[Sequence[Any]]) -> list[Any]:

@@ -102,6 +102,13 @@ def _is_in(elements: Any, tested: Any, **options: Any) -> Any:
     return row_major(elements.shape if isinstance(elements, TENSORS) else (), torch.bool)
 
 
+def _truth_of_each(x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
+    """Of no dimensions: a truth value for each element."""
+    if dim is None or len(dim):
+        return NotImplemented
+    return row_major(x.shape, torch.uint8 if x.dtype is torch.uint8 else torch.bool)
+
+
 def _log_sigmoid(x: Tensor) -> Any:
     if not x.dtype.is_floating_point:
         return NotImplemented
@@ -256,6 +263,8 @@ LAYOUTS: dict[Any, Callable[..., Any]] = {
     aten.index.Tensor: _index,
     aten.isin.Tensor_Tensor: _is_in,
     aten.isin.Tensor_Scalar: _is_in,
+    aten.any.dims: _truth_of_each,
+    aten.all.dims: _truth_of_each,
     aten.log_sigmoid_forward.default: _log_sigmoid,
     aten.glu.default: _glu,
     aten.channel_shuffle.default: _channel_shuffle,

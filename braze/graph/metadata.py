@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from braze.graph import torch_compat
+from braze.graph import torch_compat, torch_symbols
 from braze.graph.elementwise import elementwise, has_rule
 from braze.graph.extents import Extent, Geometry, Undecided, extent
 from braze.graph.known_sizes import Ground
@@ -21,6 +21,7 @@ from braze.graph.memo import MISS, fakes_in
 from braze.graph.operators import functional_form, name_of, operator_facts
 from braze.graph.rules import CPU_ONLY, FACTORIES, GPU_ONLY, RULES
 from braze.graph.view_rules import VIEWS
+from braze.support.nested import leaves
 
 aten = torch.ops.aten
 
@@ -70,8 +71,13 @@ def result_of(mode: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 def symbolic_result_of(mode: Any, func: Any, args: Any, kwargs: dict[str, Any], ground: Ground) -> Any:
     """As ``result_of`` for symbolic sizes, by rules that hold for all sizes, or MISS.
 
-    Where a rule needs to know what not all sizes share, it is asked once, and a guard keeps the answer.
+    Where a rule needs to know what not all sizes share, it is asked once, and a guard keeps the answer. Where symbols say no
+    more than at which place of their memory operands begin, nothing has to be asked: what is new does not hang on that.
     """
+    if not _gives_views(func) and _is_known_but_for_places(args, kwargs):
+        found = result_of(mode, func, args, kwargs)
+        if found is not MISS:
+            return found
     target = None
     if func._schema.is_mutable:
         functional, target = _functional_form(func), args[0] if args else None
@@ -100,6 +106,21 @@ def symbolic_result_of(mode: Any, func: Any, args: Any, kwargs: dict[str, Any], 
         return MISS
     finally:
         ground.asking = False
+
+
+@functools.cache
+def _gives_views(func: Any) -> bool:
+    """Whether results may see the memory of arguments that are not written."""
+    return any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
+
+
+def _is_known_but_for_places(args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether no number of a call is a symbol, but for where in their memory its tensors begin."""
+    given = leaves((*args, *kwargs.values()))
+    if any(isinstance(value, torch_symbols.SYMBOLIC) for value in given):
+        return False
+    extents = (each for value in given if type(value) is FakeTensor for each in (value.shape, value.stride()))
+    return all(type(n) is int for each in extents for n in each)
 
 
 _FAILURES = (RuntimeError, TypeError, ValueError, IndexError, AttributeError, NotImplementedError)
@@ -236,10 +257,13 @@ def _factory(mode: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def _applied(mode: Any, function: Any, args: Any, kwargs: dict[str, Any], device: torch.device) -> Any:
-    """What a function gives on plain meta tensors over the fakes' storages, as fakes, or MISS."""
+    """What a function gives on plain meta tensors over the fakes' storages, as fakes, or MISS.
+
+    By kernels in C++, as in eager: PyTorch's in Python, which calls on symbolic sizes go by, give dims of one element other strides before 2.12.
+    """
     pairs: list[tuple[torch.Tensor, Any]] = []
     try:
-        with torch_compat.outside_modes(), torch_compat.BelowAutograd():
+        with torch_compat.outside_modes(), torch_compat.BelowAutograd(), torch_compat.cpp_dispatcher():
             plain = _on_meta(tuple(args), pairs)
             result = function(*plain, **{k: _on_meta(v, pairs) for k, v in kwargs.items()})
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
@@ -253,13 +277,21 @@ def _on_meta(value: Any, pairs: list[tuple[torch.Tensor, Any]]) -> Any:
         for known, fake in pairs:
             if fake is value:
                 return known
-        made = torch.empty(0, dtype=value.dtype, device="meta")
-        made.set_(value.untyped_storage(), value.storage_offset(), value.shape, value.stride())  # type: ignore[call-overload]
+        made = _plain(value)
         pairs.append((made, value))
         return made
     if type(value) in (tuple, list):
         return type(value)(_on_meta(v, pairs) for v in value)
     return value
+
+
+def _plain(fake: FakeTensor) -> torch.Tensor:
+    """The meta tensor of a fake. One that begins at a place that is a symbol has memory of its own."""
+    offset = fake.storage_offset()
+    if type(offset) is not int:
+        return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device="meta")
+    made = torch.empty(0, dtype=fake.dtype, device="meta")
+    return made.set_(fake.untyped_storage(), offset, fake.shape, fake.stride())  # type: ignore[call-overload,no-any-return]
 
 
 def _as_fakes(mode: Any, value: Any, device: torch.device, pairs: list[tuple[torch.Tensor, Any]]) -> Any:

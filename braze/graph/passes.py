@@ -168,7 +168,8 @@ def _gives_its_argument(node: Node) -> bool:
     if (have.dtype, have.device) != (want.dtype, want.device) or not _same_sizes(have.shape, want.shape):
         return False
     if node.target is aten.permute.default:
-        return list(node.args[1]) == sorted(node.args[1])  # type: ignore[arg-type]
+        rank = have.dim()  # places may be counted from the end: (-1, 0) is in order, and turns
+        return [d % rank for d in node.args[1]] == list(range(rank))  # type: ignore[operator, union-attr]
     return node.target in (aten.slice.Tensor, aten.view.default) or _same_sizes(have.stride(), want.stride())
 
 

@@ -68,6 +68,12 @@ def settled_sizes(env: Any) -> dict[str, str]:
     return {str(symbol): python_text(_settled(symbol, replaced)) for symbol in replaced}
 
 
+def traced_sizes(env: Any) -> dict[str, int | float]:
+    """The number that each symbol stood for while tracing."""
+    hints = torch_symbols.hints(env)
+    return {str(symbol): int(n) if n.is_Integer else float(n) for symbol, n in hints.items()}
+
+
 def _settled(expr: Any, replaced: dict[Any, Any]) -> Any:
     """An expression with what the trace found its symbols to be."""
     while replaced and any(s in replaced for s in expr.free_symbols):

@@ -39,6 +39,8 @@ DisableTorchFunction = torch._C.DisableTorchFunction
 BelowAutograd = torch._C._AutoDispatchBelowAutograd
 
 make_subclass = torch.Tensor._make_subclass
+#: whether autograd knows a tensor as a view of another
+is_view = torch.Tensor._is_view
 
 #: turns grad mode on or off in this thread
 set_grad_mode = torch._C._set_grad_enabled
@@ -200,6 +202,9 @@ def storage_key(tensor: torch.Tensor) -> int:
 
 #: inside it, composite operators that a meta function calls take sizes that are symbols
 python_dispatcher = torch._C._EnablePythonDispatcher
+
+#: and within that, operators run their kernels in C++ again
+cpp_dispatcher = torch._C._DisablePythonDispatcher
 
 
 #: the keys under which a call of an operator on fakes may begin, or go on

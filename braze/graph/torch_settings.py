@@ -10,6 +10,8 @@ import torch
 from braze.graph.torch_compat import autocast_state
 
 C = torch._C
+#: classes of pybind11 whose instances hold what never changes: what a GPU is like, where PyTorch was built for one
+FACTS_OF_GPUS = frozenset(vars(C)[name] for name in ("_CudaDeviceProperties",) if name in vars(C))
 CUDNN = ("enabled", "benchmark", "deterministic", "allow_tf32", "depthwise_kernel")
 #: name -> (read, write)
 SETTINGS: dict[str, tuple[Any, Any]] = {

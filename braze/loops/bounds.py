@@ -171,7 +171,7 @@ def range_of(e: Expr, symbols: Mapping[Symbol, Range]) -> Range | None:
             return top
         return Range(ZERO, e.divisor - 1, False)
     if isinstance(e, Product):
-        return _of_product(e, inside, symbols)
+        return _of_product(e, inside, symbols) or _of_rows(e, symbols)
     if isinstance(e, (Max, Min)):
         return _of_either(e, inside, symbols)
     return _of_sum(e, symbols) or _of_rows(e, symbols)
@@ -205,7 +205,7 @@ def _of_sum(e: Expr, symbols: Mapping[Symbol, Range]) -> Range | None:
 
 
 def _of_rows(e: Expr, symbols: Mapping[Symbol, Range]) -> Range | None:
-    """Of a sum in which a loop variable has factors that are not known apart (``2*q*d + 4*d``): together they are its stride."""
+    """Of loop variables by strides of which nothing is known but that they are rows', or of one element, or not negative when added up (``2*q*d + 4*d``)."""
     free: list[Expr] = []
     strides: dict[Expr, Expr] = {}
     for monomial, k in terms(e):
@@ -217,12 +217,14 @@ def _of_rows(e: Expr, symbols: Mapping[Symbol, Range]) -> Range | None:
         else:
             at = product(moving)
             strides[at] = strides.get(at, ZERO) + rest
-    if len(strides) == len(terms(e)) - len(free):
-        return None  # as it was
+    if e in strides:
+        return None  # a product of nothing but what moves
     low = high = sum(free, ZERO + constant_part(e))
     for at, stride in strides.items():
         found = range_of(at, symbols)
-        if found is None or not (_not_negative(stride) or _are_whole_rows(stride, symbols)):
+        if found is None:
+            return None
+        if found.low != found.high and not _not_negative(stride) and not _are_whole_rows(stride, symbols):
             return None
         low, high = low + found.low * stride, high + found.high * stride
     return Range(low, high, False)
@@ -237,14 +239,26 @@ def _are_whole_rows(stride: Expr, symbols: Mapping[Symbol, Range]) -> bool:
     return False
 
 
+#: terms of a quotient of two sums
+_STEPS = 8
+
+
 def _how_often(length: Expr, stride: Expr) -> Expr | None:
-    """The number of rows of a symbolic length in a stride, which may both be sums; None where there is none."""
+    """The number of rows of a symbolic length in a stride, which may both be sums; None where there is none, or it is not found in a few steps."""
     if not (parts := terms(length)):
         return None
     monomial, k = parts[0]
-    alike = [m * c for m, c in terms(stride) if exact_quotient(m, monomial) is not None]
-    rows = exact_quotient(sum(alike, ZERO), monomial * k)
-    return rows if rows is not None and rows * length == stride else None
+    rows: Expr = ZERO
+    left = stride
+    for _ in range(_STEPS):
+        found = (exact_quotient(m * c, monomial * k) for m, c in terms(left))
+        more = next((n for n in found if n is not None), None)
+        if more is None:
+            return None
+        rows, left = rows + more, left - more * length
+        if left == ZERO:
+            return rows
+    return None
 
 
 def _of_product(e: Product, inside: set[Symbol], symbols: Mapping[Symbol, Range]) -> Range | None:

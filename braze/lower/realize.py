@@ -308,8 +308,8 @@ def constant_of(x: Lazy) -> Node | None:
 
 
 def differs_along(x: Lazy, dims: Sequence[int]) -> bool:
-    """Whether arithmetic on indices does not show that elements are the same along some dims."""
-    if not dims:
+    """Whether arithmetic on indices does not show that elements are the same along some dims; where there are none, none differs."""
+    if not dims or ZERO in x.sizes:
         return False
     axes = [axis_symbol(f"c{d}", size) for d, size in enumerate(x.sizes)]
     along = {axes[d] for d in dims}

@@ -188,8 +188,9 @@ def index(kind: ReduceKind, g: ProgramBuilder, x: Lazy, dim: Any = None, keepdim
 
 
 def truth(kind: ReduceKind, g: ProgramBuilder, x: Lazy, dim: Any = None, keepdim: bool = False) -> Any:
-    """Whether any element, or each one, is not 0."""
-    return one(g, x, reduced_dims(x, dim), keepdim, kind, DType.BOOL, g.dtype_of(g.val.dtype))
+    """Whether any element, or each one, is not 0. An empty list of dimensions is none here, where it is all of them elsewhere."""
+    dims = [] if isinstance(dim, (list, tuple)) and not dim else reduced_dims(x, dim)
+    return one(g, x, dims, keepdim, kind, DType.BOOL, g.dtype_of(g.val.dtype))
 
 
 lowering(aten.amax.default, aten.max.default)(partial(extremum, ReduceKind.MAX))

@@ -1,8 +1,9 @@
 """The gradient of an embedding's table on a GPU, where no more is done with it: sums of rows that share a number, and zeros elsewhere.
 
-``braze::table_sums(grad, indices, rows, padding)`` orders the numbers (``groups.py``). The kernel at the end writes all of the table: the
-program of a number's first place adds up what the number's places have, always in the same order, and programs behind these clear the rows
-that no number names. Blocks of places that share one number are summed by the first programs, and count as one row each.
+``braze::table_sums(grad, indices, rows, padding)`` counts the numbers where that is quicker (``counted_sums.py``), else it orders them
+(``groups.py``). Then the kernel at the end writes all of the table: the program of a number's first place adds up what the number's places
+have, always in the same order, and programs behind these clear the rows that no number names. Blocks of places that share one number are
+summed by the first programs, and count as one row each.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 import torch
 
-from braze.runtime import groups
+from braze.runtime import counted_sums, groups
 from braze.runtime.groups import POINTERS
 from braze.runtime.operators import runs_on_gpu
 from braze.support.record import record
@@ -30,7 +31,7 @@ COLUMNS, ROWS = 1024, 4
 FEW, FEW_AT_ONCE, FEW_COLUMNS, FEW_WARPS, FEW_ROWS = 512, 64, 128, 4, 16
 
 SOURCE = (
-    groups.SOURCE
+    counted_sums.BEGINNING
     + '''
 
 @triton.jit
@@ -45,14 +46,6 @@ def clear(indices, who, out, v, n, rows, W: tl.constexpr, COLUMNS: tl.constexpr,
         c = first + tl.arange(0, COLUMNS)[None, :]
         zero = tl.zeros([v.shape[0], COLUMNS], out.dtype.element_ty)
         tl.store(out + v[:, None].to(tl.int64) * W + c, zero, mask=empty & (c < W))
-
-
-@triton.jit
-def summed(grad, places, taken, c, W: tl.constexpr):
-    """The sum of the rows at those of some places that are taken."""
-    where = places.to(tl.int64)[:, None] * W + c[None, :]
-    row = tl.load(grad + where, mask=taken[:, None] & (c < W)[None, :], other=0.0, eviction_policy="evict_first")
-    return tl.sum(row.to(tl.float32), 0)
 
 
 @triton.jit
@@ -218,6 +211,9 @@ def by_kernels(
         return out
     if counted and n <= FEW:
         _few(n, width, (given.dtype, flat.dtype, out.dtype), padding)(given, flat, out, n, rows)
+        return out
+    if counted and counted_sums.are_worth(n, rows, width * out.element_size()):
+        counted_sums.sums(given, flat, rows, padding, out)
         return out
     last = _last(n, width, (given.dtype, flat.dtype, out.dtype), device, counted, padding)
     if counted:

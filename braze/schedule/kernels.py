@@ -68,6 +68,8 @@ SQUARE_OF_ROWS, MOST_WHOLE = (16, 256), 4096
 WALK, HELD = 2048, 2048
 #: tiles of a walk that are on their way at once, and bytes of them that a program may hold
 STAGES, ON_THE_WAY = 3, 64 << 10
+#: the same of long rows that are also summed down their columns, by few programs
+ROW_STAGES, ROW_ON_THE_WAY = 5, 128 << 10
 #: a row of so many bytes is no longer in the cache (50 MB on an H200) when it is walked again, if four programs share a multiprocessor
 FORGOTTEN = 128 << 10
 #: bytes of such a row that a program has at once, alone or nearly on its multiprocessor; bytes of them that each warp has
@@ -293,8 +295,7 @@ def _mixed(group: Group, buffers: dict[str, Buffer], *, hold: bool) -> KernelPla
     """The plan of a group that reduces along its rows and down its columns."""
     assert group.walked is not None
     names = arguments(group)
-    own = {group.axes[0].symbol, *(a.symbol for a in group.row_axes)}
-    found = [a for a in accesses_of(group, buffers) if own <= a.index.symbols()]
+    found = covering(group, accesses_of(group, buffers))
     tiles = {a.buffer: a.itemsize for a in found if not a.store}
     x, width, warps = tile_down(group, tiles.values())
     vectors = vectors_down(group, found) if hold else None
@@ -303,6 +304,8 @@ def _mixed(group: Group, buffers: dict[str, Buffer], *, hold: bool) -> KernelPla
     else:
         vectors = None
     stages = STAGES if sum(tiles.values()) * x * width * (STAGES - 1) <= ON_THE_WAY else 1
+    if vectors is None and are_long_rows(x, width, tiles.values()):
+        stages = ROW_STAGES
     plan = KernelPlan(
         Form.MIXED, names, size_symbols(group), (group.walked.part,), (Tile("x", group.axes, x),),
         Tile("r", group.row_axes, width), True, (), warps, stages,
@@ -529,6 +532,18 @@ def tile_down(group: Group, itemsizes: Iterable[int]) -> tuple[int, int, int]:
         x = max(1, min(x, HELD // 2 // width))
         each *= 2
     return x, width, min(warps_of(x * width, EACH_ROW), max(1, width // (32 * each)))
+
+
+def covering(group: Group, found: Iterable[Access]) -> list[Access]:
+    """The accesses by which each row of a group has its own elements."""
+    own = {group.axes[0].symbol, *(a.symbol for a in group.row_axes)}
+    return [a for a in found if own <= a.index.symbols()]
+
+
+def are_long_rows(x: int, width: int, itemsizes: Iterable[int]) -> bool:
+    """Whether tiles that are also summed down their columns are single rows, so long that a multiprocessor has room for few programs, of which each then has many on their way."""
+    taken = sum(itemsizes) * width * (ROW_STAGES - 1)
+    return x == 1 and width >= HELD and taken <= ROW_ON_THE_WAY
 
 
 def has_columns(plan: KernelPlan) -> bool:

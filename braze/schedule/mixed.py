@@ -16,7 +16,7 @@ from braze.loops.rewrite import Substitution, roots, walk
 from braze.schedule.canonical import borders
 from braze.schedule.choices import Choices
 from braze.schedule.dependences import families
-from braze.schedule.kernels import PLAIN, plan_kernel, tile_down, vectors_down
+from braze.schedule.kernels import PLAIN, are_long_rows, covering, plan_kernel, tile_down, vectors_down
 from braze.schedule.passes import accesses_of, kinds_of, over_row, passes_of, writes_what_it_reads
 from braze.schedule.plans import Form
 from braze.schedule.records import Group, GroupKind, Walked
@@ -26,7 +26,7 @@ from braze.symbolic.guess import likely_size
 
 #: programs that each multiprocessor has, and rows of one program, at least
 PROGRAMS, ROWS = 2, 8
-#: warps that each multiprocessor has: as many as their registers leave room for, half as many where rows begin between vectors
+#: warps that each multiprocessor has: as many as their registers leave room for, half as many where rows begin between vectors, or are long and many are on their way
 WARPS = 16
 
 
@@ -177,12 +177,15 @@ def _mixed(
 
     ``others``: what others read, or see later.
     """
-    x, _, warps = tile_down(rows, (buffers[n].dtype.itemsize for n in (*rows.reads, *columns.reads)))
-    vectors = vectors_down(rows, accesses_of(rows, dict(buffers)))
-    most = WARPS
+    x, width, warps = tile_down(rows, (buffers[n].dtype.itemsize for n in (*rows.reads, *columns.reads)))
+    found = list(accesses_of(rows, dict(buffers)))
+    tiles = {a.buffer: a.itemsize for a in covering(rows, found) if not a.store}
+    vectors, least, most = vectors_down(rows, found), PROGRAMS, WARPS
     if vectors is not None:
         x, warps, most = 1, vectors.warps, WARPS // 2
-    programs = max(PROGRAMS, min(most // 2, most // warps))
+    elif are_long_rows(x, width, tiles.values()):
+        least, most = 1, WARPS // 2
+    programs = max(least, min(most // 2, most // warps))
     cut = _cut(columns.row_axes[0], x, programs * cores, 1 if vectors is None else vectors.vector)
     splitter = Splitter(columns, buffers, choices, cut)
     (part, *rest), made = splitter.run()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 from braze.loops.ir import BufferKind, BufferView, LoopNest, LoopProgram
 from braze.schedule.dependences import ORDER, accesses
 from braze.schedule.proof import lives_of
@@ -127,11 +130,15 @@ def _disjoint(a: Expr, a_bytes: Expr, b: Expr, b_bytes: Expr) -> bool:
         low = gap.bounds()[0]
         if gap is ZERO or (low is not None and low >= 0):
             return True
-    symbols = (a + a_bytes + b + b_bytes).symbols()
-    return all(
-        _apart(*(e.evaluate(dict.fromkeys(symbols, size)) for e in (a, a_bytes, b, b_bytes)))
-        for size in _TRIED
-    )
+    return all(_apart(*slots) for slots in _tried(a, a_bytes, b, b_bytes))
+
+
+def _tried(*places: Expr) -> Iterator[list[int]]:
+    """Some numbers that the expressions may be; where one divides by zero, no call has such sizes."""
+    symbols = {s for e in places for s in e.symbols()}
+    for size in _TRIED:
+        with contextlib.suppress(ZeroDivisionError):
+            yield [e.evaluate(dict.fromkeys(symbols, size)) for e in places]
 
 
 def _apart(a: int, a_bytes: int, b: int, b_bytes: int) -> bool:

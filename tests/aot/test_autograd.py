@@ -92,7 +92,7 @@ def test_a_gradient_of_nothing_is_zeros():
 
 
 def test_a_backward_is_compiled_for_a_few_choices_of_gradients_only(monkeypatch: Any):
-    """For the others zeros stand for what does not come in."""
+    """For the others its operators run one by one."""
     monkeypatch.setattr(autograd, "MOST", 2)
 
     def f(x):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
@@ -131,6 +133,52 @@ def test_a_gradient_that_no_other_joins_keeps_the_signs_of_its_zeros_in_any_layo
         assert leaf.grad is not None
         found.append((leaf.grad.tolist(), leaf.grad.signbit().tolist(), leaf.grad.stride()))
     assert found[1] == found[0] and found[2] == found[0]
+
+
+def behind_infinite_slopes(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Results with an operation in common, to which some lead with infinite slopes."""
+    y = x.exp()
+    return y.sin(), y.sqrt(), y.log(), y.cos(), y.tanh()
+
+
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+def test_what_does_not_come_in_is_left_out_for_any_number_of_choices(monkeypatch, backend):
+    """Zeros for it, times an infinite slope, would be no number."""
+    monkeypatch.setattr(autograd, "MOST", 2)
+    compiled = braze.compile(behind_infinite_slopes, backend=backend)
+    for chosen in itertools.combinations(range(5), 2):
+        found = []
+        for call in (behind_infinite_slopes, compiled):
+            x = torch.full((300,), -torch.inf)
+            x[0] = 1.0
+            x.requires_grad_()
+            results = call(x)
+            torch.stack([results[i] for i in chosen]).sum().backward()
+            found.append(x.grad)
+        torch.testing.assert_close(found[1], found[0], equal_nan=True)
+
+
+def turned_parts(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of numbers that lie turned in memory."""
+    first, second = x.permute(2, 1, 0).exp().split(1)
+    return first.sqrt(), second.sin()
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+def test_zeros_stand_for_a_missing_part_that_lies_turned(backend, dynamic):
+    """Not what its formula makes of zeros."""
+    compiled = braze.compile(turned_parts, backend=backend, dynamic=dynamic)
+    for rows in (300, 200):
+        found = []
+        for call in (turned_parts, compiled):
+            x = torch.linspace(-1, 1, 6 * rows).view(rows, 3, 2)
+            x[..., 0] = -torch.inf
+            x.requires_grad_()
+            (call(x * 1)[1] * -1).sum().backward()
+            found.append(x.grad)
+        torch.testing.assert_close(found[1], found[0])
+        assert torch.equal(found[1].signbit(), found[0].signbit())
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "braze"])

@@ -9,7 +9,7 @@ import torch
 
 import braze
 from braze.aot import outputs, promises, rebuild
-from braze.aot.promises import require_promised
+from braze.aot.promises import Known, require_promised
 from braze.lower.program import GraphLowering
 from braze.support.errors import InternalError
 from braze.symbolic.expr import contiguous_strides
@@ -116,10 +116,10 @@ def test_a_size_that_is_decided_about_by_a_later_result_than_the_promised_one():
 
 
 def test_a_symbol_that_was_found_to_be_another_number_is_that_in_both_formulas():
-    assert promises._same("s0 * s1", "2*s1", {"s0": "2"})
-    assert promises._same("s0", "s1", {"s0": "s1"})
-    assert not promises._same("s0 * s1", "3*s1", {"s0": "2"})
-    assert not promises._same("s0", "s1", {"s2": "s1"})
+    assert promises._same("s0 * s1", "2*s1", Known({"s0": "2"}))
+    assert promises._same("s0", "s1", Known({"s0": "s1"}))
+    assert not promises._same("s0 * s1", "3*s1", Known({"s0": "2"}))
+    assert not promises._same("s0", "s1", Known({"s2": "s1"}))
 
 
 def test_a_view_of_an_input_that_begins_within_memory_is_promised_there():
@@ -159,3 +159,32 @@ def test_a_promise_may_be_multiplied_out():
 )
 def test_formulas_of_sizes_are_compared_by_what_they_give(other, alike):
     assert promises._same("s0 * (1 + s1)", other) is alike
+
+
+def test_formulas_are_compared_where_the_graph_may_be_called():
+    known = Known(traced={"s0": 8, "s1": 6}, guards=("(s0 % (4)) == 0", "(s1 != s0)"))
+    assert promises._same("s0", "4 * (s0 // 4)", known)
+    assert promises._same("s0 * s1 // 4", "s1 * (s0 // 4)", known)
+    assert not promises._same("s0", "8 * (s0 // 8)", known)
+    assert not promises._same("s1", "4 * (s1 // 4)", known)
+    assert not promises._same("s0", "4 * (s0 // 4)")
+
+
+def test_formulas_of_sizes_that_no_call_has_are_not_held_for_alike():
+    assert promises._same("s0 * (s1 // (s0 // 4))", "(s1 // (s0 // 4)) * s0")
+    assert not promises._same("s0", "2 * s0", Known(traced={"s0": 8}, guards=("s0 == 3",)))
+
+
+def test_what_was_written_through_rows_of_four_has_its_own_size():
+    """A guard says that it has it: as PyTorch writes the size of the way back, it is that of sizes that four divides alone."""
+
+    def fn(x):
+        rows = x.view(-1, 4)
+        rows.unflatten(-1, (1, -1)).scatter_(1, torch.zeros(rows.shape[0], 1, 4, dtype=torch.int64), 0)
+        return rows + 1
+
+    compiled = braze.compile(fn, options={"verify": 2})
+    for n in (8, 16, 12):
+        x, y = torch.ones(n, n), torch.ones(n, n)
+        assert torch.equal(compiled(x), fn(y))
+        assert torch.equal(x, y)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import io
+import os
 import random
 import sys
 import time
@@ -336,3 +337,66 @@ def test_an_error_in_a_deep_copy_comes_where_it_does_in_eager():
     ours, theirs = braze.compile(f, backend="eager")(x), f(x)
     assert torch.equal(ours[0], theirs[0])
     assert ours[1] == theirs[1]
+
+
+class Shelf:
+    """What Python code does is written down, in what the trace may not write."""
+
+    def __init__(self):
+        self.done = []
+
+    def note(self, *what, **words):
+        with open(os.devnull, mode="w"):
+            self.done.append((what, words))
+
+    def __getitem__(self, key):
+        self.note("taken", key)
+        return 2.0
+
+    def __setitem__(self, key, value):
+        self.note("put", key)
+
+    def __pos__(self):
+        self.note("raised")
+        return 3.0
+
+
+def calls_with_words(x, shelf):
+    y = x.sin()
+    shelf.note(1, by=2)
+    return y.cos() + 1
+
+
+def takes_a_slice(x, shelf):
+    y = x.sin()
+    z = shelf[1:]
+    return y.cos() + z
+
+
+def puts_a_slice(x, shelf):
+    y = x.sin()
+    shelf[:2] = 4
+    return y.cos() + 1
+
+
+def raises_an_object(x, shelf):
+    y = x.sin()
+    z = +shelf
+    return y.cos() + z
+
+
+@pytest.mark.parametrize("fn", [calls_with_words, takes_a_slice, puts_a_slice, raises_an_object])
+def test_what_follows_an_instruction_that_runs_code_outside_is_captured(fn):
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    compiled, found = braze.compile(fn, backend=backend), []
+    for call in (fn, compiled, compiled):
+        shelf = Shelf()
+        result = call(torch.ones(3), shelf)
+        found.append((result.tolist(), [(what[0], str(what[1:]), words) for what, words in shelf.done]))
+    assert found[1] == found[2] == found[0]
+    assert any("cos" in graph.code for graph in graphs)

@@ -90,3 +90,81 @@ def ids_of_many_things(c):
     one, two, three = thing(1), thing(1), thing(1)
     for things in ([one, two, three], [one, two, one], [one, one, one], [three, two, one]):
         yield f(X, things)
+
+
+class Layer(torch.nn.Module):
+    def forward(self, x):
+        return x
+
+
+@scenario
+def what_is_found_by_identity_is_looked_up_in_a_dict_in_each_call(c):
+    @c
+    def found(x, d, key):
+        return x + 1, key in d, key not in d, dict.get(d, key)
+
+    @c
+    def taken(x, d, key):
+        try:
+            return x + d[key]
+        except KeyError:
+            return x - 1
+
+    @c
+    def lost(x, d, key):
+        try:
+            del d[key]
+        except KeyError:
+            return x - 1
+        return x + 1
+
+    for make in (
+        Thing,
+        Layer,
+        lambda: X + 1,
+        lambda: (X + 1, 2),
+        lambda: (Thing(), 2),
+        lambda: iter([1]),
+        lambda: [].append,
+    ):
+        known, other = make(), make()
+        for key in (known, other, known, make()):
+            d = {known: 3, "name": 4}
+            yield found(X, d, key)[1:]
+            yield taken(X, d, key)
+            yield lost(X, d, key), list(d.values())
+
+
+@scenario
+def methods_of_different_objects_are_looked_up_in_a_dict(c):
+    class Counter:
+        def count(self):
+            return 1
+
+    one, other = Counter(), Counter()
+    d = {one.count: 5}
+
+    @c
+    def made(x, counter):
+        return x + (1 if counter.count in d else 2)
+
+    @c
+    def given(x, method):
+        return x + (1 if method in d else 2)
+
+    for counter in (one, other, one):
+        yield made(X, counter)
+        yield given(X, counter.count)
+
+
+@scenario
+def what_an_object_stands_for_is_kept_in_a_dict(c):
+    places = {}
+
+    @c
+    def f(x, key):
+        places[key] = x.sum()
+        return places[key] + 1, key in places
+
+    for key in (Thing(), Layer(), X, Thing(), Layer()):
+        yield f(X, key)[1], len(places)

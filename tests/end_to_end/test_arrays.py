@@ -272,3 +272,54 @@ def test_memory_of_an_array_is_held() -> None:
     assert owns_all(torch.zeros(4))
     assert not owns_all(torch.from_numpy(np.zeros(4))) and not owns_all(torch.zeros(4)[1:])
     assert not owns_all(torch.frombuffer(bytearray(16), dtype=torch.float32))
+
+
+NUMBERS = (
+    np.bool_(True),
+    np.int8(3),
+    np.uint8(3),
+    np.float16(1.5),
+    np.float32(2.5),
+    np.float64(2.5),
+    np.longdouble(1.5),
+    np.complex128(2.5),
+    np.complex64(2.5),
+)
+
+
+def told(fn: Any, *args: Any) -> Any:
+    """Type and numbers of a result, or the type of the error."""
+    try:
+        results = fn(*args)
+    except Exception as error:
+        return type(error)
+    listed = results if isinstance(results, (list, tuple)) else [results]
+    return [(r.dtype, r.tolist()) for r in listed]
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=lambda n: type(n).__name__)
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, n: x * n,
+        lambda x, n: n + x,
+        lambda x, n: torch.full((2,), n),
+        lambda x, n: torch.where(x > 1, x, n),
+        lambda x, n: x.clamp(max=n),
+        lambda x, n: torch.add(x, x, alpha=n),
+        lambda x, n: x.clone().add_(n),
+        lambda x, n: torch._foreach_mul([x, x + 1], [n, n]),
+        lambda x, n: torch.tensor(n),
+        lambda x, n: torch.tensor([n, 1]),
+        lambda x, n: torch.tensor(data=n),
+        lambda x, n: torch.as_tensor(data=n),
+        lambda x, n: torch.asarray(obj=n),
+        lambda x, n: x.new_tensor(n),
+        lambda x, n: (x * 1j).new_tensor(data=n),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Casting complex values")
+def test_a_number_of_numpys_is_of_the_kind_that_pytorch_takes_it_for(fn: Any, number: Any) -> None:
+    compiled = braze.compile(fn, backend="eager")
+    for x in (torch.tensor([1, 2]), torch.tensor([1.5, 2.0]), torch.tensor([True, False])):
+        assert told(compiled, x, number) == told(fn, x, number)

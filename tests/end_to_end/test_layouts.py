@@ -405,6 +405,57 @@ def test_a_part_is_replaced_in_a_copy_whose_elements_share_memory(dynamic):
     check(part_replaced, makes, dynamic, backend="braze")
 
 
+def written_without_elements(x, m):
+    v = x.isfinite()
+    part = v[2:]
+    v.copy_(m.mean())
+    part.copy_(m.mean())
+    part.index_put_((torch.tensor([0, 0]),), torch.tensor(True), accumulate=True)
+    return v, part, x.mean().expand(2, *x.shape)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_one_number_is_copied_into_what_has_no_elements(dynamic):
+    """It has strides of 0, along which nothing can differ."""
+    makes = [lambda n=n: (torch.ones(3, n), torch.tensor(0.5)) for n in (0, 2, 0, 3)]
+    check(written_without_elements, makes, dynamic, backend="braze")
+
+
+def window_of_several(x, y, n):
+    return x.repeat_interleave(2, 2).narrow(-2, n, 1).logical_and(x.select(-1, 3))
+
+
+def window_with_a_number(x, y, n):
+    return torch.add(x.narrow(1, n, 1), y, alpha=n)
+
+
+@pytest.mark.parametrize(
+    ("program", "sizes"), [(window_of_several, (3, 8, 8, 3)), (window_with_a_number, (6, 1, 2))]
+)
+def test_what_is_made_of_a_window_at_a_varying_place_lies_as_in_eager(program, sizes):
+    """No size is a symbol, but for where the window begins, and in dims of one element too."""
+    x, y = torch.arange(float(math.prod(sizes))).view(sizes).movedim(-1, 0), torch.ones(1, 2, 1, 1)
+    compiled = braze.compile(program, options=OPTIONS)
+    for n in (2, 1, 3, 2):
+        found, wanted = compiled(x, y, n), program(x, y, n)
+        assert torch.equal(found, wanted)
+        assert found.stride() == wanted.stride()
+
+
+def test_a_view_of_numbers_of_elements_steps_as_in_eager_where_its_memory_has_sizes_that_vary():
+    """PyTorch's kernel in Python for it, before 2.12, lets a dim of one element step over one, by which that of rows then lies innermost."""
+
+    def program(x):
+        return x.as_strided((1, 2), (1, 1)).unflatten(-1, (-1, 2)) * x
+
+    compiled = braze.compile(program, dynamic=True, options=OPTIONS)
+    for n in (11, 8):
+        x = torch.arange(2.0 * n).view(n, 2)[1:-1].requires_grad_()
+        found, wanted = compiled(x), program(x)
+        assert torch.equal(found, wanted)
+        assert found.stride() == wanted.stride()
+
+
 USES = {
     "computed": lambda v, x: v * 2,
     "computed beside": lambda v, x: (v * 2, x * 3),

@@ -157,6 +157,26 @@ def test_gradients_of_all_results_together_are_eagers(program, backend):
     torch.testing.assert_close(found[1], found[0])
 
 
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+def test_a_hook_behind_a_slice_that_breaks_the_graph_is_called_for_gradients_alone(backend):
+    """What the graph gave before it is one operation; nothing comes to the hook's tensor."""
+
+    def program(x):
+        y = x.exp()
+        first, other, y = y.cos(), y.sin(), None
+        part = first[1:]
+        first.register_hook(lambda g: g * 3)
+        return other, part
+
+    found = []
+    for call in (program, braze.compile(program, backend=backend)):
+        for chosen in (0, 1):
+            x = numbers()
+            call(x)[chosen].sum().backward()
+            found.append(x.grad)
+    torch.testing.assert_close(found[2:], found[:2])
+
+
 def test_a_hook_behind_a_graph_break_meets_what_was_computed_before_it():
     def program(x):
         a = x.sin()

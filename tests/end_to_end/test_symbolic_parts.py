@@ -229,3 +229,42 @@ def test_a_window_beside_what_has_no_elements_sees_its_memory_after_a_write_to_i
             for fn, memory in ((compiled, given), (written_then_seen_beside, theirs))
         ]
         assert torch.equal(*made) and torch.equal(given, theirs), (rows, columns)
+
+
+def written_then_seen_beyond(x):
+    window = x.as_strided((2, 3), (1, 1))
+    x.mul_(2)
+    return window + 1, window.sort(1).values
+
+
+def written_through_a_window_beyond(x):
+    x.as_strided((2, 3), (1, 1)).mul_(2)
+    return x + 1
+
+
+@pytest.mark.parametrize("fn", [written_then_seen_beyond, written_through_a_window_beyond])
+@pytest.mark.parametrize("lengths", [(3, 8, 2, 5), (8, 3, 5), (5, 4, 3)])
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_a_window_beyond_what_is_written_sees_the_callers_memory_at_every_length(
+    fn, lengths, backend
+) -> None:
+    """A graph's new value of what is written has its elements alone: whether they are enough is asked of each length."""
+    compiled = braze.compile(fn, backend=backend, dynamic=True, options={"verify": 2})
+    for length in lengths:
+        memory, theirs = (torch.arange(1.0, 13.0) for _ in range(2))
+        made, wanted = compiled(memory[2 : 2 + length]), fn(theirs[2 : 2 + length])
+        torch.testing.assert_close(made, wanted, rtol=0, atol=0)
+        assert torch.equal(memory, theirs), length
+
+
+def test_a_window_beyond_what_a_graph_makes_is_refused_at_the_lengths_at_which_eager_refuses_it() -> None:
+    compiled = braze.compile(
+        lambda x: (x * 2).as_strided((2,), (4,), 2) + 1, dynamic=True, options={"verify": 2}
+    )
+    for length in (4, 9, 6, 7):
+        x = torch.arange(float(length))
+        if length < 7:
+            with pytest.raises(RuntimeError, match="out of bounds for storage"):
+                compiled(x)
+        else:
+            assert compiled(x).tolist() == [5.0, 13.0]

@@ -11,7 +11,7 @@ import torch
 
 from tests.fuzz import metamorphic
 from tests.fuzz.tensors import check as checking
-from tests.fuzz.tensors import oracle
+from tests.fuzz.tensors import oracle, watching
 from tests.fuzz.tensors.generate import STEPPING, begun, generate, taken
 from tests.fuzz.tensors.observe import Seen, observe
 from tests.fuzz.tensors.program import Given, Line, TensorProgram, parsed
@@ -303,6 +303,8 @@ def test_a_gradient_of_what_eager_did_not_see_written_is_not_asked_of_ours() -> 
     assert judged("v0 = (x0 * 2).kron(x0 * 2)", of_what_was_multiplied, calls) is None
     assert judged("v0 = (x0 * 2).kron(x0 * 2)", refused, calls).kind == "backward error"
     assert judged("v0 = (x0 * 2).kron(x0 * 3)", of_what_was_multiplied, calls).kind == "values"
+    # of a hook on a view that was written PyTorch dies: what the judge computes is as little a view as what kron gives
+    assert watching.kron(torch.ones(3, 2), torch.ones(2))._base is None
 
 
 def test_errors_that_are_eagers_accidents_excuse_a_backward_that_runs_or_refuses_in_other_words() -> None:
@@ -313,6 +315,10 @@ def test_errors_that_are_eagers_accidents_excuse_a_backward_that_runs_or_refuses
         "RuntimeError",
         "setStorage: sizes [3], strides [1], storage offset 3, and itemsize 2 requiring a storage size of 12 are out of bounds for storage of size 8",
     )
+    overflown, small = (
+        ("RuntimeError", f"Storage size calculation overflowed with sizes={sizes}") for sizes in ([], [1, 1])
+    )
+    before = ("RuntimeError", "Tensor: invalid storage offset -8")
     underived = ("RuntimeError", "derivative for set_ is not implemented")
     other = ("RuntimeError", "derivative for aten::aminmax is not implemented")
     detached = (
@@ -324,6 +330,7 @@ def test_errors_that_are_eagers_accidents_excuse_a_backward_that_runs_or_refuses
         (underived, over, True), (other, over, False), (None, hook, True), (hook, None, False), (underived, beyond, True), (beyond, underived, False),
         (over, beyond, True), (beyond, over, False), (over, underived, True), (over, None, False),
         (None, beyond, False), (underived, None, False), (underived, hook, False),
+        (overflown, small, True), (before, small, True), (underived, small, True), (small, None, False), (None, small, False), (other, small, False),
         (other, hook, True), (other, None, False), (None, other, False), (None, detached, True), (detached, None, False),
     ):  # fmt: skip
         ours, theirs = Seen(backward_error=mine), Seen(backward_error=its)
@@ -463,6 +470,25 @@ def test_what_cancels_may_be_nothing_at_all():
     for numbers, open_ in (("0.1, 0.2, -0.3", True), ("0.1, 0.2, 0.3", False)):
         found = numbers_by(text, f"torch.tensor([{numbers}], dtype=t_float32).reshape(3, 1)")
         assert bool(told(torch.full((1,), torch.nan), "result 0", found)) is not open_
+
+
+def test_what_follows_from_a_mean_that_cancels_is_open():
+    """The last one's numbers have a sum of sizes beyond all doubles. ``var_mean`` divides as it goes, so that it leaves something of numbers that are exact, too."""
+    text = "v0 = torch.var_mean(x0, -1)[1] != 0"
+    for given, open_ in (("-1.0, -2.0, 0.0, 3.0", True), ("1.0, 2.0, 0.0, 3.0", False)):
+        calls = f"torch.tensor([{given}], dtype=t_float64).reshape(1, 4)"
+        for found in (False, True):
+            other = judged(text, lambda x, found=found: (torch.tensor([found]),), calls)
+            assert (other is None) is (open_ or found)
+    calls = "torch.tensor([1.0, -1.7e308, 1.0, 1.7e308], dtype=t_float64).reshape(1, 4)"
+    for slope, open_ in ((0.0, True), (1.0, True), (50.0, False)):
+
+        def ours(x: torch.Tensor, slope: float = slope) -> tuple[torch.Tensor, ...]:
+            total = x.mean(1)
+            total.register_hook(lambda g: torch.full_like(g, slope))
+            return (torch.nn.functional.relu6(total),)
+
+        assert (judged("v0 = F.relu6(x0.mean(1))", ours, calls) is None) is open_
 
 
 def test_a_sum_with_what_is_no_number_is_none_however_large_the_others_are():

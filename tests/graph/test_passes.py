@@ -75,6 +75,17 @@ def test_a_cast_to_another_type_stays():
     assert not remove_no_ops(module)
 
 
+@pytest.mark.parametrize(
+    ("dims", "stays"),
+    [([-1, 0, 1], True), ([-2, -1, 0], True), ([0, 1, 2], False), ([-3, -2, -1], False)],
+)
+def test_a_turn_counted_from_the_end_is_a_turn(dims, stays):
+    module = graph_of(lambda call, x: call(aten.permute.default, x, dims), (2, 2, 2))
+    x = torch.arange(8.0).reshape(2, 2, 2)
+    assert remove_no_ops(module) is not stays
+    same_answers(module, [x.permute(dims)], x)
+
+
 def test_views_of_views_are_one_view():
     def build(call, x):
         a = call(aten.view.default, call(aten.view.default, x, [12]), [2, 6])

@@ -186,6 +186,26 @@ def test_strides_are_counted_in_rows_whose_length_is_a_difference_of_sizes(width
     assert [q for a, q in open_questions(program(at, planes, size)) if a.buffer == "x"] == []
 
 
+HALF = (N - M) // 2
+
+
+@pytest.mark.parametrize("dims", [
+    (ONE, HALF), (M, HALF), (HALF, HALF), (ONE, HALF, M, HALF), (N - M, N - M, N - M), (N, HALF + 1, HALF + 1),
+])  # fmt: skip
+def test_rows_of_a_length_of_unknown_sign_are_bounded(dims: tuple[Expr, ...]) -> None:
+    """As what a slice leaves, or half of that: without a row's elements there is no point, and one row has no stride."""
+    axes = tuple(axis(f"i{k}", each) for k, each in enumerate(dims))
+    at, size = ZERO, ONE
+    for each in reversed(axes):
+        at, size = at + each.symbol * size, size * each.extent
+    inside = [q for a, q in open_questions(program(at, axes, size)) if a.buffer == "x"]
+    assert not any(isinstance(q, str) for q in inside)
+    behind = program(at + size, axes, size)
+    env = {N: 5, M: 1}
+    assert not is_inside(behind, at + size, env)
+    assert [q for a, q in open_questions(behind) if a.buffer == "x"]
+
+
 def test_a_stride_of_unknown_sign_has_no_bounds() -> None:
     """Of which no loop says that there are as many rows."""
     along = axis("i0", N)

@@ -102,6 +102,22 @@ def test_empty_dimensions() -> None:
     check(lambda v: v.sum((), keepdim=True), torch.randn(2, 3))
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.float32])
+@pytest.mark.parametrize("keepdim", [False, True])
+@pytest.mark.parametrize("reduction", [torch.any, torch.all])
+def test_a_truth_of_no_dimensions_is_of_each_element(reduction, keepdim, dtype, dynamic) -> None:
+    def f(x):
+        return reduction(x, dim=(), keepdim=keepdim)
+
+    x = torch.tensor([[0, 1, 2], [3, 0, 5]], dtype=dtype)
+    compiled = braze.compile(f, dynamic=dynamic)
+    for given_ in (x, x.T, x[:0], x[0, 0], x[:, ::2]):
+        got, expected = compiled(given_), f(given_)
+        assert (got.dtype, got.stride()) == (expected.dtype, expected.stride())
+        assert torch.equal(got, expected)
+
+
 def test_tensor_without_dimensions() -> None:
     x = torch.tensor(2.5)
     check(lambda v: v.sum(), x)

@@ -9,24 +9,40 @@ import torch
 
 pytest.importorskip("triton")
 
-from braze.runtime import groups, table_sums, triton_load
+from braze.runtime import counted_sums, groups, table_sums, triton_load
 from braze.runtime.triton_build import Builders, build
 from tests.codegen.triton_bench import computed_bounds
 
 pytestmark = computed_bounds
 
+RULE = counted_sums.are_worth
 DIGITS = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 
 
 def forget():
     """What is known of kernels, which are made otherwise here."""
-    for known in (groups.kernel, groups._sorting, table_sums._last, table_sums._few):
+    for known in (groups.kernel, groups._sorting, table_sums._last, table_sums._few, counted_sums._kernels):
         known.cache_clear()
 
 
+#: of numbers that are counted without an order
+SMALL = dict(
+    NOTED=4, BLOCK=16, COUNTED=64, MARKED=64, LISTERS=3, ADDERS=3, ENDERS=2, WORDS=8, LAST_ROWS=4, SHARE=4, COLUMNS=8, ROWS=64,
+)  # fmt: skip
+
+
+@pytest.fixture(params=["ordered", "counted"])
+def way(request):
+    """Numbers are put in order, or counted, whatever the rule says."""
+    return request.param
+
+
 @pytest.fixture(autouse=True)
-def small(monkeypatch):
+def small(monkeypatch, way):
     """Blocks so small that a few hundred places are many, and memory that holds what looks like places: the interpreter is slow."""
+    monkeypatch.setattr(counted_sums, "are_worth", lambda *sizes: way == "counted")
+    for name, number in SMALL.items():
+        monkeypatch.setattr(counted_sums, name, number)
     for name, number in (("BLOCK", 32), ("SHORT", 16), ("SOME", 4)):
         monkeypatch.setattr(groups, name, number)
     for name, number in (("BLOCK", 16), ("AT_ONCE", 4), ("COLUMNS", 8), ("ROWS", 512), ("FEW", 0)):
@@ -118,6 +134,13 @@ def test_more_places_than_are_counted_are_sorted(monkeypatch):
     check(numbers(30, 8), torch.arange(30), 90, 3)
 
 
+def test_numbers_are_counted_where_rows_are_short_and_neither_they_nor_places_are_many_more():
+    assert RULE(32768, 50304, 2048) and RULE(65536, 32000, 512)
+    assert not RULE(8192, 32000, 8192), "long rows"
+    assert not RULE(4096, 128256, 2048), "mostly rows that no number names"
+    assert not RULE(32768, 1024, 2048), "numbers that stand more often than is noted"
+
+
 def test_nothing_at_all():
     made = table_sums.by_kernels(numbers(0, 8), torch.empty(0, dtype=torch.long), 5, -1)
     assert torch.equal(made, torch.zeros(5, 8))
@@ -158,10 +181,11 @@ def test_infinities_and_nans_of_few_places_stay_in_their_rows():
 
 
 @pytest.mark.parametrize(("dtype", "rows"), [(torch.bfloat16, 50304), (torch.float32, 200)])
-def test_the_kernels_compile_to_machine_code(dtype, rows, monkeypatch, tmp_path):
+def test_the_kernels_compile_to_machine_code(dtype, rows, way, monkeypatch, tmp_path):
     """Of Hopper, as they are launched there: each but the first begins early."""
     jobs = []
     monkeypatch.undo()
+    monkeypatch.setattr(counted_sums, "are_worth", lambda *sizes: way == "counted")
     monkeypatch.setattr(
         triton_load, "load", lambda job, *_: lambda *a: jobs.append(replace(job, sizes=a[-2:]))
     )
@@ -174,7 +198,11 @@ def test_the_kernels_compile_to_machine_code(dtype, rows, monkeypatch, tmp_path)
             table_sums.by_kernels(numbers(count, 1024, dtype=dtype), places(count, rows, "spread"), rows, 3)
     finally:
         forget()
-    assert [job.name for job in jobs] == ["few", "count", *["place"] * groups.passes_of(rows), "sums"]
+    ordered = ["count", *["place"] * groups.passes_of(rows), "sums"]
+    assert [job.name for job in jobs] == [
+        "few",
+        *(ordered if way == "ordered" else ["blank", "tally", "table"]),
+    ]
     constants = [dict(job.constants) for job in jobs]
     assert [c.get("EARLY", 0) for c in constants] == [0, 0] + [1] * (len(jobs) - 2)
     assert not build(jobs, Builders(("cuda", 90, 32), 1), seconds=200)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from braze import pipeline
 from braze.loops.ir import Buffer, BufferKind, DType, LoopProgram, Op
 from braze.runtime.placement import ALIGNMENT, Layouts, best_fit, largest_first
+from braze.schedule import verify
 from braze.schedule.memory import LARGE_ON_GPU, Life, _pack_symbolic, storage_bytes
 from braze.schedule.verify import check_memory
 from braze.support.errors import InternalError
@@ -145,6 +146,14 @@ def test_verifier_finds_an_overlap() -> None:
     )
     with pytest.raises(InternalError, match="overlap"):
         check_memory(plan.groups, broken)
+
+
+def test_slots_are_not_compared_at_sizes_that_divide_by_zero() -> None:
+    """A view of rows of four has sizes that are divided by a quarter of the elements: of three elements that is nothing."""
+    n = Symbol("n", 1)
+    bytes_ = 4 * (n * n // (n // 4)) * n
+    assert verify._disjoint(Integer(0), bytes_, 2 * bytes_, bytes_)
+    assert not verify._disjoint(Integer(0), 2 * bytes_, bytes_, bytes_)
 
 
 def test_layout_is_planned_once_per_sizes() -> None:

@@ -19,7 +19,7 @@ from braze.capture.dispatch.skip import GENERATOR, is_skipped, other_library, wh
 from braze.capture.dispatch.variants import Site, all_sites, copies, turn_to
 from braze.capture.facts.markers import WITH_CALLEES
 from braze.capture.facts.records import Capture
-from braze.capture.facts.replay import WhereGiven
+from braze.capture.facts.replay import WhereGiven, bring_up_history
 from braze.capture.facts.resume import resume_code
 from braze.capture.python.higher_order import of_other_compiler, run_whole
 from braze.capture.residual.points import ResumePoint
@@ -151,6 +151,9 @@ def put_hook(register: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
 
     The results of one graph are those of one operation, and so are all that a later graph makes of what it is given.
     """
+    for value in (getattr(register, "__self__", None), *args, *kwargs.values()):
+        if isinstance(value, torch.Tensor):
+            bring_up_history(value)
     args = tuple([WhereGiven(value) if callable(value) else value for value in args])
     kwargs = {name: WhereGiven(value) if callable(value) else value for name, value in kwargs.items()}
     return native.unhooked(register, *args, **kwargs)

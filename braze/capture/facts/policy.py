@@ -88,7 +88,7 @@ _ASKED = words(
     _get_warnAlways _get_deterministic_fill_uninitialized_memory _get_deterministic_algorithms_warn_only
     _get_cudnn_benchmark _get_cudnn_deterministic _get_cudnn_allow_tf32 _get_cudnn_depthwise_kernel
     _get_fp32_precision_getter _cuda_get_cudnn_benchmark_limit _get_overrideable_sdp_enabled _get_sdp_priority_order
-    is_anomaly_check_nan_enabled"""
+    is_anomaly_check_nan_enabled _cuda_getDevice _cuda_isInBadFork _accelerator_getDeviceIndex"""
 )
 SETTINGS = frozenset(vars(home)[n] for home in (torch._C, torch) for n in _ASKED if n in vars(home))
 #: what depends on its arguments alone

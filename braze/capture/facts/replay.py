@@ -304,6 +304,21 @@ class AfterGiven(WhereGiven):
         return None if tensor.grad is None else self.hook(tensor)
 
 
+def put_hook(tensor: torch.Tensor, hook: WhereGiven) -> Any:
+    """A hook on a tensor, as ``register_hook`` puts it there."""
+    bring_up_history(tensor)
+    return tensor.register_hook(hook)
+
+
+def bring_up_history(tensor: torch.Tensor) -> None:
+    """Have autograd make the history of a view anew whose memory was written since, as the first hook on it must find it.
+
+    PyTorch dies of a first hook that comes to an older one. An eager program may have looked at the history before, where a trace has answered it.
+    """
+    if tensor.requires_grad and tensor._backward_hooks is None:
+        _ = tensor.grad_fn
+
+
 def set_contents(container: Any, new: Any) -> None:
     """Give a list, dict, set or deque the contents and order of ``new``, in place."""
     base = builtin_base(container)

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from braze.graph.torch_settings import FACTS_OF_GPUS
 from braze.support.caches import remembered
 
 
@@ -89,6 +90,7 @@ IDENTITIES = frozenset(
         re.Pattern,
         types.UnionType,
         typing.TypeVar,
+        *FACTS_OF_GPUS,
     }
 )
 BUILTIN_METHODS = frozenset({types.BuiltinFunctionType, DEFINED_METHOD, types.MethodWrapperType})

@@ -32,7 +32,7 @@ from braze.capture.facts.breaks import (
 from braze.capture.facts.libraries import is_library_module
 from braze.capture.facts.purity import memory_written
 from braze.capture.facts.records import Build, Effect, EffectKind, Step
-from braze.capture.facts.replay import AfterGiven, WhereGiven
+from braze.capture.facts.replay import AfterGiven, WhereGiven, put_hook
 from braze.capture.facts.values import Identity
 from braze.capture.features.subgraphs import note, region, traced
 from braze.capture.finish.reconstruction import RecipeTable
@@ -231,9 +231,9 @@ def recipe(table: RecipeTable, handle: Any) -> Build | None:
         return None
     if found.removed or found.inside:
         raise Unrebuildable(handle)
-    guarded = WhereGiven if found.register is torch.Tensor.register_hook else AfterGiven
-    hook = table.add(table.call(guarded, table.id_of(found.hook)))
-    return table.call(found.register, table.id_of(found.tensor), hook)
+    of_gradients = found.register is torch.Tensor.register_hook
+    hook = table.add(table.call(WhereGiven if of_gradients else AfterGiven, table.id_of(found.hook)))
+    return table.call(put_hook if of_gradients else found.register, table.id_of(found.tensor), hook)
 
 
 def check(t: Trace, row: Hooked) -> None:

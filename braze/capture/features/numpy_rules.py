@@ -170,6 +170,10 @@ def holds_numbers(value: Any) -> bool:
 @FEATURE.each(torch.tensor, torch.as_tensor, torch.asarray)
 def make(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """``torch.tensor`` and its like: numbers of numpy's bring their dtype."""
+    data_name = "obj" if function is torch.asarray else "data"
+    if not args and data_name in kwargs:
+        kwargs = dict(kwargs)
+        args = (kwargs.pop(data_name),)
     if len(args) == 1 and is_outside(t.outside, args[0]):
         return tensor_from(t, function, args[0], kwargs)
     if args and type(args[0]) is np.ndarray:
@@ -178,18 +182,28 @@ def make(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         made = from_numpy(t, args, {}, tail)
         return t.graph.recorder.call(torch.Tensor.to, (made,), kwargs) if kwargs else made
     if args and holds_numbers(args[0]) and kwargs.get("dtype") is None:
-        trial = t.graph.recorder.call(function, args, kwargs)
-        t.graph.recorder.forget(trial)
-        kwargs = {**kwargs, "dtype": trial.dtype}
+        kwargs = {**kwargs, "dtype": tried(t, function, args, kwargs).dtype}
     fill_arguments(t.outside, args)
     data = [with_known_numbers(a) for a in args[:1]]
     return t.graph.recorder.call(function, (*data, *args[1:]), kwargs)
+
+
+def tried(t: Trace, function: Any, args: Any, kwargs: Any) -> Any:
+    """What a call gives, or its refusal, without a place in the graph."""
+    trial = t.graph.recorder.call(function, args, kwargs)
+    t.graph.recorder.forget(trial)
+    return trial
 
 
 @rule(torch.Tensor.new_tensor)
 def make_like(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """``x.new_tensor(numbers)``."""
     fill_arguments(t.outside, args)
+    if "data" in kwargs and len(args) == 1:
+        kwargs = dict(kwargs)
+        args = (*args, kwargs.pop("data"))
+    if any(map(holds_numbers, args[1:2])):
+        tried(t, torch.Tensor.new_tensor, args, kwargs)
     data = [with_known_numbers(a) for a in args[1:2]]
     return t.graph.recorder.call(torch.Tensor.new_tensor, (*args[:1], *data, *args[2:]), kwargs)
 
@@ -198,6 +212,8 @@ def with_known_numbers(data: Any) -> Any:
     """Numbers that become a tensor's, as they are in this call: PyTorch guards symbols among them, and reads 32 bits of each."""
     if type(data) in (list, tuple, torch.Size):
         return [with_known_numbers(item) for item in data]
+    if issubclass(type(data), np.generic):
+        return data.item()
     if type(data) is torch.SymInt and not torch_symbols.is_unbacked(data):
         return int(data)
     return data

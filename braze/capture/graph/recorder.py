@@ -157,7 +157,7 @@ class Recorder(Recording):
         if isinstance(value, type):
             return class_argument(value)
         if isinstance(value, np.generic):
-            return value.item()
+            return number_of(value)
         if isinstance(value, np.ndarray):
             graph_break("BZ1013", "an array of numpy's goes into a graph", "make it a tensor outside")
         if isinstance(value, BUFFERS):
@@ -348,6 +348,13 @@ def written_in_list(name: str, args: tuple[Any, ...]) -> list[tuple[torch.Tensor
     if not (name.endswith("_") and args and isinstance(args[0], (list, tuple))):
         return []
     return [(x, x._version) for x in args[0] if isinstance(x, torch.Tensor) and not x.is_inference()]
+
+
+def number_of(value: np.generic) -> Any:
+    """What PyTorch takes a number of numpy's for that is an argument: one that is neither whole nor a number of Python's is a float, truth values too."""
+    if isinstance(value, np.number | np.bool_) and not isinstance(value, np.integer | complex):
+        return float(value.real)
+    return value.item()
 
 
 def class_argument(value: type) -> Any:

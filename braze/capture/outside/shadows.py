@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import sys
+import types
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
@@ -19,6 +20,7 @@ from braze.capture.facts.values import (
     MISSING,
     Identity,
     UnknownText,
+    is_bound_builtin,
     is_constant,
     is_identity_type,
     lookup_in_mro,
@@ -71,6 +73,8 @@ class DictShadow:
             return found
         if key in self.deleted:
             return MISSING
+        if type(key) is not str:
+            refuse_another_in_a_later_call(outside, key)
         real = dict.get(self.real, key, MISSING)
         if real is MISSING:
             self._note_missing(key)
@@ -153,6 +157,27 @@ class DictShadow:
             self.node.guard(Check.HAS_KEY, (key, False))
 
 
+def is_known_by_identity(key: Any) -> bool:
+    """Whether guards say which object this is. A method in C that is bound to a container is read anew, of what stands for that."""
+    return is_identity_type(type(key)) and not is_bound_builtin(key)
+
+
+def refuse_another_in_a_later_call(outside: Outside, key: Any) -> None:
+    """Break before a key is looked up outside that no guard tells from the object in its place at a later call, or for which another stands here."""
+    if is_constant(key) or is_known_by_identity(key):
+        return
+    if issubclass(type(key), tuple | frozenset):
+        base: Any = tuple if issubclass(type(key), tuple) else frozenset
+        for part in base.__iter__(key):
+            refuse_another_in_a_later_call(outside, part)
+        return
+    node = outside.tree.node_of(key)
+    if node is None and type(key) is types.MethodType:
+        node = outside.tree.node_of(key.__self__)
+    if (node is not None and node.step is not Step.CONSTANT) or is_bound_builtin(key):
+        graph_break("BZ1014", f"a {type(key).__name__} from outside is looked up in a dict from outside")
+
+
 class SequenceShadow:
     """A list, tuple, set or deque outside, copied at once. ``original``: its first elements, in order."""
 
@@ -204,7 +229,7 @@ def guard_keys(outside: Outside, shadow: DictShadow, keys: list[Any]) -> None:
         outside.tree.meet(place, key)
         if is_constant(key):
             place.guard(Check.EQUAL, key)
-        elif is_identity_type(type(key)):
+        elif is_known_by_identity(key):
             place.guard(Check.IS, key)
         else:
             graph_break("BZ1014", f"a dict from outside with a key of type {type(key).__name__}")
@@ -282,7 +307,7 @@ def shadow_set(t: Trace, node: Node, real: Any) -> Any:
     cls = type(real)
     base = set if issubclass(cls, set) else frozenset
     items = list(base.__iter__(real))
-    if not all(is_constant(v) or is_identity_type(type(v)) for v in items):
+    if not all(is_constant(v) or is_known_by_identity(v) for v in items):
         graph_break("BZ1014", "a set from outside that holds objects")
     node.guard(Check.TYPE, cls)
     node.guard(Check.LENGTH, len(items))

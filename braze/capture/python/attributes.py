@@ -41,6 +41,7 @@ from braze.capture.state.handlers import HANDLERS
 from braze.capture.state.ledger import Ledger
 from braze.capture.state.outside import Outside
 from braze.capture.state.trace import Interpreter, Trace
+from braze.graph.torch_settings import FACTS_OF_GPUS
 from braze.graph.torch_symbols import SYMBOLIC
 from braze.support.caches import remembered
 
@@ -280,6 +281,8 @@ def call_descriptor(t: Trace, found: Any, owner: Any, obj: Any, cls: type, name:
         trust_class_value(t, owner, name, found)
         if found.fget is None:
             return found.__get__(obj, cls)  # raises
+        if owner in FACTS_OF_GPUS:
+            return found.__get__(obj, cls)
         return t.call(found.fget, (obj,), None, tail)
     if kind in C_DESCRIPTORS:
         return c_field(t, found, obj, cls, name)

@@ -45,8 +45,12 @@ WRONG_DERIVATIVE = re.compile(
 )
 #: eager's hooks get None where the gradient of another result of their operation comes in alone: ours are called for gradients
 NO_GRADIENT = re.compile(r"unsupported operand type\(s\) for .*'NoneType'")
-#: what eager says of a view whose storage was set, which it makes again on its base; ours names the operation without a derivative
-SET_ON_BASE = re.compile(r"^setStorage: sizes .* are out of bounds for storage")
+#: what eager says of a view whose storage was set, which it makes again on its base, whose memory it does not fit: in other words of another
+#: view. Ours names the operation without a derivative, or meets such a view first, too
+SET_ON_BASE = re.compile(
+    "^(?:setStorage: sizes .* are out of bounds for storage|Storage size calculation overflowed with sizes="
+    "|Tensor: invalid storage offset -)"
+)
 SET = "derivative for set_ is not implemented"
 #: an operation without a derivative, which eager does not come to where a hook on its result has failed before
 UNDERIVED = re.compile(r"^derivative for aten::\w+ is not implemented$")
@@ -174,6 +178,8 @@ def excuse(ours: Seen, theirs: Seen, checkpoints: bool = False) -> None:
         and (not mine or UNDERIVED.search(mine[1]))
     ):
         ours.backward_error = theirs.backward_error = None
+    elif mine and its and SET_ON_BASE.search(mine[1]) and SET_ON_BASE.search(its[1]):
+        theirs.backward_error = mine
     elif mine and its and mine[1] == SET and (SET_ON_BASE.search(its[1]) or WRITTEN.search(its[1])):
         theirs.backward_error = mine
     elif mine and its and WRITTEN.search(mine[1]) and (its[1] == SET or SET_ON_BASE.search(its[1])):

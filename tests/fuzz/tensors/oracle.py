@@ -65,7 +65,8 @@ ROOM = 4.0
 class RandomRounding(TorchDispatchMode):
     """Rounds what operations make to the numbers of ``dtype``, up or down at random; views stay views.
 
-    Unless it ``rounds``, what eager's kernels leave open is all that it changes: signs of zeros, numbers made of what overflows.
+    Unless it ``rounds``, what eager's kernels leave open is all that it changes: signs of zeros, numbers made of what overflows, sums that
+    cancel to nothing or nearly so.
     """
 
     def __init__(self, dtype: torch.dtype, seed: int, rounds: bool = True) -> None:
@@ -212,11 +213,14 @@ class RandomRounding(TorchDispatchMode):
         ``least``: how far off it is even where it is exact; ``steps``: as many times further as a number is on average that is rounded
         on the way too, once for each factor.
         """
-        if not self.rounds:
+        if not (self.rounds or sums):
             return
+        if sums:  # of numbers whose sizes have no sum, nothing may be left
+            size = torch.where(size.isinf(), torch.finfo(size.dtype).max, size)
         # what a program rounds by itself, by a cast, has one: but few numbers that it makes there are so short
         exact = self.exact if value.dtype is torch.float64 else torch.bfloat16
-        eps = max(self.eps, torch.finfo(value.dtype).eps, torch.finfo(self.widest).eps * steps, least)
+        own = self.eps if self.rounds else 0.0
+        eps = max(own, torch.finfo(value.dtype).eps, torch.finfo(self.widest).eps * steps, least)
         inexact = size.to(exact).double() != size
         if least:
             inexact |= size != 0
@@ -225,6 +229,8 @@ class RandomRounding(TorchDispatchMode):
         if sums:  # of huge and of small numbers: the small ones are lost; on the way to a number of 24 digits some have more
             inexact |= (size * eps > 0.125) | (in_digits(size, 16) != size)
         inexact &= size.isfinite() & value.isfinite()
+        if not self.rounds:
+            inexact &= value.abs() <= eps * size
         if inexact.any():
             noise = self.noise(value)
             # less would be rounded away; and a sum of many, even of equal numbers, may be off by more than one unit

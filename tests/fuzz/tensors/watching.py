@@ -35,4 +35,5 @@ def kron(input: Tensor, other: Tensor) -> Tensor:
     for d in range(rank):
         outer, inner = outer.unsqueeze(2 * d + 1), inner.unsqueeze(2 * d)
     product = outer * inner
-    return product.reshape([product.size(2 * d) * product.size(2 * d + 1) for d in range(rank)])
+    joined = product.reshape([product.size(2 * d) * product.size(2 * d + 1) for d in range(rank)])
+    return joined.clone()  # no view, as what kron gives: of a hook on one that was written since PyTorch dies

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import builtins
+import operator
 import types
 from collections.abc import Callable
 from typing import Any
-
-import torch
 
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.frame import Frame
@@ -19,7 +18,8 @@ from braze.capture.outside.class_values import has_hash_of_its_own
 from braze.capture.outside.shadows import fill
 from braze.capture.python.calls import call_c
 from braze.capture.python.iteration import elements, gathered
-from braze.capture.python.opcodes.table import opcode, rows
+from braze.capture.python.opcodes.table import applied, opcode, rows
+from braze.capture.python.operations import unary
 from braze.capture.state.trace import Interpreter, Trace
 
 
@@ -158,14 +158,12 @@ def list_to_tuple(t: Trace, f: Frame, arg: int) -> None:
     f.stack[-1] = tuple(f.stack[-1])
 
 
-@opcode("CALL_INTRINSIC_1")
+@opcode("CALL_INTRINSIC_1", outside=applied(lambda arg: "pos" if arg == 5 else None, -1))
 def call_intrinsic_1(t: Trace, f: Frame, arg: int) -> None:
     if arg == 6:
         f.stack[-1] = tuple(f.stack[-1])
     elif arg == 5:
-        f.stack[-1] = (
-            +f.stack[-1] if not issubclass(type(f.stack[-1]), torch.Tensor) else f.stack[-1].positive()
-        )
+        f.stack[-1] = unary(t, operator.pos, f.stack[-1])
     elif arg == 3:
         error = f.stack[-1]
         if isinstance(error, StopIteration):

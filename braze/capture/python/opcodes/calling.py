@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from braze import native
@@ -57,10 +58,18 @@ OF_THE_PROCESS = (gc.get_objects, gc.get_referrers, gc.get_referents)
 
 
 def call_outside(f: Frame, arg: int, following: int) -> Pending | None:
-    fn, args = split_call(f, arg, f.stack)
+    return called(*split_call(f, arg, f.stack), f.kwnames, len(f.stack) - arg - 2)
+
+
+def call_kw_outside(f: Frame, arg: int, following: int) -> Pending | None:
+    *stack, names = f.stack
+    return called(*split_call(f, arg, stack), names, len(stack) - arg - 2)
+
+
+def called(fn: Any, args: list[Any], names: Sequence[str], left: int) -> Pending | None:
     if any(fn is builtin for builtin in (*OF_THE_FRAME, *OF_THE_PROCESS)):
         return None
-    return BreakKind.CALL, [fn, *args], tuple(f.kwnames), len(f.stack) - arg - 2, 1
+    return BreakKind.CALL, [fn, *args], tuple(names), left, 1
 
 
 @opcode("PRECALL", outside=call_outside)
@@ -88,7 +97,7 @@ def call_instruction(t: Trace, f: Frame, arg: int) -> None:
     stack.append(call(t, fn, args, kwargs, True))
 
 
-@opcode("CALL_KW")
+@opcode("CALL_KW", outside=call_kw_outside)
 def call_kw(t: Trace, f: Frame, arg: int) -> None:
     f.kwnames = f.stack.pop()
     call_instruction(t, f, arg)

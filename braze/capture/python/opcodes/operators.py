@@ -10,9 +10,10 @@ import torch
 
 from braze.capture.facts.frame import Frame
 from braze.capture.facts.operators import COMPARE_METHODS, METHODS
+from braze.capture.facts.records import BreakKind
 from braze.capture.graph import unbacked
 from braze.capture.python import data_errors
-from braze.capture.python.opcodes.table import Handler, applied, opcode, rows
+from braze.capture.python.opcodes.table import Handler, Pending, applied, opcode, rows
 from braze.capture.python.operations import (
     binary,
     compare,
@@ -120,14 +121,24 @@ def delete_subscr(t: Trace, f: Frame, arg: int) -> None:
     delete_item(t, obj, key)
 
 
-@opcode("BINARY_SLICE")
+def slice_taken(f: Frame, arg: int, following: int) -> Pending:
+    obj, start, stop = f.stack[-3:]
+    return BreakKind.OPERATOR, [obj, slice(start, stop)], "getitem", len(f.stack) - 3, 1
+
+
+@opcode("BINARY_SLICE", outside=slice_taken)
 def binary_slice(t: Trace, f: Frame, arg: int) -> None:
     obj, start, stop = f.stack[-3:]
     del f.stack[-3:]
     f.stack.append(get_item(t, obj, slice(start, stop), True))
 
 
-@opcode("STORE_SLICE")
+def slice_stored(f: Frame, arg: int, following: int) -> Pending:
+    value, obj, start, stop = f.stack[-4:]
+    return BreakKind.STATEMENT, [obj, slice(start, stop), value], "setitem", len(f.stack) - 4, 0
+
+
+@opcode("STORE_SLICE", outside=slice_stored)
 def store_slice(t: Trace, f: Frame, arg: int) -> None:
     value, obj, start, stop = f.stack[-4:]
     del f.stack[-4:]
