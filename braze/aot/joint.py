@@ -365,17 +365,23 @@ def _row_major(sizes: Any) -> list[Any]:
     return strides
 
 
+def _is_leaf_alone(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a leaf, and no view of what requires grad, which would give it gradients of its own beside."""
+    return tensor.is_leaf and not (tensor._base is not None and tensor._base.requires_grad)
+
+
 def check_as_captured(gm: torch.fx.GraphModule, pairs: list[tuple[Any, Any]], outputs: Outputs) -> None:
     """Refuse where an output requires grad in the trace but did not when captured, or the other way round.
 
     A view that is made again of the caller's tensor requires grad as it does in eager, whatever either thought; but not by a
-    leaf that the program made of a view of it on the way.
+    leaf that the program made of a view of it on the way, or by what became one when the view had been made.
     """
-    leaves = {
-        torch_compat.storage_key(n.args[0].meta["val"])
+    leaves = [
+        n.args[0].meta["val"]
         for n in gm.graph.nodes
         if n.target in ("requires_grad_", torch.Tensor.requires_grad_) and isinstance(n.args[0], Node)
-    }
+    ]
+    memory = {torch_compat.storage_key(leaf) for leaf in leaves}
     output: Any = gm.graph.output_node()
     values = output.args[0]
     for captured, (_, traced) in zip(
@@ -387,7 +393,8 @@ def check_as_captured(gm: torch.fx.GraphModule, pairs: list[tuple[Any, Any]], ou
         if not isinstance(was, torch.Tensor):
             continue
         if outputs.is_remade(traced):
-            if leaves and was.requires_grad and not was.is_leaf and torch_compat.storage_key(was) in leaves:
+            by_itself = any(was is leaf for leaf in leaves) and _is_leaf_alone(was)
+            if was.requires_grad and not by_itself and torch_compat.storage_key(was) in memory:
                 raise Unsupported(
                     "BZ2021",
                     "a view of a leaf that the program makes of an input's memory",

@@ -144,7 +144,8 @@ def _partition(
         shared=tuple(each.inputs for each in functional.shared),
         anchored=_anchors(functional.anchored, placeholders(module)),
         beyond=functional.beyond,
-        turned=_turned(traced, placeholders(module)),
+        turned=(turned := _turned(traced, placeholders(module))),
+        ordered=_ordered(roles, mutations, turned, placeholders(module)),
     )
     if joint is not None and whole is not None:
         halves = divide(whole, ctx.options, how.partition_fn, how.choice, _weighing(part, how.weigh))
@@ -262,6 +263,25 @@ def _turned(traced: Traced, inputs: Sequence[torch.fx.Node]) -> tuple[int, ...]:
     """The inputs of which views were changed in place."""
     known = {id(value) for value in traced.ways.turned}
     return tuple(i for i, node in enumerate(inputs) if id(node.meta["val"]) in known)
+
+
+def _ordered(
+    outputs: Sequence[OutputRole],
+    mutations: Sequence[OutputRole],
+    turned: Sequence[int],
+    inputs: Sequence[torch.fx.Node],
+) -> tuple[tuple[int, int], ...]:
+    """Inputs with histories whose views tell whether they are older than a write, beside each written one of another memory.
+
+    Where both are of one memory in a call, autograd counts the write for the views, too, which were ordered as if it did not.
+    """
+    written = sorted({role.input for role in mutations}.union(turned))
+    derived = {role.input for role in mutations if role.differentiable}
+    viewed = {role.input for role in outputs if any(not step.grad for step in role.way)} - {-1}
+    values = {i: inputs[i].meta["val"] for i in viewed.union(written)}
+    memory = {i: torch_compat.storage_key(value) for i, value in values.items()}
+    watched = [i for i in sorted(viewed) if values[i].requires_grad or i in derived]
+    return tuple((i, k) for i in watched for k in written if memory[i] != memory[k])
 
 
 def _weighing(part: Partition, weigh: Callable[[Partition], float | None] | None) -> Weigh | None:

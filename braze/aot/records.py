@@ -179,7 +179,8 @@ class Partition:
     ``made``: the last outputs are not the user's but sizes of these names, by which views are rebuilt. ``shared``: the last
     inputs are not the user's but memory that several of theirs see. ``anchored``: (input, offset) of those that must begin
     there in their memory. ``beyond``: the graph sees memory of an input
-    that the input itself does not reach. ``turned``: inputs of which the program gives views another shape in place, a write as autograd counts. ``beside``: of a backward, bytes of its forward's results, which the caller may hold.
+    that the input itself does not reach. ``turned``: inputs of which the program gives views another shape in place, a write as autograd counts. ``ordered``: (input, written input) that lay in two memories
+    here, where views of the first tell whether they are older than writes to its memory. ``beside``: of a backward, bytes of its forward's results, which the caller may hold.
     """
 
     forward: torch.fx.GraphModule
@@ -194,4 +195,5 @@ class Partition:
     anchored: tuple[tuple[int, int], ...] = ()
     beyond: bool = False
     turned: tuple[int, ...] = ()
+    ordered: tuple[tuple[int, int], ...] = ()
     beside: int = 0

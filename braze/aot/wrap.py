@@ -212,7 +212,7 @@ class _Wrapped:
         #: stands for this graph where it is written down that something was told: an address would come to be another's
         self.told = object()
         self.shared, self.beyond, self.anchored = partition.shared, partition.beyond, partition.anchored
-        self.turned = partition.turned
+        self.turned, self.ordered = partition.turned, partition.ordered
         #: of written inputs that are the memory of several, those several
         first = len(partition.inputs) - len(self.shared)
         self.members = {first + k: frozenset(each.inputs) for k, each in enumerate(self.shared)}
@@ -289,6 +289,7 @@ class _Wrapped:
             inputs is None
             or any(inputs[i].storage_offset() != offset for i, offset in self.anchored)
             or (self.mutated and self._shares_written_memory(inputs))
+            or any(storage_key(inputs[i]) == storage_key(inputs[k]) for i, k in self.ordered)
         ):
             return self._as_captured(given, grad)
         if any(is_written_past_its_history(inputs[i]) for i, _ in self.derived):

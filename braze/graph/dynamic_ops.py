@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
 
-from braze.graph import torch_compat
+from braze.graph import torch_compat, torch_symbols
 from braze.graph.view_rules import window_of_diagonal
 
 aten = torch.ops.aten
@@ -67,6 +67,28 @@ def diagonal(env: Any, x: torch.Tensor, offset: Any = 0, dim1: int = 0, dim2: in
     return aten.as_strided.default(x, [*sizes, length], strides, x.storage_offset() + start)
 
 
+def view(env: Any, x: torch.Tensor, sizes: Any) -> Any:
+    """PyTorch's fakes join dims across one of one element, however they lie. Eager has a view where there is one without such dims."""
+    numbers = [*x.shape, *x.stride(), *sizes]
+    if any(isinstance(n, torch.SymInt) and torch_symbols.is_unbacked(n) for n in numbers):
+        return NotImplemented
+    between = [d for d in range(1, x.dim() - 1) if _is_one(x.shape[d])]
+    if between:
+        try:
+            aten.view.default(aten.squeeze.dims(x, between), sizes)
+        except ValueError as error:
+            raise RuntimeError(
+                "view size is not compatible with input tensor's size and stride (at least one dimension spans "
+                "across two contiguous subspaces). Use .reshape(...) instead."
+            ) from error
+    return NotImplemented
+
+
+def _is_one(size: Any) -> bool:
+    """Whether a dim has one element, of which a guard comes."""
+    return bool((size.node.hint if isinstance(size, torch.SymInt) else size) == 1 and size == 1)
+
+
 def difference(env: Any, a: Any, b: Any, **words: Any) -> Any:
     """Eager subtracts no bools, PyTorch's fakes do: the error is eager's own."""
     if torch.bool in (getattr(a, "dtype", None), getattr(b, "dtype", None)):
@@ -122,6 +144,8 @@ RULES: dict[Any, Callable[..., Any]] = {
     },
     aten.copy.default: copied,
     aten.diagonal.default: diagonal,
+    aten.view.default: view,
+    aten._unsafe_view.default: view,
     aten.sub.Tensor: difference,
     aten.sub_.Tensor: difference,
     aten.sub.Scalar: difference,

@@ -124,6 +124,13 @@ def _glu(x: Any, dim: int = -1) -> Any:
     return allocated([half, half], x.dtype)
 
 
+def _glu_backward(grad: Any, x: Any, dim: int) -> Any:
+    """As large as the operand, of which PyTorch's fake says twice a half of it: of sizes that vary that is another formula."""
+    if not x.dtype.is_floating_point or grad.dtype is not x.dtype:
+        return NotImplemented
+    return row_major(x.shape, x.dtype)
+
+
 def _channel_shuffle(x: Tensor, groups: int) -> Any:
     """Memory of its own, where the views that it could be made of would give back the operand's."""
     if x.dim() < 3 or type(groups) is not int or groups < 1 or x.shape[1] % groups != 0:
@@ -267,6 +274,7 @@ LAYOUTS: dict[Any, Callable[..., Any]] = {
     aten.all.dims: _truth_of_each,
     aten.log_sigmoid_forward.default: _log_sigmoid,
     aten.glu.default: _glu,
+    aten.glu_backward.default: _glu_backward,
     aten.channel_shuffle.default: _channel_shuffle,
     aten.roll.default: _roll,
     aten.upsample_nearest1d.default: _interpolated_sequence,

@@ -344,3 +344,54 @@ def test_gradients_that_end_within_the_program_have_their_history():
         result = braze.compile(fn, options={"verify": 2})(torch.rand(8))
     assert result.requires_grad
     assert any("BZ2021" in message for message in messages)
+
+
+def a_part_seen_before_its_whole_is_a_leaf(x):
+    whole = x.data
+    part = whole[1:]
+    whole.requires_grad_()
+    return part
+
+
+def a_part_of_that_asked_too(x):
+    whole = x.detach()
+    seen = whole.view_as(whole)
+    whole.requires_grad_()
+    return seen.narrow(0, 0, 2).requires_grad_()
+
+
+def a_part_without_a_history_that_is_a_leaf(x):
+    with torch.no_grad():
+        part = x[..., 0]
+    return part.requires_grad_()
+
+
+def a_part_of_a_result_that_is_a_leaf(x):
+    whole = x * 2
+    with torch.no_grad():
+        part = whole.unbind(0)[0]
+    return part.requires_grad_(), whole
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        a_part_seen_before_its_whole_is_a_leaf,
+        a_part_of_that_asked_too,
+        a_part_without_a_history_that_is_a_leaf,
+        a_part_of_a_result_that_is_a_leaf,
+    ],
+)
+@pytest.mark.parametrize("given", ["plain", "leaf", "computed"])
+def test_views_of_a_leaf_that_the_program_makes_are_leaves_as_in_eager(program, given):
+    """Whether one requires grad, is a leaf, and keeps the gradient that comes to it."""
+
+    def seen(called):
+        x = torch.arange(12.0).view(4, 3).requires_grad_(given != "plain")
+        results = called(x * 1 if given == "computed" else x)
+        results = results if isinstance(results, tuple) else (results,)
+        sum(result.sum() for result in results if result.requires_grad).backward()
+        kept = [result.grad is not None for result in results if result.is_leaf]
+        return [(r.requires_grad, r.is_leaf, r.tolist()) for r in results], kept, x.grad is not None
+
+    assert seen(braze.compile(program, options={"verify": 2})) == seen(program)

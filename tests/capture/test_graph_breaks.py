@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 import functools
+import importlib
 import io
 import os
 import random
 import sys
 import time
 from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -400,3 +403,37 @@ def test_what_follows_an_instruction_that_runs_code_outside_is_captured(fn):
         found.append((result.tolist(), [(what[0], str(what[1:]), words) for what, words in shelf.done]))
     assert found[1] == found[2] == found[0]
     assert any("cos" in graph.code for graph in graphs)
+
+
+def test_a_module_of_a_package_is_imported_where_a_function_asks_for_it_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the package makes names when asked. One that is not there is an error, which the program may catch."""
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, lazy in (
+        ("plainpackage", ""),
+        ("lazypackage", "def __getattr__(name):\n    raise AttributeError(name)\n"),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(lazy)
+        for part in ("first", "second"):
+            (tmp_path / name / f"{part}.py").write_text("FACTOR = 3\n")
+        importlib.import_module(name)
+        source = f"""
+def scaled(x):
+    try:
+        from {name} import first
+    except ImportError:
+        return x
+    try:
+        from {name} import missing
+    except ImportError:
+        x = x + 1
+    from {name} import second as other
+    return x * first.FACTOR * other.FACTOR
+"""
+        space: dict[str, Any] = {}
+        exec(source, space)
+        fn = braze.compile(space["scaled"])
+        for _ in range(2):
+            assert torch.equal(fn(torch.ones(2)), torch.full((2,), 18.0))

@@ -247,3 +247,25 @@ def test_the_zeros_that_a_norm_leads_back_have_eagers_signs(norm, weighted, dyna
             call(given, w).backward(tangent)
             found.append(given.grad[:5])
         assert same(found[1], found[0])
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_the_zeros_of_a_gated_unit_have_eagers_signs_at_all_sizes(dim, backend):
+    """Of two halves of a size that varies, which are of the size that they are halves of: beside another use nothing is added."""
+
+    def program(x):
+        return F.hardswish(x), F.glu(x, dim)
+
+    compiled = braze.compile(program, backend=backend)
+    for sizes in ((4, 6), (8, 10), (6, 16)):
+        x = torch.full(sizes, -2.0)
+        x.narrow(dim, 0, sizes[dim] // 2).zero_()
+        found = []
+        for call in (program, compiled):
+            given = x.clone().requires_grad_()
+            beside, gated = call(given)
+            torch.autograd.backward([beside, gated], [torch.zeros(sizes), torch.full_like(gated, -0.25)])
+            found.append(given.grad)
+        assert torch.allclose(*found)
+        assert torch.equal(found[0].signbit(), found[1].signbit())

@@ -602,3 +602,32 @@ def test_a_view_laid_out_as_in_eager_makes_no_number_of_a_size_that_varies():
     for shape in [(3, 3, 17), (3, 1, 2), (3, 7, 4), (3, 1, 6)]:
         x = torch.arange(float(math.prod(shape))).view(shape)
         assert difference(compiled, program, lambda x=x: (x.clone(),)) == ""
+
+
+def viewed_as_the_copy_lies(x):
+    y = torch.empty(x.shape).copy_(x)
+    y[1:] = 2
+    return y.exp().view(*reversed(y.shape))
+
+
+def viewed_as_it_lies(x):
+    return x.view(*reversed(x.shape))
+
+
+@pytest.mark.parametrize("program", [viewed_as_the_copy_lies, viewed_as_it_lies])
+@pytest.mark.parametrize("dynamic", [True, False])
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_a_view_across_a_dim_of_one_element_is_eagers_or_refused_as_there(program, dynamic, backend):
+    """PyTorch's fakes know views there that no tensor has."""
+
+    def seen(called):
+        try:
+            return called(torch.arange(20.0).view(5, 1, 4).permute(2, 1, 0)).tolist()
+        except RuntimeError as error:
+            return str(error)
+
+    theirs = seen(program)
+    with logged() as heard:
+        ours = seen(braze.compile(program, backend=backend, dynamic=dynamic))
+    assert ours == theirs if isinstance(theirs, str) else torch.allclose(*map(torch.tensor, (ours, theirs)))
+    assert not any("BZ6013" in text for text in heard)

@@ -669,6 +669,48 @@ def test_a_hook_comes_to_a_view_whose_history_the_program_has_looked_at_since_it
     assert [gradient(compiled) for _ in range(3)] == [theirs] * 3
 
 
+def hooked_again_in_one_piece(v):
+    v.register_hook(lambda gradient: gradient * 3)
+    v[2:] = 2
+    v.register_hook(lambda gradient: gradient * 3)
+    return v
+
+
+def hooked_again_behind_a_break(v):
+    v.register_hook(lambda gradient: gradient * 3)
+    v[2:] = 2
+    braze.graph_break()
+    v.register_hook(lambda gradient: gradient * 3)
+    return v.sin()
+
+
+@pytest.mark.parametrize("program", [hooked_again_in_one_piece, hooked_again_behind_a_break])
+@pytest.mark.parametrize("written_outside", [False, True])
+@pytest.mark.parametrize("backend", ["eager", "braze"])
+def test_a_second_hook_on_a_view_that_was_written_is_called_in_each_call(program, written_outside, backend):
+    """Eager loses it, unless the program looks at the view (prints it, asks whether it is a leaf) before: here it is as if it did."""
+
+    def gradient(called, look):
+        x = torch.arange(6.0).requires_grad_()
+        v = (x * 2).view(2, 3).reshape(6)
+        if written_outside:
+            v.register_hook(lambda gradient: gradient * 5)
+            v[3:] = 1
+        if look:
+            v.register_hook(lambda gradient: gradient * 3)
+            v[2:] = 2
+            assert not v.is_leaf
+            v.register_hook(lambda gradient: gradient * 3)
+            v = v.sin() if program is hooked_again_behind_a_break else v
+        else:
+            v = called(v)
+        v.sum().backward()
+        return x.grad.tolist()
+
+    compiled = braze.compile(program, backend=backend)
+    assert [gradient(compiled, False) for _ in range(3)] == [gradient(program, True)] * 3
+
+
 def turned_then_seen(y):
     y.t_()
     return y, y.expand(-1, -1)

@@ -233,6 +233,28 @@ def test_a_view_gives_dims_of_one_element_the_steps_that_eager_gives_them(name):
     assert [hint(n) for n in found.stride()] == list(ONES[name](real).stride())
 
 
+@pytest.mark.parametrize("dynamic", [True, False])
+@pytest.mark.parametrize("sizes", [(5, 1, 4), (-1,), (2, 10), (20, 1, 1)])
+def test_dims_that_do_not_lie_as_one_are_not_joined_across_one_of_one_element(dynamic, sizes):
+    """PyTorch's fakes join them: a view of such fakes would read other elements than a copy."""
+    real = torch.zeros(5, 1, 4).permute(2, 1, 0)
+    mode = fakes.new_mode(dynamic=dynamic)
+    x = mode.fake(real, symbolic_dims={0, 2} if dynamic else frozenset(), source="x")
+    with pytest.raises(RuntimeError, match="view size is not compatible"):
+        real.view(sizes)
+    with mode, pytest.raises(RuntimeError, match="view size is not compatible"):
+        x.view([x.shape[2], 1, x.shape[0]] if sizes == (5, 1, 4) else sizes)
+
+
+def test_the_gradient_of_a_gated_unit_is_as_large_as_its_operand_by_the_same_formula():
+    """Else autograd's engine fits it, and what is added to it takes the sign of a zero."""
+    mode = fakes.new_mode(dynamic=True)
+    x = mode.fake(torch.zeros(4, 6), symbolic_dims={0, 1}, source="x")
+    with mode:
+        gradient = aten.glu_backward.default(torch.nn.functional.glu(x, 1), x, 1)
+    assert [str(n) for n in gradient.shape] == [str(n) for n in x.shape]
+
+
 ASKED = {
     "a convolution that may leave nothing": (
         aten.convolution.default, IMAGE, like(5, 3, 4, 4), None, [4, 4], [0, 0], [1, 1], False, [0, 0], 1,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import random
 import types
@@ -311,12 +312,14 @@ def put_hook(tensor: torch.Tensor, hook: WhereGiven) -> Any:
 
 
 def bring_up_history(tensor: torch.Tensor) -> None:
-    """Have autograd make the history of a view anew whose memory was written since, as the first hook on it must find it.
+    """Have autograd make the history of a view anew whose memory was written since, before a hook is put on it.
 
-    PyTorch dies of a first hook that comes to an older one. An eager program may have looked at the history before, where a trace has answered it.
+    PyTorch dies of a first hook that comes to an older history, and loses any other one, unless somebody has looked at the history before. An eager
+    program may have, where a trace has answered it; a trace looks where the program has not.
     """
-    if tensor.requires_grad and tensor._backward_hooks is None:
-        _ = tensor.grad_fn
+    if tensor.requires_grad:
+        with contextlib.suppress(RuntimeError):  # of some views nobody may ask: who uses them is told
+            _ = tensor.grad_fn
 
 
 def set_contents(container: Any, new: Any) -> None:

@@ -26,7 +26,7 @@ from braze.capture.python import operations
 from braze.capture.state.handlers import Feature
 from braze.capture.state.outside import Outside
 from braze.capture.state.sources import Node
-from braze.capture.state.trace import Trace
+from braze.capture.state.trace import GraphState, Trace
 from braze.graph import torch_compat, torch_symbols
 from braze.graph.torch_symbols import SYMBOLIC
 from braze.native import torch_state
@@ -182,16 +182,16 @@ def make(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         made = from_numpy(t, args, {}, tail)
         return t.graph.recorder.call(torch.Tensor.to, (made,), kwargs) if kwargs else made
     if args and holds_numbers(args[0]) and kwargs.get("dtype") is None:
-        kwargs = {**kwargs, "dtype": tried(t, function, args, kwargs).dtype}
+        kwargs = {**kwargs, "dtype": tried(t.graph, function, args, kwargs).dtype}
     fill_arguments(t.outside, args)
     data = [with_known_numbers(a) for a in args[:1]]
     return t.graph.recorder.call(function, (*data, *args[1:]), kwargs)
 
 
-def tried(t: Trace, function: Any, args: Any, kwargs: Any) -> Any:
+def tried(graph: GraphState, function: Any, args: Any, kwargs: Any) -> Any:
     """What a call gives, or its refusal, without a place in the graph."""
-    trial = t.graph.recorder.call(function, args, kwargs)
-    t.graph.recorder.forget(trial)
+    trial = graph.recorder.call(function, args, kwargs)
+    graph.recorder.forget(trial)
     return trial
 
 
@@ -203,7 +203,7 @@ def make_like(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         kwargs = dict(kwargs)
         args = (*args, kwargs.pop("data"))
     if any(map(holds_numbers, args[1:2])):
-        tried(t, torch.Tensor.new_tensor, args, kwargs)
+        tried(t.graph, torch.Tensor.new_tensor, args, kwargs)
     data = [with_known_numbers(a) for a in args[1:2]]
     return t.graph.recorder.call(torch.Tensor.new_tensor, (*args[:1], *data, *args[2:]), kwargs)
 

@@ -175,7 +175,19 @@ def import_name(t: Trace, f: Frame, arg: int) -> None:
         full = f"{base}.{name}" if name else base
     if full not in sys.modules:
         graph_break("BZ1007", f"the module {full} is imported for the first time", "import it before")
+    for part in names or ():
+        if is_part_to_import(sys.modules[full], part):
+            graph_break(
+                "BZ1007", f"the module {full}.{part} is imported for the first time", "import it before"
+            )
     f.stack.append(sys.modules[full] if names or level else sys.modules[full.partition(".")[0]])
+
+
+def is_part_to_import(module: Any, name: str) -> bool:
+    """Whether ``from module import name`` imports a module of a package."""
+    if not issubclass(type(module), types.ModuleType) or "__path__" not in vars(module):
+        return False
+    return not hasattr(module, name) and f"{module.__name__}.{name}" not in sys.modules
 
 
 @opcode("IMPORT_FROM")
