@@ -56,6 +56,6 @@ def _packet_of(op: Any) -> Any:
 
 
 def _has_history(node: torch.fx.Node) -> bool:
-    value = node.meta.get("example_value", node.meta.get("val"))
+    value = node.meta.get("val")
     values = value if isinstance(value, tuple | list) else (value,)
     return any(isinstance(v, torch.Tensor) and v.requires_grad for v in values)

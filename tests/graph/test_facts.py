@@ -23,6 +23,8 @@ KEYS = {
     "functions",
     "effects",
     "differentiated_twice",
+    "may_break",
+    "breaks",
 }
 
 
