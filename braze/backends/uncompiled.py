@@ -23,8 +23,8 @@ def compiled_or_as_captured(
 ) -> Callable[..., Any]:
     """What ``compile()`` makes of the graph, or the graph itself where it is refused.
 
-    So it is where an invariant of ours is found broken, unless ``strict``: a program must not fail for that. Where the graph ``may_break``, and
-    does at an operator whose gradient no graph has, its ``meta`` says that it ``breaks``: it is captured again.
+    So it is where an invariant of ours is found broken, unless ``strict``: a program must not fail for that. A graph that ``may_break``
+    at an operator whose gradient no graph has is captured again: ``StandsBetween``.
     """
     mode = mode_of_graph(gm.graph)
     try:
@@ -44,8 +44,7 @@ def compiled_or_as_captured(
         if strict and isinstance(error, InternalError):
             raise
         if gm.meta.get("may_break") and untraced_formulas.learn(gm.graph, error.__cause__):
-            gm.meta["breaks"] = True
-            return gm.forward
+            raise untraced_formulas.StandsBetween from error
         trace.count("graphs_run_as_captured")
         trace.emit("fallback", f"the graph of {name} ({error.code}: {error.what})")
         if error.code == "BZ5011":  # true of all graphs

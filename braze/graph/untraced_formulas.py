@@ -5,7 +5,7 @@ That is learned where a backward could not be traced: what the program has regis
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -15,6 +15,10 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from braze.runtime.purity import is_known
 
 _learned: set[Any] = set()
+
+
+class StandsBetween(Exception):
+    """A graph holds such an operator, and is to be captured again without."""
 
 
 def learn(graph: torch.fx.Graph, why: BaseException | None) -> bool:
@@ -36,11 +40,11 @@ def is_learned(op: Any) -> bool:
     return bool(_learned) and _packet_of(op) in _learned
 
 
-def stands_between(op: Any, values: Iterable[Any]) -> bool:
+def stands_between(op: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether a call of an operator on such arguments is to stand between graphs."""
     if not is_learned(op) or not torch.is_grad_enabled():
         return False
-    return any(isinstance(value, torch.Tensor) and value.requires_grad for value in values)
+    return any(isinstance(value, torch.Tensor) and value.requires_grad for value in (*args, *kwargs.values()))
 
 
 def forget() -> None:

@@ -39,8 +39,6 @@ COLUMNS, ROWS, WARP = 1024, 4, 256
 LEAST_ROW, MOST_ROW = 256, 3072
 #: rows for each place, and places for each row, at most: more rows are cleared sooner otherwise, and more places are seldom noted
 ROWS_OF_ONE, PLACES_OF_ONE = 16, 4
-#: registers of a thread, at most; 0: as the compiler likes
-HELD = 0
 
 #: what kernels that sum rows begin with
 BEGINNING = (
@@ -235,7 +233,7 @@ def end(counts, often, many, partial, done, out, p, u, BLOCK: tl.constexpr, SOME
 
 
 @triton.jit
-def table(grad, indices, counts, notes, many, often, slots, bits, marked, listed, done, lists, partial, out, n, rows, NOTED: tl.constexpr, BLOCK: tl.constexpr, AT_ONCE: tl.constexpr, MORE: tl.constexpr, SOME: tl.constexpr, MARKED: tl.constexpr, WORDS: tl.constexpr, LISTERS: tl.constexpr, ADDERS: tl.constexpr, ENDERS: tl.constexpr, LAST_ROWS: tl.constexpr, SHARE: tl.constexpr, W: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr, PADDING: tl.constexpr, HELD: tl.constexpr, EARLY: tl.constexpr):
+def table(grad, indices, counts, notes, many, often, slots, bits, marked, listed, done, lists, partial, out, n, rows, NOTED: tl.constexpr, BLOCK: tl.constexpr, AT_ONCE: tl.constexpr, MORE: tl.constexpr, SOME: tl.constexpr, MARKED: tl.constexpr, WORDS: tl.constexpr, LISTERS: tl.constexpr, ADDERS: tl.constexpr, ENDERS: tl.constexpr, LAST_ROWS: tl.constexpr, SHARE: tl.constexpr, W: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr, PADDING: tl.constexpr, EARLY: tl.constexpr):
     """All of the table. Programs wait for such alone as have begun before them: a GPU begins them in order."""
     if EARLY:
         gdc_wait()
@@ -303,7 +301,7 @@ def _kernels(
     constants = dict(
         NOTED=NOTED, BLOCK=BLOCK, AT_ONCE=AT_ONCE, MORE=MORE, SOME=128 * warps, MARKED=MARKED, WORDS=WORDS, LISTERS=listers,
         ADDERS=adders, ENDERS=enders, LAST_ROWS=LAST_ROWS, SHARE=share, W=width, COLUMNS=columns, ROWS=ROWS, PADDING=padding,
-        HELD=HELD, EARLY=early,
+        EARLY=early,
     )  # fmt: skip
     programs = f"(rows + {ROWS - 1}) // {ROWS}"
     if most:

@@ -24,7 +24,6 @@ KEYS = {
     "effects",
     "differentiated_twice",
     "may_break",
-    "breaks",
 }
 
 

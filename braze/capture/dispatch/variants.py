@@ -48,6 +48,7 @@ from braze.capture.residual.points import ResumePoint
 from braze.capture.residual.residual import build_residual
 from braze.graph.torch_compat import is_shortage, mute_fakes, watched, without_saving_hooks
 from braze.graph.torch_symbols import symbolic_sizes
+from braze.graph.untraced_formulas import StandsBetween
 from braze.support import interrupts, trace
 from braze.support.collector import collector_paused
 from braze.support.errors import BrazeError, CaptureError, InternalError
@@ -63,10 +64,6 @@ _compiling = threading.RLock()
 #: the functions compiled so far, by code
 copies = Copies()
 _sites: weakref.WeakSet[Site] = weakref.WeakSet()
-
-
-class _Breaks(Exception):
-    """A graph was found to break at an operator that it holds."""
 
 
 class _Tables:
@@ -320,7 +317,7 @@ class Site:
             return self._uncapturable(function)  # it is its caller's frame that it looks for
         try:
             variant = self._variant(capture, function, locals, owner)
-        except _Breaks:
+        except StandsBetween:
             return self._make(function, locals, owner, mine, misses, generic)
         if variant is None:
             return self._uncapturable(function)
@@ -446,8 +443,6 @@ class Site:
             raise
         finally:
             del graph.meta["functions"]  # the program's own: the graph may outlive them
-        if graph.meta.get("breaks"):
-            raise _Breaks
         if not callable(compiled):
             raise CaptureError(
                 "BZ0009",

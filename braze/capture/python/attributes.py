@@ -279,9 +279,7 @@ def call_descriptor(t: Trace, found: Any, owner: Any, obj: Any, cls: type, name:
     kind = type(found)
     if kind is property:
         trust_class_value(t, owner, name, found)
-        if found.fget is None:
-            return found.__get__(obj, cls)  # raises
-        if owner in FACTS_OF_GPUS:
+        if found.fget is None or owner in FACTS_OF_GPUS:  # the first raises
             return found.__get__(obj, cls)
         return t.call(found.fget, (obj,), None, tail)
     if kind in C_DESCRIPTORS:

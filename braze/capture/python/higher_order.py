@@ -135,7 +135,7 @@ def break_around(what: str) -> NoReturn:
 
 def call_operator(graph: GraphState, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """An operator: a node, or a break, if no graph has its gradient."""
-    if untraced_formulas.stands_between(op, (*args, *kwargs.values())):
+    if untraced_formulas.stands_between(op, args, kwargs):
         break_around(f"the gradient of {op} asks what tensors hold")
     return graph.recorder.call(op, tuple(args), kwargs)
 
