@@ -24,6 +24,8 @@ from benchmarks import (
 from braze.options import near
 
 IMPLS = ("eager", "torch", "braze")
+#: in mode max-autotune-no-cudagraphs
+TUNED = ("torch-tuned", "braze-tuned")
 #: named rather than imported from zoo, which would import torch into the parent
 MODELS = (
     "minilm", "bert", "distilbert", "gpt2", "opt", "llama", "qwen3", "mistral", "gemma", "t5_encoder",
@@ -58,7 +60,7 @@ def main() -> int:
     parser.add_argument(
         "--impls",
         default=",".join(IMPLS),
-        help="of eager, torch, braze; for optimizer of loop, foreach, fused, torch, braze; for cudagraphs also torch-ro, braze-ro (mode reduce-overhead); for memory also whole, "
+        help="of eager, torch, braze; for kernels, and models on a GPU, also torch-tuned, braze-tuned (mode max-autotune-no-cudagraphs); for optimizer of loop, foreach, fused, torch, braze; for cudagraphs also torch-ro, braze-ro (mode reduce-overhead); for memory also whole, "
         "which is braze with chunk_losses=False (default: all but that)",
     )
     parser.add_argument(
@@ -133,15 +135,16 @@ def main() -> int:
         "serving": serving.IMPLS,
     }
     known = others.get(arguments.suite, IMPLS)
+    on_gpu = arguments.suite == "models" and arguments.device == "cuda"
+    tuned = TUNED if on_gpu or arguments.suite == "kernels" else ()
     words = tuple(filter(None, arguments.kernels.split(",")))
     if arguments.suite == "kernels" and arguments.device != "cuda":
         parser.error(f"{arguments.suite} are measured with --device cuda")
     if arguments.impls == ",".join(IMPLS) and not memory:
         impls = known
     else:
-        impls = _chosen(parser, arguments.impls, known)
+        impls = _chosen(parser, arguments.impls, (*known, *tuned))
     every = (*MODELS, *LARGE) if memory else (*MODELS, *(NUMERIC if arguments.phase == "inference" else ()))
-    on_gpu = arguments.suite == "models" and arguments.device == "cuda"
     every = tuple(gpu_zoo.MODELS) if on_gpu else every
     models = _chosen(parser, arguments.models, every) or (SWEPT if arguments.sweep else every)
     # a file or a log takes a wide table

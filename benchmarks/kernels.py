@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-import braze
+from benchmarks.worker import compiled
 from braze.support import trace
 
 #: runs of each implementation in turn, calls of a run (a queue holds some 1,000 launches), milliseconds that a run should take
@@ -200,7 +200,7 @@ def prepared(case: Case, impl: str) -> tuple[Callable[[], Any], int]:
     """A function of no arguments that does the case once, and the least bytes that it moves."""
     torch.manual_seed(0)
     inputs = case.make()
-    fn = {"eager": lambda f: f, "torch": torch.compile, "braze": braze.compile}[impl](case.fn)
+    fn = compiled(impl, case.fn)
     if not case.grad:
         with torch.no_grad():
             results = _tensors(fn(*inputs))

@@ -214,6 +214,8 @@ class Clocked:
         return run
 
 
+#: of implementations whose kernels are chosen by time, as "torch-tuned"
+TUNED_MODE = "max-autotune-no-cudagraphs"
 #: what implementations set that are braze otherwise
 OPTIONS: dict[str, dict[str, Any]] = {"whole": {"chunk_losses": False}}
 
@@ -228,18 +230,29 @@ def compiled(
     """What each implementation makes of a callable; ``options`` are braze's."""
     if impl == "eager":
         return model
-    if impl == "torch":
-        return torch.compile(model, backend=backend or "inductor", dynamic=dynamic)
+    mode = TUNED_MODE if impl.endswith("-tuned") else None
+    if _is_torch(impl):
+        return torch.compile(model, backend=backend or "inductor", dynamic=dynamic, mode=mode)
     import braze
 
-    return braze.compile(model, backend=backend or "braze", dynamic=dynamic, options=options or None)
+    return braze.compile(
+        model, backend=backend or "braze", dynamic=dynamic, mode=mode, options=options or None
+    )
+
+
+def _is_torch(impl: str) -> bool:
+    return impl.partition("-")[0] == "torch"
+
+
+def _is_braze(impl: str) -> bool:
+    return impl.partition("-")[0] in ("braze", "whole")
 
 
 def reset(impl: str) -> None:
     """Forget compiled code in this process."""
-    if impl == "torch":
+    if _is_torch(impl):
         torch.compiler.reset()
-    elif impl in ("braze", "whole"):
+    elif _is_braze(impl):
         import braze
 
         braze.reset()
@@ -257,7 +270,7 @@ class Counts:
         self.peaks: list[float] = []
 
     def __enter__(self) -> None:
-        if self.impl in ("braze", "whole"):
+        if _is_braze(self.impl):
             from braze.support import trace
 
             self.before = trace.snapshot()
@@ -265,7 +278,7 @@ class Counts:
             self.events = self.collecting.__enter__()
 
     def __exit__(self, *exc: object) -> None:
-        if self.impl in ("braze", "whole"):
+        if _is_braze(self.impl):
             from braze.inspect.explain import gather
             from braze.support import trace
 
@@ -274,7 +287,7 @@ class Counts:
             found = gather("", self.events, after[0] - self.before[0], after[1] - self.before[1])
             self.graphs, self.breaks, self.stages = len(found.graphs), len(found.breaks), dict(found.seconds)
             self.peaks = [float(str(payload)) for kind, payload in self.events if kind == "peak"]
-        elif self.impl == "torch":
+        elif _is_torch(self.impl):
             from torch._dynamo.utils import counters
 
             self.graphs = counters["stats"]["unique_graphs"]

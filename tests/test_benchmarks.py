@@ -44,6 +44,16 @@ def test_models_of_a_gpu_have_a_loss_and_a_table_of_speeds_and_peaks():
     assert "1.00 (2.00; 0.80)" in text and "failed" in text and "1.0, 0.90" in text
 
 
+def test_a_tuned_implementation_is_compiled_in_the_mode_that_times_kernels(monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch, "compile", lambda fn, **words: asked.append(("torch", words["mode"])))
+    monkeypatch.setattr("braze.compile", lambda fn, **words: asked.append(("braze", words["mode"])))
+    for impl in ("torch", "torch-tuned", "braze", "braze-tuned"):
+        compiled(impl, torch.sin)
+    mode = "max-autotune-no-cudagraphs"
+    assert asked == [("torch", None), ("torch", mode), ("braze", None), ("braze", mode)]
+
+
 def test_models_are_the_same_in_every_process():
     (a, inputs), (b, again) = zoo.CASES["timm_mobilenetv3"].make(), zoo.CASES["timm_mobilenetv3"].make()
     assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
