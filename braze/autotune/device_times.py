@@ -20,8 +20,8 @@ from braze.symbolic.expr import Expr
 
 log = logger("kernels")
 
-#: launches in one recording at least, and recordings' replays that count
-_LEAST, _REPLAYS = 4, 5
+#: recordings' replays that count
+_REPLAYS = 5
 
 #: what another way must save of the rule's time to be taken: more than any clock's noise
 _SAVED = 0.03
@@ -150,24 +150,19 @@ def fill(tensor: torch.Tensor) -> None:
     flat[whole:].copy_(pattern[: flat.numel() - whole])
 
 
-def alike(ours: torch.Tensor, wanted: torch.Tensor) -> bool:
-    """Whether two ways to compute the same have done so: sums of floats may be taken in another order."""
+def alike(ours: torch.Tensor, wanted: torch.Tensor, rounded: torch.dtype | None = None) -> bool:
+    """Whether two ways to compute the same have done so: sums of floats may be taken in another order, and what
+    lies between two kernels was ``rounded`` to a type that one kernel need not round to."""
     if ours.dtype not in _APART:
         return bool(torch.equal(ours, wanted))
     if ours.numel() == 0:
         return True
     finite = torch.where(wanted.isfinite(), wanted, 0).abs().max()
-    apart = _APART[ours.dtype]
+    apart = max(_APART[ours.dtype], _APART.get(rounded, 0.0) if rounded else 0.0)
     return bool(torch.allclose(ours, wanted, rtol=apart, atol=apart * float(finite), equal_nan=True))
 
 
 # -- the clock --------------------------------------------------------------------------------------
-
-
-def recorded_seconds(runs: Sequence[Callable[[], None]]) -> float:
-    """Seconds of one of some runs, from a recording of all, one after the other, as a model's step is."""
-    recording = _Recording(runs, _LEAST)
-    return sorted(recording.seconds() for _ in range(_REPLAYS))[1]
 
 
 def seconds_in_turn(ways: Mapping[str, Sequence[Callable[[], None]]], least: int) -> dict[str, float]:

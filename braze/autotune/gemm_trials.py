@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from braze.autotune.device_times import alike, fill, is_refusal, launcher, memory_of, number, recorded_seconds
+from braze.autotune.device_times import alike, fill, is_refusal, launcher, memory_of, number, seconds_in_turn
 from braze.codegen import triton as triton_code
 from braze.codegen.records import KernelText
 from braze.codegen.triton.gemm import gemm_kernel, tiles_of
@@ -42,6 +42,8 @@ log = logger("kernels")
 _COLD = 160 << 20
 #: copies of them at most
 _MOST = 48
+#: launches in one recording at least
+_LEAST = 4
 
 #: does the work once, with the right-hand matrix that it is given
 Run = Callable[[torch.Tensor], None]
@@ -155,34 +157,46 @@ def _timed(
     written: Sequence[str],
     ways: Mapping[str, Callable[[Mapping[str, torch.Tensor]], Run]],
 ) -> dict[str, float]:
-    """Seconds of each way that runs, and gives what the first gives."""
+    """Seconds of each way that runs, and gives what the first gives; nothing where memory does not suffice."""
     try:
         memory = memory_of(buffers)
         for tensor in memory.values():
             fill(tensor)
         copies = _copies(memory[right])
+        runs = _that_run(what, memory, copies[0], written, ways)
+        return seconds_in_turn({n: [lambda r=r, w=w: r(w) for w in copies] for n, r in runs.items()}, _LEAST)  # type: ignore[misc]
     except torch.OutOfMemoryError as error:
         log.info("%s is not measured: %s", what, error)
         return {}
-    spent: dict[str, float] = {}
+
+
+def _that_run(
+    what: str,
+    memory: Mapping[str, torch.Tensor],
+    right: torch.Tensor,
+    written: Sequence[str],
+    ways: Mapping[str, Callable[[Mapping[str, torch.Tensor]], Run]],
+) -> dict[str, Run]:
+    """The ways that run and give what the first gives."""
+    found: dict[str, Run] = {}
     wanted: list[torch.Tensor] | None = None
     for name, make in ways.items():
         try:
             run = make(memory)
             for out in written:
                 fill(memory[out])
-            run(copies[0])
+            run(right)
             made = [memory[out].clone() for out in written]
             wanted = made if wanted is None else wanted
-            if not all(alike(ours, theirs) for ours, theirs in zip(made, wanted, strict=True)):
+            if not all(alike(ours, theirs, right.dtype) for ours, theirs in zip(made, wanted, strict=True)):
                 log.warning("%s as %s is left out: it gives other results", what, name)
                 continue
-            spent[name] = recorded_seconds([lambda w=w: run(w) for w in copies])  # type: ignore[misc]
+            found[name] = run
         except Exception as error:  # too much shared memory, a kernel that is not built
             if not is_refusal(error):
                 raise
             log.info("%s as %s is left out: %s", what, name, error)
-    return spent
+    return found
 
 
 def _run_of(plan: Schedule, memory: Mapping[str, torch.Tensor], right: str, ctx: CompileContext) -> Run:

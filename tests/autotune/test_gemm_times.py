@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from braze import pipeline
 from braze.autotune import device_times, gemm_times, gemm_trials
+from braze.autotune.device_times import alike
 from braze.codegen.triton.gemm import tiles_of
 from braze.codegen.triton.gemm_tiles import parsed
 from braze.loops.ir import TemplateCall
@@ -136,15 +137,16 @@ def test_a_trial_runs_the_kernel_in_each_way_and_the_work_apart(monkeypatch, tmp
 
     results = []
 
-    def seconds(runs):
+    def seconds(ways, least):
         (out,) = group.writes
-        made[out].fill_(torch.nan)
-        runs[-1]()
-        results.append(made[out].clone())
-        return 1.0
+        for runs in ways.values():
+            made[out].fill_(torch.nan)
+            runs[-1]()
+            results.append(made[out].clone())
+        return dict.fromkeys(ways, 1.0)
 
     monkeypatch.setattr(gemm_trials, "memory_of", memory)
-    monkeypatch.setattr(gemm_trials, "recorded_seconds", seconds)
+    monkeypatch.setattr(gemm_trials, "seconds_in_turn", seconds)
     trial = gemm_trials.Trial(group, {b.name: b for b in plan.program.buffers}, context().target)
     spent = trial.seconds()
     assert Way.ATEN.value in spent and len(spent) == len(trial.texts) + 1
@@ -325,30 +327,33 @@ def test_a_product_that_could_not_be_run_at_all_is_asked_for_again(clock, monkey
 
 
 def on_cpu(monkeypatch):
-    """Buffers of a GPU on the CPU, where Triton's interpreter is; the results of each way that was timed."""
-    results = []
-    real, clock = gemm_trials.memory_of, lambda runs: results.append(runs) or float(len(results))
+    """Buffers of a GPU on the CPU, where Triton's interpreter is; the names of the ways that were timed."""
+    timed: list[str] = []
+    real = gemm_trials.memory_of
+
+    def clock(ways, least):
+        timed.extend(ways)
+        return {name: float(i) for i, name in enumerate(ways)}
+
     monkeypatch.setattr(
         gemm_trials,
         "memory_of",
         lambda buffers: real([dataclasses.replace(b, device="cpu") for b in buffers]),
     )
-    monkeypatch.setattr(gemm_trials, "recorded_seconds", clock)
+    monkeypatch.setattr(gemm_trials, "seconds_in_turn", clock)
     monkeypatch.setattr(gemm_trials, "_COLD", 1)
-    return results
+    return timed
 
 
 def test_a_trial_of_parts_runs_them_and_aten(monkeypatch, tmp_path):
     monkeypatch.setenv("BRAZE_CACHE_DIR", str(tmp_path))
-    results = on_cpu(monkeypatch)
+    timed = on_cpu(monkeypatch)
     plan = planned(long_sum, *LONG, matmul_template=True)
     (group,) = plan.groups
     trial = gemm_trials.PartsTrial(group.call, {b.name: b for b in plan.program.buffers}, context().target)
     assert trial.count > 1 and len(trial.texts()) >= len(trial.tiles)
     spent = trial.seconds()
-    assert list(spent) == [Way.ATEN.value, *trial.tiles] and len(results) == len(spent), (
-        "all gave ATen's results"
-    )
+    assert list(spent) == timed == [Way.ATEN.value, *trial.tiles], "all gave ATen's results"
 
 
 def test_a_trial_of_a_batch_leaves_out_what_gives_other_results(monkeypatch, tmp_path):
@@ -454,3 +459,12 @@ def test_a_batch_that_was_measured_to_be_atens_is_its_whatever_the_rule_says(clo
     given = scores(96, 512, 64, 512)
     assert GroupKind.TEMPLATE not in [g.kind for g in tuned(attended, given, max_autotune=True)[0].groups]
     assert templates(attended, *given) == 0
+
+
+def test_one_kernel_that_does_not_round_between_gives_what_two_that_do_give():
+    exact = torch.linspace(1, 2, 4096)
+    rounded = exact.bfloat16().float()
+    assert alike(exact, rounded, torch.bfloat16)
+    assert not alike(exact, rounded)
+    assert not alike(exact * 1.2, rounded, torch.bfloat16)
+    assert alike(exact, exact + 1e-6, torch.float32)
