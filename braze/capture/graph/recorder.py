@@ -337,9 +337,13 @@ class Recorder(Recording):
 
 
 def asks_for_gradient(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call may give a tensor that requires a gradient and has no history."""
+    """Whether a call may give a tensor that requires a gradient and has no history.
+
+    A view made without gradients requires one as soon as its base does, but is a leaf of its own only from such a call on.
+    """
     if name == "requires_grad_":
-        return not args[0].requires_grad
+        wanted = args[1] if len(args) > 1 else kwargs.get("requires_grad", True)
+        return wanted is not False and (not args[0].requires_grad or (args[0].is_leaf and args[0]._is_view()))
     return bool(kwargs) and kwargs.get("requires_grad") is True
 
 
