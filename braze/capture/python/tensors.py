@@ -98,9 +98,9 @@ def tensor_method(t: Trace, fn: Any, args: tuple[Any, ...], kwargs: dict[str, An
         return tensor_facts.query(t, fn, args, kwargs)
     if name in QUERIES:
         return fn(*args, **kwargs)
-    if name == "requires_grad_" and t.outside.tree.node_of(args[0]) is not None:
+    if name == "requires_grad_" and (node := t.outside.tree.node_of(args[0])) is not None:
         wanted = args[1] if len(args) > 1 else kwargs.get("requires_grad", True)
-        if wanted is args[0].requires_grad:
+        if wanted is args[0].requires_grad and not (wanted and _becomes_leaf(t, node)):
             return args[0]
         graph_break("BZ1010", "requires_grad_ of a tensor that comes from outside")
     if name == "__getattribute__":
@@ -112,6 +112,14 @@ def tensor_method(t: Trace, fn: Any, args: tuple[Any, ...], kwargs: dict[str, An
     return t.graph.recorder.call(fn, args, kwargs)
 
 
+def _becomes_leaf(t: Trace, node: Node) -> bool:
+    """Whether a tensor that requires a gradient, perhaps as its base does, may be no leaf of its own yet."""
+    real = node.real
+    if not t.outside.read(node, Step.ATTR, "is_leaf", real.is_leaf):
+        return False
+    return real._base is not None or t.outside.read(node, Step.ATTR, "_base", None) is not None
+
+
 def write_field(t: Trace, obj: Any, name: str, value: Any) -> None:
     """``tensor.name = value``: attributes of the user's own, ``grad``, and ``requires_grad`` of what the graph makes."""
     if t.outside.unfaked:
@@ -121,6 +129,8 @@ def write_field(t: Trace, obj: Any, name: str, value: Any) -> None:
         write_grad(t.done, node, value)
         return
     if name == "requires_grad" and node is None:
+        if not obj.is_leaf:
+            obj.requires_grad = value  # which raises, also where the method would not
         t.graph.recorder.call(torch.Tensor.requires_grad_, (obj, value), {})
         return
     found, _ = lookup_in_mro(torch.Tensor, name)
