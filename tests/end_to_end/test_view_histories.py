@@ -367,6 +367,37 @@ def test_a_view_that_was_made_before_a_write_has_a_history_once_its_base_require
     assert [read(view) for view in ours] == [read(view) for view in theirs] == [(True, True), (True, False)]
 
 
+@pytest.mark.parametrize(
+    "cut",
+    [
+        lambda x: x.chunk(2, -1)[-1],
+        lambda x: x.split(1)[0],
+        lambda x: x.split(1)[0].view(-1),
+        lambda x: x.unbind(0)[1].view(-1),
+        lambda x: x.tensor_split(2)[0],
+    ],
+    ids=["chunk", "split", "view of a part", "view of a row", "tensor_split"],
+)
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_one_of_several_parts_of_a_leaf_tells_no_history_once_another_argument_has_been_written(backend, cut):
+    """The other shares no element with the leaf, but its count of writes."""
+
+    def program(x, y):
+        part = cut(x)
+        y.mul_(2)
+        return part, x * 2
+
+    def told(call):
+        x = torch.arange(4.0).requires_grad_()
+        results = call(x, x.detach()[4:])
+        try:
+            return [t.grad_fn is None for t in results]
+        except RuntimeError as error:
+            return str(error)
+
+    assert told(braze.compile(program, backend=backend)) == told(program)
+
+
 def test_a_view_of_an_argument_without_elements_is_older_than_a_write_through_another_argument():
     def program(x, y):
         with torch.no_grad():
