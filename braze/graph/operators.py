@@ -106,7 +106,10 @@ _ROWS: tuple[tuple[Facts, str], ...] = (
     ),
     (_elementwise(Result.BOOL, meta=False), "isneginf isposinf signbit"),
     (_elementwise(meta=True), "masked_fill where"),
-    (_elementwise(), "bitwise_left_shift bitwise_right_shift hardshrink heaviside nan_to_num relu6 softshrink threshold"),
+    (
+        _elementwise(),
+        "bitwise_left_shift bitwise_right_shift hardshrink heaviside nan_to_num relu6 softshrink threshold",
+    ),
     (Facts(Family.REDUCTION, meta=True), "all amax amin any argmax argmin mean prod sum"),
     (Facts(Family.REDUCTION), "linalg_vector_norm max min std std_mean var var_mean"),
     (

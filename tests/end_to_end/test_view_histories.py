@@ -242,6 +242,34 @@ def test_an_input_with_a_history_is_detached_in_place_as_the_call_says(backend):
         assert out is None or (torch.equal(out, given * 2) and not out.requires_grad)
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: x.detach_() * 2,
+        lambda x: torch.detach_(x) * 2,
+        lambda x: x[1:].detach_() * 2,
+        lambda x: (x * 2)[1:].detach_() * 2,
+    ],
+    ids=["method", "function", "part", "part of a result"],
+)
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_view_is_not_detached_in_place(program, grad):
+    """Whether an argument is a view differs between calls, and its fake is none."""
+
+    def told(call, make):
+        x = make().requires_grad_(grad) * 1 if grad else make()
+        x = x[1:] if x.shape == (4,) else x
+        try:
+            return call(x).tolist()
+        except RuntimeError as error:
+            return str(error)
+
+    kinds = [lambda: torch.ones(3), lambda: torch.ones(4)]
+    for first in (kinds, kinds[::-1]):
+        call = braze.compile(program)
+        assert [told(call, kind) for kind in first] == [told(program, kind) for kind in first]
+
+
 @pytest.mark.parametrize("backend", ["aot_eager", "braze"])
 def test_a_leaf_that_is_detached_in_place_may_be_written(backend):
     def f(x):

@@ -229,6 +229,9 @@ class Recorder(Recording):
             refuse_unfaked(self.t.outside, values)
         if name in DATA and args and isinstance(args[0], torch.Tensor):
             return self.read(name, args[0])
+        if name == "detach_" and args and isinstance(args[0], torch.Tensor):
+            if not (tensor_facts.is_given_whole(self.t.outside, args[0]) or self.mode.exact_views):
+                raise ViewsMatter
         if kwargs and kwargs.get("out") is not None:
             raise_refusal(func, name, args, kwargs)
             if probe.may_refuse_out(self.mode.call, func, args, kwargs):
@@ -252,9 +255,10 @@ class Recorder(Recording):
         """Raise what eager does for a call that fakes have refused, with the one error of ``failed``, which nobody holds then."""
         error = failed.pop()
         error.__context__ = None  # what fakes were at when they failed is no context of the program's error
-        eager = probe.tried(func, args, kwargs)
+        name = getattr(func, "__name__", "")
+        # what would be tried is no view, of which alone that is refused
+        eager = error if name == "detach_" else probe.tried(func, args, kwargs)
         if eager is True:
-            name = getattr(func, "__name__", "")
             graph_break("BZ1013", f"{name} is refused on fake tensors alone: {error}")
         errors = [eager if isinstance(eager, Exception) else error]
         del eager, error
