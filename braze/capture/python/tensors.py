@@ -14,6 +14,7 @@ from braze.capture.graph import tensor_facts
 from braze.capture.graph.recorder import METADATA, refuse_unfaked
 from braze.capture.outside.shadows import instance_dict, keep, write_instance
 from braze.capture.state.ledger import Ledger
+from braze.capture.state.outside import Outside
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import Trace
 
@@ -100,7 +101,7 @@ def tensor_method(t: Trace, fn: Any, args: tuple[Any, ...], kwargs: dict[str, An
         return fn(*args, **kwargs)
     if name == "requires_grad_" and (node := t.outside.tree.node_of(args[0])) is not None:
         wanted = args[1] if len(args) > 1 else kwargs.get("requires_grad", True)
-        if wanted is args[0].requires_grad and not (wanted and _becomes_leaf(t, node)):
+        if wanted is args[0].requires_grad and not (wanted and _becomes_leaf(t.outside, node)):
             return args[0]
         graph_break("BZ1010", "requires_grad_ of a tensor that comes from outside")
     if name == "__getattribute__":
@@ -112,12 +113,12 @@ def tensor_method(t: Trace, fn: Any, args: tuple[Any, ...], kwargs: dict[str, An
     return t.graph.recorder.call(fn, args, kwargs)
 
 
-def _becomes_leaf(t: Trace, node: Node) -> bool:
+def _becomes_leaf(outside: Outside, node: Node) -> bool:
     """Whether a tensor that requires a gradient, perhaps as its base does, may be no leaf of its own yet."""
     real = node.real
-    if not t.outside.read(node, Step.ATTR, "is_leaf", real.is_leaf):
+    if not outside.read(node, Step.ATTR, "is_leaf", real.is_leaf):
         return False
-    return real._base is not None or t.outside.read(node, Step.ATTR, "_base", None) is not None
+    return real._base is not None or outside.read(node, Step.ATTR, "_base", None) is not None
 
 
 def write_field(t: Trace, obj: Any, name: str, value: Any) -> None:
