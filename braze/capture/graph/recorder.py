@@ -347,7 +347,9 @@ def asks_for_gradient(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     """
     if name == "requires_grad_":
         wanted = args[1] if len(args) > 1 else kwargs.get("requires_grad", True)
-        return wanted is not False and (not args[0].requires_grad or (args[0].is_leaf and args[0]._base is not None))
+        return wanted is not False and (
+            not args[0].requires_grad or (args[0].is_leaf and args[0]._base is not None)
+        )
     return bool(kwargs) and kwargs.get("requires_grad") is True
 
 
