@@ -54,9 +54,14 @@ def early_builder(role: OutputRole, partition: Partition) -> tuple[Build, bool] 
     written = partition.mutations or partition.turned
     if not isinstance(base, TensorSpec) or partition.made or not written:
         return None
-    if base.requires_grad and all(step.grad and not step.inference for step in role.way[: role.early]):
+    if base.requires_grad and all(map(_follows_writes, role.way[: role.early])):
         return None
     return early, role.early >= len(role.way)
+
+
+def _follows_writes(step: ViewStep) -> bool:
+    """Whether autograd makes the history of a view again where its memory was written since, and does not refuse to."""
+    return step.grad and not step.inference and step.item < 0
 
 
 def _view(

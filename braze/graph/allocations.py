@@ -39,11 +39,25 @@ def _loop(result: Callable[[torch.dtype], torch.dtype | None]) -> Callable[..., 
 
 _loop_of_floats = _loop(lambda dtype: dtype if dtype.is_floating_point else None)
 _loop_of_integers = _loop(lambda dtype: dtype if dtype in _INTEGERS else None)
+_loop_of_one_type = _loop(lambda dtype: None if dtype.is_complex else dtype)
 _complex_of_two = _loop(_COMPLEX.get)
 
 
-def _like_floats(x: Any) -> Any:
-    return laid_like(x, x.dtype) if x.dtype.is_floating_point else NotImplemented
+def _like_with_floats(x: Any) -> Any:
+    if x.dtype.is_complex:
+        return NotImplemented
+    return laid_like(x, x.dtype if x.dtype.is_floating_point else torch.get_default_dtype())
+
+
+def _polygamma(order: Any, x: Any) -> Any:
+    like = _like_with_floats(x)
+    return like if like is NotImplemented else allocated([like], like.dtype)
+
+
+def _cross_entropy(x: Any, target: Any, weight: Any = None, reduction: int = 1) -> Any:
+    """Losses of elements, one by one, into memory like that of the probabilities."""
+    told = reduction == 0 and x.dtype.is_floating_point and x.shape == target.shape
+    return laid_like(x, x.dtype) if told else NotImplemented
 
 
 def _fraction_and_exponent(x: Any) -> Any:
@@ -125,27 +139,9 @@ def _interpolated(x: Any, size: Sequence[Any], *rest: Any) -> Any:
     return (channels_last if suggests_channels_last(x) else row_major)([*x.shape[:2], *size], x.dtype)
 
 
-_POLYNOMIALS = tuple(
-    getattr(aten, f"special_{name}").default
-    for name in (
-        "chebyshev_polynomial_t",
-        "chebyshev_polynomial_u",
-        "chebyshev_polynomial_v",
-        "chebyshev_polynomial_w",
-        "hermite_polynomial_h",
-        "hermite_polynomial_he",
-        "laguerre_polynomial_l",
-        "legendre_polynomial_p",
-        "shifted_chebyshev_polynomial_t",
-        "shifted_chebyshev_polynomial_u",
-        "shifted_chebyshev_polynomial_v",
-        "shifted_chebyshev_polynomial_w",
-    )
-)
-
 ALLOCATIONS: dict[Any, Callable[..., Any]] = {
-    **dict.fromkeys(_POLYNOMIALS, _loop_of_floats),
-    aten.special_zeta.default: _loop_of_floats,
+    aten.heaviside.default: _loop_of_one_type,
+    aten.polygamma.default: _polygamma,
     aten.nextafter.default: _loop_of_floats,
     aten.igamma.default: _loop_of_floats,
     aten.igammac.default: _loop_of_floats,
@@ -155,8 +151,9 @@ ALLOCATIONS: dict[Any, Callable[..., Any]] = {
     aten.bitwise_right_shift.Tensor: _loop_of_integers,
     aten.complex.default: _complex_of_two,
     aten.polar.default: _complex_of_two,
-    aten.deg2rad.default: _like_floats,
-    aten.rad2deg.default: _like_floats,
+    aten.deg2rad.default: _like_with_floats,
+    aten.rad2deg.default: _like_with_floats,
+    aten.binary_cross_entropy.default: _cross_entropy,
     aten.frexp.Tensor: _fraction_and_exponent,
     aten._prelu_kernel.default: _prelu,
     aten.renorm.default: _renorm,

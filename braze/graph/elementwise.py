@@ -21,7 +21,7 @@ Tensor = torch.Tensor
 
 _TAKE_SCALE = frozenset({"add", "sub", "rsub"})
 #: of those of floats alone, the ones that take two types
-_JOIN_FLOATS = frozenset({"logaddexp", "logaddexp2"})
+_JOIN_FLOATS = frozenset({"hypot", "logaddexp", "logaddexp2"})
 
 
 @functools.cache
@@ -67,7 +67,9 @@ def elementwise(func: Any, args: Any, kwargs: dict[str, Any], casts_first: bool 
     if name.startswith("clamp") or name == "hardtanh":
         limits = [a for a in (*args[1:], *kwargs.values()) if a is not None]
         if not dtype.is_floating_point and any(type(a) is not int for a in limits):
-            return NotImplemented
+            if name == "hardtanh" or any(type(a) not in (int, float) for a in limits):
+                return NotImplemented
+            dtype = torch.get_default_dtype()  # to which the operand is cast
     if (mode := kwargs.get("rounding_mode")) is not None:
         if mode not in ("floor", "trunc") or dtype is torch.bool:
             return NotImplemented
@@ -96,13 +98,13 @@ def where(condition: Tensor, x: Tensor, y: Tensor) -> Any:
 
 
 def _clamped_by_tensors(x: Any, low: Any = None, high: Any = None, *, casts_first: bool) -> Any:
-    """One loop over the bounds that there are."""
+    """One loop over the bounds that there are, of truth values over one."""
     operands = [t for t in (x, low, high) if t is not None]
     dtypes = [t.dtype for t in operands]
     if len(set(dtypes)) > 1 and not all(t.dim() for t in operands):
         return NotImplemented  # a tensor without dims does not decide the type
     dtype = functools.reduce(torch.promote_types, dtypes)
-    if len(operands) == 1 or dtype.is_complex or dtype is torch.bool:
+    if len(operands) == 1 or dtype.is_complex or (dtype is torch.bool and len(operands) == 3):
         return NotImplemented  # an error
     return allocated(_cast(operands, dtype) if casts_first else operands, dtype)
 

@@ -254,11 +254,7 @@ LAYOUTS: dict[Any, Callable[..., Any]] = {
         (
             aten.hardshrink.default,
             aten.threshold.default,
-            aten.sgn.default,
-            aten.logit.default,
-            aten.special_entr.default,
-            aten.lgamma.default,
-            aten.erfinv.default,
+            aten.celu.default,
             aten.round.decimals,
         ),
         _loop_of_floats,

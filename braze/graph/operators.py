@@ -72,32 +72,43 @@ def _elementwise(result: Result | None = None, takes: Takes = Takes.ANY, **more:
 _ROWS: tuple[tuple[Facts, str], ...] = (
     (
         _elementwise(Result.KEEP),
-        "add addcmul bitwise_and bitwise_not bitwise_or bitwise_xor fmax fmin frac maximum minimum mul",
+        "add addcmul bitwise_and bitwise_not bitwise_or bitwise_xor fmax fmin frac maximum minimum mul sgn sign",
     ),
     (
         _elementwise(Result.KEEP, Takes.NUMBERS),
-        "abs ceil clamp clamp_max clamp_min floor hardtanh neg pow relu round rsub sign square sub trunc",
+        "abs ceil clamp clamp_max clamp_min floor hardtanh neg pow relu round rsub square sub trunc",
     ),
     (_elementwise(Result.KEEP, Takes.NUMBERS, divides=True), "floor_divide fmod remainder"),
     (
         _elementwise(Result.KEEP, Takes.FLOATS),
-        "addcdiv elu gelu hardsigmoid hardswish heaviside hypot leaky_relu lerp logaddexp logaddexp2 mish silu softplus",
+        "addcdiv elu gelu hardsigmoid hardswish hypot leaky_relu lerp logaddexp logaddexp2 mish silu softplus",
     ),
     (
         _elementwise(Result.FLOAT),
         """acos acosh asin asinh atan atan2 atanh copysign cos cosh erf erfc exp exp2 expm1 log log10 log1p log2 reciprocal
         rsqrt sigmoid sin sinh special_xlog1py sqrt tan tanh xlogy""",
     ),
+    (
+        _elementwise(Result.FLOAT, meta=False),
+        """digamma erfinv i0 lgamma logit sinc special_airy_ai special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1
+        special_chebyshev_polynomial_t special_chebyshev_polynomial_u special_chebyshev_polynomial_v special_chebyshev_polynomial_w
+        special_entr special_erfcx special_hermite_polynomial_h special_hermite_polynomial_he special_i0e special_i1 special_i1e
+        special_laguerre_polynomial_l special_legendre_polynomial_p special_log_ndtr special_modified_bessel_i0
+        special_modified_bessel_i1 special_modified_bessel_k0 special_modified_bessel_k1 special_ndtri
+        special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1 special_shifted_chebyshev_polynomial_t
+        special_shifted_chebyshev_polynomial_u special_shifted_chebyshev_polynomial_v special_shifted_chebyshev_polynomial_w
+        special_spherical_bessel_j0 special_zeta""",
+    ),
     (_elementwise(Result.FLOAT, divides=True), "div"),  # where it is told how to round
     (
         _elementwise(Result.BOOL),
         "eq ge gt isinf isnan le logical_and logical_not logical_or logical_xor lt ne",
     ),
+    (_elementwise(Result.BOOL, meta=False), "isneginf isposinf signbit"),
     (_elementwise(meta=True), "masked_fill where"),
     (
         _elementwise(),
-        """bitwise_left_shift bitwise_right_shift hardshrink nan_to_num relu6 sgn signbit softshrink
-        threshold""",
+        "bitwise_left_shift bitwise_right_shift hardshrink heaviside nan_to_num relu6 softshrink threshold",
     ),
     (Facts(Family.REDUCTION, meta=True), "all amax amin any argmax argmin mean prod sum"),
     (Facts(Family.REDUCTION), "linalg_vector_norm max min std std_mean var var_mean"),
@@ -190,7 +201,7 @@ def _is_of(op: object, family: Family) -> bool:
 @functools.cache
 def operands(op: OpOverload) -> int:
     """How many of an elementwise operator's first arguments its result's type depends on."""
-    numbers = ("self", "other", "exponent")
+    numbers = ("self", "other", "exponent", "x", "n")
     taken = [p for p in op._schema.arguments if not p.kwarg_only]
     return sum(str(p.type) == "Tensor" or p.name in numbers for p in taken)
 

@@ -185,3 +185,67 @@ def test_a_view_of_an_argument_that_comes_to_require_grad_does_so_beside_another
         x, w = torch.ones(3), torch.ones(2, requires_grad=True)
         view, _ = fn(x, w)
         assert view.requires_grad and not view.is_leaf and not x.requires_grad
+
+
+def part_of_a_result(x):
+    h = x / 2
+    with torch.no_grad():
+        part = h[1:]
+    part.requires_grad_()
+    return part, h * 2, (part * 3).sum()
+
+
+def part_of_an_argument(x):
+    with torch.no_grad():
+        part = x[1:]
+    part.requires_grad = True
+    return part, (part * 3).sum() + x.sum()
+
+
+def part_taken_before(x):
+    part = x[:1]
+    x.requires_grad_()
+    part.requires_grad_()
+    return part, (part * 3).sum() + x.sum()
+
+
+def part_that_stays_one(x):
+    h = x / 2
+    with torch.no_grad():
+        part = h[1:]
+    part.requires_grad_(False)
+    return part, h * 2, (part * 3).sum()
+
+
+@pytest.mark.parametrize("needs", [True, False])
+@pytest.mark.parametrize(
+    "program", [part_of_a_result, part_of_an_argument, part_taken_before, part_that_stays_one]
+)
+def test_a_part_made_without_gradients_is_a_leaf_of_its_own_from_when_the_program_says_so(program, needs):
+    """It requires a gradient before, as soon as what it is of does, and keeps none."""
+
+    def run(call):
+        x = torch.arange(3.0).requires_grad_(needs)
+        results = call(x)
+        start = torch.zeros((), requires_grad=True)
+        sum((t.square().sum() for t in results if t.requires_grad), start).backward()
+        kept = [t.grad for t in (x, *results) if t.is_leaf]
+        return [(t.requires_grad, t.is_leaf, t.grad_fn is None) for t in results], kept
+
+    ours, theirs = run(braze.compile(program)), run(program)
+    assert ours[0] == theirs[0]
+    torch.testing.assert_close(ours[1], theirs[1])
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_what_is_no_leaf_is_told_of_no_gradient_by_an_attribute(value):
+    """The attribute cannot be set, not even to what it is, where the method may be called."""
+
+    def program(x):
+        h = x * 2
+        h.requires_grad = value
+        return h
+
+    for call in (program, braze.compile(program)):
+        with pytest.raises(RuntimeError, match="flags of leaf variables"):
+            call(torch.ones(2, requires_grad=True))

@@ -18,9 +18,19 @@ def normalized(x):
 
 CASES = {
     "a window of a copy": (lambda x: x.clone()[::3, :, 0, -1], [(7, 3, 2, 4)]),
+    "clamp of truth values": (lambda x, low: (x > 0).clamp(low > 0), [(2, 1), (1, 1, 2)]),
+    "zeta of integers": (
+        lambda x, y: torch.special.zeta(x.long() + 2, y.long() + 1),
+        [(4, 5), (5, 1, 4, 5)],
+    ),
+    "losses one by one": (
+        lambda x, y: F.binary_cross_entropy(x, y, reduction="none"),
+        [(5, 5), (5, 5)],
+    ),
     "xlogy": (torch.xlogy, [(3, 4), (4, 3)]),
     "logaddexp": (torch.logaddexp, [(4, 5), (5, 4, 3)]),
     "heaviside": (torch.heaviside, [(3, 1, 1), (5, 4, 3)]),
+    "heaviside of integers": (lambda x, y: torch.heaviside(x.long(), y.long()), [(3, 1, 1), (5, 4, 3)]),
     "xlog1py": (torch.special.xlog1py, [(3, 4), (4, 3)]),
     "a power of a number": (lambda x: 2**x, [(3, 4)]),
     "logsigmoid": (F.logsigmoid, [(3, 4, 2)]),
@@ -464,3 +474,15 @@ def test_strides_of_what_is_made_of_windows_are_eagers_and_so_is_what_the_progra
         (ours, told, seen), (theirs, known, wanted) = compiled(x), program(x)
         assert ours.stride() == theirs.stride() and told == known and seen.stride() == wanted.stride()
         torch.testing.assert_close(seen, wanted)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_truth_values_turned_across_a_dim_of_one_element_lie_as_in_eager(dynamic):
+    """Clamped by a tensor, as the dim of one element and the next, which lie one apart, tell an order."""
+
+    def program(x):
+        both = torch.stack([x, x])
+        return both.swapaxes(0, -1).clamp(both.amax(-1))
+
+    given = torch.ones(1, 1, dtype=torch.bool)
+    assert braze.compile(program, dynamic=dynamic)(given).stride() == program(given).stride()

@@ -242,6 +242,34 @@ def test_an_input_with_a_history_is_detached_in_place_as_the_call_says(backend):
         assert out is None or (torch.equal(out, given * 2) and not out.requires_grad)
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: x.detach_() * 2,
+        lambda x: torch.detach_(x) * 2,
+        lambda x: x[1:].detach_() * 2,
+        lambda x: (x * 2)[1:].detach_() * 2,
+    ],
+    ids=["method", "function", "part", "part of a result"],
+)
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_view_is_not_detached_in_place(program, grad):
+    """Whether an argument is a view differs between calls, and its fake is none."""
+
+    def told(call, make):
+        x = make().requires_grad_(grad) * 1 if grad else make()
+        x = x[1:] if x.shape == (4,) else x
+        try:
+            return call(x).tolist()
+        except RuntimeError as error:
+            return str(error)
+
+    kinds = [lambda: torch.ones(3), lambda: torch.ones(4)]
+    for first in (kinds, kinds[::-1]):
+        call = braze.compile(program)
+        assert [told(call, kind) for kind in first] == [told(program, kind) for kind in first]
+
+
 @pytest.mark.parametrize("backend", ["aot_eager", "braze"])
 def test_a_leaf_that_is_detached_in_place_may_be_written(backend):
     def f(x):
@@ -365,6 +393,37 @@ def test_a_view_that_was_made_before_a_write_has_a_history_once_its_base_require
     x, y = torch.zeros(1, 4), torch.zeros(1, 4)
     theirs, ours = program(x), braze.compile(program)(y)
     assert [read(view) for view in ours] == [read(view) for view in theirs] == [(True, True), (True, False)]
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        lambda x: x.chunk(2, -1)[-1],
+        lambda x: x.split(1)[0],
+        lambda x: x.split(1)[0].view(-1),
+        lambda x: x.unbind(0)[1].view(-1),
+        lambda x: x.tensor_split(2)[0],
+    ],
+    ids=["chunk", "split", "view of a part", "view of a row", "tensor_split"],
+)
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_one_of_several_parts_of_a_leaf_tells_no_history_once_another_argument_has_been_written(backend, cut):
+    """The other shares no element with the leaf, but its count of writes."""
+
+    def program(x, y):
+        part = cut(x)
+        y.mul_(2)
+        return part, x * 2
+
+    def told(call):
+        x = torch.arange(4.0).requires_grad_()
+        results = call(x, x.detach()[4:])
+        try:
+            return [t.grad_fn is None for t in results]
+        except RuntimeError as error:
+            return str(error)
+
+    assert told(braze.compile(program, backend=backend)) == told(program)
 
 
 def test_a_view_of_an_argument_without_elements_is_older_than_a_write_through_another_argument():

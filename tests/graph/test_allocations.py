@@ -43,6 +43,10 @@ _OF_TWO = [
 #: calls of one operand
 OF_ONE = {
     **{op.name(): op for op in (aten.deg2rad.default, aten.rad2deg.default, aten.frexp.Tensor)},
+    **{f"{op} of integers": lambda x, op=op: op(x.long()) for op in (aten.deg2rad, aten.rad2deg)},
+    "polygamma": lambda x: torch.polygamma(1, x),
+    "polygamma of integers": lambda x: torch.polygamma(1, x.long()),
+    "binary_cross_entropy": lambda x: F.binary_cross_entropy(x, x.mT.contiguous().mT, reduction="none"),
     "prelu": lambda x: F.prelu(x, torch.ones_like(x.flatten()[:1])),
     "renorm": lambda x: torch.renorm(x, 2, 1, 1.0),
     "diag_embed": lambda x: torch.diag_embed(x, 1, 0, 2),

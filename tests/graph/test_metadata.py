@@ -229,11 +229,11 @@ def test_strides_that_mean_nothing_are_eagers(dtype):
     for op in (getattr(getattr(aten, n), o) for n in dir(aten) for o in overloads(getattr(aten, n))):
         if not elementwise.has_rule(op) or op is aten.pow.Scalar:
             continue
-        for x, given in itertools.product(WITH_ONES, itertools.product((1, 2, 3), repeat=operands(op))):
+        for x, given in itertools.product(WITH_ONES, itertools.product((1, 2, 3, 4), repeat=operands(op))):
             if 1 not in given:
                 continue
             x = x.to(dtype)
-            kinds = {1: x, 2: 2, 3: x.contiguous().view(x.shape)}
+            kinds = {1: x, 2: 2, 3: x.contiguous().view(x.shape), 4: x.mT.contiguous().mT.double()}
             try:
                 want = op(*[kinds[g] for g in given]).stride()
                 plain = [meta(a) if isinstance(a, torch.Tensor) else a for a in (kinds[g] for g in given)]

@@ -229,6 +229,9 @@ class Recorder(Recording):
             refuse_unfaked(self.t.outside, values)
         if name in DATA and args and isinstance(args[0], torch.Tensor):
             return self.read(name, args[0])
+        if name == "detach_" and args and isinstance(args[0], torch.Tensor):
+            if not (tensor_facts.is_given_whole(self.t.outside, args[0]) or self.mode.exact_views):
+                raise ViewsMatter
         if kwargs and kwargs.get("out") is not None:
             raise_refusal(func, name, args, kwargs)
             if probe.may_refuse_out(self.mode.call, func, args, kwargs):
@@ -252,9 +255,10 @@ class Recorder(Recording):
         """Raise what eager does for a call that fakes have refused, with the one error of ``failed``, which nobody holds then."""
         error = failed.pop()
         error.__context__ = None  # what fakes were at when they failed is no context of the program's error
-        eager = probe.tried(func, args, kwargs)
+        name = getattr(func, "__name__", "")
+        # what would be tried is no view, of which alone that is refused
+        eager = error if name == "detach_" else probe.tried(func, args, kwargs)
         if eager is True:
-            name = getattr(func, "__name__", "")
             graph_break("BZ1013", f"{name} is refused on fake tensors alone: {error}")
         errors = [eager if isinstance(eager, Exception) else error]
         del eager, error
@@ -337,9 +341,15 @@ class Recorder(Recording):
 
 
 def asks_for_gradient(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call may give a tensor that requires a gradient and has no history."""
+    """Whether a call may give a tensor that requires a gradient and has no history.
+
+    A view made without gradients requires one as soon as its base does, but is a leaf of its own only from such a call on.
+    """
     if name == "requires_grad_":
-        return not args[0].requires_grad
+        wanted = args[1] if len(args) > 1 else kwargs.get("requires_grad", True)
+        return wanted is not False and (
+            not args[0].requires_grad or (args[0].is_leaf and args[0]._base is not None)
+        )
     return bool(kwargs) and kwargs.get("requires_grad") is True
 
 

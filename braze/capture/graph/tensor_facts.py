@@ -57,6 +57,17 @@ def is_outside(outside: Outside, tensor: torch.Tensor) -> bool:
     return any(storage_key(value) == memory for value in inputs if isinstance(value, torch.Tensor))
 
 
+def is_given_whole(outside: Outside, tensor: torch.Tensor) -> bool:
+    """Whether a tensor that is detached in place comes from outside. There it is no view, of which eager refuses that; a fake does not know."""
+    node = outside.tree.node_of(tensor)
+    if node is None:
+        return False
+    if node.real._base is not None:
+        graph_break("BZ1010", "a view that comes from outside is detached in place")
+    outside.read(node, Step.ATTR, "_base", None)
+    return True
+
+
 def is_inference(t: Trace, tensor: torch.Tensor) -> bool:
     """Whether a tensor was made in inference mode. Guards on tensors from outside see that in their dispatch keys."""
     if t.options.keep_captures:  # guards of what is read back have the keys of the tensors met then

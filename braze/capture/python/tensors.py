@@ -14,6 +14,7 @@ from braze.capture.graph import tensor_facts
 from braze.capture.graph.recorder import METADATA, refuse_unfaked
 from braze.capture.outside.shadows import instance_dict, keep, write_instance
 from braze.capture.state.ledger import Ledger
+from braze.capture.state.outside import Outside
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import Trace
 
@@ -98,9 +99,9 @@ def tensor_method(t: Trace, fn: Any, args: tuple[Any, ...], kwargs: dict[str, An
         return tensor_facts.query(t, fn, args, kwargs)
     if name in QUERIES:
         return fn(*args, **kwargs)
-    if name == "requires_grad_" and t.outside.tree.node_of(args[0]) is not None:
+    if name == "requires_grad_" and (node := t.outside.tree.node_of(args[0])) is not None:
         wanted = args[1] if len(args) > 1 else kwargs.get("requires_grad", True)
-        if wanted is args[0].requires_grad:
+        if wanted is args[0].requires_grad and not (wanted and _becomes_leaf(t.outside, node)):
             return args[0]
         graph_break("BZ1010", "requires_grad_ of a tensor that comes from outside")
     if name == "__getattribute__":
@@ -112,6 +113,14 @@ def tensor_method(t: Trace, fn: Any, args: tuple[Any, ...], kwargs: dict[str, An
     return t.graph.recorder.call(fn, args, kwargs)
 
 
+def _becomes_leaf(outside: Outside, node: Node) -> bool:
+    """Whether a tensor that requires a gradient, perhaps as its base does, may be no leaf of its own yet."""
+    real = node.real
+    if not outside.read(node, Step.ATTR, "is_leaf", real.is_leaf):
+        return False
+    return real._base is not None or outside.read(node, Step.ATTR, "_base", None) is not None
+
+
 def write_field(t: Trace, obj: Any, name: str, value: Any) -> None:
     """``tensor.name = value``: attributes of the user's own, ``grad``, and ``requires_grad`` of what the graph makes."""
     if t.outside.unfaked:
@@ -121,6 +130,8 @@ def write_field(t: Trace, obj: Any, name: str, value: Any) -> None:
         write_grad(t.done, node, value)
         return
     if name == "requires_grad" and node is None:
+        if not obj.is_leaf:
+            obj.requires_grad = value  # which raises, also where the method would not
         t.graph.recorder.call(torch.Tensor.requires_grad_, (obj, value), {})
         return
     found, _ = lookup_in_mro(torch.Tensor, name)
