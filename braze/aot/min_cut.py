@@ -17,7 +17,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from braze.aot.flow import minimum_cut
 from braze.aot.symbols import is_size
-from braze.aot.views import bytes_of, is_on_gpu, is_view
+from braze.aot.views import bytes_of, is_on_gpu, is_view, readers
 from braze.graph.checkpoints import SAVING
 from braze.graph.facts import InputRole, facts
 from braze.graph.operators import is_cheap, is_elementwise, is_reduction
@@ -84,7 +84,7 @@ class Halves:
             user
             for n in self.rewritten
             if n not in self.unsaved
-            for user in _readers(n)
+            for user in readers(n)
             if user in self.forward
         }
 
@@ -93,7 +93,7 @@ class Halves:
 
         Autograd refuses a saved value that was written since: what eager saves in its stead has to be kept.
         """
-        return frozenset(n for n in self.rewritten if all(map(self._is_of_program, _readers(n))))
+        return frozenset(n for n in self.rewritten if all(map(self._is_of_program, readers(n))))
 
     def _is_of_program(self, node: Node) -> bool:
         """Whether a node is of the program alone: no derivative's, and none that a checkpoint runs again."""
@@ -236,7 +236,7 @@ def min_cut_choice(halves: Halves) -> set[Node]:
     nodes = [n for n in halves.choices if not is_size(n)]
     number = {node: i for i, node in enumerate(nodes)}
     source, sink = 2 * len(nodes), 2 * len(nodes) + 1
-    steps = _steps_to_readers(halves, nodes)
+    steps = _steps_toreaders(halves, nodes)
     far = _far_from_operands(halves, nodes)
     edges: list[tuple[int, int]] = []
     costs: list[float] = []
@@ -338,25 +338,16 @@ def _far_from_operands(halves: Halves, nodes: list[Node]) -> set[Node]:
         user
         for node in nodes
         if whole[node] < end and node.op == "call_function" and is_on_gpu(node.meta.get("val"))
-        for user in _readers(node)
+        for user in readers(node)
         if user in place and place[user] > whole[node] and is_elementwise(user.target)
     }
-
-
-def _readers(node: Node) -> Iterable[Node]:
-    """Who reads a value, through views too."""
-    for user in node.users:
-        if is_view(user):
-            yield from _readers(user)
-        else:
-            yield user
 
 
 def _is_constant(node: Node) -> bool:
     return not node.all_input_nodes and is_cheap(node.target)
 
 
-def _steps_to_readers(halves: Halves, nodes: list[Node]) -> dict[Node, int]:
+def _steps_toreaders(halves: Halves, nodes: list[Node]) -> dict[Node, int]:
     """How many operators lie between a value and the backward's first reader of it."""
     steps: dict[Node, int] = {}
     for node in reversed(nodes):

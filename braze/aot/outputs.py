@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
 
 from braze.aot.functionalize import Functional, evaluate, inserted
+from braze.aot.min_cut import ancestors
 from braze.aot.records import OutputKind, OutputRole, ViewStep
 from braze.aot.symbols import SymbolNodes
-from braze.aot.views import apply_view, has_overlap, hint, is_view, root_of, steps_meet
+from braze.aot.views import apply_view, has_overlap, hint, is_view, readers, root_of, steps_meet
 from braze.aot.ways import Ways
 from braze.aot.writes import is_write, written_arguments
 from braze.graph import torch_compat
@@ -24,6 +26,9 @@ from braze.support.errors import Unsupported
 
 aten = torch.ops.aten
 Node = torch.fx.Node
+
+#: operators that give the same numbers in memory of their own
+_COPIES = frozenset({aten.clone.default, aten._to_copy.default})
 
 
 class Outputs:
@@ -333,6 +338,30 @@ def separate(
                 items[i] = outputs.copied_as(node, node.meta["val"], mode)
     output.args = (tuple(items),)
     drop_unread(module.graph)
+
+
+def own_copies(results: Sequence[Node], first: int) -> tuple[int, ...]:
+    """Those of the results, from the ``first`` on, that the program copies last and no formula of autograd's reads: nothing is kept in them, and the caller may write to them.
+
+    Passes find that a copy is what it copies, which the backward may read.
+    """
+    forward = ancestors(results)
+
+    def is_of_program(node: Node) -> bool:
+        return node.op == "output" or (node in forward and not facts(node).tangents)
+
+    roots = [(i, root_of(results[i])) for i in range(first, len(results))]
+    return tuple(i for i, root in roots if root.target in _COPIES and all(map(is_of_program, readers(root))))
+
+
+def keep_apart(graph: torch.fx.Graph, own: Sequence[int], kept: Collection[Node], mode: FakeMode) -> None:
+    """Copy those results that are to be ``own`` memory, and share it with what is kept for the backward."""
+    output: Any = graph.output_node()
+    items, memory = list(output.args[0]), set(map(root_of, kept))
+    for i in own:
+        if root_of(items[i]) in memory:
+            items[i] = _copied_whole(items[i], output, mode)
+    output.args = (tuple(items),)
 
 
 def _overlaps_otherwise(value: torch.Tensor) -> bool:

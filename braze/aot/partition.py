@@ -21,7 +21,7 @@ from braze.aot.joint import Differentiation, Inseparable, check_as_captured
 from braze.aot.layouts import lay_out_convolutions
 from braze.aot.min_cut import Choice, ancestors
 from braze.aot.missing_tangents import apart
-from braze.aot.outputs import Outputs, separate
+from braze.aot.outputs import Outputs, own_copies, separate
 from braze.aot.padding import pad_products
 from braze.aot.partition_functions import PartitionFn, Weigh, divide
 from braze.aot.promises import require_promised
@@ -118,6 +118,7 @@ def _partition(
     if joint is not None:  # before equal values become one, and of what stands for them behind that
         before = roles_of_results(mutations, roles, len(results), outputs.whole_specs)
         _tell_written_after(gm, results, roles, before)
+        own = own_copies(results, len(mutations))
     _simplify(module, (*results, *(functional.latest[node] for node in gradients)), dialect, ctx)
     with on_fakes(mode):
         separate(module, outputs, mutations, mode, results=len(results))
@@ -130,8 +131,9 @@ def _partition(
                 module, mode, training=joint is not None, long_sums=long_sums, recorded=recorded
             )
     known = roles_of_results(mutations, roles, len(results), outputs.whole_specs)
-    whole = _joint_graph(traced, joint, mutations, known) if joint is not None else None
-    if whole is not None:
+    whole = None
+    if joint is not None:
+        whole = dataclasses.replace(_joint_graph(traced, joint, mutations, known), own=own)
         _tell_written_after(gm, module.graph.output_node().args[0], roles, known)
     part = Partition(
         forward=module,

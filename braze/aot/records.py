@@ -141,7 +141,8 @@ class JointGraph:
     """Forward and gradients in one functional graph: the user's ``results`` items, then the gradients of ``gradients``.
 
     ``written``: placeholders that get new contents. ``tangents``: placeholders of the gradients that come in, for the
-    items ``tangent_of`` of the results. ``gradients``: inputs by number, ``~i`` for item i of the results.
+    items ``tangent_of`` of the results. ``gradients``: inputs by number, ``~i`` for item i of the results. ``own``: items of
+    the results that are to be memory which nothing is kept in.
     """
 
     module: torch.fx.GraphModule
@@ -151,6 +152,7 @@ class JointGraph:
     tangent_of: tuple[int, ...]
     gradients: tuple[int, ...]
     mode: FakeMode
+    own: tuple[int, ...] = ()
 
 
 @record

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from braze.aot.min_cut import Choice, Halves, ancestors, backward_order, reached
-from braze.aot.outputs import copied
+from braze.aot.outputs import copied, keep_apart
 from braze.aot.records import Backward, JointGraph, Saved, SavedFrom
 from braze.aot.symbols import SymbolNodes, is_size
 from braze.aot.views import is_view
@@ -34,6 +34,8 @@ def split(joint: JointGraph, choice: Choice) -> Backward:
     wanted = list(output.args[0])[results:]
     halves = Halves(graph, values[:results], wanted, tangents, joint.written)
     kept = choice(halves)
+    keep_apart(graph, joint.own, kept, mode)
+    values = list(output.args[0])
     depends = tangents_of(graph, wanted, tangents)
     saved = [n for n in graph.nodes if n in kept]
     builder = _Backward(module, saved, tangents)

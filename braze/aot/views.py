@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -30,6 +30,15 @@ def root_of(node: Node) -> Node:
     while node.op == "call_function" and is_view(node):
         node = node.args[0]  # type: ignore[assignment]
     return node
+
+
+def readers(node: Node) -> Iterator[Node]:
+    """Who reads a value, through views too."""
+    for user in node.users:
+        if is_view(user):
+            yield from readers(user)
+        else:
+            yield user
 
 
 def has_overlap(tensor: torch.Tensor) -> bool:

@@ -19,6 +19,8 @@ _SMALL = 1 << 15
 @decompose(aten.mv.default)
 def mv(a: Tensor, x: Tensor) -> Tensor:
     """A matrix times a vector: of a small one sums over its rows, which cost less than a call of ATen."""
+    if a.dtype is not x.dtype:  # nothing is multiplied then (before PyTorch 2.13)
+        return aten.new_zeros.default(x, a.shape[:1])
     small = all(isinstance(n, int) for n in a.shape) and a.numel() <= _SMALL
     if small and a.device.type == "cpu" and _exact_in(a.dtype):
         return aten.sum.dim_IntList(aten.mul.Tensor(a, x), [1], dtype=a.dtype)
@@ -28,7 +30,7 @@ def mv(a: Tensor, x: Tensor) -> Tensor:
 @decompose(aten.addmv.default)
 def addmv(y: Tensor, a: Tensor, x: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
     """beta · y + alpha · (a x)."""
-    if not _scalable(y):
+    if not _scalable(y) or not y.dtype is a.dtype is x.dtype:
         return NotImplemented
     if beta == 0:
         return _times(mv(a, x), alpha)

@@ -254,6 +254,13 @@ def _added(rank: int, c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: 
     return product if fits else NotImplemented
 
 
+def _by_vector(a: Tensor, x: Tensor, y: Any = None) -> Any:
+    """A matrix times a vector, which gives the type: of several types PyTorch takes, before 2.13, what has no elements."""
+    fits = a.dim() == 2 and x.dim() == 1 and a.shape[1] == x.shape[0]
+    added = y is None or fits_into(y.shape, a.shape[:1])
+    return row_major(a.shape[:1], x.dtype) if fits and added else NotImplemented
+
+
 def _linear(x: Tensor, weight: Tensor, bias: Any = None) -> Any:
     if x.dim() < 2 or weight.dim() != 2 or x.shape[-1] != weight.shape[1] or x.dtype is not weight.dtype:
         return NotImplemented
@@ -536,6 +543,8 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.fill.Scalar: _filled,
     aten.mm.default: partial(_product, 2),
     aten.addmm.default: partial(_added, 2),
+    aten.mv.default: _by_vector,
+    aten.addmv.default: lambda y, a, x, **scales: _by_vector(a, x, y),
     aten.bmm.default: partial(_product, 3),
     aten.baddbmm.default: partial(_added, 3),
     aten.linear.default: _linear,

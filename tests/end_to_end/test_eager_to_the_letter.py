@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -428,3 +430,30 @@ def test_what_does_not_fit_where_it_is_written_is_refused(write, dynamic, backen
     for dtype in (torch.int64, torch.bool, torch.uint8, torch.float32):
         numbers = torch.arange(3).to(dtype)
         assert told(compiled, numbers.clone()) == told(write, numbers.clone())
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("shape", [(0, 0), (0, 4), (3, 0), (3, 4)])
+def test_a_matrix_times_a_vector_of_another_type_is_of_the_vectors_or_refused(shape, dynamic):
+    """Before PyTorch 2.13 eager multiplies two types where there is nothing to multiply."""
+
+    def multiplied(a, x):
+        return a @ x
+
+    def added(a, x):
+        return torch.addmv(x.new_ones(a.shape[0]), a, x)
+
+    def told(call, a, x):
+        try:
+            made = call(a, x)
+        except RuntimeError as error:
+            return str(error)
+        return made.dtype, made.tolist()
+
+    for fn in (multiplied, added):
+        compiled = braze.compile(fn, dynamic=dynamic)
+        for one, other in itertools.permutations((torch.float32, torch.float64, torch.int64), 2):
+            given = torch.ones(shape, dtype=one), torch.ones(shape[1], dtype=other)
+            with logged() as messages:
+                assert told(compiled, *given) == told(fn, *given)
+            assert not [m for m in messages if "BZ90" in m]

@@ -320,6 +320,55 @@ def test_a_part_of_an_input_that_is_detached_in_place_counts_as_no_write_to_it(b
         assert part.data_ptr() == x[1:].data_ptr() and torch.equal(twice, x[1:] * 2)
 
 
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "braze"])
+def test_a_view_is_not_detached_in_place(backend: str, grad: bool) -> None:
+    """Of what comes in, too, which is a view in one call and none in the next."""
+
+    def given(x):
+        x.detach_()
+        return x * 2
+
+    def part(x):
+        row = x[1:]
+        row.detach_()
+        return row * 2
+
+    def of_data(x):
+        row = x.data[1:]
+        try:
+            row.detach_()
+        except RuntimeError:
+            return row * 3
+        return row * 2
+
+    for f in (given, part, of_data):
+        compiled = braze.compile(f, backend=backend)
+        for base in (torch.arange(4.0), torch.arange(4.0)[1:], torch.arange(8.0)[::2].detach()):
+            results = []
+            for function in (compiled, f):
+                with torch.set_grad_enabled(grad):
+                    try:
+                        results.append(function(base).tolist())
+                    except RuntimeError as error:
+                        results.append(str(error).split(".")[0])
+            assert results[0] == results[1]
+
+
+def test_what_is_no_view_is_detached_within_one_graph() -> None:
+    def f(x):
+        h = x.tanh()
+        part = h.detach()
+        h.detach_()
+        part.detach_()
+        x.detach_()
+        return h * 2, part, x * 3
+
+    compiled = braze.compile(f, fullgraph=True)
+    for x in (torch.ones(3), torch.ones(3, requires_grad=True) * 2):
+        assert [r.requires_grad for r in compiled(x)] == [False] * 3
+
+
 def test_windows_of_what_was_filled_since_share_memory_as_in_eager():
     """What is filled is of stride 0 to the graph, whose windows have no memory to share: eager makes them."""
 

@@ -168,3 +168,12 @@ def test_a_backward_that_is_refused_in_float64_alone_is_taken_with_copies():
     gradient = found[0]["gradient of x0"]
     assert torch.allclose(gradient.double(), found[1]["gradient of x0"], atol=0.02)
     assert told(gradient + 1, "gradient of x0", found)
+
+
+def test_means_of_a_norms_gradient_may_be_divided_before_they_are_added():
+    """Eager and ours divide by the numbers in a row at different steps, which shows where what is left of the gradient is small."""
+    text = "def program(x0):\n    v0 = F.layer_norm(x0, x0.shape)\n    return (v0,)\n"
+    found = numbers_by(text, "numbers((40, 10), 'float32', 0, 'small')")
+    (name,) = [n for n in found[0] if "gradient" in n]
+    for off, fails in ((1e-8, False), (1e-5, True)):
+        assert bool(told(found[0][name] + off, name, found)) is fails

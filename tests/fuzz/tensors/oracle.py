@@ -91,6 +91,8 @@ class RandomRounding(TorchDispatchMode):
         # halves are added up in float32
         self.widest = torch.float64 if dtype is torch.float64 else torch.float32
         self.huge = HUGE[dtype is torch.float64]
+        #: whether parts of a norm's gradient are computed
+        self.of_norm = False
         self.overflown = (torch.nan, torch.inf, 0.0, -torch.inf)[seed % 4]
 
     def zeros(self, like: Tensor) -> Tensor:
@@ -120,8 +122,12 @@ class RandomRounding(TorchDispatchMode):
             given = given.masked_fill(huge, self.huge) if overflows else given
             args = (*args[:place], given if place else self.rounded(given), *args[place + 1 :])
         if name in BY_PARTS and func in decomposition_table:
-            with self:
-                return decomposition_table[func](*args, **kwargs)
+            before, self.of_norm = self.of_norm, bool(place)
+            try:
+                with self:
+                    return decomposition_table[func](*args, **kwargs)
+            finally:
+                self.of_norm = before
         made = in_vectors(func, args, kwargs, self.odd) if name in BY_PLACE else func(*args, **kwargs)
         if func.is_view or name in MOVES:
             if isinstance(made, Tensor) and "mass" in args[0].__dict__:
@@ -141,7 +147,8 @@ class RandomRounding(TorchDispatchMode):
             if value.is_floating_point() and value.numel():
                 lost = lost_in(args) | lost_in([mass_of(a) for a in args[:2]]) if name == "add" else None
                 eps = torch.finfo(torch.float32).eps if name in SINGLE else 0.0
-                if name == "div" and in_backward():  # gradients may be divided before they are added
+                # gradients may be divided before they are added, as those of a norm by the numbers in a row
+                if (name == "div" and in_backward()) or (name == "sum" and self.of_norm):
                     eps = self.eps
                 if name in STABLE:  # eager adds up one number after the other, in doubles as in smaller types
                     eps = torch.finfo(torch.float64).eps * args[0].numel() ** 0.5
