@@ -216,6 +216,21 @@ def test_a_write_that_fails_halfway_is_not_done_twice() -> None:
             assert torch.equal(x, other)
 
 
+@pytest.mark.provokes("BZ6013")
+def test_the_handler_of_a_write_that_fails_halfway_finds_what_eager_has_written() -> None:
+    def program(x: Tensor, y: Tensor, i: Tensor) -> Tensor:
+        try:
+            x.index_add_(0, i, y)
+        except IndexError:
+            return x * 2
+        return x
+
+    compiled = braze.compile(program)
+    for index in (torch.tensor([1, 2]), torch.tensor([0, 99_999])):
+        x, other, y = torch.ones(4), torch.ones(4), torch.ones(2)
+        assert torch.equal(compiled(x, y, index), program(other, y, index)) and torch.equal(x, other)
+
+
 def test_what_may_fail_comes_before_the_first_part_that_is_written_in_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -175,6 +175,11 @@ def how_again(capture: Capture, resumed: bool) -> Callable[..., Any]:
     return own_after_again if capture.effects else own_or_again
 
 
+def raises_alone(capture: Capture, resumed: bool) -> bool:
+    """Whether an error of the graph is all that a call comes to: nobody handles it, and nothing was done before it."""
+    return how_again(capture, resumed) is own_or_again
+
+
 def handles_errors(code: types.CodeType, inlined: Iterable[types.FunctionType]) -> bool:
     """Whether a frame, or a function that was interpreted along, may do something about an error that passes through it."""
     return has_handler(code) or any(

@@ -36,7 +36,7 @@ def generate_host(s: Schedule, kernels: Sequence[KernelText], ctx: CompileContex
     writers = [_Host(s.fixed, kernels, "fixed_")] if s.fixed is not None else []
     for k, part in enumerate(s.parts):
         writers.append(_Host(part.schedule, kernels, f"part{k}_", ctx.consumes, ctx.lean, recorded))
-    writers.append(_Host(s, kernels, "", ctx.consumes, ctx.lean, recorded))
+    writers.append(_Host(s, kernels, "", ctx.consumes, ctx.lean, recorded, ctx.raises_alone))
     functions = [line for writer in writers for line in ("", "", *writer.function())]
     source = "\n".join(
         [f'"""Host module of {ctx.name}: written by braze."""', "", "import torch", *functions, ""]
@@ -70,6 +70,7 @@ class _Host:
         consumes: bool = False,
         lean: bool = False,
         recorded: bool = False,
+        raises_alone: bool = False,
     ) -> None:
         self.schedule = s
         self.prefix = prefix
@@ -98,7 +99,7 @@ class _Host:
         self.renewed = dict(s.memory.renewed)
         #: the call ends by a look at the constants of what was computed before
         self.looks = False
-        self.writes = Writes(s)
+        self.writes = Writes(s, raises_alone)
         #: where in the body an input is written first, what begins behind that, and where nothing fails any more by what the data are
         self.write_begins = self.write_ends = self.fails_until = 0
 
