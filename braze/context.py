@@ -21,7 +21,7 @@ class CompileContext:
     ``products``: who computes which products of matrices, where that was measured. ``device_products``: the same of a GPU; ``tiles``: how the
     kernels of some groups are cut, by the groups' names.
     ``recordable``: others record the call, as a part of
-    something larger. ``recorder``: makes of a call and its ``cudagraphs`` plan one that is recorded; None: the call's second use is.
+    something larger. ``raises_alone``: an error of the call is all that its caller sees of it, but for what the graph writes. ``recorder``: makes of a call and its ``cudagraphs`` plan one that is recorded; None: the call's second use is.
     """
 
     options: Options
@@ -33,4 +33,5 @@ class CompileContext:
     device_products: tuple[tuple[DeviceProduct, Way], ...] = ()
     tiles: tuple[tuple[str, str], ...] = ()
     recordable: bool = False
+    raises_alone: bool = False
     recorder: Callable[[Any, Any], Any] | None = None

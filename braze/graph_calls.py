@@ -14,7 +14,7 @@ from braze.aot.records import Partition
 from braze.context import CompileContext
 from braze.graph.specs import FloatSpec
 from braze.graph.subgraph_ops import entries_of
-from braze.graph.torch_compat import count_writes, is_shortage
+from braze.graph.torch_compat import count_writes, is_shortage, take_back_counts
 from braze.loops.ir import BufferView, ExternCall, LoopProgram
 from braze.runtime.boxed import Boxed, Holds, Written, boxed
 from braze.runtime.number_places import REQUIRE_PLACE, require_place
@@ -75,7 +75,11 @@ def that_writes(what: Written) -> Boxed:
             x.copy_(x)  # raises eager's error
         if counted:
             count_writes(counted)
-        return call([*inputs, *[inputs[k] for k in places]] if places else inputs)
+        try:
+            return call([*inputs, *[inputs[k] for k in places]] if places else inputs)
+        except Exception as error:
+            take_back_counts(error, counted)
+            raise
 
     with_written.written = what  # type: ignore[attr-defined]
     return with_written

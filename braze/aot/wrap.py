@@ -18,12 +18,13 @@ from braze.aot.records import Around, OutputKind, Partition
 from braze.aot.views import is_view
 from braze.graph.modes import with_modes
 from braze.graph.specs import Dialect, SymbolSpec, TensorSpec
-from braze.graph.torch_compat import copy_all, count_writes, put_versions, storage_key
+from braze.graph.torch_compat import copy_all, count_writes, put_versions, storage_key, take_back_counts
 from braze.runtime.boxed import Boxed, Written, boxed
 from braze.support import trace
 from braze.support.errors import Unsupported
 from braze.support.layouts import span
 from braze.support.log import warn_once
+from braze.support.unwritten import note_unwritten
 
 
 class Window(NamedTuple):
@@ -84,7 +85,9 @@ def wrap(
     if written is None or not call.short or call.beyond or set(call.mutated) != set(written.roots):
         return call
     looked = [(i, partition.inputs[i].dtype.itemsize, i in written.roots) for i in call.tensors]  # type: ignore[union-attr]
-    return native.written_call(written.call, count_writes, call, looked, written.places, call.places)
+    return native.written_call(
+        written.call, count_writes, take_back_counts, call, looked, written.places, call.places
+    )
 
 
 def _one_view(partition: Partition, call: _Wrapped) -> Boxed | None:
@@ -367,7 +370,12 @@ class _Wrapped:
         for tensor in counted:
             torch.autograd.graph.increment_version(tensor)
         after = [tensor._version for tensor in counted]
-        results = self.compiled(inputs)
+        try:
+            results = self.compiled(inputs)
+        except Exception as error:
+            if note_unwritten(error):
+                put_versions(counted, before)
+            raise
         self._overwrite(inputs, results)
         if self.derived:
             if counted:  # a view notes the count at which it got its history: that must not come again

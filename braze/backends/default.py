@@ -27,7 +27,8 @@ def braze(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: O
 
 def context_for(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Options) -> CompileContext:
     """Options, device and name of one compile."""
-    return CompileContext(options, target_of(example_inputs), str(gm.meta.get("name", "graph")))
+    name, alone = str(gm.meta.get("name", "graph")), bool(gm.meta.get("raises_alone", False))
+    return CompileContext(options, target_of(example_inputs), name, raises_alone=alone)
 
 
 def target_of(example_inputs: Sequence[Any]) -> Target:

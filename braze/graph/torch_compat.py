@@ -33,6 +33,7 @@ from torch.utils.checkpoint import (
 from braze.graph.torch_checks import assumption
 from braze.runtime.purity import may_draw
 from braze.support.shortage import is_out_of_files, lost_by_python
+from braze.support.unwritten import note_unwritten
 
 DisableTorchFunction = torch._C.DisableTorchFunction
 
@@ -193,6 +194,13 @@ def is_shortage(error: BaseException) -> bool:
 def put_versions(tensors: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
     """Set back how often tensors were written, as autograd counts it."""
     torch._C._autograd._unsafe_set_version_counter(tuple(tensors), tuple(versions))
+
+
+def take_back_counts(error: Exception, counted: Sequence[torch.Tensor]) -> None:
+    """Of a graph that has failed, where it had written none of the inputs whose writes were counted: undo :func:`count_writes`."""
+    if note_unwritten(error):
+        for tensor in counted:  # some may share a counter
+            put_versions((tensor,), (tensor._version - 1,))
 
 
 def storage_key(tensor: torch.Tensor) -> int:

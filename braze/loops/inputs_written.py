@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from braze.loops.ir import BufferView, LoopProgram
+from braze.loops.ir import BufferView, ExternCall, LoopNest, LoopProgram, Op, Step
+from braze.loops.rewrite import roots, store_roots, walk
 from braze.loops.verify import reads_of, writes_of
 
 #: what touches memory: its name, what it reads, what it writes
@@ -27,6 +28,18 @@ def names_of_inputs(program: LoopProgram) -> dict[str, list[str]]:
 def touches(program: LoopProgram) -> list[Touch]:
     """The steps, as what they read and write."""
     return [(step.name, reads_of(step), writes_of(step)) for step in program.steps]
+
+
+def may_fail_by_data(step: Step) -> bool:
+    """Whether a step looks up a place that may not exist, or calls what may refuse numbers.
+
+    What is written straight into memory that is planned for it (a product, a convolution) takes any.
+    """
+    if isinstance(step, ExternCall):
+        return not step.out_variant
+    found = roots(step) if isinstance(step, LoopNest) else store_roots(step.epilogue)
+    more = [] if isinstance(step, LoopNest) else [r for nest in step.prologue for r in roots(nest)]
+    return any(node.op is Op.CHECK_INDEX for node in walk(*found, *more))
 
 
 def broken_writes(program: LoopProgram, order: Sequence[Touch]) -> Iterator[tuple[str, str]]:

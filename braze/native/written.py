@@ -16,6 +16,7 @@ MOST = 32
 def written_call(
     call: Callable[..., Any],
     count: Callable[..., Any],
+    failed: Callable[..., Any],
     general: Callable[..., Any],
     looked: Sequence[tuple[int, int, bool]],
     again: Sequence[int],
@@ -24,15 +25,15 @@ def written_call(
     """``general(inputs)``, but that a plain call goes to ``call(inputs)`` from C; ``general`` itself where C cannot.
 
     ``looked``: (input, bytes of an element, whether it is written) of the tensors among the inputs, all on the CPU. Of plain calls no
-    written one shares memory with another, and ``count(written)`` has autograd count the writes. ``again``: inputs that ``call`` is given
-    once more; ``results``: the items of its tuple that are returned.
+    written one shares memory with another, and ``count(written)`` has autograd count the writes; ``failed(error, written)`` is told of an
+    error of the call. ``again``: inputs that ``call`` is given once more; ``results``: the items of its tuple that are returned.
     """
     core = sys.modules.get("braze.native._native")
     counted = _keys_of_counted() if core is not None else 0
     if core is None or not counted or max(map(len, (looked, again, results))) > MOST:
         return general
     rows = tuple(map(tuple, looked))
-    return core.WrittenCall(call, count, general, counted, rows, tuple(again), tuple(results))  # type: ignore[no-any-return]
+    return core.WrittenCall(call, count, failed, general, counted, rows, tuple(again), tuple(results))  # type: ignore[no-any-return]
 
 
 @functools.cache

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from braze import native
+from braze.runtime import undo
 from braze.runtime.arena import POOL, Arena, ArenaPool, StreamPools
 from braze.runtime.boxed import Boxed, boxed
 from braze.runtime.device_watch import Device, DeviceWatch
@@ -19,6 +20,7 @@ from braze.runtime.packed import PackedWeights, packer
 from braze.runtime.placement import Layouts
 from braze.runtime.purity import draws
 from braze.runtime.watch import Watch
+from braze.support.unwritten import note_written
 
 _numbers = itertools.count()
 
@@ -173,9 +175,15 @@ class Runtime:
         return made.copy_(result)
 
     @staticmethod
-    def report() -> None:
-        """A kernel met an index out of range."""
-        raise IndexError("index out of range in self")
+    def report(status: int = 1) -> None:
+        """A kernel met an index out of range; a ``status`` over 1: an input had been written."""
+        error = IndexError("index out of range in self")
+        if status > 1:
+            note_written(error)
+        raise error
+
+    note_written = staticmethod(note_written)
+    keep, put_back = staticmethod(undo.keep), staticmethod(undo.put_back)
 
     @staticmethod
     def fail(message: str) -> None:

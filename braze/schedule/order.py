@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 
+from braze.loops.inputs_written import may_fail_by_data
 from braze.schedule.records import Group
 from braze.support.order import on_demand
 from braze.support.record import record
@@ -58,6 +59,24 @@ def low_peak_order(groups: Sequence[Group], before: Mapping[int, set[int]], weig
     orders = list(groups), _greedy(groups, before, weights), _on_demand(groups, before, weights.kept)
     order = min(orders, key=lambda order: alive(order, weights))
     return _ends_late(order, {groups[k].name for needs in before.values() for k in needs}, weights)
+
+
+def failing_first(
+    groups: Sequence[Group],
+    before: Sequence[Set[int]],
+    written: Set[str],
+) -> list[list[Group]]:
+    """(what may fail, and what that needs; all others) of groups of which some write inputs, the buffers ``written``.
+
+    As long as no input is written Python can run a call again that fails. What a write leads to is among the others.
+    """
+    led: set[int] = set()
+    for k, g in enumerate(groups):
+        if not led.isdisjoint(before[k]) or not written.isdisjoint(g.writes):
+            led.add(k)
+    failing = [k for k, g in enumerate(groups) if k not in led and any(map(may_fail_by_data, g.work))]
+    first = set(on_demand(failing, lambda k: sorted(before[k])))
+    return [[g for k, g in enumerate(groups) if (k in first) is early] for early in (True, False)]
 
 
 def _ends_late(order: list[Group], needed: Set[str], weights: Weights) -> list[Group]:

@@ -20,7 +20,7 @@ from braze.schedule.memory import plan_memory
 from braze.schedule.mixed import mix_groups
 from braze.schedule.one_hot import known_sums
 from braze.schedule.online import read_once
-from braze.schedule.order import Weights, low_peak_order
+from braze.schedule.order import Weights, failing_first, low_peak_order
 from braze.schedule.prologues import with_prologues
 from braze.schedule.proof import prove_memory
 from braze.schedule.records import Group, MemoryPlan, Schedule
@@ -154,12 +154,23 @@ def _groups(
 
 def _ordered(program: LoopProgram, groups: list[Group], kept: set[str], choices: Choices) -> list[Group]:
     made, buffers = frozenset(program.made), {b.name: b for b in program.buffers}
-    found = [group_accesses(g, made, buffers) for g in groups]
-    before = dict(enumerate(edges(found, families(program))))
+
+    def needs(groups: list[Group]) -> list[set[int]]:
+        return edges([group_accesses(g, made, buffers) for g in groups], families(program))
+
+    before = needs(groups)
+    written = {name for name, _ in program.again}
+    if written and program.device == "cpu":
+        first, rest = failing_first(groups, before, written)
+        groups = [*first, *rest]
+        before = needs(groups)
+        for k, g in enumerate(groups):
+            if not written.isdisjoint(g.writes):
+                before[k].update(range(len(first)))
     given = frozenset(program.owned) & {n for g in groups for n in g.reads}
     sizes = {b.name: choices.bytes_of(b) for b in program.buffers if b.kind not in _INPUTS or b.name in given}
     beside = {g.name: workspace(g.call, choices.bytes_of) for g in groups if isinstance(g.call, ExternCall)}
-    return low_peak_order(groups, before, Weights(sizes, kept - given, given, beside))
+    return low_peak_order(groups, dict(enumerate(before)), Weights(sizes, kept - given, given, beside))
 
 
 _INPUTS = (BufferKind.INPUT, BufferKind.CONSTANT)

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+import braze
 from tests.lower.conftest import check
 
 FACTORIES = {
@@ -128,3 +129,12 @@ def test_a_copy_asked_for_in_the_same_type_is_one() -> None:
         assert len(program.steps) == 1
     check(lambda t: copy(t + 1, dtype=torch.float64), x)
     check(lambda t: copy(t, memory_format=torch.contiguous_format), x.t(), exact=True)
+
+
+def test_numbers_from_a_size_that_varies_in_steps_of_a_half_are_eagers():
+    def program(x, n):
+        return torch.arange(n, n + 2, 0.5) + x
+
+    compiled = braze.compile(program, dynamic=True, options={"verify": 2})
+    for n in (3, 5, -4):
+        assert torch.equal(compiled(torch.ones(4), n), program(torch.ones(4), n))

@@ -21,7 +21,9 @@ class Calls:
         self.graph: list[int] = []
         self.counted: list[int] = []
         self.general: list[int] = []
-        self.call = native.written_call(self._graph, self._count, self._general, looked, again, results)
+        self.call = native.written_call(
+            self._graph, self._count, lambda *_: None, self._general, looked, again, results
+        )
 
     def _graph(self, inputs: Any) -> tuple[Any, ...]:
         self.graph.append(len(inputs))
@@ -82,11 +84,32 @@ def test_errors_of_the_graph_and_of_the_counter_come_through() -> None:
         raise KeyError("mine")
 
     x, looked = torch.ones(3), ((0, 4, True),)
-    for graph, count in ((fails, lambda written: None), (lambda inputs: (), fails)):
+
+    def nothing(*_: Any) -> tuple[Any, ...]:
+        return ()
+
+    for graph, count in ((fails, nothing), (nothing, fails)):
         with pytest.raises(KeyError, match="mine"):
-            native.written_call(graph, count, lambda inputs: [], looked, (), ())([x])
+            native.written_call(graph, count, nothing, lambda inputs: [], looked, (), ())([x])
     with pytest.raises(IndexError):
-        native.written_call(lambda inputs: (), lambda written: None, lambda inputs: [], looked, (), (0,))([x])
+        native.written_call(nothing, nothing, nothing, lambda inputs: [], looked, (), (0,))([x])
+
+
+def test_an_error_of_the_graph_is_told_with_what_was_counted_but_not_what_ends_the_program() -> None:
+    told: list[Any] = []
+    x, y = torch.ones(3), torch.ones(3)
+    for error in (KeyError("mine"), KeyboardInterrupt("mine")):
+
+        def fails(_: Any, error: BaseException = error) -> Any:
+            raise error
+
+        call = native.written_call(
+            fails, lambda written: None, lambda *what: told.append(what), lambda inputs: [], ((0, 4, True), (1, 4, False)), (), ()
+        )  # fmt: skip
+        with pytest.raises(type(error), match="mine"):
+            call([x, y])
+    ((error, written),) = told
+    assert type(error) is KeyError and len(written) == 1 and written[0] is x
 
 
 def test_more_inputs_than_fit_are_looked_at_in_python() -> None:
@@ -95,4 +118,4 @@ def test_more_inputs_than_fit_are_looked_at_in_python() -> None:
     def general(inputs: Any) -> list[Any]:
         return []
 
-    assert native.written_call(general, general, general, looked, (), ()) is general
+    assert native.written_call(general, general, general, general, looked, (), ()) is general

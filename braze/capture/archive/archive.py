@@ -19,11 +19,11 @@ from braze.capture.archive import fingerprint
 from braze.capture.archive.archived_graph import read_graph, revive, write_graph
 from braze.capture.archive.archived_values import NotArchived, Reader, Writer, as_tuples
 from braze.capture.facts.objects_by_name import name_of, object_at
-from braze.capture.facts.purity import can_run_again, draws
+from braze.capture.facts.purity import draws, may_run_again
 from braze.capture.facts.records import Capture, Guard
 from braze.capture.guards.tables import build_table
 
-FORMAT = 7
+FORMAT = 8
 #: what a backend kept for the capture of a digest, in which these functions were traced; or None
 KeptCall = Callable[[str, Sequence[Any]], Any]
 #: what reading bytes that nobody wrote so may raise
@@ -65,7 +65,7 @@ class Packed:
         if graph is not None:
             # as text within the text: who has something in its place does not read it
             nodes, own = json.dumps(write_graph(graph, writer)), graph.graph
-            self._body["graph"] = {"nodes": nodes, "traits": [can_run_again(own), draws(own)]}
+            self._body["graph"] = {"nodes": nodes, "traits": [may_run_again(own), draws(own)]}
         functions = [(name_of(f), f) for f in capture.inlined if f is not function]
         for name, f in functions:
             if name is None:

@@ -1,13 +1,14 @@
 """What is known of the calls in a captured graph: whether they only compute, write, or may draw random numbers.
 
 What an operator does tells its tag. Whose a function is tells where it lives (libraries.py), never what it is called. A graph that fails may be
-run again by Python, for its own error. Random numbers that were drawn are put back; a graph that may have written into a tensor is not run
-again. What the program's own code raises in a graph is the call's error, unless the program handles errors.
+run again by Python, for its own error. Random numbers that were drawn are put back; a graph that writes into tensors from outside is run
+again where its backend says that it had not come to that (support/unwritten.py). What the program's own code raises in a graph is the call's error, unless the program handles errors.
 """
 
 from __future__ import annotations
 
 import dis
+import enum
 import functools
 import inspect
 import math
@@ -174,6 +175,11 @@ def how_again(capture: Capture, resumed: bool) -> Callable[..., Any]:
     return own_after_again if capture.effects else own_or_again
 
 
+def raises_alone(capture: Capture, resumed: bool) -> bool:
+    """Whether an error of the graph is all that a call comes to: nobody handles it, and nothing was done before it."""
+    return how_again(capture, resumed) is own_or_again
+
+
 def handles_errors(code: types.CodeType, inlined: Iterable[types.FunctionType]) -> bool:
     """Whether a frame, or a function that was interpreted along, may do something about an error that passes through it."""
     return has_handler(code) or any(
@@ -198,15 +204,33 @@ def has_handler(code: types.CodeType, withs: bool = False) -> bool:
     )
 
 
-def can_run_again(graph: torch.fx.Graph) -> bool:
-    """Whether a graph that fails has changed nothing but the state of random numbers."""
+class Again(enum.StrEnum):
+    """Whether Python may run a call again whose graph has failed."""
+
+    YES = "yes"  # nothing is changed but the state of random numbers
+    UNWRITTEN = "unwritten"  # where what runs the graph says that it has written no input yet
+    NO = "no"
+
+
+def may_run_again(graph: torch.fx.Graph) -> Again:
+    """What a graph that fails may have changed."""
     writing = [node for node in graph.nodes if writes(node)]
     if not writing:
-        return True
+        return Again.YES
+    if any(map(is_opaque, writing)):
+        return Again.NO
     outside = {
         key for node in graph.nodes if node.op in ("placeholder", "get_attr") for key in memory_of(node)
     }
-    return not any(is_opaque(node) or reaches(node, outside) for node in writing)
+    if not any(reaches(node, outside) for node in writing):
+        return Again.YES
+    # to keep the state of a GPU's generator takes longer than the call
+    return Again.UNWRITTEN if draws(graph) in ("", "cpu") else Again.NO
+
+
+def can_run_again(graph: torch.fx.Graph) -> bool:
+    """Whether a graph that fails has changed nothing but the state of random numbers, whoever runs it."""
+    return may_run_again(graph) is Again.YES
 
 
 def reaches(node: torch.fx.Node, outside: set[int]) -> bool:

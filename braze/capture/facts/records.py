@@ -259,5 +259,5 @@ class Capture:
     apart: tuple[int, ...] = ()
     digest: str = ""  # of what is kept of this on disk
     call: Any = None  # what the backend kept, in place of the graph, which is not there then
-    #: of that graph: it may run again where it fails; what it draws from
-    traits: tuple[bool, str] = (False, "")
+    #: of that graph: whether it may run again where it fails (``purity.Again``); what it draws from
+    traits: tuple[str, str] = ("no", "")

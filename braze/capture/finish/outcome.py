@@ -130,7 +130,7 @@ def assemble(
         set_facts(node, source=text_of(place.source, texts))
     t.outside.marked.verify()
     settle_floats(t)
-    return Capture(
+    made = Capture(
         code=t.outside.function.__code__,
         name=t.outside.function.__qualname__,
         graph=module,
@@ -149,6 +149,10 @@ def assemble(
         drawn=tuple(index for index, _ in drawn),
         apart=over_arrays(module, inputs) if module is not None else (),
     )
+    if module is not None:
+        resumed = getattr(t.outside.function, "__braze_resumed__", None) is not None
+        module.meta["raises_alone"] = purity.raises_alone(made, resumed)
+    return made
 
 
 def drawn_inputs(recorder: Recording) -> list[tuple[int, torch.fx.Node]]:

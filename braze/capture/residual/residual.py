@@ -27,7 +27,7 @@ import torch
 
 from braze import native
 from braze.capture.facts.bytecode import first_offset
-from braze.capture.facts.purity import STATES, can_run_again, draws, how_again, put_back, random_state
+from braze.capture.facts.purity import STATES, Again, draws, how_again, may_run_again, put_back, random_state
 from braze.capture.facts.records import (
     ITEM,
     SEED,
@@ -66,6 +66,7 @@ from braze.support import trace
 from braze.support.errors import InternalError
 from braze.support.log import logger
 from braze.support.record import record
+from braze.support.unwritten import is_unwritten
 
 _numbers = itertools.count(1)
 #: variables of the text itself, for which no value of the program's may be named
@@ -205,7 +206,7 @@ class _Writer:
             args = [literal(v) or self.names.name_of(v, "number") for v in draw.args]
             args += [f"{k}={literal(v) or self.names.name_of(v, 'number')}" for k, v in draw.kwargs]
             lines.append(f"d{index} = {function}({', '.join(args)})")
-        if not lines or not self._traits[0]:
+        if not lines or self._traits[0] == Again.NO:
             return lines
         if self._seeds():
             lines.insert(0, f"state = {self.names.name_of(random_state, 'random_state')}()")
@@ -214,10 +215,10 @@ class _Writer:
         return lines
 
     @functools.cached_property
-    def _traits(self) -> tuple[bool, str]:
+    def _traits(self) -> tuple[str, str]:
         """Whether the graph may run again where it fails, and which generators it draws from."""
         graph = self.capture.graph
-        return self.capture.traits if graph is None else (can_run_again(graph.graph), draws(graph.graph))
+        return self.capture.traits if graph is None else (may_run_again(graph.graph), draws(graph.graph))
 
     def _seeds(self) -> int:
         """How many of the draws only set a seed."""
@@ -273,16 +274,21 @@ class _Writer:
     def _or_again(self, line: str) -> list[str]:
         """Run the graph; what the data make it raise is raised by Python, in the user's own lines and handlers."""
         may_run, random = self._traits
-        if not may_run:
+        if may_run == Again.NO and not is_boxed(self.graph):
             return [line]
+        if may_run == Again.NO:  # what is noted of writes stays with us
+            forget = f"    {self.names.name_of(is_unwritten)}(error)"
+            return ["try:", f"    {line}", "except Exception as error:", forget, "    raise"]
         run, args = self._call_as_it_is()
         again = self.names.name_of(how_again(self.capture, self.resumed is not None), "run_again")
         before, after = [], []
+        if may_run == Again.UNWRITTEN:
+            after = [f"    if not {self.names.name_of(is_unwritten)}(error):", "        raise"]
         seeds = self._seeds()
         if random and not seeds:
             before = [f"state = {self.names.name_of(STATES[random], 'random_state')}()"]
         if before or seeds:
-            after = [f"    {self.names.name_of(put_back, 'put_back')}(state)"]
+            after.append(f"    {self.names.name_of(put_back, 'put_back')}(state)")
         if len(self.capture.draws) > seeds:
             after.append(f"    {self.names.name_of(GENERATOR.setstate, 'random_setstate')}(drawn)")
         return [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Sequence
 
 from braze.codegen.host.externs import Views, extern_lines, strided
@@ -9,6 +10,7 @@ from braze.codegen.host.homes import Home, Homes
 from braze.codegen.host.lives import Lives
 from braze.codegen.host.segments import SAMPLER, Launch, Segment, declarations, segment_text
 from braze.codegen.host.text import constant_text, dtype_text, identifier, tuple_text
+from braze.codegen.host.writes import Writes, noted, undone
 from braze.codegen.records import HostModule, KernelText
 from braze.context import CompileContext
 from braze.loops.ir import BufferKind, BufferView, Condition, ExternCall
@@ -34,7 +36,7 @@ def generate_host(s: Schedule, kernels: Sequence[KernelText], ctx: CompileContex
     writers = [_Host(s.fixed, kernels, "fixed_")] if s.fixed is not None else []
     for k, part in enumerate(s.parts):
         writers.append(_Host(part.schedule, kernels, f"part{k}_", ctx.consumes, ctx.lean, recorded))
-    writers.append(_Host(s, kernels, "", ctx.consumes, ctx.lean, recorded))
+    writers.append(_Host(s, kernels, "", ctx.consumes, ctx.lean, recorded, ctx.raises_alone))
     functions = [line for writer in writers for line in ("", "", *writer.function())]
     source = "\n".join(
         [f'"""Host module of {ctx.name}: written by braze."""', "", "import torch", *functions, ""]
@@ -68,6 +70,7 @@ class _Host:
         consumes: bool = False,
         lean: bool = False,
         recorded: bool = False,
+        raises_alone: bool = False,
     ) -> None:
         self.schedule = s
         self.prefix = prefix
@@ -96,6 +99,9 @@ class _Host:
         self.renewed = dict(s.memory.renewed)
         #: the call ends by a look at the constants of what was computed before
         self.looks = False
+        self.writes = Writes(s, raises_alone)
+        #: where in the body an input is written first, what begins behind that, and where nothing fails any more by what the data are
+        self.write_begins = self.write_ends = self.fails_until = 0
 
     def function(self) -> list[str]:
         """The function that makes the call, as lines."""
@@ -104,7 +110,7 @@ class _Host:
             self._parts()
         else:
             self._groups()
-        body = [line for x in self.body for line in ([x] if isinstance(x, str) else self._segment(x))]
+        body, rest = self._around_writes()
         returned = self._outputs()
         inputs = self._inputs()
         arena = self._arena()
@@ -129,16 +135,33 @@ class _Host:
             ]
         lines += ["", "    def call(inputs):", *_indent([*inputs, *arena, *body], 2)]
         if arena and not self.lives.own_arena:
-            lines.append("        give(arena)")
-        lines += self._second_run(returned) if self.looks else [f"        return {returned}"]
+            rest.append("give(arena)")
+        rest += self._second_run(returned) if self.looks else [f"return {returned}"]
+        lines += _indent(noted(rest) if self.writes.roots else rest, 2)
         return [*lines, "", "    return call"]
+
+    def _around_writes(self) -> tuple[list[str], list[str]]:
+        """The statements of the body, and those of them behind which, by a write to an input, the call cannot be run again."""
+        texts = [[x] if isinstance(x, str) else self._segment(x) for x in self.body]
+        begin, done, until = self.write_begins, self.write_ends, self.fails_until
+        if not self.writes.roots:
+            begin = done = until = len(texts)
+        elif not self.writes.undone:
+            begin = until = done
+        first, middle, rest = (
+            [line for text in part for line in text]
+            for part in (texts[:begin], texts[begin:until], texts[until:])
+        )
+        if middle:
+            first += undone(middle, tuple(map(identifier, self.writes.undone)))
+        return first, rest
 
     @staticmethod
     def _second_run(returned: str) -> list[str]:
         """Return the results, if no constant has changed that they were computed of."""
         return [
-            f"        results = {returned}",
-            "        return call(inputs) if look.differs() else results",
+            f"results = {returned}",
+            "return call(inputs) if look.differs() else results",
         ]
 
     def _inputs(self) -> list[str]:
@@ -252,6 +275,7 @@ class _Host:
         current: Segment | None = None
         known = set(self.sizes)
         for k, group in enumerate(self.schedule.groups):
+            late = self.writes.is_behind(k)
             kernel = self.kernels.get(group.name)
             if kernel is not None and kernel.language == "c":
                 if current is not None and self.lives.starts_anew(k):
@@ -261,10 +285,11 @@ class _Host:
                     self.segments.append(current)
                     self.body.append(current)
                 current.before += self._allocations(k)
-                current.launches.append(self._launch(kernel))
+                current.launches.append(dataclasses.replace(self._launch(kernel), late=late))
                 current.after += self._releases(k)
+                self._note(k, len(self.body) - 1, len(self.body))
                 continue
-            current = None
+            current, began = None, len(self.body)
             self.body += self._allocations(k)
             if kernel is not None:
                 self._triton(kernel)
@@ -273,7 +298,15 @@ class _Host:
                 if group.call.makes:
                     known.update(m.symbol for m in group.call.makes)
                     self.body += self._checked(known)
+            self._note(k, began, began)
             self.body += self._releases(k)
+
+    def _note(self, k: int, began: int, unwritten: int) -> None:
+        """The body so far ends in group ``k``, whose statements begin at a place; ``unwritten``: before this one they tell whether they have written."""
+        if k == self.writes.first:
+            self.write_begins, self.write_ends = began, unwritten
+        if k == self.writes.last:
+            self.fails_until = len(self.body)
 
     def _parts(self) -> None:
         """Call the parts in order; what is read by none after goes at once."""
@@ -315,7 +348,11 @@ class _Host:
         elif names:
             args.append(tuple_text(names))
         call = f"{segment.name}({', '.join(args)})"
-        lines = [f"if {call}:", "    runtime.report()"] if segment.reports else [call]
+        lines = [call]
+        if segment.reports and any(launch.late for launch in segment.launches):
+            lines = [f"if status := {call}:", "    runtime.report(status)"]
+        elif segment.reports:
+            lines = [f"if {call}:", "    runtime.report()"]
         return [*segment.before, *lines, *segment.after]
 
     def _launch(self, kernel: KernelText) -> Launch:

@@ -14,15 +14,22 @@ from braze.codegen.host.text import identifier
 from braze.support.record import record
 from braze.symbolic.expr import Expr, Symbol
 
+#: what a segment gives that meets an index out of range behind a write to an input; 1 where it is before
+WRITTEN = 2
+
 
 @record
 class Launch:
-    """One kernel of a segment: its function, arguments and sizes, and the host's variables of packed weights."""
+    """One kernel of a segment: its function, arguments and sizes, and the host's variables of packed weights.
+
+    ``late``: an input has been written before it.
+    """
 
     function: str
     args: tuple[str, ...]
     sizes: tuple[str, ...]
     packed: dict[str, str]
+    late: bool = False
 
 
 @dataclasses.dataclass(slots=True)
@@ -56,7 +63,8 @@ def segment_text(segment: Segment, homes: Homes, sizes: tuple[Symbol, ...]) -> s
         lines.append(f"    const int64_t z[] = {{{values or '0'}}};")
         lines.append(f"    {launch.function}(a, z);")
         if "status" in launch.args:
-            lines.append("    if (status) return status;  /* what follows may write to an input */")
+            told = WRITTEN if launch.late else "status"
+            lines.append(f"    if (status) return {told};  /* what follows may write to an input */")
         lines.append("  }")
     head = [f"int64_t {segment.name}(void **b, const int64_t *s) {{", "  int64_t status = 0;"]
     if segment.uses_arena:

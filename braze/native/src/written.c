@@ -20,7 +20,7 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
-    PyObject *call, *count, *general; /* the graph; autograd's counter of writes; the way of all other calls */
+    PyObject *call, *count, *failed, *general; /* the graph; autograd's counter of writes; who is told of an error; the way of all other calls */
     unsigned long long counted;       /* dispatch keys of which tensors have one whose writes are counted */
     Py_ssize_t nlooked, nagain, nresults;
     Looked looked[MOST];
@@ -74,12 +74,11 @@ are_apart(const WrittenCall *self, PyObject *const *inputs)
     return true;
 }
 
-/* Have autograd count the writes: 1 if it did, 0 if this call is not for here, -1 with an exception set. */
+/* Have autograd count the writes to what is put into a list: 1 if it did, 0 if this call is not for here, -1 with an exception set. */
 static int
-count_writes(const WrittenCall *self, PyObject *const *inputs)
+count_writes(const WrittenCall *self, PyObject *const *inputs, PyObject *written)
 {
-    PyObject *written = PyList_New(0);
-    int done = written != NULL ? 1 : -1;
+    int done = 1;
     for (Py_ssize_t i = 0; done > 0 && i < self->nlooked; i++) {
         if (!self->looked[i].written) {
             continue;
@@ -98,8 +97,25 @@ count_writes(const WrittenCall *self, PyObject *const *inputs)
         done = answer != NULL ? 1 : -1;
         Py_XDECREF(answer);
     }
-    Py_XDECREF(written);
     return done;
+}
+
+/* Tell of the error that is set, which stays. */
+static void
+tell(const WrittenCall *self, PyObject *written)
+{
+    PyObject *type, *error, *trace;
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) {
+        return;
+    }
+    PyErr_Fetch(&type, &error, &trace);
+    PyErr_NormalizeException(&type, &error, &trace);
+    PyObject *answer = PyObject_CallFunctionObjArgs(self->failed, error, written, NULL);
+    if (answer == NULL) {
+        PyErr_WriteUnraisable(self->failed);
+    }
+    Py_XDECREF(answer);
+    PyErr_Restore(type, error, trace);
 }
 
 /* The graph's inputs: those of the call, and some of them once more. */
@@ -153,13 +169,19 @@ written_call(WrittenCall *self, PyObject *const *args, size_t nargsf, PyObject *
             return PyObject_CallOneArg(self->general, given); /* it tells what is wrong */
         }
     }
-    int counted = are_apart(self, inputs) ? count_writes(self, inputs) : 0;
+    PyObject *written = PyList_New(0);
+    int counted = written == NULL ? -1 : are_apart(self, inputs) ? count_writes(self, inputs, written) : 0;
     if (counted <= 0) {
+        Py_XDECREF(written);
         return counted < 0 ? NULL : PyObject_CallOneArg(self->general, given);
     }
     PyObject *whole = with_again(self, given, inputs, count);
     PyObject *items = whole != NULL ? PyObject_CallOneArg(self->call, whole) : NULL;
     PyObject *results = items != NULL ? results_of(self, items) : NULL;
+    if (whole != NULL && items == NULL) {
+        tell(self, written);
+    }
+    Py_DECREF(written);
     Py_XDECREF(whole);
     Py_XDECREF(items);
     return results;
@@ -212,6 +234,7 @@ written_traverse(WrittenCall *self, visitproc visit, void *arg)
 {
     Py_VISIT(self->call);
     Py_VISIT(self->count);
+    Py_VISIT(self->failed);
     Py_VISIT(self->general);
     return 0;
 }
@@ -221,6 +244,7 @@ written_clear(WrittenCall *self)
 {
     Py_CLEAR(self->call);
     Py_CLEAR(self->count);
+    Py_CLEAR(self->failed);
     Py_CLEAR(self->general);
     return 0;
 }
@@ -236,10 +260,10 @@ written_dealloc(WrittenCall *self)
 static PyObject *
 written_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"call", "count", "general", "counted", "looked", "again", "results", NULL};
-    PyObject *call, *count, *general, *looked, *again, *results;
+    static char *names[] = {"call", "count", "failed", "general", "counted", "looked", "again", "results", NULL};
+    PyObject *call, *count, *failed, *general, *looked, *again, *results;
     unsigned long long counted;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOKO!O!O!:WrittenCall", names, &call, &count, &general, &counted,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOKO!O!O!:WrittenCall", names, &call, &count, &failed, &general, &counted,
                                      &PyTuple_Type, &looked, &PyTuple_Type, &again, &PyTuple_Type, &results)) {
         return NULL;
     }
@@ -250,6 +274,7 @@ written_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->vectorcall = (vectorcallfunc)written_call;
     self->call = Py_NewRef(call);
     self->count = Py_NewRef(count);
+    self->failed = Py_NewRef(failed);
     self->general = Py_NewRef(general);
     self->counted = counted;
     self->boxed = 1;

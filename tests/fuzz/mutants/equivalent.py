@@ -46,4 +46,9 @@ EQUIVALENT: Mapping[str, str] = {
     "2632ca5d12b4": "_storen: lanes are stored by the loop instead of one instruction",
     "6f1e5538aa54": "generate_host: a graph of parts is recorded and packs no weights; else one writer has them, beside one of a fixed part at most, which was asked for before",
     "c8b8f3caf703": "drops_between: where nothing is dropped, layer by layer is what the stack does: the same operators but for views",
+    "82956c585c55": "_flat_numbers.inner: whether a number is inside and whether those before are, in either order",
+    "f468feef2e4d": "_is_small: whether a table of exactly so many rows is summed by the operator or by loops, by cost",
+    "414f1c77757e": "work_of: what operations are taken to cost, which decides how many threads run",
+    "63bf173cb015": "_rows_of_a_task: a task gets one tile of rows instead of several, each computed alike",
+    "9ce744433c62": "by_rule: which tiles a product of few rows is cut in, by cost",
 }
