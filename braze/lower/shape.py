@@ -22,6 +22,7 @@ from braze.lower.views import (
     expand_value,
     fresh,
     in_slice,
+    on_diagonal,
     slice_value,
     unsqueeze,
 )
@@ -275,6 +276,22 @@ def select_scatter(g: ProgramBuilder, x: Lazy, src: Lazy, dim: int, at: Any) -> 
         here = build.binary(Op.EQ, g.index_node(index[dim]), g.index_node(place))
         rest = [*index[:dim], *index[dim + 1 :]]
         return build.where(here, build.cast(src.load(rest), x.dtype), x.load(index))
+
+    return _replaced(g, x, src, inner)
+
+
+@lowering(aten.diagonal_scatter.default)
+def diagonal_scatter(
+    g: ProgramBuilder, x: Lazy, src: Lazy, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Any:
+    """``x`` with a diagonal replaced."""
+    if not usable((x, src)):
+        return NotImplemented
+    place = on_diagonal(g, x.rank, offset, dim1, dim2)
+
+    def inner(index: Index) -> Node:
+        here, at = place(index)
+        return build.masked(here, build.cast(src.load(at), x.dtype), x.load(index))
 
     return _replaced(g, x, src, inner)
 

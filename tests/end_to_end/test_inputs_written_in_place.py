@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -234,6 +235,109 @@ def test_random_writes_and_reads_are_as_in_eager(seed: int) -> None:
         a, b = x.clone(), c.clone()
         got, want = g(a, b, p, i, y), f(x, c, p, i, y)
         torch.testing.assert_close((got, a, b), (want, x, c))
+
+
+#: writes to a cache of 8 x 8 numbers through views of all or some of it
+THROUGH_VIEWS: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
+    "reshaped": lambda x, y, i: x.view(-1)[10:14].copy_(y[0, :4]),
+    "blocks of slots": lambda x, y, i: x.view(16, 4).index_put_((i,), y[:2, :4]),
+    "blocks of one half": lambda x, y, i: x.view(2, 4, 8)[1].view(-1, 4).index_copy_(0, i, y[:2, 4:]),
+    "turned": lambda x, y, i: x.t()[3:5, 2:4].copy_(y[:2, :2]),
+    "permuted": lambda x, y, i: x.view(2, 4, 8).permute(2, 0, 1)[5, :, 1:3].copy_(y[:2, :2]),
+    "turned within a part": lambda x, y, i: x[2:7].t()[1].copy_(y[0, :5]),
+    "with a dim more": lambda x, y, i: x[None][:, 3].add_(y[0]),
+    "a diagonal": lambda x, y, i: x.diagonal(-1)[2:4].copy_(y[0, :2]),
+    "a diagonal of a part": lambda x, y, i: x[1:, 2:].diagonal().add_(1),
+    "the diagonal filled": lambda x, y, i: x.fill_diagonal_(3.0),
+    "added twice": lambda x, y, i: x[None][0, 4].add_(1).mul_(2),
+}
+
+
+@pytest.mark.parametrize("how", THROUGH_VIEWS)
+@torch.no_grad()
+def test_a_write_through_a_view_of_an_input_touches_what_it_writes_alone(how: str) -> None:
+    def f(x: Tensor, y: Tensor, i: Tensor) -> Tensor:
+        before = x[3:5] * 2
+        THROUGH_VIEWS[how](x, y, i)
+        return before + x[3:5]
+
+    g = braze.compile(f, options={"verify": 2})
+    y, i = torch.randn(8, 8), torch.tensor([6, 1])
+    x, a = torch.ones(8, 8), torch.ones(8, 8)
+    assert written(g, a, y, i) == 1
+    torch.testing.assert_close(f(x, y, i), g(torch.ones(8, 8), y, i))
+    torch.testing.assert_close(a, x)
+
+
+@torch.no_grad()
+def test_old_contents_of_a_part_are_put_aside_rather_than_the_whole_copied() -> None:
+    def swap(x: Tensor) -> Tensor:
+        a, b = x[3].clone(), x[5].clone()
+        x[3] = x[4]
+        x[4] = a
+        x[5] = a + b
+        x[6] = b
+        return a - b
+
+    g = braze.compile(swap, options={"verify": 2})
+    x = torch.arange(64.0).view(16, 4)
+    y = x.clone()
+    assert written(g, x) == 1
+    assert torch.equal(swap(y), g(z := torch.arange(64.0).view(16, 4)))
+    assert torch.equal(x, y) and torch.equal(z, y)
+
+
+@pytest.mark.parametrize("how", ["copied turned", "scattered into turned contents"])
+@torch.no_grad()
+def test_contents_that_come_back_in_another_order_are_no_write_in_place(how: str) -> None:
+    """A square input whose new contents are its old ones turned, with a row replaced."""
+
+    def f(x: Tensor, y: Tensor) -> None:
+        if how == "copied turned":
+            x.copy_(x.t().clone())
+            x[0] = y
+        else:
+            x.copy_(torch.select_scatter(x.t(), y, 0, 1))
+
+    x, y = torch.arange(16.0).view(4, 4), torch.zeros(4)
+    z = x.clone()
+    braze.compile(f)(x, y)
+    if how == "copied turned":
+        want = z.t().clone()
+        want[0] = y
+    else:
+        want = torch.select_scatter(z.t(), y, 0, 1)
+    assert torch.equal(x, want)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.complex64])
+@torch.no_grad()
+def test_caches_of_types_that_loops_do_not_compute_with_are_written_in_place(dtype: torch.dtype) -> None:
+    def f(x: Tensor, y: Tensor, i: Tensor) -> None:
+        x[3] = y[0].to(x.dtype)
+        x.view(4, -1)[1:2] = y[:2].to(x.dtype).view(1, -1)
+
+    g = braze.compile(f, options={"verify": 2})
+    x, y, i = torch.zeros(8, 4), torch.randn(2, 4), torch.tensor([6, 1])
+    x, a = x.to(dtype), x.to(dtype)
+    assert written(g, a, y, i) == 1
+    f(x, y, i)
+    assert torch.equal(a.view(torch.uint8), x.view(torch.uint8))
+
+
+@torch.no_grad()
+def test_a_cache_seen_as_slots_is_written_in_place_at_sizes_that_vary() -> None:
+    def f(x: Tensor, y: Tensor, i: Tensor) -> Tensor:
+        x.view(-1, 2, 4)[i] = y
+        x.transpose(0, 1)[:1] = 2
+        return x[0, :2] + 1
+
+    g = braze.compile(f, options={"verify": 2}, dynamic=True)
+    for blocks in (3, 5):
+        x, y, i = torch.zeros(blocks, 4, 8), torch.randn(2, 2, 4), torch.tensor([5, 2])
+        a = x.clone()
+        torch.testing.assert_close(g(a, y, i), f(x, y, i))
+        assert torch.equal(a, x)
 
 
 def windows(size: int, *starts: int) -> tuple[list[Tensor], Tensor]:
