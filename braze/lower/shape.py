@@ -9,6 +9,7 @@ import torch
 
 from braze.loops import build
 from braze.loops.ir import DType, Node, Op, Store
+from braze.lower.eights import FORMATS, from_eight, to_eight
 from braze.lower.lazy import Index, Lazy, dense_order, flatten, known_apart, numel
 from braze.lower.pointwise import convert, narrowed
 from braze.lower.pointwise_core import computed, merge_ops, usable
@@ -320,6 +321,10 @@ def to_copy(g: ProgramBuilder, x: Lazy, **_: Any) -> Any:
     dtype = g.dtype_of(g.val.dtype)
     if str(g.val.device) != x.device or g.val.layout is not torch.strided:
         return NotImplemented
+    if dtype in FORMATS and x.dtype.is_computable:
+        return to_eight(g, x, dtype)
+    if x.dtype in FORMATS and dtype.is_computable and dtype is not DType.BOOL:
+        return from_eight(g, x, dtype)
     if not dtype.is_computable or not x.dtype.is_computable:
         return NotImplemented
     if dtype is x.dtype:
