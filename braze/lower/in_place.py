@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from braze.aot.records import InputRole, Partition
+from braze.aot.records import InputRole, Partition, SavedFrom
 from braze.graph.operators import SCATTERS
 from braze.graph.specs import TensorSpec
 from braze.loops.build import nodes_of
@@ -139,16 +139,20 @@ def _stays(x: torch.Tensor, role: InputRole, least: float) -> bool:
 def _writable(partition: Partition) -> Iterator[tuple[int, int, Node]]:
     """(mutation, input, its placeholder) of the inputs whose memory a graph may write itself.
 
-    Where a backward follows, it may want old contents; where inputs share memory, others see the writes.
+    A backward may want an input's old contents, or its new ones; where inputs share memory, others see the writes.
     """
-    if partition.backward is not None or partition.shared or partition.beyond or partition.anchored:
+    if partition.shared or partition.beyond or partition.anchored:
         return
+    saved = partition.backward.saved if partition.backward is not None else ()
+    wanted = {s.index for s in saved if s.source is SavedFrom.INPUT}
+    kept = {s.index for s in saved if s.source is SavedFrom.OUTPUT}
     placeholders = partition.forward.graph.find_nodes(op="placeholder")
     for k, role in enumerate(partition.mutations):
         base = placeholders[role.input]
         owned = partition.input_roles[role.input] is InputRole.SAVED
         plain = role.counted and not role.differentiable and not owned
-        if plain and isinstance(partition.inputs[role.input], TensorSpec):
+        seen_again = role.input in wanted or k in kept
+        if plain and not seen_again and isinstance(partition.inputs[role.input], TensorSpec):
             yield k, role.input, base
 
 
