@@ -221,7 +221,8 @@ def _below(a: Any) -> tuple[Node | None, tuple[Node, ...]]:
 
 def _place(node: Node, first: int) -> tuple[Any, ...]:
     """Which part a view sees or a scatter replaces; ``first``: where its arguments say so."""
-    names = _PLACES[PARTS.get(node.target, node.target)]
+    target: Any = node.target
+    names = _PLACES[PARTS.get(target, target)]
     given = dict(zip((name for name, _ in names), node.args[first:], strict=False))
     return tuple(given.get(name, node.kwargs.get(name, default)) for name, default in names)
 
@@ -314,7 +315,10 @@ class InPlace:
         value: Any = scatter.args[1]
         place = [self.env[p] if isinstance(p, Node) else p for p in _place(scatter, 2)]
         if scatter.target is aten.diagonal_scatter.default:
-            return diagonal_value(g, whole, *place, g.symbols.expr(value.meta["val"].shape[-1]))
+            offset, first, second = place
+            return diagonal_value(
+                g, whole, offset, first, second, g.symbols.expr(value.meta["val"].shape[-1])
+            )
         dim = place[0] % whole.rank
         if scatter.target is aten.select_scatter.default:
             i = counted_from_start(g.symbols.expr(place[1]), whole.sizes[dim])

@@ -136,10 +136,7 @@ class GraphLowering:
                 self.placeholder(node)
             elif node.op == "output":
                 items = enumerate(leaves(node.args[0]))
-                self.outputs = [
-                    self.in_place.check(k, a) if k in self.in_place.results else self.output(self.apart(k, a))
-                    for k, a in items
-                ]
+                self.outputs = [self.result(k, a) for k, a in items]
             elif node.op == "get_attr":
                 if node in self.readers:
                     self.attribute(node)
@@ -304,6 +301,13 @@ class GraphLowering:
         return a
 
     # -- outputs
+
+    def result(self, k: int, a: Any) -> Hashable:
+        """Output ``k``; None for new contents of an input that are written there."""
+        if k not in self.in_place.results:
+            return self.output(self.apart(k, a))
+        self.in_place.check(k, a)
+        return None
 
     def output(self, a: Any) -> Hashable:
         if not isinstance(a, torch.fx.Node):
