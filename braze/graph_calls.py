@@ -51,15 +51,39 @@ class Later:
         return self.call(inputs)
 
 
-def with_inputs_written(call: Boxed, program: LoopProgram, renewed: Sequence[tuple[str, str]]) -> Boxed:
-    """``call`` given, once more under each further name, the inputs whose memory it writes; autograd counts the writes.
+def with_inputs_written(
+    call: Boxed, program: LoopProgram, renewed: Sequence[tuple[str, str]], counts: bool
+) -> Boxed:
+    """``call`` given, once more under each further name, the inputs whose memory it writes; autograd counts the writes, here or (``counts`` is False) by who calls.
 
     ``renewed``: (new contents, input) of those that it writes under their own names.
     """
     number = {name: k for k, name in enumerate(program.inputs) if name}
     places = tuple(number[root] for _, root in program.again)
     roots = tuple(dict.fromkeys((*places, *(number[old] for _, old in renewed))))
-    return that_writes(Written(call, roots, places)) if roots else call
+    if not roots:
+        return call
+    return that_writes(Written(call, roots, places)) if counts else _uncounted(Written(call, roots, places))
+
+
+def _uncounted(what: Written) -> Boxed:
+    """The forward of an operation of autograd's that writes inputs itself: what it keeps beside these is kept once who calls has counted."""
+    call, roots, places = what
+
+    @boxed
+    def with_written(inputs: Sequence[Any]) -> Sequence[Any]:
+        refuse_inference([inputs[k] for k in roots])
+        return call([*inputs, *[inputs[k] for k in places]] if places else inputs)
+
+    return with_written
+
+
+def refuse_inference(written: Sequence[Any]) -> None:
+    """Eager's error for a write to a tensor of inference mode outside of it."""
+    if not torch.is_inference_mode_enabled():
+        for x in written:
+            if x.is_inference():
+                x.copy_(x)
 
 
 def that_writes(what: Written) -> Boxed:
@@ -70,9 +94,8 @@ def that_writes(what: Written) -> Boxed:
     def with_written(inputs: Sequence[Any]) -> Sequence[Any]:
         written = [inputs[k] for k in roots]
         counted = [x for x in written if not x.is_inference()]
-        if len(counted) < len(written) and not torch.is_inference_mode_enabled():
-            x = next(x for x in written if x.is_inference())
-            x.copy_(x)  # raises eager's error
+        if len(counted) < len(written):
+            refuse_inference(written)
         if counted:
             count_writes(counted)
         try:

@@ -399,6 +399,8 @@ class _Wrapped:
         """Give written inputs without a history their new contents; where there are none, the graph has written to the input itself."""
         for pairs in self.overwritten:
             made = [(i, place) for i, place in pairs if results[place] is not None]
+            if self.differentiated and len(made) < len(pairs):
+                _count_writes([inputs[i] for i, place in pairs if results[place] is None])
             if made:
                 with torch.no_grad():
                     copy_all([inputs[i] for i, _ in made], [results[place] for _, place in made])

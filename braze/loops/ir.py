@@ -69,6 +69,11 @@ class DType(enum.Enum):
         """Whether loops may compute with it (opaque types only pass through)."""
         return self.is_float or self.is_integer or self.label == "bool"
 
+    @property
+    def stored(self) -> DType:
+        """The type that loops load and store in memory of this one: floats of eight bits are bytes to them."""
+        return DType.U8 if self.label in ("f8e4m3", "f8e5m2") else self
+
 
 class Op(enum.Enum):
     """Scalar operations. Floats follow IEEE and eager's special values; integers wrap."""

@@ -201,7 +201,7 @@ def value_of(e: Expr, env: Mapping[Symbol, Any]) -> Any:
 
 def types_agree(program: LoopProgram) -> Problems:
     """Operands have one type, tests give bools, loads and stores have their buffer's type."""
-    table = {b.name: b.dtype for b in program.buffers}
+    table = {b.name: b.dtype.stored for b in program.buffers}
     for step in program.steps:
         if isinstance(step, ExternCall):
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import operator
 from collections.abc import Hashable, Mapping, Sequence
 from types import MappingProxyType
@@ -23,7 +24,7 @@ from braze.loops.ir import BufferKind, BufferView, DType, LoopProgram, SizeSourc
 from braze.loops.simplify import simplify_steps
 from braze.lower import scalars, unbacked
 from braze.lower.fallback import fall_back
-from braze.lower.in_place import InPlace, NotInPlace, Written, inputs_to_renew, inputs_to_write
+from braze.lower.in_place import LARGE, InPlace, NotInPlace, Written, inputs_to_renew, inputs_to_write
 from braze.lower.lazy import Lazy, dense_order, known_apart, numel, strided_lazy
 from braze.lower.realize import ProgramBuilder, differs_along
 from braze.lower.registry import LOWERINGS
@@ -60,7 +61,7 @@ def lower(partition: Partition, ctx: CompileContext, *, in_place: bool = True) -
 def _with_writes(partition: Partition, kinds: list[BufferKind], ctx: CompileContext) -> LoopProgram:
     """The program that writes in place all inputs for which each reader sees what it is to see."""
     recorded = ctx.options.cudagraphs or ctx.recordable
-    written = inputs_to_write(partition, recorded)
+    written = inputs_to_write(partition, math.inf if ctx.recordable else LARGE if recorded else 0)
     while True:
         renewed = {} if recorded else inputs_to_renew(partition, written)
         inputs = {each.input for each in written} | {partition.mutations[k].input for k in renewed}
@@ -126,7 +127,7 @@ class GraphLowering:
     def run(self) -> LoopProgram:
         self.readers = live_readers(self.gm.graph)
         self.tables, steps = sums_of_tables(self.gm.graph, self.readers)
-        self.skipped = steps | self.in_place.skipped
+        self.skipped = steps | self.in_place.skipped.keys()
         for node in self.gm.graph.nodes:
             if node.op == "call_function":
                 if node in self.readers and node not in self.skipped:
@@ -135,9 +136,7 @@ class GraphLowering:
                 self.placeholder(node)
             elif node.op == "output":
                 items = enumerate(leaves(node.args[0]))
-                self.outputs = [
-                    None if k in self.in_place.results else self.output(self.apart(k, a)) for k, a in items
-                ]
+                self.outputs = [self.result(k, a) for k, a in items]
             elif node.op == "get_attr":
                 if node in self.readers:
                     self.attribute(node)
@@ -302,6 +301,13 @@ class GraphLowering:
         return a
 
     # -- outputs
+
+    def result(self, k: int, a: Any) -> Hashable:
+        """Output ``k``; None for new contents of an input that are written there."""
+        if k not in self.in_place.results:
+            return self.output(self.apart(k, a))
+        self.in_place.check(k, a)
+        return None
 
     def output(self, a: Any) -> Hashable:
         if not isinstance(a, torch.fx.Node):

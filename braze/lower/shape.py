@@ -9,6 +9,7 @@ import torch
 
 from braze.loops import build
 from braze.loops.ir import DType, Node, Op, Store
+from braze.lower.eights import FORMATS, from_eight, to_eight
 from braze.lower.lazy import Index, Lazy, dense_order, flatten, known_apart, numel
 from braze.lower.pointwise import convert, narrowed
 from braze.lower.pointwise_core import computed, merge_ops, usable
@@ -22,6 +23,7 @@ from braze.lower.views import (
     expand_value,
     fresh,
     in_slice,
+    on_diagonal,
     slice_value,
     unsqueeze,
 )
@@ -279,6 +281,22 @@ def select_scatter(g: ProgramBuilder, x: Lazy, src: Lazy, dim: int, at: Any) -> 
     return _replaced(g, x, src, inner)
 
 
+@lowering(aten.diagonal_scatter.default)
+def diagonal_scatter(
+    g: ProgramBuilder, x: Lazy, src: Lazy, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Any:
+    """``x`` with a diagonal replaced."""
+    if not usable((x, src)):
+        return NotImplemented
+    place = on_diagonal(g, x.rank, offset, dim1, dim2)
+
+    def inner(index: Index) -> Node:
+        here, at = place(index)
+        return build.masked(here, build.cast(src.load(at), x.dtype), x.load(index))
+
+    return _replaced(g, x, src, inner)
+
+
 def _replaced(g: ProgramBuilder, x: Lazy, src: Lazy, inner: Any) -> Any:
     """The copy keeps the strides: where elements share memory, what is written shows in all that see its place."""
     if not known_apart(x.sizes, g.symbols.exprs(g.val.stride())):
@@ -303,6 +321,10 @@ def to_copy(g: ProgramBuilder, x: Lazy, **_: Any) -> Any:
     dtype = g.dtype_of(g.val.dtype)
     if str(g.val.device) != x.device or g.val.layout is not torch.strided:
         return NotImplemented
+    if dtype in FORMATS and x.dtype.is_computable:
+        return to_eight(g, x, dtype)
+    if x.dtype in FORMATS and dtype.is_computable and dtype is not DType.BOOL:
+        return from_eight(g, x, dtype)
     if not dtype.is_computable or not x.dtype.is_computable:
         return NotImplemented
     if dtype is x.dtype:

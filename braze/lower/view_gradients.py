@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from braze.loops import build
@@ -11,11 +11,8 @@ from braze.lower.lazy import Index, Lazy
 from braze.lower.pointwise_core import computed
 from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import aten, lowering
-from braze.lower.views import in_slice
+from braze.lower.views import Place, in_slice, on_diagonal
 from braze.symbolic.expr import ZERO, as_expr
-
-#: for an index of the whole: whether it lies in the window, and where
-Place = Callable[[Index], tuple[Node, Index]]
 
 
 def placed(g: ProgramBuilder, grad: Lazy, sizes: Sequence[Any], place: Place) -> Any:
@@ -66,15 +63,7 @@ def diagonal_backward(
     g: ProgramBuilder, grad: Lazy, sizes: Sequence[Any], offset: int, dim1: int, dim2: int
 ) -> Any:
     """Zeros but on a diagonal."""
-    dim1, dim2 = dim1 % len(sizes), dim2 % len(sizes)
-
-    def place(index: Index) -> tuple[Node, Index]:
-        row, column = index[dim1], index[dim2]
-        here = build.binary(Op.EQ, g.index_node(column - row), build.index(offset))
-        rest = [i for d, i in enumerate(index) if d not in (dim1, dim2)]
-        return here, [*rest, row if offset >= 0 else column]
-
-    return placed(g, grad, sizes, place)
+    return placed(g, grad, sizes, on_diagonal(g, len(sizes), offset, dim1, dim2))
 
 
 @lowering(aten.unfold_backward.default)

@@ -24,6 +24,9 @@ from braze.symbolic.expr import ONE, ZERO, Expr, as_expr, contiguous_strides, kn
 from braze.symbolic.flat import flat
 from braze.symbolic.names import is_told_by_data
 
+#: for an index of the whole: whether it lies in a window, and where
+Place = Callable[[Index], tuple[Node, Index]]
+
 
 def view_of(
     g: ProgramBuilder, x: Lazy, sizes: tuple[Expr, ...], place: Callable[[Index], Index], strided: Strided
@@ -312,6 +315,19 @@ def in_slice(
     return inside, at
 
 
+def on_diagonal(g: ProgramBuilder, rank: int, offset: int, dim1: int, dim2: int) -> Place:
+    """Whether an index lies on the diagonal of two dimensions, and where in its elements."""
+    dim1, dim2 = dim1 % rank, dim2 % rank
+
+    def place(index: Index) -> tuple[Node, Index]:
+        row, column = index[dim1], index[dim2]
+        here = build.binary(Op.EQ, g.index_node(column - row), build.index(offset))
+        rest = [i for d, i in enumerate(index) if d not in (dim1, dim2)]
+        return here, [*rest, row if offset >= 0 else column]
+
+    return place
+
+
 def clamp_start(
     g: ProgramBuilder, start: Any, end: Any, size: Expr, taken: Expr, step: int = 1
 ) -> Expr | None:
@@ -408,9 +424,13 @@ def unbind(g: ProgramBuilder, x: Lazy, dim: int = 0) -> Any:
 
 @lowering(aten.diagonal.default)
 def diagonal(g: ProgramBuilder, x: Lazy, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
-    """The elements whose two indices differ by ``offset``, as a last dimension; where there are none it starts where ``x`` does."""
+    """The elements whose two indices differ by ``offset``, as a last dimension."""
+    return diagonal_value(g, x, offset, dim1, dim2, g.symbols.expr(g.val.shape[-1]))
+
+
+def diagonal_value(g: ProgramBuilder, x: Lazy, offset: int, dim1: int, dim2: int, size: Expr) -> Lazy:
+    """``size`` elements whose two indices differ by ``offset``, as a last dimension; where there are none it starts where ``x`` does."""
     row, column = dim1 % x.rank, dim2 % x.rank
-    size = g.symbols.expr(g.val.shape[-1])
     away = 0 if size == ZERO else offset
     square = slice_value(g, x, row, as_expr(max(-away, 0)), size)
     square = slice_value(g, square, column, as_expr(max(away, 0)), size)

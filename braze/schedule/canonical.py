@@ -131,7 +131,7 @@ class _Forwarding:
     def stored(self, s: Store, role: Role) -> None:
         self.written[s.buffer] = self.passes
         if s.mode is StoreMode.PLAIN and not s.args and role is not Role.REDUCE:
-            dtype = self.buffers[s.buffer].dtype
+            dtype = self.buffers[s.buffer].dtype.stored
             value = s.value if s.value.dtype is dtype else Node(Op.CAST, dtype, (s.value,))
             self.known[s.buffer, s.index] = _Known(self.passes, role, value)
 

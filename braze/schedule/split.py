@@ -335,7 +335,7 @@ class Splitter:
 
     def _load(self, name: str) -> Node:
         """What a part has left in a buffer."""
-        return build.load(name, self.buffers[name].dtype, self._place(self.part.symbol))
+        return build.load(name, self.buffers[name].dtype.stored, self._place(self.part.symbol))
 
     def _gather(self, step: LoopNest, reductions: list[Reduction]) -> list[Node]:
         """A nest that reduces over the parts; its results at the points."""
@@ -447,7 +447,7 @@ def inlined(group: Group, buffers: Mapping[str, Buffer]) -> list[LoopNest]:
         if not step.reductions and over_row(step, group.row_axes):
             for s in step.stores:
                 if not s.args:
-                    known[s.buffer, s.index] = build.cast(s.value, buffers[s.buffer].dtype)
+                    known[s.buffer, s.index] = build.cast(s.value, buffers[s.buffer].dtype.stored)
             kept = tuple(s for s in step.stores if s.buffer not in group.internal)
             step = dataclasses.replace(step, stores=kept)
         if step.stores:

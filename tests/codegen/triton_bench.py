@@ -29,6 +29,9 @@ DTYPES |= {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "
 DTYPES |= {"u8": torch.uint8, "i8": torch.int8, "i16": torch.int16, "i32": torch.int32, "i64": torch.int64}
 
 
+DTYPES |= {"f8e4m3": torch.float8_e4m3fn, "f8e5m2": torch.float8_e5m2}
+
+
 def _version(package: str) -> tuple[int, ...]:
     return tuple(map(int, version(package).split(".")[:2]))
 
@@ -112,7 +115,8 @@ def run(
         if b.kind not in (BufferKind.INPUT, BufferKind.CONSTANT):
             sizes, strides = [e.value for e in b.sizes], [e.value for e in b.strides]
             made = torch.empty_strided(sizes, strides, dtype=DTYPES[b.dtype.label])
-            memory[b.name] = made.fill_(77)  # what is read before it is written is seen
+            _bytes(made).fill_(77)  # what is read before it is written is seen
+            memory[b.name] = made
     made_here = triton_code.generate(plan, context(cores)) if texts is None else texts
     by_name = {text.name: text for text in made_here}
     for group in plan.groups:
@@ -123,8 +127,13 @@ def run(
         path = folder / f"{text.name}_{hash(text.source)}.py"  # a module is loaded once a path
         path.write_text(text.source)
         launch = launcher(path, text)
-        launch(*(memory[b] for b in text.args))
+        launch(*(_bytes(memory[b]) for b in text.args))
     return [_viewed(memory, o) for o in program.outputs]
+
+
+def _bytes(x: torch.Tensor) -> torch.Tensor:
+    """Floats of eight bits as what they are to kernels."""
+    return x.view(torch.uint8) if x.dtype.is_floating_point and x.element_size() == 1 else x
 
 
 def launcher(path: Path, text: KernelText) -> Callable[..., None]:

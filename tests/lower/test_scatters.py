@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 import braze
+from braze.lower.program import lower
+from tests.aot.cuda_fakes import CTX, partition_on_gpu
 from tests.lower.conftest import lowered
 
 INDEX = torch.tensor([2, 0, 2, 1])
@@ -50,3 +53,29 @@ def test_the_result_is_the_only_copy() -> None:
     targets = [step.target for step in program.steps if hasattr(step, "target")]
     assert targets == ["aten.scatter_add_.default"]
     assert sum(1 for b in program.buffers if b.name.startswith("buf")) == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "parameters", "others", "in_place"),
+    [
+        (8, (), {}, True),
+        (8, (), {"cudagraphs": True}, False),
+        (8, (0,), {"cudagraphs": True}, True),
+        (4096, (), {"cudagraphs": True}, True),
+        (4096, (0,), {"recordable": True}, False),
+    ],
+)
+def test_a_recorded_graph_writes_large_inputs_of_a_gpu_and_its_module_s_own_where_they_lie(
+    rows: int, parameters: tuple[int, ...], others: dict[str, bool], in_place: bool
+) -> None:
+    """A small one that may be made anew for each call is copied: the graph could not be recorded."""
+
+    def f(cache: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        cache.narrow(1, 3, 1).add_(k)
+        return cache.narrow(1, 0, 8).sum()
+
+    settings = {name: value for name, value in others.items() if name != "recordable"}
+    ctx = replace(CTX, recordable="recordable" in others, options=replace(CTX.options, verify=2, **settings))
+    inputs = [torch.zeros(8, rows, 64), torch.zeros(8, 1, 64)]
+    program = lower(partition_on_gpu(f, inputs, parameters, ctx), ctx)
+    assert bool(program.again) is in_place

@@ -318,7 +318,7 @@ class _Gemm:
     def _header(self, status: bool) -> list[str]:
         out = []
         for i, name in enumerate(self.buffers_used):
-            c = STORAGE[self.buffers[name].dtype.label][0]
+            c = STORAGE[self.buffers[name].dtype.stored.label][0]
             out.append(f"  {c} *const b{i} = ({c} *)b[{i}];")
         out += [f"  const int64_t {x} = s[{i}];" for i, x in enumerate(self.sizes)]
         n = len(self.buffers_used)
@@ -383,7 +383,9 @@ class _Gemm:
         varying, ranges = Varying(symbol), Representations()
         nodes = [n for n in nodes_of(*store_roots(stores)) if n.op is not Op.REDUCED]
         lanes = min(w, lanes_of(nodes, varying, ranges, self.target.vector_bytes))
-        body = Body(lanes, symbol, varying, ranges, {n: b.dtype.label for n, b in self.buffers.items()})
+        body = Body(
+            lanes, symbol, varying, ranges, {n: b.dtype.stored.label for n, b in self.buffers.items()}
+        )
         body.scope.indent = indent
         body.pointers = {n: f"b{i}" for i, n in enumerate(self.buffers_used)}
         for x in self.sizes:

@@ -36,7 +36,7 @@ def start_body(frame: Frame) -> Body:
     """The empty body of a kernel."""
     plan, group = frame.plan, frame.group
     symbol = plan.vector.symbol if plan.vector is not None else None
-    storage = {name: b.dtype.label for name, b in frame.buffers.items()}
+    storage = {name: b.dtype.stored.label for name, b in frame.buffers.items()}
     varying = varying_of(group, plan.vector, plan.phases)
     body = Body(plan.lanes, symbol, varying, Representations(), storage)
     body.reloaded = frozenset(loads(*(root for step in group.steps for root in roots(step))))
@@ -135,7 +135,7 @@ def header(frame: Frame) -> list[str]:
     """Named pointers and sizes."""
     out = []
     for i, name in enumerate(frame.plan.arguments):
-        c = STORAGE[frame.buffers[name].dtype.label][0]
+        c = STORAGE[frame.buffers[name].dtype.stored.label][0]
         out.append(f"  {c} *const b{i} = ({c} *)b[{i}];")
     if frame.plan.status:
         out.append(f"  int64_t *const status = (int64_t *)b[{len(frame.plan.arguments)}];")

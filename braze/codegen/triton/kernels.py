@@ -63,7 +63,7 @@ def kernel_text(
     parameters = ", ".join([*pointers, *sizes, *(f"{b}: tl.constexpr" for b, _ in constants)])
     function = "\n".join([f"@triton.jit\ndef {name}({parameters}):", *body, ""])
     source = f"{HEADER}{EARLY_HEADER if early else ''}\n{used(function)}\n\n{function}"
-    dtypes = tuple(POINTERS[buffers[b].dtype] for b in plan.arguments)
+    dtypes = tuple(POINTERS[buffers[b].dtype.stored] for b in plan.arguments)
     launch = TritonLaunch(str(programs), constants, plan.warps, plan.stages, dtypes)
     canonical = f"{launch}\n{source.replace(name, 'kernel')}"
     return KernelText(name, "triton", source, plan.arguments, sizes, canonical, launch)
