@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch.fx
@@ -183,7 +184,7 @@ def compile_partition(
     if ctx.options.cudagraphs:
         call = recorded_call(partition, program, plan, ctx)
     else:
-        call = load_code(generate_code(plan, ctx), ctx)
+        call = load_code(generate_code(plan, ctx), ctx, known=aot.likely_sizes(partition))
     if not ctx.consumes:
         call = aot.with_own_results(partition, call, viewed_items(program, ctx))
     if ctx.consumes and ctx.options.arena and program.device == "cpu":
@@ -380,10 +381,19 @@ def triton_kernels(plan: Schedule, ctx: CompileContext) -> tuple[KernelText, ...
     return triton.generate(plan, ctx)
 
 
+def whole(number: int, call: Boxed) -> Boxed:
+    """A part of a call as it is."""
+    return call
+
+
 def load_code(
-    host: HostModule, ctx: CompileContext, part: Callable[[int, Boxed], Boxed] = lambda number, call: call
+    host: HostModule,
+    ctx: CompileContext,
+    part: Callable[[int, Boxed], Boxed] = whole,
+    *,
+    known: Mapping[str, int] = MappingProxyType({}),
 ) -> Boxed:
-    """Build what the cache does not have, load it, bind the host module."""
+    """Build what the cache does not have, load it, bind the host module. ``known``: what sizes are likely to be, by name."""
     library = None
     if host.units:
         with trace.stage("build"), build.this_machine():
@@ -391,7 +401,7 @@ def load_code(
         with trace.stage("load"), build.this_machine():
             library = build.load(str(path))
     with trace.stage("load"):
-        triton = load_triton([k for k in host.kernels if k.launch is not None])
+        triton = load_triton([k for k in host.kernels if k.launch is not None], host.device, known)
         pool = pool_of(host.device) if ctx.options.arena else ArenaPool(keep=False, device=host.device)
         device = recorder(host.device)
         launches = device if ctx.options.cudagraphs or ctx.recordable else None
@@ -417,7 +427,7 @@ def load_kept(host: HostModule, ctx: CompileContext, plans: Plans | None = None)
         if why := triton_load.unusable(ctx.target.arch):
             raise ValueError(why)
     if plans is None:
-        return load_code(host, ctx)
+        return _loaded_again(host, ctx)
     if ctx.recorder is None:
         raise ValueError("it is recorded, and nobody is there to record it")
     record, parts = ctx.recorder, dict(plans.parts)
@@ -425,28 +435,43 @@ def load_kept(host: HostModule, ctx: CompileContext, plans: Plans | None = None)
     def part(number: int, call: Boxed) -> Boxed:
         return record(call, parts[number]) if number in parts else call
 
-    call = load_code(host, ctx, part)
+    call = _loaded_again(host, ctx, part)
     return call if plans.whole is None else record(call, plans.whole)
 
 
-def load_triton(kernels: Sequence[KernelText]) -> dict[str, Callable[..., None]]:
-    """The launchers of Triton kernels by name; from here on others build the kernels side by side."""
+def _loaded_again(
+    host: HostModule, ctx: CompileContext, part: Callable[[int, Boxed], Boxed] = whole
+) -> Boxed:
+    try:
+        return load_code(host, ctx, part)
+    except Unsupported as error:  # kernels that this machine refuses
+        raise ValueError(str(error)) from error
+
+
+def load_triton(
+    kernels: Sequence[KernelText], device: str, known: Mapping[str, int]
+) -> dict[str, Callable[..., None]]:
+    """The launchers of Triton kernels by name, which others build side by side; those of ``known`` sizes are built when it returns."""
     if not kernels:
         return {}
     from braze.autotune.device_times import job_of
     from braze.runtime import triton_load
 
     ahead = triton_load.ahead()
-    found: dict[str, Callable[..., None]] = {}
+    launches = []
     jobs = []
     for kernel in kernels:
         launch = kernel.launch
         assert launch is not None
         job = job_of(kernel)
-        found[kernel.name] = triton_load.load(job, kernel.sizes, launch.grid, ahead)
+        launches.append((triton_load.launch_of(job, kernel.sizes, launch.grid, ahead), kernel.sizes))
         jobs.append((job, kernel.sizes))
+    found = {launch.job.name: launch.launcher() for launch, _ in launches}
     if ahead is not None:
         ahead.add(jobs)
+    if ahead is not None and device != "cpu":
+        with trace.stage("build"):
+            triton_load.require_ready(launches, device, known)
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from braze.runtime import cache, triton_key
 from braze.runtime.triton_build import Ahead, Builders, Job
 from braze.runtime.triton_launch import First, Launch
 from braze.runtime.triton_worker import load_module
+from braze.support.errors import Unsupported
 
 #: operations of a captured graph that are worth workers before its kernels are known, and those that come to about a kernel
 MANY, A_KERNEL = 24, 4
@@ -22,13 +23,16 @@ MANY, A_KERNEL = 24, 4
 OLDEST = 70
 
 
-@functools.cache
 def builders() -> Builders | None:
     """The processes that build kernels for this one's GPU; None without a GPU, or where kernels are interpreted."""
-    if os.environ.get("TRITON_INTERPRET", "0") == "1":
-        return None
-    if not torch.cuda.is_available():
-        return None
+    return _started()[0]
+
+
+@functools.cache
+def _started() -> tuple[Builders | None, str]:
+    """These, or why Triton has no driver for the GPU that is there."""
+    if os.environ.get("TRITON_INTERPRET", "0") == "1" or not torch.cuda.is_available():
+        return None, ""
     try:
         from triton.runtime.driver import driver
 
@@ -36,19 +40,23 @@ def builders() -> Builders | None:
         with ThreadPoolExecutor(1) as beside:
             key = beside.submit(triton_key.known_key)
             target = driver.active.get_current_target()
-    except (ImportError, RuntimeError):
-        return None
-    return Builders((target.backend, target.arch, target.warp_size), key=key.result())
+    except ImportError:
+        return None, ""
+    except (
+        Exception
+    ) as error:  # no C compiler, a driver that is too old, a library that is not found: of any kind
+        return None, f"Triton cannot use the GPU ({type(error).__name__}: {error})"
+    return Builders((target.backend, target.arch, target.warp_size), key=key.result()), ""
 
 
-os.register_at_fork(after_in_child=builders.cache_clear)
+os.register_at_fork(after_in_child=_started.cache_clear)
 
 
 def unusable(arch: str) -> str:
     """Why no kernel of ours can run on a GPU of this architecture here; empty where they can."""
     if arch.startswith("sm_") and int(arch.removeprefix("sm_")) < OLDEST:
         return f"the GPU is of architecture {arch}, and Triton needs sm_{OLDEST} or newer"
-    return _missing()
+    return _missing() or _started()[1]
 
 
 @functools.cache
@@ -88,14 +96,39 @@ def expect(graph: str, operations: int) -> None:
     cache.DiskCache().get_or_build(key, begin)
 
 
-def load(job: Job, sizes: Sequence[str], grid: str, ahead: Ahead | None = None) -> Callable[..., None]:
+def load(job: Job, sizes: Sequence[str], grid: str) -> Callable[..., None]:
     """A kernel as a callable ``(*buffers, *sizes)`` that launches on the current stream. No launch of zero programs.
 
-    ``sizes``: the names that ``grid``, the number of programs as Python text, knows them by. ``ahead``: who may be building it meanwhile.
+    ``sizes``: the names that ``grid``, the number of programs as Python text, knows them by.
     """
+    return launch_of(job, sizes, grid).launcher()
+
+
+def launch_of(job: Job, sizes: Sequence[str], grid: str, ahead: Ahead | None = None) -> Launch:
+    """A kernel's launches. ``ahead``: who may be building it meanwhile."""
     function = getattr(load_module(Path(job.path)), job.name)
     programs = eval(f"lambda {', '.join(sizes)}: {grid}", {"max": max, "min": min})
     launch = Launch(function, programs, len(sizes), job)
     if ahead is not None:
         launch.first = First(ahead, job.path, tuple(sizes))
-    return launch.launcher()
+    return launch
+
+
+def require_ready(
+    launches: Sequence[tuple[Launch, Sequence[str]]], device: str, known: Mapping[str, int]
+) -> None:
+    """Have the kernels of a graph built and loaded, for sizes as they are now known by name, before anything runs: a graph whose
+    kernels the GPU's compiler or driver refuses is ATen's from its first call on.
+
+    Raises Unsupported (BZ5012) for it.
+    """
+    with torch.cuda.device(device):
+        index = torch.cuda.current_device()
+        for launch, sizes in launches:
+            if any(name not in known for name in sizes):
+                continue
+            why = launch.ready(index, tuple(known[name] for name in sizes))
+            if why:
+                raise Unsupported(
+                    "BZ5012", f"{launch.job.name} cannot be built or loaded", why=why.strip()[:500]
+                )
