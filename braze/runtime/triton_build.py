@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
 import subprocess
@@ -210,6 +211,13 @@ def _workers() -> int:
     return max(0, cores - 1)
 
 
+def _place(job: Job) -> str:
+    """A path beside the file of a kernel, which holds others too: of this one, built like this."""
+    path = Path(job.path)
+    digest = hashlib.sha256(job.line().encode()).hexdigest()[:16]
+    return str(path.with_name(f"{path.stem}-{job.name}-{digest}{path.suffix}"))
+
+
 class Ahead:
     """The kernels of one graph, built before their launches: those of fixed sizes at once, others when a launch has told the sizes."""
 
@@ -227,6 +235,13 @@ class Ahead:
     def _submit(self, jobs: Sequence[Job]) -> None:
         if len(jobs) >= WORTH:
             self._tickets |= {ticket.job.path: ticket for ticket in self.builders.submit(jobs)}
+
+    def add_shared(self, jobs: Sequence[Job]) -> list[str]:
+        """Kernels of files that many graphs use, for their sizes; by what ``before`` and ``after`` know each."""
+        keys = [_place(job) for job in jobs]
+        new = {key: job for key, job in zip(keys, jobs, strict=True) if not self.mark(Path(key)).exists()}
+        self._tickets |= zip(new, self.builders.submit(list(new.values())), strict=True)
+        return keys
 
     def before(self, path: str, names: Sequence[str], numbers: Sequence[int]) -> str:
         """A kernel is launched first: what others know its sizes by is known now, and it is waited for if somebody builds it.

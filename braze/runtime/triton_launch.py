@@ -69,10 +69,11 @@ class Launch:
     same kinds, if the driver says that it takes just what we know of.
     """
 
-    def __init__(self, function: Any, programs: Callable[..., int], sizes: int, job: Job) -> None:
+    def __init__(self, function: Any, programs: Callable[..., int], names: tuple[str, ...], job: Job) -> None:
         self.function = function
         self.programs = programs
-        self.sizes = sizes
+        self.names = names
+        self.sizes = len(names)
         self.job = job
         self.first: First | None = None
         #: what went wrong with the last build that failed

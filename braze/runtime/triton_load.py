@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import os
@@ -104,31 +105,61 @@ def load(job: Job, sizes: Sequence[str], grid: str) -> Callable[..., None]:
     return launch_of(job, sizes, grid).launcher()
 
 
+#: of kernels that all graphs share: what is called -> how it is launched
+_SHARED: dict[Callable[..., None], Launch] = {}
+
+#: operators of ours -> the kernels of these that such a call launches, with the numbers that they are given: ``f(device, *arguments)``, where
+#: tensors are described by tensors without memory
+LAUNCHED: dict[str, Callable[..., Sequence[tuple[Callable[..., None], tuple[int, ...]]]]] = {}
+
+
+def load_shared(job: Job, sizes: Sequence[str], grid: str) -> Callable[..., None]:
+    """As ``load``; the caller keeps it for all graphs."""
+    launch = launch_of(job, sizes, grid)
+    found = launch.launcher()
+    _SHARED[found] = launch
+    return found
+
+
+def begin_shared(
+    calls: Sequence[tuple[Callable[..., None], tuple[int, ...]]], ahead: Ahead
+) -> list[tuple[Launch, tuple[int, ...]]]:
+    """Have kernels of operators built with those of the graph that calls them, which the first call would build one after the other."""
+    wanted = [(_SHARED[found], numbers) for found, numbers in calls]
+    new = [(launch, numbers) for launch, numbers in wanted if launch.first is None and not launch.forms]
+    jobs = [dataclasses.replace(launch.job, sizes=numbers) for launch, numbers in new]
+    for (launch, _), key in zip(new, ahead.add_shared(jobs), strict=True):
+        launch.first = First(ahead, key, launch.names)
+    return wanted
+
+
 def launch_of(job: Job, sizes: Sequence[str], grid: str, ahead: Ahead | None = None) -> Launch:
     """A kernel's launches. ``ahead``: who may be building it meanwhile."""
     function = getattr(load_module(Path(job.path)), job.name)
     programs = eval(f"lambda {', '.join(sizes)}: {grid}", {"max": max, "min": min})
-    launch = Launch(function, programs, len(sizes), job)
+    launch = Launch(function, programs, tuple(sizes), job)
     if ahead is not None:
         launch.first = First(ahead, job.path, tuple(sizes))
     return launch
 
 
-def require_ready(
-    launches: Sequence[tuple[Launch, Sequence[str]]], device: str, known: Mapping[str, int]
-) -> None:
-    """Have the kernels of a graph built and loaded, for sizes as they are now known by name, before anything runs: a graph whose
-    kernels the GPU's compiler or driver refuses is ATen's from its first call on.
+def of_known_sizes(
+    launches: Sequence[Launch], known: Mapping[str, int]
+) -> list[tuple[Launch, tuple[int, ...]]]:
+    """Those whose sizes are known by name, with these."""
+    return [(x, tuple(known[n] for n in x.names)) for x in launches if all(n in known for n in x.names)]
+
+
+def require_ready(launches: Sequence[tuple[Launch, tuple[int, ...]]], device: str) -> None:
+    """Have the kernels of a graph built and loaded, for such sizes, before anything runs: a graph whose kernels the GPU's
+    compiler or driver refuses is ATen's from its first call on.
 
     Raises Unsupported (BZ5012) for it.
     """
     with torch.cuda.device(device):
         index = torch.cuda.current_device()
-        for launch, sizes in launches:
-            if any(name not in known for name in sizes):
-                continue
-            why = launch.ready(index, tuple(known[name] for name in sizes))
+        for launch, numbers in launches:
+            why = launch.ready(index, numbers)
             if why:
-                raise Unsupported(
-                    "BZ5012", f"{launch.job.name} cannot be built or loaded", why=why.strip()[:500]
-                )
+                name = launch.job.name
+                raise Unsupported("BZ5012", f"{name} cannot be built or loaded", why=why.strip()[:500])

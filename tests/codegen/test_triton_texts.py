@@ -67,12 +67,14 @@ def test_without_triton_graphs_run_as_captured_which_is_said_once(asked_anew, mo
 def test_a_graph_whose_kernel_the_machine_refuses_runs_as_captured_and_says_what_to_do(
     monkeypatch, caplog, tmp_path
 ):
-    def refused(launches, device, known):
-        assert [launch.job.name for launch, _ in launches] and device == "cuda:0" and known == {}
+    def refused(launches, device):
+        assert [numbers for _, numbers in launches] == [()] * 2 and device == "cuda:0"
         raise Unsupported("BZ5012", "triton_poi_fused_exp_0 cannot be built or loaded", why="PTXASError: 255")
 
     monkeypatch.setenv("BRAZE_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(triton_load, "ahead", lambda: SimpleNamespace(add=lambda jobs: None))
+    monkeypatch.setattr(
+        triton_load, "ahead", lambda: SimpleNamespace(add=lambda jobs: None, add_shared=lambda jobs: [])
+    )
     monkeypatch.setattr(triton_load, "require_ready", refused)
     monkeypatch.setattr(log.logger("aot"), "propagate", True)
     graph, examples = on_gpu(two_sizes, [(4,), (5,)])

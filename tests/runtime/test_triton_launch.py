@@ -49,7 +49,7 @@ JOB = Job("nowhere.py", "k", ("*fp32", "*bf16"), (), (("XBLOCK", 64),), 4, 2)
 def launch_of(monkeypatch):
     def make(function):
         monkeypatch.setattr(triton_worker, "load_module", lambda path: SimpleNamespace(k=function))
-        return Launch(function, lambda n: (n + 63) // 64, 1, JOB)
+        return Launch(function, lambda n: (n + 63) // 64, ("n",), JOB)
 
     return make
 
@@ -74,7 +74,7 @@ def test_a_kernel_that_waits_by_itself_is_built_and_launched_to_begin_early(take
             triton_worker, "load_module", lambda path, function=function: SimpleNamespace(k=function)
         )
         job = dataclasses.replace(JOB, constants=(("EARLY", constant),))
-        launch = Launch(function, lambda n: n, 1, job)
+        launch = Launch(function, lambda n: n, ("n",), job)
         options = {"EARLY": constant, "num_warps": 4, "num_stages": 2, **asked}
         assert launch.find(0, 100)[-1] is bool(constant)
         assert function.built[0][-1] == options
@@ -196,10 +196,9 @@ def test_a_graph_whose_kernel_is_refused_is_refused_before_anything_runs(takes, 
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     launch = launch_of(Function())
     launch.by_driver = True
-    triton_load.require_ready([(launch, ("n",))], "cuda:0", {"n": 100})
+    triton_load.require_ready(triton_load.of_known_sizes([launch], {"n": 100}), "cuda:0")
     assert len(launch.forms) == 1
-    triton_load.require_ready([(launch, ("n",))], "cuda:0", {})
-    assert len(launch.forms) == 1, "sizes that nobody knows are waited for"
+    assert triton_load.of_known_sizes([launch], {}) == [], "sizes that nobody knows are waited for"
 
     def too_old(kernel, device):
         raise RuntimeError(
@@ -208,4 +207,4 @@ def test_a_graph_whose_kernel_is_refused_is_refused_before_anything_runs(takes, 
 
     monkeypatch.setattr(triton_launch, "loaded", too_old)
     with pytest.raises(Unsupported, match=r"BZ5012: k cannot be built(.|\n)*unsupported toolchain"):
-        triton_load.require_ready([(launch, ("n",))], "cuda:0", {"n": 64})
+        triton_load.require_ready([(launch, (64,))], "cuda:0")
