@@ -503,9 +503,9 @@ def launched_by(
     arguments: list[Any] = []
     for value in call.args:
         sizes = value.sizes if isinstance(value, BufferView) else (value,) if isinstance(value, Expr) else ()
-        if not all(size.is_constant for size in sizes):
+        known = tuple(size.value for size in sizes if size.value is not None)
+        if len(known) < len(sizes):
             return ()
-        known = tuple(size.value for size in sizes)
         if isinstance(value, BufferView):
             value = torch.empty(known, dtype=getattr(torch, TORCH_NAME[value.dtype]), device="meta")
         arguments.append(known[0] if isinstance(value, Expr) else value)
