@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch.fx
@@ -38,7 +39,8 @@ from braze.graph_calls import (
     with_inputs_written,
     with_subgraphs,
 )
-from braze.loops.ir import ExternCall, LoopProgram
+from braze.loops.dtypes import TORCH_NAME
+from braze.loops.ir import BufferView, ExternCall, LoopProgram
 from braze.loops.printer import print_program
 from braze.loops.verify import require_fresh_writes, verify
 from braze.lower.program import lower
@@ -56,6 +58,7 @@ from braze.support.collector import collector_paused
 from braze.support.errors import BrazeError, InternalError, Unsupported
 from braze.support.log import logger, warn
 from braze.support.record import record
+from braze.symbolic.expr import Expr
 from braze.target import cpu_target
 
 
@@ -183,7 +186,7 @@ def compile_partition(
     if ctx.options.cudagraphs:
         call = recorded_call(partition, program, plan, ctx)
     else:
-        call = load_code(generate_code(plan, ctx), ctx)
+        call = load_code(generate_code(plan, ctx), ctx, known=aot.likely_sizes(partition), plan=plan)
     if not ctx.consumes:
         call = aot.with_own_results(partition, call, viewed_items(program, ctx))
     if ctx.consumes and ctx.options.arena and program.device == "cpu":
@@ -235,7 +238,7 @@ def recorded_call(partition: Partition, program: LoopProgram, plan: Schedule, ct
         division = divided(partition, plan, ctx, failing)
         record = Recorder(division, ctx, cutter, borrowable=borrowable)
         host = generate_code(division.schedule, ctx)
-        return record.whole(load_code(host, ctx, record.part)), division
+        return record.whole(load_code(host, ctx, record.part, plan=division.schedule)), division
 
     cutter = Cutter(make, operators_of(plan))
     if cutter.division.recorded and isinstance(ctx.options.cudagraph_sizes, tuple):
@@ -380,10 +383,23 @@ def triton_kernels(plan: Schedule, ctx: CompileContext) -> tuple[KernelText, ...
     return triton.generate(plan, ctx)
 
 
+def whole(number: int, call: Boxed) -> Boxed:
+    """A part of a call as it is."""
+    return call
+
+
 def load_code(
-    host: HostModule, ctx: CompileContext, part: Callable[[int, Boxed], Boxed] = lambda number, call: call
+    host: HostModule,
+    ctx: CompileContext,
+    part: Callable[[int, Boxed], Boxed] = whole,
+    *,
+    known: Mapping[str, int] = MappingProxyType({}),
+    plan: Schedule | None = None,
 ) -> Boxed:
-    """Build what the cache does not have, load it, bind the host module."""
+    """Build what the cache does not have, load it, bind the host module.
+
+    ``known``: what sizes are likely to be, by name; ``plan``: what the module was written of, where that is at hand.
+    """
     library = None
     if host.units:
         with trace.stage("build"), build.this_machine():
@@ -391,7 +407,7 @@ def load_code(
         with trace.stage("load"), build.this_machine():
             library = build.load(str(path))
     with trace.stage("load"):
-        triton = load_triton([k for k in host.kernels if k.launch is not None])
+        triton = load_triton([k for k in host.kernels if k.launch is not None], host.device, known, plan)
         pool = pool_of(host.device) if ctx.options.arena else ArenaPool(keep=False, device=host.device)
         device = recorder(host.device)
         launches = device if ctx.options.cudagraphs or ctx.recordable else None
@@ -417,7 +433,7 @@ def load_kept(host: HostModule, ctx: CompileContext, plans: Plans | None = None)
         if why := triton_load.unusable(ctx.target.arch):
             raise ValueError(why)
     if plans is None:
-        return load_code(host, ctx)
+        return _loaded_again(host, ctx)
     if ctx.recorder is None:
         raise ValueError("it is recorded, and nobody is there to record it")
     record, parts = ctx.recorder, dict(plans.parts)
@@ -425,29 +441,75 @@ def load_kept(host: HostModule, ctx: CompileContext, plans: Plans | None = None)
     def part(number: int, call: Boxed) -> Boxed:
         return record(call, parts[number]) if number in parts else call
 
-    call = load_code(host, ctx, part)
+    call = _loaded_again(host, ctx, part)
     return call if plans.whole is None else record(call, plans.whole)
 
 
-def load_triton(kernels: Sequence[KernelText]) -> dict[str, Callable[..., None]]:
-    """The launchers of Triton kernels by name; from here on others build the kernels side by side."""
-    if not kernels:
+def _loaded_again(
+    host: HostModule, ctx: CompileContext, part: Callable[[int, Boxed], Boxed] = whole
+) -> Boxed:
+    try:
+        return load_code(host, ctx, part)
+    except Unsupported as error:  # kernels that this machine refuses
+        raise ValueError(str(error)) from error
+
+
+def load_triton(
+    kernels: Sequence[KernelText], device: str, known: Mapping[str, int], plan: Schedule | None
+) -> dict[str, Callable[..., None]]:
+    """The launchers of Triton kernels by name. Those of known sizes are built when it returns, with what operators of ours launch."""
+    calls = calls_with_kernels(plan) if plan is not None else []
+    if not kernels and not calls:
         return {}
     from braze.autotune.device_times import job_of
     from braze.runtime import triton_load
 
     ahead = triton_load.ahead()
-    found: dict[str, Callable[..., None]] = {}
+    launches = []
     jobs = []
     for kernel in kernels:
         launch = kernel.launch
         assert launch is not None
         job = job_of(kernel)
-        found[kernel.name] = triton_load.load(job, kernel.sizes, launch.grid, ahead)
+        launches.append(triton_load.launch_of(job, kernel.sizes, launch.grid, ahead))
         jobs.append((job, kernel.sizes))
-    if ahead is not None:
-        ahead.add(jobs)
+    found = {launch.job.name: launch.launcher() for launch in launches}
+    if ahead is not None and device != "cpu":
+        with trace.stage("build"):
+            ahead.add(jobs)
+            wanted = [each for call in calls for each in launched_by(call, torch.device(device))]
+            shared = triton_load.begin_shared(wanted, ahead)
+            triton_load.require_ready([*triton_load.of_known_sizes(launches, known), *shared], device)
     return found
+
+
+def calls_with_kernels(plan: Schedule) -> list[ExternCall]:
+    """The calls of operators of ours that launch kernels."""
+    if plan.program.device == "cpu":
+        return []
+    from braze.runtime.triton_load import LAUNCHED
+
+    plans = [part.schedule for part in plan.parts] or [plan]
+    calls = (group.call for p in plans for group in p.groups)
+    return [call for call in calls if isinstance(call, ExternCall) and call.target in LAUNCHED]
+
+
+def launched_by(
+    call: ExternCall, device: torch.device
+) -> Sequence[tuple[Callable[..., None], tuple[int, ...]]]:
+    """The kernels that such a call launches, with their numbers; none where a size is not known yet."""
+    from braze.runtime.triton_load import LAUNCHED
+
+    arguments: list[Any] = []
+    for value in call.args:
+        sizes = value.sizes if isinstance(value, BufferView) else (value,) if isinstance(value, Expr) else ()
+        known = tuple(size.value for size in sizes if size.value is not None)
+        if len(known) < len(sizes):
+            return ()
+        if isinstance(value, BufferView):
+            value = torch.empty(known, dtype=getattr(torch, TORCH_NAME[value.dtype]), device="meta")
+        arguments.append(known[0] if isinstance(value, Expr) else value)
+    return LAUNCHED[call.target](device, *arguments)
 
 
 def library_file(host: HostModule) -> Any:

@@ -313,6 +313,23 @@ def _kernels(
     return Kernels(blank, tally, table, most)
 
 
+def launched(
+    n: int, rows: int, width: int, dtypes: tuple[torch.dtype, ...], device: torch.device, padding: int
+) -> groups.Launched:
+    """The kernels that ``sums`` launches."""
+    found = _kernels(n, rows, width, dtypes, device, padding)
+    return [
+        (found.blank, (sum(_zeros(rows, found.most)), rows)),
+        (found.tally, (n, rows)),
+        (found.table, (n, rows)),
+    ]
+
+
+def _zeros(rows: int, most: int) -> list[int]:
+    """What begins as zeros: counts, how many numbers stand often, how many of their places are marked, and which of them are listed and done."""
+    return [-(-size // 4) * 4 for size in (rows, 1, 1, most, most)]
+
+
 def sums(given: Tensor, flat: Tensor, rows: int, padding: int, out: Tensor) -> None:
     """Write all of a table; ``given`` and ``flat``: rows and their numbers, dense."""
     (n, width), device = given.shape, given.device
@@ -323,7 +340,7 @@ def sums(given: Tensor, flat: Tensor, rows: int, padding: int, out: Tensor) -> N
     def room(size: int) -> Tensor:
         return torch.empty(size, device=device, dtype=torch.int32)
 
-    sizes = [-(-size // 4) * 4 for size in (rows, 1, 1, most, most)]
+    sizes = _zeros(rows, most)
     zeros = room(sum(sizes))
     counts, many, marked, listed, done = zeros.split(sizes)
     notes = room(rows * NOTED)

@@ -20,6 +20,8 @@ from braze.runtime.triton_build import Job
 from braze.support.record import record
 
 Tensor = torch.Tensor
+#: kernels, with the numbers that they are given beside buffers
+Launched = list[tuple[Callable[..., Any], tuple[int, ...]]]
 
 #: places that a program sorts, of many and of few, and at most in all: each program reads the counts of all blocks
 BLOCK, SHORT, MOST = 256, 128, 1 << 16
@@ -158,10 +160,14 @@ def by_counting(indices: Tensor, rows: int) -> tuple[Tensor, Tensor, Tensor]:
     flat = indices.reshape(-1).contiguous()
     found, order = ordered(flat, rows)
     starts = torch.empty(rows + 1, device=flat.device, dtype=torch.int32)
-    constants = dict(STEPS=flat.numel().bit_length() // 2 + 1, EARLY=int(begins_early(flat.device)))
-    programs = f"(rows + {BEGIN}) // {BEGIN}"
-    kernel(path(), "begin", 4, ("*i32",) * 2, programs, **constants)(found, starts, flat.numel(), rows)
+    _begin(flat.numel(), flat.device)(found, starts, flat.numel(), rows)
     return found, order, starts
+
+
+def _begin(n: int, device: torch.device) -> Callable[..., Any]:
+    """The kernel that finds where numbers begin."""
+    constants = dict(STEPS=n.bit_length() // 2 + 1, EARLY=int(begins_early(device)))
+    return kernel(path(), "begin", 4, ("*i32",) * 2, f"(rows + {BEGIN}) // {BEGIN}", **constants)
 
 
 @record
@@ -212,6 +218,28 @@ def ordered(
     return given, places
 
 
+def launched_in_order(
+    n: int, rows: int, dtype: torch.dtype, device: torch.device, padding: int, flags: int | None
+) -> Launched:
+    """The kernels that ``ordered`` launches; ``flags``: how many, if any are given, beside places of numbers."""
+    named, zeros = flags is not None, 0 if flags is None else flags_of(n, flags)
+    sorting = _sorting(n, rows, dtype, device, padding, named, zeros)
+    return [(found, (n, rows)) for found in (sorting.count, *sorting.place)]
+
+
+def _launched(device: torch.device, indices: Tensor, rows: int) -> Launched:
+    if not are_counted(indices, rows):
+        return []
+    n = indices.numel()
+    return [*launched_in_order(n, rows, indices.dtype, device, -1, None), (_begin(n, device), (n, rows))]
+
+
+def flags_of(n: int, flags: int) -> int:
+    """Room for so many flags, in equal parts for the programs that count so many places."""
+    blocks = blocks_of(n)[1]
+    return -(-flags // blocks) * blocks
+
+
 def blocks_of(n: int) -> tuple[int, int]:
     """(places of a block, blocks) in which so many places are counted."""
     block = SHORT if n <= SHORT * SOME else BLOCK
@@ -220,8 +248,7 @@ def blocks_of(n: int) -> tuple[int, int]:
 
 def cleared(n: int, flags: int, device: torch.device) -> Tensor:
     """Room for so many flags, at least, which ``ordered`` sets to zero when it counts so many places."""
-    blocks = blocks_of(n)[1]
-    return torch.empty(-(-flags // blocks) * blocks, device=device, dtype=torch.int32)
+    return torch.empty(flags_of(n, flags), device=device, dtype=torch.int32)
 
 
 def passes_of(rows: int) -> int:
@@ -260,9 +287,10 @@ def kernel(
 ) -> Callable[..., Any]:
     """A kernel of that text, called with buffers, the number of places, and of rows."""
     job = Job(path, name, dtypes, (), tuple(constants.items()), warps, 1)
-    return triton_load.load(job, ("n", "rows"), grid)
+    return triton_load.load_shared(job, ("n", "rows"), grid)
 
 
 _library.impl("groups", by_sort, "CPU")
 _library.impl("groups", _groups, "CUDA")
 GROUPS = torch.ops.braze.groups.default
+triton_load.LAUNCHED["braze.groups.default"] = _launched

@@ -297,6 +297,18 @@ def by_kernels(x: Tensor, dim: int, kind: str, backwards: bool, *, out: Tensor |
     return out
 
 
+def _launched(
+    device: torch.device, x: Tensor, dim: int, kind: str, backwards: bool
+) -> list[tuple[Callable[..., Any], tuple[int, ...]]]:
+    """The kernels that ``by_kernels`` launches, with the numbers that they are given."""
+    if x.numel() < FEW:
+        return []
+    dim = dim % x.dim()
+    outer, inner = math.prod(x.shape[:dim]), math.prod(x.shape[dim + 1 :])
+    found = _launches(outer, x.shape[dim], inner, x.dtype, device, kind, backwards)
+    return [(kernel, found.sizes) for kernel in (found.totals, found.running) if kernel is not None]
+
+
 def by_aten(x: Tensor, dim: int, kind: str, backwards: bool, *, out: Tensor | None = None) -> Tensor:
     """The same by ATen."""
     function = KINDS[kind][1]
@@ -318,11 +330,12 @@ def _path() -> str:
 def _kernel(name: str, warps: int, dtypes: tuple[str, ...], **constants: int) -> Callable[..., Any]:
     job = Job(_path(), name, dtypes, (), tuple(constants.items()), warps, 1)
     programs = f"outer * tiles * {'(chunks - 1)' if name == 'totals' else 'chunks'}"
-    return triton_load.load(job, ("n", "width", "tiles", "chunk", "chunks", "outer"), programs)
+    return triton_load.load_shared(job, ("n", "width", "tiles", "chunk", "chunks", "outer"), programs)
 
 
 for _name in ("running", "running.out"):
     _library.impl(_name, by_aten, "CPU")
     _library.impl(_name, by_kernels, "CUDA")
 runs_on_gpu("braze.running.out", by_kernels)
+triton_load.LAUNCHED["braze.running.default"] = _launched
 RUNNING, RUNNING_OUT = torch.ops.braze.running.default, torch.ops.braze.running.out

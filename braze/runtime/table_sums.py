@@ -17,6 +17,7 @@ import torch
 from braze.runtime import counted_sums, groups
 from braze.runtime.groups import POINTERS
 from braze.runtime.operators import runs_on_gpu
+from braze.runtime.triton_load import LAUNCHED
 from braze.support.record import record
 
 Tensor = torch.Tensor
@@ -228,6 +229,24 @@ def by_kernels(
     return out
 
 
+def _launched(
+    device: torch.device, grad: Tensor, indices: Tensor, rows: int, padding: int
+) -> groups.Launched:
+    """The kernels that ``by_kernels`` launches."""
+    width, n = grad.shape[-1], indices.numel()
+    dtypes, counted = (grad.dtype, indices.dtype, grad.dtype), groups.are_counted(indices, rows)
+    if 0 in (n, rows, width):
+        return []
+    if counted and n <= FEW:
+        return [(_few(n, width, dtypes, padding), (n, rows))]
+    if counted and counted_sums.are_worth(n, rows, width * grad.element_size()):
+        return counted_sums.launched(n, rows, width, dtypes, device, padding)
+    last = _last(n, width, dtypes, device, counted, padding)
+    flags = last.ahead * last.tiles
+    sorting = groups.launched_in_order(n, rows, indices.dtype, device, padding, flags) if counted else []
+    return [*sorting, (last.kernel, (n, rows))]
+
+
 def by_adding(grad: Tensor, indices: Tensor, rows: int, padding: int, *, out: Tensor | None = None) -> Tensor:
     """The same by ATen."""
     flat = indices.reshape(-1).long()
@@ -241,4 +260,5 @@ for _name in ("table_sums", "table_sums.out"):
     _library.impl(_name, by_adding, "CPU")
     _library.impl(_name, by_kernels, "CUDA")
 runs_on_gpu("braze.table_sums.out", by_kernels)
+LAUNCHED["braze.table_sums.default"] = _launched
 TABLE_SUMS, TABLE_SUMS_OUT = torch.ops.braze.table_sums.default, torch.ops.braze.table_sums.out

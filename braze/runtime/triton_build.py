@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
 import subprocess
@@ -47,16 +48,17 @@ class Job:
 
 
 class Ticket:
-    """A kernel that is to be built. ``why``: what went wrong; None while that is not known."""
+    """A kernel that is to be built. ``why``: what went wrong; None while that is not known. ``endless``: nobody else is to try it."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.why: str | None = None
+        self.endless = False
         self.done = threading.Event()
 
-    def answer(self, why: str) -> None:
+    def answer(self, why: str, endless: bool = False) -> None:
         """A worker is done with it."""
-        self.why = why
+        self.why, self.endless = why, endless
         self.done.set()
 
 
@@ -110,21 +112,20 @@ class Builders:
             return None
 
     def _work(self) -> None:
-        """One worker's life, in a thread that speaks with it."""
+        """One worker's life, in a thread that speaks with it; one that dies has a successor."""
         try:
             process = _start(self._arguments)
+            while (ticket := self._next()) is not None:
+                said = _ask(process, ticket.job)
+                ticket.answer(said.why, said.endless)
+                if said.dead:
+                    process.kill()
+                    _end(process)
+                    process = _start(self._arguments)
+            _end(process)
         except OSError:  # no memory, or no processes left: launches build their kernels
             with self._changed:
                 self._living -= 1
-            return
-        while (ticket := self._next()) is not None:
-            why = _ask(process, ticket.job)
-            ticket.answer("its worker died" if why is None else why)
-            if why is None:
-                process.kill()
-                _end(process)
-                process = _start(self._arguments)
-        _end(process)
 
 
 def build(jobs: Sequence[Job], builders: Builders, *, seconds: float) -> dict[Job, str]:
@@ -143,7 +144,7 @@ def _start(arguments: Sequence[str]) -> subprocess.Popen[str]:
     """A worker that is ready, or dead."""
     # -P: the worker's folder is not a place for imports
     process = subprocess.Popen(
-        [sys.executable, "-P", str(Path(triton_worker.__file__)), *arguments],
+        [sys.executable, "-P", str(Path(triton_worker.__file__)), str(os.getpid()), *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -154,11 +155,26 @@ def _start(arguments: Sequence[str]) -> subprocess.Popen[str]:
     return process
 
 
-def _ask(process: subprocess.Popen[str], job: Job) -> str | None:
-    """What a worker says of a kernel: nothing, or what went wrong. None: it has died, or was ended since it took too long."""
+@record
+class Said:
+    """What a worker says of a kernel: nothing, or what went wrong. ``dead``: it has died; ``endless``: it was ended since it took too long."""
+
+    why: str
+    dead: bool = False
+    endless: bool = False
+
+
+def _ask(process: subprocess.Popen[str], job: Job) -> Said:
+    """Have a worker build a kernel."""
     assert process.stdin is not None
     assert process.stdout is not None
-    clock = Clock(LONGEST, process.kill)
+    late = threading.Event()
+
+    def end() -> None:
+        late.set()
+        process.kill()
+
+    clock = Clock(LONGEST, end)
     clock.daemon = True
     clock.start()
     try:
@@ -169,7 +185,11 @@ def _ask(process: subprocess.Popen[str], job: Job) -> str | None:
         line = ""
     finally:
         clock.cancel()
-    return json.loads(line) if line else None
+    if line:
+        return Said(json.loads(line))
+    if late.is_set():
+        return Said(f"it was not built within {LONGEST:g} seconds", dead=True, endless=True)
+    return Said("its worker died", dead=True)
 
 
 def _end(process: subprocess.Popen[str]) -> None:
@@ -191,6 +211,13 @@ def _workers() -> int:
     return max(0, cores - 1)
 
 
+def _place(job: Job) -> str:
+    """A path beside the file of a kernel, which holds others too: of this one, built like this."""
+    path = Path(job.path)
+    digest = hashlib.sha256(job.line().encode()).hexdigest()[:16]
+    return str(path.with_name(f"{path.stem}-{job.name}-{digest}{path.suffix}"))
+
+
 class Ahead:
     """The kernels of one graph, built before their launches: those of fixed sizes at once, others when a launch has told the sizes."""
 
@@ -209,8 +236,18 @@ class Ahead:
         if len(jobs) >= WORTH:
             self._tickets |= {ticket.job.path: ticket for ticket in self.builders.submit(jobs)}
 
-    def before(self, path: str, names: Sequence[str], numbers: Sequence[int]) -> None:
-        """A kernel is launched first: what others know its sizes by is known now, and it is waited for if somebody builds it."""
+    def add_shared(self, jobs: Sequence[Job]) -> list[str]:
+        """Kernels of files that many graphs use, for their sizes; by what ``before`` and ``after`` know each."""
+        keys = [_place(job) for job in jobs]
+        new = {key: job for key, job in zip(keys, jobs, strict=True) if not self.mark(Path(key)).exists()}
+        self._tickets |= zip(new, self.builders.submit(list(new.values())), strict=True)
+        return keys
+
+    def before(self, path: str, names: Sequence[str], numbers: Sequence[int]) -> str:
+        """A kernel is launched first: what others know its sizes by is known now, and it is waited for if somebody builds it.
+
+        Why the caller is not to try it either, if so: its build does not end.
+        """
         known = dict(zip(names, numbers, strict=True))
         self._waiting.pop(path, None)
         ready = [(job, own) for job, own in self._waiting.values() if own and set(own) <= known.keys()]
@@ -218,8 +255,9 @@ class Ahead:
             del self._waiting[job.path]
         self._submit([dataclasses.replace(job, sizes=tuple(known[n] for n in own)) for job, own in ready])
         ticket = self._tickets.pop(path, None)
-        if ticket is not None:
-            self.builders.take(ticket)
+        if ticket is None or self.builders.take(ticket) or not ticket.endless:
+            return ""
+        return ticket.why or ""
 
     def after(self, path: str) -> None:
         """A kernel is built: later processes know that Triton has it."""

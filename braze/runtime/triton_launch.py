@@ -69,12 +69,16 @@ class Launch:
     same kinds, if the driver says that it takes just what we know of.
     """
 
-    def __init__(self, function: Any, programs: Callable[..., int], sizes: int, job: Job) -> None:
+    def __init__(self, function: Any, programs: Callable[..., int], names: tuple[str, ...], job: Job) -> None:
         self.function = function
         self.programs = programs
-        self.sizes = sizes
+        self.names = names
+        self.sizes = len(names)
         self.job = job
         self.first: First | None = None
+        #: what went wrong with the last build that failed
+        self.why = ""
+        self.by_driver = False
         #: (device, kinds of the sizes) -> what Triton built; None where only Triton can launch that
         self.forms: dict[tuple[int, tuple[Any, ...]], Form | None] = {}
 
@@ -89,7 +93,25 @@ class Launch:
         hooks = None if interpreted or not native.bind_driver() else _hooks()
         if hooks is None:
             return self.general
+        self.by_driver = True
         return native.DeviceLauncher(len(self.job.dtypes), self.sizes, self.find, self.general, *hooks)
+
+    def ready(self, device: int, numbers: tuple[int, ...]) -> str:
+        """Build and load what a launch on the current device will ask for; what went wrong, or nothing."""
+        key = device, _kinds(numbers)
+        if key in self.forms or self.programs(*numbers) <= 0:
+            return ""
+        first, self.first = self.first, None
+        if first is not None and (why := first.ahead.before(first.path, first.sizes, numbers)):
+            return why
+        self.why = ""
+        if self.by_driver:
+            self.forms[key] = self._built(device, numbers)
+        else:
+            self._build(numbers)
+        if first is not None and not self.why:
+            first.ahead.after(first.path)
+        return self.why
 
     def general(self, *args: Any) -> None:
         """A launch by Triton's own means on the device of the first buffer; no launch of zero programs."""
@@ -120,16 +142,22 @@ class Launch:
 
     def _built(self, device: int, numbers: tuple[int, ...]) -> Form | None:
         """The kernel for aligned addresses, which is loaded. What Triton has to say of one that it cannot build it says at its own launch."""
+        found = self._build(numbers, device)
+        return None if found is None else form_of(*found, len(self.job.dtypes), numbers)
+
+    def _build(self, numbers: tuple[int, ...], device: int | None = None) -> tuple[Any, int] | None:
+        """What Triton builds, loaded on a device if one is told; None where that fails, or where only Triton may load it."""
+        job = self.job
         try:
-            job = self.job
             kernel = triton_worker.build(
                 job.path, job.name, job.dtypes, numbers, job.constants, job.num_warps, job.num_stages
             )
-            function = loaded(kernel, device)
+            function = None if device is None else loaded(kernel, device)
         except Exception as error:  # of Triton or a driver, of any kind
-            log.info("%s is left to Triton: %s", self.job.name, error)
+            self.why = f"{type(error).__name__}: {error}"
+            log.info("%s is left to Triton: %s", job.name, error)
             return None
-        return None if function is None else form_of(kernel, function, len(job.dtypes), numbers)
+        return None if function is None else (kernel, function)
 
     def _launch(self, programs: int, args: tuple[Any, ...], numbers: tuple[int, ...]) -> None:
         blocks = dict(self.job.constants)

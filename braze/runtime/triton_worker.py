@@ -115,9 +115,23 @@ def _read_triton() -> None:
         read()
 
 
-def main(backend: str, capability: str, warp: str, key: str = "") -> None:
-    """Build what standard input asks for, one after the other; ``key``: of what Triton keeps, where that is known."""
+def end_with(parent: int) -> None:
+    """End this process with the one that has started it, also in the middle of a build (Linux; elsewhere it ends after that)."""
+    if sys.platform != "linux":
+        return
+    import ctypes
+    import os
+    import signal
+
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:  # it has ended before
+        os._exit(0)
+
+
+def main(parent: str, backend: str, capability: str, warp: str, key: str = "") -> None:
+    """Build what standard input asks for, one after the other, as long as ``parent`` lives; ``key``: of what Triton keeps, where that is known."""
     answers, sys.stdout = sys.stdout, sys.stderr
+    end_with(int(parent))
     sys.meta_path.insert(0, WithoutTorch())  # type: ignore[arg-type]
     from triton.backends.compiler import GPUTarget
     from triton.runtime.driver import driver

@@ -21,6 +21,7 @@ from braze.schedule.mixed import mix_groups
 from braze.schedule.one_hot import known_sums
 from braze.schedule.online import read_once
 from braze.schedule.order import Weights, failing_first, low_peak_order
+from braze.schedule.plain_copies import copied_by_aten
 from braze.schedule.prologues import with_prologues
 from braze.schedule.proof import prove_memory
 from braze.schedule.records import Group, MemoryPlan, Schedule
@@ -48,6 +49,8 @@ def schedule(program: LoopProgram, ctx: CompileContext, choices: Choices | None 
     program = dataclasses.replace(program, steps=tuple(needed_steps(program.steps, kept)))
     constant, program = hoist(program, kept, choices) if ctx.options.hoist else (None, program)
     cores = ctx.target.cores if ctx.target.kind == "cuda" else 0
+    if constant is not None and cores:
+        constant = copied_by_aten(constant)
     fixed = _scheduled(constant, choices, "fixed", cores) if constant is not None else None
     main = _scheduled(program, choices, "", cores, lean=ctx.lean, consumes=ctx.consumes)
     made = dataclasses.replace(main, fixed=fixed)

@@ -293,6 +293,12 @@ def test_models_compile_to_sm_90_without_a_gpu():
     assert "two_sizes launches 2" in printed, "a kernel of another extent is another launch"
 
 
+def test_models_compile_to_gfx942_without_a_gpu():
+    """The same as a worker builds them for an AMD GPU."""
+    printed = [x for x in offline("tests.codegen.rocm_offline").splitlines() if x.endswith(" True")]
+    assert {x.split()[0] for x in printed} == {"layer", "two_sizes", "block"} and len(printed) >= 10
+
+
 def test_random_numbers_follow_the_seed(tmp_path):
     """Uniform numbers of a seed in memory and the element's place: spread over [0, 1), other ones for another seed."""
     n = 500

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -61,6 +62,27 @@ def test_without_triton_graphs_run_as_captured_which_is_said_once(asked_anew, mo
         )
         assert call == graph.forward
     assert caplog.text.count("BZ5011") == 1
+
+
+def test_a_graph_whose_kernel_the_machine_refuses_runs_as_captured_and_says_what_to_do(
+    monkeypatch, caplog, tmp_path
+):
+    def refused(launches, device):
+        assert [numbers for _, numbers in launches] == [()] * 2 and device == "cuda:0"
+        raise Unsupported("BZ5012", "triton_poi_fused_exp_0 cannot be built or loaded", why="PTXASError: 255")
+
+    monkeypatch.setenv("BRAZE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(
+        triton_load, "ahead", lambda: SimpleNamespace(add=lambda jobs: None, add_shared=lambda jobs: [])
+    )
+    monkeypatch.setattr(triton_load, "require_ready", refused)
+    monkeypatch.setattr(log.logger("aot"), "propagate", True)
+    graph, examples = on_gpu(two_sizes, [(4,), (5,)])
+    call = compiled_or_as_captured(
+        graph, "g", lambda: pipeline.compile_graph(graph, examples, CTX), strict=True
+    )
+    assert call == graph.forward
+    assert caplog.text.count("BZ5012") == 1 and "PTXASError: 255" in caplog.text and "do:" in caplog.text
 
 
 def test_expressions_whose_parts_are_used_twice_are_walked_once():

@@ -134,7 +134,7 @@ def test_the_kernels_compile_to_machine_code(monkeypatch, tmp_path):
     jobs = []
     monkeypatch.undo()
     monkeypatch.setattr(
-        triton_load, "load", lambda job, *_: lambda *a: jobs.append(replace(job, sizes=a[-6:]))
+        triton_load, "load_shared", lambda job, *_: lambda *a: jobs.append(replace(job, sizes=a[-6:]))
     )
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)

@@ -187,7 +187,7 @@ def test_the_kernels_compile_to_machine_code(dtype, rows, way, monkeypatch, tmp_
     monkeypatch.undo()
     monkeypatch.setattr(counted_sums, "are_worth", lambda *sizes: way == "counted")
     monkeypatch.setattr(
-        triton_load, "load", lambda job, *_: lambda *a: jobs.append(replace(job, sizes=a[-2:]))
+        triton_load, "load_shared", lambda job, *_: lambda *a: jobs.append(replace(job, sizes=a[-2:]))
     )
     monkeypatch.setattr(groups, "begins_early", lambda device: True)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))

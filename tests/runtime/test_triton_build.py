@@ -7,6 +7,8 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -81,8 +83,8 @@ def test_a_first_launch_finds_what_a_worker_built(kernels, tmp_path):
 def test_a_worker_loads_neither_pytorch_nor_braze_and_triton_cannot_either(kernels, tmp_path):
     """Triton 3.6 imports PyTorch, where it can, with the first kernel that it builds: seconds for each worker."""
     code = f"""
-        import importlib, runpy, sys, io
-        sys.stdin, sys.argv = io.StringIO({kernels(0).line()!r}), ["worker", "cuda", "90", "32"]
+        import importlib, os, runpy, sys, io
+        sys.stdin, sys.argv = io.StringIO({kernels(0).line()!r}), ["worker", str(os.getppid()), "cuda", "90", "32"]
         runpy.run_path({triton_build.triton_worker.__file__!r}, run_name="__main__")
         print("torch" in sys.modules, "braze" in sys.modules, file=sys.__stdout__)
         try:
@@ -108,7 +110,7 @@ class Slow:
     def ask(self, process, job):
         self.asked.append(job.name)
         self.go.wait(20)
-        return ""
+        return triton_build.Said("")
 
 
 @pytest.fixture
@@ -174,8 +176,27 @@ def test_the_key_of_what_triton_keeps_is_read_while_its_driver_starts(monkeypatc
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(triton_load.triton_key, "known_key", known_key)
     monkeypatch.setattr(sys.modules["triton.runtime.driver"], "driver", Driver())
-    found = triton_load.builders.__wrapped__()
+    found, why = triton_load._started.__wrapped__()
+    assert why == ""
     assert found._arguments == ("cuda", "90", "32", "key")
+
+
+def test_a_gpu_that_triton_has_no_driver_for_is_not_usable(monkeypatch):
+    class Driver:
+        @property
+        def active(self):
+            raise OSError("libcuda.so cannot be found")
+
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(triton_load.triton_key, "known_key", str)
+    monkeypatch.setattr(sys.modules["triton.runtime.driver"], "driver", Driver())
+    triton_load._started.cache_clear()
+    try:
+        assert "libcuda.so cannot be found" in triton_load.unusable("sm_90")
+        assert triton_load.builders() is None
+    finally:
+        triton_load._started.cache_clear()
 
 
 def test_ranks_of_one_machine_share_its_cores(monkeypatch):
@@ -218,6 +239,43 @@ def test_a_worker_that_dies_is_replaced(kernels, monkeypatch):
     monkeypatch.setattr(triton_build, "_start", start)
     failed = build(jobs, Builders(TARGET, 1), seconds=100)
     assert list(failed.values()) == ["its worker died"] and len(failed) == 1
+
+
+ENDLESS = "import time\n\n\ntime.sleep(1000)\n"
+
+
+def test_a_build_that_does_not_end_is_ended_and_nobody_else_tries_it(kernels, monkeypatch):
+    """A process that built it itself would hang, too."""
+    monkeypatch.setattr(triton_build, "LONGEST", 3.0)
+    monkeypatch.setattr(triton_build.Builders.take, "__defaults__", (60.0,))
+    builders = Builders(TARGET, 1)
+    ahead = Ahead(builders, lambda path: path.with_suffix(".built"))
+    jobs = [kernels(0), kernels(1), kernels(2, text=ENDLESS)]
+    ahead.add([(job, ()) for job in jobs])
+    while any(ticket.job is jobs[2] for ticket in builders._queue):
+        time.sleep(0.01)
+    assert "not built within 3 seconds" in ahead.before(jobs[2].path, (), ())
+    assert all(ahead.before(job.path, (), ()) == "" for job in jobs[:2]), "the worker has a successor"
+
+
+def test_workers_end_with_their_parent_in_the_middle_of_a_build(kernels, tmp_path):
+    path = tmp_path / "endless.py"
+    path.write_text(f"import os\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n{ENDLESS}")
+    parent = f"""
+        import os, time
+        from braze.runtime.triton_build import Builders, Job
+        builders = Builders({TARGET}, 1)
+        builders.submit([Job({str(path)!r}, "k", (), (), (), 4, 2)] * 3)
+        while not os.path.exists({str(tmp_path / "pid")!r}) or not open({str(tmp_path / "pid")!r}).read():
+            time.sleep(0.01)
+        os.kill(os.getpid(), 9)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(parent)], timeout=120)
+    worker = Path("/proc") / (tmp_path / "pid").read_text()
+    ends = time.monotonic() + 20
+    while worker.exists() and (worker / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < ends, "it lives on"
+        time.sleep(0.05)
 
 
 def test_no_time(kernels):

@@ -1,15 +1,17 @@
 """What of Triton's built kernels the driver may launch again, and for which sizes."""
 
 import dataclasses
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from braze import native
-from braze.runtime import triton_launch, triton_worker
+from braze.runtime import triton_launch, triton_load, triton_worker
 from braze.runtime.triton_build import Job
 from braze.runtime.triton_launch import First, Launch, form_of
+from braze.support.errors import Unsupported
 
 
 class Function:
@@ -47,7 +49,7 @@ JOB = Job("nowhere.py", "k", ("*fp32", "*bf16"), (), (("XBLOCK", 64),), 4, 2)
 def launch_of(monkeypatch):
     def make(function):
         monkeypatch.setattr(triton_worker, "load_module", lambda path: SimpleNamespace(k=function))
-        return Launch(function, lambda n: (n + 63) // 64, 1, JOB)
+        return Launch(function, lambda n: (n + 63) // 64, ("n",), JOB)
 
     return make
 
@@ -72,7 +74,7 @@ def test_a_kernel_that_waits_by_itself_is_built_and_launched_to_begin_early(take
             triton_worker, "load_module", lambda path, function=function: SimpleNamespace(k=function)
         )
         job = dataclasses.replace(JOB, constants=(("EARLY", constant),))
-        launch = Launch(function, lambda n: n, 1, job)
+        launch = Launch(function, lambda n: n, ("n",), job)
         options = {"EARLY": constant, "num_warps": 4, "num_stages": 2, **asked}
         assert launch.find(0, 100)[-1] is bool(constant)
         assert function.built[0][-1] == options
@@ -157,3 +159,52 @@ def test_a_kernel_that_is_launched_another_way_stays_triton_s(takes, launch_of, 
 def test_without_cuda_triton_launches(launch_of):
     launch = launch_of(Function())
     assert launch.launcher() == launch.general or torch.version.cuda is not None
+
+
+def test_what_a_launch_asks_for_is_ready_before_it(takes, launch_of):
+    function = Function()
+    launch = launch_of(function)
+    launch.by_driver = True
+    assert launch.ready(0, (100,)) == "" and launch.ready(0, (100,)) == "" and launch.ready(0, (0,)) == ""
+    assert launch.find(0, 99) == (0x700, 2, 128, 96, b"\4", 2, False)
+    assert len(function.built) == 1 and not function.launches
+
+
+@pytest.mark.parametrize("by_driver", [True, False], ids=["the driver launches", "Triton launches"])
+def test_why_a_kernel_is_not_ready_is_told(takes, launch_of, monkeypatch, by_driver):
+    def broken(*args, **kwargs):
+        raise ValueError("ptxas failed with error code 255")
+
+    function = Function()
+    launch = launch_of(function)
+    launch.by_driver = by_driver
+    assert launch.ready(0, (100,)) == ""
+    monkeypatch.setattr(function, "warmup", broken, raising=False)
+    assert launch.ready(0, (64,)) == "ValueError: ptxas failed with error code 255"
+
+
+def test_a_build_that_does_not_end_is_not_begun_again(takes, launch_of):
+    ahead = SimpleNamespace(before=lambda *args: "it was not built within 120 seconds", after=None)
+    function = Function()
+    launch = launch_of(function)
+    launch.first = First(ahead, "k.py", ("n",))
+    assert launch.ready(0, (100,)) == "it was not built within 120 seconds" and not function.built
+
+
+def test_a_graph_whose_kernel_is_refused_is_refused_before_anything_runs(takes, launch_of, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    launch = launch_of(Function())
+    launch.by_driver = True
+    triton_load.require_ready(triton_load.of_known_sizes([launch], {"n": 100}), "cuda:0")
+    assert len(launch.forms) == 1
+    assert triton_load.of_known_sizes([launch], {}) == [], "sizes that nobody knows are waited for"
+
+    def too_old(kernel, device):
+        raise RuntimeError(
+            "Triton Error [CUDA]: the provided PTX was compiled with an unsupported toolchain."
+        )
+
+    monkeypatch.setattr(triton_launch, "loaded", too_old)
+    with pytest.raises(Unsupported, match=r"BZ5012: k cannot be built(.|\n)*unsupported toolchain"):
+        triton_load.require_ready([(launch, (64,))], "cuda:0")
