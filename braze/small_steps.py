@@ -7,6 +7,7 @@ are the quicker step, and all that autograd promises of them is eager's: values,
 
 from __future__ import annotations
 
+import enum
 import math
 import operator
 import types
@@ -21,20 +22,27 @@ from braze.aot.records import Partition
 from braze.aot.views import is_view
 from braze.context import CompileContext
 from braze.graph.facts import argument
+from braze.graph.torch_compat import storage_key
 from braze.loops.ir import ExternCall
 from braze.runtime.boxed import Boxed, boxed
-from braze.schedule.records import Group, GroupKind, Schedule
+from braze.schedule.along_threads import form_of
+from braze.schedule.passes import accesses_of, passes_of
+from braze.schedule.plans import Form
+from braze.schedule.records import GroupKind, Schedule
 from braze.support.nested import every, leaves
 
 #: operators whose work kernels of ours may do in a step that is left to autograd: with four to six both ways take the same time
 FEW = 3
 #: bytes of the largest value of a step of which kernels do some work: from there on what they save of it counts
 SMALL = 1 << 14
-#: the same on a GPU, where kernels of values of as many bytes end before the host has launched the next one; and where some of eager's kernels
-#: may be many times slower than memory
-SMALL_ON_GPU, SMALL_REDUCED = 1 << 23, 1 << 19
+#: the same on a GPU where some of eager's kernels may be many times slower than memory
+SMALL_REDUCED = 1 << 19
 #: calls of eager's that a node of ours takes the time of on a GPU, beside what it launches: autograd's thread runs Python for it
 NODE = 2
+#: microseconds that the host takes for a step, and for each call in it; bytes that eager's kernels move in one on a GPU
+STEP_US, CALL_US, MOVED = 40.0, 15.0, 2.5e6
+#: times as long that eager's kernels may take which walk rows again
+AGAIN = 4
 #: operators above which kernels always save more than that
 MANY = 32
 _REDUCE = frozenset({GroupKind.PERSISTENT, GroupKind.LOOPED, GroupKind.MIXED})
@@ -104,23 +112,61 @@ def launches_of(plan: Schedule) -> float:
 def is_as_quick_on_gpu(
     gm: torch.fx.GraphModule, partition: Partition, forward: Schedule, backward: Callable[[], Schedule]
 ) -> bool:
-    """Whether eager's calls of a step take the host no longer than ours and the node around them; ``backward`` is asked only if it matters."""
+    """Whether eager's step takes no longer than ours: its calls the host no longer than our launches and the node around them, and its kernels the
+    device no longer than that. ``backward`` is asked only if it matters."""
     assert partition.backward is not None
-    calls, ours = calls_of_eager(gm), launches_of(forward) + NODE
-    if calls > min(MANY, ours + len(list(_calls(partition.backward.graph)))) or not _is_small(
-        gm, SMALL_ON_GPU
-    ):
+    behind = len(list(_calls(partition.backward.graph)))
+    # operators that autograd's nodes are one of, and those that it needs several of, are told by one count each
+    calls = min(calls_of_eager(gm), len(list(_calls(partition.forward))) + behind)
+    ours = launches_of(forward) + NODE
+    moved = moved_by_eager(gm) / MOVED
+    if calls > min(MANY, ours + behind) or moved > _host_us(ours + behind):
         return False
-    ours += launches_of(backward())
-    slow = any(map(_may_be_slow, (*forward.groups, *backward().groups)))
-    return calls <= ours and (not slow or _is_small(gm, SMALL_REDUCED))
+    halves = forward, backward()
+    ours += launches_of(halves[1])
+    walks = set(map(_walks_of_eager, halves))
+    if _Walks.AGAIN in walks:
+        moved *= AGAIN
+    few = _Walks.SLOW not in walks or _is_small(gm, SMALL_REDUCED)
+    return few and calls <= ours and moved <= _host_us(ours)
 
 
-def _may_be_slow(group: Group) -> bool:
-    """Whether eager's kernel may be many times slower than what a group has: it reduces, or is an operator of ours."""
-    return group.kind in _REDUCE or (
-        isinstance(group.call, ExternCall) and not group.call.target.startswith("aten.")
-    )
+def _host_us(calls: float) -> float:
+    return STEP_US + CALL_US * calls
+
+
+def moved_by_eager(gm: torch.fx.GraphModule) -> float:
+    """Bytes that the kernels of an eager step read and write: each operator's operands and results, and going back these again and the gradients of
+    its results; infinitely many where sizes are not known."""
+    total = 0.0
+    for node in gm.graph.nodes:
+        given = [x for each in node.all_input_nodes for x in _tensors(each)]
+        made = _tensors(node) if node.op.startswith("call_") and node.target is not operator.getitem else []
+        behind = {storage_key(x) for x in given}
+        results = sum(_bytes(x) for x in made if storage_key(x) not in behind)  # no views
+        if results:
+            total += 2 * sum(map(_bytes, given)) + 3 * results
+    return total
+
+
+class _Walks(enum.Enum):
+    """How eager's kernels go through memory for what a half does: each element once, as for a sum; rows again, as for a softmax or a norm; elements that
+    do not lie side by side again, or one by one, which may be hundreds of times slower than memory."""
+
+    ONCE = enum.auto()
+    AGAIN = enum.auto()
+    SLOW = enum.auto()
+
+
+def _walks_of_eager(plan: Schedule) -> _Walks:
+    if any(isinstance(g.call, ExternCall) and not g.call.target.startswith("aten.") for g in plan.groups):
+        return _Walks.SLOW  # operators of ours are for what eager's kernels walk one by one
+    reducing = [group for group in plan.groups if group.kind in _REDUCE]
+    if len(reducing) < 2 and all(len(passes_of(group.steps, group.row_axes)) < 2 for group in reducing):
+        return _Walks.ONCE
+    buffers = {each.name: each for each in plan.program.buffers}
+    forms = {form_of(group, tuple(accesses_of(group, buffers)))[0] for group in reducing}
+    return _Walks.AGAIN if forms == {Form.ROWS} else _Walks.SLOW
 
 
 def as_captured(gm: torch.fx.GraphModule) -> Boxed:
@@ -152,8 +198,13 @@ def _draws(node: torch.fx.Node) -> bool:
 
 def _is_small(module: torch.fx.GraphModule, most: int) -> bool:
     """Whether no tensor of a graph has more bytes than so many; one of unknown sizes may."""
-    sizes = (x.numel() * x.element_size() for node in module.graph.nodes for x in _tensors(node))
-    return all(isinstance(bytes, int) and bytes <= most for bytes in sizes)
+    return all(_bytes(x) <= most for node in module.graph.nodes for x in _tensors(node))
+
+
+def _bytes(x: torch.Tensor) -> float:
+    """The bytes of a tensor's elements; infinitely many where its sizes are not known."""
+    count = x.numel()
+    return count * x.element_size() if isinstance(count, int) else math.inf
 
 
 def _on_cpu(module: torch.fx.GraphModule) -> bool:
