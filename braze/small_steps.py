@@ -11,6 +11,7 @@ import enum
 import math
 import operator
 import types
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -22,27 +23,27 @@ from braze.aot.records import Partition
 from braze.aot.views import is_view
 from braze.context import CompileContext
 from braze.graph.facts import argument
+from braze.graph.operators import is_elementwise, is_reduction
 from braze.graph.torch_compat import storage_key
 from braze.loops.ir import ExternCall
 from braze.runtime.boxed import Boxed, boxed
 from braze.schedule.along_threads import form_of
 from braze.schedule.passes import accesses_of, passes_of
 from braze.schedule.plans import Form
-from braze.schedule.records import GroupKind, Schedule
+from braze.schedule.records import Group, GroupKind, Schedule
 from braze.support.nested import every, leaves
 
 #: operators whose work kernels of ours may do in a step that is left to autograd: with four to six both ways take the same time
 FEW = 3
 #: bytes of the largest value of a step of which kernels do some work: from there on what they save of it counts
 SMALL = 1 << 14
-#: the same on a GPU where some of eager's kernels may be many times slower than memory
-SMALL_REDUCED = 1 << 19
+#: the same on a GPU, where kernels of values of as many bytes end before the host has launched the next one; where eager's kernels walk rows again; and
+#: where some of them may be many times slower than memory
+SMALL_ON_GPU, SMALL_ROWS, SMALL_REDUCED = 1 << 23, 1 << 22, 1 << 19
 #: calls of eager's that a node of ours takes the time of on a GPU, beside what it launches: autograd's thread runs Python for it
 NODE = 2
 #: microseconds that the host takes for a step, and for each call in it; bytes that eager's kernels move in one on a GPU
 STEP_US, CALL_US, MOVED = 40.0, 15.0, 2.5e6
-#: times as long that eager's kernels may take which walk rows again
-AGAIN = 4
 #: operators above which kernels always save more than that
 MANY = 32
 _REDUCE = frozenset({GroupKind.PERSISTENT, GroupKind.LOOPED, GroupKind.MIXED})
@@ -113,22 +114,29 @@ def is_as_quick_on_gpu(
     gm: torch.fx.GraphModule, partition: Partition, forward: Schedule, backward: Callable[[], Schedule]
 ) -> bool:
     """Whether eager's step takes no longer than ours: its calls the host no longer than our launches and the node around them, and its kernels the
-    device no longer than that. ``backward`` is asked only if it matters."""
+    device no longer than that, which is known of what is as quick as memory; of the rest values are to be small. ``backward`` is asked only if it matters."""
     assert partition.backward is not None
     behind = len(list(_calls(partition.backward.graph)))
     # operators that autograd's nodes are one of, and those that it needs several of, are told by one count each
     calls = min(calls_of_eager(gm), len(list(_calls(partition.forward))) + behind)
     ours = launches_of(forward) + NODE
     moved = moved_by_eager(gm) / MOVED
-    if calls > min(MANY, ours + behind) or moved > _host_us(ours + behind):
+    if calls > min(MANY, ours + behind) or not (
+        _is_small(gm, SMALL_ON_GPU) or moved <= _host_us(ours + behind)
+    ):
         return False
     halves = forward, backward()
     ours += launches_of(halves[1])
+    if calls > ours:
+        return False
+    if moved <= _host_us(ours) and all(
+        _is_elementwise(group, half) for half in halves for group in half.groups
+    ):
+        return True
     walks = set(map(_walks_of_eager, halves))
-    if _Walks.AGAIN in walks:
-        moved *= AGAIN
-    few = _Walks.SLOW not in walks or _is_small(gm, SMALL_REDUCED)
-    return few and calls <= ours and moved <= _host_us(ours)
+    if _Walks.SLOW in walks or (_Walks.ONCE_EACH in walks and not _is_of_sums(partition, halves)):
+        return _is_small(gm, SMALL_REDUCED)
+    return _is_small(gm, SMALL_ROWS if _Walks.AGAIN in walks else SMALL_ON_GPU)
 
 
 def _host_us(calls: float) -> float:
@@ -149,11 +157,30 @@ def moved_by_eager(gm: torch.fx.GraphModule) -> float:
     return total
 
 
-class _Walks(enum.Enum):
-    """How eager's kernels go through memory for what a half does: each element once, as for a sum; rows again, as for a softmax or a norm; elements that
-    do not lie side by side again, or one by one, which may be hundreds of times slower than memory."""
+def _is_elementwise(group: Group, plan: Schedule) -> bool:
+    """Whether a kernel has an element or two of each operand for each that it writes: eager's for that are as quick as memory."""
+    if group.kind is not GroupKind.POINTWISE:
+        return False
+    found = list(accesses_of(group, {each.name: each for each in plan.program.buffers}))
+    return not any(a.indirect for a in found) and max(Counter(a.buffer for a in found).values()) <= 2
 
-    ONCE = enum.auto()
+
+def _is_of_sums(partition: Partition, halves: Sequence[Schedule]) -> bool:
+    """Whether all that kernels of ours do are operators on elements or reductions, no windows, of which eager's may be slow."""
+    assert partition.backward is not None
+    called = {g.call.target for half in halves for g in half.groups if isinstance(g.call, ExternCall)}
+    every = [
+        node.target for module in (partition.forward, partition.backward.graph) for node in _calls(module)
+    ]
+    return all(is_elementwise(op) or is_reduction(op) or str(op) in called for op in every)
+
+
+class _Walks(enum.Enum):
+    """How eager's kernels go through memory for what a half does: reducing nothing; each element once, as for a sum; rows again, as for a softmax or a
+    norm; elements that do not lie side by side again, or one by one, which may be hundreds of times slower than memory."""
+
+    NONE = enum.auto()
+    ONCE_EACH = enum.auto()
     AGAIN = enum.auto()
     SLOW = enum.auto()
 
@@ -162,8 +189,10 @@ def _walks_of_eager(plan: Schedule) -> _Walks:
     if any(isinstance(g.call, ExternCall) and not g.call.target.startswith("aten.") for g in plan.groups):
         return _Walks.SLOW  # operators of ours are for what eager's kernels walk one by one
     reducing = [group for group in plan.groups if group.kind in _REDUCE]
+    if not reducing:
+        return _Walks.NONE
     if len(reducing) < 2 and all(len(passes_of(group.steps, group.row_axes)) < 2 for group in reducing):
-        return _Walks.ONCE
+        return _Walks.ONCE_EACH
     buffers = {each.name: each for each in plan.program.buffers}
     forms = {form_of(group, tuple(accesses_of(group, buffers)))[0] for group in reducing}
     return _Walks.AGAIN if forms == {Form.ROWS} else _Walks.SLOW

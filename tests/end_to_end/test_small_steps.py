@@ -221,7 +221,8 @@ def test_what_an_eager_step_moves_is_counted_by_operands_and_results(fn: Any, si
         (lambda x: x.softmax(-1), ((4096, 1024),), False),
         (lambda x: x.softmax(0), ((2048, 128),), False),
         (lambda x: x.softmax(-1), ((128, 128),), True),
-        (lambda x: x.sum(0), ((2048, 128),), True),
+        (lambda x: x.sum((2, 3)), ((64, 64, 8, 8),), True),
+        (lambda x: F.adaptive_avg_pool2d(x, 7), ((64, 64, 28, 28),), False),
     ],
     ids=[
         "one function",
@@ -234,8 +235,9 @@ def test_what_an_eager_step_moves_is_counted_by_operands_and_results(fn: Any, si
         "rows that are walked twice",
         "many of them",
         "columns that are walked twice",
-        "one of few",
+        "a few of such rows",
         "a sum",
+        "windows of more than few bytes",
     ],
 )
 def test_on_a_gpu_a_step_is_left_if_eager_calls_no_more_than_kernels_and_a_node_take(
