@@ -105,11 +105,6 @@ def calls_of_eager(gm: torch.fx.GraphModule) -> int:
     return count
 
 
-def launches_of(plan: Schedule) -> float:
-    """How many kernels and operators a half calls; infinitely many where it holds what no captured graph makes again."""
-    return math.inf if plan.fixed is not None else len(plan.groups)
-
-
 def is_as_quick_on_gpu(
     gm: torch.fx.GraphModule, partition: Partition, forward: Schedule, backward: Callable[[], Schedule]
 ) -> bool:
@@ -119,15 +114,15 @@ def is_as_quick_on_gpu(
     behind = len(list(_calls(partition.backward.graph)))
     # operators that autograd's nodes are one of, and those that it needs several of, are told by one count each
     calls = min(calls_of_eager(gm), len(list(_calls(partition.forward))) + behind)
-    ours = launches_of(forward) + NODE
+    ours = len(forward.groups) + NODE
     moved = moved_by_eager(gm) / MOVED
     if calls > min(MANY, ours + behind) or not (
         _is_small(gm, SMALL_ON_GPU) or moved <= _host_us(ours + behind)
     ):
         return False
     halves = forward, backward()
-    ours += launches_of(halves[1])
-    if calls > ours:
+    ours += len(halves[1].groups)
+    if calls > ours or any(half.fixed is not None for half in halves):  # which eager computes each time
         return False
     if moved <= _host_us(ours) and all(
         _is_elementwise(group, half) for half in halves for group in half.groups
