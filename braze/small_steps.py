@@ -7,9 +7,11 @@ are the quicker step, and all that autograd promises of them is eager's: values,
 
 from __future__ import annotations
 
+import enum
 import math
 import operator
 import types
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -21,8 +23,13 @@ from braze.aot.records import Partition
 from braze.aot.views import is_view
 from braze.context import CompileContext
 from braze.graph.facts import argument
+from braze.graph.operators import is_elementwise, is_reduction
+from braze.graph.torch_compat import storage_key
 from braze.loops.ir import ExternCall
 from braze.runtime.boxed import Boxed, boxed
+from braze.schedule.along_threads import form_of
+from braze.schedule.passes import accesses_of, passes_of
+from braze.schedule.plans import Form
 from braze.schedule.records import Group, GroupKind, Schedule
 from braze.support.nested import every, leaves
 
@@ -30,11 +37,13 @@ from braze.support.nested import every, leaves
 FEW = 3
 #: bytes of the largest value of a step of which kernels do some work: from there on what they save of it counts
 SMALL = 1 << 14
-#: the same on a GPU, where kernels of values of as many bytes end before the host has launched the next one; and where some of eager's kernels
-#: may be many times slower than memory
-SMALL_ON_GPU, SMALL_REDUCED = 1 << 23, 1 << 19
+#: the same on a GPU, where kernels of values of as many bytes end before the host has launched the next one; where eager's kernels walk rows again; and
+#: where some of them may be many times slower than memory
+SMALL_ON_GPU, SMALL_ROWS, SMALL_REDUCED = 1 << 23, 1 << 22, 1 << 19
 #: calls of eager's that a node of ours takes the time of on a GPU, beside what it launches: autograd's thread runs Python for it
 NODE = 2
+#: microseconds that the host takes for a step, and for each call in it; bytes that eager's kernels move in one on a GPU
+STEP_US, CALL_US, MOVED = 40.0, 15.0, 2.5e6
 #: operators above which kernels always save more than that
 MANY = 32
 _REDUCE = frozenset({GroupKind.PERSISTENT, GroupKind.LOOPED, GroupKind.MIXED})
@@ -96,31 +105,92 @@ def calls_of_eager(gm: torch.fx.GraphModule) -> int:
     return count
 
 
-def launches_of(plan: Schedule) -> float:
-    """How many kernels and operators a half calls; infinitely many where it holds what no captured graph makes again."""
-    return math.inf if plan.fixed is not None else len(plan.groups)
-
-
 def is_as_quick_on_gpu(
     gm: torch.fx.GraphModule, partition: Partition, forward: Schedule, backward: Callable[[], Schedule]
 ) -> bool:
-    """Whether eager's calls of a step take the host no longer than ours and the node around them; ``backward`` is asked only if it matters."""
+    """Whether eager's step takes no longer than ours: its calls the host no longer than our launches and the node around them, and its kernels the
+    device no longer than that, which is known of what is as quick as memory; of the rest values are to be small. ``backward`` is asked only if it matters."""
     assert partition.backward is not None
-    calls, ours = calls_of_eager(gm), launches_of(forward) + NODE
-    if calls > min(MANY, ours + len(list(_calls(partition.backward.graph)))) or not _is_small(
-        gm, SMALL_ON_GPU
+    behind = len(list(_calls(partition.backward.graph)))
+    # operators that autograd's nodes are one of, and those that it needs several of, are told by one count each
+    calls = min(calls_of_eager(gm), len(list(_calls(partition.forward))) + behind)
+    ours = len(forward.groups) + NODE
+    moved = moved_by_eager(gm) / MOVED
+    if calls > min(MANY, ours + behind) or not (
+        _is_small(gm, SMALL_ON_GPU) or moved <= _host_us(ours + behind)
     ):
         return False
-    ours += launches_of(backward())
-    slow = any(map(_may_be_slow, (*forward.groups, *backward().groups)))
-    return calls <= ours and (not slow or _is_small(gm, SMALL_REDUCED))
+    halves = forward, backward()
+    ours += len(halves[1].groups)
+    if calls > ours or any(half.fixed is not None for half in halves):  # which eager computes each time
+        return False
+    if moved <= _host_us(ours) and all(
+        _is_elementwise(group, half) for half in halves for group in half.groups
+    ):
+        return True
+    walks = set(map(_walks_of_eager, halves))
+    if _Walks.SLOW in walks or (_Walks.ONCE_EACH in walks and not _is_of_sums(partition, halves)):
+        return _is_small(gm, SMALL_REDUCED)
+    return _is_small(gm, SMALL_ROWS if _Walks.AGAIN in walks else SMALL_ON_GPU)
 
 
-def _may_be_slow(group: Group) -> bool:
-    """Whether eager's kernel may be many times slower than what a group has: it reduces, or is an operator of ours."""
-    return group.kind in _REDUCE or (
-        isinstance(group.call, ExternCall) and not group.call.target.startswith("aten.")
-    )
+def _host_us(calls: float) -> float:
+    return STEP_US + CALL_US * calls
+
+
+def moved_by_eager(gm: torch.fx.GraphModule) -> float:
+    """Bytes that the kernels of an eager step read and write: each operator's operands and results, and going back these again and the gradients of
+    its results; infinitely many where sizes are not known."""
+    total = 0.0
+    for node in gm.graph.nodes:
+        given = [x for each in node.all_input_nodes for x in _tensors(each)]
+        made = _tensors(node) if node.op.startswith("call_") and node.target is not operator.getitem else []
+        behind = {storage_key(x) for x in given}
+        results = sum(_bytes(x) for x in made if storage_key(x) not in behind)  # no views
+        if results:
+            total += 2 * sum(map(_bytes, given)) + 3 * results
+    return total
+
+
+def _is_elementwise(group: Group, plan: Schedule) -> bool:
+    """Whether a kernel has an element or two of each operand for each that it writes: eager's for that are as quick as memory."""
+    if group.kind is not GroupKind.POINTWISE:
+        return False
+    found = list(accesses_of(group, {each.name: each for each in plan.program.buffers}))
+    return not any(a.indirect for a in found) and max(Counter(a.buffer for a in found).values()) <= 2
+
+
+def _is_of_sums(partition: Partition, halves: Sequence[Schedule]) -> bool:
+    """Whether all that kernels of ours do are operators on elements or reductions, no windows, of which eager's may be slow."""
+    assert partition.backward is not None
+    called = {g.call.target for half in halves for g in half.groups if isinstance(g.call, ExternCall)}
+    every = [
+        node.target for module in (partition.forward, partition.backward.graph) for node in _calls(module)
+    ]
+    return all(is_elementwise(op) or is_reduction(op) or str(op) in called for op in every)
+
+
+class _Walks(enum.Enum):
+    """How eager's kernels go through memory for what a half does: reducing nothing; each element once, as for a sum; rows again, as for a softmax or a
+    norm; elements that do not lie side by side again, or one by one, which may be hundreds of times slower than memory."""
+
+    NONE = enum.auto()
+    ONCE_EACH = enum.auto()
+    AGAIN = enum.auto()
+    SLOW = enum.auto()
+
+
+def _walks_of_eager(plan: Schedule) -> _Walks:
+    if any(isinstance(g.call, ExternCall) and not g.call.target.startswith("aten.") for g in plan.groups):
+        return _Walks.SLOW  # operators of ours are for what eager's kernels walk one by one
+    reducing = [group for group in plan.groups if group.kind in _REDUCE]
+    if not reducing:
+        return _Walks.NONE
+    if len(reducing) < 2 and all(len(passes_of(group.steps, group.row_axes)) < 2 for group in reducing):
+        return _Walks.ONCE_EACH
+    buffers = {each.name: each for each in plan.program.buffers}
+    forms = {form_of(group, tuple(accesses_of(group, buffers)))[0] for group in reducing}
+    return _Walks.AGAIN if forms == {Form.ROWS} else _Walks.SLOW
 
 
 def as_captured(gm: torch.fx.GraphModule) -> Boxed:
@@ -152,8 +222,13 @@ def _draws(node: torch.fx.Node) -> bool:
 
 def _is_small(module: torch.fx.GraphModule, most: int) -> bool:
     """Whether no tensor of a graph has more bytes than so many; one of unknown sizes may."""
-    sizes = (x.numel() * x.element_size() for node in module.graph.nodes for x in _tensors(node))
-    return all(isinstance(bytes, int) and bytes <= most for bytes in sizes)
+    return all(_bytes(x) <= most for node in module.graph.nodes for x in _tensors(node))
+
+
+def _bytes(x: torch.Tensor) -> float:
+    """The bytes of a tensor's elements; infinitely many where its sizes are not known."""
+    count = x.numel()
+    return count * x.element_size() if isinstance(count, int) else math.inf
 
 
 def _on_cpu(module: torch.fx.GraphModule) -> bool:

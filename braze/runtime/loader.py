@@ -15,7 +15,7 @@ from braze.runtime import undo
 from braze.runtime.arena import POOL, Arena, ArenaPool, StreamPools
 from braze.runtime.boxed import Boxed, boxed
 from braze.runtime.device_watch import Device, DeviceWatch
-from braze.runtime.operators import operator
+from braze.runtime.operators import operator, operator_once
 from braze.runtime.packed import PackedWeights, packer
 from braze.runtime.placement import Layouts
 from braze.runtime.purity import draws
@@ -101,6 +101,8 @@ class Runtime:
         """The callable of an operator of ATen's; of one that draws random numbers, in turn with recordings, while which PyTorch lets no other thread draw."""
         found = operator(target)
         return found if self._turns is None or not draws(target) else _in_turn(found, self._turns)
+
+    operator_once = staticmethod(operator_once)
 
     def segment(self, name: str) -> Callable[..., int]:
         """A C segment, called as (tensors, arena address, sizes)."""

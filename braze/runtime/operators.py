@@ -139,16 +139,25 @@ _DIRECT = {
 }
 
 
-#: operators of ours -> what runs their kernels on a GPU
-_kernels: dict[str, Callable[..., Any]] = {}
+#: what runs an operator of ours, and what works out how for tensors of one layout
+Kernels = Callable[..., Any]
+_kernels: dict[str, tuple[Kernels, Callable[..., Kernels] | None]] = {}
 
 
-def runs_on_gpu(target: str, kernels: Callable[..., Any]) -> None:
-    """Note what an operator of ours runs on a GPU: host modules call it past the dispatcher, which takes as long as some launches."""
-    _kernels[target] = kernels
+def runs_on_gpu(target: str, kernels: Kernels, worked_out: Callable[..., Kernels] | None = None) -> None:
+    """Note what an operator of ours runs on a GPU: host modules call it past the dispatcher, which takes as long as some launches.
+
+    ``worked_out``: arguments -> ``kernels`` for all that are laid out as these, with nothing more to work out.
+    """
+    _kernels[target] = kernels, worked_out
 
 
-def _straight(kernels: Callable[..., Any], op: Callable[..., Any]) -> Callable[..., Any]:
+def can_be_worked_out(target: str) -> bool:
+    """Whether a call of an operator is quicker where its tensors are laid out alike each time (``operator_once``)."""
+    return target in _kernels and _kernels[target][1] is not None
+
+
+def _straight(kernels: Kernels, op: Kernels) -> Kernels:
     def call(*args: Any, **kwargs: Any) -> Any:
         """By the dispatcher where a mode of the program's wants to see operators, or tensors are elsewhere: kernels are interpreted on a processor."""
         return (kernels if args[0].is_cuda and not function_modes() else op)(*args, **kwargs)
@@ -161,8 +170,25 @@ def operator(target: str) -> Any:
     found = _DIRECT.get(target)
     if found is not None:
         return found
-    kernels = _kernels.get(target)
-    return named(target) if kernels is None else _straight(kernels, named(target))
+    return _straight(_kernels[target][0], named(target)) if target in _kernels else named(target)
+
+
+def operator_once(target: str) -> Any:
+    """The same for one call of a host module whose tensors are laid out alike each time: how it runs is worked out at the first."""
+    op = named(target)
+    worked_out = _kernels[target][1]
+    assert worked_out is not None
+    kernels: Kernels | None = None
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal kernels
+        if not args[0].is_cuda or function_modes():
+            return op(*args, **kwargs)
+        if kernels is None:
+            kernels = worked_out(*args, **kwargs)
+        return kernels(*args, **kwargs)
+
+    return call
 
 
 @cache

@@ -35,6 +35,8 @@ TILE, PRODUCT, BESIDE, WARPS = 2048, 1024, 256, 4
 ENOUGH, WANTED, MOST = 4, 8, 1024
 #: elements under which ATen's kernel is as quick
 FEW = 1 << 16
+#: types that numbers are added up in -> what the kernels call them
+WIDE = {torch.float32: 0, torch.float64: 1, torch.int64: 2}
 #: multiprocessors of a GPU that does not say how many it has: the interpreter's
 CORES = 132
 
@@ -162,9 +164,9 @@ def totals(x, made, n, width, tiles, chunk, chunks, outer, KIND: tl.constexpr, A
 
 
 @triton.jit
-def running(x, made, out, n, width, tiles, chunk, chunks, outer, KIND: tl.constexpr, AXIS: tl.constexpr, BACKWARDS: tl.constexpr, BLOCK: tl.constexpr, LINES: tl.constexpr, CUT: tl.constexpr):
-    """The places of a chunk of some lines, from what ``made`` has of the chunks before it."""
-    TYPE: tl.constexpr = made.dtype.element_ty
+def running(x, made, out, n, width, tiles, chunk, chunks, outer, KIND: tl.constexpr, AXIS: tl.constexpr, BACKWARDS: tl.constexpr, BLOCK: tl.constexpr, LINES: tl.constexpr, CUT: tl.constexpr, WIDE: tl.constexpr):
+    """The places of a chunk of some lines, from what ``made`` has of the chunks before it, if lines are cut."""
+    TYPE: tl.constexpr = tl.float32 if WIDE == 0 else (tl.float64 if WIDE == 1 else tl.int64)
     p = tl.program_id(0)
     k = (p // tiles) % chunks
     o = p // (tiles * chunks)
@@ -251,6 +253,14 @@ class Launches:
     room: tuple[int, ...]
     wide: torch.dtype
 
+    def launch(self, x: Tensor, out: Tensor) -> None:
+        """From ``x``, dense by rows, into ``out``. Lines that are not cut need no room, which takes the host as long as a launch."""
+        made = out
+        if self.totals is not None:
+            made = torch.empty(self.room, device=x.device, dtype=self.wide)
+            self.totals(x, made, *self.sizes)
+        self.running(x, made, out, *self.sizes)
+
 
 @lru_cache(1024)
 def _launches(
@@ -263,12 +273,13 @@ def _launches(
     how = dict(
         KIND=KINDS[kind][0], AXIS=walk.axis, BACKWARDS=int(backwards), BLOCK=walk.block, LINES=walk.lines
     )
-    taken, cut = (POINTERS[dtype], POINTERS[wide], POINTERS[made]), walk.chunks > 1
+    cut = walk.chunks > 1
+    given, room, out = POINTERS[dtype], POINTERS[wide if cut else made], POINTERS[made]
     return Launches(
-        _kernel("totals", walk.warps, taken[:2], **how) if cut else None,
-        _kernel("running", walk.warps, taken, **how, CUT=int(cut)),
+        _kernel("totals", walk.warps, (given, room), **how) if cut else None,
+        _kernel("running", walk.warps, (given, room, out), **how, CUT=int(cut), WIDE=WIDE[wide]),
         (walk.n, walk.width, walk.tiles, walk.chunk, walk.chunks, walk.outer),
-        (walk.outer, walk.chunks, walk.width) if cut else (1,),
+        (walk.outer, walk.chunks, walk.width) if cut else (),
         wide,
     )
 
@@ -282,19 +293,21 @@ def by_kernels(x: Tensor, dim: int, kind: str, backwards: bool, *, out: Tensor |
     """The running values along a dim; in ``out``, dense by rows, where that is given."""
     if x.numel() < FEW:  # of a size that was not known before
         return by_aten(x, dim, kind, backwards, out=out)
-    given, dim = x.contiguous(), dim % x.dim()
     if out is None:
         out = torch.empty(x.shape, device=x.device, dtype=_type_of(x.dtype))
-    outer, inner = math.prod(x.shape[:dim]), math.prod(x.shape[dim + 1 :])
-    found = _launches(outer, x.shape[dim], inner, x.dtype, x.device, kind, backwards)
-    # nothing is read of what lines that are not cut come to, and memory takes the host as long as a launch
-    made = out
-    if found.totals is not None or out.dtype is not found.wide:
-        made = torch.empty(found.room, device=x.device, dtype=found.wide)
-    if found.totals is not None:
-        found.totals(given, made, *found.sizes)
-    found.running(given, made, out, *found.sizes)
+    _launches_of(x, dim, kind, backwards).launch(x.contiguous(), out)
     return out
+
+
+def worked_out(x: Tensor, dim: int, kind: str, backwards: bool, *, out: Tensor) -> Callable[..., Any]:
+    """``by_kernels`` of what is laid out as these are."""
+    if x.numel() < FEW or not x.is_contiguous():
+        return by_kernels
+    found = _launches_of(x, dim, kind, backwards)
+    running, sizes = found.running, found.sizes
+    if found.totals is not None:
+        return lambda x, dim, kind, backwards, *, out: found.launch(x, out)
+    return lambda x, dim, kind, backwards, *, out: running(x, out, out, *sizes)
 
 
 def _launched(
@@ -303,10 +316,17 @@ def _launched(
     """The kernels that ``by_kernels`` launches, with the numbers that they are given."""
     if x.numel() < FEW:
         return []
-    dim = dim % x.dim()
-    outer, inner = math.prod(x.shape[:dim]), math.prod(x.shape[dim + 1 :])
-    found = _launches(outer, x.shape[dim], inner, x.dtype, device, kind, backwards)
+    found = _launches_of(x, dim, kind, backwards, device)
     return [(kernel, found.sizes) for kernel in (found.totals, found.running) if kernel is not None]
+
+
+def _launches_of(
+    x: Tensor, dim: int, kind: str, backwards: bool, device: torch.device | None = None
+) -> Launches:
+    """The launches on a device: that of ``x``, unless ``x`` only describes what is there."""
+    dim %= x.dim()
+    outer, inner = math.prod(x.shape[:dim]), math.prod(x.shape[dim + 1 :])
+    return _launches(outer, x.shape[dim], inner, x.dtype, device or x.device, kind, backwards)
 
 
 def by_aten(x: Tensor, dim: int, kind: str, backwards: bool, *, out: Tensor | None = None) -> Tensor:
@@ -336,6 +356,6 @@ def _kernel(name: str, warps: int, dtypes: tuple[str, ...], **constants: int) ->
 for _name in ("running", "running.out"):
     _library.impl(_name, by_aten, "CPU")
     _library.impl(_name, by_kernels, "CUDA")
-runs_on_gpu("braze.running.out", by_kernels)
+runs_on_gpu("braze.running.out", by_kernels, worked_out)
 triton_load.LAUNCHED["braze.running.default"] = _launched
 RUNNING, RUNNING_OUT = torch.ops.braze.running.default, torch.ops.braze.running.out

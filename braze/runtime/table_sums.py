@@ -229,6 +229,16 @@ def by_kernels(
     return out
 
 
+def worked_out(grad: Tensor, indices: Tensor, rows: int, padding: int, *, out: Tensor) -> Callable[..., Any]:
+    """``by_kernels`` of what is laid out as these are. Of few places it is one launch, of which Python would take the larger part of the time."""
+    n, width = indices.numel(), grad.shape[-1]
+    dense = grad.is_contiguous() and indices.is_contiguous()
+    if not dense or 0 in (n, width) or n > FEW or not groups.are_counted(indices, rows):
+        return by_kernels
+    kernel = _few(n, width, (grad.dtype, indices.dtype, out.dtype), padding)
+    return lambda grad, indices, rows, padding, *, out: kernel(grad, indices, out, n, rows)
+
+
 def _launched(
     device: torch.device, grad: Tensor, indices: Tensor, rows: int, padding: int
 ) -> groups.Launched:
@@ -259,6 +269,6 @@ def by_adding(grad: Tensor, indices: Tensor, rows: int, padding: int, *, out: Te
 for _name in ("table_sums", "table_sums.out"):
     _library.impl(_name, by_adding, "CPU")
     _library.impl(_name, by_kernels, "CUDA")
-runs_on_gpu("braze.table_sums.out", by_kernels)
+runs_on_gpu("braze.table_sums.out", by_kernels, worked_out)
 LAUNCHED["braze.table_sums.default"] = _launched
 TABLE_SUMS, TABLE_SUMS_OUT = torch.ops.braze.table_sums.default, torch.ops.braze.table_sums.out

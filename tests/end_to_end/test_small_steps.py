@@ -14,7 +14,7 @@ import braze
 from braze import aot, pipeline
 from braze.context import CompileContext
 from braze.options import Options
-from braze.small_steps import calls_of_eager, is_as_quick_on_gpu
+from braze.small_steps import calls_of_eager, is_as_quick_on_gpu, moved_by_eager
 from braze.support import trace
 from braze.target import cpu_target
 
@@ -194,16 +194,51 @@ def test_the_calls_of_an_eager_step_are_counted_by_autograds_nodes(fn: Any, size
 
 
 @pytest.mark.parametrize(
+    ("fn", "sizes", "moved"),
+    [
+        (torch.sin, ((4, 4),), 5 * 64),
+        (lambda x, y: x * y, ((4, 4), (4, 4)), 7 * 64),
+        (lambda x: x.t().sin(), ((4, 4),), 5 * 64),
+        (lambda x: x.sum(0), ((4, 4),), 2 * 64 + 3 * 16),
+    ],
+    ids=["one", "two operands", "a view", "a sum"],
+)
+def test_what_an_eager_step_moves_is_counted_by_operands_and_results(fn: Any, sizes: Any, moved: int) -> None:
+    assert moved_by_eager(captured(fn, *inputs_of(sizes))) == moved
+
+
+@pytest.mark.parametrize(
     ("fn", "sizes", "left"),
     [
         (torch.sin, ((64, 64),), True),
         (lambda x, w, v: torch.relu(x @ w) @ v, ((64, 64), (64, 64), (64, 64)), True),
         (lambda x, w, b: F.layer_norm(x, (64,), w, b), ((64, 64), (64,), (64,)), True),
         (lambda x: (F.gelu(x) * x + 1).sum(), ((64, 64),), False),
-        (torch.sin, ((4096, 1024),), False),
-        (lambda x: x.softmax(-1), ((2048, 128),), False),
+        (torch.sin, ((4096, 1024),), True),
+        (lambda x: F.glu(x, 1), ((32, 128, 56, 56),), True),
+        (torch.sin, ((16384, 2048),), False),
+        (lambda x: x.softmax(-1), ((2048, 128),), True),
+        (lambda x: x.softmax(-1), ((4096, 1024),), False),
+        (lambda x: x.softmax(0), ((2048, 128),), False),
+        (lambda x: x.softmax(-1), ((128, 128),), True),
+        (lambda x: x.sum((2, 3)), ((64, 64, 8, 8),), True),
+        (lambda x: F.adaptive_avg_pool2d(x, 7), ((64, 64, 28, 28),), False),
     ],
-    ids=["one function", "products", "a norm", "a chain", "of many bytes", "a reduction of many bytes"],
+    ids=[
+        "one function",
+        "products",
+        "a norm",
+        "a chain",
+        "of as many bytes as move in the host's time",
+        "and more operands than results",
+        "of many bytes",
+        "rows that are walked twice",
+        "many of them",
+        "columns that are walked twice",
+        "a few of such rows",
+        "a sum",
+        "windows of more than few bytes",
+    ],
 )
 def test_on_a_gpu_a_step_is_left_if_eager_calls_no_more_than_kernels_and_a_node_take(
     fn: Any, sizes: Any, left: bool

@@ -74,3 +74,15 @@ def test_sums_from_the_end_that_others_read_too():
     made = pipeline.lower_graph(partition_on_gpu(program, [numbers(*ROWS)]), CTX)
     assert len({o.buffer for o in made.outputs}) == 4
     lowered(program, numbers(*ROWS))
+
+
+def test_each_call_of_known_sizes_is_worked_out_once_and_by_itself():
+    """In the host module: a call has a variable of its own, where its tensors are laid out alike each time."""
+
+    def text(f, *inputs):
+        plan = pipeline.schedule_program(pipeline.lower_graph(partition_on_gpu(f, list(inputs)), CTX), CTX)
+        return pipeline.generate_code(plan, CTX).source
+
+    made = text(lambda x: (x.cumsum(0), x.cumsum(1)), numbers(*ROWS))
+    assert made.count('runtime.operator_once("braze.running.out")') == 2
+    assert "runtime.operator(" not in made

@@ -192,3 +192,21 @@ def test_an_operator_of_ours_goes_past_the_dispatcher_on_a_gpu_unless_a_mode_wat
     assert call(Somewhere(False), 1, out=2) == ("op", {"out": 2})
     with Seen():
         assert call(Somewhere(True), 1, out=2) == ("op", {"out": 2})
+
+
+def test_what_an_operator_of_ours_runs_for_tensors_laid_out_alike_is_worked_out_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Any] = []
+
+    def worked_out(*args: Any, **words: Any) -> Any:
+        asked.append(args)
+        return lambda *args, **words: ("kernels", args[1:], words)
+
+    monkeypatch.setattr(operators, "_kernels", {"aten.mul.out": (lambda *args, **words: None, worked_out)})
+    call = operators.operator_once("aten.mul.out")
+    first = Somewhere(True)
+    assert call(first, 1, out=2) == call(Somewhere(True), 1, out=2) == ("kernels", (1,), {"out": 2})
+    assert asked == [(first, 1)]
+    x, out = torch.ones(2), torch.empty(2)
+    assert call(x, x, out=out) is out, "by the dispatcher, off a GPU"

@@ -62,13 +62,27 @@ def test_every_way_to_walk(kind, shape, dim, backwards):
     check(numbers(*shape), dim, kind, backwards, digits=1e-4)
 
 
-def test_lines_that_are_not_cut_take_no_memory_beside_their_results(monkeypatch):
-    x = numbers(40, 33)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_lines_that_are_not_cut_take_no_memory_beside_their_results(monkeypatch, dtype):
+    x = numbers(40, 33, dtype=dtype)
     into, taken, empty = torch.empty_like(x), [], torch.empty
     monkeypatch.setattr(torch, "empty", lambda *a, **k: taken.append(a) or empty(*a, **k))
     running.by_kernels(x, 1, "prod", False, out=into)
     assert not taken
     torch.testing.assert_close(into, x.cumprod(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32])
+@pytest.mark.parametrize(("shape", "dim"), [((40, 33), 0), ((40, 33), 1), ((2, 300), -1)], ids=str)
+def test_what_is_worked_out_for_a_layout_serves_other_numbers(shape, dim, dtype):
+    first, second = numbers(*shape, dtype=dtype), numbers(*shape).mul(3).to(dtype)
+    wanted = running.by_kernels(second, dim, "sum", True)
+    into = torch.empty_like(wanted)
+    call = running.worked_out(first, dim, "sum", True, out=torch.empty_like(into))
+    assert call is not running.by_kernels
+    call(second, dim, "sum", True, out=into)
+    assert torch.equal(into, wanted)
+    assert running.worked_out(first.t(), dim, "sum", True, out=into.t()) is running.by_kernels
 
 
 @pytest.mark.parametrize("dtype", DIGITS)

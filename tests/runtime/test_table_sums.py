@@ -164,6 +164,21 @@ def test_few_places_are_summed_by_one_kernel(dtype, how, monkeypatch):
 
 
 @pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("shape", [(99,), (3, 33)], ids=str)
+def test_what_is_worked_out_for_few_places_of_a_layout_serves_other_numbers(shape):
+    first, at = numbers(*shape, 12), places(99, 50, "most").view(shape)
+    into = torch.full((50, 12), 7.0)
+    call = table_sums.worked_out(first, at, 50, -1, out=into)
+    assert call is not table_sums.by_kernels
+    grad, other = first + 1, places(99, 50, "spread").view(shape)
+    call(grad, other, 50, -1, out=into)
+    assert torch.equal(into, table_sums.by_kernels(grad, other, 50, -1))
+    turned = first.transpose(0, -1).contiguous().transpose(0, -1)
+    for given, where in ((turned, at), (numbers(100, 12), places(100, 50, "most"))):
+        assert table_sums.worked_out(given, where, 50, -1, out=into) is table_sums.by_kernels
+
+
+@pytest.mark.usefixtures("few")
 def test_few_places_that_are_no_rows_or_the_padding_are_left_out():
     given = torch.tensor([5, -1, 6, 7, 0, -(2**40), 2**40, 6, 2**32 + 3])
     for padding in (-1, 6, 0):

@@ -14,10 +14,12 @@ from braze.codegen.host.writes import Writes, noted, undone
 from braze.codegen.records import HostModule, KernelText
 from braze.context import CompileContext
 from braze.loops.ir import BufferKind, BufferView, Condition, ExternCall
+from braze.runtime.operators import can_be_worked_out
 from braze.runtime.purity import named
 from braze.schedule.hoist import is_repeatable
 from braze.schedule.memory import storage_bytes
 from braze.schedule.records import Schedule
+from braze.support.nested import leaves
 from braze.support.record import record
 from braze.symbolic.expr import Expr, Symbol
 
@@ -379,14 +381,29 @@ class _Host:
         return self.views.text(self.homes.buffers[name].whole())
 
     def _extern(self, call: ExternCall, unread: frozenset[str]) -> None:
-        target = call.out_variant or call.target
-        if target not in self.operators:
-            self.operators[target] = f"op_{named(target).__name__.replace('.', '_')}_{len(self.operators)}"
-            self.bindings.append(f'{self.operators[target]} = runtime.operator("{target}")')
-        lines = extern_lines(call, self.operators[target], self.views, self._planned, unread)
+        lines = extern_lines(call, self._operator(call), self.views, self._planned, unread)
         if not call.out_variant and not self.leaving.isdisjoint(call.outputs):
             lines = ["with results:", *_indent(lines)]
         self.body += lines
+
+    def _operator(self, call: ExternCall) -> str:
+        """The variable of what a call calls: one for all calls of an operator, or its own, where that works out once what it runs."""
+        target = call.out_variant or call.target
+        once = can_be_worked_out(target) and self._is_laid_out(call)
+        key = f"{target} {len(self.operators)}" if once else target
+        if key not in self.operators:
+            self.operators[key] = f"op_{named(target).__name__.replace('.', '_')}_{len(self.operators)}"
+            bound = "operator_once" if once else "operator"
+            self.bindings.append(f'{self.operators[key]} = runtime.{bound}("{target}")')
+        return self.operators[key]
+
+    def _is_laid_out(self, call: ExternCall) -> bool:
+        """Whether a call has the same numbers, and tensors of the same sizes and strides, each time."""
+        given = [*leaves(call.given), *(self.homes.buffers[name].whole() for name in call.outputs if name)]
+        views = [x for x in given if isinstance(x, BufferView)]
+        numbers = [x for x in given if isinstance(x, Expr)]
+        numbers += [n for view in views for n in (*view.sizes, *view.strides, view.offset)]
+        return all(n.is_constant for n in numbers)
 
     def _planned(self, layout: str) -> str:
         """The variable of a layout that results of ATen are brought into."""
