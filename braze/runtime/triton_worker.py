@@ -125,7 +125,7 @@ def end_with(parent: int) -> None:
 
     ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:  # it has ended before
-        os._exit(0)
+        sys.exit(0)
 
 
 def main(parent: str, backend: str, capability: str, warp: str, key: str = "") -> None:

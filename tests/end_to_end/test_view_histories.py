@@ -253,7 +253,7 @@ def test_an_input_with_a_history_is_detached_in_place_as_the_call_says(backend):
     ids=["method", "function", "part", "part of a result"],
 )
 @pytest.mark.parametrize("grad", [False, True])
-def test_a_view_is_not_detached_in_place(program, grad):
+def test_what_is_detached_in_place_is_a_view_in_some_calls(program, grad):
     """Whether an argument is a view differs between calls, and its fake is none."""
 
     def told(call, make):

@@ -24,6 +24,7 @@ KEYS = {
     "effects",
     "differentiated_twice",
     "may_break",
+    "raises_alone",
 }
 
 

@@ -184,8 +184,6 @@ class Recorder(Recording):
         # else views learn of no history, nor of a base that has become a leaf
         exact = self.mode.exact_views or not (wants or torch.is_grad_enabled())
         plain = [] if exact else without_history(args, kwargs)
-        if name == "detach_" and args:
-            self._require_no_view(args[0])
         listed = written_in_list(name, args) if name[:9] == "_foreach_" else ()
         key, result = self.mode.recall(func, args, kwargs, ACCEPTED)
         if result is MISS:
@@ -217,17 +215,6 @@ class Recorder(Recording):
             elif not torch.is_grad_enabled():
                 ask_for_base(self.t.outside, result)
         return self._noted(func, name, args, kwargs, result)
-
-    def _require_no_view(self, detached: torch.Tensor) -> None:
-        """Autograd detaches no view in place: fakes must know which they are, and of what comes in it is asked."""
-        if not self.mode.exact_views:
-            raise ViewsMatter
-        node = self.t.outside.tree.node_of(detached)
-        if node is None:
-            return
-        if node.real._base is not None:
-            graph_break("BZ1010", "detach_ of a view that comes from outside")
-        self.t.outside.read(node, Step.ATTR, "_base", None)
 
     def _foreseen(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The answer of a call that fakes need not be asked for, or MISSING; those that cannot be noted break the graph."""
