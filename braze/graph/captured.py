@@ -116,7 +116,11 @@ def forward_of(graph: torch.fx.Graph) -> Callable[..., Any] | None:
         scope["__way_back"] = way_back
         modes = [node.name for node in graph.nodes if node.target is grad_mode._enter_inference_mode]
         lines = ["    __set_back = __way_back()", "    try:", *["    " + line for line in lines]]
-        lines += ["    except BaseException:", f"        __set_back([{', '.join(reversed(modes))}])", "        raise"]
+        lines += [
+            "    except BaseException:",
+            f"        __set_back([{', '.join(reversed(modes))}])",
+            "        raise",
+        ]
         # one that is not entered yet, or has been left, is None
         lines = [*[f"    {mode} = None" for mode in modes], *lines]
     name = f"braze_graph_{next(_numbers)}"
