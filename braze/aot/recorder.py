@@ -158,7 +158,7 @@ class Recorder(TorchDispatchMode):
     def _alias(self, fake: Any) -> Any:
         """A fake over the same memory that in-place changes of metadata do not reach; without grad."""
         with torch_compat.outside_modes():
-            meta = torch.empty(0, dtype=fake.dtype, device="meta")
+            meta = torch_compat.empty_like_inference(fake)
             meta.set_(fake.untyped_storage(), fake.storage_offset(), fake.shape, fake.stride())
             return torch_compat.assemble_fake(
                 self.mode.dispatch, meta, torch_compat.device_of_fake(fake), False

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch.fx
+from torch.autograd import grad_mode
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 
 from braze.graph.facts import facts
@@ -113,8 +114,15 @@ def forward_of(graph: torch.fx.Graph) -> Callable[..., Any] | None:
         return None
     if any(facts(node).setting for node in graph.nodes):  # an error must not leave autocast on
         scope["__way_back"] = way_back
+        modes = [node.name for node in graph.nodes if node.target is grad_mode._enter_inference_mode]
         lines = ["    __set_back = __way_back()", "    try:", *["    " + line for line in lines]]
-        lines += ["    except BaseException:", "        __set_back()", "        raise"]
+        lines += [
+            "    except BaseException:",
+            f"        __set_back([{', '.join(reversed(modes))}])",
+            "        raise",
+        ]
+        # one that is not entered yet, or has been left, is None
+        lines = [*[f"    {mode} = None" for mode in modes], *lines]
     name = f"braze_graph_{next(_numbers)}"
     text = f"def forward({', '.join(['self', *parameters])}):\n" + "\n".join(lines) + "\n"
     scope["__name__"], scope["__loader__"] = name, _Text(text)

@@ -307,7 +307,7 @@ def _view(mode: Any, base: Any, shape: Any, strides: Any, offset: Any, dtype: to
             return torch_compat.assemble_fake(
                 mode, torch_compat.strided_view(base, shape, strides, offset), device, False
             )
-        meta = torch.empty(0, dtype=dtype, device="meta")
+        meta = torch_compat.empty_like_inference(base, dtype)
         meta.set_(base.untyped_storage(), offset, shape, strides)
         return torch_compat.assemble_fake(mode, meta, device, False)
 

@@ -290,7 +290,7 @@ def _plain(fake: FakeTensor) -> torch.Tensor:
     offset = fake.storage_offset()
     if type(offset) is not int:
         return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device="meta")
-    made = torch.empty(0, dtype=fake.dtype, device="meta")
+    made = torch_compat.empty_like_inference(fake)
     return made.set_(fake.untyped_storage(), offset, fake.shape, fake.stride())  # type: ignore[call-overload,no-any-return]
 
 

@@ -346,12 +346,23 @@ def copy_all(to: list[torch.Tensor], of: list[torch.Tensor]) -> None:
         torch._foreach_copy_(to, of)
 
 
+def empty_like_inference(fake: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """A meta tensor of no elements that is one of inference mode only if the fake is, whatever mode is on: so will be views made of it.
+
+    Autograd counts the writes to a view of what is none, and refuses one that has no place for the count.
+    """
+    if torch.is_inference_mode_enabled() and not fake.is_inference():
+        with torch.inference_mode(False):
+            return torch.empty(0, dtype=dtype or fake.dtype, device=META)
+    return torch.empty(0, dtype=dtype or fake.dtype, device=META)
+
+
 def strided_view(fake: torch.Tensor, shape: Any, strides: Any, offset: Any) -> torch.Tensor:
     """A tensor over a fake's storage, by the kernel of the meta device, which takes symbolic sizes unchecked.
 
     Of a plain tensor with that storage: a result with a fake's key is asked whether it is a DTensor, for which PyTorch imports torch.distributed.tensor (0.4 s).
     """
-    plain = torch.empty(0, dtype=fake.dtype, device=META).set_(fake.untyped_storage(), 0, (0,), (1,))
+    plain = empty_like_inference(fake).set_(fake.untyped_storage(), 0, (0,), (1,))
     before = torch._C._meta_in_tls_dispatch_include()
     torch._C._set_meta_in_tls_dispatch_include(True)
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -56,12 +56,16 @@ def autocast_depth() -> int:
     return depth - 1
 
 
-def way_back() -> Callable[[], None]:
-    """A function that sets back what has changed since this call."""
+def way_back() -> Callable[..., None]:
+    """A function that sets back what has changed since this call; inference modes entered meanwhile, the last first, are told to it."""
     start = {name: read() for name, (read, _) in SETTINGS.items()}
     autocast, depth = autocast_state(), autocast_depth()
 
-    def set_back() -> None:
+    def set_back(inference: Sequence[Any] = ()) -> None:
+        # held by an error's traceback they would stay on, and end whenever that is dropped
+        for mode in inference:
+            if mode is not None:
+                mode.__exit__(None, None, None)
         for name, (read, write) in SETTINGS.items():
             if read() != start[name]:
                 write(start[name])

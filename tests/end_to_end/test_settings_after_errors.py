@@ -54,11 +54,20 @@ def by_attention_kernel(x, places):
         return x[places]
 
 
+def in_inference_mode(x, places):
+    with torch.inference_mode():
+        y = x * 2
+        with torch.inference_mode():
+            y = y + 1
+        with torch.inference_mode():
+            return y[places]
+
+
 @pytest.mark.parametrize("grad", [True, False])
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "braze", lambda gm, inputs: gm])
 @pytest.mark.parametrize(
     "function",
-    [under_autocast, without_gradients, both, by_attention_kernel,
+    [under_autocast, without_gradients, both, by_attention_kernel, in_inference_mode,
      pytest.param(caught, marks=pytest.mark.provokes("BZ6013"))],
 )  # fmt: skip
 def test_a_graph_that_fails_leaves_settings_alone(function, backend, grad):
@@ -66,12 +75,16 @@ def test_a_graph_that_fails_leaves_settings_alone(function, backend, grad):
     x = torch.ones(4, 4, requires_grad=True)
     with torch.set_grad_enabled(grad):
         before = settings()
+        errors = []  # held, with all that their tracebacks hold
         for places in ([0, 1], [0, 99]):
             try:
                 compiled(x, torch.tensor(places))
-            except IndexError:
+            except IndexError as error:
+                errors.append(error)
                 assert places == [0, 99] and function is not caught
             assert settings() == before
+        del errors
+        assert settings() == before
 
 
 def test_what_autocast_has_cast_is_not_kept_beyond_a_compile_that_is_refused():

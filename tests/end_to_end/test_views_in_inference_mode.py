@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import braze
+from tests.helpers import logged
 
 
 def turned(x):
@@ -110,3 +111,33 @@ def test_what_has_a_history_and_gaps_or_no_elements_is_written_in_inference_mode
             results = fn(x)
         found.append([(told(r), r.is_inference(), r.tolist()) for r in (x, *results)])
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    "view", [lambda x: x.mT, lambda x: x[1:], lambda x: x.view(-1, 2), lambda x: x.detach(), lambda x: x.data]
+)
+def test_views_in_a_region_of_inference_mode_are_compiled(view, dynamic):
+    """What a trace remembers of a view, or knows by its rules, is told again while the mode is on."""
+
+    @torch.inference_mode()
+    def f(x):
+        part = view(x)
+        part[0] *= 2
+        return part, view(x) + 1
+
+    compiled = braze.compile(
+        f, dynamic=dynamic, options={"verify": 1}
+    )  # which raises where a graph cannot be compiled
+    for make in (lambda: torch.arange(8.0).view(4, 2), lambda: torch.arange(24.0).view(2, 12)[:, ::6]):
+        x, y = make(), make()
+        with logged() as told:
+            ours, theirs = compiled(x), f(y)
+        assert not [message for message in told if "as captured" in message]
+        assert [(t.tolist(), t.stride(), t.requires_grad) for t in (*ours, x)] == [
+            (t.tolist(), t.stride(), t.requires_grad) for t in (*theirs, y)
+        ]
+        assert [t.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() for t in ours] == [
+            True,
+            False,
+        ]
