@@ -40,7 +40,7 @@ def _normalized(x: Tensor, mean: Tensor, rstd: Tensor) -> Tensor:
 
 
 def _centred_again(x: Tensor, mean: Tensor) -> Tensor:
-    """x - mean in other words: two kernels that need it each compute it, rather than one leaves it in memory."""
+    """x - mean in other words: two kernels that need it each compute it, rather than one leaves it in memory. A kernel that does what both do says it in the same words again (``mixed.py``)."""
     return aten.add.Tensor(x, aten.neg.default(mean))
 
 
@@ -73,7 +73,7 @@ def native_layer_norm_backward(
         weighted = dy if weight is None else aten.mul.Tensor(dy, widened(weight))
         dx = cast(_of_rows(weighted, wide, centre, scale, dims), x.dtype)
     if mask[1] and weight is not None:
-        product = aten.mul.Tensor(aten.mul.Tensor(dy, scale), _centred_again(wide, centre))
+        product = aten.mul.Tensor(dy, aten.mul.Tensor(_centred_again(wide, centre), scale))
         dw = cast(_sum(product, rows), weight.dtype)
     if mask[2] and bias is not None:
         db = cast(_sum(dy, rows), bias.dtype)

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 
 from braze.loops.ir import Axis, Buffer, BufferKind, BufferView, LoopNest, LoopProgram, Node, Op
-from braze.loops.rewrite import Substitution, roots, walk
+from braze.loops.rewrite import Substitution, nest_with_nodes, rewriter, roots, walk
 from braze.schedule.canonical import borders
 from braze.schedule.choices import Choices
 from braze.schedule.dependences import families
@@ -191,7 +191,8 @@ def _mixed(
     (part, *rest), made = splitter.run()
     turned = _turned(rows, columns)
     points = (splitter.part, *rows.row_axes)
-    steps = tuple(turned.nest(step, points, step.reduce_axes) for step in part.steps)
+    said = rewriter(_said_alike)
+    steps = tuple(nest_with_nodes(turned.nest(step, points, step.reduce_axes), said) for step in part.steps)
     needed = {n for n in rows.writes if n in others or n not in columns.reads} | {*part.writes}
     internal, reads, writes = borders((*rows.steps, *steps), needed)
     reads = tuple(n for n in reads if n not in rows.writes)  # at their points they are at hand
@@ -202,6 +203,13 @@ def _mixed(
         reason="; ".join(filter(None, (rows.reason, columns.reason, f"columns from the same read, in {cut.count} parts"))),
     )  # fmt: skip
     return [both, *(dataclasses.replace(g, whole=True) for g in rest)], made
+
+
+def _said_alike(node: Node) -> Node:
+    """x - y for x + (-y), which is the same number: what a kernel of rows and one of columns were to say each in its own words is computed once here."""
+    if node.op is Op.ADD and node.args[1].op is Op.NEG:
+        return Node(Op.SUB, node.dtype, (node.args[0], node.args[1].args[0]))
+    return node
 
 
 def down_columns(group: Group) -> tuple[LoopNest, ...]:

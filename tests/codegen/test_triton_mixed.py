@@ -7,6 +7,7 @@ import torch
 
 pytest.importorskip("triton")
 
+from braze.codegen.triton.kernels import kernel
 from braze.loops.ir import Op
 from braze.loops.rewrite import roots, walk
 from braze.schedule import kernels, scheduler
@@ -159,6 +160,34 @@ def test_the_benchmarks_norms_are_read_once():
         parts, each = (axis.extent.value for axis in (group.walked.part, group.walked.within))
         if any(rows % (count * tile) == 0 for count in range(most, most * 9 // 10, -1)):
             assert parts * each == rows, "alike, where a tenth fewer programs can be"
+
+
+def test_sums_along_rows_are_taken_together_where_neither_waits_for_the_other(tmp_path):
+    def text(fn, *inputs):
+        plan = check(fn, tmp_path, *inputs)
+        (group,) = mixed(plan)
+        made = kernels.plan_kernel(group, {b.name: b for b in plan.program.buffers})
+        return kernel(group, made, plan).source
+
+    def one_after_the_other(x):
+        away = x - x.sum(1, keepdim=True) / 64
+        return away / (away * away).sum(1, keepdim=True), x.sum(0)
+
+    assert "bz_two_sums)" in text(layer_norm, *norm_inputs(64, 40, torch.float32))
+    assert "bz_two_sums)" not in text(one_after_the_other, numbers(64, 64))
+
+
+@pytest.mark.parametrize("by", [4096.0, -0.125, 2.0**100, 1.0 / 2**100, 3072.0])
+def test_dividing_by_a_power_of_two_is_multiplying(by, tmp_path):
+    """The same number, of what rounds to a subnormal one, overflows, or is none, too."""
+    x = numbers(64, 8)
+    x[0] = torch.tensor([1e-38, -1e-45, 3e38, INF, -INF, NAN, 0.0, -0.0])
+    plan, (found,) = interpreted(lambda x: x / by, tmp_path, x)
+    torch.testing.assert_close(found, x / by, rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(found.signbit(), (x / by).signbit())
+    (group,) = plan.groups
+    made = kernels.plan_kernel(group, {b.name: b for b in plan.program.buffers})
+    assert ("div_rn" in kernel(group, made, plan).source) is (by == 3072.0)
 
 
 def layer_norm_of_a_sum(g, h, x, w, mean, rstd):

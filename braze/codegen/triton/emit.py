@@ -153,6 +153,10 @@ class Emitter:
         coarse = self.coarse and ("r" in deps or "r" not in self.dims)
         if node.op is Op.DIV and args[1].deps == deps:
             coarse = False
+        if node.op is Op.DIV and _has_exact_reciprocal(node.args[1]):
+            return self.assign(
+                f"{args[0].name} * {self.literal(1.0 / node.args[1].attr, operand)}", deps, scope
+            )
         template = row(node.op, operand, coarse)
         if template is None:
             raise Unsupported("BZ5010", f"Triton has no {node.op.value} on {operand.label}")
@@ -315,6 +319,14 @@ class Emitter:
             names[symbol.name] = place.name
             deps |= place.deps
         return index_text(index, names), frozenset(deps)
+
+
+def _has_exact_reciprocal(node: Node) -> bool:
+    """Whether a number is a power of two, to divide by which is to multiply: the same number either way, rounded once."""
+    if node.op is not Op.CONST or node.dtype not in (DType.F32, DType.F64) or not math.isfinite(node.attr):
+        return False
+    digits, exponent = math.frexp(node.attr)
+    return abs(digits) == 0.5 and abs(exponent) < 120
 
 
 def index_text(e: Expr, names: dict[str, str]) -> str:

@@ -244,6 +244,11 @@ def bz_rescale(total, old, new):
 def bz_prod(a, b):
     return a * b
 """,
+    "bz_two_sums": """
+@triton.jit
+def bz_two_sums(a, b, c, d):
+    return a + c, b + d
+""",
     "bz_argmax": """
 @triton.jit
 def bz_argmax(v, i, w, j):

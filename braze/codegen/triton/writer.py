@@ -46,6 +46,8 @@ class Writer:
         self.emitter.masks = {tile.letter: not tile.divides for tile in tiles}
         self.base = Scope([], "    ")
         self.width = ""
+        #: sums along the row that were taken with an earlier step's
+        self.joined: dict[LoopNest, Value] = {}
 
     def write(self) -> list[str]:
         """The lines of the body."""
@@ -180,18 +182,53 @@ class Writer:
         if step.reductions:
             self.emitter.reduced = {}
             self._forget_reduced(scope)
-            found = Extremes(self, step, scope)
-            results = [
-                result
-                for reduction in step.reductions
-                for result in (
-                    found.of(reduction)
-                    if found.finds(reduction)
-                    else self._whole(reduction, self.emitter.value(reduction.value, scope), scope)
-                )
-            ]
+            known = self.joined.pop(step, None)
+            results = self._results_of(step, scope) if known is None else [known]
             self.emitter.reduced = dict(enumerate(results))
         self._stores(step, scope)
+
+    def _results_of(self, step: LoopNest, scope: Scope) -> list[Value]:
+        """What a step's reductions give; with a later step's sum from the same exchange between threads, where that waits for nothing in between."""
+        partner = self._partner(step)
+        if partner is not None:
+            ours, theirs = self._sums_together(step.reductions[0], partner.reductions[0], scope)
+            self.joined[partner] = theirs
+            return [ours]
+        found = Extremes(self, step, scope)
+        return [
+            result
+            for reduction in step.reductions
+            for result in (
+                found.of(reduction)
+                if found.finds(reduction)
+                else self._whole(reduction, self.emitter.value(reduction.value, scope), scope)
+            )
+        ]
+
+    def _partner(self, step: LoopNest) -> LoopNest | None:
+        """The next step that sums along the rows of a walked group, if it reads nothing that this one and those between them make."""
+        if self.plan.walked is None or not _is_one_sum(step):
+            return None
+        made = {s.buffer for s in step.stores}
+        for later in self.group.steps[self.group.steps.index(step) + 1 :]:
+            if later.reductions:
+                alike = later.reduce_axes == step.reduce_axes and _is_one_sum(later)
+                read = {n.attr[0] for n in walk(*roots(later)) if n.op is Op.LOAD}
+                same = alike and later.reductions[0].dtype is step.reductions[0].dtype
+                return later if same and not read & made else None
+            made |= {s.buffer for s in later.stores}
+        return None
+
+    def _sums_together(self, one: Reduction, other: Reduction, scope: Scope) -> tuple[Value, Value]:
+        """Two sums along the row: threads wait for each other once."""
+        emit = self.emitter
+        lanes = [
+            self._reducible(ReduceKind.SUM, self.full(emit.value(r.value, scope), scope), r.dtype, scope)
+            for r in (one, other)
+        ]
+        pair = emit.assign(f"tl.reduce(({', '.join(lanes)}), {emit.along('r')}, bz_two_sums)", X, scope)
+        ours, theirs = (emit.assign(f"{pair.name}[{k}]{emit.placed('x')}", X, scope) for k in range(2))
+        return ours, theirs
 
     def _forget_reduced(self, scope: Scope) -> None:
         """Op.REDUCED means another step's results from here on."""
@@ -226,7 +263,12 @@ class Writer:
         return self.emitter.assign(f"tl.broadcast_to({value.name}, {self.emitter.shape(XR)})", XR, scope)
 
     def _collapse(self, kind: ReduceKind, full: Value, dtype: DType, scope: Scope) -> Value:
-        """One number a row out of a whole tile; lanes past the row hold the identity."""
+        """One number a row out of a whole tile."""
+        emit, name = self.emitter, self._reducible(kind, full, dtype, scope)
+        return emit.assign(collapsed(kind, name, emit.along("r"), emit.placed("x")), X, scope)
+
+    def _reducible(self, kind: ReduceKind, full: Value, dtype: DType, scope: Scope) -> str:
+        """A tile as it is reduced: lanes past the row hold the identity."""
         emit = self.emitter
         name = full.name
         if emit.masks["r"]:
@@ -235,7 +277,7 @@ class Writer:
             name = f"{name}.to({TYPES[dtype]})"
         elif kind in (ReduceKind.ANY, ReduceKind.ALL):
             name = f"({name}).to(tl.int32)"
-        return emit.assign(collapsed(kind, name, emit.along("r"), emit.placed("x")), X, scope)
+        return name
 
     # -- mixed ------------------------------------------------------------------------------------
 
@@ -342,3 +384,12 @@ class Writer:
             if len(held) >= room:
                 scope.lines += held
                 held.clear()
+
+
+def _is_one_sum(step: LoopNest) -> bool:
+    """Whether a step has one sum of floating-point numbers, and no other reduction."""
+    return (
+        len(step.reductions) == 1
+        and step.reductions[0].kind is ReduceKind.SUM
+        and step.reductions[0].dtype.is_float
+    )
