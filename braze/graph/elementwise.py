@@ -137,8 +137,10 @@ def allocated(operands: Sequence[Any], dtype: torch.dtype) -> Any:
     tensors: list[Any] = [t for t in operands if isinstance(t, TENSORS)]
     shape = tensors[0].shape if len(tensors) == 1 else broadcast([t.shape for t in tensors])
     alone = len(tensors) == len(operands) and all(len(t.shape) == len(shape) for t in tensors)
-    if type(tensors[0]) is Geometry:
-        return _allocated_symbolic(tensors, shape, dtype, alone)
+    if any(type(t) is Geometry for t in tensors):
+        # what a rule has made of sizes that are no symbols is a tensor
+        told = [t if type(t) is Geometry else Geometry(t.dtype, t.shape, t.stride()) for t in tensors]
+        return _allocated_symbolic(told, shape, dtype, alone)
     if alone and all(t.shape == shape for t in tensors):
         if all(t.is_contiguous() for t in tensors):
             return torch.empty(shape, dtype=dtype, device="meta")

@@ -144,9 +144,11 @@ def test_rows_that_are_normalized_and_kept_count_of_lie_as_eagers(training, grad
         torch.testing.assert_close((found, *ours), (wanted, *theirs))
 
 
-def test_ldexp_of_an_integer_has_the_type_of_the_power():
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_ldexp_of_an_integer_has_the_type_of_the_power(dynamic):
+    """Of sizes that are symbols, too, where the power has none."""
     x, half = torch.arange(3, dtype=torch.int16), torch.tensor(2.0, dtype=torch.half)
-    found = braze.compile(torch.ldexp)(x, half)
+    found = braze.compile(torch.ldexp, dynamic=dynamic)(x, half)
     assert found.dtype is torch.half
     torch.testing.assert_close(found, torch.ldexp(x, half))
 
