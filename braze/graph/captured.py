@@ -14,11 +14,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch.fx
-from torch.autograd import grad_mode
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 
 from braze.graph.facts import facts
-from braze.graph.torch_settings import way_back
+from braze.graph.torch_settings import enters_inference_mode, way_back
 
 _numbers = itertools.count()
 
@@ -114,7 +113,7 @@ def forward_of(graph: torch.fx.Graph) -> Callable[..., Any] | None:
         return None
     if any(facts(node).setting for node in graph.nodes):  # an error must not leave autocast on
         scope["__way_back"] = way_back
-        modes = [node.name for node in graph.nodes if node.target is grad_mode._enter_inference_mode]
+        modes = [node.name for node in graph.nodes if enters_inference_mode(node.target)]
         lines = ["    __set_back = __way_back()", "    try:", *["    " + line for line in lines]]
         lines += [
             "    except BaseException:",

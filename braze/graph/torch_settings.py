@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.autograd import grad_mode
 
 from braze.graph.torch_compat import autocast_state
 
@@ -54,6 +55,11 @@ def autocast_depth() -> int:
     depth = torch.autocast_increment_nesting()
     torch.autocast_decrement_nesting()
     return depth - 1
+
+
+def enters_inference_mode(target: Any) -> bool:
+    """Whether a node of a graph turns inference mode on or off until the object that it gives is left."""
+    return target is grad_mode._enter_inference_mode
 
 
 def way_back() -> Callable[..., None]:

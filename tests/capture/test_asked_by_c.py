@@ -273,3 +273,43 @@ def test_what_c_code_is_given_is_read_however_deep_it_lies(depth: int, kind: str
     for n in (2, 3, 4):
         HELD["it"] = around({"n": n})
         assert str(compiled(torch.ones(n))) == str(f(torch.ones(n)))
+
+
+class Seven:
+    """Equal to 7, and says so to a list."""
+
+    def __init__(self, asked):
+        self.asked = asked
+
+    def __hash__(self):
+        return hash(7)
+
+    def __eq__(self, other):
+        self.asked.append(other)
+        return other == 7
+
+
+def looked_up(x, places, asked):
+    """In dicts whose keys are compared by code, and by none."""
+    mixed, plain = {Seven(asked): 1, "a": 2}, {7: 1, "a": 2}
+    for d in (mixed, plain):
+        d[7] = len(d)
+        d["b"] = 7 in d
+        x = x * d[7] + (7.0 in d) + d["a"]
+        del d["a"]
+    try:
+        plain[8]
+    except KeyError as error:
+        asked.append(error.args[0])
+    places.append([*map(str, plain.items())])
+    return x
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_keys_are_compared_by_the_programs_code_in_each_call_where_they_have_any(dynamic):
+    compiled = braze.compile(looked_up, backend="eager", dynamic=dynamic)
+    for size in (2, 3, 3):
+        found, wanted = ([], []), ([], [])
+        x = torch.arange(float(size))
+        assert torch.equal(compiled(x, *found), looked_up(x, *wanted))
+        assert found == wanted

@@ -200,6 +200,11 @@ def may_call_back(args: Any, kwargs: dict[str, Any] | None, depth: int = 4) -> b
     return kwargs is not None and may_call_back(kwargs.values(), None, depth)
 
 
+def is_found_by_c(container: Any, key: Any) -> bool:
+    """Whether a key is looked up in a dict by C alone, which compares it with no object of the program's. All that the dict holds need not be looked into for it."""
+    return type(container) is dict and type(key) in SIMPLE and SIMPLE.issuperset(map(type, container))
+
+
 #: which hand on what a container holds, or put it elsewhere, and do not look into it
 HANDING: frozenset[Any] = frozenset(
     {

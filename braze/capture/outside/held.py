@@ -14,9 +14,10 @@ import torch
 from braze.capture.facts.breaks import HINT_MOVE, graph_break
 from braze.capture.facts.frame import Frame
 from braze.capture.facts.libraries import is_library_class
+from braze.capture.facts.policy import is_found_by_c
 from braze.capture.facts.records import Step
 from braze.capture.facts.slots import Owner
-from braze.capture.facts.values import HEAP_TYPE, MISSING, NULL, is_constant, lookup_in_mro
+from braze.capture.facts.values import HEAP_TYPE, MISSING, NULL, lookup_in_mro
 from braze.capture.outside.shadows import iterate
 from braze.capture.state.frames import Frames
 from braze.capture.state.sources import Node
@@ -207,8 +208,8 @@ def leaving(container: Any, name: str, args: Any) -> Iterable[Any]:
     """The elements that a method may let go of: those at its place, all of them where it names none that is known."""
     by_place = name in ("__setitem__", "__delitem__") and args and type(args[0]) in (int, str, slice)
     if issubclass(type(container), dict):
-        if by_place and is_constant(args[0]):
-            return (dict.get(container, args[0]),)
+        if by_place and is_found_by_c(container, args[0]):
+            return (container.get(args[0]),)
         return (*dict.values(container), *dict.keys(container))
     if by_place and issubclass(type(container), list):
         try:

@@ -12,6 +12,7 @@ import torch
 from braze.capture.facts.breaks import HINT_FORMAT, graph_break
 from braze.capture.facts.libraries import is_library_class
 from braze.capture.facts.operators import COMPARE_METHODS, METHODS, NOT_IN_PLACE, UNARY_METHODS, named
+from braze.capture.facts.policy import is_found_by_c
 from braze.capture.facts.values import CONSTANTS, MISSING, NUMBER_OF, UnknownText, lookup_in_mro
 from braze.capture.graph import floats, unbacked
 from braze.capture.graph.sizes import HASHED, as_key
@@ -241,6 +242,8 @@ def contains(t: Trace, container: Any, item: Any) -> bool:
         shadow = shadow_with(t.outside, container, item)
         if shadow is not None:
             return shadow.get(t.outside, item) is not MISSING
+        if is_found_by_c(container, item):
+            return item in container
     if issubclass(type(container), torch.Tensor):
         graph_break("BZ1003", "membership in a tensor depends on what it holds")
     method = python_method(t, container, "__contains__")
@@ -281,6 +284,8 @@ def get_item(t: Trace, obj: Any, key: Any, tail: bool = False) -> Any:
             value = shadow.get(t.outside, key)
             if value is not MISSING:
                 return value
+        elif is_found_by_c(obj, key):
+            return obj[key]
         missing = python_method(t, obj, "__missing__")
         if missing is not MISSING:
             asked = (obj, key, MISSING)
@@ -362,7 +367,10 @@ def set_item(t: Trace, obj: Any, key: Any, value: Any) -> None:
             return
     refuse_written(t.outside, obj, f"an item of a {type(obj).__name__} from outside is assigned")
     dropped(t, obj, "__setitem__", (key,))
-    call_c(t, operator.setitem, (obj, key, value), None)
+    if (type(obj) is list and type(key) is int) or is_found_by_c(obj, key):
+        obj[key] = value
+    else:
+        call_c(t, operator.setitem, (obj, key, value), None)
 
 
 def refuse_written(outside: Outside, obj: Any, what: str) -> None:
@@ -390,7 +398,10 @@ def delete_item(t: Trace, obj: Any, key: Any) -> None:
         raise TypeError("'Tensor' object does not support item deletion")
     refuse_written(t.outside, obj, f"an item of a {type(obj).__name__} from outside is deleted")
     dropped(t, obj, "__delitem__", (key,))
-    call_c(t, operator.delitem, (obj, key), None)
+    if is_found_by_c(obj, key):
+        del obj[key]
+    else:
+        call_c(t, operator.delitem, (obj, key), None)
 
 
 #: (floating point, complex) -> a number of such a tensor's
