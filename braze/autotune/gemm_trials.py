@@ -210,8 +210,8 @@ def _run_of(plan: Schedule, memory: Mapping[str, torch.Tensor], right: str, ctx:
         at = {**own, right: matrix}
         for group in plan.groups:
             if isinstance(group.call, ExternCall):
-                a, b = (_viewed(at, v) for v in group.call.args)
-                operator(group.call.out_variant)(a, b, out=at[group.call.outputs[0]])
+                given = (_viewed(at, v) for v in group.call.args)
+                operator(group.call.out_variant)(*given, out=at[group.call.outputs[0]])
             else:
                 launches[group.name](*(at[name] for name in texts[group.name].args))
 

@@ -10,49 +10,97 @@ from braze.loops.ir import (
     Buffer,
     BufferKind,
     BufferView,
+    DType,
     ExternCall,
     LoopNest,
     LoopProgram,
     Node,
+    Op,
     SizeSource,
     Step,
+    Store,
+    StoreMode,
     TemplateCall,
 )
-from braze.loops.rewrite import with_results
+from braze.loops.rewrite import rewriter, walk, with_nodes, with_results
 from braze.schedule.dependences import accesses
 from braze.symbolic.expr import ONE, ZERO, Expr, contiguous_strides, linear
 
 
 def unfused(call: TemplateCall, buffers: Mapping[str, Buffer]) -> LoopProgram:
-    """A program of a template's loops before, the product by ATen, the loops after. Its sizes are inputs, after the buffers."""
+    """A program of a template's loops before, the product by ATen, with a bias if one is added, and the loops after, if anything is
+    left for them. Its sizes are inputs, after the buffers."""
     found = accesses(call)
     product, right = product_apart(call)
     places = [_place(a.symbol, a.extent) for a in call.axes]
     n = call.axes[-1]
 
     def loaded(node: Node) -> Node:
-        at = linear((*places[:-1], places[-1] + node.attr * n.extent), product.strides, ZERO)
+        half = node.attr if node.op is Op.REDUCED else 0
+        at = linear((*places[:-1], places[-1] + half * n.extent), product.strides, ZERO)
         return build.cast(build.load(product.name, product.dtype, at), node.dtype)
 
-    stores = tuple(with_results(s, loaded) for s in call.epilogue)
+    biased = _biased(call, product.dtype)
+    stores = call.epilogue
     op = "mm" if call.batch is None else "bmm"
+    given: tuple[BufferView, ...] = (call.args[0], right)
+    if biased is not None:
+        total, bias = biased
+        stores = tuple(with_nodes(s, rewriter(lambda x: loaded(x) if x is total else x)) for s in stores)
+        op, given = "addmm", (bias, *given)
+    stores = tuple(with_results(s, loaded) for s in stores)
+    whole = _whole_result(stores, product, buffers, loaded(build.reduced(0, product.dtype)))
     multiply = ExternCall(
-        f"{call.name}_mm", f"aten.{op}.default", (call.args[0], right), (), (product.name,), (), f"aten.{op}.out",
+        f"{call.name}_mm", f"aten.{op}.default", given, (), (whole or product.name,), (), f"aten.{op}.out",
         call.device, (op,), call.origin,
     )  # fmt: skip
     after = LoopNest(f"{call.name}_after", call.axes, (), (), stores, call.device, call.ops, call.origin)
     inside = [dataclasses.replace(buffers[name], kind=BufferKind.TEMPORARY) for name in sorted(call.inside)]
-    given = [dataclasses.replace(buffers[name], kind=BufferKind.INPUT) for name in sorted(found.reads)]
+    reads = [dataclasses.replace(buffers[name], kind=BufferKind.INPUT) for name in sorted(found.reads)]
     made = [dataclasses.replace(buffers[name], kind=BufferKind.OUTPUT) for name in sorted(found.writes)]
     outputs = tuple(b.whole() for b in made)
-    every = (*given, *inside, product, *made)
+    every = (*reads, *inside, *([] if whole else [product]), *made)
     sizes = sorted(
         {s for b in every for e in (*b.sizes, *b.strides) for s in e.symbols()}, key=lambda s: s.name
     )
-    inputs = (*(b.name for b in given), *("" for _ in sizes))
-    sources = tuple(SizeSource(s, len(given) + k, -1) for k, s in enumerate(sizes))
-    steps: tuple[Step, ...] = (*call.prologue, multiply, after)
+    inputs = (*(b.name for b in reads), *("" for _ in sizes))
+    sources = tuple(SizeSource(s, len(reads) + k, -1) for k, s in enumerate(sizes))
+    steps: tuple[Step, ...] = (*call.prologue, multiply, *([] if whole else [after]))
     return LoopProgram(f"{call.name}_apart", every, steps, inputs, outputs, sizes=sources)
+
+
+def _biased(call: TemplateCall, dtype: DType) -> tuple[Node, BufferView] | None:
+    """The one sum of the product and a row of numbers, each for a column, that all else is made of, and the row: ATen adds it as it multiplies."""
+    uses = {x for s in call.epilogue for x in walk(s.value) if any(a.op is Op.REDUCED for a in x.args)}
+    if call.batch is not None or len(call.args) > 2 or len(uses) != 1:
+        return None
+    if any(s.value.op is Op.REDUCED or s.args for s in call.epilogue):
+        return None
+    (total,) = uses
+    row = total.args[1].args[0] if total.args[-1].op is Op.CAST else total.args[-1]
+    if total.op is not Op.ADD or total.args[0].op is not Op.REDUCED or row.op is not Op.LOAD or row.args:
+        return None
+    buffer, index = row.attr
+    n = call.axes[-1]
+    offset = index.subs({n.symbol: ZERO})
+    stride = index.subs({n.symbol: ONE}) - offset
+    if row.dtype is not dtype or offset.symbols() or index is not offset + stride * n.symbol:
+        return None
+    return total, BufferView(buffer, (n.extent,), (stride,), offset, dtype)
+
+
+def _whole_result(
+    stores: tuple[Store, ...], product: Buffer, buffers: Mapping[str, Buffer], element: Node
+) -> str:
+    """The buffer that only takes the product as it is; empty where there is none."""
+    (store, *others) = stores
+    made = buffers[store.buffer]
+    value = store.value
+    while value.op is Op.CAST:  # to what sums are taken in, and back
+        value = value.args[0]
+    alike = made.dtype is product.dtype and made.sizes == product.sizes and made.strides == product.strides
+    plain = value is element and element.attr[1] is store.index and store.mode is StoreMode.PLAIN
+    return store.buffer if alike and plain and not others else ""
 
 
 def _place(symbol: Expr, extent: Expr) -> Expr:

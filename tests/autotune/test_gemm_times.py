@@ -104,6 +104,36 @@ def test_a_template_apart_computes_the_same():
     torch.testing.assert_close(ours, gated(*given))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("work", "steps"),
+    [
+        (lambda x, w, b, r: F.linear(x, w, b), ["aten.addmm.default"]),
+        (lambda x, w, b, r: F.linear(x, w), ["aten.mm.default"]),
+        (lambda x, w, b, r: F.gelu(F.linear(x, w, b)), ["aten.addmm.default", "after"]),
+        (lambda x, w, b, r: r + F.linear(x, w, b), ["aten.addmm.default", "after"]),
+        (lambda x, w, b, r: F.linear(x, w) + r, ["aten.mm.default", "after"]),
+        (lambda x, w, b, r: F.linear(x, w, b).t(), ["aten.addmm.default"]),
+    ],
+    ids=["bias", "none", "bias and gelu", "bias and residual", "residual", "turned"],
+)
+def test_a_bias_is_added_by_atens_product_as_a_graph_without_the_template_has_it(work, steps, dtype):
+    given = [torch.randn(*sizes).to(dtype) for sizes in ((3, 32), (20, 32), (20,), (3, 20))]
+    plan = planned(work, *given, matmul_template=True)
+    (group,) = plan.groups
+    program = unfused(group.call, {b.name: b for b in plan.program.buffers})
+    assert [getattr(s, "target", "after") for s in program.steps] == steps
+    by_name = dict(zip(plan.program.inputs, given, strict=True))
+    (ours,) = interpret(program, [by_name[n] for n in program.inputs])
+    wanted = work(*given)
+    apart = {} if dtype is torch.float32 else {"rtol": 0.02, "atol": 0.1}
+    torch.testing.assert_close(
+        ours.reshape(-1),
+        wanted.t().reshape(-1) if ours.shape != wanted.shape else wanted.reshape(-1),
+        **apart,
+    )
+
+
 def test_types_that_the_template_does_not_multiply():
     for dtype, rows, can in (
         ("f32", 8, True),
@@ -380,6 +410,17 @@ def test_a_trial_of_a_batch_with_a_scale_before_does_it_apart_as_well(monkeypatc
     (group,) = plan.groups
     trial = gemm_trials.Trial(group, {b.name: b for b in plan.program.buffers}, context().target)
     assert group.call.prologue and list(trial.seconds()) == [Way.ATEN.value, *trial.texts]
+
+
+@pytest.mark.parametrize("after", [lambda y: y, F.gelu], ids=["alone", "gelu"])
+def test_a_trial_of_a_linear_layer_adds_its_bias_in_atens_product(after, monkeypatch, tmp_path):
+    monkeypatch.setenv("BRAZE_CACHE_DIR", str(tmp_path))
+    on_cpu(monkeypatch)
+    given = [torch.randn(3, 40), torch.randn(20, 40), torch.randn(20)]
+    plan = planned(lambda x, w, b: after(F.linear(x, w, b)), *given, matmul_template=True)
+    (group,) = plan.groups
+    trial = gemm_trials.Trial(group, {b.name: b for b in plan.program.buffers}, context().target)
+    assert list(trial.seconds()) == [Way.ATEN.value, *trial.texts], "all gave ATen's results"
 
 
 def test_a_trial_without_memory_gives_nothing(monkeypatch, tmp_path):
