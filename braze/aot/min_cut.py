@@ -236,7 +236,7 @@ def min_cut_choice(halves: Halves) -> set[Node]:
     nodes = [n for n in halves.choices if not is_size(n)]
     number = {node: i for i, node in enumerate(nodes)}
     source, sink = 2 * len(nodes), 2 * len(nodes) + 1
-    steps = _steps_toreaders(halves, nodes)
+    steps = _steps_to_readers(halves, nodes)
     far = _far_from_operands(halves, nodes)
     edges: list[tuple[int, int]] = []
     costs: list[float] = []
@@ -347,7 +347,7 @@ def _is_constant(node: Node) -> bool:
     return not node.all_input_nodes and is_cheap(node.target)
 
 
-def _steps_toreaders(halves: Halves, nodes: list[Node]) -> dict[Node, int]:
+def _steps_to_readers(halves: Halves, nodes: list[Node]) -> dict[Node, int]:
     """How many operators lie between a value and the backward's first reader of it."""
     steps: dict[Node, int] = {}
     for node in reversed(nodes):

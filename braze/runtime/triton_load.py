@@ -43,9 +43,7 @@ def _started() -> tuple[Builders | None, str]:
             target = driver.active.get_current_target()
     except ImportError:
         return None, ""
-    except (
-        Exception
-    ) as error:  # no C compiler, a driver that is too old, a library that is not found: of any kind
+    except Exception as error:  # of any kind: no C compiler, an old driver, a library that is not found
         return None, f"Triton cannot use the GPU ({type(error).__name__}: {error})"
     return Builders((target.backend, target.arch, target.warp_size), key=key.result()), ""
 
