@@ -9,7 +9,7 @@ from braze.codegen.host.externs import Views, extern_lines, strided
 from braze.codegen.host.homes import Home, Homes
 from braze.codegen.host.lives import Lives
 from braze.codegen.host.segments import SAMPLER, Launch, Segment, declarations, segment_text
-from braze.codegen.host.text import constant_text, dtype_text, identifier, tuple_text
+from braze.codegen.host.text import constant_text, dtype_text, identifier, indented, tuple_text
 from braze.codegen.host.writes import Writes, noted, undone
 from braze.codegen.records import HostModule, KernelText
 from braze.context import CompileContext
@@ -120,7 +120,7 @@ class _Host:
             f"def {maker(self.prefix)}(runtime):",
             "    as_strided, empty_strided = torch.as_strided, runtime.empty_strided",
             "    relayout, take, give = runtime.relayout, runtime.take, runtime.give",
-            *_indent(self.bindings),
+            *indented(self.bindings),
         ]
         if self.leaving:
             lines.insert(2, "    empty_result, results = runtime.empty_result, runtime.results")
@@ -132,14 +132,14 @@ class _Host:
                 "",
                 f"    def bind_views({', '.join(self._bound())}):",
                 "        return (",
-                *_indent(made, 3),
+                *indented(made, 3),
                 "        )",
             ]
-        lines += ["", "    def call(inputs):", *_indent([*inputs, *arena, *body], 2)]
+        lines += ["", "    def call(inputs):", *indented([*inputs, *arena, *body], 2)]
         if arena and not self.lives.own_arena:
             rest.append("give(arena)")
         rest += self._second_run(returned) if self.looks else [f"return {returned}"]
-        lines += _indent(noted(rest) if self.writes.roots else rest, 2)
+        lines += indented(noted(rest) if self.writes.roots else rest, 2)
         return [*lines, "", "    return call"]
 
     def _around_writes(self) -> tuple[list[str], list[str]]:
@@ -236,7 +236,7 @@ class _Host:
             f'("{function}", {size}, {storage_bytes(self.homes.buffers[buffer])}),'
             for buffer, function, size in self.packs
         ]
-        self.bindings += ["packed_weights = runtime.packed((", *_indent(rows), "))"]
+        self.bindings += ["packed_weights = runtime.packed((", *indented(rows), "))"]
         weights = tuple(identifier(buffer) for buffer, _, _ in self.packs)
         return f"{tuple_text(tuple(self.packs.values()))} = packed_weights({tuple_text(weights)})"
 
@@ -250,7 +250,7 @@ class _Host:
             names = ", ".join(self._size_names())
             lives = [f"({x.start}, {x.stop})," for x in self.homes.lives]
             sizes = tuple_text(tuple(x.bytes for x in self.homes.lives))
-            self.bindings += ["layouts = runtime.layouts((", *_indent(lives), f"), lambda {names}: {sizes})"]
+            self.bindings += ["layouts = runtime.layouts((", *indented(lives), f"), lambda {names}: {sizes})"]
             key = "layout"
             lines = [f"layout = layouts({names})", f"arena = {take}(layout.bytes)"]
         if self.views.of_arena:
@@ -383,7 +383,7 @@ class _Host:
     def _extern(self, call: ExternCall, unread: frozenset[str]) -> None:
         lines = extern_lines(call, self._operator(call), self.views, self._planned, unread)
         if not call.out_variant and not self.leaving.isdisjoint(call.outputs):
-            lines = ["with results:", *_indent(lines)]
+            lines = ["with results:", *indented(lines)]
         self.body += lines
 
     def _operator(self, call: ExternCall) -> str:
@@ -465,7 +465,3 @@ def _empty(homes: Homes, name: str, leaves: bool) -> str:
     make = "empty_result" if leaves else "empty_strided"
     device = "" if b.device == "cpu" else f", device={b.device!r}"
     return f"{make}({tuple_text(b.sizes)}, {tuple_text(b.strides)}, dtype={dtype_text(b.dtype)}{device})"
-
-
-def _indent(lines: Sequence[str], depth: int = 1) -> list[str]:
-    return [("    " * depth + line) if line else "" for line in lines]

@@ -6,6 +6,7 @@ import enum
 import keyword
 import math
 import re
+from collections.abc import Sequence
 
 import torch
 
@@ -48,3 +49,8 @@ def constant_text(value: object) -> str:
     if isinstance(value, slice):
         return f"slice({value.start}, {value.stop}, {value.step})"
     raise InternalError("BZ9051", f"an extern call has an argument of type {type(value).__name__}: {value!r}")
+
+
+def indented(lines: Sequence[str], depth: int = 1) -> list[str]:
+    """Lines so many levels deeper."""
+    return [("    " * depth + line) if line else "" for line in lines]

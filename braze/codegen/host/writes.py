@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from braze.codegen.host.text import indented
 from braze.loops.inputs_written import may_fail_by_data
 from braze.loops.ir import ExternCall
 from braze.schedule.records import Schedule
@@ -46,7 +47,7 @@ def noted(lines: Sequence[str]) -> list[str]:
     """Statements behind a write; what they raise says so."""
     return [
         "try:",
-        *_indented(lines),
+        *indented(lines),
         "except Exception as error:",
         "    runtime.note_written(error)",
         "    raise",
@@ -58,12 +59,8 @@ def undone(lines: Sequence[str], inputs: Sequence[str]) -> list[str]:
     return [
         f"kept, status = runtime.keep(({', '.join(inputs)},)), 0",
         "try:",
-        *_indented(lines),
+        *indented(lines),
         "except Exception as error:",
         "    runtime.put_back(error, kept, status)",
         "    raise",
     ]
-
-
-def _indented(lines: Sequence[str]) -> list[str]:
-    return [f"    {line}" for line in lines]
