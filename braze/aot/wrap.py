@@ -24,7 +24,6 @@ from braze.support import trace
 from braze.support.errors import Unsupported
 from braze.support.layouts import span
 from braze.support.log import warn_once
-from braze.support.unwritten import note_unwritten
 
 
 class Window(NamedTuple):
@@ -373,8 +372,7 @@ class _Wrapped:
         try:
             results = self.compiled(inputs)
         except Exception as error:
-            if note_unwritten(error):
-                put_versions(counted, before)
+            take_back_counts(error, counted)
             raise
         self._overwrite(inputs, results)
         if self.derived:

@@ -19,6 +19,7 @@ import torch
 
 from braze.runtime import groups
 from braze.runtime.groups import POINTERS
+from braze.runtime.triton_load import Launched
 from braze.support.record import record
 
 Tensor = torch.Tensor
@@ -315,7 +316,7 @@ def _kernels(
 
 def launched(
     n: int, rows: int, width: int, dtypes: tuple[torch.dtype, ...], device: torch.device, padding: int
-) -> groups.Launched:
+) -> Launched:
     """The kernels that ``sums`` launches."""
     found = _kernels(n, rows, width, dtypes, device, padding)
     return [

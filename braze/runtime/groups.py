@@ -20,8 +20,6 @@ from braze.runtime.triton_build import Job
 from braze.support.record import record
 
 Tensor = torch.Tensor
-#: kernels, with the numbers that they are given beside buffers
-Launched = list[tuple[Callable[..., Any], tuple[int, ...]]]
 
 #: places that a program sorts, of many and of few, and at most in all: each program reads the counts of all blocks
 BLOCK, SHORT, MOST = 256, 128, 1 << 16
@@ -220,14 +218,14 @@ def ordered(
 
 def launched_in_order(
     n: int, rows: int, dtype: torch.dtype, device: torch.device, padding: int, flags: int | None
-) -> Launched:
+) -> triton_load.Launched:
     """The kernels that ``ordered`` launches; ``flags``: how many, if any are given, beside places of numbers."""
     named, zeros = flags is not None, 0 if flags is None else flags_of(n, flags)
     sorting = _sorting(n, rows, dtype, device, padding, named, zeros)
     return [(found, (n, rows)) for found in (sorting.count, *sorting.place)]
 
 
-def _launched(device: torch.device, indices: Tensor, rows: int) -> Launched:
+def _launched(device: torch.device, indices: Tensor, rows: int) -> triton_load.Launched:
     if not are_counted(indices, rows):
         return []
     n = indices.numel()

@@ -310,9 +310,7 @@ def worked_out(x: Tensor, dim: int, kind: str, backwards: bool, *, out: Tensor) 
     return lambda x, dim, kind, backwards, *, out: running(x, out, out, *sizes)
 
 
-def _launched(
-    device: torch.device, x: Tensor, dim: int, kind: str, backwards: bool
-) -> list[tuple[Callable[..., Any], tuple[int, ...]]]:
+def _launched(device: torch.device, x: Tensor, dim: int, kind: str, backwards: bool) -> triton_load.Launched:
     """The kernels that ``by_kernels`` launches, with the numbers that they are given."""
     if x.numel() < FEW:
         return []

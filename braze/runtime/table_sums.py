@@ -17,7 +17,7 @@ import torch
 from braze.runtime import counted_sums, groups
 from braze.runtime.groups import POINTERS
 from braze.runtime.operators import runs_on_gpu
-from braze.runtime.triton_load import LAUNCHED
+from braze.runtime.triton_load import LAUNCHED, Launched
 from braze.support.record import record
 
 Tensor = torch.Tensor
@@ -239,9 +239,7 @@ def worked_out(grad: Tensor, indices: Tensor, rows: int, padding: int, *, out: T
     return lambda grad, indices, rows, padding, *, out: kernel(grad, indices, out, n, rows)
 
 
-def _launched(
-    device: torch.device, grad: Tensor, indices: Tensor, rows: int, padding: int
-) -> groups.Launched:
+def _launched(device: torch.device, grad: Tensor, indices: Tensor, rows: int, padding: int) -> Launched:
     """The kernels that ``by_kernels`` launches."""
     width, n = grad.shape[-1], indices.numel()
     dtypes, counted = (grad.dtype, indices.dtype, grad.dtype), groups.are_counted(indices, rows)

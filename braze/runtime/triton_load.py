@@ -106,9 +106,12 @@ def load(job: Job, sizes: Sequence[str], grid: str) -> Callable[..., None]:
 #: of kernels that all graphs share: what is called -> how it is launched
 _SHARED: dict[Callable[..., None], Launch] = {}
 
+#: kernels, with the numbers that they are given beside buffers
+Launched = list[tuple[Callable[..., None], tuple[int, ...]]]
+
 #: operators of ours -> the kernels of these that such a call launches, with the numbers that they are given: ``f(device, *arguments)``, where
 #: tensors are described by tensors without memory
-LAUNCHED: dict[str, Callable[..., Sequence[tuple[Callable[..., None], tuple[int, ...]]]]] = {}
+LAUNCHED: dict[str, Callable[..., Launched]] = {}
 
 
 def load_shared(job: Job, sizes: Sequence[str], grid: str) -> Callable[..., None]:
@@ -119,9 +122,7 @@ def load_shared(job: Job, sizes: Sequence[str], grid: str) -> Callable[..., None
     return found
 
 
-def begin_shared(
-    calls: Sequence[tuple[Callable[..., None], tuple[int, ...]]], ahead: Ahead
-) -> list[tuple[Launch, tuple[int, ...]]]:
+def begin_shared(calls: Launched, ahead: Ahead) -> list[tuple[Launch, tuple[int, ...]]]:
     """Have kernels of operators built with those of the graph that calls them, which the first call would build one after the other."""
     wanted = [(_SHARED[found], numbers) for found, numbers in calls]
     new = [(launch, numbers) for launch, numbers in wanted if launch.first is None and not launch.forms]

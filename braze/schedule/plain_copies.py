@@ -31,8 +31,8 @@ def _copy(nest: LoopNest, buffers: Mapping[str, Buffer], alone: set[str]) -> Ext
     source = _source(store.value, target, buffers)
     if source is None or store.mode is not StoreMode.PLAIN or store.args or store.buffer not in alone:
         return None
-    read = _view(buffers[source.attr[0]], source.attr[1], nest.axes)
-    written = _view(target, store.index, nest.axes)
+    read = view_at(buffers[source.attr[0]], source.attr[1], nest.axes)
+    written = view_at(target, store.index, nest.axes)
     if read is None or written is None or read.buffer == written.buffer:
         return None
     return ExternCall(
@@ -57,7 +57,7 @@ def _source(value: Node, target: Buffer, buffers: Mapping[str, Buffer]) -> Node 
     return load if len(set(kept)) == 1 or (kept[0] is kept[1] and all(d.is_float for d in kept)) else None
 
 
-def _view(buffer: Buffer, index: Expr, axes: tuple[Axis, ...]) -> BufferView | None:
+def view_at(buffer: Buffer, index: Expr, axes: tuple[Axis, ...]) -> BufferView | None:
     """The elements at an index, in the axes' order; None unless ATen can have a view of them."""
     strides, rest = [], index
     for axis in axes:

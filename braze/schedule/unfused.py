@@ -10,7 +10,6 @@ from braze.loops.ir import (
     Buffer,
     BufferKind,
     BufferView,
-    DType,
     ExternCall,
     LoopNest,
     LoopProgram,
@@ -24,6 +23,7 @@ from braze.loops.ir import (
 )
 from braze.loops.rewrite import rewriter, walk, with_nodes, with_results
 from braze.schedule.dependences import accesses
+from braze.schedule.plain_copies import view_at
 from braze.symbolic.expr import ONE, ZERO, Expr, contiguous_strides, linear
 
 
@@ -40,7 +40,7 @@ def unfused(call: TemplateCall, buffers: Mapping[str, Buffer]) -> LoopProgram:
         at = linear((*places[:-1], places[-1] + half * n.extent), product.strides, ZERO)
         return build.cast(build.load(product.name, product.dtype, at), node.dtype)
 
-    biased = _biased(call, product.dtype)
+    biased = _biased(call, buffers)
     stores = call.epilogue
     op = "mm" if call.batch is None else "bmm"
     given: tuple[BufferView, ...] = (call.args[0], right)
@@ -69,7 +69,7 @@ def unfused(call: TemplateCall, buffers: Mapping[str, Buffer]) -> LoopProgram:
     return LoopProgram(f"{call.name}_apart", every, steps, inputs, outputs, sizes=sources)
 
 
-def _biased(call: TemplateCall, dtype: DType) -> tuple[Node, BufferView] | None:
+def _biased(call: TemplateCall, buffers: Mapping[str, Buffer]) -> tuple[Node, BufferView] | None:
     """The one sum of the product and a row of numbers, each for a column, that all else is made of, and the row: ATen adds it as it multiplies."""
     uses = {x for s in call.epilogue for x in walk(s.value) if any(a.op is Op.REDUCED for a in x.args)}
     if call.batch is not None or len(call.args) > 2 or len(uses) != 1:
@@ -81,12 +81,8 @@ def _biased(call: TemplateCall, dtype: DType) -> tuple[Node, BufferView] | None:
     if total.op is not Op.ADD or total.args[0].op is not Op.REDUCED or row.op is not Op.LOAD or row.args:
         return None
     buffer, index = row.attr
-    n = call.axes[-1]
-    offset = index.subs({n.symbol: ZERO})
-    stride = index.subs({n.symbol: ONE}) - offset
-    if row.dtype is not dtype or offset.symbols() or index is not offset + stride * n.symbol:
-        return None
-    return total, BufferView(buffer, (n.extent,), (stride,), offset, dtype)
+    bias = view_at(buffers[buffer], index, call.axes[-1:])
+    return None if bias is None or bias.dtype is not call.args[0].dtype else (total, bias)
 
 
 def _whole_result(

@@ -346,11 +346,15 @@ def asks_for_gradient(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     A view made without gradients requires one as soon as its base does, but is a leaf of its own only from such a call on.
     """
     if name == "requires_grad_":
-        wanted = args[1] if len(args) > 1 else kwargs.get("requires_grad", True)
-        return wanted is not False and (
+        return wanted_gradient(args, kwargs) is not False and (
             not args[0].requires_grad or (args[0].is_leaf and args[0]._base is not None)
         )
     return bool(kwargs) and kwargs.get("requires_grad") is True
+
+
+def wanted_gradient(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What ``requires_grad_`` is asked for."""
+    return args[1] if len(args) > 1 else kwargs.get("requires_grad", True)
 
 
 def written_in_list(name: str, args: tuple[Any, ...]) -> list[tuple[torch.Tensor, int]]:

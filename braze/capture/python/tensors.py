@@ -11,7 +11,7 @@ from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.records import Step
 from braze.capture.facts.values import MISSING, lookup_in_mro, words
 from braze.capture.graph import tensor_facts
-from braze.capture.graph.recorder import METADATA, refuse_unfaked
+from braze.capture.graph.recorder import METADATA, refuse_unfaked, wanted_gradient
 from braze.capture.outside.shadows import instance_dict, keep, write_instance
 from braze.capture.state.ledger import Ledger
 from braze.capture.state.outside import Outside
@@ -100,7 +100,7 @@ def tensor_method(t: Trace, fn: Any, args: tuple[Any, ...], kwargs: dict[str, An
     if name in QUERIES:
         return fn(*args, **kwargs)
     if name == "requires_grad_" and (node := t.outside.tree.node_of(args[0])) is not None:
-        wanted = args[1] if len(args) > 1 else kwargs.get("requires_grad", True)
+        wanted = wanted_gradient(args, kwargs)
         if wanted is args[0].requires_grad and not (wanted and _becomes_leaf(t.outside, node)):
             return args[0]
         graph_break("BZ1010", "requires_grad_ of a tensor that comes from outside")

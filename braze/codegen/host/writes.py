@@ -45,22 +45,15 @@ class Writes:
 
 def noted(lines: Sequence[str]) -> list[str]:
     """Statements behind a write; what they raise says so."""
-    return [
-        "try:",
-        *indented(lines),
-        "except Exception as error:",
-        "    runtime.note_written(error)",
-        "    raise",
-    ]
+    return _told(lines, "runtime.note_written(error)")
 
 
 def undone(lines: Sequence[str], inputs: Sequence[str]) -> list[str]:
     """Statements that write inputs, and undo that where something fails behind."""
-    return [
-        f"kept, status = runtime.keep(({', '.join(inputs)},)), 0",
-        "try:",
-        *indented(lines),
-        "except Exception as error:",
-        "    runtime.put_back(error, kept, status)",
-        "    raise",
-    ]
+    keep = f"kept, status = runtime.keep(({', '.join(inputs)},)), 0"
+    return [keep, *_told(lines, "runtime.put_back(error, kept, status)")]
+
+
+def _told(lines: Sequence[str], whom: str) -> list[str]:
+    """Statements, and the call that is told of what they raise."""
+    return ["try:", *indented(lines), "except Exception as error:", f"    {whom}", "    raise"]
