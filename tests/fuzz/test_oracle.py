@@ -221,3 +221,11 @@ def test_what_is_convolved_beside_weights_that_are_no_numbers_may_be_infinite():
     text = "def program(x0):\n    v0 = F.conv1d(x0[:1], x0, padding=2)\n    v1 = v0.nansum(1)\n    return (v1,)\n"
     found = numbers_by(text, "torch.tensor([[[3e38, 1.0, 2.0]], [[1.0, nan, inf]]])")
     assert {float("inf"), -float("inf")} <= {x for r in found[2] for x in r["result 0"].flatten().tolist()}
+
+
+def test_an_infinite_product_may_be_no_number_where_small_factors_come_first():
+    """They make a zero, which an infinity turns into what is no number (`tensors` 5002000280)."""
+    text = "def program(x0):\n    v0 = F.threshold(x0.prod(), 0.5, -1.0)\n    return (v0,)\n"
+    for small, is_open in ((1e-30, True), (1.0, False)):
+        found = numbers_by(text, f"torch.tensor([-inf, {small}, {small}])")
+        assert (not told(torch.tensor(torch.nan), "result 0", found)) is is_open

@@ -168,7 +168,9 @@ class RandomRounding(TorchDispatchMode):
                 self.round(value.detach(), size.detach().abs(), sums, lost, eps, steps)
                 if (name == "prod" or name in SUMS - STABLE) and self.leaves:
                     beyond = self.beyond(func, args, kwargs, sums)
-                    other = torch.where(value.detach().isfinite(), torch.nan, 0.0)
+                    # an infinite product of small numbers is none where these make a zero first
+                    infinite = torch.nan if name == "prod" and self.seed else 0.0
+                    other = torch.where(value.detach().isfinite(), torch.nan, infinite)
                     put(value.detach(), torch.where(beyond, other, value.detach()))
                 if overflows and not self.rounds:
                     put(value.detach(), torch.full_like(value, self.overflown))
