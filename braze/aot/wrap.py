@@ -125,6 +125,8 @@ def _one_view(partition: Partition, call: _Wrapped) -> Boxed | None:
     return seen
 
 
+#: more writes than a program makes
+NO_COUNT = 2**31
 #: outputs that a forward's results and inputs are enough for
 _OF_INPUTS = (OutputKind.VALUE, OutputKind.ALIAS, OutputKind.SAME, OutputKind.CONSTANT)
 
@@ -312,9 +314,7 @@ class _Wrapped:
             names = {**names, **{name: results[place] for name, place in self.made}}
         if self.bases:
             results = self._with_plain_bases(results)
-            for i, build in self.early_of_results:
-                known[~i] = build(inputs, results, names, known)
-            _count_writes([results[k] for k in self.written_since])
+            self._make_early_views(inputs, results, names, known)
         outputs = self._outputs(inputs, results, names, known)
         if self.promises is not None:
             self.promises.check(inputs, results, outputs, names)
@@ -411,6 +411,25 @@ class _Wrapped:
             key = (spec.dtype, spec.device) if isinstance(spec, TensorSpec) else i
             found.setdefault(key, []).append((i, k))
         return tuple(map(tuple, found.values()))
+
+    def _make_early_views(
+        self, inputs: Sequence[Any], results: Sequence[Any], names: dict[str, int], known: dict[int, Any]
+    ) -> None:
+        """Add the views that were made before what they are of was written, which look their histories up again.
+
+        They note the count of writes at which they got theirs: that is another one behind them. What a backward keeps has noted the count
+        before, so that where there is one the views note a count that does not come.
+        """
+        written = [results[k] for k in self.written_since if not results[k].is_inference()]
+        counts = [t._version for t in written]
+        if self.differentiated and written:
+            put_versions(written, [NO_COUNT] * len(written))
+        for i, build in self.early_of_results:
+            known[~i] = build(inputs, results, names, known)
+        if self.differentiated and written:
+            put_versions(written, counts)
+        else:
+            _count_writes(written)
 
     def _with_plain_bases(self, results: Sequence[Any]) -> list[Any]:
         """The results; those that others are views of are views of nothing, as in eager."""

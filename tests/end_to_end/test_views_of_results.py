@@ -170,3 +170,27 @@ def test_views_of_what_becomes_a_leaf_have_its_history_if_it_was_written_since(m
     compiled = braze.compile(program, backend=backend)
     for _ in range(2):
         assert seen(compiled) == seen(program)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [written_whole, written_through_the_view, seen_before_and_after, in_parts, without_gradients],
+)
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_what_a_backward_keeps_of_what_is_returned_with_a_view_older_than_a_write_is_not_taken_for_written(
+    made, backend
+):
+    """The program's write came before that was kept: nobody has written it since."""
+
+    def program(x, w):
+        whole, parts = made(x * 1)
+        return parts[0] * w, whole, *parts
+
+    def seen(called):
+        w = torch.tensor(2.0, requires_grad=True)
+        results = called(torch.arange(60.0).reshape(3, 4, 5) / 60, w)
+        results[0].sum().backward()
+        return w.grad, results[0]
+
+    found, wanted = seen(braze.compile(program, backend=backend)), seen(program)
+    torch.testing.assert_close(found, wanted)

@@ -224,3 +224,14 @@ def test_a_place_beyond_what_is_filled_is_told_in_eagers_words(place: int) -> No
             call(torch.zeros(4, 5), torch.tensor([place]))
         told.append(str(error.value))
     assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("row", [I([2]), I(2), I([[2], [0]])], ids=["one", "number", "column"])
+@torch.no_grad()
+def test_a_row_for_all_places_stands_beside_places_of_their_own(row: Tensor) -> None:
+    """Of a vector's places one index is the same, the other each one's."""
+
+    def f(x: Tensor, i: Tensor, j: Tensor, y: Tensor) -> None:
+        x[i, j] = y
+
+    same(f, torch.randn(4, 40), row, torch.randperm(40)[:33], torch.randn(33))

@@ -177,3 +177,55 @@ def test_means_of_a_norms_gradient_may_be_divided_before_they_are_added():
     (name,) = [n for n in found[0] if "gradient" in n]
     for off, fails in ((1e-8, False), (1e-5, True)):
         assert bool(told(found[0][name] + off, name, found)) is fails
+
+
+def test_whether_a_number_that_was_rounded_is_equal_to_one_near_it_is_open():
+    """No noise makes two numbers equal (`tensors` 4000004232); what is exact is not equal to what is beside it."""
+    for made, beside, is_open in (("x0 / 3", 0.33333338, True), ("x0 * 2", 2 + 2**-21, False)):
+        text = f"def program(x0):\n    v0 = {made}\n    v0.eq_({beside})\n    return (v0,)\n"
+        found = numbers_by(text, "torch.ones((8,), dtype=t_float32)")
+        assert not found[1]["result 0"].any()
+        assert (not told(torch.ones(8), "result 0", found)) is is_open
+
+
+def test_a_trace_may_be_added_up_in_another_order():
+    """Of numbers that cancel (`tensors` 4000009024)."""
+    text = "def program(x0):\n    v0 = x0.trace()\n    return (v0,)\n"
+    found = numbers_by(text, "(torch.tensor([1e4, 1.0, -1e4, 0.1]) / 3).diag()")
+    for off, fails in ((5e-4, False), (1e-1, True)):
+        assert bool(told(found[1]["result 0"] + off, "result 0", found)) is fails
+
+
+def test_parts_of_a_batch_norms_gradient_cancel():
+    """Of a tangent that is the same all over nothing is left but what rounding leaves (`tensors` 4100014250)."""
+    text = "def program(x0):\n    v0 = F.batch_norm(x0, None, None, training=True)\n    v1 = v0.mean()\n    return (v1,)\n"
+    found = numbers_by(text, "numbers((1, 4, 5), 'float32', 0, 'small').expand((17, 4, 5))")
+    exact = found[1]["gradient of x0"]
+    furthest = torch.stack([r["gradient of x0"] for r in found[2]]).abs().amax(0)
+    for off, fails in ((2e-9, False), (1e-7, True)):
+        value = exact + off * (furthest == furthest.max())
+        assert bool(told(value, "gradient of x0", found)) is fails
+
+
+def test_a_number_beside_a_pole_may_be_rounded_to_it():
+    """Where a half's neighbours are whole numbers, and so poles (`metamorphic` 4000000641); above 0 there are none."""
+    text = "def program(x0):\n    v0 = torch.polygamma(1, x0 / 3)\n    return (v0,)\n"
+    for sign, is_open in ((-1, True), (1, False)):
+        found = numbers_by(text, f"torch.full((6,), {sign} * 391.0, dtype=t_bfloat16)")
+        value = torch.full((6,), 4e12, dtype=torch.bfloat16)
+        assert (not told(value, "result 0", found)) is is_open
+
+
+def test_what_is_convolved_beside_weights_that_are_no_numbers_may_be_infinite():
+    """A kernel that passes over the zeros around leaves what the other products make (`tensors` 4100002526)."""
+    text = "def program(x0):\n    v0 = F.conv1d(x0[:1], x0, padding=2)\n    v1 = v0.nansum(1)\n    return (v1,)\n"
+    found = numbers_by(text, "torch.tensor([[[3e38, 1.0, 2.0]], [[1.0, nan, inf]]])")
+    assert {float("inf"), -float("inf")} <= {x for r in found[2] for x in r["result 0"].flatten().tolist()}
+
+
+def test_an_infinite_product_may_be_no_number_where_small_factors_come_first():
+    """They make a zero, which an infinity turns into what is no number (`tensors` 5002000280)."""
+    text = "def program(x0):\n    v0 = F.threshold(x0.prod(), 0.5, -1.0)\n    return (v0,)\n"
+    for small, is_open in ((1e-30, True), (1.0, False)):
+        found = numbers_by(text, f"torch.tensor([-inf, {small}, {small}])")
+        assert (not told(torch.tensor(torch.nan), "result 0", found)) is is_open

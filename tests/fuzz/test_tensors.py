@@ -309,7 +309,7 @@ def test_a_gradient_of_what_eager_did_not_see_written_is_not_asked_of_ours() -> 
 
 def test_errors_that_are_eagers_accidents_excuse_a_backward_that_runs_or_refuses_in_other_words() -> None:
     """A hook that got None, before an operation without a derivative too; a view whose storage was set, made again on its base, behind what was
-    written over, or where ours meets that first; what was saved and detached behind the graph. Ours may not raise what eager does not."""
+    written over, or where ours meets that first; what was saved and detached behind the graph; a leaf that was turned. Ours may not raise what eager does not."""
     hook = ("TypeError", "unsupported operand type(s) for *: 'NoneType' and 'int'")
     beyond = (
         "RuntimeError",
@@ -326,12 +326,17 @@ def test_errors_that_are_eagers_accidents_excuse_a_backward_that_runs_or_refuses
         "Trying to use a saved tensor that has been detached in-place, i.e. with .detach_().",
     )
     over = ("RuntimeError", "one of the variables ... has been modified by an inplace operation: ...")
+    turned = (
+        "RuntimeError",
+        "The size of tensor a (2) must match the size of tensor b (3) at non-singleton dimension 1",
+    )
     for mine, its, alike in (
         (underived, over, True), (other, over, False), (None, hook, True), (hook, None, False), (underived, beyond, True), (beyond, underived, False),
         (over, beyond, True), (beyond, over, False), (over, underived, True), (over, None, False),
         (None, beyond, False), (underived, None, False), (underived, hook, False),
         (overflown, small, True), (before, small, True), (underived, small, True), (small, None, False), (None, small, False), (other, small, False),
         (other, hook, True), (other, None, False), (None, other, False), (None, detached, True), (detached, None, False),
+        (turned, over, True), (turned, None, False), (turned, detached, False), (over, turned, False), (over, detached, True), (detached, over, False),
     ):  # fmt: skip
         ours, theirs = Seen(backward_error=mine), Seen(backward_error=its)
         checking.excuse(ours, theirs)

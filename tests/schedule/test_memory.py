@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from braze import pipeline
-from braze.loops.ir import Buffer, BufferKind, DType, LoopProgram, Op
+from braze.loops.ir import Buffer, BufferKind, DType, ExternCall, LoopProgram, Op
 from braze.runtime.placement import ALIGNMENT, Layouts, best_fit, largest_first
 from braze.schedule import verify
-from braze.schedule.memory import LARGE_ON_GPU, Life, _pack_symbolic, storage_bytes
+from braze.schedule.memory import LARGE_ON_GPU, Life, _pack_symbolic, inputs_that_may_go, storage_bytes
 from braze.schedule.verify import check_memory
 from braze.support.errors import InternalError
 from braze.symbolic.expr import Integer, Symbol
 from tests.aot.cuda_fakes import CTX, partition_on_gpu
-from tests.schedule.programs import call, elementwise, load, reversed_, scheduled
+from tests.schedule.programs import Builder, call, elementwise, load, reversed_, scheduled
 from tests.schedule.test_random_programs import programs
 
 
@@ -186,3 +186,16 @@ def test_halves_of_a_training_step_on_a_gpu_keep_small_temporaries_alone():
     assert "(1024, 1024)" not in texts[0].partition("def call")[2]
     assert "take(" in texts[1] and "runtime.arena" not in texts[1]
     assert texts[1].count("empty_strided((1024, 1024)") >= 1 and "del buf" in texts[1]
+
+
+def test_an_input_of_which_a_call_has_made_the_callers_view_does_not_go() -> None:
+    """Also where the view is one of a view; what calls make that is not returned keeps nothing."""
+    b = Builder()
+    for name in ("seen", "read", "plain"):
+        b.input(name, 8)
+    for name in ("first", "second", "other"):
+        b.buffer(name, (8,))
+    for made, of in (("first", "seen"), ("second", "first"), ("other", "read")):
+        view = b.buffers[of].whole()
+        b.steps.append(ExternCall(f"s_{made}", "aten.view.dtype", (view,), (), (made,), aliases=(of,)))
+    assert inputs_that_may_go(b.program("second")) == {"read", "plain"}

@@ -58,6 +58,10 @@ UNDERIVED = re.compile(r"^derivative for aten::\w+ is not implemented$")
 DETACHED = "Trying to use a saved tensor that has been detached in-place"
 #: roll's kernel on the CPU is a `cat` that goes through autocast, which asserts that it meets no halves
 NOT_ROLLED = "Unexpected floating ScalarType in at::autocast::prioritize"
+#: what eager says of the gradient of a leaf that was turned since, where it comes to that
+TURNED = re.compile(
+    r"^The size of tensor a \(\d+\) must match the size of tensor b \(\d+\) at non-singleton dim"
+)
 #: what is compared first: the others follow from it
 ORDER = (
     "type", "value", "dtype", "shape", "strides", "requires_grad", "grad_fn", "leaf", "aliasing", "changed", "gradient"
@@ -165,11 +169,14 @@ def excuse(ours: Seen, theirs: Seen, checkpoints: bool = False) -> None:
     cannot tell that it has been written. And some of eager's derivatives are wrong for tensors without elements: what a
     compiled one makes of these is not compared, nor what it makes of a hook that in eager gets no gradient, be it that it refuses the operation
     itself. Two may refuse `set_` in words of their own, and either for what was written over, or turned, on the way there. What was saved and then detached in place is as what was saved and written.
+    A backward that eager refuses for what was written may come to a leaf that was turned since.
     """
     mine, its = ours.backward_error, theirs.backward_error
     if its and WRONG_DERIVATIVE.search(its[1]):
         ours.backward_error = theirs.backward_error = None
-    elif mine and its and WRITTEN.search(mine[1]) and WRITTEN.search(its[1]):
+    elif mine and its and WRITTEN.search(its[1]) and (WRITTEN.search(mine[1]) or TURNED.search(mine[1])):
+        theirs.backward_error = mine
+    elif mine and its and WRITTEN.search(mine[1]) and its[1].startswith(DETACHED):
         theirs.backward_error = mine
     elif (
         its

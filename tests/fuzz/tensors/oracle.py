@@ -17,7 +17,7 @@ Tensor = torch.Tensor
 
 #: operators that add up: they may be as far off as the sum of what they add is large, however small their result
 SUMS = frozenset(
-    """sum mean nansum mm bmm addmm baddbmm dot mv convolution var var_mean std std_mean cumsum
+    """sum mean nansum trace mm bmm addmm baddbmm dot mv convolution var var_mean std std_mean cumsum
     index_put index_put_ _index_put_impl_ index_add index_add_ scatter_add scatter_add_""".split()
 )
 #: operators whose eager kernels give a zero one sign in vectors and the other in what is left of them; of zeros of both signs along
@@ -43,8 +43,13 @@ BY_PLACE = frozenset(
 #: operators whose parts cancel: they are rounded part by part
 BY_PARTS = frozenset(
     """silu_backward gelu_backward mish_backward gelu _softmax_backward_data _log_softmax
-    _log_softmax_backward_data logsumexp logaddexp logaddexp2 native_group_norm_backward native_layer_norm_backward""".split()
+    _log_softmax_backward_data logsumexp logaddexp logaddexp2 native_group_norm_backward native_layer_norm_backward
+    native_batch_norm_backward""".split()
 )
+#: comparisons that rounding decides where numbers are near each other: which of two is equal to a third no noise tells, it makes none so
+EQUALS = frozenset("eq eq_ ne ne_".split())
+#: functions with poles at 0 and the whole numbers below it, and which argument they are of: to one of them a number may be rounded
+POLES = {"polygamma": 1, "digamma": 0, "lgamma": 0}
 #: operators of many steps inside, means taken off among them: they are as near as the exact result of a rounded argument
 STABLE = frozenset(
     "var var_mean std std_mean native_layer_norm native_batch_norm native_group_norm batch_norm _native_batch_norm_legit".split()
@@ -128,13 +133,20 @@ class RandomRounding(TorchDispatchMode):
                     return decomposition_table[func](*args, **kwargs)
             finally:
                 self.of_norm = before
+        open_ = self.near(args[0], args[1]) if name in EQUALS and self.rounds and self.odd else None
         made = in_vectors(func, args, kwargs, self.odd) if name in BY_PLACE else func(*args, **kwargs)
         if func.is_view or name in MOVES:
             if isinstance(made, Tensor) and "mass" in args[0].__dict__:
                 made.__dict__["mass"] = func(args[0].__dict__["mass"], *args[1:], **kwargs).abs()
             return made
         if name == "convolution" and self.odd:
-            beside_infinities(made, args)
+            beside_infinities(made, args, (torch.inf, -torch.inf, 0.0, 0.0)[self.seed // 2])
+        if open_ is not None:
+            put(made.detach(), made.detach().masked_fill(open_, name.startswith("eq")))
+        if name in POLES and self.rounds and self.odd:
+            at = args[POLES[name]].detach()
+            pole = (at < 0.5) & self.near(at, at.round())
+            put(made.detach(), made.detach().masked_fill(pole, torch.inf))
         if name == "native_layer_norm":
             self.unsettle(made[0], args)
         if name in MEANS:
@@ -156,7 +168,9 @@ class RandomRounding(TorchDispatchMode):
                 self.round(value.detach(), size.detach().abs(), sums, lost, eps, steps)
                 if (name == "prod" or name in SUMS - STABLE) and self.leaves:
                     beyond = self.beyond(func, args, kwargs, sums)
-                    other = torch.where(value.detach().isfinite(), torch.nan, 0.0)
+                    # an infinite product of small numbers is none where these make a zero first
+                    infinite = torch.nan if name == "prod" and self.seed else 0.0
+                    other = torch.where(value.detach().isfinite(), torch.nan, infinite)
                     put(value.detach(), torch.where(beyond, other, value.detach()))
                 if overflows and not self.rounds:
                     put(value.detach(), torch.full_like(value, self.overflown))
@@ -168,6 +182,12 @@ class RandomRounding(TorchDispatchMode):
                         torch.where(value.detach() == 0, self.zeros(value.detach()), value.detach()),
                     )
         return made
+
+    def near(self, one: Any, other: Any) -> Tensor:
+        """Where a number that was rounded may be another one."""
+        a, b = (torch.as_tensor(x, dtype=torch.float64).detach() for x in (one, other))
+        inexact = [x.to(self.exact).double() != x for x in (a, b)]
+        return (inexact[0] | inexact[1]) & ((a - b).abs() <= 4 * self.eps * b.abs().clamp(max=1e300))
 
     def rounded(self, value: Tensor) -> Tensor:
         """A tensor each of whose numbers is two off in the type, up or down: where it was rounded before, that cancels one at most."""
@@ -282,10 +302,11 @@ def in_digits(value: Tensor, digits: int) -> Tensor:
     return raised - (raised - value)
 
 
-def beside_infinities(made: Tensor, args: Any) -> None:
-    """In place, 0 where the zeros around what is convolved meet a weight that is not finite.
+def beside_infinities(made: Tensor, args: Any, other: float) -> None:
+    """In place, another number where the zeros around what is convolved meet a weight that is not finite.
 
     Their product is no number, but some kernels pass over what is around: of one convolution eager takes one or another by type and layout.
+    What the other products make may be infinite, or not.
     """
     given, weight, _, stride, padding, dilation, transposed, _, groups = args
     odd = (~weight.detach().isfinite()).double()
@@ -295,7 +316,7 @@ def beside_infinities(made: Tensor, args: Any) -> None:
         torch.ones_like(given[:1], dtype=odd.dtype), odd, None, stride, padding, dilation, False, [0], groups
     )
     outside = inside < odd.flatten(1).sum(1).view(-1, *(1 for _ in padding))
-    put(made.detach(), made.detach().masked_fill(outside & made.detach().isnan(), 0.0))
+    put(made.detach(), made.detach().masked_fill(outside & made.detach().isnan(), other))
 
 
 def is_signless(func: Any, name: str, args: Any) -> bool:
