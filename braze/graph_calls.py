@@ -257,6 +257,6 @@ def run_eagerly(gm: torch.fx.GraphModule, error: BrazeError) -> Boxed:
 
     @boxed
     def call(inputs: Sequence[Any]) -> Sequence[Any]:
-        return gm(*inputs)
+        return gm.forward(*inputs)
 
     return call

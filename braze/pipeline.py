@@ -108,7 +108,7 @@ def compile_graph(
                 lambda backward: compile_backward(dataclasses.replace(partition, backward=backward), ctx),
                 by_tangents=True,
             )
-        return aot.wrap(partition, call, eager=gm, verify=ctx.options.verify)
+        return aot.wrap(partition, call, eager=gm.forward, verify=ctx.options.verify)
 
 
 def is_carried_as_well(

@@ -348,7 +348,7 @@ class _Plan:
         given = [tangent is not None for tangent in found]
         for tangent, layout in zip(found, self.layouts, strict=True):
             values.append(layout(None, sizes) if tangent is None else tangent.contiguous())
-        return self.gradients_of(self._whole.graph(*values), self._whole.gradients, given)
+        return self.gradients_of(self._whole.graph.forward(*values), self._whole.gradients, given)
 
     def gradients_of(
         self, found: Sequence[Any], owners: tuple[int, ...], given: Sequence[bool]

@@ -56,7 +56,7 @@ def draws(module: torch.fx.GraphModule) -> bool:
     """Whether a subgraph draws random numbers: looked at while it runs on fakes."""
     inputs = [n.meta["val"] for n in module.graph.find_nodes(op="placeholder")]
     with torch_compat.RandomWatch() as watch:
-        module(*inputs)
+        module.forward(*inputs)
     return watch.drawn
 
 

@@ -250,7 +250,7 @@ def _compile(module: torch.fx.GraphModule, examples: Sequence[Any], compilers: C
         forward = compiled_by(compilers.forward, part.forward, "forward")
         graph = backward.graph
         call = differentiable(part, forward, lambda _: compiled_by(compilers.backward, graph, "backward"))
-    return wrap(part, call, eager=module, verify=compilers.context.options.verify)
+    return wrap(part, call, eager=module.forward, verify=compilers.context.options.verify)
 
 
 def _compilers(

@@ -577,7 +577,9 @@ def symbol_reader(partition: Partition) -> Callable[[Sequence[Any]], dict[str, i
 
 
 def eager_forward(forward: Callable[..., Any]) -> Boxed:
-    """Run an ATen graph itself, as ``compiled``; autocast's casts stand in it."""
+    """Run an ATen graph itself, as ``compiled``; autocast's casts stand in it. How modules are called the program may have replaced."""
+    if isinstance(forward, GraphModule):
+        forward = forward.forward
 
     @boxed
     def run(inputs: Sequence[Any]) -> Sequence[Any]:

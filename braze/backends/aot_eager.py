@@ -34,6 +34,6 @@ def aot_eager(
             call = aot.differentiable(
                 partition, call, lambda part: aot.eager_forward(part.graph), by_tangents=True
             )
-        return aot.wrap(partition, call, eager=gm, verify=options.verify)
+        return aot.wrap(partition, call, eager=gm.forward, verify=options.verify)
 
     return compiled_or_as_captured(gm, context.name, compile, strict=options.verify > 0)

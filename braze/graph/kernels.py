@@ -61,28 +61,43 @@ def _refuse(op: OpOverload) -> Any:
 
 
 def watch(changed: Callable[[], None]) -> None:
-    """Call ``changed`` whenever the program registers a kernel for an operator of ATen's from now on."""
+    """Call ``changed`` whenever the program registers a kernel for an operator of ATen's from now on, or takes one back."""
     if changed in _watchers:
         return
     _watchers.append(changed)
     if len(_watchers) == 1:
+        global _told
+        _told = added_kernels()
         register = torch.library.Library.impl
 
         @functools.wraps(register)
         def impl(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-            before = added_kernels() if self.ns == "aten" else None  # another library's are none for ATen's
             try:
                 return register(self, *args, **kwargs)
             finally:
-                forget_kernels()
-                if before is not None and added_kernels() != before:
-                    for each in _watchers:
-                        each()
+                if self.ns == "aten":  # another library's are none for ATen's
+                    _look_again()
+                else:
+                    forget_kernels()
 
         torch.library.Library.impl = impl  # type: ignore[assignment,method-assign]
+        torch_compat.after_libraries_end(_look_again)
+
+
+def _look_again() -> None:
+    """Tell the watchers if the program's kernels are others than they were told of last."""
+    global _told
+    forget_kernels()
+    now = added_kernels()
+    if now != _told:
+        _told = now
+        for each in _watchers:
+            each()
 
 
 _watchers: list[Callable[[], None]] = []
+#: the kernels that they know of
+_told: frozenset[tuple[str, str]] = frozenset()
 
 
 def key() -> Any:

@@ -227,6 +227,23 @@ def is_dispatch_key(name: object) -> bool:
     return isinstance(name, str) and name in torch._C.DispatchKey.__members__
 
 
+def after_libraries_end(then: Callable[[], None]) -> None:
+    """Call ``then`` whenever a ``torch.library.Library`` has been destroyed, or is gone, with all that it registered."""
+
+    def followed(end: Callable[..., Any]) -> Any:
+        @functools.wraps(end)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return end(*args, **kwargs)
+            finally:
+                then()
+
+        return call
+
+    torch.library.Library._destroy = followed(torch.library.Library._destroy)  # type: ignore[method-assign]
+    torch.library._del_library = followed(torch.library._del_library)
+
+
 @contextlib.contextmanager
 def instead_of(ops: Iterable[OpOverload], function: Callable[[OpOverload], Any]) -> Iterator[None]:
     """Inside, in this thread, ``function(op)`` is what a call of one of the operators comes to, whatever kernels it has."""

@@ -11,6 +11,7 @@ from braze.graph.operators import written_parameters
 from braze.loops.ir import DType, MadeSize, views_in
 from braze.lower.lazy import Lazy
 from braze.lower.realize import ProgramBuilder
+from braze.runtime.purity import is_of_the_program
 from braze.support import trace
 from braze.support.errors import Unsupported
 from braze.support.log import warn_once
@@ -85,7 +86,8 @@ def call_extern(g: ProgramBuilder, target: Any, args: Any, kwargs: dict[str, Any
         kwargs=plain_kwargs,
         device=device_of(g) if any(outputs) or not mutates else g.buffers[mutates[0]].device,
         mutates=tuple(dict.fromkeys(mutates)),
-        out_variant=OUT_VARIANTS.get(name, ""),
+        # a kernel that the program has registered for the operator is none for the overload that writes
+        out_variant="" if is_of_the_program(target) else OUT_VARIANTS.get(name, ""),
         aliases=tuple(dict.fromkeys(aliases)),
         makes=tuple(made),
     )

@@ -199,6 +199,16 @@ def test_what_cannot_be_found_has_no_name() -> None:
     assert objects_by_name.name_of(lambda: None) is None
 
 
+def test_what_the_program_has_put_into_a_library_is_not_what_the_name_meant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = objects_by_name.name_of(torch.relu)
+    assert name is not None
+    monkeypatch.setattr(torch, "relu", lambda x: x)
+    with pytest.raises(LookupError):
+        objects_by_name.object_at(name)
+
+
 def test_no_module_is_imported_that_nothing_led_to() -> None:
     with pytest.raises(LookupError):
         objects_by_name.object_at(("at", "antigravity", ()))

@@ -473,3 +473,47 @@ def _pushed(
         else:
             return str(value) if name in ("LOAD_FAST", "LOAD_FAST_CHECK") else None
     return None
+
+
+# -- what is looked up by name
+
+#: names, the first a global; or an attribute of something that the code alone does not tell, behind ``""``
+Chain = tuple[str, ...]
+#: instruction -> how far its argument is shifted beyond the index of a name
+_GLOBAL = {dis.opmap["LOAD_GLOBAL"]: 1, dis.opmap["LOAD_NAME"]: 0}
+_ATTRIBUTE = {dis.opmap["LOAD_ATTR"]: 0 if VERSION < (3, 12) else 1}
+_ATTRIBUTE |= {
+    dis.opmap[name]: by for name, by in (("LOAD_METHOD", 0), ("LOAD_SUPER_ATTR", 2)) if name in dis.opmap
+}
+#: what leaves the top of the stack as it is
+_SILENT = frozenset(
+    dis.opmap[name]
+    for name in ("CACHE", "EXTENDED_ARG", "NOP", "PUSH_NULL", "PRECALL", "RESUME")
+    if name in dis.opmap
+)
+
+
+@remembered(4096)
+def looked_up(code: CodeType) -> tuple[Chain, ...]:
+    """All that the code of a function, and of functions in it, looks up by name: ``torch.nn.functional.relu``, ``x.split``."""
+    found: dict[Chain, None] = {}
+    for inside in code.co_consts:
+        if isinstance(inside, CodeType):
+            found.update(dict.fromkeys(looked_up(inside)))
+    raw, names = code.co_code, code.co_names
+    at: Chain = ()
+    high = 0
+    for op, low in zip(raw[::2], raw[1::2], strict=True):
+        if op in _SILENT:  # caches are zeros
+            high = (high | low) << 8 if op == EXTENDED_ARG else high
+            continue
+        number, high = high | low, 0
+        if op in _GLOBAL:
+            at = (names[number >> _GLOBAL[op]],)
+        elif op in _ATTRIBUTE:
+            at = (*(at or ("",)), names[number >> _ATTRIBUTE[op]])
+        else:
+            at = ()
+            continue
+        found[at] = None
+    return tuple(found)

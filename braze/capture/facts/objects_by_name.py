@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from braze.capture.facts.libraries import is_library_function, is_library_name
 from braze.support.spoken import spoken
 
 Name = tuple[Any, ...]
@@ -42,7 +43,11 @@ def object_at(name: Name) -> Any:
     kind, *rest = name
     if kind not in _FOUND:
         raise LookupError(f"a name of kind {kind!r}")
-    return _FOUND[kind](*rest)
+    found = _FOUND[kind](*rest)
+    if kind == "at" and isinstance(found, types.FunctionType) and not is_library_function(found):
+        if is_library_name(rest[0]):
+            raise LookupError(f"the program has put a function of its own at {rest[0]}.{'.'.join(rest[1])}")
+    return found
 
 
 def module_of(name: Name) -> str | None:

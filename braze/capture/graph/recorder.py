@@ -548,6 +548,8 @@ def readable(place: Any, names: tuple[str, ...]) -> str:
         at = at.parent
     del parts[8:]
     text = _NO_LETTER.sub("_", "_".join(reversed(parts)) or "input").lower()
+    if text == "self":
+        return "self_"  # to FX an argument of that name is the module
     return text if text[0].isalpha() else f"arg_{text}"
 
 

@@ -34,6 +34,7 @@ from braze.capture.facts.values import (
 from braze.capture.outside import cells, texts
 from braze.capture.outside.class_values import class_value, trust_class_value
 from braze.capture.outside.globals import globals_at, module_dict
+from braze.capture.outside.relied_upon import note_missing
 from braze.capture.outside.shadows import instance_dict, note_lack, write_instance
 from braze.capture.python import raised
 from braze.capture.python.tensors import tensor_attr
@@ -479,15 +480,6 @@ def note_absent(t: Trace, cls: Any, name: str, until: Any = None) -> None:
         if is_immutable(owner) or t.done.is_ours(owner):
             continue
         note_missing(t.outside, owner, name)
-
-
-def note_missing(outside: Outside, owner: Any, name: str) -> None:
-    """Guard that there is no such name in the dict of a class, function or module."""
-    node = outside.tree.constant(owner)
-    if node.absent is None:
-        node.absent = {}
-        outside.tree.order.append(node)
-    node.absent[name] = True
 
 
 def special_method(t: Trace, cls: Any, name: str) -> Any:

@@ -44,6 +44,7 @@ from braze.capture.outside.opaque import (
     refuse_opaque,
     refuse_opaque_in_walks,
 )
+from braze.capture.outside.relied_upon import trust
 from braze.capture.outside.shadows import fill, fill_arguments
 from braze.capture.python import generators, higher_order
 from braze.capture.python.attributes import class_lookup, note_absent, special_method
@@ -100,7 +101,7 @@ def call_function(
 ) -> Any:
     """A function written in Python."""
     rule = HANDLERS.calls.get(fn)
-    if rule is not None:
+    if rule is not None and trust(t.outside, fn):
         return rule(t, args, kwargs or {}, tail)
     special = is_special(fn.__module__) and is_written_in(fn, "torch", "functools", "random")
     if special:
@@ -120,7 +121,8 @@ def call_function(
     if fn in policy.NATIVE_FUNCTIONS:
         values = (*args, *(kwargs or {}).values())
         # else ``re.sub`` has a function to call for each match, or an object is asked for a number by Python code
-        if asked_by_code(values) is None and not (fn is re.sub and has_callable(values, None)):
+        plain = asked_by_code(values) is None and not (fn is re.sub and has_callable(values, None))
+        if plain and trust(t.outside, fn):
             refuse_opaque(t.outside, values)
             return call_native(t, fn, args, kwargs)
     return interpret(t, fn, args, kwargs, tail)
@@ -140,10 +142,11 @@ def is_special(module: str | None) -> bool:
 
 def call_special(t: Trace, fn: types.FunctionType, args: Any, kwargs: dict[str, Any] | None) -> Any:
     """A function of such a module: a node, a break, or nothing; MISSING where it is as any other."""
-    if fn.__module__ in LEAF_MODULES and has_tensor(args, kwargs) and not has_callable(args, kwargs):
-        if fn.__module__ != "torch._tensor" or fn.__qualname__.startswith("Tensor."):
-            fill_arguments(t.outside, args)
-            return t.graph.recorder.call(fn, tuple(args), kwargs or {})
+    node = fn.__module__ in LEAF_MODULES and has_tensor(args, kwargs) and not has_callable(args, kwargs)
+    of_tensors = fn.__module__ != "torch._tensor" or fn.__qualname__.startswith("Tensor.")
+    if node and of_tensors and trust(t.outside, fn):
+        fill_arguments(t.outside, args)
+        return t.graph.recorder.call(fn, tuple(args), kwargs or {})
     if fn.__module__ == "torch._tensor" and fn.__name__ in DATA and has_tensor(args, kwargs):
         refuse_data(fn.__name__)
     if fn.__module__ in higher_order.MODULES and fn.__module__ != higher_order.FLEX:
@@ -190,8 +193,7 @@ def call_native(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> 
     fill_arguments(t.outside, args)
     if kwargs:
         fill_arguments(t.outside, kwargs.values())
-    result = fn(*args, **kwargs) if kwargs else fn(*args)
-    return canonical(t, result)
+    return canonical(t, fn(*args, **kwargs) if kwargs else fn(*args))
 
 
 def call_c(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, asks: bool = False) -> Any:
@@ -595,5 +597,4 @@ def call_cached(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> 
 
 def answers_once(fn: Any) -> bool:
     """Whether a cached function of a library tells what is installed: a fact that holds for the process."""
-    wrapped = fn.__wrapped__
-    return wrapped.__name__.startswith("is_") and is_library_function(wrapped)
+    return fn.__wrapped__.__name__.startswith("is_") and is_library_function(fn.__wrapped__)

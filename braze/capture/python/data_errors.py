@@ -18,6 +18,7 @@ from braze.capture.facts.frame import Decoded, Frame
 from braze.capture.facts.purity import can_run_again
 from braze.capture.facts.values import MISSING
 from braze.capture.graph import constant_evaluation, unbacked
+from braze.capture.python.tensors import require_own
 from braze.capture.python.unwinding import resumable_step, trail_of
 from braze.capture.state.ledger import Ledger
 from braze.capture.state.trace import Trace
@@ -47,6 +48,7 @@ def raises(decoded: Decoded, at: int) -> bool:
 def taken_for_granted(t: Trace, f: Frame, value: Any, target: int, jumps_if: bool) -> bool | None:
     """Which way a jump goes of which the other way ends in an exception; None where it is to be decided as any other."""
     if issubclass(type(value), torch.Tensor):
+        require_own(t.outside, "__bool__")
         holds = constant_evaluation.read(t.graph.recorder, "__bool__", value)
         if holds is not MISSING:
             return bool(holds)

@@ -27,6 +27,7 @@ from braze.capture.outside.shadows import fill
 from braze.capture.python import data_errors
 from braze.capture.python.calls import call_c
 from braze.capture.python.operations import TRUTHS, number, python_method
+from braze.capture.python.tensors import require_own
 from braze.capture.state.handlers import HANDLERS
 from braze.capture.state.trace import Interpreter, Trace
 
@@ -43,6 +44,7 @@ PLAIN_TRUTH = frozenset({int, str, float, list, tuple, torch.SymInt, torch.SymBo
 def iterate(t: Trace, value: Any) -> Any:
     """``iter(value)``."""
     if issubclass(type(value), torch.Tensor):
+        require_own(t.outside, "__iter__")
         if value.dim() == 0:
             raise TypeError("iteration over a 0-d tensor")
         return iter(t.graph.recorder.call(torch.Tensor.unbind, (value, 0), {}))
@@ -120,6 +122,7 @@ def truth(t: Trace, value: Any) -> bool:
     if value is None:
         return False
     if issubclass(type(value), torch.Tensor):
+        require_own(t.outside, "__bool__")
         holds = constant_evaluation.read(t.graph.recorder, "__bool__", value)
         if holds is not MISSING:
             return bool(holds)
@@ -164,6 +167,7 @@ def counted(t: Trace, told: Any) -> Any:
 def length(t: Trace, value: Any) -> int:
     """``len(value)``."""
     if issubclass(type(value), torch.Tensor):
+        require_own(t.outside, "__len__")
         if value.dim() == 0:
             raise TypeError("len() of a 0-d tensor")
         return value.shape[0]

@@ -8,15 +8,20 @@ from typing import Any
 import torch
 
 from braze.capture.facts.breaks import HINT_MOVE, graph_break
+from braze.capture.facts.libraries import is_pytorchs
 from braze.capture.facts.records import Check, Step
 from braze.capture.facts.values import MISSING, lookup_in_mro
 from braze.capture.outside.class_values import trust_class_value
+from braze.capture.outside.relied_upon import trust
 from braze.capture.outside.shadows import fill, instance_dict
 from braze.capture.python import higher_order
 from braze.capture.python.attributes import instance_value, load_attr, note_absent
 from braze.capture.state.outside import Outside
 from braze.capture.state.trace import Trace
 
+#: what calls a module's hooks and ``forward``, and PyTorch's own
+CALL = "_call_impl"
+CALL_IMPL = torch.nn.Module._call_impl if is_pytorchs(torch.nn.Module._call_impl) else None
 MODULE_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
 #: read once: until Python 3.12 each look-up of a member runs Python code of its enumeration
 _DICT, _EMPTY = Step.DICT, (Check.LENGTH, 0)
@@ -30,7 +35,8 @@ GLOBAL_HOOKS = (
 
 def call_module(t: Trace, module: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
     """``module(...)``: its forward where there are no hooks, else what torch's ``__call__`` does."""
-    if instance_value(t.outside, module, "forward") is MISSING and not hooked(t, module):
+    usual = calls_as_usual(t, module)
+    if usual and instance_value(t.outside, module, "forward") is MISSING and not hooked(t, module):
         forward, owner = lookup_in_mro(type(module), "forward")
         if type(forward) is types.FunctionType:
             if owner is not type(module):
@@ -43,7 +49,19 @@ def call_module(t: Trace, module: Any, args: Any, kwargs: dict[str, Any] | None,
         graph_break("BZ1002", f"the TorchScript module {type(module).__name__} is called", HINT_MOVE)
     if instance_value(t.outside, module, "_compiled_call_impl") not in (None, MISSING):
         return t.call(load_attr(t, module, "_compiled_call_impl"), args, kwargs, tail)
+    if not usual:
+        return t.call(load_attr(t, module, CALL), args, kwargs, tail)
     return t.call(torch.nn.Module._call_impl, (module, *args), kwargs, tail)
+
+
+def calls_as_usual(t: Trace, module: Any) -> bool:
+    """Whether a module has no ``_call_impl`` but PyTorch's; guarded."""
+    cls = type(module)
+    found, owner = lookup_in_mro(cls, CALL)
+    note_absent(t, cls, CALL, owner)
+    trust_class_value(t, owner, CALL, found)
+    own = found is CALL_IMPL and trust(t.outside, found)
+    return own and instance_value(t.outside, module, CALL) is MISSING
 
 
 def hooked(t: Trace, module: Any) -> bool:

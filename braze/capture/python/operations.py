@@ -23,6 +23,7 @@ from braze.capture.outside.opaque import says_by_code
 from braze.capture.outside.shadows import DictShadow, fill_arguments
 from braze.capture.python.attributes import special_method
 from braze.capture.python.calls import call_c
+from braze.capture.python.tensors import require_own
 from braze.capture.state.ledger import Ledger
 from braze.capture.state.outside import Outside
 from braze.capture.state.trace import Interpreter, Trace
@@ -169,6 +170,7 @@ def as_integer(value: Any) -> Any:
 
 def tensor_operator(t: Trace, function: Any, a: Any, b: Any) -> Any:
     """An operator with a tensor: one node, unless the other side has Python code for it."""
+    require_own(t.outside, *(METHODS.get(function) or COMPARE_METHODS[function]))
     other = b if issubclass(type(a), torch.Tensor) else a
     if not issubclass(type(other), torch.Tensor) and type(other) not in SAFE:
         names: tuple[str, ...] = METHODS.get(function) or COMPARE_METHODS.get(function) or ()
@@ -187,6 +189,7 @@ def compare(t: Trace, function: Any, a: Any, b: Any, tail: bool = False) -> Any:
             operator.eq,
             operator.ne,
         ):
+            require_own(t.outside, *COMPARE_METHODS[function])
             return function is operator.ne
         return tensor_operator(t, function, a, b)
     if UnknownText in (type(a), type(b)):
@@ -200,6 +203,7 @@ def compare(t: Trace, function: Any, a: Any, b: Any, tail: bool = False) -> Any:
 def unary(t: Trace, function: Any, a: Any) -> Any:
     """``-a`` and the like."""
     if issubclass(type(a), torch.Tensor):
+        require_own(t.outside, UNARY_METHODS[function])
         return t.graph.recorder.call(function, (a,), {})
     if type(a) is torch.SymFloat:
         return floats.combine(t.graph, function, a)
@@ -265,6 +269,7 @@ def get_item(t: Trace, obj: Any, key: Any, tail: bool = False) -> Any:
     if kind in (list, tuple) and (type(key) is int or (type(key) is slice and not asked_for_bounds(key))):
         return obj[key]
     if issubclass(type(obj), torch.Tensor):
+        require_own(t.outside, "__getitem__")
         key, part = place_of(t, obj, key)
         if part is not MISSING:
             return part
@@ -349,6 +354,7 @@ def in_bounds(tensor: torch.Tensor, key: Any) -> tuple[Any, ...] | None:
 def set_item(t: Trace, obj: Any, key: Any, value: Any) -> None:
     """``obj[key] = value``."""
     if issubclass(type(obj), torch.Tensor):
+        require_own(t.outside, "__setitem__")
         key, part = place_of(t, obj, key)
         if part is not MISSING:
             obj, key = part, ...

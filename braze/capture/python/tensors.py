@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -12,6 +12,7 @@ from braze.capture.facts.records import Step
 from braze.capture.facts.values import MISSING, lookup_in_mro, words
 from braze.capture.graph import tensor_facts
 from braze.capture.graph.recorder import METADATA, refuse_unfaked, wanted_gradient
+from braze.capture.outside.relied_upon import trust_method
 from braze.capture.outside.shadows import instance_dict, keep, write_instance
 from braze.capture.state.ledger import Ledger
 from braze.capture.state.outside import Outside
@@ -43,15 +44,18 @@ def tensor_attr(t: Trace, obj: Any, name: str, tail: bool) -> Any:
         if name == "__class__":
             return type(obj) if id(obj) in t.outside.unfaked else dense_class(obj)
         refuse_unfaked(t.outside, (obj,))
-    if name in METADATA:
-        return getattr(obj, name)
-    if name in tensor_facts.FIELDS:
-        return tensor_facts.field(t, obj, name)
     found, _ = lookup_in_mro(torch.Tensor, name)
+    own = trust_method(t.outside, name)
+    if own and name in METADATA:
+        return getattr(obj, name)
+    if own and name in tensor_facts.FIELDS:
+        return tensor_facts.field(t, obj, name)
     if name in PARAMETERS_OWN and isinstance(obj, torch.nn.Parameter):
         found = vars(torch.nn.Parameter)[name]
     kind = type(found)
     if name == "__class__":
+        if not own:
+            refuse_replaced(name)
         return dense_class(obj)
     if (
         kind is types.MethodDescriptorType
@@ -69,7 +73,13 @@ def tensor_attr(t: Trace, obj: Any, name: str, tail: bool) -> Any:
     if kind is types.GetSetDescriptorType:
         return t.graph.recorder.call(found.__get__, (obj,), {})
     if kind is property:
-        return getattr(obj, name) if name in ("device", "is_meta") else t.call(found.fget, (obj,), None, tail)
+        return (
+            getattr(obj, name)
+            if own and name in ("device", "is_meta")
+            else t.call(found.fget, (obj,), None, tail)
+        )
+    if not own:
+        refuse_replaced(name)
     value = MISSING
     if node is not None:
         shadow = instance_dict(t.outside, node)
@@ -81,6 +91,18 @@ def tensor_attr(t: Trace, obj: Any, name: str, tail: bool) -> Any:
     if value is not MISSING:
         return value
     raise AttributeError(f"'Tensor' object has no attribute '{name}'")
+
+
+def require_own(outside: Outside, *names: str) -> None:
+    """Guard that the special methods by which an operator works on tensors are PyTorch's; what the program has put there Python calls."""
+    for name in names:
+        if not trust_method(outside, name):
+            refuse_replaced(name)
+
+
+def refuse_replaced(name: str) -> NoReturn:
+    """Break at what the program has put into the class of tensors."""
+    graph_break("BZ1002", f"Tensor.{name} is not PyTorch's own")
 
 
 def dense_class(obj: Any) -> type:

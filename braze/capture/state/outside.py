@@ -60,6 +60,8 @@ class Outside:
         self.inlined: dict[types.FunctionType, None] = {}
         #: tensors from outside that no fake can stand for, and why: they may be handed on, not used
         self.unfaked: dict[int, tuple[Any, str]] = {}
+        #: functions of libraries that are not interpreted, and names of methods of tensors: whether all that they rely on is the library's own
+        self.relied: dict[Any, bool] = {}
         #: whether hooks for all modules are registered, once that is asked
         self.global_hooks: bool | None = None
 

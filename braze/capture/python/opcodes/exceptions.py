@@ -10,7 +10,7 @@ from braze.capture.facts.frame import Frame
 from braze.capture.facts.values import MISSING
 from braze.capture.outside.class_values import trust_class_value
 from braze.capture.python import raised
-from braze.capture.python.attributes import class_lookup
+from braze.capture.python.attributes import class_lookup, note_absent
 from braze.capture.python.opcodes.table import opcode, rows
 from braze.capture.state.trace import Trace
 
@@ -113,6 +113,7 @@ def before_with(t: Trace, f: Frame, arg: int) -> None:
         missed = " (missed __exit__ method)" if enter is not MISSING else ""
         raise TypeError(f"'{cls.__name__}' object does not support the context manager protocol{missed}")
     for name, found, owner in (("__enter__", enter, enter_owner), ("__exit__", leave, leave_owner)):
+        note_absent(t, cls, name, owner)
         if type(found) is types.FunctionType:
             trust_class_value(t, owner, name, found)
     f.stack.append(types.MethodType(leave, manager) if callable(leave) else leave.__get__(manager, cls))
