@@ -11,18 +11,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from braze.loops import build
-from braze.loops.ir import BufferView, DType, Node, ReduceKind, Reduction, Store, StoreMode
+from braze.loops.ir import BufferView, DType, Node, Op, ReduceKind, Reduction, Store, StoreMode
 from braze.lower.indexing import looked_up
 from braze.lower.lazy import Index, Lazy, numel
 from braze.lower.placed import Placed, place_of, positions, spreads
 from braze.lower.pointwise import convert
-from braze.lower.pointwise_core import elementwise
+from braze.lower.pointwise_core import computed, elementwise
 from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import aten
 from braze.lower.segments import rows_added
 from braze.lower.views import expand_value
 from braze.support.record import record
-from braze.symbolic.expr import ONE, Expr, Integer, contiguous_strides, modulo
+from braze.symbolic.expr import ONE, ZERO, Expr, Integer, contiguous_strides, modulo
 from braze.symbolic.guess import likely_size
 
 I32, I64 = DType.I32, DType.I64
@@ -54,6 +54,9 @@ class Scatter:
 
 def scattered(g: ProgramBuilder, target: Any, x: Lazy, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """What a scatter into ``x`` gives, by loops; NotImplemented for what is ATen's."""
+    chosen = _one_each(g, target, x, args, kwargs)
+    if chosen is not NotImplemented:
+        return chosen
     found = _found(g, target, x, args, kwargs)
     if found is None:
         return NotImplemented
@@ -77,6 +80,35 @@ def scattered(g: ProgramBuilder, target: Any, x: Lazy, args: Sequence[Any], kwar
         _store(g, view, placed, zero, StoreMode.OVER)
     _store(g, view, placed, convert(g, placed.value, wide), StoreMode.ADD)
     return _narrowed(g, g.lazy(view.buffer), x.dtype, strides)
+
+
+def _one_each(g: ProgramBuilder, target: Any, x: Lazy, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """One element for each row of a dimension is a choice between what is there and what is given, which fuses with what is around it."""
+    if g.ctx.target.kind != "cuda" or x.device == "cpu" or target not in ONE_EACH or len(args) != 3 or kwargs:
+        return NotImplemented
+    dim, index, source = args
+    if not x.rank or not x.dtype.is_computable:
+        return NotImplemented
+    found = FORMS[target](g, x, dim, index, source)
+    if found is None or (found.adds and x.dtype not in WIDE):
+        return NotImplemented
+    dim = dim % x.rank
+    rows = (*x.sizes[:dim], ONE, *x.sizes[dim + 1 :])
+    if tuple(index.sizes) != rows:
+        return NotImplemented
+    value = found.placed.value
+    g.realize_if_costly(value)
+
+    def inner(at: Index) -> Node:
+        row = [*at[:dim], ZERO, *at[dim + 1 :]]
+        here = build.binary(Op.EQ, build.cast(index.load(row), I64), g.index_node(at[dim]))
+        there, given = x.load(at), value.load(row)
+        if found.adds:
+            wide = WIDE[x.dtype]
+            given = g.rounded(build.add(build.cast(there, wide), build.cast(given, wide)), x.dtype)
+        return build.where(here, given, there)
+
+    return computed(g, [x, index, value], inner, x.sizes, x.dtype, 3)
 
 
 def placed_on_gpu(
@@ -119,7 +151,7 @@ def _store(
 ) -> None:
     """The loop that stores."""
     axes, index = g.axes(placed.sizes)
-    further = more(index) if more is not None else Integer(0)
+    further = more(index) if more is not None else ZERO
     g.nest(
         axes,
         (placed.store(view, value, index, mode, further),),
@@ -163,7 +195,7 @@ def _by_copies(g: ProgramBuilder, x: Lazy, found: Scatter, wide: DType, there: i
     inner = contiguous_strides(x.sizes)
     zeros = constant(g, (count, *x.sizes), 0, wide, x.device)
     held = g.copy(zeros)
-    view = BufferView(held.buffer, x.sizes, inner, Integer(0), wide)
+    view = BufferView(held.buffer, x.sizes, inner, ZERO, wide)
     size = numel(x.sizes)
 
     def share(index: Index) -> Expr:
@@ -175,7 +207,7 @@ def _by_copies(g: ProgramBuilder, x: Lazy, found: Scatter, wide: DType, there: i
     total = Reduction(ReduceKind.SUM, wide, g.load(held, (k, *index)))
     out = g.new_buffer(wide, x.sizes, inner, x.device)
     g_out = g.whole(out)
-    at = sum((i * s for i, s in zip(index, inner, strict=True)), Integer(0))
+    at = sum((i * s for i, s in zip(index, inner, strict=True)), ZERO)
     g.nest(
         axes,
         (Store(out, at, build.reduced(0, wide)),),
@@ -325,6 +357,8 @@ def _reduced(
     return _along(g, x, dim, index, source, adds=True, clears=not include_self)
 
 
+#: those of which one element for each row is a choice
+ONE_EACH = frozenset({aten.scatter.src, aten.scatter.value, aten.scatter_add.default})
 FORMS: dict[Any, Callable[..., Scatter | None]] = {
     aten.index_put.default: _elements,
     aten.index_copy.default: _copied,

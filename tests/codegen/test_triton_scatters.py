@@ -189,6 +189,25 @@ def test_very_many_values_for_few_places_are_shared_among_copies(dtype, columns,
     assert made, "a copy of the sums for each 64th of the values"
 
 
+@pytest.mark.parametrize("dtype", [F32, F16, BF16, I64])
+def test_one_element_for_each_row_is_a_choice_in_the_kernel_around_it(dtype, tmp_path):
+    x, v, i = (numbers(*s).mul(9).to(dtype) for s in ((23, 8), (23, 1), (23, 1)))
+    i = (torch.arange(23) * 5 % 8).view(23, 1)
+    for fn in (
+        lambda x, v, i: aten.scatter(x, 1, i, v) * 2,
+        lambda x, v, i: aten.scatter(x.new_zeros(23, 8), -1, i.int(), 3) + v,
+        lambda x, v, i: aten.scatter_add(x * 2, 1, i, v),
+        lambda x, v, i: aten.scatter_add(x.t().new_zeros(23, 8), 1, i, v * 2),
+    ):
+        assert len(check(fn, tmp_path, x, v, i).groups) == 1
+
+
+def test_of_a_row_whose_element_does_not_exist_nothing_is_changed(tmp_path):
+    x, v, i = numbers(23, 8), numbers(23, 1), torch.full((23, 1), 8)
+    _, (found,) = interpreted(lambda x, v, i: aten.scatter(x, 1, i, v), tmp_path, x, v, i)
+    assert torch.equal(found, x)
+
+
 def test_a_sum_in_a_wider_type_of_few_values_in_much_memory_is_atens():
     fn = lambda x, v, i: aten.index_add(x, 0, i, v)
     few = [numbers(2, 8, dtype=BF16), torch.arange(2)]

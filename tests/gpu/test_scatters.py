@@ -111,3 +111,13 @@ def test_gradients_of_what_is_taken(taken, dtype):
     scale = float(exact.abs().max())
     far, allowed = (float((g.double() - exact).abs().max()) / scale for g in (ours, eager))
     assert far <= allowed + 4 * torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("name", ["index_add", "index_put", "scatter_add"])
+def test_sizes_that_change(name):
+    fn = SUMS[name]
+    compiled = braze.compile(fn, dynamic=True)
+    x, v, i, j = made(torch.float32)
+    for n in (20000, 333, 1):
+        given = x, v[:n], i[:n], j[:n]
+        torch.testing.assert_close(compiled(*given), fn(*given), rtol=1e-4, atol=1e-3)
