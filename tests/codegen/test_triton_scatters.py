@@ -12,6 +12,7 @@ pytest.importorskip("triton")
 from braze import pipeline
 from braze.loops.ir import StoreMode
 from braze.lower import scattered
+from tests.codegen.test_triton import offline
 from tests.codegen.test_triton_forms import numbers
 from tests.codegen.test_triton_segments import calls, places
 from tests.codegen.triton_bench import captured, context, interpreted, planned, run
@@ -296,3 +297,17 @@ def test_forms_stand_for_operators_that_have_a_call_in_place():
     from braze.lower.scatters import IN_PLACE
 
     assert set(scattered.FORMS) <= set(IN_PLACE)
+
+
+def test_they_compile_to_sm_90_where_sums_wait_for_nothing():
+    printed = offline("tests.codegen.scatters_offline").splitlines()
+    of = {
+        name: [x for x in printed if x.startswith(name)]
+        for name in ("rows", "halves", "counts", "stored", "one each")
+    }
+    assert all("acq_rel" not in x for x in printed)
+    assert any("relaxed.add.v4.f32" in x for x in of["rows"]), "four of a row at once"
+    assert any("add.v4.f32" in x for x in of["halves"]) and len(of["one each"]) == 1
+    assert any("add.u64" in x for x in of["counts"]) and all(
+        "red" not in x.split("x", 1)[1] for x in of["stored"]
+    )
