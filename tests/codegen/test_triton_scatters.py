@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 import torch
 
-pytest.importorskip("triton")
+interpreter = pytest.importorskip("triton.runtime.interpreter")
 
 from braze import pipeline
 from braze.loops.ir import StoreMode
@@ -21,6 +21,12 @@ aten = torch.ops.aten
 F16, F32, F64, BF16 = torch.float16, torch.float32, torch.float64, torch.bfloat16
 I32, I64 = torch.int32, torch.int64
 DIGITS = {F64: 1e-12, F32: 1e-5, F16: 2e-3, BF16: 2e-2}
+
+
+def asks_for_a_number(dtype, asked):
+    """Skip what has a number of bfloat16 in a kernel's text, which the interpreter of Triton 3.6 does not know."""
+    if asked and dtype is BF16 and not hasattr(interpreter.InterpreterBuilder, "get_bf16"):
+        pytest.skip("Triton 3.6's interpreter has no number of bfloat16")
 
 
 def once(count, rows):
@@ -69,6 +75,7 @@ STORES = {
 @pytest.mark.parametrize("dtype", [F32, F64, F16, BF16, I64, I32, torch.int8, torch.bool])
 @pytest.mark.parametrize("name", STORES)
 def test_what_is_stored_at_computed_places(name, dtype, tmp_path):
+    asks_for_a_number(dtype, name in ("index_fill", "scatter of a number"))
     x, v = (numbers(*s).mul(9).to(dtype) for s in ((23, 8), (9, 8)))
     check(STORES[name], tmp_path, x, v, once(9, 23))
 
@@ -192,7 +199,8 @@ def test_very_many_values_for_few_places_are_shared_among_copies(dtype, columns,
 
 @pytest.mark.parametrize("dtype", [F32, F16, BF16, I64])
 def test_one_element_for_each_row_is_a_choice_in_the_kernel_around_it(dtype, tmp_path):
-    x, v, i = (numbers(*s).mul(9).to(dtype) for s in ((23, 8), (23, 1), (23, 1)))
+    asks_for_a_number(dtype, True)
+    x, v = (numbers(*s).mul(9).to(dtype) for s in ((23, 8), (23, 1)))
     i = (torch.arange(23) * 5 % 8).view(23, 1)
     for fn in (
         lambda x, v, i: aten.scatter(x, 1, i, v) * 2,
