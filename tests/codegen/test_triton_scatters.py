@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 import torch
 
-interpreter = pytest.importorskip("triton.runtime.interpreter")
+pytest.importorskip("triton")
 
 from braze import pipeline
 from braze.loops.ir import StoreMode
@@ -18,6 +18,7 @@ from tests.codegen.test_triton_segments import calls, places
 from tests.codegen.triton_bench import captured, context, interpreted, planned, run
 
 aten = torch.ops.aten
+interpreter = pytest.importorskip("triton.runtime.interpreter")
 F16, F32, F64, BF16 = torch.float16, torch.float32, torch.float64, torch.bfloat16
 I32, I64 = torch.int32, torch.int64
 DIGITS = {F64: 1e-12, F32: 1e-5, F16: 2e-3, BF16: 2e-2}
