@@ -30,8 +30,8 @@ I32, I64 = DType.I32, DType.I64
 WIDE = {
     DType.F32: DType.F32, DType.F64: DType.F64, I32: I32, I64: I64, DType.F16: DType.F32, DType.BF16: DType.F32,
 }  # fmt: skip
-#: elements that few values are added to, for each value, from which on a sum in a wider type is ATen's
-SPARSE = 4
+#: elements for each value that is added to some of them, up to which a sum in a wider type, all of which is written and read, is ours
+SPARSE = 2
 #: places that are few, values for each of these that are very many, and copies of the sums, at most
 FEW, MANY, COPIES = 4096, 64, 64
 
@@ -70,8 +70,10 @@ def scattered(g: ProgramBuilder, target: Any, x: Lazy, args: Sequence[Any], kwar
         return g.lazy(view.buffer)
     wide = WIDE[x.dtype]
     there, given = likely_size(numel(x.sizes)), likely_size(numel(placed.sizes))
-    if wide is not x.dtype and there > SPARSE * given:
-        return NotImplemented
+    if wide is not x.dtype:
+        added = _by_rows(g, x, found, there, given)
+        if added is not NotImplemented or there > SPARSE * given:
+            return added
     if _crowded(x, found, there, given):
         return _by_copies(g, x, found, wide, there, given)
     view = g.copy(convert(g, x, wide), strides)
@@ -178,6 +180,13 @@ def _in_order(g: ProgramBuilder, x: Lazy, found: Scatter) -> Any:
     if added is NotImplemented:
         return NotImplemented
     return elementwise(g, build.add, (x, added))
+
+
+def _by_rows(g: ProgramBuilder, x: Lazy, found: Scatter, there: int, given: int) -> Any:
+    """Sums of few long rows of a half type in many rows of zeros, by one operator that writes each row once."""
+    if found.rows is None or found.clears or given > there:
+        return NotImplemented
+    return rows_added(g, x, *found.rows)
 
 
 def _crowded(x: Lazy, found: Scatter, there: int, given: int) -> bool:

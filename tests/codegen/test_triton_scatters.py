@@ -222,7 +222,17 @@ def test_a_sum_in_a_wider_type_of_few_values_in_much_memory_is_atens():
     fn = lambda x, v, i: aten.index_add(x, 0, i, v)
     few = [numbers(2, 8, dtype=BF16), torch.arange(2)]
     assert calls(planned(fn, numbers(23, 8, dtype=BF16), *few)) == ["aten.index_add_.default"]
-    assert calls(planned(fn, numbers(8, 8, dtype=BF16), *few)) == []
+    assert calls(planned(fn, numbers(4, 8, dtype=BF16), *few)) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "dtype", "wanted"), [(23, BF16, "braze.table_sums"), (23, F32, ""), (2, BF16, "")]
+)
+def test_few_long_rows_of_a_half_type_in_many_rows_of_zeros_are_written_once(rows, dtype, wanted, tmp_path):
+    fn = lambda v, i: aten.index_add(v.new_zeros(rows, 128), 0, i, v)
+    inputs = numbers(7, 128, dtype=dtype), torch.arange(7) % rows
+    assert calls(planned(fn, *inputs)) == ([f"{wanted}.default"] if wanted else [])
+    check(fn, tmp_path, *inputs, own=False)
 
 
 def fixed(fn, *inputs):

@@ -26,9 +26,9 @@ SUMS = {
     "in place": lambda x, v, i, j: x.clone().index_add_(0, i, v),
 }
 STORES = {
-    "index_copy": lambda x, v, i: x.index_copy(0, i, v[: len(i)] * 2),
-    "index_put": lambda x, v, i: x.index_put((i - 1000,), v[: len(i)] * 2),
-    "scatter": lambda x, v, i: x.scatter(0, i[:, None].expand(-1, 64), v * 2),
+    "index_copy": lambda x, v, i: x.index_copy(0, i, -v[: len(i)]),
+    "index_put": lambda x, v, i: x.index_put((i - 1000,), -v[: len(i)]),
+    "scatter": lambda x, v, i: x.scatter(0, i[:, None].expand(-1, 64), -v),
     "scatter of a number": lambda x, v, i: x.scatter(1, i[:, None] % 64, 2.0),
     "index_fill": lambda x, v, i: x.index_fill(0, i, 2.0),
 }
@@ -57,7 +57,7 @@ def test_sums_are_no_further_from_float64_than_eager_s(name, dtype):
     assert ours <= eager + 4 * torch.finfo(dtype).eps
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.int8])
 @pytest.mark.parametrize("name", STORES)
 def test_values_stand_where_eager_s_do(name, dtype):
     x, v, *_ = made(torch.float32)
@@ -110,7 +110,8 @@ def test_gradients_of_what_is_taken(taken, dtype):
     exact, eager, ours = gradient(taken, x.double()), gradient(taken, x), gradient(braze.compile(taken), x)
     scale = float(exact.abs().max())
     far, allowed = (float((g.double() - exact).abs().max()) / scale for g in (ours, eager))
-    assert far <= allowed + 4 * torch.finfo(dtype).eps
+    # hundreds of values are added in any order, where eager's index_put sorts them
+    assert far <= allowed + 64 * torch.finfo(torch.float32).eps + 2 * torch.finfo(dtype).eps
 
 
 @pytest.mark.parametrize("name", ["index_add", "index_put", "scatter_add"])
