@@ -367,7 +367,7 @@ class InPlace:
         g, view = self.g, part.view
         args = [resolve(a) for a in scatter.args[1:]]
         mode = StoreMode.PLAIN
-        if view is None:
+        if view is None or not part.dtype.is_computable:
             return False
         if g.ctx.target.kind == "cuda" and part.device != "cpu":
             named = {name: resolve(a) for name, a in scatter.kwargs.items()}
