@@ -22,6 +22,7 @@ class CompileContext:
     kernels of some groups are cut, by the groups' names.
     ``recordable``: others record the call, as a part of
     something larger. ``raises_alone``: an error of the call is all that its caller sees of it, but for what the graph writes. ``recorder``: makes of a call and its ``cudagraphs`` plan one that is recorded; None: the call's second use is.
+    ``deterministic``: the program asks PyTorch for the same numbers each time.
     """
 
     options: Options
@@ -35,3 +36,4 @@ class CompileContext:
     recordable: bool = False
     raises_alone: bool = False
     recorder: Callable[[Any, Any], Any] | None = None
+    deterministic: bool = False

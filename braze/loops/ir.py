@@ -235,12 +235,16 @@ class Reduction:
 
 class StoreMode(enum.Enum):
     PLAIN = "plain"
+    OVER = "over"  # over some elements of a buffer that an earlier step has written; of several at one place any stays
     ADD = "add"  # atomic where several points may hit one element
 
 
 @record
 class Store:
-    """``buffer[index] = value`` at every point; ``args[k]`` is the value of `indirect(k)` in the index."""
+    """``buffer[index] = value`` at every point; ``args[k]`` is the value of `indirect(k)` in the index.
+
+    On a GPU, where nobody hears of a place that does not exist (``CHECK_INDEX``), nothing is stored there.
+    """
 
     buffer: str
     index: Expr

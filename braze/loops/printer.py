@@ -155,7 +155,7 @@ def _stores(stores: Sequence[Store]) -> list[str]:
         values = [f"v{k}" for k in range(len(stores))]
     lines = []
     for s, value, place in zip(stores, values, places, strict=True):
-        sign = "+=" if s.mode is StoreMode.ADD else "="
+        sign = {StoreMode.PLAIN: "=", StoreMode.OVER: ":=", StoreMode.ADD: "+="}[s.mode]
         lines.append(f"{s.buffer}[{place}] {sign} {value}")
     return [*text.lines, *lines]
 

@@ -252,7 +252,7 @@ def reads_of(step: Step) -> list[str]:
     for node in (*_nodes(step, True), *_nodes(step, False)):
         if node.op is Op.LOAD:
             names[node.attr[0]] = None
-    names.update((s.buffer, None) for s in stores_of(step) if s.mode is StoreMode.ADD)
+    names.update((s.buffer, None) for s in stores_of(step) if s.mode is not StoreMode.PLAIN)
     return list(names)
 
 

@@ -21,7 +21,7 @@ from braze.aot.records import InputRole, Partition, SavedFrom
 from braze.graph.operators import SCATTERS
 from braze.graph.specs import TensorSpec
 from braze.loops.build import nodes_of
-from braze.loops.ir import Axis, BufferKind, BufferView, Op, Store
+from braze.loops.ir import Axis, BufferKind, BufferView, Op, Store, StoreMode
 from braze.loops.ir import Node as LoopNode
 from braze.lower.fallback import argument, target_name
 from braze.lower.lazy import Lazy, numel, strided_lazy
@@ -29,6 +29,7 @@ from braze.lower.placed import placed
 from braze.lower.pointwise import convert
 from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import LOWERINGS, aten
+from braze.lower.scattered import placed_on_gpu
 from braze.lower.scatters import IN_PLACE
 from braze.lower.views import (
     clamp_start,
@@ -354,21 +355,32 @@ class InPlace:
             return self.g.lazy(self.g.copy(value).buffer)
         return value
 
+    def _unwritten(self, x: Lazy, names: set[str]) -> Lazy:
+        """A value that does not read what is written."""
+        return self.g.lazy(self.g.copy(x).buffer) if self._reads(x, names) else x
+
     def _loop(self, axes: tuple[Axis, ...], store: Store, value: Lazy, part: Lazy) -> None:
         self.g.nest(axes, (store,), part.device, (*value.pending_ops, "write"))
 
     def _store_placed(self, scatter: Node, part: Lazy, names: set[str], resolve: Any) -> bool:
         """A loop that stores values at computed positions of a window; whether there is one."""
         g, view = self.g, part.view
-        if view is None or scatter.kwargs or not part.dtype.is_computable:
+        args = [resolve(a) for a in scatter.args[1:]]
+        mode = StoreMode.PLAIN
+        if view is None or not part.dtype.is_computable:
             return False
-        found = placed(g, scatter.target, part, [resolve(a) for a in scatter.args[1:]])
+        if g.ctx.target.kind == "cuda" and part.device != "cpu":
+            named = {name: resolve(a) for name, a in scatter.kwargs.items()}
+            found, mode = placed_on_gpu(g, scatter.target, part, args, named)
+        else:
+            found = placed(g, scatter.target, part, args) if not scatter.kwargs else None
         if found is None:
             return False
         value = expand_value(g, convert(g, found.value, part.dtype), found.sizes)
         value = self._ready(value, names)
+        looked_up = tuple((self._unwritten(places, names), where) for places, where in found.looked_up)
         axes, index = g.axes(found.sizes)
-        self._loop(axes, found.store(view, value, index), value, part)
+        self._loop(axes, replace(found, looked_up=looked_up).store(view, value, index, mode), value, part)
         return True
 
     def _call(self, scatter: Node, part: Lazy, names: set[str], resolve: Any) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from braze.loops import build
-from braze.loops.ir import BufferView, DType, Node, Store
+from braze.loops.ir import BufferView, DType, Node, Store, StoreMode
 from braze.lower.indexing import looked_up
 from braze.lower.lazy import Index, Lazy
 from braze.lower.realize import ProgramBuilder
@@ -36,12 +36,18 @@ class Placed:
     looked_up: tuple[tuple[Lazy, Callable[[Index], Index]], ...]
     value: Lazy
 
-    def store(self, view: BufferView, value: Lazy, index: Index) -> Store:
-        """The store at a point."""
+    def store(
+        self,
+        view: BufferView,
+        value: Lazy,
+        index: Index,
+        mode: StoreMode = StoreMode.PLAIN,
+        more: Expr = ZERO,
+    ) -> Store:
+        """The store at a point, ``more`` elements further on."""
         args = tuple(places.load(where(index)) for places, where in self.looked_up)
-        return Store(
-            view.buffer, linear(self.at(index), view.strides, view.offset), value.load(index), args=args
-        )
+        at = linear(self.at(index), view.strides, view.offset) + more
+        return Store(view.buffer, at, value.load(index), mode, args)
 
 
 def placed(g: ProgramBuilder, target: Any, part: Lazy, args: Sequence[Any]) -> Placed | None:
@@ -64,7 +70,7 @@ def _rows(g: ProgramBuilder, part: Lazy, dim: int, index: Any, source: Any) -> P
     if not _alone(sizes, index.sizes) or index.device != part.device:
         return None
     known = _known(g, index, part.sizes[dim], wrap=False)
-    place = _place(0, part.sizes[dim])
+    place = place_of(0, part.sizes[dim])
 
     def at(i: Index) -> Index:
         return [*i[:dim], place, *i[dim + 1 :]]
@@ -84,7 +90,7 @@ def _elements(
     if not _alone(found.sizes, found.shape) or not spreads(values.sizes, found.sizes):
         return None
     extents = [part.sizes[d] for d in found.dims]
-    places = [_place(k, extent) for k, extent in enumerate(extents)]
+    places = [place_of(k, extent) for k, extent in enumerate(extents)]
     known = [_known(g, i, extent, wrap=True) for i, extent in zip(tensors, extents, strict=True)]
     looked = tuple(zip(known, found.where, strict=True))
     return Placed(found.sizes, lambda i: found.at(i, places), looked, values)
@@ -108,7 +114,7 @@ def _alone(sizes: Sequence[Expr], positions: Sequence[Expr]) -> bool:
     return count <= ALONE or all(n.value == 1 for n in positions)
 
 
-def _place(k: int, extent: Expr) -> Expr:
+def place_of(k: int, extent: Expr) -> Expr:
     """The index symbol of the k-th tensor of positions."""
     if extent.value is not None:
         return ZERO + indirect(k, 0, max(extent.value - 1, 0))
@@ -117,6 +123,11 @@ def _place(k: int, extent: Expr) -> Expr:
 
 def _known(g: ProgramBuilder, index: Lazy, extent: Expr, *, wrap: bool) -> Lazy:
     """Positions that were looked at, in memory; negative ones count from the end where ``wrap``."""
+    return g.lazy(g.copy(positions(g, index, extent, wrap=wrap)).buffer)
+
+
+def positions(g: ProgramBuilder, index: Lazy, extent: Expr, *, wrap: bool) -> Lazy:
+    """Positions that are looked at where they are read; negative ones count from the end where ``wrap``."""
 
     def inner(at: Index) -> Node:
         i = build.cast(index.load(at), DType.I64)
@@ -125,5 +136,4 @@ def _known(g: ProgramBuilder, index: Lazy, extent: Expr, *, wrap: bool) -> Lazy:
             i = build.where(build.lt(i, build.const(0, DType.I64)), behind, i)
         return build.check_index(i, extent)
 
-    found = Lazy(index.sizes, DType.I64, index.device, inner, ops=(*index.pending_ops, "positions"))
-    return g.lazy(g.copy(found).buffer)
+    return Lazy(index.sizes, DType.I64, index.device, inner, ops=(*index.pending_ops, "positions"))

@@ -1,4 +1,5 @@
-"""Writes at computed positions: ATen's in-place kernel on a fresh copy, rather than its functional form, which copies once more.
+"""Writes at computed positions: on a GPU loops of ours (``scattered.py``), else ATen's in-place kernel on a fresh copy, rather than its functional
+form, which copies once more.
 
 One value for all places of a mask is a choice, element by element: nobody needs to look for these places.
 """
@@ -14,6 +15,7 @@ from braze.lower.lazy import Lazy, dense_order
 from braze.lower.pointwise import masked_choice
 from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import aten, lowering
+from braze.lower.scattered import scattered
 from braze.lower.segments import rows_added
 from braze.lower.views import reshape_value
 from braze.symbolic.expr import ONE
@@ -36,6 +38,9 @@ def _row(functional: Any, in_place: Any) -> Callable[..., Any]:
     def lower(g: ProgramBuilder, x: Lazy, *args: Any, **kwargs: Any) -> Any:
         if not x.dtype.is_computable or dense_order(x.sizes, g.symbols.exprs(g.val.stride())) is None:
             return NotImplemented
+        made = scattered(g, functional, x, args, kwargs)
+        if made is not NotImplemented:
+            return made
         rest = tuple(argument(g, a) for a in args)
         named = tuple((name, argument(g, a)) for name, a in kwargs.items())
         view = g.copy(x, g.symbols.exprs(g.val.stride()))

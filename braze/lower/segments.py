@@ -52,8 +52,11 @@ def embedding_dense_backward(
     return _table(g, grad, indices, length, padding)
 
 
-def rows_added(g: ProgramBuilder, x: Lazy, indices: Sequence[Lazy | None], values: Lazy) -> Any:
-    """``values`` added to zeros at whole rows: what ``x[i, j]`` has as the gradient of ``x``; NotImplemented for what is no such sum."""
+def rows_added(
+    g: ProgramBuilder, x: Lazy, indices: Sequence[Lazy | None], values: Lazy, least: int = NARROW
+) -> Any:
+    """``values`` added to zeros at whole rows of ``least`` elements or more: what ``x[i, j]`` has as the gradient of ``x``; NotImplemented for what is
+    no such sum."""
     tensors = [i for i in indices if i is not None]
     count = len(tensors)
     if g.ctx.target.kind != "cuda" or values.device == "cpu" or values.dtype is not x.dtype or not count:
@@ -68,7 +71,7 @@ def rows_added(g: ProgramBuilder, x: Lazy, indices: Sequence[Lazy | None], value
     shape = broadcast_sizes(tensors)
     places = numel(shape)
     sizes = (*shape, *x.sizes[count:])
-    if row < NARROW or places.value == 0 or not spreads(values.sizes, sizes):
+    if row < least or places.value == 0 or not spreads(values.sizes, sizes):
         return NotImplemented
     given = reshape_value(g, expand_value(g, values, sizes), (places, Integer(row)))
     made = _table(g, given, _flat_numbers(g, x, tensors, shape), length, padding=-1)

@@ -77,7 +77,7 @@ def plan_kernel(group: Group, buffers: dict[str, Buffer], target: Target) -> Pro
     plan = ProcessorPlan(
         Form.FLAT, arguments(group), size_symbols(group), tuple(a for a in group.axes if a is not vector), (), None,
         vector, lanes, work_of(group.steps, buffers),
-        serial=any(s.mode is StoreMode.ADD for step in group.steps for s in step.stores),
+        serial=any(s.mode is not StoreMode.PLAIN for step in group.steps for s in step.stores),
         status=any(n.op is Op.CHECK_INDEX for n in nodes),
     )  # fmt: skip
     return _of_points(plan, group, nodes) if phases is None else _of_rows(plan, group, phases, target.cores)

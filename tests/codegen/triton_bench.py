@@ -128,7 +128,7 @@ def run(
         path.write_text(text.source)
         launch = launcher(path, text)
         launch(*(_bytes(memory[b]) for b in text.args))
-    return [_viewed(memory, o) for o in program.outputs]
+    return [_viewed(memory, o) for o in program.outputs if o is not None]  # None: an input has it
 
 
 def _bytes(x: torch.Tensor) -> torch.Tensor:

@@ -209,6 +209,17 @@ class Emitter:
         limit = self.text(node.attr)
         return self.assign(f"tl.minimum(tl.maximum({inner.name}, 0), {limit} - 1)", inner.deps, scope)
 
+    def place(self, node: Node, scope: Scope) -> tuple[Value, str]:
+        """A place to store at, and the variable that says whether it exists, where that is to be asked."""
+        if node.op is not Op.CHECK_INDEX:
+            return self.value(node, scope), ""
+        inner = self.value(node.args[0], scope)
+        limit = self.text(node.attr)
+        if not inner.deps:  # a mask is a tile
+            inner = self.assign(f"{self._scalar('0', DType.I64)} + {inner.name}", NOTHING, scope)
+        exists = self.assign(f"({inner.name} >= 0) & ({inner.name} < {limit})", inner.deps, scope)
+        return inner, exists.name
+
     def _cast(self, node: Node, scope: Scope, guard: Value | None) -> Value:
         inner = self.value(node.args[0], scope, guard)
         if node.dtype is DType.BOOL:

@@ -365,12 +365,12 @@ class Writer:
         emit, held = self.emitter, [] if held is None else held
         for store in step.stores:
             value = emit.value(store.value, scope)
-            if not store.args:
+            if not store.args and store.mode is StoreMode.PLAIN:
                 scope.stored[store.buffer, store.index] = value
             if store.buffer in self.group.internal:
                 continue
-            places = {indirect(k).name: emit.value(a, scope) for k, a in enumerate(store.args)}
-            text, deps = emit.index(store.index, places)
+            found = [emit.place(a, scope) for a in store.args]
+            text, deps = emit.index(store.index, {indirect(k).name: at for k, (at, _) in enumerate(found)})
             deps = deps | value.deps | (R if over_row(step, self.group.row_axes) else NOTHING) | self.points
             pointer = emit.spread(f"{emit.pointers[store.buffer]} + ({text})", deps)
             kept = emit.spread(value.name, deps)
@@ -379,8 +379,9 @@ class Writer:
                 ', eviction_policy="evict_first"' if self.plan.streamed and deps >= R else "",
             )
             if store.mode is StoreMode.ADD:
-                call, told = "tl.atomic_add", ""
-            held.append(f"{scope.indent}{call}({pointer}, {kept}{emit.mask(deps)}{told})")
+                call, told = "tl.atomic_add", ', sem="relaxed"'
+            exists = " & ".join(test for _, test in found if test)
+            held.append(f"{scope.indent}{call}({pointer}, {kept}{emit.mask(deps, exists)}{told})")
             if len(held) >= room:
                 scope.lines += held
                 held.clear()

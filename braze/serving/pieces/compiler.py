@@ -143,7 +143,8 @@ class BrazeAdaptor(CompilerInterface):
         return make_options(options={"hoist": False, **self.options, **compiler_config})
 
     def _context(self, context: CompileContext) -> CompileContext:
-        return dataclasses.replace(context, recordable=True, recorder=self.recorder)
+        fixed = torch.are_deterministic_algorithms_enabled()
+        return dataclasses.replace(context, recordable=True, recorder=self.recorder, deterministic=fixed)
 
 
 class EagerAdaptor(CompilerInterface):
