@@ -107,6 +107,7 @@ def compile_graph(
                 call,
                 lambda backward: compile_backward(dataclasses.replace(partition, backward=backward), ctx),
                 by_tangents=True,
+                name=gm.meta.get("label", ctx.name),
             )
         return aot.wrap(partition, call, eager=gm, verify=ctx.options.verify)
 
