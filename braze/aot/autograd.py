@@ -168,7 +168,14 @@ def _native(partition: Partition, plan: _Plan, function: Any, forward: Boxed, ge
     made = native.operation(
         torch_compat.apply_past_wrapper(function),
         torch_compat.transforms_at_work,
-        Way(general, forward, None if plan.keeps_plainly else plan.save, plan.plain_backward, plan.late, plan.range),
+        Way(
+            general,
+            forward,
+            None if plan.keeps_plainly else plan.save,
+            plan.plain_backward,
+            plan.late,
+            plan.range,
+        ),
         plan.results,
         plan.kept() if plan.straight or plan.keeps_plainly else (),
         [(i, spec.device.type) for i, spec in arguments],  # type: ignore[union-attr]

@@ -28,7 +28,8 @@ def braze(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: O
 def context_for(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Options) -> CompileContext:
     """Options, device and name of one compile."""
     name, alone = str(gm.meta.get("name", "graph")), bool(gm.meta.get("raises_alone", False))
-    return CompileContext(options, target_of(example_inputs), name, raises_alone=alone)
+    label = str(gm.meta.get("label", name))
+    return CompileContext(options, target_of(example_inputs), name, raises_alone=alone, label=label)
 
 
 def target_of(example_inputs: Sequence[Any]) -> Target:

@@ -114,7 +114,11 @@ def range_of_profiler() -> Any:
 
 def listening_address() -> int:
     """Where libtorch says whether a profiler is on in this thread, emit_nvtx among them; 0 where there are no ranges for it."""
-    return address_in(library("torch_cpu"), "_ZN5torch8profiler4impl15profilerEnabledEv") if range_of_profiler() else 0
+    return (
+        address_in(library("torch_cpu"), "_ZN5torch8profiler4impl15profilerEnabledEv")
+        if range_of_profiler()
+        else 0
+    )
 
 
 def setting(expected: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -258,6 +258,10 @@ def test_the_core_in_python_shows_the_same():
         """
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], env={**os.environ, "BRAZE_PURE": "1"}, capture_output=True, text=True, check=True
+        [sys.executable, "-c", program],
+        env={**os.environ, "BRAZE_PURE": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert "['braze: scaled', 'braze: cpu_poi_fused_mul_sin_0']" in done.stdout
