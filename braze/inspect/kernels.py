@@ -143,7 +143,9 @@ def table(found: Sequence[KernelReport]) -> Table:
     columns += ["us", "of floor"] if clocked else []
     columns += ["regs", "spilled", "shared"] if gpu else []
     for name in columns:
-        made.add_column(name, justify="left" if name in ("kernel", "of", "bound by") else "right", no_wrap=True)
+        made.add_column(
+            name, justify="left" if name in ("kernel", "of", "bound by") else "right", no_wrap=True
+        )
     slowest = sorted(found, key=lambda k: (-(k.measured or 0), -(k.floor or 0)))
     for kernel in slowest[:MOST]:
         made.add_row(*_row(kernel, several, clocked, gpu))
