@@ -200,7 +200,7 @@ class _Plan:
         name: str,
     ) -> None:
         #: ranges in a profile: of the backward, and of its compile
-        self.range, self.compiles = f"braze: {name} backward", f"braze compiles {name} backward"
+        self.range, self.compiles = f"braze: {name} backward", f"braze: compiles {name} backward"
         self.results = backward.results
         self.saved = backward.saved
         #: for each tangent the operation's result that it belongs to

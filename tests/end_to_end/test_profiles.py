@@ -102,7 +102,7 @@ def test_results_are_the_same_and_nothing_is_compiled_again_while_a_profiler_lis
 def test_a_first_call_shows_that_it_compiles():
     compiled = braze.compile(scaled)
     ways = ours(shown(lambda: compiled(X)))
-    assert ways[0] == ("braze compiles scaled",)
+    assert ways[0] == ("braze: compiles scaled",)
     assert ("braze: scaled",) in ways
 
 

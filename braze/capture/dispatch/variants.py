@@ -222,7 +222,7 @@ class Site:
             this_thread.busy = True
             started = time.perf_counter()
             try:
-                return native.in_range(f"braze compiles {self.name}", self._compile, function, locals)  # type: ignore[no-any-return]
+                return native.in_range(f"braze: compiles {self.name}", self._compile, function, locals)  # type: ignore[no-any-return]
             except Exception as error:
                 if not is_shortage(error):
                     raise
