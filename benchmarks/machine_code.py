@@ -1,8 +1,8 @@
 """What the kernels of models take of a GPU: registers, spilled bytes and shared memory, without a GPU.
 
-``python -m benchmarks.machine_code --models bert,resnet --archs sm_90``. Each model is captured as on a processor, its graphs are scheduled for a
-GPU, and Triton and its assembler make machine code of every kernel. Half types as under autocast are not tried: models run as they are built,
-in ``--dtype``.
+``python -m benchmarks machine_code --models bert,resnet --archs sm_90``. Each model is captured as on a processor, its graphs are scheduled for a
+GPU, and Triton and its assembler make machine code of every kernel. Inference alone, in ``--dtype``: autograd asks for the
+GPU when it differentiates.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import fx
 
 import braze
 from benchmarks import report, zoo
-from braze import aot, pipeline
+from braze import pipeline
 from braze.codegen.records import KernelText
 from braze.context import CompileContext
 from braze.graph import fakes, torch_compat
@@ -33,8 +33,6 @@ from braze.target import Target, cuda_target
 
 #: multiprocessors of GPUs, as their makers tell
 CORES = {"sm_80": 108, "sm_90": 132, "sm_100": 148, "gfx942": 304}
-#: numbers that kernels' sizes are, where they are symbols
-SIZE = 1000
 
 
 def target_of(arch: str) -> Target:
@@ -167,25 +165,17 @@ def moved(gm: fx.GraphModule, examples: Sequence[Any]) -> list[Any]:
 def kernels_of(
     gm: fx.GraphModule, examples: Sequence[Any], ctx: CompileContext
 ) -> Iterator[tuple[str, KernelText]]:
-    """The kernels of a captured graph, forward and backward, for a GPU."""
-    whole = pipeline.partition_graph(gm, moved(gm, examples), ctx)
-    halves = [(whole, ctx)]
-    if whole.backward is not None:
-        halves = [
-            (whole, pipeline.of_forward(ctx)),
-            (aot.backward_partition(whole), pipeline.of_backward(ctx)),
-        ]
-    for half, within in halves:
-        _, plan = pipeline.scheduled(half, within)
-        for text in pipeline.generate_code(plan, within).kernels:
-            if text.language == "triton":
-                yield within.name, text
+    """The kernels of a captured graph for a GPU."""
+    _, plan = pipeline.scheduled(pipeline.partition_graph(gm, moved(gm, examples), ctx), ctx)
+    for text in pipeline.generate_code(plan, ctx).kernels:
+        if text.language == "triton":
+            yield ctx.name, text
 
 
-def rows_of(model: str, archs: Sequence[str], dtype: torch.dtype, training: bool) -> Iterator[report.Row]:
+def rows_of(model: str, archs: Sequence[str], dtype: torch.dtype) -> Iterator[report.Row]:
     """A row for each kernel of a model on each architecture."""
     module, inputs = zoo.find(model).make()
-    module = module.to(dtype).train(training)
+    module = module.to(dtype)
     inputs = {
         k: v.to(dtype) if isinstance(v, torch.Tensor) and v.is_floating_point() else v
         for k, v in inputs.items()
@@ -196,13 +186,13 @@ def rows_of(model: str, archs: Sequence[str], dtype: torch.dtype, training: bool
         graphs.append((gm, examples))
         return gm.forward
 
-    with torch.set_grad_enabled(training):
+    with torch.no_grad():
         braze.compile(module, backend=taken)(**inputs)
         for arch in archs:
             for number, (gm, examples) in enumerate(graphs):
                 ctx = CompileContext(Options(), target_of(arch), f"graph{number}")
                 found = (
-                    dict(model=model, arch=arch, dtype=str(dtype), training=training, **row)
+                    dict(model=model, arch=arch, dtype=str(dtype), **row)
                     for row in _rows(gm, examples, ctx, arch)
                 )
                 yield from found
@@ -227,20 +217,17 @@ def _rows(
             yield {"graph": graph, "kernel": text.name, **taken}
 
 
-def main() -> int:
+def main(argv: Sequence[str]) -> int:
     """Print a line for each kernel that spills, one for each model, and keep all."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.machine_code", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks machine_code", description=__doc__)
     parser.add_argument("--models", required=True)
     parser.add_argument("--archs", default="sm_90", help=f"of {', '.join(CORES)}")
     parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--training", action="store_true")
     parser.add_argument("--out")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     rows: list[report.Row] = []
     for model in arguments.models.split(","):
-        found = list(
-            rows_of(model, arguments.archs.split(","), getattr(torch, arguments.dtype), arguments.training)
-        )
+        found = list(rows_of(model, arguments.archs.split(","), getattr(torch, arguments.dtype)))
         rows += found
         for row in found:
             if row.get("spilled") or "error" in row:
@@ -250,9 +237,5 @@ def main() -> int:
             f"{model}: {len(found)} kernels, {sum(bool(r.get('spilled')) for r in found)} spill, {most} registers at most",
             flush=True,
         )
-    print(report.write("machine_code", rows, sys.argv[1:], arguments.out))
+    print(report.write("machine_code", rows, ["machine_code", *argv], arguments.out))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
