@@ -192,12 +192,13 @@ def loaded(kernel: Any, device: int, job: Job) -> int | None:
     if any(hook is not None and getattr(hook, "calls", True) for hook in hooks):
         return None
     metadata = kernel.metadata
-    _, function, registers, spilled, *_ = driver.active.utils.load_binary(
+    _, function, *taken = driver.active.utils.load_binary(
         kernel.name, kernel.kernel, metadata.shared, device
     )
-    threads = metadata.num_warps * getattr(metadata, "warp_size", 32)
-    # Triton counts words
-    trace.emit("built", BuiltKernel(job.path, job.name, registers, 4 * spilled, metadata.shared, threads))
+    if trace.collecting() and len(taken) >= 2:
+        registers, words, *_ = taken
+        threads = metadata.num_warps * getattr(metadata, "warp_size", 32)
+        trace.emit("built", BuiltKernel(job.path, job.name, registers, 4 * words, metadata.shared, threads))
     return int(function)
 
 
