@@ -128,8 +128,11 @@ def compile(
 
 
 @opaque
-def explain(fn: Callable[..., Any], **settings: Any) -> Callable[..., Explanation]:
+def explain(fn: Callable[..., Any], *, timed: int = 0, **settings: Any) -> Callable[..., Explanation]:
     """``braze.explain(fn)(*args)`` compiles and runs ``fn`` afresh and tells what happened.
+
+    Each kernel stands beside the least time that its bytes and operations take on this device (``costs``). ``timed``: so many
+    calls more (and one before them) run under PyTorch's profiler, and kernels are listed with what they took.
 
     Keyword arguments are those of :func:`compile`. The result prints well; ``as_dict()`` and ``to_json()`` give
     the same as data. Recompiles of ``fn`` before this run are listed too.
@@ -140,7 +143,7 @@ def explain(fn: Callable[..., Any], **settings: Any) -> Callable[..., Explanatio
     from braze.inspect import explain as inspection
 
     past = history_of(target)
-    return inspection.explain(compile(target, **settings), name=_name(target), history=past)
+    return inspection.explain(compile(target, **settings), name=_name(target), history=past, timed=timed)
 
 
 def register_decomposition(*ops: Any) -> Callable[[F], F]:

@@ -13,7 +13,8 @@ from braze.target import Target
 
 @record
 class CompileContext:
-    """Options and target of one compile; ``name`` labels its dumps (the user's function).
+    """Options and target of one compile; ``name`` labels its dumps and kernels, ``label`` (the user's function) is what
+    profiles and explanations show.
 
     ``consumes``: the inputs belong to the call, which lets go of each after its last use, as a backward does.
     ``lean``: the graph is a half of a training step, whose peak adds to what is saved: large temporaries are
@@ -37,3 +38,4 @@ class CompileContext:
     raises_alone: bool = False
     recorder: Callable[[Any, Any], Any] | None = None
     deterministic: bool = False
+    label: str = "graph"

@@ -16,8 +16,8 @@ from braze.graph.flex_ops import Entry, empty_results
 from braze.loops.build import nodes_of
 from braze.loops.ir import BufferView, LoopNest, LoopProgram, Op
 from braze.runtime import cache, triton_load
-from braze.support import trace
 from braze.support.errors import Unsupported
+from braze.support.log import show_code
 
 Lowered = Callable[[torch.fx.GraphModule, Sequence[Any]], LoopProgram]
 #: points of the graph that is lowered; which number it is does not matter
@@ -66,7 +66,7 @@ class Kernels:
         precision = "tf32" if q.dtype is torch.float32 and torch.backends.cuda.matmul.allow_tf32 else "ieee"
         text = flash.source(score, mask, slope, len(entry.others), self.sparse, self.full, precision)
         path = cache.source_file(text)
-        trace.dump("flex_attention", "py", text)
+        show_code("flex_attention", "py", text)
         self.module = triton_load.load_module(path)
 
     def _function(

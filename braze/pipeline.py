@@ -49,10 +49,12 @@ from braze.recording_plans import Division, batch_of, divided, operators_of
 from braze.runtime import build, cache, heap, loader
 from braze.runtime.arena import ArenaPool, pool_of
 from braze.runtime.boxed import Boxed
+from braze.runtime.kernel_facts import KernelWork
 from braze.schedule import schedule
 from braze.schedule.choices import Choices
 from braze.schedule.printer import GroupReport, print_schedule, report
 from braze.schedule.records import Schedule
+from braze.schedule.work import compiled_groups, work_of
 from braze.support import trace
 from braze.support.collector import collector_paused
 from braze.support.errors import BrazeError, InternalError, Unsupported
@@ -107,6 +109,7 @@ def compile_graph(
                 call,
                 lambda backward: compile_backward(dataclasses.replace(partition, backward=backward), ctx),
                 by_tangents=True,
+                name=ctx.label,
             )
         return aot.wrap(partition, call, eager=gm.forward, verify=ctx.options.verify)
 
@@ -172,7 +175,8 @@ def of_forward(ctx: CompileContext) -> CompileContext:
 
 def of_backward(ctx: CompileContext) -> CompileContext:
     """The context of a backward."""
-    return dataclasses.replace(of_forward(ctx), name=f"{ctx.name}_backward", consumes=True)
+    name, label = f"{ctx.name}_backward", f"{ctx.label} backward"
+    return dataclasses.replace(of_forward(ctx), name=name, label=label, consumes=True)
 
 
 def compile_partition(
@@ -186,7 +190,8 @@ def compile_partition(
     if ctx.options.cudagraphs:
         call = recorded_call(partition, program, plan, ctx)
     else:
-        call = load_code(generate_code(plan, ctx), ctx, known=aot.likely_sizes(partition), plan=plan)
+        known = aot.likely_sizes(partition)
+        call = load_code(generate_code(plan, ctx, known), ctx, known=known, plan=plan)
     if not ctx.consumes:
         call = aot.with_own_results(partition, call, viewed_items(program, ctx))
     if ctx.consumes and ctx.options.arena and program.device == "cpu":
@@ -237,7 +242,7 @@ def recorded_call(partition: Partition, program: LoopProgram, plan: Schedule, ct
         nonlocal host
         division = divided(partition, plan, ctx, failing)
         record = Recorder(division, ctx, cutter, borrowable=borrowable)
-        host = generate_code(division.schedule, ctx)
+        host = generate_code(division.schedule, ctx, aot.likely_sizes(partition))
         return record.whole(load_code(host, ctx, record.part, plan=division.schedule)), division
 
     cutter = Cutter(make, operators_of(plan))
@@ -350,8 +355,10 @@ def schedule_program(program: LoopProgram, ctx: CompileContext) -> Schedule:
     return plan
 
 
-def generate_code(plan: Schedule, ctx: CompileContext) -> HostModule:
-    """Groups to kernels, and the module that calls them."""
+def generate_code(
+    plan: Schedule, ctx: CompileContext, known: Mapping[str, int] = MappingProxyType({})
+) -> HostModule:
+    """Groups to kernels, and the module that calls them. ``known``: what sizes are likely to be, by name, for who asks what kernels do."""
     with trace.stage("codegen"):
         on_cpu = ctx if ctx.target.kind == "cpu" else dataclasses.replace(ctx, target=cpu_target())
         plans = [part.schedule for part in plan.parts] or [plan]
@@ -363,6 +370,8 @@ def generate_code(plan: Schedule, ctx: CompileContext) -> HostModule:
             ctx = with_tilings(plans, with_tiles(plans, ctx))
         kernels = tuple(k for p in plans for k in (*c_code.generate(p, on_cpu), *triton_kernels(p, ctx)))
         host = generate_host(plan, kernels, ctx, CUnits(c_code.assemble, c_code.split))
+    if trace.collecting():
+        trace.emit("work", work(plan, kernels, ctx.label, known))
     trace.dump(f"{ctx.name}_host", "py", host.source)
     for k, unit in enumerate(host.units):
         trace.dump(f"{ctx.name}_kernels{k}", "c", unit)
@@ -372,6 +381,22 @@ def generate_code(plan: Schedule, ctx: CompileContext) -> HostModule:
     told = host.source, *(text.source for text in texts), *host.units
     logger("output_code").info("%s", "\n".join(told))
     return host
+
+
+def work(
+    plan: Schedule, kernels: Sequence[KernelText], graph: str, known: Mapping[str, int]
+) -> tuple[KernelWork, ...]:
+    """What each kernel does in a call, in order. Equal ones are launched as the first of them."""
+    texts = {text.name: text for text in kernels}
+    same: dict[str, str] = {}
+    rows = []
+    for group, buffers in compiled_groups(plan):
+        text, does = texts[group.name], work_of(group, buffers, known)
+        function = same.setdefault(text.canonical or text.source, text.name)
+        path = str(cache.source_file(texts[function].source)) if text.language == "triton" else ""
+        done = does.read, does.written, does.operations, does.flops, does.product
+        rows.append(KernelWork(graph, group.name, function, group.device, *done, path))
+    return tuple(rows)
 
 
 def triton_kernels(plan: Schedule, ctx: CompileContext) -> tuple[KernelText, ...]:

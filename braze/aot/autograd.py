@@ -56,12 +56,14 @@ def differentiable(
     compile_backward: Callable[[Backward], Boxed],
     *,
     by_tangents: bool = False,
+    name: str = "graph",
 ) -> Boxed:
     """``f(inputs) -> the user's items of the forward's tuple``, which autograd knows the derivative of.
 
     ``forward(inputs)`` gives the whole tuple; ``compile_backward(backward)`` is called once, or
     ``by_tangents`` for each choice of tangents that come in, and gives ``call(saved and tangents) -> gradients``.
-    Results that have nothing in common are operations of their own then, each with a backward of its own.
+    Results that have nothing in common are operations of their own then, each with a backward of its own. ``name``: what a
+    profiler is told of it.
     """
     whole = partition.backward
     assert whole is not None
@@ -69,8 +71,8 @@ def differentiable(
         whole.graph.recompile()
     parts = (whole.parts or apart(whole)) if by_tangents else ()
     if parts:
-        return _with_grad_mode(_several(partition, parts, forward, compile_backward))
-    return _operation(partition, _Plan(partition, whole, compile_backward, by_tangents), forward)
+        return _with_grad_mode(_several(partition, parts, forward, compile_backward, name))
+    return _operation(partition, _Plan(partition, whole, compile_backward, by_tangents, name), forward)
 
 
 def _operation(partition: Partition, plan: _Plan, forward: Boxed) -> Boxed:
@@ -94,6 +96,7 @@ def _several(
     parts: Sequence[Backward],
     forward: Boxed,
     compile_backward: Callable[[Backward], Boxed],
+    name: str,
 ) -> Callable[[Sequence[Any]], Sequence[Any]]:
     """One run of the forward whose results are of several operations: each of all values, its own results among them."""
     whole = partition.backward
@@ -107,7 +110,7 @@ def _several(
     operations = []
     for part, group in zip(parts, whole.apart, strict=True):
         alone = of_group(part, group, count)
-        plan = _Plan(values, alone.seen, _compiled_alone(alone, compile_backward), True)
+        plan = _Plan(values, alone.seen, _compiled_alone(alone, compile_backward), True, name)
         operations.append((alone.places, _operation(values, plan, _picked(alone.places))))
 
     def run(inputs: Sequence[Any]) -> Sequence[Any]:
@@ -165,7 +168,14 @@ def _native(partition: Partition, plan: _Plan, function: Any, forward: Boxed, ge
     made = native.operation(
         torch_compat.apply_past_wrapper(function),
         torch_compat.transforms_at_work,
-        Way(general, forward, None if plan.keeps_plainly else plan.save, plan.plain_backward, plan.late),
+        Way(
+            general,
+            forward,
+            None if plan.keeps_plainly else plan.save,
+            plan.plain_backward,
+            plan.late,
+            plan.range,
+        ),
         plan.results,
         plan.kept() if plan.straight or plan.keeps_plainly else (),
         [(i, spec.device.type) for i, spec in arguments],  # type: ignore[union-attr]
@@ -187,7 +197,10 @@ class _Plan:
         backward: Backward,
         compile_backward: Callable[[Backward], Boxed],
         by_tangents: bool,
+        name: str,
     ) -> None:
+        #: ranges in a profile: of the backward, and of its compile
+        self.range, self.compiles = f"braze: {name} backward", f"braze: compiles {name} backward"
         self.results = backward.results
         self.saved = backward.saved
         #: for each tangent the operation's result that it belongs to
@@ -268,7 +281,8 @@ class _Plan:
             logger("aot").info("a backward for a further choice of gradients runs operator by operator")
             return _Half(eager_forward(part.graph), part.gradients, unread, _reads(part))
         # in a compiled step this runs under a broken call, whose frames are captured: not those of a compiler
-        return _Half(native.unhooked(self._compile, part), part.gradients, unread, _reads(part))
+        call = native.in_range(self.compiles, native.unhooked, self._compile, part)
+        return _Half(call, part.gradients, unread, _reads(part))
 
     def values(self, inputs: Sequence[Any], results: Sequence[Any]) -> tuple[list[Any], dict[str, int]]:
         """What is saved, in order, and the sizes of this call."""
@@ -432,7 +446,7 @@ class _Plan:
         for i, (layout, shape) in enumerate(zip(self.layouts, self.shapes, strict=True)):
             values.append(shape(sizes) if i in half.unread else layout(found[i], sizes))
         del found
-        return self.gradients_of(half.call(values), half.owners, given)
+        return self.gradients_of(native.in_range(self.range, half.call, values), half.owners, given)
 
 
 def _function(plan: _Plan, run: Boxed) -> Any:

@@ -28,8 +28,10 @@ def braze(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: O
 def context_for(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Options) -> CompileContext:
     """Options, device and name of one compile."""
     name, alone = str(gm.meta.get("name", "graph")), bool(gm.meta.get("raises_alone", False))
-    fixed = torch.are_deterministic_algorithms_enabled()
-    return CompileContext(options, target_of(example_inputs), name, raises_alone=alone, deterministic=fixed)
+    label, fixed = str(gm.meta.get("label", name)), torch.are_deterministic_algorithms_enabled()
+    return CompileContext(
+        options, target_of(example_inputs), name, raises_alone=alone, deterministic=fixed, label=label
+    )
 
 
 def target_of(example_inputs: Sequence[Any]) -> Target:

@@ -77,7 +77,7 @@ class Recording:
     def replay(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """The outputs for inputs that fit."""
         kept = self.inputs.place(inputs)
-        self.graph.replay()
+        native.in_range("braze: replay", self.graph.replay)
         del kept
         if self.leave in (Leave.OWN, Leave.BORROWED):
             return self.outputs.tensors(inputs)

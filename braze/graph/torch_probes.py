@@ -15,6 +15,7 @@ from braze import native
 from braze.graph import fakes, torch_settings
 from braze.graph.torch_checks import NOTHING, assumption
 from braze.graph.torch_compat import apply_function, storage_key, transforming, watched
+from braze.native import torch_state
 
 
 def expect(what: str, found: Any, wanted: Any) -> None:
@@ -128,3 +129,8 @@ def _settings() -> None:
 def _reading() -> None:
     if native.native_available:
         expect("what C cannot read", [name for name, read in native.bind_torch().items() if not read], [])
+
+
+@assumption("ranges of the profiler", "profiles show what compiled functions call, but not which of them")
+def _ranges() -> None:
+    expect("where a profiler is seen", torch_state.listening_address() != 0, True)

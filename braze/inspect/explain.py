@@ -22,6 +22,9 @@ from rich.text import Text
 from braze.capture.dispatch.recompiles import Recompile, recompile_text
 from braze.capture.facts.records import Capture, GraphBreak
 from braze.capture.guards.report import CompiledFrame
+from braze.inspect import kernels
+from braze.inspect.kernels import KernelReport, Stretch
+from braze.runtime.kernel_facts import BuiltKernel, KernelWork
 from braze.support import trace
 from braze.support.record import record
 from braze.support.spoken import spoken
@@ -93,6 +96,8 @@ class Explanation:
     #: frames of broken calls that are not captured: generators, other libraries
     uncaptured: tuple[str, ...] = ()
     history: tuple[str, ...] = ()  # recompiles of the function explained, before this run
+    costs: tuple[KernelReport, ...] = ()  # what each kernel moves, computes and takes of a GPU, and its floor
+    stretches: tuple[Stretch, ...] = ()  # what was timed of kernels that run in one call
 
     def as_dict(self) -> dict[str, Any]:
         """All of it as plain data."""
@@ -131,16 +136,23 @@ class Explanation:
 
 
 def explain(
-    fn: Callable[..., Any], *, name: str = "", history: Iterable[Recompile] = ()
+    fn: Callable[..., Any], *, name: str = "", history: Iterable[Recompile] = (), timed: int = 0
 ) -> Callable[..., Explanation]:
-    """A callable that runs ``fn`` (compiled, not called before) and explains what happened."""
+    """A callable that runs ``fn`` (compiled, not called before) and explains what happened; ``timed``: calls more in which kernels are timed."""
     past = tuple(map(recompile_text, history))
 
     def call(*args: Any, **kwargs: Any) -> Explanation:
         found = observe(lambda: fn(*args, **kwargs), name or getattr(fn, "__qualname__", "function"))
-        return dataclasses.replace(found, history=past)
+        found = dataclasses.replace(found, history=past)
+        return with_times(found, kernels.timed(lambda: fn(*args, **kwargs), timed)) if timed else found
 
     return call
+
+
+def with_times(found: Explanation, spent: Mapping[str, float]) -> Explanation:
+    """An explanation with the times of its kernels."""
+    costs = kernels.with_times(found.costs, spent)
+    return dataclasses.replace(found, costs=costs, stretches=kernels.stretches(costs, spent))
 
 
 def observe(run: Callable[[], object], name: str) -> Explanation:
@@ -183,6 +195,10 @@ def gather(
         cudagraphs=counted("cudagraph"),
         losses=tuple(map(str, of["loss"])),
         uncaptured=tuple(map(str, of["skipped"])),
+        costs=kernels.reports(
+            [each for found in of["work"] for each in found if isinstance(each, KernelWork)],
+            [each for each in of["built"] if isinstance(each, BuiltKernel)],
+        ),
     )
 
 
@@ -316,10 +332,13 @@ def _page(e: Explanation, whole: bool = False) -> Group:
         ("CUDA graphs", [*_recordings(e), *(f"{text} ×{n}" for text, n in e.cudagraphs)]),
         ("Losses of large vocabularies", list(e.losses)),
         ("Run as it is in broken calls", list(e.uncaptured)),
-        ("Kernels", _joined(e.kernels)),
+        ("Kernels", [] if e.costs else _joined(e.kernels)),
     ):
         if lines:
             parts += [_list(title, lines), Text()]
+    if e.costs:
+        notes = [Padding(Text(line), (0, 0, 0, 2)) for line in kernels.notes(e.costs, e.stretches)[:MOST]]
+        parts += [kernels.table(e.costs), *notes, Text()]
     if e.walks:
         parts += [_walks(e), Text()]
     if e.history:

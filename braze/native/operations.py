@@ -34,6 +34,8 @@ class Way(NamedTuple):
     save: Callable[..., Any] | None
     find: Callable[[], Callable[..., Any] | None]
     late: Callable[..., Any]
+    #: of the backward, for a profiler
+    name: str
 
 
 def operation(

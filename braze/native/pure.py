@@ -41,6 +41,23 @@ def watch_tracers(ask: Callable[[], bool], module_class: type, address: int) -> 
     _ask[:] = [ask]
 
 
+_ranges: list[tuple[Callable[[str], Any], Callable[[], bool]]] = []
+
+
+def watch_ranges(range: Callable[[str], Any], address: int) -> None:
+    """How calls are told to PyTorch's profiler, or whoever else listens: the address is that of libtorch's function that says whether anybody does."""
+    _ranges[:] = [(range, ctypes.CFUNCTYPE(ctypes.c_bool)(address))] if address else []
+
+
+def in_range(name: str, callable: Callable[..., Any], *args: Any) -> Any:
+    """``callable(*args)``, in a range of this name if anybody listens."""
+    for range, listening in _ranges:
+        if listening():
+            with range(name):
+                return callable(*args)
+    return callable(*args)
+
+
 def watch_builtins(builtins: dict[str, Any], usual: dict[str, Any], tell: Callable[[], bool]) -> None:
     """Nothing is compiled while the builtins are not as usual: the core in C alone can tell, in whose way they are not."""
 
@@ -183,7 +200,7 @@ class Entry:
         if locals is None or answer is None:
             return self.__wrapped__(*args, **kwargs)
         residual, inputs = answer
-        return residual(inputs, *locals)
+        return in_range(getattr(residual, "__qualname__", ""), residual, inputs, *locals)
 
     def _look_up(self, function: FunctionType, locals: tuple[Any, ...]) -> tuple[Any, Any] | None:
         for program, residual in self.variants:
@@ -204,7 +221,7 @@ class Entry:
         if answer is None:
             return DEFAULT
         residual, inputs = answer
-        return residual(inputs, *locals)
+        return in_range(getattr(residual, "__qualname__", ""), residual, inputs, *locals)
 
     def add(self, program: GuardProgram, residual: Callable[..., Any]) -> None:
         """Append a variant."""
@@ -289,14 +306,14 @@ def replays_natively() -> bool:
 class Segment:
     """Call ``int64_t f(void **buffers, const int64_t *sizes)`` with the GIL released."""
 
-    def __init__(self, address: int) -> None:
+    def __init__(self, address: int, name: str) -> None:
         self._call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)(address)
-        self.address = address
+        self.address, self.name = address, name
 
     def __call__(self, tensors: Sequence[Any], arena: int = 0, sizes: Sequence[int] = ()) -> int:
         """``buffers`` holds the tensors' addresses, then ``arena``. Returns what ``f`` returns."""
         buffers = (ctypes.c_void_p * (len(tensors) + 1))(*map(data_ptr, tensors), arena)
-        return self._call(buffers, (ctypes.c_int64 * len(sizes))(*sizes))
+        return in_range(self.name, self._call, buffers, (ctypes.c_int64 * len(sizes))(*sizes))
 
 
 def data_ptr(tensor: Any) -> int:

@@ -107,6 +107,20 @@ def deterministic() -> bool:
     return torch().are_deterministic_algorithms_enabled()
 
 
+def range_of_profiler() -> Any:
+    """The class of ranges that costs PyTorch's profiler least."""
+    return getattr(torch()._C._profiler, "_RecordFunctionFast", None)
+
+
+def listening_address() -> int:
+    """Where libtorch says whether a profiler is on in this thread, emit_nvtx among them; 0 where there are no ranges for it."""
+    return (
+        address_in(library("torch_cpu"), "_ZN5torch8profiler4impl15profilerEnabledEv")
+        if range_of_profiler()
+        else 0
+    )
+
+
 def setting(expected: tuple[Any, ...]) -> tuple[Any, ...]:
     """``(function, arguments, value)`` with the value that the function gives now."""
     function, args, _ = expected

@@ -13,7 +13,7 @@ from braze.optim.c_kernels import advance_source, step_source
 from braze.optim.rules import Kind
 from braze.optim.triton_kernels import step_source as triton_source
 from braze.runtime import cache, functions, triton_load
-from braze.support import trace
+from braze.support.log import show_code
 from braze.target import cpu_target
 
 _lock = threading.Lock()
@@ -57,7 +57,7 @@ def gpu_module(kind: Kind) -> ModuleType:
 
     def make() -> ModuleType:
         source = triton_source(kind)
-        trace.dump(f"optimizer_{kind.algorithm}_{kind.dtype}", "py", source)
+        show_code(f"optimizer_{kind.algorithm}_{kind.dtype}", "py", source)
         path = cache.source_file(source)
         return triton_load.load_module(path)
 
@@ -73,5 +73,5 @@ def _once(key: object, make: Callable[[], Any]) -> Any:
 
 def _symbol(name: str, source: str, symbol: str) -> int:
     """The address of a function of a source, compiled unless the cache has it."""
-    trace.dump(f"optimizer_{name}", "c", source)
+    show_code(f"optimizer_{name}", "c", source)
     return functions.address_of("optimizer", source, symbol, cpu_target().arch)

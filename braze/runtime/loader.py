@@ -104,9 +104,9 @@ class Runtime:
 
     operator_once = staticmethod(operator_once)
 
-    def segment(self, name: str) -> Callable[..., int]:
-        """A C segment, called as (tensors, arena address, sizes)."""
-        return self._launched(native.Segment(self._symbol(name)))
+    def segment(self, name: str, kernels: str = "") -> Callable[..., int]:
+        """A C segment, called as (tensors, arena address, sizes). ``kernels``: what a profiler is told of it."""
+        return self._launched(native.Segment(self._symbol(name), f"braze: {kernels or name}"))
 
     def packed(self, weights: Sequence[tuple[str, int, int]]) -> PackedWeights:
         """The keeper of packed weights, from (packing function, its bytes, the weight's bytes)."""

@@ -15,7 +15,9 @@ import torch
 
 from braze import native
 from braze.runtime import triton_worker
+from braze.runtime.kernel_facts import BuiltKernel
 from braze.runtime.triton_build import Ahead, Job
+from braze.support import trace
 from braze.support.log import logger
 from braze.support.record import record
 
@@ -152,7 +154,7 @@ class Launch:
             kernel = triton_worker.build(
                 job.path, job.name, job.dtypes, numbers, job.constants, job.num_warps, job.num_stages
             )
-            function = None if device is None else loaded(kernel, device)
+            function = None if device is None else loaded(kernel, device, job)
         except Exception as error:  # of Triton or a driver, of any kind
             self.why = f"{type(error).__name__}: {error}"
             log.info("%s is left to Triton: %s", job.name, error)
@@ -181,17 +183,22 @@ class Launch:
             first.ahead.after(first.path)
 
 
-def loaded(kernel: Any, device: int) -> int | None:
-    """The driver's handle of a built kernel on the current device; None where somebody listens to what Triton loads."""
+def loaded(kernel: Any, device: int, job: Job) -> int | None:
+    """The driver's handle of a built kernel on the current device; None where somebody listens to what Triton loads. What it takes is told."""
     import triton
     from triton.runtime.driver import driver
 
     hooks = (getattr(triton.knobs.runtime, name, None) for name in _LOADS)
     if any(hook is not None and getattr(hook, "calls", True) for hook in hooks):
         return None
-    _, function, *_ = driver.active.utils.load_binary(
-        kernel.name, kernel.kernel, kernel.metadata.shared, device
+    metadata = kernel.metadata
+    _, function, *taken = driver.active.utils.load_binary(
+        kernel.name, kernel.kernel, metadata.shared, device
     )
+    if trace.collecting() and len(taken) >= 2:
+        registers, words, *_ = taken
+        threads = metadata.num_warps * getattr(metadata, "warp_size", 32)
+        trace.emit("built", BuiltKernel(job.path, job.name, registers, 4 * words, metadata.shared, threads))
     return int(function)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
 
+from braze.support import trace
 from braze.support.caches import Latest
 from braze.support.errors import UserError
 
@@ -68,6 +69,12 @@ def logger(subject: str) -> logging.Logger:
     if subject not in SUBJECTS:
         raise KeyError(f"unknown log subject {subject!r}; known: {', '.join(SUBJECTS)}")
     return logging.getLogger(f"braze.{subject}")
+
+
+def show_code(name: str, suffix: str, text: str) -> None:
+    """Dump and log kernels that belong to no graph's host module."""
+    trace.dump(name, suffix, text)
+    logger("output_code").info("%s", text)
 
 
 def warn(message: str, subject: str = "capture") -> None:

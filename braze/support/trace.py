@@ -131,7 +131,7 @@ def collecting() -> bool:
 
 
 def emit(kind: str, payload: object) -> None:
-    """Hand an event to every collector: "capture", "break", "recompile", "frame", "compiled", "fallback", "aten", "skipped"."""
+    """Hand an event to every collector: "capture", "break", "recompile", "frame", "compiled", "fallback", "aten", "skipped", "work", "built"."""
     if _muted.get():
         return
     for events in tuple(_collectors):

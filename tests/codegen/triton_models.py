@@ -15,13 +15,13 @@ import torch
 from torch import fx
 from torch.nn import functional as F
 
+from benchmarks.machine_code import compile_offline, resources
 from braze import pipeline
 from braze.context import CompileContext
 from braze.graph import fakes, torch_compat
 from braze.graph.facts import InputRole, set_facts
 from braze.options import Options
 from braze.target import cuda_target
-from tests.codegen.machine_code import compile_offline
 
 CTX = CompileContext(Options(verify=2), cuda_target((9, 0), 132), "g")
 
@@ -71,7 +71,7 @@ def on_gpu(fn: Callable, shapes: list[tuple]) -> tuple[fx.GraphModule, list[torc
 
 
 def main() -> int:
-    """Compile both; nonzero where a kernel has no machine code."""
+    """Compile all; nonzero where a kernel has no machine code, or spills registers."""
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         for fn, shapes in CASES:
             partition = pipeline.partition_graph(*on_gpu(fn, shapes), CTX)
@@ -80,8 +80,9 @@ def main() -> int:
             print(fn.__name__, "launches", host.source.count("runtime.triton("))
             for text in host.kernels:
                 built = compile_offline(text, Path(folder))
-                print(fn.__name__, text.name, len(built["cubin"]))
-                if not built["cubin"]:
+                registers, spilled = resources(built, Path(folder))
+                print(fn.__name__, text.name, f"{registers} registers", f"{spilled} spilled")
+                if not built["cubin"] or spilled:
                     return 1
     return 0
 

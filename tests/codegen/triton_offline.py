@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
+from benchmarks.machine_code import compile_offline
 from braze.codegen.triton import generate
 from braze.codegen.triton.gemm import gemm_kernel
 from braze.codegen.triton.gemm_tiles import Means, Tiles
@@ -35,7 +36,6 @@ from braze.options import Options
 from braze.schedule.records import Group, GroupKind, MemoryPlan, Schedule
 from braze.symbolic.expr import ZERO, as_expr, axis_symbol
 from braze.target import cuda_target
-from tests.codegen.machine_code import compile_offline
 from tests.codegen.triton_bench import planned, weighing
 from tests.codegen.triton_groups import F32, buffer, read, softmax_group
 

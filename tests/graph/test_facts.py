@@ -20,6 +20,7 @@ KEYS = {
     "output_roles",
     "uses_autograd",
     "name",
+    "label",
     "functions",
     "effects",
     "differentiated_twice",

@@ -63,12 +63,12 @@ def test_launcher_refuses_wrong_counts_and_types():
 def test_segment_gives_the_status():
     for kind in SEGMENTS:
         keep, address, notes = recorder(STATUS, 3, 2, status=-7)
-        segment = kind(address)
+        segment = kind(address, "a segment")
         assert segment((0x10, 0x20), 0x30, (4, 5)) == -7
         assert notes == [([0x10, 0x20, 0x30], [4, 5])]
         del keep
         keep, address, notes = recorder(STATUS, 1, 0, status=0)
-        assert kind(address)(()) == 0
+        assert kind(address, "a segment")(()) == 0
         assert notes == [([None], [])]
         del keep
 

@@ -13,9 +13,11 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import braze
-from braze.support import trace
+from braze.optim import build as built
+from braze.support import log, trace
 from braze.support.errors import UserError
 from tests.helpers import logged
+from tests.optim.kinds import KINDS
 
 CLASSES = [
     (torch.optim.AdamW, {}),
@@ -549,3 +551,17 @@ def test_optimizers_of_two_threads():
         t.join()
     for p in pairs:
         p.check()
+
+
+def test_kernels_are_dumped_and_logged(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(built, "_made", {})
+    monkeypatch.setenv("BRAZE_DUMP", str(tmp_path))
+    monkeypatch.setattr(log.logger("output_code"), "propagate", True)
+    caplog.set_level("INFO", "braze.output_code")
+    p = nn.Parameter(torch.ones(5))
+    p.grad = torch.ones(5)
+    braze.compile_optimizer(torch.optim.SGD([p], lr=0.1)).step()
+    built.gpu_module(KINDS[3])
+    dumped = {path.suffix: path.read_text() for path in tmp_path.glob("*_optimizer_*")}
+    assert {".c", ".py"} == set(dumped)
+    assert all(text in caplog.text for text in dumped.values())

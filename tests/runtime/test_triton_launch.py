@@ -38,7 +38,7 @@ def takes(monkeypatch):
     """What the driver says that a kernel takes."""
     told = {"sizes": (8, 8, 4, 8, 8)}
     monkeypatch.setattr(native, "parameter_sizes", lambda function: told["sizes"])
-    monkeypatch.setattr(triton_launch, "loaded", lambda kernel, device: kernel.function)
+    monkeypatch.setattr(triton_launch, "loaded", lambda kernel, device, job: kernel.function)
     return told
 
 
@@ -90,7 +90,7 @@ def test_what_the_driver_cannot_launch_triton_does(takes, launch_of):
 
 
 def test_a_kernel_that_cannot_be_built_or_loaded_is_left_to_triton(takes, launch_of, monkeypatch):
-    def full(kernel, device):
+    def full(kernel, device, job):
         raise RuntimeError("out of resources")
 
     function = Function()
@@ -200,7 +200,7 @@ def test_a_graph_whose_kernel_is_refused_is_refused_before_anything_runs(takes, 
     assert len(launch.forms) == 1
     assert triton_load.of_known_sizes([launch], {}) == [], "sizes that nobody knows are waited for"
 
-    def too_old(kernel, device):
+    def too_old(kernel, device, job):
         raise RuntimeError(
             "Triton Error [CUDA]: the provided PTX was compiled with an unsupported toolchain."
         )

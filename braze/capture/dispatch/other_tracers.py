@@ -45,7 +45,8 @@ usual_builtins = {
 
 
 def watch() -> None:
-    """Have entries look for other tracers at each call, and for the builtins where they would compile."""
+    """Have entries look for other tracers and for profilers at each call, and for the builtins where they would compile."""
     native.watch_builtins(vars(builtins), usual_builtins, tell_of_builtins)
     native.shown_call(call_of_entry)
+    native.watch_ranges(torch_state.range_of_profiler(), torch_state.listening_address())
     native.watch_tracers(torch_state.traced_by_another, torch.nn.Module, torch_state.tracing_state_address())

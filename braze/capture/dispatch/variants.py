@@ -152,6 +152,8 @@ class Site:
             self.short = Shortage()
             self.seconds = 0.0
             self.uncaptured = 0
+            #: how many variants have been compiled: what a profiler knows them by
+            self.made = 0
             #: how often a small tensor of a model's held another number than a variant was made for
             self.doubts = 0
             self.closures.clear()
@@ -220,7 +222,7 @@ class Site:
             this_thread.busy = True
             started = time.perf_counter()
             try:
-                return self._compile(function, locals)
+                return native.in_range(f"braze: compiles {self.name}", self._compile, function, locals)  # type: ignore[no-any-return]
             except Exception as error:
                 if not is_shortage(error):
                     raise
@@ -334,13 +336,15 @@ class Site:
     ) -> Variant | None:
         """A capture's graph compiled, its guards and its residual function; None where a broken frame cannot go on."""
         questions = Questions(capture)
-        graph = self._compile_graph(capture)
+        self.made += 1
+        label = self.name if self.made == 1 else f"{self.name} #{self.made}"
+        graph = self._compile_graph(capture, label)
         capture = questions.answered()
         made: list[Variant] = []
         with collector_paused:
             try:
                 doubted = functools.partial(self._doubt, made)
-                residual = build_residual(capture, graph, function, len(locals), self.session, doubted)
+                residual = build_residual(capture, graph, function, len(locals), self.session, doubted, label)
             except CannotResume as error:
                 warn_once(("BZ1008", function.__code__), f"BZ1008: {self.name} runs uncompiled: {error}")
                 return None
@@ -418,10 +422,11 @@ class Site:
             args, kwargs = arguments(code, locals)
             return run(*args, **kwargs)
 
+        uncaptured.__qualname__ = f"braze: {self.name}, uncompiled"
         return uncaptured, ()
 
-    def _compile_graph(self, capture: Capture) -> Callable[..., Any] | None:
-        """Hand the graph to the backend."""
+    def _compile_graph(self, capture: Capture, label: str) -> Callable[..., Any] | None:
+        """Hand the graph to the backend, with what a profiler is told of it."""
         graph = capture.graph
         if capture.call is not None:
             return capture.call  # type: ignore[no-any-return]
@@ -430,6 +435,7 @@ class Site:
         if not any(node.op.startswith("call_") for node in graph.graph.nodes):
             return graph.forward
         graph.meta["functions"] = capture.inlined
+        graph.meta["label"] = label
         after = capture.graph_break
         graph.meta["differentiated_twice"] = after is not None and after.code == DIFFERENTIATED_TWICE
         graph.meta["may_break"] = not self.session.options.fullgraph

@@ -111,11 +111,12 @@ def build_residual(
     arity: int,
     resumes: Resumes,
     doubted: Callable[[], None] | None = None,
+    label: str = "",
 ) -> FunctionType:
     """Make the function that an entry calls after this capture's guards have passed.
 
     ``function`` owns the frame's globals and closure; ``arity`` is how many locals the entry hands over;
-    ``doubted`` is told when a tensor does not hold what the capture takes it to hold.
+    ``doubted`` is told when a tensor does not hold what the capture takes it to hold; ``label`` is what a profiler is told.
     """
     arguments = ["inputs", *(f"l{i}" for i in range(arity))]
     drawn = [f"d{i}" for i in range(len(capture.draws))]
@@ -131,7 +132,9 @@ def build_residual(
     home = function.__globals__.get("__name__", __name__)
     scope = names.values | {"graph": graph, "__name__": home, "__builtins__": BUILTINS}
     exec(compile(text, file, "exec"), scope)
-    return scope["residual"]
+    residual: FunctionType = scope["residual"]
+    residual.__qualname__ = f"braze: {label or capture.name}"  # of its range in a profile
+    return residual
 
 
 def describe_names(names: Namespace) -> str:

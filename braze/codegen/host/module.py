@@ -341,7 +341,7 @@ class _Host:
     def _segment(self, segment: Segment) -> list[str]:
         """The statements that run a segment."""
         self.segment_texts.append(segment_text(segment, self.homes, (*self.sizes, *self.made)))
-        self.bindings.append(f'{segment.name} = runtime.segment("{segment.name}")')
+        self.bindings.append(f'{segment.name} = runtime.segment("{segment.name}", "{segment.kernels}")')
         arena = "arena.base" if segment.uses_arena else "0"
         args = [tuple_text(tuple(segment.tensors)), arena]
         names = (*self._size_names(), *(identifier(x.name) for x in self.made))

@@ -32,6 +32,10 @@ class Launch:
     late: bool = False
 
 
+#: kernels of a segment whose names a profiler is told
+NAMED = 3
+
+
 @dataclasses.dataclass(slots=True)
 class Segment:
     """Kernels that run one after another without the host."""
@@ -43,6 +47,13 @@ class Segment:
     tensors: dict[str, int] = dataclasses.field(default_factory=dict)  # host expression -> position
     uses_arena: bool = False
     reports: bool = False
+
+    @property
+    def kernels(self) -> str:
+        """The names of its kernels, of many the first ones."""
+        names = [launch.function for launch in self.launches]
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        return ", ".join(names[:NAMED]) + more
 
     def slot(self, expression: str) -> str:
         """The C expression for a tensor that the host passes."""

@@ -182,6 +182,16 @@ bool traced_by_another(void);
 bool surely_traced_by_another(void); /* asks Python, who knows of a torch.fx that has replaced nothing yet */
 extern PyMethodDef tracers_functions[];
 
+/* -- ranges.c ----------------------------------------------------------------------------------- */
+/* Whether anybody listens to what is called in this thread: PyTorch's profiler, for one. */
+bool ranges_wanted(void);
+bool ranges_wanted_within(void); /* the same for what is called within a range: costs nothing where there is none */
+/* A range that has begun; NULL, without an exception, where nobody listens or there can be none: what is called matters more. */
+PyObject *range_begun(PyObject *name);
+void range_ended(PyObject *range); /* may be NULL; a pending exception stays */
+PyObject *called_in_range(PyObject *name, PyObject *callable, PyObject *const *args, size_t nargsf);
+extern PyMethodDef ranges_functions[];
+
 /* -- builtins.c --------------------------------------------------------------------------------- */
 bool builtins_replaced(void);
 extern PyMethodDef builtins_functions[];

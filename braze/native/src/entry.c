@@ -143,7 +143,9 @@ call_residual(PyObject *residual, PyObject *inputs, PyObject *const *slots, Py_s
     }
     args[1] = inputs;
     memcpy(args + 2, slots, count * sizeof(PyObject *));
+    PyObject *range = PyFunction_Check(residual) ? range_begun(((PyFunctionObject *)residual)->func_qualname) : NULL;
     PyObject *result = PyObject_Vectorcall(residual, args + 1, (count + 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+    range_ended(range);
     if (args != here) {
         PyMem_Free(args);
     }

@@ -146,6 +146,7 @@ typedef struct {
     vectorcallfunc vectorcall;
     SegmentCode code;
     unsigned long long address;
+    PyObject *name; /* of its range, where anybody listens */
 } Segment;
 
 static PyObject *
@@ -182,7 +183,9 @@ segment_call(Segment *self, PyObject *const *args, size_t nargsf, PyObject *kwna
     PyObject *tensors = PySequence_Tuple(args[0]); /* the same object if it is a tuple */
     PyObject *sizes = nargs > 2 ? PySequence_Tuple(args[2]) : NULL, *result = NULL;
     if (tensors != NULL && (nargs < 3 || sizes != NULL)) {
+        PyObject *range = ranges_wanted_within() ? range_begun(self->name) : NULL;
         result = segment_run(self, tensors, nargs > 1 ? args[1] : NULL, sizes);
+        range_ended(range);
     }
     Py_XDECREF(tensors);
     Py_XDECREF(sizes);
@@ -192,9 +195,10 @@ segment_call(Segment *self, PyObject *const *args, size_t nargsf, PyObject *kwna
 static PyObject *
 segment_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"address", NULL};
+    static char *names[] = {"address", "name", NULL};
     unsigned long long address;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "K:Segment", names, &address)) {
+    PyObject *name;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KU:Segment", names, &address, &name)) {
         return NULL;
     }
     if (address == 0) {
@@ -206,12 +210,21 @@ segment_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         self->vectorcall = (vectorcallfunc)segment_call;
         self->code = (SegmentCode)(uintptr_t)address;
         self->address = address;
+        self->name = Py_NewRef(name);
     }
     return (PyObject *)self;
 }
 
+static void
+segment_dealloc(Segment *self)
+{
+    Py_XDECREF(self->name);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
 static PyMemberDef segment_members[] = {
     {"address", T_ULONGLONG, offsetof(Segment, address), READONLY, NULL},
+    {"name", T_OBJECT, offsetof(Segment, name), READONLY, NULL},
     {NULL},
 };
 
@@ -223,5 +236,6 @@ PyTypeObject Segment_Type = {
     .tp_vectorcall_offset = offsetof(Segment, vectorcall),
     .tp_call = PyVectorcall_Call,
     .tp_new = segment_new,
+    .tp_dealloc = (destructor)segment_dealloc,
     .tp_members = segment_members,
 };

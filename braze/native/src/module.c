@@ -72,6 +72,7 @@ fill_module(PyObject *module)
                    || PyModule_AddFunctions(module, image_methods) < 0
                    || PyModule_AddFunctions(module, entry_functions) < 0
                    || PyModule_AddFunctions(module, tracers_functions) < 0
+                   || PyModule_AddFunctions(module, ranges_functions) < 0
                    || PyModule_AddFunctions(module, addresses_functions) < 0
                    || PyModule_AddFunctions(module, builtins_functions) < 0
                    || PyModule_AddFunctions(module, table_functions) < 0

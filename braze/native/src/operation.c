@@ -37,6 +37,7 @@ typedef struct {
     PyObject *general, *forward, *save; /* all other calls; the graph's; what keeps more than C can, or NULL */
     PyObject *find, *late;              /* the backward for plain gradients; any others */
     PyObject *backward;                 /* NULL: not asked for yet; None: there is none */
+    PyObject *name;                     /* of the range that the backward is in, where anybody listens */
     Py_ssize_t nresults, nkept, nsaved, ntangents, narguments;
     Kept *kept;
     Read *saved, *tangents;
@@ -293,7 +294,7 @@ gradients_by(Operation *self, PyObject *backward, PyObject *ctx, PyObject *const
     if (values == NULL) {
         return NULL;
     }
-    PyObject *found = PyObject_CallOneArg(backward, values);
+    PyObject *found = called_in_range(self->name, backward, &values, 1);
     Py_DECREF(values);
     PyObject *answer = found != NULL ? gradients_of(self, found) : NULL;
     Py_XDECREF(found);
@@ -447,6 +448,7 @@ operation_traverse(Operation *self, visitproc visit, void *arg)
     Py_VISIT(self->find);
     Py_VISIT(self->late);
     Py_VISIT(self->backward);
+    Py_VISIT(self->name);
     return 0;
 }
 
@@ -461,6 +463,7 @@ operation_clear(Operation *self)
     Py_CLEAR(self->find);
     Py_CLEAR(self->late);
     Py_CLEAR(self->backward);
+    Py_CLEAR(self->name);
     return 0;
 }
 
@@ -499,11 +502,11 @@ intern_names(void)
 static PyObject *
 operation_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"apply", "transforms", "general", "forward", "save", "find", "late", "results", "kept", "arguments", "saved", "tangents", NULL};
-    PyObject *apply, *transforms, *general, *forward, *save, *find, *late, *kept, *arguments, *saved, *tangents;
+    static char *names[] = {"apply", "transforms", "general", "forward", "save", "find", "late", "name", "results", "kept", "arguments", "saved", "tangents", NULL};
+    PyObject *apply, *transforms, *general, *forward, *save, *find, *late, *name, *kept, *arguments, *saved, *tangents;
     Py_ssize_t results;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOOOnO!O!O!O!:Operation", names, &apply, &transforms, &general, &forward, &save,
-                                     &find, &late, &results, &PyTuple_Type, &kept, &PyTuple_Type, &arguments, &PyTuple_Type, &saved,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOOOUnO!O!O!O!:Operation", names, &apply, &transforms, &general, &forward, &save,
+                                     &find, &late, &name, &results, &PyTuple_Type, &kept, &PyTuple_Type, &arguments, &PyTuple_Type, &saved,
                                      &PyTuple_Type, &tangents)
         || intern_names() < 0) {
         return NULL;
@@ -520,6 +523,7 @@ operation_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->save = save != Py_None ? Py_NewRef(save) : NULL;
     self->find = Py_NewRef(find);
     self->late = Py_NewRef(late);
+    self->name = Py_NewRef(name);
     self->nresults = results;
     self->boxed = 1;
     if ((self->nkept = parse_rows(kept, sizeof(Kept), parse_kept, (void **)&self->kept)) < 0

@@ -1,7 +1,7 @@
 /* Matrix products into given memory, by the functions that libtorch exports for compiled graphs: no dispatcher, and no
  * parsing of Python arguments.
  *
- * braze/native/products.py finds the functions. What is not plain (a mode that wants to see operators, gradients, a tensor of
+ * braze/native/products.py finds the functions. What is not plain (a mode that wants to see operators, a profiler that records them, gradients, a tensor of
  * unusual kind, other arguments) goes through PyTorch's own function, and so does what fails, which raises the error then.
  */
 #include "braze.h"
@@ -61,7 +61,7 @@ multiply(OutProduct *self, PyObject *const *args)
     if (!way->asked && learn(self, first.device_type) < 0) {
         return false;
     }
-    if (way->function == NULL || first.keys & ~way->plain || operators_are_watched()) {
+    if (way->function == NULL || first.keys & ~way->plain || operators_are_watched() || ranges_wanted_within()) {
         return false;
     }
     for (int i = 0; i < self->nargs; i++) {

@@ -189,7 +189,11 @@ replay_run(Replay *self, PyObject *given)
     if (copy_inputs(self, given, inputs) < 0 || move_inputs(self, inputs) < 0) {
         return NULL;
     }
+    PyObject *name = ranges_wanted_within() ? PyUnicode_FromString("braze: replay") : NULL;
+    PyObject *range = name != NULL ? range_begun(name) : NULL;
     PyObject *done = PyObject_CallNoArgs(self->replay);
+    range_ended(range);
+    Py_XDECREF(name);
     if (done == NULL) {
         return NULL;
     }
