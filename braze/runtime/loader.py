@@ -68,6 +68,16 @@ def _in_turn(
     return call
 
 
+def _one_by_one(
+    launches: Sequence[tuple[Callable[..., Any], tuple[int, ...]]],
+) -> Callable[..., None]:
+    def call(*args: Any) -> None:
+        for launcher, places in launches:
+            launcher(*(args[place] for place in places))
+
+    return call
+
+
 class Runtime:
     """What a host module calls. ``turns``: held while a recording is made on its device."""
 
@@ -130,6 +140,15 @@ class Runtime:
     def triton(self, name: str) -> Callable[..., Any]:
         """The launcher of a Triton kernel."""
         return self._launched(self._triton[name])
+
+    @staticmethod
+    def run(
+        launches: tuple[tuple[Callable[..., Any], tuple[int, ...]], ...], buffers: int, sizes: int
+    ) -> Callable[..., Any]:
+        """Launches of Triton kernels one after another, called with so many tensors and sizes; of each launch the places of its own among those."""
+        if all(type(launcher) is native.DeviceLauncher for launcher, _ in launches):
+            return native.DeviceRun(launches, buffers, sizes)
+        return _one_by_one(launches)
 
     @classmethod
     def planned(

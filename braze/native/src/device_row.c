@@ -1,0 +1,185 @@
+/* Launches that come again and again, as one graph of the driver's, which takes the host as long as a few launches.
+ *
+ * Unlike a recording (device_graph.c) it has launches of our kernels alone, takes no memory from PyTorch's allocator, and is told of each
+ * address that has changed; where too many have, launches are made one by one.
+ */
+#include "device.h"
+
+enum {
+    FEWEST = 8,   /* launches for which a graph is made */
+    SETTLED = 3,  /* calls after which it is made, and is launched on another stream than before */
+    TELLING = 2,  /* one of so many may be told something: to tell one takes as long as half a launch */
+};
+
+static struct {
+    int (*is_capturing)(void *, int *);
+    int (*create)(void **, unsigned);
+    int (*add_kernel)(void **, void *, void *const *, size_t, const NodeParams *);
+    int (*instantiate)(void **, void *, unsigned long long);
+    int (*set_params)(void *, void *, const NodeParams *);
+    int (*launch)(void *, void *);
+    int (*destroy_exec)(void *);
+    int (*destroy)(void *);
+} driver;
+
+void
+device_row_clear(DeviceRow *row)
+{
+    if (row->exec != NULL && driver.destroy_exec != NULL) {
+        driver.destroy_exec(row->exec);
+    }
+    if (row->graph != NULL && driver.destroy != NULL) {
+        driver.destroy(row->graph);
+    }
+    PyMem_Free(row->nodes);
+    PyMem_Free(row->told);
+    row->graph = row->exec = NULL;
+    row->nodes = NULL;
+    row->told = NULL;
+}
+
+static NodeParams
+params_of(const DeviceStep *step, uint64_t *words, void **parameters)
+{
+    device_parameters(step, words, parameters);
+    const DeviceForm *form = &step->form;
+    return (NodeParams){.function = form->function, .grid = {form->programs, 1, 1}, .block = {form->threads, 1, 1},
+                        .shared = form->shared, .parameters = parameters};
+}
+
+/* Each launch behind the one before it; false where the driver refuses. */
+static bool
+add_nodes(DeviceRow *row, const DeviceStep *steps, Py_ssize_t count, uint64_t *words)
+{
+    void *parameters[MOST_PARAMETERS], *last = NULL;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (steps[i].form.programs == 0) {
+            continue;
+        }
+        NodeParams params = params_of(&steps[i], words, parameters);
+        if (driver.add_kernel(&row->nodes[i], row->graph, &last, last != NULL, &params) != 0) {
+            return false;
+        }
+        last = row->nodes[i];
+    }
+    return last != NULL;
+}
+
+/* Whether a graph does the same: a kernel that begins early would wait in one. */
+static bool
+make(DeviceRow *row, const DeviceStep *steps, Py_ssize_t count, uint64_t *words, Py_ssize_t nwords)
+{
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (steps[i].form.early) {
+            return false;
+        }
+    }
+    row->nodes = PyMem_Calloc(count, sizeof(void *));
+    row->told = PyMem_Malloc(nwords * sizeof(uint64_t));
+    if (row->nodes == NULL || row->told == NULL || driver.create(&row->graph, 0) != 0
+        || !add_nodes(row, steps, count, words) || driver.instantiate(&row->exec, row->graph, 0) != 0) {
+        return false;
+    }
+    memcpy(row->told, words, nwords * sizeof(uint64_t));
+    return true;
+}
+
+static bool
+is_told(const DeviceRow *row, const DeviceStep *step, const uint64_t *words)
+{
+    for (Py_ssize_t k = 0; k < step->nsources; k++) {
+        if (row->told[step->sources[k]] != words[step->sources[k]]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Tell the driver what has changed; false where that would take longer than the launches. */
+static bool
+tell(DeviceRow *row, const DeviceStep *steps, Py_ssize_t count, uint64_t *words, Py_ssize_t nwords)
+{
+    if (memcmp(row->told, words, nwords * sizeof(uint64_t)) == 0) {
+        return true;
+    }
+    Py_ssize_t stale = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        stale += !is_told(row, &steps[i], words);
+    }
+    if (stale * TELLING > count) {
+        return false;
+    }
+    void *parameters[MOST_PARAMETERS];
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (row->nodes[i] == NULL || is_told(row, &steps[i], words)) {
+            continue;
+        }
+        NodeParams params = params_of(&steps[i], words, parameters);
+        if (driver.set_params(row->exec, row->nodes[i], &params) != 0) {
+            row->refused = true; /* what it knows is of two calls */
+            return false;
+        }
+    }
+    memcpy(row->told, words, nwords * sizeof(uint64_t));
+    return true;
+}
+
+bool
+device_row_launch(DeviceRow *row, const DeviceStep *steps, Py_ssize_t count, uint64_t *words, Py_ssize_t nwords, void *stream)
+{
+    int capturing = 0;
+    if (driver.launch == NULL || count < FEWEST || row->refused || row->busy) {
+        return false;
+    }
+    row->calls = row->calls > 0 && stream == row->stream ? row->calls + (row->calls <= SETTLED) : 1;
+    row->stream = stream;
+    if (row->calls <= SETTLED || driver.is_capturing(stream, &capturing) != 0 || capturing) {
+        return false;
+    }
+    if (row->exec == NULL && !make(row, steps, count, words, nwords)) {
+        row->refused = true;
+        return false;
+    }
+    if (!tell(row, steps, count, words, nwords)) {
+        return false;
+    }
+    int (*launch)(void *, void *) = driver.launch;
+    void *exec = row->exec;
+    int failed;
+    row->busy = true; /* a launch reads what it was told: no other thread tells it something else meanwhile */
+    Py_BEGIN_ALLOW_THREADS
+    failed = launch(exec, stream);
+    Py_END_ALLOW_THREADS
+    row->busy = false;
+    row->refused = failed != 0;
+    return !failed;
+}
+
+/* The addresses of cuStreamIsCapturing, cuGraphCreate, cuGraphAddKernelNode, cuGraphInstantiate, cuGraphExecKernelNodeSetParams,
+ * cuGraphLaunch, cuGraphExecDestroy and cuGraphDestroy; zeros: none. */
+static PyObject *
+configure_rows(PyObject *module, PyObject *args)
+{
+    unsigned long long given[8];
+    if (!PyArg_ParseTuple(args, "KKKKKKKK:_configure_rows", &given[0], &given[1], &given[2], &given[3], &given[4], &given[5],
+                          &given[6], &given[7])) {
+        return NULL;
+    }
+    bool whole = true;
+    uintptr_t found[8];
+    for (int i = 0; i < 8; i++) {
+        found[i] = (uintptr_t)given[i];
+        whole = whole && found[i] != 0;
+    }
+    if (!whole) {
+        memset(found, 0, sizeof(found));
+    }
+    memcpy(&driver, found, sizeof(driver));
+    return PyBool_FromLong(whole);
+}
+
+PyMethodDef device_row_functions[] = {
+    {"_configure_rows", configure_rows, METH_VARARGS,
+     "Where the driver's functions are that make one graph of several launches; whether all are there."},
+    {NULL},
+};
