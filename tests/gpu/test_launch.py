@@ -72,6 +72,17 @@ def test_kernels_in_a_row_are_right_from_the_first_call_on():
             torch.testing.assert_close(got.double(), want, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("shape", [(64, 64), (4096, 64), (2, 8192)])
+@pytest.mark.parametrize("early", ["none", "auto", "all"])
+def test_kernels_in_a_row_that_begin_early_or_not(shape, early):
+    compiled = braze.compile(means, options={"early_launches": early})
+    x = torch.randn(shape, device="cuda")
+    for k in range(60):
+        x = x if k % 10 else torch.randn(shape, device="cuda")
+        x.mul_(0.99)
+        torch.testing.assert_close(compiled(x).double(), means(x.double()), atol=1e-4, rtol=1e-4)
+
+
 def test_kernels_in_a_row_on_other_streams_and_in_the_program_s_own_recording():
     compiled, x = braze.compile(means), torch.randn(64, 64, device="cuda")
     want = means(x.double())

@@ -20,6 +20,14 @@ CREATE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(VOID), ctypes.c_uint)
 ADD = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.POINTER(VOID), VOID, ctypes.POINTER(VOID), ctypes.c_size_t, ctypes.POINTER(Params)
 )
+CONNECT = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    VOID,
+    ctypes.POINTER(VOID),
+    ctypes.POINTER(VOID),
+    ctypes.POINTER(ctypes.c_uint8),
+    ctypes.c_size_t,
+)
 KINDS = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int32, ctypes.c_int64, ctypes.c_uint64)
 #: launches of a graph, and the calls before it is made
 MANY, SETTLED = 8, 3
@@ -35,9 +43,14 @@ class Rows(Driver):
         self.stream = 0x5000
         self._more = (
             CAPTURING(self._is_capturing), CREATE(self._create), ADD(self._add), INSTANTIATE(self._instantiate), SET(self._set),
-            LAUNCH(self._run), DESTROY(self._gone), DESTROY(self._gone),
+            LAUNCH(self._run), DESTROY(self._gone), DESTROY(self._gone), CONNECT(self._connect),
         )  # fmt: skip
-        assert core._configure_rows(*(ctypes.cast(f, VOID).value for f in self._more))
+        self.early = []
+        self.configure_rows()
+
+    def configure_rows(self, early=True):
+        addresses = [ctypes.cast(f, VOID).value for f in self._more]
+        assert core._configure_rows(*addresses[:8], addresses[8] if early else 0)
 
     def _stream(self, device, place):
         place[0] = self.stream
@@ -65,6 +78,11 @@ class Rows(Driver):
         self.nodes[place[0]] = self._params(params)
         return int(self.refuses == "add")
 
+    def _connect(self, graph, ahead, behind, edges, count):
+        assert count == 1
+        self.early.append((ahead[0], behind[0], edges[:8]))
+        return int(self.refuses == "connect")
+
     def _instantiate(self, place, graph, flags):
         place[0] = 0xA00 + graph
         return int(self.refuses == "instantiate")
@@ -89,7 +107,7 @@ class Rows(Driver):
 def driver():
     yield Rows()
     gc.collect()
-    core._configure_rows(*[0] * 8)
+    core._configure_rows(*[0] * 9)
     core._configure_driver(0, 0, 0, 0)
 
 
@@ -323,9 +341,9 @@ def test_another_stream_gets_each_launch_until_it_stays(driver):
     assert len(driver.graphs) == 2 and len(driver.launches) == before + SETTLED * MANY
 
 
-@pytest.mark.parametrize("where", ["create", "add", "instantiate", "set"])
+@pytest.mark.parametrize("where", ["create", "add", "connect", "instantiate", "set"])
 def test_a_graph_that_the_driver_refuses_is_not_tried_again(driver, where):
-    asked, made = Asked(), tensors(MANY + 1)
+    asked, made = Asked(early=(where == "connect",)), tensors(MANY + 1)
     run = chain(asked, MANY)
     driver.refuses = where
     for _ in range(SETTLED + 1):
@@ -348,12 +366,20 @@ def test_a_graph_that_the_driver_does_not_launch_is_launched_singly(driver):
     assert driver.launches[-MANY:] == expected(made) and len(driver.graphs) == 2
 
 
-def test_kernels_that_begin_early_are_no_graph(driver):
-    asked, made = Asked(early=(True,)), tensors(MANY + 1)
-    run = chain(asked, MANY)
-    for _ in range(SETTLED + 2):
-        run(*made, 1, 7, 3)
-    assert len(driver.attributes) == (SETTLED + 2) * MANY and not driver.nodes
+def test_kernels_that_begin_early_do_so_in_a_graph(driver):
+    run, made = settled(driver, Asked(early=(True,)))
+    assert driver.graphs == [as_nodes(expected(made))] and driver.behind == [None] * MANY
+    between = zip(range(0x100, 0x100 + MANY - 1), range(0x101, 0x100 + MANY), strict=True)
+    assert driver.early == [(*pair, [1, 0, 1, 0, 0, 0, 0, 0]) for pair in between]
+    run(*made, 1, 7, 3)
+    assert len(driver.attributes) == SETTLED * MANY, "as they do when launched singly"
+
+
+def test_a_driver_that_cannot_let_them_has_them_begin_in_turn(driver):
+    driver.configure_rows(early=False)
+    _, made = settled(driver, Asked(early=(True,)))
+    assert driver.graphs == [as_nodes(expected(made))] and not driver.early
+    assert driver.behind == [None, *range(0x100, 0x100 + MANY - 1)]
 
 
 def test_what_a_recording_watches_is_told_of_each_launch(driver):

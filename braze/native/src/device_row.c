@@ -11,6 +11,13 @@ enum {
     TELLING = 2,  /* one of so many may be told something: to tell one takes as long as half a launch */
 };
 
+/* CUgraphEdgeData: that which is behind begins when all of what is ahead lets it, as by programmatic stream serialization. */
+typedef struct {
+    unsigned char from_port, to_port, type, reserved[5];
+} Edge;
+
+static const Edge EARLY = {.from_port = 1, .type = 1};
+
 static struct {
     int (*is_capturing)(void *, int *);
     int (*create)(void **, unsigned);
@@ -20,6 +27,7 @@ static struct {
     int (*launch)(void *, void *);
     int (*destroy_exec)(void *);
     int (*destroy)(void *);
+    int (*connect)(void *, void *const *, void *const *, const Edge *, size_t); /* cuGraphAddDependencies_v2; may be NULL */
 } driver;
 
 void
@@ -47,7 +55,7 @@ params_of(const DeviceStep *step, uint64_t *words, void **parameters)
                         .shared = form->shared, .parameters = parameters};
 }
 
-/* Each launch behind the one before it; false where the driver refuses. */
+/* Each launch behind the one before it, or as soon as that lets it; false where the driver refuses. */
 static bool
 add_nodes(DeviceRow *row, const DeviceStep *steps, Py_ssize_t count, uint64_t *words)
 {
@@ -57,23 +65,20 @@ add_nodes(DeviceRow *row, const DeviceStep *steps, Py_ssize_t count, uint64_t *w
             continue;
         }
         NodeParams params = params_of(&steps[i], words, parameters);
-        if (driver.add_kernel(&row->nodes[i], row->graph, &last, last != NULL, &params) != 0) {
+        void **node = &row->nodes[i];
+        bool early = steps[i].form.early && last != NULL && driver.connect != NULL;
+        if (driver.add_kernel(node, row->graph, &last, last != NULL && !early, &params) != 0
+            || (early && driver.connect(row->graph, &last, node, &EARLY, 1) != 0)) {
             return false;
         }
-        last = row->nodes[i];
+        last = *node;
     }
     return last != NULL;
 }
 
-/* Whether a graph does the same: a kernel that begins early would wait in one. */
 static bool
 make(DeviceRow *row, const DeviceStep *steps, Py_ssize_t count, uint64_t *words, Py_ssize_t nwords)
 {
-    for (Py_ssize_t i = 0; i < count; i++) {
-        if (steps[i].form.early) {
-            return false;
-        }
-    }
     row->nodes = PyMem_Calloc(count, sizeof(void *));
     row->told = PyMem_Malloc(nwords * sizeof(uint64_t));
     if (row->nodes == NULL || row->told == NULL || driver.create(&row->graph, 0) != 0
@@ -156,20 +161,20 @@ device_row_launch(DeviceRow *row, const DeviceStep *steps, Py_ssize_t count, uin
 }
 
 /* The addresses of cuStreamIsCapturing, cuGraphCreate, cuGraphAddKernelNode, cuGraphInstantiate, cuGraphExecKernelNodeSetParams,
- * cuGraphLaunch, cuGraphExecDestroy and cuGraphDestroy; zeros: none. */
+ * cuGraphLaunch, cuGraphExecDestroy, cuGraphDestroy, and cuGraphAddDependencies; zeros: none. */
 static PyObject *
 configure_rows(PyObject *module, PyObject *args)
 {
-    unsigned long long given[8];
-    if (!PyArg_ParseTuple(args, "KKKKKKKK:_configure_rows", &given[0], &given[1], &given[2], &given[3], &given[4], &given[5],
-                          &given[6], &given[7])) {
+    unsigned long long given[9];
+    if (!PyArg_ParseTuple(args, "KKKKKKKKK:_configure_rows", &given[0], &given[1], &given[2], &given[3], &given[4], &given[5],
+                          &given[6], &given[7], &given[8])) {
         return NULL;
     }
     bool whole = true;
-    uintptr_t found[8];
-    for (int i = 0; i < 8; i++) {
+    uintptr_t found[9];
+    for (int i = 0; i < 9; i++) {
         found[i] = (uintptr_t)given[i];
-        whole = whole && found[i] != 0;
+        whole = whole && (found[i] != 0 || i == 8);
     }
     if (!whole) {
         memset(found, 0, sizeof(found));

@@ -270,41 +270,62 @@ run_call(DeviceRun *self, PyObject *const *args, size_t nargsf, PyObject *kwname
 
 /* -- the type --------------------------------------------------------------------------------------- */
 
-/* Enter the launches, rows (launcher, places of its buffers and sizes); false with an exception set. */
+/* Whether two launches are hooked by the same. */
+static bool
+hooked_alike(const DeviceLauncher *one, const DeviceLauncher *other)
+{
+    Py_ssize_t count = PyTuple_GET_SIZE(one->hooks);
+    bool alike = one->settings == other->settings && one->names == other->names && count == PyTuple_GET_SIZE(other->hooks);
+    for (Py_ssize_t k = 0; alike && k < count; k++) {
+        alike = PyTuple_GET_ITEM(one->hooks, k) == PyTuple_GET_ITEM(other->hooks, k);
+    }
+    return alike;
+}
+
+/* Enter the launchers of rows (launcher, places of its buffers and sizes); the count of all places, or -1 with an exception set. */
+static Py_ssize_t
+fill_launchers(DeviceRun *self, PyObject *rows)
+{
+    Py_ssize_t count = 0;
+    for (Py_ssize_t i = 0; i < self->nlaunches; i++) {
+        PyObject *row = PyTuple_GET_ITEM(rows, i), *launcher, *places;
+        if (!PyTuple_Check(row)) {
+            PyErr_SetString(PyExc_TypeError, "DeviceRun: launches are tuples");
+            return -1;
+        }
+        if (!PyArg_ParseTuple(row, "O!O!:DeviceRun", &DeviceLauncher_Type, &launcher, &PyTuple_Type, &places)) {
+            return -1;
+        }
+        PyTuple_SET_ITEM(self->launchers, i, Py_NewRef(launcher));
+        if (PyTuple_GET_SIZE(places) != arguments_of(launcher_at(self, i))) {
+            PyErr_SetString(PyExc_ValueError, "DeviceRun: a kernel of another number of arguments");
+            return -1;
+        }
+        self->alike = self->alike && hooked_alike(launcher_at(self, 0), launcher_at(self, i));
+        count += PyTuple_GET_SIZE(places);
+    }
+    return count;
+}
+
+/* Enter the launches; false with an exception set. */
 static bool
 fill_run(DeviceRun *self, PyObject *rows)
 {
-    Py_ssize_t count = 0, nargs = self->nbuffers + self->nsizes;
-    for (Py_ssize_t i = 0; i < self->nlaunches; i++) {
-        PyObject *row = PyTuple_GET_ITEM(rows, i), *launcher, *places;
-        if (!PyTuple_Check(row) || !PyArg_ParseTuple(row, "O!O!:DeviceRun", &DeviceLauncher_Type, &launcher, &PyTuple_Type, &places)) {
-            return PyErr_Occurred() ? false : (PyErr_SetString(PyExc_TypeError, "DeviceRun: rows are tuples"), false);
-        }
-        if (PyTuple_GET_SIZE(places) != arguments_of((DeviceLauncher *)launcher)) {
-            PyErr_SetString(PyExc_ValueError, "DeviceRun: a kernel of another number of arguments");
-            return false;
-        }
-        PyTuple_SET_ITEM(self->launchers, i, Py_NewRef(launcher));
-        DeviceLauncher *one = launcher_at(self, i), *first = launcher_at(self, 0);
-        int same = one->settings != first->settings ? 0 : PyObject_RichCompareBool(one->names, first->names, Py_EQ);
-        self->alike = self->alike && same == 1 && PyTuple_GET_SIZE(one->hooks) == PyTuple_GET_SIZE(first->hooks);
-        for (Py_ssize_t k = 0; self->alike && k < PyTuple_GET_SIZE(one->hooks); k++) {
-            self->alike = PyTuple_GET_ITEM(one->hooks, k) == PyTuple_GET_ITEM(first->hooks, k);
-        }
-        count += PyTuple_GET_SIZE(places);
+    Py_ssize_t count = fill_launchers(self, rows), *next;
+    if (count < 0) {
+        return false;
     }
-    self->places = PyMem_Malloc((count + 1) * sizeof(Py_ssize_t));
-    if (self->places == NULL) {
+    if ((next = self->places = PyMem_Malloc(count * sizeof(Py_ssize_t))) == NULL) {
         PyErr_NoMemory();
         return false;
     }
-    Py_ssize_t *next = self->places;
     for (Py_ssize_t i = 0; i < self->nlaunches; i++) {
         PyObject *places = PyTuple_GET_ITEM(PyTuple_GET_ITEM(rows, i), 1);
         for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(places); k++) {
             Py_ssize_t place = PyLong_AsSsize_t(PyTuple_GET_ITEM(places, k));
             bool is_size = k >= launcher_at(self, i)->nbuffers;
-            if (place < (is_size ? self->nbuffers : 0) || place >= (is_size ? nargs : self->nbuffers)) {
+            Py_ssize_t first = is_size ? self->nbuffers : 0;
+            if (place < first || place >= self->nbuffers + (is_size ? self->nsizes : 0)) {
                 if (!PyErr_Occurred()) {
                     PyErr_SetString(PyExc_ValueError, "DeviceRun: a place that no such argument has");
                 }
@@ -313,7 +334,7 @@ fill_run(DeviceRun *self, PyObject *rows)
             *next++ = place;
         }
     }
-    return !PyErr_Occurred();
+    return true;
 }
 
 static int
