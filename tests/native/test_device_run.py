@@ -283,6 +283,15 @@ def test_few_launches_are_no_graph(driver):
     assert len(driver.launches) == (SETTLED + 3) * (MANY - 1) and not driver.nodes
 
 
+def test_launches_stay_single_where_no_graph_is_wanted(driver):
+    asked, made = Asked(), tensors(MANY + 1)
+    places = tuple((k + 1, k, MANY + 1, MANY + 2, MANY + 3) for k in range(MANY))
+    run = native.DeviceRun(tuple((asked.launch, row) for row in places), MANY + 1, 3, graphs=False)
+    for _ in range(SETTLED + 3):
+        run(*made, 1, 7, 3)
+    assert driver.launches == expected(made) * (SETTLED + 3) and not driver.nodes
+
+
 def settled(driver, asked=None):
     """A run that is a graph now, and its tensors."""
     made = tensors(MANY + 1)

@@ -27,6 +27,7 @@ typedef struct {
     PyObject *launchers; /* a tuple of DeviceLaunchers */
     Py_ssize_t *places;  /* of each launch's arguments among the call's, launch after launch */
     bool alike;          /* all ask for the same hooks */
+    bool graphs;         /* they may become a graph of the driver's */
     Plan *plan;          /* the last one */
 } DeviceRun;
 
@@ -183,7 +184,8 @@ launch_all(const DeviceRun *self, Plan *plan, uint64_t *words)
     if (!device_stream(plan->device, &stream)) {
         return 0;
     }
-    if (device_row_launch(&plan->row, plan->steps, count, words, self->nbuffers + self->nsizes + 1, stream)) {
+    Py_ssize_t nwords = self->nbuffers + self->nsizes + 1;
+    if (self->graphs && device_row_launch(&plan->row, plan->steps, count, words, nwords, stream)) {
         return count;
     }
     Py_ssize_t done;
@@ -364,10 +366,12 @@ run_dealloc(DeviceRun *self)
 static PyObject *
 run_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"launches", "nbuffers", "nsizes", NULL};
+    static char *names[] = {"launches", "nbuffers", "nsizes", "graphs", NULL};
     PyObject *rows;
     Py_ssize_t nbuffers, nsizes;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!nn:DeviceRun", names, &PyTuple_Type, &rows, &nbuffers, &nsizes)) {
+    int graphs = 1;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!nn|p:DeviceRun", names, &PyTuple_Type, &rows, &nbuffers, &nsizes,
+                                     &graphs)) {
         return NULL;
     }
     if (PyTuple_GET_SIZE(rows) < 1 || nbuffers < 1 || nsizes < 0) {
@@ -382,6 +386,7 @@ run_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->nbuffers = nbuffers;
     self->nsizes = nsizes;
     self->alike = true;
+    self->graphs = graphs;
     self->nlaunches = PyTuple_GET_SIZE(rows);
     self->launchers = PyTuple_New(self->nlaunches);
     if (self->launchers == NULL || !fill_run(self, rows)) {
