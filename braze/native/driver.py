@@ -48,6 +48,7 @@ def bind_rows() -> bool:
         _address("cuGraphLaunch"),
         _address("cuGraphExecDestroy"),
         _address("cuGraphDestroy"),
+        _address("cuThreadExchangeStreamCaptureMode"),
         _address("cuGraphAddDependencies_v2"),
     )
 

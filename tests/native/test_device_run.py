@@ -20,6 +20,7 @@ CREATE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(VOID), ctypes.c_uint)
 ADD = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.POINTER(VOID), VOID, ctypes.POINTER(VOID), ctypes.c_size_t, ctypes.POINTER(Params)
 )
+EXCHANGE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int))
 CONNECT = ctypes.CFUNCTYPE(
     ctypes.c_int,
     VOID,
@@ -29,6 +30,8 @@ CONNECT = ctypes.CFUNCTYPE(
     ctypes.c_size_t,
 )
 KINDS = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int32, ctypes.c_int64, ctypes.c_uint64)
+#: modes of a thread's stream capture
+GLOBAL, RELAXED = 0, 2
 #: launches of a graph, and the calls before it is made
 MANY, SETTLED = 8, 3
 
@@ -43,14 +46,14 @@ class Rows(Driver):
         self.stream = 0x5000
         self._more = (
             CAPTURING(self._is_capturing), CREATE(self._create), ADD(self._add), INSTANTIATE(self._instantiate), SET(self._set),
-            LAUNCH(self._run), DESTROY(self._gone), DESTROY(self._gone), CONNECT(self._connect),
+            LAUNCH(self._run), DESTROY(self._gone), DESTROY(self._gone), EXCHANGE(self._exchange), CONNECT(self._connect),
         )  # fmt: skip
-        self.early = []
+        self.early, self.mode = [], GLOBAL
         self.configure_rows()
 
     def configure_rows(self, early=True):
         addresses = [ctypes.cast(f, VOID).value for f in self._more]
-        assert core._configure_rows(*addresses[:8], addresses[8] if early else 0)
+        assert core._configure_rows(*addresses[:-1], addresses[-1] if early else 0)
 
     def _stream(self, device, place):
         place[0] = self.stream
@@ -72,11 +75,15 @@ class Rows(Driver):
         return given.function, list(given.sizes), values
 
     def _add(self, place, graph, ahead, count, params):
-        assert graph == 0x900
+        assert graph == 0x900 and self.mode == RELAXED
         place[0] = 0x100 + len(self.nodes)
         self.behind.append(ahead[0] if count else None)
         self.nodes[place[0]] = self._params(params)
         return int(self.refuses == "add")
+
+    def _exchange(self, place):
+        self.mode, place[0] = place[0], self.mode
+        return 0
 
     def _connect(self, graph, ahead, behind, edges, count):
         assert count == 1
@@ -84,6 +91,7 @@ class Rows(Driver):
         return int(self.refuses == "connect")
 
     def _instantiate(self, place, graph, flags):
+        assert self.mode == RELAXED
         place[0] = 0xA00 + graph
         return int(self.refuses == "instantiate")
 
@@ -95,10 +103,12 @@ class Rows(Driver):
 
     def _run(self, graph, stream):
         assert (graph, stream) == (0x1300, self.stream)
+        assert self.mode == GLOBAL, "as it was"
         self.graphs.append(list(self.nodes.values()))
         return self.status
 
     def _gone(self, graph):
+        assert self.mode == RELAXED
         self.gone.append(graph)
         return 0
 
@@ -107,7 +117,7 @@ class Rows(Driver):
 def driver():
     yield Rows()
     gc.collect()
-    core._configure_rows(*[0] * 9)
+    core._configure_rows(*[0] * 10)
     core._configure_driver(0, 0, 0, 0)
 
 
@@ -272,7 +282,7 @@ def test_launches_that_come_again_become_one_graph(driver):
     assert driver.behind == [None, *range(0x100, 0x100 + MANY - 1)], "each behind the one ahead"
     del run
     gc.collect()
-    assert driver.gone == [0x1300, 0x900]
+    assert driver.gone == [0x1300, 0x900] and driver.mode == GLOBAL
 
 
 def test_few_launches_are_no_graph(driver):

@@ -11,6 +11,8 @@ enum {
     TELLING = 2,  /* one of so many may be told something: to tell one takes as long as half a launch */
 };
 
+enum { RELAXED = 2 }; /* CU_STREAM_CAPTURE_MODE_RELAXED */
+
 /* CUgraphEdgeData: that which is behind begins when all of what is ahead lets it, as by programmatic stream serialization. */
 typedef struct {
     unsigned char from_port, to_port, type, reserved[5];
@@ -27,18 +29,31 @@ static struct {
     int (*launch)(void *, void *);
     int (*destroy_exec)(void *);
     int (*destroy)(void *);
+    int (*exchange_mode)(int *);
     int (*connect)(void *, void *const *, void *const *, const Edge *, size_t); /* cuGraphAddDependencies_v2; may be NULL */
 } driver;
+
+/* What may take memory, or give it back, must not end another thread's stream capture: between two exchanges it does not. */
+static void
+exchange(int *mode)
+{
+    if (driver.exchange_mode != NULL) {
+        driver.exchange_mode(mode);
+    }
+}
 
 void
 device_row_clear(DeviceRow *row)
 {
+    int mode = RELAXED;
+    exchange(&mode);
     if (row->exec != NULL && driver.destroy_exec != NULL) {
         driver.destroy_exec(row->exec);
     }
     if (row->graph != NULL && driver.destroy != NULL) {
         driver.destroy(row->graph);
     }
+    exchange(&mode);
     PyMem_Free(row->nodes);
     PyMem_Free(row->told);
     row->graph = row->exec = NULL;
@@ -81,12 +96,16 @@ make(DeviceRow *row, const DeviceStep *steps, Py_ssize_t count, uint64_t *words,
 {
     row->nodes = PyMem_Calloc(count, sizeof(void *));
     row->told = PyMem_Malloc(nwords * sizeof(uint64_t));
-    if (row->nodes == NULL || row->told == NULL || driver.create(&row->graph, 0) != 0
-        || !add_nodes(row, steps, count, words) || driver.instantiate(&row->exec, row->graph, 0) != 0) {
+    if (row->nodes == NULL || row->told == NULL) {
         return false;
     }
     memcpy(row->told, words, nwords * sizeof(uint64_t));
-    return true;
+    int mode = RELAXED;
+    exchange(&mode);
+    bool made = driver.create(&row->graph, 0) == 0 && add_nodes(row, steps, count, words)
+                && driver.instantiate(&row->exec, row->graph, 0) == 0;
+    exchange(&mode);
+    return made;
 }
 
 static bool
@@ -161,20 +180,22 @@ device_row_launch(DeviceRow *row, const DeviceStep *steps, Py_ssize_t count, uin
 }
 
 /* The addresses of cuStreamIsCapturing, cuGraphCreate, cuGraphAddKernelNode, cuGraphInstantiate, cuGraphExecKernelNodeSetParams,
- * cuGraphLaunch, cuGraphExecDestroy, cuGraphDestroy, and cuGraphAddDependencies; zeros: none. */
+ * cuGraphLaunch, cuGraphExecDestroy, cuGraphDestroy, cuThreadExchangeStreamCaptureMode, and cuGraphAddDependencies; zeros: none. */
 static PyObject *
-configure_rows(PyObject *module, PyObject *args)
+configure_rows(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
-    unsigned long long given[9];
-    if (!PyArg_ParseTuple(args, "KKKKKKKKK:_configure_rows", &given[0], &given[1], &given[2], &given[3], &given[4], &given[5],
-                          &given[6], &given[7], &given[8])) {
-        return NULL;
+    uintptr_t found[sizeof(driver) / sizeof(void *)];
+    const Py_ssize_t count = sizeof(found) / sizeof(found[0]);
+    if (nargs != count) {
+        return PyErr_Format(PyExc_TypeError, "_configure_rows takes %zd addresses", count);
     }
     bool whole = true;
-    uintptr_t found[9];
-    for (int i = 0; i < 9; i++) {
-        found[i] = (uintptr_t)given[i];
-        whole = whole && (found[i] != 0 || i == 8);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        found[i] = (uintptr_t)PyLong_AsUnsignedLongLong(args[i]);
+        if (PyErr_Occurred()) {
+            return NULL;
+        }
+        whole = whole && (found[i] != 0 || i == count - 1);
     }
     if (!whole) {
         memset(found, 0, sizeof(found));
@@ -184,7 +205,7 @@ configure_rows(PyObject *module, PyObject *args)
 }
 
 PyMethodDef device_row_functions[] = {
-    {"_configure_rows", configure_rows, METH_VARARGS,
+    {"_configure_rows", (PyCFunction)(void (*)(void))configure_rows, METH_FASTCALL,
      "Where the driver's functions are that make one graph of several launches; whether all are there."},
     {NULL},
 };
