@@ -49,10 +49,10 @@ typedef struct {
 
 /* -- device_row.c: launches that come again and again with the same words, as one graph of the driver's. Zeros are an empty one. */
 typedef struct {
-    Py_ssize_t count; /* nodes, of which there is none for a launch of no programs */
-    void *graph, *exec, *stream, **nodes;
-    uint64_t *told;   /* the words that the driver knows */
-    int calls;        /* on this stream, one after another */
+    void *graph, *exec, *stream;
+    void **nodes;   /* of each launch; none of one of no programs */
+    uint64_t *told; /* the words that the driver knows */
+    int calls;      /* on this stream, one after another */
     bool refused, busy;
 } DeviceRow;
 

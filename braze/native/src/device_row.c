@@ -37,28 +37,24 @@ static struct {
 static void
 exchange(int *mode)
 {
-    if (driver.exchange_mode != NULL) {
-        driver.exchange_mode(mode);
-    }
+    driver.exchange_mode(mode);
 }
 
 void
 device_row_clear(DeviceRow *row)
 {
-    int mode = RELAXED;
-    exchange(&mode);
-    if (row->exec != NULL && driver.destroy_exec != NULL) {
-        driver.destroy_exec(row->exec);
-    }
     if (row->graph != NULL && driver.destroy != NULL) {
+        int mode = RELAXED;
+        exchange(&mode);
+        if (row->exec != NULL) {
+            driver.destroy_exec(row->exec);
+        }
         driver.destroy(row->graph);
+        exchange(&mode);
     }
-    exchange(&mode);
     PyMem_Free(row->nodes);
     PyMem_Free(row->told);
-    row->graph = row->exec = NULL;
-    row->nodes = NULL;
-    row->told = NULL;
+    *row = (DeviceRow){.refused = row->refused};
 }
 
 static NodeParams
