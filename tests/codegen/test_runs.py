@@ -6,10 +6,13 @@ import dataclasses
 import math
 import re
 
+import pytest
 import torch
 
-from braze import pipeline
+import braze
+from braze import native, pipeline
 from braze.codegen.host.runs import Run
+from braze.runtime import loader
 from braze.runtime.arena import ArenaPool
 from braze.runtime.loader import Runtime, load_host
 from tests.aot.cuda_fakes import CTX, partition_on_gpu
@@ -128,3 +131,24 @@ def test_memory_that_is_wanted_behind_a_release_ends_a_run():
     assert run.takes(["y = empty_strided()"]) and run.takes([])
     run.after.append("del x")
     assert run.takes([]) and not run.takes(["y = empty_strided()"])
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_the_option_says_whether_launches_become_a_graph(monkeypatch, wanted):
+    seen = []
+
+    class Noted(Runtime):
+        def __init__(self, *args):
+            super().__init__(*args)
+            seen.append(self)
+
+    monkeypatch.setattr(loader, "Runtime", Noted)
+    x = torch.ones(7)
+    assert torch.equal(braze.compile(lambda x: x * 2 + 1, options={"launch_graphs": wanted})(x), x * 2 + 1)
+    made = []
+    monkeypatch.setattr(native, "DeviceRun", lambda *args: made.append(args))
+    launcher = native.DeviceLauncher(1, 0, print, print, {}, (), ())
+    seen[0].run(((launcher, (0,)), (launcher, (0,))), 1, 0)
+    assert [args[1:] for args in made] == [(1, 0, wanted)]
+    seen[0].run(((launcher, (0,)), (print, (0,))), 1, 0)
+    assert len(made) == 1, "what is no launch of the driver's is called"
