@@ -153,7 +153,7 @@ def test_each_kernel_gets_its_own_in_turn(driver):
     assert driver.launches == expected(made)
     run(*reversed(made), 1, 7, 3)
     assert driver.launches[3:] == expected(made[::-1])
-    assert asked.found == [(NOWHERE, 1, 7, 3)] * 3 and not asked.general, "each is asked for once"
+    assert asked.found == [(NOWHERE, 1, 7, 3)] and not asked.general, "launches of a kernel ask for it once"
 
 
 def test_kernels_of_other_counts_of_arguments(driver):
@@ -179,7 +179,16 @@ def test_sizes_that_change_are_asked_for_again(driver):
     for n in (7, 8, 8, 7):
         run(*made, 1, n, 3)
     assert [row[0][0] for row in driver.launches] == [7, 7, 8, 8, 8, 8, 7, 7]
-    assert [row[2] for row in asked.found] == [7, 7, 8, 8, 7, 7]
+    assert [row[2] for row in asked.found] == [7, 8, 7]
+
+
+def test_launches_of_a_kernel_for_other_sizes_each(driver):
+    asked, made = Asked(), tensors(3)
+    run = native.DeviceRun(((asked.launch, (1, 0, 3, 4, 5)), (asked.launch, (2, 1, 3, 6, 5))), 3, 4)
+    for _ in range(3):
+        run(*made, 1, 7, 3, 9)
+    assert driver.launches == [expected(made, 7)[0], expected(made, 9)[1]] * 3
+    assert [row[2] for row in asked.found] == [7, 9]
 
 
 def odd_address(driver, asked, made):

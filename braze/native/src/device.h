@@ -64,8 +64,8 @@ void device_row_clear(DeviceRow *row);
 bool device_current(int *device);
 /* Whether nobody has hooked Triton's launches. */
 bool device_unhooked(const DeviceLauncher *launcher);
-/* Ask Python what a kernel is for these sizes: 1, 0 where it does not know yet, -1 with an exception set. */
-int device_find(DeviceLauncher *launcher, int device, PyObject *const *sizes, DeviceForm *form);
+/* Have a launcher's `form` be that for these sizes, of Python if it is not: 1, 0 where Python does not know yet, -1 with an exception set. */
+int device_learn(DeviceLauncher *launcher, int device, PyObject *const *args, const int64_t *sizes);
 /* The driver's launch; its error, or 0. Needs no GIL. */
 int device_launch(const DeviceForm *form, void *stream, void **parameters);
 /* Let `parameters` point to what a launch takes. */

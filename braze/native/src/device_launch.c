@@ -110,8 +110,9 @@ pack(const DeviceLauncher *self, PyObject *const *args, Packed *packed)
     return true;
 }
 
-int
-device_find(DeviceLauncher *self, int device, PyObject *const *sizes, DeviceForm *form)
+/* Ask Python what a kernel is for these sizes: 1, 0 where it does not know yet, -1 with an exception set. */
+static int
+find(const DeviceLauncher *self, int device, PyObject *const *sizes, DeviceForm *form)
 {
     PyObject *row[MOST_SIZES + 1];
     if ((row[0] = PyLong_FromLong(device)) == NULL) {
@@ -145,6 +146,23 @@ device_find(DeviceLauncher *self, int device, PyObject *const *sizes, DeviceForm
 }
 
 int
+device_learn(DeviceLauncher *self, int device, PyObject *const *args, const int64_t *sizes)
+{
+    if (self->known && device == self->device && memcmp(self->sizes, sizes, self->nsizes * sizeof(int64_t)) == 0) {
+        return 1;
+    }
+    DeviceForm form;
+    int known = find(self, device, args, &form);
+    if (known == 1) {
+        self->known = true;
+        self->form = form;
+        memcpy(self->sizes, sizes, self->nsizes * sizeof(int64_t));
+        self->device = device;
+    }
+    return known;
+}
+
+int
 device_launch(const DeviceForm *form, void *stream, void **parameters)
 {
     if (!form->early || driver.launch_with == NULL) {
@@ -162,21 +180,6 @@ device_parameters(const DeviceStep *step, uint64_t *words, void **parameters)
     for (Py_ssize_t k = 0; k < step->nsources; k++) { /* little-endian: the low bytes of a word are the narrower number */
         parameters[k] = &words[step->sources[k]];
     }
-}
-
-/* Keep what find gives for these sizes: 1, 0 where it does not know yet, -1 with an exception set. */
-static int
-learn(DeviceLauncher *self, int device, PyObject *const *sizes, const Packed *packed)
-{
-    DeviceForm form;
-    int known = device_find(self, device, sizes, &form);
-    if (known == 1) {
-        self->known = true;
-        self->form = form;
-        memcpy(self->sizes, packed->sizes, self->nsizes * sizeof(int64_t));
-        self->device = device;
-    }
-    return known;
 }
 
 /* The driver's launch; false where it refused. All that is read of `self` is read before the GIL goes. */
@@ -225,10 +228,8 @@ device_launcher_call(DeviceLauncher *self, PyObject *const *args, size_t nargsf,
     int device, place;
     bool plain = device_current(&device) && tensor_place(args[0], &place)
                  && place == device && pack(self, args, &packed) && device_unhooked(self);
-    bool same = self->known && device == self->device
-                && memcmp(self->sizes, packed.sizes, self->nsizes * sizeof(int64_t)) == 0;
-    if (plain && !same) {
-        int known = learn(self, device, args + self->nbuffers, &packed);
+    if (plain) {
+        int known = device_learn(self, device, args + self->nbuffers, packed.sizes);
         if (known < 0) {
             return NULL;
         }

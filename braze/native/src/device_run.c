@@ -112,11 +112,15 @@ learn(DeviceRun *self, int device, PyObject *const *args, const uint64_t *words,
     int known = 1;
     for (Py_ssize_t i = 0; known == 1 && i < self->nlaunches; i++) {
         DeviceLauncher *launcher = launcher_at(self, i);
-        PyObject *sizes[MOST_SIZES];
+        PyObject *given[MOST_SIZES];
+        int64_t sizes[MOST_SIZES];
         for (Py_ssize_t k = 0; k < launcher->nsizes; k++) {
-            sizes[k] = args[places[launcher->nbuffers + k]];
+            Py_ssize_t place = places[launcher->nbuffers + k];
+            given[k] = args[place];
+            sizes[k] = (int64_t)words[place];
         }
-        known = device_find(launcher, device, sizes, &plan->steps[i].form);
+        known = device_learn(launcher, device, given, sizes);
+        plan->steps[i].form = launcher->form;
         if (known == 1) {
             sources = fill_step(self, launcher, places, &plan->steps[i], sources);
         }
