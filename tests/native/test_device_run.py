@@ -32,8 +32,8 @@ CONNECT = ctypes.CFUNCTYPE(
 KINDS = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int32, ctypes.c_int64, ctypes.c_uint64)
 #: modes of a thread's stream capture
 GLOBAL, RELAXED = 0, 2
-#: launches of a graph, and the calls before it is made
-MANY, SETTLED = 8, 3
+#: launches of a graph here, those for which one is made, and the calls before it is made
+MANY, FEWEST, SETTLED = 8, 4, 3
 
 
 class Rows(Driver):
@@ -294,12 +294,14 @@ def test_launches_that_come_again_become_one_graph(driver):
     assert driver.gone == [0x1300, 0x900] and driver.mode == GLOBAL
 
 
-def test_few_launches_are_no_graph(driver):
-    asked, made = Asked(), tensors(MANY)
-    run = chain(asked, MANY - 1)
+@pytest.mark.parametrize("count", [FEWEST - 1, FEWEST])
+def test_few_launches_are_no_graph(driver, count):
+    asked, made = Asked(), tensors(count + 1)
+    run = chain(asked, count)
     for _ in range(SETTLED + 3):
         run(*made, 1, 7, 3)
-    assert len(driver.launches) == (SETTLED + 3) * (MANY - 1) and not driver.nodes
+    graphs = 3 if count == FEWEST else 0
+    assert len(driver.graphs) == graphs and len(driver.launches) == (SETTLED + 3 - graphs) * count
 
 
 def test_launches_stay_single_where_no_graph_is_wanted(driver):
@@ -330,13 +332,25 @@ def test_a_graph_is_told_of_memory_that_moved(driver):
     assert len(driver.told) == 2, "what stays is not told again"
 
 
-def test_where_too_much_moved_launches_are_single(driver):
+def test_where_much_moves_at_each_call_launches_are_single(driver):
     run, made = settled(driver)
     before, other = len(driver.launches), tensors(MANY + 1)
+    for row in (other, made, other):
+        run(*row, 1, 7, 3)
+        assert driver.launches[before:] == expected(row) and not driver.told
+        before = len(driver.launches)
+    assert len(driver.graphs) == 1
+
+
+def test_what_has_moved_for_good_is_told(driver):
+    run, made = settled(driver)
+    other = tensors(MANY + 1)
     run(*other, 1, 7, 3)
-    assert driver.launches[before:] == expected(other) and not driver.told and len(driver.graphs) == 1
-    run(*made, 1, 7, 3)
-    assert driver.graphs[-1] == as_nodes(expected(made)) and len(driver.graphs) == 2
+    assert not driver.told and len(driver.graphs) == 1
+    for _ in range(2):
+        run(*other, 1, 7, 3)
+        assert driver.graphs[-1] == as_nodes(expected(other))
+    assert len(driver.told) == MANY and len(driver.graphs) == 3 and made
 
 
 def test_other_sizes_make_another_graph(driver):

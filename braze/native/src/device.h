@@ -52,6 +52,7 @@ typedef struct {
     void *graph, *exec, *stream;
     void **nodes;   /* of each launch; none of one of no programs */
     uint64_t *told; /* the words that the driver knows */
+    uint64_t *seen; /* those of the call before */
     int calls;      /* on this stream, one after another */
     bool refused, busy;
 } DeviceRow;

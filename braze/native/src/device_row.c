@@ -1,14 +1,14 @@
 /* Launches that come again and again, as one graph of the driver's, which takes the host as long as a few launches.
  *
  * Unlike a recording (device_graph.c) it has launches of our kernels alone, takes no memory from PyTorch's allocator, and is told of each
- * address that has changed; where too many have, launches are made one by one.
+ * address that has changed; where too many have since the call before, launches are made one by one.
  */
 #include "device.h"
 
 enum {
-    FEWEST = 8,   /* launches for which a graph is made */
+    FEWEST = 4,   /* launches for which a graph is made */
     SETTLED = 3,  /* calls after which it is made, and is launched on another stream than before */
-    TELLING = 2,  /* one of so many may be told something: to tell one takes as long as half a launch */
+    TELLING = 2,  /* one of so many may be told something else than at the call before */
 };
 
 enum { RELAXED = 2 }; /* CU_STREAM_CAPTURE_MODE_RELAXED */
@@ -54,6 +54,7 @@ device_row_clear(DeviceRow *row)
     }
     PyMem_Free(row->nodes);
     PyMem_Free(row->told);
+    PyMem_Free(row->seen);
     *row = (DeviceRow){.refused = row->refused};
 }
 
@@ -92,10 +93,12 @@ make(DeviceRow *row, const DeviceStep *steps, Py_ssize_t count, uint64_t *words,
 {
     row->nodes = PyMem_Calloc(count, sizeof(void *));
     row->told = PyMem_Malloc(nwords * sizeof(uint64_t));
-    if (row->nodes == NULL || row->told == NULL) {
+    row->seen = PyMem_Malloc(nwords * sizeof(uint64_t));
+    if (row->nodes == NULL || row->told == NULL || row->seen == NULL) {
         return false;
     }
     memcpy(row->told, words, nwords * sizeof(uint64_t));
+    memcpy(row->seen, words, nwords * sizeof(uint64_t));
     int mode = RELAXED;
     exchange(&mode);
     bool made = driver.create(&row->graph, 0) == 0 && add_nodes(row, steps, count, words)
@@ -104,39 +107,47 @@ make(DeviceRow *row, const DeviceStep *steps, Py_ssize_t count, uint64_t *words,
     return made;
 }
 
+/* Whether a launch takes the same of other words. */
 static bool
-is_told(const DeviceRow *row, const DeviceStep *step, const uint64_t *words)
+takes_same(const DeviceStep *step, const uint64_t *before, const uint64_t *words)
 {
     for (Py_ssize_t k = 0; k < step->nsources; k++) {
-        if (row->told[step->sources[k]] != words[step->sources[k]]) {
+        if (before[step->sources[k]] != words[step->sources[k]]) {
             return false;
         }
     }
     return true;
 }
 
-/* Tell the driver what has changed; false where that would take longer than the launches. */
+/* Whether it pays to tell the driver of these words: few launches take something else than at the call before. */
+static bool
+is_steady(DeviceRow *row, const DeviceStep *steps, Py_ssize_t count, const uint64_t *words, Py_ssize_t nwords)
+{
+    Py_ssize_t changed = 0;
+    if (memcmp(row->seen, words, nwords * sizeof(uint64_t)) == 0) {
+        return true;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        changed += !takes_same(&steps[i], row->seen, words);
+    }
+    memcpy(row->seen, words, nwords * sizeof(uint64_t));
+    return changed * TELLING <= count;
+}
+
+/* Tell the driver what it does not know; false where it refuses. */
 static bool
 tell(DeviceRow *row, const DeviceStep *steps, Py_ssize_t count, uint64_t *words, Py_ssize_t nwords)
 {
     if (memcmp(row->told, words, nwords * sizeof(uint64_t)) == 0) {
         return true;
     }
-    Py_ssize_t stale = 0;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        stale += !is_told(row, &steps[i], words);
-    }
-    if (stale * TELLING > count) {
-        return false;
-    }
     void *parameters[MOST_PARAMETERS];
     for (Py_ssize_t i = 0; i < count; i++) {
-        if (row->nodes[i] == NULL || is_told(row, &steps[i], words)) {
+        if (row->nodes[i] == NULL || takes_same(&steps[i], row->told, words)) {
             continue;
         }
         NodeParams params = params_of(&steps[i], words, parameters);
         if (driver.set_params(row->exec, row->nodes[i], &params) != 0) {
-            row->refused = true; /* what it knows is of two calls */
             return false;
         }
     }
@@ -156,11 +167,11 @@ device_row_launch(DeviceRow *row, const DeviceStep *steps, Py_ssize_t count, uin
     if (row->calls <= SETTLED || driver.is_capturing(stream, &capturing) != 0 || capturing) {
         return false;
     }
-    if (row->exec == NULL && !make(row, steps, count, words, nwords)) {
-        row->refused = true;
+    if (row->exec != NULL && !is_steady(row, steps, count, words, nwords)) {
         return false;
     }
-    if (!tell(row, steps, count, words, nwords)) {
+    if (row->exec == NULL ? !make(row, steps, count, words, nwords) : !tell(row, steps, count, words, nwords)) {
+        row->refused = true; /* what it knows may be of two calls */
         return false;
     }
     int (*launch)(void *, void *) = driver.launch;
