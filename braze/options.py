@@ -82,7 +82,7 @@ class Options:
     )
     launch_graphs: bool = option(
         True,
-        "four and more kernels of ours that follow one another on an NVIDIA GPU are launched as one graph of the driver's once their memory "
+        "eight and more kernels of ours that follow one another on an NVIDIA GPU are launched as one graph of the driver's once their memory "
         "stays from call to call, which shows in some profilers as one piece of work",
     )
     measure_products: bool = option(

@@ -33,7 +33,7 @@ KINDS = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int32, ctypes.c_int64, ctype
 #: modes of a thread's stream capture
 GLOBAL, RELAXED = 0, 2
 #: launches of a graph here, those for which one is made, and the calls before it is made
-MANY, FEWEST, SETTLED = 8, 4, 3
+MANY, FEWEST, SETTLED = 8, 8, 3
 
 
 class Rows(Driver):

@@ -6,7 +6,7 @@
 #include "device.h"
 
 enum {
-    FEWEST = 4,   /* launches for which a graph is made */
+    FEWEST = 8,   /* launches for which a graph is made */
     SETTLED = 3,  /* calls after which it is made, and is launched on another stream than before */
     TELLING = 2,  /* one of so many may be told something else than at the call before */
 };
