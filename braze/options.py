@@ -80,6 +80,11 @@ class Options:
         "between: products, the graph's first too, ahead of which and behind whose last nothing runs but kernels of braze's, as between a served model's attention operators",
         choices=("none", "following", "products", "between", "all", "auto"),
     )
+    launch_graphs: bool = option(
+        True,
+        "eight and more kernels of ours that follow one another on an NVIDIA GPU are launched as one graph of the driver's once their memory "
+        "stays from call to call, which shows in some profilers as one piece of work",
+    )
     measure_products: bool = option(
         True,
         "who multiplies two matrices on the CPU (our template, oneDNN, ATen) is measured once per shape and machine, and kept "

@@ -437,7 +437,8 @@ def load_code(
         device = recorder(host.device)
         launches = device if ctx.options.cudagraphs or ctx.recordable else None
         turns = device.lock if device is not None else None
-        runtime = loader.Runtime(library, pool, triton, is_held_once, launches, part, turns)
+        graphs = ctx.options.launch_graphs
+        runtime = loader.Runtime(library, pool, triton, is_held_once, launches, part, turns, graphs)
         call: Boxed = loader.load_host(host.name, host.source, runtime)
         call = with_modes(call) if host.calls_aten else call
     call.host = host  # type: ignore[attr-defined]  # all that it is made of, for who keeps it

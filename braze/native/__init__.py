@@ -41,6 +41,7 @@ CallOfClass = core.CallOfClass
 Launcher = core.Launcher
 Segment = core.Segment
 DeviceLauncher = core.DeviceLauncher
+DeviceRun = core.DeviceRun
 DeviceGraph = core.DeviceGraph
 out_product = products.out_product
 written_call = written.written_call

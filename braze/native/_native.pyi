@@ -95,6 +95,21 @@ class DeviceLauncher:
     ) -> None: ...
     def __call__(self, *args: Any) -> Any: ...
 
+class DeviceRun:
+    """Launches one after another, called with ``nbuffers`` tensors and ``nsizes`` sizes; of each launch the places of its own among those.
+
+    ``graphs``: those that come again become one graph of the driver's.
+    """
+
+    def __init__(
+        self,
+        launches: tuple[tuple[Callable[..., Any], tuple[int, ...]], ...],
+        nbuffers: int,
+        nsizes: int,
+        graphs: bool = True,
+    ) -> None: ...
+    def __call__(self, *args: Any) -> Any: ...
+
 class DeviceGraph:
     """A recording on GPU ``device``, launched by a call; ``watched``: memory, as (address, bytes), whose readers may be told of other memory.
 

@@ -26,12 +26,30 @@ def bind() -> bool:
     core = sys.modules.get("braze.native._native")
     if core is None or torch_state.torch().version.cuda is None or _parameter_info() is None:
         return False
-    return core._configure_driver(
+    found = core._configure_driver(
         _address("cuCtxGetDevice"),
         torch_state.address_in(torch_state.library("torch_cuda"), "aoti_torch_get_current_cuda_stream"),
         _address("cuLaunchKernel"),
         _address("cuMemcpyDtoDAsync_v2"),
         _address("cuLaunchKernelEx"),
+    )
+    return found and (bind_rows(), True)[1]
+
+
+def bind_rows() -> bool:
+    """Tell the C core what makes one graph of several launches; whether it can."""
+    core = sys.modules["braze.native._native"]
+    return core._configure_rows(
+        _address("cuStreamIsCapturing"),
+        _address("cuGraphCreate"),
+        _address("cuGraphAddKernelNode_v2"),
+        _address("cuGraphInstantiateWithFlags"),
+        _address("cuGraphExecKernelNodeSetParams_v2"),
+        _address("cuGraphLaunch"),
+        _address("cuGraphExecDestroy"),
+        _address("cuGraphDestroy"),
+        _address("cuThreadExchangeStreamCaptureMode"),
+        _address("cuGraphAddDependencies_v2"),
     )
 
 

@@ -290,7 +290,8 @@ class DeviceLauncher:
         return self._general(*args)
 
 
-#: recordings are launched and replayed natively by C alone
+#: several launches are made in one call by C alone, as recordings are launched and replayed
+DeviceRun: Any = None
 DeviceGraph: Any = None
 Holders: Any = None
 Replay: Any = None

@@ -68,6 +68,16 @@ def _in_turn(
     return call
 
 
+def _one_by_one(
+    launches: Sequence[tuple[Callable[..., Any], tuple[int, ...]]],
+) -> Callable[..., None]:
+    def call(*args: Any) -> None:
+        for launcher, places in launches:
+            launcher(*(args[place] for place in places))
+
+    return call
+
+
 class Runtime:
     """What a host module calls. ``turns``: held while a recording is made on its device."""
 
@@ -80,6 +90,7 @@ class Runtime:
         launches: Launches | None = None,
         part: Callable[[int, Boxed], Boxed] = lambda number, call: call,
         turns: contextlib.AbstractContextManager[Any] | None = None,
+        graphs: bool = True,
     ) -> None:
         self._library = library
         #: what becomes of the call of one part, by its number
@@ -91,6 +102,8 @@ class Runtime:
         self.empty_result = (launches or Direct).empty_result
         self.results = (launches or Direct).results
         self._turns = turns
+        #: whether launches that come again become graphs of the driver's
+        self._graphs = graphs
         #: whether the caller's variable is all that holds a tensor and its memory
         self.alone = alone
         native.bind_torch()
@@ -130,6 +143,14 @@ class Runtime:
     def triton(self, name: str) -> Callable[..., Any]:
         """The launcher of a Triton kernel."""
         return self._launched(self._triton[name])
+
+    def run(
+        self, launches: tuple[tuple[Callable[..., Any], tuple[int, ...]], ...], buffers: int, sizes: int
+    ) -> Callable[..., Any]:
+        """Launches of Triton kernels one after another, called with so many tensors and sizes; of each launch the places of its own among those."""
+        if all(type(launcher) is native.DeviceLauncher for launcher, _ in launches):
+            return native.DeviceRun(launches, buffers, sizes, self._graphs)
+        return _one_by_one(launches)
 
     @classmethod
     def planned(

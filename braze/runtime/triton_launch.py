@@ -121,7 +121,15 @@ class Launch:
         programs = self.programs(*numbers)
         if programs <= 0:
             return
-        device = args[0].device
+        try:
+            self._launch_on(args[0].device, programs, args, numbers)
+        except Exception as error:  # the host module's line may be of many launches
+            error.add_note(f"braze: it came of the launch of {self.job.name}")
+            raise
+
+    def _launch_on(
+        self, device: torch.device, programs: int, args: tuple[Any, ...], numbers: tuple[int, ...]
+    ) -> None:
         if device.type != "cuda" or device.index == torch.cuda.current_device():
             self._launch(programs, args, numbers)
         else:

@@ -51,6 +51,80 @@ def test_sizes_of_a_kind_share_what_was_built(counted):
         assert torch.equal(compiled(x), x * 2 + 1)
 
 
+def means(x):
+    """A dozen kernels of which each needs all of the one before it."""
+    for _ in range(6):
+        x = x - x.mean(0)
+        x = x * 1.5 - x.mean(1, keepdim=True)
+    return x
+
+
+def test_kernels_in_a_row_are_right_from_the_first_call_on():
+    compiled, held = braze.compile(means), []
+    fixed = [torch.randn(64, 64, device="cuda") for _ in range(3)]
+    for k in range(24):  # of memory that stays, that comes in turn, that is new
+        x = fixed[0] if k < 8 else fixed[k % 3] if k < 16 else torch.randn(64, 64, device="cuda")
+        x.add_(0.125)
+        made = compiled(x)
+        held.append((made, means(x.double())))
+        held = held[-4 if k % 2 else -2 :]
+        for got, want in held:
+            torch.testing.assert_close(got.double(), want, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(64, 64), (4096, 64), (2, 8192)])
+@pytest.mark.parametrize("early", ["none", "auto", "all"])
+def test_kernels_in_a_row_that_begin_early_or_not(shape, early):
+    compiled = braze.compile(means, options={"early_launches": early})
+    x = torch.randn(shape, device="cuda")
+    for k in range(60):
+        x = x if k % 10 else torch.randn(shape, device="cuda")
+        x.mul_(0.99)
+        torch.testing.assert_close(compiled(x).double(), means(x.double()), atol=1e-4, rtol=1e-4)
+
+
+def test_kernels_in_a_row_on_other_streams_and_in_the_program_s_own_recording():
+    compiled, x = braze.compile(means), torch.randn(64, 64, device="cuda")
+    want = means(x.double())
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    for _ in range(6):
+        torch.testing.assert_close(compiled(x).double(), want, atol=1e-4, rtol=1e-4)
+    for k in range(12):
+        torch.cuda.synchronize()
+        with torch.cuda.stream(streams[k // 4 % 2]):
+            made = compiled(x)
+        torch.cuda.synchronize()
+        torch.testing.assert_close(made.double(), want, atol=1e-4, rtol=1e-4)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = compiled(x)
+    x.copy_(torch.randn(64, 64, device="cuda"))
+    graph.replay()
+    torch.cuda.synchronize()
+    torch.testing.assert_close(y.double(), means(x.double()), atol=1e-4, rtol=1e-4)
+
+
+def test_kernels_in_a_row_of_several_threads():
+    from concurrent.futures import ThreadPoolExecutor
+
+    compiled = braze.compile(means)
+    rows = [torch.randn(64, 64, device="cuda") for _ in range(4)]
+    for _ in range(6):
+        compiled(rows[0])
+    wants = [means(x.double()) for x in rows]
+
+    def work(k):
+        with torch.cuda.stream(torch.cuda.Stream()) if k % 2 else torch.cuda.stream(None):
+            for _ in range(50):
+                made = compiled(rows[k])
+                torch.cuda.current_stream().synchronize()
+                torch.testing.assert_close(made.double(), wants[k], atol=1e-4, rtol=1e-4)
+
+    torch.cuda.synchronize()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+
+
 def test_addresses_that_16_does_not_divide():
     compiled, base = braze.compile(lambda x: x * 2 + 1), torch.randn(1025, device="cuda")
     for start in (0, 1, 0, 3, 2, 0):

@@ -89,6 +89,16 @@ def test_what_the_driver_cannot_launch_triton_does(takes, launch_of):
     assert function.launches == [((2,), (x, y, 100), {"XBLOCK": 64, "num_warps": 4, "num_stages": 2})]
 
 
+def test_what_a_launch_raises_says_which_kernel_it_was(takes, launch_of):
+    class Broken(Function):
+        def __getitem__(self, grid):
+            raise RuntimeError("Triton Error [CUDA]: invalid argument")
+
+    with pytest.raises(RuntimeError, match="invalid argument") as raised:
+        launch_of(Broken()).general(torch.zeros(4), torch.zeros(4), 100)
+    assert raised.value.__notes__ == ["braze: it came of the launch of k"]
+
+
 def test_a_kernel_that_cannot_be_built_or_loaded_is_left_to_triton(takes, launch_of, monkeypatch):
     def full(kernel, device, job):
         raise RuntimeError("out of resources")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from braze.codegen.host.externs import Views, extern_lines, strided
 from braze.codegen.host.homes import Home, Homes
 from braze.codegen.host.lives import Lives
+from braze.codegen.host.runs import Run
 from braze.codegen.host.segments import SAMPLER, Launch, Segment, declarations, segment_text
 from braze.codegen.host.text import constant_text, dtype_text, identifier, indented, tuple_text
 from braze.codegen.host.writes import Writes, noted, undone
@@ -95,7 +96,8 @@ class _Host:
         self.operators: dict[str, str] = {}
         self.layouts: dict[str, str] = {}
         self.packs: dict[tuple[str, str, int], str] = {}  # weight, packing function, bytes -> variable
-        self.body: list[str | Segment] = []
+        self.runs = 0
+        self.body: list[str | Segment | Run] = []
         self.handed = dict(s.memory.handed)
         #: new contents of inputs -> the inputs, whose memory they are
         self.renewed = dict(s.memory.renewed)
@@ -144,7 +146,7 @@ class _Host:
 
     def _around_writes(self) -> tuple[list[str], list[str]]:
         """The statements of the body, and those of them behind which, by a write to an input, the call cannot be run again."""
-        texts = [[x] if isinstance(x, str) else self._segment(x) for x in self.body]
+        texts = [self._text(x) for x in self.body]
         begin, done, until = self.write_begins, self.write_ends, self.fails_until
         if not self.writes.roots:
             begin = done = until = len(texts)
@@ -157,6 +159,15 @@ class _Host:
         if middle:
             first += undone(middle, tuple(map(identifier, self.writes.undone)))
         return first, rest
+
+    def _text(self, part: str | Segment | Run) -> list[str]:
+        """A part of the body as statements; what they call is bound."""
+        if isinstance(part, str):
+            return [part]
+        if isinstance(part, Segment):
+            return self._segment(part)
+        self.bindings += part.binding()
+        return part.lines()
 
     @staticmethod
     def _second_run(returned: str) -> list[str]:
@@ -275,11 +286,13 @@ class _Host:
 
     def _groups(self) -> None:
         current: Segment | None = None
+        run: Run | None = None
         known = set(self.sizes)
         for k, group in enumerate(self.schedule.groups):
             late = self.writes.is_behind(k)
             kernel = self.kernels.get(group.name)
             if kernel is not None and kernel.language == "c":
+                run = None
                 if current is not None and self.lives.starts_anew(k):
                     current = None
                 if current is None:
@@ -291,11 +304,13 @@ class _Host:
                 current.after += self._releases(k)
                 self._note(k, len(self.body) - 1, len(self.body))
                 continue
-            current, began = None, len(self.body)
-            self.body += self._allocations(k)
+            current = None
             if kernel is not None:
-                self._triton(kernel)
-            elif isinstance(group.call, ExternCall):
+                run = self._in_run(kernel, k, run)
+                continue
+            run, began = None, len(self.body)
+            self.body += self._allocations(k)
+            if isinstance(group.call, ExternCall):
                 self._extern(group.call, self.lives.dropped(k))
                 if group.call.makes:
                     known.update(m.symbol for m in group.call.makes)
@@ -368,12 +383,23 @@ class _Host:
             packed[f"packed:{pack.buffer}"] = self.packs.setdefault(key, variable)
         return Launch(function, kernel.args, kernel.sizes, packed)
 
-    def _triton(self, kernel: KernelText) -> None:
+    def _in_run(self, kernel: KernelText, k: int, run: Run | None) -> Run:
+        """Enter a launch on a GPU, in the stretch ahead of it if it may be of that; where inputs are written first is the start of one."""
         name = self._launch(kernel).function
         if name == kernel.name:
             self.bindings.append(f'{name} = runtime.triton("{name}")')
-        args = [self._tensor(a) for a in kernel.args] + [identifier(z) for z in kernel.sizes]
-        self.body.append(f"{name}({', '.join(args)})")
+        allocations = self._allocations(k)
+        if run is None or k == self.writes.first or not run.takes(allocations):
+            run = Run(f"{self.prefix}run_{self.runs}")
+            self.runs += 1
+            self.body.append(run)
+        run.before += allocations
+        run.launches.append(
+            (name, tuple(map(self._tensor, kernel.args)), tuple(map(identifier, kernel.sizes)))
+        )
+        run.after += self._releases(k)
+        self._note(k, len(self.body) - 1, len(self.body) - 1)
+        return run
 
     def _tensor(self, name: str) -> str:
         if self.homes.of(name) is not Home.ARENA:

@@ -251,6 +251,12 @@ typedef struct {
 /* Tell the recording that this thread makes, if it makes one: of a launch; that there was one of which nothing is known. */
 void device_graph_note(const DeviceLaunch *launch);
 void device_graph_missed(void);
+/* Whether this thread makes one. */
+bool device_graph_records(void);
+
+/* -- device_run.c ------------------------------------------------------------------------------- */
+extern PyTypeObject DeviceRun_Type;
+extern PyMethodDef device_row_functions[]; /* device_row.c */
 
 /* -- module.c ----------------------------------------------------------------------------------- */
 /* A function of a Python module of this package; new reference. */

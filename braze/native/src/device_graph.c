@@ -4,21 +4,13 @@
  * read watched memory are kept with all that they are given; `move` lets them read the same elsewhere, which the driver is told before
  * the next launch. A kernel that Triton launched by its own means is not seen, so that after one nothing can be moved.
  */
-#include "braze.h"
+#include "device.h"
 
 #include <stddef.h>
 
-enum { ACTIVE = 1, KERNEL = 0, MOST_PARAMETERS = 512 };
+enum { ACTIVE = 1, KERNEL = 0 };
 /* memory that the graph itself takes is given back at the next launch; priorities of streams hold */
 enum { INSTANTIATE_FLAGS = 1 | 8 };
-
-/* CUDA_KERNEL_NODE_PARAMS, as the driver has it. */
-typedef struct {
-    void *function;
-    unsigned grid[3], block[3], shared;
-    void **parameters, **extra;
-    void *kernel, *context;
-} NodeParams;
 
 static struct {
     int (*capture_info)(void *, int *, uint64_t *, void **, void *const **, size_t *);
@@ -158,6 +150,12 @@ device_graph_missed(void)
     if (watching != NULL) {
         watching->missed = true;
     }
+}
+
+bool
+device_graph_records(void)
+{
+    return watching != NULL;
 }
 
 static PyObject *

@@ -3,11 +3,9 @@
  * braze/native/driver.py finds the driver's functions. Whatever is not as it was when a kernel was first launched (a
  * pointer that 16 does not divide, sizes of another kind, a hook of Triton's, another current device) goes to Python.
  */
-#include "braze.h"
+#include "device.h"
 
 #include <stddef.h>
-
-enum { MOST_BUFFERS = 400, MOST_SIZES = 60, MOST_SCRATCH = 4, ALIGNED = 15 };
 
 static struct {
     int (*current_device)(int *);
@@ -36,33 +34,19 @@ typedef struct {
     unsigned count;
 } Configuration;
 
-typedef struct {
-    PyObject_HEAD
-    vectorcallfunc vectorcall;
-    Py_ssize_t nbuffers, nsizes;
-    PyObject *find;    /* (device, *sizes) -> what to launch, or None */
-    PyObject *general; /* the launch by Triton's own means */
-    PyObject *settings; /* the dict in which Triton's hooks would be replaced */
-    PyObject *names;    /* of the hooks in it */
-    PyObject *hooks;    /* a tuple of lists, empty while nobody hooks launches */
-    /* what find gave last, and for what */
-    bool known;
-    int device;
-    int64_t sizes[MOST_SIZES];
-    char widths[MOST_SIZES]; /* bytes of each size as the kernel takes it; 0: not at all */
-    void *function;
-    unsigned programs, threads, shared;
-    int scratch;
-    int early; /* it waits by itself for what ran before it, and may begin sooner */
-} DeviceLauncher;
-
 /* The arguments of one launch, on the stack of the thread that makes it. */
 typedef struct {
     void *buffers[MOST_BUFFERS];
     int64_t sizes[MOST_SIZES];
-    void *parameters[MOST_BUFFERS + MOST_SIZES + MOST_SCRATCH];
+    void *parameters[MOST_PARAMETERS];
     void *nothing;
 } Packed;
+
+bool
+device_current(int *device)
+{
+    return driver.launch != NULL && driver.current_device(device) == 0;
+}
 
 bool
 device_is_current(int device)
@@ -87,9 +71,8 @@ device_copy(int device, void *to, const void *from, size_t bytes)
     return bytes == 0 || driver.copy((uint64_t)(uintptr_t)to, (uint64_t)(uintptr_t)from, bytes, stream) == 0;
 }
 
-/* Whether nobody has hooked Triton's launches. */
-static bool
-unhooked(const DeviceLauncher *self)
+bool
+device_unhooked(const DeviceLauncher *self)
 {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(self->names); i++) {
         if (PyDict_GetItem(self->settings, PyTuple_GET_ITEM(self->names, i)) != NULL) {
@@ -127,9 +110,9 @@ pack(const DeviceLauncher *self, PyObject *const *args, Packed *packed)
     return true;
 }
 
-/* Ask Python what to launch for these sizes: 1, 0 where it does not know yet, -1 with an exception set. */
+/* Ask Python what a kernel is for these sizes: 1, 0 where it does not know yet, -1 with an exception set. */
 static int
-learn(DeviceLauncher *self, int device, PyObject *const *sizes, const Packed *packed)
+find(const DeviceLauncher *self, int device, PyObject *const *sizes, DeviceForm *form)
 {
     PyObject *row[MOST_SIZES + 1];
     if ((row[0] = PyLong_FromLong(device)) == NULL) {
@@ -144,59 +127,91 @@ learn(DeviceLauncher *self, int device, PyObject *const *sizes, const Packed *pa
     }
     unsigned long long function;
     const char *widths;
-    self->early = 0;
     Py_ssize_t nwidths;
-    int known = PyArg_ParseTuple(found, "KIIIy#i|p", &function, &self->programs, &self->threads, &self->shared,
-                                 &widths, &nwidths, &self->scratch, &self->early)
+    form->early = 0;
+    int known = PyArg_ParseTuple(found, "KIIIy#i|p", &function, &form->programs, &form->threads, &form->shared, &widths,
+                                 &nwidths, &form->scratch, &form->early)
                     ? 1
                     : -1;
-    if (known == 1 && (nwidths != self->nsizes || self->scratch < 0 || self->scratch > MOST_SCRATCH)) {
+    if (known == 1 && (nwidths != self->nsizes || form->scratch < 0 || form->scratch > MOST_SCRATCH)) {
         PyErr_SetString(PyExc_ValueError, "a kernel of another number of arguments");
         known = -1;
     }
-    self->known = known == 1;
     if (known == 1) {
-        self->function = (void *)(uintptr_t)function;
-        memcpy(self->widths, widths, nwidths);
-        memcpy(self->sizes, packed->sizes, self->nsizes * sizeof(int64_t));
-        self->device = device;
+        form->function = (void *)(uintptr_t)function;
+        memcpy(form->widths, widths, nwidths);
     }
     Py_DECREF(found);
     return known;
+}
+
+int
+device_learn(DeviceLauncher *self, int device, PyObject *const *args, const int64_t *sizes)
+{
+    if (self->known && device == self->device && memcmp(self->sizes, sizes, self->nsizes * sizeof(int64_t)) == 0) {
+        return 1;
+    }
+    DeviceForm form;
+    int known = find(self, device, args, &form);
+    if (known == 1) {
+        self->known = true;
+        self->form = form;
+        memcpy(self->sizes, sizes, self->nsizes * sizeof(int64_t));
+        self->device = device;
+    }
+    return known;
+}
+
+int
+device_launch(const DeviceForm *form, void *stream, void **parameters)
+{
+    if (!form->early || driver.launch_with == NULL) {
+        return driver.launch(form->function, form->programs, 1, 1, form->threads, 1, 1, form->shared, stream, parameters,
+                             NULL);
+    }
+    Attribute attribute = {.id = PROGRAMMATIC_STREAM_SERIALIZATION, .value.allowed = 1};
+    Configuration how = {{form->programs, 1, 1}, {form->threads, 1, 1}, form->shared, stream, &attribute, 1};
+    return driver.launch_with(&how, form->function, parameters, NULL);
+}
+
+void
+device_parameters(const DeviceStep *step, uint64_t *words, void **parameters)
+{
+    for (Py_ssize_t k = 0; k < step->nsources; k++) { /* little-endian: the low bytes of a word are the narrower number */
+        parameters[k] = &words[step->sources[k]];
+    }
 }
 
 /* The driver's launch; false where it refused. All that is read of `self` is read before the GIL goes. */
 static bool
 launch(const DeviceLauncher *self, Packed *packed)
 {
+    DeviceForm form = self->form;
     Py_ssize_t n = 0;
     for (Py_ssize_t i = 0; i < self->nbuffers; i++) {
         packed->parameters[n++] = &packed->buffers[i];
     }
     for (Py_ssize_t i = 0; i < self->nsizes; i++) {
-        if (self->widths[i]) { /* little-endian: the low bytes of a word are the narrower number */
+        if (form.widths[i]) { /* little-endian: the low bytes of a word are the narrower number */
             packed->parameters[n++] = &packed->sizes[i];
         }
     }
     packed->nothing = NULL;
-    for (int i = 0; i < self->scratch; i++) {
+    for (int i = 0; i < form.scratch; i++) {
         packed->parameters[n++] = &packed->nothing;
     }
-    void *function = self->function, *stream = NULL;
-    unsigned programs = self->programs, threads = self->threads, shared = self->shared;
-    if (driver.current_stream(self->device, &stream) != 0) {
+    void *stream = NULL;
+    if (!device_stream(self->device, &stream)) {
         return false;
     }
+    Py_ssize_t nbuffers = self->nbuffers;
     int failed;
-    bool early = self->early && driver.launch_with != NULL;
-    Attribute attribute = {.id = PROGRAMMATIC_STREAM_SERIALIZATION, .value.allowed = 1};
-    Configuration how = {{programs, 1, 1}, {threads, 1, 1}, shared, stream, &attribute, 1};
     Py_BEGIN_ALLOW_THREADS /* a full queue waits for the device */
-    failed = early ? driver.launch_with(&how, function, packed->parameters, NULL)
-                   : driver.launch(function, programs, 1, 1, threads, 1, 1, shared, stream, packed->parameters, NULL);
+    failed = device_launch(&form, stream, packed->parameters);
     Py_END_ALLOW_THREADS
     if (!failed) {
-        device_graph_note(&(DeviceLaunch){stream, function, programs, threads, shared, n, self->nbuffers, packed->parameters});
+        device_graph_note(&(DeviceLaunch){stream, form.function, form.programs, form.threads, form.shared, n, nbuffers,
+                                          packed->parameters});
     }
     return !failed;
 }
@@ -211,18 +226,16 @@ device_launcher_call(DeviceLauncher *self, PyObject *const *args, size_t nargsf,
     }
     Packed packed;
     int device, place;
-    bool plain = driver.launch != NULL && driver.current_device(&device) == 0 && tensor_place(args[0], &place)
-                 && place == device && pack(self, args, &packed) && unhooked(self);
-    bool same = self->known && device == self->device
-                && memcmp(self->sizes, packed.sizes, self->nsizes * sizeof(int64_t)) == 0;
-    if (plain && !same) {
-        int known = learn(self, device, args + self->nbuffers, &packed);
+    bool plain = device_current(&device) && tensor_place(args[0], &place)
+                 && place == device && pack(self, args, &packed) && device_unhooked(self);
+    if (plain) {
+        int known = device_learn(self, device, args + self->nbuffers, packed.sizes);
         if (known < 0) {
             return NULL;
         }
         plain = known;
     }
-    if (plain && (self->programs == 0 || launch(self, &packed))) {
+    if (plain && (self->form.programs == 0 || launch(self, &packed))) {
         Py_RETURN_NONE;
     }
     device_graph_missed();

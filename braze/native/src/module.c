@@ -44,6 +44,7 @@ fill_module(PyObject *module)
         {"Launcher", &Launcher_Type},
         {"Segment", &Segment_Type},
         {"DeviceLauncher", &DeviceLauncher_Type},
+        {"DeviceRun", &DeviceRun_Type},
         {"DeviceGraph", &DeviceGraph_Type},
         {"OutProduct", &OutProduct_Type},
         {"WrittenCall", &WrittenCall_Type},
@@ -80,6 +81,7 @@ fill_module(PyObject *module)
                    || PyModule_AddFunctions(module, around_functions) < 0
                    || PyModule_AddFunctions(module, device_launch_functions) < 0
                    || PyModule_AddFunctions(module, device_graph_functions) < 0
+                   || PyModule_AddFunctions(module, device_row_functions) < 0
                    || PyModule_AddFunctions(module, holders_functions) < 0
                ? -1
                : 0;
