@@ -238,7 +238,8 @@ def recorded_call(partition: Partition, program: LoopProgram, plan: Schedule, ct
         division = divided(partition, plan, ctx, failing)
         record = Recorder(division, ctx, cutter, borrowable=borrowable)
         host = generate_code(division.schedule, ctx)
-        return record.whole(load_code(host, ctx, record.part, plan=division.schedule)), division
+        known = aot.likely_sizes(partition)
+        return record.whole(load_code(host, ctx, record.part, known=known, plan=division.schedule)), division
 
     cutter = Cutter(make, operators_of(plan))
     if cutter.division.recorded and isinstance(ctx.options.cudagraph_sizes, tuple):
@@ -457,7 +458,7 @@ def _loaded_again(
 def load_triton(
     kernels: Sequence[KernelText], device: str, known: Mapping[str, int], plan: Schedule | None
 ) -> dict[str, Callable[..., None]]:
-    """The launchers of Triton kernels by name. Those of known sizes are built when it returns, with what operators of ours launch."""
+    """The launchers of Triton kernels by name. They are built when it returns, with what operators of ours launch for known sizes."""
     calls = calls_with_kernels(plan) if plan is not None else []
     if not kernels and not calls:
         return {}
@@ -479,7 +480,7 @@ def load_triton(
             ahead.add(jobs)
             wanted = [each for call in calls for each in launched_by(call, torch.device(device))]
             shared = triton_load.begin_shared(wanted, ahead)
-            triton_load.require_ready([*triton_load.of_known_sizes(launches, known), *shared], device)
+            triton_load.require_ready([*triton_load.with_sizes(launches, known), *shared], device)
     return found
 
 

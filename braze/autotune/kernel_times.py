@@ -34,6 +34,7 @@ from braze.autotune.device_times import (
 from braze.codegen.records import KernelText
 from braze.codegen.triton.kernels import kernel
 from braze.context import CompileContext
+from braze.graph.torch_compat import is_out_of_memory
 from braze.loops.ir import Buffer
 from braze.runtime import cache
 from braze.schedule.kernels import plan_kernel
@@ -147,7 +148,9 @@ class Trial:
         """Seconds of each cut that runs and gives the rule's results, by its name; nothing where memory does not suffice."""
         try:
             return self._seconds()
-        except torch.OutOfMemoryError as error:
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
             log.info("%s is not measured: %s", self.group.name, error)
             return {}
 
@@ -164,10 +167,8 @@ class Trial:
             try:
                 launch = launcher(text)
                 made = self._made(launch, text, sets[0])
-            except torch.OutOfMemoryError:
-                raise
             except Exception as error:  # too much shared memory, a kernel that is not built
-                if not is_refusal(error):
+                if is_out_of_memory(error) or not is_refusal(error):
                     raise
                 log.info("%s as %s is left out: %s", self.group.name, name, error)
                 continue

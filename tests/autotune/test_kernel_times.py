@@ -186,6 +186,24 @@ def test_without_memory_a_trial_gives_nothing(trial, monkeypatch):
     assert made.seconds() == {} and not given
 
 
+@pytest.mark.parametrize(
+    "said", ["CUDA error: out of memory", "Triton Error [CUDA]: out of memory"], ids=["PyTorch", "Triton"]
+)
+def test_a_trial_for_one_of_whose_cuts_the_driver_has_no_memory_gives_nothing(trial, monkeypatch, said):
+    """What is chosen is kept for good: of the cuts that happened to run it may not be chosen."""
+    made, given = trial
+    _, second, *_ = made.texts
+    real = kernel_times.launcher
+
+    def launcher(text):
+        if text is made.texts[second]:
+            raise RuntimeError(said)
+        return real(text)
+
+    monkeypatch.setattr(kernel_times, "launcher", launcher)
+    assert made.seconds() == {} and not given
+
+
 def test_other_errors_are_not_hidden(trial, monkeypatch):
     made, _ = trial
     monkeypatch.setattr(kernel_times, "launcher", lambda text: {}["nothing"])
