@@ -125,7 +125,9 @@ def is_carried_as_well(
 
     try:
         on_gpu = ctx.target.kind == "cuda"
-        if on_gpu and small_steps.is_as_quick_on_gpu(gm, partition, forward, of_backward_half):
+        if on_gpu and small_steps.is_as_quick_on_gpu(
+            gm, partition, forward, of_backward_half, ctx.target.costs
+        ):
             return True
         if not small_steps.is_little(work, modules):
             return False
@@ -301,7 +303,7 @@ def partition_graph(
         ctx,
         table,
         free_layouts=ctx.options.channels_last is not False,
-        keeps=Choices(ctx.options).worth_a_look,
+        keeps=Choices(ctx.options, ctx.target.costs).worth_a_look,
         weigh=lambda partition: peak_of(partition, ctx),
         between=True,
     )

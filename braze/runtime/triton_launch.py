@@ -227,9 +227,7 @@ def loaded(kernel: Any, device: int) -> int | None:
 
 def load_by_triton(kernel: Any) -> None:
     """Have Triton load a kernel that it alone may load, as at its first launch: what the driver refuses is known before that."""
-    load = getattr(kernel, "_init_handles", None)
-    if load is not None:
-        load()
+    getattr(kernel, "run", None)  # a property
 
 
 @functools.cache

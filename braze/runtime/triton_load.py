@@ -144,9 +144,7 @@ def launch_of(job: Job, sizes: Sequence[str], grid: str, ahead: Ahead | None = N
     return launch
 
 
-def with_sizes(
-    launches: Sequence[Launch], known: Mapping[str, int]
-) -> list[tuple[Launch, tuple[int, ...]]]:
+def with_sizes(launches: Sequence[Launch], known: Mapping[str, int]) -> list[tuple[Launch, tuple[int, ...]]]:
     """Kernels with the sizes that they are likely to be launched for, by name. Where a call alone will tell one, it is a number for which
     Triton builds in nothing; what is known to have been built for some sizes is left out then."""
     wanted = [x for x in launches if known.keys() >= {*x.names} or not x.was_built()]

@@ -13,6 +13,7 @@ from braze.loops.rewrite import walk
 from braze.loops.scalars import COSTLY
 from braze.options import Options
 from braze.schedule.records import GroupKind
+from braze.support.device_costs import H200, DeviceCosts
 from braze.symbolic.expr import Expr
 from braze.symbolic.guess import likely_size
 
@@ -43,8 +44,16 @@ class Choices:
     #: bytes that siblings must share to be worth one kernel, as a part of what the smaller one reads
     sibling_share = 0.5
 
-    def __init__(self, options: Options) -> None:
-        self.options = options
+    def __init__(self, options: Options, costs: DeviceCosts = H200) -> None:
+        self.options, self.costs = options, costs
+        speed, delay = costs.speed, costs.delay
+        if speed != 1 or delay != 1:  # the numbers above are those of an H200
+            self.launch_bytes, self.look_bytes = (
+                int(n * speed * delay) for n in (self.launch_bytes, self.look_bytes)
+            )
+            self.replayed_bytes, self.waited_bytes = (
+                int(n * speed) for n in (self.replayed_bytes, self.waited_bytes)
+            )
 
     def bytes_of(self, buffer: Buffer | BufferView) -> int:
         """Likely bytes of a buffer's elements, or of those that a view sees (a broadcast one counts once per stored element)."""

@@ -169,12 +169,14 @@ def _for_long_rows(plan: KernelPlan, group: Group, found: Sequence[Access], *, h
         plan = dataclasses.replace(plan, begin=None, vector=1)
     walked_again = length * widest if length is not None and walks_again(plan.passes) else 0  # bytes
     if kinds == {ReduceKind.ONLINE_SOFTMAX}:
-        if walked_again >= FORGOTTEN:
+        if walked_again >= FORGOTTEN * group.kept:
             # Of float32, 8,192 numbers at once reach 74% of copy bandwidth where 16,384 reach 65
             return few_at_once(
-                plan, widest, AT_ONCE if walked_again > FORGOTTEN and widest < 4 else AT_ONCE // 2
+                plan,
+                widest,
+                AT_ONCE if walked_again > FORGOTTEN * group.kept and widest < 4 else AT_ONCE // 2,
             )
-        if walked_again >= FORGOTTEN_16 and widest <= 2:
+        if walked_again >= FORGOTTEN_16 * group.kept and widest <= 2:
             plan = _in_tiles(plan, TWO_WALK, TWO_WARPS)
         return dataclasses.replace(plan, unrolled=UNROLLED)
     if ReduceKind.WELFORD in kinds and row.block > SPREAD:
@@ -202,7 +204,7 @@ def _held_in_part(plan: KernelPlan, group: Group, widest: int) -> KernelPlan | N
             return several
     if not again:
         return None
-    most = RESTS if kinds != {ReduceKind.ONLINE_SOFTMAX} or widest > 2 else CACHED
+    most = RESTS if kinds != {ReduceKind.ONLINE_SOFTMAX} or widest > 2 else int(CACHED * group.kept)
     for cut in cuts_of(length, again, spread=spread, anywhere=anywhere):
         block = EACH * 32 * cut.warps
         held = min(4 * cut.words // (EACH * each), _whole_tiles(plan, length, block))

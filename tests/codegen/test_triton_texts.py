@@ -64,9 +64,7 @@ def test_without_triton_graphs_run_as_captured_which_is_said_once(asked_anew, mo
     assert caplog.text.count("BZ5011") == 1
 
 
-def test_on_a_gpu_that_is_too_old_graphs_run_as_captured_which_is_said_once(
-    asked_anew, monkeypatch, caplog
-):
+def test_on_a_gpu_that_is_too_old_graphs_run_as_captured_which_is_said_once(asked_anew, monkeypatch, caplog):
     monkeypatch.setattr(log, "_seen", Latest(8))
     monkeypatch.setattr(log.logger("aot"), "propagate", True)
     graph, examples = on_gpu(two_sizes, [(4,), (5,)])

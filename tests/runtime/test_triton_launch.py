@@ -273,11 +273,13 @@ def test_what_no_launch_has_room_for_is_refused_when_it_is_loaded(monkeypatch):
 def test_a_kernel_that_triton_alone_loads_is_refused_before_anything_runs(takes, launch_of):
     """Somebody listens to what Triton loads, or the driver is not NVIDIA's."""
 
-    def refused():
-        raise RuntimeError("out of resource: shared memory")
+    class Refused(SimpleNamespace):
+        @property
+        def run(self):
+            raise RuntimeError("out of resource: shared memory")
 
     function = Function()
-    function.kernel._init_handles = refused
+    function.kernel = Refused(**vars(function.kernel))
     launch = launch_of(function)
     assert not launch.by_driver and "shared memory" in launch.ready(0, (100,))
 
