@@ -76,10 +76,10 @@ def keep(key: cache.CacheKey, choice: str) -> None:
     cache.DiskCache().put(key, choice.encode(), "txt")
 
 
-def chosen(seconds: Mapping[str, float], rule: str) -> str:
+def chosen(seconds: Mapping[str, float], rule: str, saved: float = _SAVED) -> str:
     """The way to take: the rule's, where it ran, unless another saves a part of its time that no clock's noise is."""
-    best = min(seconds, key=lambda name: seconds[name])
-    return best if seconds[best] <= (1 - _SAVED) * seconds.get(rule, inf) else rule
+    best = min(seconds, key=lambda name: seconds[name], default=rule)
+    return best if seconds.get(best, inf) <= (1 - saved) * seconds.get(rule, inf) else rule
 
 
 # -- kernels ----------------------------------------------------------------------------------------

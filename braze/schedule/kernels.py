@@ -207,7 +207,7 @@ def _held_in_part(plan: KernelPlan, group: Group, widest: int) -> KernelPlan | N
     most = RESTS if kinds != {ReduceKind.ONLINE_SOFTMAX} or widest > 2 else int(CACHED * group.kept)
     for cut in cuts_of(length, again, spread=spread, anywhere=anywhere):
         block = EACH * 32 * cut.warps
-        held = min(4 * cut.words // (EACH * each), _whole_tiles(plan, length, block))
+        held = min(4 * cut.words // (EACH * each), whole_tiles(plan, length, block))
         rest = (length - held * block) * each
         if held and rest <= min(cut.rest, most):
             return _in_tiles(
@@ -216,7 +216,7 @@ def _held_in_part(plan: KernelPlan, group: Group, widest: int) -> KernelPlan | N
     return None
 
 
-def _whole_tiles(plan: KernelPlan, length: int, block: int) -> int:
+def whole_tiles(plan: KernelPlan, length: int, block: int) -> int:
     """How many tiles a row fills, wherever it begins."""
     return (length - plan.vector + 1) // block
 
@@ -231,7 +231,7 @@ def _held_to_its_end(plan: KernelPlan, length: int, itemsize: int, *, registers:
     """A plan of programs that have all of a short row in registers, of whose elements those that are read again have so many bytes together."""
     warps = min(MOST_WARPS, max(1, power(length * itemsize // OF_A_SHORT_WARP + 1) // 2))
     block = EACH * 32 * warps
-    held = _whole_tiles(plan, length, block)
+    held = whole_tiles(plan, length, block)
     if itemsize > WORD or not held:
         return None
     return _in_tiles(plan, block, warps, held=held, registers=registers, stages=1, streamed=True)
