@@ -233,6 +233,9 @@ def _fits(t: Tiling, plan: KernelPlan) -> bool:
     # a part of rows is walked by whole tiles: what lies past it is another program's
     if plan.walked is not None and (plan.walked.value is None or plan.walked.value % max(t.blocks[0], 1)):
         return False
+    # rows that begin anywhere are walked one by one
+    if plan.begin is not None and t.blocks[:-1] != tuple(tile.block for tile in plan.points):
+        return False
     size = 1
     tiles = (*plan.points, plan.row) if plan.row is not None else plan.points
     for tile, block in zip(tiles, t.blocks, strict=True):
