@@ -123,7 +123,7 @@ def _measure(missing: Mapping[cache.CacheKey, tuple[Group, Schedule]], ctx: Comp
             if trial.rule in seconds:
                 keep(key, chosen(seconds, trial.rule))
         if ctx.options.coordinate_descent_tuning:
-            _descend([each for each in trials if kept(each[0])], end)
+            _descend([each for each in trials if kept(each[0]) and not _walked(each[0])], end)
 
 
 Trials = Sequence[tuple[cache.CacheKey, "Trial"]]
@@ -150,23 +150,32 @@ def _descend(trials: Trials, end: float) -> None:
     for _ in range(_MOST_STEPS):
         going = []
         for key, trial in trials:
-            here = kept(key)
-            if not _walked(key) and trial.look_around(here, tried[key.digest]):
+            if trial.look_around(kept(key), tried[key.digest]):
                 tried[key.digest] |= trial.texts.keys()
                 going.append((key, trial))
             else:
-                keep(_walk_of(key), here)
-        for key, trial, seconds in _timed(going, end):
-            here = kept(key)
-            best = chosen(seconds, here, _STEP_SAVES)
-            if here not in seconds or trial.rule not in seconds:  # memory is short now
-                continue
-            if best == here:
-                keep(_walk_of(key), here)
-            else:  # of the rule it must save what a cut has to
-                keep(key, best if chosen(seconds, trial.rule) != trial.rule else trial.rule)
-        if not going or time.monotonic() > end:
+                keep(_walk_of(key), kept(key))
+        trials = [
+            (key, trial) for key, trial, seconds in _timed(going, end) if _goes_on(key, trial.rule, seconds)
+        ]
+        if not trials:
             return
+    for key, _ in trials:
+        keep(_walk_of(key), kept(key))
+
+
+def _goes_on(key: cache.CacheKey, rule: str, seconds: Mapping[str, float]) -> bool:
+    """Take the quickest cut of a step; whether there may be a quicker one beside it. Where memory is short nothing is known."""
+    here = kept(key)
+    if here not in seconds or rule not in seconds:
+        return False
+    best = chosen(seconds, here, _STEP_SAVES)
+    if best == here:
+        keep(_walk_of(key), here)
+        return False
+    # of the rule it must save what any cut has to
+    keep(key, best if chosen(seconds, rule) != rule else rule)
+    return True
 
 
 class Trial:

@@ -287,7 +287,9 @@ def steps(fn, folder, *inputs, cores=132, digits=1e-5, far=1):
         edge = list(dict.fromkeys([rule, *tilings(group, buffers)]))
         known.update(edge)
         for _ in range(far):
-            edge = list(dict.fromkeys(n for t in edge for n in neighbours(group, buffers, t) if n not in known))
+            edge = list(
+                dict.fromkeys(n for t in edge for n in neighbours(group, buffers, t) if n not in known)
+            )
             known.update(edge)
             for tiling in edge:
                 agree(made(plan, folder, group.name, tiling, inputs, cores), wanted, digits)
