@@ -17,7 +17,7 @@ import torch
 
 from braze import native
 from braze.runtime import triton_worker
-from braze.runtime.triton_build import Ahead, Job
+from braze.runtime.triton_build import Ahead, Job, refusal
 from braze.support.log import logger, warn_once
 from braze.support.record import record
 
@@ -174,6 +174,7 @@ class Launch:
         """What Triton builds, loaded on a device if one is told; None where that fails, or where only Triton may load it."""
         job, self.why = self.job, ""
         try:
+            require_hope(job)
             kernel = triton_worker.build(
                 job.path, job.name, job.dtypes, numbers, job.constants, job.num_warps, job.num_stages
             )
@@ -189,6 +190,7 @@ class Launch:
     def _launch(self, programs: int, args: tuple[Any, ...], numbers: tuple[int, ...]) -> None:
         blocks = dict(self.job.constants)
         with self._told(numbers):
+            require_hope(self.job)
             self.function[(programs,)](
                 *args,
                 **blocks,
@@ -206,6 +208,15 @@ class Launch:
         yield
         if first is not None and not self.why:
             first.ahead.after(first.path)
+
+
+def require_hope(job: Job) -> None:
+    """Leave alone what a worker could not build without harm.
+
+    Raises RuntimeError for it.
+    """
+    if why := refusal(job):
+        raise RuntimeError(f"BZ5012: {job.name} is not built: {why}")
 
 
 def loaded(kernel: Any, device: int) -> int | None:

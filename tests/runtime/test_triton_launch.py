@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from braze import native
-from braze.runtime import triton_launch, triton_load, triton_worker
+from braze.runtime import triton_build, triton_launch, triton_load, triton_worker
 from braze.runtime.triton_build import Job
 from braze.runtime.triton_launch import First, Launch, form_of
 from braze.support import log
@@ -184,6 +184,21 @@ def test_why_a_kernel_is_not_ready_is_told(takes, launch_of, monkeypatch, by_dri
     assert launch.ready(0, (100,)) == ""
     monkeypatch.setattr(function, "warmup", broken, raising=False)
     assert launch.ready(0, (64,)) == "ValueError: ptxas failed with error code 255"
+
+
+def test_what_a_worker_could_not_build_without_harm_nobody_builds(takes, launch_of, monkeypatch):
+    """For sizes of any kind, ahead of a launch, at it, and where its cuts are timed."""
+    monkeypatch.setattr(triton_build, "_refused", {})
+    function = Function()
+    launch = launch_of(function)
+    triton_build.Ticket(dataclasses.replace(JOB, sizes=(1023,))).answer("too much memory", endless=True)
+    triton_build.Ticket(dataclasses.replace(JOB, num_warps=8)).answer("ptxas failed")
+    assert "too much memory" in launch.ready(0, (100,))
+    assert launch.find(0, 64) is None
+    with pytest.raises(RuntimeError, match="BZ5012: k is not built: too much memory"):
+        launch.general(torch.zeros(4), torch.zeros(4), 64)
+    assert not function.built and not function.launches
+    assert triton_build.refusal(dataclasses.replace(JOB, num_warps=8)) == ""
 
 
 def test_a_build_that_does_not_end_is_not_begun_again(takes, launch_of):
