@@ -101,7 +101,8 @@ def measure(index: int) -> DeviceCosts | None:
     with torch.cuda.device(device), torch.no_grad():
         stream = torch.cuda.Stream(device)
         torch.cuda.synchronize(device)
-        with torch.cuda.stream(stream):
+        # a pool of its own, whose memory goes back to the device
+        with torch.cuda.stream(stream), torch.cuda.use_mem_pool(torch.cuda.MemPool(), device):
             copied, launched = _copy(size, device), _launch(device)
     if copied is None or launched is None:
         return None

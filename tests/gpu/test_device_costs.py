@@ -32,6 +32,13 @@ def test_a_gpu_is_measured_in_less_than_a_third_of_a_second_and_alike_each_time(
     assert f"{first.said()} (measured)" in dict(facts())["gpu costs"]
 
 
+def test_its_memory_goes_back_to_the_device():
+    torch.zeros(1, device="cuda")
+    before = torch.cuda.memory_reserved()
+    device_costs.measure(0)
+    assert torch.cuda.memory_reserved() == before
+
+
 def test_what_a_program_has_drawn_and_queued_is_untouched():
     torch.cuda.manual_seed(3)
     wanted = torch.rand(5, device="cuda")
