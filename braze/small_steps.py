@@ -43,7 +43,7 @@ SMALL = 1 << 14
 SMALL_ON_GPU, SMALL_ROWS, SMALL_REDUCED = 1 << 23, 1 << 22, 1 << 19
 #: calls of eager's that a node of ours takes the time of on a GPU, beside what it launches: autograd's thread runs Python for it
 NODE = 2
-#: microseconds that the host takes for a step, and for each call in it; bytes that eager's kernels move in one on a GPU (those of a machine with an H200)
+#: microseconds that the host takes for a step, and for each call in it; bytes that eager's kernels move in one on an H200
 STEP_US, CALL_US, MOVED = 40.0, 15.0, 2.5e6
 #: operators above which kernels always save more than that
 MANY = 32
@@ -122,14 +122,14 @@ def is_as_quick_on_gpu(
     ours = len(forward.groups) + NODE
     moved = moved_by_eager(gm) / (MOVED * costs.speed)
     if calls > min(MANY, ours + behind) or not (
-        _is_small(gm, SMALL_ON_GPU) or moved <= _host_us(ours + behind, costs)
+        _is_small(gm, SMALL_ON_GPU) or moved <= _host_us(ours + behind)
     ):
         return False
     halves = forward, backward()
     ours += len(halves[1].groups)
     if calls > ours or any(half.fixed is not None for half in halves):  # which eager computes each time
         return False
-    if moved <= _host_us(ours, costs) and all(
+    if moved <= _host_us(ours) and all(
         _is_elementwise(group, half) for half in halves for group in half.groups
     ):
         return True
@@ -139,8 +139,8 @@ def is_as_quick_on_gpu(
     return _is_small(gm, SMALL_ROWS if _Walks.AGAIN in walks else SMALL_ON_GPU)
 
 
-def _host_us(calls: float, costs: DeviceCosts) -> float:
-    return (STEP_US + CALL_US * calls) * costs.delay
+def _host_us(calls: float) -> float:
+    return STEP_US + CALL_US * calls
 
 
 def moved_by_eager(gm: torch.fx.GraphModule) -> float:

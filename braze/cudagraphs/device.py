@@ -60,7 +60,7 @@ class Costs:
 
     def scaled(self, costs: DeviceCosts) -> Costs:
         """An H200's on a machine where work costs so much."""
-        return Costs(self.patch * costs.delay, self.copy * costs.delay, self.byte / costs.speed)
+        return Costs(self.patch, self.copy * costs.delay, self.byte / costs.speed)
 
     def patched(self, readers: int, size: int) -> bool:
         """Whether to tell so many kernels, rather than copy so many bytes."""

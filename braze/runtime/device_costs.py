@@ -1,7 +1,7 @@
 """What work costs on this machine's GPUs: measured once for each kind of GPU and driver, and kept in the cache folder.
 
-A copy of more than the cache holds tells the speed of memory, and small kernels one after the other how long the host takes to launch one.
-Both together take some 50 ms. What is kept is never measured again, so that later processes choose as the first one did.
+A copy of more than the cache holds tells the speed of memory, and small kernels that wait behind copies how long each keeps the next one waiting. What
+the host takes to launch them is not measured: it differs from process to process, by what else the machine does. Both together take some 50 ms. What is kept is never measured again, so that later processes choose as the first one did.
 Where nothing can be measured (a recording is made, memory is short, others use the GPU) an H200's numbers stand for it.
 """
 
@@ -26,8 +26,8 @@ log = logger("kernels")
 _REVISION = 1
 #: a copied tensor's bytes, as a multiple of the cache's, and at least and at most
 _CACHES, _LEAST, _LARGEST = 2, 32 << 20, 256 << 20
-#: seconds until a GPU that slept is awake; copies, and runs of so many small kernels, whose median counts
-_AWAKE, _COPIES, _RUNS, _KERNELS = 0.02, 15, 7, 100
+#: seconds until a GPU that slept is awake; copies, and runs of so many small kernels, whose median counts; times that are too few
+_AWAKE, _COPIES, _RUNS, _KERNELS, _FEW = 0.02, 15, 9, 40, 5
 #: the upper and the lower quarter of times lie no farther apart where nobody else uses the machine
 _QUIET = 1.3
 
@@ -103,7 +103,7 @@ def measure(index: int) -> DeviceCosts | None:
         torch.cuda.synchronize(device)
         # a pool of its own, whose memory goes back to the device
         with torch.cuda.stream(stream), torch.cuda.use_mem_pool(torch.cuda.MemPool(), device):
-            copied, launched = _copy(size, device), _launch(device)
+            copied, launched = _seconds(size, device)
     if copied is None or launched is None:
         return None
     return DeviceCosts(
@@ -111,45 +111,55 @@ def measure(index: int) -> DeviceCosts | None:
     )
 
 
-def _copy(size: int, device: torch.device) -> float | None:
-    """Seconds of a copy of so many bytes."""
+def _seconds(size: int, device: torch.device) -> tuple[float | None, float | None]:
+    """Seconds of a copy of so many bytes, and from one small kernel to the next."""
     one, other = (torch.empty(size, dtype=torch.uint8, device=device) for _ in range(2))
-    awake = time.perf_counter() + _AWAKE
-    while time.perf_counter() < awake:
-        other.copy_(one)
-        torch.cuda.current_stream().synchronize()
+    number = torch.zeros(1, device=device)
 
     def copy() -> None:
         other.copy_(one)
 
-    return settled(_times(copy, _COPIES))
-
-
-def _launch(device: torch.device) -> float | None:
-    """Seconds from one small kernel to the next."""
-    number = torch.zeros(1, device=device)
-
-    def run() -> None:
+    def kernels() -> None:
         for _ in range(_KERNELS):
             number.add_(1.0)
 
-    run()
-    seconds = settled(_times(run, _RUNS))
-    return None if seconds is None else seconds / _KERNELS
+    awake = time.perf_counter() + _AWAKE
+    while time.perf_counter() < awake:
+        copy()
+        kernels()
+        torch.cuda.current_stream().synchronize()
+    copied = settled(_behind(copy, copy, 1, _COPIES))
+    if copied is None:
+        return None, None
+    # as many copies as take several times what the host takes to launch the kernels behind them
+    before = time.perf_counter()
+    kernels()
+    copies = int(3 * (time.perf_counter() - before) / copied) + 1
+    launched = settled(_behind(kernels, copy, copies, _RUNS))
+    return copied, None if launched is None else launched / _KERNELS
 
 
-def _times(run: Callable[[], None], count: int) -> list[float]:
-    marks = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(count)]
-    for begin, end in marks:
+def _behind(run: Callable[[], None], copy: Callable[[], None], copies: int, count: int) -> list[float]:
+    """Seconds of some runs that were queued while the GPU was still copying: they are its time, whatever the host takes. Those that were not do not count."""
+    times = []
+    for _ in range(count):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        for _ in range(copies):
+            copy()
         begin.record()
         run()
         end.record()
-    torch.cuda.current_stream().synchronize()
-    return [begin.elapsed_time(end) * 1e-3 for begin, end in marks]
+        queued = not begin.query()
+        end.synchronize()
+        if queued:
+            times.append(begin.elapsed_time(end) * 1e-3)
+    return times
 
 
 def settled(times: list[float]) -> float | None:
-    """The median of some times; None where they lie too far apart to tell."""
+    """The median of some times; None where they are few, or lie too far apart to tell."""
+    if len(times) < _FEW:
+        return None
     inorder = sorted(times)
     low, middle, high = (inorder[len(inorder) * k // 4] for k in (1, 2, 3))
     return middle if low > 0 and high <= _QUIET * low else None

@@ -47,7 +47,7 @@ class Choices:
     def __init__(self, options: Options, costs: DeviceCosts = H200) -> None:
         self.options, self.costs = options, costs
         speed, delay = costs.speed, costs.delay
-        if speed != 1 or delay != 1:  # the numbers above are those of an H200
+        if (speed, delay) != (1, 1):  # the numbers above are those of an H200
             self.launch_bytes, self.look_bytes = (
                 int(n * speed * delay) for n in (self.launch_bytes, self.look_bytes)
             )

@@ -70,7 +70,7 @@ WALK, HELD = 2048, 2048
 STAGES, ON_THE_WAY = 3, 64 << 10
 #: the same of long rows that are also summed down their columns, by few programs
 ROW_STAGES, ROW_ON_THE_WAY = 5, 128 << 10
-#: a row of so many bytes is no longer in the cache (50 MB on an H200) when it is walked again, if four programs share a multiprocessor
+#: a row of so many bytes is no longer in the cache (60 MB on an H200, 50 on an H100) when it is walked again, if four programs share a multiprocessor
 FORGOTTEN = 128 << 10
 #: bytes of such a row that a program has at once, alone or nearly on its multiprocessor; bytes of them that each warp has
 AT_ONCE, OF_A_WARP = 64 << 10, 2 << 10

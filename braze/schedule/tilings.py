@@ -144,7 +144,9 @@ def tilings(group: Group, buffers: dict[str, Buffer]) -> tuple[Tiling, ...]:
     plan = plan_kernel(group, buffers)
     rule = tiling_of(plan)
     by_memory = limit_of(group) is not None or any(a.indirect for a in accesses_of(group, buffers))
-    if by_memory or writes_what_it_reads(group):
+    # rows that begin anywhere lie in parts by where they begin: in another cut each part's sums are others'
+    parted = plan.form is Form.MIXED and plan.begin is not None
+    if by_memory or parted or writes_what_it_reads(group):
         return (rule,)
     found = [rule]
     if plan.held:

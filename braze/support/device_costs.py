@@ -6,16 +6,17 @@ import math
 
 from braze.support.record import record
 
-#: measured numbers are taken as the nearest of these multiples of an H200's: what lies between is a clock's noise, and is to change no choice
-_STEP = math.sqrt(2)
+#: a measured number is taken as the nearest of these multiples of an H200's, to the power of any whole number: what lies between is a clock's noise, or changes
+#: too little to matter, as an H100's cache of 50 MB does
+_FINE, _COARSE = math.sqrt(2), 2.0
 #: the largest multiple that is believed
 _MOST = 64.0
 
 
 @record
 class DeviceCosts:
-    """``copied``: bytes a second that a large copy reads and writes together; ``launched``: seconds from one small kernel that the host launches to the next; ``cache``:
-    bytes that all multiprocessors share, of so many ``cores``."""
+    """``copied``: bytes a second that a large copy reads and writes together; ``launched``: seconds from the beginning of one small kernel to that of the next, both
+    launched before; ``cache``: bytes that all multiprocessors share, of so many ``cores``."""
 
     copied: float
     launched: float
@@ -32,29 +33,29 @@ class DeviceCosts:
     @property
     def speed(self) -> float:
         """How many times as fast as an H200's the memory is."""
-        return coarse(self.copied / H200.copied)
+        return coarse(self.copied / H200.copied, _FINE)
 
     @property
     def delay(self) -> float:
-        """How many times as long as on a machine with an H200 a launch takes the host."""
-        return coarse(self.launched / H200.launched)
+        """How many times as long as on an H200 a small kernel keeps others waiting."""
+        return coarse(self.launched / H200.launched, _COARSE)
 
     @property
     def kept(self) -> float:
         """How many times as much as on an H200 a multiprocessor's programs find again in the cache."""
-        return coarse((self.cache / self.cores) / (H200.cache / H200.cores))
+        return coarse((self.cache / self.cores) / (H200.cache / H200.cores), _COARSE)
 
 
-def coarse(ratio: float) -> float:
+def coarse(ratio: float, step: float) -> float:
     """The nearest of a few ratios; 1 for what is no ratio.
 
-    >>> [coarse(x) for x in (0.9, 1.0, 1.15, 2.1, 0.0)]
+    >>> [coarse(x, 2.0) for x in (0.75, 1.0, 1.3, 2.1, 0.0)]
     [1.0, 1.0, 1.0, 2.0, 1.0]
     """
     if not 1 / _MOST <= ratio <= _MOST:
         return 1.0
-    return float(f"{_STEP ** round(math.log(ratio, _STEP)):.6g}")
+    return float(f"{step ** round(math.log(ratio, step)):.6g}")
 
 
-#: copies of 100 MB, and small kernels one after the other, as `runtime/device_costs.py` times them
-H200 = DeviceCosts(4.2e12, 4.0e-6, 50 << 20, 132)
+#: copies of 126 MB, and small kernels one after the other, as `runtime/device_costs.py` times them
+H200 = DeviceCosts(3.9e12, 2.0e-6, 60 << 20, 132)

@@ -17,7 +17,6 @@ from braze.codegen.records import KernelText
 from braze.symbolic.expr import ZERO, Integer, floor_div
 from braze.symbolic.guess import likely_size
 
-
 #: bytes at multiples of which the vectors of instructions begin, at most
 ALIGNED = 64
 
