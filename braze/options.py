@@ -110,8 +110,8 @@ class Options:
     )
     coordinate_descent_tuning: bool = option(
         False,
-        "walk on from the quickest cut of each kernel that max_autotune has timed, to tiles, warps and stages beside it, for as long as that gains; "
-        "kept in the same way",
+        "measure the cuts of kernels, as max_autotune does, and walk on from the quickest, to tiles, warps and stages beside it, for as long as that "
+        "gains; kept in the same way",
     )
     autotune_seconds: float = option(
         60.0,

@@ -61,9 +61,9 @@ _REVISION = 1
 
 def with_tilings(plans: Sequence[Schedule], ctx: CompileContext) -> CompileContext:
     """The context with the cut of each kernel of loops that was found to be quicker than the rule's, after measuring under ``max-autotune`` those not known."""
-    measures = ctx.options.max_autotune and can_measure()
     marker = cache.key("tilings", **machine(ctx, _REVISION))
     walks = ctx.options.coordinate_descent_tuning
+    measures = (ctx.options.max_autotune or walks) and can_measure()
     if not measures and not kept(marker):  # most have never measured: they need no keys
         return ctx
     found: dict[str, list[tuple[Group, Schedule]]] = {}

@@ -173,6 +173,10 @@ def test_descent_is_never_repeated_and_the_default_follows_it(slope, monkeypatch
     assert slope.total() == count
 
 
+def test_descent_may_be_asked_for_alone(slope):
+    assert tuned(coordinate_descent_tuning=True)[2] == tuned(**DESCENT)[2] != {}
+
+
 def test_descent_begins_at_what_was_measured_without_it(slope):
     tuned(max_autotune=True)
     before = slope.copy()
