@@ -1,6 +1,7 @@
 """What of Triton's built kernels the driver may launch again, and for which sizes."""
 
 import dataclasses
+import re
 import sys
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -209,22 +210,36 @@ def test_a_build_that_does_not_end_is_not_begun_again(takes, launch_of):
     assert launch.ready(0, (100,)) == "it was not built within 120 seconds" and not function.built
 
 
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        ("load", "it takes 300000 bytes of shared memory, and the GPU has 232448"),
+        ("load", "Triton Error [CUDA]: the provided PTX was compiled with an unsupported toolchain."),
+        ("load", "Triton Error [CUDA]: device kernel image is invalid"),
+        ("build", "PTXAS error: `ptxas` failed with error code 255"),
+    ],
+    ids=["no room", "an old driver", "no module", "ptxas"],
+)
 def test_a_kernel_of_sizes_that_nobody_knows_is_refused_before_anything_runs(
-    takes, launch_of, monkeypatch, tmp_path
+    takes, launch_of, monkeypatch, tmp_path, step, said
 ):
     """What Triton builds for such sizes differs from what a launch will want in what is built in, not in what it takes."""
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
 
-    def full(kernel, device):
-        raise RuntimeError("it takes 300000 bytes of shared memory, and the GPU has 232448")
+    def refused(*args, **kwargs):
+        raise RuntimeError(said)
 
-    monkeypatch.setattr(triton_launch, "loaded", full)
-    launch = launch_of(Function())
+    function = Function()
+    if step == "load":
+        monkeypatch.setattr(triton_launch, "loaded", refused)
+    else:
+        monkeypatch.setattr(function, "warmup", refused, raising=False)
+    launch = launch_of(function)
     launch.by_driver = True
     ((_, (n,)),) = triton_load.with_sizes([launch], {"other": 64})
     assert n != 1 and n % 16
-    with pytest.raises(Unsupported, match=r"BZ5012: k cannot be built(.|\n)*300000 bytes of shared memory"):
+    with pytest.raises(Unsupported, match=rf"BZ5012: k cannot be built(.|\n)*{re.escape(said)}"):
         triton_load.require_ready(triton_load.with_sizes([launch], {}), "cuda:0")
     marks = SimpleNamespace(mark=lambda path: tmp_path / path.name)
     launch.first = First(marks, "k.py", ("n",))
