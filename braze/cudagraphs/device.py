@@ -59,8 +59,8 @@ class Costs:
     byte: float
 
     def scaled(self, costs: DeviceCosts) -> Costs:
-        """An H200's on a machine where work costs so much."""
-        return Costs(self.patch, self.copy * costs.delay, self.byte / costs.speed)
+        """An H200's on a GPU whose memory is so fast."""
+        return Costs(self.patch, self.copy, self.byte / costs.speed)
 
     def patched(self, readers: int, size: int) -> bool:
         """Whether to tell so many kernels, rather than copy so many bytes."""

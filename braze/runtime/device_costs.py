@@ -1,7 +1,7 @@
 """What work costs on this machine's GPUs: measured once for each kind of GPU and driver, and kept in the cache folder.
 
 A copy of more than the cache holds tells the speed of memory, and small kernels that wait behind copies how long each keeps the next one waiting. What
-the host takes to launch them is not measured: it differs from process to process, by what else the machine does. Both together take some 50 ms. What is kept is never measured again, so that later processes choose as the first one did.
+the host takes to launch them is not measured: it differs from process to process, by what else the machine does. What is kept is never measured again, so that later processes choose as the first one did.
 Where nothing can be measured (a recording is made, memory is short, others use the GPU) an H200's numbers stand for it.
 """
 

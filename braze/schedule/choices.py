@@ -46,14 +46,16 @@ class Choices:
 
     def __init__(self, options: Options, costs: DeviceCosts = H200) -> None:
         self.options, self.costs = options, costs
-        speed, delay = costs.speed, costs.delay
-        if (speed, delay) != (1, 1):  # the numbers above are those of an H200
-            self.launch_bytes, self.look_bytes = (
-                int(n * speed * delay) for n in (self.launch_bytes, self.look_bytes)
-            )
+        if costs.speed != 1:  # the numbers above are those of an H200
+            self.launch_bytes, self.look_bytes = self._of(self.launch_bytes), self._of(self.look_bytes)
             self.replayed_bytes, self.waited_bytes = (
-                int(n * speed) for n in (self.replayed_bytes, self.waited_bytes)
+                self._of(self.replayed_bytes),
+                self._of(self.waited_bytes),
             )
+
+    def _of(self, moved: int) -> int:
+        """What this GPU moves in the time in which an H200 moves so many bytes."""
+        return int(moved * self.costs.speed)
 
     def bytes_of(self, buffer: Buffer | BufferView) -> int:
         """Likely bytes of a buffer's elements, or of those that a view sees (a broadcast one counts once per stored element)."""

@@ -16,7 +16,7 @@ _MOST = 64.0
 @record
 class DeviceCosts:
     """``copied``: bytes a second that a large copy reads and writes together; ``launched``: seconds from the beginning of one small kernel to that of the next, both
-    launched before; ``cache``: bytes that all multiprocessors share, of so many ``cores``."""
+    launched before, which is told and decides nothing; ``cache``: bytes that all multiprocessors share, of so many ``cores``."""
 
     copied: float
     launched: float
@@ -36,11 +36,6 @@ class DeviceCosts:
         return coarse(self.copied / H200.copied, _FINE)
 
     @property
-    def delay(self) -> float:
-        """How many times as long as on an H200 a small kernel keeps others waiting."""
-        return coarse(self.launched / H200.launched, _COARSE)
-
-    @property
     def kept(self) -> float:
         """How many times as much as on an H200 a multiprocessor's programs find again in the cache."""
         return coarse((self.cache / self.cores) / (H200.cache / H200.cores), _COARSE)
@@ -57,5 +52,5 @@ def coarse(ratio: float, step: float) -> float:
     return float(f"{step ** round(math.log(ratio, step)):.6g}")
 
 
-#: copies of 126 MB, and small kernels one after the other, as `runtime/device_costs.py` times them
-H200 = DeviceCosts(3.9e12, 2.0e-6, 60 << 20, 132)
+#: copies of 126 MB, as `runtime/device_costs.py` times them in five processes (3.86 to 3.98e12); of a launch what 8 MB take, which `schedule/choices.py` has for it
+H200 = DeviceCosts(3.9e12, 2.2e-6, 60 << 20, 132)

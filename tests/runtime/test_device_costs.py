@@ -103,19 +103,18 @@ def test_times_that_lie_far_apart_tell_nothing():
 def test_noise_changes_no_choice():
     for noise in (0.86, 0.95, 1.0, 1.05, 1.17):
         near = DeviceCosts(H200.copied * noise, H200.launched / noise**2, int(H200.cache * noise), H200.cores)
-        assert (near.speed, near.delay, near.kept) == (1, 1, 1)
+        assert (near.speed, near.kept) == (1, 1)
     assert coarse(0.5, 2.0) == 0.5 and coarse(2 * 1.1, 2.0) == 2 and coarse(0, 2.0) == coarse(1e9, 2.0) == 1
 
 
 def test_choices_follow_what_was_measured():
     ours, slow = Choices(Options()), Choices(Options(), SLOW)
     assert Choices(Options(), H200).launch_bytes == ours.launch_bytes == Choices.launch_bytes
-    ratio = SLOW.speed * SLOW.delay
-    assert slow.launch_bytes == int(ours.launch_bytes * ratio) != ours.launch_bytes
+    assert slow.launch_bytes == int(ours.launch_bytes * SLOW.speed) < ours.launch_bytes
     assert slow.waited_bytes == int(ours.waited_bytes * SLOW.speed) < ours.waited_bytes
     costs = Costs(1e-6, 2e-6, 1e-12)
     assert costs.scaled(H200) == costs
-    assert costs.scaled(SLOW) == Costs(1e-6, SLOW.delay * 2e-6, 1e-12 / SLOW.speed)
+    assert costs.scaled(SLOW) == Costs(1e-6, 2e-6, 1e-12 / SLOW.speed)
 
 
 def test_a_target_without_a_gpu_is_an_h200():
