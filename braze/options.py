@@ -113,6 +113,11 @@ class Options:
         "measure on a GPU the ways to compute each matrix product, our kernels and ATen's, and the cuts of other kernels (tiles, warps, rows held "
         "whole or walked), where that is not known yet; what is chosen is kept in the cache folder, and every later compile follows it",
     )
+    coordinate_descent_tuning: bool = option(
+        False,
+        "measure the cuts of kernels, as max_autotune does, and walk on from the quickest, to tiles, warps and stages beside it, for as long as that "
+        "gains; kept in the same way",
+    )
     autotune_seconds: float = option(
         60.0,
         "seconds that building the kernels of one graph's measurements may take, and after which no other kernel than a product's is measured",
@@ -192,8 +197,8 @@ MODES: dict[str, dict[str, Any]] = {
     "default": {},
     "reduce-overhead": {"cudagraphs": True},
     "auto": {"cudagraphs": True, "cudagraph_measure": True},
-    "max-autotune": {"max_autotune": True, "cudagraphs": True},
-    "max-autotune-no-cudagraphs": {"max_autotune": True},
+    "max-autotune": {"max_autotune": True, "coordinate_descent_tuning": True, "cudagraphs": True},
+    "max-autotune-no-cudagraphs": {"max_autotune": True, "coordinate_descent_tuning": True},
 }
 
 #: a memory budget above 1 that is less than this was meant as a share

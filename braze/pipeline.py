@@ -128,7 +128,9 @@ def is_carried_as_well(
 
     try:
         on_gpu = ctx.target.kind == "cuda"
-        if on_gpu and small_steps.is_as_quick_on_gpu(gm, partition, forward, of_backward_half):
+        if on_gpu and small_steps.is_as_quick_on_gpu(
+            gm, partition, forward, of_backward_half, ctx.target.costs
+        ):
             return True
         if not small_steps.is_little(work, modules):
             return False
@@ -242,8 +244,9 @@ def recorded_call(partition: Partition, program: LoopProgram, plan: Schedule, ct
         nonlocal host
         division = divided(partition, plan, ctx, failing)
         record = Recorder(division, ctx, cutter, borrowable=borrowable)
-        host = generate_code(division.schedule, ctx, aot.likely_sizes(partition))
-        return record.whole(load_code(host, ctx, record.part, plan=division.schedule)), division
+        known = aot.likely_sizes(partition)
+        host = generate_code(division.schedule, ctx, known)
+        return record.whole(load_code(host, ctx, record.part, known=known, plan=division.schedule)), division
 
     cutter = Cutter(make, operators_of(plan))
     if cutter.division.recorded and isinstance(ctx.options.cudagraph_sizes, tuple):
@@ -305,7 +308,7 @@ def partition_graph(
         ctx,
         table,
         free_layouts=ctx.options.channels_last is not False,
-        keeps=Choices(ctx.options).worth_a_look,
+        keeps=Choices(ctx.options, ctx.target.costs).worth_a_look,
         weigh=lambda partition: peak_of(partition, ctx),
         between=True,
     )
@@ -483,7 +486,7 @@ def _loaded_again(
 def load_triton(
     kernels: Sequence[KernelText], device: str, known: Mapping[str, int], plan: Schedule | None
 ) -> dict[str, Callable[..., None]]:
-    """The launchers of Triton kernels by name. Those of known sizes are built when it returns, with what operators of ours launch."""
+    """The launchers of Triton kernels by name. They are built when it returns, with what operators of ours launch for known sizes."""
     calls = calls_with_kernels(plan) if plan is not None else []
     if not kernels and not calls:
         return {}
@@ -505,7 +508,7 @@ def load_triton(
             ahead.add(jobs)
             wanted = [each for call in calls for each in launched_by(call, torch.device(device))]
             shared = triton_load.begin_shared(wanted, ahead)
-            triton_load.require_ready([*triton_load.of_known_sizes(launches, known), *shared], device)
+            triton_load.require_ready([*triton_load.with_sizes(launches, known), *shared], device)
     return found
 
 

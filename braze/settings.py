@@ -48,10 +48,11 @@ class Settings:
         find_backend(self.backend)
         options = self.resolve()
         as_table(dict(options.decompositions))
-        if options.max_autotune and not torch.cuda.is_available():
+        asked = [name for name in ("max_autotune", "coordinate_descent_tuning") if getattr(options, name)]
+        if asked and not torch.cuda.is_available():
             warn_once(
                 "BZ0010",
-                f"BZ0010: max_autotune (mode={self.mode!r}) changes nothing without a GPU",
+                f"BZ0010: {' and '.join(asked)} (mode={self.mode!r}) changes nothing without a GPU",
                 "kernels",
             )
 

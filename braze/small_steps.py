@@ -31,6 +31,7 @@ from braze.schedule.along_threads import form_of
 from braze.schedule.passes import accesses_of, passes_of
 from braze.schedule.plans import Form
 from braze.schedule.records import Group, GroupKind, Schedule
+from braze.support.device_costs import H200, DeviceCosts
 from braze.support.nested import every, leaves
 
 #: operators whose work kernels of ours may do in a step that is left to autograd: with four to six both ways take the same time
@@ -42,7 +43,7 @@ SMALL = 1 << 14
 SMALL_ON_GPU, SMALL_ROWS, SMALL_REDUCED = 1 << 23, 1 << 22, 1 << 19
 #: calls of eager's that a node of ours takes the time of on a GPU, beside what it launches: autograd's thread runs Python for it
 NODE = 2
-#: microseconds that the host takes for a step, and for each call in it; bytes that eager's kernels move in one on a GPU
+#: microseconds that the host takes for a step, and for each call in it; bytes that eager's kernels move in one on an H200
 STEP_US, CALL_US, MOVED = 40.0, 15.0, 2.5e6
 #: operators above which kernels always save more than that
 MANY = 32
@@ -106,7 +107,11 @@ def calls_of_eager(gm: torch.fx.GraphModule) -> int:
 
 
 def is_as_quick_on_gpu(
-    gm: torch.fx.GraphModule, partition: Partition, forward: Schedule, backward: Callable[[], Schedule]
+    gm: torch.fx.GraphModule,
+    partition: Partition,
+    forward: Schedule,
+    backward: Callable[[], Schedule],
+    costs: DeviceCosts = H200,
 ) -> bool:
     """Whether eager's step takes no longer than ours: its calls the host no longer than our launches and the node around them, and its kernels the
     device no longer than that, which is known of what is as quick as memory; of the rest values are to be small. ``backward`` is asked only if it matters."""
@@ -115,7 +120,7 @@ def is_as_quick_on_gpu(
     # operators that autograd's nodes are one of, and those that it needs several of, are told by one count each
     calls = min(calls_of_eager(gm), len(list(_calls(partition.forward))) + behind)
     ours = len(forward.groups) + NODE
-    moved = moved_by_eager(gm) / MOVED
+    moved = moved_by_eager(gm) / (MOVED * costs.speed)
     if calls > min(MANY, ours + behind) or not (
         _is_small(gm, SMALL_ON_GPU) or moved <= _host_us(ours + behind)
     ):

@@ -7,6 +7,7 @@ import platform
 from functools import cache
 from pathlib import Path
 
+from braze.support.device_costs import H200, DeviceCosts
 from braze.support.record import interned
 
 
@@ -23,6 +24,7 @@ class Target:
     vector_bytes: int = 16
     cores: int = 1
     vendor: str = ""  # of a processor: "GenuineIntel", "AuthenticAMD"
+    costs: DeviceCosts = H200  # of a GPU
 
 
 @cache
@@ -43,10 +45,10 @@ def cpu_target() -> Target:
     return Target("cpu", "x86-64-sse2", features, 16, cores, vendor=vendor)
 
 
-def cuda_target(capability: tuple[int, int], cores: int) -> Target:
-    """A GPU of a compute capability (9, 0), with its number of multiprocessors."""
+def cuda_target(capability: tuple[int, int], cores: int, costs: DeviceCosts = H200) -> Target:
+    """A GPU of a compute capability (9, 0), with its number of multiprocessors and what was measured on it."""
     major, minor = capability
-    return Target("cuda", f"sm_{major}{minor}", (), 16, cores)
+    return Target("cuda", f"sm_{major}{minor}", (), 16, cores, costs=costs)
 
 
 def _cpu_line(*names: str) -> str:

@@ -245,11 +245,17 @@ def test_accepts_the_modes_of_torch_compile(mode):
     assert torch.equal(braze.compile(double, mode=mode)(X), X * 2)
 
 
-def test_says_once_that_a_mode_changes_nothing_without_a_gpu():
+@pytest.mark.parametrize(
+    "asked",
+    [{"mode": "max-autotune-no-cudagraphs"}, {"options": {"coordinate_descent_tuning": True}}],
+    ids=["a mode", "an option"],
+)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_says_once_that_a_mode_changes_nothing_without_a_gpu(asked):
     log.forget_warnings()
     with logged() as messages:
-        braze.compile(double, mode="max-autotune-no-cudagraphs")
-        braze.compile(double, mode="max-autotune-no-cudagraphs")
+        braze.compile(double, **asked)
+        braze.compile(double, **asked)
     assert [m[:6] for m in messages] == ["BZ0010"]
 
 

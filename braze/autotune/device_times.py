@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
 
@@ -13,6 +14,7 @@ from braze.context import CompileContext
 from braze.loops.dtypes import TORCH_NAME
 from braze.loops.ir import Buffer
 from braze.runtime import cache, triton_build, triton_load
+from braze.support.device_costs import H200
 from braze.support.errors import BrazeError
 from braze.support.layouts import span
 from braze.support.log import logger
@@ -47,7 +49,8 @@ def machine(ctx: CompileContext, revision: int) -> dict[str, object]:
     """What a choice holds for: the kind of device, and the versions of all who make kernels; ``revision``: of what is measured."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else ctx.target.arch
     versions = (torch.__version__, _triton_version(), getattr(braze, "__version__", "0"), revision)
-    return {"device": (device, ctx.target), "versions": versions}
+    # what was timed holds whatever was measured of the device itself
+    return {"device": (device, dataclasses.replace(ctx.target, costs=H200)), "versions": versions}
 
 
 def _triton_version() -> str:
@@ -73,10 +76,10 @@ def keep(key: cache.CacheKey, choice: str) -> None:
     cache.DiskCache().put(key, choice.encode(), "txt")
 
 
-def chosen(seconds: Mapping[str, float], rule: str) -> str:
+def chosen(seconds: Mapping[str, float], rule: str, saved: float = _SAVED) -> str:
     """The way to take: the rule's, where it ran, unless another saves a part of its time that no clock's noise is."""
-    best = min(seconds, key=lambda name: seconds[name])
-    return best if seconds[best] <= (1 - _SAVED) * seconds.get(rule, inf) else rule
+    best = min(seconds, key=lambda name: seconds[name], default=rule)
+    return best if seconds.get(best, inf) <= (1 - saved) * seconds.get(rule, inf) else rule
 
 
 # -- kernels ----------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from braze.codegen.records import KernelText
 from braze.codegen.triton.gemm import gemm_kernel, tiles_of
 from braze.context import CompileContext
 from braze.graph.products import layout_of
+from braze.graph.torch_compat import is_out_of_memory
 from braze.loops import build
 from braze.loops.ir import (
     Axis,
@@ -165,7 +166,9 @@ def _timed(
         copies = _copies(memory[right])
         runs = _that_run(what, memory, copies[0], written, ways)
         return seconds_in_turn({n: [lambda r=r, w=w: r(w) for w in copies] for n, r in runs.items()}, _LEAST)  # type: ignore[misc]
-    except torch.OutOfMemoryError as error:
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
         log.info("%s is not measured: %s", what, error)
         return {}
 
@@ -193,7 +196,7 @@ def _that_run(
                 continue
             found[name] = run
         except Exception as error:  # too much shared memory, a kernel that is not built
-            if not is_refusal(error):
+            if is_out_of_memory(error) or not is_refusal(error):
                 raise
             log.info("%s as %s is left out: %s", what, name, error)
     return found

@@ -2,7 +2,8 @@
 
 A kernel is known by its text as the rule cuts it, which holds its sizes, and by the device. Each that moves enough memory is built in a
 few cuts (``schedule/tilings.py``), run on made-up numbers, compared with the rule's results, and timed in turn with it. Another
-cut is taken where it is clearly quicker. Kernels of sizes that only a call tells, those whose time depends on what they read, and those
+cut is taken where it is clearly quicker. Coordinate descent then goes on from the quickest: those that differ from it in one number are built, for all
+kernels side by side, and timed, until none of them gains, or no time is left. Kernels of sizes that only a call tells, those whose time depends on what they read, and those
 that write over what they read keep the rule's.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import torch
 
@@ -34,11 +35,12 @@ from braze.autotune.device_times import (
 from braze.codegen.records import KernelText
 from braze.codegen.triton.kernels import kernel
 from braze.context import CompileContext
+from braze.graph.torch_compat import is_out_of_memory
 from braze.loops.ir import Buffer
 from braze.runtime import cache
 from braze.schedule.kernels import plan_kernel
 from braze.schedule.records import Group, GroupKind, Schedule
-from braze.schedule.tilings import planned_as, tilings
+from braze.schedule.tilings import Tiling, neighbours, parsed_tiling, planned_as, tilings
 from braze.support import trace
 from braze.support.layouts import span
 from braze.support.log import logger
@@ -51,14 +53,17 @@ LEAST_BYTES = 4 << 20
 _COLD, _MOST = 160 << 20, 48
 #: launches in one recording
 _LAUNCHES = 16
+#: what a step of coordinate descent must save, and steps of one kernel at most
+_STEP_SAVES, _MOST_STEPS = 0.015, 6
 #: of the cuts: raise it when there are others, so that what was measured before does not count
 _REVISION = 1
 
 
 def with_tilings(plans: Sequence[Schedule], ctx: CompileContext) -> CompileContext:
     """The context with the cut of each kernel of loops that was found to be quicker than the rule's, after measuring under ``max-autotune`` those not known."""
-    measures = ctx.options.max_autotune and can_measure()
     marker = cache.key("tilings", **machine(ctx, _REVISION))
+    walks = ctx.options.coordinate_descent_tuning
+    measures = (ctx.options.max_autotune or walks) and can_measure()
     if not measures and not kept(marker):  # most have never measured: they need no keys
         return ctx
     found: dict[str, list[tuple[Group, Schedule]]] = {}
@@ -68,7 +73,8 @@ def with_tilings(plans: Sequence[Schedule], ctx: CompileContext) -> CompileConte
             key = _key(group, plan, ctx)
             keys[key.digest] = key
             found.setdefault(key.digest, []).append((group, plan))
-    missing = {keys[d]: same[0] for d, same in found.items() if not kept(keys[d])} if measures else {}
+    done = _walked if walks else kept
+    missing = {keys[d]: same[0] for d, same in found.items() if not done(keys[d])} if measures else {}
     if missing:
         _measure(missing, ctx)
         keep(marker, "measured")
@@ -96,39 +102,105 @@ def _buffers(plan: Schedule) -> dict[str, Buffer]:
     return {b.name: b for b in plan.program.buffers}
 
 
+def _walk_of(key: cache.CacheKey) -> cache.CacheKey:
+    """The key of the note that coordinate descent has come to its end for a kernel."""
+    return cache.key("descent", tiling=key.digest)
+
+
+def _walked(key: cache.CacheKey) -> str:
+    return kept(_walk_of(key))
+
+
 def _measure(missing: Mapping[cache.CacheKey, tuple[Group, Schedule]], ctx: CompileContext) -> None:
     """Keep the quickest cut of each kernel, those that move most first, for as long as there is time."""
     end = time.monotonic() + ctx.options.autotune_seconds
     trials = [(key, Trial(group, plan, nvidia=_is_nvidia(ctx))) for key, (group, plan) in missing.items()]
     trials = [(key, trial) for key, trial in trials if trial.worthwhile()]
     trials.sort(key=lambda each: -each[1].bytes)
-    if not trials:
-        return
     with trace.stage("measure"), torch.no_grad(), torch.autocast("cuda", enabled=False):
-        build([text for _, trial in trials for text in trial.texts.values()], ctx.options.autotune_seconds)
-        for key, trial in trials:
-            if time.monotonic() > end:
-                log.info("no time is left to measure %s and smaller ones", trial.group.name)
-                return
-            seconds = trial.seconds()
-            log.info("%s: %s", trial.group.name, json.dumps(seconds))
-            trace.count("kernels_measured")
+        new = [each for each in trials if not kept(each[0])]
+        for key, trial, seconds in _timed(new, end):
             if trial.rule in seconds:
                 keep(key, chosen(seconds, trial.rule))
+        if ctx.options.coordinate_descent_tuning:
+            _descend([each for each in trials if kept(each[0]) and not _walked(each[0])], end)
+
+
+Trials = Sequence[tuple[cache.CacheKey, "Trial"]]
+
+
+def _timed(trials: Trials, end: float) -> Iterator[tuple[cache.CacheKey, Trial, dict[str, float]]]:
+    """The seconds of each trial's cuts, built side by side before, for as long as there is time."""
+    if trials:
+        texts = [text for _, trial in trials for text in trial.texts.values()]
+        build(texts, max(0.0, end - time.monotonic()))
+    for key, trial in trials:
+        if time.monotonic() > end:
+            log.info("no time is left to measure %s and smaller ones", trial.group.name)
+            return
+        seconds = trial.seconds()
+        log.info("%s: %s", trial.group.name, json.dumps(seconds))
+        trace.count("kernels_measured")
+        yield key, trial, seconds
+
+
+def _descend(trials: Trials, end: float) -> None:
+    """Go from each kernel's cut to the quickest of those beside it, step by step, until that gains nothing or there is no time left."""
+    tried: dict[str, set[str]] = {key.digest: set(trial.texts) for key, trial in trials}
+    for _ in range(_MOST_STEPS):
+        going = []
+        for key, trial in trials:
+            if trial.look_around(kept(key), tried[key.digest]):
+                tried[key.digest] |= trial.texts.keys()
+                going.append((key, trial))
+            else:
+                keep(_walk_of(key), kept(key))
+        trials = [
+            (key, trial) for key, trial, seconds in _timed(going, end) if _goes_on(key, trial.rule, seconds)
+        ]
+        if not trials:
+            return
+    for key, _ in trials:
+        keep(_walk_of(key), kept(key))
+
+
+def _goes_on(key: cache.CacheKey, rule: str, seconds: Mapping[str, float]) -> bool:
+    """Take the quickest cut of a step; whether there may be a quicker one beside it. Where memory is short nothing is known."""
+    here = kept(key)
+    if here not in seconds or rule not in seconds:
+        return False
+    best = chosen(seconds, here, _STEP_SAVES)
+    if best == here:
+        keep(_walk_of(key), here)
+        return False
+    # of the rule it must save what any cut has to
+    keep(key, best if chosen(seconds, rule) != rule else rule)
+    return True
 
 
 class Trial:
     """One kernel in every cut worth a try."""
 
     def __init__(self, group: Group, plan: Schedule, *, nvidia: bool = True) -> None:
-        self.group, buffers = group, _buffers(plan)
-        self.texts: dict[str, KernelText] = {
-            t.text(): kernel(group, planned_as(group, buffers, t), plan, nvidia=nvidia)
-            for t in tilings(group, buffers)
-        }
+        self.group, self.plan, self.nvidia = group, plan, nvidia
+        buffers = _buffers(plan)
+        self.texts = {t.text(): self._text(t) for t in tilings(group, buffers)}
         self.rule = next(iter(self.texts))
         self.buffers = [buffers[name] for name in self.texts[self.rule].args]
         self.written = {s.buffer for step in group.steps for s in step.stores}
+
+    def _text(self, t: Tiling) -> KernelText:
+        return kernel(
+            self.group, planned_as(self.group, _buffers(self.plan), t), self.plan, nvidia=self.nvidia
+        )
+
+    def look_around(self, here: str, tried: Collection[str]) -> bool:
+        """Try the rule's cut, this one and those beside it next, as far as they have not been tried; whether there are any."""
+        found = neighbours(self.group, _buffers(self.plan), parsed_tiling(here))
+        new = [t for t in found if t.text() not in tried]
+        wanted = dict.fromkeys([parsed_tiling(self.rule), parsed_tiling(here), *new])
+        self.texts = {t.text(): self._text(t) for t in wanted}
+        return bool(new)
 
     @property
     def bytes(self) -> int:
@@ -147,7 +219,9 @@ class Trial:
         """Seconds of each cut that runs and gives the rule's results, by its name; nothing where memory does not suffice."""
         try:
             return self._seconds()
-        except torch.OutOfMemoryError as error:
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
             log.info("%s is not measured: %s", self.group.name, error)
             return {}
 
@@ -164,10 +238,8 @@ class Trial:
             try:
                 launch = launcher(text)
                 made = self._made(launch, text, sets[0])
-            except torch.OutOfMemoryError:
-                raise
             except Exception as error:  # too much shared memory, a kernel that is not built
-                if not is_refusal(error):
+                if is_out_of_memory(error) or not is_refusal(error):
                     raise
                 log.info("%s as %s is left out: %s", self.group.name, name, error)
                 continue

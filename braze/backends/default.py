@@ -13,6 +13,7 @@ from braze.backends.uncompiled import compiled_or_as_captured
 from braze.context import CompileContext
 from braze.options import Options
 from braze.pipeline import compile_graph
+from braze.runtime.device_costs import costs_of
 from braze.target import Target, cpu_target, cuda_target
 
 
@@ -39,7 +40,9 @@ def target_of(example_inputs: Sequence[Any]) -> Target:
     for value in example_inputs:
         if isinstance(value, torch.Tensor) and value.device.type == "cuda":
             facts = torch.cuda.get_device_properties(value.device)
+            index = torch.cuda.current_device() if value.device.index is None else value.device.index
+            cores, costs = facts.multi_processor_count, costs_of(index)
             if torch.version.hip is not None:  # its numbers say another thing: (9, 0) is no Hopper
-                return Target("cuda", facts.gcnArchName.split(":")[0], (), 16, facts.multi_processor_count)
-            return cuda_target((facts.major, facts.minor), facts.multi_processor_count)
+                return Target("cuda", facts.gcnArchName.split(":")[0], (), 16, cores, costs=costs)
+            return cuda_target((facts.major, facts.minor), cores, costs)
     return cpu_target()

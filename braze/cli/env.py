@@ -17,6 +17,8 @@ from braze import native
 from braze.capture.dispatch.untested import examined
 from braze.graph import torch_import
 from braze.runtime import build, cache
+from braze.runtime.device_costs import costs_of, kept
+from braze.support.device_costs import H200
 from braze.support.errors import BrazeError
 from braze.target import cpu_target
 
@@ -42,6 +44,7 @@ def facts() -> list[tuple[str, str]]:
         ("processor", f"{target.arch}, {target.cores} cores, {', '.join(target.features)}"),
         ("threads", str(torch.get_num_threads())),
         ("gpu", _gpus()),
+        ("gpu costs", _costs()),
         ("native core", _native()),
         ("compiler", _compiler()),
         ("cache", _cache()),
@@ -62,6 +65,18 @@ def _gpus() -> str:
         return "none"
     names = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
     return ", ".join(f"{gpu.name} (sm_{gpu.major}{gpu.minor})" for gpu in names)
+
+
+def _costs() -> str:
+    """What choices on each GPU are made by."""
+    if not torch.cuda.is_available():
+        return f"those of an H200, where one is compiled for: {H200.said()}"
+    told = []
+    for i in range(torch.cuda.device_count()):
+        costs = costs_of(i)
+        how = "measured" if kept(i) is not None else "an H200's, since it cannot be measured now"
+        told.append(f"{costs.said()} ({how})")
+    return "; ".join(told)
 
 
 def _native() -> str:

@@ -18,6 +18,7 @@ from braze.cudagraphs.allocator import CudaPool, Room
 from braze.cudagraphs.device import UNKNOWN, Asked, Costs, NotRecordable
 from braze.cudagraphs.storages import keep_busy
 from braze.native.torch_state import current_stream
+from braze.runtime.device_costs import known_costs
 from braze.support.record import record
 
 T = TypeVar("T")
@@ -99,8 +100,6 @@ class _Leaving:
 class CudaGraphs:
     """The recorder of one GPU. Recordings are made on streams of its own, one for each of the callers', and replayed on the callers'."""
 
-    costs = COSTS
-
     def __init__(self, name: str) -> None:
         self.name = name
         self.device = torch.device(name)
@@ -109,6 +108,11 @@ class CudaGraphs:
         self._rooms: dict[int, Room] = {}  # by the caller's stream
         self._open: _Open | None = None
         self.results = _Leaving(self)
+
+    @property
+    def costs(self) -> Costs:
+        """What a replay spends on its inputs here."""
+        return COSTS.scaled(known_costs(self.index))
 
     def stream(self) -> int:
         """The number of the current stream."""

@@ -21,6 +21,7 @@ import torch
 
 from braze.support import interrupts
 from braze.support.collector import collector_paused, objects_are_frozen
+from braze.support.device_costs import DeviceCosts
 from braze.support.record import record as frozen
 
 T = TypeVar("T")
@@ -56,6 +57,10 @@ class Costs:
     patch: float
     copy: float
     byte: float
+
+    def scaled(self, costs: DeviceCosts) -> Costs:
+        """An H200's on a GPU whose memory is so fast."""
+        return Costs(self.patch, self.copy, self.byte / costs.speed)
 
     def patched(self, readers: int, size: int) -> bool:
         """Whether to tell so many kernels, rather than copy so many bytes."""
@@ -110,8 +115,10 @@ class DeviceGraphs(Protocol):
     lock: threading.RLock
     #: the GPU's number; -1: memory is the processor's
     index: int
-    #: what decides between copies of inputs and kernels that are told where they lie
-    costs: Costs
+
+    @property
+    def costs(self) -> Costs:
+        """What decides between copies of inputs and kernels that are told where they lie."""
 
     def stream(self) -> int:
         """The current stream: what was recorded for one is replayed on it alone."""

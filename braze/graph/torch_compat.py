@@ -174,14 +174,16 @@ def outside_modes() -> Any:
 
 #: how PyTorch and pybind11 say that Python had no memory for an object
 _SHORT = re.compile(r"(\S+\(\): )?(Failed to allocate a|Could not allocate) ([\w:]+ )+(object|reference)")
+#: how a GPU's driver does, where it is not PyTorch's allocator that asks: for a module, a graph, a stream
+_FULL = re.compile(r"(CUDA|HIP) error: out of memory|Triton Error \[(CUDA|HIP)\]: out of memory")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception says that memory is short: Python's, a device's, or PyTorch's own on the CPU, which have no type."""
     if isinstance(error, RuntimeError):
         said = str(error)
-        # the allocator's, where a tensor gets no Python object, and pybind11's
-        if "can't allocate memory" in said or _SHORT.match(said):
+        # the allocator's, where a tensor gets no Python object, and pybind11's; a driver's, through PyTorch and through Triton
+        if "can't allocate memory" in said or _SHORT.match(said) or _FULL.search(said):
             return True
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or lost_by_python(error)
 

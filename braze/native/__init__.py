@@ -78,6 +78,7 @@ tensor_meta = calibrate.tensor_meta if native_available else core.tensor_meta
 versions = core.versions
 bind_driver = driver.bind
 bind_graphs = driver.bind_graphs
+driver_version = driver.version
 new_stream = driver.new_stream
 parameter_sizes = driver.parameter_sizes
 relaxed = driver.relaxed

@@ -113,6 +113,13 @@ def parameter_sizes(function: int) -> tuple[int, ...] | None:
     return None
 
 
+def version() -> int:
+    """The driver's version as CUDA counts them (12040 for 12.4); 0 without one."""
+    told, driver = ctypes.c_int(), _driver()
+    status = -1 if driver is None else driver.cuDriverGetVersion(ctypes.byref(told))
+    return 0 if status else told.value
+
+
 def _parameter_info() -> Any:
     return getattr(_driver(), "cuFuncGetParamInfo", None)
 

@@ -14,6 +14,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -28,6 +29,11 @@ from braze.support.threads import Clock, Companion
 
 #: kernels that are worth a worker's start; bytes that a worker may need; seconds that it stays without work, and that one kernel may take
 WORTH, BYTES, IDLE, LONGEST = 3, 1 << 30, 15.0, 120.0
+#: bytes that one build has at most (a worker without work has 0.2 GB), and how that is told where it wants more: by Python, C++, ptxas
+MOST = 4 << 30
+_SHORT = re.compile(
+    r"MemoryError|bad_alloc|out of memory|memory allocation failure|cannot allocate memory", re.I
+)
 
 
 @record
@@ -48,7 +54,8 @@ class Job:
 
 
 class Ticket:
-    """A kernel that is to be built. ``why``: what went wrong; None while that is not known. ``endless``: nobody else is to try it."""
+    """A kernel that is to be built. ``why``: what went wrong; None while that is not known. ``endless``: nobody else is to try it, which
+    would take the time, the memory or the life of who does."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -59,7 +66,22 @@ class Ticket:
     def answer(self, why: str, endless: bool = False) -> None:
         """A worker is done with it."""
         self.why, self.endless = why, endless
+        if endless:
+            _refused[_of_any_sizes(self.job)] = why
         self.done.set()
+
+
+#: kernels that this process is not to build, for sizes of any kind, and why
+_refused: dict[Job, str] = {}
+
+
+def refusal(job: Job) -> str:
+    """Why nobody is to build a kernel: a worker that did took too long, too much memory, or died of it. Nothing where that is not known."""
+    return _refused.get(_of_any_sizes(job), "")
+
+
+def _of_any_sizes(job: Job) -> Job:
+    return dataclasses.replace(job, sizes=())
 
 
 class Builders:
@@ -117,15 +139,24 @@ class Builders:
             process = _start(self._arguments)
             while (ticket := self._next()) is not None:
                 said = _ask(process, ticket.job)
-                ticket.answer(said.why, said.endless)
                 if said.dead:
-                    process.kill()
-                    _end(process)
-                    process = _start(self._arguments)
+                    process = self._successor(process)
+                    if not said.endless:  # somebody else may have ended it, so that it is tried once more
+                        said = _ask(process, ticket.job)
+                        if said.dead:
+                            process = self._successor(process)
+                            said = dataclasses.replace(said, endless=True)
+                ticket.answer(said.why, said.endless)
             _end(process)
         except OSError:  # no memory, or no processes left: launches build their kernels
             with self._changed:
                 self._living -= 1
+
+    def _successor(self, dead: subprocess.Popen[str]) -> subprocess.Popen[str]:
+        """Another worker."""
+        dead.kill()
+        _end(dead)
+        return _start(self._arguments)
 
 
 def build(jobs: Sequence[Job], builders: Builders, *, seconds: float) -> dict[Job, str]:
@@ -144,7 +175,7 @@ def _start(arguments: Sequence[str]) -> subprocess.Popen[str]:
     """A worker that is ready, or dead."""
     # -P: the worker's folder is not a place for imports
     process = subprocess.Popen(
-        [sys.executable, "-P", str(Path(triton_worker.__file__)), str(os.getpid()), *arguments],
+        [sys.executable, "-P", str(Path(triton_worker.__file__)), str(os.getpid()), str(MOST), *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -157,7 +188,7 @@ def _start(arguments: Sequence[str]) -> subprocess.Popen[str]:
 
 @record
 class Said:
-    """What a worker says of a kernel: nothing, or what went wrong. ``dead``: it has died; ``endless``: it was ended since it took too long."""
+    """What a worker says of a kernel: nothing, or what went wrong. ``dead``: it has died; ``endless``: it took too long, or more memory than it may."""
 
     why: str
     dead: bool = False
@@ -186,7 +217,11 @@ def _ask(process: subprocess.Popen[str], job: Job) -> Said:
     finally:
         clock.cancel()
     if line:
-        return Said(json.loads(line))
+        why = json.loads(line)
+        short = _SHORT.search(why) is not None
+        return Said(
+            f"it was not built in {MOST / 2**30:g} GB of memory ({why})" if short else why, endless=short
+        )
     if late.is_set():
         return Said(f"it was not built within {LONGEST:g} seconds", dead=True, endless=True)
     return Said("its worker died", dead=True)
@@ -246,7 +281,7 @@ class Ahead:
     def before(self, path: str, names: Sequence[str], numbers: Sequence[int]) -> str:
         """A kernel is launched first: what others know its sizes by is known now, and it is waited for if somebody builds it.
 
-        Why the caller is not to try it either, if so: its build does not end.
+        Why the caller is not to try it either, if so: its build does not end, or wants too much memory.
         """
         known = dict(zip(names, numbers, strict=True))
         self._waiting.pop(path, None)

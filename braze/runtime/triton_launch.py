@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,9 +18,9 @@ import torch
 from braze import native
 from braze.runtime import triton_worker
 from braze.runtime.kernel_facts import BuiltKernel
-from braze.runtime.triton_build import Ahead, Job
+from braze.runtime.triton_build import Ahead, Job, refusal
 from braze.support import trace
-from braze.support.log import logger
+from braze.support.log import logger, warn_once
 from braze.support.record import record
 
 log = logger("kernels")
@@ -27,6 +29,8 @@ log = logger("kernels")
 _HOOKS = ("launch_enter_hook", "launch_exit_hook")
 #: who listens when a kernel is loaded
 _LOADS = ("kernel_load_start_hook", "kernel_load_end_hook")
+#: columns of tensor memory that a multiprocessor has, where it has any
+_TENSOR_COLUMNS = 512
 #: what a kernel's metadata must not ask for: memory of its own, or another way of launching
 _PLAIN = {
     "global_scratch_size": 0,
@@ -106,7 +110,6 @@ class Launch:
         first, self.first = self.first, None
         if first is not None and (why := first.ahead.before(first.path, first.sizes, numbers)):
             return why
-        self.why = ""
         if self.by_driver:
             self.forms[key] = self._built(device, numbers)
         else:
@@ -114,6 +117,10 @@ class Launch:
         if first is not None and not self.why:
             first.ahead.after(first.path)
         return self.why
+
+    def was_built(self) -> bool:
+        """Whether a process has built and loaded it before, for sizes of some kind."""
+        return self.first is not None and self.first.ahead.mark(Path(self.first.path)).exists()
 
     def general(self, *args: Any) -> None:
         """A launch by Triton's own means on the device of the first buffer; no launch of zero programs."""
@@ -144,7 +151,8 @@ class Launch:
             if programs == 0:
                 return None
             with self._told(numbers):
-                self.forms[key] = self._built(device, numbers)
+                found = self._built(device, numbers)
+                self.forms[key] = self._of_any_sizes(device, numbers) if self.why else found
         form = self.forms[key]
         if form is None:
             return None
@@ -155,14 +163,34 @@ class Launch:
         found = self._build(numbers, device)
         return None if found is None else form_of(*found, len(self.job.dtypes), numbers)
 
+    def _of_any_sizes(self, device: int, numbers: tuple[int, ...]) -> Form | None:
+        """What is built for sizes of no kind, which takes these too: what is built for theirs is refused."""
+        plain, why = tuple(map(_of_no_kind, numbers)), self.why
+        if plain == numbers:
+            return None
+        key = device, _kinds(plain)
+        if key not in self.forms:
+            self.forms[key] = self._built(device, plain)
+        name = self.job.name
+        if self.forms[key] is not None:
+            warn_once(
+                ("BZ5012", name),
+                f"BZ5012: {name} cannot be built or loaded for the sizes {numbers}; what is built for any sizes runs instead, perhaps slower.\n{why[:500]}",
+                "kernels",
+            )
+        return self.forms[key]
+
     def _build(self, numbers: tuple[int, ...], device: int | None = None) -> tuple[Any, int] | None:
         """What Triton builds, loaded on a device if one is told; None where that fails, or where only Triton may load it."""
-        job = self.job
+        job, self.why = self.job, ""
         try:
+            require_hope(job)
             kernel = triton_worker.build(
                 job.path, job.name, job.dtypes, numbers, job.constants, job.num_warps, job.num_stages
             )
             function = None if device is None else loaded(kernel, device, job)
+            if function is None:
+                load_by_triton(kernel)
         except Exception as error:  # of Triton or a driver, of any kind
             self.why = f"{type(error).__name__}: {error}"
             log.info("%s is left to Triton: %s", job.name, error)
@@ -172,6 +200,7 @@ class Launch:
     def _launch(self, programs: int, args: tuple[Any, ...], numbers: tuple[int, ...]) -> None:
         blocks = dict(self.job.constants)
         with self._told(numbers):
+            require_hope(self.job)
             self.function[(programs,)](
                 *args,
                 **blocks,
@@ -183,12 +212,21 @@ class Launch:
     @contextlib.contextmanager
     def _told(self, numbers: tuple[int, ...]) -> Iterator[None]:
         """The first time, who builds the graph's kernels is told before and after."""
-        first, self.first = self.first, None
+        first, self.first, self.why = self.first, None, ""
         if first is not None:
             first.ahead.before(first.path, first.sizes, numbers)
         yield
-        if first is not None:
+        if first is not None and not self.why:
             first.ahead.after(first.path)
+
+
+def require_hope(job: Job) -> None:
+    """Leave alone what a worker could not build without harm.
+
+    Raises RuntimeError for it.
+    """
+    if why := refusal(job):
+        raise RuntimeError(f"BZ5012: {job.name} is not built: {why}")
 
 
 def loaded(kernel: Any, device: int, job: Job) -> int | None:
@@ -199,15 +237,42 @@ def loaded(kernel: Any, device: int, job: Job) -> int | None:
     hooks = (getattr(triton.knobs.runtime, name, None) for name in _LOADS)
     if any(hook is not None and getattr(hook, "calls", True) for hook in hooks):
         return None
-    metadata = kernel.metadata
-    _, function, *taken = driver.active.utils.load_binary(
+    metadata, utils = kernel.metadata, driver.active.utils
+    require_room(metadata, shared_memory(device))
+    _, function, registers, words, *most = utils.load_binary(
         kernel.name, kernel.kernel, metadata.shared, device
     )
-    if trace.collecting() and len(taken) >= 2:
-        registers, words, *_ = taken
-        threads = metadata.num_warps * getattr(metadata, "warp_size", 32)
+    threads = metadata.num_warps * getattr(metadata, "warp_size", 32)
+    if trace.collecting():
         trace.emit("built", BuiltKernel(job.path, job.name, registers, 4 * words, metadata.shared, threads))
+    if most and threads > most[0]:
+        raise RuntimeError(f"it takes so many registers that {most[0]} threads have them, and not {threads}")
     return int(function)
+
+
+def load_by_triton(kernel: Any) -> None:
+    """Have Triton load a kernel that it alone may load, as at its first launch: what the driver refuses is known before that."""
+    getattr(kernel, "run", None)  # a property
+
+
+@functools.cache
+def shared_memory(device: int) -> int:
+    """Bytes of shared memory that a program may have on a GPU."""
+    from triton.runtime.driver import driver
+
+    return int(driver.active.utils.get_device_properties(device)["max_shared_mem"])
+
+
+def require_room(metadata: Any, shared: int) -> None:
+    """The driver loads what no launch of it has room for.
+
+    Raises RuntimeError for it.
+    """
+    if metadata.shared > shared:
+        raise RuntimeError(f"it takes {metadata.shared} bytes of shared memory, and the GPU has {shared}")
+    columns = getattr(metadata, "tmem_size", None) or 0
+    if columns > _TENSOR_COLUMNS:
+        raise RuntimeError(f"it takes {columns} columns of tensor memory, and there are {_TENSOR_COLUMNS}")
 
 
 def form_of(kernel: Any, function: int, buffers: int, numbers: tuple[int, ...]) -> Form | None:
@@ -228,6 +293,11 @@ def form_of(kernel: Any, function: int, buffers: int, numbers: tuple[int, ...]) 
 def _kinds(numbers: tuple[int, ...]) -> tuple[Any, ...]:
     """What Triton builds a kernel apart for, of each integer."""
     return tuple((n == 1, n % 16 == 0, _fits(n)) for n in numbers)
+
+
+def _of_no_kind(n: int) -> int:
+    """A number that takes as many bytes as this one, and for which Triton builds in nothing."""
+    return n + 3 if n == 1 or n % 16 == 0 else n
 
 
 def _fits(n: int) -> bool:

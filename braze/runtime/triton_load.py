@@ -20,6 +20,8 @@ from braze.support.errors import Unsupported
 
 #: operations of a captured graph that are worth workers before its kernels are known, and those that come to about a kernel
 MANY, A_KERNEL = 24, 4
+#: stands for a size that only a call will tell
+OF_NO_KIND = 1023
 #: the first architecture of NVIDIA's that Triton builds for
 OLDEST = 70
 
@@ -142,11 +144,11 @@ def launch_of(job: Job, sizes: Sequence[str], grid: str, ahead: Ahead | None = N
     return launch
 
 
-def of_known_sizes(
-    launches: Sequence[Launch], known: Mapping[str, int]
-) -> list[tuple[Launch, tuple[int, ...]]]:
-    """Those whose sizes are known by name, with these."""
-    return [(x, tuple(known[n] for n in x.names)) for x in launches if all(n in known for n in x.names)]
+def with_sizes(launches: Sequence[Launch], known: Mapping[str, int]) -> list[tuple[Launch, tuple[int, ...]]]:
+    """Kernels with the sizes that they are likely to be launched for, by name. Where a call alone will tell one, it is a number for which
+    Triton builds in nothing; what is known to have been built for some sizes is left out then."""
+    wanted = [x for x in launches if known.keys() >= {*x.names} or not x.was_built()]
+    return [(x, tuple(known.get(n, OF_NO_KIND) for n in x.names)) for x in wanted]
 
 
 def require_ready(launches: Sequence[tuple[Launch, tuple[int, ...]]], device: str) -> None:

@@ -128,10 +128,22 @@ def end_with(parent: int) -> None:
         sys.exit(0)
 
 
-def main(parent: str, backend: str, capability: str, warp: str, key: str = "") -> None:
-    """Build what standard input asks for, one after the other, as long as ``parent`` lives; ``key``: of what Triton keeps, where that is known."""
+def keep_within(most: int) -> None:
+    """Let this process, and each that it starts, have so many bytes of memory at most, in addresses: a build that wants more fails, and takes none from others."""
+    try:
+        import resource
+    except ImportError:  # no such bound on this system
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    if hard == resource.RLIM_INFINITY or most < hard:
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def main(parent: str, most: str, backend: str, capability: str, warp: str, key: str = "") -> None:
+    """Build what standard input asks for, one after the other, as long as ``parent`` lives, in so many bytes at most; ``key``: of what Triton keeps, where that is known."""
     answers, sys.stdout = sys.stdout, sys.stderr
     end_with(int(parent))
+    keep_within(int(most))
     sys.meta_path.insert(0, WithoutTorch())  # type: ignore[arg-type]
     from triton.backends.compiler import GPUTarget
     from triton.runtime.driver import driver

@@ -13,6 +13,7 @@ from braze.loops.rewrite import walk
 from braze.loops.scalars import COSTLY
 from braze.options import Options
 from braze.schedule.records import GroupKind
+from braze.support.device_costs import H200, DeviceCosts
 from braze.symbolic.expr import Expr
 from braze.symbolic.guess import likely_size
 
@@ -43,8 +44,18 @@ class Choices:
     #: bytes that siblings must share to be worth one kernel, as a part of what the smaller one reads
     sibling_share = 0.5
 
-    def __init__(self, options: Options) -> None:
-        self.options = options
+    def __init__(self, options: Options, costs: DeviceCosts = H200) -> None:
+        self.options, self.costs = options, costs
+        if costs.speed != 1:  # the numbers above are those of an H200
+            self.launch_bytes, self.look_bytes = self._of(self.launch_bytes), self._of(self.look_bytes)
+            self.replayed_bytes, self.waited_bytes = (
+                self._of(self.replayed_bytes),
+                self._of(self.waited_bytes),
+            )
+
+    def _of(self, moved: int) -> int:
+        """What this GPU moves in the time in which an H200 moves so many bytes."""
+        return int(moved * self.costs.speed)
 
     def bytes_of(self, buffer: Buffer | BufferView) -> int:
         """Likely bytes of a buffer's elements, or of those that a view sees (a broadcast one counts once per stored element)."""

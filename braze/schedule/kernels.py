@@ -70,7 +70,7 @@ WALK, HELD = 2048, 2048
 STAGES, ON_THE_WAY = 3, 64 << 10
 #: the same of long rows that are also summed down their columns, by few programs
 ROW_STAGES, ROW_ON_THE_WAY = 5, 128 << 10
-#: a row of so many bytes is no longer in the cache (50 MB on an H200) when it is walked again, if four programs share a multiprocessor
+#: a row of so many bytes is no longer in the cache (60 MB on an H200, 50 on an H100) when it is walked again, if four programs share a multiprocessor
 FORGOTTEN = 128 << 10
 #: bytes of such a row that a program has at once, alone or nearly on its multiprocessor; bytes of them that each warp has
 AT_ONCE, OF_A_WARP = 64 << 10, 2 << 10
@@ -169,12 +169,14 @@ def _for_long_rows(plan: KernelPlan, group: Group, found: Sequence[Access], *, h
         plan = dataclasses.replace(plan, begin=None, vector=1)
     walked_again = length * widest if length is not None and walks_again(plan.passes) else 0  # bytes
     if kinds == {ReduceKind.ONLINE_SOFTMAX}:
-        if walked_again >= FORGOTTEN:
+        if walked_again >= FORGOTTEN * group.kept:
             # Of float32, 8,192 numbers at once reach 74% of copy bandwidth where 16,384 reach 65
             return few_at_once(
-                plan, widest, AT_ONCE if walked_again > FORGOTTEN and widest < 4 else AT_ONCE // 2
+                plan,
+                widest,
+                AT_ONCE if walked_again > FORGOTTEN * group.kept and widest < 4 else AT_ONCE // 2,
             )
-        if walked_again >= FORGOTTEN_16 and widest <= 2:
+        if walked_again >= FORGOTTEN_16 * group.kept and widest <= 2:
             plan = _in_tiles(plan, TWO_WALK, TWO_WARPS)
         return dataclasses.replace(plan, unrolled=UNROLLED)
     if ReduceKind.WELFORD in kinds and row.block > SPREAD:
@@ -202,10 +204,10 @@ def _held_in_part(plan: KernelPlan, group: Group, widest: int) -> KernelPlan | N
             return several
     if not again:
         return None
-    most = RESTS if kinds != {ReduceKind.ONLINE_SOFTMAX} or widest > 2 else CACHED
+    most = RESTS if kinds != {ReduceKind.ONLINE_SOFTMAX} or widest > 2 else int(CACHED * group.kept)
     for cut in cuts_of(length, again, spread=spread, anywhere=anywhere):
         block = EACH * 32 * cut.warps
-        held = min(4 * cut.words // (EACH * each), _whole_tiles(plan, length, block))
+        held = min(4 * cut.words // (EACH * each), whole_tiles(plan, length, block))
         rest = (length - held * block) * each
         if held and rest <= min(cut.rest, most):
             return _in_tiles(
@@ -214,7 +216,7 @@ def _held_in_part(plan: KernelPlan, group: Group, widest: int) -> KernelPlan | N
     return None
 
 
-def _whole_tiles(plan: KernelPlan, length: int, block: int) -> int:
+def whole_tiles(plan: KernelPlan, length: int, block: int) -> int:
     """How many tiles a row fills, wherever it begins."""
     return (length - plan.vector + 1) // block
 
@@ -229,7 +231,7 @@ def _held_to_its_end(plan: KernelPlan, length: int, itemsize: int, *, registers:
     """A plan of programs that have all of a short row in registers, of whose elements those that are read again have so many bytes together."""
     warps = min(MOST_WARPS, max(1, power(length * itemsize // OF_A_SHORT_WARP + 1) // 2))
     block = EACH * 32 * warps
-    held = _whole_tiles(plan, length, block)
+    held = whole_tiles(plan, length, block)
     if itemsize > WORD or not held:
         return None
     return _in_tiles(plan, block, warps, held=held, registers=registers, stages=1, streamed=True)

@@ -42,7 +42,7 @@ class Group:
     are together, for the report. ``walked``: of kind MIXED, how its points are cut; the steps that reduce down the
     columns run over the part and ``row_axes``, and reduce over what lies within a part. ``whole``: it is not to be cut. ``follows``: it is
     short, and reads what a kernel just before it leaves. ``shifted``: buffers with a copy of what all rows share for each place in a vector where a
-    row may begin, and the elements from one copy to the next.
+    row may begin, and the elements from one copy to the next. ``kept``: how many times as much as on an H200 the cache keeps of each row that is walked again.
     """
 
     name: str
@@ -60,6 +60,7 @@ class Group:
     whole: bool = False
     follows: bool = False
     shifted: tuple[tuple[str, int], ...] = ()
+    kept: float = 1.0
 
     @property
     def work(self) -> tuple[Step, ...]:

@@ -41,7 +41,7 @@ from braze.symbolic.expr import ZERO
 
 def schedule(program: LoopProgram, ctx: CompileContext, choices: Choices | None = None) -> Schedule:
     """Decide the kernels of ``program``, their order, and where its temporaries live."""
-    choices = choices or Choices(ctx.options)
+    choices = choices or Choices(ctx.options, ctx.target.costs)
     kept = kept_buffers(program)
     program = computed_lookups(program, kept)
     program = sums_in_parts(program, dict(ctx.device_products), ctx.target.cores)
@@ -75,6 +75,9 @@ def _scheduled(
     groups = _ordered(program, groups, kept, choices)
     if cores:
         program, groups = _for_gpu(program, groups, choices, cores)
+        kept_in_cache = choices.costs.kept
+        if kept_in_cache != 1:
+            groups = [dataclasses.replace(g, kept=kept_in_cache) for g in groups]
     if program.rounds:
         program, groups = without_roundings(program, groups)
     _prove_writes(program, groups)

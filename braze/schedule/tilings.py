@@ -21,6 +21,7 @@ from braze.schedule.kernels import (
     plan_kernel,
     power,
     walks_again,
+    whole_tiles,
 )
 from braze.schedule.passes import accesses_of, kinds_of, writes_what_it_reads
 from braze.schedule.plans import Form
@@ -34,6 +35,8 @@ WARP, MOST_WARPS = 32, 32
 MOST_OTHERS = 8
 #: elements of a tile of points at most, and of a row that is held whole or walked in one tile
 LARGEST, LONGEST = 8192, 32768
+#: tiles of a walk that are on their way at once, and that are held in registers, at most
+MOST_STAGES, MOST_HELD = 6, 16
 #: bytes of a row whose programs leave room in the cache for few of them
 LONG_ROW = 48 << 10
 
@@ -90,6 +93,8 @@ def planned_as(group: Group, buffers: dict[str, Buffer], tiling: Tiling | None) 
     own = tiling_of(plan)
     if tiling == own:
         return plan
+    if tiling.rows == "held" and rule.held:
+        return _held_as(rule, tiling) or rule
     if (own.rows, len(own.blocks)) != (tiling.rows, len(tiling.blocks)) or not _fits(tiling, plan):
         return rule
     count = len(plan.points)
@@ -99,6 +104,22 @@ def planned_as(group: Group, buffers: dict[str, Buffer], tiling: Tiling | None) 
     )
     row = plan.row and dataclasses.replace(plan.row, block=tiling.blocks[count])
     return dataclasses.replace(plan, points=points, row=row, warps=tiling.warps, stages=tiling.stages)
+
+
+def _held_as(plan: KernelPlan, tiling: Tiling) -> KernelPlan | None:
+    """A plan that keeps as much of its rows in registers, in tiles of another size or by more or fewer threads; None where it would keep less."""
+    points = tuple(tile.block for tile in plan.points)
+    if plan.form is not Form.ROWS or plan.row is None or tiling.blocks[:-1] != points:
+        return None
+    block, length = tiling.blocks[-1], plan.row.extent.value
+    if length is None or block < max(plan.vector, WARP) or not 1 <= tiling.warps <= MOST_WARPS:
+        return None
+    held = whole_tiles(plan, length, block) if plan.to_its_end else plan.held * plan.row.block // block
+    if not 0 < held <= MOST_HELD or WARP * tiling.warps > block:
+        return None
+    row = dataclasses.replace(plan.row, block=block)
+    made = dataclasses.replace(plan, row=row, held=held, warps=tiling.warps, stages=tiling.stages)
+    return made if made.to_its_end is plan.to_its_end else None
 
 
 def _in_other_form(group: Group, buffers: dict[str, Buffer]) -> KernelPlan | None:
@@ -123,7 +144,9 @@ def tilings(group: Group, buffers: dict[str, Buffer]) -> tuple[Tiling, ...]:
     plan = plan_kernel(group, buffers)
     rule = tiling_of(plan)
     by_memory = limit_of(group) is not None or any(a.indirect for a in accesses_of(group, buffers))
-    if by_memory or writes_what_it_reads(group):
+    # rows that begin anywhere lie in parts by where they begin: in another cut each part's sums are others'
+    parted = plan.form is Form.MIXED and plan.begin is not None
+    if by_memory or parted or writes_what_it_reads(group):
         return (rule,)
     found = [rule]
     if plan.held:
@@ -135,6 +158,26 @@ def tilings(group: Group, buffers: dict[str, Buffer]) -> tuple[Tiling, ...]:
         found += [] if other is None else _of_other_form(tiling_of(other))
         found += _of_long_rows(plan, group, buffers)
     return tuple(dict.fromkeys(found))[: 1 + MOST_OTHERS]
+
+
+def neighbours(group: Group, buffers: dict[str, Buffer], t: Tiling) -> tuple[Tiling, ...]:
+    """The cuts that differ from one in one number alone: a side of its tile, its warps, or what of its walk is on its way at once."""
+    plan = planned_as(group, buffers, t)
+    if tiling_of(plan) != t:
+        return ()
+    found = [dataclasses.replace(t, warps=warps) for warps in (2 * t.warps, t.warps // 2)]
+    # the last side of a tile that holds its row whole is the row
+    sides = len(plan.points) if plan.whole or plan.row is None else len(t.blocks)
+    for k in range(sides):
+        found += [dataclasses.replace(t, blocks=_scaled(t.blocks, k, by)) for by in (2, 0.5)]
+    if plan.form is Form.MIXED or (plan.row is not None and not plan.whole):
+        found += [dataclasses.replace(t, stages=stages) for stages in (t.stages + 1, t.stages - 1)]
+    return tuple(n for n in found if _is_cut(n, plan) and tiling_of(planned_as(group, buffers, n)) == n)
+
+
+def _is_cut(t: Tiling, plan: KernelPlan) -> bool:
+    """Whether a cut beside a plan's may be built at all."""
+    return 1 <= t.stages <= MOST_STAGES and (plan.held > 0 or _fits(t, plan))
 
 
 def _of_other_form(t: Tiling) -> list[Tiling]:
@@ -191,6 +234,9 @@ def _fits(t: Tiling, plan: KernelPlan) -> bool:
     """Whether a tile is one, no larger than what it covers, and has something for each thread."""
     # a part of rows is walked by whole tiles: what lies past it is another program's
     if plan.walked is not None and (plan.walked.value is None or plan.walked.value % max(t.blocks[0], 1)):
+        return False
+    # rows that begin anywhere are walked one by one
+    if plan.begin is not None and t.blocks[:-1] != tuple(tile.block for tile in plan.points):
         return False
     size = 1
     tiles = (*plan.points, plan.row) if plan.row is not None else plan.points

@@ -423,13 +423,19 @@ def test_a_trial_of_a_linear_layer_adds_its_bias_in_atens_product(after, monkeyp
     assert list(trial.seconds()) == [Way.ATEN.value, *trial.texts], "all gave ATen's results"
 
 
-def test_a_trial_without_memory_gives_nothing(monkeypatch, tmp_path):
+@pytest.mark.parametrize("step", ["memory_of", "launcher", "seconds_in_turn"])
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("none is left"), RuntimeError("CUDA error: out of memory")], ids=repr
+)
+def test_a_trial_without_memory_gives_nothing(step, error, monkeypatch, tmp_path):
+    """Also where some ways have run before: what is chosen is kept for good."""
     monkeypatch.setenv("BRAZE_CACHE_DIR", str(tmp_path))
+    on_cpu(monkeypatch)
 
-    def full(buffers):
-        raise torch.OutOfMemoryError("none is left")
+    def full(*args):
+        raise error
 
-    monkeypatch.setattr(gemm_trials, "memory_of", full)
+    monkeypatch.setattr(gemm_trials, step, full)
     plan = planned(attended, *BATCH, matmul_template=True)
     trial = gemm_trials.Trial(plan.groups[0], {b.name: b for b in plan.program.buffers}, context().target)
     assert trial.seconds() == {}

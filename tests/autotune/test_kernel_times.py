@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from braze.autotune import device_times, kernel_times
 from braze.autotune.kernel_times import Trial, alike, chosen, fill, with_tilings
 from braze.codegen.triton import generate
 from braze.options import Options
-from braze.schedule.tilings import parsed_tiling, tilings
+from braze.schedule.tilings import neighbours, parsed_tiling, tilings
 from braze.support import trace
 from braze.support.errors import BrazeError
 from tests.autotune.untimed import as_if_measuring
@@ -122,6 +123,100 @@ def test_the_pipeline_follows_it(clock):
     assert host.source and clock and trace.COUNTERS["kernels_measured"] == before + len(clock)
 
 
+# -- coordinate descent ----------------------------------------------------------------------------------
+
+
+DESCENT = dict(max_autotune=True, coordinate_descent_tuning=True)
+
+
+@pytest.fixture
+def slope(monkeypatch, tmp_path):
+    """Kernels that are the quicker the fewer warps they have and the more stages; how often each cut was measured."""
+    as_if_measuring(kernel_times, monkeypatch, tmp_path)
+    measured = Counter()
+
+    def seconds(trial):
+        measured.update((trial.group.name, text) for text in trial.texts)
+        each = {text: parsed_tiling(text) for text in trial.texts}
+        return {text: t.warps / (1 + t.stages) for text, t in each.items()}
+
+    monkeypatch.setattr(Trial, "seconds", seconds)
+    return measured
+
+
+def test_descent_goes_on_from_the_quickest_cut_until_nothing_beside_it_is_quicker(slope):
+    plan, texts, found = tuned(**DESCENT)
+    buffers = {b.name: b for b in plan.program.buffers}
+    assert found
+    for group in loops(plan):
+        if group.name not in found:
+            continue
+        end = parsed_tiling(found[group.name])
+        time = lambda t: t.warps / (1 + t.stages)
+        assert end not in tilings(group, buffers), "no cut that is tried without it"
+        assert all(time(end) <= time(n) for n in neighbours(group, buffers, end))
+        (text,) = (t for t in texts if t.name == group.name)
+        assert text.launch.num_warps == end.warps
+        rule, *_ = tilings(group, buffers)
+        often = {t: n for (name, t), n in slope.items() if name == group.name}
+        ends = {rule.text(), end.text()}
+        assert all(n <= 2 for t, n in often.items() if t not in ends), (
+            "its own step, and as where the next begins"
+        )
+
+
+def test_descent_is_never_repeated_and_the_default_follows_it(slope, monkeypatch):
+    first = tuned(**DESCENT)
+    count = slope.total()
+    monkeypatch.setattr(device_times, "_KEPT", {})  # another process
+    assert tuned(**DESCENT) == tuned(max_autotune=True) == tuned() == first
+    assert slope.total() == count
+
+
+def test_descent_may_be_asked_for_alone(slope):
+    assert tuned(coordinate_descent_tuning=True)[2] == tuned(**DESCENT)[2] != {}
+
+
+def test_descent_begins_at_what_was_measured_without_it(slope):
+    tuned(max_autotune=True)
+    before = slope.copy()
+    _, _, found = tuned(**DESCENT)
+    again = slope - before
+    rules = {t for (_, t), n in before.items() if n}
+    assert again and found and any(t not in rules for _, t in again)
+    assert tuned(**DESCENT)[2] == found and slope - before == again
+
+
+def test_descent_that_gains_too_little_stays(monkeypatch, tmp_path):
+    as_if_measuring(kernel_times, monkeypatch, tmp_path)
+    rules = set()
+
+    def seconds(trial):
+        rules.add(trial.rule)
+        return {t: 1.0 if t == trial.rule else 0.99 for t in trial.texts}
+
+    monkeypatch.setattr(Trial, "seconds", seconds)
+    assert set(tuned(**DESCENT)[2].values()) == rules
+
+
+def test_descent_ends_with_its_time_and_goes_on_another_time(slope, monkeypatch):
+    clock = iter(range(10_000))
+    with monkeypatch.context() as patch:
+        patch.setattr(kernel_times.time, "monotonic", lambda: next(clock))
+        some = tuned(**DESCENT, autotune_seconds=8.0)[2]
+    assert some != tuned(**DESCENT)[2]
+    assert tuned(**DESCENT) == tuned()
+
+
+@pytest.mark.parametrize("seconds", [{}, {"other": 1.0}], ids=["nothing ran", "the rule did not"])
+def test_descent_without_memory_is_tried_another_time(slope, monkeypatch, seconds):
+    first = tuned(max_autotune=True)[2]
+    with monkeypatch.context() as patch:
+        patch.setattr(Trial, "seconds", lambda trial: seconds)
+        assert tuned(**DESCENT)[2] == first
+    assert tuned(**DESCENT)[2] != first
+
+
 # -- a trial, in Triton's interpreter --------------------------------------------------------------------
 
 
@@ -183,6 +278,24 @@ def test_without_memory_a_trial_gives_nothing(trial, monkeypatch):
 
     monkeypatch.setattr(kernel_times, "room", lambda device: 1 << 30)
     monkeypatch.setattr(kernel_times, "memory_of", full)
+    assert made.seconds() == {} and not given
+
+
+@pytest.mark.parametrize(
+    "said", ["CUDA error: out of memory", "Triton Error [CUDA]: out of memory"], ids=["PyTorch", "Triton"]
+)
+def test_a_trial_for_one_of_whose_cuts_the_driver_has_no_memory_gives_nothing(trial, monkeypatch, said):
+    """What is chosen is kept for good: of the cuts that happened to run it may not be chosen."""
+    made, given = trial
+    _, second, *_ = made.texts
+    real = kernel_times.launcher
+
+    def launcher(text):
+        if text is made.texts[second]:
+            raise RuntimeError(said)
+        return real(text)
+
+    monkeypatch.setattr(kernel_times, "launcher", launcher)
     assert made.seconds() == {} and not given
 
 

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 pytest.importorskip("triton")
 
+from braze import pipeline
 from braze.codegen.triton import generate
 from braze.context import CompileContext
 from braze.loops import build
@@ -22,9 +23,10 @@ from braze.schedule.choices import Choices
 from braze.schedule.kernels import plan_kernel
 from braze.schedule.one_hot import known_sums
 from braze.schedule.records import Group, GroupKind
+from braze.support.device_costs import H200
 from braze.symbolic.expr import Integer, Symbol, axis_symbol
 from braze.target import cuda_target
-from tests.codegen.triton_bench import forms, interpreted, planned
+from tests.codegen.triton_bench import captured, context, forms, interpreted, planned
 from tests.loops.interpret import interpret
 
 NAN, INF = torch.nan, torch.inf
@@ -282,6 +284,22 @@ def test_a_softmax_of_rows_that_the_cache_does_not_hold_has_one_program_at_a_tim
     assert (plan.row.block, plan.warps, plan.streamed) == (held // dtype.itemsize, held // 64, True)
     texts = [path.read_text() for path in tmp_path.iterdir() if path.suffix == ".py"]
     assert 'eviction_policy="evict_first")' in texts[0].rsplit("tl.store", 1)[1]
+
+
+def test_what_the_cache_keeps_of_rows_is_what_was_measured_on_the_gpu():
+    """Of a smaller cache one program at a time has rows that two share an H200's with."""
+    x = torch.empty(4096, 25000, device="meta")
+    found = []
+    for cache in (H200.cache, int(1.1 * H200.cache), H200.cache // 4):
+        costs = replace(H200, cache=cache)
+        ctx = context()
+        ctx = replace(ctx, target=replace(ctx.target, costs=costs))
+        partition = captured(lambda x: torch.softmax(x, 1), ctx, x)
+        with torch.no_grad():
+            schedule = pipeline.schedule_program(pipeline.lower_graph(partition, ctx), ctx)
+        (group,), buffers = schedule.groups, {b.name: b for b in schedule.program.buffers}
+        found.append((group.kept, plan_kernel(group, buffers, hold=False).streamed))
+    assert found == [(1.0, False), (1.0, False), (0.25, True)]
 
 
 def test_long_rows_of_16_bits_are_walked_twice_by_two_programs_with_all_threads():

@@ -64,6 +64,19 @@ def test_without_triton_graphs_run_as_captured_which_is_said_once(asked_anew, mo
     assert caplog.text.count("BZ5011") == 1
 
 
+def test_on_a_gpu_that_is_too_old_graphs_run_as_captured_which_is_said_once(asked_anew, monkeypatch, caplog):
+    monkeypatch.setattr(log, "_seen", Latest(8))
+    monkeypatch.setattr(log.logger("aot"), "propagate", True)
+    graph, examples = on_gpu(two_sizes, [(4,), (5,)])
+    old = CompileContext(Options(), cuda_target((6, 1), 20), "old")
+    for _ in range(2):
+        call = compiled_or_as_captured(
+            graph, "g", lambda: pipeline.compile_graph(graph, examples, old), strict=True
+        )
+        assert call == graph.forward
+    assert caplog.text.count("BZ5011") == 1 and "sm_61" in caplog.text
+
+
 def test_a_graph_whose_kernel_the_machine_refuses_runs_as_captured_and_says_what_to_do(
     monkeypatch, caplog, tmp_path
 ):

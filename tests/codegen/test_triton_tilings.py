@@ -15,11 +15,21 @@ from braze.codegen.triton import generate
 from braze.codegen.triton.kernels import kernel
 from braze.loops.ir import Axis, LoopNest, LoopProgram, Node, Op, Store
 from braze.schedule import tilings as tilings_module
+from braze.schedule import whole_vectors
 from braze.schedule.choices import Choices
 from braze.schedule.kernels import plan_kernel
 from braze.schedule.plans import Form
 from braze.schedule.records import Group, GroupKind, MemoryPlan, Schedule
-from braze.schedule.tilings import LONGEST, WARP, Tiling, parsed_tiling, planned_as, tiling_of, tilings
+from braze.schedule.tilings import (
+    LONGEST,
+    WARP,
+    Tiling,
+    neighbours,
+    parsed_tiling,
+    planned_as,
+    tiling_of,
+    tilings,
+)
 from braze.symbolic.expr import ZERO, as_expr, axis_symbol
 from tests.codegen.test_triton import offline
 from tests.codegen.test_triton_forms import agree, exact, numbers, small  # noqa: F401  a fixture
@@ -262,6 +272,97 @@ def test_programs_of_parts_stay_within_them():
     for rows in (2 * rule.walked.value, 3):
         told = replace(tiling_of(rule), blocks=(rows, tiling_of(rule).blocks[1]))
         assert planned_as(group, buffers, told) == rule
+
+
+def steps(fn, folder, *inputs, cores=132, digits=1e-5, far=1):
+    """Each cut to which coordinate descent may go in so many steps gives eager's numbers; the cuts."""
+    plan = planned(fn, *inputs, cores=cores)
+    wanted, buffers = exact(fn, *inputs), {b.name: b for b in plan.program.buffers}
+    found = []
+    for group in plan.groups:
+        if not group.steps:
+            continue
+        rule = tiling_of(plan_kernel(group, buffers))
+        known = {rule}
+        edge = list(dict.fromkeys([rule, *tilings(group, buffers)]))
+        known.update(edge)
+        for _ in range(far):
+            edge = list(
+                dict.fromkeys(n for t in edge for n in neighbours(group, buffers, t) if n not in known)
+            )
+            known.update(edge)
+            for tiling in edge:
+                agree(made(plan, folder, group.name, tiling, inputs, cores), wanted, digits)
+            found += edge
+    return found
+
+
+def test_descent_over_points_and_squares(tmp_path):
+    assert steps(lambda x: x.sigmoid(), tmp_path, numbers(3, 1000))
+    assert steps(lambda x, y: x + y.t(), tmp_path, numbers(65, 40), numbers(40, 65, seed=1))
+
+
+@pytest.mark.parametrize("shape", [(3, 300), (70, 33), (2, 1024)])
+def test_descent_over_whole_rows(shape, tmp_path):
+    found = steps(lambda x: torch.softmax(x, -1), tmp_path, numbers(*shape))
+    assert all(t.blocks[-1] >= shape[1] for t in found if t.rows == "whole"), "a row is held whole"
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("width", [1001, 1024])
+def test_descent_over_walked_rows(width, tmp_path):
+    """Those that begin anywhere are walked one by one."""
+    found = steps(lambda x: torch.log_softmax(x, 1), tmp_path, numbers(3, width), cores=1)
+    walks = [t for t in found if t.rows == "walk"]
+    assert len({t.stages for t in walks}) > 1 and len({t.blocks[-1] for t in walks}) > 1
+    assert len({t.blocks[0] for t in walks}) == (1 if width % 2 else 2)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(70, 65), (300, 3)])
+def test_descent_over_columns(rows, columns, tmp_path):
+    assert steps(lambda x: (x.sum(0), x.amax(0)), tmp_path, numbers(rows, columns), digits=1e-4)
+
+
+@pytest.mark.parametrize("width", [1030, 20000])
+def test_descent_over_rows_that_are_held(width, monkeypatch, tmp_path):
+    """To their end, and in part: tiles are of another size, and as much of a row is held."""
+    monkeypatch.setattr(whole_vectors, "LEAST", 2048)
+    x = numbers(2 if width == 1030 else 1, width, dtype=torch.bfloat16)
+    fn = lambda x: F.layer_norm(x + 1, (width,))
+    plan = planned(fn, x)
+    (group,), buffers = [g for g in plan.groups if g.steps], {b.name: b for b in plan.program.buffers}
+    rule = plan_kernel(group, buffers)
+    assert rule.held and rule.to_its_end is (width == 1030)
+    found = steps(fn, tmp_path, x, digits=3e-2)
+    held = [t for t in found if t.rows == "held"]
+    assert len({t.warps for t in held}) > 1
+    for t in held:
+        plan = planned_as(group, buffers, t)
+        assert plan.held and plan.to_its_end is rule.to_its_end
+        kept = plan.held * plan.row.block
+        assert kept == rule.held * rule.row.block or (rule.to_its_end and width - kept < plan.row.block + 8)
+    assert {t.blocks[-1] for t in held} > {rule.row.block}
+
+
+def test_descent_over_rows_and_columns_from_one_read(tmp_path):
+    inputs = norm_inputs(61, 33, torch.float32)
+    assert steps(norm_backward, tmp_path, *inputs, cores=1, digits=1e-3)
+
+
+def test_what_has_no_cut_of_its_own_has_no_neighbours():
+    groups, buffers = groups_of(lambda x: x * 2, torch.empty(100, device="meta"))
+    assert neighbours(groups[0], buffers, Tiling("whole", (1, 1024), 4, 1)) == ()
+
+
+def test_rows_in_parts_by_where_they_begin_keep_the_rule():
+    """In another cut a part has other rows: its sums down the columns could not be compared, and were always left out, with a word."""
+    inputs = [
+        torch.empty(x.shape, dtype=x.dtype, device="meta") for x in norm_inputs(4096, 1025, torch.bfloat16)
+    ]
+    plan = planned(norm_backward, *inputs)
+    buffers = {b.name: b for b in plan.program.buffers}
+    (group,) = (g for g in plan.groups if g.walked is not None)
+    assert plan_kernel(group, buffers).begin is not None and len(tilings(group, buffers)) == 1
 
 
 def test_a_cut_that_is_not_of_the_kernels_form_is_the_rules():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from braze.context import CompileContext
 from braze.options import Options
 from braze.small_steps import calls_of_eager, is_as_quick_on_gpu, moved_by_eager
 from braze.support import trace
+from braze.support.device_costs import H200
 from braze.target import cpu_target
 
 pytestmark = pytest.mark.unverified  # with all verifiers each graph is compiled
@@ -250,3 +252,15 @@ def test_on_a_gpu_a_step_is_left_if_eager_calls_no_more_than_kernels_and_a_node_
     _, forward = pipeline.scheduled(partition, pipeline.of_forward(asked))
     backward = pipeline.scheduled(aot.backward_partition(partition), pipeline.of_backward(asked))[1]
     assert is_as_quick_on_gpu(gm, partition, forward, lambda: backward) is left
+
+
+def test_on_a_gpu_of_slower_memory_eagers_kernels_take_longer() -> None:
+    """Than the host does for the step: ours is worth it there."""
+    gm, asked = captured(torch.sin, *inputs_of(((4096, 1024),))), CompileContext(Options(), cpu_target(), "g")
+    examples = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
+    partition = pipeline.partition_graph(gm, examples, asked)
+    _, forward = pipeline.scheduled(partition, pipeline.of_forward(asked))
+    backward = pipeline.scheduled(aot.backward_partition(partition), pipeline.of_backward(asked))[1]
+    for ratio, left in ((1.0, True), (1 / 8, False)):
+        costs = dataclasses.replace(H200, copied=H200.copied * ratio)
+        assert is_as_quick_on_gpu(gm, partition, forward, lambda: backward, costs) is left

@@ -184,3 +184,31 @@ def test_tensors_are_made_as_torch_makes_them():
     assert made.device == torch.device("cuda:0") and made.is_contiguous()
     with pytest.raises(RuntimeError):
         native.empty_strided((2,), (1,), dtype=torch.float32, device="cuda:9")
+
+
+def turned(x):
+    return (x.t() * 2).contiguous() + 1
+
+
+def turned_of_some(x, mask):
+    rows = x[mask.nonzero()[:, 0]]
+    return turned(rows), rows.exp()
+
+
+@pytest.mark.parametrize("sizes", ["known", "symbols", "told by data"])
+def test_a_kernel_for_which_the_gpu_has_no_room_leaves_its_graph_to_aten(sizes, monkeypatch, caplog):
+    """Squares of 256 by 256 doubles, turned in shared memory."""
+    from braze.schedule import kernels
+    from braze.support import log
+
+    braze.reset()
+    monkeypatch.setattr(kernels, "SQUARE", 256)
+    monkeypatch.setattr(log.logger("aot"), "propagate", True)
+    x = torch.randn(700, 600, device="cuda", dtype=torch.float64)
+    mask = torch.arange(700, device="cuda") % 3 > 0
+    fn, given = (turned_of_some, (x, mask)) if sizes == "told by data" else (turned, (x,))
+    compiled = braze.compile(fn, dynamic=sizes == "symbols")
+    for _ in range(2):
+        torch.testing.assert_close(compiled(*given), fn(*given))
+    assert "BZ5012" in caplog.text and "shared memory" in caplog.text and "BZ6013" not in caplog.text
+    braze.reset()

@@ -84,7 +84,7 @@ def test_a_worker_loads_neither_pytorch_nor_braze_and_triton_cannot_either(kerne
     """Triton 3.6 imports PyTorch, where it can, with the first kernel that it builds: seconds for each worker."""
     code = f"""
         import importlib, os, runpy, sys, io
-        sys.stdin, sys.argv = io.StringIO({kernels(0).line()!r}), ["worker", str(os.getppid()), "cuda", "90", "32"]
+        sys.stdin, sys.argv = io.StringIO({kernels(0).line()!r}), ["worker", str(os.getppid()), str(1 << 40), "cuda", "90", "32"]
         runpy.run_path({triton_build.triton_worker.__file__!r}, run_name="__main__")
         print("torch" in sys.modules, "braze" in sys.modules, file=sys.__stdout__)
         try:
@@ -237,11 +237,14 @@ def test_a_worker_that_dies_is_replaced(kernels, monkeypatch):
 
     real = triton_build._start
     monkeypatch.setattr(triton_build, "_start", start)
-    failed = build(jobs, Builders(TARGET, 1), seconds=100)
-    assert list(failed.values()) == ["its worker died"] and len(failed) == 1
+    assert build(jobs, Builders(TARGET, 1), seconds=100) == {}, "somebody else has ended it: all are built"
+    assert len(died) == 1
 
 
 ENDLESS = "import time\n\n\ntime.sleep(1000)\n"
+#: one that wants more and more memory, which it does not touch; and one that does so where nobody raises an error
+GREEDY = "held = []\nwhile True:\n    held.append(bytearray(1 << 28))\n"
+DEADLY = "import os\n\nos.abort()\n"
 
 
 def test_a_build_that_does_not_end_is_ended_and_nobody_else_tries_it(kernels, monkeypatch):
@@ -256,6 +259,40 @@ def test_a_build_that_does_not_end_is_ended_and_nobody_else_tries_it(kernels, mo
         time.sleep(0.01)
     assert "not built within 3 seconds" in ahead.before(jobs[2].path, (), ())
     assert all(ahead.before(job.path, (), ()) == "" for job in jobs[:2]), "the worker has a successor"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [(GREEDY, "not built in 2 GB of memory"), (DEADLY, "its worker died")],
+    ids=["without end", "the compiler dies"],
+)
+def test_a_build_that_takes_too_much_memory_or_kills_is_refused_and_nobody_else_tries_it(
+    kernels, monkeypatch, text, why
+):
+    """A process that built it itself would take the memory from all others, or die."""
+    monkeypatch.setattr(triton_build, "MOST", 2 << 30)
+    builders = Builders(TARGET, 1)
+    ahead = Ahead(builders, lambda path: path.with_suffix(".built"))
+    jobs = [kernels(0), kernels(1), kernels(2, text=text)]
+    ahead.add([(job, ()) for job in jobs])
+    while any(ticket.job is jobs[2] for ticket in builders._queue):
+        time.sleep(0.01)
+    assert why in ahead.before(jobs[2].path, (), ())
+    assert all(ahead.before(job.path, (), ()) == "" for job in jobs[:2]), "the worker has a successor"
+
+
+def test_what_a_worker_starts_has_no_more_memory_than_it(kernels, monkeypatch):
+    """ptxas, which is a process of its own."""
+    text = """
+        import subprocess, sys
+        greedy = "held = [bytearray(1 << 28) for _ in range(64)]"
+        ran = subprocess.run([sys.executable, "-c", greedy], capture_output=True, text=True)
+        raise ValueError(ran.stderr.strip().splitlines()[-1])
+    """
+    job = kernels(3, text=textwrap.dedent(text))
+    monkeypatch.setattr(triton_build, "MOST", 2 << 30)
+    failed = build([job, kernels(0), kernels(1)], Builders(TARGET, 1), seconds=100)
+    assert list(failed) == [job] and "not built in 2 GB" in failed[job]
 
 
 def test_workers_end_with_their_parent_in_the_middle_of_a_build(kernels, tmp_path):

@@ -1,6 +1,8 @@
 """What of Triton's built kernels the driver may launch again, and for which sizes."""
 
 import dataclasses
+import re
+import sys
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -8,9 +10,11 @@ import pytest
 import torch
 
 from braze import native
-from braze.runtime import triton_launch, triton_load, triton_worker
+from braze.runtime import triton_build, triton_launch, triton_load, triton_worker
 from braze.runtime.triton_build import Job
 from braze.runtime.triton_launch import First, Launch, form_of
+from braze.support import log
+from braze.support.caches import Latest
 from braze.support.errors import Unsupported
 
 
@@ -193,6 +197,21 @@ def test_why_a_kernel_is_not_ready_is_told(takes, launch_of, monkeypatch, by_dri
     assert launch.ready(0, (64,)) == "ValueError: ptxas failed with error code 255"
 
 
+def test_what_a_worker_could_not_build_without_harm_nobody_builds(takes, launch_of, monkeypatch):
+    """For sizes of any kind, ahead of a launch, at it, and where its cuts are timed."""
+    monkeypatch.setattr(triton_build, "_refused", {})
+    function = Function()
+    launch = launch_of(function)
+    triton_build.Ticket(dataclasses.replace(JOB, sizes=(1023,))).answer("too much memory", endless=True)
+    triton_build.Ticket(dataclasses.replace(JOB, num_warps=8)).answer("ptxas failed")
+    assert "too much memory" in launch.ready(0, (100,))
+    assert launch.find(0, 64) is None
+    with pytest.raises(RuntimeError, match="BZ5012: k is not built: too much memory"):
+        launch.general(torch.zeros(4), torch.zeros(4), 64)
+    assert not function.built and not function.launches
+    assert triton_build.refusal(dataclasses.replace(JOB, num_warps=8)) == ""
+
+
 def test_a_build_that_does_not_end_is_not_begun_again(takes, launch_of):
     ahead = SimpleNamespace(before=lambda *args: "it was not built within 120 seconds", after=None)
     function = Function()
@@ -201,14 +220,129 @@ def test_a_build_that_does_not_end_is_not_begun_again(takes, launch_of):
     assert launch.ready(0, (100,)) == "it was not built within 120 seconds" and not function.built
 
 
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        ("load", "it takes 300000 bytes of shared memory, and the GPU has 232448"),
+        ("load", "Triton Error [CUDA]: the provided PTX was compiled with an unsupported toolchain."),
+        ("load", "Triton Error [CUDA]: device kernel image is invalid"),
+        ("build", "PTXAS error: `ptxas` failed with error code 255"),
+    ],
+    ids=["no room", "an old driver", "no module", "ptxas"],
+)
+def test_a_kernel_of_sizes_that_nobody_knows_is_refused_before_anything_runs(
+    takes, launch_of, monkeypatch, tmp_path, step, said
+):
+    """What Triton builds for such sizes differs from what a launch will want in what is built in, not in what it takes."""
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+
+    def refused(*args, **kwargs):
+        raise RuntimeError(said)
+
+    function = Function()
+    if step == "load":
+        monkeypatch.setattr(triton_launch, "loaded", refused)
+    else:
+        monkeypatch.setattr(function, "warmup", refused, raising=False)
+    launch = launch_of(function)
+    launch.by_driver = True
+    ((_, (n,)),) = triton_load.with_sizes([launch], {"other": 64})
+    assert n != 1 and n % 16
+    with pytest.raises(Unsupported, match=rf"BZ5012: k cannot be built(.|\n)*{re.escape(said)}"):
+        triton_load.require_ready(triton_load.with_sizes([launch], {}), "cuda:0")
+    marks = SimpleNamespace(mark=lambda path: tmp_path / path.name)
+    launch.first = First(marks, "k.py", ("n",))
+    assert len(triton_load.with_sizes([launch], {})) == 1
+    (tmp_path / "k.py").touch()
+    assert triton_load.with_sizes([launch], {}) == [], "it was built and loaded by another process"
+    assert len(triton_load.with_sizes([launch], {"n": 64})) == 1
+
+
+def test_sizes_whose_own_kernel_is_refused_run_what_was_built_for_any(takes, launch_of, monkeypatch, caplog):
+    def full(kernel, device):
+        if function.built[-1][1] % 16 == 0 or function.built[-1][1] == 1:
+            raise RuntimeError("out of resource: shared memory")
+        return kernel.function
+
+    function = Function()
+    launch = launch_of(function)
+    monkeypatch.setattr(triton_launch, "loaded", full)
+    monkeypatch.setattr(log, "_seen", Latest(8))
+    monkeypatch.setattr(log.logger("kernels"), "propagate", True)
+    for n, programs in ((64, 1), (640, 10), (1, 1), (0, 0)):
+        assert launch.find(0, n) == (0x700, programs, 128, 96, b"\4", 2, False)
+    assert not function.launches and caplog.text.count("BZ5012") == 1
+    assert [n for _, n, _ in function.built] == [64, 67, 1], "one kernel for all of them"
+    takes["sizes"] = (8, 8, 8, 8)
+    assert launch.find(0, 1 << 40)[4] == b"\x08", "as many bytes as the number takes"
+
+
+def test_what_no_launch_has_room_for_is_refused_when_it_is_loaded(monkeypatch):
+    """The driver loads it, and refuses each launch."""
+    pytest.importorskip("triton")
+    import triton.runtime.driver  # noqa: F401
+
+    told = {"most": (1024,), "shared": 232448}
+    utils = SimpleNamespace(
+        load_binary=lambda *args: (0x600, 0x700, 64, 0, *told["most"]),
+        get_device_properties=lambda device: {"max_shared_mem": told["shared"]},
+    )
+    driver = SimpleNamespace(active=SimpleNamespace(utils=utils))
+    monkeypatch.setattr(sys.modules["triton.runtime.driver"], "driver", driver)
+    own = triton_launch.shared_memory.__wrapped__  # of this driver
+    monkeypatch.setattr(triton_launch, "shared_memory", own)
+
+    def kernel(**metadata):
+        plain = {"num_warps": 32, "warp_size": 32, "shared": 96}
+        return SimpleNamespace(name="k", kernel=b"", metadata=SimpleNamespace(**{**plain, **metadata}))
+
+    assert triton_launch.loaded(kernel(), 0) == 0x700
+    with pytest.raises(RuntimeError, match="232449 bytes of shared memory, and the GPU has 232448"):
+        triton_launch.loaded(kernel(shared=232449), 0)
+    with pytest.raises(RuntimeError, match="600 columns of tensor memory"):
+        triton_launch.loaded(kernel(tmem_size=600), 0)
+    told["most"] = (512,)
+    with pytest.raises(RuntimeError, match="512 threads have them, and not 1024"):
+        triton_launch.loaded(kernel(), 0)
+    assert triton_launch.loaded(kernel(num_warps=16), 0) == 0x700
+    told["most"] = ()  # a Triton that does not tell
+    assert triton_launch.loaded(kernel(), 0) == 0x700
+
+
+def test_a_kernel_that_triton_alone_loads_is_refused_before_anything_runs(takes, launch_of):
+    """Somebody listens to what Triton loads, or the driver is not NVIDIA's."""
+
+    class Refused(SimpleNamespace):
+        @property
+        def run(self):
+            raise RuntimeError("out of resource: shared memory")
+
+    function = Function()
+    function.kernel = Refused(**vars(function.kernel))
+    launch = launch_of(function)
+    assert not launch.by_driver and "shared memory" in launch.ready(0, (100,))
+
+
+def test_a_refused_kernel_is_not_told_to_be_built(takes, launch_of, monkeypatch):
+    def full(kernel, device):
+        raise RuntimeError("out of resources")
+
+    monkeypatch.setattr(triton_launch, "loaded", full)
+    built = []
+    ahead = SimpleNamespace(before=lambda *args: "", after=built.append)
+    launch = launch_of(Function())
+    launch.first = First(ahead, "k.py", ("n",))
+    assert launch.find(0, 100) is None and not built
+
+
 def test_a_graph_whose_kernel_is_refused_is_refused_before_anything_runs(takes, launch_of, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     launch = launch_of(Function())
     launch.by_driver = True
-    triton_load.require_ready(triton_load.of_known_sizes([launch], {"n": 100}), "cuda:0")
+    triton_load.require_ready(triton_load.with_sizes([launch], {"n": 100}), "cuda:0")
     assert len(launch.forms) == 1
-    assert triton_load.of_known_sizes([launch], {}) == [], "sizes that nobody knows are waited for"
 
     def too_old(kernel, device, job):
         raise RuntimeError(
