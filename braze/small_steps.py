@@ -130,7 +130,7 @@ def is_as_quick_on_gpu(
     if calls > ours or any(half.fixed is not None for half in halves):  # which eager computes each time
         return False
     if moved <= _host_us(ours) and all(
-        _is_elementwise(group, half) for half in halves for group in half.groups
+        _is_elementwise(group, half) for half in halves for each in half.groups for group in each.each
     ):
         return True
     walks = set(map(_walks_of_eager, halves))
@@ -188,7 +188,7 @@ class _Walks(enum.Enum):
 def _walks_of_eager(plan: Schedule) -> _Walks:
     if any(isinstance(g.call, ExternCall) and not g.call.target.startswith("aten.") for g in plan.groups):
         return _Walks.SLOW  # operators of ours are for what eager's kernels walk one by one
-    reducing = [group for group in plan.groups if group.kind in _REDUCE]
+    reducing = [each for group in plan.groups for each in group.each if each.kind in _REDUCE]
     if not reducing:
         return _Walks.NONE
     if len(reducing) < 2 and all(len(passes_of(group.steps, group.row_axes)) < 2 for group in reducing):

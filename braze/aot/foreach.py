@@ -62,8 +62,17 @@ def _has_loop(name: str) -> bool:
     return packet is not None and any(is_elementwise(getattr(packet, each)) for each in packet.overloads())
 
 
+def _norms(tensors: Any, ord: Any = 2, dtype: Any = None) -> Any:
+    """``_foreach_norm`` of tensors on a GPU, whose norms then share launches; a processor's are PyTorch's to compute."""
+    if not isinstance(tensors, (list, tuple)) or any(t.device.type == "cpu" for t in tensors):
+        return NotImplemented
+    return [aten.linalg_vector_norm.default(t, ord, None, False, dtype=dtype) for t in tensors]
+
+
 @functools.cache
 def _loop(op: OpOverload) -> Callable[..., Any] | None:
+    if op is aten._foreach_norm.Scalar:
+        return _norms
     name = op._schema.name.removeprefix(_LISTS).removesuffix("_")
     return _rule(op, name) if not op.name().endswith("out") and _has_loop(name) else None
 

@@ -57,6 +57,8 @@ _LAUNCHES = 16
 _STEP_SAVES, _MOST_STEPS = 0.015, 6
 #: of the cuts: raise it when there are others, so that what was measured before does not count
 _REVISION = 1
+#: groups that are cut as others say: calls, templates, and kernels of several
+_NO_LOOPS = (GroupKind.EXTERN, GroupKind.TEMPLATE, GroupKind.COMBO)
 
 
 def with_tilings(plans: Sequence[Schedule], ctx: CompileContext) -> CompileContext:
@@ -85,7 +87,7 @@ def with_tilings(plans: Sequence[Schedule], ctx: CompileContext) -> CompileConte
 
 
 def _is_loops(group: Group) -> bool:
-    return group.device != "cpu" and group.kind not in (GroupKind.EXTERN, GroupKind.TEMPLATE)
+    return group.device != "cpu" and group.kind not in _NO_LOOPS
 
 
 def _key(group: Group, plan: Schedule, ctx: CompileContext) -> cache.CacheKey:

@@ -98,6 +98,8 @@ def arange(g: ProgramBuilder, *args: Any, **_: Any) -> Any:
 
 #: what one random number costs, in additions
 _RANDOM_COST = 60
+#: tensors that one loop on a GPU stacks, of so many numbers each: its kernel has two pointers or more for each of them
+MOST_STACKED, FEW_NUMBERS = 256, 32
 
 
 @lowering(UNIFORM)
@@ -161,9 +163,9 @@ def cat(g: ProgramBuilder, tensors: Sequence[Lazy], dim: int = 0) -> Any:
     starts: list[Expr] = [ZERO]
     for t in parts:
         starts.append(starts[-1] + t.sizes[dim])
-    if len(parts) > 8:
-        return NotImplemented
     strides = g.symbols.exprs(g.val.stride())
+    if len(parts) > 8:
+        return _side_by_side(g, parts, dim, dtype, strides) if _are_small(g, parts) else NotImplemented
     if _worth_one_loop(g, parts) and dense_order(g.symbols.exprs(g.val.shape), strides) is not None:
         return _side_by_side(g, parts, dim, dtype, strides)
     for t in parts:
@@ -191,6 +193,14 @@ def _worth_one_loop(g: ProgramBuilder, parts: Sequence[Lazy]) -> bool:
     if not dear or not alike or numel(parts[0].sizes).value == 0:
         return False
     return g.ctx.target.kind == "cuda" and parts[0].device != "cpu"
+
+
+def _are_small(g: ProgramBuilder, parts: Sequence[Lazy]) -> bool:
+    """Whether many parts are a number or few each, and on a GPU: norms of a list of gradients, stacked."""
+    if g.ctx.target.kind != "cuda" or parts[0].device == "cpu" or len(parts) > MOST_STACKED:
+        return False
+    alike = len({tuple(t.sizes) for t in parts}) == 1
+    return alike and 0 < (numel(parts[0].sizes).value or 0) <= FEW_NUMBERS
 
 
 def _side_by_side(

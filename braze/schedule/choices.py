@@ -27,7 +27,9 @@ class Choices:
     sibling_reach = 24
     #: rounds of all phases before we stop looking for more
     rounds = 4
-    #: loop nests of a kernel of a GPU whose values have nothing in common
+    #: whether small kernels of a GPU of known sizes share launches, each with its own points
+    combos = True
+    #: loop nests of a kernel of a GPU, of sizes that may change, whose values have nothing in common
     strangers = 32
     #: bytes of a reduced row that may be held at once
     persistent_bytes = 32 << 10

@@ -18,11 +18,13 @@ from braze.schedule.choices import Choices
 from braze.schedule.dependences import ORDER, families, symbol_name, with_symbols
 from braze.schedule.legality import Facts, join
 from braze.support.log import logger
-from braze.symbolic.expr import Expr
+from braze.symbolic.expr import Expr, product
 
 log = logger("fusion")
 
 Pair = tuple[Block, Block]
+#: numbers that are many to be made by one program, one after the other
+GATHERED = 8
 #: the pairs with a block that may be joined, the writer or the earlier one first
 Relation = Callable[["Fusion", Block], Iterable[Pair]]
 Shapes = set[tuple[Shape, Shape]]
@@ -68,10 +70,13 @@ class Fusion:
         return self.graph.blocks()
 
     def strangers(self) -> None:
-        """Join small kernels of a GPU over one domain that have nothing in common but what a launch takes: updates of a list of tensors."""
+        """Join small kernels of a GPU over one domain that have nothing in common but what a launch takes: updates of a list of tensors of sizes that
+        may change; those of known sizes share launches whatever their domains (``combos.py``)."""
         open_: dict[tuple[str, tuple[Expr, ...]], Block] = {}
         for block in self.graph.blocks():
             if block.device == "cpu" or block.shape is not Shape.POINT or not self.is_small(block):
+                continue
+            if self.choices.combos and all(a.extent.value is not None for a in block.axes):
                 continue
             key = block.device, tuple(a.extent for a in block.axes)
             before = open_.get(key)
@@ -117,6 +122,8 @@ class Fusion:
             a, b = b, a
         if place[b] - place[a] > self.choices.reach or not self.graph.may_join(a, b):
             return None
+        if a.shape is Shape.ROW and _gathers(b):
+            return None
         shared = sorted(a.accesses.touched() & b.accesses.touched(), key=lambda n: -self.bytes[n])
         reason = f"shares {shared[0]} ({_amount(score)} saved)" if shared else "shares a launch"
         inner = {name for name in shared if self.is_theirs(name, a, b)}
@@ -140,6 +147,13 @@ class Fusion:
 
     def read_bytes(self, block: Block) -> int:
         return sum(self.bytes[name] for name in block.accesses.reads)
+
+
+def _gathers(block: Block) -> bool:
+    """Whether a block stacks numbers that many kernels of a GPU leave: in one program with it these would be one after the other."""
+    if block.device == "cpu" or block.shape is not Shape.POINT or len(block.accesses.reads) <= GATHERED:
+        return False
+    return (product([a.extent for a in block.axes]).value or GATHERED) < GATHERED
 
 
 def vertical(fusion: Fusion, block: Block) -> Iterable[Pair]:

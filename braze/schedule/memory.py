@@ -37,6 +37,8 @@ class Life:
 #: bytes from which on a temporary of a training step has memory of its own, on the CPU and on a GPU: there PyTorch's allocator
 #: takes large ones from memory that it keeps, and what is smaller does not count beside a model
 LARGE, LARGE_ON_GPU = 64 << 10, 1 << 20
+#: kinds of groups that may write a buffer over another
+_POINTS = (GroupKind.POINTWISE, GroupKind.COMBO)
 
 
 def plan_memory(
@@ -95,7 +97,7 @@ def handed_over(
     taken: set[str] = set()
     pairs: list[tuple[str, str]] = []
     for k, group in enumerate(groups):
-        if group.kind is not GroupKind.POINTWISE:
+        if group.kind not in _POINTS:
             continue
         dying = [n for n in group.reads if last[n] == k and n not in stays and n not in group.writes]
         for new in group.writes:
@@ -135,7 +137,6 @@ def renewed_inputs(
             alone
             and len(found) == 1
             and found[0] >= max(safe + 1, last.get(old, 0))
-            and groups[found[0]].kind is GroupKind.POINTWISE
             and buffers[new].kind is BufferKind.OUTPUT
             and _alike(buffers[new], buffers[old])
             and _lies_as(view, buffers[old])
@@ -242,7 +243,7 @@ def in_place(
     pairs: list[tuple[str, str]] = []
     for life in lives:
         group = groups[life.start]
-        if group.kind is not GroupKind.POINTWISE:
+        if group.kind not in _POINTS:
             continue
         for old in dying.get(life.start, ()):
             if old.start == life.start or old.buffer in taken or old.bytes is not life.bytes:
@@ -257,7 +258,12 @@ def in_place(
 def _same_elements(group: Group, new: str, old: str, buffers: Mapping[str, Buffer]) -> bool:
     """Whether the group reads ``old`` only where it writes ``new`` at the same point; on a GPU, whose threads share a point's work and where one may
     have stored before another loads, only for what it writes there."""
-    if buffers[new].dtype.itemsize != buffers[old].dtype.itemsize or len(group.steps) != 1:
+    if any(old in m.reads for m in group.members if new not in m.writes):
+        return False
+    group = group.writer(new)
+    if group.kind is not GroupKind.POINTWISE or len(group.steps) != 1:
+        return False
+    if buffers[new].dtype.itemsize != buffers[old].dtype.itemsize:
         return False
     found = accesses(group.steps[0])
     others = [s for s in group.steps[0].stores if s.buffer != new]

@@ -90,7 +90,9 @@ def _may_lie_over(
     start = lives[new][0]
     if lives[old][1] != start:
         _fail(f"{what}, which is used until group {lives[old][1]}, in group {start}")
-    group = groups[start]
+    group = groups[start].writer(new)
+    if any(old in m.reads or new in m.reads or new in m.writes for m in groups[start].each if m is not group):
+        _fail(f"{what} in {group.name}, while another member of its launch touches one")
     if group.kind is not GroupKind.POINTWISE or len(group.steps) != 1:
         _fail(f"{what} by {group.name}, which is no pointwise kernel of one step")
     found = accesses(group.steps[0])

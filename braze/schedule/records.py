@@ -14,6 +14,7 @@ class GroupKind(enum.Enum):
     PERSISTENT = "per"  # a whole reduced row is held at once
     LOOPED = "red"  # the reduced row is walked in blocks, once per pass
     MIXED = "mix"  # rows are held at once, and summed down their columns too
+    COMBO = "com"  # several small kernels by one launch
     EXTERN = "ext"
     TEMPLATE = "tem"
 
@@ -43,6 +44,7 @@ class Group:
     columns run over the part and ``row_axes``, and reduce over what lies within a part. ``whole``: it is not to be cut. ``follows``: it is
     short, and reads what a kernel just before it leaves. ``shifted``: buffers with a copy of what all rows share for each place in a vector where a
     row may begin, and the elements from one copy to the next. ``kept``: how many times as much as on an H200 the cache keeps of each row that is walked again.
+    ``members``: of kind COMBO, the groups that share its launch, none of which touches what another writes; ``steps`` are theirs, one behind the other.
     """
 
     name: str
@@ -61,11 +63,21 @@ class Group:
     follows: bool = False
     shifted: tuple[tuple[str, int], ...] = ()
     kept: float = 1.0
+    members: tuple[Group, ...] = ()
 
     @property
     def work(self) -> tuple[Step, ...]:
         """The loop nests, or the call."""
         return self.steps if self.call is None else (self.call,)
+
+    @property
+    def each(self) -> tuple[Group, ...]:
+        """The groups that share its launch: itself, where it is no combo."""
+        return self.members or (self,)
+
+    def writer(self, name: str) -> Group:
+        """The one of these that writes a buffer, and alone touches it."""
+        return next((m for m in self.members if name in m.writes), self)
 
 
 @record

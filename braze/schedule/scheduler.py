@@ -10,6 +10,7 @@ from braze.loops.ir import BufferKind, ExternCall, LoopProgram
 from braze.schedule.blocks import Block, block_of
 from braze.schedule.canonical import group_of
 from braze.schedule.choices import Choices
+from braze.schedule.combos import combined
 from braze.schedule.dependences import edges, families, group_accesses, needed_steps
 from braze.schedule.fusion import Fusion, kept_buffers
 from braze.schedule.halves import halved_products
@@ -80,6 +81,8 @@ def _scheduled(
             groups = [dataclasses.replace(g, kept=kept_in_cache) for g in groups]
     if program.rounds:
         program, groups = without_roundings(program, groups)
+    if cores and choices.options.fusion and choices.combos:
+        groups = combined(program, groups, kept, choices)
     _prove_writes(program, groups)
     memory = plan_memory(program, groups, kept, lean=lean, consumes=consumes)
     memory = _proved(program, groups, memory, strict=choices.options.verify > 0)

@@ -12,7 +12,7 @@ again (a scatter, a call in place) is another *state* of it. What is shown:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from braze.loops.ir import ExternCall, LoopNest, LoopProgram, Step, StoreMode
 from braze.schedule.dependences import ANYWHERE, Accesses, accesses, families
@@ -50,7 +50,9 @@ def prove_sequence(program: LoopProgram, groups: Sequence[Group]) -> None:
             late = ", ".join(sorted(name for name, _ in seen - _with_inlined(allowed, reads, computed)))
             _fail(f"{late} is read in another state than in the program", group)
     for group in groups:
-        _meet_at_the_same_points(group)
+        _meet_at_no_point(group, family)
+        for each in group.each:
+            _meet_at_the_same_points(each)
 
 
 def _written_by_loops(program: LoopProgram) -> Iterator[str]:
@@ -99,6 +101,18 @@ def _meet_at_the_same_points(group: Group) -> None:
             (index,) = indices
             if index is None or not injective(index, step.axes):
                 _fail(f"{name} is written by several points of {step.name} and touched by other steps", group)
+
+
+def _meet_at_no_point(group: Group, family: Mapping[str, str]) -> None:
+    """No storage that a member of a launch writes is touched by another: they run at once."""
+    each = [[accesses(step) for step in m.steps] for m in group.members]
+    written = {
+        family.get(n, n): k for k, several in enumerate(each) for found in several for n in found.writes
+    }
+    for k, several in enumerate(each):
+        for name in {n for found in several for n in found.touched()}:
+            if written.get(family.get(name, name), k) != k:
+                _fail(f"{name} is written by a member of a launch and touched by another", group)
 
 
 def _places(found: Accesses, name: str) -> set[Expr | None]:

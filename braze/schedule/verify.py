@@ -77,6 +77,9 @@ def _ordered_calls_keep_their_order(s: Schedule) -> None:
 
 
 def _group_is_well_formed(group: Group) -> None:
+    if group.members:
+        _members_are_apart(group)
+        return
     if group.kind in (GroupKind.EXTERN, GroupKind.TEMPLATE):
         if group.call is None or group.steps:
             _fail("a call group holds its call and no steps", group)
@@ -94,6 +97,19 @@ def _group_is_well_formed(group: Group) -> None:
         if not good:
             _fail(f"{step.name} runs over other axes than its group", group)
         _symbols_are_known(step, group)
+
+
+def _members_are_apart(group: Group) -> None:
+    """The members of a launch run at once: none touches what another writes."""
+    if group.kind is not GroupKind.COMBO or group.steps != tuple(s for m in group.members for s in m.steps):
+        _fail("a launch of several holds their steps, in order", group)
+    for member in group.members:
+        _group_is_well_formed(member)
+    writers = {name: m for m in group.members for name in m.writes}
+    for member in group.members:
+        for name in (*member.reads, *member.writes):
+            if writers.get(name, member) is not member:
+                _fail(f"{name} is written by one member of a launch and touched by another", group)
 
 
 def _symbols_are_known(step: LoopNest, group: Group) -> None:

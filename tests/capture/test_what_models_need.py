@@ -251,3 +251,38 @@ def test_a_scan_of_more_than_arithmetic_is_left_to_torch():
         return associative_scan(lambda x, y: x + y.cumsum(0), a, 1, combine_mode="generic")
 
     assert len(breaks(f, torch.rand(2, 4, 3))) == 1
+
+
+CLIPS = {
+    "norm": lambda ps: nn.utils.clip_grad_norm_(ps, 0.5),
+    "largest": lambda ps: nn.utils.clip_grad_norm_(ps, 0.5, float("inf"), foreach=True),
+    "one by one": lambda ps: nn.utils.clip_grad_norm_(ps, 0.5, foreach=False),
+    "value": lambda ps: nn.utils.clip_grad_value_(ps, 0.1),
+    "total": lambda ps: nn.utils.get_total_norm([p.grad for p in ps]),
+}
+
+
+@pytest.mark.parametrize(
+    "dtypes", [(torch.float32,), (torch.float32, torch.bfloat16, torch.float64)], ids=len
+)
+@pytest.mark.parametrize("name", CLIPS)
+def test_gradients_are_clipped_in_one_graph(name, dtypes):
+    """Grouped by type as eager groups them, of parameters some of which have no gradient."""
+    clip = CLIPS[name]
+
+    def parameters():
+        g, made = torch.Generator().manual_seed(0), []
+        for k, size in enumerate([(3, 4), (1,), (33,), (2, 3, 5), (7,)]):
+            p = nn.Parameter(torch.randn(size, generator=g).to(dtypes[k % len(dtypes)]))
+            p.grad = torch.randn(size, generator=g).to(p.dtype)
+            made.append(p)
+        made[-1].grad = None if name != "total" else made[-1].grad
+        return made
+
+    eager, ours = parameters(), parameters()
+    wanted, got = clip(eager), braze.compile(clip, fullgraph=True)(ours)
+    assert (wanted is None) is (got is None)
+    if wanted is not None:
+        torch.testing.assert_close(got, wanted)
+    for a, b in zip(ours, eager, strict=True):
+        torch.testing.assert_close(a.grad, b.grad)

@@ -8,12 +8,19 @@ import torch
 pytest.importorskip("triton")
 
 from braze.codegen.triton import generate
+from braze.schedule.choices import Choices
 from braze.schedule.kernels import plan_kernel
 from braze.schedule.passes import keeps_what_it_stores
 from tests.codegen.test_triton_forms import agree, exact, numbers
 from tests.codegen.triton_bench import context, interpreted, planned
 
 NAN, INF = torch.nan, torch.inf
+
+
+@pytest.fixture(autouse=True)
+def one_loop(monkeypatch):
+    """Updates as steps of one loop, as those of sizes that may change are."""
+    monkeypatch.setattr(Choices, "combos", False)
 
 
 def updated(count):

@@ -27,7 +27,7 @@ def test_kernels_are_dumped_and_logged(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(log.logger("output_code"), "propagate", True)
     caplog.set_level("INFO", "braze.output_code")
     with torch.no_grad():
-        partition = pipeline.partition_graph(*on_gpu(two_sizes, [(1000,), (3000,)]), CTX)
+        partition = pipeline.partition_graph(*on_gpu(two_sizes, [(20, 50), (50, 150)]), CTX)
         plan = pipeline.schedule_program(pipeline.lower_graph(partition, CTX), CTX)
         host = pipeline.generate_code(plan, CTX)
     assert host.kernels
@@ -53,7 +53,7 @@ def test_without_triton_graphs_run_as_captured_which_is_said_once(asked_anew, mo
     monkeypatch.setitem(sys.modules, "triton", None)
     monkeypatch.setattr(log, "_seen", Latest(8))
     monkeypatch.setattr(log.logger("aot"), "propagate", True)
-    graph, examples = on_gpu(two_sizes, [(4,), (5,)])
+    graph, examples = on_gpu(two_sizes, [(4, 5), (5, 6)])
     with pytest.raises(Unsupported, match="Triton cannot be imported"):
         pipeline.compile_graph(graph, examples, CTX)
     for _ in range(2):
@@ -90,7 +90,7 @@ def test_a_graph_whose_kernel_the_machine_refuses_runs_as_captured_and_says_what
     )
     monkeypatch.setattr(triton_load, "require_ready", refused)
     monkeypatch.setattr(log.logger("aot"), "propagate", True)
-    graph, examples = on_gpu(two_sizes, [(4,), (5,)])
+    graph, examples = on_gpu(two_sizes, [(4, 5), (5, 6)])
     call = compiled_or_as_captured(
         graph, "g", lambda: pipeline.compile_graph(graph, examples, CTX), strict=True
     )

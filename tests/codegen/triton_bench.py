@@ -166,4 +166,4 @@ def forms(plan: Schedule) -> list[str]:
     from braze.schedule.kernels import plan_kernel
 
     buffers = {b.name: b for b in plan.program.buffers}
-    return [plan_kernel(g, buffers).form.value for g in plan.groups]
+    return [plan_kernel(m, buffers).form.value for g in plan.groups for m in g.each]

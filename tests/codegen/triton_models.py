@@ -42,15 +42,15 @@ def block(x, w, scale, shift, mean, variance):
     return F.max_pool2d(y, 3, 2, 1), F.adaptive_avg_pool2d(y, 1).flatten(1)
 
 
-def two_sizes(x, y):
-    """Kernels of one text over different counts of points."""
-    return x.exp(), y.exp()
+def two_sizes(x, w):
+    """Kernels of one text over different counts of points, before and behind a product."""
+    return (x.exp() @ w).exp()
 
 
 LONG = torch.int64
 CASES: list[tuple[Callable, list[tuple]]] = [
     (layer, [(8, 16), (1000, 64), (8, 16, 64), (128, 64), (128,), (64, 128), (64,), (64,), (64,)]),
-    (two_sizes, [(1000,), (3000,)]),
+    (two_sizes, [(20, 50), (50, 150)]),
     (block, [(4, 16, 8, 8), (16, 16, 3, 3), (16,), (16,), (16,), (16,)]),
 ]
 

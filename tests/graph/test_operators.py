@@ -96,4 +96,4 @@ def test_lists_of_tensors_have_a_loop_for_every_elementwise_operator():
     assert all(
         map(loop_of, (aten._foreach_add.List, aten._foreach_lgamma.default, aten._foreach_copy_.default))
     )
-    assert loop_of(aten._foreach_norm.Scalar) is None and loop_of(aten.add.Tensor) is None
+    assert loop_of(aten._foreach_max.default) is None and loop_of(aten.add.Tensor) is None

@@ -8,6 +8,7 @@ from types import NoneType
 from typing import Any
 
 import torch
+from torch.utils import _foreach_utils
 
 from braze.capture.facts.breaks import HINT_MOVE, graph_break
 from braze.capture.facts.records import Build, Effect
@@ -15,6 +16,7 @@ from braze.capture.features.rules import named
 from braze.capture.finish.effects import call_of
 from braze.capture.finish.reconstruction import RecipeTable
 from braze.capture.graph import tensor_facts, unbacked
+from braze.capture.python.tensors import dense_class
 from braze.capture.python.unwinding import resumable_step
 from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import Trace
@@ -142,6 +144,29 @@ def checked(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 def check_is_size(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """It is no negative number, nor above ``max``."""
     unbacked.check_size(t, *args, **kwargs)
+
+
+@rule(*named(C, "_group_tensors_by_device_and_dtype"))
+def group_tensors(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    """Lists of tensors by device and type, as ``clip_grad_norm_`` and optimizers hand them to operators on lists."""
+    lists, with_indices = (*args, *kwargs.values(), False)[:2]
+    groups: dict[tuple[torch.device, torch.dtype], tuple[list[list[Any]], list[int]]] = {}
+    for k, first in enumerate(lists[0]):
+        columns, indices = groups.setdefault((first.device, first.dtype), ([[] for _ in lists], []))
+        for column, several in zip(columns, lists, strict=True):
+            if len(several):  # one without tensors is left so
+                column.append(several[k])
+        if with_indices:
+            indices.append(k)
+    return groups
+
+
+@rule(*named(_foreach_utils, "_has_foreach_support"))
+def has_foreach_support(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    """As PyTorch says, without a look at its list of types: that grows when distributed tensors are imported, which no graph holds."""
+    tensors, device = tuple(args) + tuple(kwargs.values())
+    plain = all(x is None or dense_class(x) is torch.Tensor for x in tensors)
+    return _foreach_utils._device_has_foreach_support(device) and plain
 
 
 def settings(t: Trace, table: RecipeTable) -> list[Effect]:

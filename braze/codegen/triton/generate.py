@@ -5,12 +5,14 @@ from __future__ import annotations
 from itertools import zip_longest
 
 from braze.codegen.records import KernelText
+from braze.codegen.triton.combos import combo_kernel
 from braze.codegen.triton.gemm import gemm_kernel
 from braze.codegen.triton.gemm_tiles import parsed
 from braze.codegen.triton.kernels import kernel
 from braze.codegen.triton.waits import Early, early_of, is_between, require_turns, require_wait_first
 from braze.context import CompileContext
 from braze.loops.ir import Buffer
+from braze.schedule.combos import plan_members
 from braze.schedule.records import Group, GroupKind, Schedule
 from braze.schedule.tilings import parsed_tiling, planned_as
 
@@ -25,7 +27,9 @@ def generate(schedule: Schedule, ctx: CompileContext) -> tuple[KernelText, ...]:
     early = early_of(schedule, ctx)
     nvidia = ctx.target.arch.startswith("sm_")
     texts = tuple(
-        _kernel(group, behind, buffers, schedule, early, chosen.get(group.name), nvidia=nvidia)
+        _kernel(
+            group, behind, buffers, schedule, early, chosen.get(group.name), ctx.target.cores, nvidia=nvidia
+        )
         for group, behind in zip_longest(schedule.groups, schedule.groups[1:])
         if group.kind is not GroupKind.EXTERN and group.device != "cpu"
     )
@@ -40,6 +44,7 @@ def _kernel(
     schedule: Schedule,
     early: Early,
     tiles: str | None,
+    cores: int,
     *,
     nvidia: bool,
 ) -> KernelText:
@@ -48,6 +53,10 @@ def _kernel(
         told = None if tiles is None else parsed(tiles)
         text = gemm_kernel(group, buffers, told, early.ahead(group), triggers=group.name in early.lets)
         ahead = early.constants
+    elif group.members:
+        waits, triggers = early.waits(group), early.triggers(group, behind)
+        plans = plan_members(group, buffers, cores)
+        text = combo_kernel(group, plans, schedule, nvidia=nvidia, waits=waits, triggers=triggers)
     else:
         plan = planned_as(group, buffers, None if tiles is None else parsed_tiling(tiles))
         waits, triggers = early.waits(group), early.triggers(group, behind)
