@@ -56,6 +56,52 @@ class DeviceProduct:
     layout: str = ""
 
 
+@record
+class Depthwise:
+    """A depthwise convolution of one type on a GPU: pictures [samples, channels, high, wide], their channels last or not, and how windows
+    of ``kernel`` go over them. ``samples`` is None where only a call tells."""
+
+    dtype: str
+    samples: int | None
+    channels: int
+    size: tuple[int, int]
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    last: bool
+
+    @property
+    def made(self) -> tuple[int, int]:
+        """Windows down and across."""
+        rows, columns = (
+            (n + 2 * p - d * (k - 1) - 1) // s + 1
+            for n, k, s, p, d in zip(
+                self.size, self.kernel, self.stride, self.padding, self.dilation, strict=True
+            )
+        )
+        return rows, columns
+
+
+#: rows and columns of the largest window of which a kernel has all products in its text
+LARGEST_WINDOW = 7
+
+
+def takes_depthwise(d: Depthwise, wanted: bool | None, known: Mapping[Depthwise, Way], arch: str) -> bool:
+    """Whether a depthwise convolution is our template's: by what was measured, else by a rule. ``wanted``: everywhere (True), nowhere (False)."""
+    if wanted is False or max(d.kernel) > LARGEST_WINDOW or d.dtype not in ("f32", "f16", "bf16"):
+        return False
+    if wanted is True:
+        return True
+    way = known.get(d)
+    return depthwise_by_rule(d, arch) if way is None else way is Way.OURS
+
+
+def depthwise_by_rule(d: Depthwise, arch: str) -> bool:
+    """Whether a depthwise convolution that nobody has measured is quicker as the template's, as measured on GPUs of one architecture."""
+    return False
+
+
 #: rows of float32 up to which the template multiplies: its products of more would need the tensor cores' TensorFloat-32
 FEW_ROWS_F32 = 8
 
