@@ -29,6 +29,8 @@ INF = float("inf")
 
 #: from here on down a number in the place of a score stands for its being hidden
 HIDES = -1e9
+#: widths of heads that fused kernels of a GPU take are multiples of this; others are padded for so many queries and keys at least
+WHOLE, PADDED = 8, 256
 
 
 @record
@@ -94,8 +96,7 @@ def call(match: Match, env: dict[Node, Any], constants: dict[Node, Any], fuses: 
     given: tuple[Any, ...] = (q, k, v, None if causal else mask)
     if fuses:
         given, _ = with_readable_mask(given, {}, constants)
-    attend: Any = ATTENTION
-    out = attend(*given, match.dropout, causal, scale=scale)
+    out = _attended(given, match.dropout, causal, scale)
     if not alive and mask is not None:
         dead = (mask.logical_not() if mask.dtype is torch.bool else mask == -INF).all(-1, keepdim=True)
         out = out * torch.where(dead, math.nan, 1.0).to(out.dtype)
@@ -104,6 +105,23 @@ def call(match: Match, env: dict[Node, Any], constants: dict[Node, Any], fuses: 
     if match.last.out_order is not None:
         out = out.permute(match.last.out_order)
     return _laid_out(out, match.last.node.meta["val"])
+
+
+def _attended(given: tuple[Any, ...], dropout: float, causal: bool, scale: float) -> Any:
+    """Attention by PyTorch's operator; of heads that its fused kernels of a GPU do not take, with zeros up to those that they do."""
+    q, k, v, mask = given
+    width: int = q.shape[-1]
+    attend: Any = ATTENTION
+    rest = beside(width, q.device)
+    if rest:
+        q, k, v = (F.pad(x, (0, rest)) for x in (q, k, v))
+    out = attend(q, k, v, mask, dropout, causal, scale=scale)
+    return out[..., :width] if rest else out
+
+
+def beside(width: int, device: torch.device) -> int:
+    """How many zeros a head of such a width gets."""
+    return -width % WHOLE if device.type == "cuda" else 0
 
 
 def _ordered(env: dict[Node, Any], product: Product) -> tuple[Any, Any]:
@@ -145,6 +163,13 @@ def _match(node: Node) -> Match | None:
     between.append(at)
     at = at.args[0]
     while (first := _product(at)) is None:
+        if _name(at) == "baddbmm":
+            scores = _scores(at)
+            if scores is None:
+                return None
+            first, own = scores
+            steps += own
+            break
         if _name(at) in CASTS:
             before = at.args[0]
         else:
@@ -175,6 +200,19 @@ def _product(node: Any) -> Product | None:
     if _name(node) not in PRODUCTS or len(node.args) != 2 or not all(isinstance(x, Node) for x in node.args):
         return None
     return Product(node, *node.args)  # type: ignore[arg-type]
+
+
+def _scores(node: Any) -> tuple[Product, list[Step]] | None:
+    """Scores by ``baddbmm``: a product, by a number, and a tensor that is added as it is, or not looked at; the steps last first."""
+    words = {"beta": 1, "alpha": 1, **node.kwargs}
+    if len(words) > 2 or len(node.args) != 3 or not all(isinstance(x, Node) for x in node.args):
+        return None
+    added, left, right = node.args
+    beta, alpha = words["beta"], words["alpha"]
+    if type(alpha) not in (int, float) or type(beta) not in (int, float) or beta not in (0, 1):
+        return None
+    steps = [Step("add", tensor=added)] if beta else []
+    return Product(node, left, right), [*steps, Step("scale", number=float(alpha))]
 
 
 def _einsum(node: Any) -> Product | None:
@@ -262,11 +300,17 @@ def _pays(match: Match, left: Any, values: Any, graded: bool) -> bool:
     if type(width) is not int or made != width:
         return False
     if left.device.type == "cuda":
-        return width % 8 == 0 and width <= 256
+        return width <= 256 and (width % WHOLE == 0 or _many_keys(match))
     if left.device.type != "cpu" or match.dropout:
         return False
     scores = match.first.node.meta["val"]
     return faster_on_cpu(scores.shape[-2], scores.dtype, graded)
+
+
+def _many_keys(match: Match) -> bool:
+    """Whether scores are so many more than what heads are made of that zeros beside these cost less than they save."""
+    queries, keys = match.first.node.meta["val"].shape[-2:]
+    return type(queries) is int and type(keys) is int and min(queries, keys) >= PADDED
 
 
 def faster_on_cpu(queries: Any, dtype: torch.dtype, graded: bool) -> bool:
@@ -341,11 +385,11 @@ def _added(node: Any) -> tuple[Any, Step] | None:
 def _comes_from_product(at: Any) -> bool:
     """Whether a value is scores: a product of two values, or what steps make of one."""
     for _ in range(8):
-        if (name := _name(at)) in PRODUCTS or name == "einsum":
+        if (name := _name(at)) in SCORES:
             return True
         if name not in STEPS and name not in CASTS:
             return False
-        at = next((x for x in at.args if _name(x) in {*PRODUCTS, "einsum", *STEPS, *CASTS}), None)
+        at = next((x for x in at.args if _name(x) in {*SCORES, *STEPS, *CASTS}), None)
     return False
 
 
@@ -412,6 +456,8 @@ def _name(node: Any) -> str:
 
 #: products of matrices
 PRODUCTS = frozenset({"matmul", "bmm", "__matmul__"})
+#: what may make scores
+SCORES = PRODUCTS | {"einsum", "baddbmm"}
 #: casts of scores and probabilities: where both ends have one type, what lies between is at least as wide
 CASTS = frozenset({"to", "float", "type_as", "half", "bfloat16", "type"})
 #: what writes, besides methods whose names end so
