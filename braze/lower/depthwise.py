@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from braze.loops import build
-from braze.loops.ir import Axis, BufferKind, BufferView, DType, Store, TemplateCall, Window
+from braze.loops.build import nodes_of
+from braze.loops.ir import Axis, BufferKind, BufferView, DType, Op, Store, TemplateCall, Window
 from braze.lower.lazy import Lazy
 from braze.lower.realize import ProgramBuilder
 from braze.products import Depthwise, takes_depthwise
@@ -60,7 +61,10 @@ def device_depthwise(
 
 
 def _is_constant(g: ProgramBuilder, weight: Lazy) -> bool:
-    return weight.view is not None and g.buffers[weight.view.buffer].kind is BufferKind.CONSTANT
+    """Whether a weight is a parameter as it is, turned or cast: what is made of it is made once."""
+    places = [ZERO if size is ONE else axis_symbol(f"w{d}", size) for d, size in enumerate(weight.sizes)]
+    read = [n.attr[0] for n in nodes_of(weight.load(places)) if n.op is Op.LOAD]
+    return all(g.buffers[name].kind is BufferKind.CONSTANT for name in read)
 
 
 def _lies_last(strides: Sequence[object]) -> bool:

@@ -80,6 +80,25 @@ def test_everywhere_and_nowhere_ask_nobody(clock):
     assert not clock
 
 
+def test_windows_that_are_no_weight_as_it_is_turned_or_cast_are_atens(clock):
+    """They would be copied in each call."""
+
+    def of_weights(change):
+        def fn(x, w):
+            return F.relu(F.conv2d(x, change(w), None, 1, 1, 1, 6))
+
+        ctx = context(max_autotune=True)
+        partition = captured(fn, ctx, *GIVEN[:2])
+        plans = []
+        for role in (pipeline.InputRole.PARAMETER, partition.input_roles[1]):
+            roles = (partition.input_roles[0], role)
+            plans.append(pipeline.scheduled(dataclasses.replace(partition, input_roles=roles), ctx)[1])
+        return [GroupKind.TEMPLATE in {g.kind for g in plan.groups} for plan in plans]
+
+    assert of_weights(lambda w: w) == of_weights(lambda w: w.clone()) == [True, False]
+    assert of_weights(lambda w: w.double().float() * 2) == [True, False]
+
+
 @pytest.mark.parametrize("last", [True, False])
 def test_a_template_apart_computes_the_same(last):
     form = torch.channels_last if last else torch.contiguous_format

@@ -37,16 +37,19 @@ def strips_of(d: Depthwise) -> tuple[Strips, ...]:
     high, wide = d.made
     across, down = power(wide), power(high)
     if d.last:
-        side = 64 if d.dtype != "f32" else 32
+        side = min(64 if d.dtype != "f32" else 32, power(d.channels))
+        more = 64 // side if d.dtype != "f32" else 32 // side  # of few channels columns fill the threads
         forms = [
-            (rows, columns, channels, warps)
-            for rows in (4, 2, 7)
-            for columns, channels, warps in ((8, side, 4), (16, side, 4), (8, 2 * side, 4), (8, side, 2))
-        ]
+            (rows, columns * more, channels, warps)
+            for rows, columns, channels, warps in (
+                (4, 8, side, 4), (7, 8, side, 4), (2, 8, side, 4), (4, 8, side, 2), (7, 4, side, 2), (4, 4, side, 2), (7, 4, side, 4),
+                (4, 16, side, 4), (7, 16, side, 4), (14, 8, side, 4), (4, 4, 2 * side, 4), (1, 8, side, 4),
+            )
+        ]  # fmt: skip
     else:
         forms = [
             (rows, columns, channels, warps)
-            for rows in (4, 2, 7)
+            for rows in (4, 7, 2)
             for columns, channels, warps in ((32, 16, 4), (64, 8, 4), (128, 4, 4), (32, 4, 1))
         ]
     made = (
