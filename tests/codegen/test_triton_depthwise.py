@@ -14,6 +14,7 @@ from braze.codegen.triton import generate
 from braze.codegen.triton.depthwise import depthwise_of
 from braze.codegen.triton.depthwise_tiles import Strips, strips_of
 from braze.loops.ir import TemplateCall
+from tests.codegen.test_triton import offline
 from tests.codegen.test_triton_gemm import no_further, numbers
 from tests.codegen.triton_bench import context, planned, run
 from tests.loops.interpret import interpret
@@ -163,3 +164,10 @@ def test_other_convolutions_are_atens():
     assert "tem" not in kinds(planned(conv(1, 1), *given(), depthwise_template=False))
     assert "tem" not in kinds(ours(conv(1, 1), *given(dtype=torch.float64)))
     assert "tem" not in kinds(planned(conv(1, 1), *given()))
+
+
+def test_machine_code_keeps_sums_in_registers():
+    cuts = [
+        line for line in offline("tests.codegen.depthwise_offline").splitlines() if line.startswith("cut ")
+    ]
+    assert len(cuts) == 6 and all(" 0 bytes of stack" in line for line in cuts), cuts

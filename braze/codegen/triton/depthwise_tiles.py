@@ -6,6 +6,11 @@ from braze.products import Depthwise
 from braze.schedule.kernels import power
 from braze.support.record import record
 
+#: sums of a thread at most, twice as many of windows of so many elements: what more there are, with elements and weights beside them, its registers do not hold
+MOST_SUMS, SMALL_WINDOW = 16, 9
+#: channels or columns of a block at least: a sector of memory
+LEAST = 8
+
 
 @record
 class Strips:
@@ -15,6 +20,11 @@ class Strips:
     columns: int
     channels: int
     warps: int
+
+    @property
+    def sums(self) -> int:
+        """Sums of a thread."""
+        return self.rows * self.columns * self.channels // (32 * self.warps)
 
     def text(self) -> str:
         """A name, by which a choice is kept."""
@@ -35,25 +45,35 @@ def parsed_strips(text: str) -> Strips:
 def strips_of(d: Depthwise) -> tuple[Strips, ...]:
     """The cuts worth a measurement, the rule's first."""
     high, wide = d.made
-    across, down = power(wide), power(high)
     if d.last:
-        side = min(64 if d.dtype != "f32" else 32, power(d.channels))
-        more = 64 // side if d.dtype != "f32" else 32 // side  # of few channels columns fill the threads
+        most = 64 if d.dtype != "f32" else 32
+        side = _fitting(d.channels, most)
+        more = most // side  # of few channels columns fill the threads
         forms = [
             (rows, columns * more, channels, warps)
             for rows, columns, channels, warps in (
-                (4, 8, side, 4), (7, 8, side, 4), (2, 8, side, 4), (4, 8, side, 2), (7, 4, side, 2), (4, 4, side, 2), (7, 4, side, 4),
-                (4, 16, side, 4), (7, 16, side, 4), (14, 8, side, 4), (4, 4, 2 * side, 4), (1, 8, side, 4),
+                (4, 8, side, 4), (7, 4, side, 4), (2, 8, side, 4), (4, 4, side, 2), (7, 2, side, 2), (14, 2, side, 4), (4, 8, side, 8),
+                (7, 8, side, 4), (8, 4, side, 4), (4, 16, side, 8), (1, 8, side, 2),
             )
         ]  # fmt: skip
     else:
+        side = _fitting(wide, 32)
         forms = [
-            (rows, columns, channels, warps)
+            (rows, side * columns, 16 * (32 // side) * channels // 4, warps)
             for rows in (4, 7, 2)
-            for columns, channels, warps in ((32, 16, 4), (64, 8, 4), (128, 4, 4), (32, 4, 1))
+            for columns, channels, warps in ((1, 4, 4), (2, 2, 4), (1, 2, 4), (1, 1, 1))
         ]
     made = (
-        Strips(min(rows, down), min(columns, across), min(channels, power(d.channels)), warps)
+        Strips(min(rows, power(high)), min(columns, power(wide)), min(channels, power(d.channels)), warps)
         for rows, columns, channels, warps in forms
     )
-    return tuple(dict.fromkeys(made))
+    most = MOST_SUMS if d.kernel[0] * d.kernel[1] > SMALL_WINDOW else 2 * MOST_SUMS
+    return tuple(dict.fromkeys(s for s in made if s.sums <= most))
+
+
+def _fitting(extent: int, most: int) -> int:
+    """The largest block that is not filled by less than seven eighths, on the whole."""
+    side = min(most, power(extent))
+    while side > LEAST and -(-extent // side) * side * 7 > extent * 8:
+        side //= 2
+    return side
