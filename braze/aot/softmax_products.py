@@ -29,8 +29,6 @@ INF = float("inf")
 
 #: from here on down a number in the place of a score stands for its being hidden
 HIDES = -1e9
-#: widths of heads that fused kernels of a GPU take are multiples of this; others are padded for so many queries and keys at least
-WHOLE, PADDED = 8, 256
 
 
 @record
@@ -96,7 +94,8 @@ def call(match: Match, env: dict[Node, Any], constants: dict[Node, Any], fuses: 
     given: tuple[Any, ...] = (q, k, v, None if causal else mask)
     if fuses:
         given, _ = with_readable_mask(given, {}, constants)
-    out = _attended(given, match.dropout, causal, scale)
+    attend: Any = ATTENTION
+    out = attend(*given, match.dropout, causal, scale=scale)
     if not alive and mask is not None:
         dead = (mask.logical_not() if mask.dtype is torch.bool else mask == -INF).all(-1, keepdim=True)
         out = out * torch.where(dead, math.nan, 1.0).to(out.dtype)
@@ -105,23 +104,6 @@ def call(match: Match, env: dict[Node, Any], constants: dict[Node, Any], fuses: 
     if match.last.out_order is not None:
         out = out.permute(match.last.out_order)
     return _laid_out(out, match.last.node.meta["val"])
-
-
-def _attended(given: tuple[Any, ...], dropout: float, causal: bool, scale: float) -> Any:
-    """Attention by PyTorch's operator; of heads that its fused kernels of a GPU do not take, with zeros up to those that they do."""
-    q, k, v, mask = given
-    width: int = q.shape[-1]
-    attend: Any = ATTENTION
-    rest = beside(width, q.device)
-    if rest:
-        q, k, v = (F.pad(x, (0, rest)) for x in (q, k, v))
-    out = attend(q, k, v, mask, dropout, causal, scale=scale)
-    return out[..., :width] if rest else out
-
-
-def beside(width: int, device: torch.device) -> int:
-    """How many zeros a head of such a width gets."""
-    return -width % WHOLE if device.type == "cuda" else 0
 
 
 def _ordered(env: dict[Node, Any], product: Product) -> tuple[Any, Any]:
@@ -300,17 +282,11 @@ def _pays(match: Match, left: Any, values: Any, graded: bool) -> bool:
     if type(width) is not int or made != width:
         return False
     if left.device.type == "cuda":
-        return width <= 256 and (width % WHOLE == 0 or _many_keys(match))
+        return width % 8 == 0 and width <= 256
     if left.device.type != "cpu" or match.dropout:
         return False
     scores = match.first.node.meta["val"]
     return faster_on_cpu(scores.shape[-2], scores.dtype, graded)
-
-
-def _many_keys(match: Match) -> bool:
-    """Whether scores are so many more than what heads are made of that zeros beside these cost less than they save."""
-    queries, keys = match.first.node.meta["val"].shape[-2:]
-    return type(queries) is int and type(keys) is int and min(queries, keys) >= PADDED
 
 
 def faster_on_cpu(queries: Any, dtype: torch.dtype, graded: bool) -> bool:

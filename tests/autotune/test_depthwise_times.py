@@ -11,8 +11,9 @@ from torch.nn import functional as F
 from braze import pipeline
 from braze.autotune import depthwise_times, device_times, gemm_trials
 from braze.autotune.device_times import alike
+from braze.codegen.triton.depthwise_tiles import Strips, strips_of
 from braze.loops.ir import TemplateCall
-from braze.products import Way
+from braze.products import Depthwise, Way, takes_depthwise
 from braze.schedule.records import GroupKind
 from braze.schedule.unfused import depthwise_after
 from tests.autotune.untimed import as_if_measuring
@@ -97,6 +98,20 @@ def test_windows_that_are_no_weight_as_it_is_turned_or_cast_are_atens(clock):
 
     assert of_weights(lambda w: w) == of_weights(lambda w: w.clone()) == [True, False]
     assert of_weights(lambda w: w.double().float() * 2) == [True, False]
+
+
+def test_the_rule_takes_what_was_measured_to_be_quicker():
+    taken = Depthwise("bf16", 128, 480, (14, 14), (3, 3), (1, 1), (1, 1), (1, 1), True)
+    assert takes_depthwise(taken, None, {}, "sm_90") and strips_of(taken)[0] == Strips(4, 8, 64, 4)
+    assert not takes_depthwise(taken, None, {taken: Way.ATEN}, "sm_90")
+    assert not takes_depthwise(taken, False, {taken: Way.OURS}, "sm_90")
+    for change in (
+        {"dtype": "f16"}, {"samples": 1}, {"samples": None}, {"channels": 16}, {"last": False}, {"dilation": (2, 2)}, {"stride": (1, 2)},
+        {"kernel": (3, 5)}, {"size": (56, 56), "kernel": (7, 7)}, {"size": (14, 200)},
+    ):  # fmt: skip
+        other = dataclasses.replace(taken, **change)
+        assert not takes_depthwise(other, None, {}, "sm_90") and takes_depthwise(other, True, {}, "sm_90")
+    assert not takes_depthwise(taken, None, {}, "sm_80")
 
 
 @pytest.mark.parametrize("last", [True, False])

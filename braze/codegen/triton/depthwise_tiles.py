@@ -47,15 +47,14 @@ def strips_of(d: Depthwise) -> tuple[Strips, ...]:
     high, wide = d.made
     if d.last:
         most = 64 if d.dtype != "f32" else 32
-        side = _fitting(d.channels, most)
+        whole, side = min(most, power(d.channels)), _fitting(d.channels, most)
         more = most // side  # of few channels columns fill the threads
-        forms = [
-            (rows, columns * more, channels, warps)
-            for rows, columns, channels, warps in (
-                (4, 8, side, 4), (7, 4, side, 4), (2, 8, side, 4), (4, 4, side, 2), (7, 2, side, 2), (14, 2, side, 4), (4, 8, side, 8),
-                (7, 8, side, 4), (8, 4, side, 4), (4, 16, side, 8), (1, 8, side, 2),
-            )
-        ]  # fmt: skip
+        cuts = (
+            (4, 8, side, 4), (7, 4, side, 4), (2, 8, side, 4), (4, 4, side, 2), (7, 2, side, 2), (14, 2, side, 4), (4, 8, side, 8),
+            (7, 8, side, 4), (8, 4, side, 4), (4, 16, side, 8), (1, 8, side, 2),
+        )  # fmt: skip
+        # the first is what the rule was measured with
+        forms = [(4, 8, whole, 4), *((rows, columns * more, *rest) for rows, columns, *rest in cuts)]
     else:
         side = _fitting(wide, 32)
         forms = [
