@@ -140,6 +140,16 @@ def _channel_shuffle(x: Tensor, groups: int) -> Any:
     return row_major(x.shape, x.dtype)
 
 
+def _group_norm(
+    x: Any, weight: Any, bias: Any, samples: Any, channels: Any, spread: Any, groups: int, eps: float
+) -> Any:
+    """Channels-last as the picture, also of one picture alone, where PyTorch's fake copies the strides of its channels."""
+    if any(p is not None and p.dtype is not x.dtype for p in (weight, bias)) or not x.dtype.is_floating_point:
+        return NotImplemented
+    made = (channels_last if suggests_channels_last(x) else row_major)(x.shape, x.dtype)
+    return made, row_major([samples, groups], x.dtype), row_major([samples, groups], x.dtype)
+
+
 def _interpolation_gradient(gradient: Tensor, size: Sequence[Any], of: Sequence[Any], *rest: Any) -> Any:
     return row_major(of, gradient.dtype)
 
@@ -273,6 +283,7 @@ LAYOUTS: dict[Any, Callable[..., Any]] = {
     aten.glu_backward.default: _glu_backward,
     aten.channel_shuffle.default: _channel_shuffle,
     aten.roll.default: _roll,
+    aten.native_group_norm.default: _group_norm,
     aten.upsample_nearest1d.default: _interpolated_sequence,
     aten._upsample_nearest_exact1d.default: _interpolated_sequence,
     aten.upsample_linear1d.default: _interpolated_sequence,
@@ -286,5 +297,10 @@ LAYOUTS: dict[Any, Callable[..., Any]] = {
 
 #: those of them that a GPU lays out in another way
 LAYOUTS_OF_CPU = frozenset(
-    {aten.log_sigmoid_forward.default, aten.channel_shuffle.default, aten.roll.default}
+    {
+        aten.log_sigmoid_forward.default,
+        aten.channel_shuffle.default,
+        aten.roll.default,
+        aten.native_group_norm.default,
+    }
 )

@@ -2,7 +2,8 @@
 
 Each write to an input has a name of its own for the input's memory (``LoopProgram.again``): reads of that name see the memory
 as of that write, reads of an earlier name as it was before. All names are one piece of memory, so
-a name must not be read or written once a later one has been written, and what writes one must read none.
+a name must not be read or written once a later one has been written, and what writes one must read none. Nor may what a call has
+made that shares the memory of a name, as a view that ATen takes does.
 """
 
 from __future__ import annotations
@@ -25,6 +26,17 @@ def names_of_inputs(program: LoopProgram) -> dict[str, list[str]]:
     return found
 
 
+def views_by_calls(program: LoopProgram, names: Iterable[str]) -> dict[str, str]:
+    """What calls have made that may share the memory of one of some ``names``, with that name."""
+    found = {name: name for name in names}
+    for step in program.steps:
+        if isinstance(step, ExternCall):
+            shared = next((found[a] for a in step.aliases if a in found), None)
+            if shared is not None:
+                found.update(dict.fromkeys(filter(None, step.outputs), shared))
+    return {view: name for view, name in found.items() if view != name}
+
+
 def touches(program: LoopProgram) -> list[Touch]:
     """The steps, as what they read and write."""
     return [(step.name, reads_of(step), writes_of(step)) for step in program.steps]
@@ -44,11 +56,14 @@ def may_fail_by_data(step: Step) -> bool:
 
 def broken_writes(program: LoopProgram, order: Sequence[Touch]) -> Iterator[tuple[str, str]]:
     """(input, what is wrong with the writes to it): none, if every reader sees what it is to see."""
-    for root, names in names_of_inputs(program).items():
-        place = {name: k for k, name in enumerate(names)}
+    inputs = names_of_inputs(program)
+    views = views_by_calls(program, [name for names in inputs.values() for name in names])
+    for root, names in inputs.items():
+        own = {name: k for k, name in enumerate(names)}
+        place = own | {view: own[name] for view, name in views.items() if name in own}
         now = 0
         for what, reads, writes in order:
-            written = [place[name] for name in writes if name in place]
+            written = [own[name] for name in writes if name in own]
             if len(set(written)) > 1 or any(k != now + 1 for k in written):
                 yield root, f"{what} writes {root} out of turn"
             # a call that writes is given what it writes as an argument

@@ -360,7 +360,7 @@ class InPlace:
     def _store_placed(self, scatter: Node, part: Lazy, names: set[str], resolve: Any) -> bool:
         """A loop that stores values at computed positions of a window; whether there is one."""
         g, view = self.g, part.view
-        if view is None or scatter.kwargs:
+        if view is None or scatter.kwargs or not part.dtype.is_computable:
             return False
         found = placed(g, scatter.target, part, [resolve(a) for a in scatter.args[1:]])
         if found is None:

@@ -11,6 +11,7 @@ import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from braze.loops import build
 from braze.loops.ir import DType, Op, ReduceKind, Store
 from braze.symbolic.expr import Symbol, as_expr
 from braze.target import cpu_target
@@ -358,6 +359,30 @@ def test_parts_of_columns_fit_on_the_stack(tmp_path, points, number):
     tensors = {"x": torch.empty(1), **{n: torch.empty(1, dtype=TORCH[d]) for n, d in types.items()}}
     taken = re.findall(r"char parts\[(\d+)\]", bench.kernel([step], tensors, axes=[i], row_axes=[r]).source)
     assert [int(n) <= 128 << 10 for n in taken] == [True] * (number * points <= 1024)
+
+
+@pytest.mark.parametrize("points", [17, 24, 100])
+def test_parts_of_columns_of_two_types_lie_where_their_vectors_may(tmp_path, points):
+    """Instructions for whole vectors of doubles ask for multiples of 64 bytes, also behind an odd number of vectors of floats."""
+    bench = Bench(cpu_target(), tmp_path)
+    i, r = axis("i0", points), axis("r0", 3000)
+    x = load("x", F, r.symbol * points + i.symbol)
+    folds = [fold(ReduceKind.SUM, x), fold(ReduceKind.SUM, build.cast(x, DType.F64))]
+    stores = [Store(n, i.symbol, result(k, t)) for k, (n, t) in enumerate([("a", F), ("b", DType.F64)])]
+    step = nest([i], stores, [r], folds)
+    tensors = {
+        "x": torch.randn(3000 * points),
+        "a": torch.empty(points),
+        "b": torch.empty(points, dtype=torch.float64),
+    }
+    source = bench.kernel([step], tensors, axes=[i], row_axes=[r]).source
+    places = re.findall(r"parts \+ \w+\*(\d+) \+ (\d+)", source)
+    assert places
+    assert not any(int(n) % 64 for place in places for n in place)
+    bench.run([step], tensors, axes=[i], row_axes=[r])
+    wide = tensors["x"].double().view(3000, points).sum(0)
+    torch.testing.assert_close(tensors["b"], wide)
+    torch.testing.assert_close(tensors["a"], wide.float(), rtol=1e-5, atol=1e-3)
 
 
 @pytest.mark.parametrize(("points", "length"), COLUMNS)

@@ -440,3 +440,58 @@ def test_inputs_of_one_memory_are_told_apart_by_where_they_begin_and_end(size: i
             (ours, memory), (theirs, expected) = windows(size, *starts), windows(size, *starts)
             for got, want in zip((*compiled(*ours), memory), (*f(*theirs), expected), strict=True):
                 assert torch.equal(got, want), starts
+
+
+def seen_as_other_bits(x: Tensor) -> Any:
+    x[0] += 1
+    copied = x[4:8].view(torch.int32).clone()
+    x[5] = 7
+    return copied
+
+
+def seen_through_a_window_of_a_part(x: Tensor) -> Any:
+    x[0] += 1
+    copied = x[-4:].as_strided((4,), (1,))[-2:].clone()
+    x[30] = 7
+    return copied
+
+
+def seen_through_two_calls(x: Tensor) -> Any:
+    x[0] += 1
+    copied = x.view(torch.int32)[2:].view(torch.int64).clone()
+    x[9] = 7
+    return copied
+
+
+def seen_as_real_numbers(x: Tensor) -> Any:
+    x[0] += 1
+    copied = x.imag.clone()
+    x[3] = 7j
+    return copied
+
+
+def seen_as_real_numbers_behind_a_place_that_is_looked_up(x: Tensor) -> Any:
+    x[torch.tensor([1])] = 3j
+    return torch.view_as_real(x).clone()
+
+
+@pytest.mark.parametrize(
+    ("program", "dtype"),
+    [
+        (seen_as_other_bits, torch.uint8),
+        (seen_through_a_window_of_a_part, torch.uint8),
+        (seen_through_two_calls, torch.uint8),
+        (seen_as_real_numbers, torch.complex64),
+        (seen_as_real_numbers_behind_a_place_that_is_looked_up, torch.complex64),
+    ],
+    ids=lambda p: getattr(p, "__name__", str(p)),
+)
+def test_what_is_copied_of_a_view_that_a_call_takes_is_apart_from_the_input(program: Any, dtype: Any) -> None:
+    """ATen's view of an input that the graph writes lies in its memory: what is to stay as it was is no such view."""
+    x = torch.arange(32).to(dtype)
+    y = x.clone()
+    expected = program(x)
+    actual = braze.compile(program, options={"verify": 2})(y)
+    assert torch.equal(actual, expected)
+    assert torch.equal(y, x)
+    assert actual.untyped_storage().data_ptr() != y.untyped_storage().data_ptr()

@@ -18,6 +18,10 @@ from braze.symbolic.expr import ZERO, Integer, floor_div
 from braze.symbolic.guess import likely_size
 
 
+#: bytes at multiples of which the vectors of instructions begin, at most
+ALIGNED = 64
+
+
 def _padded(points: int, lanes: int) -> int:
     return -(-points // lanes) * lanes
 
@@ -53,11 +57,11 @@ class SplitColumns(Rows):
         return sum(self._slot_bytes())
 
     def _slot_bytes(self) -> list[int]:
-        """Bytes of each fold's partial results for all columns."""
+        """Bytes of each fold's partial results for all columns, so that vectors of each type lie where their instructions ask for."""
         assert self.plan.vector is not None and self.plan.vector.extent.value is not None
         count = _padded(self.plan.vector.extent.value, self.plan.lanes)
         folds = self.todo.phases[0].folds
-        return [count * REP_BYTES[f.dtype.label] for f in folds]
+        return [_padded(count * REP_BYTES[f.dtype.label], ALIGNED) for f in folds]
 
     def _place(self, slot: int, vector: str, part: str, column: str) -> str:
         """The address of one vector of partial results."""
