@@ -72,6 +72,11 @@ class Options:
         "matrix products on a GPU by our own kernels, norms before and sums after them in the same kernel: everywhere (True), "
         "nowhere (False), or where they were measured to be quicker, of few rows also by a rule (None)",
     )
+    depthwise_template: bool | None = option(
+        None,
+        "depthwise convolutions on a GPU, without gradients, by our own kernels, what follows in the same kernel: everywhere (True), nowhere (False), or where they "
+        "were measured to be quicker (None)",
+    )
     early_launches: str = option(
         "auto",
         "on Hopper, which kernels begin while the one ahead of them on the stream still runs, and wait for it by themselves: none; those that add what the one ahead leaves, "

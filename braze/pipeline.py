@@ -220,9 +220,14 @@ def scheduled(partition: Partition, ctx: CompileContext) -> tuple[LoopProgram, S
     products = measured_products(partition.forward.graph, parameters, ctx)
     ctx = dataclasses.replace(ctx, products=products)
     if ctx.target.kind == "cuda":
+        from braze.autotune.depthwise_times import with_depthwise
         from braze.autotune.gemm_times import with_products
 
-        ctx = with_products(partition.forward.graph, lambda c: schedule(lower(partition, c), c), ctx)
+        def plan(c: CompileContext) -> Schedule:
+            return schedule(lower(partition, c), c)
+
+        graph = partition.forward.graph
+        ctx = with_depthwise(graph, plan, with_products(graph, plan, ctx))
     program = lower_graph(partition, ctx)
     try:
         return program, schedule_program(program, ctx)
@@ -367,10 +372,11 @@ def generate_code(
         plans = [part.schedule for part in plan.parts] or [plan]
         plans += [plan.fixed] if plan.fixed is not None else []
         if ctx.target.kind == "cuda":
+            from braze.autotune.depthwise_times import with_strips
             from braze.autotune.gemm_times import with_tiles
             from braze.autotune.kernel_times import with_tilings
 
-            ctx = with_tilings(plans, with_tiles(plans, ctx))
+            ctx = with_tilings(plans, with_strips(plans, with_tiles(plans, ctx)))
         kernels = tuple(k for p in plans for k in (*c_code.generate(p, on_cpu), *triton_kernels(p, ctx)))
         host = generate_host(plan, kernels, ctx, CUnits(c_code.assemble, c_code.split))
     if trace.collecting():

@@ -56,6 +56,75 @@ class DeviceProduct:
     layout: str = ""
 
 
+@record
+class Depthwise:
+    """A depthwise convolution of one type on a GPU: pictures [samples, channels, high, wide], their channels last or not, and how windows
+    of ``kernel`` go over them. ``samples`` is None where only a call tells."""
+
+    dtype: str
+    samples: int | None
+    channels: int
+    size: tuple[int, int]
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    last: bool
+
+    @property
+    def made(self) -> tuple[int, int]:
+        """Windows down and across."""
+        rows, columns = (
+            (n + 2 * p - d * (k - 1) - 1) // s + 1
+            for n, k, s, p, d in zip(
+                self.size, self.kernel, self.stride, self.padding, self.dilation, strict=True
+            )
+        )
+        return rows, columns
+
+
+#: rows and columns of the largest window of which a kernel has all products in its text
+LARGEST_WINDOW = 7
+
+
+def takes_depthwise(d: Depthwise, wanted: bool | None, known: Mapping[Depthwise, Way], arch: str) -> bool:
+    """Whether a depthwise convolution is our template's: by what was measured, else by a rule. ``wanted``: everywhere (True), nowhere (False)."""
+    if wanted is False or max(d.kernel) > LARGEST_WINDOW or d.dtype not in ("f32", "f16", "bf16"):
+        return False
+    if wanted is True:
+        return True
+    way = known.get(d)
+    return depthwise_by_rule(d, arch) if way is None else way is Way.OURS
+
+
+#: pictures at least, channels, and rows and columns of depthwise convolutions that are the template's without a measurement
+RULED_PICTURES, RULED_CHANNELS, RULED_SIZE = 64, (32, 960), (7, 112)
+#: rows of these under windows of seven, of which more took as long as ATen's
+RULED_WIDEST = 28
+
+
+def depthwise_by_rule(d: Depthwise, arch: str) -> bool:
+    """Whether a depthwise convolution that nobody has measured is quicker as the template's, as measured on GPUs of one architecture.
+
+    With a bias and hardswish of channels-last pictures in bfloat16 an H200 took 0.6 to 1.0 of the time with ATen's (`benchmarks/results/2026-11-28-depthwise-h200.json`);
+    fewer pictures, other types, and windows with gaps were not measured.
+    """
+    (down, across), (high, wide) = d.kernel, d.size
+    least, most = RULED_CHANNELS
+    return (
+        arch == "sm_90"
+        and d.dtype == "bf16"
+        and d.last
+        and down == across
+        and (down in (3, 5) or (down == 7 and high <= RULED_WIDEST))
+        and d.dilation == (1, 1)
+        and d.stride in ((1, 1), (2, 2))
+        and (d.samples or 0) >= RULED_PICTURES
+        and least <= d.channels <= most
+        and all(RULED_SIZE[0] <= n <= RULED_SIZE[1] for n in (high, wide))
+    )
+
+
 #: rows of float32 up to which the template multiplies: its products of more would need the tensor cores' TensorFloat-32
 FEW_ROWS_F32 = 8
 

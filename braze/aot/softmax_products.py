@@ -145,6 +145,13 @@ def _match(node: Node) -> Match | None:
     between.append(at)
     at = at.args[0]
     while (first := _product(at)) is None:
+        if _name(at) == "baddbmm":
+            scores = _scores(at)
+            if scores is None:
+                return None
+            first, own = scores
+            steps += own
+            break
         if _name(at) in CASTS:
             before = at.args[0]
         else:
@@ -175,6 +182,19 @@ def _product(node: Any) -> Product | None:
     if _name(node) not in PRODUCTS or len(node.args) != 2 or not all(isinstance(x, Node) for x in node.args):
         return None
     return Product(node, *node.args)  # type: ignore[arg-type]
+
+
+def _scores(node: Any) -> tuple[Product, list[Step]] | None:
+    """Scores by ``baddbmm``: a product, by a number, and a tensor that is added as it is, or not looked at; the steps last first."""
+    words = {"beta": 1, "alpha": 1, **node.kwargs}
+    if len(words) > 2 or len(node.args) != 3 or not all(isinstance(x, Node) for x in node.args):
+        return None
+    added, left, right = node.args
+    beta, alpha = words["beta"], words["alpha"]
+    if type(alpha) not in (int, float) or type(beta) not in (int, float) or beta not in (0, 1):
+        return None
+    steps = [Step("add", tensor=added)] if beta else []
+    return Product(node, left, right), [*steps, Step("scale", number=float(alpha))]
 
 
 def _einsum(node: Any) -> Product | None:
@@ -341,11 +361,11 @@ def _added(node: Any) -> tuple[Any, Step] | None:
 def _comes_from_product(at: Any) -> bool:
     """Whether a value is scores: a product of two values, or what steps make of one."""
     for _ in range(8):
-        if (name := _name(at)) in PRODUCTS or name == "einsum":
+        if (name := _name(at)) in SCORES:
             return True
         if name not in STEPS and name not in CASTS:
             return False
-        at = next((x for x in at.args if _name(x) in {*PRODUCTS, "einsum", *STEPS, *CASTS}), None)
+        at = next((x for x in at.args if _name(x) in {*SCORES, *STEPS, *CASTS}), None)
     return False
 
 
@@ -412,6 +432,8 @@ def _name(node: Any) -> str:
 
 #: products of matrices
 PRODUCTS = frozenset({"matmul", "bmm", "__matmul__"})
+#: what may make scores
+SCORES = PRODUCTS | {"einsum", "baddbmm"}
 #: casts of scores and probabilities: where both ends have one type, what lies between is at least as wide
 CASTS = frozenset({"to", "float", "type_as", "half", "bfloat16", "type"})
 #: what writes, besides methods whose names end so

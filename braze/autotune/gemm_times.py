@@ -17,7 +17,7 @@ import torch
 import torch.fx
 
 from braze.autotune.device_times import build, can_measure, chosen, keep, kept, machine
-from braze.autotune.gemm_trials import PartsTrial, Trial
+from braze.autotune.gemm_trials import PartsTrial, Trial, is_template
 from braze.codegen.triton.gemm import gemm_kernel, tiles_of
 from braze.codegen.triton.gemm_tiles import Means, Tiles
 from braze.context import CompileContext
@@ -73,7 +73,7 @@ def with_tiles(plans: Sequence[Schedule], ctx: CompileContext) -> CompileContext
 
 
 def _templates(plan: Schedule) -> list[Group]:
-    return [g for g in plan.groups if isinstance(g.call, TemplateCall) and g.device != "cpu"]
+    return [g for g in plan.groups if is_template(g, "gemm")]
 
 
 def _is_sized(group: Group, buffers: Mapping[str, Buffer]) -> bool:

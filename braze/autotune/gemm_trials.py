@@ -50,6 +50,11 @@ _LEAST = 4
 Run = Callable[[torch.Tensor], None]
 
 
+def is_template(group: Group, kind: str) -> bool:
+    """Whether a group is a template's call of a kind on a GPU."""
+    return isinstance(group.call, TemplateCall) and group.call.kind == kind and group.device != "cpu"
+
+
 class Trial:
     """One template's kernel in every way worth a try, and the same work apart."""
 
@@ -75,7 +80,7 @@ class Trial:
         for name, text in self.texts.items():
             ways[name] = lambda memory, text=text: self._kernel(text, memory)  # type: ignore[misc]
         names = (*self.group.reads, *self.group.writes)
-        return _timed(
+        return timed(
             self.group.name,
             [self.buffers[n] for n in names],
             self.call.args[1].buffer,
@@ -91,7 +96,7 @@ class Trial:
         """The product by ATen, with kernels before and after."""
         ctx = CompileContext(Options(matmul_template=False), self.target)
         plan = schedule(unfused(self.call, self.buffers), ctx)
-        return _run_of(plan, memory, self.call.args[1].buffer, ctx)
+        return run_of(plan, memory, self.call.args[1].buffer, ctx)
 
 
 class PartsTrial:
@@ -136,9 +141,9 @@ class PartsTrial:
         right = self.views[1].buffer
         ways: dict[str, Callable[[Mapping[str, torch.Tensor]], Run]] = {Way.ATEN.value: self._aten}
         for name in self.tiles:
-            ways[name] = lambda memory, t=name: _run_of(self.plan, memory, right, self._cut(t))  # type: ignore[misc]
+            ways[name] = lambda memory, t=name: run_of(self.plan, memory, right, self._cut(t))  # type: ignore[misc]
         buffers = [self.plan.buffer(name) for name in (*self.plan.program.inputs, self.out)]
-        return _timed(self.group.name, buffers, right, (self.out,), ways)
+        return timed(self.group.name, buffers, right, (self.out,), ways)
 
     def _aten(self, memory: Mapping[str, torch.Tensor]) -> Run:
         left, right = self.views
@@ -146,12 +151,12 @@ class PartsTrial:
 
         def run(matrix: torch.Tensor) -> None:
             at = {**memory, right.buffer: matrix}
-            function(_viewed(at, left), _viewed(at, right), out=memory[self.out])
+            function(viewed(at, left), viewed(at, right), out=memory[self.out])
 
         return run
 
 
-def _timed(
+def timed(
     what: str,
     buffers: Sequence[Buffer],
     right: str,
@@ -202,7 +207,7 @@ def _that_run(
     return found
 
 
-def _run_of(plan: Schedule, memory: Mapping[str, torch.Tensor], right: str, ctx: CompileContext) -> Run:
+def run_of(plan: Schedule, memory: Mapping[str, torch.Tensor], right: str, ctx: CompileContext) -> Run:
     """The kernels and calls of a schedule, one after the other."""
     made = {b.name: b for b in plan.program.buffers}
     own = {**memory_of([b for b in made.values() if b.name not in memory]), **memory}
@@ -213,7 +218,7 @@ def _run_of(plan: Schedule, memory: Mapping[str, torch.Tensor], right: str, ctx:
         at = {**own, right: matrix}
         for group in plan.groups:
             if isinstance(group.call, ExternCall):
-                given = (_viewed(at, v) for v in group.call.args)
+                given = (viewed(at, v) for v in group.call.args)
                 operator(group.call.out_variant)(*given, out=at[group.call.outputs[0]])
             else:
                 launches[group.name](*(at[name] for name in texts[group.name].args))
@@ -221,7 +226,7 @@ def _run_of(plan: Schedule, memory: Mapping[str, torch.Tensor], right: str, ctx:
     return run
 
 
-def _viewed(memory: Mapping[str, torch.Tensor], v: BufferView) -> torch.Tensor:
+def viewed(memory: Mapping[str, torch.Tensor], v: BufferView) -> torch.Tensor:
     sizes, strides = [number(e) for e in v.sizes], [number(e) for e in v.strides]
     return memory[v.buffer].as_strided(sizes, strides, number(v.offset))
 

@@ -10,7 +10,7 @@ import torch
 import torch.fx
 
 from braze.graph.operators import is_elementwise, is_view
-from braze.products import DeviceProduct, Product
+from braze.products import Depthwise, DeviceProduct, Product
 
 aten = torch.ops.aten
 
@@ -124,6 +124,37 @@ def layout_of(left: Sequence[int], right: Sequence[int]) -> str:
         for names, strides in (("mk", left), ("kn", right))
     ]
     return "".join(along) if all(along) else ""
+
+
+def depthwise_of(node: torch.fx.Node) -> Depthwise | None:
+    """The depthwise convolution of pictures that a node computes on a GPU, of known channels and sizes; else None."""
+    if node.op != "call_function" or node.target is not aten.convolution.default or node.kwargs:
+        return None
+    given: tuple[Any, ...] = node.args
+    x, weight, made = (
+        n.meta.get("val") if isinstance(n, torch.fx.Node) else None for n in (*given[:2], node)
+    )
+    if not all(isinstance(v, torch.Tensor) and v.dim() == 4 for v in (x, weight, made)):
+        return None
+    stride, padding, dilation, transposed, _, groups = given[3:9]
+    words = (*weight.shape, *x.shape[1:], *stride, *padding, *dilation, *made.stride()[1:], groups)  # type: ignore[union-attr]
+    dtype = _LABELS.get(x.dtype)  # type: ignore[union-attr]
+    if (
+        dtype is None
+        or any(type(n) is not int for n in words)
+        or {len(stride), len(padding), len(dilation)} != {2}
+    ):
+        return None
+    channels, inside, down, across = weight.shape  # type: ignore[union-attr]
+    alike = x.device.type == "cuda" and x.dtype is weight.dtype and not transposed  # type: ignore[union-attr]
+    if not alike or inside != 1 or groups != channels or channels == 1 or 0 in made.shape:  # type: ignore[union-attr]
+        return None
+    samples, _, *size = x.shape  # type: ignore[union-attr]
+    last = made.stride(1) == 1 and made.stride(3) != 1  # type: ignore[union-attr]
+    return Depthwise(
+        dtype, samples if type(samples) is int else None, channels, (size[0], size[1]), (down, across),
+        tuple(stride), tuple(padding), tuple(dilation), last,
+    )  # fmt: skip
 
 
 _LABELS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}

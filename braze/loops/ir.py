@@ -381,8 +381,19 @@ class ExternCall:
 
 
 @record
+class Window:
+    """How windows go over a picture, down and across: their steps, the zeros around the picture, and the steps within a window;
+    ``last``: channels lie beside each other."""
+
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    last: bool
+
+
+@record
 class TemplateCall:
-    """A kernel written as a template: ``kind`` "gemm".
+    """A kernel written as a template: ``kind`` "gemm" or "depthwise".
 
     For "gemm": ``args = (a, b)`` views [..., M, K] and [K, N] (b may be the transposed view of a linear
     weight); the single output buffer is [M, N] row-major; ``epilogue`` maps ``Op.REDUCED`` attr 0 (the
@@ -391,6 +402,9 @@ class TemplateCall:
     On a GPU there may be a third axis, before the others: then the views are [B, M, K] and [B, K, N], one product for each.
     Further ``args`` are right-hand matrices of the same sizes: REDUCED attr k is the product with the k-th of them.
     ``prologue``: loops over the axis m, and the row k, that compute the buffer of ``a`` first; what they write nobody else sees.
+
+    For "depthwise", on a GPU: ``args = (pictures, weights)`` views [N, C, H, W] and [C, KH, KW], moved as ``window`` says; axes over
+    [N, C, OH, OW], the channels last where they lie so; REDUCED attr 0 is the sum of a window's products.
     """
 
     name: str
@@ -403,6 +417,7 @@ class TemplateCall:
     ops: tuple[str, ...] = ()
     origin: Origin | None = None
     prologue: tuple[LoopNest, ...] = ()
+    window: Window | None = None
 
     @property
     def batch(self) -> Axis | None:

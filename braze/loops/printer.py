@@ -25,6 +25,7 @@ from braze.loops.ir import (
     Store,
     StoreMode,
     TemplateCall,
+    Window,
 )
 from braze.loops.scalars import SIGNS
 from braze.symbolic.expr import Expr, Symbol
@@ -72,10 +73,15 @@ def print_step(step: Step) -> list[str]:
         left, *rights = map(_argument, step.args)
         results = ["product" if not k else f"product{k}" for k in range(len(rights))]
         before = [line for n in step.prologue for line in print_step(n)]
-        products = [f"{n} = {step.kind}({left}, {right})" for n, right in zip(results, rights, strict=True)]
+        words = f", {_window(step.window)}" if step.window is not None else ""
+        products = [f"{n} = {step.kind}({left}, {r}{words})" for n, r in zip(results, rights, strict=True)]
         taken = [f"red{k} = {name}[{at}]" for k, name in enumerate(results)]
         return [*before, *products, *_loops(step.axes, [*taken, *_stores(step.epilogue)])]
     return _loops(step.axes, [*_reductions(step), *_stores(step.stores)])
+
+
+def _window(w: Window) -> str:
+    return f"stride={w.stride}, padding={w.padding}, dilation={w.dilation}"
 
 
 def print_node(node: Node) -> str:

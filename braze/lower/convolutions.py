@@ -8,6 +8,7 @@ from typing import Any
 from braze.loops import build
 from braze.loops.ir import DType, Op, ReduceKind, Reduction, Store
 from braze.lower.contractions import gemm
+from braze.lower.depthwise import device_depthwise
 from braze.lower.fallback import call_extern
 from braze.lower.lazy import Index, Lazy, numel
 from braze.lower.realize import ProgramBuilder
@@ -48,7 +49,10 @@ def convolution(
             return permute_value(g, out, [0, 3, 1, 2])
     later = bias if _on_gpu(g, x) else None
     args = (x, weight, bias if later is None else None, stride, padding, dilation, transposed, extra, groups)
-    out = call_extern(g, aten.convolution.default, args, {})
+    out = None
+    if _on_gpu(g, x) and not transposed and groups > 1 and weight.sizes[0].value == groups:
+        out = device_depthwise(g, x, weight, stride, padding, dilation)
+    out = call_extern(g, aten.convolution.default, args, {}) if out is None else out
     if later is None:
         return out
     return LOWERINGS[aten.add.Tensor](

@@ -34,6 +34,7 @@ def halved_products(program: LoopProgram) -> LoopProgram:
 def _halved(step: Step, steps: Sequence[Step]) -> Step:
     if (
         not isinstance(step, TemplateCall)
+        or step.kind != "gemm"
         or step.device == "cpu"
         or len(step.args) != 2
         or step.batch is not None

@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Container, Iterator, Mapping
 
-from braze.loops.ir import Axis, Op
+from braze.loops.ir import Axis, Op, TemplateCall
 from braze.loops.rewrite import Substitution, index_exprs, roots, walk
 from braze.schedule.blocks import Block, Part, Role, Shape, moved, moved_accesses
 from braze.schedule.choices import Choices
@@ -227,7 +227,7 @@ def _wise(a: Block, b: Block, made: Block, facts: Facts, inner: Container[str]) 
     What a GPU's rows alone read of a buffer (``inner``) is stored nowhere, so that it has no stride.
     """
     if made.shape is Shape.TEMPLATE:  # of which product it is one, a program divides once
-        return not any(_divides(e, made.axes[-2:]) for part in made.parts for e in index_exprs(part.nest))
+        return not any(_divides(e, _kept_whole(made)) for part in made.parts for e in index_exprs(part.nest))
     if (_ends_early(a) or _ends_early(b)) and not _ends_early(made):
         return False
     if _lies_by_columns(made):
@@ -242,6 +242,12 @@ def _wise(a: Block, b: Block, made: Block, facts: Facts, inner: Container[str]) 
             if part.role is not Role.REDUCE and not facts.choices.keeps_contiguity(before, after):
                 return False
     return True
+
+
+def _kept_whole(block: Block) -> tuple[Axis, ...]:
+    """The axes of a template of which a program has more than one place."""
+    whole = isinstance(block.call, TemplateCall) and block.call.kind == "depthwise"
+    return block.axes[1:] if whole else block.axes[-2:]
 
 
 def _lies_by_columns(block: Block) -> bool:

@@ -48,6 +48,8 @@ def sums_in_parts(program: LoopProgram, known: Mapping[DeviceProduct, Way], core
 
 def product_of_call(call: TemplateCall) -> DeviceProduct | None:
     """The product of two matrices that a call computes on a GPU; None where it is another, or its sizes only a call tells."""
+    if call.kind != "gemm":
+        return None
     left, right, *others = call.args
     rows, inner, columns = left.sizes[0].value, left.sizes[-1].value, right.sizes[-1].value
     if call.device == "cpu" or call.batch is not None or call.prologue or others:

@@ -113,3 +113,33 @@ def product_apart(call: TemplateCall) -> tuple[Buffer, BufferView]:
     return Buffer(
         name, left.dtype, sizes, contiguous_strides(sizes), call.device, BufferKind.TEMPORARY
     ), right
+
+
+def depthwise_after(call: TemplateCall, buffers: Mapping[str, Buffer]) -> tuple[LoopProgram, Buffer]:
+    """A program of what follows a depthwise convolution, whose result is its first input, and the buffer of that."""
+    n, *rest = call.axes
+    assert call.window is not None
+    h, w, c = rest if call.window.last else (*rest[1:], rest[0])
+    axes = (n, c, h, w)
+    sizes = tuple(a.extent for a in axes)
+    order = (n, h, w, c) if call.window.last else axes
+    steps = dict(zip(order, contiguous_strides(tuple(a.extent for a in order)), strict=True))
+    strides = tuple(steps[a] for a in axes)
+    dtype = call.args[0].dtype
+    made = Buffer(f"{call.name}_convolved", dtype, sizes, strides, call.device, BufferKind.INPUT)
+    at = linear(tuple(_place(a.symbol, a.extent) for a in axes), strides, ZERO)
+
+    def loaded(node: Node) -> Node:
+        return build.cast(build.load(made.name, dtype, at), node.dtype)
+
+    stores = tuple(with_results(s, loaded) for s in call.epilogue)
+    after = LoopNest(f"{call.name}_after", call.axes, (), (), stores, call.device, call.ops, call.origin)
+    found = accesses(after)
+    reads = [
+        made if name == made.name else dataclasses.replace(buffers[name], kind=BufferKind.INPUT)
+        for name in sorted(found.reads)
+    ]
+    results = [dataclasses.replace(buffers[name], kind=BufferKind.OUTPUT) for name in sorted(found.writes)]
+    names = tuple(b.name for b in reads)
+    outputs = tuple(b.whole() for b in results)
+    return LoopProgram(f"{call.name}_apart", (*reads, *results), (after,), names, outputs), made

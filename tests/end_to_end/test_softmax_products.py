@@ -92,6 +92,28 @@ def of_three_dims(q, k, v, mask):
     return torch.bmm(torch.softmax(torch.bmm(q, k.transpose(1, 2)), dim=-1), v)
 
 
+def flat(*given):
+    return [x.reshape(-1, *x.shape[2:]) for x in given]
+
+
+def added_to_products(q, k, v, mask):
+    q, k, v = flat(q, k, v)
+    shown = torch.zeros(8, *mask.shape[2:]).masked_fill(mask[:, 0].repeat_interleave(4, 0), -math.inf)
+    return torch.bmm(torch.baddbmm(shown, q, k.mT, alpha=0.25).softmax(-1), v)
+
+
+def added_to_nothing(q, k, v, mask):
+    q, k, v = flat(q, k, v)
+    room = torch.empty(q.shape[0], q.shape[1], k.shape[1])
+    scores = torch.baddbmm(room, q, k.mT, beta=0, alpha=0.25)
+    return torch.bmm((scores + mask.repeat_interleave(4, 0)[:, 0].to(q.dtype)).softmax(-1), v)
+
+
+def a_row_added_to_products(q, k, v, mask):
+    q, k, v = flat(q, k, v)
+    return torch.bmm(mask[:1, 0, :1].to(q.dtype).baddbmm(q, k.mT, beta=1, alpha=0.5).softmax(dim=-1), v)
+
+
 def later_hidden(q, k, v, mask):
     n = q.shape[2]
     scores = (q @ k.mT).masked_fill(torch.triu(torch.ones(n, n, dtype=torch.bool), 1), -math.inf)
@@ -110,6 +132,7 @@ def a_module(q, k, v, mask):
 FOUND = [
     plain, scaled_first, added, filled, added_and_filled, added_and_filled_with_a_number, chosen,
     chosen_with_a_full_tensor, by_letters, of_three_dims, later_hidden, repeated_heads, a_module,
+    added_to_products, added_to_nothing, a_row_added_to_products,
 ]  # fmt: skip
 
 
@@ -204,7 +227,18 @@ def filled_in_place(q, k, v, mask):
     return scores.softmax(-1) @ v
 
 
+def added_twice(q, k, v, mask):
+    q, k, v = flat(q, k, v)
+    return torch.bmm(torch.baddbmm(torch.ones(8, 1, 8), q, k.mT, beta=2).softmax(-1), v)
+
+
+def added_to_as_products_less(q, k, v, mask):
+    q, k, v = flat(q, k, v)
+    return torch.bmm(torch.baddbmm(torch.ones(8, 1, 8), q, k.mT, alpha=-1).softmax(-1), v)
+
+
 LEFT = [
+    added_twice, added_to_as_products_less,
     filled_in_place,
     probabilities_too, scores_that_are_read_too, masked_then_scaled, along_queries, changed_scores, a_small_fill,
     keys_written_between, turned_round,

@@ -180,6 +180,8 @@ class _Run:
         return a
 
     def gemm(self, step: TemplateCall) -> None:
+        if step.kind == "depthwise":
+            return self.depthwise(step)
         if step.kind != "gemm":
             raise BrokenProgram(f"no meaning for template {step.kind!r}")
         for before in step.prologue:
@@ -189,6 +191,16 @@ class _Run:
         for b in rights:
             product = (a.double() @ b.double()).to(torch.float32).numpy()
             nest.reduced.append(product.reshape(nest.outer_shape))
+        for pending in [nest.evaluated(store) for store in step.epilogue]:
+            nest.write(*pending)
+
+    def depthwise(self, step: TemplateCall) -> None:
+        assert step.window is not None
+        x, w = (self.view(v).double() for v in step.args)
+        words = step.window.stride, step.window.padding, step.window.dilation
+        sums = torch.conv2d(x, w[:, None], None, *words, w.shape[0]).to(torch.float32)
+        nest = _Nest(self, step.axes, ())
+        nest.reduced.append((sums.permute(0, 2, 3, 1) if step.window.last else sums).numpy())
         for pending in [nest.evaluated(store) for store in step.epilogue]:
             nest.write(*pending)
 

@@ -232,7 +232,7 @@ class _Product(Walker):
     def _load_ahead(self, scope: Scope) -> None:
         """What the prologue reads that nobody writes meanwhile: a norm's weight."""
         assert self.early is not None
-        for node in _plain_loads(r for nest in self.call.prologue for r in roots(nest)):
+        for node in plain_loads(r for nest in self.call.prologue for r in roots(nest)):
             if node.attr[0] in self.early and node.attr[1].symbols() <= self.emitter.symbols.keys():
                 self.emitter.value(node, scope)
 
@@ -387,7 +387,7 @@ class _Product(Walker):
         self.following = emit, Scope(lines, "    ")
         emit.count = product.count
         if self.early is not None:
-            for node in _plain_loads(store_roots(self.call.epilogue)):
+            for node in plain_loads(store_roots(self.call.epilogue)):
                 emit.value(node, self.following[1])
         product.count = emit.count
 
@@ -408,7 +408,7 @@ class _Product(Walker):
             lines.append(f"    tl.store({pointer}, {emit.spread(value.name, XY)}{emit.mask(XY)})")
 
 
-def _plain_loads(values: Iterable[Node]) -> Iterator[Node]:
+def plain_loads(values: Iterable[Node]) -> Iterator[Node]:
     """Loads in these values at places that are known, and that are made in any case."""
     seen, stack = set[Node](), list(values)
     while stack:

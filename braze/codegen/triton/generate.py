@@ -6,12 +6,14 @@ from itertools import zip_longest
 
 from braze.codegen.records import KernelText
 from braze.codegen.triton.combos import combo_kernel
+from braze.codegen.triton.depthwise import depthwise_kernel
+from braze.codegen.triton.depthwise_tiles import parsed_strips
 from braze.codegen.triton.gemm import gemm_kernel
 from braze.codegen.triton.gemm_tiles import parsed
 from braze.codegen.triton.kernels import kernel
 from braze.codegen.triton.waits import Early, early_of, is_between, require_turns, require_wait_first
 from braze.context import CompileContext
-from braze.loops.ir import Buffer
+from braze.loops.ir import Buffer, TemplateCall
 from braze.schedule.combos import plan_members
 from braze.schedule.records import Group, GroupKind, Schedule
 from braze.schedule.tilings import parsed_tiling, planned_as
@@ -50,8 +52,7 @@ def _kernel(
 ) -> KernelText:
     ahead = frozenset[str]()
     if group.kind is GroupKind.TEMPLATE:
-        told = None if tiles is None else parsed(tiles)
-        text = gemm_kernel(group, buffers, told, early.ahead(group), triggers=group.name in early.lets)
+        text = _template(group, buffers, early, tiles)
         ahead = early.constants
     elif group.members:
         waits, triggers = early.waits(group), early.triggers(group, behind)
@@ -63,3 +64,11 @@ def _kernel(
         text = kernel(group, plan, schedule, nvidia=nvidia, waits=waits, triggers=triggers)
     require_wait_first(text, ahead)
     return text
+
+
+def _template(group: Group, buffers: dict[str, Buffer], early: Early, tiles: str | None) -> KernelText:
+    call = group.call
+    if isinstance(call, TemplateCall) and call.kind == "depthwise":
+        return depthwise_kernel(group, buffers, None if tiles is None else parsed_strips(tiles))
+    told = None if tiles is None else parsed(tiles)
+    return gemm_kernel(group, buffers, told, early.ahead(group), triggers=group.name in early.lets)

@@ -82,6 +82,8 @@ def is_step(schedule: Schedule) -> bool:
     rows = []
     for group in schedule.groups:
         if isinstance(group.call, TemplateCall):
+            if group.call.kind != "gemm":
+                return False
             rows.append(product([axis.extent for axis in group.call.axes[:-1]]))
         elif isinstance(group.call, ExternCall):
             if group.call.target == "aten.convolution.default":

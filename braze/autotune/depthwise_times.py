@@ -1,0 +1,150 @@
+"""Which of a GPU's depthwise convolutions are our template's, and in which strips: measured under ``max-autotune`` beside ATen's, kept on disk.
+
+As with products (``gemm_times.py``): what nobody has measured on this kind of device is scheduled as a template, each kernel that comes of it is built in all
+cuts worth a try, and timed in turn with ATen's call and the loops around it. One choice is kept for a convolution, whatever stands around it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
+
+import torch
+import torch.fx
+
+from braze.autotune.device_times import build, can_measure, chosen, keep, kept, launcher, machine
+from braze.autotune.gemm_trials import Run, is_template, run_of, timed, viewed
+from braze.codegen.triton.depthwise import depthwise_kernel, depthwise_of
+from braze.codegen.triton.depthwise_tiles import strips_of
+from braze.context import CompileContext
+from braze.graph import products as graph_products
+from braze.loops.ir import Buffer, BufferKind, TemplateCall
+from braze.options import Options
+from braze.products import Depthwise, Way, depthwise_by_rule, takes_depthwise
+from braze.runtime import cache
+from braze.schedule import schedule
+from braze.schedule.records import Group, Schedule
+from braze.schedule.unfused import depthwise_after
+from braze.support import trace
+from braze.support.log import logger
+
+log = logger("kernels")
+
+#: of the template and of what it is measured against: raise it when either becomes quicker
+_REVISION = 1
+
+
+def with_depthwise(
+    graph: torch.fx.Graph, plan: Callable[[CompileContext], Schedule], ctx: CompileContext
+) -> CompileContext:
+    """The context with the choice of each depthwise convolution of a graph that is known, after measuring under ``max-autotune`` the others."""
+    if ctx.target.kind != "cuda" or ctx.options.depthwise_template is not None:
+        return ctx
+    nodes = [d for n in graph.nodes if (d := graph_products.depthwise_of(n)) is not None]
+    found = [d for d in dict.fromkeys(nodes) if takes_depthwise(d, True, {}, ctx.target.arch)]
+    if not found:
+        return ctx
+    known = {d: text for d in found if (text := kept(_key(d, ctx)))}
+    missing = [d for d in found if d not in known and d.samples is not None]
+    if missing and ctx.options.max_autotune and can_measure():
+        known |= _measured(missing, plan, _with(ctx, known))
+    return _with(ctx, known)
+
+
+def with_strips(plans: Sequence[Schedule], ctx: CompileContext) -> CompileContext:
+    """The context with the strips of each convolution's kernel that were found to be the quickest."""
+    found = []
+    for group in (g for plan in plans for g in plan.groups if is_template(g, "depthwise")):
+        assert isinstance(group.call, TemplateCall)
+        text = kept(_key(depthwise_of(group.call), ctx))
+        if text and text != Way.ATEN.value:
+            found.append((group.name, text))
+    return dataclasses.replace(ctx, tiles=(*ctx.tiles, *found)) if found else ctx
+
+
+def _with(ctx: CompileContext, known: Mapping[Depthwise, str]) -> CompileContext:
+    ways = ((d, Way.ATEN if text == Way.ATEN.value else Way.OURS) for d, text in known.items())
+    return dataclasses.replace(ctx, depthwise=tuple(ways))
+
+
+def _key(d: Depthwise, ctx: CompileContext) -> cache.CacheKey:
+    return cache.key("depthwise", windows=d, **machine(ctx, _REVISION))
+
+
+def _measured(
+    missing: Sequence[Depthwise], plan: Callable[[CompileContext], Schedule], ctx: CompileContext
+) -> dict[Depthwise, str]:
+    """Who is to compute each convolution, in which strips: the quickest in all kernels that have one."""
+    forced = {**dict(ctx.depthwise), **dict.fromkeys(missing, Way.OURS)}
+    found = plan(dataclasses.replace(ctx, depthwise=tuple(forced.items())))
+    buffers = {b.name: b for b in found.program.buffers}
+    made: dict[Depthwise, str] = {}
+    with trace.stage("measure"), torch.no_grad(), torch.autocast("cuda", enabled=False):
+        trials = [Trial(g, buffers, ctx) for g in found.groups if is_template(g, "depthwise")]
+        trials = [t for t in {t.canonical: t for t in trials}.values() if t.of in missing]
+        build([text for t in trials for text in t.texts.values()], ctx.options.autotune_seconds)
+        spent: dict[Depthwise, list[dict[str, float]]] = {}
+        for trial in trials:
+            seconds = trial.seconds()
+            log.info("%s: %s", trial.group.name, json.dumps(seconds))
+            trace.count("convolutions_measured")
+            if Way.ATEN.value in seconds:
+                spent.setdefault(trial.of, []).append(seconds)
+        for d, times in spent.items():
+            total = {name: sum(t.get(name, inf) for t in times) for name in times[0]}
+            ruled = strips_of(d)[0].text() if depthwise_by_rule(d, ctx.target.arch) else Way.ATEN.value
+            made[d] = chosen(total, ruled)
+            keep(_key(d, ctx), made[d])
+    return made
+
+
+class Trial:
+    """One template's kernel in every cut worth a try, and the same work apart."""
+
+    def __init__(self, group: Group, buffers: dict[str, Buffer], ctx: CompileContext) -> None:
+        assert isinstance(group.call, TemplateCall)
+        self.group, self.call, self.buffers, self.ctx = group, group.call, buffers, ctx
+        self.of = depthwise_of(self.call)
+        self.texts = {s.text(): depthwise_kernel(group, buffers, s) for s in strips_of(self.of)}
+        self.canonical = next(iter(self.texts.values())).canonical
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds of each way that runs and gives ATen's results, by its name; nothing where memory does not suffice."""
+        ways: dict[str, Callable[[Mapping[str, torch.Tensor]], Run]] = {Way.ATEN.value: self._apart}
+        for name, text in self.texts.items():
+            ways[name] = lambda memory, text=text: self._kernel(text, memory)  # type: ignore[misc]
+        names = dict.fromkeys((*self.group.reads, *self.group.writes))
+        buffers = [dataclasses.replace(self.buffers[n], kind=BufferKind.TEMPORARY) for n in names]
+        return timed(self.group.name, buffers, self.call.args[0].buffer, self.group.writes, ways)
+
+    def _kernel(self, text: object, memory: Mapping[str, torch.Tensor]) -> Run:
+        launch, pictures = launcher(text), self.call.args[0].buffer  # type: ignore[arg-type]
+        return lambda x: launch(*(x if a == pictures else memory[a] for a in text.args))  # type: ignore[attr-defined]
+
+    def _apart(self, memory: Mapping[str, torch.Tensor]) -> Run:
+        """The convolution by ATen, with a kernel behind it."""
+        program, product = depthwise_after(self.call, self.buffers)
+        plan = schedule(program, CompileContext(Options(), self.ctx.target))
+        pictures, weights = self.call.args
+        windows = viewed(memory, weights).unsqueeze(1).contiguous()
+        words, groups = self.call.window, int(windows.shape[0])
+        assert words is not None
+        after: list[Run] = []
+
+        def run(x: torch.Tensor) -> None:
+            given = viewed({pictures.buffer: x}, pictures)
+            made = torch.convolution(
+                given, windows, None, words.stride, words.padding, words.dilation, False, (0, 0), groups
+            )
+            strides = [e.value or 0 for e in product.strides]
+            if list(made.stride()) != strides:
+                made = torch.empty_strided(made.shape, strides, dtype=made.dtype, device=made.device).copy_(
+                    made
+                )
+            if not after:
+                after.append(run_of(plan, memory, product.name, self.ctx))
+            after[0](made)
+
+        return run
