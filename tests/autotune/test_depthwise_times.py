@@ -106,12 +106,13 @@ def test_the_rule_takes_what_was_measured_to_be_quicker():
     assert not takes_depthwise(taken, None, {taken: Way.ATEN}, "sm_90")
     assert not takes_depthwise(taken, False, {taken: Way.OURS}, "sm_90")
     for change in (
-        {"dtype": "f16"}, {"samples": 1}, {"samples": None}, {"channels": 16}, {"last": False}, {"dilation": (2, 2)}, {"stride": (1, 2)},
-        {"kernel": (3, 5)}, {"size": (56, 56), "kernel": (7, 7)}, {"size": (14, 200)},
+        {"dtype": "f16"}, {"samples": 1}, {"samples": None}, {"channels": 16}, {"last": False}, {"dilation": (3, 3)}, {"stride": (1, 2)},
+        {"kernel": (3, 5)}, {"kernel": (5, 5), "dilation": (2, 2)}, {"size": (56, 56), "kernel": (7, 7)}, {"size": (14, 200)},
     ):  # fmt: skip
         other = dataclasses.replace(taken, **change)
         assert not takes_depthwise(other, None, {}, "sm_90") and takes_depthwise(other, True, {}, "sm_90")
     assert not takes_depthwise(taken, None, {}, "sm_80")
+    assert takes_depthwise(dataclasses.replace(taken, dilation=(2, 2)), None, {}, "sm_90")
 
 
 @pytest.mark.parametrize("last", [True, False])
