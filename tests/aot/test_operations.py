@@ -351,7 +351,7 @@ def test_a_backward_stays_while_another_thread_finds_it_too():
                 assert backwards[0]() is not None
             return ()
 
-    way = Way(*[pytest.fail] * 2, None, find, pytest.fail)
+    way = Way(*[pytest.fail] * 2, None, find, pytest.fail, "f backward")
     call = native.operation(pytest.fail, bool, way, 1, (), [(0, "cpu")], (), [(0, "cpu", (1,))])
 
     def backward():

@@ -27,7 +27,7 @@ def main() -> int:
                 exec(f"def of_tensors({names}):\n    return fn({names})", made)
                 (text,) = generate(planned(made["of_tensors"], *tensors), context())
                 built = compile_offline(text, Path(folder))
-                registers, stack = resources(built["cubin"], Path(folder))
+                registers, stack = resources(built, Path(folder))
                 vectors = "ld.global.v4" in built["ptx"] or "ld.global.v2" in built["ptx"]
                 print(
                     f"{text.name}: {count} members, {registers} registers, {stack} bytes of stack, vectors {vectors}"

@@ -60,17 +60,19 @@ def test_a_call_of_an_operator_ends_a_run():
     assert calls(source) == ["run_0", "op_mm_out_0", "run_1"] and rows(source) == [6, 6]
 
 
-def test_the_first_write_to_an_input_begins_a_run():
+def test_the_first_write_to_an_input_ends_a_run():
     """What is raised before it is of a call that may be run again."""
 
     def f(x, n):
         y = means(x)
         n.mul_(2)
-        return y, means(x.t() * 2).sum(0)
+        return y, means(y.t() * 2).sum(0)
 
     source = host_of(f, (64, 64), (64,)).source
     first, _, behind = source.partition("def call(inputs):")[2].partition("try:")
-    assert "run_0(" in first and "run_1(" in behind and "note_written" in behind
+    run, write = calls(source)
+    assert run == "run_0" and f"{run}(" in first
+    assert write.startswith("triton_poi_fused_mul") and f"{write}(" in behind and "note_written" in behind
 
 
 def test_each_launch_of_a_run_gets_its_own_arguments(monkeypatch):

@@ -260,7 +260,7 @@ def test_a_kernel_of_sizes_that_nobody_knows_is_refused_before_anything_runs(
 
 
 def test_sizes_whose_own_kernel_is_refused_run_what_was_built_for_any(takes, launch_of, monkeypatch, caplog):
-    def full(kernel, device):
+    def full(kernel, device, job):
         if function.built[-1][1] % 16 == 0 or function.built[-1][1] == 1:
             raise RuntimeError("out of resource: shared memory")
         return kernel.function
@@ -297,17 +297,18 @@ def test_what_no_launch_has_room_for_is_refused_when_it_is_loaded(monkeypatch):
         plain = {"num_warps": 32, "warp_size": 32, "shared": 96}
         return SimpleNamespace(name="k", kernel=b"", metadata=SimpleNamespace(**{**plain, **metadata}))
 
-    assert triton_launch.loaded(kernel(), 0) == 0x700
+    job = SimpleNamespace(path="k.py", name="k")
+    assert triton_launch.loaded(kernel(), 0, job) == 0x700
     with pytest.raises(RuntimeError, match="232449 bytes of shared memory, and the GPU has 232448"):
-        triton_launch.loaded(kernel(shared=232449), 0)
+        triton_launch.loaded(kernel(shared=232449), 0, job)
     with pytest.raises(RuntimeError, match="600 columns of tensor memory"):
-        triton_launch.loaded(kernel(tmem_size=600), 0)
+        triton_launch.loaded(kernel(tmem_size=600), 0, job)
     told["most"] = (512,)
     with pytest.raises(RuntimeError, match="512 threads have them, and not 1024"):
-        triton_launch.loaded(kernel(), 0)
-    assert triton_launch.loaded(kernel(num_warps=16), 0) == 0x700
+        triton_launch.loaded(kernel(), 0, job)
+    assert triton_launch.loaded(kernel(num_warps=16), 0, job) == 0x700
     told["most"] = ()  # a Triton that does not tell
-    assert triton_launch.loaded(kernel(), 0) == 0x700
+    assert triton_launch.loaded(kernel(), 0, job) == 0x700
 
 
 def test_a_kernel_that_triton_alone_loads_is_refused_before_anything_runs(takes, launch_of):
@@ -325,7 +326,7 @@ def test_a_kernel_that_triton_alone_loads_is_refused_before_anything_runs(takes,
 
 
 def test_a_refused_kernel_is_not_told_to_be_built(takes, launch_of, monkeypatch):
-    def full(kernel, device):
+    def full(kernel, device, job):
         raise RuntimeError("out of resources")
 
     monkeypatch.setattr(triton_launch, "loaded", full)
