@@ -215,3 +215,11 @@ def test_what_python_itself_ignores_was_not_swallowed_by_braze() -> None:
     with faults.ignored_by_python() as ignored, pytest.raises(ValueError):
         list(unfinished())
     assert ValueError not in ignored
+
+
+def test_an_assertion_of_pytorchs_is_a_fault_of_ours_but_where_memory_ends() -> None:
+    why = 'RuntimeError: 0 INTERNAL ASSERT FAILED at "python_arg_parser.cpp":462, please report a bug to PyTorch.'
+    said = [f"BZ9025: a stage of the compiler failed\n  why: {why}"]
+    assert faults.internal(said, "memory") is None
+    assert faults.internal(said, "compiler")
+    assert faults.internal(["BZ9025: a stage of the compiler failed\n  why: KeyError: x"], "memory")
