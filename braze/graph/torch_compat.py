@@ -174,6 +174,10 @@ def outside_modes() -> Any:
 
 #: how PyTorch and pybind11 say that Python had no memory for an object
 _SHORT = re.compile(r"(\S+\(\): )?(Failed to allocate a|Could not allocate) ([\w:]+ )+(object|reference)")
+#: how PyTorch does where it looks for a mode's method and takes Python's MemoryError for none
+_NO_METHOD = re.compile(
+    r"0 INTERNAL ASSERT FAILED at \"\S*python_arg_parser\.cpp|Defining your mode's `__torch_\w+__` as a classmethod"
+)
 #: how a GPU's driver does, where it is not PyTorch's allocator that asks: for a module, a graph, a stream
 _FULL = re.compile(r"(CUDA|HIP) error: out of memory|Triton Error \[(CUDA|HIP)\]: out of memory")
 
@@ -183,7 +187,12 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, RuntimeError):
         said = str(error)
         # the allocator's, where a tensor gets no Python object, and pybind11's; a driver's, through PyTorch and through Triton
-        if "can't allocate memory" in said or _SHORT.match(said) or _FULL.search(said):
+        if (
+            "can't allocate memory" in said
+            or _SHORT.match(said)
+            or _NO_METHOD.match(said)
+            or _FULL.search(said)
+        ):
             return True
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or lost_by_python(error)
 

@@ -124,7 +124,7 @@ def check(program: Struck) -> Finding | None:
         warnings.simplefilter("ignore")
         compiled = braze.compile(model, backend=program.backend)
         found = struck(program, fault, Path(folder), model, compiled, wanted)
-    return found or internal(said, program.kind)
+    return found or internal(said)
 
 
 def struck(
@@ -206,11 +206,9 @@ def in_eagers_switch(error: Any) -> bool:
     return switches and not caller.filename.startswith(str(Path(braze.__file__).parent))
 
 
-def internal(said: list[str], kind: str) -> Finding | None:
-    """What braze reports of itself. Of memory that ends PyTorch may make an assertion of its own that fails, where it looks for who overrides a function."""
+def internal(said: list[str]) -> Finding | None:
+    """What braze reports of itself."""
     for message in said:
-        if kind == "memory" and "INTERNAL ASSERT FAILED" in message and "report a bug to PyTorch" in message:
-            continue
         if "BZ9" in message or "BZ6013" in message:
             return Finding("internal error", message[message.index("BZ") :])
     return None

@@ -108,7 +108,23 @@ def test_an_exception_that_python_loses_is_told_from_ours() -> None:
 
 @pytest.mark.parametrize(
     ("error", "told"),
-    [(RuntimeError("Failed to allocate a Tensor object"), None), (RuntimeError("no"), "error")],
+    [
+        (RuntimeError("Failed to allocate a Tensor object"), None),
+        (
+            RuntimeError(
+                '0 INTERNAL ASSERT FAILED at "/torch/csrc/utils/python_arg_parser.cpp":462, please report a bug'
+            ),
+            None,
+        ),
+        (
+            RuntimeError(
+                "Defining your mode's `__torch_dispatch__` as a classmethod is not supported, please make it a plain method"
+            ),
+            None,
+        ),
+        (RuntimeError('0 INTERNAL ASSERT FAILED at "/aten/src/ATen/core.cpp":1'), "error"),
+        (RuntimeError("no"), "error"),
+    ],
 )
 def test_memory_may_end_in_words_of_pytorchs(error: Exception, told: str | None, monkeypatch) -> None:
     def step(model: object, call: object, training: bool) -> list[torch.Tensor]:
@@ -215,11 +231,3 @@ def test_what_python_itself_ignores_was_not_swallowed_by_braze() -> None:
     with faults.ignored_by_python() as ignored, pytest.raises(ValueError):
         list(unfinished())
     assert ValueError not in ignored
-
-
-def test_an_assertion_of_pytorchs_is_a_fault_of_ours_but_where_memory_ends() -> None:
-    why = 'RuntimeError: 0 INTERNAL ASSERT FAILED at "python_arg_parser.cpp":462, please report a bug to PyTorch.'
-    said = [f"BZ9025: a stage of the compiler failed\n  why: {why}"]
-    assert faults.internal(said, "memory") is None
-    assert faults.internal(said, "compiler")
-    assert faults.internal(["BZ9025: a stage of the compiler failed\n  why: KeyError: x"], "memory")
