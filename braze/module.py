@@ -19,6 +19,7 @@ from torch import nn
 
 from braze import native
 from braze.capture.dispatch.session import compile_callable
+from braze.graph.torch_compat import share_state
 from braze.settings import Settings
 from braze.support.errors import UserError
 from braze.support.record import record
@@ -102,6 +103,7 @@ def compile_module(model: nn.Module, settings: Settings) -> nn.Module:
     made = _compiled_class(model, settings)
     compiled: Any = object.__new__(made)
     object.__setattr__(compiled, "__dict__", model.__dict__)
+    share_state(model, compiled)
     made.__compiled__.entry.plain = _plain_call(weakref.ref(compiled), model)
     return compiled
 

@@ -583,3 +583,10 @@ def disable_functions() -> Any:
 def without_innermost_mode() -> Any:
     """A context in which the ``TorchFunctionMode`` that was turned on last sees no call; one turned on within it does."""
     return torch.overrides._pop_mode_temporarily()
+
+
+def share_state(model: torch.nn.Module, other: torch.nn.Module) -> None:
+    """What PyTorch's composable wrappers (``fully_shard``) know of a module by its identity, known of another one over the same contents."""
+    registry = getattr(sys.modules.get("torch.distributed._composable_state"), "_module_state_mapping", None)
+    if registry is not None and (state := registry.get(model)) is not None:
+        registry[other] = state

@@ -26,14 +26,14 @@ def mesh(tmp_path: Any) -> Iterator[Any]:
 
 
 def losses(mesh: Any, order: str) -> list[float]:
-    """The losses of some steps, with the first part compiled ("c") and sharded ("s") in this order."""
+    """The losses of some steps, with the first part compiled ("c") and sharded ("s"), and all sharded ("a"), in this order."""
     torch.manual_seed(0)
     model: Any = nn.Sequential(nn.Sequential(nn.Linear(4, 8), nn.ReLU()), nn.Linear(8, 2))
     for what in order:
         if what == "c":
             model[0] = braze.compile(model[0], backend="aot_eager")
         else:
-            fully_shard(model[0], mesh=mesh)
+            fully_shard(model[0] if what == "s" else model, mesh=mesh)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     found = []
     for step in range(6):
@@ -46,9 +46,9 @@ def losses(mesh: Any, order: str) -> list[float]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("order", ["cs", "sc"])
+@pytest.mark.parametrize("order", ["cs", "sc", "csa", "sca", "sac", "ca"])
 def test_a_sharded_module_trains_as_uncompiled(mesh: Any, order: str) -> None:
-    expected = losses(mesh, "s")
+    expected = losses(mesh, order.replace("c", ""))
     braze.reset()
     assert losses(mesh, order) == pytest.approx(expected, rel=1e-5)
     counts = trace.snapshot()[0]
