@@ -22,7 +22,7 @@ from braze.lower.registry import aten
 from braze.lower.segments import rows_added
 from braze.lower.views import expand_value
 from braze.support.record import record
-from braze.symbolic.expr import ONE, ZERO, Expr, Integer, contiguous_strides, modulo
+from braze.symbolic.expr import ONE, ZERO, Expr, Integer, contiguous_strides, linear, modulo
 from braze.symbolic.guess import likely_size
 
 I32, I64 = DType.I32, DType.I64
@@ -54,11 +54,14 @@ class Scatter:
 
 def scattered(g: ProgramBuilder, target: Any, x: Lazy, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """What a scatter into ``x`` gives, by loops; NotImplemented for what is ATen's."""
-    chosen = _one_each(g, target, x, args, kwargs)
-    if chosen is not NotImplemented:
-        return chosen
     found = _found(g, target, x, args, kwargs)
     if found is None:
+        return NotImplemented
+    if target in ONE_EACH and len(args) == 3 and not kwargs:
+        chosen = _one_each(g, x, args[0], args[1], found)
+        if chosen is not NotImplemented:
+            return chosen
+    if _is_empty(x, found):
         return NotImplemented
     placed = found.placed
     strides = g.symbols.exprs(g.val.stride())
@@ -84,16 +87,8 @@ def scattered(g: ProgramBuilder, target: Any, x: Lazy, args: Sequence[Any], kwar
     return _narrowed(g, g.lazy(view.buffer), x.dtype, strides)
 
 
-def _one_each(g: ProgramBuilder, target: Any, x: Lazy, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def _one_each(g: ProgramBuilder, x: Lazy, dim: int, index: Lazy, found: Scatter) -> Any:
     """One element for each row of a dimension is a choice between what is there and what is given, which fuses with what is around it."""
-    if g.ctx.target.kind != "cuda" or x.device == "cpu" or target not in ONE_EACH or len(args) != 3 or kwargs:
-        return NotImplemented
-    dim, index, source = args
-    if not x.rank or not x.dtype.is_computable:
-        return NotImplemented
-    found = FORMS[target](g, x, dim, index, source)
-    if found is None or (found.adds and x.dtype not in WIDE):
-        return NotImplemented
     dim = dim % x.rank
     rows = (*x.sizes[:dim], ONE, *x.sizes[dim + 1 :])
     if tuple(index.sizes) != rows:
@@ -118,7 +113,7 @@ def placed_on_gpu(
 ) -> tuple[Placed | None, StoreMode]:
     """What a scatter stores straight into the window ``part``, and how; None for what is ATen's."""
     found = _found(g, target, part, args, kwargs)
-    if found is None or found.clears or (g.ctx.deterministic and not found.alike):
+    if found is None or found.clears or _is_empty(part, found) or (g.ctx.deterministic and not found.alike):
         return None, StoreMode.PLAIN
     if not found.adds:
         return found.placed, StoreMode.PLAIN
@@ -128,7 +123,7 @@ def placed_on_gpu(
 def _found(
     g: ProgramBuilder, target: Any, x: Lazy, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Scatter | None:
-    """What a scatter on a GPU stores, if loops can and there may be any."""
+    """What a scatter on a GPU stores, if loops can."""
     if (
         g.ctx.target.kind != "cuda"
         or x.device == "cpu"
@@ -138,9 +133,12 @@ def _found(
     ):
         return None
     found = FORMS[target](g, x, *args, **kwargs)
-    if found is None or (found.adds and x.dtype not in WIDE):
-        return None
-    return None if any(size.value == 0 for size in (*x.sizes, *found.placed.sizes)) else found
+    return None if found is None or (found.adds and x.dtype not in WIDE) else found
+
+
+def _is_empty(x: Lazy, found: Scatter) -> bool:
+    """Whether there is known to be no place, or nothing for it."""
+    return any(size.value == 0 for size in (*x.sizes, *found.placed.sizes))
 
 
 def _store(
@@ -215,17 +213,15 @@ def _by_copies(g: ProgramBuilder, x: Lazy, found: Scatter, wide: DType, there: i
     over, (k,) = g.axes([count], "q")
     total = Reduction(ReduceKind.SUM, wide, g.load(held, (k, *index)))
     out = g.new_buffer(wide, x.sizes, inner, x.device)
-    g_out = g.whole(out)
-    at = sum((i * s for i, s in zip(index, inner, strict=True)), ZERO)
     g.nest(
         axes,
-        (Store(out, at, build.reduced(0, wide)),),
+        (Store(out, linear(index, inner, ZERO), build.reduced(0, wide)),),
         x.device,
         (g.op_name,),
         over=over,
         reductions=(total,),
     )
-    summed = g.lazy(g_out.buffer)
+    summed = g.lazy(out)
     result = elementwise(
         g,
         lambda a, b: build.cast(build.add(build.cast(a, wide), b), x.dtype),
