@@ -123,7 +123,7 @@ class _Combiner:
         if not like and (
             len(kernel.kinds) >= KINDS
             or not all(self._is_small(g) for g in (group, *kernel.members))
-            or sum(operations for operations in kernel.kinds.values()) + _operations(group) > OPERATIONS
+            or sum(kernel.kinds.values()) + _operations(group) > OPERATIONS
         ):
             return False
         pointers = kernel.pointers | set(arguments(group))

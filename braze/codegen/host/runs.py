@@ -39,17 +39,10 @@ class Run:
 
     def lines(self) -> list[str]:
         """The statements that make the launches."""
-        function, *_ = self.launches[0]
-        name = function if len(self.launches) == 1 else self.name
-        given = ", ".join(self._call())
-        return [*self.before, f"{name}({given})", *self.after]
-
-    def _call(self) -> tuple[str, ...]:
-        if len(self.launches) == 1:
-            _, given, numbers = self.launches[0]
-            return (*given, *numbers)
-        buffers, sizes = self._arguments()
-        return (*buffers, *sizes)
+        function, buffers, sizes = self.launches[0]
+        if len(self.launches) > 1:
+            function, (buffers, sizes) = self.name, self._arguments()
+        return [*self.before, f"{function}({', '.join((*buffers, *sizes))})", *self.after]
 
     def _arguments(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The buffers and the sizes of all launches, each once."""
