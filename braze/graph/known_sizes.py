@@ -74,19 +74,8 @@ class Ground(LearnedSizes):
             return form.value
         found = self._numbers.get(form)
         if found is None:
-            found = self._numbers[form] = self.env.create_symintnode(
-                self.written(form), hint=self._hint(form)
-            )
+            found = self._numbers[form] = self.env.create_symintnode(self.written(form), hint=self.hint(form))
         return found
-
-    def _hint(self, form: Expr) -> int | None:
-        known = torch_symbols.hints(self.env)
-        values = {
-            s: known[self._originals[s.name]] for s in form.symbols() if self._originals[s.name] in known
-        }
-        if len(values) < len(form.symbols()):
-            return None
-        return form.evaluate({s: int(v) for s, v in values.items()})
 
     def written(self, form: Expr) -> Any:
         """A form as a SymPy expression."""

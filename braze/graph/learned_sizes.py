@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from braze.graph import torch_symbols
 from braze.graph.numbers import QUESTIONS
 from braze.support.errors import Unsupported
 from braze.symbolic import names
@@ -103,7 +104,7 @@ class LearnedSizes(SizeSymbols):
         self.by_name.clear()
         self._converted.clear()
         for guard in self.env.guards[self._read :]:
-            self._learn(guard.expr)
+            self._learn(self.env.replace(guard.expr))
         self._read = len(self.env.guards)
         self._renew()
 
@@ -140,7 +141,9 @@ class LearnedSizes(SizeSymbols):
         form = self.form_of(asked)
         if form is None:
             return
-        self._learn_quotient(self._flattener.expanded(form % k - wanted))
+        zero = self._flattener.expanded(form % k - wanted)
+        self._learn_number(zero)
+        self._learn_quotient(zero)
         counted = self._flattener.by_multiples(form)[0]
         parts = [(m, c % k) for m, c in terms(counted) if c % k]
         if len(parts) != 1:
@@ -229,6 +232,16 @@ class LearnedSizes(SizeSymbols):
     def _settled(self, name: str, value: int) -> None:
         """Told of a symbol that bounds make a number."""
 
+    def hint(self, form: Expr) -> int | None:
+        """The number that a form was while tracing; None where only the data tell."""
+        known = torch_symbols.hints(self.env)
+        values = {
+            s: known[self._originals[s.name]] for s in form.symbols() if self._originals[s.name] in known
+        }
+        if len(values) < len(form.symbols()):
+            return None
+        return form.evaluate({s: int(v) for s, v in values.items()})
+
     def difference(self, left: Expr, right: Expr) -> Expr:
         """left - right, a number where what is known of remainders makes it one."""
         return self.flat(left - right)
@@ -249,6 +262,17 @@ class SettledSizes(LearnedSizes):
 
     def __init__(self) -> None:
         super().__init__(None)
+        self._ones: dict[Expr, bool] = {}
+
+    def expr(self, value: Any) -> Expr:
+        """As any; a dim that the trace took for one of one element is one, in whatever words a guard says so: it is broadcast."""
+        found = super().expr(value)
+        if found.value is not None or not isinstance(value, torch.SymInt):
+            return found
+        known = self._ones.get(found)
+        if known is None:
+            known = self._ones[found] = self.hint(found) == 1 and torch_symbols.is_settled(value == 1)
+        return Integer(1) if known else found
 
     def _convert(self, e: Any, env: Any) -> Expr:
         self._meet(env)

@@ -304,6 +304,11 @@ def hints(env: Any) -> dict[Any, Any]:
     return env.backed_var_to_val if hasattr(env, "backed_var_to_val") else env.var_to_val
 
 
+def is_settled(condition: Any) -> bool:
+    """Whether a condition on sizes holds by what was guarded before; nothing is asked of these sizes."""
+    return bool(_symbolic_shapes().statically_known_true(condition))
+
+
 def make_float_symbol(env: Any, value: float, name: str) -> torch.SymFloat:
     """A symbolic float of ``env`` with hint ``value``."""
     source = _source_class()(name)

@@ -70,7 +70,8 @@ class Flattener:
     def _made_flat(self, e: Expr) -> Expr:
         counted, back = self.by_multiples(e)
         if counted is not e and not divisions(counted):
-            return counted.subs(back)
+            made = counted.subs(back)
+            return self._written_out.of(made) if self.equals else made
         made, kept = self._written_out.of(e), self._kept.of(e)
         return made if (divisions(made), _length(made)) < (divisions(kept), _length(kept)) else kept
 

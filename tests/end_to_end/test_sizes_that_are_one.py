@@ -57,3 +57,29 @@ def test_what_bounds_make_one_element_is_broadcast():
     for size in (5, 3, 4):
         x = torch.randn(size)
         assert torch.equal(compiled(x), f(x))
+
+
+def halves(x, n):
+    return x.tensor_split(2)[0][: x.shape[0] // 2 - n]
+
+
+#: the half of an even number of rows is a symbol of its own where a guard says that the number is even
+OF_EVEN_ROWS = {
+    "first_of_a_half": lambda x, n: halves(x, n) * x,
+    "beside_the_whole": lambda x, n: x * halves(x, n),
+    "expanded": lambda x, n: halves(x, n).expand(5, 3),
+    "last_of_a_half": lambda x, n: x.tensor_split(2)[1][n:] - x,
+    "last_of_thirds": lambda x, n: x.view(2, -1, 3)[:, n:] * x.view(2, -1, 3),
+    "remainder": lambda x, n: x.view(2, -1, 3)[:, : (x.shape[0] + n) % 2] + x.view(2, -1, 3),
+}
+
+
+@pytest.mark.parametrize("program", OF_EVEN_ROWS)
+def test_what_guards_make_one_element_of_an_even_size_is_broadcast(program):
+    f = OF_EVEN_ROWS[program]
+    compiled = braze.compile(f, dynamic=True)
+    with logged() as messages:
+        for size in (12, 24, 36):
+            x, n = torch.randn(size, 3), size // 2 - 1
+            assert torch.equal(compiled(x, n), f(x, n))
+    assert not messages

@@ -645,6 +645,22 @@ def test_a_history_that_is_gone_unless_somebody_looks_is_looked_at(scale, alike)
     assert (found is None) is alike
 
 
+@pytest.mark.parametrize("looks", [True, False])
+def test_what_requires_a_gradient_for_whoever_looks_may_do_so(looks):
+    """A view that is older than the write, of what became a leaf and was detached then."""
+    text = (
+        "def program(x0):\n    v0 = x0[...]\n    v0.add_(1)\n    x0.requires_grad_()\n    x0.detach_()\n"
+        "    v1 = v0 * 2\n    return (v0, v1)\n"
+    )
+    program = parsed(text, (Given("x0", ("numbers((4,), 'float32', 0, 'small')",)),))
+    theirs, ours = (checking.seen(program, program.function(), 0) for _ in range(2))
+    assert theirs.facts["requires_grad"] == dict.fromkeys(("result 0", "result 1", "argument x0"), False)
+    for fact in ("requires_grad", "grad_fn"):
+        ours.facts[fact] = {"result 0": looks, "result 1": True, "argument x0": False}
+    ours.facts["leaf"] = {"result 0": not looks, "result 1": False, "argument x0": True}
+    assert (checking.differs(program, 0, ours, theirs) is None) is looks
+
+
 def test_an_argument_of_which_a_view_is_turned_is_marked_as_eagers_is():
     text = "def program(x0):\n    x0.data.add_(1)\n    v0 = x0[None]\n    v0.squeeze_(0)\n    return (v0,)\n"
     program = parsed(text, (Given("x0", ("numbers((4,), 'float32', 0, 'small')",)),))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import operator
+import random
 
 import pytest
 import torch
 
 from braze.graph import fakes
+from braze.graph.learned_sizes import SettledSizes
 from braze.support import trace
 
 
@@ -153,3 +155,45 @@ def test_sizes_are_made_once_and_questions_are_counted(sized):
     assert trace.snapshot()[0]["size_questions"] == before
     assert s > 100
     assert trace.snapshot()[0]["size_questions"] == before + 1
+
+
+def made_of(rng, sizes, depth=0):
+    """A random number made of sizes."""
+    if depth > 2 or rng.random() < 0.3:
+        return rng.choice(sizes)
+    a, b = made_of(rng, sizes, depth + 1), made_of(rng, sizes, depth + 1)
+    return rng.choice((a + b, a - b, a // 2, a // 3, a * 3, a % 4, a % 2, a * b))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_was_asked_to_be_one_is_one_for_the_loops(seed):
+    """Whatever was asked before and after: a dim of that size is broadcast."""
+    rng = random.Random(seed)
+    mode = fakes.new_mode(dynamic=True)
+    hints = [rng.choice((4, 6, 8, 9, 12, 15, 16, 24, 36)) for _ in range(3)]
+    sizes = list(mode.fake(torch.empty(hints), symbolic_dims={0, 1, 2}, source="x").shape)
+    ones = []
+    for _ in range(rng.randint(1, 4)):
+        number = made_of(rng, sizes)
+        k = rng.choice((2, 3, 4))
+        if type(number) is int:
+            continue
+        if rng.random() < 0.5:
+            assert number % k == number.node.hint % k
+        else:
+            ones.append(number - (number.node.hint - 1))
+            assert ones[-1] == 1
+    assert all(SettledSizes().expr(number).value == 1 for number in ones)
+
+
+def test_an_even_size_whose_half_is_known_by_another_is_one_for_the_loops(sized):
+    _, s, t = sized
+    assert s % 2 == 0 and t - s // 2 - 335 == 1
+    assert SettledSizes().expr(t - s // 2 - 335).value == 1
+
+
+def test_what_was_asked_of_a_size_that_came_to_be_a_number_since_is_known():
+    mode = fakes.new_mode(dynamic=True)
+    s, t = mode.fake(torch.empty(9, 24), symbolic_dims={0, 1}, source="x").shape
+    assert (3 * t + s) // 2 - 39 == 1 and s % 2 == 1 and t - 23 == 1
+    assert SettledSizes().expr(s // 2 - 3).value == 1

@@ -66,6 +66,8 @@ TURNED = re.compile(
 ORDER = (
     "type", "value", "dtype", "shape", "strides", "requires_grad", "grad_fn", "leaf", "aliasing", "changed", "gradient"
 )  # fmt: skip
+#: what hangs on the history of tensors
+HISTORY = ("requires_grad", "grad_fn", "leaf", "gradient")
 
 
 def check(program: TensorProgram) -> Finding | None:
@@ -141,7 +143,7 @@ def differs(program: TensorProgram, call: int, ours: Seen, theirs: Seen) -> Find
     """The first thing that differs between two calls."""
     if ours.error is None and theirs.error == ("RuntimeError", NOT_ROLLED) and ".roll(" in program.text():
         return None
-    mine, its = ((s.backward_error, s.facts.get("gradient")) for s in (ours, theirs))
+    mine, its = ((s.backward_error, *map(s.facts.get, HISTORY)) for s in (ours, theirs))
     if mine != its and ".detach_()" in program.text():
         program = looked_at(program)
         theirs = seen(program, program.function(), call)
