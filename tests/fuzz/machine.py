@@ -74,6 +74,11 @@ MACHINES: dict[str, Row] = {
     "tensors": Row(
         "tests.fuzz.tensors.machine", "views, writes, operators and their gradients", POISON, share=2
     ),
+    "rare": Row(
+        "tests.fuzz.tensors.rare",
+        "tensor programs with sizes in indices, lists, complex numbers and what few programs call",
+        POISON,
+    ),
     "metamorphic": Row("tests.fuzz.metamorphic", "tensor programs in guises that must not matter", POISON),
     "cudagraphs": Row(
         "tests.fuzz.cudagraphs", "calls that are recorded and replayed, whoever holds what", POISON

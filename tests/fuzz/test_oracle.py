@@ -229,3 +229,24 @@ def test_an_infinite_product_may_be_no_number_where_small_factors_come_first():
     for small, is_open in ((1e-30, True), (1.0, False)):
         found = numbers_by(text, f"torch.tensor([-inf, {small}, {small}])")
         assert (not told(torch.tensor(torch.nan), "result 0", found)) is is_open
+
+
+def test_a_gelu_of_the_largest_number_may_be_infinite():
+    """Eager doubles it before it takes the half; what is asked of the result, as its exponent, follows."""
+    largest = torch.finfo(torch.float32).max
+    _, found = oracle.samples(
+        lambda: dict(enumerate(torch.frexp(torch.nn.functional.gelu(torch.tensor([largest, 1.0]).double())))),
+        torch.float32,
+        rounds=False,
+    )
+    told = [f[1].double() for f in found]
+    assert not oracle.settled(torch.tensor([128, 0]), torch.tensor([0, 0]), told)
+    assert oracle.settled(torch.tensor([128, 1]), torch.tensor([0, 0]), told)
+
+
+def test_what_follows_a_norm_whose_squares_overflow_may_have_met_nothing_or_no_number():
+    """`tensors` 5400007937: eager's norm is no number, and ours 0."""
+    text = "def program(x0):\n    v0 = F.layer_norm(x0, (2,))\n    v1 = torch.fmin(x0[0], v0)\n    return (v1,)\n"
+    found = numbers_by(text, f"torch.tensor([0.75, {torch.finfo(torch.float32).max}])")
+    for made, is_open in ((0.0, True), (0.75, True), (-3.0, False)):
+        assert (not told(torch.full((2,), made), "result 0", found)) is is_open

@@ -6,6 +6,7 @@ import os
 import random
 import re
 import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -80,6 +81,8 @@ class Making:
     tensors: list[str] = field(default_factory=list)
     integers: list[str] = field(default_factory=list)
     lines: list[Line] = field(default_factory=list)
+    #: family -> tables of its rows, one as likely as the other
+    tables: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
     #: memory with numbers that have been rounded, call by call: their steps differ between libraries
     rough: set[int] = field(default_factory=set)
 
@@ -87,8 +90,8 @@ class Making:
         return self.worlds[0].eager[name]
 
 
-def generate(seed: int) -> TensorProgram:
-    """The program of a seed."""
+def generate(seed: int, tables: Mapping[str, Sequence[Sequence[str]]] | None = None) -> TensorProgram:
+    """The program of a seed, of the rows of ``grammar.py``, or of other tables'."""
     rng = random.Random(seed)
     changing = rng.random() < 0.4
     given = arguments.make(rng, changing)
@@ -103,6 +106,7 @@ def generate(seed: int) -> TensorProgram:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         making = begun(rng, program)
+        making.tables = tables or {}
         for _ in range(rng.choice((2, 3, 4, 5, 6, 8, 10, 14))):
             extend(making)
     results = rng.choices(making.tensors, weights(making), k=rng.choice((1, 2, 3, 3, 4, 6)))
@@ -159,7 +163,7 @@ def extend(making: Making) -> None:
 def drawn(making: Making, family: str) -> tuple[Line, list[str]]:
     """A statement of a family, and what it writes."""
     rng = making.rng
-    row = rng.choice(TABLES[family])
+    row = rng.choice(rng.choice(making.tables[family]) if making.tables else TABLES[family])
     filled = Filling(making)
     text = PLACE.sub(filled.fill, row)
     if family in ("WRITES", "ROUGH_WRITES"):
@@ -214,7 +218,7 @@ class Filling:
         kind, rng = found[1], self.rng
         if kind == "0":
             return self.first
-        if kind in "xfgibvysw":
+        if kind in "xfgibvyswz":
             return self.tensor(kind)
         if kind in "de":
             return self.a_dim()
@@ -247,7 +251,9 @@ class Filling:
             return False
         if kind in "gv" and not t.dim():
             return False
-        if kind == "i" and (t.is_floating_point() or t.dtype is torch.bool):
+        if kind == "i" and (t.is_floating_point() or t.is_complex() or t.dtype is torch.bool):
+            return False
+        if kind == "z" and not t.is_complex():
             return False
         if kind == "b" and t.dtype is not torch.bool:
             return False

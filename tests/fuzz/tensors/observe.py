@@ -120,7 +120,12 @@ def facts_of(seen: Seen, named: dict[str, Any]) -> None:
     seen.facts["aliasing"] = relations(tensors)
     with torch.no_grad():
         for name, t in tensors.items():
-            seen.values[name] = t.clone().cpu()
+            seen.values[name] = real(t).clone().cpu()
+
+
+def real(t: Tensor) -> Tensor:
+    """Complex numbers by their parts, which are told apart; others as they are."""
+    return torch.view_as_real(t.resolve_conj()) if t.is_complex() else t
 
 
 def asked(question: Callable[[], bool]) -> bool | str:
@@ -159,7 +164,7 @@ def differentiate(seen: Seen, results: Sequence[Any], leaves: dict[str, Tensor])
     if not ends:
         return
     try:
-        loss = sum(((weights(t) * t).sum() for t in ends), torch.zeros((), dtype=torch.float64))
+        loss = sum(((weights(t) * t).sum() for t in map(real, ends)), torch.zeros((), dtype=torch.float64))
         loss.backward()
     except Exception as error:
         seen.backward_error = told(error)
@@ -167,7 +172,7 @@ def differentiate(seen: Seen, results: Sequence[Any], leaves: dict[str, Tensor])
     for name, leaf in leaves.items():
         seen.facts.setdefault("gradient", {})[name] = None if leaf.grad is None else tuple(leaf.grad.shape)
         if leaf.grad is not None:
-            seen.values[f"gradient of {name}"] = leaf.grad.detach().clone().cpu()
+            seen.values[f"gradient of {name}"] = real(leaf.grad.detach()).clone().cpu()
 
 
 def weights(t: Tensor) -> Tensor:
