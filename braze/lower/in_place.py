@@ -337,10 +337,10 @@ class InPlace:
         g = self.g
         view = part.view
         if view is None or value.device != part.device:
-            raise NotInPlace(next(iter(names)))
+            raise NotInPlace(self._root(names))
         if not (value.dtype.is_computable and part.dtype.is_computable):
             if value.view is None or value.dtype is not part.dtype or value.view.buffer in names:
-                raise NotInPlace(next(iter(names)))
+                raise NotInPlace(self._root(names))
             target = target_name(aten.copy_.default)
             g.call(target, (view, value.view), mutates=(view.buffer,), device=part.device)
             return
@@ -383,14 +383,21 @@ class InPlace:
         self._loop(axes, replace(found, looked_up=looked_up).store(view, value, index, mode), value, part)
         return True
 
+    def _root(self, names: set[str]) -> str:
+        """The input which some names are of."""
+        name = next(iter(names))
+        return dict(self.again).get(name, name)
+
     def _call(self, scatter: Node, part: Lazy, names: set[str], resolve: Any) -> None:
         """ATen's in-place operator on a window."""
         g = self.g
         if part.view is None:
-            raise NotInPlace(next(iter(names)))
+            raise NotInPlace(self._root(names))
 
         def apart(a: Any) -> Any:
             if isinstance(a, BufferView) and a.buffer in names:
+                if not a.dtype.is_computable:  # no loop copies it
+                    raise NotInPlace(self._root(names))
                 return g.copy(strided_lazy(g, a, part.device))
             return tuple(map(apart, a)) if isinstance(a, tuple) else a
 

@@ -11,6 +11,7 @@ import torch
 
 import braze
 from braze.support import trace
+from tests.helpers import logged
 
 Tensor = torch.Tensor
 
@@ -325,6 +326,32 @@ def test_caches_of_types_that_loops_do_not_compute_with_are_written_in_place(dty
     assert written(g, a, y, i) == 1
     f(x, y, i)
     assert torch.equal(a.view(torch.uint8), x.view(torch.uint8))
+
+
+#: writes to a tensor of what is made of its own contents before
+WRITES_OF_ITS_OWN = {
+    "scatter": lambda x, i: x.scatter_(0, i, x.clone()),
+    "product": lambda x, i: x.scatter_reduce_(0, i, x.clone(), "prod"),
+    "put": lambda x, i: x.put_(i[0], x.reshape(-1)[:3].clone()),
+    "masked": lambda x, i: x.masked_scatter_(x.real > 0, x.clone()),
+    "copied": lambda x, i: x.index_copy_(0, 1 - i[:, 0], x.clone()),
+    "behind another": lambda x, i: x.mul_(2).index_copy_(0, 1 - i[:, 0], x.clone()),
+}
+
+
+@pytest.mark.parametrize("how", WRITES_OF_ITS_OWN)
+@torch.no_grad()
+def test_complex_numbers_are_written_with_what_they_were(how: str) -> None:
+    def f(x: Tensor, i: Tensor) -> None:
+        WRITES_OF_ITS_OWN[how](x, i)
+
+    g = braze.compile(f, options={"verify": 2})
+    x, i = torch.randn(2, 3, dtype=torch.complex64), torch.tensor([[0, 0, 0], [1, 1, 1]])
+    a = x.clone()
+    with logged() as told:
+        g(a, i)
+    f(x, i)
+    assert torch.equal(a, x) and not [message for message in told if "BZ9003" in message]
 
 
 @torch.no_grad()

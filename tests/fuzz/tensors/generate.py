@@ -6,14 +6,14 @@ import os
 import random
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from tests.fuzz.tensors import arguments, grammar
-from tests.fuzz.tensors.program import Line, TensorProgram
+from tests.fuzz.tensors.program import Given, Line, TensorProgram
 from tests.fuzz.tensors.values import FLOATS, INTEGERS, names
 
 Tensor = torch.Tensor
@@ -90,11 +90,16 @@ class Making:
         return self.worlds[0].eager[name]
 
 
-def generate(seed: int, tables: Mapping[str, Sequence[Sequence[str]]] | None = None) -> TensorProgram:
-    """The program of a seed, of the rows of ``grammar.py``, or of other tables'."""
+def generate(
+    seed: int,
+    tables: Mapping[str, Sequence[Sequence[str]]] | None = None,
+    changed: Callable[[random.Random, tuple[Given, ...]], tuple[Given, ...]] | None = None,
+) -> TensorProgram:
+    """The program of a seed, of the rows of ``grammar.py``, or of other tables', and of arguments that are ``changed``."""
     rng = random.Random(seed)
     changing = rng.random() < 0.4
     given = arguments.make(rng, changing)
+    given = changed(rng, given) if changed else given
     backward = any(g.grad for g in given) and rng.random() < 0.85
     program = TensorProgram(
         given, (), (),
@@ -323,6 +328,8 @@ def taken(making: Making, line: Line) -> bool:
             for name in line.targets:
                 made = scope[name]
                 if not isinstance(made, Tensor) or made.numel() > ELEMENTS or made.dim() > 6:
+                    return False
+                if any(n < 0 for n in made.shape):  # which PyTorch gives by `expand`
                     return False
     ranks = {
         tuple((world.eager[name].dim(), world.eager[name].dtype) for name in line.targets)

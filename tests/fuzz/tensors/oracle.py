@@ -160,6 +160,9 @@ class RandomRounding(TorchDispatchMode):
         if name == "add" and isinstance(made, Tensor) and made.is_floating_point():
             mass = made.__dict__["mass"] = sum(map(mass_of, args[:2])) + torch.zeros_like(made)
         for value, size in zip(tensors(made), tensors(mass), strict=True):
+            if value.is_complex() and not value.is_conj():  # each part is a sum of products of parts
+                size = size.detach().abs()[..., None].expand(*size.shape, 2)
+                self.round(torch.view_as_real(value.detach()), size, self.rounds)
             if value.is_floating_point() and value.numel():
                 lost = lost_in(args) | lost_in([mass_of(a) for a in args[:2]]) if name == "add" else None
                 eps = torch.finfo(torch.float32).eps if name in SINGLE else 0.0

@@ -5,11 +5,15 @@ They stand beside the rows of ``grammar.py``, whose programs stay those of their
 
 from __future__ import annotations
 
+import random
+import re
+from dataclasses import replace
+
 from tests.fuzz.machine import Machine
 from tests.fuzz.tensors import generate as ordinary
 from tests.fuzz.tensors.check import check
 from tests.fuzz.tensors.grammar import rows
-from tests.fuzz.tensors.program import TensorProgram
+from tests.fuzz.tensors.program import Given, TensorProgram
 
 VIEWS = """
 {v}.view(2, -1)
@@ -359,7 +363,17 @@ TABLES = {
 
 def generate(seed: int) -> TensorProgram:
     """The program of a seed."""
-    return ordinary.generate(seed, TABLES)
+    return ordinary.generate(seed, TABLES, in_part_complex)
+
+
+def in_part_complex(rng: random.Random, given: tuple[Given, ...]) -> tuple[Given, ...]:
+    """Arguments, some of which are complex numbers that lie as the floats did."""
+    return tuple(
+        replace(one, calls=tuple(f"{text} * (1 - 2j)" for text in one.calls))
+        if re.search("'float(32|64)'", one.calls[0]) and rng.random() < 0.2
+        else one
+        for one in given
+    )
 
 
 MACHINE = Machine(generate, check)
