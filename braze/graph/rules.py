@@ -78,14 +78,20 @@ def _convolution(
     groups: int,
 ) -> Any:
     rank = weight.dim() - 2
-    if transposed or x.dim() != weight.dim() or rank not in (1, 2, 3) or x.dtype is not weight.dtype:
+    if transposed or x.dim() != weight.dim() or rank not in (1, 2, 3):
         return NotImplemented
-    if x.shape[1] != weight.shape[1] * groups or weight.shape[0] % groups or x.numel() == 0:
+    if x.shape[1] != weight.shape[1] * groups or weight.shape[0] % groups:
+        return NotImplemented
+    # without channels eager multiplies two types, of which PyTorch's rule before 2.13 takes the input's
+    without = x.shape[1] == 0 and x.dtype is not weight.dtype and bias is None
+    if not without and (x.dtype is not weight.dtype or x.numel() == 0):
         return NotImplemented
     stride, padding, dilation = (list(v) * (rank if len(v) == 1 else 1) for v in (stride, padding, dilation))
     sizes = _windows(x, weight.shape[2:], stride, padding, dilation)
     if any(n <= 0 for n in sizes) or (bias is not None and list(bias.shape) != [weight.shape[0]]):
         return NotImplemented
+    if without:
+        return row_major([x.shape[0], 0, *sizes], torch.promote_types(x.dtype, weight.dtype))
     return convolved(x, weight, [x.shape[0], weight.shape[0], *sizes])
 
 

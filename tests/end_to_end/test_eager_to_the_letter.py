@@ -457,3 +457,15 @@ def test_a_matrix_times_a_vector_of_another_type_is_of_the_vectors_or_refused(sh
             with logged() as messages:
                 assert told(compiled, *given) == told(fn, *given)
             assert not [m for m in messages if "BZ90" in m]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(("batch", "channels"), [(0, 0), (2, 0), (0, 2)])
+def test_a_convolution_of_no_channels_is_of_both_types(batch, channels, dynamic):
+    """Eager multiplies two types there; PyTorch's rule took the input's before 2.13 (`tensors` 4200003796)."""
+    compiled = braze.compile(torch.nn.functional.conv1d, dynamic=dynamic)
+    for one, other in itertools.permutations((torch.float16, torch.float32, torch.float64), 2):
+        for size in (8, 9):
+            given = torch.ones(batch, channels, size, dtype=one), torch.ones(3, channels, 2, dtype=other)
+            made, its = compiled(*given), torch.nn.functional.conv1d(*given)
+            assert made.dtype is its.dtype and torch.equal(made, its)
