@@ -66,6 +66,12 @@ def fills_channels_last(t: Tensor) -> bool:
     return True
 
 
+def windows(x: Tensor, kernel: Any, stride: list[int], padding: list[int], dilation: list[int]) -> list[int]:
+    """How many windows there are along each dim behind those of the batch and the channels."""
+    each = zip(x.shape[2:], kernel, stride, padding, dilation, strict=True)
+    return [(n + 2 * around - gap * (k - 1) - 1) // step + 1 for n, k, step, around, gap in each]
+
+
 def convolved(x: Tensor, weight: Tensor, sizes: Sequence[Any]) -> Any:
     """A convolution's result: channels-last if an operand is. Of sequences, pictures one row high, the weight alone tells."""
     if weight.dim() == 3:

@@ -25,6 +25,7 @@ from braze.graph.layout_rules import (
     joined,
     row_major,
     suggests_channels_last,
+    windows,
 )
 
 aten = torch.ops.aten
@@ -82,23 +83,18 @@ def _convolution(
         return NotImplemented
     if x.shape[1] != weight.shape[1] * groups or weight.shape[0] % groups:
         return NotImplemented
-    # without channels eager multiplies two types, of which PyTorch's rule before 2.13 takes the input's
-    without = x.shape[1] == 0 and x.dtype is not weight.dtype and bias is None
-    if not without and (x.dtype is not weight.dtype or x.numel() == 0):
+    of_two = (
+        x.dtype is not weight.dtype
+    )  # multiplied without channels, into the input's by PyTorch's rule before 2.13
+    if x.shape[1] != 0 or bias is not None if of_two else x.numel() == 0:
         return NotImplemented
     stride, padding, dilation = (list(v) * (rank if len(v) == 1 else 1) for v in (stride, padding, dilation))
-    sizes = _windows(x, weight.shape[2:], stride, padding, dilation)
+    sizes = windows(x, weight.shape[2:], stride, padding, dilation)
     if any(n <= 0 for n in sizes) or (bias is not None and list(bias.shape) != [weight.shape[0]]):
         return NotImplemented
-    if without:
+    if of_two:
         return row_major([x.shape[0], 0, *sizes], torch.promote_types(x.dtype, weight.dtype))
     return convolved(x, weight, [x.shape[0], weight.shape[0], *sizes])
-
-
-def _windows(x: Tensor, kernel: Any, stride: list[int], padding: list[int], dilation: list[int]) -> list[int]:
-    """How many windows there are along each dim behind those of the batch and the channels."""
-    each = zip(x.shape[2:], kernel, stride, padding, dilation, strict=True)
-    return [(n + 2 * around - gap * (k - 1) - 1) // step + 1 for n, k, step, around, gap in each]
 
 
 def _max_pool2d(
@@ -113,7 +109,7 @@ def _max_pool2d(
         return NotImplemented
     kernel, padding, dilation = (list(v) * (2 if len(v) == 1 else 1) for v in (kernel, padding, dilation))
     stride = list(stride) * (2 if len(stride) == 1 else 1) or kernel
-    sizes = _windows(x, kernel, stride, padding, dilation)
+    sizes = windows(x, kernel, stride, padding, dilation)
     if any(n <= 0 for n in sizes) or any(2 * p > k for p, k in zip(padding, kernel)):
         return NotImplemented
     made = [*x.shape[:2], *sizes]

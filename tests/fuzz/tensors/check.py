@@ -143,8 +143,8 @@ def differs(program: TensorProgram, call: int, ours: Seen, theirs: Seen) -> Find
     """The first thing that differs between two calls."""
     if ours.error is None and theirs.error == ("RuntimeError", NOT_ROLLED) and ".roll(" in program.text():
         return None
-    mine, its = ((s.backward_error, *map(s.facts.get, HISTORY)) for s in (ours, theirs))
-    if mine != its and ".detach_()" in program.text():
+    made, expected = ((s.backward_error, *map(s.facts.get, HISTORY)) for s in (ours, theirs))
+    if made != expected and ".detach_()" in program.text():
         program = looked_at(program)
         theirs = seen(program, program.function(), call)
     if theirs.backward_error is None and watching.UNWATCHED.search(program.text()):

@@ -182,8 +182,8 @@ class RandomRounding(TorchDispatchMode):
                 if overflows and not self.rounds:
                     put(value.detach(), torch.full_like(value, self.overflown))
                 elif overflows and (not self.odd or (self.last and name in SPREADS)):
-                    other = 0.0 if self.seed % 4 and name not in SPREADS else torch.nan
-                    put(value.detach(), torch.full_like(value, torch.inf if self.odd else other))
+                    left = 0.0 if self.seed % 4 and name not in SPREADS else torch.nan
+                    put(value.detach(), torch.full_like(value, torch.inf if self.odd else left))
                 if is_signless(func, name, args):
                     put(
                         value.detach(),
