@@ -78,15 +78,13 @@ def _convolution(
     extra: Any,
     groups: int,
 ) -> Any:
-    rank = weight.dim() - 2
+    rank, of_two = weight.dim() - 2, x.dtype is not weight.dtype
     if transposed or x.dim() != weight.dim() or rank not in (1, 2, 3):
         return NotImplemented
-    if x.shape[1] != weight.shape[1] * groups or weight.shape[0] % groups:
+    if x.shape[1] != weight.shape[1] * groups or weight.shape[0] % groups or (x.numel() == 0 and not of_two):
         return NotImplemented
-    of_two = (
-        x.dtype is not weight.dtype
-    )  # multiplied without channels, into the input's by PyTorch's rule before 2.13
-    if x.shape[1] != 0 or bias is not None if of_two else x.numel() == 0:
+    # two types are multiplied where there are no channels, into the input's by PyTorch's rule before 2.13
+    if of_two and (x.shape[1] != 0 or bias is not None):
         return NotImplemented
     stride, padding, dilation = (list(v) * (rank if len(v) == 1 else 1) for v in (stride, padding, dilation))
     sizes = windows(x, weight.shape[2:], stride, padding, dilation)
