@@ -83,6 +83,34 @@ class Depthwise:
         return rows, columns
 
 
+@record
+class Grouped:
+    """Rows [rows, inner] of one type on a GPU, each multiplied by one of ``groups`` matrices [inner, columns]; ``rows`` is None where only a call tells.
+    ``layout``: as a batch's."""
+
+    dtype: str
+    rows: int | None
+    groups: int
+    inner: int
+    columns: int
+    layout: str
+
+
+def takes_grouped(p: Grouped, wanted: bool | None, known: Mapping[Grouped, Way], arch: str) -> bool:
+    """Whether a grouped product is our template's: by what was measured, else by a rule. ``wanted``: everywhere (True), nowhere (False)."""
+    if wanted is False or p.dtype not in ("f16", "bf16"):
+        return False
+    if wanted is True:
+        return True
+    way = known.get(p)
+    return grouped_by_rule(p, arch) if way is None else way is Way.OURS
+
+
+def grouped_by_rule(p: Grouped, arch: str) -> bool:
+    """Whether a grouped product that nobody has measured is quicker as the template's."""
+    return False
+
+
 #: rows and columns of the largest window of which a kernel has all products in its text
 LARGEST_WINDOW = 7
 

@@ -10,7 +10,7 @@ import torch
 import torch.fx
 
 from braze.graph.operators import is_elementwise, is_view
-from braze.products import Depthwise, DeviceProduct, Product
+from braze.products import Depthwise, DeviceProduct, Grouped, Product
 
 aten = torch.ops.aten
 
@@ -124,6 +124,30 @@ def layout_of(left: Sequence[int], right: Sequence[int]) -> str:
         for names, strides in (("mk", left), ("kn", right))
     ]
     return "".join(along) if all(along) else ""
+
+
+def grouped_of(node: torch.fx.Node) -> Grouped | None:
+    """The grouped product of rows by matrices of known sizes that a node computes on a GPU; else None."""
+    if node.op != "call_function" or node.target is not aten._grouped_mm.default or len(node.args) < 2:
+        return None
+    words = [*node.args[2:], None][0], node.kwargs.get("offs")
+    ends = next((w for w in words if w is not None), None)
+    left, right, ends = (
+        n.meta.get("val") if isinstance(n, torch.fx.Node) else None for n in (*node.args[:2], ends)
+    )
+    if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor) or ends is None:
+        return None
+    dtype, known = _LABELS.get(left.dtype), (*right.shape, *right.stride(), left.shape[-1], left.stride(-1))
+    if (left.dim(), right.dim()) != (2, 3) or left.device.type != "cuda" or left.dtype is not right.dtype:
+        return None
+    if dtype is None or any(type(n) is not int for n in known) or 0 in (*right.shape, left.shape[0]):
+        return None
+    groups, inner, columns = right.shape
+    rows = left.shape[0]
+    layout = layout_of((0, *left.stride()), right.stride())
+    return (
+        Grouped(dtype, rows if type(rows) is int else None, groups, inner, columns, layout) if layout else None
+    )
 
 
 def depthwise_of(node: torch.fx.Node) -> Depthwise | None:
