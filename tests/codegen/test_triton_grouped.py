@@ -91,3 +91,79 @@ def test_rows_that_no_group_has_are_not_told_of(tmp_path):
 @pytest.mark.parametrize(("k", "n"), [(8, 8), (16, 8), (72, 136), (40, 264)], ids=str)
 def test_sizes_that_no_tile_divides(k, n, tmp_path):
     check(product, tmp_path, *given(k=k, n=n))
+
+
+def gated(x, w, ends):
+    gate, up = product(x, w, ends).chunk(2, -1)
+    return F.silu(gate) * up
+
+
+def test_both_halves_of_a_gated_layer_meet_in_the_kernel(tmp_path):
+    plan = check(gated, tmp_path, *given(n=80), cuts=(CUTS[1],))
+    assert kinds(plan) == ["tem"] and len(plan.groups[0].call.rights) == 2
+
+
+def test_what_follows_is_done_on_the_tile(tmp_path):
+    """A bias of each expert, looked up; a residual; a weight of each row; a cast."""
+    x, w, ends = given()
+    bias, residual, weights = (numbers(*s, dtype=BF16, seed=k) for k, s in enumerate([(4, 40), (60, 40), (60,)]))
+    which = torch.repeat_interleave(torch.arange(4), torch.tensor([5, 0, 38, 17]))
+
+    def following(x, w, ends, bias, which, residual, weights):
+        return ((product(x, w, ends) + bias.index_select(0, which)) * weights.unsqueeze(1) + residual).float()
+
+    plan = check(following, tmp_path, x, w, ends, bias, which, residual, weights, cuts=CUTS[:1])
+    assert kinds(plan) == ["tem"]
+
+
+def test_rows_that_are_made_and_matrices_that_lie_otherwise(tmp_path):
+    x, w, ends = given(k=24, n=40)
+    order = torch.randperm(60, generator=torch.Generator().manual_seed(0))
+
+    def sorted_rows(x, w, ends, order):
+        return product(x.index_select(0, order) * 2, w, ends)
+
+    check(sorted_rows, tmp_path, x, w, ends, order, cuts=())
+    by_rows = w.contiguous()
+    check(product, tmp_path, x, by_rows, ends)
+    check(product, tmp_path, numbers(60, 64, dtype=BF16)[:, 8:32], by_rows, ends)
+    check(product, tmp_path, x, numbers(7, 24, 96, dtype=BF16)[2:6, :, 16:56], ends)
+    check(product, tmp_path, x[:1].expand(60, 24).contiguous(), w[:1].expand(4, 24, 40), ends)
+    apart = torch.tensor([5, 0, 5, 0, 43, 0, 60, 0], dtype=torch.int32)[::2]
+    check(product, tmp_path, x, w, apart)
+
+
+def test_infinities_and_nan_stay_with_their_rows(tmp_path):
+    x, w, ends = given()
+    x[0, 0], x[4, 3], x[44, 1] = torch.inf, torch.nan, -torch.inf
+    w[1] = torch.nan  # of a group without rows
+    (found,) = run(ours(product, x, w, ends), tmp_path, x, w, ends)
+    torch.testing.assert_close(found, product(x, w, ends), equal_nan=True, rtol=0.02, atol=0.02)
+
+
+def test_ends_that_do_not_rise_touch_no_memory_beyond(tmp_path):
+    """PyTorch says nothing of these."""
+    x, w, _ = given()
+    for wrong in ([5, 3, 43, 600], [-7, -1, 2**31 - 1, -(2**31)], [60, 0, 60, 0]):
+        ends = torch.tensor(wrong, dtype=torch.int32)
+        run(ours(product, x, w, ends), tmp_path, x, w, ends)
+
+
+def test_other_products_are_atens():
+    x, w, ends = given()
+    assert "tem" not in kinds(planned(product, x, w, ends, grouped_template=False))
+    assert "tem" not in kinds(planned(product, x, w, ends))
+    rows = torch.tensor([8, 8, 24, 24], dtype=torch.int32)
+
+    def of_weights(a, b, ends):
+        return torch._grouped_mm(a, b, offs=ends)
+
+    two = numbers(16, 24, dtype=BF16), numbers(24, 40, dtype=BF16, seed=1), rows
+    assert "tem" not in kinds(ours(of_weights, *two))
+    three = numbers(4, 16, 24, dtype=BF16), numbers(24, 40, dtype=BF16, seed=1), torch.tensor([8, 8, 24, 40], dtype=torch.int32)
+    assert "tem" not in kinds(ours(of_weights, *three))
+
+    def of_batches(a, b):
+        return torch._grouped_mm(a, b)
+
+    assert "tem" not in kinds(ours(of_batches, numbers(4, 16, 24, dtype=BF16), w))

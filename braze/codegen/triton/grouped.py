@@ -13,10 +13,12 @@ from braze.codegen.triton.gemm import GemmWriter, X, shape_of
 from braze.codegen.triton.gemm_tiles import Tiles
 from braze.codegen.triton.grouped_tiles import grouped_candidates
 from braze.loops.ir import Buffer, BufferView, TemplateCall
+from braze.products import Grouped
 from braze.schedule.kernels import is_wide, power
 from braze.schedule.plans import blocks
 from braze.schedule.records import Group
-from braze.symbolic.expr import Expr, Integer, floor_div
+from braze.symbolic.expr import ONE, Expr, Integer, floor_div
+from braze.symbolic.guess import likely_size
 
 
 def grouped_kernel(group: Group, buffers: dict[str, Buffer], tiles: Tiles | None = None) -> KernelText:
@@ -30,6 +32,15 @@ def grouped_tiles_of(call: TemplateCall) -> tuple[Tiles, ...]:
     """The tiles of a call that are worth a measurement, the rule's first."""
     rows, inner, columns, rights, _ = shape_of(call)
     return grouped_candidates(rows, groups_of(call), inner, columns, rights)
+
+
+def grouped_of_call(call: TemplateCall) -> Grouped:
+    """What a call computes, by likely sizes where only a call tells; halves are one product."""
+    left, right = call.args[0], call.rights[0]
+    groups, inner, columns = (likely_size(e) for e in right.sizes)
+    layout = "kn" if right.strides[2] is ONE else "kk"
+    rows = likely_size(left.sizes[0])
+    return Grouped(left.dtype.label, rows, groups, inner, columns * len(call.rights), layout)
 
 
 def groups_of(call: TemplateCall) -> int:
