@@ -133,6 +133,21 @@ def test_rows_that_are_made_and_matrices_that_lie_otherwise(tmp_path):
     check(product, tmp_path, x, w, apart)
 
 
+def test_rows_are_looked_up_by_the_kernel_itself(tmp_path):
+    """A token that chose two experts is read by both; the sorted copy is not made."""
+    x, w, ends = given(n=80)
+    order = torch.randperm(60, generator=torch.Generator().manual_seed(0))
+
+    def chosen(x, w, ends, order):
+        return gated(x.index_select(0, order // 2), w, ends)
+
+    plan = check(chosen, tmp_path, x[:30], w, ends, order, cuts=CUTS[1:])
+    assert kinds(plan) == ["poi", "tem"]  # whose rows they are
+    assert [b.sizes[0].value for b in plan.program.buffers if b.name in plan.groups[0].writes] == [60]
+    *_, (text, _, walk) = (t.source.partition("for roffset") for t in generate(plan, context()))
+    assert "tl.load(tl.broadcast_to(in_ptr0" in text and "in_ptr0" not in walk  # once, not in each step
+
+
 def test_infinities_and_nan_stay_with_their_rows(tmp_path):
     x, w, ends = given()
     x[0, 0], x[4, 3], x[44, 1] = torch.inf, torch.nan, -torch.inf

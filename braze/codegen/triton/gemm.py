@@ -286,6 +286,14 @@ class GemmWriter(Walker):
                 self._stores(step, self.base)
             for store in (s for step in each.along for s in step.stores):
                 self.emitter.recomputed[store.buffer, store.index] = store.value
+                self._look_up(store.value)
+
+    def _look_up(self, value: Node) -> None:
+        """Where each of the rows that are copied lies: the same in each step of the sum."""
+        if value.op is Op.LOAD:
+            for place in value.args:
+                if not any(self.k.symbol in e.symbols() for n in nodes_of(place) for e in attr_exprs(n.attr)):
+                    self.emitter.value(place, self.base)
 
     def _multiply(self, scope: Scope, rights: Sequence[str] = ()) -> None:
         """One step of the sum: a tile of the left matrix, one of each right-hand one (``rights``: these, loaded before), their product."""
