@@ -10,7 +10,16 @@ from typing import Any, Protocol
 
 import torch
 
-from braze.autotune.device_times import alike, chosen, fill, is_refusal, launcher, memory_of, number, seconds_in_turn
+from braze.autotune.device_times import (
+    alike,
+    chosen,
+    fill,
+    is_refusal,
+    launcher,
+    memory_of,
+    number,
+    seconds_in_turn,
+)
 from braze.codegen import triton as triton_code
 from braze.codegen.records import KernelText
 from braze.codegen.triton.gemm import gemm_kernel, tiles_of

@@ -41,7 +41,8 @@ def with_grouped(
     if not found:
         return ctx
     known = {p: text for p in found if (text := kept(_key(p, ctx)))}
-    missing = [p for p in found if p not in known and p.rows is not None]
+    # of other types there is nothing of PyTorch's to compare with while a compiler is at work
+    missing = [p for p in found if p not in known and p.rows is not None and p.dtype == "bf16"]
     if missing and ctx.options.max_autotune and can_measure():
         known |= _measured(missing, plan, _with(ctx, known))
     return _with(ctx, known)
@@ -116,7 +117,9 @@ class Trial:
         """The products by ATen, with kernels before and after."""
         self._spread(memory)
         ctx = CompileContext(Options(), self.ctx.target)
-        return run_of(schedule(unfused(self.call, self.buffers), ctx), memory, self.call.rights[0].buffer, ctx)
+        return run_of(
+            schedule(unfused(self.call, self.buffers), ctx), memory, self.call.rights[0].buffer, ctx
+        )
 
     def _spread(self, memory: Mapping[str, torch.Tensor]) -> None:
         """Write where groups end."""

@@ -23,6 +23,10 @@ _PLACES: dict[Any, tuple[int, int]] = {
 _BATCHES: dict[Any, tuple[int, int]] = {aten.bmm.default: (0, 1), aten.baddbmm.default: (1, 2)}
 
 
+#: transformers' own grouped product, for types of which PyTorch has none while a compiler is at work
+TRANSFORMERS = "transformers.grouped_mm_fallback.default"
+
+
 def product_of(node: torch.fx.Node) -> Product | None:
     """The product that a node computes: of known sizes, in float32 on the CPU, each matrix dense one way or the other; else None."""
     places = _PLACES.get(node.target)
@@ -128,7 +132,7 @@ def layout_of(left: Sequence[int], right: Sequence[int]) -> str:
 
 def grouped_of(node: torch.fx.Node) -> Grouped | None:
     """The grouped product of rows by matrices of known sizes that a node computes on a GPU; else None."""
-    if node.op != "call_function" or node.target is not aten._grouped_mm.default or len(node.args) < 2:
+    if node.op != "call_function" or len(node.args) < 2 or not _is_grouped(node.target):
         return None
     words = [*node.args[2:], None][0], node.kwargs.get("offs")
     ends = next((w for w in words if w is not None), None)
@@ -146,8 +150,16 @@ def grouped_of(node: torch.fx.Node) -> Grouped | None:
     rows = left.shape[0]
     layout = layout_of((0, *left.stride()), right.stride())
     return (
-        Grouped(dtype, rows if type(rows) is int else None, groups, inner, columns, layout) if layout else None
+        Grouped(dtype, rows if type(rows) is int else None, groups, inner, columns, layout)
+        if layout
+        else None
     )
+
+
+def _is_grouped(target: Any) -> bool:
+    if target is aten._grouped_mm.default:
+        return True
+    return getattr(target, "namespace", "") == "transformers" and str(target) == TRANSFORMERS
 
 
 def depthwise_of(node: torch.fx.Node) -> Depthwise | None:

@@ -6,10 +6,11 @@ from typing import Any
 
 from braze.loops import build
 from braze.loops.ir import Axis, BufferView, DType, Store, TemplateCall
+from braze.graph.products import TRANSFORMERS
 from braze.lower.fallback import call_extern
 from braze.lower.lazy import Lazy
 from braze.lower.realize import ProgramBuilder
-from braze.lower.registry import aten, lowering
+from braze.lower.registry import NAMED, aten, lowering
 from braze.products import takes_grouped
 from braze.symbolic.expr import ONE, ZERO, axis_symbol, linear
 
@@ -29,6 +30,15 @@ def grouped_product(
     return call_extern(g, aten._grouped_mm.default, (a, b), given)
 
 
+def grouped_or_called(g: ProgramBuilder, a: Lazy, b: Lazy, offs: Lazy) -> Any:
+    """transformers' own, for what a compiled graph cannot leave to PyTorch's: it reads ``offs`` on the host, so that the template is as good as a graph without a break."""
+    out = device_grouped(g, a, b, offs) if g.ctx.target.kind == "cuda" else None
+    return NotImplemented if out is None else out
+
+
+NAMED[TRANSFORMERS] = grouped_or_called
+
+
 def device_grouped(g: ProgramBuilder, a: Lazy, b: Lazy, offs: Lazy) -> Lazy | None:
     """The template's call, or None where it does not apply or ATen is the choice."""
     which = g.grouped
@@ -45,9 +55,7 @@ def device_grouped(g: ProgramBuilder, a: Lazy, b: Lazy, offs: Lazy) -> Lazy | No
     buffer = g.new_buffer(a.dtype, made, layout, a.device)
     axes = tuple(Axis(axis_symbol(x, n), n) for x, n in zip("mn", made, strict=True))
     index = [ZERO if x.extent is ONE else x.symbol for x in axes]
-    store = Store(
-        buffer, linear(index, layout, ZERO), g.rounded(build.reduced(0, DType.F32), a.dtype)
-    )
+    store = Store(buffer, linear(index, layout, ZERO), g.rounded(build.reduced(0, DType.F32), a.dtype))
     name, ops = g.name_step((g.op_name,)), (g.op_name,)
     given: tuple[BufferView, ...] = (left, right, ends)
     g.add(TemplateCall(name, "grouped", given, axes, (store,), False, a.device, ops, g.origin))

@@ -106,7 +106,9 @@ def test_both_halves_of_a_gated_layer_meet_in_the_kernel(tmp_path):
 def test_what_follows_is_done_on_the_tile(tmp_path):
     """A bias of each expert, looked up; a residual; a weight of each row; a cast."""
     x, w, ends = given()
-    bias, residual, weights = (numbers(*s, dtype=BF16, seed=k) for k, s in enumerate([(4, 40), (60, 40), (60,)]))
+    bias, residual, weights = (
+        numbers(*s, dtype=BF16, seed=k) for k, s in enumerate([(4, 40), (60, 40), (60,)])
+    )
     which = torch.repeat_interleave(torch.arange(4), torch.tensor([5, 0, 38, 17]))
 
     def following(x, w, ends, bias, which, residual, weights):
@@ -164,6 +166,22 @@ def test_ends_that_do_not_rise_touch_no_memory_beyond(tmp_path):
         run(ours(product, x, w, ends), tmp_path, x, w, ends)
 
 
+def test_float16_by_transformers_own_operator(tmp_path):
+    """PyTorch's takes none from fakes. Rows that no group has are zeros, whatever is in the matrices."""
+    pytest.importorskip("transformers.integrations.moe")
+    x, w, ends = given(dtype=torch.float16, extra=20)
+    theirs = torch.ops.transformers.grouped_mm_fallback.default
+
+    def scaled(x, w, ends):
+        return theirs(x, w, ends) * 2
+
+    assert kinds(check(scaled, tmp_path, x, w, ends)) == ["tem"]
+    w[3] = torch.inf
+    (found,) = run(ours(scaled, x, w, ends), tmp_path, x, w, ends)
+    assert not found[60:].any() and not found[:5].isnan().any()
+    assert "tem" not in kinds(planned(scaled, x.float(), w.float(), ends, grouped_template=True))
+
+
 def test_other_products_are_atens():
     x, w, ends = given()
     assert "tem" not in kinds(planned(product, x, w, ends, grouped_template=False))
@@ -175,7 +193,11 @@ def test_other_products_are_atens():
 
     two = numbers(16, 24, dtype=BF16), numbers(24, 40, dtype=BF16, seed=1), rows
     assert "tem" not in kinds(ours(of_weights, *two))
-    three = numbers(4, 16, 24, dtype=BF16), numbers(24, 40, dtype=BF16, seed=1), torch.tensor([8, 8, 24, 40], dtype=torch.int32)
+    three = (
+        numbers(4, 16, 24, dtype=BF16),
+        numbers(24, 40, dtype=BF16, seed=1),
+        torch.tensor([8, 8, 24, 40], dtype=torch.int32),
+    )
     assert "tem" not in kinds(ours(of_weights, *three))
 
     def of_batches(a, b):

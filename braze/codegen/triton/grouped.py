@@ -63,6 +63,12 @@ class _Grouped(GemmWriter):
             down = floor_div(rows, Integer(self.tiles.rows)) + groups
         return down * blocks(self.n.extent, self.tiles.columns)
 
+    def _begin_epilogue(self) -> None:
+        """As of any product; zeros are zeros whatever the matrices hold."""
+        for k in range(len(self.rights)):
+            self.base.lines.append(f"    acc{k}_ = tl.where(some, acc{k}_, 0.0)")
+        super()._begin_epilogue()
+
     def _one_block(self) -> bool:
         return False
 
@@ -116,6 +122,7 @@ class _Grouped(GemmWriter):
             "    xindex = xoffset + tl.arange(0, XBLOCK)[:, None]",
             # of what is no group's nothing is read
             f"    xmask = xindex < tl.where(which < {groups}, end, 0)",
+            f"    some = which < {groups}",
             f"    which = tl.minimum(which, {groups - 1})",
         ]
         emit.masks["x"] = True
