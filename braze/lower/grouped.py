@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from braze.graph.products import TRANSFORMERS
 from braze.loops import build
 from braze.loops.ir import Axis, BufferView, DType, Store, TemplateCall
-from braze.graph.products import TRANSFORMERS
 from braze.lower.fallback import call_extern
 from braze.lower.lazy import Lazy
 from braze.lower.realize import ProgramBuilder

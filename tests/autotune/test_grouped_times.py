@@ -124,7 +124,7 @@ def test_a_trial_runs_both_ways_and_compares_them(monkeypatch):
     (group,) = [g for g in plan.groups if isinstance(g.call, TemplateCall)]
     trial = grouped_times.Trial(group, buffers, ctx)
     assert trial.of == Grouped("bf16", 40, 4, 16, 64, "kn")
-    (left, right, told) = trial.call.args[0], trial.call.rights[0], trial.call.args[-1]
+    left, told = trial.call.args[0], trial.call.args[-1]
 
     def computed(memory, matrix):
         assert memory[told.buffer].tolist() == grouped_times.ends_of(40, 4).tolist()

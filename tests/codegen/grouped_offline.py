@@ -1,4 +1,4 @@
-"""Compile grouped products to sm_90 machine code without a GPU; prints what they need. Run by test_triton_grouped.py.
+"""Compile grouped products to machine code of several GPUs without one; prints what they need. Run by test_triton_grouped.py.
 
 A gated layer's two products, in the tiles of few and of many rows. Its own process: Triton decides on import whether it interprets.
 """
@@ -6,11 +6,14 @@ A gated layer's two products, in the tiles of few and of many rows. Its own proc
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 from torch.nn import functional as F
 
+from benchmarks.machine_code import compile_offline, resources
 from braze.codegen.records import KernelText
 from braze.codegen.triton.grouped import grouped_kernel, grouped_tiles_of
 from braze.loops.ir import TemplateCall
@@ -45,5 +48,19 @@ def texts(most: int) -> Iterator[tuple[str, KernelText]]:
                     yield tiles.text(), grouped_kernel(group, buffers, tiles)
 
 
+def elsewhere() -> None:
+    """The tiles of few rows, which are small, for other GPUs."""
+    (*_, (name, text)) = texts(1)
+    for arch in ("sm_80", "sm_100", "gfx942"):
+        with tempfile.TemporaryDirectory() as folder:
+            built = compile_offline(text, Path(folder), arch)
+            (registers, stack), shared = resources(built, Path(folder)), built["shared"]
+            print(
+                f"{arch} {text.name} [{name}]: {registers} registers, {stack} bytes of stack, {shared} shared"
+            )
+
+
 if __name__ == "__main__":
-    sys.exit(compile_cuts(texts(int(sys.argv[1]) if len(sys.argv) > 1 else 2)))
+    found = compile_cuts(texts(int(sys.argv[1]) if len(sys.argv) > 1 else 2))
+    elsewhere()
+    sys.exit(found)

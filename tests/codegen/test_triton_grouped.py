@@ -12,8 +12,9 @@ pytest.importorskip("triton")
 
 from braze.codegen.triton import generate
 from braze.codegen.triton.gemm_tiles import Means, Tiles
-from braze.codegen.triton.grouped import grouped_tiles_of
+from braze.codegen.triton.waits import is_step
 from braze.loops.ir import TemplateCall
+from tests.codegen.test_triton import offline
 from tests.codegen.test_triton_gemm import halves_multiplied, no_further, numbers  # noqa: F401
 from tests.codegen.triton_bench import context, planned, run
 from tests.loops.interpret import interpret
@@ -204,3 +205,22 @@ def test_other_products_are_atens():
         return torch._grouped_mm(a, b)
 
     assert "tem" not in kinds(ours(of_batches, numbers(4, 16, 24, dtype=BF16), w))
+
+
+def test_a_step_with_experts_is_still_a_step():
+    """Whose kernels begin before those ahead of them end."""
+    x, w, ends = given((1, 2, 3, 4))
+
+    def step(x, w, ends, v):
+        return F.relu(product(F.linear(x, v), w, ends))
+
+    plan = planned(step, x, w, ends, numbers(24, 24, dtype=BF16), grouped_template=True, matmul_template=True)
+    assert kinds(plan) == ["tem", "tem"] and is_step(plan)
+
+
+def test_machine_code_keeps_sums_in_registers():
+    lines = [
+        line for line in offline("tests.codegen.grouped_offline").splitlines() if " bytes of stack" in line
+    ]
+    assert len(lines) == 9 and all(" 0 bytes of stack" in line for line in lines), lines
+    assert sum("wgmma True" in line for line in lines) == 2 and sum("gfx942" in line for line in lines) == 1

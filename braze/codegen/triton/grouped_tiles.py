@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from braze.codegen.triton.gemm_tiles import CORE_ROWS, Means, Tiles
 from braze.schedule.kernels import power
 
