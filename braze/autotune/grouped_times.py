@@ -41,8 +41,7 @@ def with_grouped(
     if not found:
         return ctx
     known = {p: text for p in found if (text := kept(_key(p, ctx)))}
-    # of other types there is nothing of PyTorch's to compare with while a compiler is at work
-    missing = [p for p in found if p not in known and p.rows is not None and p.dtype == "bf16"]
+    missing = [p for p in found if p not in known and p.rows is not None]
     if missing and ctx.options.max_autotune and can_measure():
         known |= _measured(missing, plan, _with(ctx, known))
     return _with(ctx, known)

@@ -23,10 +23,6 @@ _PLACES: dict[Any, tuple[int, int]] = {
 _BATCHES: dict[Any, tuple[int, int]] = {aten.bmm.default: (0, 1), aten.baddbmm.default: (1, 2)}
 
 
-#: transformers' own grouped product, for types of which PyTorch has none while a compiler is at work
-TRANSFORMERS = "transformers.grouped_mm_fallback.default"
-
-
 def product_of(node: torch.fx.Node) -> Product | None:
     """The product that a node computes: of known sizes, in float32 on the CPU, each matrix dense one way or the other; else None."""
     places = _PLACES.get(node.target)
@@ -132,34 +128,22 @@ def layout_of(left: Sequence[int], right: Sequence[int]) -> str:
 
 def grouped_of(node: torch.fx.Node) -> Grouped | None:
     """The grouped product of rows by matrices of known sizes that a node computes on a GPU; else None."""
-    if node.op != "call_function" or len(node.args) < 2 or not _is_grouped(node.target):
+    if node.op != "call_function" or node.target is not aten._grouped_mm.default or len(node.args) < 2:
         return None
-    words = [*node.args[2:], None][0], node.kwargs.get("offs")
-    ends = next((w for w in words if w is not None), None)
-    left, right, ends = (
-        n.meta.get("val") if isinstance(n, torch.fx.Node) else None for n in (*node.args[:2], ends)
-    )
+    ends = node.args[2] if len(node.args) > 2 else node.kwargs.get("offs")
+    given = [n.meta.get("val") if isinstance(n, torch.fx.Node) else None for n in (*node.args[:2], ends)]
+    left, right, ends = given
     if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor) or ends is None:
         return None
     dtype, known = _LABELS.get(left.dtype), (*right.shape, *right.stride(), left.shape[-1], left.stride(-1))
     if (left.dim(), right.dim()) != (2, 3) or left.device.type != "cuda" or left.dtype is not right.dtype:
         return None
-    if dtype is None or any(type(n) is not int for n in known) or 0 in (*right.shape, left.shape[0]):
+    if dtype is None or any(type(n) is not int for n in known) or 0 in right.shape:
         return None
     groups, inner, columns = right.shape
-    rows = left.shape[0]
-    layout = layout_of((0, *left.stride()), right.stride())
-    return (
-        Grouped(dtype, rows if type(rows) is int else None, groups, inner, columns, layout)
-        if layout
-        else None
-    )
-
-
-def _is_grouped(target: Any) -> bool:
-    if target is aten._grouped_mm.default:
-        return True
-    return getattr(target, "namespace", "") == "transformers" and str(target) == TRANSFORMERS
+    rows = left.shape[0] if type(left.shape[0]) is int else None
+    layout = layout_of((0, 0, left.stride(1)), right.stride())
+    return Grouped(dtype, rows, groups, inner, columns, layout) if rows != 0 and layout else None
 
 
 def depthwise_of(node: torch.fx.Node) -> Depthwise | None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from braze.graph.products import TRANSFORMERS
 from braze.loops import build
 from braze.loops.ir import Axis, BufferView, DType, Store, TemplateCall
 from braze.lower.fallback import call_extern
 from braze.lower.lazy import Lazy
 from braze.lower.realize import ProgramBuilder
-from braze.lower.registry import NAMED, aten, lowering
+from braze.lower.registry import aten, lowering
 from braze.products import takes_grouped
 from braze.symbolic.expr import ONE, ZERO, axis_symbol, linear
 
@@ -28,15 +27,6 @@ def grouped_product(
     named = {"offs": offs, "bias": bias, "out_dtype": out_dtype}
     given = {name: value for name, value in named.items() if value is not None}
     return call_extern(g, aten._grouped_mm.default, (a, b), given)
-
-
-def grouped_or_called(g: ProgramBuilder, a: Lazy, b: Lazy, offs: Lazy) -> Any:
-    """transformers' own, for what a compiled graph cannot leave to PyTorch's: it reads ``offs`` on the host, so that the template is as good as a graph without a break."""
-    out = device_grouped(g, a, b, offs) if g.ctx.target.kind == "cuda" else None
-    return NotImplemented if out is None else out
-
-
-NAMED[TRANSFORMERS] = grouped_or_called
 
 
 def device_grouped(g: ProgramBuilder, a: Lazy, b: Lazy, offs: Lazy) -> Lazy | None:

@@ -27,7 +27,7 @@ from braze.lower.fallback import fall_back
 from braze.lower.in_place import LARGE, InPlace, NotInPlace, Written, inputs_to_renew, inputs_to_write
 from braze.lower.lazy import Lazy, dense_order, known_apart, numel, strided_lazy
 from braze.lower.realize import ProgramBuilder, differs_along
-from braze.lower.registry import lowering_of
+from braze.lower.registry import LOWERINGS
 from braze.lower.tables import TableSum, lowered_sum, sums_of_tables
 from braze.support import trace
 from braze.support.errors import InternalError, Unsupported
@@ -255,7 +255,7 @@ class GraphLowering:
         args = [self.resolve(a) for a in node.args]
         kwargs = {name: self.resolve(a) for name, a in node.kwargs.items()} if node.kwargs else {}
         carried = scalars.carried(target, args, kwargs) and not unbacked.makes_sizes(g, val)
-        function = lowering_of(target) if carried else None
+        function = LOWERINGS.get(target) if carried else None
         result = NotImplemented if function is None else function(g, *args, **kwargs)
         if result is NotImplemented or _beyond_loops(result):
             result = fall_back(g, target, args, kwargs)

@@ -20,10 +20,6 @@ aten = torch.ops.aten
 Lowering = Callable[..., Any]
 
 LOWERINGS: dict[object, Lowering] = {}
-#: libraries whose operators have some
-NAMESPACES = frozenset({"transformers"})
-#: the same by name, of operators that a library adds when it is imported
-NAMED: dict[str, Lowering] = {}
 #: overload -> names of its numbers that may be floats known when the graph runs
 NUMBERS: dict[object, frozenset[str]] = {}
 
@@ -40,12 +36,6 @@ def lowering(*targets: Any, numbers: Iterable[str] = ()) -> Callable[[Lowering],
         return function
 
     return register
-
-
-def lowering_of(target: Any) -> Lowering | None:
-    """The lowering of an overload, if it has one."""
-    found = LOWERINGS.get(target)
-    return NAMED.get(str(target)) if found is None and target.namespace in NAMESPACES else found
 
 
 def claim(overload: object, function: Lowering) -> None:

@@ -14,8 +14,11 @@ from braze.codegen.triton import generate
 from braze.codegen.triton.gemm_tiles import Means, Tiles
 from braze.codegen.triton.waits import is_step
 from braze.loops.ir import TemplateCall
+from braze.lower import LOWERINGS
+from braze.lower.grouped import device_grouped
+from braze.products import Grouped
 from tests.codegen.test_triton import offline
-from tests.codegen.test_triton_gemm import halves_multiplied, no_further, numbers  # noqa: F401
+from tests.codegen.test_triton_gemm import halves_multiplied, no_further, numbers, planned_for  # noqa: F401
 from tests.codegen.triton_bench import context, planned, run
 from tests.loops.interpret import interpret
 
@@ -167,20 +170,42 @@ def test_ends_that_do_not_rise_touch_no_memory_beyond(tmp_path):
         run(ours(product, x, w, ends), tmp_path, x, w, ends)
 
 
-def test_float16_by_transformers_own_operator(tmp_path):
-    """PyTorch's takes none from fakes. Rows that no group has are zeros, whatever is in the matrices."""
-    pytest.importorskip("transformers.integrations.moe")
+@torch.library.custom_op("braze_tests::grouped", mutates_args=())
+def of_half(x: torch.Tensor, w: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    return product(x.double(), w.double(), ends).to(x.dtype)
+
+
+@of_half.register_fake
+def _(x, w, ends):
+    return x.new_empty(x.shape[0], w.shape[2])
+
+
+def test_float16_and_rows_that_no_group_has(monkeypatch, tmp_path):
+    """By an operator of the test's own: PyTorch's takes bfloat16 alone from fakes. The rows are zeros, whatever is in the matrices."""
     x, w, ends = given(dtype=torch.float16, extra=20)
-    theirs = torch.ops.transformers.grouped_mm_fallback.default
+
+    def lowered(g, a, b, offs):
+        g.grouped = Grouped("f16", 80, 4, 24, 40, "kk")
+        return device_grouped(g, a, b, offs)
+
+    monkeypatch.setitem(LOWERINGS, torch.ops.braze_tests.grouped.default, lowered)
 
     def scaled(x, w, ends):
-        return theirs(x, w, ends) * 2
+        return torch.ops.braze_tests.grouped(x, w, ends) * 2
 
     assert kinds(check(scaled, tmp_path, x, w, ends)) == ["tem"]
     w[3] = torch.inf
     (found,) = run(ours(scaled, x, w, ends), tmp_path, x, w, ends)
     assert not found[60:].any() and not found[:5].isnan().any()
-    assert "tem" not in kinds(planned(scaled, x.float(), w.float(), ends, grouped_template=True))
+
+
+@pytest.mark.parametrize("most", [64, 4096])
+def test_rows_of_a_number_that_only_a_call_tells(most):
+    """A program for each tile that there may be."""
+    x, w, ends = given()
+    plan = planned_for(product, {0: (2, most)}, x, w, ends, grouped_template=True)
+    (text,) = generate(plan, context())
+    assert kinds(plan) == ["tem"] and text.sizes and "//" in text.launch.grid
 
 
 def test_other_products_are_atens():
