@@ -156,6 +156,11 @@ def test_a_trial_runs_both_ways_and_compares_them(monkeypatch):
 
 def test_the_rule_takes_what_was_measured_to_be_quicker():
     p = Grouped("bf16", 64, 8, 4096, 28672, "kk")
+    assert takes_grouped(p, None, {}, "sm_90") and not takes_grouped(p, None, {}, "sm_80")
+    for change in (
+        {"dtype": "f16"}, {"rows": None}, {"rows": 128 * 8 + 1}, {"inner": 256}, {"inner": 16384}, {"columns": 256}, {"columns": 32768},
+    ):  # fmt: skip
+        assert not takes_grouped(dataclasses.replace(p, **change), None, {}, "sm_90"), change
     assert not takes_grouped(p, None, {p: Way.ATEN}, "sm_90") and takes_grouped(
         p, None, {p: Way.OURS}, "sm_90"
     )
