@@ -95,6 +95,11 @@ def _taken(gradients: tuple[torch.Tensor | None, ...], i: int) -> torch.Tensor |
     return own
 
 
+def held_by_engine() -> tuple[int, int] | None:
+    """How many uses of C++ there are of a gradient that only the engine holds, and how many of its memory; None where counts do not tell."""
+    return _holders_of_argument()[1:] if holder_counts.holds() else None
+
+
 class _Probe(torch.autograd.Function):
     """Notes how a gradient is held that only the engine holds."""
 

@@ -21,6 +21,7 @@ typedef struct {
 typedef struct {
     Py_ssize_t place;
     unsigned long long keys;
+    Py_ssize_t bytes; /* of a gradient so large that it matters when it is let go of; or 0 */
     Py_ssize_t ndim;
     int64_t strides[DIMS];
 } Read;
@@ -36,6 +37,9 @@ typedef struct {
     PyObject *apply, *transforms;       /* of the class; whether a transform is at work */
     PyObject *general, *forward, *save; /* all other calls; the graph's; what keeps more than C can, or NULL */
     PyObject *find, *late;              /* the backward for plain gradients; any others */
+    PyObject *held;                     /* how a gradient is held that the engine alone holds */
+    PyObject *empties;                  /* by gradient: what is put in the place of one that changes hands; NULL before one has */
+    Py_ssize_t uses[2];                 /* what "held" says: of C++ of the tensor, of anybody of its memory; -1: not known */
     PyObject *backward;                 /* NULL: not asked for yet; None: there is none */
     PyObject *name;                     /* of the range that the backward is in, where anybody listens */
     Py_ssize_t nresults, nkept, nsaved, ntangents, narguments;
@@ -46,7 +50,8 @@ typedef struct {
     char boxed;
 } Operation;
 
-static PyObject *name_is_view, *name_detach, *name_version, *name_to_save, *name_materialize, *name_kept, *name_saved, *name_clear;
+static PyObject *name_is_view, *name_detach, *name_version, *name_to_save, *name_materialize, *name_kept, *name_saved, *name_clear,
+    *name_uses, *name_storage, *name_bytes, *name_resizable, *name_address, *name_new, *name_data;
 
 /* -- forward ---------------------------------------------------------------------------------------- */
 
@@ -228,9 +233,100 @@ call_late(Operation *self, PyObject *ctx, PyObject *const *tangents, Py_ssize_t 
     return answer;
 }
 
+/* The number that a method of no arguments gives; -1, with or without an exception set, where it gives none. */
+static Py_ssize_t
+number_by(PyObject *object, PyObject *method)
+{
+    PyObject *found = PyObject_CallMethodNoArgs(object, method);
+    Py_ssize_t number = found != NULL ? PyLong_AsSsize_t(found) : -1;
+    Py_XDECREF(found);
+    return number;
+}
+
+/* How many hold a tensor's memory, if that is the tensor's own and all there is of it; or -1 (an exception may be set). */
+static Py_ssize_t
+holders_of_own(PyObject *tensor, Py_ssize_t bytes)
+{
+    static PyObject *use_count;
+    if (use_count == NULL && (use_count = package_function("torch._C", "_storage_Use_Count")) == NULL) {
+        return -1;
+    }
+    PyObject *storage = PyObject_CallMethodNoArgs(tensor, name_storage);
+    if (storage == NULL) {
+        return -1;
+    }
+    Py_ssize_t uses = -1;
+    /* as many bytes as the tensor's: it begins where they do */
+    if (number_by(storage, name_bytes) == bytes && number_by(storage, name_resizable) == 1) {
+        PyObject *address = PyObject_GetAttr(storage, name_address);
+        PyObject *found = address != NULL ? PyObject_CallOneArg(use_count, address) : NULL;
+        uses = found != NULL ? PyLong_AsSsize_t(found) : -1;
+        Py_XDECREF(address);
+        Py_XDECREF(found);
+    }
+    Py_DECREF(storage);
+    return uses;
+}
+
+/* Whether nobody but the engine holds a gradient: 1, 0, or -1 with an exception set. */
+static int
+is_engines(Operation *self, PyObject *tangent, Py_ssize_t bytes)
+{
+    if (Py_REFCNT(tangent) != 1 || tensor_requires_grad(tangent)) { /* that one is the tuple of arguments */
+        return 0;
+    }
+    if (self->uses[0] == 0) {
+        PyObject *told = PyObject_CallNoArgs(self->held);
+        self->uses[0] = -1;
+        bool read = told != NULL && (told == Py_None || PyArg_ParseTuple(told, "nn", &self->uses[0], &self->uses[1]));
+        Py_XDECREF(told);
+        if (!read) {
+            return -1;
+        }
+    }
+    if (self->uses[0] < 0) {
+        return 0;
+    }
+    bool alone = number_by(tangent, name_uses) == self->uses[0] && holders_of_own(tangent, bytes) == self->uses[1];
+    return PyErr_Occurred() ? -1 : alone;
+}
+
+/* A gradient for the backward alone (a new reference): the memory of one that only the engine holds, until the backward returns, changes hands,
+ * and the engine's tensor is left empty. */
+static PyObject *
+taken(Operation *self, Py_ssize_t number, PyObject *tangent)
+{
+    Py_ssize_t bytes = self->tangents[number].bytes;
+    int alone = bytes > 0 ? is_engines(self, tangent, bytes) : 0;
+    if (alone <= 0) {
+        return alone < 0 ? NULL : Py_NewRef(tangent);
+    }
+    if (self->empties == NULL && (self->empties = PyList_New(self->ntangents)) == NULL) {
+        return NULL;
+    }
+    PyObject *empty = Py_XNewRef(PyList_GET_ITEM(self->empties, number));
+    if (empty == NULL) {
+        static PyObject *none;
+        if (none == NULL && (none = PyLong_FromLong(0)) == NULL) {
+            return NULL;
+        }
+        empty = PyObject_CallMethodOneArg(tangent, name_new, none);
+        if (empty == NULL) {
+            return NULL;
+        }
+        PyList_SetItem(self->empties, number, Py_NewRef(empty));
+    }
+    PyObject *own = tensor_again(tangent);
+    if (own != NULL && PyObject_SetAttr(tangent, name_data, empty) < 0) {
+        Py_CLEAR(own);
+    }
+    Py_DECREF(empty);
+    return own;
+}
+
 /* What was saved and the gradients, in a list that alone holds what was saved unless the graph is retained. */
 static PyObject *
-values_read(const Operation *self, PyObject *ctx, PyObject *saved, PyObject *const *tangents)
+values_read(Operation *self, PyObject *ctx, PyObject *saved, PyObject *const *tangents)
 {
     PyObject *cleared = PyObject_CallMethodNoArgs(ctx, name_clear);
     if (cleared == NULL) {
@@ -242,7 +338,12 @@ values_read(const Operation *self, PyObject *ctx, PyObject *saved, PyObject *con
         PyList_SET_ITEM(values, i, Py_NewRef(PyTuple_GET_ITEM(saved, i)));
     }
     for (Py_ssize_t i = 0; values != NULL && i < self->ntangents; i++) {
-        PyList_SET_ITEM(values, self->nkept + i, Py_NewRef(tangents[self->tangents[i].place]));
+        PyObject *own = taken(self, i, tangents[self->tangents[i].place]);
+        if (own == NULL) {
+            Py_CLEAR(values);
+            break;
+        }
+        PyList_SET_ITEM(values, self->nkept + i, own);
     }
     return values;
 }
@@ -423,7 +524,7 @@ parse_read(PyObject *row, void *made)
 {
     Read *read = made;
     PyObject *strides;
-    if (!PyArg_ParseTuple(row, "nKO!", &read->place, &read->keys, &PyTuple_Type, &strides)) {
+    if (!PyArg_ParseTuple(row, "nKO!n", &read->place, &read->keys, &PyTuple_Type, &strides, &read->bytes)) {
         return -1;
     }
     read->ndim = PyTuple_GET_SIZE(strides);
@@ -447,6 +548,8 @@ operation_traverse(Operation *self, visitproc visit, void *arg)
     Py_VISIT(self->save);
     Py_VISIT(self->find);
     Py_VISIT(self->late);
+    Py_VISIT(self->held);
+    Py_VISIT(self->empties);
     Py_VISIT(self->backward);
     Py_VISIT(self->name);
     return 0;
@@ -462,6 +565,8 @@ operation_clear(Operation *self)
     Py_CLEAR(self->save);
     Py_CLEAR(self->find);
     Py_CLEAR(self->late);
+    Py_CLEAR(self->held);
+    Py_CLEAR(self->empties);
     Py_CLEAR(self->backward);
     Py_CLEAR(self->name);
     return 0;
@@ -490,6 +595,10 @@ intern_names(void)
         {&name_version, "_version"},          {&name_to_save, "to_save"},
         {&name_materialize, "materialize_grads"}, {&name_kept, "kept"},
         {&name_saved, "saved_tensors"},       {&name_clear, "maybe_clear_saved_tensors"},
+        {&name_uses, "_use_count"},           {&name_storage, "untyped_storage"},
+        {&name_bytes, "nbytes"},              {&name_resizable, "resizable"},
+        {&name_address, "_cdata"},            {&name_new, "new_empty"},
+        {&name_data, "data"},
     };
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         if (*names[i].name == NULL && (*names[i].name = PyUnicode_InternFromString(names[i].text)) == NULL) {
@@ -502,11 +611,11 @@ intern_names(void)
 static PyObject *
 operation_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"apply", "transforms", "general", "forward", "save", "find", "late", "name", "results", "kept", "arguments", "saved", "tangents", NULL};
-    PyObject *apply, *transforms, *general, *forward, *save, *find, *late, *name, *kept, *arguments, *saved, *tangents;
+    static char *names[] = {"apply", "transforms", "general", "forward", "save", "find", "late", "held", "name", "results", "kept", "arguments", "saved", "tangents", NULL};
+    PyObject *apply, *transforms, *general, *forward, *save, *find, *late, *held, *name, *kept, *arguments, *saved, *tangents;
     Py_ssize_t results;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOOOUnO!O!O!O!:Operation", names, &apply, &transforms, &general, &forward, &save,
-                                     &find, &late, &name, &results, &PyTuple_Type, &kept, &PyTuple_Type, &arguments, &PyTuple_Type, &saved,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOOOOUnO!O!O!O!:Operation", names, &apply, &transforms, &general, &forward, &save,
+                                     &find, &late, &held, &name, &results, &PyTuple_Type, &kept, &PyTuple_Type, &arguments, &PyTuple_Type, &saved,
                                      &PyTuple_Type, &tangents)
         || intern_names() < 0) {
         return NULL;
@@ -523,6 +632,7 @@ operation_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->save = save != Py_None ? Py_NewRef(save) : NULL;
     self->find = Py_NewRef(find);
     self->late = Py_NewRef(late);
+    self->held = Py_NewRef(held);
     self->name = Py_NewRef(name);
     self->nresults = results;
     self->boxed = 1;
