@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from braze import native
 from braze.graph.torch_checks import assumption
 
 
@@ -26,6 +28,13 @@ def is_held_once(tensor: torch.Tensor) -> bool:
     if _holders(tensor) != (_held_by_a_call(), *_holders_of_one()):
         return False
     return owns_all(tensor)
+
+
+@functools.cache
+def held_once() -> Callable[[torch.Tensor], bool]:
+    """``is_held_once`` for who asks in each call: the C core's, if there is one."""
+    made = native.held_once(*_holders_of_one()) if holder_counts.holds() else None
+    return made or is_held_once
 
 
 def owns_all(tensor: torch.Tensor) -> bool:

@@ -146,6 +146,12 @@ extern PyTypeObject Replay_Type, Replays_Type;
 extern PyTypeObject Holders_Type;
 extern PyMethodDef holders_functions[];
 
+/* -- held.c: whether a tensor has as many holders as one of which it is known who holds it ------------ */
+
+/* By the uses of the tensor and of its memory, which is PyTorch's, the tensor's and of so many bytes: 1, 0, or -1 with an exception set. */
+int tensor_held_by(PyObject *tensor, Py_ssize_t bytes, const Py_ssize_t *uses);
+extern PyMethodDef held_functions[];
+
 /* Whether nobody holds what a recording of at least this number writes; note that one is replayed now. */
 bool holders_free(PyObject *holders, int64_t number);
 void holders_use(PyObject *holders);

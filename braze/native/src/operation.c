@@ -51,7 +51,7 @@ typedef struct {
 } Operation;
 
 static PyObject *name_is_view, *name_detach, *name_version, *name_to_save, *name_materialize, *name_kept, *name_saved, *name_clear,
-    *name_uses, *name_storage, *name_bytes, *name_resizable, *name_address, *name_new, *name_data;
+    *name_new, *name_data;
 
 /* -- forward ---------------------------------------------------------------------------------------- */
 
@@ -233,41 +233,6 @@ call_late(Operation *self, PyObject *ctx, PyObject *const *tangents, Py_ssize_t 
     return answer;
 }
 
-/* The number that a method of no arguments gives; -1, with or without an exception set, where it gives none. */
-static Py_ssize_t
-number_by(PyObject *object, PyObject *method)
-{
-    PyObject *found = PyObject_CallMethodNoArgs(object, method);
-    Py_ssize_t number = found != NULL ? PyLong_AsSsize_t(found) : -1;
-    Py_XDECREF(found);
-    return number;
-}
-
-/* How many hold a tensor's memory, if that is the tensor's own and all there is of it; or -1 (an exception may be set). */
-static Py_ssize_t
-holders_of_own(PyObject *tensor, Py_ssize_t bytes)
-{
-    static PyObject *use_count;
-    if (use_count == NULL && (use_count = package_function("torch._C", "_storage_Use_Count")) == NULL) {
-        return -1;
-    }
-    PyObject *storage = PyObject_CallMethodNoArgs(tensor, name_storage);
-    if (storage == NULL) {
-        return -1;
-    }
-    Py_ssize_t uses = -1;
-    /* as many bytes as the tensor's: it begins where they do */
-    if (number_by(storage, name_bytes) == bytes && number_by(storage, name_resizable) == 1) {
-        PyObject *address = PyObject_GetAttr(storage, name_address);
-        PyObject *found = address != NULL ? PyObject_CallOneArg(use_count, address) : NULL;
-        uses = found != NULL ? PyLong_AsSsize_t(found) : -1;
-        Py_XDECREF(address);
-        Py_XDECREF(found);
-    }
-    Py_DECREF(storage);
-    return uses;
-}
-
 /* Whether nobody but the engine holds a gradient: 1, 0, or -1 with an exception set. */
 static int
 is_engines(Operation *self, PyObject *tangent, Py_ssize_t bytes)
@@ -287,8 +252,7 @@ is_engines(Operation *self, PyObject *tangent, Py_ssize_t bytes)
     if (self->uses[0] < 0) {
         return 0;
     }
-    bool alone = number_by(tangent, name_uses) == self->uses[0] && holders_of_own(tangent, bytes) == self->uses[1];
-    return PyErr_Occurred() ? -1 : alone;
+    return tensor_held_by(tangent, bytes, self->uses);
 }
 
 /* A gradient for the backward alone (a new reference): the memory of one that only the engine holds, until the backward returns, changes hands,
@@ -595,10 +559,7 @@ intern_names(void)
         {&name_version, "_version"},          {&name_to_save, "to_save"},
         {&name_materialize, "materialize_grads"}, {&name_kept, "kept"},
         {&name_saved, "saved_tensors"},       {&name_clear, "maybe_clear_saved_tensors"},
-        {&name_uses, "_use_count"},           {&name_storage, "untyped_storage"},
-        {&name_bytes, "nbytes"},              {&name_resizable, "resizable"},
-        {&name_address, "_cdata"},            {&name_new, "new_empty"},
-        {&name_data, "data"},
+        {&name_new, "new_empty"},             {&name_data, "data"},
     };
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         if (*names[i].name == NULL && (*names[i].name = PyUnicode_InternFromString(names[i].text)) == NULL) {

@@ -1,0 +1,109 @@
+/* Whether anybody else holds a tensor: then its memory may not be written over, and does not change hands.
+ *
+ * What braze/graph/holders.py does, which says how many holders there are of a tensor of which it is known who holds it.
+ */
+#include "braze.h"
+
+static PyObject *name_uses, *name_storage, *name_bytes, *name_resizable, *name_address, *use_count, *plain_type;
+
+static int
+find_names(void)
+{
+    struct {
+        PyObject **name;
+        const char *text;
+    } const names[] = {
+        {&name_uses, "_use_count"},      {&name_storage, "untyped_storage"}, {&name_bytes, "nbytes"},
+        {&name_resizable, "resizable"}, {&name_address, "_cdata"},
+    };
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (*names[i].name == NULL && (*names[i].name = PyUnicode_InternFromString(names[i].text)) == NULL) {
+            return -1;
+        }
+    }
+    return (use_count == NULL && (use_count = package_function("torch._C", "_storage_Use_Count")) == NULL)
+                   || (plain_type == NULL && (plain_type = package_function("torch", "Tensor")) == NULL)
+               ? -1
+               : 0;
+}
+
+/* A number that is there; -1 with an exception set where there is none. */
+static Py_ssize_t
+number_of(PyObject *found)
+{
+    Py_ssize_t number = found != NULL ? PyLong_AsSsize_t(found) : -1;
+    Py_XDECREF(found);
+    return number;
+}
+
+/* How many hold a tensor's memory, if that is PyTorch's own, the tensor's, and all there is of it; or -1 (an exception may be set). */
+static Py_ssize_t
+holders_of_own(PyObject *tensor, Py_ssize_t bytes)
+{
+    PyObject *storage = PyObject_CallMethodNoArgs(tensor, name_storage);
+    if (storage == NULL) {
+        return -1;
+    }
+    Py_ssize_t uses = -1;
+    /* of as many bytes as the tensor has: it begins where they do */
+    if (number_of(PyObject_CallMethodNoArgs(storage, name_bytes)) == bytes
+        && number_of(PyObject_CallMethodNoArgs(storage, name_resizable)) == 1) {
+        PyObject *address = PyObject_GetAttr(storage, name_address);
+        uses = address != NULL ? number_of(PyObject_CallOneArg(use_count, address)) : -1;
+        Py_XDECREF(address);
+    }
+    Py_DECREF(storage);
+    return uses;
+}
+
+int
+tensor_held_by(PyObject *tensor, Py_ssize_t bytes, const Py_ssize_t *uses)
+{
+    if (find_names() < 0) {
+        return -1;
+    }
+    bool held = number_of(PyObject_CallMethodNoArgs(tensor, name_uses)) == uses[0] && holders_of_own(tensor, bytes) == uses[1];
+    return PyErr_Occurred() ? -1 : held;
+}
+
+/* counts: (references to the object while one variable of the caller has it, uses of the tensor, of its memory) */
+static PyObject *
+held_once(PyObject *counts, PyObject *tensor)
+{
+    Py_ssize_t references = Py_REFCNT(tensor), known, uses[2];
+    if (!PyArg_ParseTuple(counts, "nnn", &known, &uses[0], &uses[1]) || find_names() < 0) {
+        return NULL;
+    }
+    if (references != known || !Py_IS_TYPE(tensor, (PyTypeObject *)plain_type) || tensor_requires_grad(tensor)) {
+        Py_RETURN_FALSE;
+    }
+    Py_ssize_t bytes = number_of(PyObject_GetAttr(tensor, name_bytes));
+    int held = bytes >= 0 ? tensor_held_by(tensor, bytes, uses) : -1;
+    return held < 0 ? NULL : PyBool_FromLong(held);
+}
+
+static PyMethodDef bound = {"held_once", held_once, METH_O,
+                            "held_once(tensor)\n--\n\nWhether one variable of the caller is all that holds a tensor and its memory."};
+
+static PyObject *
+make_held_once(PyObject *module, PyObject *counts)
+{
+    if (!PyTuple_CheckExact(counts)) {
+        PyErr_SetString(PyExc_TypeError, "_held_once takes a tuple of three counts");
+        return NULL;
+    }
+    return PyCFunction_New(&bound, counts);
+}
+
+static PyObject *
+references(PyObject *module, PyObject *value)
+{
+    return PyLong_FromSsize_t(Py_REFCNT(value));
+}
+
+PyMethodDef held_functions[] = {
+    {"_held_once", make_held_once, METH_O,
+     "(references, uses, uses of the memory): the function that says of a tensor whether it has as many."},
+    {"_references", references, METH_O, "The references to an object, as a function of C counts them."},
+    {NULL},
+};
