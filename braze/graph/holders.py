@@ -104,9 +104,24 @@ def _taken(gradients: tuple[torch.Tensor | None, ...], i: int) -> torch.Tensor |
     return own
 
 
-def held_by_engine() -> tuple[int, int] | None:
-    """How many uses of C++ there are of a gradient that only the engine holds, and how many of its memory; None where counts do not tell."""
-    return _holders_of_argument()[1:] if holder_counts.holds() else None
+@functools.cache
+def held_by_engine() -> tuple[int, int, int] | None:
+    """What the C core counts of a gradient that only the engine holds: references, uses of the tensor, uses of its memory; None where counts do not tell."""
+    if not holder_counts.holds():
+        return None
+    _Looked._backward_cls.apply = native.look()  # type: ignore[attr-defined]
+    with torch.enable_grad():
+        y = _Looked.apply(torch.zeros(4, requires_grad=True))
+        (y * torch.ones(4)).sum().backward()
+    return y.grad_fn.references, *_holders_of_argument()[1:]
+
+
+class _Looked(torch.autograd.Function):
+    """Its step back is the core's."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
 
 
 class _Probe(torch.autograd.Function):

@@ -49,6 +49,7 @@ grad_off = around.grad_off
 planned = around.planned
 operation = operations.operation
 held_once = held.held_once
+look = held.look
 DEFAULT = core.DEFAULT
 force_eager = core.force_eager
 eager_forced = core.eager_forced

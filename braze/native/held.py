@@ -19,3 +19,9 @@ def _counted(core: Any) -> int:
     """The references to an object that one variable of a function of Python holds."""
     mark = object()
     return int(core._references(mark))
+
+
+def look() -> Any:
+    """For the class of an autograd function's contexts, a step back that gives its one gradient on, and notes in ``references`` how many the core counts; None: there is no core."""
+    core = sys.modules.get("braze.native._native")
+    return core._look() if core is not None else None

@@ -36,7 +36,7 @@ class Way(NamedTuple):
 
     ``save(ctx, inputs, results)`` keeps what C cannot; None: there is no such thing. ``find()`` gives the backward for plain gradients, or None;
     ``late(ctx, tangents, saved)`` is for all others; ``saved``: the saved tensors where a hook has laid them out anew, or why they cannot be had.
-    ``held()``: how many uses of C++ there are of a gradient that the engine alone holds, and how many of its memory; None: not known.
+    ``held()``: how many references there are to a gradient that the engine alone holds, as C counts them, uses of C++, and uses of its memory; None: not known.
     """
 
     general: Callable[..., Any]
@@ -44,7 +44,7 @@ class Way(NamedTuple):
     save: Callable[..., Any] | None
     find: Callable[[], Callable[..., Any] | None]
     late: Callable[..., Any]
-    held: Callable[[], tuple[int, int] | None]
+    held: Callable[[], tuple[int, int, int] | None]
     #: of the backward, for a profiler
     name: str
 

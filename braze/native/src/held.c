@@ -101,9 +101,35 @@ references(PyObject *module, PyObject *value)
     return PyLong_FromSsize_t(Py_REFCNT(value));
 }
 
+/* A step back that notes how many references there are to the gradient that it gives on. */
+static PyObject *
+look(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 2) {
+        PyErr_SetString(PyExc_TypeError, "a context and one gradient");
+        return NULL;
+    }
+    PyObject *count = PyLong_FromSsize_t(Py_REFCNT(args[1]));
+    int done = count != NULL ? PyObject_SetAttrString(args[0], "references", count) : -1;
+    Py_XDECREF(count);
+    return done < 0 ? NULL : Py_NewRef(args[1]);
+}
+
+static PyMethodDef looks = {"look", (PyCFunction)(void (*)(void))look, METH_FASTCALL, "look(context, gradient)\n--\n\nThe gradient."};
+
+static PyObject *
+make_look(PyObject *module, PyObject *ignored)
+{
+    PyObject *function = PyCFunction_New(&looks, NULL);
+    PyObject *method = function != NULL ? PyInstanceMethod_New(function) : NULL;
+    Py_XDECREF(function);
+    return method;
+}
+
 PyMethodDef held_functions[] = {
     {"_held_once", make_held_once, METH_O,
      "(references, uses, uses of the memory): the function that says of a tensor whether it has as many."},
+    {"_look", make_look, METH_NOARGS, "What an autograd function's context may have as its step back: it notes the references to a gradient."},
     {"_references", references, METH_O, "The references to an object, as a function of C counts them."},
     {NULL},
 };

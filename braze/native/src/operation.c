@@ -39,7 +39,7 @@ typedef struct {
     PyObject *find, *late;              /* the backward for plain gradients; any others */
     PyObject *held;                     /* how a gradient is held that the engine alone holds */
     PyObject *empties;                  /* by gradient: what is put in the place of one that changes hands; NULL before one has */
-    Py_ssize_t uses[2];                 /* what "held" says: of C++ of the tensor, of anybody of its memory; -1: not known */
+    Py_ssize_t counts[3];               /* what "held" says: references to the object, uses of the tensor, of its memory; 0: not asked, -1: not known */
     PyObject *backward;                 /* NULL: not asked for yet; None: there is none */
     PyObject *name;                     /* of the range that the backward is in, where anybody listens */
     Py_ssize_t nresults, nkept, nsaved, ntangents, narguments;
@@ -237,22 +237,20 @@ call_late(Operation *self, PyObject *ctx, PyObject *const *tangents, Py_ssize_t 
 static int
 is_engines(Operation *self, PyObject *tangent, Py_ssize_t bytes)
 {
-    if (Py_REFCNT(tangent) != 1 || tensor_requires_grad(tangent)) { /* that one is the tuple of arguments */
-        return 0;
-    }
-    if (self->uses[0] == 0) {
+    if (self->counts[0] == 0) {
         PyObject *told = PyObject_CallNoArgs(self->held);
-        self->uses[0] = -1;
-        bool read = told != NULL && (told == Py_None || PyArg_ParseTuple(told, "nn", &self->uses[0], &self->uses[1]));
+        self->counts[0] = -1;
+        bool read = told != NULL
+                    && (told == Py_None || PyArg_ParseTuple(told, "nnn", &self->counts[0], &self->counts[1], &self->counts[2]));
         Py_XDECREF(told);
         if (!read) {
             return -1;
         }
     }
-    if (self->uses[0] < 0) {
+    if (Py_REFCNT(tangent) != self->counts[0] || tensor_requires_grad(tangent)) {
         return 0;
     }
-    return tensor_held_by(tangent, bytes, self->uses);
+    return tensor_held_by(tangent, bytes, self->counts + 1);
 }
 
 /* A gradient for the backward alone (a new reference): the memory of one that only the engine holds, until the backward returns, changes hands,
