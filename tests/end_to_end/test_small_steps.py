@@ -224,7 +224,9 @@ def test_what_an_eager_step_moves_is_counted_by_operands_and_results(fn: Any, si
         (lambda x: x.softmax(0), ((2048, 128),), False),
         (lambda x: x.softmax(-1), ((128, 128),), True),
         (lambda x: x.sum((2, 3)), ((64, 64, 8, 8),), True),
-        (lambda x: F.adaptive_avg_pool2d(x, 7), ((64, 64, 28, 28),), False),
+        (lambda x: x.unfold(2, 4, 4).mean(-1), ((64, 64, 28, 28),), False),
+        (lambda x: F.max_pool2d(x, 200, 200).sum(), ((2, 16, 400, 400),), True),
+        (lambda x: F.max_pool2d(x.sin(), 200, 200).sum(), ((2, 16, 400, 400),), False),
     ],
     ids=[
         "one function",
@@ -240,6 +242,8 @@ def test_what_an_eager_step_moves_is_counted_by_operands_and_results(fn: Any, si
         "a few of such rows",
         "a sum",
         "windows of more than few bytes",
+        "few bytes of what ATen makes of many",
+        "many bytes for what ATen does",
     ],
 )
 def test_on_a_gpu_a_step_is_left_if_eager_calls_no_more_than_kernels_and_a_node_take(
