@@ -71,7 +71,8 @@ def operation(
         return None
     seen = tuple((i, _plain_keys(device)) for i, device in arguments)
     read = [
-        tuple(each._replace(device=_plain_keys(each.device)) for each in rows) for rows in (saved, tangents)
+        tuple((x.number, _plain_keys(x.device), x.strides, x.large) for x in rows)
+        for rows in (saved, tangents)
     ]
     return core.Operation(apply, transforms, *way, results, tuple(kept), seen, *read)
 

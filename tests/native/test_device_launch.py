@@ -192,9 +192,7 @@ def no_tensor(driver, asked, x, y):
     return x.data_ptr(), y
 
 
-@pytest.mark.parametrize(
-    "case", [other_device, hooked, hook_replaced, not_built, refused, no_tensor]
-)
+@pytest.mark.parametrize("case", [other_device, hooked, hook_replaced, not_built, refused, no_tensor])
 def test_triton_launches_what_is_not_as_before(driver, case):
     asked = Asked()
     x, y = case(driver, asked, *buffers())

@@ -4,7 +4,7 @@
  */
 #include "braze.h"
 
-static PyObject *name_uses, *name_storage, *name_bytes, *name_resizable, *name_address, *use_count, *plain_type;
+static PyObject *name_uses, *name_storage, *name_bytes, *name_resizable, *name_address, *name_new, *name_data, *use_count, *plain_type;
 
 static int
 find_names(void)
@@ -14,7 +14,8 @@ find_names(void)
         const char *text;
     } const names[] = {
         {&name_uses, "_use_count"},      {&name_storage, "untyped_storage"}, {&name_bytes, "nbytes"},
-        {&name_resizable, "resizable"}, {&name_address, "_cdata"},
+        {&name_resizable, "resizable"}, {&name_address, "_cdata"},          {&name_new, "new_empty"},
+        {&name_data, "data"},
     };
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         if (*names[i].name == NULL && (*names[i].name = PyUnicode_InternFromString(names[i].text)) == NULL) {
@@ -64,6 +65,62 @@ tensor_held_by(PyObject *tensor, Py_ssize_t bytes, const Py_ssize_t *uses)
     }
     bool held = number_of(PyObject_CallMethodNoArgs(tensor, name_uses)) == uses[0] && holders_of_own(tensor, bytes) == uses[1];
     return PyErr_Occurred() ? -1 : held;
+}
+
+/* Whether nobody but the engine holds a gradient: 1, 0, or -1 with an exception set. */
+static int
+is_engines(EngineHolds *self, PyObject *gradient, Py_ssize_t bytes)
+{
+    if (self->counts[0] == 0) {
+        PyObject *told = PyObject_CallNoArgs(self->ask);
+        self->counts[0] = -1;
+        bool read = told != NULL
+                    && (told == Py_None || PyArg_ParseTuple(told, "nnn", &self->counts[0], &self->counts[1], &self->counts[2]));
+        Py_XDECREF(told);
+        if (!read) {
+            return -1;
+        }
+    }
+    if (Py_REFCNT(gradient) != self->counts[0] || tensor_requires_grad(gradient)) {
+        return 0;
+    }
+    return tensor_held_by(gradient, bytes, self->counts + 1);
+}
+
+/* A tensor of no elements like a gradient, the same each time for one number (a new reference). */
+static PyObject *
+empty_for(EngineHolds *self, Py_ssize_t number, PyObject *gradient)
+{
+    if (self->empties == NULL && (self->empties = PyDict_New()) == NULL) {
+        return NULL;
+    }
+    PyObject *key = PyLong_FromSsize_t(number), *empty = key != NULL ? PyDict_GetItemWithError(self->empties, key) : NULL;
+    Py_XINCREF(empty);
+    if (empty == NULL && !PyErr_Occurred()) {
+        PyObject *none = PyLong_FromLong(0);
+        empty = none != NULL ? PyObject_CallMethodOneArg(gradient, name_new, none) : NULL;
+        Py_XDECREF(none);
+        if (empty != NULL && PyDict_SetItem(self->empties, key, empty) < 0) {
+            Py_CLEAR(empty);
+        }
+    }
+    Py_XDECREF(key);
+    return empty;
+}
+
+PyObject *
+gradient_taken(EngineHolds *self, Py_ssize_t number, PyObject *gradient, Py_ssize_t bytes)
+{
+    int alone = bytes > 0 ? is_engines(self, gradient, bytes) : 0;
+    if (alone <= 0) {
+        return alone < 0 ? NULL : Py_NewRef(gradient);
+    }
+    PyObject *empty = empty_for(self, number, gradient), *own = empty != NULL ? tensor_again(gradient) : NULL;
+    if (own != NULL && PyObject_SetAttr(gradient, name_data, empty) < 0) {
+        Py_CLEAR(own);
+    }
+    Py_XDECREF(empty);
+    return own;
 }
 
 /* counts: (references to the object while one variable of the caller has it, uses of the tensor, of its memory) */

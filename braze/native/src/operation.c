@@ -37,9 +37,7 @@ typedef struct {
     PyObject *apply, *transforms;       /* of the class; whether a transform is at work */
     PyObject *general, *forward, *save; /* all other calls; the graph's; what keeps more than C can, or NULL */
     PyObject *find, *late;              /* the backward for plain gradients; any others */
-    PyObject *held;                     /* how a gradient is held that the engine alone holds */
-    PyObject *empties;                  /* by gradient: what is put in the place of one that changes hands; NULL before one has */
-    Py_ssize_t counts[3];               /* what "held" says: references to the object, uses of the tensor, of its memory; 0: not asked, -1: not known */
+    EngineHolds holds;                  /* how a gradient is held that the engine alone holds */
     PyObject *backward;                 /* NULL: not asked for yet; None: there is none */
     PyObject *name;                     /* of the range that the backward is in, where anybody listens */
     Py_ssize_t nresults, nkept, nsaved, ntangents, narguments;
@@ -50,8 +48,7 @@ typedef struct {
     char boxed;
 } Operation;
 
-static PyObject *name_is_view, *name_detach, *name_version, *name_to_save, *name_materialize, *name_kept, *name_saved, *name_clear,
-    *name_new, *name_data;
+static PyObject *name_is_view, *name_detach, *name_version, *name_to_save, *name_materialize, *name_kept, *name_saved, *name_clear;
 
 /* -- forward ---------------------------------------------------------------------------------------- */
 
@@ -233,59 +230,6 @@ call_late(Operation *self, PyObject *ctx, PyObject *const *tangents, Py_ssize_t 
     return answer;
 }
 
-/* Whether nobody but the engine holds a gradient: 1, 0, or -1 with an exception set. */
-static int
-is_engines(Operation *self, PyObject *tangent, Py_ssize_t bytes)
-{
-    if (self->counts[0] == 0) {
-        PyObject *told = PyObject_CallNoArgs(self->held);
-        self->counts[0] = -1;
-        bool read = told != NULL
-                    && (told == Py_None || PyArg_ParseTuple(told, "nnn", &self->counts[0], &self->counts[1], &self->counts[2]));
-        Py_XDECREF(told);
-        if (!read) {
-            return -1;
-        }
-    }
-    if (Py_REFCNT(tangent) != self->counts[0] || tensor_requires_grad(tangent)) {
-        return 0;
-    }
-    return tensor_held_by(tangent, bytes, self->counts + 1);
-}
-
-/* A gradient for the backward alone (a new reference): the memory of one that only the engine holds, until the backward returns, changes hands,
- * and the engine's tensor is left empty. */
-static PyObject *
-taken(Operation *self, Py_ssize_t number, PyObject *tangent)
-{
-    Py_ssize_t bytes = self->tangents[number].bytes;
-    int alone = bytes > 0 ? is_engines(self, tangent, bytes) : 0;
-    if (alone <= 0) {
-        return alone < 0 ? NULL : Py_NewRef(tangent);
-    }
-    if (self->empties == NULL && (self->empties = PyList_New(self->ntangents)) == NULL) {
-        return NULL;
-    }
-    PyObject *empty = Py_XNewRef(PyList_GET_ITEM(self->empties, number));
-    if (empty == NULL) {
-        static PyObject *none;
-        if (none == NULL && (none = PyLong_FromLong(0)) == NULL) {
-            return NULL;
-        }
-        empty = PyObject_CallMethodOneArg(tangent, name_new, none);
-        if (empty == NULL) {
-            return NULL;
-        }
-        PyList_SetItem(self->empties, number, Py_NewRef(empty));
-    }
-    PyObject *own = tensor_again(tangent);
-    if (own != NULL && PyObject_SetAttr(tangent, name_data, empty) < 0) {
-        Py_CLEAR(own);
-    }
-    Py_DECREF(empty);
-    return own;
-}
-
 /* What was saved and the gradients, in a list that alone holds what was saved unless the graph is retained. */
 static PyObject *
 values_read(Operation *self, PyObject *ctx, PyObject *saved, PyObject *const *tangents)
@@ -300,7 +244,7 @@ values_read(Operation *self, PyObject *ctx, PyObject *saved, PyObject *const *ta
         PyList_SET_ITEM(values, i, Py_NewRef(PyTuple_GET_ITEM(saved, i)));
     }
     for (Py_ssize_t i = 0; values != NULL && i < self->ntangents; i++) {
-        PyObject *own = taken(self, i, tangents[self->tangents[i].place]);
+        PyObject *own = gradient_taken(&self->holds, i, tangents[self->tangents[i].place], self->tangents[i].bytes);
         if (own == NULL) {
             Py_CLEAR(values);
             break;
@@ -510,8 +454,8 @@ operation_traverse(Operation *self, visitproc visit, void *arg)
     Py_VISIT(self->save);
     Py_VISIT(self->find);
     Py_VISIT(self->late);
-    Py_VISIT(self->held);
-    Py_VISIT(self->empties);
+    Py_VISIT(self->holds.ask);
+    Py_VISIT(self->holds.empties);
     Py_VISIT(self->backward);
     Py_VISIT(self->name);
     return 0;
@@ -527,8 +471,8 @@ operation_clear(Operation *self)
     Py_CLEAR(self->save);
     Py_CLEAR(self->find);
     Py_CLEAR(self->late);
-    Py_CLEAR(self->held);
-    Py_CLEAR(self->empties);
+    Py_CLEAR(self->holds.ask);
+    Py_CLEAR(self->holds.empties);
     Py_CLEAR(self->backward);
     Py_CLEAR(self->name);
     return 0;
@@ -557,7 +501,6 @@ intern_names(void)
         {&name_version, "_version"},          {&name_to_save, "to_save"},
         {&name_materialize, "materialize_grads"}, {&name_kept, "kept"},
         {&name_saved, "saved_tensors"},       {&name_clear, "maybe_clear_saved_tensors"},
-        {&name_new, "new_empty"},             {&name_data, "data"},
     };
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         if (*names[i].name == NULL && (*names[i].name = PyUnicode_InternFromString(names[i].text)) == NULL) {
@@ -591,7 +534,7 @@ operation_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->save = save != Py_None ? Py_NewRef(save) : NULL;
     self->find = Py_NewRef(find);
     self->late = Py_NewRef(late);
-    self->held = Py_NewRef(held);
+    self->holds.ask = Py_NewRef(held);
     self->name = Py_NewRef(name);
     self->nresults = results;
     self->boxed = 1;
