@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -59,16 +58,9 @@ def operation(
         return None
     if any(len(strides) > DIMS for _, _, strides in (*saved, *tangents)):
         return None
-    seen = tuple((i, _plain_keys(device)) for i, device in arguments)
+    seen = tuple((i, torch_state.plain_keys(device)) for i, device in arguments)
     read = [
-        tuple((i, _plain_keys(device), strides) for i, device, strides in rows) for rows in (saved, tangents)
+        tuple((i, torch_state.plain_keys(device), strides) for i, device, strides in rows)
+        for rows in (saved, tangents)
     ]
     return core.Operation(apply, transforms, *way, results, tuple(kept), seen, *read)
-
-
-@functools.cache
-def _plain_keys(device: str) -> int:
-    """The dispatch keys of a device's plain tensors: neither wrapped nor batched, neither negated nor of inference mode."""
-    torch = torch_state.torch()
-    with torch_state.no_modes(), torch.inference_mode(False):
-        return torch_state.keys(torch.empty(0, device=device))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import array
 import contextlib
 import ctypes
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -197,6 +198,13 @@ def current_stream(index: int) -> int:
 def keys(tensor: Any) -> int:
     """A tensor's dispatch keys as one integer."""
     return torch()._C._dispatch_keys(tensor).raw_repr()
+
+
+@functools.cache
+def plain_keys(device: str) -> int:
+    """The dispatch keys of a device's plain tensors: neither wrapped nor batched, neither negated nor of inference mode."""
+    with no_modes(), torch().inference_mode(False):
+        return keys(torch().empty(0, device=device))
 
 
 def metadata(tensor: Any) -> tuple[Any, ...]:

@@ -47,6 +47,8 @@ fill_module(PyObject *module)
         {"DeviceRun", &DeviceRun_Type},
         {"DeviceGraph", &DeviceGraph_Type},
         {"OutProduct", &OutProduct_Type},
+        {"Shim", &Shim_Type},
+        {"View", &View_Type},
         {"WrittenCall", &WrittenCall_Type},
         {"GradOff", &GradOff_Type},
         {"Planned", &Planned_Type},
