@@ -392,6 +392,6 @@ def test_a_batch_of_nothing_moves_no_running_statistics(name, training, sizes):
         except RuntimeError as error:
             made = [torch.tensor(["at least one element" in str(error)])]
         found.append([*made, mean, var])
-    for theirs, ours in zip(*found, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
+    for expected, have in zip(*found, strict=True):
+        torch.testing.assert_close(have, expected, rtol=0, atol=0, equal_nan=True)
     assert found[0][-1].tolist() == [2.0] * 3
