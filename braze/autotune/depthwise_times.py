@@ -12,20 +12,19 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 import torch.fx
 
-from braze.autotune.device_times import build, can_measure, keep, kept, launcher, machine
-from braze.autotune.gemm_trials import Run, is_template, quickest_of_all, run_of, timed, viewed
+from braze.autotune.device_times import can_measure, keep, kept, machine
+from braze.autotune.gemm_trials import Run, TemplateTrial, is_template, measured, run_of, viewed
 from braze.codegen.triton.depthwise import depthwise_kernel, depthwise_of
 from braze.codegen.triton.depthwise_tiles import strips_of
 from braze.context import CompileContext
 from braze.graph import products as graph_products
-from braze.loops.ir import Buffer, BufferKind, TemplateCall
+from braze.loops.ir import Buffer, TemplateCall
 from braze.options import Options
 from braze.products import Depthwise, Way, depthwise_by_rule, takes_depthwise
 from braze.runtime import cache
 from braze.schedule import schedule
 from braze.schedule.records import Group, Schedule
 from braze.schedule.unfused import depthwise_after
-from braze.support import trace
 
 #: of the template and of what it is measured against: raise it when either becomes quicker
 _REVISION = 1
@@ -71,47 +70,29 @@ def _key(d: Depthwise, ctx: CompileContext) -> cache.CacheKey:
 def _measured(
     missing: Sequence[Depthwise], plan: Callable[[CompileContext], Schedule], ctx: CompileContext
 ) -> dict[Depthwise, str]:
-    """Who is to compute each convolution, in which strips: the quickest in all kernels that have one."""
+    """Who is to compute each convolution, in which strips."""
     forced = {**dict(ctx.depthwise), **dict.fromkeys(missing, Way.OURS)}
-    found = plan(dataclasses.replace(ctx, depthwise=tuple(forced.items())))
-    buffers = {b.name: b for b in found.program.buffers}
+    planned = plan(dataclasses.replace(ctx, depthwise=tuple(forced.items())))
 
     def ruled(d: Depthwise) -> str:
         return strips_of(d)[0].text() if depthwise_by_rule(d, ctx.target.arch) else Way.ATEN.value
 
-    with trace.stage("measure"), torch.no_grad(), torch.autocast("cuda", enabled=False):
-        trials = [Trial(g, buffers, ctx) for g in found.groups if is_template(g, "depthwise")]
-        trials = [t for t in {t.canonical: t for t in trials}.values() if t.of in missing]
-        build([text for t in trials for text in t.texts.values()], ctx.options.autotune_seconds)
-        made = quickest_of_all(trials, ruled)
-        trace.count("convolutions_measured", len(trials))
+    made = measured(
+        "depthwise", missing, planned, lambda g, b: Trial(g, b, ctx), ruled, ctx.options.autotune_seconds
+    )
     for d, text in made.items():
         keep(_key(d, ctx), text)
     return made
 
 
-class Trial:
-    """One template's kernel in every cut worth a try, and the same work apart."""
+class Trial(TemplateTrial):
+    """A depthwise convolution's."""
 
     def __init__(self, group: Group, buffers: dict[str, Buffer], ctx: CompileContext) -> None:
         assert isinstance(group.call, TemplateCall)
-        self.group, self.call, self.buffers, self.ctx = group, group.call, buffers, ctx
-        self.of = depthwise_of(self.call)
-        self.texts = {s.text(): depthwise_kernel(group, buffers, s) for s in strips_of(self.of)}
-        self.canonical = next(iter(self.texts.values())).canonical
-
-    def seconds(self) -> dict[str, float]:
-        """Seconds of each way that runs and gives ATen's results, by its name; nothing where memory does not suffice."""
-        ways: dict[str, Callable[[Mapping[str, torch.Tensor]], Run]] = {Way.ATEN.value: self._apart}
-        for name, text in self.texts.items():
-            ways[name] = lambda memory, text=text: self._kernel(text, memory)  # type: ignore[misc]
-        names = dict.fromkeys((*self.group.reads, *self.group.writes))
-        buffers = [dataclasses.replace(self.buffers[n], kind=BufferKind.TEMPORARY) for n in names]
-        return timed(self.group.name, buffers, self.call.args[0].buffer, self.group.writes, ways)
-
-    def _kernel(self, text: object, memory: Mapping[str, torch.Tensor]) -> Run:
-        launch, pictures = launcher(text), self.call.args[0].buffer  # type: ignore[arg-type]
-        return lambda x: launch(*(x if a == pictures else memory[a] for a in text.args))  # type: ignore[attr-defined]
+        self.of, self.ctx = depthwise_of(group.call), ctx
+        texts = {s.text(): depthwise_kernel(group, buffers, s) for s in strips_of(self.of)}
+        super().__init__(group, buffers, group.call.args[0].buffer, texts)
 
     def _apart(self, memory: Mapping[str, torch.Tensor]) -> Run:
         """The convolution by ATen, with a kernel behind it."""

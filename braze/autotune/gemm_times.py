@@ -16,7 +16,8 @@ from math import inf
 import torch
 import torch.fx
 
-from braze.autotune.device_times import build, can_measure, chosen, keep, kept, machine
+from braze.autotune import device_times
+from braze.autotune.device_times import can_measure, chosen, keep, kept, machine
 from braze.autotune.gemm_trials import PartsTrial, Trial, is_template
 from braze.codegen.triton.gemm import gemm_kernel, tiles_of
 from braze.codegen.triton.gemm_tiles import Means, Tiles
@@ -132,7 +133,7 @@ def _measured(
         parts = _parts(trials, set(products))
         texts = [t for trial in trials for t in trial.texts.values()]
         texts += [t for trial in parts.values() for t in trial.texts()]
-        build(texts, ctx.options.autotune_seconds)
+        device_times.build(texts, ctx.options.autotune_seconds)
         for trial in trials:
             seconds = trial.seconds()
             theirs = seconds.pop(Way.ATEN.value, None)

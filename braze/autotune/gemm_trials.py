@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
+from braze.autotune import device_times
 from braze.autotune.device_times import (
     alike,
     chosen,
@@ -45,6 +46,7 @@ from braze.schedule import schedule
 from braze.schedule.long_sums import in_parts, product_of_call
 from braze.schedule.records import Group, Schedule
 from braze.schedule.unfused import product_apart, unfused
+from braze.support import trace
 from braze.support.log import logger
 from braze.symbolic.expr import ONE, ZERO, axis_symbol, linear
 from braze.target import Target
@@ -67,14 +69,44 @@ def is_template(group: Group, kind: str) -> bool:
     return isinstance(group.call, TemplateCall) and group.call.kind == kind and group.device != "cpu"
 
 
-class Trial:
-    """One template's kernel in every way worth a try, and the same work apart."""
+class TemplateTrial:
+    """One template's kernel in every cut worth a try, and the same work apart (``_apart``).
+
+    ``cold``: the buffer that launches read in turn, so that none finds it in the cache.
+    """
+
+    def __init__(
+        self, group: Group, buffers: dict[str, Buffer], cold: str, texts: dict[str, KernelText]
+    ) -> None:
+        assert isinstance(group.call, TemplateCall)
+        self.group, self.call, self.buffers = group, group.call, buffers
+        self.cold, self.texts = cold, texts
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds of each way that runs and gives ATen's results, by its name; nothing where memory does not suffice."""
+        ways: dict[str, Callable[[Mapping[str, torch.Tensor]], Run]] = {Way.ATEN.value: self._apart}
+        for name, text in self.texts.items():
+            ways[name] = lambda memory, text=text: self._kernel(text, memory)  # type: ignore[misc]
+        names = dict.fromkeys((*self.group.reads, *self.group.writes))
+        buffers = [replace(self.buffers[n], kind=BufferKind.TEMPORARY) for n in names]
+        return timed(self.group.name, buffers, self.cold, self.group.writes, ways)
+
+    def _kernel(self, text: KernelText, memory: Mapping[str, torch.Tensor]) -> Run:
+        launch, cold = launcher(text), self.cold
+        return lambda given: launch(*(given if a == cold else memory[a] for a in text.args))
+
+    def _apart(self, memory: Mapping[str, torch.Tensor]) -> Run:
+        raise NotImplementedError
+
+
+class Trial(TemplateTrial):
+    """A matrix product's."""
 
     def __init__(self, group: Group, buffers: dict[str, Buffer], target: Target) -> None:
         assert isinstance(group.call, TemplateCall)
+        texts = {t.text(): gemm_kernel(group, buffers, t) for t in tiles_of(group.call)}
+        super().__init__(group, buffers, group.call.args[1].buffer, texts)
         self.target = target
-        self.group, self.call, self.buffers = group, group.call, buffers
-        self.texts = {t.text(): gemm_kernel(group, buffers, t) for t in tiles_of(self.call)}
 
     def product(self) -> DeviceProduct:
         """The product as the graph has it."""
@@ -86,29 +118,11 @@ class Trial:
         layout = layout_of(*([e.value or 0 for e in v.strides] for v in (left, right)))
         return DeviceProduct(left.dtype.label, rows, inner or 0, columns, left.sizes[0].value or 0, layout)
 
-    def seconds(self) -> dict[str, float]:
-        """Seconds of each way that runs and gives ATen's results, by its name; nothing where memory does not suffice."""
-        ways: dict[str, Callable[[Mapping[str, torch.Tensor]], Run]] = {Way.ATEN.value: self._apart}
-        for name, text in self.texts.items():
-            ways[name] = lambda memory, text=text: self._kernel(text, memory)  # type: ignore[misc]
-        names = (*self.group.reads, *self.group.writes)
-        return timed(
-            self.group.name,
-            [self.buffers[n] for n in names],
-            self.call.args[1].buffer,
-            self.group.writes,
-            ways,
-        )
-
-    def _kernel(self, text: KernelText, memory: Mapping[str, torch.Tensor]) -> Run:
-        launch, right = launcher(text), self.call.args[1].buffer
-        return lambda matrix: launch(*(matrix if a == right else memory[a] for a in text.args))
-
     def _apart(self, memory: Mapping[str, torch.Tensor]) -> Run:
         """The product by ATen, with kernels before and after."""
         ctx = CompileContext(Options(matmul_template=False), self.target)
         plan = schedule(unfused(self.call, self.buffers), ctx)
-        return run_of(plan, memory, self.call.args[1].buffer, ctx)
+        return run_of(plan, memory, self.cold, ctx)
 
 
 class PartsTrial:
@@ -222,6 +236,8 @@ def _that_run(
 class Timed(Protocol):
     """A trial of what ``of`` says, in kernels of several cuts and by ATen."""
 
+    texts: dict[str, KernelText]
+
     @property
     def of(self) -> Any: ...
 
@@ -231,7 +247,28 @@ class Timed(Protocol):
     def seconds(self) -> dict[str, float]: ...
 
 
-def quickest_of_all(trials: Iterable[Timed], ruled: Callable[[Any], str]) -> dict[Any, str]:
+def measured(
+    kind: str,
+    missing: Sequence[Any],
+    planned: Schedule,
+    trial: Callable[[Group, dict[str, Buffer]], Timed],
+    ruled: Callable[[Any], str],
+    budget: float,
+) -> dict[Any, str]:
+    """Who is to do each that is missing, in which cut: the quickest in all kernels of the plan that have one as a template of that kind."""
+    buffers = {b.name: b for b in planned.program.buffers}
+    with trace.stage("measure"), torch.no_grad(), torch.autocast("cuda", enabled=False):
+        # kernels with the same texts are one
+        every = (trial(g, buffers) for g in planned.groups if is_template(g, kind))
+        found = {next(iter(t.texts.values())).canonical: t for t in every}
+        trials = [t for t in found.values() if t.of in missing]
+        device_times.build([text for t in trials for text in t.texts.values()], budget)
+        made = _quickest(trials, ruled)
+        trace.count("products_measured", len(trials))
+    return made
+
+
+def _quickest(trials: Iterable[Timed], ruled: Callable[[Any], str]) -> dict[Any, str]:
     """The way of each that trials are of that is the quickest in all of its kernels, unless the rule's is about as quick; without those that ATen could not do."""
     spent: dict[Any, list[dict[str, float]]] = {}
     for trial in trials:

@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 import torch.fx
 
-from braze.autotune.device_times import build, can_measure, keep, kept, launcher, machine
-from braze.autotune.gemm_trials import Run, is_template, quickest_of_all, run_of, timed, viewed
+from braze.autotune.device_times import can_measure, keep, kept, machine
+from braze.autotune.gemm_trials import Run, TemplateTrial, is_template, measured, run_of, viewed
+from braze.codegen.records import KernelText
 from braze.codegen.triton.grouped import grouped_kernel, grouped_of_call, grouped_tiles_of
 from braze.context import CompileContext
 from braze.graph.products import grouped_of
@@ -24,7 +25,6 @@ from braze.runtime import cache
 from braze.schedule import schedule
 from braze.schedule.records import Group, Schedule
 from braze.schedule.unfused import unfused
-from braze.support import trace
 
 #: of the template and of what it is measured against: raise it when either becomes quicker
 _REVISION = 1
@@ -72,55 +72,43 @@ def _key(p: Grouped, ctx: CompileContext) -> cache.CacheKey:
 def _measured(
     missing: Sequence[Grouped], plan: Callable[[CompileContext], Schedule], ctx: CompileContext
 ) -> dict[Grouped, str]:
-    """Who is to compute each product, in which tiles: the quickest in all kernels that have one."""
+    """Who is to compute each product, in which tiles."""
     forced = {**dict(ctx.grouped), **dict.fromkeys(missing, Way.OURS)}
-    found = plan(dataclasses.replace(ctx, grouped=tuple(forced.items())))
-    buffers = {b.name: b for b in found.program.buffers}
-    rules: dict[Grouped, str] = {}
-    with trace.stage("measure"), torch.no_grad(), torch.autocast("cuda", enabled=False):
-        trials = [Trial(g, buffers, ctx) for g in found.groups if is_template(g, "grouped")]
-        trials = [t for t in {t.canonical: t for t in trials}.values() if t.of in missing]
-        build([text for t in trials for text in t.texts.values()], ctx.options.autotune_seconds)
-        for t in trials:
-            ours = grouped_by_rule(t.of, ctx.target.arch)
-            rules.setdefault(t.of, next(iter(t.texts)) if ours else Way.ATEN.value)
-        made = quickest_of_all(trials, rules.__getitem__)
-        trace.count("products_measured", len(trials))
+    planned = plan(dataclasses.replace(ctx, grouped=tuple(forced.items())))
+    firsts: dict[Grouped, str] = {}
+
+    def trial(group: Group, buffers: dict[str, Buffer]) -> Trial:
+        made = Trial(group, buffers, ctx)
+        firsts.setdefault(made.of, next(iter(made.texts)))
+        return made
+
+    def ruled(p: Grouped) -> str:
+        return firsts[p] if grouped_by_rule(p, ctx.target.arch) else Way.ATEN.value
+
+    made = measured("grouped", missing, planned, trial, ruled, ctx.options.autotune_seconds)
     for p, text in made.items():
         keep(_key(p, ctx), text)
     return made
 
 
-class Trial:
-    """One template's kernel in every cut worth a try, and the same work apart."""
+class Trial(TemplateTrial):
+    """A grouped product's."""
 
     def __init__(self, group: Group, buffers: dict[str, Buffer], ctx: CompileContext) -> None:
         assert isinstance(group.call, TemplateCall)
-        self.group, self.call, self.buffers, self.ctx = group, group.call, buffers, ctx
-        self.of = grouped_of_call(self.call)
-        self.texts = {t.text(): grouped_kernel(group, buffers, t) for t in grouped_tiles_of(self.call)}
-        self.canonical = next(iter(self.texts.values())).canonical
+        self.of, self.ctx = grouped_of_call(group.call), ctx
+        texts = {t.text(): grouped_kernel(group, buffers, t) for t in grouped_tiles_of(group.call)}
+        super().__init__(group, buffers, group.call.rights[0].buffer, texts)
 
-    def seconds(self) -> dict[str, float]:
-        """Seconds of each way that runs and gives ATen's results, by its name; nothing where memory does not suffice."""
-        ways: dict[str, Callable[[Mapping[str, torch.Tensor]], Run]] = {Way.ATEN.value: self._apart}
-        for name, text in self.texts.items():
-            ways[name] = lambda memory, text=text: self._kernel(text, memory)  # type: ignore[misc]
-        buffers = [self.buffers[n] for n in dict.fromkeys((*self.group.reads, *self.group.writes))]
-        return timed(self.group.name, buffers, self.call.rights[0].buffer, self.group.writes, ways)
-
-    def _kernel(self, text: object, memory: Mapping[str, torch.Tensor]) -> Run:
-        launch, right = launcher(text), self.call.rights[0].buffer  # type: ignore[arg-type]
+    def _kernel(self, text: KernelText, memory: Mapping[str, torch.Tensor]) -> Run:
         self._spread(memory)
-        return lambda matrix: launch(*(matrix if a == right else memory[a] for a in text.args))  # type: ignore[attr-defined]
+        return super()._kernel(text, memory)
 
     def _apart(self, memory: Mapping[str, torch.Tensor]) -> Run:
         """The products by ATen, with kernels before and after."""
         self._spread(memory)
         ctx = CompileContext(Options(), self.ctx.target)
-        return run_of(
-            schedule(unfused(self.call, self.buffers), ctx), memory, self.call.rights[0].buffer, ctx
-        )
+        return run_of(schedule(unfused(self.call, self.buffers), ctx), memory, self.cold, ctx)
 
     def _spread(self, memory: Mapping[str, torch.Tensor]) -> None:
         """Write where groups end."""

@@ -16,9 +16,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import torch
 
+from braze.autotune import device_times
 from braze.autotune.device_times import (
     alike,
-    build,
     can_measure,
     chosen,
     fill,
@@ -135,7 +135,7 @@ def _timed(trials: Trials, end: float) -> Iterator[tuple[cache.CacheKey, Trial, 
     """The seconds of each trial's cuts, built side by side before, for as long as there is time."""
     if trials:
         texts = [text for _, trial in trials for text in trial.texts.values()]
-        build(texts, max(0.0, end - time.monotonic()))
+        device_times.build(texts, max(0.0, end - time.monotonic()))
     for key, trial in trials:
         if time.monotonic() > end:
             log.info("no time is left to measure %s and smaller ones", trial.group.name)

@@ -15,4 +15,4 @@ def as_if_measuring(module: ModuleType, monkeypatch: pytest.MonkeyPatch, folder:
     monkeypatch.setenv("BRAZE_CACHE_DIR", str(folder))
     monkeypatch.setattr(device_times, "_KEPT", {})
     monkeypatch.setattr(module, "can_measure", lambda: True)
-    monkeypatch.setattr(module, "build", lambda *rest: None)
+    monkeypatch.setattr(device_times, "build", lambda *rest: None)
