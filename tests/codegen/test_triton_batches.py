@@ -19,7 +19,6 @@ from braze.products import DeviceProduct, Way, parts_of
 from braze.schedule.records import GroupKind
 from tests.codegen.test_triton import offline
 from tests.codegen.test_triton_gemm import (
-    halves_multiplied,  # noqa: F401  a fixture
     no_further,
     numbers,
     planned_for,

@@ -25,30 +25,6 @@ from tests.loops.interpret import interpret
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 
 
-@pytest.fixture(autouse=True)
-def halves_multiplied(monkeypatch):
-    """Triton's interpreter multiplies the bits of bfloat16 as whole numbers."""
-    from triton.runtime import interpreter
-
-    plain = interpreter.InterpreterBuilder.create_dot
-
-    def create_dot(self, a, b, d, *rest):
-        return plain(self, *(_wide(x) for x in (a, b)), d, *rest)
-
-    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", create_dot)
-
-
-def _wide(x):
-    """A tile of bfloat16 as one of float32."""
-    import numpy as np
-    import triton.language as tl
-    from triton.runtime.interpreter import TensorHandle
-
-    if x.dtype.scalar != tl.bfloat16:
-        return x
-    return TensorHandle((x.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
-
-
 def numbers(*shape, dtype=F32, seed=0, scale=1.0):
     generator = torch.Generator().manual_seed(seed)
     return (torch.randn(shape, generator=generator, dtype=torch.float64) * scale).to(dtype)

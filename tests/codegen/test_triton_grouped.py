@@ -18,7 +18,7 @@ from braze.lower import LOWERINGS
 from braze.lower.grouped import device_grouped
 from braze.products import Grouped
 from tests.codegen.test_triton import offline
-from tests.codegen.test_triton_gemm import halves_multiplied, no_further, numbers, planned_for  # noqa: F401
+from tests.codegen.test_triton_gemm import no_further, numbers, planned_for
 from tests.codegen.triton_bench import context, planned, run
 from tests.loops.interpret import interpret
 
