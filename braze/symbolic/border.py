@@ -11,11 +11,10 @@ from typing import Any
 from braze.support.errors import Unsupported
 from braze.symbolic import names
 from braze.symbolic.expr import Expr, Integer, Symbol, floor_div, maximum, minimum, modulo, product
+from braze.symbolic.rounding import ROUNDED, check_divisor, rounded
 
 #: upper bounds at or above this stand for "no bound"
 _UNBOUNDED = 1 << 48
-#: quotients as whole numbers
-ROUNDED = frozenset({names.FLOOR_TO_INT, names.TRUNC_TO_INT, names.CEIL_TO_INT})
 
 
 class SizeSymbols:
@@ -69,10 +68,15 @@ class SizeSymbols:
         if e.is_Symbol:
             return self._symbol(e, env)
         kind = names.name_of(e)
-        if kind in ROUNDED and names.name_of(e.args[0]) == names.INT_TRUE_DIV:
-            top, bottom = (self._convert(a, env) for a in e.args[0].args)
-            check_divisor(e, bottom)
-            return _rounded(kind, top, bottom)
+        if kind in ROUNDED:
+            found = rounded(e, lambda whole: self._convert(whole, env), env)
+            if found is None:
+                raise Unsupported(
+                    "BZ3002",
+                    f"the size {e} has no integer form",
+                    why="no quotient of integers is known to be what its floats give",
+                )
+            return found
         args = [self._convert(a, env) for a in e.args] if not e.is_Pow else []
         if e.is_Add:
             out = args[0]
@@ -107,23 +111,6 @@ class SizeSymbols:
                 high = None
             found = self.by_name[name] = Symbol(name, low, high)
         return found
-
-
-def _rounded(kind: str, top: Expr, bottom: Expr) -> Expr:
-    """A quotient as a whole number: the next below, the next above, or the next towards zero."""
-    if kind == names.CEIL_TO_INT:
-        return -floor_div(-top, bottom)
-    low = top.bounds()[0]
-    if kind == names.FLOOR_TO_INT or (low is not None and low >= 0):
-        return floor_div(top, bottom)
-    zero = Integer(0)
-    return floor_div(maximum(top, zero), bottom) - floor_div(maximum(-top, zero), bottom)
-
-
-def check_divisor(e: Any, divisor: Expr) -> None:
-    """Refuse a quotient or remainder by what may be below zero: the rules of ours are those of divisors above it."""
-    if (low := divisor.bounds()[0]) is None or low < 0:
-        raise Unsupported("BZ3002", f"the size {e} has no integer form", why=f"{divisor} may be below zero")
 
 
 def _finite(bound: Any) -> int | None:

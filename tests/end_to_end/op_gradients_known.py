@@ -27,28 +27,12 @@ KNOWN_OF_ALL: dict[str, str] = {
     "index_put": "runs as captured: the gradient of values at doubled places asks the data (BZ2021)",
 }
 
-_OF_FLOATS = "runs as captured: sizes that are made of floats are no symbols (BZ3002)"
-
 #: as KNOWN, where every size and float is a symbol
 KNOWN_SYMBOLIC: dict[str, str] = {
     **KNOWN,
     **dict.fromkeys(
         ("fft.hfft", "fft.hfft2", "fft.hfftn", "linalg.eig", "linalg.eigvals", "polar"), _CONJUGATED
     ),
-    **{
-        f"nn.functional.{name}": _OF_FLOATS
-        for name in (
-            "interpolate.area",
-            "interpolate.bicubic",
-            "interpolate.bilinear",
-            "interpolate.linear",
-            "interpolate.nearest",
-            "interpolate.nearest-exact",
-            "interpolate.trilinear",
-            "upsample_bilinear",
-            "upsample_nearest",
-        )
-    },
 }
 if torch.__version__ < "2.12":
     KNOWN_SYMBOLIC["trace"] = (
