@@ -221,10 +221,15 @@ class GraphLowering:
             self.env[node] = unbacked.lowered(self.builder, target, args, val)
             return
         if isinstance(val, (int, torch.SymInt)) and not isinstance(val, bool):
+            numbers = {symbol for symbol, source in self.sources.items() if source.dim < 0}
+            if numbers:
+                unbacked.require_exact(self.builder, target, [self.resolve(a) for a in node.args], numbers)
             self.env[node] = self.builder.symbols.expr(val)
             return
         if isinstance(val, torch.SymFloat):
-            self.env[node] = scalars.lowered(target, [self.resolve(a) for a in node.args], self.device)
+            args = [self.resolve(a) for a in node.args]
+            unbacked.require_exact(self.builder, None, args)
+            self.env[node] = scalars.lowered(target, args, self.device)
             return
         if not isinstance(target, torch._ops.OpOverload):
             raise Unsupported(

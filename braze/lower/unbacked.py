@@ -114,6 +114,26 @@ def require_words(g: ProgramBuilder, target: Any, args: Sequence[Any], kwargs: M
         _require_between(g, value, _LEAST, _GREATEST, f"{g.op_name}(): {value} is too big to convert")
 
 
+#: what gives the same 64 bits, whether or not a number before it has left them
+_WRAPS = frozenset({operator.add, operator.sub, operator.mul, operator.neg, operator.pow})
+
+
+def require_exact(
+    g: ProgramBuilder, target: Any, args: Sequence[Any], symbols: Collection[Symbol] | None = None
+) -> None:
+    """Check that numbers fit 64 bits, as loops compute them, before a quotient, a comparison or a float is made of them: Python's have no end.
+
+    ``symbols``: look only at what is made of one of these.
+    """
+    if target in _WRAPS:
+        return
+    for value in args:
+        if not isinstance(value, Expr) or isinstance(value, Symbol):
+            continue
+        if symbols is None or not value.symbols().isdisjoint(symbols):
+            _require_between(g, value, _LEAST, _GREATEST, f"{value} is too big to convert")
+
+
 def _given(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[Any, Any]]:
     """The declared parameters of an operator that a call gives, each with its argument."""
     declared = target._schema.arguments

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 import pytest
 import torch
 
@@ -105,6 +108,40 @@ def test_one_capture_writes_to_all_places(function):
                 compiled(x, i)
             continue
         assert torch.equal(compiled(x, i), wanted)
+
+
+#: what goes through numbers of more than 64 bits, and itself fits
+THROUGH_LARGE_NUMBERS = {
+    "a float": lambda x, n: x * float(n * n),
+    "a quotient": lambda x, n: x * (n * n / 3),
+    "beside a float": lambda x, n: x + (n * n + 0.5),
+    "a root": lambda x, n: x * math.sqrt(n * n),
+    "a value": lambda x, n: torch.full_like(x, n * n / 3),
+    "a rest": lambda x, n: x + (n * n) % 7,
+    "a whole quotient": lambda x, n: x + (n * n) // 2**50,
+    "of both": lambda x, n: x + n**3 // (n * n + 1),
+    "shifted": lambda x, n: x + ((n * n) >> 60),
+    "a size": lambda x, n: torch.full(((n * n) % 3,), 1.0),
+    "a length": lambda x, n: x[: (n * n) % 3] * 2,
+    "of a size": lambda x, n: x * float(x.size(0) ** 31 + n),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", THROUGH_LARGE_NUMBERS)
+@pytest.mark.provokes("BZ6013")
+def test_numbers_on_the_way_have_no_end_as_in_python(name, dynamic):
+    """Loops compute with 64 bits, in which they came back from the other side."""
+    function = THROUGH_LARGE_NUMBERS[name]
+    compiled, x = braze.compile(function, dynamic=dynamic), torch.arange(4.0, dtype=torch.float64)
+    for n in (2, 3, 2**40 + 1, -(2**40) - 3, 2**62 + 1, 2**63 - 1, 5, -(2**63), 2**64 + 3):
+        try:
+            wanted = function(x, n)
+        except (RuntimeError, OverflowError) as refused:
+            with pytest.raises(type(refused), match=re.escape(str(refused))):
+                compiled(x, n)
+            continue
+        torch.testing.assert_close(compiled(x, n), wanted, rtol=1e-14, atol=0)
 
 
 def test_bits_of_a_number_that_changes(caplog):
