@@ -64,6 +64,11 @@ class Options:
         least=0,
         environment="BRAZE_VERIFY",
     )
+    assert_indices: bool = option(
+        True,
+        'on a GPU an index that does not exist stops the program, as eager\'s kernels do ("device-side assert triggered"); without, such an index reads some element '
+        "or stores none, and nobody is told",
+    )
     fusion: bool = option(True, "fuse loops")
     max_fusion_steps: int = option(64, "loop nests in one kernel at most", least=1)
     gemm_template: bool = option(True, "use our own packed GEMM for linear layers on the CPU")

@@ -111,7 +111,7 @@ def _kernel_key(group: Group, buffers: dict[str, Buffer], ctx: CompileContext) -
     call = group.call
     assert isinstance(call, TemplateCall)
     sizes = [str(e) for e in (*(a.extent for a in call.axes), *(e for v in call.args for e in v.sizes))]
-    return cache.key("tiles", kernel=text.canonical, sizes=sizes, **machine(ctx, _REVISION))
+    return cache.key("tiles", kernel=text.work, sizes=sizes, **machine(ctx, _REVISION))
 
 
 # -- measuring --------------------------------------------------------------------------------------

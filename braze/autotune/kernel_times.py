@@ -93,7 +93,7 @@ def _is_loops(group: Group) -> bool:
 def _key(group: Group, plan: Schedule, ctx: CompileContext) -> cache.CacheKey:
     """The key of a kernel, whatever its name and whether it begins early."""
     text = kernel(group, plan_kernel(group, _buffers(plan)), plan, nvidia=_is_nvidia(ctx))
-    return cache.key("tiling", kernel=text.canonical, **machine(ctx, _REVISION))
+    return cache.key("tiling", kernel=text.work, **machine(ctx, _REVISION))
 
 
 def _is_nvidia(ctx: CompileContext) -> bool:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 from braze.support.record import record
+
+#: what a kernel says of an index that does not exist
+_SAID = re.compile(r'"BZ5013[^"]*"')
 
 
 @record
@@ -56,6 +60,11 @@ class KernelText:
     canonical: str = ""
     launch: TritonLaunch | None = None
     packs: tuple[PackText, ...] = ()
+
+    @property
+    def work(self) -> str:
+        """The canonical text without where in the user's program its indices are from: what is measured of it holds wherever that is."""
+        return _SAID.sub('""', self.canonical)
 
 
 @record

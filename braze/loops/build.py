@@ -218,6 +218,16 @@ def check_index(i: Node, extent: Expr) -> Node:
     return Node(Op.CHECK_INDEX, DType.I64, (i,), extent)
 
 
+def wrapped(i: Node, size: Node) -> Node:
+    """``i``, where it is negative counted from the end of so many."""
+    return where(lt(i, const(0, DType.I64)), add(i, size), i)
+
+
+def is_wrapped(i: Node, extent: Expr) -> bool:
+    """Whether an index counts from the end where it was negative."""
+    return i.op is Op.WHERE and i is wrapped(i.args[2], index(extent))
+
+
 def index_condition(op: Op, x: IntLike, y: IntLike) -> Node:
     """A comparison of two index expressions, decided now where their ranges decide it."""
     return binary(op, index(x), index(y))

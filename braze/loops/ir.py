@@ -243,7 +243,7 @@ class StoreMode(enum.Enum):
 class Store:
     """``buffer[index] = value`` at every point; ``args[k]`` is the value of `indirect(k)` in the index.
 
-    On a GPU, where nobody hears of a place that does not exist (``CHECK_INDEX``), nothing is stored there.
+    On a GPU nothing is stored at a place that does not exist (``CHECK_INDEX``), and the kernel stops the program.
     """
 
     buffer: str

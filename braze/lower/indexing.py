@@ -26,8 +26,7 @@ def position(g: ProgramBuilder, index: Node, extent: Expr, wrap: bool = True) ->
         if low is not None and low >= 0:
             return g.indirect(build.check_index(i, extent), extent)
     if wrap:
-        size = g.index_node(extent)
-        i = build.where(build.lt(i, build.const(0, DType.I64)), build.add(i, size), i)
+        i = build.wrapped(i, g.index_node(extent))
     return g.indirect(i, extent)
 
 

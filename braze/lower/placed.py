@@ -132,8 +132,7 @@ def positions(g: ProgramBuilder, index: Lazy, extent: Expr, *, wrap: bool) -> La
     def inner(at: Index) -> Node:
         i = build.cast(index.load(at), DType.I64)
         if wrap:
-            behind = build.add(i, g.index_node(extent))
-            i = build.where(build.lt(i, build.const(0, DType.I64)), behind, i)
+            i = build.wrapped(i, g.index_node(extent))
         return build.check_index(i, extent)
 
     return Lazy(index.sizes, DType.I64, index.device, inner, ops=(*index.pending_ops, "positions"))

@@ -146,7 +146,10 @@ class ProgramBuilder:
             return value.attr
         if value.op is Op.CONST:
             return as_expr(value.attr)
-        value = build.check_index(value, extent)
+        return self.known(build.check_index(value, extent), extent)
+
+    def known(self, value: Node, extent: Expr) -> Expr:
+        """An index whose value is computed, which nobody need look at."""
         found = self._indirect_of.get(value)
         if found is None:
             found = self._indirect_of[value] = axis_symbol(f"at{len(self._indirect)}", extent)

@@ -98,7 +98,12 @@ def _one_each(g: ProgramBuilder, x: Lazy, dim: int, index: Lazy, found: Scatter)
 
     def inner(at: Index) -> Node:
         row = [*at[:dim], ZERO, *at[dim + 1 :]]
-        here = build.binary(Op.EQ, build.cast(index.load(row), I64), g.index_node(at[dim]))
+        named, number = build.cast(index.load(row), I64), g.index_node(at[dim])
+        here = build.binary(Op.EQ, named, number)
+        # what is kept below the row's end is another element's number
+        looked_at = build.check_index(named, x.sizes[dim])
+        if looked_at is not named:
+            here = build.both(here, build.binary(Op.EQ, looked_at, number))
         there, given = x.load(at), value.load(row)
         if found.adds:
             wide = WIDE[x.dtype]
@@ -270,8 +275,10 @@ def _elements(
     return Scatter(placed, adds=accumulate, alike=alike, turn=turn, rows=(indices, values))
 
 
-def _slices(g: ProgramBuilder, x: Lazy, dim: int, index: Any, value: Any, **how: Any) -> Scatter | None:
-    """Slices of one dimension."""
+def _slices(
+    g: ProgramBuilder, x: Lazy, dim: int, index: Any, value: Any, wrap: bool = False, **how: Any
+) -> Scatter | None:
+    """Slices of one dimension; negative indices count from its end where ``wrap``."""
     if not _integers(x, index) or index.rank != 1:
         return None
     dim = dim % x.rank
@@ -283,7 +290,7 @@ def _slices(g: ProgramBuilder, x: Lazy, dim: int, index: Any, value: Any, **how:
     if tuple(value.sizes) != sizes or value.dtype is not x.dtype or value.device != x.device:
         return None
     g.realize_if_costly(index)
-    known = positions(g, index, x.sizes[dim], wrap=False)
+    known = positions(g, index, x.sizes[dim], wrap=wrap)
     place = place_of(0, x.sizes[dim])
     placed = Placed(sizes, lambda i: [*i[:dim], place, *i[dim + 1 :]], ((known, lambda i: [i[dim]]),), value)
     return Scatter(placed, turn=lambda i: i[dim], rows=([index], value) if dim == 0 else None, **how)
@@ -298,7 +305,7 @@ def _filled(g: ProgramBuilder, x: Lazy, dim: int, index: Any, value: Any) -> Sca
     """``index_fill``."""
     if isinstance(value, Lazy) and (value.sizes or value.dtype is not x.dtype):
         return None
-    return _slices(g, x, dim, index, value, alike=True)
+    return _slices(g, x, dim, index, value, wrap=True, alike=True)
 
 
 def _added(

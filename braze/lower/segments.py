@@ -15,7 +15,6 @@ from braze.loops import build
 from braze.loops.dtypes import compute_type
 from braze.loops.ir import BufferView, DType, Node, Op, ReduceKind, Reduction, Store
 from braze.lower.fallback import device_of, target_name
-from braze.lower.indexing import position
 from braze.lower.lazy import Index, Lazy, numel
 from braze.lower.placed import spreads
 from braze.lower.pointwise_core import broadcast_index, broadcast_sizes, computed
@@ -79,18 +78,16 @@ def rows_added(
 
 
 def _flat_numbers(g: ProgramBuilder, x: Lazy, tensors: Sequence[Lazy], shape: tuple[Expr, ...]) -> Lazy:
-    """The number of the row that indices name, one after another as rows lie; negative ones count from the end, and what is no row's is below zero."""
+    """The number of the row that indices name, one after another as rows lie; negative ones count from the end."""
     spread = [broadcast_index(i, len(shape), shape) for i in tensors]
-    zero = build.const(0, I64)
 
     def inner(at: Index) -> Node:
-        number, known = zero, build.const(True, DType.BOOL)
+        number = build.const(0, I64)
         for tensor, place, size in zip(tensors, spread, x.sizes, strict=False):
-            i, extent = build.cast(tensor.load(place(at)), I64), g.index_node(size)
-            i = build.where(build.lt(i, zero), build.add(i, extent), i)
-            inside = build.both(build.unary(Op.NOT, build.lt(i, zero)), build.lt(i, extent))
-            number, known = build.add(build.mul(number, extent), i), build.both(known, inside)
-        return build.where(known, number, build.const(-1, I64))
+            extent = g.index_node(size)
+            i = build.wrapped(build.cast(tensor.load(place(at)), I64), extent)
+            number = build.add(build.mul(number, extent), build.check_index(i, size))
+        return number
 
     return computed(g, tensors, inner, shape, I64, 2 * len(tensors))
 
@@ -192,7 +189,7 @@ class _Sums:
         value = build.masked(direct, self._row(place, c), self.zero)
         if partial is not None:
             first = build.add(build.sub(at, before), self._next_block(begin))
-            held = g.load(g.whole(partial), (position(g, first, self.blocks, wrap=False), c))
+            held = g.load(g.whole(partial), (g.known(first, self.blocks), c))
             value = build.masked(
                 direct, self._row(place, c), build.masked(build.unary(Op.NOT, direct), held, self.zero)
             )
@@ -217,8 +214,8 @@ class _Sums:
     def _row(self, place: Node, column: Expr) -> Node:
         """The element of a column of the row at a place of the sorted order."""
         g = self.g
-        at = build.cast(g.load(self.segments.order, (position(g, place, self.count, wrap=False),)), I64)
-        return build.cast(g.load(self.given, (position(g, at, self.count, wrap=False), column)), self.wide)
+        at = build.cast(g.load(self.segments.order, (g.known(place, self.count),)), I64)
+        return build.cast(g.load(self.given, (g.known(at, self.count), column)), self.wide)
 
     def _partial(self) -> str:
         """The sums of blocks of places that share one number; zeros of others."""

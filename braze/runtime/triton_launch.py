@@ -85,12 +85,13 @@ class Launch:
         #: what went wrong with the last build that failed
         self.why = ""
         self.by_driver = False
+        self.interpreted = False
         #: (device, kinds of the sizes) -> what Triton built; None where only Triton can launch that
         self.forms: dict[tuple[int, tuple[Any, ...]], Form | None] = {}
 
     def launcher(self) -> Callable[..., Any]:
         """The function that host modules call."""
-        interpreted = os.environ.get("TRITON_INTERPRET", "0") == "1"
+        self.interpreted = interpreted = os.environ.get("TRITON_INTERPRET", "0") == "1"
         if interpreted:
             constants = tuple(
                 (name, 0 if name in triton_worker.ON_GPUS else n) for name, n in self.job.constants
@@ -199,14 +200,11 @@ class Launch:
 
     def _launch(self, programs: int, args: tuple[Any, ...], numbers: tuple[int, ...]) -> None:
         blocks = dict(self.job.constants)
-        with self._told(numbers):
+        asks = triton_worker.asked(self.job.constants)
+        with self._told(numbers), _interpreted(asks) if self.interpreted else contextlib.nullcontext():
             require_hope(self.job)
             self.function[(programs,)](
-                *args,
-                **blocks,
-                **triton_worker.asked(self.job.constants),
-                num_warps=self.job.num_warps,
-                num_stages=self.job.num_stages,
+                *args, **blocks, **asks, num_warps=self.job.num_warps, num_stages=self.job.num_stages
             )
 
     @contextlib.contextmanager
@@ -218,6 +216,32 @@ class Launch:
         yield
         if first is not None and not self.why:
             first.ahead.after(first.path)
+
+
+@contextlib.contextmanager
+def _interpreted(asks: dict[str, Any]) -> Iterator[None]:
+    """A launch by Triton's interpreter, which takes no options: an index that a kernel asserts to exist is looked at, and an IndexError where it does not."""
+    if not asks.get("debug"):
+        yield
+        return
+    from triton.runtime import interpreter
+
+    builder = interpreter.interpreter_builder
+    before, builder.options = (
+        builder.options,
+        dataclasses.replace(builder.options, debug=True, sanitize_overflow=False),
+    )
+    try:
+        yield
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, AssertionError):
+            cause = cause.__cause__
+        if cause is None:
+            raise
+        raise IndexError(str(cause)) from None
+    finally:
+        builder.options = before
 
 
 def require_hope(job: Job) -> None:

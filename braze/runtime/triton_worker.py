@@ -65,6 +65,8 @@ EARLY = "EARLY"
 IN_TURN = frozenset({EARLY, "LETS"})
 #: the constant of kernels that keep a part of their rows in registers: how many of them a thread has at most; none are counted where a kernel is interpreted
 HELD = "HELD"
+#: the constant of kernels that assert that an index exists: 1 where they do
+ASSERTS = "ASSERTS"
 #: the constants that are 0 where a kernel is interpreted
 ON_GPUS = IN_TURN | {HELD}
 
@@ -77,6 +79,8 @@ def asked(constants: Sequence[tuple[str, int]]) -> dict[str, int]:
         asks["launch_pdl"] = True
     if told.get(HELD):
         asks["maxnreg"] = told[HELD]
+    if told.get(ASSERTS):
+        asks |= {"debug": True, "sanitize_overflow": False}  # nothing but what the kernel itself asserts
     return asks
 
 

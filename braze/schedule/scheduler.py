@@ -7,6 +7,7 @@ import dataclasses
 from braze.context import CompileContext
 from braze.loops.inputs_written import broken_writes
 from braze.loops.ir import BufferKind, ExternCall, LoopProgram
+from braze.loops.values import known_to_exist
 from braze.schedule.blocks import Block, block_of
 from braze.schedule.canonical import group_of
 from braze.schedule.choices import Choices
@@ -44,7 +45,7 @@ def schedule(program: LoopProgram, ctx: CompileContext, choices: Choices | None 
     """Decide the kernels of ``program``, their order, and where its temporaries live."""
     choices = choices or Choices(ctx.options, ctx.target.costs)
     kept = kept_buffers(program)
-    program = computed_lookups(program, kept)
+    program = known_to_exist(computed_lookups(program, kept))
     program = sums_in_parts(program, dict(ctx.device_products), ctx.target.cores)
     program = halved_products(program)
     program = dataclasses.replace(program, steps=tuple(needed_steps(program.steps, kept)))

@@ -161,20 +161,20 @@ def test_of_no_values_eager_is_asked():
 
 
 @pytest.mark.parametrize("name", ["index_put", "index_copy", "scatter"])
-def test_nothing_is_stored_at_a_place_that_does_not_exist(name, tmp_path):
+def test_nothing_is_stored_at_a_place_that_does_not_exist_where_nobody_is_to_be_told(name, tmp_path):
     x, v, i = numbers(23, 8), numbers(9, 8), once(9, 23)
     beyond = i.clone()
     beyond[2], beyond[5] = 70, -60
-    _, (found,) = interpreted(STORES[name], tmp_path, x, v, beyond)
+    _, (found,) = interpreted(STORES[name], tmp_path, x, v, beyond, assert_indices=False)
     kept = torch.ones(9, dtype=torch.bool)
     kept[2] = kept[5] = False
     torch.testing.assert_close(found, x.index_put([i[kept]], v[kept]))
 
 
-def test_nothing_is_added_at_a_place_that_does_not_exist(tmp_path):
+def test_nothing_is_added_at_a_place_that_does_not_exist_where_nobody_is_to_be_told(tmp_path):
     x, v, i = numbers(23, 8), numbers(50, 8), places(50, 23, "spread")
     i[4], i[9] = 23, -1  # index_add counts from the first alone
-    _, (found,) = interpreted(SUMS["index_add"], tmp_path, x, v, i)
+    _, (found,) = interpreted(SUMS["index_add"], tmp_path, x, v, i, assert_indices=False)
     kept = (i >= 0) & (i < 23)
     torch.testing.assert_close(found, x.index_add(0, i[kept], v[kept]))
 
@@ -212,9 +212,11 @@ def test_one_element_for_each_row_is_a_choice_in_the_kernel_around_it(dtype, tmp
         assert len(check(fn, tmp_path, x, v, i).groups) == 1
 
 
-def test_of_a_row_whose_element_does_not_exist_nothing_is_changed(tmp_path):
+def test_of_a_row_whose_element_does_not_exist_nothing_is_changed_where_nobody_is_to_be_told(tmp_path):
     x, v, i = numbers(23, 8), numbers(23, 1), torch.full((23, 1), 8)
-    _, (found,) = interpreted(lambda x, v, i: aten.scatter(x, 1, i, v), tmp_path, x, v, i)
+    _, (found,) = interpreted(
+        lambda x, v, i: aten.scatter(x, 1, i, v), tmp_path, x, v, i, assert_indices=False
+    )
     assert torch.equal(found, x)
 
 

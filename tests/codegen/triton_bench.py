@@ -96,7 +96,8 @@ def interpreted(
 ) -> tuple[Schedule, list[torch.Tensor]]:
     """The schedule, and what its kernels make of the inputs. Fails where the function needs a call of ATen."""
     plan = planned(fn, *inputs, cores=cores, **options)
-    return plan, run(plan, folder, *inputs, cores=cores)
+    texts = triton_code.generate(plan, context(cores, **options))
+    return plan, run(plan, folder, *inputs, cores=cores, texts=texts)
 
 
 def run(

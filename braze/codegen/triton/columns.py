@@ -193,6 +193,7 @@ class RowsAndColumns(Walker):
                 }
                 self._forget_reduced(scope)
                 self._columns_stored(step, scope)
+            emit.end(scope)
             self.base.lines += [line[4:] for line in scope.lines]
             if number == len(tiles) - 1:
                 self._small(begin)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from braze.codegen.host.text import indented
 from braze.codegen.records import KernelText, TritonLaunch
+from braze.codegen.triton import asserts
 from braze.codegen.triton.kernels import EARLY_HEADER, HEADER
 from braze.codegen.triton.ops import POINTERS
 from braze.codegen.triton.prelude import used
@@ -20,8 +21,8 @@ from braze.schedule.kernel_plan import KernelPlan
 from braze.schedule.passes import arguments
 from braze.schedule.records import Group, Schedule
 
-#: floats, and whole numbers that are no part of a name
-_NUMBER = re.compile(r"\d+\.\d*(?:e[+-]?\d+)?|\d+e[+-]?\d+|(?<![\w.])\d+(?![\w.])")
+#: what is said, floats, and whole numbers that are no part of a name
+_NUMBER = re.compile(r'"[^"]*"|\d+\.\d*(?:e[+-]?\d+)?|\d+e[+-]?\d+|(?<![\w.])\d+(?![\w.])')
 #: a nought of which compilers only see that 16 divides it. Of what is there anyway, and of what is made of it by the same operations, they take all and choose then: each program
 #: would look at the pointers of every member
 _NOUGHT = "(program >> 30) * 16"
@@ -84,6 +85,7 @@ def combo_kernel(
         *indented(_tree(calls, 0)),
     ]
     told = (*constants.items(), *(((("EARLY", 1),) if waits else (("LETS", 1),)) if begins else ()))
+    told += asserts.constants(functions)
     parameters = ", ".join([*pointers.values(), *(f"{c}: tl.constexpr" for c, _ in told)])
     function = "\n".join([*functions, f"@triton.jit\ndef {group.name}({parameters}):", *body, ""])
     source = f"{HEADER}{EARLY_HEADER if begins else ''}\n{used(function)}\n\n{function}"

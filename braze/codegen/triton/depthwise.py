@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from braze.codegen.records import KernelText
+from braze.codegen.triton.asserts import asserted
 from braze.codegen.triton.depthwise_tiles import Strips, strips_of
 from braze.codegen.triton.emit import NOTHING, Scope, Value
 from braze.codegen.triton.gemm import plain_loads
@@ -60,6 +61,7 @@ class _Depthwise(Writer):
         self.samples, *rest = call.axes
         self.rows, self.columns, self.channels = rest if self.last else (*rest[1:], rest[0])
         super().__init__(dataclasses.replace(group, steps=()), self._plan())
+        self.emitter.asserted = asserted((call,))
         written = {s.buffer for s in call.epilogue}
         self.emitter.pointers = {
             b: f"{'out' if b in written else 'in'}_ptr{i}" for i, b in enumerate(self.plan.arguments)
@@ -227,6 +229,7 @@ class _Depthwise(Writer):
             for store, value in zip(self.call.epilogue, values, strict=True):
                 pointer = emit.spread(f"{emit.pointers[store.buffer]} + ({emit.text(store.index)})", XY)
                 base.lines.append(f"    tl.store({pointer}, {emit.spread(value.name, XY)}{emit.mask(XY)})")
+            emit.end(scope)
 
 
 def _meets(distance: int, apart: int, rows: int) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from braze.codegen.triton.ops import TYPES, row
 from braze.loops.ir import DType, Node, Op
+from braze.loops.rewrite import walk
 from braze.support.errors import InternalError, Unsupported
 from braze.symbolic.divides import multiple
 from braze.symbolic.expr import ZERO, Expr, FloorDiv, Integer, Max, Min, Mod, Product, Sum, Symbol, indirect
@@ -103,6 +104,12 @@ class Emitter:
         self.eviction = ""
         #: the dimensions of values that they are told of
         self.told: Deps = frozenset("r")
+        #: indices that the kernel asserts to exist, with what it says of one that does not (``asserts.py``)
+        self.asserted: Mapping[Node, str] = {}
+        #: the lines that assert, each of which is written behind the accesses of its scope: threads wait for each other there
+        self.asserts: list[str] = []
+        #: those of which all points have been asserted once the walk that is being written is done
+        self.once: set[Node] = set()
 
     # -- nodes ------------------------------------------------------------------------------------
 
@@ -204,10 +211,33 @@ class Emitter:
         return self.assign(f"tl.where({test.name}, {inner.name}, {rest.name})", deps, scope)
 
     def _clamped(self, node: Node, scope: Scope, guard: Value | None) -> Value:
-        """An index kept inside its range: a GPU kernel cannot report one outside."""
+        """An index kept inside its range, so that nothing is read elsewhere before the kernel stops."""
         inner = self.value(node.args[0], scope, guard)
         limit = self.text(node.attr)
+        if node in self.asserted:
+            exists = self.assign(f"({inner.name} >= 0) & ({inner.name} < {limit})", inner.deps, scope)
+            self._assert(node, exists, scope, guard)
         return self.assign(f"tl.minimum(tl.maximum({inner.name}, 0), {limit} - 1)", inner.deps, scope)
+
+    def _assert(self, node: Node, exists: Value, scope: Scope, guard: Value | None) -> None:
+        """Have the kernel stop the program where an index of its points does not exist."""
+        parts = [f"{d}mask" for d in self.dims if d in exists.deps and self.masks[d]]
+        parts += [guard.name] if guard is not None else []
+        if guard is None:
+            self.once.add(node)
+        test = f"{exists.name} | ~({' & '.join(parts)})" if parts else exists.name
+        self.asserts.append(f'{scope.indent}tl.device_assert({test}, "{self.asserted[node]}")')
+
+    def walked(self) -> None:
+        """A walk over the row is written: later ones need not ask of the same indices."""
+        alike = {node for node in self.once if all(n.op is not Op.REDUCED for n in walk(node))}
+        self.asserted = {node: said for node, said in self.asserted.items() if node not in alike}
+        self.once.clear()
+
+    def end(self, scope: Scope) -> None:
+        """What is asserted in a scope is written: its accesses are."""
+        scope.lines += self.asserts
+        self.asserts.clear()
 
     def place(self, node: Node, scope: Scope) -> tuple[Value, str]:
         """A place to store at, and the variable that says whether it exists, where that is to be asked."""
@@ -218,6 +248,8 @@ class Emitter:
         if not inner.deps:  # a mask is a tile
             inner = self.assign(f"{self._scalar('0', DType.I64)} + {inner.name}", NOTHING, scope)
         exists = self.assign(f"({inner.name} >= 0) & ({inner.name} < {limit})", inner.deps, scope)
+        if node in self.asserted:
+            self._assert(node, exists, scope, None)
         return inner, exists.name
 
     def _cast(self, node: Node, scope: Scope, guard: Value | None) -> Value:

@@ -117,6 +117,7 @@ def among(writer: OfRows, value: Node, best: Value, begin: Value, few: int, scop
     if emit.masks["r"]:
         found = f"({found}) & rmask"
     place = emit.assign(f"tl.min(tl.where({found}, rindex, {NOWHERE}), 1)", XR, body)
+    emit.end(body)
     own = {"RBLOCK": str(few), "rindex": "pindex", "rmask": "pmask", "rbase": "pbase"}
     scope.lines += [
         re.sub(r"\b(RBLOCK|rindex|rmask|rbase|r\d+)\b", lambda m: own.get(m[0], f"p{m[0][1:]}"), line)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from braze.codegen.records import KernelText
+from braze.codegen.triton.asserts import asserted
 from braze.codegen.triton.emit import NOTHING, Emitter, Scope, Value
 from braze.codegen.triton.gemm_tiles import Means, Tiles, batch_candidates, by_rule, candidates
 from braze.codegen.triton.kernels import kernel_text
@@ -107,6 +108,7 @@ class _Product(Walker):
             writes=group.writes, device=group.device,
         )  # fmt: skip
         super().__init__(loops, self._plan())
+        self.emitter.asserted = asserted((call,))
         for axis in call.axes:
             self.emitter.symbols.pop(axis.symbol, None)
         written = {s.buffer for s in call.epilogue}
@@ -384,6 +386,7 @@ class _Product(Walker):
         emit.symbols[self.m.symbol] = Value("xcolumn", X)
         emit.symbols[self.n.symbol] = Value("ycolumn", Y)
         emit.reduced = {k: Value(f"acc{k}_", XY) for k in range(len(self.rights))}
+        emit.asserted = product.asserted
         self.following = emit, Scope(lines, "    ")
         emit.count = product.count
         if self.early is not None:
@@ -406,6 +409,7 @@ class _Product(Walker):
         for store, value in zip(self.call.epilogue, values, strict=True):
             pointer = emit.spread(f"{emit.pointers[store.buffer]} + ({emit.text(store.index)})", XY)
             lines.append(f"    tl.store({pointer}, {emit.spread(value.name, XY)}{emit.mask(XY)})")
+        emit.end(scope)
 
 
 def plain_loads(values: Iterable[Node]) -> Iterator[Node]:

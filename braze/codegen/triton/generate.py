@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import zip_longest
 
 from braze.codegen.records import KernelText
+from braze.codegen.triton.asserts import unasserted
 from braze.codegen.triton.combos import combo_kernel
 from braze.codegen.triton.depthwise import depthwise_kernel
 from braze.codegen.triton.depthwise_tiles import parsed_strips
@@ -36,7 +37,7 @@ def generate(schedule: Schedule, ctx: CompileContext) -> tuple[KernelText, ...]:
         if group.kind is not GroupKind.EXTERN and group.device != "cpu"
     )
     require_turns(schedule, texts, is_between(ctx))
-    return texts
+    return texts if ctx.options.assert_indices else tuple(map(unasserted, texts))
 
 
 def _kernel(

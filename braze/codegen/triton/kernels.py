@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from braze.codegen.records import KernelText, TritonLaunch
+from braze.codegen.triton import asserts
 from braze.codegen.triton.columns import RowsAndColumns
 from braze.codegen.triton.ops import POINTERS
 from braze.codegen.triton.prelude import used
@@ -13,6 +14,7 @@ from braze.codegen.triton.writer import Writer
 from braze.loops.ir import Buffer
 from braze.schedule.kernel_plan import KernelPlan
 from braze.schedule.records import Group, Schedule
+from braze.support.errors import InternalError
 from braze.symbolic.expr import Expr
 
 HEADER = """import triton
@@ -59,6 +61,9 @@ def kernel_text(
 ) -> KernelText:
     """The kernel with the lines that a writer wrote. ``early``: they wait by themselves, or let others begin."""
     plan, sizes = writer.plan, tuple(s.name for s in writer.plan.sizes)
+    if writer.emitter.asserts:
+        raise InternalError("BZ9074", f"{name} does not write what it asserts: {writer.emitter.asserts}")
+    constants += asserts.constants(body)
     pointers = [writer.emitter.pointers[b] for b in plan.arguments]
     parameters = ", ".join([*pointers, *sizes, *(f"{b}: tl.constexpr" for b, _ in constants)])
     function = "\n".join([f"@triton.jit\ndef {name}({parameters}):", *body, ""])

@@ -71,6 +71,7 @@ class Walker(Writer):
             self._loop(this.along, back, "evict_first" if back else "evict_last" if again else "")
         for step in this.behind:
             self._stores(step, self.base)
+        self.emitter.end(self.base)
 
     def _loop(self, steps: Sequence[LoopNest], back: bool, eviction: str) -> None:
         """One walk over the row: accumulate every step's reductions, store what is stored along the row.
@@ -90,6 +91,7 @@ class Walker(Writer):
             emit.eviction = eviction
             part(steps, opened, back)
         self.seen.update(needed)
+        emit.walked()
         emit.vectors, emit.eviction, emit.masks["r"] = None, "", self.masked
         for axis in self.group.row_axes:
             emit.symbols.pop(axis.symbol)
@@ -98,6 +100,7 @@ class Walker(Writer):
             self._forget_reduced(self.base)
             emit.reduced = dict(enumerate(self._results(step, accumulators, edges)))
             self._stores(step, self.base)
+        emit.end(self.base)
 
     def _parts(self) -> list[Part]:
         """The parts of a walk, in their order."""
@@ -180,6 +183,7 @@ class Walker(Writer):
         """Load what is to stay in registers of one tile."""
         for node in again:
             self.kept[number][node] = self.emitter.value(node, body)
+        self.emitter.end(body)
         self.base.lines.extend(line[4:] for line in body.lines)
 
     def _known(self, steps: Sequence[LoopNest], number: int, body: Scope) -> Scope:
@@ -226,6 +230,7 @@ class Walker(Writer):
                     self.emitter.recomputed[store.buffer, store.index] = store.value
         if not opened:
             opened += taken
+        self.emitter.end(body)
 
     # -- whole vectors ----------------------------------------------------------------------------
 
@@ -332,6 +337,7 @@ class Walker(Writer):
                 self.emitter.value(node, self.base)
         assert self.plan.limit is not None
         self.emitter.value(self.plan.limit, self.base)
+        self.emitter.end(self.base)
 
     def _end(self) -> str:
         """Where a walk ends: with the row, or where the plan knows that nothing more counts."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 from braze.codegen.triton.accumulate import LANES, XR, Accumulator, R, X, collapsed, combine, identity
+from braze.codegen.triton.asserts import asserted
 from braze.codegen.triton.emit import NOTHING, Deps, Emitter, Fours, RowsTogether, Scope, Value
 from braze.codegen.triton.extremes import Extremes
 from braze.codegen.triton.ops import TYPES
@@ -43,6 +44,7 @@ class Writer:
         dims = tuple(tile.letter for tile in (reversed(tiles) if plan.together else tiles))
         self.emitter = Emitter(symbols, pointers, dims)
         self.emitter.coarse = plan.coarse
+        self.emitter.asserted = asserted(group.steps)
         self.emitter.masks = {tile.letter: not tile.divides for tile in tiles}
         self.base = Scope([], "    ")
         self.width = ""
@@ -62,6 +64,7 @@ class Writer:
         scope = self.row_scope(self.base, "rbase")
         for step in self.group.steps:
             self._step(step, scope)
+        self.emitter.end(scope)
         return self.base.lines
 
     def _at_points(self) -> None:
@@ -73,6 +76,7 @@ class Writer:
         for step in self.group.steps:
             self._stores(step, self.base, held, room)
         self.base.lines += held
+        self.emitter.end(self.base)
 
     # -- indices ----------------------------------------------------------------------------------
 
@@ -300,6 +304,7 @@ class Writer:
             if step.reduce_axes != (self.group.walked.within,):
                 self._step(step, body)
         kept = [(step, [self._down(r, body) for r in step.reductions]) for step in columns]
+        emit.end(body)
         stages = f", num_stages={plan.stages}" if plan.stages > 1 else ""
         base.lines.append(f"    for begin in {'tl.' if stages else ''}range(0, {rows}, XBLOCK{stages}):")
         base.lines.extend(body.lines)
@@ -309,6 +314,7 @@ class Writer:
             }
             self._forget_reduced(base)
             self._columns_stored(step, base)
+        emit.end(base)
 
     def _same_for_all_rows(self, columns: tuple[LoopNest, ...]) -> None:
         """Load before the walk what each tile would load again: a norm's weight."""
