@@ -15,6 +15,7 @@ from braze.loops.ir import TemplateCall
 from braze.products import Grouped, Way, takes_grouped
 from braze.schedule.records import GroupKind
 from braze.schedule.unfused import unfused
+from braze.target import cuda_target
 from tests.autotune.untimed import as_if_measuring
 from tests.codegen.triton_bench import captured, context, planned
 from tests.loops.interpret import interpret
@@ -50,9 +51,9 @@ def clock(monkeypatch, tmp_path):
     return measured
 
 
-def compiled(**options):
+def compiled(capability=(9, 0), **options):
     """(kinds of the groups, tiles by group) of the layer."""
-    ctx = context(**options)
+    ctx = dataclasses.replace(context(**options), target=cuda_target(capability, 132))
     _, plan = pipeline.scheduled(captured(layer, ctx, *GIVEN), ctx)
     return [g.kind for g in plan.groups], grouped_times.with_grouped_tiles([plan], ctx).tiles
 
@@ -74,6 +75,12 @@ def test_nothing_is_measured_twice_and_the_default_follows_what_is_kept(clock, m
 def test_the_default_measures_nothing(clock):
     kinds, tiles = compiled()
     assert GroupKind.TEMPLATE not in kinds and not tiles and not clock
+
+
+def test_what_cannot_be_recorded_is_not_timed(clock):
+    """Before Hopper ATen's own asks for the ends on the host."""
+    assert GroupKind.TEMPLATE not in compiled((8, 0), max_autotune=True)[0] and not clock
+    assert compiled((8, 0), max_autotune=True, grouped_template=True)[0].count(GroupKind.TEMPLATE) == 2
 
 
 def test_everywhere_and_nowhere_ask_nobody(clock):
