@@ -154,6 +154,33 @@ def test_rows_are_looked_up_by_the_kernel_itself(tmp_path):
     assert "tl.load(tl.broadcast_to(in_ptr0" in text and "in_ptr0" not in walk  # once, not in each step
 
 
+def test_rows_that_others_see_or_that_are_computed_are_made(tmp_path):
+    """Once, for all who read them; two products that alone read sorted rows look them up each."""
+    x, w, ends = given()
+    order = torch.randperm(60, generator=torch.Generator().manual_seed(0))
+    other = numbers(4, 24, 16, dtype=BF16, seed=3)
+
+    def returned(x, w, ends, order):
+        rows = x.index_select(0, order)
+        return product(rows, w, ends), rows
+
+    def computed(x, w, ends, order):
+        return product(x.index_select(0, order).relu(), w, ends)
+
+    def twice(x, w, ends, order, other):
+        rows = x.index_select(0, order)
+        return product(rows, w, ends), product(rows, other, ends)
+
+    for fn, inputs, wanted in (
+        (returned, (x, w, ends, order), ["poi", "tem"]),
+        (computed, (x, w, ends, order), ["poi", "tem"]),
+        (twice, (x, w, ends, order, other), ["tem", "tem"]),
+    ):
+        plan = ours(fn, *inputs)
+        assert kinds(plan) == wanted, fn.__name__
+        no_further(run(plan, tmp_path, *inputs), fn, inputs)
+
+
 def test_infinities_and_nan_stay_with_their_rows(tmp_path):
     x, w, ends = given()
     x[0, 0], x[4, 3], x[44, 1] = torch.inf, torch.nan, -torch.inf
