@@ -106,23 +106,30 @@ def takes_grouped(p: Grouped, wanted: bool | None, known: Mapping[Grouped, Way],
     return grouped_by_rule(p, arch) if way is None else way is Way.OURS
 
 
-#: rows of a group on the whole, up to which grouped products are the template's without a measurement, and places of their sums and columns
-RULED_EACH, RULED_SUMS, RULED_RESULTS = 128, (512, 14336), (512, 28672)
+#: rows of a group on the whole, of grouped products that are the template's without a measurement (between, tiles are half empty), places of their sums, columns, and blocks of
+#: so many columns that there are at least
+RULED_EACH, RULED_SUMS, RULED_RESULTS, RULED_BLOCKS = (
+    ((0, 48), (96, 128)),
+    (512, 14336),
+    (512, 28672),
+    (128, 100),
+)
 
 
 def grouped_by_rule(p: Grouped, arch: str) -> bool:
     """Whether a grouped product that nobody has measured is quicker as the template's, as measured on GPUs of one architecture.
 
-    An H200 took 0.47 to 0.80 of ATen's time for 8, 64 and 128 matrices and up to 128 rows for each; for 512 and more for each of 8 it took 1.08 to 1.14 of it
-    (`benchmarks/results/2026-11-28-grouped-template-h200.json`).
+    An H200 took 0.41 to 0.97 of the time with ATen's for 8, 32, 64, 128 and 256 matrices, rows spread evenly or by Zipf's law; with 64 rows for each 0.73 to 1.03, with 512 and more
+    for each of 8 1.08 to 1.14, and 1.03 for one row, whose sum few programs share (`benchmarks/results/2026-11-28-grouped-template-h200.json`).
     """
+    if arch != "sm_90" or p.dtype != "bf16" or not p.rows:
+        return False
+    width, least = RULED_BLOCKS
     return (
-        arch == "sm_90"
-        and p.dtype == "bf16"
-        and p.rows is not None
-        and p.rows <= RULED_EACH * p.groups
+        any(low * p.groups <= p.rows <= high * p.groups for low, high in RULED_EACH)
         and RULED_SUMS[0] <= p.inner <= RULED_SUMS[1]
         and RULED_RESULTS[0] <= p.columns <= RULED_RESULTS[1]
+        and min(p.groups, p.rows) * -(-p.columns // width) >= least
     )
 
 

@@ -13,6 +13,7 @@ from braze.autotune import device_times, gemm_trials, grouped_times
 from braze.autotune.device_times import alike
 from braze.loops.ir import TemplateCall
 from braze.products import Grouped, Way, takes_grouped
+from braze.schedule import schedule
 from braze.schedule.records import GroupKind
 from braze.schedule.unfused import unfused
 from braze.target import cuda_target
@@ -161,11 +162,27 @@ def test_a_trial_runs_both_ways_and_compares_them(monkeypatch):
     assert set(found) == {Way.ATEN.value, *list(trial.texts)[1:]}
 
 
+def test_atens_result_is_there_to_compare_with():
+    """Of a product alone, which nothing follows, it is the result."""
+    x, w, _, ends = GIVEN
+    plan = planned(lambda x, w, ends: torch._grouped_mm(x, w, offs=ends), x, w, ends, grouped_template=True)
+    (group,) = plan.groups
+    buffers = {b.name: dataclasses.replace(b, device="cpu") for b in plan.program.buffers}
+    call = dataclasses.replace(group.call, device="cpu")
+    memory = {
+        **dict(zip(plan.program.inputs, (x, w, ends), strict=True)),
+        group.writes[0]: torch.zeros(40, 64, dtype=BF16),
+    }
+    ctx = context()
+    gemm_trials.run_of(schedule(unfused(call, buffers), ctx), memory, call.rights[0].buffer, ctx)(w)
+    assert torch.equal(memory[group.writes[0]], torch._grouped_mm(x, w, offs=ends))
+
+
 def test_the_rule_takes_what_was_measured_to_be_quicker():
     p = Grouped("bf16", 64, 8, 4096, 28672, "kk")
     assert takes_grouped(p, None, {}, "sm_90") and not takes_grouped(p, None, {}, "sm_80")
     for change in (
-        {"dtype": "f16"}, {"rows": None}, {"rows": 128 * 8 + 1}, {"inner": 256}, {"inner": 16384}, {"columns": 256}, {"columns": 32768},
+        {"dtype": "f16"}, {"rows": None}, {"rows": 128 * 8 + 1}, {"rows": 64 * 8}, {"rows": 1, "columns": 4096}, {"inner": 256}, {"inner": 16384}, {"columns": 256}, {"columns": 32768},
     ):  # fmt: skip
         assert not takes_grouped(dataclasses.replace(p, **change), None, {}, "sm_90"), change
     assert not takes_grouped(p, None, {p: Way.ATEN}, "sm_90") and takes_grouped(
