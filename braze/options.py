@@ -82,6 +82,11 @@ class Options:
         "depthwise convolutions on a GPU, without gradients, by our own kernels, what follows in the same kernel: everywhere (True), nowhere (False), or where they "
         "were measured to be quicker (None)",
     )
+    grouped_template: bool | None = option(
+        None,
+        "products of rows that are sorted by which of a batch of matrices multiplies them (a mixture's experts) on a GPU by our own kernel, what follows in the same kernel: everywhere (True), "
+        "nowhere (False), or where they were measured to be quicker, else by a rule (None)",
+    )
     early_launches: str = option(
         "auto",
         "on Hopper, which kernels begin while the one ahead of them on the stream still runs, and wait for it by themselves: none; those that add what the one ahead leaves, "

@@ -222,12 +222,14 @@ def scheduled(partition: Partition, ctx: CompileContext) -> tuple[LoopProgram, S
     if ctx.target.kind == "cuda":
         from braze.autotune.depthwise_times import with_depthwise
         from braze.autotune.gemm_times import with_products
+        from braze.autotune.grouped_times import with_grouped
 
         def plan(c: CompileContext) -> Schedule:
             return schedule(lower(partition, c), c)
 
         graph = partition.forward.graph
-        ctx = with_depthwise(graph, plan, with_products(graph, plan, ctx))
+        ctx = with_grouped(graph, plan, with_products(graph, plan, ctx))
+        ctx = with_depthwise(graph, plan, ctx)
     program = lower_graph(partition, ctx)
     try:
         return program, schedule_program(program, ctx)
@@ -374,9 +376,11 @@ def generate_code(
         if ctx.target.kind == "cuda":
             from braze.autotune.depthwise_times import with_strips
             from braze.autotune.gemm_times import with_tiles
+            from braze.autotune.grouped_times import with_grouped_tiles
             from braze.autotune.kernel_times import with_tilings
 
-            ctx = with_tilings(plans, with_strips(plans, with_tiles(plans, ctx)))
+            ctx = with_grouped_tiles(plans, with_tiles(plans, ctx))
+            ctx = with_tilings(plans, with_strips(plans, ctx))
         kernels = tuple(k for p in plans for k in (*c_code.generate(p, on_cpu), *triton_kernels(p, ctx)))
         host = generate_host(plan, kernels, ctx, CUnits(c_code.assemble, c_code.split))
     if trace.collecting():

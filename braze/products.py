@@ -83,6 +83,56 @@ class Depthwise:
         return rows, columns
 
 
+@record
+class Grouped:
+    """Rows [rows, inner] of one type on a GPU, each multiplied by one of ``groups`` matrices [inner, columns]; ``rows`` is None where only a call tells.
+    ``layout``: as a batch's."""
+
+    dtype: str
+    rows: int | None
+    groups: int
+    inner: int
+    columns: int
+    layout: str
+
+
+def takes_grouped(p: Grouped, wanted: bool | None, known: Mapping[Grouped, Way], arch: str) -> bool:
+    """Whether a grouped product is our template's: by what was measured, else by a rule. ``wanted``: everywhere (True), nowhere (False)."""
+    if wanted is False or p.dtype not in ("f16", "bf16"):
+        return False
+    if wanted is True:
+        return True
+    way = known.get(p)
+    return grouped_by_rule(p, arch) if way is None else way is Way.OURS
+
+
+#: rows of a group on the whole, of grouped products that are the template's without a measurement (between, tiles are half empty), places of their sums, columns, and blocks of
+#: so many columns that there are at least
+RULED_EACH, RULED_SUMS, RULED_RESULTS, RULED_BLOCKS = (
+    ((0, 48), (96, 128)),
+    (512, 14336),
+    (512, 28672),
+    (128, 100),
+)
+
+
+def grouped_by_rule(p: Grouped, arch: str) -> bool:
+    """Whether a grouped product that nobody has measured is quicker as the template's, as measured on GPUs of one architecture.
+
+    An H200 took 0.41 to 0.97 of the time with ATen's for 8, 32, 64, 128 and 256 matrices, rows spread evenly or by Zipf's law; with 64 rows for each 0.73 to 1.03, with 512 and more
+    for each of 8 1.08 to 1.14, and 1.03 for one row, whose sum few programs share (`benchmarks/results/2026-11-28-grouped-template-h200.json`).
+    """
+    if arch != "sm_90" or p.dtype != "bf16" or not p.rows:
+        return False
+    width, least = RULED_BLOCKS
+    return (
+        any(low * p.groups <= p.rows <= high * p.groups for low, high in RULED_EACH)
+        and RULED_SUMS[0] <= p.inner <= RULED_SUMS[1]
+        and RULED_RESULTS[0] <= p.columns <= RULED_RESULTS[1]
+        and min(p.groups, p.rows) * -(-p.columns // width) >= least
+    )
+
+
 #: rows and columns of the largest window of which a kernel has all products in its text
 LARGEST_WINDOW = 7
 

@@ -7,15 +7,13 @@ cuts worth a try, and timed in turn with ATen's call and the loops around it. On
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Mapping, Sequence
-from math import inf
 
 import torch
 import torch.fx
 
-from braze.autotune.device_times import build, can_measure, chosen, keep, kept, launcher, machine
-from braze.autotune.gemm_trials import Run, is_template, run_of, timed, viewed
+from braze.autotune.device_times import build, can_measure, keep, kept, launcher, machine
+from braze.autotune.gemm_trials import Run, is_template, quickest_of_all, run_of, timed, viewed
 from braze.codegen.triton.depthwise import depthwise_kernel, depthwise_of
 from braze.codegen.triton.depthwise_tiles import strips_of
 from braze.context import CompileContext
@@ -28,9 +26,6 @@ from braze.schedule import schedule
 from braze.schedule.records import Group, Schedule
 from braze.schedule.unfused import depthwise_after
 from braze.support import trace
-from braze.support.log import logger
-
-log = logger("kernels")
 
 #: of the template and of what it is measured against: raise it when either becomes quicker
 _REVISION = 1
@@ -80,23 +75,18 @@ def _measured(
     forced = {**dict(ctx.depthwise), **dict.fromkeys(missing, Way.OURS)}
     found = plan(dataclasses.replace(ctx, depthwise=tuple(forced.items())))
     buffers = {b.name: b for b in found.program.buffers}
-    made: dict[Depthwise, str] = {}
+
+    def ruled(d: Depthwise) -> str:
+        return strips_of(d)[0].text() if depthwise_by_rule(d, ctx.target.arch) else Way.ATEN.value
+
     with trace.stage("measure"), torch.no_grad(), torch.autocast("cuda", enabled=False):
         trials = [Trial(g, buffers, ctx) for g in found.groups if is_template(g, "depthwise")]
         trials = [t for t in {t.canonical: t for t in trials}.values() if t.of in missing]
         build([text for t in trials for text in t.texts.values()], ctx.options.autotune_seconds)
-        spent: dict[Depthwise, list[dict[str, float]]] = {}
-        for trial in trials:
-            seconds = trial.seconds()
-            log.info("%s: %s", trial.group.name, json.dumps(seconds))
-            trace.count("convolutions_measured")
-            if Way.ATEN.value in seconds:
-                spent.setdefault(trial.of, []).append(seconds)
-        for d, times in spent.items():
-            total = {name: sum(t.get(name, inf) for t in times) for name in times[0]}
-            ruled = strips_of(d)[0].text() if depthwise_by_rule(d, ctx.target.arch) else Way.ATEN.value
-            made[d] = chosen(total, ruled)
-            keep(_key(d, ctx), made[d])
+        made = quickest_of_all(trials, ruled)
+        trace.count("convolutions_measured", len(trials))
+    for d, text in made.items():
+        keep(_key(d, ctx), text)
     return made
 
 

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
+from typing import Any, Protocol
 
 import torch
 
-from braze.autotune.device_times import alike, fill, is_refusal, launcher, memory_of, number, seconds_in_turn
+from braze.autotune.device_times import (
+    alike,
+    chosen,
+    fill,
+    is_refusal,
+    launcher,
+    memory_of,
+    number,
+    seconds_in_turn,
+)
 from braze.codegen import triton as triton_code
 from braze.codegen.records import KernelText
 from braze.codegen.triton.gemm import gemm_kernel, tiles_of
@@ -207,6 +219,33 @@ def _that_run(
     return found
 
 
+class Timed(Protocol):
+    """A trial of what ``of`` says, in kernels of several cuts and by ATen."""
+
+    @property
+    def of(self) -> Any: ...
+
+    @property
+    def group(self) -> Group: ...
+
+    def seconds(self) -> dict[str, float]: ...
+
+
+def quickest_of_all(trials: Iterable[Timed], ruled: Callable[[Any], str]) -> dict[Any, str]:
+    """The way of each that trials are of that is the quickest in all of its kernels, unless the rule's is about as quick; without those that ATen could not do."""
+    spent: dict[Any, list[dict[str, float]]] = {}
+    for trial in trials:
+        seconds = trial.seconds()
+        log.info("%s: %s", trial.group.name, json.dumps(seconds))
+        if Way.ATEN.value in seconds:
+            spent.setdefault(trial.of, []).append(seconds)
+    made = {}
+    for of, times in spent.items():
+        total = {name: sum(t.get(name, inf) for t in times) for name in times[0]}
+        made[of] = chosen(total, ruled(of))
+    return made
+
+
 def run_of(plan: Schedule, memory: Mapping[str, torch.Tensor], right: str, ctx: CompileContext) -> Run:
     """The kernels and calls of a schedule, one after the other."""
     made = {b.name: b for b in plan.program.buffers}
@@ -219,7 +258,15 @@ def run_of(plan: Schedule, memory: Mapping[str, torch.Tensor], right: str, ctx: 
         for group in plan.groups:
             if isinstance(group.call, ExternCall):
                 given = (viewed(at, v) for v in group.call.args)
-                operator(group.call.out_variant)(*given, out=at[group.call.outputs[0]])
+                (output,) = group.call.outputs
+                if group.call.out_variant:
+                    operator(group.call.out_variant)(*given, out=at[output])
+                else:
+                    at[output] = operator(group.call.target)(*given)
+                    # for who compares; in recordings, which are timed, ATen's own memory is as good
+                    recording = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+                    if output in memory and not recording:
+                        memory[output].copy_(at[output])
             else:
                 launches[group.name](*(at[name] for name in texts[group.name].args))
 

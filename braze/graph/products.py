@@ -10,7 +10,7 @@ import torch
 import torch.fx
 
 from braze.graph.operators import is_elementwise, is_view
-from braze.products import Depthwise, DeviceProduct, Product
+from braze.products import Depthwise, DeviceProduct, Grouped, Product
 
 aten = torch.ops.aten
 
@@ -124,6 +124,26 @@ def layout_of(left: Sequence[int], right: Sequence[int]) -> str:
         for names, strides in (("mk", left), ("kn", right))
     ]
     return "".join(along) if all(along) else ""
+
+
+def grouped_of(node: torch.fx.Node) -> Grouped | None:
+    """The grouped product of rows by matrices of known sizes that a node computes on a GPU; else None."""
+    if node.op != "call_function" or node.target is not aten._grouped_mm.default or len(node.args) < 2:
+        return None
+    ends = node.args[2] if len(node.args) > 2 else node.kwargs.get("offs")
+    given = [n.meta.get("val") if isinstance(n, torch.fx.Node) else None for n in (*node.args[:2], ends)]
+    left, right, ends = given
+    if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor) or ends is None:
+        return None
+    dtype, known = _LABELS.get(left.dtype), (*right.shape, *right.stride(), left.shape[-1], left.stride(-1))
+    if (left.dim(), right.dim()) != (2, 3) or left.device.type != "cuda" or left.dtype is not right.dtype:
+        return None
+    if dtype is None or any(type(n) is not int for n in known) or 0 in right.shape:
+        return None
+    groups, inner, columns = right.shape
+    rows = left.shape[0] if type(left.shape[0]) is int else None
+    layout = layout_of((0, 0, left.stride(1)), right.stride())
+    return Grouped(dtype, rows, groups, inner, columns, layout) if rows != 0 and layout else None
 
 
 def depthwise_of(node: torch.fx.Node) -> Depthwise | None:

@@ -393,7 +393,7 @@ class Window:
 
 @record
 class TemplateCall:
-    """A kernel written as a template: ``kind`` "gemm" or "depthwise".
+    """A kernel written as a template: ``kind`` "gemm", "grouped" or "depthwise".
 
     For "gemm": ``args = (a, b)`` views [..., M, K] and [K, N] (b may be the transposed view of a linear
     weight); the single output buffer is [M, N] row-major; ``epilogue`` maps ``Op.REDUCED`` attr 0 (the
@@ -402,6 +402,10 @@ class TemplateCall:
     On a GPU there may be a third axis, before the others: then the views are [B, M, K] and [B, K, N], one product for each.
     Further ``args`` are right-hand matrices of the same sizes: REDUCED attr k is the product with the k-th of them.
     ``prologue``: loops over the axis m, and the row k, that compute the buffer of ``a`` first; what they write nobody else sees.
+
+    For "grouped", on a GPU, as "gemm" with ``args = (a, b, ends)`` views [M, K], [E, K, N] and [E] of int32, further right-hand matrices before ``ends``: of
+    the rows of ``a`` those up to ``ends[0]`` are multiplied by the first of the matrices, those from there up to ``ends[1]`` by the second, and so on; what
+    becomes of rows behind the last end is not said.
 
     For "depthwise", on a GPU: ``args = (pictures, weights)`` views [N, C, H, W] and [C, KH, KW], moved as ``window`` says; axes over
     [N, C, OH, OW], the channels last where they lie so; REDUCED attr 0 is the sum of a window's products.
@@ -423,6 +427,11 @@ class TemplateCall:
     def batch(self) -> Axis | None:
         """The axis of products of the same sizes, if it is such."""
         return self.axes[0] if len(self.axes) == 3 else None
+
+    @property
+    def rights(self) -> tuple[BufferView, ...]:
+        """What the left matrix is multiplied by."""
+        return self.args[1:-1] if self.kind == "grouped" else self.args[1:]
 
     @property
     def inside(self) -> frozenset[str]:

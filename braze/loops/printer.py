@@ -70,10 +70,11 @@ def print_step(step: Step) -> list[str]:
         return [f"{bound}{',' if len(step.outputs) == 1 else ''} = extern({names}, {', '.join(args)})", *made]
     if isinstance(step, TemplateCall):
         at = ", ".join(str(a.symbol) for a in step.axes)
-        left, *rights = map(_argument, step.args)
+        left, rights = _argument(step.args[0]), [_argument(v) for v in step.rights]
         results = ["product" if not k else f"product{k}" for k in range(len(rights))]
         before = [line for n in step.prologue for line in print_step(n)]
         words = f", {_window(step.window)}" if step.window is not None else ""
+        words += f", {_argument(step.args[-1])}" if step.kind == "grouped" else ""
         products = [f"{n} = {step.kind}({left}, {r}{words})" for n, r in zip(results, rights, strict=True)]
         taken = [f"red{k} = {name}[{at}]" for k, name in enumerate(results)]
         return [*before, *products, *_loops(step.axes, [*taken, *_stores(step.epilogue)])]

@@ -219,7 +219,7 @@ def results_exist(program: LoopProgram) -> Problems:
     for step in program.steps:
         if isinstance(step, ExternCall):
             continue
-        types = [DType.F32] * (len(step.args) - 1) if isinstance(step, TemplateCall) else []
+        types = [DType.F32] * len(step.rights) if isinstance(step, TemplateCall) else []
         if isinstance(step, LoopNest):
             for r in step.reductions:
                 types += r.results

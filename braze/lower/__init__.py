@@ -8,6 +8,7 @@ from braze.lower import (  # noqa: F401  the families register their rows
     activations,
     contractions,
     convolutions,
+    grouped,
     indexing,
     interpolation,
     loss_gradients,

@@ -16,7 +16,7 @@ from braze.aot.records import InputRole, Partition
 from braze.context import CompileContext
 from braze.graph.facts import facts
 from braze.graph.passes import is_impure, may_fail
-from braze.graph.products import device_product_of, is_batch, is_followed, product_of
+from braze.graph.products import device_product_of, grouped_of, is_batch, is_followed, product_of
 from braze.loops.bounds import guarded
 from braze.loops.dtypes import from_torch
 from braze.loops.inputs_written import broken_writes, touches
@@ -250,6 +250,7 @@ class GraphLowering:
         g.way = self.ways.get(product) if product is not None else None
         g.batch = device_product_of(node) if is_batch(node) else None
         g.followed = g.batch is not None and is_followed(node)
+        g.grouped = grouped_of(node)
         g.last = all(user.op == "output" for user in node.users)
         g.origin = facts(node).origin
         if node in self.in_place.links:

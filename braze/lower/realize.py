@@ -31,7 +31,7 @@ from braze.loops.ir import (
     Store,
 )
 from braze.lower.lazy import Lazy, dense_order, strided_lazy
-from braze.products import DeviceProduct, Way
+from braze.products import DeviceProduct, Grouped, Way
 from braze.support.errors import InternalError, Origin
 from braze.symbolic.expr import (
     ONE,
@@ -72,7 +72,9 @@ class ProgramBuilder:
         self.way: Way | None = None
         #: the products of a batch of matrices that it computes on a GPU
         self.batch: DeviceProduct | None = None
-        #: whether elementwise work follows these
+        #: the product of rows by a batch of matrices that it computes on a GPU
+        self.grouped: Grouped | None = None
+        #: whether elementwise work follows a batch's
         self.followed = False
         #: whether its result is handed out as it is
         self.last = False

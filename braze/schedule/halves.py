@@ -34,9 +34,9 @@ def halved_products(program: LoopProgram) -> LoopProgram:
 def _halved(step: Step, steps: Sequence[Step]) -> Step:
     if (
         not isinstance(step, TemplateCall)
-        or step.kind != "gemm"
+        or step.kind not in ("gemm", "grouped")
         or step.device == "cpu"
-        or len(step.args) != 2
+        or len(step.rights) != 1
         or step.batch is not None
         or len(step.epilogue) != 1
     ):
@@ -50,10 +50,10 @@ def _halved(step: Step, steps: Sequence[Step]) -> Step:
         return step
     m, n = step.axes
     part = Axis(axis_symbol(n.symbol.name, Integer(half)), Integer(half))
-    left, right = step.args
+    left, right, *ends = step.args
     return dataclasses.replace(
         step,
-        args=(left, _columns(right, 0, half), _columns(right, half, half)),
+        args=(left, _columns(right, 0, half), _columns(right, half, half), *ends),
         axes=(m, part),
         epilogue=(_part(store, 0, n, part.symbol), _part(store, 1, n, part.symbol + half)),
     )
@@ -69,8 +69,8 @@ def _meets(nest: LoopNest, buffer: str, half: int) -> bool:
 
 
 def _columns(view: BufferView, begin: int, count: int) -> BufferView:
-    offset = view.offset + begin * view.strides[1]
-    return BufferView(view.buffer, (view.sizes[0], Integer(count)), view.strides, offset, view.dtype)
+    offset = view.offset + begin * view.strides[-1]
+    return BufferView(view.buffer, (*view.sizes[:-1], Integer(count)), view.strides, offset, view.dtype)
 
 
 def _part(store: Store, k: int, n: Axis, at: Expr) -> Store:

@@ -1,4 +1,5 @@
-"""Rows that a product's template computes itself: a norm, a cast, a scale of its left matrix, of few rows; of a batch's matrices what needs no sums.
+"""Rows that a product's template computes itself: a norm, a cast, a scale of its left matrix, of few rows; of a batch's matrices what needs no sums; of grouped
+rows that they are looked up, which costs it no more than to read them sorted.
 
 The kernel that makes the matrix is dropped, and each template that reads it computes the rows again: of few rows that costs less
 than one more launch and the wait between the two.
@@ -75,19 +76,20 @@ def _absorbed(
 def _prologue(group: Group, user: Group, choices: Choices) -> tuple[LoopNest, ...] | None:
     """A group's loops over a template's rows, and along them; None where they are others, or too much to do again."""
     call = user.call
-    if not isinstance(call, TemplateCall) or call.kind != "gemm" or call.prologue:
+    if not isinstance(call, TemplateCall) or call.kind == "depthwise" or call.prologue:
         return None
+    grouped = call.kind == "grouped"
     left = call.args[0]
     (name,) = group.writes
     rows, inner = left.sizes[-2:]
     if left.buffer != name or not _is_dense(left) or left.offset is not ZERO:
         return None
-    if name in _read_elsewhere(call) or not _plain(group):
+    if name in _read_elsewhere(call) or not (_looks_up(group) if grouped else _plain(group)):
         return None
     k = Axis(axis_symbol("k", inner), inner)
     axes = (*call.axes[:-1], k)
     if call.batch is None:
-        again, change = choices.worth_again(rows, inner), _over(group, axes[0], k)
+        again, change = grouped or choices.worth_again(rows, inner), _over(group, axes[0], k)
     else:
         # a program computes its own rows alone, once for each of few blocks of columns
         again, change = (
@@ -156,6 +158,13 @@ def _plain(group: Group) -> bool:
         ):
             return False
     return True
+
+
+def _looks_up(group: Group) -> bool:
+    """Whether a group only copies rows, of which each may be looked up."""
+    stores = [s for step in group.steps for s in step.stores]
+    plain = not group.row_axes and all(s.mode is StoreMode.PLAIN and not s.args for s in stores)
+    return plain and all(s.value.op is Op.LOAD for s in stores)
 
 
 def _over(group: Group, m: Axis, k: Axis) -> Substitution | None:

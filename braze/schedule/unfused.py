@@ -42,8 +42,8 @@ def unfused(call: TemplateCall, buffers: Mapping[str, Buffer]) -> LoopProgram:
 
     biased = _biased(call, buffers)
     stores = call.epilogue
-    op = "mm" if call.batch is None else "bmm"
-    given: tuple[BufferView, ...] = (call.args[0], right)
+    op = "_grouped_mm" if call.kind == "grouped" else "mm" if call.batch is None else "bmm"
+    given: tuple[BufferView, ...] = (call.args[0], right, *(call.args[-1:] if call.kind == "grouped" else ()))
     if biased is not None:
         total, bias = biased
         stores = tuple(with_nodes(s, rewriter(lambda x: loaded(x) if x is total else x)) for s in stores)
@@ -51,7 +51,7 @@ def unfused(call: TemplateCall, buffers: Mapping[str, Buffer]) -> LoopProgram:
     stores = tuple(with_results(s, loaded) for s in stores)
     whole = _whole_result(stores, product, buffers, loaded(build.reduced(0, product.dtype)))
     multiply = ExternCall(
-        f"{call.name}_mm", f"aten.{op}.default", given, (), (whole or product.name,), (), f"aten.{op}.out",
+        f"{call.name}_mm", f"aten.{op}.default", given, (), (whole or product.name,), (), f"aten.{op}.out" if op != "_grouped_mm" else "",
         call.device, (op,), call.origin,
     )  # fmt: skip
     after = LoopNest(f"{call.name}_after", call.axes, (), (), stores, call.device, call.ops, call.origin)
@@ -72,7 +72,7 @@ def unfused(call: TemplateCall, buffers: Mapping[str, Buffer]) -> LoopProgram:
 def _biased(call: TemplateCall, buffers: Mapping[str, Buffer]) -> tuple[Node, BufferView] | None:
     """The one sum of the product and a row of numbers, each for a column, that all else is made of, and the row: ATen adds it as it multiplies."""
     uses = {x for s in call.epilogue for x in walk(s.value) if any(a.op is Op.REDUCED for a in x.args)}
-    if call.batch is not None or len(call.args) > 2 or len(uses) != 1:
+    if call.batch is not None or call.kind != "gemm" or len(call.args) > 2 or len(uses) != 1:
         return None
     if any(s.value.op is Op.REDUCED or s.args for s in call.epilogue):
         return None
@@ -105,7 +105,7 @@ def _place(symbol: Expr, extent: Expr) -> Expr:
 
 def product_apart(call: TemplateCall) -> tuple[Buffer, BufferView]:
     """The buffer of ATen's product, and the right-hand matrix: halves that lie side by side are one again."""
-    left, first, *others = call.args
+    left, (first, *others) = call.args[0], call.rights
     columns = first.sizes[-1] * (1 + len(others))
     right = BufferView(first.buffer, (*first.sizes[:-1], columns), first.strides, first.offset, first.dtype)
     sizes = (*(a.extent for a in call.axes[:-1]), columns)

@@ -77,13 +77,13 @@ class _Count:
         self.inside |= call.inside
         for nest in call.prologue:
             self._nest(nest)
-        left, *rights = call.args
+        left = call.args[0]
         for view in call.args:
             if view.buffer not in self.inside:
                 elements = math.prod(self._size(n) for n in view.sizes)
                 self.reads[view.buffer][view] = elements
         rows = math.prod(self._size(n) for n in left.sizes)
-        self.flops = sum(2 * rows * self._size(right.sizes[-1]) for right in rights)
+        self.flops = sum(2 * rows * self._size(right.sizes[-1]) for right in call.rights)
         self.product = left.dtype.label
         self._stores(call.epilogue, call.axes)
 

@@ -182,17 +182,24 @@ class _Run:
     def gemm(self, step: TemplateCall) -> None:
         if step.kind == "depthwise":
             return self.depthwise(step)
-        if step.kind != "gemm":
+        if step.kind not in ("gemm", "grouped"):
             raise BrokenProgram(f"no meaning for template {step.kind!r}")
         for before in step.prologue:
             _Nest(self, before.axes, before.reduce_axes).run(before)
-        a, *rights = (self.view(v) for v in step.args)
+        a, *rights = (self.view(v) for v in (step.args[0], *step.rights))
         nest = _Nest(self, step.axes, ())
         for b in rights:
-            product = (a.double() @ b.double()).to(torch.float32).numpy()
+            if step.kind == "grouped":
+                product = self.grouped(a, b, self.view(step.args[-1]).tolist()).to(torch.float32).numpy()
+            else:
+                product = (a.double() @ b.double()).to(torch.float32).numpy()
             nest.reduced.append(product.reshape(nest.outer_shape))
         for pending in [nest.evaluated(store) for store in step.epilogue]:
             nest.write(*pending)
+
+    def grouped(self, a: torch.Tensor, b: torch.Tensor, ends: list[int]) -> torch.Tensor:
+        parts = [a[begin:end].double() @ m.double() for begin, end, m in zip([0, *ends], ends, b)]
+        return torch.cat([*parts, a.new_zeros(len(a) - ends[-1], b.shape[-1], dtype=torch.float64)])
 
     def depthwise(self, step: TemplateCall) -> None:
         assert step.window is not None

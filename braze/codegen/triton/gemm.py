@@ -49,7 +49,7 @@ def gemm_kernel(
     writes none of these buffers; None: it may not. ``triggers``: then what is behind it may begin with it."""
     call = group.call
     assert isinstance(call, TemplateCall)
-    return _Product(group, call, buffers, tiles or rule_of(call), early, triggers).text()
+    return GemmWriter(group, call, buffers, tiles or rule_of(call), early, triggers).text()
 
 
 def rule_of(call: TemplateCall) -> Tiles:
@@ -69,12 +69,12 @@ def shape_of(call: TemplateCall) -> tuple[int, int, int, int, int]:
     """(likely rows, places of the sum, columns, right-hand matrices, bytes of an element)."""
     m, n = call.axes[-2:]
     return (
-        likely_size(m.extent), likely_size(call.args[0].sizes[-1]), likely_size(n.extent), len(call.args) - 1,
+        likely_size(m.extent), likely_size(call.args[0].sizes[-1]), likely_size(n.extent), len(call.rights),
         call.args[0].dtype.itemsize,
     )  # fmt: skip
 
 
-class _Product(Walker):
+class GemmWriter(Walker):
     """Writes one product's kernel."""
 
     def __init__(
@@ -91,7 +91,7 @@ class _Product(Walker):
         self.batch = call.batch
         inner = call.args[0].sizes[-1]
         self.k = Axis(axis_symbol("k", inner), inner)
-        self.rights = call.args[1:]
+        self.rights = call.rights
         # where weights cannot be read ahead, programs that wait only take up room: 8 rows were a fifth slower with it
         ahead = (
             self.batch is None
@@ -164,16 +164,19 @@ class _Product(Walker):
 
     def text(self) -> KernelText:
         """The kernel."""
-        tiles, body = self.tiles, self.write()
+        tiles, body, programs = self.tiles, self.write(), self._programs()
         constants: tuple[tuple[str, int], ...] = (
             ("XBLOCK", tiles.rows), ("YBLOCK", tiles.columns), ("RBLOCK", tiles.inner),
         )  # fmt: skip
         constants += () if self.early is None else (("EARLY", 1),)
-        programs = blocks(self.m.extent, tiles.rows) * blocks(self.n.extent, tiles.columns)
-        programs = programs if self.batch is None else self.batch.extent * programs
         return kernel_text(
             self.name, body, self, self.buffers, constants, programs, early=self.early is not None
         )
+
+    def _programs(self) -> Expr:
+        """How many programs there are."""
+        programs = blocks(self.m.extent, self.tiles.rows) * blocks(self.n.extent, self.tiles.columns)
+        return programs if self.batch is None else self.batch.extent * programs
 
     def write(self) -> list[str]:
         """The lines of the body."""
@@ -285,6 +288,14 @@ class _Product(Walker):
                 self._stores(step, self.base)
             for store in (s for step in each.along for s in step.stores):
                 self.emitter.recomputed[store.buffer, store.index] = store.value
+                self._look_up(store.value)
+
+    def _look_up(self, value: Node) -> None:
+        """Where each of the rows that are copied lies: the same in each step of the sum."""
+        if value.op is Op.LOAD:
+            for place in value.args:
+                if not any(self.k.symbol in e.symbols() for n in nodes_of(place) for e in attr_exprs(n.attr)):
+                    self.emitter.value(place, self.base)
 
     def _multiply(self, scope: Scope, rights: Sequence[str] = ()) -> None:
         """One step of the sum: a tile of the left matrix, one of each right-hand one (``rights``: these, loaded before), their product."""
@@ -325,8 +336,7 @@ class _Product(Walker):
         """The variable of a right-hand matrix's tile: by rows of its columns to be multiplied, by rows of the sum for the tensor cores."""
         emit, tiles = self.emitter, self.tiles
         down, across = map(emit.text, view.strides[-2:])
-        begin = view.offset if self.batch is None else view.offset + self.batch.symbol * view.strides[0]
-        base = f"{emit.pointers[view.buffer]} + ({emit.text(begin)})"
+        base = f"{emit.pointers[view.buffer]} + ({self._begin(view)})"
         ragged_y, ragged_r = self._ragged_columns(), emit.masks["r"]
         lines, indent = scope.lines, scope.indent
         if tiles.slices > 1:
@@ -358,9 +368,19 @@ class _Product(Walker):
             text += ".to(tl.float32)"
         return emit.assign(text, XR, scope).name
 
+    def _begin(self, view: BufferView) -> str:
+        """Where the program's right-hand matrix begins."""
+        return self.emitter.text(
+            view.offset if self.batch is None else view.offset + self.batch.symbol * view.strides[0]
+        )
+
     def _ragged_columns(self) -> bool:
         n = self.n.extent.value
         return n is None or n % self.tiles.columns != 0
+
+    def _last_row(self) -> str:
+        """Where the rows end."""
+        return self.emitter.text(self.m.extent)
 
     def _one_block(self) -> bool:
         """Whether a program has all rows."""
@@ -380,7 +400,7 @@ class _Product(Walker):
         lines.append("    xcolumn = xoffset + tl.arange(0, XBLOCK)[:, None]")
         lines.append("    ycolumn = yblock * YBLOCK + tl.arange(0, YBLOCK)[None, :]")
         if emit.masks["x"]:
-            lines.append(f"    xmask = xcolumn < {emit.text(self.m.extent)}")
+            lines.append(f"    xmask = xcolumn < {self._last_row()}")
         if emit.masks["y"]:
             lines.append(f"    ymask = ycolumn < {emit.text(self.n.extent)}")
         emit.symbols[self.m.symbol] = Value("xcolumn", X)

@@ -11,6 +11,7 @@ from braze.codegen.triton.depthwise import depthwise_kernel
 from braze.codegen.triton.depthwise_tiles import parsed_strips
 from braze.codegen.triton.gemm import gemm_kernel
 from braze.codegen.triton.gemm_tiles import parsed
+from braze.codegen.triton.grouped import grouped_kernel
 from braze.codegen.triton.kernels import kernel
 from braze.codegen.triton.waits import Early, early_of, is_between, require_turns, require_wait_first
 from braze.context import CompileContext
@@ -72,4 +73,6 @@ def _template(group: Group, buffers: dict[str, Buffer], early: Early, tiles: str
     if isinstance(call, TemplateCall) and call.kind == "depthwise":
         return depthwise_kernel(group, buffers, None if tiles is None else parsed_strips(tiles))
     told = None if tiles is None else parsed(tiles)
+    if isinstance(call, TemplateCall) and call.kind == "grouped":
+        return grouped_kernel(group, buffers, told)
     return gemm_kernel(group, buffers, told, early.ahead(group), triggers=group.name in early.lets)

@@ -82,9 +82,11 @@ def is_step(schedule: Schedule) -> bool:
     rows = []
     for group in schedule.groups:
         if isinstance(group.call, TemplateCall):
-            if group.call.kind != "gemm":
+            if group.call.kind == "depthwise":
                 return False
-            rows.append(product([axis.extent for axis in group.call.axes[:-1]]))
+            # experts' rows are a step's tokens several times over
+            if group.call.kind == "gemm":
+                rows.append(product([axis.extent for axis in group.call.axes[:-1]]))
         elif isinstance(group.call, ExternCall):
             if group.call.target == "aten.convolution.default":
                 return False
