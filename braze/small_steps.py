@@ -38,9 +38,9 @@ from braze.support.nested import every, leaves
 FEW = 3
 #: bytes of the largest value of a step of which kernels do some work: from there on what they save of it counts
 SMALL = 1 << 14
-#: the same on a GPU, where kernels of values of as many bytes end before the host has launched the next one; where eager's kernels walk rows again; and
-#: where some of them may be many times slower than memory
-SMALL_ON_GPU, SMALL_ROWS, SMALL_REDUCED = 1 << 23, 1 << 22, 1 << 19
+#: the same on a GPU, where kernels of values of as many bytes end before the host has launched the next one; and where some of eager's may be many
+#: times slower than memory
+SMALL_ON_GPU, SMALL_REDUCED = 1 << 23, 1 << 19
 #: calls of eager's that a node of ours takes the time of on a GPU, beside what it launches: autograd's thread runs Python for it
 NODE = 2
 #: microseconds that the host takes for a step, and for each call in it; bytes that eager's kernels move in one on an H200
@@ -138,7 +138,7 @@ def is_as_quick_on_gpu(
     if _Walks.SLOW in walks or (_Walks.ONCE_EACH in walks and not _is_of_sums(partition, halves)):
         most = SMALL_REDUCED
     else:
-        most = SMALL_ROWS if _Walks.AGAIN in walks else SMALL_ON_GPU
+        most = SMALL_ON_GPU
     return _is_small(gm, most) or _is_small_beside_calls(partition, halves, most)
 
 
