@@ -26,7 +26,7 @@ from braze.context import CompileContext
 from braze.cudagraphs.plan import Plans
 from braze.graph.fakes import sizes_tell_strides
 from braze.graph.flex_ops import entries_of as attentions_of
-from braze.graph.holders import is_held_once
+from braze.graph.holders import held_once
 from braze.graph.modes import with_modes
 from braze.graph.torch_compat import is_shortage
 from braze.graph_calls import (
@@ -451,7 +451,7 @@ def load_code(
         launches = device if ctx.options.cudagraphs or ctx.recordable else None
         turns = device.lock if device is not None else None
         graphs = ctx.options.launch_graphs
-        runtime = loader.Runtime(library, pool, triton, is_held_once, launches, part, turns, graphs)
+        runtime = loader.Runtime(library, pool, triton, held_once(), launches, part, turns, graphs)
         call: Boxed = loader.load_host(host.name, host.source, runtime)
         call = with_modes(call) if host.calls_aten else call
     call.host = host  # type: ignore[attr-defined]  # all that it is made of, for who keeps it

@@ -38,9 +38,9 @@ from braze.support.nested import every, leaves
 FEW = 3
 #: bytes of the largest value of a step of which kernels do some work: from there on what they save of it counts
 SMALL = 1 << 14
-#: the same on a GPU, where kernels of values of as many bytes end before the host has launched the next one; where eager's kernels walk rows again; and
-#: where some of them may be many times slower than memory
-SMALL_ON_GPU, SMALL_ROWS, SMALL_REDUCED = 1 << 23, 1 << 22, 1 << 19
+#: the same on a GPU, where kernels of values of as many bytes end before the host has launched the next one; and where some of eager's may be many
+#: times slower than memory
+SMALL_ON_GPU, SMALL_REDUCED = 1 << 23, 1 << 19
 #: calls of eager's that a node of ours takes the time of on a GPU, beside what it launches: autograd's thread runs Python for it
 NODE = 2
 #: microseconds that the host takes for a step, and for each call in it; bytes that eager's kernels move in one on an H200
@@ -114,7 +114,8 @@ def is_as_quick_on_gpu(
     costs: DeviceCosts = H200,
 ) -> bool:
     """Whether eager's step takes no longer than ours: its calls the host no longer than our launches and the node around them, and its kernels the
-    device no longer than that, which is known of what is as quick as memory; of the rest values are to be small. ``backward`` is asked only if it matters."""
+    device no longer than that, which is known of what is as quick as memory; of the rest values are to be small, but those of ATen's kernels, which are both steps'.
+    ``backward`` is asked only if it matters."""
     assert partition.backward is not None
     behind = len(list(_calls(partition.backward.graph)))
     # operators that autograd's nodes are one of, and those that it needs several of, are told by one count each
@@ -122,7 +123,7 @@ def is_as_quick_on_gpu(
     ours = len(forward.groups) + NODE
     moved = moved_by_eager(gm) / (MOVED * costs.speed)
     if calls > min(MANY, ours + behind) or not (
-        _is_small(gm, SMALL_ON_GPU) or moved <= _host_us(ours + behind)
+        _called(forward) or _is_small(gm, SMALL_ON_GPU) or moved <= _host_us(ours + behind)
     ):
         return False
     halves = forward, backward()
@@ -135,8 +136,10 @@ def is_as_quick_on_gpu(
         return True
     walks = set(map(_walks_of_eager, halves))
     if _Walks.SLOW in walks or (_Walks.ONCE_EACH in walks and not _is_of_sums(partition, halves)):
-        return _is_small(gm, SMALL_REDUCED)
-    return _is_small(gm, SMALL_ROWS if _Walks.AGAIN in walks else SMALL_ON_GPU)
+        most = SMALL_REDUCED
+    else:
+        most = SMALL_ON_GPU
+    return _is_small(gm, most) or _is_small_beside_calls(partition, halves, most)
 
 
 def _host_us(calls: float) -> float:
@@ -173,6 +176,25 @@ def _is_of_sums(partition: Partition, halves: Sequence[Schedule]) -> bool:
         node.target for module in (partition.forward, partition.backward.graph) for node in _calls(module)
     ]
     return all(is_elementwise(op) or is_reduction(op) or str(op) in called for op in every)
+
+
+def _called(plan: Schedule) -> set[str]:
+    """The operators, without their overloads, that are ATen's in a half."""
+    return {g.call.target.rpartition(".")[0] for g in plan.groups if isinstance(g.call, ExternCall)}
+
+
+def _is_small_beside_calls(partition: Partition, halves: Sequence[Schedule], most: int) -> bool:
+    """Whether kernels of ours compute nothing of more than so many bytes, nor of such, whatever ATen does."""
+    assert partition.backward is not None
+    modules = partition.forward, partition.backward.graph
+    return all(
+        _bytes(x) <= most
+        for module, half in zip(modules, halves, strict=True)
+        for node in _calls(module)
+        if str(node.target).rpartition(".")[0] not in _called(half)
+        for each in (node, *node.all_input_nodes)
+        for x in _tensors(each)
+    )
 
 
 class _Walks(enum.Enum):

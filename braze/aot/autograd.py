@@ -23,9 +23,9 @@ from braze.aot.records import Backward, Partition, Saved, SavedFrom
 from braze.aot.roles import placeholders
 from braze.aot.wrap import eager_forward, symbol_reader
 from braze.graph import torch_compat
-from braze.graph.holders import taken_over
+from braze.graph.holders import held_by_engine, taken_over
 from braze.graph.specs import TensorSpec
-from braze.native.operations import Kept, Way
+from braze.native.operations import Kept, Read, Way
 from braze.native.torch_state import hidden_from_dynamo
 from braze.runtime.boxed import Boxed, boxed
 from braze.support.errors import BackwardError
@@ -174,6 +174,7 @@ def _native(partition: Partition, plan: _Plan, function: Any, forward: Boxed, ge
             None if plan.keeps_plainly else plan.save,
             plan.plain_backward,
             plan.late,
+            held_by_engine,
             plan.range,
         ),
         plan.results,
@@ -183,7 +184,6 @@ def _native(partition: Partition, plan: _Plan, function: Any, forward: Boxed, ge
     )
     if made is None:
         return general
-    # the way through Python lets go of large gradients as it takes them: there is no place for a tuple of others
     torch_compat.put_steps(function, made.forward, made.step if plan.straight else None)
     return made  # type: ignore[no-any-return]
 
@@ -231,20 +231,18 @@ class _Plan:
         as_they_are = all(s.source is not SavedFrom.SYMBOL and not s.name for s in self.saved)
         self.sources = tuple((s.source is SavedFrom.INPUT, s.index) for s in self.saved)
         self.general = () if as_they_are else self.saved
+        tangents = backward.inputs[len(self.saved) :]
         #: whether no tangent is so large that it matters when it is let go of
-        self.small = all(_bytes(spec) < LARGE for spec in backward.inputs[len(self.saved) :])
+        self.small = all(_bytes(spec) < LARGE for spec in tangents)
         carried = set(backward.tangents)
         self.plain = tuple(i for i in range(self.results) if i not in carried)
         tensors_alone = not self.numbers and len(self.tensors) == len(self.saved)
         fixed = all(is_fixed(spec) for spec in partition.inputs)
         #: whether what is kept are inputs and results as they are, and all results have a history: for the C core
         self.keeps_plainly = fixed and as_they_are and tensors_alone and not self.plain
-        #: whether the backward is given what was saved and small tangents of known layouts, no more: also for the C core
+        #: whether the backward is given what was saved and tangents of known layouts, no more: also for the C core
         self.straight = (
-            tensors_alone
-            and all(map(is_fixed, backward.inputs[: len(self.saved)]))
-            and self.small
-            and backward.gradients == self.arguments
+            tensors_alone and all(map(is_fixed, backward.inputs)) and backward.gradients == self.arguments
         )
         self._compile = compile_backward
         self._whole = backward
@@ -382,11 +380,14 @@ class _Plan:
         rows = zip(self.sources, range(len(self.saved)), strict=True)
         return [Kept(*source, i in self.foreign, i in self.given) for source, i in rows]
 
-    def read(self) -> tuple[list[Any], list[Any]]:
-        """(place, type of device, strides) of the saved tensors, and of the tangents, for the C core."""
+    def read(self) -> tuple[list[Read], list[Read]]:
+        """The saved tensors, and the tangents, for the C core."""
         rows = zip([*range(len(self.saved)), *self.tangents], self._whole.inputs, strict=True)
-        found = [(i, spec.device.type, spec.strides) for i, spec in rows]  # type: ignore[union-attr]
-        return found[: len(self.saved)], found[len(self.saved) :]
+        found = [Read(i, spec.device.type, spec.strides, int(_bytes(spec))) for i, spec in rows]  # type: ignore[union-attr, arg-type]
+        saved, tangents = found[: len(self.saved)], found[len(self.saved) :]
+        return [x._replace(large=0) for x in saved], [
+            x._replace(large=x.large * (x.large >= LARGE)) for x in tangents
+        ]
 
     @hidden_from_dynamo
     def plain_backward(self) -> Callable[[list[Any]], Sequence[Any]] | None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from braze import native
 from braze.graph.torch_checks import assumption
 
 
@@ -26,6 +28,13 @@ def is_held_once(tensor: torch.Tensor) -> bool:
     if _holders(tensor) != (_held_by_a_call(), *_holders_of_one()):
         return False
     return owns_all(tensor)
+
+
+@functools.cache
+def held_once() -> Callable[[torch.Tensor], bool]:
+    """``is_held_once`` for who asks in each call: the C core's, if there is one."""
+    made = native.held_once(*_holders_of_one()) if holder_counts.holds() else None
+    return made or is_held_once
 
 
 def owns_all(tensor: torch.Tensor) -> bool:
@@ -93,6 +102,26 @@ def _taken(gradients: tuple[torch.Tensor | None, ...], i: int) -> torch.Tensor |
     own = gradient.detach()
     gradient.data = own.new_empty(0)
     return own
+
+
+@functools.cache
+def held_by_engine() -> tuple[int, int, int] | None:
+    """What the C core counts of a gradient that only the engine holds: references, uses of the tensor, uses of its memory; None where counts do not tell."""
+    if not holder_counts.holds():
+        return None
+    _Looked._backward_cls.apply = native.look()  # type: ignore[attr-defined]
+    with torch.enable_grad():
+        y = _Looked.apply(torch.zeros(4, requires_grad=True))
+        (y * torch.ones(4)).sum().backward()
+    return y.grad_fn.references, *_holders_of_argument()[1:]
+
+
+class _Looked(torch.autograd.Function):
+    """Its step back is the core's."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
 
 
 class _Probe(torch.autograd.Function):

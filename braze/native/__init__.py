@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from braze.native import around, calibrate, driver, operations, places, products, pure, tables, written
+from braze.native import around, calibrate, driver, held, operations, places, products, pure, tables, written
 from braze.support.log import warn_once
 
 _problem = "BRAZE_PURE is set" if os.environ.get("BRAZE_PURE", "0") not in ("", "0") else ""
@@ -48,6 +48,8 @@ written_call = written.written_call
 grad_off = around.grad_off
 planned = around.planned
 operation = operations.operation
+held_once = held.held_once
+look = held.look
 DEFAULT = core.DEFAULT
 force_eager = core.force_eager
 eager_forced = core.eager_forced

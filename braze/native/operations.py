@@ -22,11 +22,21 @@ class Kept(NamedTuple):
     given: bool
 
 
+class Read(NamedTuple):
+    """One of the saved tensors, or of the gradients that come in, as the backward takes it. ``large``: the bytes of a gradient of which it matters when it is let go of, or 0."""
+
+    number: int
+    device: str
+    strides: tuple[int, ...]
+    large: int = 0
+
+
 class Way(NamedTuple):
     """What an operation calls. ``general(inputs)``: all calls that are not plain; ``forward(inputs)``: the graph.
 
     ``save(ctx, inputs, results)`` keeps what C cannot; None: there is no such thing. ``find()`` gives the backward for plain gradients, or None;
     ``late(ctx, tangents, saved)`` is for all others; ``saved``: the saved tensors where a hook has laid them out anew, or why they cannot be had.
+    ``held()``: how many references there are to a gradient that the engine alone holds, as C counts them, uses of C++, and uses of its memory; None: not known.
     """
 
     general: Callable[..., Any]
@@ -34,6 +44,7 @@ class Way(NamedTuple):
     save: Callable[..., Any] | None
     find: Callable[[], Callable[..., Any] | None]
     late: Callable[..., Any]
+    held: Callable[[], tuple[int, int, int] | None]
     #: of the backward, for a profiler
     name: str
 
@@ -45,23 +56,23 @@ def operation(
     results: int,
     kept: Sequence[Kept],
     arguments: Sequence[tuple[int, str]],
-    saved: Sequence[tuple[int, str, tuple[int, ...]]],
-    tangents: Sequence[tuple[int, str, tuple[int, ...]]],
+    saved: Sequence[Read],
+    tangents: Sequence[Read],
 ) -> Any:
     """The call of a graph, with ``forward`` and ``step`` for the autograd function of which ``apply`` is; None where C cannot.
 
-    ``arguments``: (input, type of device) of those that autograd sees; ``saved`` and ``tangents``: (which of the saved
-    tensors, or of the gradients that come in; type of device; strides) of those that the backward is given.
+    ``arguments``: (input, type of device) of those that autograd sees; ``saved`` and ``tangents``: those that the backward is given.
     """
     core = sys.modules.get("braze.native._native")
     known = calibrate.facts() if core is not None else None
     if core is None or known is None or not (known.keys and known.requires_grad):
         return None
-    if any(len(strides) > DIMS for _, _, strides in (*saved, *tangents)):
+    if any(len(each.strides) > DIMS for each in (*saved, *tangents)):
         return None
     seen = tuple((i, _plain_keys(device)) for i, device in arguments)
     read = [
-        tuple((i, _plain_keys(device), strides) for i, device, strides in rows) for rows in (saved, tangents)
+        tuple((x.number, _plain_keys(x.device), x.strides, x.large) for x in rows)
+        for rows in (saved, tangents)
     ]
     return core.Operation(apply, transforms, *way, results, tuple(kept), seen, *read)
 

@@ -110,10 +110,15 @@ class Runtime:
         self.take: Callable[[int], Arena] = pool.take
         self.give: Callable[[Arena], None] = pool.give
 
-    def operator(self, target: str) -> Any:
-        """The callable of an operator of ATen's; of one that draws random numbers, in turn with recordings, while which PyTorch lets no other thread draw."""
+    def operator(self, target: str, may_draw: bool = True) -> Any:
+        """The callable of an operator of ATen's; of one that draws random numbers, in turn with recordings, while which PyTorch lets no other thread draw.
+
+        ``may_draw``: whether it is not told to draw none.
+        """
         found = operator(target)
-        return found if self._turns is None or not draws(target) else _in_turn(found, self._turns)
+        return (
+            found if self._turns is None or not (may_draw and draws(target)) else _in_turn(found, self._turns)
+        )
 
     operator_once = staticmethod(operator_once)
 

@@ -50,7 +50,7 @@ _BOUND = {
         _linalg_check_errors _linalg_det _linalg_eigh _linalg_slogdet _linalg_solve_ex
         _linalg_svd _native_batch_norm_legit _trilinear _unsafe_masked_index _unsafe_masked_index_put_accumulate abs
         alias_copy angle as_strided_copy bincount cat cholesky cholesky_inverse cholesky_solve clone complex
-        constant_pad_nd cos cummax cummin cumprod cumsum deg2rad diagonal_copy digamma dot embedding erfinv exp gather
+        constant_pad_nd cos cummax cummin cumprod cumsum deg2rad diagonal_copy digamma dot embedding erfinv exp floor_divide gather
         geqrf grid_sampler_2d grid_sampler_3d hash_tensor histc i0 igamma igammac index_add index_copy
         index_reduce index_select isneginf isposinf kthvalue lgamma logaddexp2 logcumsumexp lu_unpack masked_scatter
         median mode mv mvlgamma nanmedian native_batch_norm native_group_norm neg nextafter nonzero ormqr permute_copy
@@ -59,7 +59,7 @@ _BOUND = {
     "out": "cumprod cumsum dot logcumsumexp mv",
     "dim": "max median min nanmedian",
     "stable": "sort",
-    "Tensor": "add bucketize div frexp ldexp mul searchsorted sub",
+    "Tensor": "add bucketize div fmod frexp ldexp mul remainder searchsorted sub",
     "Tensor_Tensor": "isin linspace logspace pow",
     "Tensor_Scalar": "pow",
     "decimals": "round",

@@ -71,8 +71,8 @@ class Launch:
     (Triton 3.6: 0.1 s), so that it is for what the driver cannot do with what we know of.
 
     Triton builds a kernel apart for addresses that 16 does not divide, and for each kind of an integer (one, a multiple
-    of 16, too large for 32 bits). What it built for aligned addresses is launched by the driver for integers of the
-    same kinds, if the driver says that it takes just what we know of.
+    of 16, too large for 32 bits). What it built for addresses and integers of the same kinds is launched by the driver,
+    if the driver says that it takes just what we know of.
     """
 
     def __init__(self, function: Any, programs: Callable[..., int], names: tuple[str, ...], job: Job) -> None:
@@ -86,8 +86,8 @@ class Launch:
         self.why = ""
         self.by_driver = False
         self.interpreted = False
-        #: (device, kinds of the sizes) -> what Triton built; None where only Triton can launch that
-        self.forms: dict[tuple[int, tuple[Any, ...]], Form | None] = {}
+        #: (device, kinds of the sizes, bits of the buffers that 16 does not divide) -> what Triton built; None where only Triton can launch that
+        self.forms: dict[tuple[int, tuple[Any, ...], int], Form | None] = {}
 
     def launcher(self) -> Callable[..., Any]:
         """The function that host modules call."""
@@ -105,7 +105,7 @@ class Launch:
 
     def ready(self, device: int, numbers: tuple[int, ...]) -> str:
         """Build and load what a launch on the current device will ask for; what went wrong, or nothing."""
-        key = device, _kinds(numbers)
+        key = device, _kinds(numbers), 0
         if key in self.forms or self.programs(*numbers) <= 0:
             return ""
         first, self.first = self.first, None
@@ -144,34 +144,38 @@ class Launch:
             with torch.cuda.device(device):
                 self._launch(programs, args, numbers)
 
-    def find(self, device: int, *numbers: int) -> tuple[int, int, int, int, bytes, int, bool] | None:
-        """What to launch for these sizes on the current device, built if it has to be; None where Triton has to launch."""
+    def find(self, device: int, *given: int) -> tuple[int, int, int, int, bytes, int, bool] | None:
+        """What to launch for these sizes on the current device, built if it has to be; None where Triton has to launch.
+
+        Behind the sizes may be bits of the buffers that 16 does not divide.
+        """
+        numbers, apart = given[: self.sizes], sum(given[self.sizes :])
         programs = max(self.programs(*numbers), 0)
-        key = device, _kinds(numbers)
+        key = device, _kinds(numbers), apart
         if key not in self.forms:
             if programs == 0:
                 return None
             with self._told(numbers):
-                found = self._built(device, numbers)
-                self.forms[key] = self._of_any_sizes(device, numbers) if self.why else found
+                found = self._built(device, numbers, apart)
+                self.forms[key] = self._of_any_sizes(device, numbers, apart) if self.why else found
         form = self.forms[key]
         if form is None:
             return None
         return form.function, programs, form.threads, form.shared, form.widths, form.scratch, form.early
 
-    def _built(self, device: int, numbers: tuple[int, ...]) -> Form | None:
-        """The kernel for aligned addresses, which is loaded. What Triton has to say of one that it cannot build it says at its own launch."""
-        found = self._build(numbers, device)
+    def _built(self, device: int, numbers: tuple[int, ...], apart: int = 0) -> Form | None:
+        """The kernel, which is loaded. What Triton has to say of one that it cannot build it says at its own launch."""
+        found = self._build(numbers, device, apart)
         return None if found is None else form_of(*found, len(self.job.dtypes), numbers)
 
-    def _of_any_sizes(self, device: int, numbers: tuple[int, ...]) -> Form | None:
+    def _of_any_sizes(self, device: int, numbers: tuple[int, ...], apart: int) -> Form | None:
         """What is built for sizes of no kind, which takes these too: what is built for theirs is refused."""
         plain, why = tuple(map(_of_no_kind, numbers)), self.why
         if plain == numbers:
             return None
-        key = device, _kinds(plain)
+        key = device, _kinds(plain), apart
         if key not in self.forms:
-            self.forms[key] = self._built(device, plain)
+            self.forms[key] = self._built(device, plain, apart)
         name = self.job.name
         if self.forms[key] is not None:
             warn_once(
@@ -181,13 +185,15 @@ class Launch:
             )
         return self.forms[key]
 
-    def _build(self, numbers: tuple[int, ...], device: int | None = None) -> tuple[Any, int] | None:
+    def _build(
+        self, numbers: tuple[int, ...], device: int | None = None, apart: int = 0
+    ) -> tuple[Any, int] | None:
         """What Triton builds, loaded on a device if one is told; None where that fails, or where only Triton may load it."""
         job, self.why = self.job, ""
         try:
             require_hope(job)
             kernel = triton_worker.build(
-                job.path, job.name, job.dtypes, numbers, job.constants, job.num_warps, job.num_stages
+                job.path, job.name, job.dtypes, numbers, job.constants, job.num_warps, job.num_stages, apart
             )
             function = None if device is None else loaded(kernel, device, job)
             if function is None:

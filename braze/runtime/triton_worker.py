@@ -92,12 +92,19 @@ def build(
     constants: Sequence[tuple[str, int]],
     warps: int,
     stages: int,
+    apart: int = 0,
 ) -> Any:
-    """Build a kernel for aligned buffers of these types (Triton's: "*bf16") and sizes of the kind of these numbers."""
+    """Build a kernel for buffers of these types (Triton's: "*bf16") and sizes of the kind of these numbers; ``apart``: bits of the buffers that 16 does not divide."""
     from triton.runtime.jit import MockTensor
 
+    class Apart(MockTensor):  # type: ignore[misc]
+        @staticmethod
+        def data_ptr() -> int:
+            return 1
+
     function = getattr(load_module(Path(path)), name)
-    given = [*(MockTensor(dtype.removeprefix("*")) for dtype in dtypes), *numbers]
+    kinds = (Apart if apart >> i & 1 else MockTensor for i in range(len(dtypes)))
+    given = [*(kind(dtype.removeprefix("*")) for kind, dtype in zip(kinds, dtypes, strict=True)), *numbers]
     asks = asked(constants)
     return function.warmup(*given, grid=(1,), num_warps=warps, num_stages=stages, **asks, **dict(constants))
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import braze
+from braze import native
 from braze.aot import autograd, partition
 from braze.aot.autograd import _layout, differentiable
 from braze.aot.histories import behind
@@ -174,6 +175,19 @@ def test_a_large_gradient_that_nobody_else_holds_is_written_over(held):
         torch.testing.assert_close(x.grad, 2 * x.detach().cos())
         assert (x.grad.data_ptr() == places[0]) is not held
         assert all(torch.equal(g, torch.full_like(g, 2)) for g in kept)
+
+
+@pytest.mark.skipif(not native.native_available, reason="without the core Python does it")
+@pytest.mark.parametrize("size", [16, autograd.LARGE // 4, autograd.LARGE])
+def test_gradients_of_every_size_go_past_python(size, monkeypatch):
+    def refuse(*given: Any) -> Any:
+        raise AssertionError("plain gradients are for the C core")
+
+    monkeypatch.setattr(autograd._Plan, "gradients", refuse)
+    x = torch.linspace(-1, 1, size, requires_grad=True)
+    compiled = braze.compile(lambda x: x.sin() * x.exp() * x.cos() * x.tanh())
+    (compiled(x) * 2).sum().backward()
+    assert x.grad is not None
 
 
 @pytest.mark.parametrize("size", [16, autograd.LARGE // 4])

@@ -15,7 +15,7 @@ import braze
 from braze import native
 from braze.aot.autograd import _Plan, differentiable
 from braze.aot.wrap import eager_forward
-from braze.native.operations import Way
+from braze.native.operations import Read, Way
 from braze.support.errors import BackwardError
 from tests.aot.recording import compile_aot
 
@@ -351,8 +351,8 @@ def test_a_backward_stays_while_another_thread_finds_it_too():
                 assert backwards[0]() is not None
             return ()
 
-    way = Way(*[pytest.fail] * 2, None, find, pytest.fail, "f backward")
-    call = native.operation(pytest.fail, bool, way, 1, (), [(0, "cpu")], (), [(0, "cpu", (1,))])
+    way = Way(*[pytest.fail] * 2, None, find, *[pytest.fail] * 2, "f backward")
+    call = native.operation(pytest.fail, bool, way, 1, (), [(0, "cpu")], (), [Read(0, "cpu", (1,))])
 
     def backward():
         with torch.no_grad():

@@ -8,6 +8,7 @@ import re
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import braze
 from braze import native, pipeline
@@ -58,6 +59,19 @@ def test_one_launch_is_called_by_itself():
 def test_a_call_of_an_operator_ends_a_run():
     source = host_of(lambda x, w: means(means(x) @ w), (256, 256), (256, 256)).source
     assert calls(source) == ["run_0", "op_mm_out_0", "run_1"] and rows(source) == [6, 6]
+
+
+def test_attention_that_drops_nothing_draws_nothing():
+    """It needs not wait for a recording to end."""
+
+    def attention(chance):
+        shape = (2, 4, 16, 8)
+        return host_of(
+            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, dropout_p=chance), shape, shape, shape
+        ).source
+
+    assert 'operator("aten.scaled_dot_product_attention.default", False)' in attention(0.0)
+    assert ", False)" not in attention(0.5)
 
 
 def test_the_first_write_to_an_input_ends_a_run():

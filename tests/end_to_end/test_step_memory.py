@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -92,7 +93,8 @@ def test_results_that_the_caller_keeps_are_not_written(all_large):
         assert torch.equal(out.detach(), copy)
 
 
-def test_a_tensor_is_held_once():
+@pytest.mark.parametrize("is_held_once", [holders.is_held_once, holders.held_once()])
+def test_a_tensor_is_held_once(is_held_once: Callable[[torch.Tensor], bool]):
     """By one variable, with memory of its own; not where a list, a view, a base or autograd has it too."""
 
     def asked(boxed: list[torch.Tensor]) -> bool:
@@ -107,6 +109,22 @@ def test_a_tensor_is_held_once():
     assert not asked([whole.view(2, 3)])
     assert not asked([torch.ones(3, requires_grad=True)])
     assert not asked([torch.ones(100)[:50].detach()])
+
+
+def test_the_core_counts_holders_where_frames_are_watched():
+    def asked() -> tuple[bool, bool]:
+        held = torch.ones(5)
+        also = held
+        alone = torch.ones(5)
+        return held_once(alone), held_once(also)
+
+    profiled = cProfile.Profile()
+    for state in (asked, functools.partial(native.run_hooked, asked), lambda: profiled.runcall(asked)):
+        holders.held_once.cache_clear()
+        held_once = holders.held_once()
+        assert state() == (True, False)
+        if native.native_available:
+            assert held_once is not is_held_once
 
 
 def test_holders_are_counted_right_where_frames_are_watched():

@@ -126,11 +126,12 @@ def test_kernels_in_a_row_of_several_threads():
         list(pool.map(work, range(4)))
 
 
-def test_addresses_that_16_does_not_divide():
+def test_addresses_that_16_does_not_divide(counted):
     compiled, base = braze.compile(lambda x: x * 2 + 1), torch.randn(1025, device="cuda")
     for start in (0, 1, 0, 3, 2, 0):
         x = base[start : start + 1000]
         assert torch.equal(compiled(x), x * 2 + 1)
+    assert not counted
 
 
 def test_kernels_go_to_the_current_stream():

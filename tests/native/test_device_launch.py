@@ -138,8 +138,29 @@ def test_no_program_is_no_launch(driver):
     assert not driver.launches and not asked.general
 
 
-def odd_address(driver, asked, x, y):
-    return torch.zeros(65)[1:], y
+def test_python_is_asked_apart_for_addresses_that_16_does_not_divide(driver):
+    asked, (x, y) = Asked(), buffers()
+    odd = torch.zeros(65)[1:]
+    for first, second in ((x, y), (odd, y), (odd, y), (x, odd), (x, y)):
+        asked.launch(first, second, 1, 7, 3)
+        assert driver.launches[-1][-1][:2] == [first.data_ptr(), second.data_ptr()]
+    sizes = NOWHERE, 1, 7, 3
+    assert asked.found == [sizes, (*sizes, 1), (*sizes, 2), sizes] and not asked.general
+
+
+def test_an_odd_address_behind_sixty_others_is_for_triton(driver):
+    found, general = [], []
+
+    def find(device, *more):
+        found.append(more)
+        return 0x7000, 0, 128, 64, b"", 0
+
+    launch = native.DeviceLauncher(61, 0, find, lambda *args: general.append(args), {}, (), ())
+    (x, _), odd = buffers(), torch.zeros(65)[1:]
+    launch(*[x] * 59, odd, x)
+    assert found == [(1 << 59,)] and not general
+    launch(*[x] * 60, odd)
+    assert len(found) == len(general) == 1
 
 
 def other_device(driver, asked, x, y):
@@ -171,9 +192,7 @@ def no_tensor(driver, asked, x, y):
     return x.data_ptr(), y
 
 
-@pytest.mark.parametrize(
-    "case", [odd_address, other_device, hooked, hook_replaced, not_built, refused, no_tensor]
-)
+@pytest.mark.parametrize("case", [other_device, hooked, hook_replaced, not_built, refused, no_tensor])
 def test_triton_launches_what_is_not_as_before(driver, case):
     asked = Asked()
     x, y = case(driver, asked, *buffers())

@@ -37,3 +37,20 @@ def test_other_strides_and_types_are_copies(strides: tuple[int, ...], dtype: tor
 def test_other_sizes_than_planned_are_told() -> None:
     with pytest.raises(RuntimeError, match=r"sizes \(3, 4\) where \(4, 3\)"):
         Runtime.relayout(torch.zeros(3, 4), (4, 3), (3, 1), torch.float32)
+
+
+def test_what_is_told_to_draw_nothing_takes_no_turn() -> None:
+    turns: list[str] = []
+
+    class Turns:
+        def __enter__(self) -> None:
+            turns.append("taken")
+
+        def __exit__(self, *error: object) -> None:
+            turns.append("given")
+
+    runtime = Runtime(None, turns=Turns())
+    x = torch.ones(1, 1, 2, 2)
+    for may_draw, found in ((False, []), (True, ["taken", "given"])):
+        runtime.operator("aten.scaled_dot_product_attention.default", may_draw)(x, x, x)
+        assert turns == found

@@ -71,6 +71,22 @@ def test_what_triton_built_serves_sizes_of_the_same_kind(takes, launch_of):
     assert [n for _, n, _ in function.built] == [100, 96, 2**31 + 1, 2**40, 100]
 
 
+def test_kernels_are_built_apart_for_addresses_that_16_does_not_divide(takes, launch_of):
+    class Seen(Function):
+        def warmup(self, *args, grid, **options):
+            self.addresses = [buffer.data_ptr() % 16 for buffer in args[:2]]
+            return super().warmup(*args, grid=grid, **options)
+
+    function = Seen()
+    launch = launch_of(function)
+    for bits, odd in ((0, [0, 0]), (1, [1, 0]), (2, [0, 1]), (3, [1, 1])):
+        given = (100, bits) if bits else (100,)
+        assert launch.find(0, *given) == (0x700, 2, 128, 96, b"\4", 2, False)
+        assert function.addresses == odd
+    launch.find(0, 1000, 2)
+    assert len(function.built) == 4
+
+
 def test_a_kernel_that_waits_by_itself_is_built_and_launched_to_begin_early(takes, monkeypatch):
     for constant, asked in ((1, {"launch_pdl": True}), (0, {})):
         function = Function(launch_pdl=bool(constant))

@@ -62,6 +62,15 @@ def generate_host(s: Schedule, kernels: Sequence[KernelText], ctx: CompileContex
     return HostModule(ctx.name, source, unique, ctx.target.arch, units, s.program.device)
 
 
+def _drops_nothing(call: ExternCall) -> bool:
+    """Whether an operator that may drop elements at random is told to drop none."""
+    names = [each.name for each in named(call.target)._schema.arguments]
+    if call.out_variant or "dropout_p" not in names:
+        return False
+    chance = dict(zip(names, call.args, strict=False)) | dict(call.kwargs)
+    return chance.get("dropout_p", 0.0) == 0.0
+
+
 class _Host:
     """Collects the parts of one function while walking the groups."""
 
@@ -416,11 +425,12 @@ class _Host:
         """The variable of what a call calls: one for all calls of an operator, or its own, where that works out once what it runs."""
         target = call.out_variant or call.target
         once = can_be_worked_out(target) and self._is_laid_out(call)
-        key = f"{target} {len(self.operators)}" if once else target
+        more = ", False" if _drops_nothing(call) else ""
+        key = f"{target} {len(self.operators)}" if once else target + more
         if key not in self.operators:
             self.operators[key] = f"op_{named(target).__name__.replace('.', '_')}_{len(self.operators)}"
             bound = "operator_once" if once else "operator"
-            self.bindings.append(f'{self.operators[key]} = runtime.{bound}("{target}")')
+            self.bindings.append(f'{self.operators[key]} = runtime.{bound}("{target}"{more})')
         return self.operators[key]
 
     def _is_laid_out(self, call: ExternCall) -> bool:

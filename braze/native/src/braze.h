@@ -146,6 +146,22 @@ extern PyTypeObject Replay_Type, Replays_Type;
 extern PyTypeObject Holders_Type;
 extern PyMethodDef holders_functions[];
 
+/* -- held.c: whether a tensor has as many holders as one of which it is known who holds it ------------ */
+
+/* By the uses of the tensor and of its memory, which is PyTorch's, the tensor's and of so many bytes: 1, 0, or -1 with an exception set. */
+int tensor_held_by(PyObject *tensor, Py_ssize_t bytes, const Py_ssize_t *uses);
+
+typedef struct {
+    PyObject *ask;        /* how a gradient is held that the engine alone holds */
+    Py_ssize_t counts[3]; /* what it says: references to the object, uses of the tensor, of its memory; 0: not asked, -1: not known */
+    PyObject *empties;    /* by number of the gradient: what is put in its place */
+} EngineHolds;
+
+/* A gradient for a backward alone (a new reference): the memory of one of so many bytes (0: of any other) that only the engine holds, until the
+ * backward returns, changes hands, and the engine's tensor is left empty. */
+PyObject *gradient_taken(EngineHolds *holds, Py_ssize_t number, PyObject *gradient, Py_ssize_t bytes);
+extern PyMethodDef held_functions[];
+
 /* Whether nobody holds what a recording of at least this number writes; note that one is replayed now. */
 bool holders_free(PyObject *holders, int64_t number);
 void holders_use(PyObject *holders);

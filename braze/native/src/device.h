@@ -4,7 +4,7 @@
 
 #include "braze.h"
 
-enum { MOST_BUFFERS = 400, MOST_SIZES = 60, MOST_SCRATCH = 4, ALIGNED = 15 };
+enum { MOST_BUFFERS = 400, MOST_SIZES = 60, MOST_SCRATCH = 4, MOST_APART = 60, ALIGNED = 15 };
 enum { MOST_PARAMETERS = MOST_BUFFERS + MOST_SIZES + MOST_SCRATCH };
 
 /* What find gives: a built kernel, and how it is launched. */
@@ -20,7 +20,7 @@ typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
     Py_ssize_t nbuffers, nsizes;
-    PyObject *find;     /* (device, *sizes) -> what to launch, or None */
+    PyObject *find;     /* (device, *sizes, and bits of the buffers that 16 does not divide, if any) -> what to launch, or None */
     PyObject *general;  /* the launch by Triton's own means */
     PyObject *settings; /* the dict in which Triton's hooks would be replaced */
     PyObject *names;    /* of the hooks in it */
@@ -28,6 +28,7 @@ typedef struct {
     /* what find gave last, and for what */
     bool known;
     int device;
+    uint64_t apart;
     int64_t sizes[MOST_SIZES];
     DeviceForm form;
 } DeviceLauncher;
@@ -65,8 +66,9 @@ void device_row_clear(DeviceRow *row);
 bool device_current(int *device);
 /* Whether nobody has hooked Triton's launches. */
 bool device_unhooked(const DeviceLauncher *launcher);
-/* Have a launcher's `form` be that for these sizes, of Python if it is not: 1, 0 where Python does not know yet, -1 with an exception set. */
-int device_learn(DeviceLauncher *launcher, int device, PyObject *const *args, const int64_t *sizes);
+/* Have a launcher's `form` be that for these sizes, and these bits of buffers that 16 does not divide, of Python if it is not: 1, 0 where Python
+ * does not know yet, -1 with an exception set. */
+int device_learn(DeviceLauncher *launcher, int device, PyObject *const *args, const int64_t *sizes, uint64_t apart);
 /* The driver's launch; its error, or 0. Needs no GIL. */
 int device_launch(const DeviceForm *form, void *stream, void **parameters);
 /* Let `parameters` point to what a launch takes. */

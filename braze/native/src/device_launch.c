@@ -1,7 +1,7 @@
 /* Launches on a GPU: what a kernel is given is packed here and handed to the driver, with no Python in between.
  *
- * braze/native/driver.py finds the driver's functions. Whatever is not as it was when a kernel was first launched (a
- * pointer that 16 does not divide, sizes of another kind, a hook of Triton's, another current device) goes to Python.
+ * braze/native/driver.py finds the driver's functions. Whatever is not as it was when a kernel was first launched (which
+ * pointers 16 divides, sizes of another kind, a hook of Triton's, another current device) goes to Python.
  */
 #include "device.h"
 
@@ -38,6 +38,7 @@ typedef struct {
 typedef struct {
     void *buffers[MOST_BUFFERS];
     int64_t sizes[MOST_SIZES];
+    uint64_t apart; /* bits of the buffers that 16 does not divide */
     void *parameters[MOST_PARAMETERS];
     void *nothing;
 } Packed;
@@ -91,13 +92,17 @@ device_unhooked(const DeviceLauncher *self)
 static bool
 pack(const DeviceLauncher *self, PyObject *const *args, Packed *packed)
 {
+    packed->apart = 0;
     for (Py_ssize_t i = 0; i < self->nbuffers; i++) {
         if (buffer_address(args[i], &packed->buffers[i]) < 0) {
             PyErr_Clear();
             return false;
         }
         if ((uintptr_t)packed->buffers[i] & ALIGNED) {
-            return false;
+            if (i >= MOST_APART) {
+                return false;
+            }
+            packed->apart |= (uint64_t)1 << i;
         }
     }
     for (Py_ssize_t i = 0; i < self->nsizes; i++) {
@@ -110,17 +115,20 @@ pack(const DeviceLauncher *self, PyObject *const *args, Packed *packed)
     return true;
 }
 
-/* Ask Python what a kernel is for these sizes: 1, 0 where it does not know yet, -1 with an exception set. */
+/* Ask Python what a kernel is for these sizes, and for buffers that 16 does not divide: 1, 0 where it does not know yet, -1 with an exception set. */
 static int
-find(const DeviceLauncher *self, int device, PyObject *const *sizes, DeviceForm *form)
+find(const DeviceLauncher *self, int device, PyObject *const *sizes, uint64_t apart, DeviceForm *form)
 {
-    PyObject *row[MOST_SIZES + 1];
-    if ((row[0] = PyLong_FromLong(device)) == NULL) {
+    PyObject *row[MOST_SIZES + 2], *bits = apart ? PyLong_FromUnsignedLongLong(apart) : NULL;
+    if ((apart && bits == NULL) || (row[0] = PyLong_FromLong(device)) == NULL) {
+        Py_XDECREF(bits);
         return -1;
     }
     memcpy(row + 1, sizes, self->nsizes * sizeof(*row));
-    PyObject *found = PyObject_Vectorcall(self->find, row, self->nsizes + 1, NULL);
+    row[self->nsizes + 1] = bits;
+    PyObject *found = PyObject_Vectorcall(self->find, row, self->nsizes + 1 + (bits != NULL), NULL);
     Py_DECREF(row[0]);
+    Py_XDECREF(bits);
     if (found == NULL || found == Py_None) {
         Py_XDECREF(found);
         return found == NULL ? -1 : 0;
@@ -146,18 +154,19 @@ find(const DeviceLauncher *self, int device, PyObject *const *sizes, DeviceForm 
 }
 
 int
-device_learn(DeviceLauncher *self, int device, PyObject *const *args, const int64_t *sizes)
+device_learn(DeviceLauncher *self, int device, PyObject *const *args, const int64_t *sizes, uint64_t apart)
 {
-    if (self->known && device == self->device && memcmp(self->sizes, sizes, self->nsizes * sizeof(int64_t)) == 0) {
+    if (self->known && device == self->device && apart == self->apart && memcmp(self->sizes, sizes, self->nsizes * sizeof(int64_t)) == 0) {
         return 1;
     }
     DeviceForm form;
-    int known = find(self, device, args, &form);
+    int known = find(self, device, args, apart, &form);
     if (known == 1) {
         self->known = true;
         self->form = form;
         memcpy(self->sizes, sizes, self->nsizes * sizeof(int64_t));
         self->device = device;
+        self->apart = apart;
     }
     return known;
 }
@@ -229,7 +238,7 @@ device_launcher_call(DeviceLauncher *self, PyObject *const *args, size_t nargsf,
     bool plain = device_current(&device) && tensor_place(args[0], &place)
                  && place == device && pack(self, args, &packed) && device_unhooked(self);
     if (plain) {
-        int known = device_learn(self, device, args + self->nbuffers, packed.sizes);
+        int known = device_learn(self, device, args + self->nbuffers, packed.sizes, packed.apart);
         if (known < 0) {
             return NULL;
         }

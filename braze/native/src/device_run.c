@@ -119,7 +119,7 @@ learn(DeviceRun *self, int device, PyObject *const *args, const uint64_t *words,
             given[k] = args[place];
             sizes[k] = (int64_t)words[place];
         }
-        known = device_learn(launcher, device, given, sizes);
+        known = device_learn(launcher, device, given, sizes, 0);
         plan->steps[i].form = launcher->form;
         if (known == 1) {
             sources = fill_step(self, launcher, places, &plan->steps[i], sources);

@@ -83,6 +83,7 @@ fill_module(PyObject *module)
                    || PyModule_AddFunctions(module, device_graph_functions) < 0
                    || PyModule_AddFunctions(module, device_row_functions) < 0
                    || PyModule_AddFunctions(module, holders_functions) < 0
+                   || PyModule_AddFunctions(module, held_functions) < 0
                ? -1
                : 0;
 }

@@ -21,6 +21,7 @@ typedef struct {
 typedef struct {
     Py_ssize_t place;
     unsigned long long keys;
+    Py_ssize_t bytes; /* of a gradient so large that it matters when it is let go of; or 0 */
     Py_ssize_t ndim;
     int64_t strides[DIMS];
 } Read;
@@ -36,6 +37,7 @@ typedef struct {
     PyObject *apply, *transforms;       /* of the class; whether a transform is at work */
     PyObject *general, *forward, *save; /* all other calls; the graph's; what keeps more than C can, or NULL */
     PyObject *find, *late;              /* the backward for plain gradients; any others */
+    EngineHolds holds;                  /* how a gradient is held that the engine alone holds */
     PyObject *backward;                 /* NULL: not asked for yet; None: there is none */
     PyObject *name;                     /* of the range that the backward is in, where anybody listens */
     Py_ssize_t nresults, nkept, nsaved, ntangents, narguments;
@@ -230,7 +232,7 @@ call_late(Operation *self, PyObject *ctx, PyObject *const *tangents, Py_ssize_t 
 
 /* What was saved and the gradients, in a list that alone holds what was saved unless the graph is retained. */
 static PyObject *
-values_read(const Operation *self, PyObject *ctx, PyObject *saved, PyObject *const *tangents)
+values_read(Operation *self, PyObject *ctx, PyObject *saved, PyObject *const *tangents)
 {
     PyObject *cleared = PyObject_CallMethodNoArgs(ctx, name_clear);
     if (cleared == NULL) {
@@ -242,7 +244,12 @@ values_read(const Operation *self, PyObject *ctx, PyObject *saved, PyObject *con
         PyList_SET_ITEM(values, i, Py_NewRef(PyTuple_GET_ITEM(saved, i)));
     }
     for (Py_ssize_t i = 0; values != NULL && i < self->ntangents; i++) {
-        PyList_SET_ITEM(values, self->nkept + i, Py_NewRef(tangents[self->tangents[i].place]));
+        PyObject *own = gradient_taken(&self->holds, i, tangents[self->tangents[i].place], self->tangents[i].bytes);
+        if (own == NULL) {
+            Py_CLEAR(values);
+            break;
+        }
+        PyList_SET_ITEM(values, self->nkept + i, own);
     }
     return values;
 }
@@ -423,7 +430,7 @@ parse_read(PyObject *row, void *made)
 {
     Read *read = made;
     PyObject *strides;
-    if (!PyArg_ParseTuple(row, "nKO!", &read->place, &read->keys, &PyTuple_Type, &strides)) {
+    if (!PyArg_ParseTuple(row, "nKO!n", &read->place, &read->keys, &PyTuple_Type, &strides, &read->bytes)) {
         return -1;
     }
     read->ndim = PyTuple_GET_SIZE(strides);
@@ -447,6 +454,8 @@ operation_traverse(Operation *self, visitproc visit, void *arg)
     Py_VISIT(self->save);
     Py_VISIT(self->find);
     Py_VISIT(self->late);
+    Py_VISIT(self->holds.ask);
+    Py_VISIT(self->holds.empties);
     Py_VISIT(self->backward);
     Py_VISIT(self->name);
     return 0;
@@ -462,6 +471,8 @@ operation_clear(Operation *self)
     Py_CLEAR(self->save);
     Py_CLEAR(self->find);
     Py_CLEAR(self->late);
+    Py_CLEAR(self->holds.ask);
+    Py_CLEAR(self->holds.empties);
     Py_CLEAR(self->backward);
     Py_CLEAR(self->name);
     return 0;
@@ -502,11 +513,11 @@ intern_names(void)
 static PyObject *
 operation_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"apply", "transforms", "general", "forward", "save", "find", "late", "name", "results", "kept", "arguments", "saved", "tangents", NULL};
-    PyObject *apply, *transforms, *general, *forward, *save, *find, *late, *name, *kept, *arguments, *saved, *tangents;
+    static char *names[] = {"apply", "transforms", "general", "forward", "save", "find", "late", "held", "name", "results", "kept", "arguments", "saved", "tangents", NULL};
+    PyObject *apply, *transforms, *general, *forward, *save, *find, *late, *held, *name, *kept, *arguments, *saved, *tangents;
     Py_ssize_t results;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOOOUnO!O!O!O!:Operation", names, &apply, &transforms, &general, &forward, &save,
-                                     &find, &late, &name, &results, &PyTuple_Type, &kept, &PyTuple_Type, &arguments, &PyTuple_Type, &saved,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOOOOUnO!O!O!O!:Operation", names, &apply, &transforms, &general, &forward, &save,
+                                     &find, &late, &held, &name, &results, &PyTuple_Type, &kept, &PyTuple_Type, &arguments, &PyTuple_Type, &saved,
                                      &PyTuple_Type, &tangents)
         || intern_names() < 0) {
         return NULL;
@@ -523,6 +534,7 @@ operation_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->save = save != Py_None ? Py_NewRef(save) : NULL;
     self->find = Py_NewRef(find);
     self->late = Py_NewRef(late);
+    self->holds.ask = Py_NewRef(held);
     self->name = Py_NewRef(name);
     self->nresults = results;
     self->boxed = 1;
