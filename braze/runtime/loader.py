@@ -116,6 +116,8 @@ class Runtime:
         return found if self._turns is None or not draws(target) else _in_turn(found, self._turns)
 
     operator_once = staticmethod(operator_once)
+    #: one that would draw, called such that it does not: it need not wait for a recording
+    operator_that_draws_nothing = staticmethod(operator)
     product = staticmethod(product)
     view = staticmethod(native.view)
 

@@ -79,6 +79,15 @@ def test_an_operator_that_reads_sees_a_view_that_is_none_of_pytorchs():
     assert "view_0 = runtime.view(((2, 4, 8, 8), " in source and "view_0(" in source
 
 
+@pytest.mark.parametrize(("chance", "bound"), [(0.0, "operator_that_draws_nothing"), (0.5, "operator")])
+def test_attention_that_drops_nothing_waits_for_no_recording(chance, bound):
+    def f(q, k, v):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, dropout_p=chance)
+
+    source = host_of(f, *[(1, 2, 16, 64)] * 3).source
+    assert re.search(rf'runtime\.{bound}\("aten\.\w*scaled_dot_product\w*\.default"\)', source), source
+
+
 def test_an_operator_that_writes_is_given_pytorchs_view():
     """Whose writes the tensor's own counter of versions notes."""
 

@@ -118,6 +118,16 @@ def argument_text(value: object, tensor: Callable[[BufferView], str], number: bo
     return constant_text(value)
 
 
+def drops_nothing(call: ExternCall) -> bool:
+    """Whether an operator that may drop elements is told to drop none: then it draws no random numbers."""
+    for i, argument in enumerate(named(call.out_variant or call.target)._schema.arguments):
+        if argument.name == "dropout_p":
+            told = call.args[i] if i < len(call.args) else argument.default_value
+            told = dict(call.kwargs).get(argument.name, told)
+            return isinstance(told, (int, float)) and told == 0
+    return False
+
+
 def only_reads(call: ExternCall) -> bool:
     """Whether a call is of an operator of ATen's that writes to nothing that it is given, and keeps none of it."""
     return call.target.startswith("aten.") and not call.mutates and not call.aliases

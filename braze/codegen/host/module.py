@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Sequence
 
-from braze.codegen.host.externs import Views, extern_lines, product_layouts, strided
+from braze.codegen.host.externs import Views, drops_nothing, extern_lines, product_layouts, strided
 from braze.codegen.host.homes import Home, Homes
 from braze.codegen.host.lives import Lives
 from braze.codegen.host.runs import Run
@@ -421,10 +421,11 @@ class _Host:
         """The variable of what a call calls: one for all calls of an operator, or its own, where that works out once what it runs."""
         target = call.out_variant or call.target
         once = can_be_worked_out(target) and self._is_laid_out(call)
-        key = f"{target} {len(self.operators)}" if once else target
+        still = drops_nothing(call)
+        key = f"{target} {len(self.operators)}" if once else f"{target} {still}"
         if key not in self.operators:
             self.operators[key] = f"op_{named(target).__name__.replace('.', '_')}_{len(self.operators)}"
-            bound = "operator_once" if once else "operator"
+            bound = "operator_once" if once else "operator_that_draws_nothing" if still else "operator"
             self.bindings.append(f'{self.operators[key]} = runtime.{bound}("{target}")')
         return self.operators[key]
 
