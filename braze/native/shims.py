@@ -6,6 +6,7 @@ the name takes the arguments that the core knows.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -24,8 +25,10 @@ _CALLED = {
     "_scaled_dot_product_flash_attention_for_cpu": ("cpu",),
     "_scaled_dot_product_flash_attention_for_cpu_backward": ("cpu",),
 }
-#: their overloads, as host modules name them
+#: the overloads, as host modules name them
 OPERATORS = tuple(f"aten.{name}.default" for name in _CALLED)
+#: what the dispatcher leaves out below autograd; the first two are looked at
+_AUTOGRADS = "ADInplaceOrView", "AutogradFunctionality", "AutogradOther", "AutogradNestedTensor"
 
 
 def shim(schema: Any, general: Callable[..., Any]) -> Callable[..., Any]:
@@ -46,6 +49,29 @@ def _find(name: str, kind: int) -> tuple[int, int]:
     """The address of an operator's function for a type of device, or 0, and the dispatch keys of plain tensors there."""
     device, library = PLACES[kind]
     function = f"aoti_torch_{device}_{name}"
-    called = device in _CALLED[name]
+    called = device in _CALLED[name] and _leaves_autograd_out()
     address = torch_state.address_in(torch_state.library(library), function) if called else 0
     return address, torch_state.plain_keys(device)
+
+
+@functools.cache
+def _leaves_autograd_out() -> bool:
+    """Let the core call these functions as the dispatcher does what is below autograd, if it is seen to."""
+    c, core = torch_state.torch()._C, sys.modules["braze.native._native"]
+    keys = [getattr(c.DispatchKey, name, None) for name in _AUTOGRADS]
+    raw = 0
+    for key in keys:
+        raw |= 0 if key is None else c.DispatchKeySet(key).raw_repr()
+    guard = "_ZN3c104impl23ExcludeDispatchKeyGuard"
+    path = torch_state.library("c10")
+    begin, end = (torch_state.address_in(path, guard + part) for part in ("C1ENS_14DispatchKeySetE", "D1Ev"))
+    core._configure_shims(begin, end, raw)
+
+    def left_out() -> list[bool]:
+        return [c._dispatch_tls_is_dispatch_key_excluded(key) for key in keys[:2]]
+
+    before = left_out()
+    if begin and end and core._below_autograd(left_out) == [True, True] and left_out() == before:
+        return True
+    core._configure_shims(0, 0, 0)
+    return False

@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from braze import native
-from braze.native import torch_state
+from braze.native import shims, torch_state
 
 pytestmark = pytest.mark.skipif(not native.native_available, reason="the pure core calls PyTorch's functions")
 
@@ -36,6 +36,12 @@ CASES = [
     (CONV, (X[:0], W, B, *TAIL), {}),
     (CONV, (X, W.double().float()[:1], B[3:4], *TAIL), {}),
     (CONV, (*VOLUME, None, [1] * 3, [0] * 3, [1] * 3, False, [0] * 3, 1), {}),
+    (
+        CONV,
+        (X[:, :, 0], W[:, :, 0], B, [1], [1], [1], False, [0], 1),
+        {},
+    ),  # inside, a view of one of two dimensions
+    (CONV_BACKWARD, (G[:, :, 0], X[:, :, 0], W[:, :, 0], [8], [1], [1], [1], False, [0], 1, [True] * 3), {}),
     (CONV_BACKWARD, (G, X, W, [8], *TAIL, [True, True, True]), {}),
     (CONV_BACKWARD, (G, LAST, W, None, *TAIL, [False, True, False]), {}),
     (CONV_BACKWARD, (G, X, W, [0], *TAIL, (True, False, False)), {}),
@@ -112,13 +118,25 @@ def test_nothing_is_held_and_nothing_let_go_of_twice(case):
     assert held(made) == held(want)
 
 
-def test_pictures_of_one_dimension_are_pytorchs():
-    """Their convolution gives a view of one of two dimensions, where no dispatcher has hidden that."""
+def test_where_the_dispatchers_keys_cannot_be_left_out_all_is_pytorchs(monkeypatch):
+    monkeypatch.setattr(shims, "_leaves_autograd_out", lambda: False)
     shim, seen = counted(CONV)
-    args = X[:, :, 0], W[:, :, 0], None, [1], [1], [1], False, [0], 1
     with torch.no_grad():
-        assert told(shim(*args)) == told(CONV(*args))
+        assert torch.equal(shim(X, W, None, *TAIL), CONV(X, W, None, *TAIL))
     assert len(seen) == 1
+
+
+def test_a_guard_that_leaves_nothing_out_is_noticed(monkeypatch):
+    """Its functions are taken for another's: nothing that they do may be relied on."""
+    address = torch_state.address_in
+    monkeypatch.setattr(
+        torch_state, "address_in", lambda path, name: 0 if "Guard" in name else address(path, name)
+    )
+    try:
+        assert shims._leaves_autograd_out.__wrapped__() is False
+    finally:
+        monkeypatch.undo()
+        assert shims._leaves_autograd_out.__wrapped__() is True
 
 
 def test_a_parameter_is_plain():

@@ -101,20 +101,6 @@ handle_view(void *handle, const ViewLayout *layout, void **made)
            && torch.again(handle, layout->ndim, layout->sizes, layout->strides, layout->offset, made) == 0;
 }
 
-bool
-handle_again(void **handle)
-{
-    void *made;
-    TensorLayout layout;
-    if (torch.again == NULL || !handle_layout(*handle, &layout)
-        || torch.again(*handle, layout.ndim, layout.sizes, layout.strides, 0, &made) != 0) {
-        return false;
-    }
-    torch.release(*handle);
-    *handle = made;
-    return true;
-}
-
 void *
 undefined_handle(void)
 {

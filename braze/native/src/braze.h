@@ -118,7 +118,6 @@ typedef struct {
     const int64_t *sizes, *strides;
 } TensorLayout;
 bool tensor_layout(PyObject *value, TensorLayout *layout);
-bool handle_layout(void *handle, TensorLayout *layout);
 
 /* The index of a tensor's device; false if the value is no tensor that can be read here. */
 bool tensor_place(PyObject *value, int *index);
@@ -151,8 +150,6 @@ typedef struct {
     int64_t sizes[LAYOUT_DIMS], strides[LAYOUT_DIMS];
 } ViewLayout;
 bool handle_view(void *handle, const ViewLayout *layout, void **made);
-/* Have a handle be of a tensor of its own over the same memory, a view of none; false where that cannot be. */
-bool handle_again(void **handle);
 void handle_release(void *handle);
 /* A tensor that is none, as libtorch has it where Python has None; NULL where it cannot be had. */
 void *undefined_handle(void);
@@ -248,6 +245,7 @@ extern PyTypeObject OutProduct_Type;
 
 /* -- shims.c ------------------------------------------------------------------------------------ */
 extern PyTypeObject Shim_Type;
+extern PyMethodDef shims_functions[];
 
 /* -- views.c ------------------------------------------------------------------------------------ */
 extern PyTypeObject View_Type;

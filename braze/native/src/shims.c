@@ -21,11 +21,22 @@ typedef struct {
     int32_t truths[MOST_NUMBERS];
 } Given;
 
-/* A result: T a tensor, V one that is a view where it is made, i a number. */
+/* A result: T a tensor, i a number. */
 typedef struct {
     void *handle;
     int64_t number;
 } Result;
+
+/* What the dispatcher leaves out below autograd: what these functions call in turn records no views, as of an operator that it has called. */
+typedef struct {
+    void *words[4]; /* c10::impl::ExcludeDispatchKeyGuard has two */
+} Guard;
+
+static struct {
+    void (*begin)(Guard *, uint64_t); /* NULL: it is not known, and Python finds none of these functions */
+    void (*end)(Guard *);
+    uint64_t keys;
+} below;
 
 static void **
 maybe_tensor(Given *given)
@@ -45,21 +56,11 @@ maybe_real(Given *given)
 #define TRUTHS(given) (given).truths, (given).length
 typedef const int64_t *Numbers;
 
-/* Pictures of one dimension are made such of two, and the result a view of what that gives. */
-static bool
-is_flat(const Given *stride)
-{
-    return stride->length < 2;
-}
-
 static int32_t
 convolution(void *function, Given *g, Result *r)
 {
     typedef int32_t (*Function)(void *, void *, void **, Numbers, int64_t, Numbers, int64_t, Numbers, int64_t, int32_t, Numbers,
                                 int64_t, int64_t, void **);
-    if (is_flat(&g[3])) {
-        return -1;
-    }
     return ((Function)function)(g[0].handle, g[1].handle, maybe_tensor(&g[2]), NUMBERS(g[3]), NUMBERS(g[4]), NUMBERS(g[5]),
                                 g[6].number, NUMBERS(g[7]), g[8].number, &r[0].handle);
 }
@@ -70,9 +71,6 @@ convolution_backward(void *function, Given *g, Result *r)
     typedef int32_t (*Function)(void *, void *, void *, Numbers *, int64_t, Numbers, int64_t, Numbers, int64_t, Numbers, int64_t,
                                 int32_t, Numbers, int64_t, int64_t, const int32_t *, int64_t, void **, void **, void **);
     Numbers bias = g[3].numbers;
-    if (is_flat(&g[4])) {
-        return -1;
-    }
     return ((Function)function)(g[0].handle, g[1].handle, g[2].handle, g[3].given ? &bias : NULL, g[3].length, NUMBERS(g[4]),
                                 NUMBERS(g[5]), NUMBERS(g[6]), g[7].number, NUMBERS(g[8]), g[9].number, TRUTHS(g[10]),
                                 &r[0].handle, &r[1].handle, &r[2].handle);
@@ -140,12 +138,12 @@ static const struct Form {
 } forms[] = {
     {"convolution", "TTOLLLbLi", "T", convolution},
     {"convolution_backward", "TTTMLLLbLiB", "TTT", convolution_backward},
-    {"_scaled_dot_product_flash_attention", "TTTdbbD", "VVTTiiTTT", flash},
-    {"_scaled_dot_product_flash_attention_backward", "TTTTTTUUiidbAAD", "VVV", flash_backward},
-    {"_scaled_dot_product_efficient_attention", "TTTObdbD", "VVTT", efficient},
-    {"_scaled_dot_product_efficient_attention_backward", "TTTTUTTAAdBbD", "VVVV", efficient_backward},
-    {"_scaled_dot_product_flash_attention_for_cpu", "TTTdbOD", "VV", processor_flash},
-    {"_scaled_dot_product_flash_attention_for_cpu_backward", "TTTTTTdbOD", "VVV", processor_flash_backward},
+    {"_scaled_dot_product_flash_attention", "TTTdbbD", "TTTTiiTTT", flash},
+    {"_scaled_dot_product_flash_attention_backward", "TTTTTTUUiidbAAD", "TTT", flash_backward},
+    {"_scaled_dot_product_efficient_attention", "TTTObdbD", "TTTT", efficient},
+    {"_scaled_dot_product_efficient_attention_backward", "TTTTUTTAAdBbD", "TTTT", efficient_backward},
+    {"_scaled_dot_product_flash_attention_for_cpu", "TTTdbOD", "TT", processor_flash},
+    {"_scaled_dot_product_flash_attention_for_cpu_backward", "TTTTTTdbOD", "TTT", processor_flash_backward},
 };
 
 /* -- a call ---------------------------------------------------------------------------------------- */
@@ -314,20 +312,12 @@ call_plain(Shim *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwname
     void *function = way->function;
     bool failed;
     Py_BEGIN_ALLOW_THREADS /* a full queue waits for the device */
+    Guard guard;
+    below.begin(&guard, below.keys);
     failed = form->call(function, given, results) != 0;
-    for (int i = 0; !failed && form->results[i] != 0; i++) {
-        failed = form->results[i] == 'V' && results[i].handle != NULL && !handle_again(&results[i].handle);
-    }
+    below.end(&guard);
     Py_END_ALLOW_THREADS
-    if (!failed) {
-        return made(form->results, results);
-    }
-    for (int i = 0; i < MOST_RESULTS; i++) {
-        if (results[i].handle != NULL) {
-            handle_release(results[i].handle);
-        }
-    }
-    return NULL;
+    return failed ? NULL : made(form->results, results);
 }
 
 static PyObject *
@@ -440,4 +430,40 @@ PyTypeObject Shim_Type = {
     .tp_dealloc = (destructor)shim_dealloc,
     .tp_traverse = (traverseproc)shim_traverse,
     .tp_clear = (inquiry)shim_clear,
+};
+
+/* -- for calibration ------------------------------------------------------------------------------- */
+
+static PyObject *
+configure_shims(PyObject *module, PyObject *args)
+{
+    unsigned long long begin, end, keys;
+    if (!PyArg_ParseTuple(args, "KKK:_configure_shims", &begin, &end, &keys)) {
+        return NULL;
+    }
+    uintptr_t found[] = {begin && end ? (uintptr_t)begin : 0, (uintptr_t)end};
+    memcpy(&below.begin, &found[0], sizeof(void *));
+    memcpy(&below.end, &found[1], sizeof(void *));
+    below.keys = keys;
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+below_autograd(PyObject *module, PyObject *callable)
+{
+    if (below.begin == NULL) {
+        return Py_NewRef(Py_None);
+    }
+    Guard guard;
+    below.begin(&guard, below.keys);
+    PyObject *result = PyObject_CallNoArgs(callable);
+    below.end(&guard);
+    return result;
+}
+
+PyMethodDef shims_functions[] = {
+    {"_configure_shims", configure_shims, METH_VARARGS,
+     "The addresses of the guard that leaves keys out and of its end, and the keys; zeros: there is none."},
+    {"_below_autograd", below_autograd, METH_O, "The result of a callable, called as operators are below autograd."},
+    {NULL},
 };

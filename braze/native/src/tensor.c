@@ -84,9 +84,9 @@ tensor_place(PyObject *value, int *index)
 }
 
 bool
-handle_layout(void *handle, TensorLayout *layout)
+tensor_layout(PyObject *value, TensorLayout *layout)
 {
-    void *sizes, *strides;
+    void *handle = handle_of(value), *sizes, *strides;
     if (torch.get_dim(handle, &layout->ndim) != 0 || torch.get_sizes(handle, &sizes) != 0
         || torch.get_strides(handle, &strides) != 0 || torch.get_data_ptr(handle, &layout->data) != 0) {
         return false;
@@ -94,12 +94,6 @@ handle_layout(void *handle, TensorLayout *layout)
     layout->sizes = sizes;
     layout->strides = strides;
     return true;
-}
-
-bool
-tensor_layout(PyObject *value, TensorLayout *layout)
-{
-    return handle_layout(handle_of(value), layout);
 }
 
 static PyObject *
