@@ -56,7 +56,7 @@ _BOUND = {
         median mode mv mvlgamma nanmedian native_batch_norm native_group_norm neg nextafter nonzero ormqr permute_copy
         polar polygamma put rad2deg reciprocal renorm scatter_add sgn sin sinc sort split_with_sizes_copy sqrt
         squeeze_copy t_copy take tanh topk trace triangular_solve unfold_copy unsqueeze_copy vdot""",
-    "out": "cumprod cumsum dot logcumsumexp mv",
+    "out": "_addmm_activation cumprod cumsum dot logcumsumexp mv",
     "dim": "max median min nanmedian",
     "stable": "sort",
     "Tensor": "add bucketize div frexp ldexp mul searchsorted sub",
