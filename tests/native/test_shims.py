@@ -139,6 +139,25 @@ def test_a_guard_that_leaves_nothing_out_is_noticed(monkeypatch):
         assert shims._leaves_autograd_out.__wrapped__() is True
 
 
+def test_a_function_that_refuses_what_pytorch_takes_is_not_tried_again(monkeypatch, capfd):
+    """Here PyTorch takes what it refuses, since it is another function."""
+
+    def general(*args, **kwargs):
+        seen.append(args)
+        return torch.ones(())
+
+    seen: list[tuple] = []
+    shim = native.shim(CONV._schema, general)
+    bad = X, W.transpose(0, 1), None, *TAIL
+    with torch.no_grad():
+        assert torch.equal(shim(*bad), torch.ones(()))
+        told = capfd.readouterr().err
+        shim(*bad)
+        assert not capfd.readouterr().err
+        shim(X, W, None, *TAIL)
+    assert len(seen) == 3 and "aoti_torch" in told
+
+
 def test_a_parameter_is_plain():
     shim, seen = counted(CONV)
     with torch.no_grad():

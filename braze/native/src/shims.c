@@ -292,13 +292,13 @@ made(const char *kinds, Result *results)
     return all;
 }
 
-/* The results, or NULL: without an exception where they are PyTorch's to make. */
+/* The results, or NULL: without an exception where they are PyTorch's to make; `refused` is then the way that was tried, if one was. */
 static PyObject *
-call_plain(Shim *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+call_plain(Shim *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, Way **refused)
 {
     Given given[MOST_ARGUMENTS];
     Result results[MOST_RESULTS];
-    const Way *way = nargs > 0 && tensors_are_made() ? way_of(self->ways, self->find, args[0]) : NULL;
+    Way *way = nargs > 0 && tensors_are_made() ? way_of(self->ways, self->find, args[0]) : NULL;
     if (way != NULL && !self->ways[0].asked && way_learn(&self->ways[0], self->find, 0) < 0) {
         return NULL;
     }
@@ -317,14 +317,23 @@ call_plain(Shim *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwname
     failed = form->call(function, given, results) != 0;
     below.end(&guard);
     Py_END_ALLOW_THREADS
+    *refused = failed ? way : NULL;
     return failed ? NULL : made(form->results, results);
 }
 
 static PyObject *
 shim_call(Shim *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
-    PyObject *results = call_plain(self, args, PyVectorcall_NARGS(nargsf), kwnames);
-    return results != NULL || PyErr_Occurred() ? results : PyObject_Vectorcall(self->general, args, nargsf, kwnames);
+    Way *refused = NULL;
+    PyObject *results = call_plain(self, args, PyVectorcall_NARGS(nargsf), kwnames, &refused);
+    if (results != NULL || PyErr_Occurred()) {
+        return results;
+    }
+    results = PyObject_Vectorcall(self->general, args, nargsf, kwnames);
+    if (results != NULL && refused != NULL) {
+        refused->function = NULL; /* it refuses what PyTorch takes, and prints so at each call: it is not tried again */
+    }
+    return results;
 }
 
 /* -- the type -------------------------------------------------------------------------------------- */

@@ -32,7 +32,7 @@ way_learn(Way *way, PyObject *find, int kind)
 
 /* The way for what lies where this tensor does; NULL where PyTorch's own is called, with an exception set only where Python failed.
  * Whatever may see operators (gradients, a mode, a profiler) is shown PyTorch's. */
-static inline const Way *
+static inline Way *
 way_of(Way *ways, PyObject *find, PyObject *tensor)
 {
     TensorFacts facts;
