@@ -7,7 +7,9 @@ import torch
 
 from braze import native
 
-pytestmark = pytest.mark.skipif(not native.native_available, reason="the pure core calls PyTorch's functions")
+pytestmark = pytest.mark.skipif(
+    not (torch.cuda.is_available() and native.native_available), reason="needs a GPU, and the C core"
+)
 
 aten = torch.ops.aten
 HALF = torch.bfloat16
