@@ -110,14 +110,15 @@ class Runtime:
         self.take: Callable[[int], Arena] = pool.take
         self.give: Callable[[Arena], None] = pool.give
 
+    #: one that would draw, called such that it does not: it need not wait for a recording
+    operator_that_draws_nothing = staticmethod(operator)
+
     def operator(self, target: str) -> Any:
         """The callable of an operator of ATen's; of one that draws random numbers, in turn with recordings, while which PyTorch lets no other thread draw."""
         found = operator(target)
         return found if self._turns is None or not draws(target) else _in_turn(found, self._turns)
 
     operator_once = staticmethod(operator_once)
-    #: one that would draw, called such that it does not: it need not wait for a recording
-    operator_that_draws_nothing = staticmethod(operator)
     product = staticmethod(product)
     view = staticmethod(native.view)
 
