@@ -27,8 +27,6 @@ _CALLED = {
 }
 #: the overloads, as host modules name them
 OPERATORS = tuple(f"aten.{name}.default" for name in _CALLED)
-#: what the dispatcher leaves out below autograd; the first two are looked at
-_AUTOGRADS = "ADInplaceOrView", "AutogradFunctionality", "AutogradOther", "AutogradNestedTensor"
 
 
 def shim(schema: Any, general: Callable[..., Any]) -> Callable[..., Any]:
@@ -57,21 +55,13 @@ def _find(name: str, kind: int) -> tuple[int, int]:
 @functools.cache
 def _leaves_autograd_out() -> bool:
     """Let the core call these functions as the dispatcher does what is below autograd, if it is seen to."""
-    c, core = torch_state.torch()._C, sys.modules["braze.native._native"]
-    keys = [getattr(c.DispatchKey, name, None) for name in _AUTOGRADS]
-    raw = 0
-    for key in keys:
-        raw |= 0 if key is None else c.DispatchKeySet(key).raw_repr()
+    core, path = sys.modules["braze.native._native"], torch_state.library("c10")
     guard = "_ZN3c104impl23ExcludeDispatchKeyGuard"
-    path = torch_state.library("c10")
     begin, end = (torch_state.address_in(path, guard + part) for part in ("C1ENS_14DispatchKeySetE", "D1Ev"))
-    core._configure_shims(begin, end, raw)
-
-    def left_out() -> list[bool]:
-        return [c._dispatch_tls_is_dispatch_key_excluded(key) for key in keys[:2]]
-
+    core._configure_shims(begin, end, torch_state.autograd_keys())
+    left_out = torch_state.autograd_left_out
     before = left_out()
-    if begin and end and core._below_autograd(left_out) == [True, True] and left_out() == before:
+    if begin and end and core._below_autograd(left_out) == (True, True) and left_out() == before:
         return True
     core._configure_shims(0, 0, 0)
     return False
