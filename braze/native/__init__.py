@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from braze.native import around, calibrate, driver, held, operations, places, products, pure, tables, written
+from braze.native import around, calibrate, driver, held, operations, places, products, pure, shims, tables, written
 from braze.support.log import warn_once
 
 _problem = "BRAZE_PURE is set" if os.environ.get("BRAZE_PURE", "0") not in ("", "0") else ""
@@ -44,6 +44,10 @@ DeviceLauncher = core.DeviceLauncher
 DeviceRun = core.DeviceRun
 DeviceGraph = core.DeviceGraph
 out_product = products.out_product
+view = products.view
+ViewLayout = products.ViewLayout
+shim = shims.shim
+SHIMS = shims.OPERATORS
 written_call = written.written_call
 grad_off = around.grad_off
 planned = around.planned

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -69,17 +68,9 @@ def operation(
         return None
     if any(len(each.strides) > DIMS for each in (*saved, *tangents)):
         return None
-    seen = tuple((i, _plain_keys(device)) for i, device in arguments)
+    seen = tuple((i, torch_state.plain_keys(device)) for i, device in arguments)
     read = [
-        tuple((x.number, _plain_keys(x.device), x.strides, x.large) for x in rows)
+        tuple((x.number, torch_state.plain_keys(x.device), x.strides, x.large) for x in rows)
         for rows in (saved, tangents)
     ]
     return core.Operation(apply, transforms, *way, results, tuple(kept), seen, *read)
-
-
-@functools.cache
-def _plain_keys(device: str) -> int:
-    """The dispatch keys of a device's plain tensors: neither wrapped nor batched, neither negated nor of inference mode."""
-    torch = torch_state.torch()
-    with torch_state.no_modes(), torch.inference_mode(False):
-        return torch_state.keys(torch.empty(0, device=device))

@@ -9,6 +9,8 @@ from __future__ import annotations
 import array
 import contextlib
 import ctypes
+import functools
+import operator
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -197,6 +199,30 @@ def current_stream(index: int) -> int:
 def keys(tensor: Any) -> int:
     """A tensor's dispatch keys as one integer."""
     return torch()._C._dispatch_keys(tensor).raw_repr()
+
+
+@functools.cache
+def plain_keys(device: str) -> int:
+    """The dispatch keys of a device's plain tensors: neither wrapped nor batched, neither negated nor of inference mode."""
+    with no_modes(), torch().inference_mode(False):
+        return keys(torch().empty(0, device=device))
+
+
+def autograd_keys() -> int:
+    """What the dispatcher leaves out below autograd, as one integer."""
+    c = torch()._C
+    names = "ADInplaceOrView", "AutogradFunctionality", "AutogradOther", "AutogradNestedTensor"
+    found = [getattr(c.DispatchKey, name, None) for name in names]
+    return functools.reduce(
+        operator.or_, (c.DispatchKeySet(key).raw_repr() for key in found if key is not None), 0
+    )
+
+
+def autograd_left_out() -> tuple[bool, bool]:
+    """Whether calls of this thread record no views, and no gradients, because these keys are left out."""
+    c = torch()._C
+    keys = c.DispatchKey.ADInplaceOrView, c.DispatchKey.AutogradFunctionality
+    return tuple(c._dispatch_tls_is_dispatch_key_excluded(key) for key in keys)  # type: ignore[return-value]
 
 
 def metadata(tensor: Any) -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ from braze.runtime import undo
 from braze.runtime.arena import POOL, Arena, ArenaPool, StreamPools
 from braze.runtime.boxed import Boxed, boxed
 from braze.runtime.device_watch import Device, DeviceWatch
-from braze.runtime.operators import operator, operator_once
+from braze.runtime.operators import operator, operator_once, product
 from braze.runtime.packed import PackedWeights, packer
 from braze.runtime.placement import Layouts
 from braze.runtime.purity import draws
@@ -121,6 +121,8 @@ class Runtime:
         )
 
     operator_once = staticmethod(operator_once)
+    product = staticmethod(product)
+    view = staticmethod(native.view)
 
     def segment(self, name: str, kernels: str = "") -> Callable[..., int]:
         """A C segment, called as (tensors, arena address, sizes). ``kernels``: what a profiler is told of it."""

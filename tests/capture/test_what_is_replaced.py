@@ -171,6 +171,7 @@ def filled(value: float) -> Callable[..., torch.Tensor]:
         ("bmm", lambda x: torch.einsum("bij,bjk->bik", x[None], x[None])),
         ("addmm", lambda x: F.linear(x, x, x[0])),
         ("baddbmm", lambda x: torch.baddbmm(x[None], x[None], x[None])),
+        ("convolution", lambda x: F.conv2d(x[None, None], x[None, None, :3, :3], padding=1)),
     ],
 )
 def test_a_kernel_that_comes_goes_and_comes_again_is_called_while_it_is_there(

@@ -72,6 +72,36 @@ def test_attention_that_drops_nothing_draws_nothing():
 
     assert 'operator("aten.scaled_dot_product_attention.default", False)' in attention(0.0)
     assert ", False)" not in attention(0.5)
+def test_a_product_sees_its_weight_turned_without_a_view_of_pytorchs():
+    """And an input that lies otherwise; what lies as it is wanted has no layout."""
+    source = host_of(
+        lambda x, w, v: torch.nn.functional.linear(x, w) @ v, (2, 3, 64), (32, 64), (32, 8)
+    ).source
+    body = source.partition("def call(inputs):")[2]
+    assert "as_strided" not in body.partition("return (")[0]
+    products = re.findall(r"runtime\.product\(.*\)", source)
+    assert products[0] == ('runtime.product("aten.mm.out", (((6, 64), (64, 1), 0), ((64, 32), (1, 64), 0)))')
+
+
+def test_an_operator_that_reads_sees_a_view_that_is_none_of_pytorchs():
+    def f(x, w):
+        return torch.nn.functional.conv2d(x.view(2, 4, 8, 8), w)
+
+    source = host_of(f, (2, 4, 64), (4, 4, 3, 3)).source
+    assert "view_0 = runtime.view(((2, 4, 8, 8), " in source and "view_0(" in source
+
+
+def test_an_operator_that_writes_is_given_pytorchs_view():
+    """Whose writes the tensor's own counter of versions notes."""
+
+    def f(x, places, values):
+        x.view(-1).put_(places, values)
+        return x + 1
+
+    inputs = [torch.ones(4, 4), torch.zeros(2, dtype=torch.int64), torch.ones(2)]
+    plan = pipeline.lower_graph(partition_on_gpu(f, inputs, ctx=CTX), CTX)
+    source = pipeline.generate_code(pipeline.schedule_program(plan, CTX), CTX).source
+    assert re.search(r"op_put__default_0\(as_strided\(\w+, \(16,\), \(1,\)\), ", source)
 
 
 def test_the_first_write_to_an_input_ends_a_run():

@@ -18,6 +18,7 @@ HEADS = torch.rand(1, 2, 6, 8)
 POOL = ([2, 2], [2, 2], [0, 0])
 #: operator -> arguments as generated code gives them
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
+    "_addmm_activation": (X[0], X[:, :4] - 0.5, torch.randn(4, 8)),
     "bincount": (PLACES, None, 5),
     "detach": (X,),
     "cummax": (X, 1),
@@ -51,6 +52,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
 }
 #: and what it gives by name
 NAMED: dict[str, dict[str, Any]] = {
+    "_addmm_activation": {"use_gelu": True},
     "scaled_dot_product_attention": {"scale": 0.5, "enable_gqa": True},
     "sort": {"stable": True, "dim": 1, "descending": True},
 }
@@ -96,7 +98,7 @@ def results(function: Any, target: str) -> tuple[Any, ...]:
     arguments = [a.clone() if isinstance(a, torch.Tensor) else a for a in ARGUMENTS[name]]
     kwargs = {} if (name, overload) == ("sort", "default") else NAMED.get(name, {})
     if overload == "out":
-        kwargs = {"out": torch.empty_like(named(f"aten.{name}.default")(*arguments))}
+        kwargs = {**kwargs, "out": torch.empty_like(named(f"aten.{name}.default")(*arguments, **kwargs))}
     found = function(*(arguments[:1] if overload == "stable" else arguments), **kwargs)
     return tuple(found) if isinstance(found, tuple) else (found,)
 

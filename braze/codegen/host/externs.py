@@ -24,7 +24,31 @@ class Views:
         self.homes = homes
         self.of_arena: dict[str, str] = {}  # variable -> expression, made once per arena
         self.of_constants: dict[str, tuple[str, str]] = {}  # variable -> (constant, expression)
+        self.of_layouts: dict[str, str] = {}  # layout -> the function that makes a view in it
         self._names: dict[BufferView, str] = {}
+
+    def in_layout(self, view: BufferView) -> tuple[str, str]:
+        """A Python expression for a tensor, and the layout (a tuple's text) in which an operator is to see it; "" where it lies so."""
+        buffer = self.homes.buffers[view.buffer]
+        static = all(e.is_constant for e in (*view.sizes, *view.strides, view.offset))
+        if (
+            not static
+            or self.homes.of(view.buffer) is Home.ARENA
+            or self.homes.is_whole(view)
+            or view.dtype is not buffer.dtype
+        ):
+            return self.text(view), ""
+        layout = f"({tuple_text(view.sizes)}, {tuple_text(view.strides)}, {view.offset})"
+        return identifier(view.buffer), layout
+
+    def read(self, view: BufferView) -> str:
+        """As :meth:`text`, for an operator that only reads: no tensor of PyTorch's that is known as a view of the other."""
+        if self.homes.buffers[view.buffer].kind is BufferKind.CONSTANT:
+            return self.text(view)
+        name, layout = self.in_layout(view)
+        if not layout:
+            return name
+        return f"{self.of_layouts.setdefault(layout, f'view_{len(self.of_layouts)}')}({name})"
 
     def text(self, view: BufferView) -> str:
         """A Python expression for the view as a tensor."""
@@ -83,19 +107,50 @@ def is_number(argument: torch.Argument) -> bool:
     return str(argument.type).removeprefix("Optional[").removesuffix("]") in ("number", "float", "int")
 
 
-def argument_text(value: object, views: Views, number: bool = False) -> str:
+def argument_text(value: object, tensor: Callable[[BufferView], str], number: bool = False) -> str:
     """One argument of an extern call; ``number``: it takes a Python number, that may lie in memory."""
     if isinstance(value, BufferView):
-        return f"{views.text(value)}.item()" if number else views.text(value)
+        return f"{tensor(value)}.item()" if number else tensor(value)
     if isinstance(value, Expr):
         return str(value)
     if isinstance(value, (tuple, list)):
-        return f"[{', '.join(argument_text(v, views) for v in value)}]"
+        return f"[{', '.join(argument_text(v, tensor) for v in value)}]"
     return constant_text(value)
+
+
+def drops_nothing(call: ExternCall) -> bool:
+    """Whether an operator that may drop elements is told to drop none: then it draws no random numbers."""
+    for i, argument in enumerate(named(call.out_variant or call.target)._schema.arguments):
+        if argument.name == "dropout_p":
+            told = call.args[i] if i < len(call.args) else argument.default_value
+            told = dict(call.kwargs).get(argument.name, told)
+            return isinstance(told, (int, float)) and told == 0
+    return False
+
+
+def only_reads(call: ExternCall) -> bool:
+    """Whether a call is of an operator of ATen's that writes to nothing that it is given, and keeps none of it."""
+    return call.target.startswith("aten.") and not call.mutates and not call.aliases
 
 
 #: operator -> which of its results are bytes for its backward alone, of whose number fakes say nothing
 OPAQUE = {"braze.mkldnn_rnn_layer.default": 3}
+
+
+#: operators of tensors alone that see these in other layouts than they lie in
+PRODUCTS = ("aten.mm.out", "aten.addmm.out", "aten.bmm.out", "aten.baddbmm.out")
+
+
+def product_layouts(call: ExternCall, views: Views) -> tuple[str, ...]:
+    """The layouts in which a matrix product sees what it is given, "None" where it lies so; nothing where all do, or the call is no such."""
+    if (
+        call.out_variant not in PRODUCTS
+        or not all(isinstance(a, BufferView) for a in call.given)
+        or call.kwargs
+    ):
+        return ()
+    layouts = tuple(views.in_layout(a)[1] or "None" for a in call.args)
+    return layouts if any(text != "None" for text in layouts) else ()
 
 
 def extern_lines(
@@ -104,14 +159,18 @@ def extern_lines(
     views: Views,
     bind: Callable[[str], str],
     unread: frozenset[str] = frozenset(),
+    laid: bool = False,
 ) -> list[str]:
     """The statements of one extern call; of results that nobody reads the layout does not matter, and some are None.
 
-    ``bind``: a layout that is told beforehand -> the variable that is it.
+    ``bind``: a layout that is told beforehand -> the variable that is it. ``laid``: the function knows the layouts of its arguments.
     """
     kinds = scalar_arguments(call)
-    args = [argument_text(a, views, i in kinds) for i, a in enumerate(call.args)]
-    args += [f"{k}={argument_text(v, views, k in kinds)}" for k, v in call.kwargs]
+    tensor = (
+        (lambda view: views.in_layout(view)[0]) if laid else views.read if only_reads(call) else views.text
+    )
+    args = [argument_text(a, tensor, i in kinds) for i, a in enumerate(call.args)]
+    args += [f"{k}={argument_text(v, tensor, k in kinds)}" for k, v in call.kwargs]
     if call.out_variant:
         names = out_names(call.out_variant)
         for name, buffer in zip(names, call.outputs, strict=True):

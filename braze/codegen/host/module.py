@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Sequence
 
-from braze.codegen.host.externs import Views, extern_lines, strided
+from braze.codegen.host.externs import Views, drops_nothing, extern_lines, product_layouts, strided
 from braze.codegen.host.homes import Home, Homes
 from braze.codegen.host.lives import Lives
 from braze.codegen.host.runs import Run
@@ -60,15 +60,6 @@ def generate_host(s: Schedule, kernels: Sequence[KernelText], ctx: CompileContex
             batches = ((*texts, tail),)
         units = tuple(c.assemble(batch, runtime=not k) for k, batch in enumerate(batches))
     return HostModule(ctx.name, source, unique, ctx.target.arch, units, s.program.device)
-
-
-def _drops_nothing(call: ExternCall) -> bool:
-    """Whether an operator that may drop elements at random is told to drop none."""
-    names = [each.name for each in named(call.target)._schema.arguments]
-    if call.out_variant or "dropout_p" not in names:
-        return False
-    chance = dict(zip(names, call.args, strict=False)) | dict(call.kwargs)
-    return chance.get("dropout_p", 0.0) == 0.0
 
 
 class _Host:
@@ -212,6 +203,9 @@ class _Host:
         for variable, (constant, expression) in self.views.of_constants.items():
             self.bindings.append(f"{variable}_of = runtime.constant_view(lambda {constant}: {expression})")
             lines.append(f"{variable} = {variable}_of({constant})")
+        self.bindings += [
+            f"{variable} = runtime.view({layout})" for layout, variable in self.views.of_layouts.items()
+        ]
         if self.packs:
             lines.append(self._packed_weights())
         return lines
@@ -416,7 +410,9 @@ class _Host:
         return self.views.text(self.homes.buffers[name].whole())
 
     def _extern(self, call: ExternCall, unread: frozenset[str]) -> None:
-        lines = extern_lines(call, self._operator(call), self.views, self._planned, unread)
+        layouts = product_layouts(call, self.views)
+        function = self._product(call, layouts) if layouts else self._operator(call)
+        lines = extern_lines(call, function, self.views, self._planned, unread, bool(layouts))
         if not call.out_variant and not self.leaving.isdisjoint(call.outputs):
             lines = ["with results:", *indented(lines)]
         self.body += lines
@@ -425,12 +421,24 @@ class _Host:
         """The variable of what a call calls: one for all calls of an operator, or its own, where that works out once what it runs."""
         target = call.out_variant or call.target
         once = can_be_worked_out(target) and self._is_laid_out(call)
-        more = ", False" if _drops_nothing(call) else ""
+        more = ", False" if drops_nothing(call) else ""
         key = f"{target} {len(self.operators)}" if once else target + more
         if key not in self.operators:
             self.operators[key] = f"op_{named(target).__name__.replace('.', '_')}_{len(self.operators)}"
             bound = "operator_once" if once else "operator"
             self.bindings.append(f'{self.operators[key]} = runtime.{bound}("{target}"{more})')
+        return self.operators[key]
+
+    def _product(self, call: ExternCall, layouts: tuple[str, ...]) -> str:
+        """The variable of a matrix product that sees its arguments in these layouts."""
+        key = f"{call.out_variant} {layouts}"
+        if key not in self.operators:
+            self.operators[key] = (
+                f"op_{named(call.out_variant).__name__.replace('.', '_')}_{len(self.operators)}"
+            )
+            self.bindings.append(
+                f'{self.operators[key]} = runtime.product("{call.out_variant}", {tuple_text(layouts)})'
+            )
         return self.operators[key]
 
     def _is_laid_out(self, call: ExternCall) -> bool:

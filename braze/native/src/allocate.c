@@ -15,6 +15,7 @@ static struct {
     int32_t (*release)(void *);
     int32_t (*again)(void *, int64_t, const int64_t *, const int64_t *, int64_t, void **);
     PyObject *(*wrap)(const void *);
+    void *undefined; /* a tensor that is none */
 } torch;
 
 /* What is switched on: dtypes (kept) and their numbers. */
@@ -79,6 +80,39 @@ plain_numbers(PyObject *tuple, int64_t *numbers)
     return PyTuple_GET_SIZE(tuple);
 }
 
+bool
+tensors_are_made(void)
+{
+    return nknown > 0;
+}
+
+PyObject *
+tensor_of_handle(void *handle)
+{
+    PyObject *tensor = torch.wrap(handle);
+    torch.release(handle);
+    return tensor;
+}
+
+bool
+handle_view(void *handle, const ViewLayout *layout, void **made)
+{
+    return torch.again != NULL
+           && torch.again(handle, layout->ndim, layout->sizes, layout->strides, layout->offset, made) == 0;
+}
+
+void *
+undefined_handle(void)
+{
+    return torch.undefined;
+}
+
+void
+handle_release(void *handle)
+{
+    torch.release(handle);
+}
+
 /* A new tensor; NULL (no exception set) where it is for PyTorch to make, or to refuse. */
 static PyObject *
 make_tensor(PyObject *sizes, PyObject *strides, int number, int type, int index)
@@ -89,8 +123,7 @@ make_tensor(PyObject *sizes, PyObject *strides, int number, int type, int index)
     if (ndim < 0 || plain_numbers(strides, stride) != ndim || torch.make(ndim, size, stride, number, type, index, &handle) != 0) {
         return NULL;
     }
-    PyObject *tensor = torch.wrap(handle);
-    torch.release(handle);
+    PyObject *tensor = tensor_of_handle(handle);
     if (tensor == NULL) {
         PyErr_Clear();
     }
@@ -105,9 +138,7 @@ tensor_again(PyObject *tensor)
     TensorLayout layout;
     if (handle != NULL && torch.again != NULL && torch.wrap != NULL && tensor_layout(tensor, &layout)
         && torch.again(handle, layout.ndim, layout.sizes, layout.strides, 0, &made) == 0) {
-        PyObject *wrapped = torch.wrap(made);
-        torch.release(made);
-        return wrapped;
+        return tensor_of_handle(made);
     }
     if (plainly == NULL && (plainly = package_function("braze.native.allocation", "again")) == NULL) {
         return NULL;
@@ -174,6 +205,12 @@ load_allocation(PyObject *module, PyObject *args)
     memcpy(&torch.release, &release, sizeof(release));
     memcpy(&torch.again, &again, sizeof(again));
     memcpy(&torch.wrap, &wrap, sizeof(wrap));
+    int32_t (*undefined)(void **) = NULL;
+    void *found = symbol_in(libtorch, "aoti_torch_new_uninitialized_tensor");
+    memcpy(&undefined, &found, sizeof(found));
+    if (torch.undefined == NULL && undefined != NULL && undefined(&torch.undefined) != 0) {
+        torch.undefined = NULL;
+    }
     return PyBool_FromLong(make != NULL && release != NULL && wrap != NULL);
 }
 

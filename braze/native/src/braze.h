@@ -139,6 +139,21 @@ extern PyMethodDef allocation_functions[];
 /* A tensor of its own, a view of none, over the memory and in the layout of another; NULL with an exception set. */
 PyObject *tensor_again(PyObject *tensor);
 
+/* Whether tensors are made here (those below may be called). */
+bool tensors_are_made(void);
+/* The Python object of a tensor of libtorch's, which is released; of an undefined one None. NULL with an exception set. */
+PyObject *tensor_of_handle(void *handle);
+/* A tensor of its own, a view of none, in a layout over the memory of another; false where that cannot be. */
+enum { LAYOUT_DIMS = 16 };
+typedef struct {
+    int64_t ndim, offset; /* from the tensor's first element */
+    int64_t sizes[LAYOUT_DIMS], strides[LAYOUT_DIMS];
+} ViewLayout;
+bool handle_view(void *handle, const ViewLayout *layout, void **made);
+void handle_release(void *handle);
+/* A tensor that is none, as libtorch has it where Python has None; NULL where it cannot be had. */
+void *undefined_handle(void);
+
 /* -- replay.c ----------------------------------------------------------------------------------- */
 extern PyTypeObject Replay_Type, Replays_Type;
 
@@ -243,6 +258,13 @@ bool device_stream(int device, void **stream);
 
 /* -- products.c --------------------------------------------------------------------------------- */
 extern PyTypeObject OutProduct_Type;
+
+/* -- shims.c ------------------------------------------------------------------------------------ */
+extern PyTypeObject Shim_Type;
+extern PyMethodDef shims_functions[];
+
+/* -- views.c ------------------------------------------------------------------------------------ */
+extern PyTypeObject View_Type;
 
 /* -- written.c ---------------------------------------------------------------------------------- */
 extern PyTypeObject WrittenCall_Type;

@@ -47,6 +47,8 @@ fill_module(PyObject *module)
         {"DeviceRun", &DeviceRun_Type},
         {"DeviceGraph", &DeviceGraph_Type},
         {"OutProduct", &OutProduct_Type},
+        {"Shim", &Shim_Type},
+        {"View", &View_Type},
         {"WrittenCall", &WrittenCall_Type},
         {"GradOff", &GradOff_Type},
         {"Planned", &Planned_Type},
@@ -79,6 +81,7 @@ fill_module(PyObject *module)
                    || PyModule_AddFunctions(module, table_functions) < 0
                    || PyModule_AddFunctions(module, allocation_functions) < 0
                    || PyModule_AddFunctions(module, around_functions) < 0
+                   || PyModule_AddFunctions(module, shims_functions) < 0
                    || PyModule_AddFunctions(module, device_launch_functions) < 0
                    || PyModule_AddFunctions(module, device_graph_functions) < 0
                    || PyModule_AddFunctions(module, device_row_functions) < 0

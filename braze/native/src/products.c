@@ -4,21 +4,15 @@
  * braze/native/products.py finds the functions. What is not plain (a mode that wants to see operators, a profiler that records them, gradients, a tensor of
  * unusual kind, other arguments) goes through PyTorch's own function, and so does what fails, which raises the error then.
  */
-#include "braze.h"
+#include "views.h"
 
 #include <stddef.h>
 
-enum { FEWEST = 2, MOST = 3, KINDS = 2 };
+enum { FEWEST = 2, MOST = 3 };
+enum { NONE = -1 }; /* dimensions of a layout that is none */
 
 typedef int32_t (*Product)(void *out, void *a, void *b);
 typedef int32_t (*Sum)(void *out, void *bias, void *a, void *b, double beta, double alpha);
-
-/* The function for one type of device. */
-typedef struct {
-    bool asked;
-    void *function; /* NULL: PyTorch's own is called */
-    uint64_t plain; /* the dispatch keys that plain tensors may have */
-} Way;
 
 typedef struct {
     PyObject_HEAD
@@ -27,56 +21,54 @@ typedef struct {
     PyObject *find;    /* (type of device) -> (address, keys) or None */
     PyObject *general; /* PyTorch's function */
     PyObject *out;     /* "out" */
-    Way ways[KINDS];   /* of processors, of CUDA */
+    ViewLayout *layouts;   /* of the arguments, of which those that are NONE stay as they lie; NULL: all do */
+    Way ways[KINDS];
 } OutProduct;
 
-/* Ask Python once for each type of device; -1 with an exception set. */
-static int
-learn(OutProduct *self, int kind)
+/* The handles of the arguments as the product sees them, of which the first `*nmade` of `made` are to be released; false where they are PyTorch's. */
+static bool
+read_arguments(const OutProduct *self, const Way *way, PyObject *const *args, void **handles, void **made, int *nmade)
 {
-    Way *way = &self->ways[kind];
-    PyObject *found = PyObject_CallFunction(self->find, "i", kind);
-    unsigned long long function = 0, plain = 0;
-    if (found == NULL || (found != Py_None && !PyArg_ParseTuple(found, "KK", &function, &plain))) {
-        Py_XDECREF(found);
-        return -1;
+    for (int i = 0; i < self->nargs; i++) {
+        uint64_t keys;
+        if (!tensor_keys(args[i], &keys) || keys & ~way->plain) {
+            return false;
+        }
+        handles[i] = tensor_handle(args[i]);
+        if (self->layouts != NULL && self->layouts[i].ndim != NONE) {
+            if (!handle_view(handles[i], &self->layouts[i], &made[*nmade])) {
+                return false;
+            }
+            handles[i] = made[(*nmade)++];
+        }
     }
-    Py_DECREF(found);
-    way->function = (void *)(uintptr_t)function;
-    way->plain = plain;
-    way->asked = true;
-    return 0;
+    return true;
 }
 
 /* Whether the product was made; false without an exception where it is PyTorch's. */
 static bool
 multiply(OutProduct *self, PyObject *const *args)
 {
-    void *handles[MOST + 1];
-    TensorFacts facts, first;
-    if (!tensor_facts(args[self->nargs], &first) || first.device_type < 0 || first.device_type >= KINDS) {
+    void *handles[MOST], *made[MOST];
+    int nmade = 0;
+    const Way *way = way_of(self->ways, self->find, args[self->nargs]);
+    if (way == NULL || (self->layouts != NULL && !tensors_are_made())) {
         return false;
     }
-    Way *way = &self->ways[first.device_type];
-    if (!way->asked && learn(self, first.device_type) < 0) {
-        return false;
+    bool plain = read_arguments(self, way, args, handles, made, &nmade);
+    if (plain) {
+        void *out = tensor_handle(args[self->nargs]), *function = way->function;
+        int32_t failed;
+        Py_BEGIN_ALLOW_THREADS /* a full queue waits for the device */
+        failed = self->nargs == FEWEST ? ((Product)function)(out, handles[0], handles[1])
+                                       : ((Sum)function)(out, handles[0], handles[1], handles[2], 1.0, 1.0);
+        Py_END_ALLOW_THREADS
+        plain = failed == 0;
     }
-    if (way->function == NULL || first.keys & ~way->plain || operators_are_watched() || ranges_wanted_within()) {
-        return false;
+    while (nmade > 0) {
+        handle_release(made[--nmade]);
     }
-    for (int i = 0; i < self->nargs; i++) {
-        if (!tensor_facts(args[i], &facts) || facts.keys & ~way->plain) {
-            return false;
-        }
-        handles[i] = tensor_handle(args[i]);
-    }
-    void *out = tensor_handle(args[self->nargs]);
-    int32_t failed;
-    Py_BEGIN_ALLOW_THREADS /* a full queue waits for the device */
-    failed = self->nargs == FEWEST ? ((Product)way->function)(out, handles[0], handles[1])
-                                   : ((Sum)way->function)(out, handles[0], handles[1], handles[2], 1.0, 1.0);
-    Py_END_ALLOW_THREADS
-    return failed == 0;
+    return plain;
 }
 
 static PyObject *
@@ -113,16 +105,39 @@ out_product_dealloc(OutProduct *self)
 {
     PyObject_GC_UnTrack(self);
     out_product_clear(self);
+    PyMem_Free(self->layouts);
     Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+/* Enter the layouts of the arguments, each a tuple or None; false with an exception set. */
+static bool
+fill_layouts(OutProduct *self, PyObject *rows)
+{
+    if (!PyTuple_Check(rows) || PyTuple_GET_SIZE(rows) != self->nargs) {
+        PyErr_SetString(PyExc_ValueError, "OutProduct: a layout, or None, for each argument");
+        return false;
+    }
+    if ((self->layouts = PyMem_Calloc(self->nargs, sizeof(ViewLayout))) == NULL) {
+        PyErr_NoMemory();
+        return false;
+    }
+    for (int i = 0; i < self->nargs; i++) {
+        PyObject *row = PyTuple_GET_ITEM(rows, i);
+        self->layouts[i].ndim = NONE;
+        if (row != Py_None && !layout_parse(row, &self->layouts[i])) {
+            return false;
+        }
+    }
+    return true;
 }
 
 static PyObject *
 out_product_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"nargs", "find", "general", NULL};
+    static char *names[] = {"nargs", "find", "general", "layouts", NULL};
     int nargs;
-    PyObject *find, *general;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iOO:OutProduct", names, &nargs, &find, &general)) {
+    PyObject *find, *general, *layouts = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iOO|O:OutProduct", names, &nargs, &find, &general, &layouts)) {
         return NULL;
     }
     if (nargs < FEWEST || nargs > MOST) {
@@ -139,6 +154,9 @@ out_product_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->find = Py_NewRef(find);
     self->general = Py_NewRef(general);
     self->out = out;
+    if (layouts != Py_None && !fill_layouts(self, layouts)) {
+        Py_CLEAR(self);
+    }
     return (PyObject *)self;
 }
 
