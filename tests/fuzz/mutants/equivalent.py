@@ -51,4 +51,11 @@ EQUIVALENT: Mapping[str, str] = {
     "414f1c77757e": "work_of: what operations are taken to cost, which decides how many threads run",
     "63bf173cb015": "_rows_of_a_task: a task gets one tile of rows instead of several, each computed alike",
     "9ce744433c62": "by_rule: which tiles a product of few rows is cut in, by cost",
+    "d7e7ca437327": "_same_layout: what has no elements is copied into what has none",
+    "bc175188295a": "constant_pad: whether what is dear is stored before it is padded, by cost",
+    "ccbd53a78b76": "convolution_backward: a sum that nobody reads goes out of the program",
+    "95bc8137ebcd": "carried: no operator takes one of its numbers as it comes and another not",
+    "78da3292169d": "samples: how many elements a sample has, whose keys alone are read",
+    "4a63cd8592f5": "_body: of two numbers that are one either is the smaller",
+    "a399b8c3e4bb": "no_place: the version of an interpreter has more parts than the two it is compared with",
 }
