@@ -58,4 +58,11 @@ EQUIVALENT: Mapping[str, str] = {
     "78da3292169d": "samples: how many elements a sample has, whose keys alone are read",
     "4a63cd8592f5": "_body: of two numbers that are one either is the smaller",
     "a399b8c3e4bb": "no_place: the version of an interpreter has more parts than the two it is compared with",
+    "0457e776dcee": "_rule_many: which tile, by cost",
+    "0c5219143baa": "_rule_many: which tile, by cost",
+    "36f281a2e6f4": "batch_candidates: which tile is tried, by cost; what lies past the columns is masked",
+    "949a960a2ee1": "_strip: how many vectors stand side by side, by cost; any number is right",
+    "afbada733233": "_is_walked_alike: how long rows are that share a launch, by cost",
+    "648d8e9aa09d": "_lines_asked: how much of the next panel is asked of memory ahead, by cost",
+    "5189203e15f6": "_lines_asked: whether the next panel is asked of memory ahead, by cost",
 }
