@@ -255,7 +255,7 @@ def _put_first(graph: torch.fx.Graph, inputs: list[Node]) -> None:
 def _alike(a: Any, b: Any) -> bool:
     """Whether two nodes have values of one kind, shape and layout."""
     if not (isinstance(a, Node) and isinstance(b, Node)):
-        return bool(a is b or (type(a) is type(b) and a == b))
+        return a is b  # None, where there is no gradient
     x, y = a.meta.get("val"), b.meta.get("val")
     if not (isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor)):
         return type(x) is type(y) and str(x) == str(y)

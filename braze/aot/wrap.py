@@ -271,7 +271,6 @@ class _Wrapped:
         self.made = tuple(zip(partition.made, places[count:], strict=True))
         #: (place in the graph's tuple or -1, what makes it) of each output
         self.found = tuple(zip(places[:count], self.build, strict=False))
-        self.asks = self.computes or any(place >= 0 for place in places)
 
     def __call__(self, given: Sequence[Any]) -> list[Any]:
         if self.windows is not None:
@@ -286,7 +285,7 @@ class _Wrapped:
         if self.short:
             return self._values(given, grad)
         if self.reads:
-            results = self.compiled(given) if self.asks else ()
+            results = self.compiled(given) if self.computes else ()
             return self._outputs(given, results, self.symbols(given), {})
         inputs = self._with_shared(given) if self.shared else given
         if (

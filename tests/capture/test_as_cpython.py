@@ -14,6 +14,7 @@ import pickle
 import random
 import sys
 import traceback
+import types
 import typing
 import unittest.mock
 import warnings
@@ -320,6 +321,60 @@ def a_missing_attribute_is_told_with_its_name_and_object() -> Any:
         except AttributeError as e:
             caught.append((str(e), e.name, e.obj is one))
     return caught, errors(lambda: write(one), lambda: undefined_name, lambda: super(Slotted, one).gone)  # type: ignore[name-defined]  # noqa: F821
+
+
+@case
+def an_attribute_without_a_place_is_told_by_who_sets_and_deletes() -> Any:
+    class Plain:
+        __slots__ = ()
+
+    class Setting(Plain):
+        __slots__ = ()
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            object.__setattr__(self, name, value)
+
+    class Deleting(Plain):
+        __slots__ = ()
+
+        def __delattr__(self, name: str) -> None:
+            object.__delattr__(self, name)
+
+    def write(obj: Any) -> None:
+        obj.gone = 3
+
+    def delete(obj: Any) -> None:
+        del obj.gone
+
+    made = Plain(), Setting(), Deleting()
+    told = errors(*(functools.partial(f, obj) for f in (write, delete) for obj in made))
+    try:
+        write(made[0])
+    except AttributeError as error:
+        return told, error.obj is made[0]
+
+
+class Held(list):
+    """An object whose namespace is a dict."""
+
+
+class Beside:
+    """An object whose attributes lie beside it."""
+
+
+OUTSIDE = Held(), types.ModuleType("outside"), types.SimpleNamespace(), Beside()
+
+
+@case
+def an_attribute_that_is_not_there_to_be_deleted_is_told_as_the_namespace_does() -> Any:
+    def delete(obj: Any) -> tuple[Any, ...]:
+        try:
+            del obj.gone
+        except AttributeError as error:
+            return str(error), error.name, error.obj is obj
+        return ()
+
+    return [delete(obj) for obj in OUTSIDE]
 
 
 @case

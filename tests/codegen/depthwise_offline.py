@@ -1,6 +1,6 @@
 """Compile depthwise convolutions to sm_90 machine code without a GPU; prints what they need. Run by test_triton_depthwise.py.
 
-The largest windows, whose text is longest, in every cut, of others the rule's. Its own process: Triton decides on import whether it interprets.
+The largest windows, whose text is longest, in the cuts of the most sums for a thread, of others the rule's. Its own process: Triton decides on import whether it interprets.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def texts() -> Iterator[tuple[str, KernelText]]:
         buffers = {b.name: b for b in plan.program.buffers}
         for group in plan.groups:
             if isinstance(group.call, TemplateCall):
-                for strips in strips_of(depthwise_of(group.call))[: 3 if (k, last) == (7, True) else 1]:
+                for strips in strips_of(depthwise_of(group.call))[: 2 if (k, last) == (7, True) else 1]:
                     yield strips.text(), depthwise_kernel(group, buffers, strips)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+import braze
 from braze.decomp.families import ours
 from braze.decomp.random import DRAWS
 from tests.decomp.gradients import ELSEWHERE, GRADIENTS
@@ -369,3 +370,28 @@ def test_batch_norms_of_other_libraries_are_the_plain_one():
         (aten.batch_norm_backward.default, (grad, x, *common, True, 1e-5, mask, empty)),
     ):
         torch.testing.assert_close(rules[op](*args), expected)
+
+
+NORMS = {
+    "batch_norm": lambda x, m, v, t: torch.batch_norm(x, None, None, m, v, t, 0.1, 1e-5, False),
+    "native_batch_norm": lambda x, m, v, t: torch.native_batch_norm(x, None, None, m, v, t, 0.1, 1e-5),
+    "legit": lambda x, m, v, t: aten._native_batch_norm_legit(x, None, None, m, v, t, 0.1, 1e-5),
+}
+
+
+@pytest.mark.parametrize("sizes", [(0, 3), (0, 3, 4), (2, 3, 0), (0, 3, 4, 4), (0, 3, 2, 2, 2)], ids=str)
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("name", NORMS)
+def test_a_batch_of_nothing_moves_no_running_statistics(name, training, sizes):
+    """`batch_norm` leaves them as they are; its kernels refuse such a batch."""
+    found = []
+    for call in (NORMS[name], braze.compile(NORMS[name])):
+        mean, var = torch.full((3,), 0.5), torch.full((3,), 2.0)
+        try:
+            made = flat(call(torch.empty(sizes), mean, var, training))
+        except RuntimeError as error:
+            made = [torch.tensor(["at least one element" in str(error)])]
+        found.append([*made, mean, var])
+    for expected, have in zip(*found, strict=True):
+        torch.testing.assert_close(have, expected, rtol=0, atol=0, equal_nan=True)
+    assert found[0][-1].tolist() == [2.0] * 3

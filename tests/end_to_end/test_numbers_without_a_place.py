@@ -73,6 +73,26 @@ def test_a_number_that_comes_to_have_no_place_is_refused(program):
             call(X.clone(), 2**31 + 5)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16], ids=str)
+def test_a_number_may_come_to_either_end_of_its_type(dtype):
+    """Eager lets what has no sign be negated: -255 has a place in bytes."""
+    fill = lambda x, n: x.to(dtype).fill_(n)
+    compiled, (low, high) = (
+        braze.compile(fill, dynamic=True),
+        (torch.iinfo(dtype).min, torch.iinfo(dtype).max),
+    )
+    ends = {high, -high, low, high + 1, low - 1, -high - 2}
+    found = []
+    for n in (3, 5, *sorted(ends)):
+        for call in (fill, compiled):
+            try:
+                found.append(call(X, n).tolist())
+            except RuntimeError as error:
+                found.append(str(error).split("\n")[0])
+    assert found[::2] == found[1::2]
+    assert sum(type(told) is str for told in found[::2]) >= 2
+
+
 @pytest.mark.parametrize("n", [-(2**40), 2**32, 3])
 def test_a_divisor_that_wraps_to_zero_is_zero(n):
     for program in (lambda x, n: x.remainder(n), lambda x, n: x // n, lambda x, n: torch.fmod(x, n)):

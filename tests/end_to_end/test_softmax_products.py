@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import braze
-from braze.aot import softmax_products
+from braze.aot import attention, softmax_products
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -349,3 +349,23 @@ def test_on_a_processor_it_is_taken_whole_where_that_is_faster(monkeypatch):
             assert operators(plain, *args) is whole, (m, dtype)
     args = operands(m=128, n=128, grad=True)
     assert not operators(plain, *args, None)
+
+
+def test_a_mask_on_a_gpu_gets_its_columns_beside_each_other(monkeypatch):
+    """Where the graph chooses the kernel, which reads it so; training does."""
+    read = []
+
+    def seen(args, kwargs, known):
+        found = attention.with_readable_mask(args, kwargs, known)
+        read.append((args[3].stride(), found[0][3].stride()))
+        return found
+
+    monkeypatch.setattr(attention, "is_on_gpu", lambda value: True)
+    monkeypatch.setattr(softmax_products, "with_readable_mask", seen)
+
+    def f(q, k, v, bias):
+        return (q @ k.mT * 0.25 + bias.mT).softmax(-1) @ v
+
+    given = *operands(grad=True), torch.randn(2, 1, 8, 8)
+    torch.testing.assert_close(braze.compile(f)(*given), f(*given))
+    assert read and all(before[-1] != 1 and after[-1] == 1 for before, after in read)

@@ -62,3 +62,16 @@ def test_a_result_that_lies_in_the_input_is_found() -> None:
     b = p.buffer(p.again[0][0])
     window = BufferView(b.name, b.sizes, b.strides, ZERO, b.dtype)
     assert wrong(dataclasses.replace(p, outputs=(*p.outputs, window)))
+
+
+def test_one_step_that_reads_an_input_and_writes_it_is_found() -> None:
+    """A reader of what the input held, done by the step that writes the next contents."""
+    p = program()
+    ((before, *later),) = names_of_inputs(p).values()
+    order = [*touches(p)]
+    for k, (what, reads, writes) in enumerate(order):
+        written = [name for name in later if name in writes]
+        if written:
+            read = before if written[0] == later[0] else later[0]
+            joined = [*order[:k], (what, {*reads, read}, writes), *order[k + 1 :]]
+            assert any("which it writes" in why for _, why in broken_writes(p, joined))

@@ -31,6 +31,9 @@ ACTIVATIONS: dict[str, Callable[..., Any]] = {
     "leaky_relu": lambda dy, x: aten.leaky_relu_backward(dy, x, 0.1, False),
     "rrelu": lambda dy, x: aten.rrelu_with_noise_backward(dy, x, x, 0.1, 0.3, False, False),
     "rrelu_train": lambda dy, x: aten.rrelu_with_noise_backward(dy, x, x, 0.1, 0.3, True, False),
+    "rrelu_train_of_slopes_both_ways": lambda dy, x: aten.rrelu_with_noise_backward(
+        dy, x, x, -0.3, 0.1, True, False
+    ),
     "softplus": lambda dy, x: aten.softplus_backward(dy, x, 2.0, 20.0),
     "mish": aten.mish_backward,
     "prelu": lambda dy, x: aten._prelu_kernel_backward(dy, x, torch.full_like(x, 0.3)),

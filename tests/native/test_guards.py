@@ -179,6 +179,7 @@ def test_an_item_of_a_sequence_is_the_builtins():
     one, two = object(), object()
     for made in ([one, two], (one, two), deque((one, two)), Reversed((one, two))):
         assert holds([(-1, "local", 0), (0, "item", 1)], [(1, "is", two)], (made,))
+        assert holds([(-1, "local", 0), (0, "item", 0)], [(1, "is", one)], (made,))
         assert not holds([(-1, "local", 0), (0, "item", 0)], [(1, "is", two)], (made,))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import re
+import sys
 import types
 import typing
 from enum import Enum
@@ -265,3 +266,15 @@ def missing(obj: Any, name: str) -> AttributeError:
     except AttributeError as error:
         return AttributeError(str(error).replace("'?'", f"'{name}'"))
     return AttributeError(name)  # somebody has it after all: what CPython 3.11 says at times
+
+
+#: a class whose objects have their attributes beside them, rather than in a dict (``Py_TPFLAGS_INLINE_VALUES``, from 3.13 on)
+_INLINE_VALUES = 1 << 2
+
+
+def missing_for_deletion(real: Any, obj: Any, name: str) -> AttributeError:
+    """Python's error where an attribute is to be deleted that an object with a namespace has not; ``obj``: what the program has for it."""
+    error = missing(real, name)
+    if sys.version_info >= (3, 13) and not type(obj).__flags__ & _INLINE_VALUES:
+        error.name, error.obj = name, obj
+    return error

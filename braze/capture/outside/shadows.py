@@ -395,10 +395,12 @@ def write_instance(t: Trace, obj: Any, name: str, value: Any) -> None:
 def no_place(obj: Any, name: str) -> AttributeError:
     """Python's error where an object without a dict is to get, or lose, an attribute that its class has no slot for."""
     text = str(missing(obj, name))
-    generic = lookup_in_mro(type(obj), "__setattr__")[1] is object
-    if sys.version_info >= (3, 13) and generic and lookup_in_mro(type(obj), "__delattr__")[1] is object:
+    if sys.version_info < (3, 13):
+        return AttributeError(text)
+    # CPython asks the class for what it does itself, of which both ways are one slot
+    if all(lookup_in_mro(type(obj), way)[1] is object for way in ("__setattr__", "__delattr__")):
         text += " and no __dict__ for setting new attributes"
-    return AttributeError(text)
+    return AttributeError(text, name=name, obj=obj)
 
 
 def instance_contents(outside: Outside, obj: Any, name: str) -> Any:

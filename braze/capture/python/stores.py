@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from braze.capture.facts.breaks import graph_break
-from braze.capture.facts.values import MISSING, Lookups, lookup_in_mro, missing
+from braze.capture.facts.values import MISSING, Lookups, lookup_in_mro, missing_for_deletion
 from braze.capture.outside import cells, definitions
 from braze.capture.outside.class_values import trust_class_value
 from braze.capture.outside.held import replaced
@@ -161,4 +161,4 @@ def generic_delete(t: Trace, obj: Any, name: str) -> None:
         return
     replaced(t, instance_contents(outside, obj, name))
     if not shadow.drop(outside, name):
-        raise missing(node.real, name)
+        raise missing_for_deletion(node.real, obj, name)

@@ -86,7 +86,7 @@ def _by_constant(body: Writer, node: Node, args: list[Value], rep: str, varying:
     ):
         return ""
     by = node.args[1].attr
-    if not isinstance(by, int) or not 0 < by < 1 << 31:
+    if not 0 < by < 1 << 31:
         return ""
     value = _arg(body, args[0], rep, varying)
     if by & (by - 1) == 0:
