@@ -158,10 +158,15 @@ def main() -> int:
     def say(what: str) -> None:
         progress.print(f"[dim]{what}", highlight=False)
 
+    path = report.place(arguments.suite, arguments.out)
+
+    def keep(rows: list[report.Row]) -> None:
+        report.write(arguments.suite, rows, sys.argv[1:], path)
+
     if on_gpu:
         chosen = models if arguments.models else ()
         training = arguments.phase != "inference"
-        rows = gpu.run_gpu_models(impls, chosen, training, arguments.limit, say)
+        rows = gpu.run_gpu_models(impls, chosen, training, arguments.limit, say, keep)
         table = report.gpu_models_table(rows, impls)
     elif arguments.suite == "models":
         batches = [int(batch) for batch in arguments.batch.split(",") if batch]
@@ -214,7 +219,7 @@ def main() -> int:
             arguments.phase,
         )
         table = report.compile_time_table(rows, impls)
-    path = report.write(arguments.suite, rows, sys.argv[1:], arguments.out)
+    keep(rows)
     console.print(table)
     for line in report.failures(rows):
         console.print(f"failed: {line}", style="red", highlight=False)

@@ -31,9 +31,17 @@ Inputs = dict[str, Any]
 
 
 def run_gpu_models(
-    impls: tuple[str, ...], models: tuple[str, ...], training: bool, limit: float, say: Callable[[str], None]
+    impls: tuple[str, ...],
+    models: tuple[str, ...],
+    training: bool,
+    limit: float,
+    say: Callable[[str], None],
+    keep: Callable[[list[Row]], None],
 ) -> list[Row]:
-    """A row for each implementation of each model; ``limit``: seconds after which no model is begun (0: none)."""
+    """A row for each implementation of each model, kept after each model: a run that is ended has what it has measured.
+
+    ``limit``: seconds after which no model is begun (0: none).
+    """
     make_torchvision_importable()
     ends = time.monotonic() + limit if limit else float("inf")
     rows: list[Row] = []
@@ -47,6 +55,7 @@ def run_gpu_models(
         _measure(name, found, training)
         said = (f"{row['impl']} {row.get('milliseconds', float('nan')):.2f}" for row in found)
         say(f"{name}: " + ", ".join(said))
+        keep(rows)
         torch.compiler.reset()
         braze.reset()
         gc.collect()

@@ -237,5 +237,7 @@ def main(argv: Sequence[str]) -> int:
             f"{model}: {len(found)} kernels, {sum(bool(r.get('spilled')) for r in found)} spill, {most} registers at most",
             flush=True,
         )
-    print(report.write("machine_code", rows, ["machine_code", *argv], arguments.out))
+    path = report.place("machine_code", arguments.out)
+    report.write("machine_code", rows, ["machine_code", *argv], path)
+    print(path)
     return 0

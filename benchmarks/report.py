@@ -20,10 +20,14 @@ Row = dict[str, Any]
 RESULTS = Path(__file__).parent / "results"
 
 
-def write(suite: str, rows: list[Row], command: Sequence[str], out: str | None) -> Path:
+def place(suite: str, out: str | None) -> Path:
+    """The file that a run's rows are kept in: the one asked for, else one of the results, named by date and suite."""
+    return Path(out) if out else RESULTS / f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d-%H%M}-{suite}.json"
+
+
+def write(suite: str, rows: list[Row], command: Sequence[str], path: Path) -> None:
     """Keep the rows with the date, the versions, the machine and the command that made them."""
     now = datetime.datetime.now(datetime.UTC)
-    path = Path(out) if out else RESULTS / f"{now:%Y-%m-%d-%H%M}-{suite}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     facts = {
         "suite": suite,
@@ -39,7 +43,6 @@ def write(suite: str, rows: list[Row], command: Sequence[str], out: str | None) 
         "rows": rows,
     }
     path.write_text(json.dumps(facts, indent=1) + "\n")
-    return path
 
 
 def models_table(rows: list[Row], impls: Sequence[str]) -> Table:

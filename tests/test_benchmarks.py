@@ -225,7 +225,8 @@ def test_the_optimizers_table_has_ratios_and_gaps():
 
 
 def test_results_say_what_they_were_measured_with(tmp_path):
-    path = report.write("models", [], ["models", "--models", "vit"], str(tmp_path / "out.json"))
+    path = report.place("models", str(tmp_path / "out.json"))
+    report.write("models", [], ["models", "--models", "vit"], path)
     kept = json.loads(path.read_text())
     assert kept["command"] == "python -m benchmarks models --models vit"
     assert kept["versions"]["torch"] == torch.__version__
