@@ -74,3 +74,39 @@ def _spread_cuts(length: int, itemsize: int, anywhere: bool) -> list[HeldCut]:
     if taken % VECTOR:
         return []
     return [cut for longest, least, cut in SPREAD_CUTS if taken <= longest and itemsize >= least][:1]
+
+
+@record
+class DownCut:
+    """How rows that are also summed down their columns are held in tiles that they fill: so many of ``block`` elements, by programs of so many ``warps``, ``programs`` on each multiprocessor, with ``stages`` rows on their way."""
+
+    block: int
+    tiles: int
+    warps: int
+    programs: int
+    stages: int
+
+
+#: by their lengths, of rows of which two values of 16 bits are read (layer norm's backward on an H200: 16,384 x 3,072 in bfloat16 77 us, 96 in one tile of 4,096; 8,192 x 5,120 70 and 83; 768 81
+#: and 83; 2,560 103 and 144; but seven tiles of 1,024 129 and 107, of 256 105 and 104, of 128 103 and 101)
+DOWN_CUTS = {
+    640: DownCut(128, 5, 1, 7, 4),
+    768: DownCut(256, 3, 2, 7, 3),
+    1280: DownCut(256, 5, 2, 5, 3),
+    1536: DownCut(512, 3, 2, 4, 4),
+    2560: DownCut(512, 5, 4, 3, 4),
+    3072: DownCut(1024, 3, 4, 2, 4),
+    3584: DownCut(512, 7, 4, 2, 4),
+    5120: DownCut(1024, 5, 4, 2, 3),
+    6144: DownCut(2048, 3, 8, 1, 4),
+    8192: DownCut(2048, 4, 8, 1, 4),
+}
+
+#: rows that are enough for each program of a multiprocessor: eight of each on most GPUs
+DOWN_ROWS = 1024
+
+
+def down_cut(length: int | None, itemsizes: Sequence[int], rows: int) -> DownCut | None:
+    """How so many rows of which values of so many bytes are read are held in tiles that they fill, where that was measured to be quicker than in one; None elsewhere."""
+    cut = None if length is None or list(itemsizes) != [2, 2] else DOWN_CUTS.get(length)
+    return cut if cut is not None and rows >= cut.programs * DOWN_ROWS else None

@@ -25,7 +25,9 @@ from braze.schedule.held import (
     SHORT,
     VECTOR,
     WORD,
+    DownCut,
     cuts_of,
+    down_cut,
 )
 from braze.schedule.kernel_plan import KernelPlan
 from braze.schedule.passes import (
@@ -34,6 +36,7 @@ from braze.schedule.passes import (
     accesses_of,
     arguments,
     counts_positions,
+    covering,
     is_coarse,
     kinds_of,
     passes_of,
@@ -305,21 +308,34 @@ def _mixed(group: Group, buffers: dict[str, Buffer], *, hold: bool) -> KernelPla
         x, width, warps = 1, (vectors.held + 1) * vectors.block, vectors.warps
     else:
         vectors = None
+    filled = tiles_down(group, tiles.values()) if hold and vectors is None else None
     stages = STAGES if sum(tiles.values()) * x * width * (STAGES - 1) <= ON_THE_WAY else 1
-    if vectors is None and are_long_rows(x, width, tiles.values()):
+    if filled is not None:
+        x, width, warps, stages = 1, filled.block, filled.warps, filled.stages
+    elif vectors is None and are_long_rows(x, width, tiles.values()):
         stages = ROW_STAGES
     plan = KernelPlan(
         Form.MIXED, names, size_symbols(group), (group.walked.part,), (Tile("x", group.axes, x),),
         Tile("r", group.row_axes, width), True, (), warps, stages,
         any(is_wide(buffers[n]) for n in names), is_coarse(group, buffers), group.walked.within.extent,
     )  # fmt: skip
-    if vectors is None:
+    if vectors is None and filled is None:
         return plan
     rows = [step for step in group.steps if step.reduce_axes != (group.walked.within,)]
+    plan = dataclasses.replace(plan, whole=False, passes=passes_of(rows, group.row_axes))
+    if vectors is None:
+        return dataclasses.replace(plan, held=filled.tiles if filled else 0)
     return dataclasses.replace(
-        plan, row=Tile("r", group.row_axes, vectors.block), whole=False, passes=passes_of(rows, group.row_axes),
-        held=vectors.held, registers=vectors.registers, begin=vectors.begin, vector=vectors.vector,
+        plan, row=Tile("r", group.row_axes, vectors.block), held=vectors.held, registers=vectors.registers,
+        begin=vectors.begin, vector=vectors.vector,
     )  # fmt: skip
+
+
+def tiles_down(group: Group, itemsizes: Iterable[int]) -> DownCut | None:
+    """How rows are held in tiles that they fill, of which values of so many bytes are read, and which are also summed down their columns; None where one tile holds them."""
+    if len(group.row_axes) != 1 or _draws(group) or not kinds_of(group.steps) <= PLAIN:
+        return None
+    return down_cut(_static(group.row_axes), tuple(itemsizes), likely_size(group.axes[0].extent))
 
 
 @record
@@ -347,7 +363,10 @@ def vectors_down(group: Group, found: Iterable[Access]) -> VectorsDown | None:
         return None
     deep = length > DEEP_DOWN
     block = power(length - begin[1] + 1) // (4 if deep else 2)
-    held, warps = (length - begin[1] + 1) // block, block // (32 * EACH)
+    warps = block // (32 * EACH)
+    if deep and length <= 7 * block // 2:
+        block //= 2  # by as many threads, of whose lanes fewer lie past the row
+    held = (length - begin[1] + 1) // block
     return VectorsDown(*begin, block, held, warps, ALL_REGISTERS if deep else 0)
 
 
@@ -534,12 +553,6 @@ def tile_down(group: Group, itemsizes: Iterable[int]) -> tuple[int, int, int]:
         x = max(1, min(x, HELD // 2 // width))
         each *= 2
     return x, width, min(warps_of(x * width, EACH_ROW), max(1, width // (32 * each)))
-
-
-def covering(group: Group, found: Iterable[Access]) -> list[Access]:
-    """The accesses by which each row of a group has its own elements."""
-    own = {group.axes[0].symbol, *(a.symbol for a in group.row_axes)}
-    return [a for a in found if own <= a.index.symbols()]
 
 
 def are_long_rows(x: int, width: int, itemsizes: Iterable[int]) -> bool:

@@ -1,9 +1,9 @@
 """Rows and columns of the same numbers, reduced from one read of them: the backward of a norm.
 
 One kernel takes sums along each row and writes what follows from them; another sums the same tensors down their columns, for the
-weight's gradient. Both read everything. Here one program holds a block of rows, one tile after the other: each tile is
-reduced along its rows as before, and what is summed down its columns is kept from tile to tile. A small second kernel adds what
-the programs leave, in their order, so that results are the same each time.
+weight's gradient. Both read everything. Here programs take turns at tiles of rows: each tile is reduced along its rows as before, and
+what is summed down its columns is kept from tile to tile. A small second kernel adds what the programs leave, in their order, so
+that results are the same each time.
 """
 
 from __future__ import annotations
@@ -16,8 +16,15 @@ from braze.loops.rewrite import Substitution, nest_with_nodes, rewriter, roots, 
 from braze.schedule.canonical import borders
 from braze.schedule.choices import Choices
 from braze.schedule.dependences import families
-from braze.schedule.kernels import PLAIN, are_long_rows, covering, plan_kernel, tile_down, vectors_down
-from braze.schedule.passes import accesses_of, kinds_of, over_row, passes_of, writes_what_it_reads
+from braze.schedule.kernels import (
+    PLAIN,
+    are_long_rows,
+    plan_kernel,
+    tile_down,
+    tiles_down,
+    vectors_down,
+)
+from braze.schedule.passes import accesses_of, covering, kinds_of, over_row, passes_of, writes_what_it_reads
 from braze.schedule.plans import Form
 from braze.schedule.records import Group, GroupKind, Walked
 from braze.schedule.split import Cut, Splitter, inside
@@ -26,7 +33,7 @@ from braze.symbolic.guess import likely_size
 
 #: programs that each multiprocessor has, and rows of one program, at least
 PROGRAMS, ROWS = 2, 8
-#: warps that each multiprocessor has: as many as their registers leave room for, half as many where rows begin between vectors, or are long and many are on their way
+#: warps that each multiprocessor has: as many as their registers leave room for, half as many where rows begin between vectors, or are long and many are on their way (of several tiles, ``held.DOWN_CUTS`` says)
 WARPS = 16
 
 
@@ -181,11 +188,14 @@ def _mixed(
     found = list(accesses_of(rows, dict(buffers)))
     tiles = {a.buffer: a.itemsize for a in covering(rows, found) if not a.store}
     vectors, least, most = vectors_down(rows, found), PROGRAMS, WARPS
+    filled = tiles_down(rows, tiles.values()) if vectors is None else None
     if vectors is not None:
-        x, warps, most = 1, vectors.warps, WARPS // 2
+        x, warps, least, most = 1, vectors.warps, 1, WARPS // 2
+    elif filled is not None:
+        x = 1
     elif are_long_rows(x, width, tiles.values()):
         least, most = 1, WARPS // 2
-    programs = max(least, min(most // 2, most // warps))
+    programs = max(least, min(most // 2, most // warps)) if filled is None else filled.programs
     cut = _cut(columns.row_axes[0], x, programs * cores, 1 if vectors is None else vectors.vector)
     splitter = Splitter(columns, buffers, choices, cut)
     (part, *rest), made = splitter.run()
@@ -233,15 +243,12 @@ def down_columns(group: Group) -> tuple[LoopNest, ...]:
 
 
 def _cut(axis: Axis, tile: int, programs: int, alike: int) -> Cut:
-    """The rows in as many parts as there are programs, a multiple of ``alike``, of whole tiles each."""
+    """The rows in as many parts as there are programs, a multiple of ``alike``, which take turns at tiles of rows: so what all read at once lies side by side."""
     programs = max(1, programs // alike) * alike
     extent = axis.extent.value
     if extent is None:
         tiles = floor_div(axis.extent + (programs * tile - 1), Integer(programs * tile))
         return Cut(axis, programs, tiles * tile, False, True)
-    for count in range(programs, programs * 9 // 10, -alike):
-        if extent % (count * tile) == 0:
-            return Cut(axis, count, Integer(extent // count), True, True)
-    size = -(-extent // (programs * tile)) * tile
-    count = -(-extent // (size * alike)) * alike
+    count = min(programs, -(-extent // (tile * alike)) * alike)
+    size = -(-extent // (count * tile)) * tile
     return Cut(axis, count, Integer(size), count * size == extent, True)

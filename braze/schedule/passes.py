@@ -52,6 +52,12 @@ def size_symbols(group: Group) -> tuple[Symbol, ...]:
     return tuple(sorted((s for s in found - axes if s.place is None), key=lambda s: s.name))
 
 
+def covering(group: Group, found: Iterable[Access]) -> list[Access]:
+    """The accesses by which each row of a group has its own elements."""
+    own = {group.axes[0].symbol, *(a.symbol for a in group.row_axes)}
+    return [a for a in found if own <= a.index.symbols()]
+
+
 def accesses_of(group: Group, buffers: dict[str, Buffer]) -> Iterator[Access]:
     """Every access of a kernel to memory, each once."""
     found = (each for step in group.steps for each in touched(step))

@@ -232,11 +232,11 @@ def _scaled(blocks: tuple[int, ...], at: int, by: float) -> tuple[int, ...]:
 
 def _fits(t: Tiling, plan: KernelPlan) -> bool:
     """Whether a tile is one, no larger than what it covers, and has something for each thread."""
-    # a part of rows is walked by whole tiles: what lies past it is another program's
-    if plan.walked is not None and (plan.walked.value is None or plan.walked.value % max(t.blocks[0], 1)):
-        return False
     # rows that begin anywhere are walked one by one
     if plan.begin is not None and t.blocks[:-1] != tuple(tile.block for tile in plan.points):
+        return False
+    # programs take turns at tiles of rows: of some that do not divide a part of them a few programs have one more than others
+    if plan.walked is not None and (plan.walked.value is None or plan.walked.value % max(t.blocks[0], 1)):
         return False
     size = 1
     tiles = (*plan.points, plan.row) if plan.row is not None else plan.points

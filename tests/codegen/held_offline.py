@@ -11,7 +11,9 @@ import torch
 from torch.nn import functional as F
 
 from braze.codegen.triton import generate
+from braze.schedule.held import DOWN_CUTS
 from tests.codegen.machine_code import compile_cuts
+from tests.codegen.test_triton_mixed import layer_norm as norm_backward
 from tests.codegen.tilings_offline import F32, empty
 from tests.codegen.triton_bench import context, planned
 
@@ -31,6 +33,13 @@ CASES = {
         (empty(4096, 50257), empty(4096, 50257)),
     ),
 }
+CASES |= {
+    f"norm's backward of {width}": (
+        norm_backward,
+        (empty(65536, width), empty(65536, width), empty(width), *(empty(65536, 1, dtype=F32) for _ in "ms")),
+    )
+    for width in DOWN_CUTS
+}
 
 
 def main() -> int:
@@ -39,6 +48,7 @@ def main() -> int:
         (name, text)
         for name, (fn, inputs) in CASES.items()
         for text in generate(planned(fn, *inputs), context())
+        if "rest" not in text.name
     )
 
 

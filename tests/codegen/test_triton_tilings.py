@@ -262,8 +262,8 @@ def test_what_is_written_over_keeps_the_rule():
         assert len(tilings(group, {n: buffer(n, (100000,)) for n in "xy"})) == 1 + others
 
 
-def test_programs_of_parts_stay_within_them():
-    """A tile that is larger than a part, or does not divide it, would add the next part's rows as well."""
+def test_tiles_divide_the_parts_of_programs():
+    """Of a tile that is larger than a part, or does not divide it, programs would have more than others, or none."""
     inputs = norm_inputs(61, 33, torch.float32)
     plan = planned(norm_backward, *inputs, cores=1)
     buffers = {b.name: b for b in plan.program.buffers}

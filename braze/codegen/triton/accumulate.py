@@ -26,7 +26,7 @@ class Accumulator:
 
     ``rows``: how many rows of the tile it has lanes for. ``lanes``: elements that are taken in together; ``apart``: those that lie a stride
     apart, as a thread has them of a row that it reads one by one, rather than side by side. ``edges``: the state of what lies before and
-    behind the whole vectors of the row, which are ``length`` elements; ``edge``: this is that state.
+    behind the whole vectors of the row, which are ``length`` elements; ``edge``: this is that state. ``found``: what its lanes come to, where that has been asked for already.
     """
 
     reduction: Reduction
@@ -37,6 +37,7 @@ class Accumulator:
     length: str = "rnumel"
     edges: Accumulator | None = None
     edge: bool = False
+    found: str = ""
 
     def open(self, lines: list[str]) -> None:
         """Declare the state before the loop."""
@@ -181,7 +182,7 @@ class Accumulator:
             if self.lanes > 1:  # the extreme, and where those begin among which it is
                 return [emit.assign(f"{pair.name}[{k}][:, None]", X, scope) for k in range(2)]
             return [emit.assign(f"{pair.name}[1][:, None].to(tl.int64)", X, scope)]
-        found = collapsed(kind, n, 1, "[:, None]")
+        found = self.found or collapsed(kind, n, 1, "[:, None]")
         return [emit.assign(found if self.edges is None else joined(kind, found, self.edges.name), X, scope)]
 
     def close(self, lines: list[str]) -> None:

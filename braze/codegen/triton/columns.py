@@ -1,6 +1,6 @@
-"""Rows that begin anywhere and are summed down their columns, too: the backward of a norm of 4,097 elements.
+"""Rows that are held in several tiles and summed down their columns, too: the backward of a norm of 3,072 elements, or of 4,097.
 
-A program takes rows that lie a vector's elements apart, which begin at the same place in a vector each: so their whole vectors have the same columns, and what is summed down these stays in
+Of 4,097 each begins anywhere. A program takes rows that lie so many vectors' elements apart as there are programs, which begin at the same place in a vector each: so their whole vectors have the same columns, and what is summed down these stays in
 one thread. Each row is read along its vectors and held in registers to its end, as in ``walks``; what all rows share is read once, before them.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from braze.codegen.triton.accumulate import Accumulator, R, collapsed, combine
+from braze.codegen.triton.accumulate import Accumulator, R, X, collapsed, combine
 from braze.codegen.triton.emit import Scope, Value
 from braze.codegen.triton.ops import TYPES
 from braze.codegen.triton.walks import Part, Taken, Walker
@@ -19,11 +19,10 @@ from braze.schedule.kernel_plan import KernelPlan
 from braze.schedule.mixed import down_columns
 from braze.schedule.passes import Pass, read_again
 from braze.schedule.records import Group
-from braze.symbolic.expr import Expr
 
 
 class RowsAndColumns(Walker):
-    """Writes the body of a kernel that reduces rows which begin anywhere both ways."""
+    """Writes the body of a kernel that reduces rows both ways, each in several tiles."""
 
     def __init__(self, group: Group, plan: KernelPlan) -> None:
         super().__init__(group, plan)
@@ -45,9 +44,10 @@ class RowsAndColumns(Walker):
         self._points()
         self._row_numbers(plan.row)
         self.emitter.masks["x"] = False
-        begin = self._rows_begin(plan.walked)
+        begin = self._rows_begin()
         self._shared()
-        self._ahead_of_rows()
+        if plan.begin is not None:
+            self._ahead_of_rows()
         before = len(base.lines)
         self._row(begin)
         inside, base.lines[before:] = base.lines[before:], []
@@ -58,19 +58,19 @@ class RowsAndColumns(Walker):
         self._stored_down()
         return base.lines
 
-    def _rows_begin(self, size: Expr) -> str:
+    def _rows_begin(self) -> str:
         """Where the program's row of a turn is, as text of that; how many there are; and where their vectors begin, which is the same in all turns."""
         assert self.group.walked is not None
-        part, vector = self.emitter.symbols[self.group.walked.part.symbol].name, self.plan.vector
-        each, rows = self.emitter.text(size), self.emitter.text(self.plan.points[0].extent)
-        self.base.lines += [
-            f"    alike = ({part}) % {vector}",
-            f"    begun = ({part}) // {vector} * ({each})",
-            f"    turns = tl.minimum({each}, (({rows}) - alike + {vector - 1}) // {vector} - begun)",
-        ]
-        row = f"(begun + {{}}) * {vector} + alike"
-        self._row_number(f"tl.minimum({row.format(0)}, ({rows}) - 1)")  # a program may have none
-        self._vectors()
+        part, count = (
+            self.emitter.symbols[self.group.walked.part.symbol].name,
+            self.emitter.text(self.group.walked.part.extent),
+        )
+        rows = self.emitter.text(self.plan.points[0].extent)
+        self.base.lines.append(f"    turns = (({rows}) - {part} + {count} - 1) // ({count})")
+        row = f"{part} + ({{}}) * ({count})"
+        if self.plan.begin is not None:
+            self._row_number(f"tl.minimum({row.format(0)}, ({rows}) - 1)")  # a program may have none
+            self._vectors()
         return row
 
     def _row_number(self, text: str) -> None:
@@ -79,10 +79,15 @@ class RowsAndColumns(Walker):
 
     def _row(self, begin: str) -> None:
         """One turn: a row, in as many walks over what registers hold of it as its reductions want."""
-        self._row_number(begin.format("tl.minimum(turn + 1, turns - 1)"))
-        self._lines_of_next()
-        self._row_number(begin.format("turn"))
-        self.base.lines.append(self._first_vector())
+        if self.plan.begin is None:
+            self._row_number(begin.format("turn"))
+            for node in self._numbers_of_row(self._own_loads()):
+                self.emitter.value(node, self.base)
+        else:
+            self._row_number(begin.format("tl.minimum(turn + 1, turns - 1)"))
+            self._lines_of_next()
+            self._row_number(begin.format("turn"))
+            self.base.lines.append(self._first_vector())
         passes = self.plan.passes
         for number, each in enumerate(passes):
             self.downwards = number == len(passes) - 1 and not each.reduces
@@ -97,11 +102,16 @@ class RowsAndColumns(Walker):
         points = {a.symbol for a in self.group.axes}
         return [n for n in self._loads() if n.attr[1].symbols() & points]
 
+    def _numbers_of_row(self, loads: Sequence[Node]) -> list[Node]:
+        """Those that read one number a row."""
+        along = {a.symbol for a in self.group.row_axes}
+        return [n for n in loads if not n.attr[1].symbols() & along]
+
     def _read_ahead(self) -> list[Value]:
         """Load what lies around a row's vectors, and what is one number a row: too little to be on its way through shared memory."""
         along, last = {a.symbol for a in self.group.row_axes}, len(self.kept) - 1
         loads = self._own_loads()
-        points = [n for n in loads if not n.attr[1].symbols() & along]
+        points = self._numbers_of_row(loads)
         for node in points:
             self.base.known.pop(node, None)
         found = [self.emitter.value(node, self.base) for node in points]
@@ -125,7 +135,8 @@ class RowsAndColumns(Walker):
     def _ahead(self, steps: Sequence[LoopNest], opened: list[Taken], back: bool) -> None:
         needed = self._needed(steps)
         again = [n for n in self.again if n in needed and n not in self.kept[0]]
-        for number, tile in enumerate(self._every_tile()[:-1] if again else ()):
+        tiles = self._every_tile() if self.plan.begin is None else self._every_tile()[:-1]
+        for number, tile in enumerate(tiles if again else ()):
             self._asked_for(again, number, tile())
 
     def _loads(self) -> list[Node]:
@@ -151,12 +162,26 @@ class RowsAndColumns(Walker):
 
     def _parts(self) -> list[Part]:
         """What lies around the vectors is too little to be asked for rows ahead: it is waited for when the rest is done."""
+        if self.plan.begin is None:
+            return [self._ahead, self._held]
         return [self._ahead, self._tail, self._held, self._edges]
 
     # -- tiles ------------------------------------------------------------------------------------
 
     def _needed(self, steps: Sequence[LoopNest]) -> set[Node]:
         return super()._needed((*steps, *self.columns) if self.downwards else steps)
+
+    def _results_of_all(self, opened: Sequence[Taken]) -> None:
+        """The two sums of a row: threads wait for each other once."""
+        sums = [a for _, accumulators in opened for a in accumulators]
+        if len(sums) != 2 or not all(a.reduction.kind is ReduceKind.SUM for a in sums):
+            return
+        if sums[0].reduction.dtype is not sums[1].reduction.dtype:
+            return
+        names = ", ".join(a.name for a in sums)
+        pair = self.emitter.assign(f"tl.reduce(({names}), 1, bz_two_sums)", X, self.base)
+        for number, a in enumerate(sums):
+            a.found = f"{pair.name}[{number}][:, None]"
 
     def _body(
         self, steps: Sequence[LoopNest], body: Scope, opened: list[Taken], number: int, *, first: bool = False
@@ -195,7 +220,7 @@ class RowsAndColumns(Walker):
                 self._columns_stored(step, scope)
             emit.end(scope)
             self.base.lines += [line[4:] for line in scope.lines]
-            if number == len(tiles) - 1:
+            if self.plan.begin is not None and number == len(tiles) - 1:
                 self._small(begin)
 
     def _sum_down(self, reduction: Reduction, name: str, scope: Scope) -> Value:

@@ -36,7 +36,7 @@ def kernel(
 ) -> KernelText:
     """The text of one group's kernel, for a GPU of NVIDIA's or another; ``waits``: it begins early and waits by itself for what is before it, ``triggers``:
     it lets what is behind it begin (then)."""
-    both = plan.walked is not None and plan.begin is not None
+    both = plan.walked is not None and not plan.whole
     writer = RowsAndColumns(group, plan) if both else Walker(group, plan)
     begins = ["    if EARLY:", "        gdc_wait()"] if waits else ["    if LETS:"] if triggers else []
     begins += ["        gdc_launch_dependents()"] if triggers else []

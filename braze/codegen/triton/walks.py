@@ -95,12 +95,16 @@ class Walker(Writer):
         emit.vectors, emit.eviction, emit.masks["r"] = None, "", self.masked
         for axis in self.group.row_axes:
             emit.symbols.pop(axis.symbol)
+        self._results_of_all(opened)
         edges = iter(self.edges)
         for step, accumulators in opened:
             self._forget_reduced(self.base)
             emit.reduced = dict(enumerate(self._results(step, accumulators, edges)))
             self._stores(step, self.base)
         emit.end(self.base)
+
+    def _results_of_all(self, opened: Sequence[Taken]) -> None:
+        """What is asked of a walk's reductions at once, before each step's."""
 
     def _parts(self) -> list[Part]:
         """The parts of a walk, in their order."""

@@ -55,7 +55,7 @@ class Writer:
         """The lines of the body."""
         self._points()
         if self.plan.walked is not None:
-            self._walked(self.plan.walked)
+            self._walked()
             return self.base.lines
         if self.plan.row is None:
             self._at_points()
@@ -285,20 +285,23 @@ class Writer:
 
     # -- mixed ------------------------------------------------------------------------------------
 
-    def _walked(self, size: Expr) -> None:
-        """A tile of rows after the other, each held whole; what is summed down the columns is kept between them."""
+    def _walked(self) -> None:
+        """A tile of rows after the other, each held whole, at which programs take turns; what is summed down the columns is kept between them."""
         plan, emit, base = self.plan, self.emitter, self.base
         assert plan.row is not None and self.group.walked is not None
         (x,) = plan.points
         columns = down_columns(self.group)
         self._row_numbers(plan.row)
         self.row_scope(base, "rbase")
-        rows = emit.text(size)
-        base.lines.append(f"    first = {emit.symbols[self.group.walked.part.symbol].name} * ({rows})")
+        part, count = (
+            emit.symbols[self.group.walked.part.symbol].name,
+            emit.text(self.group.walked.part.extent),
+        )
+        tiles = emit.text(blocks(x.extent, x.block))
+        base.lines.append(f"    turns = (({tiles}) - {part} + {count} - 1) // ({count})")
         body = Scope([], "        ", outer=base)
-        emit.masks["x"] = self._ragged(x, size)
         self._same_for_all_rows(columns)
-        body.lines.append("        xoffset = first + begin")
+        body.lines.append(f"        xoffset = ({part} + turn * ({count})) * XBLOCK")
         self._tile(x, body)
         for step in self.group.steps:
             if step.reduce_axes != (self.group.walked.within,):
@@ -306,7 +309,7 @@ class Writer:
         kept = [(step, [self._down(r, body) for r in step.reductions]) for step in columns]
         emit.end(body)
         stages = f", num_stages={plan.stages}" if plan.stages > 1 else ""
-        base.lines.append(f"    for begin in {'tl.' if stages else ''}range(0, {rows}, XBLOCK{stages}):")
+        base.lines.append(f"    for turn in {'tl.' if stages else ''}range(0, turns, 1{stages}):")
         base.lines.extend(body.lines)
         for step, names_of in kept:
             emit.reduced = {
@@ -325,12 +328,6 @@ class Writer:
                 symbols = node.attr[1].symbols()
                 if not symbols & own and symbols <= self.emitter.symbols.keys():
                     self.emitter.value(node, self.base)
-
-    def _ragged(self, x: Tile, size: Expr) -> bool:
-        """Whether a tile of a walk may reach past the last row, or the end of its part."""
-        assert self.group.walked is not None
-        count = self.group.walked.part.extent.value or 0
-        return (x.extent.value or -1) != count * (size.value or 0) or (size.value or 1) % x.block != 0
 
     def _down(self, reduction: Reduction, body: Scope) -> str:
         """Take a tile into what is kept down the columns: one number a column where each thread has whole ones, else lane by lane."""
