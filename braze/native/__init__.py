@@ -9,7 +9,19 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from braze.native import around, calibrate, driver, held, operations, places, products, pure, shims, tables, written
+from braze.native import (
+    around,
+    calibrate,
+    driver,
+    held,
+    operations,
+    places,
+    products,
+    pure,
+    shims,
+    tables,
+    written,
+)
 from braze.support.log import warn_once
 
 _problem = "BRAZE_PURE is set" if os.environ.get("BRAZE_PURE", "0") not in ("", "0") else ""

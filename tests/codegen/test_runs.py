@@ -72,6 +72,8 @@ def test_attention_that_drops_nothing_draws_nothing():
 
     assert 'operator("aten.scaled_dot_product_attention.default", False)' in attention(0.0)
     assert ", False)" not in attention(0.5)
+
+
 def test_a_product_sees_its_weight_turned_without_a_view_of_pytorchs():
     """And an input that lies otherwise; what lies as it is wanted has no layout."""
     source = host_of(
