@@ -44,6 +44,7 @@ from braze.capture.guards.dynamic import (
 from braze.capture.guards.misses import Miss, explain_miss, place_of
 from braze.capture.guards.report import compiled_frame
 from braze.capture.guards.tables import GuardTable, build_table, read_source
+from braze.capture.residual.as_captured import told_of_writes
 from braze.capture.residual.points import ResumePoint
 from braze.capture.residual.residual import build_residual
 from braze.graph.torch_compat import is_shortage, mute_fakes, watched, without_saving_hooks
@@ -457,7 +458,7 @@ class Site:
                 hints=["return gm.forward, or a function of the same inputs"],
             )
         trace.count("graphs")
-        return compiled
+        return told_of_writes(graph, compiled)
 
     # -- recompiles
 
