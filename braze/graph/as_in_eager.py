@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from braze.graph import torch_compat
+from braze.graph import torch_compat, torch_symbols
+from braze.graph.operators import functional_form
 
 aten = torch.ops.aten
 #: functions for which the CPU has kernels of its own, where nobody asks for a gradient: their results are row by row, those of
@@ -46,11 +47,15 @@ _UNASKED = {aten.mul_.Tensor: 2, aten.mul_.Scalar: 2, aten.ldexp_.default: 2, at
 _IN_FLOATS = frozenset({aten.ldexp_.default, aten.logit_.default})
 
 
+#: operators that compute each element, without PyTorch's tag
+_UNTAGGED = frozenset({aten.floor_divide.default, aten.floor_divide.Scalar})
+
+
 def refuse_unfit(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Raise eager's RuntimeError for a write that it refuses.
 
-    ``x.expand(4, 3).add_(1)``: elements that share memory are not computed in place. ``ints.mul_(0.5)``: a float is not written into
-    an integer, nor a number into a truth value.
+    ``x.expand(4, 3).add_(1)``: elements that share memory are not computed in place. ``ones(1).atan2_(ones(4))``: a tensor has no room
+    for more elements than its own. ``ints.mul_(0.5)``: a float is not written into an integer, nor a number into a truth value.
     """
     written = args[0] if _computes_in_place(func) else kwargs.get("out") if _computes(func) else None
     if written is not None and _shares_elements(written):
@@ -58,6 +63,8 @@ def refuse_unfit(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> N
             "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
             "Please clone() the tensor before performing the operation."
         )
+    if _computes_in_place(func):
+        _refuse_more_elements((*args, *kwargs.values()))
     operands = args[: _UNASKED.get(func, 0)]
     if not operands:
         return
@@ -67,6 +74,33 @@ def refuse_unfit(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> N
         computed = torch.get_default_dtype()
     if not torch.can_cast(computed, target):
         raise RuntimeError(f"result type {computed} can't be cast to the desired output type {target}")
+
+
+def _refuse_more_elements(args: Sequence[Any]) -> None:
+    """Raise where operands broadcast beyond what they are written into, for which meta functions make room."""
+    target, *others = (tuple(x.shape) for x in args if isinstance(x, torch.Tensor))
+    if not any(_repeats(target, other) for other in others):
+        return
+    try:
+        wide = torch.broadcast_shapes(target, *others)
+    except RuntimeError:
+        return  # these do not broadcast at all, which the operator says
+    raise RuntimeError(f"output with shape {list(target)} doesn't match the broadcast shape {list(wide)}")
+
+
+def _repeats(target: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    """Whether one shape has other dims, or more elements in a dim where the other has one; of sizes that only data tell none is."""
+    if len(other) > len(target):
+        return True
+    pairs = zip(reversed(target), reversed(other), strict=False)
+    return any(_is_one(n) is True and _is_one(m) is False for n, m in pairs)
+
+
+def _is_one(size: Any) -> bool | None:
+    """Whether a dim has one element in this trace; no guard comes of it. None where only the data tell."""
+    if not isinstance(size, torch.SymInt):
+        return bool(size == 1)
+    return None if torch_symbols.is_unbacked(size) else bool(size.node.hint == 1)
 
 
 @functools.cache
@@ -80,8 +114,11 @@ def _computes(func: Any) -> bool:
 
 @functools.cache
 def _computes_in_place(func: Any) -> bool:
-    """Whether it is ``add_`` or the like."""
-    return _computes(func) and func.__name__.partition(".")[0].endswith("_")
+    """Whether it is ``add_`` or the like. PyTorch's tag is not on all of these (``eq_``, ``gcd_``), but on what they compute."""
+    if not func.__name__.partition(".")[0].endswith("_"):
+        return False
+    computed = functional_form(func) if func.namespace == "aten" else None
+    return _computes(func) or (computed is not None and (_computes(computed) or computed in _UNTAGGED))
 
 
 def _shares_elements(x: torch.Tensor) -> bool:
