@@ -383,11 +383,10 @@ class _Plan:
     def read(self) -> tuple[list[Read], list[Read]]:
         """The saved tensors, and the tangents, for the C core."""
         rows = zip([*range(len(self.saved)), *self.tangents], self._whole.inputs, strict=True)
-        found = [Read(i, spec.device.type, spec.strides, int(_bytes(spec))) for i, spec in rows]  # type: ignore[union-attr, arg-type]
+        found = [(Read(i, spec.device.type, spec.strides), int(_bytes(spec))) for i, spec in rows]  # type: ignore[union-attr, arg-type]
         saved, tangents = found[: len(self.saved)], found[len(self.saved) :]
-        return [x._replace(large=0) for x in saved], [
-            x._replace(large=x.large * (x.large >= LARGE)) for x in tangents
-        ]
+        large = [x._replace(large=size) if size >= LARGE else x for x, size in tangents]
+        return [x for x, _ in saved], large
 
     @hidden_from_dynamo
     def plain_backward(self) -> Callable[[list[Any]], Sequence[Any]] | None:

@@ -67,20 +67,21 @@ def rounded(e: Any, convert: Convert, env: Any) -> Expr | None:
     if names.name_of(value) == names.INT_TRUE_DIV and not value.args[1].is_Integer:
         bottom = convert(value.args[1])
         check_divisor(e, bottom)
-        return quotient(kind, _below(value.args[0], convert, _EXACT, env), bottom)
+        return quotient(kind, _between(value.args[0], convert, 1 - _EXACT, _EXACT - 1, env), bottom)
     found = _steps(value)
     if found is None:
         return None
     whole, steps = found
     if (line := _exact(steps)) is not None:
-        most = (_EXACT - abs(line.offset)) // max(abs(line.factor), 1)
+        high = (_EXACT - abs(line.offset)) // max(abs(line.factor), 1) - 1
+        low = -high
     elif len(steps) == 1 and steps[0].operation == "/" and steps[0].constant.is_integer():
-        line, most = _fraction(steps), _EXACT
-    elif (line := _tried(kind, steps)) is not None:
-        most = _TRIED
+        line, low, high = _fraction(steps), 1 - _EXACT, _EXACT - 1
+    else:
+        line, low, high = _tried(kind, steps), 0, _TRIED - 1
     if line is None:
         return None
-    top = _below(whole, convert, most, env, negative=most != _TRIED)
+    top = _between(whole, convert, low, high, env)
     return quotient(kind, top * line.factor + line.offset, Integer(line.bottom))
 
 
@@ -101,20 +102,19 @@ def check_divisor(e: Any, divisor: Expr) -> None:
         raise Unsupported("BZ3002", f"the size {e} has no integer form", why=f"{divisor} may be below zero")
 
 
-def _below(whole: Any, convert: Convert, most: int, env: Any, negative: bool = True) -> Expr:
-    """The expression of an integer that is known to be less than ``most`` either way (or not negative), by a guard where need be."""
+def _between(whole: Any, convert: Convert, low: int, high: int, env: Any) -> Expr:
+    """The expression of an integer that is known to be from ``low`` to ``high``, by a guard where need be."""
     form = convert(whole)
-    low, high = form.bounds()
-    least = 1 - most if negative else 0
+    least, most = form.bounds()
     for holds, asked in (
-        (high is not None and high < most, lambda: whole < most),
-        (low is not None and low >= least, lambda: whole >= least),
+        (most is not None and most <= high, lambda: whole <= high),
+        (least is not None and least >= low, lambda: whole >= low),
     ):
         if not holds and not env.evaluate_expr(asked()):
             raise Unsupported(
                 "BZ3002",
                 f"a number that floats round, of {whole}",
-                why=f"it is not from {least} to {most - 1}, where integers give the same",
+                why=f"it is not from {low} to {high}, where integers give the same",
             )
     return form
 

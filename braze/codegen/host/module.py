@@ -421,24 +421,21 @@ class _Host:
         """The variable of what a call calls: one for all calls of an operator, or its own, where that works out once what it runs."""
         target = call.out_variant or call.target
         once = can_be_worked_out(target) and self._is_laid_out(call)
+        if once:
+            return self._bound_once(target, f"{target} {len(self.operators)}", f'operator_once("{target}")')
         more = ", False" if drops_nothing(call) else ""
-        key = f"{target} {len(self.operators)}" if once else target + more
-        if key not in self.operators:
-            self.operators[key] = f"op_{named(target).__name__.replace('.', '_')}_{len(self.operators)}"
-            bound = "operator_once" if once else "operator"
-            self.bindings.append(f'{self.operators[key]} = runtime.{bound}("{target}"{more})')
-        return self.operators[key]
+        return self._bound_once(target, target + more, f'operator("{target}"{more})')
 
     def _product(self, call: ExternCall, layouts: tuple[str, ...]) -> str:
         """The variable of a matrix product that sees its arguments in these layouts."""
-        key = f"{call.out_variant} {layouts}"
+        target = call.out_variant
+        return self._bound_once(target, f"{target} {layouts}", f'product("{target}", {tuple_text(layouts)})')
+
+    def _bound_once(self, target: str, key: str, made: str) -> str:
+        """The variable of what the runtime makes for an operator, which calls of one key share."""
         if key not in self.operators:
-            self.operators[key] = (
-                f"op_{named(call.out_variant).__name__.replace('.', '_')}_{len(self.operators)}"
-            )
-            self.bindings.append(
-                f'{self.operators[key]} = runtime.product("{call.out_variant}", {tuple_text(layouts)})'
-            )
+            self.operators[key] = f"op_{named(target).__name__.replace('.', '_')}_{len(self.operators)}"
+            self.bindings.append(f"{self.operators[key]} = runtime.{made}")
         return self.operators[key]
 
     def _is_laid_out(self, call: ExternCall) -> bool:

@@ -60,16 +60,12 @@ class RowsAndColumns(Walker):
 
     def _rows_begin(self) -> str:
         """Where the program's row of a turn is, as text of that; how many there are; and where their vectors begin, which is the same in all turns."""
-        assert self.group.walked is not None
-        part, count = (
-            self.emitter.symbols[self.group.walked.part.symbol].name,
-            self.emitter.text(self.group.walked.part.extent),
-        )
-        rows = self.emitter.text(self.plan.points[0].extent)
-        self.base.lines.append(f"    turns = (({rows}) - {part} + {count} - 1) // ({count})")
+        rows = self.plan.points[0].extent
+        part, count = self._take_turns(rows)
         row = f"{part} + ({{}}) * ({count})"
         if self.plan.begin is not None:
-            self._row_number(f"tl.minimum({row.format(0)}, ({rows}) - 1)")  # a program may have none
+            last = f"({self.emitter.text(rows)}) - 1"
+            self._row_number(f"tl.minimum({row.format(0)}, {last})")  # a program may have none
             self._vectors()
         return row
 

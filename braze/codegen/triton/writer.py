@@ -293,12 +293,7 @@ class Writer:
         columns = down_columns(self.group)
         self._row_numbers(plan.row)
         self.row_scope(base, "rbase")
-        part, count = (
-            emit.symbols[self.group.walked.part.symbol].name,
-            emit.text(self.group.walked.part.extent),
-        )
-        tiles = emit.text(blocks(x.extent, x.block))
-        base.lines.append(f"    turns = (({tiles}) - {part} + {count} - 1) // ({count})")
+        part, count = self._take_turns(blocks(x.extent, x.block))
         body = Scope([], "        ", outer=base)
         self._same_for_all_rows(columns)
         body.lines.append(f"        xoffset = ({part} + turn * ({count})) * XBLOCK")
@@ -318,6 +313,16 @@ class Writer:
             self._forget_reduced(base)
             self._columns_stored(step, base)
         emit.end(base)
+
+    def _take_turns(self, tiles: Expr) -> tuple[str, str]:
+        """How many of so many tiles this program takes, as ``turns``; gives its number, and how many take turns with it."""
+        assert self.group.walked is not None
+        axis = self.group.walked.part
+        part, count = self.emitter.symbols[axis.symbol].name, self.emitter.text(axis.extent)
+        self.base.lines.append(
+            f"    turns = (({self.emitter.text(tiles)}) - {part} + {count} - 1) // ({count})"
+        )
+        return part, count
 
     def _same_for_all_rows(self, columns: tuple[LoopNest, ...]) -> None:
         """Load before the walk what each tile would load again: a norm's weight."""
