@@ -690,3 +690,21 @@ def test_a_maximum_whose_places_are_written_is_no_part_of_a_gradient_that_reads_
     )
     given = (Given("x1", ("numbers((8, 6), 'float32', 1, 'normal').movedim(-1, 0)",), "made"),)
     assert checking.check(parsed(text, given, backend="aot_eager", dynamic=False, backward=True)) is None
+
+
+@pytest.mark.parametrize("view", [True, False])
+def test_parts_of_a_gradient_that_are_no_numbers_are_so_in_both_where_a_view_is_returned(view):
+    """Of two complex numbers that are added the second is multiplied by one, which makes both of its parts no number."""
+    program = TensorProgram(
+        (Given("x0", ("numbers((4,), 'float32', 0, 'small') * (1 - 2j)",), "leaf"),),
+        (Line(("v0",), "v0 = x0[1:]" if view else "v0 = x0 * 1"),),
+        ("v0",),
+        backward=True,
+    )
+    theirs, ours = (checking.seen(program, program.function(), 0) for _ in range(2))
+    name = "gradient of x0"
+    theirs.values[name][2] = torch.tensor([torch.nan, 1.0])
+    ours.values[name][2] = torch.nan
+    assert (checking.numbers_differ(program, 0, ours, theirs) is None) is view
+    ours.values[name][1] += 1
+    assert checking.numbers_differ(program, 0, ours, theirs) is not None

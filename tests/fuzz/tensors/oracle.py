@@ -453,6 +453,16 @@ def verdict(
     return shown(ours, theirs, exact, bad) if bad.any() else ""
 
 
+def as_wholes(parts: Tensor) -> Tensor:
+    """The parts of complex numbers, both of them no number where one is not finite.
+
+    Of a sum of two, eager multiplies the second by one: what is not finite in one of its parts is no number in the other then. Which of two
+    gradients is the second, those tell that came first.
+    """
+    odd = ~parts.isfinite().all(-1, keepdim=True)
+    return torch.where(odd, torch.nan, parts)
+
+
 def decided(ours: Tensor, theirs: Tensor, rounded: list[Tensor]) -> str:
     """What is wrong with bools and whole numbers that follow from numbers rounded in fewer places than eager's.
 

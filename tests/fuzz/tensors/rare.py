@@ -287,6 +287,8 @@ torch._foreach_addcmul_([{w}], [{s}], [{s}], 2)
 torch._foreach_sub_(list({w}.unbind()), 1)
 torch._foreach_mul_(list({w}.split(1)), 2)
 {w}.set_({x}.clone())
+{w}.data = {x}.clone()
+{w}.data = {0}.data * 2
 {w}.resize_({0}.shape)
 {w}.resize_as_({0}.t()).fill_(2)
 {w}.unbind()[0].add_(1)
