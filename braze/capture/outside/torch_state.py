@@ -11,7 +11,7 @@ import torch
 
 from braze.capture.facts.records import Check
 from braze.graph import torch_compat
-from braze.graph.torch_settings import SETTINGS, set_autocast
+from braze.graph.torch_settings import SETTINGS, leave_autocast, set_autocast
 from braze.native import torch_state
 
 
@@ -80,7 +80,9 @@ class TorchState:
         while self.nesting > 0:
             torch.autocast_decrement_nesting()
             self.nesting -= 1
-        self.nesting = 0
+        while self.nesting < 0:
+            torch.autocast_increment_nesting()
+            self.nesting += 1
 
     def is_handling(self) -> bool:
         """Whether an exception is handled where the function is called; guarded."""
@@ -106,6 +108,8 @@ class TorchState:
                 calls.append((torch.set_autocast_enabled, (kind, enabled)))
                 calls.append((torch.set_autocast_dtype, (kind, dtype)))
             calls.append((torch.set_autocast_cache_enabled, (now[-1],)))
+        calls += [(torch.autocast_increment_nesting, ())] * self.nesting
+        calls += [(leave_autocast, ())] * -self.nesting
         return calls
 
     def guards(self) -> list[tuple[Check, Any]]:
