@@ -45,6 +45,7 @@ from braze.support.errors import Origin
 
 def at_return(t: Trace, value: Any) -> Capture:
     """The Capture of a trace that ran to its end."""
+    leave_no_block_of_a_device(t)
     table = RecipeTable(t)
     try:
         result = table.id_of(value)
@@ -61,6 +62,7 @@ def at_break(t: Trace) -> Capture:
     if t.graph.inference:
         # the graph enters inference mode and leaves it: what breaks in between runs whole, as it is
         raise Retry(max(1, t.graph.inference[0][-1]))
+    leave_no_block_of_a_device(t)
     if (generator := held_midway(t.done)) is not None:
         retry_before(t.done, Unrebuildable(generator))
     table = RecipeTable(t)
@@ -74,6 +76,12 @@ def at_break(t: Trace) -> Capture:
     except BreakSignal:  # a symbolic number that no graph can compute: before it was made
         raise Retry(max(1, t.frames.steps - 1)) from None
     return assemble(t, table, None, effects, pending)
+
+
+def leave_no_block_of_a_device(t: Trace) -> None:
+    """Go back to before a block of a device that the trace has not left: residual code does not enter it."""
+    if t.graph.devices:
+        raise Retry(max(1, t.graph.devices[0]))
 
 
 def retry_before(done: Ledger, error: Unrebuildable) -> NoReturn:

@@ -34,7 +34,7 @@ class TorchState:
         self.inference = False
         self.device: torch.device | None = None
         self.modes = 0
-        self.dispatch_modes = (0, False)
+        self.entered_modes = (0, 0, False)
         self.dual_level = -1
         self.nesting = 0
         #: what the program has asked for -> the answer; nothing, once it has changed a setting itself
@@ -51,7 +51,7 @@ class TorchState:
         self.inference = torch.is_inference_mode_enabled()
         self.device, self.modes = torch_state.default_device(), torch_state.function_modes()
         self.dual_level = torch_compat.dual_level()
-        self.dispatch_modes = torch_compat.dispatch_modes()
+        self.entered_modes = torch_compat.entered_modes()
 
     @contextlib.contextmanager
     def outside_inference(self) -> Iterator[None]:
@@ -71,7 +71,7 @@ class TorchState:
             raise
 
     def _set_back(self) -> None:
-        torch_compat.leave_modes(self.dispatch_modes)
+        torch_compat.leave_modes(self.entered_modes)
         for name, (read, write) in SETTINGS.items():
             if read() != self.start[name]:
                 write(self.start[name])
