@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -220,3 +221,20 @@ def test_what_a_signals_handler_raises_as_a_graph_turns_grad_mode_off_leaves_it_
     with pytest.raises(KeyboardInterrupt):
         getattr(call, "general", call)([torch.ones(2)])  # C runs no handlers there
     assert torch.is_grad_enabled()
+
+
+def test_numpys_settings_are_asked_in_each_call():
+    """How errors of floats are handled, and the size of buffers: what the trace was told holds for no other call."""
+
+    def function(x):
+        return np.geterr()["divide"], np.getbufsize(), x + 1
+
+    compiled = braze.compile(function)
+    x = torch.ones(2)
+    for divide, size in (("warn", 8192), ("ignore", 1600), ("raise", 8192)):
+        before = np.seterr(divide=divide), np.setbufsize(size)
+        try:
+            assert compiled(x)[:2] == (divide, size)
+        finally:
+            np.seterr(**before[0])
+            np.setbufsize(before[1])

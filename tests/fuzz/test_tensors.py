@@ -514,6 +514,21 @@ def test_a_sum_with_what_is_no_number_is_none_however_large_the_others_are():
     assert judged(text, with_gradient(50.0), calls) is not None
 
 
+@pytest.mark.parametrize("norm", ["layer_norm(x0, (6, 2))", "group_norm(x0, 1)", "group_norm(x0, 3)"])
+def test_what_is_left_of_a_number_that_is_its_mean_may_be_nothing(norm):
+    """Eager leaves of it what rounding does, which by itself is one, or no number where nothing is left."""
+    text = f"def program(x0):\n    v0 = F.{norm}\n    v1 = v0 / v0\n    return (v1,)\n"
+    row = (
+        [0.0, 0.0, -0.5, 0.5, -2.0, 2.0] if norm.endswith("(x0, 3)") else [0.0, -0.5, 2.25, 2.5, -1.5, -2.75]
+    )
+    found = numbers_by(text, f"torch.tensor([{row}, {row}], dtype=t_float32)[..., None].expand(2, 6, 2)")
+    ours = torch.ones(2, 6, 2)
+    ours[:, 0] = torch.nan
+    assert not told(ours, "result 0", found)
+    ours[:, 3] = torch.nan
+    assert told(ours, "result 0", found)
+
+
 def test_a_norm_whose_sums_overflow_is_nothing_to_go_by():
     text = "def program(x0):\n    v0 = F.layer_norm(x0, (4,))\n    return (v0,)\n"
     found = numbers_by(text, "torch.tensor([[1e200, -1e200, 3.0, 0.0]], dtype=t_float64)")
