@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import decimal
+
 import numpy as np
 import pytest
 import torch
@@ -238,3 +240,24 @@ def test_numpys_settings_are_asked_in_each_call():
         finally:
             np.seterr(**before[0])
             np.setbufsize(before[1])
+
+
+THIRD = decimal.Decimal("0.333333333333")
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda given: str(given / 3),
+        lambda given: str(decimal.Decimal(1) / decimal.Decimal(3)),
+        lambda given: str(THIRD * THIRD),
+        lambda given: str(THIRD.sqrt()),
+        lambda given: str(sum([THIRD, THIRD])),
+        lambda given: str(decimal.Decimal.from_float(0.1) + 0),
+    ],
+)
+def test_decimals_are_rounded_as_each_call_has_it(compute):
+    compiled = braze.compile(lambda x, given: (compute(given), x + 1))
+    for digits in (28, 5, 28, 7):
+        with decimal.localcontext(decimal.Context(prec=digits)):
+            assert compiled(torch.ones(2), THIRD)[0] == compute(THIRD)

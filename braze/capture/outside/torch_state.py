@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import decimal
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -23,6 +24,12 @@ def autocast_now() -> tuple[Any, ...]:
 def is_handling() -> bool:
     """Whether an exception is handled here."""
     return sys.exc_info()[1] is not None
+
+
+def decimal_context() -> tuple[Any, ...]:
+    """What arithmetic on decimals goes by in this thread, but for what has happened in it."""
+    now = decimal.getcontext()
+    return now.prec, now.rounding, now.Emin, now.Emax, now.clamp, tuple(now.traps.values())
 
 
 class TorchState:
@@ -88,6 +95,10 @@ class TorchState:
         """Whether an exception is handled where the function is called; guarded."""
         found = self.asked[is_handling, ()] = self.error is not None
         return found
+
+    def note_decimals(self) -> None:
+        """Arithmetic on decimals rounds, and raises, as its context says; guarded."""
+        self.asked[decimal_context, ()] = decimal_context()
 
     def told(self, function: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
         """What a function tells of a setting, guarded unless the program may have made it so."""
