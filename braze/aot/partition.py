@@ -159,7 +159,7 @@ def _partition(
     if joint is not None and joint.operations.taken:
         part = _with_parts(part)
     if part.backward is not None:
-        _refuse_results_given_memory(gm, part, known)
+        _refuse_results_done_to(gm, part, known)
     _settle(part, known)
     return part
 
@@ -444,27 +444,35 @@ def _refuse_views_given_memory(gm: torch.fx.GraphModule) -> None:
                 raise _given_memory(node)
 
 
-def _refuse_results_given_memory(
-    gm: torch.fx.GraphModule, part: Partition, known: Sequence[OutputRole]
-) -> None:
-    """What the program gives other memory once the graph has run, where the backward has not the tensor itself: it has inputs as they are, and what one
-    operation of autograd's takes of another."""
+def _refuse_results_done_to(gm: torch.fx.GraphModule, part: Partition, known: Sequence[OutputRole]) -> None:
+    """What the program does to results once the graph has run that eager's operations, of one result each, let it do.
+
+    What is given other memory eager's backward reads as it is by then: here it has inputs as they are, and what one operation of autograd's takes of
+    another. What keeps its gradient and is written then PyTorch looks for at the wrong place where it is no operation's first result.
+    """
     backward = part.backward
     assert backward is not None
     written = {placeholders(gm)[role.input] for role in part.mutations}
     values = {role.output: i for i, role in enumerate(known) if role.kind is OutputKind.VALUE}
-    alone = [group for group in backward.apart if len(group) == 1]
-    taken = {~i for i in backward.gradients if i < 0}
+    alone = {backward.tangents[k] for (k, *more) in backward.apart if not more}
+    alone |= set(backward.tangents) if len(backward.tangents) == 1 else set()
     kept = {saved.index for saved in backward.saved if saved.source is SavedFrom.OUTPUT}
-    followed = taken & kept & {backward.tangents[k] for (k,) in alone}
+    followed = alone & kept & {~i for i in backward.gradients if i < 0}
     given: Any = gm.graph.output_node().args[0]
     for i, node in enumerate(given):
-        if not isinstance(node, torch.fx.Node) or not facts(node).moved_after:
+        if not isinstance(node, torch.fx.Node) or node.op == "placeholder":
             continue
         role = part.outputs[i]
         place = values.get(role.output if role.kind is OutputKind.SAME else i)
-        if node.op != "placeholder" and place not in followed and _is_read_with_gradients(node):
+        if facts(node).moved_after and place not in followed and _is_read_with_gradients(node):
             raise _given_memory(node)
+        if facts(node).retained_after and facts(node).written_after and place not in alone:
+            raise Unsupported(
+                "BZ2030",
+                "a result beside others that keeps its gradient (retain_grad) and is written in place",
+                hints=["nothing, results are eager's; call retain_grad on what is not written"],
+                origin=facts(node).origin,
+            )
     for node in written:
         if facts(node).moved_after:
             raise _given_memory(node)

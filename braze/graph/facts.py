@@ -55,6 +55,8 @@ class NodeFacts(NamedTuple):
     written_after: bool = False
     #: whether it goes on to give it other memory (``x.data = y``)
     moved_after: bool = False
+    #: whether it goes on to have its gradient kept (``x.retain_grad()``)
+    retained_after: bool = False
 
     # -- of operations
     #: the number of the checkpointed region that it is in, and what the region's policy (torch's) says of it

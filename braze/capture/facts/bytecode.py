@@ -409,6 +409,7 @@ def _stored(instruction: dis.Instruction) -> tuple[str, ...]:
 
 # -- which locals are written in place
 
+RETAIN = "retain_grad"
 #: what writes to an operand, and how far that lies from the top of the stack
 _WRITES = {"STORE_SUBSCR": 2, "STORE_SLICE": 3}
 
@@ -431,6 +432,16 @@ def written_from(code: CodeType, offset: int) -> frozenset[str]:
 def moved_from(code: CodeType, offset: int) -> frozenset[str]:
     """The locals whose object, bound now, instructions from ``offset`` on give other memory: ``x.data = y``."""
     return _locals_at(code, offset, lambda instruction: int(gives_memory(instruction)))
+
+
+@remembered(1024)
+def retained_from(code: CodeType, offset: int) -> frozenset[str]:
+    """The locals whose object, bound now, instructions from ``offset`` on have keep its gradient: ``x.retain_grad()``."""
+    return _locals_at(code, offset, _retains)
+
+
+def _retains(instruction: dis.Instruction) -> int:
+    return int(instruction.opname in ("LOAD_METHOD", "LOAD_ATTR") and instruction.argval == RETAIN)
 
 
 def gives_memory(instruction: dis.Instruction) -> bool:

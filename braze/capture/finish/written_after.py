@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from opcode import opname
-from types import CodeType, MethodDescriptorType
+from types import CodeType, FunctionType, MethodDescriptorType
 from typing import Any
 
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
 
 from braze.capture.facts.breaks import GIVES_MEMORY
-from braze.capture.facts.bytecode import is_in_place, moved_from, written_from
+from braze.capture.facts.bytecode import RETAIN, is_in_place, moved_from, retained_from, written_from
 from braze.capture.facts.frame import Frame
 from braze.capture.finish.state_at_break import after, start_of
 from braze.capture.state.frames import Frames
@@ -20,9 +20,10 @@ from braze.graph.facts import set_facts
 
 
 def mark(frames: Frames, nodes: Sequence[torch.fx.Node]) -> None:
-    """Let inputs and results of a graph know that they, or what shares their memory, are written once it has run, or are given other memory."""
+    """Let inputs and results of a graph know that they, or what shares their memory, are written once it has run, or are given other memory or keep their gradients."""
     written = {torch_compat.storage_key(value) for value in _written(frames) if type(value) is FakeTensor}
     moved = {id(value) for value in _moved(frames)}
+    retained = {id(value) for value in _retained(frames)}
     everything = _is_moved_somewhere(frames)
     for node in nodes if written or moved or everything else ():
         value = node.meta.get("val")
@@ -32,14 +33,13 @@ def mark(frames: Frames, nodes: Sequence[torch.fx.Node]) -> None:
             set_facts(node, written_after=True)
         if everything or id(value) in moved:
             set_facts(node, moved_after=True)
+        if id(value) in retained:
+            set_facts(node, retained_after=True)
 
 
 def _written(frames: Frames) -> Iterator[Any]:
     """The values that the operation at the break, and the code behind it, write in place."""
-    inner = frames.stack[-1]
-    for method, value in zip(inner.stack, inner.stack[1:], strict=False):
-        if type(method) is MethodDescriptorType and is_in_place(method.__name__):
-            yield value
+    yield from _called(frames, is_in_place)
     yield from _named(frames, written_from)
 
 
@@ -48,6 +48,20 @@ def _moved(frames: Frames) -> Iterator[Any]:
     if _stands_at_store(frames.stack[-1]):
         yield frames.stack[-1].stack[-1]
     yield from _named(frames, moved_from)
+
+
+def _retained(frames: Frames) -> Iterator[Any]:
+    """The values whose gradients the operation at the break, and the code behind it, have kept."""
+    yield from _called(frames, lambda name: name == RETAIN)
+    yield from _named(frames, retained_from)
+
+
+def _called(frames: Frames, wanted: Callable[[str], bool]) -> Iterator[Any]:
+    """The values of which the operation at the break calls such a method."""
+    inner = frames.stack[-1]
+    for method, value in zip(inner.stack, inner.stack[1:], strict=False):
+        if isinstance(method, MethodDescriptorType | FunctionType) and wanted(method.__name__):
+            yield value
 
 
 def _is_moved_somewhere(frames: Frames) -> bool:
