@@ -111,3 +111,34 @@ def test_a_block_of_a_device_is_entered_and_left_as_in_eager(program, backend):
         assert ours == theirs
         assert torch.equal(mine, value)
         assert entered_modes() == before
+
+
+def set_for_good(x):
+    before = torch.get_default_device()
+    torch.set_default_device("meta")
+    return before, torch.get_default_device(), torch.empty(1).device, x * 2
+
+
+def set_and_set_back(x):
+    torch.set_default_device("meta")
+    braze.graph_break()
+    made = torch.empty(1).device
+    torch.set_default_device("cpu")
+    return made, torch.empty(1).device, x * 2
+
+
+@pytest.mark.parametrize("backend", ["eager", "braze"])
+@pytest.mark.parametrize("program", [broken, broken_in_a_loop, set_for_good, set_and_set_back])
+def test_the_default_device_is_set_as_in_eager(program, backend):
+    x = torch.ones(2)
+    compiled = braze.compile(program, backend=backend)
+    try:
+        for device in ("cpu", "meta", "cpu"):
+            found = []
+            for call in (program, compiled):
+                torch.set_default_device(device)
+                *facts, value = call(x)
+                found.append((facts, value.device, torch.get_default_device(), entered_modes()))
+            assert found[0] == found[1]
+    finally:
+        torch.set_default_device(None)

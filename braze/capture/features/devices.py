@@ -49,3 +49,9 @@ def leave(t: Trace, device: Any, args: Any, kwargs: Any, tail: bool) -> Any:
 
 FEATURE.methods[torch.device, "__enter__"] = enter
 FEATURE.methods[torch.device, "__exit__"] = leave
+
+
+@FEATURE.call(torch.set_default_device)
+def set_default(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    """It enters and leaves modes around all others, which a trace has put aside."""
+    graph_break("BZ1010", "the default device is set")
