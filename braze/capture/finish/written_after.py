@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from opcode import opname
-from types import CodeType, FunctionType, MethodDescriptorType
+from types import CodeType, FunctionType, MethodDescriptorType, MethodType
 from typing import Any
 
 import torch.fx
@@ -62,6 +62,8 @@ def _called(frames: Frames, wanted: Callable[[str], bool]) -> Iterator[Any]:
     for method, value in zip(inner.stack, inner.stack[1:], strict=False):
         if isinstance(method, MethodDescriptorType | FunctionType) and wanted(method.__name__):
             yield value
+        elif isinstance(method, MethodType) and wanted(method.__name__):  # as CPython 3.13 has it
+            yield method.__self__
 
 
 def _is_moved_somewhere(frames: Frames) -> bool:
