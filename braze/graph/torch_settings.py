@@ -42,6 +42,23 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
 }
 
 
+def leave_autocast() -> None:
+    """Leave a context of autocast; with the last one all is forgotten that was cast."""
+    if torch.autocast_decrement_nesting() == 0:
+        torch.clear_autocast_cache()
+
+
+#: all that set one of these, or autocast
+SETTERS: tuple[Any, ...] = (
+    *(write for _, write in SETTINGS.values()),
+    torch.set_autocast_enabled,
+    torch.set_autocast_dtype,
+    torch.set_autocast_cache_enabled,
+    torch.autocast_increment_nesting,
+    leave_autocast,
+)
+
+
 def set_autocast(state: tuple[Any, ...]) -> None:
     """Autocast as ``autocast_state`` told it."""
     for kind, enabled, dtype in state[:-1]:
@@ -78,7 +95,8 @@ def way_back() -> Callable[..., None]:
         if autocast_state() != autocast:
             set_autocast(autocast)
         while autocast_depth() > depth:
-            if torch.autocast_decrement_nesting() == 0:
-                torch.clear_autocast_cache()
+            leave_autocast()
+        while autocast_depth() < depth:
+            torch.autocast_increment_nesting()
 
     return set_back

@@ -483,3 +483,30 @@ def test_statistics_that_nobody_reads_have_the_type_of_the_kernels(dynamic):
     with logged() as said:
         assert torch.equal(braze.compile(f, dynamic=dynamic)(x), f(x))
     assert not said
+
+
+PARTS_OF_COPIES = [
+    lambda x: x.clone()[1:],
+    lambda x: x.clone()[1],
+    lambda x: x.clone().t()[1:],
+    lambda x: x.clone().diagonal(1),
+    lambda x: x.clone().unbind(1)[2],
+    lambda x: x.clone().chunk(2)[1],
+    lambda x: x.clone().view(2, 8)[1, 2:],
+    lambda x: x.to(torch.float32, copy=True)[2:],
+    lambda x: (x * 2)[1:],
+]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("function", PARTS_OF_COPIES)
+def test_a_part_of_a_copy_lies_in_the_memory_of_the_whole(function, grad, dynamic):
+    """Whoever gets it may look at the rest, from where the memory begins."""
+    x = torch.arange(16.0).view(4, 4).requires_grad_(grad)
+    theirs = function(x)
+    ours = braze.compile(function, dynamic=dynamic, options={"verify": 1})(x)
+    assert ours.storage_offset() == theirs.storage_offset()
+    assert ours.untyped_storage().nbytes() == theirs.untyped_storage().nbytes() == 64
+    whole = ((4, 4), (4, 1), 0)
+    assert torch.equal(ours.detach().as_strided(*whole), theirs.detach().as_strided(*whole))

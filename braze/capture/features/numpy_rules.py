@@ -42,7 +42,7 @@ IMPURE = ("numpy.random", "numpy.lib._npyio_impl", "numpy.lib.npyio")
 IMPURE_FUNCTIONS = frozenset(
     words(
         """load save savez savez_compressed loadtxt savetxt genfromtxt fromfile fromregex array2string array_repr
-    array_str seterr setbufsize set_printoptions empty empty_like"""
+    array_str seterr setbufsize set_printoptions empty empty_like _get_extobj_dict _make_extobj geterrobj seterrobj"""
     )
 )
 #: methods of arrays that touch the outside

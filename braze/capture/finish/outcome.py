@@ -45,6 +45,7 @@ from braze.support.errors import Origin
 
 def at_return(t: Trace, value: Any) -> Capture:
     """The Capture of a trace that ran to its end."""
+    leave_no_block_of_a_device(t.graph)
     table = RecipeTable(t)
     try:
         result = table.id_of(value)
@@ -61,6 +62,7 @@ def at_break(t: Trace) -> Capture:
     if t.graph.inference:
         # the graph enters inference mode and leaves it: what breaks in between runs whole, as it is
         raise Retry(max(1, t.graph.inference[0][-1]))
+    leave_no_block_of_a_device(t.graph)
     if (generator := held_midway(t.done)) is not None:
         retry_before(t.done, Unrebuildable(generator))
     table = RecipeTable(t)
@@ -74,6 +76,12 @@ def at_break(t: Trace) -> Capture:
     except BreakSignal:  # a symbolic number that no graph can compute: before it was made
         raise Retry(max(1, t.frames.steps - 1)) from None
     return assemble(t, table, None, effects, pending)
+
+
+def leave_no_block_of_a_device(graph: GraphState) -> None:
+    """Go back to before a block of a device that the trace has not left: residual code does not enter it."""
+    if graph.devices:
+        raise Retry(max(1, graph.devices[0]))
 
 
 def retry_before(done: Ledger, error: Unrebuildable) -> NoReturn:
@@ -177,6 +185,7 @@ def close_graph(state: GraphState, table: RecipeTable) -> torch.fx.GraphModule |
     output = graph.output(tuple(table.outputs))
     output.meta["val"] = tuple(n.meta.get("val") for n in table.outputs)
     drop_unread_parts(graph)
+    drop_open_contexts(graph)
     settle_places(graph.nodes, origin)
     return Captured(graph, state.recorder.modules)
 
@@ -188,6 +197,21 @@ def drop_unread_parts(graph: torch.fx.Graph) -> None:
             of = node.args[0]
             if isinstance(of, torch.fx.Node) and isinstance(of.meta.get("val"), (tuple, list)):
                 graph.erase_node(node)
+
+
+def drop_open_contexts(graph: torch.fx.Graph) -> None:
+    """Remove what enters a context of autocast that is left behind the graph, or leaves one that was entered before: whether the graph runs as it is or not,
+    the code around it counts those."""
+    entered: list[torch.fx.Node] = []
+    for node in list(graph.nodes):
+        if node.target is torch.autocast_increment_nesting:
+            entered.append(node)
+        elif node.target is torch.autocast_decrement_nesting and entered:
+            entered.pop()
+        elif node.target is torch.autocast_decrement_nesting:
+            graph.erase_node(node)
+    for node in entered:
+        graph.erase_node(node)
 
 
 def origin(here: Any) -> Origin | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import decimal
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 
 from braze.capture.facts.records import Check
 from braze.graph import torch_compat
-from braze.graph.torch_settings import SETTINGS, set_autocast
+from braze.graph.torch_settings import SETTINGS, leave_autocast, set_autocast
 from braze.native import torch_state
 
 
@@ -25,6 +26,12 @@ def is_handling() -> bool:
     return sys.exc_info()[1] is not None
 
 
+def decimal_context() -> tuple[Any, ...]:
+    """What arithmetic on decimals goes by in this thread, but for what has happened in it."""
+    now = decimal.getcontext()
+    return now.prec, now.rounding, now.Emin, now.Emax, now.clamp, tuple(now.traps.values())
+
+
 class TorchState:
     """State at the start of a trace, and what inference mode the program is in."""
 
@@ -34,7 +41,7 @@ class TorchState:
         self.inference = False
         self.device: torch.device | None = None
         self.modes = 0
-        self.dispatch_modes = (0, False)
+        self.entered_modes = (0, 0, False)
         self.dual_level = -1
         self.nesting = 0
         #: what the program has asked for -> the answer; nothing, once it has changed a setting itself
@@ -51,7 +58,7 @@ class TorchState:
         self.inference = torch.is_inference_mode_enabled()
         self.device, self.modes = torch_state.default_device(), torch_state.function_modes()
         self.dual_level = torch_compat.dual_level()
-        self.dispatch_modes = torch_compat.dispatch_modes()
+        self.entered_modes = torch_compat.entered_modes()
 
     @contextlib.contextmanager
     def outside_inference(self) -> Iterator[None]:
@@ -71,7 +78,7 @@ class TorchState:
             raise
 
     def _set_back(self) -> None:
-        torch_compat.leave_modes(self.dispatch_modes)
+        torch_compat.leave_modes(self.entered_modes)
         for name, (read, write) in SETTINGS.items():
             if read() != self.start[name]:
                 write(self.start[name])
@@ -80,12 +87,18 @@ class TorchState:
         while self.nesting > 0:
             torch.autocast_decrement_nesting()
             self.nesting -= 1
-        self.nesting = 0
+        while self.nesting < 0:
+            torch.autocast_increment_nesting()
+            self.nesting += 1
 
     def is_handling(self) -> bool:
         """Whether an exception is handled where the function is called; guarded."""
         found = self.asked[is_handling, ()] = self.error is not None
         return found
+
+    def note_decimals(self) -> None:
+        """Arithmetic on decimals rounds, and raises, as its context says; guarded."""
+        self.asked[decimal_context, ()] = decimal_context()
 
     def told(self, function: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
         """What a function tells of a setting, guarded unless the program may have made it so."""
@@ -106,6 +119,8 @@ class TorchState:
                 calls.append((torch.set_autocast_enabled, (kind, enabled)))
                 calls.append((torch.set_autocast_dtype, (kind, dtype)))
             calls.append((torch.set_autocast_cache_enabled, (now[-1],)))
+        calls += [(torch.autocast_increment_nesting, ())] * self.nesting
+        calls += [(leave_autocast, ())] * -self.nesting
         return calls
 
     def guards(self) -> list[tuple[Check, Any]]:

@@ -202,6 +202,8 @@ class GraphState:
         self.modes_on = 0
         #: function modes that the program has entered
         self.open_modes: list[Any] = []
+        #: the steps at which the program has entered blocks of devices
+        self.devices: list[int] = []
         self.inference: list[Any] = []
         self.inference_on = False
         #: whether a part of the graph runs in inference mode: fakes do not know theirs
