@@ -53,7 +53,9 @@ def has_symbols(symbolic: Any, source: Source, value: Any) -> bool:
     if symbolic == "all":
         return is_argument(source) and holds_numbers(value)
     items = ((Source(Step.ITEM, i, source), v) for i, v in enumerate(value))
-    return any((at, -1) in symbolic or (type(v) in TUPLES and has_symbols(symbolic, at, v)) for at, v in items)
+    return any(
+        (at, -1) in symbolic or (type(v) in TUPLES and has_symbols(symbolic, at, v)) for at, v in items
+    )
 
 
 def is_argument(source: Source) -> bool:
