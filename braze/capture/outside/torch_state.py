@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from braze.capture.facts.records import Check
-from braze.graph import torch_compat
+from braze.graph import torch_compat, torch_settings
 from braze.graph.torch_settings import SETTINGS, set_autocast
 from braze.native import torch_state
 
@@ -51,7 +51,7 @@ class TorchState:
         self.autocast = autocast_now()
         self.inference = torch.is_inference_mode_enabled()
         self.device, self.modes = torch_state.default_device(), torch_state.function_modes()
-        self.function_modes = torch_compat.function_modes()
+        self.function_modes = torch_settings.function_modes()
         self.dual_level = torch_compat.dual_level()
         self.dispatch_modes = torch_compat.dispatch_modes()
 
@@ -74,7 +74,7 @@ class TorchState:
 
     def _set_back(self) -> None:
         torch_compat.leave_modes(self.dispatch_modes)
-        torch_compat.set_modes_back(self.function_modes)
+        torch_settings.set_modes_back(self.function_modes)
         for name, (read, write) in SETTINGS.items():
             if read() != self.start[name]:
                 write(self.start[name])
@@ -103,7 +103,7 @@ class TorchState:
         device = torch_state.default_device()
         if device == self.device or kwargs.get("device") is not None:
             return kwargs
-        if not torch_compat.makes_on_default_device(function):
+        if not torch_settings.makes_on_default_device(function):
             return kwargs
         if device is None:  # what is copied stays where it is
             device = args[0].device if args and isinstance(args[0], torch.Tensor) else torch.device("cpu")
@@ -125,7 +125,7 @@ class TorchState:
 
     def _default_devices(self) -> list[tuple[Any, tuple[Any, ...]]]:
         """The same for default devices: at a break inside ``with device:``, and where such a block ends after one."""
-        left, entered = torch_compat.changed_modes(self.function_modes)
+        left, entered = torch_settings.changed_modes(self.function_modes)
         calls: list[tuple[Any, tuple[Any, ...]]] = []
         for mode in reversed(left):
             calls.append((torch.device.__exit__, (mode.device, None, None, None)))
