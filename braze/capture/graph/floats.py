@@ -14,6 +14,7 @@ import torch
 
 from braze.capture.facts.breaks import graph_break
 from braze.capture.state.trace import GraphState
+from braze.graph import torch_symbols
 
 #: operations that never raise, whatever the floats are
 TOTAL = {
@@ -34,7 +35,14 @@ def combine(graph: GraphState, function: Any, *operands: Any) -> Any:
     kept: Any = TOTAL.get(function)
     if any(type(v) is torch.SymFloat and graph.mode.name_of(v) in graph.mode.read_floats for v in operands):
         return combine_read(graph, kept, function, operands)
-    divides = kept is operator.truediv and type(operands[1]) not in (int, float)
+    # what is made of sizes is guarded not to be zero where it divides
+    divides = (
+        kept is operator.truediv
+        and type(operands[1]) not in (int, float)
+        and not is_of_sizes(graph, operands[1])
+    )
+    if kept is not None and not divides and any(is_input(graph, v) for v in operands):
+        operands = tuple(beside_floats(graph, v) if is_of_sizes(graph, v) else v for v in operands)
     if kept is None or divides or not all(is_plain(v) or is_input(graph, v) for v in operands):
         return function(*[settled(graph, v) for v in operands])
     hints = [graph.mode.floats[graph.mode.name_of(v)] if is_input(graph, v) else v for v in operands]
@@ -42,7 +50,34 @@ def combine(graph: GraphState, function: Any, *operands: Any) -> Any:
     if not math.isfinite(value):
         return function(*[settled(graph, v) for v in operands])
     made = graph.mode.derived_float(value, [v for v in operands if is_input(graph, v)])
+    if any(is_computed(graph, v) for v in operands):
+        graph.computed[graph.mode.name_of(made)] = (kept, operands)
     return noted(graph, kept, operands, made)
+
+
+def called(graph: GraphState, function: Any, value: Any, *numbers: float) -> Any:
+    """``function(value, *numbers)`` of a number that is made of sizes and integers: a float, known by its node alone."""
+    made = graph.mode.derived_float(function(value.node.hint, *numbers), [value])
+    graph.computed[graph.mode.name_of(made)] = (function, (value, *numbers))
+    return noted(graph, function, (value, *numbers), made)
+
+
+def is_of_sizes(graph: GraphState, value: Any) -> bool:
+    """Whether a value is made of sizes and integers that change, and told by a call."""
+    if type(value) not in (torch.SymInt, torch.SymFloat) or torch_symbols.is_unbacked(value):
+        return False
+    return not graph.mode.depends_on_floats(value)
+
+
+def beside_floats(graph: GraphState, value: Any) -> Any:
+    """What is made of sizes, as one of the floats that it is computed with."""
+    made = graph.mode.derived_float(float(value.node.hint), [value])
+    return noted(graph, torch.sym_float, (value,), made)
+
+
+def is_computed(graph: GraphState, value: Any) -> bool:
+    """Whether a value is made by a function of ``math``."""
+    return type(value) is torch.SymFloat and graph.mode.name_of(value) in graph.computed
 
 
 def noted(graph: GraphState, function: Any, operands: tuple[Any, ...], made: Any) -> Any:
