@@ -94,11 +94,11 @@ def test_random_expressions_are_pythons() -> None:
 
     def expression(depth: int) -> str:
         if depth == 0:
-            return rng.choice(["n", "x.shape[0]", "2.5", "3", f"math.{rng.choice(total)}(n)"])
+            return rng.choice(["n", "x.shape[0]", "2.5", "n / 7", "3", f"math.{rng.choice(total)}(n)"])
         a, b = expression(depth - 1), expression(depth - 1)
-        return rng.choice([f"({a} + {b})", f"({a} - {b})", f"({a} * {b})", f"-{a}", f"abs({a})"])
+        return rng.choice([f"({a} + {b})", f"({a} - {b})", f"({a} * {b})", f"-{a}", f"abs({a})", f"{a} / 3"])
 
-    for _ in range(60):
+    for _ in range(100):
         text = expression(3)
         captures(
             eval(f"lambda x, n: (x[0, 0], {text})", {"math": math}), [3, 4, 5, -7, 2**40], backend="eager"

@@ -82,6 +82,14 @@ def known(t: Trace, value: Any) -> Any:
     return float(value) if floats.is_computed(t.graph, value) else value
 
 
+@rule(abs, operator.abs)
+def abs_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    """Of a float that changes, a float as the graph computes it."""
+    if len(args) == 1 and not kwargs and type(args[0]) is torch.SymFloat:
+        return floats.combine(t.graph, abs, args[0])
+    return calls.call_c(t, abs, args, kwargs)
+
+
 @rule(math.pow)
 def pow_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """A power of floats; of numbers of 64 bits such ones do not overflow."""

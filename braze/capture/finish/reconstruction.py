@@ -172,6 +172,8 @@ class RecipeTable:
         place = self.t.outside.tree.node_of(value)
         if place is not None:
             return FromSource(place.source)
+        written = floats.as_written(self.t.graph, value)
+        value = value if written is MISSING else written
         if floats.is_computed(self.t.graph, value):
             function, args = self.t.graph.computed[self.t.graph.mode.name_of(value)]
             return self.call(function, *self.items(args))

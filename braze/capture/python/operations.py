@@ -60,7 +60,12 @@ def binary(t: Trace, function: Any, a: Any, b: Any, tail: bool = False) -> Any:
         if type(a) is torch.SymFloat or type(b) is torch.SymFloat:
             return floats.combine(t.graph, function, a, b)
         if type(a) is torch.SymInt or type(b) is torch.SymInt:
-            return on_numbers(t.graph.mode.ground.combined, function, a, number(b) if type(a) is str else b)
+            made = on_numbers(t.graph.mode.ground.combined, function, a, number(b) if type(a) is str else b)
+            return (
+                made
+                if type(made) is torch.SymInt
+                else floats.noted_as_written(t.graph, floats.TOTAL.get(function), (a, b), made)
+            )
         return on_numbers(function, a, number(b) if type(a) is str else b)
     *own, reflected = METHODS[function]
     return by_classes(t, function, a, b, own, reflected)
