@@ -125,3 +125,27 @@ def test_a_kept_capture_computes_it_too() -> None:
             found, number = compiled(X, n)
             torch.testing.assert_close(found, scaled(X, n)[0])
             assert number == math.log(n)
+
+
+AS_WRITTEN: dict[str, Callable[..., Any]] = {
+    "what cancels": lambda x, n: (x.double() * ((n / 3 + 1e16) - 1e16), (n / 3 + 1e16) - 1e16),
+    "of a size": lambda x, n: (torch.ones(n).shape[0] / 3 + 1e16) - 1e16,
+    "constants": lambda x, n: (x[0, 0], (2.5 / 3 * (n / 7 * 3)) / 3, -(6 * (3 - n / 7))),
+    "no number": lambda x, n: (x[0, 0], (n / 7) * (n - n), abs(n / 7 + 3 + n / 7 / 3)),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "braze"])
+@pytest.mark.parametrize("name", AS_WRITTEN)
+def test_floats_made_of_integers_are_computed_in_the_order_written(name: str, backend: str) -> None:
+    """The algebra of symbols took the first for ``n / 3``."""
+    values = [3, 4, 5, 9, 10, 11] + ([-7, -8, 2**40] if name != "of a size" else [])
+    assert captures(AS_WRITTEN[name], values, backend=backend) <= 3
+
+
+def test_places_up_to_a_float_that_changes_are_floats() -> None:
+    """Their decomposition took a symbolic float for an integer, and was refused for it (BZ9022)."""
+    compiled = braze.compile(lambda n: (torch.arange(0, n / 2), torch.arange(n / 4)))
+    for n in range(3, 9):
+        for found, wanted in zip(compiled(n), (torch.arange(0, n / 2), torch.arange(n / 4)), strict=True):
+            assert found.dtype is wanted.dtype and torch.equal(found, wanted)
