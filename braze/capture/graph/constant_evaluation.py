@@ -266,7 +266,9 @@ def read(recorder: Recording, name: str, tensor: torch.Tensor) -> Any:
         return native.unhooked(reader, real)
 
 
-def with_numbers(recorder: Recording, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+def with_numbers(
+    recorder: Recording, func: Any, args: Any, kwargs: Any, whole: bool = False
+) -> tuple[Any, Any] | None:
     """Arguments with known numbers in place of integer tensors of no dimensions, as PyTorch takes them for sizes, and of truth values as it takes
     them for masks; None where none is."""
     found = False
@@ -282,7 +284,7 @@ def with_numbers(recorder: Recording, func: Any, args: Any, kwargs: Any) -> tupl
             return slice(number(value.start), number(value.stop), number(value.step))
         return type(value)(map(number, value)) if type(value) in (list, tuple) else value
 
-    first = args[:1] if args and isinstance(args[0], torch.Tensor) else ()
+    first = args[:1] if args and isinstance(args[0], torch.Tensor) and not whole else ()
     given = (*first, *map(number, args[len(first) :]))
     named = {k: number(v) for k, v in kwargs.items()}
     return (given, named) if found else None
@@ -291,6 +293,10 @@ def with_numbers(recorder: Recording, func: Any, args: Any, kwargs: Any) -> tupl
 def call_with_numbers(recorder: Recording, func: Any, args: Any, kwargs: Any) -> Any:
     """The call, which failed since what tensors hold was not known; MISSING where it cannot be made with numbers."""
     given = with_numbers(recorder, func, args, kwargs)
+    if (
+        given is None
+    ):  # the first argument is most often what is computed with, and else a size (``torch.zeros(k, 2)``)
+        given = with_numbers(recorder, func, args, kwargs, whole=True)
     if given is not None:
         # the program is told of the call as it has made it
         with contextlib.suppress(RuntimeError, TypeError, ValueError, IndexError):
