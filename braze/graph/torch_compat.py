@@ -112,17 +112,14 @@ def watched() -> bool:
     return bool(modes) or transforming()
 
 
-def entered_modes() -> tuple[int, int, bool]:
-    """How many function and dispatch modes are entered, and whether new tensors of the CPU alone are lifted, as fake modes have it."""
-    c = torch._C
-    return c._len_torch_function_stack(), c._len_torch_dispatch_stack(), c._only_lift_cpu_tensors()
+def dispatch_modes() -> tuple[int, bool]:
+    """How many dispatch modes are entered, and whether new tensors of the CPU alone are lifted, as fake modes have it."""
+    return torch._C._len_torch_dispatch_stack(), torch._C._only_lift_cpu_tensors()
 
 
-def leave_modes(entered: tuple[int, int, bool]) -> None:
-    """Leave the modes entered since: an exception may come between a mode's being entered and its ``with``'s knowing it, and a block of a device is one."""
-    functions, modes, lifted = entered
-    while torch._C._len_torch_function_stack() > functions:
-        torch._C._pop_torch_function_stack()
+def leave_modes(entered: tuple[int, bool]) -> None:
+    """Leave the dispatch modes entered since. An exception may come between a mode's being entered and its ``with``'s knowing it."""
+    modes, lifted = entered
     while torch._C._len_torch_dispatch_stack() > modes:
         torch._C._pop_torch_dispatch_stack(None)
     torch._C._set_only_lift_cpu_tensors(lifted)

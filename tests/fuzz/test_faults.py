@@ -15,7 +15,7 @@ import torch
 
 import braze
 from braze.graph.fakes import FakeMode
-from braze.graph.torch_compat import entered_modes, is_out_of_memory
+from braze.graph.torch_compat import dispatch_modes, is_out_of_memory
 from braze.support.interrupts import deferring
 from braze.support.shortage import lost_by_python
 from tests.fuzz import faults
@@ -152,12 +152,12 @@ def test_a_mode_that_is_not_left_at_the_end_of_a_trace_is_left_by_it(at: str, mo
         monkeypatch.setattr(FakeMode, name, usual)
         raise MemoryError
 
-    before = entered_modes()
+    before = dispatch_modes()
     monkeypatch.setattr(FakeMode, name, short_of_memory)
     compiled = braze.compile(lambda x: x * 2.25, backend="eager")
     for _ in range(2):
         assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 2.25))
-        assert entered_modes() == before
+        assert dispatch_modes() == before
     assert getattr(FakeMode, name) is usual
 
 

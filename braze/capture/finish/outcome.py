@@ -78,12 +78,6 @@ def at_break(t: Trace) -> Capture:
     return assemble(t, table, None, effects, pending)
 
 
-def leave_no_block_of_a_device(graph: GraphState) -> None:
-    """Go back to before a block of a device that the trace has not left: residual code does not enter it."""
-    if graph.devices:
-        raise Retry(max(1, graph.devices[0]))
-
-
 def retry_before(done: Ledger, error: Unrebuildable) -> NoReturn:
     """Trace again, to before the value was made that cannot be rebuilt."""
     step = done.birth(error.value) or 1

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from braze.capture.facts.records import Check
-from braze.graph import torch_compat
+from braze.graph import torch_compat, torch_settings
 from braze.graph.torch_settings import SETTINGS, leave_autocast, set_autocast
 from braze.native import torch_state
 
@@ -41,7 +41,8 @@ class TorchState:
         self.inference = False
         self.device: torch.device | None = None
         self.modes = 0
-        self.entered_modes = (0, 0, False)
+        self.function_modes: list[Any] = []
+        self.dispatch_modes = (0, False)
         self.dual_level = -1
         self.nesting = 0
         #: what the program has asked for -> the answer; nothing, once it has changed a setting itself
@@ -57,8 +58,9 @@ class TorchState:
         self.autocast = autocast_now()
         self.inference = torch.is_inference_mode_enabled()
         self.device, self.modes = torch_state.default_device(), torch_state.function_modes()
+        self.function_modes = torch_settings.function_modes()
         self.dual_level = torch_compat.dual_level()
-        self.entered_modes = torch_compat.entered_modes()
+        self.dispatch_modes = torch_compat.dispatch_modes()
 
     @contextlib.contextmanager
     def outside_inference(self) -> Iterator[None]:
@@ -78,7 +80,8 @@ class TorchState:
             raise
 
     def _set_back(self) -> None:
-        torch_compat.leave_modes(self.entered_modes)
+        torch_compat.leave_modes(self.dispatch_modes)
+        torch_settings.set_modes_back(self.function_modes)
         for name, (read, write) in SETTINGS.items():
             if read() != self.start[name]:
                 write(self.start[name])
@@ -107,6 +110,18 @@ class TorchState:
             self.asked[function, tuple(args)] = value
         return value
 
+    def on_device(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The words of a call, with the device on which it makes a tensor where the program has entered or left ``with device:`` since the start:
+        a graph runs under the default device that the caller has."""
+        device = torch_state.default_device()
+        if device == self.device or kwargs.get("device") is not None:
+            return kwargs
+        if not torch_settings.makes_on_default_device(function):
+            return kwargs
+        if device is None:  # what is copied stays where it is
+            device = args[0].device if args and isinstance(args[0], torch.Tensor) else torch.device("cpu")
+        return {**kwargs, "device": device}
+
     def effects(self) -> list[tuple[Any, tuple[Any, ...]]]:
         """(setter, arguments) for each setting that the program leaves changed."""
         calls: list[tuple[Any, tuple[Any, ...]]] = []
@@ -121,6 +136,16 @@ class TorchState:
             calls.append((torch.set_autocast_cache_enabled, (now[-1],)))
         calls += [(torch.autocast_increment_nesting, ())] * self.nesting
         calls += [(leave_autocast, ())] * -self.nesting
+        return calls + self._default_devices()
+
+    def _default_devices(self) -> list[tuple[Any, tuple[Any, ...]]]:
+        """The same for default devices: at a break inside ``with device:``, and where such a block ends after one."""
+        left, entered = torch_settings.changed_modes(self.function_modes)
+        calls: list[tuple[Any, tuple[Any, ...]]] = []
+        for mode in reversed(left):
+            calls.append((torch.device.__exit__, (mode.device, None, None, None)))
+        for mode in entered:
+            calls.append((torch.device.__enter__, (mode.device,)))
         return calls
 
     def guards(self) -> list[tuple[Check, Any]]:
