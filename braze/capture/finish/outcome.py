@@ -45,7 +45,6 @@ from braze.support.errors import Origin
 
 def at_return(t: Trace, value: Any) -> Capture:
     """The Capture of a trace that ran to its end."""
-    leave_no_block_of_a_device(t.graph)
     table = RecipeTable(t)
     try:
         result = table.id_of(value)
@@ -62,7 +61,6 @@ def at_break(t: Trace) -> Capture:
     if t.graph.inference:
         # the graph enters inference mode and leaves it: what breaks in between runs whole, as it is
         raise Retry(max(1, t.graph.inference[0][-1]))
-    leave_no_block_of_a_device(t.graph)
     if (generator := held_midway(t.done)) is not None:
         retry_before(t.done, Unrebuildable(generator))
     table = RecipeTable(t)
