@@ -497,7 +497,7 @@ def test_ldexp_of_complex_numbers_keeps_both_parts(x, exponent, dynamic):
     ],
 )
 def test_a_power_by_a_truth_value_has_the_type_of_what_is_raised(x, exponent):
-    """Eager's torch.pow takes the truth value for one; ATen's own counts it as an integer where it is called by name."""
+    """Of truth values, too: PyTorch's fakes count the exponent as an integer there."""
     for power in (lambda x: torch.pow(x, exponent), lambda x: x**exponent):
         found, wanted = braze.compile(power)(x), power(x)
         assert found.dtype is wanted.dtype
