@@ -510,3 +510,35 @@ def test_a_part_of_a_copy_lies_in_the_memory_of_the_whole(function, grad, dynami
     assert ours.untyped_storage().nbytes() == theirs.untyped_storage().nbytes() == 64
     whole = ((4, 4), (4, 1), 0)
     assert torch.equal(ours.detach().as_strided(*whole), theirs.detach().as_strided(*whole))
+
+
+@pytest.mark.parametrize("exponent", [torch.tensor(3), torch.tensor([[1], [2]]), torch.tensor([1 - 2j, 0.5])])
+@pytest.mark.parametrize(
+    "x", [torch.tensor([1 + 2j, -3j]), torch.tensor([1 + 2j, -3j], dtype=torch.complex128), torch.arange(2)]
+)
+def test_ldexp_of_complex_numbers_keeps_both_parts(x, exponent, dynamic):
+    wanted = torch.ldexp(x, exponent)
+    found = braze.compile(torch.ldexp, dynamic=dynamic)(x, exponent)
+    assert (found.dtype, found.stride()) == (wanted.dtype, wanted.stride())
+    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("exponent", [True, False])
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.tensor([True, False]),
+        torch.tensor(True),
+        torch.tensor([2, -3, 0], dtype=torch.int8),
+        torch.tensor([2.5, -0.0]),
+        torch.tensor([float("nan"), 7.0]).half(),
+        torch.tensor([1 + 2j]),
+        torch.ones(0, dtype=torch.bool),
+    ],
+)
+def test_a_power_by_a_truth_value_has_the_type_of_what_is_raised(x, exponent):
+    """Of truth values, too: PyTorch's fakes count the exponent as an integer there."""
+    for power in (lambda x: torch.pow(x, exponent), lambda x: x**exponent):
+        found, wanted = braze.compile(power)(x), power(x)
+        assert found.dtype is wanted.dtype
+        assert found.tolist() == pytest.approx(wanted.tolist(), abs=0, rel=0, nan_ok=True)
