@@ -46,21 +46,6 @@ def test_other_attention_chooses_its_kernel_when_it_runs(as_on_a_gpu):
     assert not is_chosen_now((x[:, :, :0], x, x, mask[:0]), {}, {})
 
 
-def test_a_mask_that_can_be_read_stays_and_another_is_stored_once(as_on_a_gpu):
-    """What is the same for several samples or heads is laid out anew for one of them."""
-    x = torch.randn(2, 4, 8, 8)
-
-    def given(mask):
-        return attention.with_readable_mask((x, x, x, mask), {}, {})[0][3]
-
-    turned, columns = torch.randn(8, 8).mT, torch.randn(8, 1).expand(2, 4, 8, 8)
-    for mask, strides in ((turned.expand(2, 4, 8, 8), (0, 0, 8, 1)), (columns, (0, 0, 8, 1))):
-        made = given(mask)
-        assert made.stride() == strides and torch.equal(made, mask)
-    for mask in (torch.randn(2, 1, 8, 8), torch.randn(8, 8), torch.randn(8, 1)):
-        assert given(mask) is mask
-
-
 def test_on_the_cpu_attention_stays_one_operator():
     x = torch.randn(2, 4, 16, 8)
     assert not is_chosen_now((x, x, x, torch.ones(16, 16, dtype=torch.bool)), {}, {})
