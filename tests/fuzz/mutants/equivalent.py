@@ -80,4 +80,5 @@ EQUIVALENT: Mapping[str, str] = {
     "0487cf202f62": "_inlined: whether a number that fits in 32 bits is counted in 64, by cost",
     "f42e12743dc3": "_ends_early: which loops share a kernel, by cost; a walk past its end meets what does not count",
     "20f5e30072f5": "index_node: an index without computed places as arithmetic, the same number, by cost",
+    "a4c1a0ffe5bf": "split_with_sizes: sizes of which one is negative are refused when the operator is captured, as in eager",
 }
