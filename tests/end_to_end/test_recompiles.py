@@ -478,7 +478,8 @@ def test_functions_that_may_be_read_after_a_break_are_there(function: Callable[.
     assert have == want if isinstance(want, list) else torch.equal(have, want)
 
 
-def test_a_number_that_chooses_an_item_of_a_list_is_told_to_choose_out_of_a_tensor(capfd):
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_number_that_chooses_an_item_of_a_list_is_told_to_choose_out_of_a_tensor(capfd, sign):
     numbers = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]
 
     def chosen(x, i):
@@ -486,7 +487,7 @@ def test_a_number_that_chooses_an_item_of_a_list_is_told_to_choose_out_of_a_tens
 
     compiled = braze.compile(chosen, backend="eager")
     for i in range(16):
-        assert torch.equal(compiled(torch.ones(3), i), torch.full((3,), float(numbers[i])))
+        assert torch.equal(compiled(torch.ones(3), sign * i), torch.full((3,), float(numbers[sign * i])))
     told = capfd.readouterr().err
     assert "torch.tensor(numbers)[i]" in told
     assert "no more will follow" not in told

@@ -62,7 +62,7 @@ def explain_miss(
             for name, v in zip(table.symbol_names, value, strict=False)
             if name in guard.expected.symbols
         )
-        name = symbols.get(_fixed(guard.expected) or "", "")
+        name = symbols.get(_fixed(guard.expected) or "", "").removeprefix("-")
     else:
         name = source_text(guard.source, capture.code, names)
         what = guard_text(Guard(guard.source, guard.check, guard.expected), capture.code, names)
@@ -206,7 +206,7 @@ def advice(guard: Guard, value: Any, name: str) -> tuple[str, ...]:
             return (f"set {name} once, before the first call",)
         case Check.EQUAL if isinstance(guard.expected, bool | str | None):
             return (f"each value of {name} has a variant of its own: keep to a few",)
-        case Check.RANGE if name:
+        case Check.RANGE if name and ".shape[" not in name:
             return (
                 f"each value of {name} that is compared with or chooses (an item of a list, a key) has a variant of its own: "
                 f"keep to a few, or choose out of a tensor, torch.tensor(numbers)[{name}]",
