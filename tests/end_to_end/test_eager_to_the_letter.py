@@ -512,6 +512,7 @@ def test_a_part_of_a_copy_lies_in_the_memory_of_the_whole(function, grad, dynami
     assert torch.equal(ours.detach().as_strided(*whole), theirs.detach().as_strided(*whole))
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("exponent", [torch.tensor(3), torch.tensor([[1], [2]]), torch.tensor([1 - 2j, 0.5])])
 @pytest.mark.parametrize(
     "x", [torch.tensor([1 + 2j, -3j]), torch.tensor([1 + 2j, -3j], dtype=torch.complex128), torch.arange(2)]
