@@ -49,6 +49,7 @@ from braze.symbolic.expr import (
     axis_symbol,
     contiguous_strides,
     floor_div,
+    indirect,
     maximum,
     minimum,
     modulo,
@@ -404,19 +405,22 @@ class Splitter:
         reduction: Reduction,
         value: Node,
     ) -> Node:
-        """The place of the extreme: the first of those of parts which have it. Places come with values, so that nothing is read by what was found."""
+        """The place of the extreme: that of the first part which has it."""
         best = reduction.kind.extreme
         assert best is not None
         extreme = Reduction(best, value.dtype, value)
         over = [self._reduction(extreme, value), self._reduction(reduction, value)]
         values, places = self._fold(step, over)
-        of_part, place = self._load(values), self._load(places)
-        (whole,) = self._gather(step, [Reduction(best, value.dtype, of_part)])
-        has = build.binary(Op.EQ, of_part, whole)
-        if value.dtype.is_float:  # none is equal to itself that is no number, and such an extreme is that
-            has = build.either(has, build.binary(Op.NE, of_part, of_part))
-        nowhere = build.const(neutral(ReduceKind.MIN, DType.I64), DType.I64)
-        return self._gather(step, [Reduction(ReduceKind.MIN, DType.I64, build.where(has, place, nowhere))])[0]
+        axes = self.group.axes
+        name = self._buffer(DType.I64, tuple(a.extent for a in axes))
+        chosen = build.load(places, DType.I64, self._place(indirect(0)), (build.reduced(0, DType.I64),))
+        self.finish.append(
+            dataclasses.replace(
+                step, reduce_axes=(self.part,), stores=(Store(name, flat(axes), chosen),),
+                reductions=(Reduction(reduction.kind, reduction.dtype, self._load(values)),),
+            )
+        )  # fmt: skip
+        return build.load(name, DType.I64, flat(axes))
 
 
 def in_order(steps: Sequence[LoopNest], axes: Sequence[Axis]) -> tuple[Axis, ...]:

@@ -62,21 +62,10 @@ class Writer:
             return self.base.lines
         self._row_numbers(self.plan.row)
         scope = self.row_scope(self.base, "rbase")
-        if self.group.follows:
-            self._all_at_once(scope)
         for step in self.group.steps:
             self._step(step, scope)
         self.emitter.end(scope)
         return self.base.lines
-
-    def _all_at_once(self, scope: Scope) -> None:
-        """Load all that the kernel reads before it makes anything of it: one that only puts parts together takes as long as what it waits for."""
-        written = {s.buffer for step in self.group.steps for s in step.stores}
-        nodes = list(nodes_of(*(r for step in self.group.steps for r in roots(step))))
-        guarded = {n for m in nodes if m.op is Op.MASKED for n in walk(m) if n.op is Op.LOAD}
-        for node in nodes:
-            if node.op is Op.LOAD and not node.args and node.attr[0] not in written and node not in guarded:
-                self.emitter.value(node, scope)
 
     def _at_points(self) -> None:
         """All steps of a kernel without rows. What stands behind a store in a kernel's text is loaded when the store has its value, so stores
