@@ -24,7 +24,8 @@ from braze.capture.facts.values import is_constant
 from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import GraphState, Trace
 from braze.graph import untraced_formulas
-from braze.graph.torch_compat import disable_functions, disabling_wrapper, outside_modes
+from braze.graph.torch_codes import checkpoint_codes, disabling_wrapper
+from braze.graph.torch_compat import disable_functions, outside_modes
 
 FEATURE = Feature()
 
@@ -89,6 +90,8 @@ WHOLE = {
     *TRANSFORMED, *STEPS, *(function.__code__ for function in TUNING),
     copy.copy.__code__, copy.deepcopy.__code__, torch.nn.Module._apply.__code__,
 }  # fmt: skip
+# a checkpoint runs its function, and runs it again, both times as it is: they must keep the same
+WITH_CALLEES.update(checkpoint_codes())
 WHOLE_MODULES = {*MODULES, "torch.func", "torch._functorch.apis", "random"}
 OTHER_HOOK = os.path.join("torch", "_dynamo", "eval_frame.py")
 ORIGINAL = "_torchdynamo_orig_callable"
