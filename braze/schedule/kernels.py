@@ -46,7 +46,7 @@ from braze.schedule.passes import (
 from braze.schedule.plans import Form, Tile, Tiles, blocks
 from braze.schedule.ragged import common_limit, points_of
 from braze.schedule.records import Group, GroupKind
-from braze.schedule.short_sums import SHORT_SUMS, SUM_ROWS, SUM_WARPS, sums_alone
+from braze.schedule.short_sums import SUM_ROWS, SUM_WARPS, are_short_sums, sums_alone
 from braze.schedule.together import WARPS as ROW_WARPS
 from braze.schedule.together import rows_together
 from braze.schedule.windows import APART, APART_TILE, BESIDE, beside_rows, reads_apart
@@ -200,7 +200,7 @@ def _held_in_part(plan: KernelPlan, group: Group, widest: int) -> KernelPlan | N
         few = spread and length * (each or widest) >= NARROW_ROW
         one = _held_to_its_end(plan, length, each or VECTOR // plan.vector, registers=NARROW if few else 0)
         return one and _several_rows(one, group)
-    if anywhere and length in SHORT_SUMS and plan.vector == EACH and kinds <= PLAIN:
+    if anywhere and are_short_sums(length) and plan.vector == EACH and kinds <= PLAIN:
         one = _held_to_its_end(plan, length, VECTOR // plan.vector, registers=0)
         several = one and _several_rows(one, group)
         if several is not one:
@@ -233,7 +233,8 @@ def _in_tiles(plan: KernelPlan, block: int, warps: int, **more: Any) -> KernelPl
 def _held_to_its_end(plan: KernelPlan, length: int, itemsize: int, *, registers: int) -> KernelPlan | None:
     """A plan of programs that have all of a short row in registers, of whose elements those that are read again have so many bytes together."""
     warps = min(MOST_WARPS, max(1, power(length * itemsize // OF_A_SHORT_WARP + 1) // 2))
-    block = EACH * 32 * warps
+    filled = power(length - plan.vector + 2) // 2  # wherever the row begins
+    block = min(EACH * 32 * warps, filled)
     held = whole_tiles(plan, length, block)
     if itemsize > WORD or not held:
         return None
@@ -241,8 +242,9 @@ def _held_to_its_end(plan: KernelPlan, length: int, itemsize: int, *, registers:
 
 
 def _several_rows(plan: KernelPlan, group: Group) -> KernelPlan:
-    """A plan of programs that have one short row each by one warp; where that is only summed, of programs of as many warps as may be, two rows each."""
-    rows = SUM_ROWS * SUM_WARPS
+    """A plan of programs that have a short row by one warp or less; where that is only summed, of as many warps as may be, whose lanes have two each."""
+    assert plan.row is not None
+    rows = SUM_ROWS * SUM_WARPS * EACH * 32 // plan.row.block
     enough = likely_size(plan.points[0].extent) >= rows * FEW_PROGRAMS
     if plan.warps > 1 or plan.vector != EACH or not enough or not kinds_of(group.steps) <= PLAIN:
         return plan

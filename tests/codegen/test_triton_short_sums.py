@@ -35,6 +35,45 @@ def test_sums_of_several_rows_at_once(dtype, length, tmp_path):
         agree(interpreted(fn, tmp_path, x, y)[1], exact(fn, x, y), 2e-2)
 
 
+@pytest.mark.parametrize(
+    ("length", "rows"),
+    [(129, 32), (131, 32), (134, 32), (135, 16), (191, 16), (255, 16), (257, 16), (262, 16)],
+)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_sums_of_rows_that_share_a_warps_lanes(dtype, length, rows, tmp_path):
+    """A tile is no longer than what each row fills wherever it begins; rows are more than one program's."""
+    x, y = numbers(rows + 3, length, dtype=dtype), numbers(rows + 3, length, dtype=dtype, seed=1)
+    for fn in (lambda x, y: x.sum(1), lambda x, y: (x * y).amax(1), lambda x, y: (x * y).sum(1)):
+        assert cut_of(fn, x, y) == ([rows], 4, True)
+        agree(interpreted(fn, tmp_path, x, y)[1], exact(fn, x, y), 2e-2)
+
+
+def test_values_at_the_ends_of_rows_that_share_a_warp(tmp_path):
+    """The first and last of each count once, and nothing of the neighbours does."""
+    x = torch.zeros(35, 129, dtype=torch.bfloat16)
+    x[:, 0], x[:, -1] = 1, 2
+    x[7], x[9, 0], x[11, -1], x[20, 64] = -INF, INF, NAN, -INF
+
+    def fn(x):
+        return x.sum(1), x.amax(1), x.amin(1), (x > 1).any(1), (x >= 0).all(1)
+
+    assert cut_of(fn, x) == ([32], 4, True)
+    agree(interpreted(fn, tmp_path, x)[1], exact(fn, x))
+    assert torch.equal(
+        interpreted(lambda x: x.sum(1), tmp_path, x[:7])[1][0], torch.full((7,), 3.0).bfloat16()
+    )
+
+
+def test_rows_that_eight_bytes_divide_or_that_are_one_block_stay_so():
+    """Of 16 bits whose loads are 8 bytes; shorter than a warp's share; of float32; places and what is stored along rows."""
+    for length in (132, 180, 260, 127, 33):
+        assert not cut_of(lambda x: x.sum(1), numbers(9000, length, dtype=torch.bfloat16))[2], length
+    x = numbers(9000, 129, dtype=torch.bfloat16)
+    assert not cut_of(lambda x: x.sum(1), x.float())[2]
+    assert not cut_of(lambda x: x.argmax(1), x)[2]
+    assert not cut_of(lambda x: x - x.amax(1, keepdim=True), x)[2]
+
+
 def test_extremes_and_tests_of_several_rows_at_once(tmp_path):
     x = numbers(11, 515, dtype=torch.bfloat16)
     x[1, 0], x[2, -1], x[3], x[5, 2], x[6, 255] = INF, INF, -INF, NAN, -INF
