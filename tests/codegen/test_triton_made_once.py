@@ -1,0 +1,180 @@
+"""Numbers of long rows that are costly to have again, made once before the walks; in Triton's interpreter."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+pytest.importorskip("triton")
+
+from braze.codegen.triton import generate
+from braze.loops.ir import Op
+from braze.loops.rewrite import roots, walk
+from braze.schedule.choices import Choices
+from braze.schedule.passes import arguments
+from braze.schedule.records import GroupKind
+from tests.codegen.test_triton_forms import INF, NAN, agree, check, exact, numbers, small
+from tests.codegen.triton_bench import context, interpreted, planned
+
+__all__ = ["small"]
+
+
+@pytest.fixture
+def cut(small, monkeypatch):
+    """Small tiles, and a launch that costs nothing."""
+    monkeypatch.setattr(Choices, "launch_bytes", 0)
+
+
+def places(most, *shape, seed=3):
+    return torch.randint(0, most, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def looked_up(plan):
+    """How many loads each kernel has whose places are read from memory."""
+    return [
+        len({n for step in g.steps for n in walk(*roots(step)) if n.op is Op.LOAD and n.args})
+        for g in plan.groups
+    ]
+
+
+USES = {
+    "softmax": lambda x: torch.softmax(x, 1),
+    "log softmax": lambda x: torch.log_softmax(x, 1),
+    "layer norm": lambda x: F.layer_norm(x, x.shape[1:]),
+    "normalize": lambda x: F.normalize(x, dim=1),
+    "entropy": lambda x: -(x.softmax(1) * x.log_softmax(1)).sum(1),
+    "three walks": lambda x: x - x.amax(1, keepdim=True) - (x - x.amax(1, keepdim=True)).abs().sum(1, keepdim=True),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("cut")
+@pytest.mark.parametrize("length", [200, 257])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("name", list(USES))
+def test_a_gathered_row_that_is_walked_is_gathered_once(name, dtype, length, tmp_path):
+    x, i = numbers(300, length, dtype=dtype), places(length, 300, length)
+    i[1, 0], i[2, -1] = 0, length - 1
+    fn = lambda x, i: USES[name](x.gather(1, i))
+    digits = 8e-3 if dtype is torch.float16 else 1e-5
+    plan, results = interpreted(fn, tmp_path, x, i, cores=1)
+    agree(results, exact(fn, x, i), digits)
+    assert looked_up(plan) == [1] + [0] * (len(plan.groups) - 1)
+
+
+@pytest.mark.usefixtures("cut")
+@pytest.mark.parametrize("name", ["softmax", "log softmax", "entropy"])
+def test_what_is_not_finite_stays_in_its_row(name, tmp_path):
+    x = numbers(9, 200)
+    x[1, 3], x[2, 3], x[3], x[5, 7] = INF, -INF, -INF, NAN
+    i = places(200, 9, 200)
+    i[:, 0], i[:, 1] = 3, 7
+    check(lambda x, i: USES[name](x.gather(1, i)), tmp_path, x, i, cores=1)
+
+
+@pytest.mark.usefixtures("cut")
+def test_negative_places_and_places_that_all_rows_share(tmp_path):
+    x, i = numbers(40, 300), places(300, 300) - 150
+    fn = lambda x, i: torch.softmax(torch.ops.aten.index(x, [None, i]), 1)
+    plan, results = interpreted(fn, tmp_path, x, i, cores=1)
+    agree(results, exact(fn, x, i))
+    assert looked_up(plan) == [1, 0]
+
+
+@pytest.mark.usefixtures("cut")
+def test_rows_that_are_looked_up_whole_are_read_where_they_are(tmp_path):
+    """They lie side by side: another copy would be read no quicker."""
+    x, i = numbers(50, 300), places(50, 40)
+    fn = lambda x, i: torch.softmax(F.embedding(i, x), 1)
+    plan, results = interpreted(fn, tmp_path, x, i, cores=1)
+    agree(results, exact(fn, x, i))
+    assert len(plan.groups) == 1
+
+
+@pytest.mark.usefixtures("cut")
+def test_gathered_columns_are_gathered_once(tmp_path):
+    x, i = numbers(300, 70), places(300, 300, 70)
+    fn = lambda x, i: torch.softmax(x.gather(0, i), 0)
+    plan, results = interpreted(fn, tmp_path, x, i, cores=1)
+    agree(results, exact(fn, x, i))
+    assert looked_up(plan)[0] == 1 and not any(looked_up(plan)[1:])
+
+
+@pytest.mark.usefixtures("cut")
+def test_long_rows_in_parts_are_gathered_once(tmp_path):
+    x, i = numbers(2, 1000), places(1000, 2, 1000)
+    fn = lambda x, i: torch.softmax(x.gather(1, i), 1)
+    plan, results = interpreted(fn, tmp_path, x, i, cores=132)
+    agree(results, exact(fn, x, i))
+    assert len(plan.groups) > 2 and looked_up(plan) == [1] + [0] * (len(plan.groups) - 1)
+
+
+@pytest.mark.usefixtures("cut")
+def test_what_the_program_returns_is_the_copy_that_walks_read(tmp_path):
+    x, i = numbers(60, 300), places(300, 60, 300)
+    fn = lambda x, i: (x.gather(1, i), x.gather(1, i).softmax(1))
+    plan, results = interpreted(fn, tmp_path, x, i, cores=1)
+    agree(results, exact(fn, x, i))
+    assert looked_up(plan) == [1, 0]
+    assert {n for g in plan.groups for n in g.writes} == {o.buffer for o in plan.program.outputs}
+
+
+@pytest.mark.usefixtures("cut")
+def test_a_matrix_read_across_is_turned_once_by_squares(tmp_path):
+    x, y = numbers(130, 300), numbers(300, 130, seed=1)
+    fn = lambda x, y: torch.softmax(x + y.t(), 1)
+    plan, results = interpreted(fn, tmp_path, x, y, cores=1)
+    agree(results, exact(fn, x, y))
+    assert [g.kind for g in plan.groups] == [GroupKind.POINTWISE, GroupKind.LOOPED]
+
+
+@pytest.mark.usefixtures("cut")
+def test_an_index_that_does_not_exist_is_told_where_it_is_looked_up():
+    x, i = numbers(60, 300), places(300, 60, 300)
+    first, second = generate(
+        planned(lambda x, i: torch.softmax(x.gather(1, i), 1), x, i, cores=1), context(1)
+    )
+    assert "device_assert" in first.source and "device_assert" not in second.source
+
+
+@pytest.mark.usefixtures("cut")
+def test_what_lies_in_order_is_read_again():
+    x = numbers(60, 300)
+    assert len(planned(lambda x: torch.softmax(x * 2 + 1, 1), x, cores=1).groups) == 1
+    assert len(planned(lambda x, y: torch.softmax(x + y, 1), x, numbers(60, 300), cores=1).groups) == 1
+
+
+def test_few_numbers_are_not_worth_a_launch(small):
+    x, i = numbers(60, 300), places(300, 60, 300)
+    assert len(planned(lambda x, i: torch.softmax(x.gather(1, i), 1), x, i, cores=1).groups) == 1
+
+
+@pytest.mark.usefixtures("cut")
+def test_the_mask_of_a_dropout_is_drawn_once():
+    x = numbers(60, 300, dtype=torch.float16)
+    plan = planned(lambda x: torch.softmax(F.dropout(x, 0.5, True), 1), x, cores=1)
+    drawing = [
+        sum(n.op is Op.RANDOM for step in g.steps for n in walk(*roots(step))) for g in plan.groups if g.steps
+    ]
+    assert drawing == [1, 0]
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("length", [300, 1000])
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp"])
+def test_columns_that_are_walked_are_read_once_for_their_maximum_and_powers(
+    name, length, tmp_path, monkeypatch
+):
+    """However short they are: what lies across the threads is not held."""
+    monkeypatch.setattr(Choices, "persistent_bytes", 1 << 20)
+    x = numbers(length, 70)
+    x[3, 1], x[4, 2], x[:, 3], x[5, 4] = INF, -INF, -INF, NAN
+    fn = lambda x: getattr(torch, name)(x, 0)
+    plan, results = interpreted(fn, tmp_path, x, cores=1)
+    agree(results, exact(fn, x))
+    (group,) = (g for g in plan.groups if "x" in "".join(arguments(g)) and g.row_axes)
+    (text,) = (t for t in generate(plan, context(1)) if t.name == group.name)
+    assert "top" in text.source
+    assert len(re.findall(r"for roffset|for rstep", text.source)) <= 2
