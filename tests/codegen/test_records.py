@@ -22,7 +22,9 @@ TRITON = KernelText("mul", "triton", "def mul(): pass", ("x",), ("n", "m"), "def
 
 @pytest.mark.parametrize("kernels", [(), (C,), (TRITON, C)])
 def test_a_host_module_comes_back_from_json_as_it_was(kernels):
-    host = HostModule("graph", "def make(runtime): ...", kernels, "sm_90", ("int x;", "int y;"), "cuda:0")
+    host = HostModule(
+        "graph", "def make(runtime): ...", kernels, "sm_90", ("int x;", "int y;"), "cuda:0", True
+    )
     assert host_of(json.loads(json.dumps(as_data(host)))) == host
 
 

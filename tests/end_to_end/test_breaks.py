@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 import braze
 from braze.backends import default
@@ -763,3 +764,16 @@ def test_a_loop_along_any_sequence_goes_on_behind_a_break(sequence: Any) -> None
     seen = Seen(f, torch.zeros(2))
     assert equal(seen.result, (torch.full((2,), 2.0), list(sequence)))
     assert (seen.log, seen.graphs) == ([(item,) for item in sequence], 2)
+
+
+def test_what_a_disabled_function_calls_is_not_captured_where_a_frame_meets_it_first():
+    disabled = braze.disable(lambda x: F.relu(x).sin() + 1)
+
+    def f(x: torch.Tensor, names: dict[str, Any]) -> torch.Tensor:
+        exec("y = disabled(x)", {"disabled": disabled, "x": x}, names)
+        return names["y"]
+
+    graphs: list[str] = []
+    compiled = braze.compile(f, backend=lambda graph, inputs: graphs.append(graph.code) or graph)
+    torch.testing.assert_close(compiled(torch.ones(3), {}), f(torch.ones(3), {}))
+    assert not graphs

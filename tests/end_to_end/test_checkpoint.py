@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import time
 from typing import Any
 
 import pytest
@@ -257,6 +258,47 @@ def test_a_checkpoint_of_nothing_but_a_compiled_function(backend, drop):
         else:
             (expected,) = torch.autograd.grad(layer(x).sum(), x)
             torch.testing.assert_close(x.grad, expected)
+
+
+def test_a_checkpoint_beside_a_break_runs_twice_alike():
+    """Neither its first run, in a frame that runs as it is, nor its second, in a backward, keeps what a graph keeps."""
+
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        y = y * 2
+        z = checkpoint(lambda: torch.fmin(x, y), use_reentrant=False)
+        x.add_(1)
+        y.register_hook(lambda g: g * 2)
+        return z
+
+    def gradient(function: Any) -> Any:
+        y = X.clone().requires_grad_()
+        function(torch.ones(1), y).sum().backward()
+        return y.grad
+
+    compiled = braze.compile(f)
+    for _ in range(2):
+        assert torch.equal(gradient(compiled), gradient(f))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_broken_region_in_a_step_runs_twice_alike(reentrant):
+    """The second run is met within the compiled step, whose frames are captured."""
+
+    def region(x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(x).sin()
+        time.perf_counter()
+        return y.exp() * 2
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss = checkpoint(region, x, use_reentrant=reentrant).sum()
+        loss.backward()
+        return loss.detach()
+
+    compiled = braze.compile(step)
+    for _ in range(2):
+        x, y = X.clone().requires_grad_(), X.clone().requires_grad_()
+        torch.testing.assert_close(compiled(x), step(y))
+        torch.testing.assert_close(x.grad, y.grad)
 
 
 def test_hooks_on_what_is_saved_see_tensors_only():

@@ -321,6 +321,7 @@ def test_errors_that_are_eagers_accidents_excuse_a_backward_that_runs_or_refuses
     before = ("RuntimeError", "Tensor: invalid storage offset -8")
     underived = ("RuntimeError", "derivative for set_ is not implemented")
     other = ("RuntimeError", "derivative for aten::aminmax is not implemented")
+    missing = ("NotImplementedError", "the derivative for 'nextafter' is not implemented.")
     detached = (
         "RuntimeError",
         "Trying to use a saved tensor that has been detached in-place, i.e. with .detach_().",
@@ -331,7 +332,7 @@ def test_errors_that_are_eagers_accidents_excuse_a_backward_that_runs_or_refuses
         "The size of tensor a (2) must match the size of tensor b (3) at non-singleton dimension 1",
     )
     for mine, its, alike in (
-        (underived, over, True), (other, over, False), (None, hook, True), (hook, None, False), (underived, beyond, True), (beyond, underived, False),
+        (underived, over, True), (other, over, True), (missing, over, True), (over, other, False), (None, hook, True), (hook, None, False), (underived, beyond, True), (beyond, underived, False),
         (over, beyond, True), (beyond, over, False), (over, underived, True), (over, None, False),
         (None, beyond, False), (underived, None, False), (underived, hook, False),
         (overflown, small, True), (before, small, True), (underived, small, True), (small, None, False), (None, small, False), (other, small, False),

@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import braze
 from braze import native
+from tests.helpers import logged
 
 pytestmark = pytest.mark.skipif(not native.native_available, reason="the pure core calls PyTorch's functions")
 
@@ -94,3 +96,18 @@ def test_other_arguments_are_pytorchs():
         out = product(B, X, W, beta=2, out=torch.empty(4, 5))
     assert torch.equal(out, torch.addmm(B, X, W, beta=2))
     assert seen == ["addmm", "addmm"]
+
+
+@pytest.mark.parametrize("cast", [False, True])
+def test_a_graph_of_turned_products_alone_runs_without_gradients_and_casts(cast):
+    """The gradient ends between the product and the result, so that the graph itself has none."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=False):
+            return (x @ x.mT).detach().exp2()
+
+    x = torch.randn(2, 4, 2, requires_grad=True)[..., ::2]
+    compiled = braze.compile(f)
+    with logged() as said, torch.autocast("cpu", torch.bfloat16, enabled=cast):
+        torch.testing.assert_close(compiled(x), f(x))
+    assert not said

@@ -59,7 +59,8 @@ def generate_host(s: Schedule, kernels: Sequence[KernelText], ctx: CompileContex
         else:  # a compiler's start is more than what a second unit would save
             batches = ((*texts, tail),)
         units = tuple(c.assemble(batch, runtime=not k) for k, batch in enumerate(batches))
-    return HostModule(ctx.name, source, unique, ctx.target.arch, units, s.program.device)
+    calls_aten = any(writer.operators for writer in writers)
+    return HostModule(ctx.name, source, unique, ctx.target.arch, units, s.program.device, calls_aten)
 
 
 class _Host:

@@ -177,6 +177,17 @@ ask_callback(PyCodeObject *code, PyFunctionObject *function)
     return 0;
 }
 
+/* Evaluate a frame normally, and all that it calls with the mode OFF. */
+static PyObject *
+pass_on_untraced(PyThreadState *state, Frame *frame)
+{
+    int mode = current_mode;
+    current_mode = MODE_OFF;
+    PyObject *result = pass_on(state, frame, 0);
+    current_mode = mode;
+    return result;
+}
+
 static PyObject *
 run_frame(PyThreadState *state, Frame *frame, PyCodeObject *code, PyFunctionObject *function)
 {
@@ -201,6 +212,10 @@ run_frame(PyThreadState *state, Frame *frame, PyCodeObject *code, PyFunctionObje
             return give_up(state, frame, stub, NULL);
         }
         facts = facts_of(code, false);
+        if (facts != NULL && facts->untraced) { /* the callback has just said so */
+            Py_XDECREF(stub);
+            return pass_on_untraced(state, frame);
+        }
     }
     PyObject *entry = facts != NULL && !facts->skip ? Py_XNewRef(facts->entry) : NULL, *result = NULL;
     if (entry != NULL && !traced_by_another()) {
@@ -262,10 +277,7 @@ evaluate_frame(PyThreadState *state, Frame *frame)
     }
     CodeFacts *facts = facts_of(code, false);
     if (facts != NULL && facts->untraced) {
-        current_mode = MODE_OFF;
-        PyObject *result = pass_on(state, frame, 0);
-        current_mode = mode;
-        return result;
+        return pass_on_untraced(state, frame);
     }
     if (mode == MODE_TRACE) {
         return trace_frame(state, frame, code, function);
@@ -275,7 +287,8 @@ evaluate_frame(PyThreadState *state, Frame *frame)
             && ask_callback(code, function) < 0) {
             PyErr_Clear();
         }
-        return pass_on(state, frame, 0);
+        facts = facts_of(code, false);
+        return facts != NULL && facts->untraced ? pass_on_untraced(state, frame) : pass_on(state, frame, 0);
     }
     return run_frame(state, frame, code, function);
 }

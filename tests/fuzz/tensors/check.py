@@ -52,8 +52,8 @@ SET_ON_BASE = re.compile(
     "|Tensor: invalid storage offset -)"
 )
 SET = "derivative for set_ is not implemented"
-#: an operation without a derivative, which eager does not come to where a hook on its result has failed before
-UNDERIVED = re.compile(r"^derivative for aten::\w+ is not implemented$")
+#: an operation without a derivative, which eager does not come to where a hook on its result, or what was written, has failed before
+UNDERIVED = re.compile(r"^(?:the )?derivative for (?:aten::\w+|'\w+') is not implemented\.?$")
 #: what eager says of a number that it has saved and that was detached behind the graph; a compiled backward may have kept another
 DETACHED = "Trying to use a saved tensor that has been detached in-place"
 #: roll's kernel on the CPU is a `cat` that goes through autocast, which asserts that it meets no halves
@@ -176,7 +176,12 @@ def excuse(ours: Seen, theirs: Seen, checkpoints: bool = False) -> None:
     mine, its = ours.backward_error, theirs.backward_error
     if its and WRONG_DERIVATIVE.search(its[1]):
         ours.backward_error = theirs.backward_error = None
-    elif mine and its and WRITTEN.search(its[1]) and (WRITTEN.search(mine[1]) or TURNED.search(mine[1])):
+    elif (
+        mine
+        and its
+        and WRITTEN.search(its[1])
+        and any(pattern.search(mine[1]) for pattern in (WRITTEN, TURNED, UNDERIVED))
+    ):
         theirs.backward_error = mine
     elif mine and its and WRITTEN.search(mine[1]) and its[1].startswith(DETACHED):
         theirs.backward_error = mine
