@@ -151,6 +151,7 @@ _add("bincount", (4096, 1 << 24), lambda n, g: (g.ints(1000, n),), lambda x: x.b
 
 # --- indices
 _add("gather along rows", (64, 16384), lambda n, g: (g.bf(n, 2048), g.ints(2048, n, 512)), lambda x, i: x.gather(1, i) * 2)
+_add("softmax of long gathered rows", (2, 1024), lambda n, g: (g.f32(n, 65536), g.ints(65536, n, 65536)), lambda x, i: x.gather(1, i).softmax(1))
 _add("gather, backward", (64, 8192), lambda n, g: (g.f32(n, 2048), g.ints(2048, n, 512)), lambda x, i: x.gather(1, i) * 2, grad=True)
 _add("scatter along rows", (64, 16384), lambda n, g: (g.bf(n, 2048), g.ints(2048, n, 1), g.bf(n, 1)), lambda x, i, v: (x * 2).scatter(1, i, v))
 _add("scatter_add, few rows", (4096, 1 << 20), lambda n, g: (g.f32(n, 16), g.ints(10, n)), lambda x, i: x.new_zeros(10, 16).scatter_add(0, i[:, None].expand(-1, 16), x.exp()))

@@ -1,9 +1,9 @@
-"""What each walk over a long row would load or compute again, at a price, is made once, by a kernel before.
+"""What each walk over a long row would look up again is made once, by a kernel before.
 
 A row that no program holds is walked for its reductions and then for what follows, and each walk has the row's numbers again from
-where they come. That is cheap where they lie side by side. A number that is looked up takes a sector of memory, and so does one of a
-matrix that is read across; a mask that is drawn, or a function of many steps, takes instructions. There eager's way is the cheaper
-one: such numbers are written once, side by side, in the order of memory, and each walk reads them there.
+where they come. That is cheap where they lie side by side. A number that is looked up takes a sector of memory each time, and many
+rows at once leave little of what they look up in the cache. There eager's way is the cheaper one: such numbers are written once, side
+by side, in the order of memory, and each walk reads them there.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ WORK, DRAWN = 7.0, 40
 TAKEN_IN = {ReduceKind.ONLINE_SOFTMAX: 15, ReduceKind.WELFORD: 6}
 #: the part of a walk's bytes that a later walk of the row does not find in the cache
 AGAIN = 0.5
+#: bytes that are in the nearest cache, wherever in them one looks
+NEAR = 64 << 10
 #: of the time as it is, at most, that the other way may take
 WORTH = 0.9
 
@@ -110,9 +112,20 @@ class _Numbers:
                 stack.extend(node.args)
         return total
 
-    def is_read_in_order(self, node: Node) -> bool:
-        """Whether a value is a load of no more bytes than it has."""
-        return node.op is Op.LOAD and self._sector(node, tiled=False) <= node.dtype.itemsize
+    def looks_up(self, node: Node) -> bool:
+        """Whether a value is made of numbers that are looked up far apart."""
+        return any(n.op is Op.LOAD and self._is_far(n) for n in build.nodes_of(node))
+
+    def _is_far(self, load: Node) -> bool:
+        """Whether neighbouring threads look up in so much memory that hardly two find what they read beside each other."""
+        if not any(self.along in self.over(a) for a in load.args):
+            return False
+        reach = load.dtype.itemsize
+        for symbol in load.attr[1].symbols():
+            if symbol.place is not None and self.along in self.over(load.args[symbol.place]):
+                high = symbol.bounds()[1]
+                reach *= NEAR if high is None else high + 1
+        return reach > NEAR
 
     def _own(self, node: Node, again: bool, tiled: bool) -> _Cost:
         """What a value takes beside its operands; nothing where rows share it: then it is in the nearest cache."""
@@ -132,8 +145,10 @@ class _Numbers:
     def _sector(self, node: Node, tiled: bool) -> int:
         """Bytes that memory gives for one number."""
         itemsize = node.dtype.itemsize
-        if any(self.along in self.over(a) for a in node.args):
+        if self._is_far(node):
             return max(SECTOR, itemsize)
+        if any(self.along in self.over(a) for a in node.args):
+            return itemsize
         c = node.attr[1].coefficient(self.along)
         step = None if c is None else abs(likely_size(c))
         if tiled or step == 0:
@@ -186,7 +201,7 @@ def _shared(passes: Sequence[Pass], numbers: _Numbers) -> list[Node]:
     for walk, nodes in zip(passes, each, strict=True):
         ends = [*_walked(walk), *(a for n in nodes if n not in shared for a in _outside(n))]
         tops.update((_narrowest(n), None) for n in ends if n in shared)
-    return [n for n in tops if not numbers.is_read_in_order(n)]
+    return [n for n in tops if numbers.looks_up(n)]
 
 
 def _outside(node: Node) -> Iterator[Node]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 import torch
 from torch.nn import functional as F
@@ -13,9 +11,8 @@ pytest.importorskip("triton")
 from braze.codegen.triton import generate
 from braze.loops.ir import Op
 from braze.loops.rewrite import roots, walk
+from braze.schedule import made_once
 from braze.schedule.choices import Choices
-from braze.schedule.passes import arguments
-from braze.schedule.records import GroupKind
 from tests.codegen.test_triton_forms import INF, NAN, agree, check, exact, numbers, small
 from tests.codegen.triton_bench import context, interpreted, planned
 
@@ -26,6 +23,7 @@ __all__ = ["small"]
 def cut(small, monkeypatch):
     """Small tiles, and a launch that costs nothing."""
     monkeypatch.setattr(Choices, "launch_bytes", 0)
+    monkeypatch.setattr(made_once, "NEAR", 256)
 
 
 def places(most, *shape, seed=3):
@@ -122,15 +120,6 @@ def test_what_the_program_returns_is_the_copy_that_walks_read(tmp_path):
 
 
 @pytest.mark.usefixtures("cut")
-def test_a_matrix_read_across_is_turned_once_by_squares(tmp_path):
-    x, y = numbers(130, 300), numbers(300, 130, seed=1)
-    fn = lambda x, y: torch.softmax(x + y.t(), 1)
-    plan, results = interpreted(fn, tmp_path, x, y, cores=1)
-    agree(results, exact(fn, x, y))
-    assert [g.kind for g in plan.groups] == [GroupKind.POINTWISE, GroupKind.LOOPED]
-
-
-@pytest.mark.usefixtures("cut")
 def test_an_index_that_does_not_exist_is_told_where_it_is_looked_up():
     x, i = numbers(60, 300), places(300, 60, 300)
     first, second = generate(
@@ -152,29 +141,9 @@ def test_few_numbers_are_not_worth_a_launch(small):
 
 
 @pytest.mark.usefixtures("cut")
-def test_the_mask_of_a_dropout_is_drawn_once():
-    x = numbers(60, 300, dtype=torch.float16)
-    plan = planned(lambda x: torch.softmax(F.dropout(x, 0.5, True), 1), x, cores=1)
-    drawing = [
-        sum(n.op is Op.RANDOM for step in g.steps for n in walk(*roots(step))) for g in plan.groups if g.steps
-    ]
-    assert drawing == [1, 0]
-
-
-@pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("length", [300, 1000])
-@pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp"])
-def test_columns_that_are_walked_are_read_once_for_their_maximum_and_powers(
-    name, length, tmp_path, monkeypatch
-):
-    """However short they are: what lies across the threads is not held."""
-    monkeypatch.setattr(Choices, "persistent_bytes", 1 << 20)
-    x = numbers(length, 70)
-    x[3, 1], x[4, 2], x[:, 3], x[5, 4] = INF, -INF, -INF, NAN
-    fn = lambda x: getattr(torch, name)(x, 0)
-    plan, results = interpreted(fn, tmp_path, x, cores=1)
-    agree(results, exact(fn, x))
-    (group,) = (g for g in plan.groups if "x" in "".join(arguments(g)) and g.row_axes)
-    (text,) = (t for t in generate(plan, context(1)) if t.name == group.name)
-    assert "top" in text.source
-    assert len(re.findall(r"for roffset|for rstep", text.source)) <= 2
+def test_what_is_looked_up_in_a_short_table_is_looked_up_again():
+    """It is in the nearest cache."""
+    i = places(60, 60, 300)
+    fn = lambda x, i: torch.softmax(torch.ops.aten.index(x, [i]), 1)
+    assert len(planned(fn, numbers(60), i, cores=1).groups) == 1
+    assert len(planned(fn, numbers(70), i, cores=1).groups) == 2
