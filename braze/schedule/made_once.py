@@ -1,20 +1,22 @@
-"""What each walk over a long row would look up again is made once, by a kernel before.
+"""What each walk over a long row would compute or look up again is made once, by a kernel before.
 
 A row that no program holds is walked for its reductions and then for what follows, and each walk has the row's numbers again from
-where they come. That is cheap where they lie side by side. A number that is looked up takes a sector of memory each time, and many
-rows at once leave little of what they look up in the cache. There eager's way is the cheaper one: such numbers are written once, side
-by side, in the order of memory, and each walk reads them there.
+where they come. That is cheap where they lie side by side and little is computed of them. A number that is looked up or lies across
+takes a sector of memory each time, many rows at once leave little of what they read in the cache, and functions take longer than a
+copy's write and read. There eager's way is the cheaper one: such numbers are written once, side by side, in the order of memory, and
+each walk reads them there.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from math import prod
 
 from braze.loops import build
 from braze.loops.ir import Axis, Buffer, BufferKind, LoopNest, Node, Op, ReduceKind, Store, StoreMode
 from braze.loops.rewrite import nest_with_nodes, rewriter, roots
-from braze.loops.scalars import SCALARS
+from braze.loops.scalars import COARSE, SCALARS
 from braze.loops.simplify import merge_axes
 from braze.schedule.along_threads import SECTOR
 from braze.schedule.canonical import borders
@@ -31,14 +33,16 @@ from braze.symbolic.guess import likely_size
 
 #: elements of a row whose size each call tells, likely and at least: even the shortest of these are walked
 LONG = 8192
-#: what an H200 computes in the time of one byte of memory, in additions, and what a random number takes
-WORK, DRAWN = 7.0, 40
+#: what an H200 computes in the time of one byte of memory, in additions: in most kernels, and where a few warps walk down columns
+WORK, WORK_DOWN = 5.5, 4.5
+#: what a random number takes, and at most a function whose cheap form is exact enough, beyond an addition
+DRAWN, COARSELY = 25, 5
 #: what a reduction does with each number
 TAKEN_IN = {ReduceKind.ONLINE_SOFTMAX: 15, ReduceKind.WELFORD: 6}
-#: the part of a walk's bytes that a later walk of the row does not find in the cache
-AGAIN = 0.5
-#: bytes that are in the nearest cache, wherever in them one looks
-NEAR = 64 << 10
+#: bytes of an H200's cache, and the part of a walk's bytes that a later walk does not find in it where all rows at once fit
+CACHE, AGAIN = 50 << 20, 0.5
+#: bytes that are in the nearest cache, wherever in them one looks: of a table, or of a row of each program of NEAR_WARPS warps
+NEAR, NEAR_WARPS = 64 << 10, 16
 #: of the time as it is, at most, that the other way may take
 WORTH = 0.9
 
@@ -53,17 +57,17 @@ class _Cost:
     def __add__(self, other: _Cost) -> _Cost:
         return _Cost(self.bytes + other.bytes, self.work + other.work)
 
-    @property
-    def time(self) -> float:
-        """In bytes: memory and arithmetic go on beside each other."""
-        return max(self.bytes, self.work / WORK)
+    def time(self, work: float) -> float:
+        """In bytes, where so much is computed in the time of one: memory and arithmetic go on beside each other."""
+        return max(self.bytes, self.work / work)
 
 
 class _Numbers:
     """The values of a group's walks: along which axes they differ, and what they cost."""
 
-    def __init__(self, group: Group, plan: KernelPlan, steps: Sequence[LoopNest]) -> None:
+    def __init__(self, group: Group, plan: KernelPlan, steps: Sequence[LoopNest], cores: int) -> None:
         assert plan.row is not None
+        self.plan = plan
         lies = plan.points[-1] if plan.form is Form.COLUMNS else plan.row
         #: the symbol that lies along the threads
         self.along = lies.axes[-1].symbol
@@ -71,6 +75,19 @@ class _Numbers:
         self.points = frozenset(a.symbol for a in group.axes)
         self.written = {s.buffer for step in steps for s in step.stores}
         self._over: dict[Node, frozenset[Symbol]] = {}
+        length = product([a.extent for a in group.row_axes])
+        rows = product([a.extent for a in group.axes])
+        at_once = cores * prod(tile.block for tile in plan.points)
+        #: elements of the rows that programs walk at one time
+        self.at_once = likely_size(length) * min(likely_size(rows), at_once)
+        own = [n for n in build.nodes_of(*(r for step in steps for r in roots(step))) if self._is_read(n)]
+        #: whether nothing lies in the order of the threads: then other kernels of the group's read along memory
+        self.turned = bool(own) and not any(
+            self._sector(n, tiled=False) <= n.dtype.itemsize for n in own if not n.args
+        )
+
+    def _is_read(self, node: Node) -> bool:
+        return node.op is Op.LOAD and node.attr[0] not in self.written and self.is_of_rows(node)
 
     def over(self, node: Node) -> frozenset[Symbol]:
         """The symbols that a value depends on."""
@@ -93,11 +110,11 @@ class _Numbers:
         nodes: Collection[Node],
         made: Collection[Node] = (),
         *,
-        again: bool = False,
+        again: float = 1.0,
         tiled: bool = False,
     ) -> _Cost:
-        """What the values ``nodes`` take, where those in ``made`` lie in memory; ``again``: the row has been walked before; ``tiled``: what is
-        read across is read by squares."""
+        """What the values ``nodes`` take, where those in ``made`` lie in memory; ``again``: the part of their bytes that are not in the cache;
+        ``tiled``: what is read across is read by squares."""
         total, seen = _Cost(), set[Node]()
         stack = list(nodes)
         while stack:
@@ -112,12 +129,12 @@ class _Numbers:
                 stack.extend(node.args)
         return total
 
-    def looks_up(self, node: Node) -> bool:
-        """Whether a value is made of numbers that are looked up far apart."""
-        return any(n.op is Op.LOAD and self._is_far(n) for n in build.nodes_of(node))
+    def is_plain(self, node: Node) -> bool:
+        """Whether a value lies in memory as a copy of it would."""
+        return node.op is Op.LOAD and not node.args and self._sector(node, tiled=False) <= node.dtype.itemsize
 
-    def _is_far(self, load: Node) -> bool:
-        """Whether neighbouring threads look up in so much memory that hardly two find what they read beside each other."""
+    def _is_far(self, load: Node, tiled: bool) -> bool:
+        """Whether programs look up in so much memory that hardly two find what they read beside each other."""
         if not any(self.along in self.over(a) for a in load.args):
             return False
         reach = load.dtype.itemsize
@@ -125,9 +142,12 @@ class _Numbers:
             if symbol.place is not None and self.along in self.over(load.args[symbol.place]):
                 high = symbol.bounds()[1]
                 reach *= NEAR if high is None else high + 1
-        return reach > NEAR
+        plan, beside = self.plan, frozenset(load.attr[1].symbols())
+        if plan.form is Form.COLUMNS and beside & self.rows and not tiled:
+            return reach > SECTOR * plan.points[-1].block  # a tile looks up a few numbers in each line
+        return reach * (NEAR_WARPS / plan.warps if beside & self.points and not tiled else 1) > NEAR
 
-    def _own(self, node: Node, again: bool, tiled: bool) -> _Cost:
+    def _own(self, node: Node, again: float, tiled: bool) -> _Cost:
         """What a value takes beside its operands; nothing where rows share it: then it is in the nearest cache."""
         over = self.over(node)
         if not over & self.rows or (self.points and not over & self.points):
@@ -137,15 +157,18 @@ class _Numbers:
         if node.op is Op.RANDOM:
             return _Cost(0, DRAWN)
         told = SCALARS.get(node.op)
-        return _Cost(0, 1 + told.cost) if told is not None else _Cost()
+        if told is None:
+            return _Cost()
+        most = COARSELY if self.plan.coarse and node.op in COARSE else told.cost
+        return _Cost(0, 1 + min(told.cost, most))
 
-    def _read(self, moved: int, itemsize: int, again: bool) -> _Cost:
-        return _Cost(moved * (AGAIN if again and moved == itemsize else 1), 1)
+    def _read(self, moved: int, itemsize: int, again: float) -> _Cost:
+        return _Cost(moved * (again if moved == itemsize else 1), 1)
 
     def _sector(self, node: Node, tiled: bool) -> int:
         """Bytes that memory gives for one number."""
         itemsize = node.dtype.itemsize
-        if self._is_far(node):
+        if self._is_far(node, tiled):
             return max(SECTOR, itemsize)
         if any(self.along in self.over(a) for a in node.args):
             return itemsize
@@ -158,7 +181,7 @@ class _Numbers:
 
 
 def made_once(
-    group: Group, buffers: Mapping[str, Buffer], choices: Choices
+    group: Group, buffers: Mapping[str, Buffer], choices: Choices, cores: int
 ) -> tuple[list[Group], list[Buffer]]:
     """The group, or a kernel that makes what its walks would each have again and the group that reads it; and the buffers between."""
     plan = plan_kernel(group, dict(buffers)) if _may_be_cut(group) else None
@@ -166,7 +189,7 @@ def made_once(
         return [group], []
     steps = inlined(group, buffers)
     passes = passes_of(steps, group.row_axes)
-    numbers = _Numbers(group, plan, steps)
+    numbers = _Numbers(group, plan, steps, cores)
     found = _shared(passes, numbers)
     cuts = _best(found, passes, numbers, group, choices) if found else ()
     return _apart(group, steps, cuts, numbers.along) if cuts else ([group], [])
@@ -201,7 +224,7 @@ def _shared(passes: Sequence[Pass], numbers: _Numbers) -> list[Node]:
     for walk, nodes in zip(passes, each, strict=True):
         ends = [*_walked(walk), *(a for n in nodes if n not in shared for a in _outside(n))]
         tops.update((_narrowest(n), None) for n in ends if n in shared)
-    return [n for n in tops if numbers.looks_up(n)]
+    return [n for n in tops if not numbers.is_plain(n)]
 
 
 def _outside(node: Node) -> Iterator[Node]:
@@ -235,14 +258,18 @@ def _best(
 
 def _time(cuts: Sequence[Node], passes: Sequence[Pass], numbers: _Numbers) -> float:
     """What a group takes for each element of its rows, with a kernel before that makes some values."""
-    total = _Cost()
+    total, again = _Cost(), 1.0
     for number, walk in enumerate(passes):
-        total += numbers.cost(_walked(walk), cuts, again=number > 0)
+        taken = numbers.cost(_walked(walk), cuts, again=again, tiled=numbers.turned)
+        if number == 0 and taken.bytes * numbers.at_once <= CACHE:
+            again = AGAIN
+        total += taken
         for step in walk.along:
             stored = 0 if step.reductions else sum(s.value.dtype.itemsize for s in step.stores)
             total += _Cost(stored, sum(TAKEN_IN.get(r.kind, 1) for r in step.reductions))
     written = _Cost(sum(n.dtype.itemsize for n in cuts))
-    return total.time + (numbers.cost(cuts, tiled=True) + written).time
+    walks = total.time(WORK_DOWN if numbers.plan.form is Form.COLUMNS else WORK)
+    return walks + (numbers.cost(cuts, tiled=True) + written).time(WORK)
 
 
 def _apart(

@@ -9,10 +9,11 @@ from torch.nn import functional as F
 pytest.importorskip("triton")
 
 from braze.codegen.triton import generate
-from braze.loops.ir import Op
+from braze.loops.ir import Op, ReduceKind
 from braze.loops.rewrite import roots, walk
 from braze.schedule import made_once
 from braze.schedule.choices import Choices
+from braze.schedule.passes import kinds_of
 from tests.codegen.test_triton_forms import INF, NAN, agree, check, exact, numbers, small
 from tests.codegen.triton_bench import context, interpreted, planned
 
@@ -36,6 +37,12 @@ def looked_up(plan):
         len({n for step in g.steps for n in walk(*roots(step)) if n.op is Op.LOAD and n.args})
         for g in plan.groups
     ]
+
+
+def computed(plan, op):
+    """How many such operations each kernel has."""
+    kernels = [g for g in plan.groups if g.call is None]
+    return [len({n for step in g.steps for n in walk(*roots(step)) if n.op is op}) for g in kernels]
 
 
 USES = {
@@ -126,6 +133,105 @@ def test_an_index_that_does_not_exist_is_told_where_it_is_looked_up():
         planned(lambda x, i: torch.softmax(x.gather(1, i), 1), x, i, cores=1), context(1)
     )
     assert "device_assert" in first.source and "device_assert" not in second.source
+
+
+def costly(x):
+    return torch.sin(x).exp() + torch.erf(x) * torch.cos(x)
+
+
+@pytest.mark.usefixtures("cut")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("name", list(USES))
+def test_what_is_costly_to_compute_is_computed_once(name, dtype, tmp_path):
+    x = numbers(20, 257, dtype=dtype)
+    fn = lambda x: USES[name](costly(x))
+    plan, results = interpreted(fn, tmp_path, x, cores=1)
+    agree(results, exact(fn, x), 8e-3 if dtype is torch.float16 else 1e-5)
+    assert computed(plan, Op.SIN) == [1] + [0] * (len(plan.groups) - 1)
+
+
+@pytest.mark.usefixtures("cut")
+@pytest.mark.parametrize("use", [lambda x: x.softmax(0), lambda x: (x - x.mean(0)) * x.var(0)])
+def test_what_is_costly_down_columns_is_computed_once(use, tmp_path):
+    x = numbers(300, 70)
+    fn = lambda x: use(costly(x))
+    plan, results = interpreted(fn, tmp_path, x, cores=1)
+    agree(results, exact(fn, x))
+    assert computed(plan, Op.SIN) == [1] + [0] * (len(plan.groups) - 1)
+
+
+@pytest.mark.usefixtures("cut")
+def test_what_lies_across_beside_what_lies_in_order_is_turned_once(tmp_path):
+    x, y = numbers(60, 300), numbers(300, 60)
+    fn = lambda x, y: torch.softmax(x + y.t(), 1)
+    plan, results = interpreted(fn, tmp_path, x, y, cores=1)
+    agree(results, exact(fn, x, y))
+    assert len(plan.groups) == 2 and len(plan.groups[1].reads) == 1
+
+
+@pytest.mark.usefixtures("cut")
+def test_what_lies_across_alone_is_read_along_memory(tmp_path):
+    y = numbers(300, 60)
+    fn = lambda y: torch.softmax(y.t() * 2, 1)
+    plan, results = interpreted(fn, tmp_path, y, cores=1)
+    agree(results, exact(fn, y))
+    assert not any("_made" in g.name for g in plan.groups)
+
+
+@pytest.mark.usefixtures("cut")
+def test_many_rows_of_numbers_are_joined_once_where_the_cache_does_not_hold_them(tmp_path, monkeypatch):
+    rows = [numbers(20, 300, seed=k) for k in range(5)]
+    fn = lambda a, b, c, d, e: torch.softmax(a + b + c + d + e, 1)
+    assert len(planned(fn, *rows, cores=1).groups) == 1
+    monkeypatch.setattr(made_once, "CACHE", 1024)
+    plan, results = interpreted(fn, tmp_path, *rows, cores=1)
+    agree(results, exact(fn, *rows))
+    assert [len(g.reads) for g in plan.groups] == [5, 1]
+
+
+@pytest.mark.usefixtures("cut")
+def test_random_numbers_of_long_rows_are_drawn_once():
+    fn = lambda x: F.layer_norm(F.dropout(x, 0.1, True), (300,))
+    plan = planned(fn, numbers(60, 300, dtype=torch.bfloat16), cores=1)
+    drawn = computed(plan, Op.RANDOM)
+    assert sum(drawn) == 1 and drawn[-1] == 0
+
+
+def test_long_columns_are_read_once_for_their_maximum_and_powers(small, tmp_path):
+    x = numbers(300, 70)
+    x[3, 1], x[3, 2], x[:, 3], x[5, 4] = INF, -INF, -INF, NAN
+    for fn in (lambda x: x.softmax(0), lambda x: torch.logsumexp(x, 0), lambda x: x.log_softmax(0)):
+        plan, results = interpreted(fn, tmp_path, x, cores=1)
+        agree(results, exact(fn, x))
+        assert kinds_of(plan.groups[0].steps) == {ReduceKind.ONLINE_SOFTMAX}
+
+
+LONG = {
+    "softmax": lambda x: x.softmax(1),
+    "norm": lambda x: F.layer_norm(x, x.shape[1:]),
+    "entropy": USES["entropy"],
+}
+#: what was measured on an H200: uses of rows of so many numbers, and whether a kernel before them was quicker
+MEASURED = [
+    ("softmax", lambda x: costly(x), (1024, 65536), 1, True),
+    ("entropy", lambda x: costly(x), (2048, 32768), 1, True),
+    ("softmax", lambda x: F.gelu(x), (1024, 65536), 1, True),
+    ("norm", lambda x: F.gelu(x), (2048, 32768), 1, True),
+    ("softmax", lambda x: 30 * torch.tanh(x / 30), (1024, 65536), 1, False),
+    ("norm", lambda x: F.silu(x), (2048, 32768), 1, False),
+    ("softmax", lambda a, b, c, d, e: a + b + c + d + e, (1024, 65536), 5, True),
+    ("entropy", lambda a, b, c, d, e: a + b + c + d + e, (2048, 32768), 5, False),
+    ("softmax", lambda x: costly(x), (8192, 8192), 1, False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MEASURED, ids=lambda case: f"{case[0]}-{case[2][0]}-{case[3]}-{case[4]}")
+def test_rows_are_made_before_where_that_was_measured_quicker(case):
+    use, made, shape, inputs, before = case
+    names = "abcde"[:inputs]
+    fn = eval(f"lambda {','.join(names)}: use(made({','.join(names)}))", {"use": LONG[use], "made": made})
+    plan = planned(fn, *(torch.empty(shape, dtype=torch.bfloat16) for _ in names))
+    assert any(g.name.endswith("_made") for g in plan.groups) is before
 
 
 @pytest.mark.usefixtures("cut")
