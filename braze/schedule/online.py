@@ -50,13 +50,12 @@ def read_once(group: Group) -> Group:
 
 
 def walked_once(group: Group, buffers: Mapping[str, Buffer]) -> Group:
-    """The same of a group whose rows are short, but lie across the threads, and so are walked."""
+    """The same of a group whose rows a program would hold, but that lie down columns, of which it walks several at a time."""
     if group.device == "cpu" or group.kind is not GroupKind.PERSISTENT or group.walked is not None:
         return group
-    if (
-        not {ReduceKind.MAX, ReduceKind.SUM} <= kinds_of(group.steps)
-        or plan_kernel(group, dict(buffers)).whole
-    ):
+    if not {ReduceKind.MAX, ReduceKind.SUM} <= kinds_of(group.steps):
+        return group
+    if plan_kernel(group, dict(buffers)).whole:
         return group
     made = read_once(dataclasses.replace(group, kind=GroupKind.LOOPED))
     return made if len(made.steps) < len(group.steps) else group
