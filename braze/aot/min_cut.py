@@ -147,7 +147,7 @@ class Halves:
 
     def is_made_again(self, node: Node) -> bool:
         """Whether the backward may compute what the forward computed."""
-        if node.op == "placeholder" or self.must_be_saved(node):
+        if node.op == "placeholder" or self.must_be_saved(node) or facts(node).moved_after:
             return False
         if node.op == "get_attr" or node not in self.forward or node in self.forced:
             return True

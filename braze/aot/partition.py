@@ -107,6 +107,8 @@ def _partition(
             why="the backward of a compiled graph has no derivative",
             hints=["nothing, results are eager's; torch.func.grad, jacrev and hessian are compiled"],
         )
+    if joint is not None:
+        _refuse_views_given_memory(gm)
     traced = _traced(gm, example_inputs, how.decompositions, joint, ctx.options.fallback_random)
     module, mode = traced.module, traced.mode
     outputs = joint.outputs if joint is not None else Outputs(module.graph, traced.outputs, traced.ways)
@@ -156,6 +158,8 @@ def _partition(
         _reshape_products(part, mode, how.keeps, ctx)
     if joint is not None and joint.operations.taken:
         part = _with_parts(part)
+    if part.backward is not None:
+        _refuse_results_done_to(gm, part, known)
     _settle(part, known)
     return part
 
@@ -338,7 +342,7 @@ def _joint_graph(
 def _tell_written_after(
     gm: torch.fx.GraphModule, items: Any, roles: Sequence[OutputRole], known: Sequence[OutputRole]
 ) -> None:
-    """What the capture knows of its results that are written once the graph has run, told to the nodes (``items``) that they are."""
+    """What the capture knows of its results that are written, or given other memory, once the graph has run, told to the nodes (``items``) that they are."""
     given: Any = gm.graph.output_node().args[0]
     values = {role.output: i for i, role in enumerate(known) if role.kind is OutputKind.VALUE}
     for i, node in enumerate(given if isinstance(given, (tuple, list)) else (given,)):
@@ -346,7 +350,7 @@ def _tell_written_after(
             continue
         first = roles[i].output if roles[i].kind is OutputKind.SAME else i
         if first in values:
-            set_facts(items[values[first]], written_after=True)
+            set_facts(items[values[first]], written_after=True, moved_after=facts(node).moved_after)
         elif roles[first].kind is OutputKind.ALIAS_OF_OUTPUT:
             set_facts(items[roles[first].output], written_after=True)
 
@@ -422,6 +426,72 @@ def _refuse_unusual_tensors(gm: torch.fx.GraphModule) -> None:
             raise Unsupported(
                 "BZ2003", "a tensor without data, on the meta device", origin=facts(node).origin
             )
+
+
+def _refuse_views_given_memory(gm: torch.fx.GraphModule) -> None:
+    """What the program gives other memory once the graph has run (``v.data = y``), where autograd records what reads views of it, or of what it views.
+
+    Eager keeps the view itself for its backward, which reads what that holds by then; here the backward has what it is a view of.
+    """
+    moved = {torch_compat.storage_key(node.meta["val"]) for node in gm.graph.nodes if facts(node).moved_after}
+    first: dict[Any, int] = {}
+    for node in gm.graph.nodes if moved else ():
+        for value in every(torch.Tensor, node.meta.get("val")):
+            memory = torch_compat.storage_key(value)
+            if memory not in moved or first.setdefault(memory, id(value)) == id(value):
+                continue
+            if _is_read_with_gradients(node):
+                raise _given_memory(node)
+
+
+def _refuse_results_done_to(gm: torch.fx.GraphModule, part: Partition, known: Sequence[OutputRole]) -> None:
+    """What the program does to results once the graph has run that eager's operations, of one result each, let it do.
+
+    What is given other memory eager's backward reads as it is by then: here it has inputs as they are, and what one operation of autograd's takes of
+    another. What keeps its gradient and is written then PyTorch looks for at the wrong place where it is no operation's first result.
+    """
+    backward = part.backward
+    assert backward is not None
+    written = {placeholders(gm)[role.input] for role in part.mutations}
+    values = {role.output: i for i, role in enumerate(known) if role.kind is OutputKind.VALUE}
+    alone = {backward.tangents[k] for (k, *more) in backward.apart if not more}
+    alone |= set(backward.tangents) if len(backward.tangents) == 1 else set()
+    kept = {saved.index for saved in backward.saved if saved.source is SavedFrom.OUTPUT}
+    followed = alone & kept & {~i for i in backward.gradients if i < 0}
+    given: Any = gm.graph.output_node().args[0]
+    for i, node in enumerate(given):
+        if not isinstance(node, torch.fx.Node) or node.op == "placeholder":
+            continue
+        role = part.outputs[i]
+        place = values.get(role.output if role.kind is OutputKind.SAME else i)
+        if facts(node).moved_after and place not in followed and _is_read_with_gradients(node):
+            raise _given_memory(node)
+        if facts(node).retained_after and facts(node).written_after and place not in alone:
+            raise Unsupported(
+                "BZ2030",
+                "a result beside others that keeps its gradient (retain_grad) and is written in place",
+                hints=["nothing, results are eager's; call retain_grad on what is not written"],
+                origin=facts(node).origin,
+            )
+    for node in written:
+        if facts(node).moved_after:
+            raise _given_memory(node)
+
+
+def _is_read_with_gradients(node: torch.fx.Node) -> bool:
+    """Whether autograd records what reads a node's value."""
+    results = (every(torch.Tensor, user.meta.get("val")) for user in node.users if user.op != "output")
+    return any(value.requires_grad for values in results for value in values)
+
+
+def _given_memory(node: torch.fx.Node) -> Unsupported:
+    return Unsupported(
+        "BZ2009",
+        "a tensor that the program gives other memory (.data = ...) once the graph has run",
+        why="eager's backward reads what the tensor holds by then",
+        hints=["nothing, results are eager's; copy into it where its numbers alone are to change"],
+        origin=facts(node).origin,
+    )
 
 
 _WINDOWS = ("as_strided", "as_strided_", torch.as_strided)

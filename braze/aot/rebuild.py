@@ -182,7 +182,7 @@ def _viewer(
             # offsets count in elements of the view's own type
             begin = base.storage_offset() * base.dtype.itemsize // spec.dtype.itemsize + here
             begin -= start * base.dtype.itemsize // spec.dtype.itemsize
-        if base.requires_grad and spec.requires_grad:
+        if base.is_complex() is not spec.dtype.is_complex:
             return _between_real_and_complex(base, sizes(names), strides(names), begin)
         fresh = torch.empty(0, dtype=spec.dtype, device=base.device)
         return fresh.set_(base.untyped_storage(), begin, sizes(names), strides(names))
@@ -193,7 +193,7 @@ def _viewer(
 def _between_real_and_complex(
     base: torch.Tensor, sizes: tuple[int, ...], strides: tuple[int, ...], offset: int
 ) -> torch.Tensor:
-    """A real view of complex memory or the reverse, through which gradients flow."""
+    """A real view of complex memory or the reverse, through which gradients flow and writes are counted."""
     if base.is_complex():
         return torch.view_as_real(base).as_strided(sizes, strides, offset)
     pairs = base.as_strided((*sizes, 2), (*(2 * s for s in strides), 1), 2 * offset)

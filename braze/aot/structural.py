@@ -195,6 +195,7 @@ MIXED_NORMS = frozenset(
         aten.native_batch_norm.default,
         aten._native_batch_norm_legit.default,
         aten._native_batch_norm_legit.no_stats,
+        aten._native_batch_norm_legit_no_training.default,
     }
 )
 

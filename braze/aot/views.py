@@ -174,6 +174,9 @@ def _same(function: Any) -> Callable[[Node, Node, Node], Call]:
 
 
 def _reinterpreted(view: Node, parent: Node, value: Node) -> Call:
+    """For views in another type. Of no elements nothing was written, and no other type may be made of where they are said to lie."""
+    if parent.meta["val"].numel() == 0:
+        return aten.alias.default, (parent,), {}
     return aten.view.dtype, (value, parent.meta["val"].dtype), {}
 
 

@@ -84,7 +84,11 @@ def arange(
         return NotImplemented
     start, end = limits if len(limits) > 1 else (0, *limits)
     if dtype is None:
-        dtype = torch.get_default_dtype() if any(isinstance(n, float) for n in limits) else torch.int64
+        dtype = (
+            torch.get_default_dtype()
+            if any(isinstance(n, float | torch.SymFloat) for n in limits)
+            else torch.int64
+        )
     return aten.arange.start_step(start, end, 1, dtype=dtype, device=device or torch.device("cpu"))
 
 

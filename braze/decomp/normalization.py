@@ -156,11 +156,22 @@ def _batch_norm(
     else:
         mean, var = widened(running_mean), widened(running_var)
         invstd = aten.rsqrt.default(aten.add.Scalar(var, eps))
-    y = _laid_out(cast(_scaled(wide, mean, invstd, weight, bias), x.dtype))
+    around = (weight, bias, running_mean, running_var)
+    put = _scaled if _in_rows(x, around) else _centred
+    y = _laid_out(cast(put(wide, mean, invstd, weight, bias), x.dtype))
     if training:
         _keep(running_mean, mean, momentum)
         _keep(running_var, _unbiased(var, x), momentum)
     return y, mean, invstd
+
+
+def _in_rows(x: Tensor, around: Sequence[Tensor | None]) -> bool:
+    """Whether eager takes the kernel of one scale and one shift per channel; on the CPU all lies in order for it."""
+    if x.device.type != "cpu":
+        return True
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
+    ordered = x.is_contiguous() or bool(last and x.is_contiguous(memory_format=last))
+    return ordered and all(t is None or t.is_contiguous() for t in around)
 
 
 def _laid_out(y: Tensor) -> Tensor:
@@ -341,6 +352,16 @@ def _scaled(x: Tensor, mean: Tensor, invstd: Tensor, weight: Tensor | None, bias
         shift = aten.rsub.Scalar(aten.mul.Tensor(mean, scale), 0.0)
     else:
         shift = aten.addcmul.default(widened(bias), mean, scale, value=-1)
-    per_channel = [1, x.shape[1], *[1] * (x.dim() - 2)]
-    scale, shift = (aten.view.default(s, per_channel) for s in (scale, shift))
-    return aten.addcmul.default(shift, x, scale)
+    return aten.addcmul.default(_per_channel(shift, x), x, _per_channel(scale, x))
+
+
+def _centred(x: Tensor, mean: Tensor, invstd: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """(x - mean) · invstd · weight + bias, which keeps what a scale and a shift lose where means are large."""
+    y = aten.mul.Tensor(aten.sub.Tensor(x, _per_channel(mean, x)), _per_channel(invstd, x))
+    weight, bias = (None if s is None else _per_channel(s, x) for s in (weight, bias))
+    return _shifted(y, weight, bias)
+
+
+def _per_channel(s: Tensor, x: Tensor) -> Tensor:
+    """A number for each channel, beside x."""
+    return aten.reshape.default(s, [1, x.shape[1], *[1] * (x.dim() - 2)])

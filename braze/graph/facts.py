@@ -53,6 +53,10 @@ class NodeFacts(NamedTuple):
     # -- of inputs, and of what a captured graph gives
     #: whether the program goes on, where the graph ended, to write it or turn it in place
     written_after: bool = False
+    #: whether it goes on to give it other memory (``x.data = y``)
+    moved_after: bool = False
+    #: whether it goes on to have its gradient kept (``x.retain_grad()``)
+    retained_after: bool = False
 
     # -- of operations
     #: the number of the checkpointed region that it is in, and what the region's policy (torch's) says of it

@@ -191,14 +191,13 @@ class FakeMode:
         """The symbol that a number was made as, whatever it was found to be since."""
         return str(value.node._expr)
 
-    def derived_float(self, value: float, sources: Iterable[torch.SymFloat]) -> torch.SymFloat:
-        """A symbol for what a node computes from other symbolic floats."""
+    def derived_float(self, value: float, sources: Iterable[torch.SymFloat | torch.SymInt]) -> torch.SymFloat:
+        """A symbol for what a node computes from other symbolic floats, or from sizes and integers."""
         made = torch_symbols.make_float_symbol(self.env, value, f"float{len(self.floats)}")
         name = self.name_of(made)
         self.floats[name] = value
-        self._derived[name] = frozenset().union(
-            *(self._derived.get(self.name_of(s), frozenset({self.name_of(s)})) for s in sources)
-        )
+        names = {str(symbol) for s in sources for symbol in s.node._expr.free_symbols}
+        self._derived[name] = frozenset().union(*(self._derived.get(n, frozenset({n})) for n in names))
         return made
 
     def settled_floats(self) -> set[str]:
@@ -210,6 +209,13 @@ class FakeMode:
             seen.update(str(s) for s in expr.free_symbols)
         settled = seen & self.floats.keys()
         return settled.union(*(self._derived.get(name, ()) for name in settled))
+
+    def settled_numbers(self) -> list[tuple[str, tuple[str, ...]]]:
+        """(Python expression, names in it) for each size and integer of which a float was made that something was decided on."""
+        return [
+            (f"({n} == {self.symbols[n].hint})", (n,))
+            for n in sorted(self.settled_floats() & self.symbols.keys())
+        ]
 
     def settled_float(self, value: torch.SymFloat) -> torch.SymFloat | float:
         """The float that it must be, where something was decided on it."""
@@ -230,7 +236,7 @@ class FakeMode:
         """(Python expression, names in it) for each thing the trace assumed of the symbols."""
         if self.env is None:
             return []
-        return relations(self.env, self.ints, self.floats, bound=self.symbols)
+        return relations(self.env, self.ints, self.floats, bound=self.symbols) + self.settled_numbers()
 
     # -- running -----------------------------------------------------------------------------
 

@@ -92,6 +92,11 @@ def _power_of_number(base: Any, exponent: Tensor) -> Any:
     return row_major(exponent.shape, torch.result_type(base, typed))
 
 
+def _power_by_truth(x: Tensor, exponent: Any) -> Any:
+    """Of truth values one: PyTorch's fakes count the exponent as an integer, its kernels do not."""
+    return allocated([x], torch.bool) if type(exponent) is bool and x.dtype is torch.bool else NotImplemented
+
+
 def _ldexp(x: Tensor, exponent: Tensor) -> Any:
     """A product with a power of 2, which lies row by row; before 2.13 it has the type of such a product, too."""
     one, other = (t.stand_in() if isinstance(t, Geometry) else t for t in (x, exponent))
@@ -101,7 +106,8 @@ def _ldexp(x: Tensor, exponent: Tensor) -> Any:
             one, torch.empty(other.shape, dtype=torch.result_type(2.0, other), device="meta")
         )
     power = row_major(exponent.shape, dtype)
-    return allocated([x, power], dtype if dtype.is_floating_point else torch.get_default_dtype())
+    known = dtype.is_floating_point or dtype.is_complex
+    return allocated([x, power], dtype if known else torch.get_default_dtype())
 
 
 def _is_in(elements: Any, tested: Any, **options: Any) -> Any:
@@ -278,6 +284,7 @@ LAYOUTS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((aten.tril.default, aten.triu.default), _row_by_row),
     aten.softshrink.default: _softshrink,
     aten.pow.Scalar: _power_of_number,
+    aten.pow.Tensor_Scalar: _power_by_truth,
     aten.ldexp.Tensor: _ldexp,
     aten.index.Tensor: _index,
     aten.isin.Tensor_Tensor: _is_in,

@@ -54,5 +54,15 @@ FUNCTIONS: dict[str, Any] = {
     **SYMBOLIC_MATH,
 }
 
+#: functions of one number whose result is a float that a kernel may compute
+OF_MATH = frozenset(
+    {
+        math.log, math.log2, math.log10, math.log1p, math.exp, math.expm1, math.sin, math.cos, math.tan,
+        math.sinh, math.cosh, math.tanh, math.atan, math.asinh,
+    }
+)  # fmt: skip
+
 #: what may stand between ATen operators: these, and other ways to write them that programs have
-ALLOWED = frozenset({*FUNCTIONS.values(), operator.sub, operator.neg, operator.abs, math.trunc, math.sqrt})
+ALLOWED = frozenset(
+    {*FUNCTIONS.values(), operator.sub, operator.neg, operator.abs, math.trunc, math.sqrt, math.pow, *OF_MATH}
+)

@@ -5,13 +5,14 @@ Each pass takes a GraphModule in the FUNCTIONAL or CORE dialect, changes it in p
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from braze.graph.facts import NodeFacts, facts
-from braze.graph.operators import operator_facts
+from braze.graph.operators import is_view, operator_facts
 from braze.graph.specs import Dialect
 from braze.graph.verify import verify
 from braze.runtime.purity import may_draw
@@ -123,18 +124,39 @@ def remove_no_ops(module: torch.fx.GraphModule) -> bool:
     """Drop operators that give their argument's value with its metadata: copies, casts, views to the same shape.
 
     In a functional graph a copy of a value is the value. One that changes the strides stays: views further on may need them;
-    so does one that is read by its place in memory: an input need not begin where its memory does. A value of the program that a
-    custom backward gives is copied to be known as a gradient, and stays that.
+    so does one that is read by its place in memory: an input need not begin where its memory does; and one of which a part is a result,
+    which lies in the copy's memory. A value of the program that a custom backward gives is copied to be known as a gradient, and stays that.
     """
     changed = False
     for node in list(module.graph.nodes):
         if node.op != "call_function" or node.target not in _NO_OPS or not _gives_its_argument(node):
             continue
-        if not facts(node).gradient and not any(user.target in BY_PLACE for user in node.users):
+        if not (
+            facts(node).gradient
+            or any(user.target in BY_PLACE for user in node.users)
+            or (node.target in _COPIES and _is_returned_in_part(node))
+        ):
             node.replace_all_uses_with(node.args[0])
             module.graph.erase_node(node)
             changed = True
     return changed
+
+
+def _is_returned_in_part(copy: Node) -> bool:
+    """Whether a part of what the program has copied is a result of the graph: whoever gets it may look at the rest."""
+    if facts(copy).tangents:
+        return False
+    pending = [(copy, False)]
+    while pending:
+        value, is_part = pending.pop()
+        for user in value.users:
+            if user.op == "output" and is_part:
+                return True
+            if user.target in _PARTS or is_view(user.target):
+                pending.append((user, is_part or user.target in _PARTS))
+            elif user.target is operator.getitem:
+                pending.append((user, is_part))
+    return False
 
 
 def fold_view_chains(module: torch.fx.GraphModule) -> bool:
@@ -163,6 +185,16 @@ _NO_OPS = frozenset(
     {
         aten.clone.default, aten._to_copy.default, aten.view.default, aten.expand.default,
         aten.permute.default, aten.slice.Tensor, aten.squeeze.dims,
+    }
+)  # fmt: skip
+
+
+_COPIES = frozenset({aten.clone.default, aten._to_copy.default})
+#: views of some of the elements
+_PARTS = frozenset(
+    {
+        aten.slice.Tensor, aten.select.int, aten.diagonal.default, aten.unfold.default,
+        aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int,
     }
 )  # fmt: skip
 

@@ -88,12 +88,6 @@ def settle_device_guard() -> None:
     done.wait()
 
 
-@functools.cache
-def disabling_wrapper() -> Any:
-    """The code of the wrappers by which PyTorch keeps its own functions out of its compiler."""
-    return torch._compile._disable_dynamo(outside_modes).__code__
-
-
 def transforming() -> bool:
     """Whether a transform of torch.func is running, whose tensors may be wrappers, or a mode that sees every function."""
     if torch._C._functorch.peek_interpreter_stack() is not None:

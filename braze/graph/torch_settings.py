@@ -42,6 +42,23 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
 }
 
 
+def leave_autocast() -> None:
+    """Leave a context of autocast; with the last one all is forgotten that was cast."""
+    if torch.autocast_decrement_nesting() == 0:
+        torch.clear_autocast_cache()
+
+
+#: all that set one of these, or autocast
+SETTERS: tuple[Any, ...] = (
+    *(write for _, write in SETTINGS.values()),
+    torch.set_autocast_enabled,
+    torch.set_autocast_dtype,
+    torch.set_autocast_cache_enabled,
+    torch.autocast_increment_nesting,
+    leave_autocast,
+)
+
+
 def set_autocast(state: tuple[Any, ...]) -> None:
     """Autocast as ``autocast_state`` told it."""
     for kind, enabled, dtype in state[:-1]:
@@ -78,7 +95,40 @@ def way_back() -> Callable[..., None]:
         if autocast_state() != autocast:
             set_autocast(autocast)
         while autocast_depth() > depth:
-            if torch.autocast_decrement_nesting() == 0:
-                torch.clear_autocast_cache()
+            leave_autocast()
+        while autocast_depth() < depth:
+            torch.autocast_increment_nesting()
 
     return set_back
+
+
+# -- default devices, which are modes of functions
+
+
+def function_modes() -> list[Any]:
+    """The function modes that are entered, the outermost first: default devices are such."""
+    return [torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack())]
+
+
+def changed_modes(before: list[Any]) -> tuple[list[Any], list[Any]]:
+    """The function modes left since, and those entered since, each the outermost first."""
+    now = function_modes()
+    same = next(
+        (i for i, (a, b) in enumerate(zip(before, now, strict=False)) if a is not b),
+        min(len(before), len(now)),
+    )
+    return before[same:], now[same:]
+
+
+def makes_on_default_device(function: Any) -> bool:
+    """Whether a function makes a tensor on the default device, where it is not told another."""
+    return function in torch.utils._device._device_constructors()
+
+
+def set_modes_back(before: list[Any]) -> None:
+    """Leave the function modes that have been entered since, and enter those that have been left."""
+    left, entered = changed_modes(before)
+    for _ in entered:
+        torch._C._pop_torch_function_stack()
+    for mode in left:
+        torch._C._push_on_torch_function_stack(mode)

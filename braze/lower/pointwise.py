@@ -253,15 +253,17 @@ def pow_by_number(g: ProgramBuilder, x: Lazy, exponent: Any) -> Any:
     """x ** number; small exponents as eager computes them."""
     if isinstance(exponent, Lazy):
         return power(g, x, exponent)
-    if isinstance(exponent, (bool, complex)) or not isinstance(exponent, (int, float)):
+    if isinstance(exponent, complex) or not isinstance(exponent, (int, float)):
         return NotImplemented
     common = common_type(g, (x, exponent), Promote.DEFAULT)
+    if common is DType.BOOL:
+        return elementwise(g, (lambda a: a) if exponent else _one, (x,), cost=1, common=common)
     if common.is_float:
         scalar = _FLOAT_POWERS.get(float(exponent))
         if scalar is not None:
             return elementwise(g, scalar, (x,), cost=4, common=common)
         return elementwise(g, lambda a, b: build.binary(Op.POW, a, b), (x, exponent), cost=cost_of(Op.POW))
-    if not isinstance(exponent, int) or not 0 <= exponent <= 64 or common is DType.BOOL:
+    if not isinstance(exponent, int) or not 0 <= exponent <= 64:
         return NotImplemented
     return elementwise(g, lambda a: _repeated_product(a, exponent), (x,), cost=4, common=common)
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from braze.graph import torch_symbols
+from braze.graph.numbers import OF_MATH
 from braze.loops import build
 from braze.loops.ir import DType, Node, Op
 from braze.lower.lazy import Lazy
@@ -62,6 +63,7 @@ OPERATIONS: dict[Any, Op] = {
     operator.pow: Op.POW, operator.neg: Op.NEG, operator.abs: Op.ABS, abs: Op.ABS, operator.mod: Op.REMAINDER,
     torch.sym_float: Op.CAST, torch.sym_max: Op.MAXIMUM, torch.sym_min: Op.MINIMUM, math.sqrt: Op.SQRT,
 }  # fmt: skip
+OPERATIONS |= {function: Op(function.__name__) for function in (*OF_MATH, math.pow)}
 for _name, _op in {
     "sqrt": Op.SQRT, "cos": Op.COS, "cosh": Op.COSH, "sin": Op.SIN, "sinh": Op.SINH, "tan": Op.TAN,
     "tanh": Op.TANH, "asin": Op.ASIN, "acos": Op.ACOS, "atan": Op.ATAN, "log2": Op.LOG2,

@@ -17,7 +17,7 @@ from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import aten, lowering
 from braze.lower.scattered import scattered
 from braze.lower.segments import rows_added
-from braze.lower.views import reshape_value
+from braze.lower.views import expand_value, reshape_value
 from braze.symbolic.expr import ONE
 
 #: scatter -> the operator that does the same in place
@@ -36,6 +36,8 @@ def _row(functional: Any, in_place: Any) -> Callable[..., Any]:
     """A row: ``functional`` by ``in_place`` on a copy of its first argument."""
 
     def lower(g: ProgramBuilder, x: Lazy, *args: Any, **kwargs: Any) -> Any:
+        if functional is aten.masked_scatter.default:  # the others write where an index says
+            x = expand_value(g, x, g.symbols.exprs(g.val.shape))
         if not x.dtype.is_computable or dense_order(x.sizes, g.symbols.exprs(g.val.stride())) is None:
             return NotImplemented
         made = scattered(g, functional, x, args, kwargs)

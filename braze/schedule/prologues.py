@@ -170,7 +170,7 @@ def _looks_up(group: Group) -> bool:
 def _over(group: Group, m: Axis, k: Axis) -> Substitution | None:
     """A group's symbols written in a template's row and the place in it."""
     if group.row_axes:
-        if len(group.row_axes) != 1 or group.row_axes[0].extent is not k.extent or len(group.axes) > 1:
+        if len(group.row_axes) != 1 or group.row_axes[0].extent is not k.extent:
             return None
         if (group.axes[0].extent if group.axes else ONE) is not m.extent:
             return None

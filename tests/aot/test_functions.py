@@ -409,6 +409,15 @@ def test_parameters_have_their_role_and_shared_ones_are_one_input():
     assert roles == (InputRole.PARAMETER, InputRole.PARAMETER, InputRole.USER)
 
 
+def test_messages_name_a_module_by_its_class():
+    class Adder(nn.Module):
+        def forward(self, x, k):
+            return x + k[0]
+
+    with pytest.raises(UserError, match="an argument of Adder is neither a tensor nor hashable"):
+        aot.aot_module(Adder(), aot.nop)(torch.zeros(1), bytearray(1))
+
+
 def test_a_module_that_replaces_a_buffer_is_refused():
     class Counts(nn.Module):
         def __init__(self):

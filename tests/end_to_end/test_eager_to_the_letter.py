@@ -469,3 +469,77 @@ def test_a_convolution_of_no_channels_is_of_both_types(batch, channels, dynamic)
             given = torch.ones(batch, channels, size, dtype=one), torch.ones(3, channels, 2, dtype=other)
             made, its = compiled(*given), torch.nn.functional.conv1d(*given)
             assert made.dtype is its.dtype and torch.equal(made, its)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_statistics_that_nobody_reads_have_the_type_of_the_kernels(dynamic):
+    """Of an input in half and statistics in whole floats PyTorch's fakes say half (`rare` 6950000943)."""
+
+    def f(x):
+        torch.nn.functional.batch_norm(x, torch.zeros(x.shape[1]), torch.ones(x.shape[1]))
+        return x.as_strided((x.shape[0] // 2,), (2,))
+
+    x = torch.ones(3, 2, dtype=torch.bfloat16, requires_grad=True)
+    with logged() as said:
+        assert torch.equal(braze.compile(f, dynamic=dynamic)(x), f(x))
+    assert not said
+
+
+PARTS_OF_COPIES = [
+    lambda x: x.clone()[1:],
+    lambda x: x.clone()[1],
+    lambda x: x.clone().t()[1:],
+    lambda x: x.clone().diagonal(1),
+    lambda x: x.clone().unbind(1)[2],
+    lambda x: x.clone().chunk(2)[1],
+    lambda x: x.clone().view(2, 8)[1, 2:],
+    lambda x: x.to(torch.float32, copy=True)[2:],
+    lambda x: (x * 2)[1:],
+]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("function", PARTS_OF_COPIES)
+def test_a_part_of_a_copy_lies_in_the_memory_of_the_whole(function, grad, dynamic):
+    """Whoever gets it may look at the rest, from where the memory begins."""
+    x = torch.arange(16.0).view(4, 4).requires_grad_(grad)
+    theirs = function(x)
+    ours = braze.compile(function, dynamic=dynamic, options={"verify": 1})(x)
+    assert ours.storage_offset() == theirs.storage_offset()
+    assert ours.untyped_storage().nbytes() == theirs.untyped_storage().nbytes() == 64
+    whole = ((4, 4), (4, 1), 0)
+    assert torch.equal(ours.detach().as_strided(*whole), theirs.detach().as_strided(*whole))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("exponent", [torch.tensor(3), torch.tensor([[1], [2]]), torch.tensor([1 - 2j, 0.5])])
+@pytest.mark.parametrize(
+    "x", [torch.tensor([1 + 2j, -3j]), torch.tensor([1 + 2j, -3j], dtype=torch.complex128), torch.arange(2)]
+)
+def test_ldexp_of_complex_numbers_keeps_both_parts(x, exponent, dynamic):
+    wanted = torch.ldexp(x, exponent)
+    found = braze.compile(torch.ldexp, dynamic=dynamic)(x, exponent)
+    assert (found.dtype, found.stride()) == (wanted.dtype, wanted.stride())
+    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("exponent", [True, False])
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.tensor([True, False]),
+        torch.tensor(True),
+        torch.tensor([2, -3, 0], dtype=torch.int8),
+        torch.tensor([2.5, -0.0]),
+        torch.tensor([float("nan"), 7.0]).half(),
+        torch.tensor([1 + 2j]),
+        torch.ones(0, dtype=torch.bool),
+    ],
+)
+def test_a_power_by_a_truth_value_has_the_type_of_what_is_raised(x, exponent):
+    """Of truth values, too: PyTorch's fakes count the exponent as an integer there."""
+    for power in (lambda x: torch.pow(x, exponent), lambda x: x**exponent):
+        found, wanted = braze.compile(power)(x), power(x)
+        assert found.dtype is wanted.dtype
+        assert found.tolist() == pytest.approx(wanted.tolist(), abs=0, rel=0, nan_ok=True)

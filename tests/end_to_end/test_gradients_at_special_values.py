@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional as F
 
 import braze
+from tests.helpers import logged
 
 NUMBERS = torch.tensor([1.0, 3.0, 3.0, -2.0, 0.1, -0.0, 0.2])
 
@@ -32,6 +33,30 @@ def test_a_gradient_that_is_shared_evenly_is_nothing_elsewhere(reduce, dynamic, 
                 y.backward(torch.full_like(y, tangent))
                 found.append(x.grad)
             assert same(found[1], found[0]), (numbers, tangent)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_a_backward_that_shares_many_gradients_evenly_is_compiled(backend):
+    """A formula of a program's own, of the form in which PyTorch's share one: each element has its own gradient."""
+
+    class Shared(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x > 0)
+            return x.sin()
+
+        @staticmethod
+        def backward(ctx, grad):
+            (mask,) = ctx.saved_tensors
+            return mask * (grad / mask.sum())
+
+    found = []
+    with logged() as lines:
+        for call in (Shared.apply, braze.compile(lambda x: Shared.apply(x), backend=backend)):
+            x = NUMBERS.clone().requires_grad_()
+            call(x).backward(NUMBERS.flip(0))
+            found.append(x.grad)
+    assert same(found[1], found[0]) and not lines
 
 
 @pytest.mark.parametrize("shrink", [F.softshrink, F.hardshrink])

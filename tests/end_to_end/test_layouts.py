@@ -181,6 +181,24 @@ def test_places_in_the_memory_of_an_input_that_begins_elsewhere_in_each_call(pro
     check(program, windows(0, 3, 4), backend=backend)
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_windows_on_copies_of_what_is_drawn_show_the_same_numbers(backend):
+    """The copies are found to be one value, of which another is made for the second: the value is not drawn again."""
+
+    def program(x):
+        drawn = torch.rand_like(x)
+        v, w = torch.empty(x.shape), torch.empty(x.shape)
+        before = w.as_strided((2, 3), (1, 1), 1)
+        w.copy_(drawn)
+        return v.copy_(drawn).as_strided((2, 3), (1, 1)), before
+
+    first, second = braze.compile(program, backend=backend)(torch.zeros(3, 4))
+    assert torch.equal(first[:, 1:], second[:, :-1])
+    before = second.clone()
+    first.zero_()
+    assert torch.equal(second, before)
+
+
 def test_a_window_sees_what_lies_between_the_elements_of_a_part_that_a_scatter_copies():
     """Eager's scatter copies that, too."""
 

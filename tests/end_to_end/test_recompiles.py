@@ -476,3 +476,26 @@ def test_a_function_made_at_each_call_is_not_guarded_where_nothing_reads_it_any_
 def test_functions_that_may_be_read_after_a_break_are_there(function: Callable[..., Any]) -> None:
     have, want = Compiled(function)(torch.ones(3)), function(torch.ones(3))
     assert have == want if isinstance(want, list) else torch.equal(have, want)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_number_that_chooses_an_item_of_a_list_is_told_to_choose_out_of_a_tensor(capfd, sign):
+    numbers = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]
+
+    def chosen(x, i):
+        return x * numbers[i]
+
+    compiled = braze.compile(chosen, backend="eager")
+    for i in range(16):
+        assert torch.equal(compiled(torch.ones(3), sign * i), torch.full((3,), float(numbers[sign * i])))
+    told = capfd.readouterr().err
+    assert "torch.tensor(numbers)[i]" in told
+    assert "no more will follow" not in told
+
+
+def test_a_list_made_a_tensor_is_chosen_from_by_one_variant_for_many_numbers():
+    numbers = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]
+    compiled = braze.compile(lambda x, i: x * torch.tensor(numbers)[i], backend="eager")
+    for i in range(16):
+        assert torch.equal(compiled(torch.ones(3), i), torch.full((3,), float(numbers[i])))
+    assert len(compiled.variants) <= 3

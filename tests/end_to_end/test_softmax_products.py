@@ -172,6 +172,23 @@ def test_a_query_that_sees_nothing_is_nan_in_gradients_too():
     assert args[0].grad[0, :, 3].isnan().all() and args[2].grad[0].isnan().all()
 
 
+@pytest.mark.parametrize("number", [float("-inf"), -1e9])
+def test_a_query_that_a_mask_of_numbers_leaves_nothing_is_eagers(number):
+    """The mask is made of numbers alone, so that what it hides is known while the graph is made."""
+
+    def f(q, k, v):
+        columns = torch.arange(k.shape[-2])
+        mask = torch.zeros(q.shape[-2], k.shape[-2]).masked_fill(
+            columns >= torch.arange(q.shape[-2])[:, None], number
+        )
+        return (q @ k.mT * 0.25 + mask).softmax(-1) @ v
+
+    given = operands()
+    found, wanted = braze.compile(f)(*given), f(*given)
+    assert bool(wanted.isnan().any()) is (number == float("-inf"))
+    torch.testing.assert_close(found, wanted, equal_nan=True)
+
+
 def test_a_mask_that_hides_what_comes_later_is_none():
     args = *operands(), None
     with torch.no_grad():

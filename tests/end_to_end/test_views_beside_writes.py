@@ -143,3 +143,29 @@ def test_a_graph_stays_compiled_where_what_it_writes_shares_no_count_with_views(
     with logged() as told:
         compiled(x, x.detach()[2:] if x.is_contiguous() else torch.ones(0, 4)).sum().backward()
     assert not [line for line in told if "BZ2017" in line]
+
+
+@pytest.mark.parametrize("shape", [(0, 1, 0), (0, 3), (3, 0, 2), (3, 0), (2, 3), (1, 1)])
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_view_in_another_type_is_written_be_there_elements_or_not(shape, backend, dynamic):
+    """Of none, strides of what is written may be such as no wider type can have (`rare` 6950003115)."""
+
+    def of_a_result(x: torch.Tensor) -> torch.Tensor:
+        made = x.sign()
+        part = made.view(torch.uint8)
+        part.add_(part, alpha=2)
+        return made
+
+    def of_an_argument(x: torch.Tensor) -> torch.Tensor:
+        part = x.view(torch.int16)[..., 1:]
+        part.fill_(3)
+        return part
+
+    for program in (of_a_result, of_an_argument):
+        compiled = braze.compile(program, backend=backend, dynamic=dynamic)
+        x, y = (torch.arange(-1, torch.Size(shape).numel() - 1).view(shape) for _ in range(2))
+        with logged() as said:
+            ours, eager = compiled(x), program(y)
+        assert torch.equal(ours, eager) and ours.stride() == eager.stride() and torch.equal(x, y)
+        assert not [text for text in said if "BZ9" in text or "BZ60" in text]

@@ -194,3 +194,29 @@ def test_what_a_backward_keeps_of_what_is_returned_with_a_view_older_than_a_writ
 
     found, wanted = seen(braze.compile(program, backend=backend)), seen(program)
     torch.testing.assert_close(found, wanted)
+
+
+PARTS = {
+    "real": lambda x: x.real,
+    "imag": lambda x: x.imag[1:],
+    "pairs": torch.view_as_real,
+    "turned pairs": lambda x: torch.view_as_real(x).transpose(0, -1)[1],
+    "detached": lambda x: torch.view_as_real(x.detach())[..., 0],
+    "complex again": lambda x: torch.view_as_complex(torch.view_as_real(x))[1:],
+}
+
+
+@pytest.mark.parametrize("made", PARTS)
+@pytest.mark.parametrize("given", [lambda z: z, lambda z: z[2:], lambda z: z[::2], lambda z: z[4:]])
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_a_real_view_of_complex_numbers_counts_the_writes_to_them(made, given, backend):
+    """They are written in a later graph, or by the caller."""
+
+    def told(function):
+        x = given(torch.arange(4.0) * (1 - 2j))
+        part = function(x)
+        before = part._base is not None, part._version, part.storage_offset(), part.stride()
+        part.add_(1)
+        return before, x._version, part._version, x.tolist()
+
+    assert told(braze.compile(PARTS[made], backend=backend)) == told(PARTS[made])

@@ -196,3 +196,35 @@ def test_nothing_more_is_kept_where_the_name_is_bound_anew_before_it_is_written(
 
     assert kept_bytes(bound_anew) == 0
     assert kept_bytes(written) == 64 * 64 * 4
+
+
+def kept_and_written_beside_new_contents(x):
+    x[[0], ...] += 1
+    v = x.sinh()
+    with torch.no_grad():
+        v.retain_grad()
+    v.sub_(x)
+    return v
+
+
+def kept_and_written_beside_another(x):
+    h = x.exp()
+    a, b = h.sin(), h.cos() * h.sin()
+    braze.graph_break()
+    b.retain_grad()
+    b.mul_(2)
+    return b, a
+
+
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+@pytest.mark.parametrize("program", [kept_and_written_beside_new_contents, kept_and_written_beside_another])
+def test_a_result_that_keeps_its_gradient_may_be_written(program, backend):
+    """PyTorch looks for what keeps the gradient with the operation's first result, and has an error of its own where that is another."""
+    found = []
+    for call in (program, braze.compile(program, backend=backend)):
+        leaf = torch.arange(6.0).reshape(2, 3).div(5).requires_grad_()
+        results = call(leaf * 1)
+        first = results[0] if isinstance(results, tuple) else results
+        first.square().sum().backward()
+        found.append((leaf.grad, first.grad))
+    torch.testing.assert_close(*found)

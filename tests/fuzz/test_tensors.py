@@ -515,6 +515,21 @@ def test_a_sum_with_what_is_no_number_is_none_however_large_the_others_are():
     assert judged(text, with_gradient(50.0), calls) is not None
 
 
+@pytest.mark.parametrize("norm", ["layer_norm(x0, (6, 2))", "group_norm(x0, 1)", "group_norm(x0, 3)"])
+def test_what_is_left_of_a_number_that_is_its_mean_may_be_nothing(norm):
+    """Eager leaves of it what rounding does, which by itself is one, or no number where nothing is left."""
+    text = f"def program(x0):\n    v0 = F.{norm}\n    v1 = v0 / v0\n    return (v1,)\n"
+    row = (
+        [0.0, 0.0, -0.5, 0.5, -2.0, 2.0] if norm.endswith("(x0, 3)") else [0.0, -0.5, 2.25, 2.5, -1.5, -2.75]
+    )
+    found = numbers_by(text, f"torch.tensor([{row}, {row}], dtype=t_float32)[..., None].expand(2, 6, 2)")
+    ours = torch.ones(2, 6, 2)
+    ours[:, 0] = torch.nan
+    assert not told(ours, "result 0", found)
+    ours[:, 3] = torch.nan
+    assert told(ours, "result 0", found)
+
+
 def test_a_norm_whose_sums_overflow_is_nothing_to_go_by():
     text = "def program(x0):\n    v0 = F.layer_norm(x0, (4,))\n    return (v0,)\n"
     found = numbers_by(text, "torch.tensor([[1e200, -1e200, 3.0, 0.0]], dtype=t_float64)")
@@ -691,3 +706,21 @@ def test_a_maximum_whose_places_are_written_is_no_part_of_a_gradient_that_reads_
     )
     given = (Given("x1", ("numbers((8, 6), 'float32', 1, 'normal').movedim(-1, 0)",), "made"),)
     assert checking.check(parsed(text, given, backend="aot_eager", dynamic=False, backward=True)) is None
+
+
+@pytest.mark.parametrize("view", [True, False])
+def test_parts_of_a_gradient_that_are_no_numbers_are_so_in_both_where_a_view_is_returned(view):
+    """Of two complex numbers that are added the second is multiplied by one, which makes both of its parts no number."""
+    program = TensorProgram(
+        (Given("x0", ("numbers((4,), 'float32', 0, 'small') * (1 - 2j)",), "leaf"),),
+        (Line(("v0",), "v0 = x0[1:]" if view else "v0 = x0 * 1"),),
+        ("v0",),
+        backward=True,
+    )
+    theirs, ours = (checking.seen(program, program.function(), 0) for _ in range(2))
+    name = "gradient of x0"
+    theirs.values[name][2] = torch.tensor([torch.nan, 1.0])
+    ours.values[name][2] = torch.nan
+    assert (checking.numbers_differ(program, 0, ours, theirs) is None) is view
+    ours.values[name][1] += 1
+    assert checking.numbers_differ(program, 0, ours, theirs) is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 import braze
 from braze.lower.program import lower
 from tests.aot.cuda_fakes import CTX, partition_on_gpu
+from tests.helpers import logged
 from tests.lower.conftest import lowered
 
 INDEX = torch.tensor([2, 0, 2, 1])
@@ -45,6 +47,25 @@ def test_what_eager_gives(name: str, turned: bool) -> None:
             torch.testing.assert_close(ours, eager, rtol=1e-6, atol=1e-6)
             assert ours.stride() == eager.stride()
             assert torch.equal(x, given)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (4, 1), (3, 1)])
+@pytest.mark.parametrize("mask", [(), (5,), (3, 5), (4, 1)])
+def test_what_is_written_by_a_mask_is_as_large_as_both(shape: tuple[int, ...], mask: tuple[int, ...]) -> None:
+    """Or refused, in eager's words."""
+    braze.reset()
+    compiled = braze.compile(torch.masked_scatter)
+    given = torch.zeros(shape), torch.ones(mask, dtype=torch.bool), torch.arange(20.0)
+    try:
+        eager = torch.masked_scatter(*given)
+    except RuntimeError as error:
+        with pytest.raises(RuntimeError, match=re.escape(str(error))):
+            compiled(*given)
+        return
+    with logged() as said:
+        ours = compiled(*given)
+    assert torch.equal(ours, eager) and ours.stride() == eager.stride()
+    assert not said
 
 
 def test_the_result_is_the_only_copy() -> None:

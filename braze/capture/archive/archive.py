@@ -23,7 +23,7 @@ from braze.capture.facts.purity import draws, may_run_again
 from braze.capture.facts.records import Capture, Guard
 from braze.capture.guards.tables import build_table
 
-FORMAT = 8
+FORMAT = 9
 #: what a backend kept for the capture of a digest, in which these functions were traced; or None
 KeptCall = Callable[[str, Sequence[Any]], Any]
 #: what reading bytes that nobody wrote so may raise

@@ -26,7 +26,7 @@ DIRECT = (getattr, setattr, operator.getitem)
 
 
 def write_graph(module: torch.fx.GraphModule, writer: Writer) -> list[Any]:
-    """The nodes as rows, each with its role, its origin, whether it sets something, whether it is written after the graph, and the value of an attribute."""
+    """The nodes as rows, each with its role, its origin, whether it sets something, what is done to it after the graph, and the value of an attribute."""
 
     def said(node: torch.fx.Node) -> tuple[Any, ...]:
         if node.op == "call_module":
@@ -36,7 +36,13 @@ def write_graph(module: torch.fx.GraphModule, writer: Writer) -> list[Any]:
         known = facts(node)
         role = known.role.value if known.role is not None else None
         held = _attribute(module, node.target) if node.op == "get_attr" else None
-        return role, known.origin, known.setting, known.written_after, held
+        return (
+            role,
+            known.origin,
+            known.setting,
+            (known.written_after, known.moved_after, known.retained_after),
+            held,
+        )
 
     return write_nodes(module.graph, writer, said)
 
@@ -49,7 +55,9 @@ def read_graph(rows: list[Any], reader: Reader) -> torch.fx.GraphModule:
         if node.op == "get_attr":
             held[node.target] = attribute
         known = InputRole(role) if role is not None else None
-        set_facts(node, role=known, origin=origin, setting=setting, written_after=after)
+        written, moved, retained = after
+        set_facts(node, role=known, origin=origin, setting=setting)
+        set_facts(node, written_after=written, moved_after=moved, retained_after=retained)
     return torch.fx.GraphModule(held, graph, class_name="Captured")
 
 

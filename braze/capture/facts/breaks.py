@@ -46,6 +46,8 @@ class Unrebuildable(Exception):
 
 #: the code of a break behind which what the graph computes is differentiated with ``create_graph=True``
 DIFFERENTIATED_TWICE = "BZ1025"
+#: an assignment to ``.data``
+GIVES_MEMORY = "Tensor.data is assigned"
 #: what the residual code's frames would be in the way of
 LOOKS_AT_THE_STACK = "the call stack is looked at"
 HINT_MOVE = "move the call out of the compiled function, or leave the break"

@@ -409,6 +409,7 @@ def _stored(instruction: dis.Instruction) -> tuple[str, ...]:
 
 # -- which locals are written in place
 
+RETAIN = "retain_grad"
 #: what writes to an operand, and how far that lies from the top of the stack
 _WRITES = {"STORE_SUBSCR": 2, "STORE_SLICE": 3}
 
@@ -424,11 +425,37 @@ def written_from(code: CodeType, offset: int) -> frozenset[str]:
 
     ``x.add_(1)``, ``x[0].t_()``, ``x += y``, ``x[i] = y``, ``x.data = y``.
     """
+    return _locals_at(code, offset, _writes)
+
+
+@remembered(1024)
+def moved_from(code: CodeType, offset: int) -> frozenset[str]:
+    """The locals whose object, bound now, instructions from ``offset`` on give other memory: ``x.data = y``."""
+    return _locals_at(code, offset, lambda instruction: int(gives_memory(instruction)))
+
+
+@remembered(1024)
+def retained_from(code: CodeType, offset: int) -> frozenset[str]:
+    """The locals whose object, bound now, instructions from ``offset`` on have keep its gradient: ``x.retain_grad()``."""
+    return _locals_at(code, offset, _retains)
+
+
+def _retains(instruction: dis.Instruction) -> int:
+    return int(instruction.opname in ("LOAD_METHOD", "LOAD_ATTR") and instruction.argval == RETAIN)
+
+
+def gives_memory(instruction: dis.Instruction) -> bool:
+    """Whether an instruction gives the tensor on top of the stack other memory."""
+    return instruction.opname == "STORE_ATTR" and instruction.argval == "data"
+
+
+def _locals_at(code: CodeType, offset: int, operand: Callable[[dis.Instruction], int]) -> frozenset[str]:
+    """The locals whose object, bound now, lies where ``operand`` says, from the top of the stack, at an instruction from ``offset`` on; 0: nowhere."""
     depths = {at: len(stack) for at, stack in stack_kinds(code).items()}
     before = [i for i in dis.get_instructions(code) if i.offset in depths]
     found: dict[str, list[int]] = {}
     for instruction in _from(code, offset):
-        below = _writes(instruction)
+        below = operand(instruction)
         if below and instruction.offset in depths:
             name = _pushed(before, depths, instruction.offset, depths[instruction.offset] - below)
             if name is not None:
@@ -444,10 +471,10 @@ def written_from(code: CodeType, offset: int) -> frozenset[str]:
 def _writes(instruction: dis.Instruction) -> int:
     """How far from the top of the stack lies what an instruction writes in place, or is about to; 0: nothing."""
     name = instruction.opname
+    if gives_memory(instruction):
+        return 1
     if name in ("LOAD_METHOD", "LOAD_ATTR"):
         return int(is_in_place(instruction.argval))
-    if name == "STORE_ATTR":
-        return int(instruction.argval == "data")
     if name == "BINARY_OP":
         return 2 if instruction.argrepr.endswith("=") else 0
     return _WRITES.get(name, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import functools
 import importlib
 import importlib.util
@@ -51,6 +52,12 @@ def on_plain_data(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -
     if all(map(is_plain_data, (*args, *kwargs.values()))):
         return native.unhooked(function, *args, **kwargs)
     return calls.interpret(t, function, args, kwargs, tail)
+
+
+@FEATURE.each(decimal.Decimal, vars(decimal.Decimal)["from_float"].__get__(None, decimal.Decimal))
+def make_decimal(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    t.outside.settings.note_decimals()
+    return calls.call_c(t, function, args, kwargs)
 
 
 # -- signatures

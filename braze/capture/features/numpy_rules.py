@@ -15,11 +15,13 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 import torch.fx
+from torch._subclasses.fake_tensor import FakeTensor
 
 from braze import native
 from braze.capture.facts.breaks import HINT_MOVE, BreakSignal, graph_break
 from braze.capture.facts.records import Check, Guard, Source, Step
 from braze.capture.facts.values import MISSING, is_constant, words
+from braze.capture.graph import literals
 from braze.capture.outside import reads
 from braze.capture.outside.shadows import fill_arguments
 from braze.capture.python import operations
@@ -42,7 +44,7 @@ IMPURE = ("numpy.random", "numpy.lib._npyio_impl", "numpy.lib.npyio")
 IMPURE_FUNCTIONS = frozenset(
     words(
         """load save savez savez_compressed loadtxt savetxt genfromtxt fromfile fromregex array2string array_repr
-    array_str seterr setbufsize set_printoptions empty empty_like"""
+    array_str seterr setbufsize set_printoptions empty empty_like _get_extobj_dict _make_extobj geterrobj seterrobj"""
     )
 )
 #: methods of arrays that touch the outside
@@ -184,8 +186,26 @@ def make(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     if args and holds_numbers(args[0]) and kwargs.get("dtype") is None:
         kwargs = {**kwargs, "dtype": tried(t.graph, function, args, kwargs).dtype}
     fill_arguments(t.outside, args)
+    if len(args) == 1 and kwargs.keys() <= WORDS:
+        made = literals.made(t.graph, args[0], kwargs.get("dtype"), kwargs.get("device"))
+        if made is not MISSING:
+            return made
     data = [with_known_numbers(a) for a in args[:1]]
-    return t.graph.recorder.call(function, (*data, *args[1:]), kwargs)
+    return without_constant(t.graph.recorder.call(function, (*data, *args[1:]), kwargs))
+
+
+def without_constant(made: torch.Tensor) -> torch.Tensor:
+    """A fake that does not tell what it holds: PyTorch would read a size or an index out of it while tracing, and no stage after that could.
+
+    Where it asks, and gets no answer, the call is made with the number (``constant_evaluation.call_with_numbers``).
+    """
+    if isinstance(made, FakeTensor):
+        made.constant = None
+    return made
+
+
+#: with these words alone a tensor is made of numbers that change
+WORDS = frozenset({"dtype", "device"})
 
 
 def tried(graph: GraphState, function: Any, args: Any, kwargs: Any) -> Any:
@@ -204,8 +224,15 @@ def make_like(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         args = (*args, kwargs.pop("data"))
     if any(map(holds_numbers, args[1:2])):
         tried(t.graph, torch.Tensor.new_tensor, args, kwargs)
+    if len(args) == 2 and kwargs.keys() <= WORDS:
+        like = {"dtype": args[0].dtype, "device": args[0].device}
+        made = literals.made(t.graph, args[1], **like | {k: v for k, v in kwargs.items() if v is not None})
+        if made is not MISSING:
+            return made
     data = [with_known_numbers(a) for a in args[1:2]]
-    return t.graph.recorder.call(torch.Tensor.new_tensor, (*args[:1], *data, *args[2:]), kwargs)
+    return without_constant(
+        t.graph.recorder.call(torch.Tensor.new_tensor, (*args[:1], *data, *args[2:]), kwargs)
+    )
 
 
 def with_known_numbers(data: Any) -> Any:

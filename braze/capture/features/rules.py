@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copyreg
 import inspect
-import math
 import operator
 import sys
 import threading
@@ -31,7 +30,7 @@ from braze.capture.facts.values import (
     lookup_in_mro,
     missing,
 )
-from braze.capture.graph import constant_evaluation, overloads, unbacked
+from braze.capture.graph import constant_evaluation, floats, overloads, unbacked
 from braze.capture.outside import identities, texts
 from braze.capture.outside.class_values import class_value, is_programs, trust_class_value
 from braze.capture.outside.shadows import fill
@@ -324,18 +323,6 @@ def extreme(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     return calls.call_c(t, function, args, kwargs)
 
 
-@rule(math.sqrt)
-def sqrt_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    """``math.sqrt``: of a symbolic number, a symbolic number."""
-    value: Any = args[0] if len(args) == 1 else None
-    of_sizes = type(value) is torch.SymFloat and not t.graph.mode.depends_on_floats(value)
-    if type(value) is torch.SymInt or of_sizes:
-        if unbacked.is_unbacked(value) or t.truth(operations.compare(t, operator.ge, value, 0)):
-            return torch.sym_sqrt(value)
-        args = (operations.number(value),)  # C refuses it
-    return calls.call_c(t, math.sqrt, args, kwargs)
-
-
 @rule(operator.index)
 def index_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     if issubclass(type(args[0]), torch.Tensor):
@@ -357,6 +344,8 @@ def number(kind: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
             return read
         hints = "keep the value in a tensor", unbacked.HINT_SCALARS
         graph_break("BZ1004", f"{kind.__name__}() reads what a tensor holds", *hints)
+    if args and type(args[0]) is torch.SymFloat and kind is int and floats.is_computed(t.graph, args[0]):
+        return int(args[0])  # no size is made of it
     if args and type(args[0]) in SYMBOLIC:
         return torch.sym_int(args[0]) if kind is int else torch.sym_float(operations.as_integer(args[0]))
     return calls.call_c(t, kind, args, kwargs)
@@ -381,7 +370,7 @@ OF_NUMBERS = {chr: 0, round: 1}
 
 @FEATURE.each(*OF_NUMBERS)
 def of_numbers(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    if len(args) + len(kwargs) != OF_NUMBERS[function]:
+    if len(args) + len(kwargs) != OF_NUMBERS[function] or any(floats.is_computed(t.graph, a) for a in args):
         args = tuple(map(operations.number, args))
         kwargs = {k: operations.number(v) for k, v in kwargs.items()}
     return calls.call_c(t, function, args, kwargs)
@@ -396,31 +385,6 @@ def of_operators(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) ->
         args = tuple(map(operations.number, args))
         kwargs = {k: operations.number(v) for k, v in kwargs.items()}
     return calls.call_c(t, function, args, kwargs)
-
-
-#: functions of ``math`` that multiply what they draw, as Python does it
-PRODUCTS = frozenset(named(math, "prod", "sumprod"))
-MATH = [
-    value
-    for value in vars(math).values()
-    if type(value) is types.BuiltinFunctionType and value is not math.sqrt
-]
-
-
-@FEATURE.each(*MATH)
-def of_math(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    """Functions of ``math``, with truth values as the numbers that they are: C takes no symbols of them, and SymPy does not compute with them."""
-    given = [elements(t, a) for a in args] if function in PRODUCTS else args
-    if function in PRODUCTS and not any(given):  # of nothing it is what it starts from
-        return calls.call_c(t, function, given, kwargs)
-    args = tuple(
-        [
-            list(map(operations.as_integer, a)) if type(a) in (list, tuple) else operations.as_integer(a)
-            for a in given
-        ]
-    )
-    kwargs = {k: operations.as_integer(v) for k, v in kwargs.items()}
-    return operations.on_numbers(lambda *given: calls.call_c(t, function, given, kwargs), *args)
 
 
 @rule(hash)

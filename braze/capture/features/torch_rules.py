@@ -12,7 +12,7 @@ from torch.utils import _foreach_utils
 
 from braze.capture.facts.breaks import HINT_MOVE, graph_break
 from braze.capture.facts.records import Build, Effect
-from braze.capture.features.rules import named
+from braze.capture.features.rules import named, refuse
 from braze.capture.finish.effects import call_of
 from braze.capture.finish.reconstruction import RecipeTable
 from braze.capture.graph import tensor_facts, unbacked
@@ -120,6 +120,10 @@ FEATURE.rows(
         ),
     }
 )
+
+
+# what it does to the stack of modes, a block that is left after a break would not know
+refuse("BZ1010", "the default device is set", torch.set_default_device)
 
 
 # -- checks of what tensors hold

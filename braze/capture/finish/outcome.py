@@ -177,6 +177,7 @@ def close_graph(state: GraphState, table: RecipeTable) -> torch.fx.GraphModule |
     output = graph.output(tuple(table.outputs))
     output.meta["val"] = tuple(n.meta.get("val") for n in table.outputs)
     drop_unread_parts(graph)
+    drop_open_contexts(graph)
     settle_places(graph.nodes, origin)
     return Captured(graph, state.recorder.modules)
 
@@ -188,6 +189,21 @@ def drop_unread_parts(graph: torch.fx.Graph) -> None:
             of = node.args[0]
             if isinstance(of, torch.fx.Node) and isinstance(of.meta.get("val"), (tuple, list)):
                 graph.erase_node(node)
+
+
+def drop_open_contexts(graph: torch.fx.Graph) -> None:
+    """Remove what enters a context of autocast that is left behind the graph, or leaves one that was entered before: whether the graph runs as it is or not,
+    the code around it counts those."""
+    entered: list[torch.fx.Node] = []
+    for node in list(graph.nodes):
+        if node.target is torch.autocast_increment_nesting:
+            entered.append(node)
+        elif node.target is torch.autocast_decrement_nesting and entered:
+            entered.pop()
+        elif node.target is torch.autocast_decrement_nesting:
+            graph.erase_node(node)
+    for node in entered:
+        graph.erase_node(node)
 
 
 def origin(here: Any) -> Origin | None:

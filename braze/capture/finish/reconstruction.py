@@ -48,7 +48,7 @@ from braze.capture.facts.values import (
     is_constant,
     is_identity_type,
 )
-from braze.capture.graph import sizes, unbacked
+from braze.capture.graph import floats, sizes, unbacked
 from braze.capture.outside.class_values import has_hash_of_its_own
 from braze.capture.outside.globals import owner_of_globals
 from braze.capture.outside.shadows import DictShadow, keys_of
@@ -172,6 +172,11 @@ class RecipeTable:
         place = self.t.outside.tree.node_of(value)
         if place is not None:
             return FromSource(place.source)
+        written = floats.as_written(self.t.graph, value)
+        value = value if written is MISSING else written
+        if floats.is_computed(self.t.graph, value):
+            function, args = self.t.graph.computed[self.t.graph.mode.name_of(value)]
+            return self.call(function, *self.items(args))
         try:
             node = sizes.node_for(self.t.graph.recorder, value)
         except BreakSignal:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from types import MethodDescriptorType
+from collections.abc import Callable, Iterator, Sequence
+from opcode import opname
+from types import CodeType, FunctionType, MethodDescriptorType, MethodType
 from typing import Any
 
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
 
-from braze.capture.facts.bytecode import is_in_place, written_from
+from braze.capture.facts.breaks import GIVES_MEMORY
+from braze.capture.facts.bytecode import RETAIN, is_in_place, moved_from, retained_from, written_from
 from braze.capture.facts.frame import Frame
 from braze.capture.finish.state_at_break import after, start_of
 from braze.capture.state.frames import Frames
@@ -18,25 +20,69 @@ from braze.graph.facts import set_facts
 
 
 def mark(frames: Frames, nodes: Sequence[torch.fx.Node]) -> None:
-    """Let inputs and results of a graph know that they, or what shares their memory, are written once it has run."""
+    """Let inputs and results of a graph know that they, or what shares their memory, are written once it has run, or are given other memory or keep their gradients."""
     written = {torch_compat.storage_key(value) for value in _written(frames) if type(value) is FakeTensor}
-    for node in nodes if written else ():
+    moved = {id(value) for value in _moved(frames)}
+    retained = {id(value) for value in _retained(frames)}
+    everything = _is_moved_somewhere(frames)
+    for node in nodes if written or moved or everything else ():
         value = node.meta.get("val")
-        if type(value) is FakeTensor and torch_compat.storage_key(value) in written:
+        if type(value) is not FakeTensor:
+            continue
+        if torch_compat.storage_key(value) in written:
             set_facts(node, written_after=True)
+        if everything or id(value) in moved:
+            set_facts(node, moved_after=True)
+        if id(value) in retained:
+            set_facts(node, retained_after=True)
 
 
 def _written(frames: Frames) -> Iterator[Any]:
     """The values that the operation at the break, and the code behind it, write in place."""
+    yield from _called(frames, is_in_place)
+    yield from _named(frames, written_from)
+
+
+def _moved(frames: Frames) -> Iterator[Any]:
+    """The values to which the operation at the break, and the code behind it, give other memory."""
+    if _stands_at_store(frames.stack[-1]):
+        yield frames.stack[-1].stack[-1]
+    yield from _named(frames, moved_from)
+
+
+def _retained(frames: Frames) -> Iterator[Any]:
+    """The values whose gradients the operation at the break, and the code behind it, have kept."""
+    yield from _called(frames, lambda name: name == RETAIN)
+    yield from _named(frames, retained_from)
+
+
+def _called(frames: Frames, wanted: Callable[[str], bool]) -> Iterator[Any]:
+    """The values of which the operation at the break calls such a method."""
     inner = frames.stack[-1]
     for method, value in zip(inner.stack, inner.stack[1:], strict=False):
-        if type(method) is MethodDescriptorType and is_in_place(method.__name__):
+        if isinstance(method, MethodDescriptorType | FunctionType) and wanted(method.__name__):
             yield value
-    yield from _named(inner, 2 * start_of(inner))
-    for frame in frames.stack[:-1]:
-        yield from _named(frame, after(frame))
+        elif isinstance(method, MethodType) and wanted(method.__name__):  # as CPython 3.13 has it
+            yield method.__self__
 
 
-def _named(frame: Frame, offset: int) -> Iterator[Any]:
-    names = written_from(frame.code, offset)
-    return (value for name, value in zip(frame.code.co_varnames, frame.locals, strict=False) if name in names)
+def _is_moved_somewhere(frames: Frames) -> bool:
+    """Whether the operation at the break is a call in which something is given other memory."""
+    signal = frames.break_at
+    return signal is not None and signal.reason == GIVES_MEMORY and not _stands_at_store(frames.stack[-1])
+
+
+def _stands_at_store(frame: Frame) -> bool:
+    _, name, _, op = frame.decoded.instruction(frame.at)
+    return opname[op] == "STORE_ATTR" and frame.code.co_names[name] == "data"
+
+
+def _named(frames: Frames, names_from: Callable[[CodeType, int], frozenset[str]]) -> Iterator[Any]:
+    """The values of locals that the code from the break on names so."""
+    inner = frames.stack[-1]
+    places = [(inner, 2 * start_of(inner)), *((frame, after(frame)) for frame in frames.stack[:-1])]
+    for frame, offset in places:
+        names = names_from(frame.code, offset)
+        for name, value in zip(frame.code.co_varnames, frame.locals, strict=False):
+            if name in names:
+                yield value

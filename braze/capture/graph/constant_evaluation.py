@@ -18,11 +18,12 @@ import torch.fx
 from braze import native
 from braze.capture.facts.purity import computes, memory_of, writes, written_by
 from braze.capture.facts.records import Step
-from braze.capture.facts.values import MISSING
+from braze.capture.facts.values import MISSING, NUMBER_OF
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import Recording
-from braze.graph import torch_compat
+from braze.graph import torch_compat, torch_symbols
 from braze.graph.fakes import PLAIN
+from braze.graph.torch_symbols import SYMBOLIC
 
 #: what reads a tensor -> what does so for real
 READERS: dict[str, Any] = {
@@ -37,6 +38,7 @@ READERS: dict[str, Any] = {
 #: elements of a tensor that is computed, and of one of the model's that is compared at each call; nodes that lead to a number;
 #: numbers read in one trace (a loop that is decided by them is unrolled)
 LARGEST, KEPT, LONGEST, OFTEN = 1 << 16, 16, 512, 1000
+INDEXES = frozenset({operator.getitem, operator.setitem, torch.Tensor.__getitem__, torch.Tensor.__setitem__})
 INTEGERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
 
 
@@ -76,6 +78,19 @@ class Known:
         real = self.values[found[1]]
         return real if isinstance(real, torch.Tensor) else None
 
+    def symbol(self, tensor: torch.Tensor) -> Any:
+        """The number that changes from call to call of which a tensor without dimensions is made (``literals.made``); MISSING for any other tensor."""
+        found = self.recorder.nodes.get(id(tensor))
+        if found is None or tensor.dtype is not torch.int64 or not is_filled(found[1]):
+            return MISSING
+        try:
+            self._look_for_writes()
+            check(self, found[1])
+        except Unknown:
+            return MISSING
+        filled: Any = found[1].args[1]
+        return filled.meta["val"] if isinstance(filled, torch.fx.Node) else MISSING
+
     def _look_for_writes(self) -> None:
         """Note what new nodes write, and a read of ``x.data``: what is written through it counts no version."""
         node = self.seen.next
@@ -111,7 +126,10 @@ class Known:
         return [node for node in order if node not in self.values]
 
     def _run(self, node: torch.fx.Node) -> Any:
-        """The value of a node whose inputs are known."""
+        """The value of a node whose inputs are known. A number that changes is taken for what it is in this call, and guarded."""
+        symbol = node.meta.get("val")
+        if type(symbol) in SYMBOLIC:
+            return NUMBER_OF[type(symbol)](symbol)
         if node.op == "placeholder":
             place = next((p for n, p in self.recorder.placeholders if n is node), None)
             real = None if place is None else contents(self, place)
@@ -132,6 +150,20 @@ class Known:
         return made
 
 
+def is_filled(node: torch.fx.Node) -> bool:
+    """Whether a node fills a tensor of no dimensions."""
+    return node.target is torch.full and node.args[:1] == ((),)
+
+
+#: what reads a number out of a tensor -> what it gives of a symbol
+OF_SYMBOLS: dict[str, Any] = {
+    "item": lambda n: n,
+    "__int__": lambda n: n,
+    "__index__": lambda n: n,
+    "__float__": torch.sym_float,
+}
+
+
 def check(known: Known, node: torch.fx.Node) -> None:
     """Raise where a node does more than to compute something small."""
     if not computes(node) or writes(node):
@@ -141,7 +173,8 @@ def check(known: Known, node: torch.fx.Node) -> None:
     value = node.meta.get("val")
     for part in value if isinstance(value, (list, tuple)) else (value,):
         if not isinstance(part, torch.Tensor):
-            if type(part) not in (int, float, bool, torch.Size, type(None)):
+            symbol = type(part) in SYMBOLIC and not torch_symbols.is_unbacked(part)
+            if not symbol and type(part) not in (int, float, bool, torch.Size, type(None)):
                 raise Unknown
         elif not is_small(known, part):
             raise Unknown
@@ -205,37 +238,53 @@ def frozen(value: Any) -> Any:
     return tuple(map(frozen, value)) if type(value) is list else value
 
 
+def known_of(recorder: Recording) -> Known:
+    """What is known of a graph's tensors."""
+    if recorder.known is None:
+        recorder.known = Known(recorder)
+    known: Known = recorder.known
+    return known
+
+
+def symbol_in(recorder: Recording, tensor: torch.Tensor) -> Any:
+    """The number that changes of which a tensor is made; else MISSING."""
+    return known_of(recorder).symbol(tensor)
+
+
 def read(recorder: Recording, name: str, tensor: torch.Tensor) -> Any:
     """What ``tensor.name()`` gives, where the trace can know it; else MISSING."""
     reader = READERS.get(name)
     if reader is None:
         return MISSING
-    if recorder.known is None:
-        recorder.known = Known(recorder)
-    real = recorder.known.value(tensor)
+    symbol = symbol_in(recorder, tensor) if name in OF_SYMBOLS else MISSING
+    if symbol is not MISSING:
+        return OF_SYMBOLS[name](symbol)
+    real = known_of(recorder).value(tensor)
     if real is None:
         return MISSING
     with torch_compat.disable_functions(), torch_compat.outside_modes():
         return native.unhooked(reader, real)
 
 
-def with_numbers(recorder: Recording, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-    """Arguments with known numbers in place of integer tensors of no dimensions, as PyTorch takes them for sizes; None where none is."""
+def with_numbers(
+    recorder: Recording, func: Any, args: Any, kwargs: Any, whole: bool = False
+) -> tuple[Any, Any] | None:
+    """Arguments with known numbers in place of integer tensors of no dimensions, as PyTorch takes them for sizes, and of truth values as it takes
+    them for masks; None where none is."""
     found = False
+    kinds = INTEGERS | {torch.bool} if func in INDEXES else INTEGERS
 
     def number(value: Any) -> Any:
         nonlocal found
         if isinstance(value, torch.Tensor):
-            read_out = (
-                read(recorder, "item", value) if value.dim() == 0 and value.dtype in INTEGERS else MISSING
-            )
+            read_out = read(recorder, "item", value) if value.dim() == 0 and value.dtype in kinds else MISSING
             found = found or read_out is not MISSING
             return value if read_out is MISSING else read_out
         if type(value) is slice:
             return slice(number(value.start), number(value.stop), number(value.step))
         return type(value)(map(number, value)) if type(value) in (list, tuple) else value
 
-    first = args[:1] if args and isinstance(args[0], torch.Tensor) else ()
+    first = args[:1] if args and isinstance(args[0], torch.Tensor) and not whole else ()
     given = (*first, *map(number, args[len(first) :]))
     named = {k: number(v) for k, v in kwargs.items()}
     return (given, named) if found else None
@@ -243,7 +292,11 @@ def with_numbers(recorder: Recording, args: Any, kwargs: Any) -> tuple[Any, Any]
 
 def call_with_numbers(recorder: Recording, func: Any, args: Any, kwargs: Any) -> Any:
     """The call, which failed since what tensors hold was not known; MISSING where it cannot be made with numbers."""
-    given = with_numbers(recorder, args, kwargs)
+    given = with_numbers(recorder, func, args, kwargs)
+    if (
+        given is None
+    ):  # the first argument is most often what is computed with, and else a size (``torch.zeros(k, 2)``)
+        given = with_numbers(recorder, func, args, kwargs, whole=True)
     if given is not None:
         # the program is told of the call as it has made it
         with contextlib.suppress(RuntimeError, TypeError, ValueError, IndexError):

@@ -13,7 +13,9 @@ from typing import Any
 import torch
 
 from braze.capture.facts.breaks import graph_break
+from braze.capture.facts.values import MISSING
 from braze.capture.state.trace import GraphState
+from braze.graph import torch_symbols
 
 #: operations that never raise, whatever the floats are
 TOTAL = {
@@ -30,19 +32,94 @@ def is_input(graph: GraphState, value: Any) -> bool:
 
 def combine(graph: GraphState, function: Any, *operands: Any) -> Any:
     """``function`` of operands of which one is a float of the program's."""
-    operands = tuple(known(v) for v in operands)
+    operands = tuple(v if id(v) in graph.written else known(v) for v in operands)
     kept: Any = TOTAL.get(function)
     if any(type(v) is torch.SymFloat and graph.mode.name_of(v) in graph.mode.read_floats for v in operands):
         return combine_read(graph, kept, function, operands)
-    divides = kept is operator.truediv and type(operands[1]) not in (int, float)
+    # what is made of sizes is guarded not to be zero where it divides
+    divides = (
+        kept is operator.truediv
+        and type(operands[1]) not in (int, float)
+        and not is_of_sizes(graph, operands[1])
+    )
+    if kept is not None and not divides and any(is_input(graph, v) for v in operands):
+        operands = tuple(beside_floats(graph, v) if is_of_sizes(graph, v) else v for v in operands)
     if kept is None or divides or not all(is_plain(v) or is_input(graph, v) for v in operands):
-        return function(*[settled(graph, v) for v in operands])
+        return noted_as_written(graph, kept, operands, function(*[settled(graph, v) for v in operands]))
     hints = [graph.mode.floats[graph.mode.name_of(v)] if is_input(graph, v) else v for v in operands]
     value = kept(*hints)
     if not math.isfinite(value):
         return function(*[settled(graph, v) for v in operands])
     made = graph.mode.derived_float(value, [v for v in operands if is_input(graph, v)])
+    if any(is_computed(graph, v) for v in operands):
+        graph.computed[graph.mode.name_of(made)] = (kept, operands)
     return noted(graph, kept, operands, made)
+
+
+def called(graph: GraphState, function: Any, value: Any, *numbers: float) -> Any:
+    """``function(value, *numbers)`` of a number that is made of sizes and integers: a float, known by its node alone."""
+    made = graph.mode.derived_float(function(value.node.hint, *numbers), [value])
+    graph.computed[graph.mode.name_of(made)] = (function, (value, *numbers))
+    return noted(graph, function, (value, *numbers), made)
+
+
+def is_of_sizes(graph: GraphState, value: Any) -> bool:
+    """Whether a value is made of sizes and integers that change, and told by a call."""
+    if type(value) not in (torch.SymInt, torch.SymFloat) or torch_symbols.is_unbacked(value):
+        return False
+    return not graph.mode.depends_on_floats(value)
+
+
+def beside_floats(graph: GraphState, value: Any) -> Any:
+    """What is made of sizes, as one of the floats that it is computed with."""
+    made = graph.mode.derived_float(float(value.node.hint), [value])
+    return noted(graph, torch.sym_float, (value,), made)
+
+
+# -- floats made of sizes: the algebra knows which integers they round to, but takes ``(n / 3 + 1e16) - 1e16`` for ``n / 3``
+
+
+def noted_as_written(graph: GraphState, function: Any, operands: tuple[Any, ...], result: Any) -> Any:
+    """The result of an operation by the algebra, whose operands are kept: what the graph computes of it is computed as the program has written it."""
+    known = type(result) is torch.SymFloat and all(result is not v for v in operands)
+    if known and function is not None and is_of_sizes(graph, result):
+        if all(is_plain(v) or is_of_sizes(graph, v) for v in operands):
+            graph.written[id(result)] = (result, function, operands)
+    return result
+
+
+def as_written(graph: GraphState, value: Any) -> Any:
+    """A float that several operations have made of sizes, as nodes for these; MISSING for any other value: of one operation the algebra gives what Python does."""
+    found = graph.written.get(id(value))
+    if found is None or not any(id(v) in graph.written for v in found[2]):
+        return MISSING
+    return _derived(graph, value)
+
+
+def _derived(graph: GraphState, value: Any) -> Any:
+    """What an operation gives, made of what those before it give; MISSING where one is no number in this call."""
+    if id(value) not in graph.written:
+        return value
+    kept, function, operands = graph.written[id(value)]
+    if type(function) is torch.SymFloat:  # made before
+        return function
+    parts = tuple([_derived(graph, v) for v in operands])
+    if MISSING in parts:
+        return MISSING
+    hint = function(
+        *[v.node.hint if is_of_sizes(graph, v) else graph.mode.floats.get(str(v), v) for v in parts]
+    )
+    if not math.isfinite(hint):
+        return MISSING
+    made = graph.mode.derived_float(hint, [v for v in parts if type(v) in (torch.SymInt, torch.SymFloat)])
+    graph.computed[graph.mode.name_of(made)] = (function, parts)
+    graph.written[id(value)] = (kept, made, ())
+    return noted(graph, function, parts, made)
+
+
+def is_computed(graph: GraphState, value: Any) -> bool:
+    """Whether a value is made by a function of ``math``."""
+    return type(value) is torch.SymFloat and graph.mode.name_of(value) in graph.computed
 
 
 def noted(graph: GraphState, function: Any, operands: tuple[Any, ...], made: Any) -> Any:

@@ -174,6 +174,7 @@ class Recorder(Recording):
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a torch function on fakes and note it."""
         name = getattr(func, "__name__", "")
+        kwargs = self.t.outside.settings.on_device(func, args, kwargs)
         answer = self._foreseen(func, name, args, kwargs)
         if answer is not MISSING:
             return answer

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from braze.capture.facts.breaks import graph_break
-from braze.capture.facts.values import NUMBER_OF, UnknownText
+from braze.capture.facts.values import MISSING, NUMBER_OF, UnknownText
+from braze.capture.graph import floats
 from braze.capture.outside import texts
 from braze.capture.state.handlers import HANDLERS
 from braze.capture.state.trace import Recording
@@ -41,8 +42,11 @@ def node_for(recorder: Recording, value: Any) -> Any:
     known = value.node.maybe_as_int() if isinstance(value, torch.SymInt) else None
     if known is not None:
         return known
-    if isinstance(value, torch.SymFloat) and value.node._expr in recorder.symbols:
-        return recorder.symbols[value.node._expr]
+    if isinstance(value, torch.SymFloat):
+        written = floats.as_written(recorder.t.graph, value)
+        value = value if written is MISSING else written
+        if value.node._expr in recorder.symbols:
+            return recorder.symbols[value.node._expr]
     made = of_expression(recorder, value.node.expr, value)
     # SymPy takes 0.0 * n for the integer 0
     return float(made) if isinstance(value, torch.SymFloat) and type(made) is int else made

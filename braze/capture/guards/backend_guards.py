@@ -31,7 +31,10 @@ class Questions:
         there = {g.expected.expression for g in capture.guards if g.check is Check.RANGE}
         found = [
             Guard(None, Check.RANGE, ShapeRelation(text, names))
-            for text, names in relations(mode.env, bound, mode.floats, bound=bound)
+            for text, names in (
+                *relations(mode.env, bound, mode.floats, bound=bound),
+                *mode.settled_numbers(),
+            )
             if text not in there
         ]
         settled = mode.settled_floats()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,9 +18,15 @@ Extents = dict[Source, tuple[int, ...] | int | float]
 def is_about_extents(guard: Guard) -> bool:
     """Whether a guard's failure may be cured by symbolic sizes, ints or floats."""
     if guard.check is Check.EQUAL:
-        is_number = type(guard.expected) in (int, float) or isinstance(guard.expected, SymbolSpec)
-        return is_number and guard.source is not None and is_data(guard.source)
+        return guard.source is not None and is_data(guard.source) and holds_numbers(guard.expected)
     return guard.check in (Check.TENSOR, Check.RANGE)
+
+
+def holds_numbers(expected: Any) -> bool:
+    """Whether this is a number, or a tuple with one somewhere."""
+    if type(expected) in TUPLES:
+        return any(map(holds_numbers, expected))
+    return type(expected) in (int, float) or isinstance(expected, SymbolSpec)
 
 
 def is_data(source: Source) -> bool:
@@ -36,6 +42,20 @@ def is_data(source: Source) -> bool:
 
 #: steps to what changes from call to call; the others lead to defaults, classes and the like
 DATA = frozenset({Step.LOCAL, Step.GLOBAL, Step.CELL, Step.ATTR, Step.DICT, Step.ITEM, Step.NEGATIVE})
+
+
+#: tuples whose items are compared one by one once a number among them has changed
+TUPLES = (tuple, torch.Size)
+
+
+def has_symbols(symbolic: Any, source: Source, value: Any) -> bool:
+    """Whether a number in a tuple at this source is to be a symbol."""
+    if symbolic == "all":
+        return is_argument(source) and holds_numbers(value)
+    items = ((Source(Step.ITEM, i, source), v) for i, v in enumerate(value))
+    return any(
+        (at, -1) in symbolic or (type(v) in TUPLES and has_symbols(symbolic, at, v)) for at, v in items
+    )
 
 
 def is_argument(source: Source) -> bool:
@@ -62,10 +82,29 @@ def changed_extents(capture: Capture, function: Any, locals: Sequence[Any]) -> f
                 )
         elif is_about_extents(guard):
             value = read_source(guard.source, function, locals)
-            wanted = int if isinstance(guard.expected, SymbolSpec) else type(guard.expected)
-            if type(value) is wanted and value != guard.expected:
-                found.add((itself(guard.source), -1))
+            found.update((itself(at), -1) for at in changed_numbers(guard.source, guard.expected, value))
     return frozenset(found)
+
+
+def changed_numbers(source: Source, expected: Any, value: Any) -> Iterator[Source]:
+    """Where a number is another one now: here, or in a tuple that is as long as it was."""
+    if type(expected) in TUPLES:
+        if type(value) is type(expected) and len(value) == len(expected):
+            for i, (old, new) in enumerate(zip(expected, value, strict=True)):
+                yield from changed_numbers(Source(Step.ITEM, i, source), old, new)
+    elif holds_numbers(expected):
+        wanted = int if isinstance(expected, SymbolSpec) else type(expected)
+        if type(value) is wanted and value != expected:
+            yield source
+
+
+def numbers(source: Source, expected: Any) -> Iterator[Source]:
+    """Where numbers stand: here, or in a tuple."""
+    if type(expected) in TUPLES:
+        for i, item in enumerate(expected):
+            yield from numbers(Source(Step.ITEM, i, source), item)
+    elif holds_numbers(expected):
+        yield source
 
 
 def itself(source: Source) -> Source:
@@ -82,7 +121,7 @@ def all_extents(capture: Capture) -> frozenset[tuple[Source, int]]:
         if guard.check is Check.TENSOR and not is_model_state(guard):
             found.update((guard.source, i) for i in range(len(guard.expected.sizes)))
         elif guard.check is Check.EQUAL and is_about_extents(guard) and is_argument(itself(guard.source)):
-            found.add((itself(guard.source), -1))
+            found.update((itself(at), -1) for at in numbers(guard.source, guard.expected))
     return frozenset(found)
 
 

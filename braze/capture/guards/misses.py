@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dis
+import re
 from collections.abc import Mapping, Sequence
 from types import CodeType, FunctionType
 from typing import Any
@@ -61,13 +62,25 @@ def explain_miss(
             for name, v in zip(table.symbol_names, value, strict=False)
             if name in guard.expected.symbols
         )
+        name = symbols.get(_fixed(guard.expected) or "", "").removeprefix("-")
     else:
+        name = source_text(guard.source, capture.code, names)
         what = guard_text(Guard(guard.source, guard.check, guard.expected), capture.code, names)
         met = met_text(guard, value)
     origin = guard.origin or first_read(guard.source, function, locals)
     guard = Guard(guard.source, guard.check, guard.expected, origin)
-    hints = advice(guard, value, source_text(guard.source, capture.code, names))
+    hints = advice(guard, value, name)
     return Miss(guard, value, f"{what}; now {met}{place_text(origin)}", what, met, hints)
+
+
+#: a relation between a symbol and a number, as shape guards write it
+_ONE_VALUE = re.compile(r"\(?(\w+) == \(?\d+\)*")
+
+
+def _fixed(relation: ShapeRelation) -> str | None:
+    """The symbol that a relation says the one value of, as where an item of a list is taken by it."""
+    found = _ONE_VALUE.fullmatch(relation.expression)
+    return found[1] if found is not None and found[1] in relation.symbols else None
 
 
 def met_text(guard: Guard, value: Any) -> str:
@@ -193,6 +206,11 @@ def advice(guard: Guard, value: Any, name: str) -> tuple[str, ...]:
             return (f"set {name} once, before the first call",)
         case Check.EQUAL if isinstance(guard.expected, bool | str | None):
             return (f"each value of {name} has a variant of its own: keep to a few",)
+        case Check.RANGE if name and ".shape[" not in name:
+            return (
+                f"each value of {name} that is compared with or chooses (an item of a list, a key) has a variant of its own: "
+                f"keep to a few, or choose out of a tensor, torch.tensor(numbers)[{name}]",
+            )
         case Check.KEYS | Check.HAS_KEY if name == "kwargs":
             return ("pass the same arguments by keyword each time",)
     return (guard.check.advice.format(name=name),)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import decimal
 import types
 import weakref
 from collections.abc import Callable
@@ -145,6 +146,8 @@ def instance(t: Trace, node: Node, real: Any) -> Any:
     """Any other object: known by its type here; its attributes are guarded as they are read."""
     bound = t.outside.tree.bind(node, real, real)
     cls = type(real)
+    if issubclass(cls, decimal.Decimal):
+        t.outside.settings.note_decimals()
     # an item of what a variable holds, as all variables of a frame are that goes on after a break
     carried = node.step is Step.ITEM and node.parent is not None and node.parent.step is Step.LOCAL
     if carried and may_end(node, cls):

@@ -13,6 +13,8 @@ import types
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
+import torch
+
 from braze.capture.facts.breaks import FORMATTED, HINT_FORMAT, graph_break
 from braze.capture.facts.records import Check, Step
 from braze.capture.facts.replay import builtin_base, delete_item, native_new, set_item
@@ -26,6 +28,7 @@ from braze.capture.facts.values import (
     lookup_in_mro,
     missing,
 )
+from braze.capture.guards.dynamic import has_symbols
 from braze.capture.outside import texts
 from braze.capture.outside.class_values import runs_code_as_key
 from braze.capture.state.ledger import Ledger
@@ -286,7 +289,7 @@ def shadow_list(t: Trace, node: Node, real: Any) -> Any:
 def shadow_tuple(t: Trace, node: Node, real: Any) -> Any:
     """A tuple of what the interpreter sees of the elements."""
     cls = type(real)
-    if is_constant(real):
+    if is_constant(real) and not (t.outside.symbolic and has_symbols(t.outside.symbolic, node.source, real)):
         node.guard(Check.EQUAL, real)
         return t.outside.tree.bind(node, real, real)
     node.guard(Check.TYPE, cls)
@@ -297,6 +300,8 @@ def shadow_tuple(t: Trace, node: Node, real: Any) -> Any:
         view = items
     elif all(a is b for a, b in zip(items, tuple.__iter__(real), strict=True)):
         view = real
+    elif cls is torch.Size:
+        view = torch.Size(items)
     else:
         view = stand_in(cls, items)
     return t.outside.tree.bind(node, real, view)

@@ -17,18 +17,28 @@ from braze.capture.state.trace import Trace
 from braze.graph import torch_compat, torch_symbols
 from braze.graph.fakes import PLAIN, require_plain
 from braze.graph.shape_guards import readable_text
-from braze.support.errors import UserError
+from braze.support.errors import Unsupported, UserError
 
 
 def make_fake(t: Trace, node: Node, real: torch.Tensor) -> Any:
     """The fake that stands for a tensor from outside."""
     outside = t.outside
+    if type(real) in PLAIN and is_left_behind(real):
+        raise Unsupported("BZ1011", "a view whose base has other memory by now (.data = ...)")
     # a subclass has no fake, and may see that its sizes are read
     symbolic = outside.symbolic and type(real) in PLAIN
     dims = symbolic_dims(outside, node, real) if symbolic else None
     if outside.marked.any:
         return outside.marked.fake(node, real, dims or set())
     return t.graph.mode.fake(real, symbolic_dims=dims, source=str(node.source) if dims else "")
+
+
+def is_left_behind(real: torch.Tensor) -> bool:
+    """Whether a tensor is a view of one that has other memory by now (``base.data = y``): its history follows writes there all the same."""
+    base = real._base
+    if base is None or real.layout is not torch.strided:
+        return False
+    return torch_compat.storage_key(base) != torch_compat.storage_key(real)
 
 
 def symbolic_dims(outside: Outside, node: Node, real: torch.Tensor) -> set[int] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import decimal
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -10,8 +11,8 @@ from typing import Any
 import torch
 
 from braze.capture.facts.records import Check
-from braze.graph import torch_compat
-from braze.graph.torch_settings import SETTINGS, set_autocast
+from braze.graph import torch_compat, torch_settings
+from braze.graph.torch_settings import SETTINGS, leave_autocast, set_autocast
 from braze.native import torch_state
 
 
@@ -25,6 +26,12 @@ def is_handling() -> bool:
     return sys.exc_info()[1] is not None
 
 
+def decimal_context() -> tuple[Any, ...]:
+    """What arithmetic on decimals goes by in this thread, but for what has happened in it."""
+    now = decimal.getcontext()
+    return now.prec, now.rounding, now.Emin, now.Emax, now.clamp, tuple(now.traps.values())
+
+
 class TorchState:
     """State at the start of a trace, and what inference mode the program is in."""
 
@@ -34,6 +41,7 @@ class TorchState:
         self.inference = False
         self.device: torch.device | None = None
         self.modes = 0
+        self.function_modes: list[Any] = []
         self.dispatch_modes = (0, False)
         self.dual_level = -1
         self.nesting = 0
@@ -50,6 +58,7 @@ class TorchState:
         self.autocast = autocast_now()
         self.inference = torch.is_inference_mode_enabled()
         self.device, self.modes = torch_state.default_device(), torch_state.function_modes()
+        self.function_modes = torch_settings.function_modes()
         self.dual_level = torch_compat.dual_level()
         self.dispatch_modes = torch_compat.dispatch_modes()
 
@@ -72,6 +81,7 @@ class TorchState:
 
     def _set_back(self) -> None:
         torch_compat.leave_modes(self.dispatch_modes)
+        torch_settings.set_modes_back(self.function_modes)
         for name, (read, write) in SETTINGS.items():
             if read() != self.start[name]:
                 write(self.start[name])
@@ -80,12 +90,18 @@ class TorchState:
         while self.nesting > 0:
             torch.autocast_decrement_nesting()
             self.nesting -= 1
-        self.nesting = 0
+        while self.nesting < 0:
+            torch.autocast_increment_nesting()
+            self.nesting += 1
 
     def is_handling(self) -> bool:
         """Whether an exception is handled where the function is called; guarded."""
         found = self.asked[is_handling, ()] = self.error is not None
         return found
+
+    def note_decimals(self) -> None:
+        """Arithmetic on decimals rounds, and raises, as its context says; guarded."""
+        self.asked[decimal_context, ()] = decimal_context()
 
     def told(self, function: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
         """What a function tells of a setting, guarded unless the program may have made it so."""
@@ -93,6 +109,18 @@ class TorchState:
         if not self.changed and not kwargs:
             self.asked[function, tuple(args)] = value
         return value
+
+    def on_device(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The words of a call, with the device on which it makes a tensor where the program has entered or left ``with device:`` since the start:
+        a graph runs under the default device that the caller has."""
+        device = torch_state.default_device()
+        if device == self.device or kwargs.get("device") is not None:
+            return kwargs
+        if not torch_settings.makes_on_default_device(function):
+            return kwargs
+        if device is None:  # what is copied stays where it is
+            device = args[0].device if args and isinstance(args[0], torch.Tensor) else torch.device("cpu")
+        return {**kwargs, "device": device}
 
     def effects(self) -> list[tuple[Any, tuple[Any, ...]]]:
         """(setter, arguments) for each setting that the program leaves changed."""
@@ -106,6 +134,18 @@ class TorchState:
                 calls.append((torch.set_autocast_enabled, (kind, enabled)))
                 calls.append((torch.set_autocast_dtype, (kind, dtype)))
             calls.append((torch.set_autocast_cache_enabled, (now[-1],)))
+        calls += [(torch.autocast_increment_nesting, ())] * self.nesting
+        calls += [(leave_autocast, ())] * -self.nesting
+        return calls + self._default_devices()
+
+    def _default_devices(self) -> list[tuple[Any, tuple[Any, ...]]]:
+        """The same for default devices: at a break inside ``with device:``, and where such a block ends after one."""
+        left, entered = torch_settings.changed_modes(self.function_modes)
+        calls: list[tuple[Any, tuple[Any, ...]]] = []
+        for mode in reversed(left):
+            calls.append((torch.device.__exit__, (mode.device, None, None, None)))
+        for mode in entered:
+            calls.append((torch.device.__enter__, (mode.device,)))
         return calls
 
     def guards(self) -> list[tuple[Check, Any]]:

@@ -13,7 +13,6 @@ import types
 from typing import Any, NoReturn
 
 import torch
-import torch.utils.checkpoint
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.optim import lr_scheduler
 from torch.optim.swa_utils import SWALR
@@ -25,7 +24,8 @@ from braze.capture.facts.values import is_constant
 from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import GraphState, Trace
 from braze.graph import untraced_formulas
-from braze.graph.torch_compat import disable_functions, disabling_wrapper, outside_modes
+from braze.graph.torch_codes import checkpoint_codes, disabling_wrapper
+from braze.graph.torch_compat import disable_functions, outside_modes
 
 FEATURE = Feature()
 
@@ -90,16 +90,8 @@ WHOLE = {
     *TRANSFORMED, *STEPS, *(function.__code__ for function in TUNING),
     copy.copy.__code__, copy.deepcopy.__code__, torch.nn.Module._apply.__code__,
 }  # fmt: skip
-#: codes beneath which a checkpoint runs its function, and runs it again: both times as it is, for they must keep the same
-WITH_CALLEES.update(
-    code
-    for code in (
-        torch.utils.checkpoint.checkpoint.__wrapped__.__code__,  # type: ignore[attr-defined]
-        torch.utils.checkpoint.CheckpointFunction.backward.__code__,
-        *torch.utils.checkpoint._checkpoint_without_reentrant_generator.__code__.co_consts,
-    )
-    if isinstance(code, types.CodeType)
-)
+# a checkpoint runs its function, and runs it again, both times as it is: they must keep the same
+WITH_CALLEES.update(checkpoint_codes())
 WHOLE_MODULES = {*MODULES, "torch.func", "torch._functorch.apis", "random"}
 OTHER_HOOK = os.path.join("torch", "_dynamo", "eval_frame.py")
 ORIGINAL = "_torchdynamo_orig_callable"

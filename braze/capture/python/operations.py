@@ -14,7 +14,7 @@ from braze.capture.facts.libraries import is_library_class
 from braze.capture.facts.operators import COMPARE_METHODS, METHODS, NOT_IN_PLACE, UNARY_METHODS, named
 from braze.capture.facts.policy import is_found_by_c
 from braze.capture.facts.values import CONSTANTS, MISSING, NUMBER_OF, UnknownText, lookup_in_mro
-from braze.capture.graph import floats, unbacked
+from braze.capture.graph import floats, places, unbacked
 from braze.capture.graph.sizes import HASHED, as_key
 from braze.capture.outside import texts
 from braze.capture.outside.class_values import in_class_dict
@@ -60,7 +60,12 @@ def binary(t: Trace, function: Any, a: Any, b: Any, tail: bool = False) -> Any:
         if type(a) is torch.SymFloat or type(b) is torch.SymFloat:
             return floats.combine(t.graph, function, a, b)
         if type(a) is torch.SymInt or type(b) is torch.SymInt:
-            return on_numbers(t.graph.mode.ground.combined, function, a, number(b) if type(a) is str else b)
+            made = on_numbers(t.graph.mode.ground.combined, function, a, number(b) if type(a) is str else b)
+            return (
+                made
+                if type(made) is torch.SymInt
+                else floats.noted_as_written(t.graph, floats.TOTAL.get(function), (a, b), made)
+            )
         return on_numbers(function, a, number(b) if type(a) is str else b)
     *own, reflected = METHODS[function]
     return by_classes(t, function, a, b, own, reflected)
@@ -270,10 +275,12 @@ def get_item(t: Trace, obj: Any, key: Any, tail: bool = False) -> Any:
         return obj[key]
     if issubclass(type(obj), torch.Tensor):
         require_own(t.outside, "__getitem__")
-        key, part = place_of(t, obj, key)
-        if part is not MISSING:
-            return part
-        return t.graph.recorder.call(operator.getitem, (obj, key), {})
+        part, rest = place_of(t, obj, key)
+        return (
+            part
+            if part is not obj and rest is ...
+            else t.graph.recorder.call(operator.getitem, (part, rest), {})
+        )
     generic = hasattr(kind, "__mro_entries__")
     if generic and is_library_class(kind):  # typing's, whose makers look at the call stack
         return obj[key]
@@ -316,48 +323,20 @@ def of_class(t: Interpreter, obj: Any, key: Any) -> Any:
     return obj[key]
 
 
-def place_of(t: Trace, tensor: torch.Tensor, key: Any) -> tuple[Any, Any]:
-    """The key of ``tensor[key]``, and the part of the tensor where numbers that are symbols name one, else MISSING."""
+def place_of(t: Trace, tensor: torch.Tensor, key: Any) -> tuple[torch.Tensor, Any]:
+    """What is indexed, and by which key: a part of ``tensor`` and ``...`` where numbers that are symbols name that part."""
     fill_arguments(t.outside, (key,))
     key = unbacked.as_index(t, key)
     if unbacked.selects(key):
-        return key, unbacked.selected(t.graph, tensor, key)
-    if torch.SymInt in map(type, key if type(key) is tuple else (key,)):
-        counted = in_bounds(tensor, key)
-        if counted is not None:
-            return counted, unbacked.selected(t.graph, tensor, counted)
-    return key, MISSING
-
-
-def in_bounds(tensor: torch.Tensor, key: Any) -> tuple[Any, ...] | None:
-    """A key of numbers that may be symbols and of whole dimensions, each number counted from the front: that it lies within is
-    guarded, not what it is. None for any other key, and where a number lies outside.
-    """
-    parts = key if type(key) is tuple else (key,)
-    at = next((i for i, part in enumerate(parts) if part is ...), None)
-    if at is not None:
-        parts = parts[:at] + (slice(None),) * (tensor.dim() - len(parts) + 1) + parts[at + 1 :]
-    if len(parts) > tensor.dim() or not all(
-        type(p) in (int, torch.SymInt) or p == slice(None) for p in parts
-    ):
-        return None
-    found = []
-    for part, size in zip(parts, tensor.shape, strict=False):
-        if type(part) is torch.SymInt:
-            if part < -size or part >= size:
-                return None
-            part = part if part >= 0 else part + size
-        found.append(part)
-    return tuple(found)
+        return unbacked.selected(t.graph, tensor, key), ...
+    return places.selected(t.graph, tensor, key)
 
 
 def set_item(t: Trace, obj: Any, key: Any, value: Any) -> None:
     """``obj[key] = value``."""
     if issubclass(type(obj), torch.Tensor):
         require_own(t.outside, "__setitem__")
-        key, part = place_of(t, obj, key)
-        if part is not MISSING:
-            obj, key = part, ...
+        obj, key = place_of(t, obj, key)
         t.graph.recorder.call(operator.setitem, (obj, key, value), {})
         return
     method = python_method(t, obj, "__setitem__")

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from braze.capture.facts.breaks import graph_break
+from braze.capture.facts.breaks import GIVES_MEMORY, graph_break
 from braze.capture.facts.records import Step
 from braze.capture.facts.values import MISSING, lookup_in_mro, words
 from braze.capture.graph import tensor_facts
@@ -158,7 +158,7 @@ def write_field(t: Trace, obj: Any, name: str, value: Any) -> None:
         return
     found, _ = lookup_in_mro(torch.Tensor, name)
     if found is not MISSING:
-        graph_break("BZ1010", f"Tensor.{name} is assigned")
+        graph_break("BZ1010", GIVES_MEMORY if name == "data" else f"Tensor.{name} is assigned")
     if node is None:
         t.done.tensor_fields.setdefault(id(obj), (obj, {}))[1][name] = value
     else:

@@ -1,4 +1,4 @@
-"""Graphs that run as captured: whether one that fails has written an input, which PyTorch counts.
+"""Graphs that run as captured: whether one that fails has written an input, which PyTorch counts, and what an error leaves set.
 
 So what the data make it raise can be raised by Python, in the program's own lines and handlers, as with compiled graphs
 (``support/unwritten.py``).
@@ -14,7 +14,21 @@ import torch
 import torch.fx
 
 from braze.capture.facts.purity import Again, may_run_again, name_of, writes
+from braze.capture.facts.records import Capture, Constant, Effect, EffectKind
+from braze.graph.torch_settings import SETTERS
 from braze.support.unwritten import note_unwritten
+
+
+def settings_left(capture: Capture) -> list[Effect]:
+    """What sets PyTorch's settings as they are once blocks are left that a function was in at a break: an error leaves them, too."""
+    targets = ((effect, capture.recipes[effect.args[0]]) for effect in capture.effects if effect.args)
+    return [
+        effect
+        for effect, target in targets
+        if effect.kind is EffectKind.CALL
+        and isinstance(target, Constant)
+        and any(target.value is setter for setter in SETTERS)
+    ]
 
 
 def told_of_writes(graph: torch.fx.GraphModule, run: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,7 +19,7 @@ import itertools
 import linecache
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import CodeType, FunctionType
 from typing import Any, Protocol
 
@@ -35,6 +35,7 @@ from braze.capture.facts.records import (
     Capture,
     Check,
     Constant,
+    Effect,
     EffectKind,
     FrameState,
     FromSource,
@@ -59,6 +60,7 @@ from braze.capture.facts.replay import (
 )
 from braze.capture.facts.resume import Resumed
 from braze.capture.graph.constant_evaluation import holds
+from braze.capture.residual.as_captured import settings_left
 from braze.capture.residual.reconstruction_code import BUILTINS, Namespace, Rebuilder, SourceText, literal
 from braze.graph.specs import TensorSpec
 from braze.runtime.boxed import is_boxed
@@ -254,10 +256,7 @@ class _Writer:
         if self.graph is not None:
             lines += self._or_again(f"out = {call}")
         # what they read is written out before any of them runs
-        replayed = [
-            _EFFECTS[e.kind]([self.values.atom(a) for a in e.args], e.name, self.names.name_of)
-            for e in capture.effects
-        ]
+        replayed = self._replayed(capture.effects)
         if capture.graph_break is not None:
             self._break(capture.graph_break, replayed)
             return lines
@@ -265,6 +264,12 @@ class _Writer:
             raise InternalError("BZ9011", f"the capture of {capture.name} has neither result nor break")
         result = (self.values.atom if replayed else self.values.value)(capture.result)
         return [*lines, *replayed, f"return {result}"]
+
+    def _replayed(self, effects: Iterable[Effect]) -> list[str]:
+        return [
+            _EFFECTS[e.kind]([self.values.atom(a) for a in e.args], e.name, self.names.name_of)
+            for e in effects
+        ]
 
     def _starts_over(self) -> bool:
         """Whether nothing at all was captured, so that the function simply runs."""
@@ -277,16 +282,19 @@ class _Writer:
     def _or_again(self, line: str) -> list[str]:
         """Run the graph; what the data make it raise is raised by Python, in the user's own lines and handlers."""
         may_run, random = self._traits
-        if may_run == Again.NO and not is_boxed(self.graph):
+        settings = self._replayed(settings_left(self.capture) if self.resumed is not None else ())
+        if may_run == Again.NO and not is_boxed(self.graph) and not settings:
             return [line]
         if may_run == Again.NO:  # what is noted of writes stays with us
             forget = f"    {self.names.name_of(is_unwritten)}(error)"
-            return ["try:", f"    {line}", "except Exception as error:", forget, "    raise"]
+            left = [f"    {each}" for each in settings]
+            return ["try:", f"    {line}", "except Exception as error:", forget, *left, "    raise"]
         run, args = self._call_as_it_is()
         again = self.names.name_of(how_again(self.capture, self.resumed is not None), "run_again")
         before, after = [], []
         if may_run == Again.UNWRITTEN:
-            after = [f"    if not {self.names.name_of(is_unwritten)}(error):", "        raise"]
+            left = [f"        {each}" for each in settings]
+            after = [f"    if not {self.names.name_of(is_unwritten)}(error):", *left, "        raise"]
         seeds = self._seeds()
         if random and not seeds:
             before = [f"state = {self.names.name_of(STATES[random], 'random_state')}()"]

@@ -191,8 +191,7 @@ class _Depthwise(Writer):
         reach = (self.of.kernel[dim] - 1) * self.window.dilation[dim]
         block = self.strips.columns if dim else self.strips.rows
         count, known = axis.extent.value, size.value
-        if count is None or known is None:
-            return padding > 0, size
+        assert count is not None and known is not None  # pictures of sizes that vary are ATen's
         last = (-(-count // block) * block - 1) * stride - padding + reach
         return padding > 0, size if last >= known else None
 

@@ -24,6 +24,8 @@ class Seen:
     facts: dict[str, Any] = field(default_factory=dict)
     #: name ("result 0", "argument x1", "gradient of x1") -> its numbers
     values: dict[str, Any] = field(default_factory=dict)
+    #: names of complex numbers, whose values are their parts
+    in_parts: set[str] = field(default_factory=set)
     #: whether a result lies in the memory of an argument, or is one of several views that one operation made
     returns_view: bool = False
 
@@ -121,6 +123,8 @@ def facts_of(seen: Seen, named: dict[str, Any]) -> None:
     with torch.no_grad():
         for name, t in tensors.items():
             seen.values[name] = real(t).clone().cpu()
+            if t.is_complex():
+                seen.in_parts.add(name)
 
 
 def real(t: Tensor) -> Tensor:
@@ -173,6 +177,8 @@ def differentiate(seen: Seen, results: Sequence[Any], leaves: dict[str, Tensor])
         seen.facts.setdefault("gradient", {})[name] = None if leaf.grad is None else tuple(leaf.grad.shape)
         if leaf.grad is not None:
             seen.values[f"gradient of {name}"] = real(leaf.grad.detach()).clone().cpu()
+            if leaf.grad.is_complex():
+                seen.in_parts.add(f"gradient of {name}")
 
 
 def weights(t: Tensor) -> Tensor:

@@ -151,8 +151,6 @@ class RandomRounding(TorchDispatchMode):
             at = args[POLES[name]].detach()
             pole = (at < 0.5) & self.near(at, at.round())
             put(made.detach(), made.detach().masked_fill(pole, torch.inf))
-        if name == "native_layer_norm":
-            self.unsettle(made[0], args)
         if name in MEANS:
             self.move(name, made, args)
         sums = name in SUMS
@@ -189,6 +187,8 @@ class RandomRounding(TorchDispatchMode):
                         value.detach(),
                         torch.where(value.detach() == 0, self.zeros(value.detach()), value.detach()),
                     )
+        if name in ("native_layer_norm", "native_group_norm"):
+            self.unsettle(name, made[0], args)
         return made
 
     def near(self, one: Any, other: Any) -> Tensor:
@@ -214,16 +214,19 @@ class RandomRounding(TorchDispatchMode):
         drawn = -drawn if self.odd else drawn
         return drawn if places is None else drawn[places]
 
-    def unsettle(self, made: Tensor, args: Any) -> None:
+    def unsettle(self, name: str, made: Tensor, args: Any) -> None:
         """A number that is its row's mean, but for rounding: the norm is what eager's kernels leave of it, of either sign, or 0."""
-        given, dims = args[0].detach(), tuple(range(-len(args[1]), 0))
-        if args[3] is not None or not all(args[1]):
+        bias = args[3 if name == "native_layer_norm" else 2]
+        if bias is not None or not made.numel():
             return
+        # of a group norm the group is a row
+        row = args[1] if name == "native_layer_norm" else (made[0].numel() // args[6],)
+        given, dims = args[0].detach().reshape(-1, *row), tuple(range(-len(row), 0))
         eps = torch.finfo(self.widest).eps
         means = (given - given.mean(dims, keepdim=True)).abs() <= eps * given.abs().amax(dims, keepdim=True)
         if means.any():
             left = (-eps / 4, 0.0, eps / 8)[self.seed % 3]
-            put(made.detach(), made.detach().masked_fill(means, left))
+            put(made.detach(), made.detach().masked_fill(means.reshape(made.shape), left))
 
     def move(self, name: str, made: Any, args: Any) -> None:
         """In place, a norm whose mean is off by half a unit in the type that kernels add up in."""
@@ -451,6 +454,16 @@ def verdict(
     if signs:
         bad |= zeros & (ours.signbit() != theirs.signbit())
     return shown(ours, theirs, exact, bad) if bad.any() else ""
+
+
+def as_wholes(parts: Tensor) -> Tensor:
+    """The parts of complex numbers, both of them no number where one is not finite.
+
+    Of a sum of two, eager multiplies the second by one: what is not finite in one of its parts is no number in the other then. Which of two
+    gradients is the second, those tell that came first.
+    """
+    odd = ~parts.isfinite().all(-1, keepdim=True)
+    return torch.where(odd, torch.nan, parts)
 
 
 def decided(ours: Tensor, theirs: Tensor, rounded: list[Tensor]) -> str:

@@ -1,0 +1,72 @@
+"""Tensors made of numbers that change from call to call: ``torch.tensor(n)``, ``torch.tensor([n, 0.5])``, a list of places as an index.
+
+PyTorch would make a constant of the numbers as they are in this call. In the graph each that changes fills a tensor of no dimensions, of 64 bits,
+and those are stacked and cast, which gives every number that PyTorch's own constructor gives.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from braze.capture.facts.values import MISSING
+from braze.capture.graph import unbacked
+from braze.capture.state.trace import GraphState
+from braze.graph.torch_symbols import SYMBOLIC
+
+#: numbers in one tensor, at most: each that changes is a node
+MOST = 64
+#: types to which 64 bits are cast as PyTorch casts the numbers themselves
+_FLOATS = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
+_INTEGERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
+
+
+def made(graph: GraphState, data: Any, dtype: torch.dtype | None, device: Any = None) -> Any:
+    """A new tensor of numbers, or lists of them, of which some are symbols; MISSING where none is, or it takes PyTorch's own code."""
+    leaves: list[Any] = []
+    shape = _shape(data, leaves)
+    kinds = set(map(type, leaves))
+    if shape is None or len(leaves) > MOST or kinds.isdisjoint(SYMBOLIC) or not kinds <= _KINDS:
+        return MISSING
+    if any(map(unbacked.is_unbacked, leaves)) or any(type(v) is int and abs(v) >= 1 << 62 for v in leaves):
+        return MISSING
+    whole = kinds.isdisjoint((float, torch.SymFloat))
+    if dtype is None:
+        dtype = torch.int64 if whole else torch.get_default_dtype()
+    if dtype not in _FLOATS and not (whole and dtype in _INTEGERS and all(_fits(v, dtype) for v in leaves)):
+        return MISSING
+    wide = torch.float64 if dtype in _FLOATS else torch.int64
+    where = {} if device is None else {"device": device}
+    call = graph.recorder.call
+    parts = [call(torch.full, ((), _as(v, wide)), {"dtype": wide, **where}) for v in leaves]
+    tensor = parts[0] if not shape else call(torch.stack, (parts,), {})
+    if len(shape) > 1:
+        tensor = call(torch.Tensor.view, (tensor, shape), {})
+    return tensor if dtype is wide else call(torch.Tensor.to, (tensor, dtype), {})
+
+
+_KINDS = frozenset({int, float, torch.SymInt, torch.SymFloat})
+
+
+def _as(value: Any, wide: torch.dtype) -> Any:
+    """A number as one of these 64 bits."""
+    return torch.sym_float(value) if wide is torch.float64 else value
+
+
+def _fits(value: Any, dtype: torch.dtype) -> bool:
+    """Whether a type has a place for an integer, which is guarded: PyTorch refuses any other."""
+    places = torch.iinfo(dtype)
+    return bool(value >= places.min) and bool(value <= places.max)
+
+
+def _shape(data: Any, leaves: list[Any]) -> tuple[int, ...] | None:
+    """The shape of nested lists, whose numbers are added to ``leaves``; None where it is not one."""
+    if type(data) not in (list, tuple, torch.Size):
+        leaves.append(data)
+        return ()
+    inner = {_shape(item, leaves) for item in data}
+    if len(inner) != 1 or len(leaves) > MOST:
+        return None
+    (found,) = inner
+    return None if found is None else (len(data), *found)

@@ -1,0 +1,90 @@
+"""Dicts that a program was given: what C code takes out of one that was read whole, and keys that run code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import braze
+
+
+def cleared(x, d):
+    count = len(list(d))
+    d.clear()
+    d["new"] = x + 1
+    return x * count, list(d)
+
+
+def last_taken(x, d):
+    list(d.items())
+    _, value = d.popitem()
+    return x * value, list(d), len(d)
+
+
+def one_taken(x, d):
+    list(d)
+    value = d.pop("a")
+    return x * value, list(d)
+
+
+def updated(x, d):
+    list(d.values())
+    dict.update(d, {"a": 9.0})
+    return x * d["a"], list(d.values())
+
+
+def joined(x, d):
+    list(d)
+    d |= {"a": 5.0, "n": x}
+    return x * len(d), sorted(d)
+
+
+def added(x, d):
+    count = len(sorted(d))
+    return x * d.setdefault("n", 3.0) * count, sorted(d)
+
+
+def put_last(x, d):
+    list(d)
+    del d["a"]
+    d["a"] = 1.5
+    return x * 2, list(d)
+
+
+@pytest.mark.parametrize(
+    "program", [cleared, last_taken, one_taken, updated, joined, added, put_last], ids=lambda f: f.__name__
+)
+def test_a_dict_that_was_read_whole_is_changed_as_in_eager(program: Any) -> None:
+    compiled = braze.compile(program)
+    for _ in range(2):
+        theirs, ours = {"a": 1.0, "b": 2.0}, {"a": 1.0, "b": 2.0}
+        x = torch.ones(2)
+        (wanted, *told), (found, *seen) = program(x, theirs), compiled(x, ours)
+        assert torch.equal(found, wanted) and str(seen) == str(told)
+        assert str(list(ours.items())) == str(list(theirs.items()))
+
+
+def test_a_key_that_compares_by_code_is_compared_as_often_as_in_eager() -> None:
+    """It is not the key that is looked up, but has its hash."""
+    compared = []
+
+    class Number:
+        def __hash__(self):
+            return hash(3)
+
+        def __eq__(self, other):
+            compared.append(other)
+            return other == 3
+
+    def program(x, d):
+        return x * d.get(3, 7.0)
+
+    d, x = {Number(): 2.0, "a": 3.0}, torch.ones(2)
+    compiled, counts = braze.compile(program), []
+    for call in (program, compiled, compiled):
+        compared.clear()
+        assert call(x, d).tolist() == [2.0, 2.0]
+        counts.append(len(compared))
+    assert counts == [1, 1, 1]

@@ -1,0 +1,164 @@
+"""Numbers that change from call to call in tuples, in keys of tensors and in tensors made of them: two captures serve them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import braze
+from tests.helpers import logged
+
+X = torch.arange(3 * 60 * 4.0).reshape(3, 60, 4)
+ROWS, MASK = torch.tensor([0, 2]), torch.tensor([True, False, True])
+
+
+def outcome(fn: Callable[..., Any], *args: Any) -> Any:
+    """What a call gives: a result, and what its first argument holds then, or an error."""
+    try:
+        result = fn(*args)
+    except (RuntimeError, IndexError, OverflowError, ValueError, TypeError) as error:
+        return type(error), str(error).split("\n", 1)[0]
+    return repr(result), getattr(result, "dtype", None), getattr(result, "shape", None), args[0].tolist()
+
+
+def captures(fn: Callable[..., Any], values: Any, **options: Any) -> int:
+    """How often a function is compiled over values, each of which gives what eager gives, with nothing that runs as captured."""
+    compiled = braze.compile(fn, **options)
+    with logged() as said:
+        for n in values:
+            assert outcome(compiled, X.clone(), n) == outcome(fn, X.clone(), n), n
+    assert not [message for message in said if "BZ2" in message or "BZ9" in message]
+    return int(compiled.misses)
+
+
+TUPLES: dict[str, Callable[..., Any]] = {
+    "an item": lambda x, t: x * t[1],
+    "unpacked": lambda x, t: (lambda a, b: x[0, a] + b)(*t),
+    "a shape": lambda x, t: x.new_zeros(t) + 1,
+    "a key": lambda x, t: x[0][t[0] % 60, t[1] % 4],
+    "nested": lambda x, t: x * (t, (1, t))[1][1][0],
+    "returned": lambda x, t: (x[0, 0] * 2, t, t + (1,), t * 2),
+    "written": lambda x, t: (x[0, 0] * 2, f"{t[0]} of {t[1]}"),
+    "summed": lambda x, t: x * sum(t),
+}
+
+
+@pytest.mark.parametrize("kind", [tuple, torch.Size])
+@pytest.mark.parametrize("name", TUPLES)
+def test_numbers_in_a_tuple_are_symbols_once_they_change(name: str, kind: Any) -> None:
+    assert captures(TUPLES[name], [kind((n, n + 2)) for n in range(2, 14)], backend="eager") == 2
+
+
+def test_a_tuple_that_decides_has_a_variant_for_each_decision() -> None:
+    def f(x: torch.Tensor, t: tuple[int, int]) -> Any:
+        return x[0, 0] + 1 if t == (3, 4) else x[0, 0] * {(5, 5): 2}.get(t, 3), x.sum(t).shape if t[
+            1
+        ] < 3 else 0
+
+    assert captures(f, [(2, 3), (3, 4), (5, 5), (0, 1), (1, 2), (7, 3), (3, 4), (5, 5)], backend="eager") < 8
+
+
+def test_numbers_among_positional_arguments_are_symbols_too() -> None:
+    compiled = braze.compile(lambda x, *numbers: x * numbers[0] + numbers[1], backend="eager")
+    for n in range(2, 14):
+        assert torch.equal(compiled(X, n, n / 7), X * n + n / 7)
+    assert compiled.misses == 2
+
+
+KEYS: dict[str, Callable[[int], Any]] = {
+    "beside slices": lambda n: (slice(1, None), n, slice(1, 3)),
+    "beside steps": lambda n: (slice(None, None, 2), n, slice(None, None, 2)),
+    "beside a new axis": lambda n: (None, slice(None), n),
+    "before a new axis": lambda n: (slice(None), n, None, ...),
+    "beside rows": lambda n: (ROWS, n),
+    "between rows": lambda n: (ROWS, n, ROWS),
+    "beside a mask": lambda n: (MASK, n),
+    "beside a list": lambda n: ([0, 2], n),
+    "beside a truth value": lambda n: (True, slice(None), n),
+    "a list": lambda n: (slice(None), [n, n + 1, 0]),
+    "lists": lambda n: ([0, 1], [n, n + 1]),
+    "a list of negative ones": lambda n: (slice(None), [-n, n]),
+    "a tensor of it": lambda n: (slice(None), torch.tensor(n)),
+    "a tensor of several": lambda n: (slice(None), torch.tensor([n, 0])),
+    "too many": lambda n: (0, n, 0, 0),
+}
+
+
+def read(x: torch.Tensor, key: Any) -> Any:
+    return x[key] * 2
+
+
+def write(x: torch.Tensor, key: Any) -> Any:
+    x[key] = 7
+    return x[key].sum()
+
+
+def add(x: torch.Tensor, key: Any) -> Any:
+    x[key] += x[key] * 2
+    return x.sum()
+
+
+@pytest.mark.parametrize("access", [read, write, add])
+@pytest.mark.parametrize("name", KEYS)
+def test_a_place_that_changes_stands_beside_any_other_part_of_a_key(
+    name: str, access: Callable[..., Any]
+) -> None:
+    """Places beyond the ends are refused in eager's words, and have a variant each."""
+    inside = captures(lambda x, n: access(x, KEYS[name](n)), range(2, 14))
+    assert inside == 2 or name == "too many"
+    captures(lambda x, n: access(x, KEYS[name](n)), [5, 6, 59, 60, -3, 0, 1, 7], backend="aot_eager")
+
+
+TENSORS: dict[str, Callable[..., Any]] = {
+    "a number": lambda x, n: torch.tensor(n),
+    "a list": lambda x, n: torch.tensor([n, n + 1]),
+    "a tuple": lambda x, n: torch.tensor((n, 0.5, 2)),
+    "lists in a list": lambda x, n: torch.tensor([[n, 1], [2, n * 2]]),
+    "as floats": lambda x, n: torch.tensor([n, 3], dtype=torch.float16),
+    "as a double": lambda x, n: torch.tensor(n, dtype=torch.float64, device="cpu"),
+    "as short integers": lambda x, n: torch.tensor([n], dtype=torch.int16),
+    "as_tensor": lambda x, n: torch.as_tensor([n, 2], dtype=torch.int32),
+    "asarray": lambda x, n: torch.asarray(n),
+    "like another": lambda x, n: x.new_tensor([n, 0.5]),
+    "a quotient": lambda x, n: torch.tensor([n / 3, n]),
+    "sizes": lambda x, n: torch.tensor(x[:, : n % 50].shape),
+    "written": lambda x, n: torch.tensor([n, 2]).add_(1),
+    "read again": lambda x, n: x[0] * torch.tensor(n).item(),
+    "a place": lambda x, n: x.index_select(1, torch.tensor([n % 60])),
+    "promoted": lambda x, n: x.half()[0, 0] * torch.tensor(n),
+    "ragged": lambda x, n: torch.tensor([[n], [1, 2]]),
+}
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_a_tensor_of_a_number_that_changes_is_made_by_the_graph(name: str) -> None:
+    assert captures(TENSORS[name], range(2, 14)) == 2 or name == "ragged"
+    captures(TENSORS[name], [5, 6, -3, 0, 1, 300, 70_000, 2**31 + 1, 2**40, 2**62], backend="aot_eager")
+
+
+FLOATS = {"a number", "a list", "a tuple", "lists in a list", "as floats", "as a double", "like another"}
+
+
+@pytest.mark.parametrize("name", sorted(FLOATS))
+def test_a_tensor_of_a_float_that_changes_is_made_by_the_graph(name: str) -> None:
+    assert captures(TENSORS[name], [k / 7 for k in range(1, 14)]) == 2
+    captures(TENSORS[name], [0.5, 0.25, -3.0, 1e5, 0.0, 1e39, 1e300, float("inf"), float("nan")])
+
+
+CONSTANTS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "a place": lambda x: x[:, torch.tensor(5)],
+    "a truth value": lambda x: x[:, torch.tensor(True)],
+    "a bound": lambda x: x[torch.tensor(1) :],
+    "a size": lambda x: x.narrow(1, torch.tensor(1), 2),
+    "a place that is written": lambda x: x.__setitem__((0, torch.tensor(1)), 3),
+    "all or nothing": lambda x: x.__setitem__(torch.tensor(False), 3),
+}
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_a_tensor_that_the_function_makes_may_be_a_place(name: str) -> None:
+    """PyTorch's fakes read the number out while the function was captured, and no stage after that could: the graph ran as captured."""
+    assert captures(lambda x, n: (CONSTANTS[name](x), x + n)[1], [1]) == 1
