@@ -151,6 +151,10 @@ _add("bincount", (4096, 1 << 24), lambda n, g: (g.ints(1000, n),), lambda x: x.b
 
 # --- indices
 _add("gather along rows", (64, 16384), lambda n, g: (g.bf(n, 2048), g.ints(2048, n, 512)), lambda x, i: x.gather(1, i) * 2)
+_add("softmax of long gathered rows", (2, 1024), lambda n, g: (g.f32(n, 65536), g.ints(65536, n, 65536)), lambda x, i: x.gather(1, i).softmax(1))
+_add("softmax of long rows of functions", (2, 1024), lambda n, g: (g.bf(n, 65536),), lambda x: (torch.sin(x).exp() + torch.erf(x) * torch.log1p(x.abs())).softmax(1))
+_add("entropy of long rows of functions", (2, 2048), lambda n, g: (g.bf(n, 32768),), lambda x: _entropy(torch.sin(x).exp() + torch.erf(x) * torch.log1p(x.abs())))
+_add("softmax of a long sum across", (2, 2048), lambda n, g: (g.bf(n, 32768), g.bf(32768, n)), lambda x, y: (x + y.t()).softmax(1))
 _add("gather, backward", (64, 8192), lambda n, g: (g.f32(n, 2048), g.ints(2048, n, 512)), lambda x, i: x.gather(1, i) * 2, grad=True)
 _add("scatter along rows", (64, 16384), lambda n, g: (g.bf(n, 2048), g.ints(2048, n, 1), g.bf(n, 1)), lambda x, i, v: (x * 2).scatter(1, i, v))
 _add("scatter_add, few rows", (4096, 1 << 20), lambda n, g: (g.f32(n, 16), g.ints(10, n)), lambda x, i: x.new_zeros(10, 16).scatter_add(0, i[:, None].expand(-1, 16), x.exp()))
@@ -308,6 +312,10 @@ _add("quantise to float8 by blocks", (64, 8192), lambda n, g: (g.bf(n, 4096),), 
 _add("hundred steps of one chain", (64, 8192), lambda n, g: (g.f32(n, 1024),), lambda x: _steps(x))
 
 # fmt: on
+
+
+def _entropy(x: Tensor) -> Tensor:
+    return -(x.softmax(1) * x.log_softmax(1)).sum(1)
 
 
 def _top_p(x: Tensor) -> Tensor:

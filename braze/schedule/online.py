@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from braze.loops import build
-from braze.loops.ir import DType, LoopNest, Node, Op, ReduceKind, Reduction, Store, StoreMode
+from braze.loops.ir import Buffer, DType, LoopNest, Node, Op, ReduceKind, Reduction, Store, StoreMode
 from braze.loops.rewrite import loads, rewrite, roots
 from braze.schedule.canonical import borders
-from braze.schedule.passes import over_row
+from braze.schedule.kernels import plan_kernel
+from braze.schedule.passes import kinds_of, over_row
 from braze.schedule.records import Group, GroupKind
 from braze.symbolic.expr import Expr
 
@@ -46,6 +47,18 @@ def read_once(group: Group) -> Group:
     return dataclasses.replace(
         group, steps=nests, internal=internal, reads=reads, writes=writes, reason=reason
     )
+
+
+def walked_once(group: Group, buffers: Mapping[str, Buffer]) -> Group:
+    """The same of a group whose rows a program would hold, but that lie down columns, of which it walks several at a time."""
+    if group.device == "cpu" or group.kind is not GroupKind.PERSISTENT or group.walked is not None:
+        return group
+    if not {ReduceKind.MAX, ReduceKind.SUM} <= kinds_of(group.steps):
+        return group
+    if plan_kernel(group, dict(buffers)).whole:
+        return group
+    made = read_once(dataclasses.replace(group, kind=GroupKind.LOOPED))
+    return made if len(made.steps) < len(group.steps) else group
 
 
 def _pairs(steps: list[LoopNest]) -> Iterator[tuple[str, str]]:

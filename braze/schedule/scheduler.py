@@ -18,10 +18,11 @@ from braze.schedule.halves import halved_products
 from braze.schedule.hoist import hoist
 from braze.schedule.long_sums import sums_in_parts
 from braze.schedule.lookups import computed_lookups
+from braze.schedule.made_once import made_once
 from braze.schedule.memory import plan_memory
 from braze.schedule.mixed import mix_groups
 from braze.schedule.one_hot import known_sums
-from braze.schedule.online import read_once
+from braze.schedule.online import read_once, walked_once
 from braze.schedule.order import Weights, failing_first, low_peak_order
 from braze.schedule.plain_copies import copied_by_aten
 from braze.schedule.prologues import with_prologues
@@ -103,6 +104,10 @@ def _for_gpu(
     joined = [read_once(known_sums(g)) if g.device != "cpu" else g for g in groups]
     mixed, between = mix_groups(joined, program, choices, cores)
     buffers = {b.name: b for b in (*program.buffers, *between)}
+    once = [made_once(walked_once(g, buffers), buffers, choices, cores) for g in mixed]
+    between = [*between, *(b for _, made in once for b in made)]
+    buffers.update((b.name, b) for b in between)
+    mixed = [part for groups, _ in once for part in groups]
     mixed = [part for g in mixed for part in (stored_apart(g, buffers) if g.device != "cpu" else [g])]
     mixed = [of_whole_vectors(g, buffers) for g in mixed]
     parts, made = split_groups(mixed, buffers, choices, cores)
