@@ -149,7 +149,9 @@ def _access_cost(a: Access, symbol: Symbol, lanes: int) -> float:
         return lanes / 4
     if step is None:
         return lanes * 1.5
-    return lanes * (1.25 if a.store else 1.0)  # loads that run across may be turned in registers, stores are scattered
+    return lanes * (
+        1.25 if a.store else 1.0
+    )  # loads that run across may be turned in registers, stores are scattered
 
 
 def varying_of(group: Group, vector: Axis | None, phases: Phases | None) -> Varying:
