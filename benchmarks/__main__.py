@@ -114,6 +114,12 @@ def main() -> int:
         help="models on a GPU, cliffs, operators, cudagraphs, serving: begin nothing after so many seconds (default: no limit)",
     )
     parser.add_argument(
+        "--random",
+        type=int,
+        metavar="SEED",
+        help="cliffs: programs drawn of this seed and those that follow, for --limit seconds (0: of this one alone) in place of the list",
+    )
+    parser.add_argument(
         "--dtypes",
         default=operators.DTYPES[0],
         help=f"operators: of {', '.join(operators.DTYPES)}, by commas (default: {operators.DTYPES[0]})",
@@ -181,7 +187,7 @@ def main() -> int:
         rows = kernels.run_kernels(impls, words, say)
         table = report.kernels_table(rows, impls)
     elif arguments.suite == "cliffs":
-        rows = cliffs.run_cliffs(arguments.device, words, impls, arguments.limit, say)
+        rows = cliffs.run_cliffs(arguments.device, words, impls, arguments.limit, say, arguments.random, keep)
         table = cliffs.cliffs_table(rows)
     elif arguments.suite == "operators":
         sizes = [int(size) for size in arguments.elements.split(",")]

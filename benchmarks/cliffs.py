@@ -42,6 +42,8 @@ SECONDS = 20
 SLOW = 0.97
 #: an error this many times eager's, and beyond some roundings, is told
 WRONG, ROUNDINGS = 4.0, 8.0
+#: what the names of drawn programs begin with, before their seeds; how many there are where time has no limit; under what they are cliffs
+DRAWN, MOST, CLIFF = "random ", 1000, 0.9
 
 Call = Callable[[], list[Any]]
 
@@ -56,18 +58,16 @@ def measure(
     import torch
 
     import braze
-    from benchmarks.cliff_cases import CASES
 
     braze.reset()
     torch.compiler.reset()
     signal.signal(signal.SIGALRM, _late)
     signal.alarm(SECONDS)
     try:
-        case = CASES[name]
+        case, row = _found(name)
         rows = case.rows[many]
         calls: dict[str, Call] = {}
         results: dict[str, list[Any]] = {}
-        row: Row = {}
         for impl in ("eager", *impls):
             fn = (
                 {"torch": torch.compile, "braze": braze.compile}[impl](case.fn)
@@ -95,6 +95,23 @@ def measure(
         signal.alarm(0)
         if device == "cuda":
             torch.cuda.empty_cache()
+
+
+def _found(name: str) -> tuple[Case, Row]:
+    """A program of the list, or the one that was drawn of a seed, with its source."""
+    from benchmarks.cliff_cases import CASES
+    from benchmarks.cliff_programs import program
+
+    if name in CASES:
+        return CASES[name], {}
+    drawn = program(int(name.removeprefix(DRAWN)))
+    case = drawn.case()
+    return case, {
+        "source": drawn.source,
+        "inputs": [str(i) for i in drawn.inputs],
+        "grad": case.grad,
+        "sizes": case.rows,
+    }
 
 
 def _late(signum: int, frame: object) -> None:
@@ -183,7 +200,9 @@ def _checked(case: Case, rows: int, device: str, results: dict[str, list[Any]]) 
             found, least = _error(ours, true), _error(eager, true)
             row["error"] = max(row.get("error", 0.0), found)
             row["eager_error"] = max(row.get("eager_error", 0.0), least)
-            rounding = ROUNDINGS * torch.finfo(ours.dtype).eps
+            # without float64 it is not known what eager's own roundings, on its way through shorter types, come to
+            kind = torch.bfloat16 if "unchecked" in row else ours.dtype
+            rounding = ROUNDINGS * torch.finfo(kind).eps
             if found > WRONG * least + rounding or math.isnan(found) != math.isnan(least):
                 wrong.append(f"error {found:.2e} where eager's is {least:.2e}")
     return row | ({"wrong": "; ".join(wrong)} if wrong else {})
@@ -242,18 +261,25 @@ def _on_the_device(calls: dict[str, Call]) -> Row:
 
 
 def run_cliffs(
-    device: str, words: Sequence[str], impls: Sequence[str], limit: float, say: Callable[[str], None]
-) -> list[Row]:
-    """A row for each program and number of rows; ``limit``: seconds after which none is begun (0: none)."""
+    device: str, words: Sequence[str], impls: Sequence[str], limit: float, say: Callable[[str], None],
+    seed: int | None = None, keep: Callable[[list[Row]], None] = lambda rows: None,
+) -> list[Row]:  # fmt: skip
+    """A row for each program and number of rows; ``limit``: seconds after which none is begun (0: none).
+
+    With a ``seed`` programs are drawn, of it and those that follow it, as many as are measured in time; of no limit that one alone.
+    ``keep`` is given what is known, after each program.
+    """
     from benchmarks.cliff_cases import CASES
 
     ends = time.monotonic() + limit if limit else math.inf
     names = [name for name in CASES if not words or any(word in name for word in words)]
+    if seed is not None:
+        names = [f"{DRAWN}{k}" for k in range(seed, seed + (MOST if limit else 1))]
     done: dict[tuple[str, bool], Row] = {}
     with tempfile.TemporaryDirectory() as folder:
-        field = _Field(device, str(Path(folder) / "lock"), ends, say)
+        field = _Field(device, str(Path(folder) / "lock"), ends, say, keep)
         try:
-            for many in (True, False) if device == "cuda" else (False,):
+            for many in (device == "cuda",) if seed is not None or device == "cpu" else (True, False):
                 field.measure([(name, many) for name in names], ("braze",), done)
                 if "torch" in impls:
                     slow = sorted(
@@ -273,8 +299,16 @@ def _worst(row: Row) -> float:
 class _Field:
     """Processes that take programs from one queue."""
 
-    def __init__(self, device: str, lock: str, ends: float, say: Callable[[str], None]) -> None:
-        self.device, self.lock, self.ends, self.say = device, lock, ends, say
+    def __init__(
+        self,
+        device: str,
+        lock: str,
+        ends: float,
+        say: Callable[[str], None],
+        keep: Callable[[list[Row]], None],
+    ) -> None:
+        self.device, self.lock, self.ends, self.say, self.keep = device, lock, ends, say, keep
+        self.kept = threading.Lock()
         self.teams = [
             Team(("braze",))
             for _ in range(min(PROCESSES, len(os.sched_getaffinity(0))) if device == "cuda" else 1)
@@ -296,7 +330,9 @@ class _Field:
                     return
                 found = self._ask(team, key, impls)
                 if "failed" not in found or key not in done:
-                    done[key] = {"case": key[0], "rows": "many" if key[1] else "few"} | found
+                    with self.kept:
+                        done[key] = {"case": key[0], "rows": "many" if key[1] else "few"} | found
+                        self.keep(list(done.values()))
                 self.say(
                     f"{key[0]}, {'many' if key[1] else 'few'}: {found.get('speed', found.get('failed'))}"
                 )
@@ -329,7 +365,7 @@ class _Field:
 
 def cliffs_table(rows: Sequence[Row], most: int = 40) -> Table:
     """For many rows and few, by the clock and on the device: how many programs, their mean, and those that are slower than eager, worst first."""
-    table = Table(title="One call, x eager", title_justify="left")
+    table = Table(title="One call, x eager", title_justify="left", caption_justify="left")
     for column in ("rows", "of", "programs", "geometric mean", f"under {SLOW}", "slowest (us: eager, braze, torch)"):  # fmt: skip
         table.add_column(column)
     for size in dict.fromkeys(r["rows"] for r in rows):
@@ -345,6 +381,25 @@ def cliffs_table(rows: Sequence[Row], most: int = 40) -> Table:
             ]  # fmt: skip
             table.add_row(size, what, str(len(here)), f"{mean:.2f}", str(len(slow)), "\n".join(worst))
     told = [f"{r['case']}, {r['rows']}: {r['wrong']}" for r in rows if "wrong" in r]
+    cliffs = sorted((r for r in rows if "source" in r and _worst(r) < CLIFF), key=_worst)
+    told += [_told(r) for r in cliffs[:most]]
     told += [f"{r['case']}, {r['rows']}: {r['differ']:.1e} differ" for r in rows if r.get("differ", 0) > 0]
     table.caption = "\n".join(told)
     return table
+
+
+def _told(row: Row) -> str:
+    """A drawn program that is a cliff: its seed, its source, and the kernels that take most of it."""
+    kernels = [
+        f"    {impl}: {us} us, {count} x {name}"
+        for impl, found in row.get("kernels", {}).items()
+        for name, count, us in found[:4]
+    ]
+    sizes = f"{row['sizes'][row['rows'] == 'many']} rows of {', '.join(row['inputs'])}"
+    return "\n".join(
+        (
+            f"{row['case']}: {_worst(row)} x eager{', with its backward' if row['grad'] else ''}, {sizes}",
+            row["source"],
+            *kernels,
+        )
+    )

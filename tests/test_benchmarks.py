@@ -11,7 +11,19 @@ import torch
 from rich.console import Console
 
 import braze
-from benchmarks import accuracy, cliff_cases, cliffs, cudagraphs, gpu_zoo, report, run, stencils, worker, zoo
+from benchmarks import (
+    accuracy,
+    cliff_cases,
+    cliff_programs,
+    cliffs,
+    cudagraphs,
+    gpu_zoo,
+    report,
+    run,
+    stencils,
+    worker,
+    zoo,
+)
 from benchmarks.__main__ import MODELS, main
 from benchmarks.worker import compiled
 from braze.codegen.c import rows
@@ -436,6 +448,49 @@ def test_a_cliff_is_measured_and_checked_beside_eager(monkeypatch, tmp_path):
     monkeypatch.setattr(cliffs, "RUN_S", 1e-4)
     row = cliffs.measure(compiled, "normalize, backward", False, ("braze",), "cpu", str(tmp_path / "lock"))
     assert row["speed"] > 0 and row["error"] < 1e-6 and "wrong" not in row
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_drawn_program_is_that_of_its_seed_and_runs_at_other_numbers_of_rows(seed):
+    drawn = cliff_programs.program(seed)
+    assert drawn == cliff_programs.program(seed) and 3 <= len(drawn.lines) <= 9
+    case = drawn.case()
+    assert all(f"x{i}" in drawn.source for i in range(len(drawn.inputs)))
+    for count in (8, 24):
+        found = cliffs._call(case, case.fn, count, "cpu")()
+        assert found and all(isinstance(x, torch.Tensor) for x in found)
+    assert cliff_programs.FEW[0] // 16 <= sum(
+        x.nbytes for x in case.make(case.rows[0], cliff_cases.Draw("cpu"))
+    )
+
+
+def test_drawn_programs_are_of_many_idioms():
+    text = "".join(cliff_programs.program(seed).source for seed in range(60))
+    words = (
+        "softmax",
+        ".sum(",
+        "cat(",
+        "permute",
+        "norm(",
+        "F.pad",
+        "cumsum",
+        "gather",
+        "bfloat16",
+        "F.linear",
+    )
+    assert sum(word in text for word in words) >= 8
+
+
+def test_a_drawn_cliff_is_told_with_its_seed_its_source_and_its_kernels(monkeypatch, tmp_path):
+    monkeypatch.setattr(cliffs, "ROUNDS", 1)
+    monkeypatch.setattr(cliffs, "RUN_S", 1e-4)
+    row = cliffs.measure(compiled, "random 5", False, ("braze",), "cpu", str(tmp_path / "lock"))
+    assert row["source"] == cliff_programs.program(5).source and "wrong" not in row
+    row |= {"case": "random 5", "rows": "few", "speed": 0.5, "kernels": {"braze": [["slow_kernel", 2, 9.5]]}}
+    text = shown(cliffs.cliffs_table([row]))
+    assert "random 5: 0.5 x eager" in text and "def program(x0" in text and "slow_kernel" in text
+    row["speed"] = 0.95
+    assert "def program(x0" not in shown(cliffs.cliffs_table([row]))
 
 
 def test_a_wrong_result_is_told_beside_the_cliffs(monkeypatch, tmp_path):

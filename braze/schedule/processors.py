@@ -147,7 +147,11 @@ def _access_cost(a: Access, symbol: Symbol, lanes: int) -> float:
         return 1.0
     if isinstance(step, int) and abs(step) <= 4 and not a.store:
         return lanes / 4
-    return lanes * (1.0 if step is not None else 1.5)
+    if step is None:
+        return lanes * 1.5
+    return lanes * (
+        1.25 if a.store else 1.0
+    )  # loads that run across may be turned in registers, stores are scattered
 
 
 def varying_of(group: Group, vector: Axis | None, phases: Phases | None) -> Varying:

@@ -468,6 +468,12 @@ class Body:
                 self.line(f"bz_store_{storage}x{w}({address}, {v.text});")
             return
         names = self._with_indirect(self._lane_names(), e, args, lane="l")
+        if value.varying and add == "=":  # all lanes are rounded at once
+            raw = self.name("q")
+            rounded = f"bz_narrow_{storage}x{w}({value.text})"
+            self.line(f"const {raw_vector(storage, w)} {raw} = {rounded};")
+            self.line(f"{self._lanes_head()} {{ {p}[{to_c(e, names)}] = {raw}[l]; }}")
+            return
         text = f"{value.text}[l]" if value.varying else value.text
         self.line(f"{self._lanes_head()} {{ {assign(storage, f'{p}[{to_c(e, names)}]', text, add)} }}")
 

@@ -148,7 +148,8 @@ def _section(name: str, lanes: int) -> str | None:
     if kind in ("toi32", "toi64"):
         return _truncate(kind[2:], what, w) if w else _truncate_scalar(kind[2:], what[:-1])
     if kind == "turn":
-        return turn(what, STORAGE[what][0], w)
+        c = STORAGE[what][0]
+        return turn(what, c, _RAW[c], w)
     if kind == "check":
         return _check(what, w)
     if kind.startswith("rot") or kind == "back":
@@ -251,12 +252,24 @@ def rep_vector(rep: str, w: int) -> str:
     return f"{'i32' if rep == 'b' else rep}x{w}"
 
 
+#: what GCC's builtins take for sixteen bytes: neither signed nor unsigned ones
+_BYTES = "char __attribute__((vector_size(16)))"
+#: whole numbers of memory: the instructions that widen and narrow sixteen of them, and the vector's type there
+_SMALL = {
+    "u8": ("pmovzxbd", "pmovdb", _BYTES),
+    "i8": ("pmovsxbd", "pmovdb", _BYTES),
+    "i16": ("pmovsxwd", "pmovdw", "i16x16"),
+}
+
+
 def _widen(s: str, w: int) -> str:
     """Raw elements to the representation."""
     rep = rep_vector(STORAGE[s][1], w)
     head = f"static inline {rep} bz_widen_{s}x{w}({raw_vector(s, w)} x) "
     if s == "bool":
-        return head + f"{{ return __builtin_convertvector(x, i32x{w}) != 0; }}"
+        plain = f"return __builtin_convertvector(x, i32x{w}) != 0;"
+        wide = f"__builtin_ia32_pmovzxbd512_mask(({_BYTES})x, (i32x16){{}}, -1)"
+        return head + _either(w, plain, f"return (i32x16){wide} != 0;")
     if s == "bf16":
         return head + _either(
             w,
@@ -270,8 +283,13 @@ def _widen(s: str, w: int) -> str:
             "return (f32x16)__builtin_ia32_vcvtph2ps512_mask((i16x16)x, (f32x16){}, -1, 4);",
             "return (f32x8)__builtin_ia32_vcvtph2ps256((i16x8)x);",
         )
-    if s in ("u8", "i8", "i16"):
-        return head + f"{{ return __builtin_convertvector(x, i32x{w}); }}"
+    if s in _SMALL:
+        name, t = _SMALL[s][0], _SMALL[s][2]
+        return head + _either(
+            w,
+            f"return __builtin_convertvector(x, i32x{w});",
+            f"return (i32x16)__builtin_ia32_{name}512_mask(({t})x, (i32x16){{}}, -1);",
+        )
     return head + "{ return x; }"
 
 
@@ -295,8 +313,6 @@ def _narrow(s: str, w: int) -> str:
     """The representation to raw elements; floats round to nearest even, integers wrap."""
     rep, raw = rep_vector(STORAGE[s][1], w), raw_vector(s, w)
     head = f"static inline {raw} bz_narrow_{s}x{w}({rep} x) "
-    if s == "bool":
-        return head + f"{{ return __builtin_convertvector(x & 1, {raw}); }}"
     if s == "bf16":
         return head + _either(
             w,
@@ -314,8 +330,14 @@ def _narrow(s: str, w: int) -> str:
             "return (u16x16)__builtin_ia32_vcvtps2ph512_mask(x, 0, (i16x16){}, -1);",
             "return (u16x8)__builtin_ia32_vcvtps2ph256(x, 0);",
         )
-    if s in ("u8", "i8", "i16"):
-        return head + f"{{ return __builtin_convertvector(x, {raw}); }}"
+    if s in _SMALL or s == "bool":
+        _, name, t = _SMALL["u8" if s == "bool" else s]
+        x = "x & 1" if s == "bool" else "x"
+        return head + _either(
+            w,
+            f"return __builtin_convertvector({x}, {raw});",
+            f"return ({raw})__builtin_ia32_{name}512_mask({x}, ({t}){{}}, -1);",
+        )
     return head + "{ return x; }"
 
 
@@ -327,26 +349,51 @@ def _load(s: str, w: int) -> str:
     )
 
 
+_LONG = "long long __attribute__((vector_size(64)))"
+_VL, _BW = " && defined(__AVX512VL__)", " && defined(__AVX512BW__) && defined(__AVX512VL__)"
+#: of memory's types and lanes: how elements of which some are wanted are read and written at once, the vector's type there, what that needs
+_AT_ONCE = {
+    ("float", 16): ("ups512", "f32x16", ""),
+    ("float", 8): ("ups256", "f32x8", _VL),
+    ("double", 8): ("upd512", "f64x8", ""),
+    ("int32_t", 16): ("dqusi512", "i32x16", ""),
+    ("int32_t", 8): ("dqusi256", "i32x8", _VL),
+    ("int64_t", 8): ("dqudi512", _LONG, ""),
+    ("int16_t", 16): ("dquhi256", "i16x16", _BW),
+    ("uint16_t", 16): ("dquhi256", "i16x16", _BW),
+    ("int16_t", 8): ("dquhi128", "i16x8", _BW),
+    ("uint16_t", 8): ("dquhi128", "i16x8", _BW),
+    ("int8_t", 16): ("dquqi128", _BYTES, _BW),
+    ("uint8_t", 16): ("dquqi128", _BYTES, _BW),
+}
+
+
 def _partial(s: str, w: int) -> str:
     """Loads of the first n elements; the other lanes are zero."""
-    mask = "(uint16_t)((1u << n) - 1)"
-    return _some(s, w, "loadn", "int64_t n", "for (int64_t l = 0; l < n; ++l)", "__AVX512F__", mask)
+    loop = "for (int64_t l = 0; l < n; ++l)"
+    return _some(s, w, "loadn", "int64_t n", loop, "defined(__AVX512F__)", _first(w))
 
 
 def _masked(s: str, w: int) -> str:
     """Loads where the mask holds; the other lanes are zero and their memory is not touched."""
-    mask = "__builtin_ia32_cvtd2mask512(m)"
+    bits = "512" if w == 16 else "256"
+    has = f"defined(__AVX512DQ__){'' if w == 16 else _VL}"
     loop = f"for (int l = 0; l < {w}; ++l) if (m[l])"
-    return _some(s, w, "loadm", f"i32x{w} m", loop, "__AVX512DQ__", mask)
+    return _some(s, w, "loadm", f"i32x{w} m", loop, has, f"__builtin_ia32_cvtd2mask{bits}(m)")
+
+
+def _first(w: int) -> str:
+    """A mask of the first n lanes."""
+    return f"(uint{w}_t)((1u << n) - 1)"
 
 
 def _some(s: str, w: int, kind: str, which: str, loop: str, has_masks: str, mask: str) -> str:
     rep, raw, c = rep_vector(STORAGE[s][1], w), raw_vector(s, w), STORAGE[s][0]
     read = f"  {raw} v = {{}};\n  {loop} v[l] = ((const {c} *)p)[l];"
-    if s in ("f32", "i32") and w == 16:
-        t, name = ("f32x16", "loadups512_mask") if s == "f32" else ("i32x16", "loaddqusi512_mask")
-        at_once = f"  const {raw} v = ({t})__builtin_ia32_{name}(p, ({t}){{}}, {mask});"
-        read = _where(f"ifdef {has_masks}", at_once, read)
+    if (c, w) in _AT_ONCE:
+        name, t, has = _AT_ONCE[c, w]
+        at_once = f"  const {raw} v = ({raw})__builtin_ia32_load{name}_mask(p, ({t}){{}}, {mask});"
+        read = _where(f"if {has_masks}{has}", at_once, read)
     head = f"static inline {rep} bz_{kind}_{s}x{w}(const void *p, {which})"
     return f"{head} {{\n{read}\n  return bz_widen_{s}x{w}(v);\n}}"
 
@@ -362,9 +409,10 @@ def _store(s: str, w: int) -> str:
 def _storen(s: str, w: int) -> str:
     rep, raw, c = rep_vector(STORAGE[s][1], w), raw_vector(s, w), STORAGE[s][0]
     write = f"  for (int64_t l = 0; l < n; ++l) (({c} *)p)[l] = v[l];"
-    if s == "f32" and w == 16:
-        at_once = "  __builtin_ia32_storeups512_mask((float *)p, v, (uint16_t)((1u << n) - 1));"
-        write = _where("ifdef __AVX512F__", at_once, write)
+    if (c, w) in _AT_ONCE:
+        name, t, has = _AT_ONCE[c, w]
+        at_once = f"  __builtin_ia32_store{name}_mask(p, ({t})v, {_first(w)});"
+        write = _where(f"if defined(__AVX512F__){has}", at_once, write)
     head = f"static inline void bz_storen_{s}x{w}(void *p, {rep} x, int64_t n)"
     return f"{head} {{\n  const {raw} v = bz_narrow_{s}x{w}(x);\n{write}\n}}"
 
