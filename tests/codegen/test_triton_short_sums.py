@@ -37,7 +37,7 @@ def test_sums_of_several_rows_at_once(dtype, length, tmp_path):
 
 @pytest.mark.parametrize(
     ("length", "rows"),
-    [(129, 32), (131, 32), (134, 32), (135, 16), (191, 16), (255, 16), (257, 16), (262, 16)],
+    [(65, 64), (68, 64), (100, 32), (127, 32), (129, 32), (132, 32), (134, 32), (135, 16), (191, 16), (255, 16), (257, 16), (260, 16), (262, 16)],
 )
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_sums_of_rows_that_share_a_warps_lanes(dtype, length, rows, tmp_path):
@@ -64,9 +64,9 @@ def test_values_at_the_ends_of_rows_that_share_a_warp(tmp_path):
     )
 
 
-def test_rows_that_eight_bytes_divide_or_that_are_one_block_stay_so():
-    """Of 16 bits whose loads are 8 bytes; shorter than a warp's share; of float32; places and what is stored along rows."""
-    for length in (132, 180, 260, 127, 33):
+def test_rows_that_are_one_block_stay_so():
+    """Shorter than a warp's share; whole vectors; of float32; places and what is stored along rows."""
+    for length in (33, 63, 64, 128):
         assert not cut_of(lambda x: x.sum(1), numbers(9000, length, dtype=torch.bfloat16))[2], length
     x = numbers(9000, 129, dtype=torch.bfloat16)
     assert not cut_of(lambda x: x.sum(1), x.float())[2]
