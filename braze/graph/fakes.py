@@ -212,10 +212,17 @@ class FakeMode:
 
     def settled_numbers(self) -> list[tuple[str, tuple[str, ...]]]:
         """(Python expression, names in it) for each size and integer of which a float was made that something was decided on."""
-        return [
-            (f"({n} == {self.symbols[n].hint})", (n,))
-            for n in sorted(self.settled_floats() & self.symbols.keys())
-        ]
+        settled = self.settled_floats() & self.symbols.keys()
+        if self.env is None or not settled:
+            return []
+        found: set[tuple[str, tuple[str, ...]]] = set()
+        for symbol in self.env.var_to_range:
+            if str(symbol) in settled:  # it may have been found to be another since, which alone is told by a call then
+                expr = self.env.replace(symbol)
+                names = tuple(sorted(str(s) for s in expr.free_symbols))
+                if names:
+                    found.add((f"({python_text(expr)} == {self.symbols[str(symbol)].hint})", names))
+        return sorted(found)
 
     def settled_float(self, value: torch.SymFloat) -> torch.SymFloat | float:
         """The float that it must be, where something was decided on it."""

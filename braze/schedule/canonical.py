@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 from braze.loops.ir import Axis, Buffer, LoopNest, Node, Op, Store, StoreMode, TemplateCall
@@ -228,6 +228,27 @@ def borders(
         writes |= set(found.writes)
     internal = {n for n in writes if n not in needed and n not in first_read}
     return tuple(sorted(internal)), tuple(sorted(reads - internal)), tuple(sorted(writes - internal))
+
+
+def part_of(
+    group: Group,
+    ending: str,
+    kind: GroupKind,
+    steps: Sequence[LoopNest],
+    axes: tuple[Axis, ...],
+    rows: tuple[Axis, ...],
+    needed: set[str],
+    why: str,
+) -> Group:
+    """The kernel of some of a group's steps, from which what is ``needed`` is stored; ``why``: what ``explain`` says of it."""
+    if not rows:
+        steps = [dataclasses.replace(step, axes=axes) for step in steps]
+    internal, reads, writes = borders(tuple(steps), needed)
+    reason = "; ".join(filter(None, (group.reason, why)))
+    return dataclasses.replace(
+        group, name=f"{group.name}_{ending}", kind=kind, steps=tuple(steps), axes=axes, row_axes=rows, internal=internal,
+        reads=reads, writes=writes, reason=reason,
+    )  # fmt: skip
 
 
 def _ops(steps: tuple[LoopNest | TemplateCall, ...]) -> tuple[str, ...]:

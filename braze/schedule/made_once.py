@@ -19,7 +19,7 @@ from braze.loops.rewrite import nest_with_nodes, rewriter, roots
 from braze.loops.scalars import COARSE, SCALARS
 from braze.loops.simplify import merge_axes
 from braze.schedule.along_threads import SECTOR
-from braze.schedule.canonical import borders
+from braze.schedule.canonical import part_of
 from braze.schedule.choices import Choices
 from braze.schedule.kernel_plan import KernelPlan
 from braze.schedule.kernels import limit_of, plan_kernel
@@ -301,8 +301,9 @@ def _apart(
         LoopNest(f"{group.name}_made", axes, (), (), tuple(stores), group.device, ops, steps[0].origin)
     )
     outside = set(group.writes)
-    before = _group(group, "made", GroupKind.POINTWISE, (first,), {s.buffer for s in stores})
-    return [before, _group(group, "rows", group.kind, rest, outside)], made
+    needed, why = {s.buffer for s in stores}, "made once for all walks"
+    before = part_of(group, "made", GroupKind.POINTWISE, (first,), first.axes, (), needed, why)
+    return [before, part_of(group, "rows", group.kind, rest, group.axes, group.row_axes, outside, why)], made
 
 
 def _is_whole(store: Store, step: LoopNest, axes: Sequence[Axis]) -> bool:
@@ -318,15 +319,3 @@ def _without(
         dataclasses.replace(step, stores=tuple(s for s in step.stores if s not in stores)) for step in steps
     ]
     return tuple(nest_with_nodes(step, replace) for step in left if step.stores)
-
-
-def _group(
-    group: Group, ending: str, kind: GroupKind, steps: tuple[LoopNest, ...], needed: set[str]
-) -> Group:
-    points = kind is GroupKind.POINTWISE
-    internal, reads, writes = borders(steps, needed)
-    reason = "; ".join(filter(None, (group.reason, "made once for all walks")))
-    return dataclasses.replace(
-        group, name=f"{group.name}_{ending}", kind=kind, steps=steps, axes=steps[0].axes if points else group.axes,
-        row_axes=() if points else group.row_axes, internal=internal, reads=reads, writes=writes, reason=reason,
-    )  # fmt: skip

@@ -24,9 +24,10 @@ from braze.loops.ir import (
     ReduceKind,
     Reduction,
     Store,
+    StoreMode,
 )  # fmt: skip
-from braze.loops.rewrite import Substitution, nest_with_nodes, rewriter, with_results
-from braze.schedule.canonical import borders
+from braze.loops.rewrite import Substitution, loads, nest_with_nodes, rewriter, roots, with_results
+from braze.schedule.canonical import borders, part_of
 from braze.schedule.choices import Choices
 from braze.schedule.kernel_plan import KernelPlan
 from braze.schedule.kernels import COLUMNS, PLAIN, limit_of, plan_kernel
@@ -90,11 +91,32 @@ def split_group(
     group: Group, buffers: Mapping[str, Buffer], choices: Choices, cores: int
 ) -> tuple[list[Group], list[Buffer]] | None:
     """The kernels that do what a group does, and their own buffers; None where it keeps the GPU busy as it is."""
-    if not any(step.reductions for step in group.steps) or writes_what_it_reads(group):
+    if not any(step.reductions for step in group.steps):
         return None
+    if writes_what_it_reads(group):
+        return _with_sums_apart(group, buffers, choices, cores)
     plan = plan_kernel(group, dict(buffers))
     cut = _folded(group, plan, buffers, cores) or _cut(group, plan, cores)
     return None if cut is None else Splitter(group, buffers, choices, cut).run()
+
+
+def _with_sums_apart(
+    group: Group, buffers: Mapping[str, Buffer], choices: Choices, cores: int
+) -> tuple[list[Group], list[Buffer]] | None:
+    """The same of a group that adds what its reductions give at computed places: a kernel behind the others does that."""
+    adding = [step for step in group.steps if any(s.mode is not StoreMode.PLAIN for s in step.stores)]
+    added = {s.buffer for step in adding for s in step.stores}
+    rest = [step for step in group.steps if step not in adding]
+    rows = {axis.symbol for axis in group.row_axes}
+    at_points = all(not step.reductions and rows.isdisjoint(a.symbol for a in step.axes) for step in adding)
+    if not adding or not at_points or any(added & loads(*roots(step)) for step in group.steps):
+        return None
+    needed, why = set(group.writes), "added by a kernel of its own"
+    behind = part_of(group, "added", GroupKind.POINTWISE, adding, group.axes, (), needed, why)
+    needed = needed - added | set(behind.reads)
+    before = part_of(group, "sums", group.kind, rest, group.axes, group.row_axes, needed, why)
+    found = split_group(before, buffers, choices, cores)
+    return None if found is None else ([*found[0], behind], found[1])
 
 
 def _cut(group: Group, plan: KernelPlan, cores: int) -> Cut | None:

@@ -7,11 +7,10 @@ where a walk along the row would take a few bytes of each.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from braze.loops.ir import Axis, Buffer, LoopNest
-from braze.schedule.canonical import borders
+from braze.loops.ir import Buffer
+from braze.schedule.canonical import part_of
 from braze.schedule.kernels import plan_kernel
 from braze.schedule.passes import passes_of, writes_what_it_reads
 from braze.schedule.plans import Form
@@ -29,29 +28,10 @@ def stored_apart(group: Group, buffers: Mapping[str, Buffer]) -> list[Group]:
     if len(passes) < 2 or last.reduces or last.behind or stored_before:
         return [group]
     axes = in_order(last.along, (*group.axes, *group.row_axes))
-    needed = set(group.writes)
-    squares = _part(group, "turned", GroupKind.POINTWISE, last.along, axes, (), needed)
+    needed, why = set(group.writes), "stored across the rows"
+    squares = part_of(group, "turned", GroupKind.POINTWISE, last.along, axes, (), needed, why)
     if plan_kernel(squares, dict(buffers)).form is not Form.TILED:
         return [group]
     reducing = [step for each in passes[:-1] for step in (*each.along, *each.behind)]
     needed |= set(squares.reads)
-    return [_part(group, "sums", group.kind, reducing, group.axes, group.row_axes, needed), squares]
-
-
-def _part(
-    group: Group,
-    ending: str,
-    kind: GroupKind,
-    steps: Sequence[LoopNest],
-    axes: tuple[Axis, ...],
-    rows: tuple[Axis, ...],
-    needed: set[str],
-) -> Group:
-    if not rows:
-        steps = [dataclasses.replace(step, axes=axes) for step in steps]
-    internal, reads, writes = borders(tuple(steps), needed)
-    reason = "; ".join(filter(None, (group.reason, "stored across the rows")))
-    return dataclasses.replace(
-        group, name=f"{group.name}_{ending}", kind=kind, steps=tuple(steps), axes=axes, row_axes=rows, internal=internal,
-        reads=reads, writes=writes, reason=reason,
-    )  # fmt: skip
+    return [part_of(group, "sums", group.kind, reducing, group.axes, group.row_axes, needed, why), squares]

@@ -149,3 +149,18 @@ def test_places_up_to_a_float_that_changes_are_floats() -> None:
     for n in range(3, 9):
         for found, wanted in zip(compiled(n), (torch.arange(0, n / 2), torch.arange(n / 4)), strict=True):
             assert found.dtype is wanted.dtype and torch.equal(found, wanted)
+
+
+def test_a_size_that_was_found_to_be_another_is_told_by_that() -> None:
+    """What is decided on a float that is made of it is guarded by what a call tells (as in steps of Adafactor)."""
+
+    def step(update: torch.Tensor, x: torch.Tensor, alpha: float) -> torch.Tensor:
+        smaller = max(1.0, update.norm(2).item() / ((update.numel() ** 0.5) * 1))
+        return x.add(update, alpha=-alpha / smaller)
+
+    compiled = braze.compile(step)
+    with logged() as said:
+        for n in (3, 4, 5, 4, 2):
+            given = torch.full((n,), 2.0), torch.ones(n), 0.1 * n
+            torch.testing.assert_close(compiled(*given), step(*given))
+    assert not [message for message in said if "BZ9" in message]

@@ -332,3 +332,22 @@ def test_they_compile_to_sm_90_where_sums_wait_for_nothing():
     assert any("add.u64" in x for x in of["counts"]) and all(
         "red" not in x.split("x", 1)[1] for x in of["stored"]
     )
+
+
+@pytest.mark.parametrize("reduced", [lambda x: x.logsumexp(0), lambda x: x.sin().amax(0), lambda x: x.var(0)])
+@pytest.mark.parametrize("returned", [False, True])
+def test_a_reduction_in_parts_is_added_by_a_kernel_behind_it(reduced, returned, tmp_path):
+    """Joined with what adds its results, it would be the work of one program; duplicates add up."""
+
+    def fn(x, y, i):
+        found = reduced(x)
+        added = torch.zeros_like(found).scatter_add(0, i, found + y)
+        return (added, found) if returned else (added,)
+
+    x, y, i = numbers(4000, 10), numbers(10), torch.arange(10) // 3
+    plan, results = interpreted(fn, tmp_path, x, y, i, cores=4)
+    adding = [g for g in plan.groups if any(s.mode is not StoreMode.PLAIN for n in g.steps for s in n.stores)]
+    assert [bool(g.row_axes) for g in adding] == [False]
+    assert sum(bool(g.row_axes) for g in plan.groups) == 2
+    for result, exact in zip(results, given(fn, x, y, i), strict=True):
+        torch.testing.assert_close(result.double(), exact, rtol=1e-5, atol=1e-5)
