@@ -216,8 +216,8 @@ class FakeMode:
         if self.env is None or not settled:
             return []
         found: set[tuple[str, tuple[str, ...]]] = set()
-        for symbol in self.env.var_to_range:
-            if str(symbol) in settled:  # it may have been found to be another since, which alone is told by a call then
+        for symbol in self.env.var_to_range:  # one that was found to be another since is told by that alone
+            if str(symbol) in settled:
                 expr = self.env.replace(symbol)
                 names = tuple(sorted(str(s) for s in expr.free_symbols))
                 if names:

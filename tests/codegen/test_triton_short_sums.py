@@ -37,7 +37,21 @@ def test_sums_of_several_rows_at_once(dtype, length, tmp_path):
 
 @pytest.mark.parametrize(
     ("length", "rows"),
-    [(65, 64), (68, 64), (100, 32), (127, 32), (129, 32), (132, 32), (134, 32), (135, 16), (191, 16), (255, 16), (257, 16), (260, 16), (262, 16)],
+    [
+        (65, 64),
+        (68, 64),
+        (100, 32),
+        (127, 32),
+        (129, 32),
+        (132, 32),
+        (134, 32),
+        (135, 16),
+        (191, 16),
+        (255, 16),
+        (257, 16),
+        (260, 16),
+        (262, 16),
+    ],
 )
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_sums_of_rows_that_share_a_warps_lanes(dtype, length, rows, tmp_path):
