@@ -72,7 +72,10 @@ def _with_writes(partition: Partition, kinds: list[BufferKind], ctx: CompileCont
                 raise NotInPlace(root)
         except NotInPlace as found:
             trace.count("inputs_not_written_in_place")
-            written = tuple(each for each in written if buffer_name(each.base) != found.base)
+            rest = tuple(each for each in written if buffer_name(each.base) != found.base)
+            if len(rest) == len(written):  # one that is renewed
+                return lower_graph(partition.forward, kinds, ctx)
+            written = rest
             continue
         trace.count("inputs_written_in_place", len(written))
         return program

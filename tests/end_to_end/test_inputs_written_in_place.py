@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import braze
 from braze.support import trace
@@ -522,3 +523,23 @@ def test_what_is_copied_of_a_view_that_a_call_takes_is_apart_from_the_input(prog
     assert torch.equal(actual, expected)
     assert torch.equal(y, x)
     assert actual.untyped_storage().data_ptr() != y.untyped_storage().data_ptr()
+
+
+def test_a_compile_ends_where_an_input_cannot_be_renewed() -> None:
+    """An argument without rows, of which views, a scatter and a checkpoint are written back (`tensors` 7200003560)."""
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        v0 = checkpoint(lambda: x.diagonal_scatter(x.diagonal() * 2), use_reentrant=False)
+        v1 = v0[::2]
+        v2 = torch.nn.functional.pairwise_distance(x, v1)
+        v1[..., -1] = True
+        v0.scatter_add_(1, torch.zeros_like(v0, dtype=torch.int64), v0.clone())
+        x[...] = v1
+        v4 = 2**x
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            torch.nn.functional.softmin(v4, 1)
+        return v4, v1.isinf(), v2.cos()
+
+    x = torch.zeros(0, 4, dtype=torch.float64)
+    for ours, eager in zip(braze.compile(f)(x), f(x), strict=True):
+        assert torch.equal(ours, eager) and ours.stride() == eager.stride()
