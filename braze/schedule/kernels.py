@@ -46,7 +46,7 @@ from braze.schedule.passes import (
 from braze.schedule.plans import Form, Tile, Tiles, blocks
 from braze.schedule.ragged import common_limit, points_of
 from braze.schedule.records import Group, GroupKind
-from braze.schedule.short_sums import SUM_ROWS, SUM_WARPS, are_short_sums, sums_alone
+from braze.schedule.short_sums import SHORT_SUMS, SUM_ROWS, SUM_WARPS, sums_alone
 from braze.schedule.together import WARPS as ROW_WARPS
 from braze.schedule.together import rows_together
 from braze.schedule.windows import APART, APART_TILE, BESIDE, beside_rows, reads_apart
@@ -200,7 +200,7 @@ def _held_in_part(plan: KernelPlan, group: Group, widest: int) -> KernelPlan | N
         few = spread and length * (each or widest) >= NARROW_ROW
         one = _held_to_its_end(plan, length, each or VECTOR // plan.vector, registers=NARROW if few else 0)
         return one and _several_rows(one, group)
-    if anywhere and are_short_sums(length) and plan.vector == EACH and kinds <= PLAIN:
+    if anywhere and length in SHORT_SUMS and plan.vector == EACH and kinds <= PLAIN:
         one = _held_to_its_end(plan, length, VECTOR // plan.vector, registers=0)
         several = one and _several_rows(one, group)
         if several is not one:

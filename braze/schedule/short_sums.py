@@ -14,13 +14,8 @@ from braze.symbolic.expr import Expr
 #: rows of a warp and warps of a program, of rows that one warp holds (2^26 numbers of bfloat16 on an H200: rows of 1,025 36 us, 45 where a program is one warp and one row;
 #: shorter ones share a warp's lanes: of 257 16 rows a program 34.4, 43.1 as one block; of 129 32 rows 35.3 and 44.8; of 132 34.7 and 58.0; of 127 34.7 and 42.2; of 65 39.9 and 46.3)
 SUM_ROWS, SUM_WARPS = 2, 4
-#: lengths of rows that are held to their ends for that alone
+#: lengths of rows of 16-bit numbers, which begin anywhere, that are held to their ends where they are only summed
 SHORT_SUMS = range(65, 1024)
-
-
-def are_short_sums(length: int) -> bool:
-    """Whether rows of so many 16-bit numbers, which begin anywhere, are held to their ends where they are only summed."""
-    return length in SHORT_SUMS
 
 
 def sums_alone(group: Group, begin: Expr) -> bool:

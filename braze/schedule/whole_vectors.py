@@ -14,7 +14,7 @@ from braze.schedule.kernels import plan_kernel
 from braze.schedule.online import read_once
 from braze.schedule.passes import writes_what_it_reads
 from braze.schedule.records import Group, GroupKind
-from braze.schedule.short_sums import are_short_sums
+from braze.schedule.short_sums import SHORT_SUMS
 from braze.symbolic.expr import product
 from braze.symbolic.guess import likely_size
 
@@ -28,7 +28,7 @@ def of_whole_vectors(group: Group, buffers: Mapping[str, Buffer]) -> Group:
     if group.device == "cpu" or group.kind is not GroupKind.PERSISTENT or len(group.row_axes) != 1:
         return group
     length = group.row_axes[0].extent.value
-    if length is None or not (length in SHORT or are_short_sums(length)):
+    if length is None or not (length in SHORT or length in SHORT_SUMS):
         return group
     if group.walked is not None or group.whole or writes_what_it_reads(group):
         return group

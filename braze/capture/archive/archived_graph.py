@@ -56,8 +56,8 @@ def read_graph(rows: list[Any], reader: Reader) -> torch.fx.GraphModule:
             held[node.target] = attribute
         known = InputRole(role) if role is not None else None
         written, moved, retained = after
-        set_facts(node, role=known, origin=origin, setting=setting)
-        set_facts(node, written_after=written, moved_after=moved, retained_after=retained)
+        done = {"written_after": written, "moved_after": moved, "retained_after": retained}
+        set_facts(node, role=known, origin=origin, setting=setting, **done)
     return torch.fx.GraphModule(held, graph, class_name="Captured")
 
 
