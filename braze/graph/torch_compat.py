@@ -172,6 +172,12 @@ _SHORT = re.compile(r"(\S+\(\): )?(Failed to allocate a|Could not allocate) ([\w
 _NO_METHOD = re.compile(
     r"0 INTERNAL ASSERT FAILED at \"\S*python_arg_parser\.cpp|Defining your mode's `__torch_\w+__` as a classmethod"
 )
+#: how PyTorch does where it has no room for what a list's items become: it says that a list of integers is none, or one of tensors
+_NO_ROOM_FOR_A_LIST = re.compile(
+    r"\S+\(\) Expected a value of type '(Optional\[)?List\[(int|(?P<tensors>(Optional\[)?Tensor))\]*' for argument '\w+' but instead "
+    r"found type '(list|tuple|immutable_list)'\.\s+Position: \d+\s+"
+    r"Value: [\[(](?(tensors)(None, )*\w*[tT]ensor\(|[-\d, ]*[\])]\s)"
+)
 #: how a GPU's driver does, where it is not PyTorch's allocator that asks: for a module, a graph, a stream
 _FULL = re.compile(r"(CUDA|HIP) error: out of memory|Triton Error \[(CUDA|HIP)\]: out of memory")
 
@@ -185,6 +191,7 @@ def is_out_of_memory(error: BaseException) -> bool:
             "can't allocate memory" in said
             or _SHORT.match(said)
             or _NO_METHOD.match(said)
+            or _NO_ROOM_FOR_A_LIST.match(said)
             or _FULL.search(said)
         ):
             return True

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.fx.immutable_collections import immutable_list
 
 import braze
 from braze.graph.fakes import FakeMode
@@ -138,6 +139,28 @@ def test_memory_may_end_in_words_of_pytorchs(error: Exception, told: str | None,
     monkeypatch.setattr(faults, "step", step)
     found = faults.check(faults.Struck("memory", 10**7, "eager", False, 1.75))
     assert (found and found.kind) == told
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: torch.ops.aten.sum.dim_IntList(x, immutable_list([0])),
+        lambda x: torch.ops.aten.sum.dim_IntList(x, (0, -1)),
+        lambda x: torch.ops.aten.cat.default([x, x], 1),
+        lambda x: torch.ops.aten.index.Tensor(x, [None, x.long()]),
+    ],
+)
+def test_pytorch_says_that_a_list_is_none_where_memory_ends(call) -> None:
+    x = torch.ones(2, 3)
+    said = [error for error in outcomes(lambda: call(x), 60) if "Expected a value" in str(error)]
+    assert said and all(map(is_out_of_memory, said))
+
+
+@pytest.mark.parametrize("dim", [["a"], [0.5], (0, None), [torch.ones(2)]])
+def test_a_list_of_other_things_is_no_lack_of_memory(dim) -> None:
+    with pytest.raises(RuntimeError, match="Expected a value") as told:
+        torch.ops.aten.sum.dim_IntList(torch.ones(2, 3), dim)
+    assert not is_out_of_memory(told.value)
 
 
 @pytest.mark.parametrize("at", ["entered", "left"])
