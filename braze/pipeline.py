@@ -28,7 +28,7 @@ from braze.graph.fakes import sizes_tell_strides
 from braze.graph.flex_ops import entries_of as attentions_of
 from braze.graph.holders import held_once
 from braze.graph.modes import with_modes
-from braze.graph.torch_compat import is_shortage
+from braze.graph.torch_compat import dispatch_modes, is_shortage, leave_modes
 from braze.graph_calls import (
     Later,
     keeping,
@@ -150,8 +150,12 @@ def compile_backward(partition: Partition, ctx: CompileContext) -> Boxed:
     uncompiled = aot.eager_forward(partition.backward.graph)
 
     def compiled() -> Boxed:
-        with collector_paused:
-            return compile_partition(aot.backward_partition(partition), named)
+        modes = dispatch_modes()
+        try:
+            with collector_paused:
+                return compile_partition(aot.backward_partition(partition), named)
+        finally:
+            leave_modes(modes)
 
     start = time.perf_counter()
     try:

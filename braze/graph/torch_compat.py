@@ -119,7 +119,14 @@ def dispatch_modes() -> tuple[int, bool]:
 
 def leave_modes(entered: tuple[int, bool]) -> None:
     """Leave the dispatch modes entered since. An exception may come between a mode's being entered and its ``with``'s knowing it."""
-    modes, lifted = entered
+    try:
+        _leave_modes(*entered)
+    except Exception:  # memory that ends here, for once, perhaps
+        _leave_modes(*entered)
+        raise
+
+
+def _leave_modes(modes: int, lifted: bool) -> None:
     while torch._C._len_torch_dispatch_stack() > modes:
         torch._C._pop_torch_dispatch_stack(None)
     torch._C._set_only_lift_cpu_tensors(lifted)
@@ -167,7 +174,11 @@ def outside_modes() -> Any:
 
 
 #: how PyTorch and pybind11 say that Python had no memory for an object
-_SHORT = re.compile(r"(\S+\(\): )?(Failed to allocate a|Could not allocate) ([\w:]+ )+(object|reference)")
+_SHORT = re.compile(r"(\S+\(\): )?(Failed to allocate a|Could not allocate) ([\w:.]+ )+(object|reference)")
+#: how pybind11 does where it is a number that cannot be made
+_NO_NUMBER = re.compile(
+    r"Unable to convert function return value to a Python type! The signature was\s.* -> (int|float)\Z", re.S
+)
 #: how PyTorch does where it looks for a mode's method and takes Python's MemoryError for none
 _NO_METHOD = re.compile(
     r"0 INTERNAL ASSERT FAILED at \"\S*python_arg_parser\.cpp|Defining your mode's `__torch_\w+__` as a classmethod"
@@ -195,6 +206,8 @@ def is_out_of_memory(error: BaseException) -> bool:
             or _FULL.search(said)
         ):
             return True
+    if isinstance(error, TypeError) and _NO_NUMBER.match(str(error)):
+        return True
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or lost_by_python(error)
 
 

@@ -124,7 +124,7 @@ def check(program: Struck) -> Finding | None:
         warnings.simplefilter("ignore")
         compiled = braze.compile(model, backend=program.backend)
         found = struck(program, fault, Path(folder), model, compiled, wanted)
-    return found or internal(said)
+    return found or internal(said, program.kind)
 
 
 def struck(
@@ -206,10 +206,11 @@ def in_eagers_switch(error: Any) -> bool:
     return switches and not caller.filename.startswith(str(Path(braze.__file__).parent))
 
 
-def internal(said: list[str]) -> Finding | None:
-    """What braze reports of itself."""
+def internal(said: list[str], kind: str) -> Finding | None:
+    """What braze reports of itself; a graph may fail for want of memory."""
     for message in said:
-        if "BZ9" in message or "BZ6013" in message:
+        failed = "BZ6013" in message and not (kind == "memory" and "MemoryError" in message)
+        if "BZ9" in message or failed:
             return Finding("internal error", message[message.index("BZ") :])
     return None
 

@@ -15,8 +15,9 @@ import torch
 from torch.fx.immutable_collections import immutable_list
 
 import braze
+from braze.aot.recorder import Recorder
 from braze.graph.fakes import FakeMode
-from braze.graph.torch_compat import dispatch_modes, is_out_of_memory
+from braze.graph.torch_compat import RandomWatch, dispatch_modes, is_out_of_memory, leave_modes
 from braze.support.interrupts import deferring
 from braze.support.shortage import lost_by_python
 from tests.fuzz import faults
@@ -123,6 +124,19 @@ def test_an_exception_that_python_loses_is_told_from_ours() -> None:
             ),
             None,
         ),
+        (RuntimeError("Failed to allocate a torch.storage.UntypedStorage object"), None),
+        (
+            TypeError(
+                "Unable to convert function return value to a Python type! The signature was\n\t(self: torch._C.DispatchKeySet) -> int"
+            ),
+            None,
+        ),
+        (
+            TypeError(
+                "Unable to convert function return value to a Python type! The signature was\n\t(self: torch._C.DispatchKeySet) -> Key"
+            ),
+            "error",
+        ),
         (RuntimeError('0 INTERNAL ASSERT FAILED at "/aten/src/ATen/core.cpp":1'), "error"),
         (RuntimeError("no"), "error"),
     ],
@@ -164,24 +178,56 @@ def test_a_list_of_other_things_is_no_lack_of_memory(dim) -> None:
 
 
 @pytest.mark.parametrize("at", ["entered", "left"])
-def test_a_mode_that_is_not_left_at_the_end_of_a_trace_is_left_by_it(at: str, monkeypatch) -> None:
-    """Memory may end when PyTorch has entered the mode and the `with` has not begun, or before it is left."""
+@pytest.mark.parametrize(("mode", "times"), [(FakeMode, 1), (Recorder, 1), (Recorder, 3)])
+def test_a_mode_that_is_not_left_at_the_end_of_a_trace_is_left_by_it(
+    mode: type, times: int, at: str, monkeypatch
+) -> None:
+    """Memory may end when PyTorch has entered the mode and the `with` has not begun, or before it is left, the n-th time."""
     name = {"entered": "__enter__", "left": "__exit__"}[at]
-    usual = getattr(FakeMode, name)
+    usual, left = getattr(mode, name), [times]
 
-    def short_of_memory(mode: FakeMode, *args: object) -> object:
+    def short_of_memory(entered: object, *args: object) -> object:
+        left[0] -= 1
+        if left[0]:
+            return usual(entered, *args)
         if at == "entered":
-            usual(mode)
-        monkeypatch.setattr(FakeMode, name, usual)
+            usual(entered)
+        monkeypatch.setattr(mode, name, usual)
         raise MemoryError
 
     before = dispatch_modes()
-    monkeypatch.setattr(FakeMode, name, short_of_memory)
-    compiled = braze.compile(lambda x: x * 2.25, backend="eager")
+    monkeypatch.setattr(mode, name, short_of_memory)
+    compiled = braze.compile(
+        lambda x: x.sin() * 2.25, backend="eager" if mode is FakeMode else "aot_eager", dynamic=False
+    )
     for _ in range(2):
-        assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 2.25))
+        x = torch.ones(3, requires_grad=True)
+        compiled(x).sum().backward()
+        assert torch.allclose(x.grad, torch.ones(3).cos() * 2.25)
         assert dispatch_modes() == before
-    assert getattr(FakeMode, name) is usual
+    assert getattr(mode, name) is usual
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_modes_are_left_where_memory_ends_as_they_are(times: int, monkeypatch) -> None:
+    """Once more is tried, not twice."""
+    usual, left = torch._C._pop_torch_dispatch_stack, [times]
+
+    def short_of_memory(key: object) -> object:
+        if left[0]:
+            left[0] -= 1
+            raise MemoryError
+        return usual(key)
+
+    before = dispatch_modes()
+    torch._C._push_on_torch_dispatch_stack(RandomWatch())
+    monkeypatch.setattr(torch._C, "_pop_torch_dispatch_stack", short_of_memory)
+    with pytest.raises(MemoryError):
+        leave_modes(before)
+    monkeypatch.setattr(torch._C, "_pop_torch_dispatch_stack", usual)
+    assert (dispatch_modes() == before) == (times == 1)
+    leave_modes(before)
+    assert dispatch_modes() == before
 
 
 def test_handlers_of_signals_are_asked_for_without_an_exception_that_python_could_lose() -> None:

@@ -47,7 +47,14 @@ from braze.capture.guards.tables import GuardTable, build_table, read_source
 from braze.capture.residual.as_captured import told_of_writes
 from braze.capture.residual.points import ResumePoint
 from braze.capture.residual.residual import build_residual
-from braze.graph.torch_compat import is_shortage, mute_fakes, watched, without_saving_hooks
+from braze.graph.torch_compat import (
+    dispatch_modes,
+    is_shortage,
+    leave_modes,
+    mute_fakes,
+    watched,
+    without_saving_hooks,
+)
 from braze.graph.torch_symbols import symbolic_sizes
 from braze.graph.untraced_formulas import StandsBetween
 from braze.support import interrupts, trace
@@ -221,7 +228,7 @@ class Site:
             if self.short.waits():
                 return self._as_it_is(function)
             this_thread.busy = True
-            started = time.perf_counter()
+            started, modes = time.perf_counter(), dispatch_modes()
             try:
                 return native.in_range(f"braze: compiles {self.name}", self._compile, function, locals)  # type: ignore[no-any-return]
             except Exception as error:
@@ -230,6 +237,7 @@ class Site:
                 self.short.note(self.name, place_of(function, locals), time.perf_counter() - started, error)
             finally:
                 this_thread.busy = False
+                leave_modes(modes)
         return self._as_it_is(function)
 
     def _served(self, function: FunctionType, locals: tuple[Any, ...]) -> Answer | None:
