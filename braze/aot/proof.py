@@ -77,7 +77,10 @@ class _Run:
     def moved(self, node: Node, term: Callable[[Node], Any]) -> Any:
         """A view, or a scatter of one tensor into another, on the names of elements."""
         if node.target is aten.view.dtype:
-            return term(node.args[0])  # type: ignore[arg-type]
+            seen: Any = node.args[0]
+            same = seen.meta["val"].itemsize == node.meta["val"].itemsize
+            # parts of elements, or several as one, are what an unknown operator makes
+            return term(seen) if same else self.result(node, term)
 
         def held(n: Node) -> Held:
             if not isinstance(n.meta["val"], Tensor):

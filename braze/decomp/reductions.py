@@ -54,10 +54,5 @@ def norm_all(x: Tensor, p: Any = 2) -> Any:
 
 @decompose(aten.trace.default)
 def trace(x: Tensor) -> Tensor:
-    """The sum of the diagonal."""
-    diagonal = aten.diagonal.default(x)
-    return (
-        aten.sum.default(diagonal)
-        if x.dtype.is_floating_point
-        else aten.sum.default(diagonal, dtype=torch.int64)
-    )
+    """The sum of the diagonal, in int64 where that is of integers."""
+    return aten.sum.default(aten.diagonal.default(x))

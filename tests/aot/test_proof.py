@@ -367,6 +367,24 @@ def whole(x, y):
     return before * x
 
 
+def seen_in_bytes(x: torch.Tensor) -> torch.Tensor:
+    y = x.long()
+    y.copy_(y.flip(0))
+    z = y.diagonal_scatter(y.diagonal() * 2)
+    z.view(torch.uint8).squeeze((0, -1))
+    return z
+
+
+def test_parts_of_elements_are_what_an_unknown_operator_makes():
+    """The names of elements lie in the shape of the tensor that is seen, which is another."""
+    made = Removed(seen_in_bytes, torch.arange(8.0)[None])
+    made.check()
+    (scattered,) = made.nodes(aten.diagonal_scatter.default)
+    scattered.args = (made.nodes(aten._to_copy.default)[0], scattered.args[1])
+    with pytest.raises(InternalError, match="BZ9024"):
+        made.check()
+
+
 def test_what_is_broken_of_tensors_written_whole_is_found():
     """One name stands for all their elements."""
     made = Removed(whole, X, Y)

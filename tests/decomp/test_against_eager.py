@@ -162,7 +162,7 @@ CASES: dict[Any, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
         ((plain(3, 4), 1, [0]), {}),
     ],
     aten.norm.Scalar: [((plain(3, 4),), {})],
-    aten.trace.default: [((plain(3, 5),), {}), ((ints(4, 2),), {})],
+    aten.trace.default: [((plain(3, 5),), {}), ((ints(4, 2),), {}), ((plain(3, 2) * (1 - 2j),), {})],
     aten.stack.default: [
         (([plain(2, 3), numbers(3, 3)[:2]], 1), {}),
         (([plain(2), plain(2)], -1), {}),
