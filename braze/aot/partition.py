@@ -466,7 +466,7 @@ def _refuse_results_done_to(gm: torch.fx.GraphModule, part: Partition, known: Se
         place = values.get(role.output if role.kind is OutputKind.SAME else i)
         if facts(node).moved_after and place not in followed and _is_read_with_gradients(node):
             raise _given_memory(node)
-        if facts(node).retained_after and facts(node).written_after and place not in alone:
+        if facts(node).retained_after and facts(node).written_after and place not in _first_results(backward):
             raise Unsupported(
                 "BZ2030",
                 "a result beside others that keeps its gradient (retain_grad) and is written in place",
@@ -476,6 +476,13 @@ def _refuse_results_done_to(gm: torch.fx.GraphModule, part: Partition, known: Se
     for node in written:
         if facts(node).moved_after:
             raise _given_memory(node)
+
+
+def _first_results(backward: Backward) -> set[int]:
+    """The results that are the first of an operation of autograd's."""
+    if backward.parts or apart(backward):
+        return {backward.tangents[group[0]] for group in backward.apart}
+    return {0}
 
 
 def _is_read_with_gradients(node: torch.fx.Node) -> bool:

@@ -34,6 +34,12 @@ def repeat(x: Tensor, repeats: Sequence[int]) -> Any:
     return aten.view.default(whole, [count * size for count, size in zip(repeats, sizes)])
 
 
+@decompose(aten.view_copy.default)
+def view_copy(x: Tensor, size: Sequence[int]) -> Tensor:
+    """A copy in other sizes, packed."""
+    return aten.clone.default(aten.reshape.default(x, size), memory_format=torch.contiguous_format)
+
+
 def _offsets(x: Tensor) -> Tensor:
     """column - row of each element of the last two dims."""
     rows = aten.arange.start_step(0, x.shape[-2], 1, dtype=torch.int64, device=x.device)

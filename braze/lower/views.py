@@ -167,12 +167,6 @@ def view(g: ProgramBuilder, x: Lazy, shape: Any, *_: Any) -> Any:
     return reshape_value(g, x, g.symbols.exprs(g.val.shape))
 
 
-@lowering(aten.view_copy.default)
-def view_copy(g: ProgramBuilder, x: Lazy, shape: Any) -> Any:
-    """A reshape into fresh memory."""
-    return fresh(g, reshape_value(g, x, g.symbols.exprs(g.val.shape)))
-
-
 def fresh(g: ProgramBuilder, x: Lazy) -> Lazy:
     """The same value as one that will get memory of its own."""
     return computed(g, [x], x.load, x.sizes, x.dtype, 0)

@@ -216,8 +216,45 @@ def kept_and_written_beside_another(x):
     return b, a
 
 
+def kept_and_written_beside_a_constant(x):
+    a = torch.ones(3) * 2
+    b = x.sin()
+    braze.graph_break()
+    b.retain_grad()
+    b.mul_(2)
+    return b, a
+
+
+def kept_and_written_before_another(x):
+    h = x.exp()
+    b, a = h.cos() * h.sin(), h.sin()
+    braze.graph_break()
+    b.retain_grad()
+    b.mul_(2)
+    return b, a
+
+
+def kept_and_written_of_two(x):
+    a, b = x[0].cos(), x[1].sin()
+    braze.graph_break()
+    b.retain_grad()
+    b.mul_(2)
+    a.retain_grad()
+    a.mul_(3)
+    return b, a
+
+
 @pytest.mark.parametrize("backend", ["braze", "aot_eager"])
-@pytest.mark.parametrize("program", [kept_and_written_beside_new_contents, kept_and_written_beside_another])
+@pytest.mark.parametrize(
+    "program",
+    [
+        kept_and_written_beside_new_contents,
+        kept_and_written_beside_another,
+        kept_and_written_beside_a_constant,
+        kept_and_written_before_another,
+        kept_and_written_of_two,
+    ],
+)
 def test_a_result_that_keeps_its_gradient_may_be_written(program, backend):
     """PyTorch looks for what keeps the gradient with the operation's first result, and has an error of its own where that is another."""
     found = []
