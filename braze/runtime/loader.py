@@ -190,14 +190,15 @@ class Runtime:
     ) -> torch.Tensor:
         """A result of ATen in the strides and the type that the kernels after it were made for.
 
-        A copy, but where strides differ only in dimensions of one element: then the same memory.
+        A copy, but where strides differ only in dimensions of one element: then the same memory, unless its numbers are conjugated or negated as they are read.
         """
         if tuple(result.shape) != tuple(sizes):
             raise RuntimeError(
                 f"an operator returned sizes {tuple(result.shape)} where {tuple(sizes)} were planned"
             )
         told = zip(sizes, result.stride(), strides, strict=True)
-        if result.dtype is dtype and all(n == 1 or have == want for n, have, want in told):
+        lazy = result.is_conj() or result.is_neg()
+        if result.dtype is dtype and not lazy and all(n == 1 or have == want for n, have, want in told):
             # no view of it, which autograd would let nobody write to
             place = result.storage_offset()
             return result.new_empty(0).set_(result.untyped_storage(), place, tuple(sizes), tuple(strides))
