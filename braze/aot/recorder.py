@@ -502,9 +502,9 @@ class Recorder(TorchDispatchMode):
         self.ways.note_changed(target, before, after)
         return target
 
-    def _as_it_was(self, target: Any) -> Any:
-        """What stands for a tensor as it is so far, to the graph too: the tensor is about to become another."""
-        before = self._alias(target)
+    def _as_it_was(self, target: Any, *, memory: bool = True) -> Any:
+        """What stands for a tensor as it is so far, to the graph too: the tensor is about to become another; in its ``memory``, which it keeps, or not."""
+        before = self._alias(target) if memory else self.mode.run(aten.empty_like.default, (target,), {})
         self.know(before, target.__dict__["_node"])
         # what made it, and what has written it since; not what it is another name of (.data, detach)
         for old in [node for node in self.graph.nodes if node.meta.get("val") is target]:
@@ -529,13 +529,13 @@ class Recorder(TorchDispatchMode):
             raise self._refused("BZ2009", f"{func}, which gives a tensor memory")
         made = self.emit(functional, args, others)
         for out in outs:
-            self._as_it_was(out)
+            self._as_it_was(out, memory=False)
         result = self.mode.run(func, args, kwargs)
         for out, part in zip(outs, each_of(made), strict=True):
             if (out.dtype, out.shape, out.stride()) != (part.dtype, part.shape, part.stride()):
                 raise self._refused("BZ2009", f"{func}, which gives a tensor memory")
             node = self.know(out, part.__dict__["_node"])
-            node.meta["val"] = self._alias(out)
+            node.meta["val"] = out
         return result
 
     def without_version(self, value: Any) -> Any:
