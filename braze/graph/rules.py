@@ -124,12 +124,21 @@ def _max_unpool2d(x: Tensor, indices: Tensor, size: Sequence[int]) -> Any:
 
 
 def _pad(x: Tensor, pad: Sequence[int], value: Any = 0) -> Any:
-    if len(pad) % 2 or len(pad) > 2 * x.dim() or not x.is_contiguous() or suggests_channels_last(x):
+    if len(pad) % 2 or len(pad) > 2 * x.dim():
         return NotImplemented
     sizes = list(x.shape)
     for k in range(len(pad) // 2):
         sizes[-1 - k] += pad[2 * k] + pad[2 * k + 1]
-    return row_major(sizes, x.dtype) if all(n > 0 for n in sizes) else NotImplemented
+    if not all(n > 0 for n in sizes):
+        return NotImplemented
+    if x.is_contiguous() and not suggests_channels_last(x):
+        return row_major(sizes, x.dtype)
+    if any(n > 0 for n in pad):
+        return NotImplemented
+    # what nothing is added to is cut, and copied as it lies
+    if isinstance(x, Geometry):
+        return laid_like(Geometry(x.dtype, tuple(sizes), x.strides), x.dtype)
+    return laid_like(torch.empty_strided(sizes, x.stride(), dtype=x.dtype, device="meta"), x.dtype)
 
 
 def _batch_norm(

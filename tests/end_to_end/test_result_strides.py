@@ -490,3 +490,32 @@ def test_truth_values_turned_across_a_dim_of_one_element_lie_as_in_eager(dynamic
 
     given = torch.ones(1, 1, dtype=torch.bool)
     assert braze.compile(program, dynamic=dynamic)(given).stride() == program(given).stride()
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    "pad",
+    [
+        lambda x: (0, -x.shape[-1] % 4),
+        lambda x: (0, 0),
+        lambda x: (-1, 0, 0, -1),
+        lambda x: (0, x.shape[-1] - 8),
+    ],
+)
+def test_what_nothing_is_padded_to_lies_as_it_did(pad, dynamic, backend):
+    """PyTorch cuts it then, and copies what is left."""
+
+    def padded(x):
+        y = torch.nn.functional.pad(x, pad(x))
+        return y, torch.einsum("...i,...i->...", y, y)
+
+    compiled = braze.compile(padded, backend=backend, dynamic=dynamic)
+    pictures = torch.arange(512.0).reshape(2, 4, 8, 8).contiguous(memory_format=torch.channels_last)
+    turned = [
+        torch.arange(360.0).reshape(shape).movedim(-1, 0) for shape in ((9, 8, 5), (9, 5, 8), (8, 9, 5))
+    ]
+    for x in (*turned, pictures, torch.arange(720.0).reshape(5, 9, 16)[..., ::2]):
+        for ours, theirs in zip(compiled(x), padded(x), strict=True):
+            torch.testing.assert_close(ours, theirs)
+            assert ours.stride() == theirs.stride()
