@@ -78,7 +78,7 @@ class Halves:
         self.forced = self._forced()
         #: what the program has in its hands, and writes once the graph has run
         self.rewritten = [n for n in self.choices if facts(n).written_after]
-        self.unsaved = self._unsaved()
+        self.unsaved = self._unsaved() | self._of_moved()
         #: what the program makes of that is kept itself where eager's formulas read both: a value may be saved for some of them only
         self.made_of_rewritten = {
             user
@@ -94,6 +94,15 @@ class Halves:
         Autograd refuses a saved value that was written since: what eager saves in its stead has to be kept.
         """
         return frozenset(n for n in self.rewritten if all(map(self._is_of_program, readers(n))))
+
+    def _of_moved(self) -> frozenset[Node]:
+        """What derivatives alone make of a value that is given other memory once the graph has run: eager's backward makes it of what is there by then."""
+        found: set[Node] = set()
+        for n in self.choices:
+            if n.op == "call_function" and n not in self.forward:
+                if any(facts(read).moved_after or read in found for read in n.all_input_nodes):
+                    found.add(n)
+        return frozenset(found)
 
     def _is_of_program(self, node: Node) -> bool:
         """Whether a node is of the program alone: no derivative's, and none that a checkpoint runs again."""

@@ -122,6 +122,7 @@ class Recorder(TorchDispatchMode):
             source=known.source,
             origin=known.origin,
             written_after=known.written_after,
+            moved_after=known.moved_after,
         )
         if isinstance(example, torch.Tensor):
             grad = _told(known.requires_grad, example.requires_grad)

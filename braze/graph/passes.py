@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from braze.graph.facts import NodeFacts, facts
+from braze.graph.facts import facts
 from braze.graph.operators import is_view, operator_facts
 from braze.graph.specs import Dialect
 from braze.graph.verify import verify
@@ -94,7 +94,7 @@ def merge_equal_nodes(module: torch.fx.GraphModule) -> bool:
     for node in module.graph.nodes:
         if node.op == "get_attr":
             key: Any = ("get_attr", node.target)
-        elif node.op == "call_function" and not is_impure(node) and not _stays_apart(facts(node)):
+        elif node.op == "call_function" and not is_impure(node) and not _stays_apart(node):
             key = (node.target, _hashable(node.args), _hashable(node.kwargs), _leads_here(node))
         else:
             continue
@@ -115,9 +115,10 @@ def _leads_here(node: Node) -> int:
     return 0 if reads else facts(node).tangents
 
 
-def _stays_apart(known: NodeFacts) -> bool:
-    """Whether a value is a tensor of its own, though another has the same numbers."""
-    return known.gradient or known.written_after
+def _stays_apart(node: Node) -> bool:
+    """Whether a value is a tensor of its own, though another has the same numbers; or a derivative may make it of other memory than the program has."""
+    known = facts(node)
+    return known.gradient or known.written_after or any(facts(n).moved_after for n in node.all_input_nodes)
 
 
 def remove_no_ops(module: torch.fx.GraphModule) -> bool:

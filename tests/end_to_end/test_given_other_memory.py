@@ -137,7 +137,30 @@ def leaf_read_twice(x, z):
     return y
 
 
+def derivative_that_is_an_operator(x, z):
+    y = torch.special.i0e(x)
+    x.data = z
+    return y
+
+
+def derivative_that_computes_again(x, z):
+    h = x.sin() / 2
+    y = torch.erfinv(h)
+    h.data = z / 4
+    return y, h
+
+
+def derivative_that_divides_again(x, z):
+    h = x * 1.5
+    y = F.softsign(h)
+    h.data = z
+    return y, h
+
+
 PROGRAMS = [
+    derivative_that_is_an_operator,
+    derivative_that_computes_again,
+    derivative_that_divides_again,
     view_of_an_input,
     input_of_a_view,
     view_of_a_result,
