@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,14 @@ _ROW_BY_ROW_ON_CPU = frozenset(
 _PRODUCTS = frozenset(
     {torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.Tensor.__rmatmul__, operator.matmul}
 )
+
+#: composites whose C++ leaves out, on fakes, what it asks of the elements elsewhere; PyTorch's Python for them says it as operators
+_ASKS_IN_PYTHON = frozenset({torch.nn.functional.one_hot})
+
+
+def asking_in_python(func: Any) -> contextlib.AbstractContextManager[object]:
+    """Inside, a call of ``func`` above autograd is made of the operators that ask what eager does of the elements, too."""
+    return torch_compat.python_dispatcher() if func in _ASKS_IN_PYTHON else contextlib.nullcontext()
 
 
 def as_in_eager(func: Any, args: Sequence[Any], result: Any) -> Any:
