@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import operator
 from collections.abc import Mapping, Sequence
@@ -25,13 +24,18 @@ _PRODUCTS = frozenset(
     {torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.Tensor.__rmatmul__, operator.matmul}
 )
 
-#: composites whose C++ leaves out, on fakes, what it asks of the elements elsewhere; PyTorch's Python for them says it as operators
-_ASKS_IN_PYTHON = frozenset({torch.nn.functional.one_hot})
+def _one_hot(input: torch.Tensor, num_classes: Any = -1) -> torch.Tensor:
+    """``F.one_hot``, which asks of fakes that each class exists only in some versions of PyTorch, and there not above autograd."""
+    if input.dtype is not torch.int64 or num_classes <= 0:
+        return torch.nn.functional.one_hot(input, num_classes)
+    torch._assert_async((input >= 0).all(), "Class values must be non-negative.")
+    torch._assert_async((input < num_classes).all(), "Class values must be smaller than num_classes.")
+    return (input.unsqueeze(-1) == torch.arange(num_classes, device=input.device)).to(torch.int64)
 
 
-def asking_in_python(func: Any) -> contextlib.AbstractContextManager[object]:
-    """Inside, a call of ``func`` above autograd is made of the operators that ask what eager does of the elements, too."""
-    return torch_compat.python_dispatcher() if func in _ASKS_IN_PYTHON else contextlib.nullcontext()
+def stand_in(func: Any) -> Any:
+    """What asks of fakes what ``func`` asks of tensors; mostly ``func`` itself."""
+    return _one_hot if func is torch.nn.functional.one_hot else func
 
 
 def as_in_eager(func: Any, args: Sequence[Any], result: Any) -> Any:

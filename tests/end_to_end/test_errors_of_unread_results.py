@@ -174,7 +174,7 @@ def test_places_that_do_not_exist_are_refused_and_others_give_eagers_gradients(
 @pytest.mark.parametrize("grad", [False, True])
 def test_a_class_that_is_none_is_refused_beside_gradients_too(grad, dynamic, backend):
     def program(x, i):
-        return F.one_hot(i, 3) + x.sum()
+        return F.one_hot(input=i, num_classes=3) + x.sum()
 
     compiled, x = braze.compile(program, backend=backend, dynamic=dynamic), torch.ones(4, requires_grad=grad)
     assert torch.equal(compiled(x, torch.tensor([0, 2])), program(x, torch.tensor([0, 2])))
