@@ -24,12 +24,13 @@ _PRODUCTS = frozenset(
     {torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.Tensor.__rmatmul__, operator.matmul}
 )
 
+
 def _one_hot(input: torch.Tensor, num_classes: Any = -1) -> torch.Tensor:
     """``F.one_hot``, which asks of fakes that each class exists only in some versions of PyTorch, and there not above autograd."""
     if input.dtype is not torch.int64 or num_classes <= 0:
         return torch.nn.functional.one_hot(input, num_classes)
-    torch._assert_async((input >= 0).all(), "Class values must be non-negative.")
-    torch._assert_async((input < num_classes).all(), "Class values must be smaller than num_classes.")
+    aten._assert_async.msg((input >= 0).all(), "Class values must be non-negative.")
+    aten._assert_async.msg((input < num_classes).all(), "Class values must be smaller than num_classes.")
     return (input.unsqueeze(-1) == torch.arange(num_classes, device=input.device)).to(torch.int64)
 
 
