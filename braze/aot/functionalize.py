@@ -36,7 +36,7 @@ from braze.graph import own_memory, torch_compat
 from braze.graph.facts import facts, set_facts, share_facts
 from braze.graph.fakes import FakeMode, text_of
 from braze.graph.operators import SCATTERS
-from braze.graph.passes import drop_unread
+from braze.graph.passes import drop_unread_of_program
 from braze.support.errors import Unsupported
 from braze.support.record import record
 
@@ -230,7 +230,7 @@ class _Functionalizer:
         order = {node: i for i, node in enumerate(self.graph.nodes)}
         mutated.sort(key=lambda pair: order[pair[0]])
         output.args = ((*(value for _, value, _ in mutated), *latest.values()),)
-        drop_unread(self.graph)
+        drop_unread_of_program(self.graph)
         for node in self.graph.nodes:
             if node.op == "call_function":
                 evaluate(node, self.mode)

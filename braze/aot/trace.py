@@ -18,7 +18,7 @@ from braze.aot.stacked import drops_between, layer_by_layer
 from braze.aot.structural import IN_TRAINING, STRUCTURAL, read_parts
 from braze.aot.ways import Ways
 from braze.graph import flex, kernels, torch_compat
-from braze.graph.as_in_eager import as_in_eager
+from braze.graph.as_in_eager import as_in_eager, stand_in
 from braze.graph.captured import Late
 from braze.graph.control_flow import OPERATORS
 from braze.graph.fakes import FakeMode, mode_of_graph, new_mode
@@ -191,7 +191,7 @@ def _called(
                 args, kwargs = with_readable_mask(args, kwargs, recorder.constant_masks)
             if drops_between(node.target, args):
                 return layer_by_layer(node.target, args)  # type: ignore[arg-type]
-            return as_in_eager(node.target, args, node.target(*args, **kwargs))  # type: ignore[operator]
+            return as_in_eager(node.target, args, stand_in(node.target)(*args, **kwargs))
         if node.op == "call_method":
             return getattr(args[0], str(node.target))(*args[1:], **kwargs)
         return gm.get_submodule(str(node.target))(*args, **kwargs)

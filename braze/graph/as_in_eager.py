@@ -25,6 +25,20 @@ _PRODUCTS = frozenset(
 )
 
 
+def _one_hot(input: torch.Tensor, num_classes: Any = -1) -> torch.Tensor:
+    """``F.one_hot``, which asks of fakes that each class exists only in some versions of PyTorch, and there not above autograd."""
+    if input.dtype is not torch.int64 or num_classes <= 0:
+        return torch.nn.functional.one_hot(input, num_classes)
+    aten._assert_async.msg((input >= 0).all(), "Class values must be non-negative.")
+    aten._assert_async.msg((input < num_classes).all(), "Class values must be smaller than num_classes.")
+    return (input.unsqueeze(-1) == torch.arange(num_classes, device=input.device)).to(torch.int64)
+
+
+def stand_in(func: Any) -> Any:
+    """What asks of fakes what ``func`` asks of tensors; mostly ``func`` itself."""
+    return _one_hot if func is torch.nn.functional.one_hot else func
+
+
 def as_in_eager(func: Any, args: Sequence[Any], result: Any) -> Any:
     """The result of a call with the sizes and strides that it has in eager."""
     if func in _ROW_BY_ROW_ON_CPU and isinstance(result, torch.Tensor):

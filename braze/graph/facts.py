@@ -72,6 +72,8 @@ class NodeFacts(NamedTuple):
     tangents: int = 0
     #: whether it is a copy of what a custom backward gives though it reads no tangent: as a gradient that is no value of the program
     gradient: bool = False
+    #: whether it runs for the error that it may raise: the program reads nothing of what it gives
+    for_error: bool = False
     #: what an operator over subgraphs calls, alive as long as the graph
     subgraphs: Any = None
 

@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
-from braze.graph.facts import facts
-from braze.graph.operators import is_view, operator_facts
+from braze.graph.facts import facts, set_facts
+from braze.graph.operators import REFUSING, is_view, name_of, operator_facts
 from braze.graph.specs import Dialect
 from braze.graph.verify import verify
 from braze.runtime.purity import may_draw
@@ -62,7 +63,14 @@ def is_impure(node: Node) -> bool:
 
 
 def may_fail(node: Node) -> bool:
-    """Whether a node may raise for what its tensors hold, which eager does whoever reads it: integers divided by zero."""
+    """Whether a node may raise for what its tensors hold, which eager does whoever reads it: places that do not exist, integers divided by zero.
+
+    Not a derivative's, which eager computes only where somebody asks for it.
+    """
+    if not isinstance(node.target, OpOverload) or node.target.namespace != "aten" or facts(node).tangents:
+        return False
+    if name_of(node.target) in REFUSING:
+        return not _picks_by_masks(node)
     known = operator_facts(node.target)
     if known is None or not known.divides:
         return False
@@ -70,6 +78,18 @@ def may_fail(node: Node) -> bool:
     if not isinstance(made, torch.Tensor) or made.dtype.is_floating_point or made.dtype.is_complex:
         return False
     return not isinstance(divisor, (int, float)) or not divisor
+
+
+def _picks_by_masks(node: Node) -> bool:
+    """Whether a node takes elements, or writes one number to them, where masks say so: these tell of no place that is not there."""
+    if node.target is aten.index_put.default:
+        number = node.args[2].meta["val"].numel()  # type: ignore[union-attr]
+        if type(number) is not int or number != 1:
+            return False
+    elif node.target is not aten.index.Tensor:
+        return False
+    places = [n.meta["val"].dtype for n in node.args[1] if isinstance(n, Node)]  # type: ignore[union-attr]
+    return all(dtype in (torch.bool, torch.uint8) for dtype in places)
 
 
 def remove_dead_nodes(module: torch.fx.GraphModule) -> bool:
@@ -81,10 +101,24 @@ def drop_unread(graph: torch.fx.Graph) -> bool:
     """As :func:`remove_dead_nodes`, on a graph."""
     changed = False
     for node in reversed(graph.nodes):
-        if not node.users and not is_impure(node) and not may_fail(node):
+        if not node.users and not is_impure(node) and not facts(node).for_error:
             graph.erase_node(node)
             changed = True
     return changed
+
+
+def drop_unread_of_program(graph: torch.fx.Graph) -> None:
+    """As :func:`drop_unread`, on a graph as the program has it: what it reads nothing of, and may fail, runs for its error from here on.
+
+    What passes leave unread later has been replaced, or stands in a backward whose forward has run it.
+    """
+    for node in reversed(graph.nodes):
+        if node.users or is_impure(node):
+            continue
+        if may_fail(node):
+            set_facts(node, for_error=True)
+        else:
+            graph.erase_node(node)
 
 
 def merge_equal_nodes(module: torch.fx.GraphModule) -> bool:

@@ -463,6 +463,7 @@ class LoopProgram:
     inputs frees. ``again``: (name, input): a further name of an input's memory as of one write to it, in the order of the
     writes; these stand behind ``attributes`` in ``inputs``. ``renewed``: (output, input): an output that is an input's new
     contents, which nobody else gets: it may be written over the old ones. ``rounds``: it has casts marked ROUNDING, which kernels may leave out.
+    ``for_errors``: buffers that nobody reads; what makes them runs for the error that it may raise.
     ``locked``: outputs that stay views of what a call makes, to which autograd lets nobody write; others are no views.
     """
 
@@ -480,6 +481,7 @@ class LoopProgram:
     renewed: tuple[tuple[int, str], ...] = ()
     rounds: bool = False
     locked: tuple[int, ...] = ()
+    for_errors: tuple[str, ...] = ()
 
     @property
     def made(self) -> tuple[Symbol, ...]:

@@ -15,7 +15,7 @@ import torch.fx
 from braze.aot.records import InputRole, Partition
 from braze.context import CompileContext
 from braze.graph.facts import facts
-from braze.graph.passes import is_impure, may_fail
+from braze.graph.passes import is_impure
 from braze.graph.products import device_product_of, grouped_of, is_batch, is_followed, product_of
 from braze.loops.bounds import guarded
 from braze.loops.dtypes import from_torch
@@ -118,6 +118,8 @@ class GraphLowering:
         #: where Python floats are put
         self.device = device_of_inputs(gm.graph)
         self.outputs: list[Hashable] = []
+        #: buffers that are made for the error that it may raise
+        self.for_errors: list[str] = []
         self.in_place = InPlace(self.builder, written, self.env)
         #: outputs that are new contents of inputs, and may be stored there
         self.renewed = renewed
@@ -274,6 +276,8 @@ class GraphLowering:
         if isinstance(result, Lazy) and _as_well_read_anew(result, every(Lazy, (args, kwargs))):
             readers = min(readers, 1)
         self.settle(result, val, readers, depth)
+        if not readers and facts(node).for_error:
+            self.for_errors += [g.realize(part).buffer for part in every(Lazy, result)]
         return result
 
     def parts_read(self, node: torch.fx.Node) -> frozenset[int]:
@@ -395,6 +399,7 @@ class GraphLowering:
             again=again,
             renewed=tuple((k, buffer_name(base)) for k, base in self.renewed.items()),
             rounds=g.rounds,
+            for_errors=tuple(self.for_errors),
         )
 
 
@@ -422,7 +427,7 @@ def live_readers(graph: torch.fx.Graph) -> dict[torch.fx.Node, int]:
         if (
             node in readers
             or node.op == "output"
-            or (node.op == "call_function" and (is_impure(node) or may_fail(node)))
+            or (node.op == "call_function" and (is_impure(node) or facts(node).for_error))
         ):
             readers.setdefault(node, 0)
             for read in node.all_input_nodes:

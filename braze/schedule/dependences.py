@@ -10,6 +10,7 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
+from braze.loops.inputs_written import may_fail_by_data
 from braze.loops.ir import (
     Buffer,
     BufferView,
@@ -232,30 +233,24 @@ def group_accesses(
     return found
 
 
+def with_errors_that_may_be(program: LoopProgram) -> LoopProgram:
+    """The program that makes for their errors only what may still fail: a look-up whose places are known to exist may not."""
+    if not program.for_errors:
+        return program
+    failing = {name for step in program.steps if may_fail_by_data(step) for name in accesses(step).writes}
+    return dataclasses.replace(program, for_errors=tuple(n for n in program.for_errors if n in failing))
+
+
 def needed_steps(steps: tuple[Step, ...], kept: set[str]) -> list[Step]:
-    """The steps that compute something anybody reads; calls that write into buffers, or may raise, always stay."""
+    """The steps that compute something anybody reads; calls that write into buffers always stay."""
     wanted = set(kept)
     out: list[Step] = []
     for step in reversed(steps):
         found = accesses(step)
         effect = isinstance(step, ExternCall) and (
-            bool(step.mutates)
-            or not any(step.outputs)
-            or ORDER in found.writes
-            or bool(step.makes)
-            or _divides_integers(step)
+            bool(step.mutates) or not any(step.outputs) or ORDER in found.writes or bool(step.makes)
         )
         if effect or wanted & set(found.writes):
             wanted |= set(found.reads)
             out.append(step)
     return out[::-1]
-
-
-def _divides_integers(step: ExternCall) -> bool:
-    """Whether a call may meet a zero that it is to divide by, which eager tells whoever reads the result."""
-    name = step.target.split(".")[1]
-    if name not in ("floor_divide", "remainder", "fmod") and not (
-        name == "div" and "rounding_mode" in dict(step.kwargs)
-    ):
-        return False
-    return not any(view.dtype.is_float for view in views_in(step.args))

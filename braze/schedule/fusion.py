@@ -193,9 +193,10 @@ def _shared_reads(fusion: Fusion, a: Block, b: Block) -> int:
 
 
 def kept_buffers(program: LoopProgram) -> set[str]:
-    """Buffers whose contents outlive their last visible use: inputs, outputs, and storage with several names."""
+    """Buffers whose contents outlive their last visible use: inputs, outputs, storage with several names, and what is made for its error."""
     kept = {b.name for b in program.buffers if b.kind is not BufferKind.TEMPORARY}
     kept |= {o.buffer for o in program.outputs if isinstance(o, BufferView)}
+    kept.update(program.for_errors)
     for step in program.steps:
         if isinstance(step, ExternCall) and step.aliases:
             kept |= {*step.aliases, *filter(None, step.outputs)}
