@@ -32,7 +32,8 @@ def flattened(
         return None
     others = {*stored, *_others(values, bounds)}
     asked = {symbol for symbol, _, _ in bounds.values()}
-    length, element = 1, ZERO
+    length = 1
+    element: Expr = ZERO
     scale: dict[Symbol, tuple[Expr, int]] = {}
     for outer, inner in zip(axes[-2::-1], axes[:0:-1], strict=True):
         extent = inner.extent.value
