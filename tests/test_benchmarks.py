@@ -481,6 +481,17 @@ def test_drawn_programs_are_of_many_idioms():
     assert sum(word in text for word in words) >= 8
 
 
+def test_a_drawn_program_that_casts_is_judged_by_one_that_does_not():
+    """Rounded as eager rounds, the judge's results would be eager's own."""
+    drawn = cliff_programs.program(2094)
+    case = drawn.case()
+    assert ".bfloat16()" in drawn.source
+    kinds = [
+        {x.dtype for x in cliffs._call(case, fn, 8, "cpu", double=True)()} for fn in (case.fn, case.exact)
+    ]
+    assert torch.bfloat16 in kinds[0] and kinds[1] == {torch.float64}
+
+
 def test_a_drawn_cliff_is_told_with_its_seed_its_source_and_its_kernels(monkeypatch, tmp_path):
     monkeypatch.setattr(cliffs, "ROUNDS", 1)
     monkeypatch.setattr(cliffs, "RUN_S", 1e-4)

@@ -32,6 +32,8 @@ Node = torch.fx.Node
 #: (joint graph's parts) -> the values to keep
 Choice = Callable[["Halves"], set[Node]]
 
+#: types to which operations round what a kernel may hold unrounded
+HALVES = (torch.float16, torch.bfloat16)
 #: farther from its reader, a value costs more to make again: this much for each step
 STEP_COST = 0.1
 MOST_STEPS = 20
@@ -76,6 +78,7 @@ class Halves:
         #: what the backward computes whatever is kept
         self.ends = [n for n in needed if n in self.behind or n in ends]
         self.forced = self._forced()
+        self.compared = self._compared()
         #: what the program has in its hands, and writes once the graph has run
         self.rewritten = [n for n in self.choices if facts(n).written_after]
         self.unsaved = self._unsaved() | self._of_moved()
@@ -128,6 +131,18 @@ class Halves:
                     forced.add(node)
         return forced
 
+    def _compared(self) -> frozenset[Node]:
+        """Values of half types that a gradient looks for its extreme in: made again, they would be rounded at other steps, and none be equal to it."""
+        found: set[Node] = set()
+        todo = [n for n in self.choices if n.target is aten.eq.Tensor and n not in self.forward]
+        while todo:
+            for value in todo.pop().all_input_nodes:
+                if is_view(value) or value not in self.forward:
+                    todo.append(value)
+                elif getattr(value.meta.get("val"), "dtype", None) in HALVES:
+                    found.add(value)
+        return frozenset(found)
+
     def can_be_saved(self, node: Node) -> bool:
         """Views and tuples cannot: their base or their parts can. The backward gets sizes apart.
 
@@ -144,8 +159,8 @@ class Halves:
         )
 
     def must_be_saved(self, node: Node) -> bool:
-        """Whether a checkpoint's policy forbids to compute a value of the forward again; views are no values."""
-        must = facts(node).policy is CheckpointPolicy.MUST_SAVE
+        """Whether a value of the forward may not be computed again, by a checkpoint's policy or since it is compared; views are no values."""
+        must = facts(node).policy is CheckpointPolicy.MUST_SAVE or node in self.compared
         return must and self.is_made(node) and self.can_be_saved(node)
 
     def is_made(self, node: Node) -> bool:

@@ -61,7 +61,7 @@ def merged(
     for axis in axes:
         if axis.extent is ONE:
             mapping[axis.symbol] = ZERO
-        elif runs and _step_as_one(runs[-1][-1], axis, indices):
+        elif runs and step_as_one(runs[-1][-1], axis, indices):
             runs[-1].append(axis)
         else:
             runs.append([axis])
@@ -78,7 +78,8 @@ def merged(
     return tuple(made)
 
 
-def _step_as_one(outer: Axis, inner: Axis, indices: Collection[Expr]) -> bool:
+def step_as_one(outer: Axis, inner: Axis, indices: Collection[Expr]) -> bool:
+    """Whether all of these step over two neighbouring axes as over one."""
     for e in indices:
         a, b = e.coefficient(outer.symbol), e.coefficient(inner.symbol)
         if a is None or b is None or a is not b * inner.extent:

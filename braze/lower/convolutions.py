@@ -19,6 +19,8 @@ from braze.symbolic.expr import ONE, ZERO, contiguous_strides, linear
 
 #: oneDNN is quick at gradients of depthwise weights up to this size
 SMALL_WINDOW = 3
+#: of fewer channels than this, which no vector is filled by, oneDNN is quick too: vectors would lie across memory
+LEAST_CHANNELS = 5
 #: sums side by side in registers
 MOST_SUMS = 8
 #: a sum of products over more pixels than this is better divided among threads by oneDNN
@@ -160,6 +162,8 @@ def _is_depthwise(g: ProgramBuilder, grad: Lazy, x: Lazy, weight: Lazy) -> bool:
         return False
     out, inside, high, wide = weight.sizes
     if inside is not ONE or x.sizes[1] is not out or not SMALL_WINDOW < int(wide.value or 0) <= MOST_SUMS:
+        return False
+    if int(out.value or 0) < LEAST_CHANNELS:
         return False
     return high is not ONE and all(g.realize(v).strides[1] is ONE for v in (grad, x))
 

@@ -17,6 +17,7 @@ from braze.loops.simplify import merged
 from braze.schedule.blocks import Block, Part, Role, Shape, moved
 from braze.schedule.choices import Choices
 from braze.schedule.dependences import accesses
+from braze.schedule.flat_conditions import flattened
 from braze.schedule.records import Group, GroupKind
 from braze.symbolic.expr import ONE, Expr, Symbol, axis_symbol
 
@@ -28,7 +29,7 @@ def group_of(
     if block.shape is Shape.EXTERN:
         return _extern(block, number)
     forwarded, passes = forward(block, buffers, choices)
-    parts = drop_unneeded(forwarded, needed)
+    parts = _flat(block, drop_unneeded(forwarded, needed))
     axes, rows, substitution = canonical_axes(block, parts)
     steps = tuple(
         one_nest(tuple(moved(p, substitution, axes, rows, p.role).nest for p in run))
@@ -186,6 +187,17 @@ def drop_unneeded(parts: list[Part], needed: set[str]) -> list[Part]:
         out.append(Part(part.number, nest, part.role))
         read |= _loaded(out[-1:])
     return out[::-1] or parts[-1:]
+
+
+def _flat(block: Block, parts: list[Part]) -> list[Part]:
+    """The parts of a processor's points with conditions that let short rows become one axis."""
+    if block.device != "cpu" or block.shape is not Shape.POINT:
+        return parts
+    values = [root for p in parts for root in roots(p.nest)]
+    change = flattened(block.axes, values, {s.index for p in parts for s in p.nest.stores})
+    return (
+        parts if change is None else [Part(p.number, nest_with_nodes(p.nest, change), p.role) for p in parts]
+    )
 
 
 def canonical_axes(

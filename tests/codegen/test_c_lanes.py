@@ -112,3 +112,19 @@ def test_neighbours_are_loaded_whole_also_at_a_place_that_all_share(
 def test_a_place_that_each_lane_has_for_itself_is_no_neighbour(width: int) -> None:
     x, i, j = torch.randn(4, 9, width), torch.tensor([3, 0, 1]), torch.randint(0, 9, (width,))
     assert torch.equal(braze.compile(planes_looked_up)(x, i, j), planes_looked_up(x, i, j))
+
+
+def from_either_part(x: Tensor, i: Tensor) -> Tensor:
+    return torch.cat(x.chunk(2)[::-1]).gather(0, i)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("width", [3, 16, 37])
+def test_lanes_of_which_a_mask_holds_are_read_without_a_branch(
+    dtype: torch.dtype, width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, i = some(dtype, 30, width), torch.randint(0, 30, (40, width))
+    assert torch.equal(braze.compile(from_either_part)(x, i), from_either_part(x, i))
+    text = kernels(tmp_path, monkeypatch, from_either_part, x, i)
+    whole = text[: text.index("if (i1 <")] if "if (i1 <" in text else text
+    assert width < 16 or ("BZ_WHERE(" in whole and "[l]) g" not in whole)

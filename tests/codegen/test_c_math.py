@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 
 import numpy as np
@@ -264,6 +265,25 @@ def test_denormals(bench):
         torch.testing.assert_close(found[o][:3], exact, rtol=0, atol=2e-45, equal_nan=True)
     torch.testing.assert_close(found[Op.EXP][3:6], wide[3:6].exp().float(), rtol=0, atol=2e-45)
     torch.testing.assert_close(found[Op.EXP2][6:], wide[6:].exp2().float(), rtol=0, atol=2e-45)
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F64], ids=lambda d: d.label)
+def test_what_is_rounded_to_nothing_is_not_computed(bench, dtype):
+    """A masked number's exponential is 0 without underflow, which takes a processor a hundred cycles; one that has a denormal result has it."""
+    libm, underflow = ctypes.CDLL("libm.so.6"), 0x10
+    least = (-104.0, -151.0) if dtype is DType.F32 else (-746.0, -1076.0)
+    denormal = (-100.3, -140.3) if dtype is DType.F32 else (-740.3, -1070.3)
+    for o, below, near in zip((Op.EXP, Op.EXP2), least, denormal, strict=True):
+        if dtype is DType.F64 and o is Op.EXP2:
+            continue  # the C library's
+        for numbers, computed in (([below - 0.5, -1e4, -1e9, -math.inf], False), ([near], True)):
+            x = torch.tensor(numbers * 16, dtype=torch.float32 if dtype is DType.F32 else torch.float64)
+            i, out = axis("i0", x.numel()), torch.full_like(x, 7)
+            steps = [nest([i], [Store("out", i.symbol, op(o, load("x", dtype, i.symbol)))])]
+            libm.feclearexcept(underflow)
+            bench.run(steps, {"x": x, "out": out})
+            assert bool(libm.fetestexcept(underflow)) is computed
+            assert bool((out == 0).all()) is not computed
 
 
 @pytest.mark.parametrize(

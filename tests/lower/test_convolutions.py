@@ -91,6 +91,14 @@ def test_gradients_of_large_depthwise_windows_are_sums(window, stride, padding, 
     check(f, grad, x, w, allow=[BACKWARD] if mask[0] else [])
 
 
+def test_windows_of_few_channels_are_atens():
+    """No vector is filled by the channels of a colour picture."""
+    for channels, externs in ((3, [BACKWARD]), (4, [BACKWARD]), (5, [])):
+        x, w = picture(2, channels, 13, 12), torch.randn(channels, 1, 5, 5)
+        f = backward([False, True, False], 1, 2, 1, channels)
+        assert kinds(check(f, torch.randn_like(x), x, w, allow=externs))[1] == externs
+
+
 def test_windows_of_other_shapes():
     x = picture(2, 6, 13, 12)
     for shape, padding in (

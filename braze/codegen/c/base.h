@@ -11,6 +11,9 @@ extern int (*bz_threads)(void);
 #else
 #define BZ_OF_ANYWHERE(r)
 #endif
+/* what lies at x where the mask m is all ones, else a 0 that lies elsewhere, without a branch */
+static const int64_t bz_nothing;
+#define BZ_WHERE(c, m, x) (*(const c *)((int64_t)&bz_nothing + (((int64_t)&(x) - (int64_t)&bz_nothing) & (int64_t)(m))))
 void *malloc(unsigned long);
 void *aligned_alloc(unsigned long, unsigned long);
 void free(void *);

@@ -334,8 +334,8 @@ class Body:
             else:
                 text = f"bz_load_{storage}x{w}({address})"
             return self.define(None, text, rep, True, depth)
-        if not scope.mask and not scope.count:
-            return self.define(None, self._full_lanes(buffer, e, args), rep, True, depth)
+        if not scope.count:
+            return self.define(None, self._full_lanes(buffer, e, args, scope.mask), rep, True, depth)
         names = self._with_indirect(self._lane_names(), e, args, lane="l")
         raw = self.name("g")
         c = STORAGE[storage][0]
@@ -343,21 +343,30 @@ class Body:
         self.line(f"{self._lanes_head(depth)} {raw}[l] = {p}[{to_c(e, names)}];", depth)
         return self.define(None, f"bz_load_{storage}x{w}({raw})", rep, True, depth)
 
-    def _full_lanes(self, buffer: str, e: Expr, args: Sequence[Value]) -> str:
-        """C text of a whole vector whose lanes lie backwards, or anywhere.
+    def _full_lanes(self, buffer: str, e: Expr, args: Sequence[Value], mask: str) -> str:
+        """C text of a whole vector whose lanes lie backwards, or anywhere; where a lane of the mask is 0, nothing is read of the buffer.
 
         Lanes are written side by side: stored one by one, and loaded as a vector, they would wait for each other in the processor.
+        Those that read nothing find a 0 elsewhere: a branch for each would be foretold wrongly where the mask is anything.
         """
         storage, p, w = self.storage[buffer], self.pointers[buffer], self.lanes
         rep = STORAGE[storage][1]
-        if self.symbol is not None and not any(a.varying for a in args) and stride(e, self.symbol) == -1:
+        if (
+            not mask
+            and self.symbol is not None
+            and not any(a.varying for a in args)
+            and stride(e, self.symbol) == -1
+        ):
             at, j = self._place(at_zero(e, self.symbol), args), self.names()[self.symbol]
             whole = f"bz_load_{storage}x{w}({p} + ({at}) - ({j}) - {w - 1})"
             return f"bz_back_{rep_vector(rep, w)}({whole})"
-        each = (
+        each = [
             f"{p}[{to_c(e, self._with_indirect(self._lane_names(str(k)), e, args, lane=str(k)))}]"
             for k in range(w)
-        )
+        ]
+        if mask:
+            c = STORAGE[storage][0]
+            each = [f"BZ_WHERE({c}, {mask}[{k}], {text})" for k, text in enumerate(each)]
         return f"bz_widen_{storage}x{w}(({raw_vector(storage, w)}){{{', '.join(each)}}})"
 
     def _with_indirect(

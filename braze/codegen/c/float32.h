@@ -60,15 +60,15 @@ static inline f32x@W@ bz_sqrt_f32x@W@(f32x@W@ x) {
 #endif
 }
 //@ bz_exp_f32
-static inline f32x@W@ bz_exp_f32x@W@(f32x@W@ x) {
-  x = bz_min_f32x@W@(bz_splat_f32x@W@(89.0f), bz_max_f32x@W@(bz_splat_f32x@W@(-104.0f), x));
+static inline f32x@W@ bz_exp_f32x@W@(f32x@W@ v) {
+  const f32x@W@ x = bz_min_f32x@W@(bz_splat_f32x@W@(89.0f), bz_max_f32x@W@(bz_splat_f32x@W@(-104.0f), v));
   const f32x@W@ t = bz_fma_f32x@W@(x, bz_splat_f32x@W@(0x1.715476p+0f), bz_splat_f32x@W@(0x1.8p23f));
   const f32x@W@ n = t - 0x1.8p23f;
   f32x@W@ r = bz_fma_f32x@W@(n, bz_splat_f32x@W@(-0x1.62e4p-1f), x);
   r = bz_fma_f32x@W@(n, bz_splat_f32x@W@(-0x1.7f7d1cp-20f), r);
   @p(r) = 0x1.6a1a6ap-10f, 0x1.123fc8p-7f, 0x1.555916p-5f, 0x1.55548ap-3f, 0x1.fffffcp-2f@
   p = bz_fma_f32x@W@(p * r, r, r) + 1.0f;
-  return bz_ldexp_f32x@W@(p, t, n);
+  return bz_ldexpfrom_f32x@W@(v, -104.0f, p, t, n);
 }
 //@ bz_ldexp_f32
 /* p * 2^n, where t = n + 1.5 * 2^23 holds n in its low bits; -151 <= n <= 129 */
@@ -80,6 +80,17 @@ static inline f32x@W@ bz_ldexp_f32x@W@(f32x@W@ p, f32x@W@ t, f32x@W@ n) {
 #else
   const i32x@W@ k = (i32x@W@)t - 0x4b400000, h = k >> 1;
   return p * (f32x@W@)((h + 127) << 23) * (f32x@W@)((k - h + 127) << 23);
+#endif
+}
+//@ bz_ldexpfrom_f32
+/* bz_ldexp where x is not below what has a result, else 0 (a softmax's masked numbers): a result that underflows takes a processor a hundred cycles */
+static inline f32x@W@ bz_ldexpfrom_f32x@W@(f32x@W@ x, float least, f32x@W@ p, f32x@W@ t, f32x@W@ n) {
+#if @W@ == 16 && defined(__AVX512F__)
+  return (f32x16)__builtin_ia32_scalefps512_mask(p, n, (f32x16){}, __builtin_ia32_cmpps512_mask(x, bz_splat_f32x16(least), 21, -1, 4), 4);
+#elif @W@ == 8 && defined(__AVX512VL__)
+  return (f32x8)__builtin_ia32_scalefps256_mask(p, n, (f32x8){}, __builtin_ia32_cmpps256_mask(x, bz_splat_f32x8(least), 21, -1));
+#else
+  return bz_ldexp_f32x@W@((f32x@W@)((i32x@W@)p & ~(x < least)), t, n);
 #endif
 }
 //@ bz_expm1_f32
@@ -97,8 +108,8 @@ static inline f32x@W@ bz_expm1_f32x@W@(f32x@W@ v) {
   return bz_sel_f32x@W@(n == 0.0f, bz_sel_f32x@W@(v == 0.0f, v, p), y);
 }
 //@ bz_exp2_f32
-static inline f32x@W@ bz_exp2_f32x@W@(f32x@W@ x) {
-  x = bz_min_f32x@W@(bz_splat_f32x@W@(129.0f), bz_max_f32x@W@(bz_splat_f32x@W@(-151.0f), x));
+static inline f32x@W@ bz_exp2_f32x@W@(f32x@W@ v) {
+  const f32x@W@ x = bz_min_f32x@W@(bz_splat_f32x@W@(129.0f), bz_max_f32x@W@(bz_splat_f32x@W@(-151.0f), v));
   const f32x@W@ t = x + 0x1.8p23f;
   const f32x@W@ n = t - 0x1.8p23f;
   const f32x@W@ d = x - n;
@@ -107,7 +118,7 @@ static inline f32x@W@ bz_exp2_f32x@W@(f32x@W@ x) {
   const f32x@W@ rest = bz_fma_f32x@W@(d, bz_splat_f32x@W@(-0x1.05c61p-29f), low);
   @p(r) = 0x1.6a1a6ap-10f, 0x1.123fc8p-7f, 0x1.555916p-5f, 0x1.55548ap-3f, 0x1.fffffcp-2f@
   p = (bz_fma_f32x@W@(p * r, r, rest) + r) + 1.0f;
-  return bz_ldexp_f32x@W@(p, t, n);
+  return bz_ldexpfrom_f32x@W@(v, -151.0f, p, t, n);
 }
 //@ bz_logpart_f32
 /* r = log(1 + f) for sqrt(1/2) - 1 <= f < sqrt(2) - 1, plus e*ln2 */

@@ -78,6 +78,15 @@ static inline f64x@W@ bz_ldexp_f64x@W@(f64x@W@ p, f64x@W@ t, f64x@W@ n) {
   return p * (f64x@W@)((h + 1023) << 52) * (f64x@W@)((k - h + 1023) << 52);
 #endif
 }
+//@ bz_ldexpfrom_f64
+/* bz_ldexp where x is not below what has a result, else 0, as of floats */
+static inline f64x@W@ bz_ldexpfrom_f64x@W@(f64x@W@ x, double least, f64x@W@ p, f64x@W@ t, f64x@W@ n) {
+#if @W@ == 8 && defined(__AVX512F__)
+  return (f64x8)__builtin_ia32_scalefpd512_mask(p, n, (f64x8){}, __builtin_ia32_cmppd512_mask(x, bz_splat_f64x8(least), 21, -1, 4), 4);
+#else
+  return bz_ldexp_f64x@W@((f64x@W@)((i64x@W@)p & ~(x < least)), t, n);
+#endif
+}
 //@ bz_exppart_f64
 /* exp(r) - 1 for |r| <= ln(2)/2, c being what r lacks */
 static inline f64x@W@ bz_exppart_f64x@W@(f64x@W@ r, f64x@W@ c) {
@@ -87,13 +96,13 @@ static inline f64x@W@ bz_exppart_f64x@W@(f64x@W@ r, f64x@W@ c) {
   return bz_fma_f64x@W@(p * r, r, c) + r;
 }
 //@ bz_exp_f64
-static inline f64x@W@ bz_exp_f64x@W@(f64x@W@ x) {
-  x = bz_within_f64x@W@(x, -746.0, 710.0);
+static inline f64x@W@ bz_exp_f64x@W@(f64x@W@ v) {
+  const f64x@W@ x = bz_within_f64x@W@(v, -746.0, 710.0);
   const f64x@W@ t = bz_fma_f64x@W@(x, bz_splat_f64x@W@(0x1.71547652b82fep+0), bz_splat_f64x@W@(0x1.8p52));
   const f64x@W@ n = t - 0x1.8p52;
   f64x@W@ r = bz_fma_f64x@W@(n, bz_splat_f64x@W@(-0x1.62e42fefa38p-1), x);
   r = bz_fma_f64x@W@(n, bz_splat_f64x@W@(-0x1.ef35793c7673p-45), r);
-  return bz_ldexp_f64x@W@(bz_exppart_f64x@W@(r, (f64x@W@){}) + 1.0, t, n);
+  return bz_ldexpfrom_f64x@W@(v, -746.0, bz_exppart_f64x@W@(r, (f64x@W@){}) + 1.0, t, n);
 }
 //@ bz_expm1_f64
 static inline f64x@W@ bz_expm1_f64x@W@(f64x@W@ v) {

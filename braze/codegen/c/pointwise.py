@@ -6,7 +6,7 @@ from braze.codegen.c.body import Body
 from braze.codegen.c.expr import to_c
 from braze.codegen.c.kernel import Frame, finish, open_tasks, start_body
 from braze.codegen.c.prelude import STORAGE
-from braze.codegen.c.segments import segments
+from braze.codegen.c.segments import Segment, segments
 from braze.codegen.records import KernelText
 from braze.context import CompileContext
 from braze.loops.ir import Buffer, LoopNest
@@ -46,13 +46,26 @@ def _vector_loop(frame: Frame, body: Body, number: str) -> None:
         low, high, end = body.name("x"), body.name("x"), body.index(extent)
         body.line(f"const int64_t {low} = {number}*{block};")
         body.line(f"const int64_t {high} = {low} + {block} < {end} ? {low} + {block} : {end};")
-        _range(frame, body, low, high, extent.value, frame.group.steps)
+        parts = segments(frame.group.steps, axis)
+        if len(parts) < 2:
+            _range(frame, body, low, high, extent.value, frame.group.steps)
+        else:
+            _parts_of_block(frame, body, low, high, parts)
         return
     parts = segments(frame.group.steps, axis)
     if not parts:
         _range(frame, body, "0", body.index(extent), None, frame.group.steps)
     for part in parts:
         _range(frame, body, str(part.low), str(part.high), part.high - part.low, part.steps)
+
+
+def _parts_of_block(frame: Frame, body: Body, low: str, high: str, parts: tuple[Segment, ...]) -> None:
+    """Of each part of the axis what lies in the block; most blocks lie in one."""
+    for part in parts:
+        first, end = body.name("x"), body.name("x")
+        body.line(f"const int64_t {first} = {low} > {part.low} ? {low} : {part.low};")
+        body.line(f"const int64_t {end} = {high} < {part.high} ? {high} : {part.high};")
+        _range(frame, body, first, end, None, part.steps)
 
 
 def _range(

@@ -13,8 +13,9 @@ from braze.loops import build
 from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, DType, LoopNest, Node, Op
 from braze.loops.rewrite import rewriter, roots, with_nodes
+from braze.schedule.flat_conditions import difference
 from braze.support.record import record
-from braze.symbolic.expr import Expr, Integer, Symbol
+from braze.symbolic.expr import Integer, Symbol
 
 #: parts of one loop at most
 _MOST = 4
@@ -46,22 +47,9 @@ def segments(steps: tuple[LoopNest, ...], axis: Axis | None) -> tuple[Segment, .
     )
 
 
-def _difference(n: Node) -> Expr | None:
-    """Left minus right of a comparison of index values."""
-    sides = []
-    for a in n.args:
-        if a.op is Op.INDEX:
-            sides.append(a.attr)
-        elif a.op is Op.CONST and a.dtype is DType.I64:
-            sides.append(Integer(a.attr))
-        else:
-            return None
-    return sides[0] - sides[1]
-
-
 def _turn(n: Node, symbol: Symbol) -> int | None:
     """The first value of the symbol at which the comparison has changed."""
-    d = _difference(n)
+    d = difference(n)
     if d is None or d.symbols() != frozenset((symbol,)):
         return None
     c = d.coefficient(symbol)
@@ -84,7 +72,7 @@ def _within(step: LoopNest, symbol: Symbol, at: int) -> LoopNest:
 
     def change(n: Node) -> Node:
         if n.op in _ORDERED and _turn(n, symbol) is not None:
-            d = _difference(n)
+            d = difference(n)
             assert d is not None
             value = d.subs({symbol: Integer(at)}).value
             assert value is not None
