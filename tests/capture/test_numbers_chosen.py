@@ -118,6 +118,15 @@ def test_places_counted_from_the_end_are_too(name):
     assert told(HOLDERS[name], [(-i,) for i in range(2, 40)]) <= 2
 
 
+def test_two_lists_made_alike_are_two():
+    def f(x: Any, i: int) -> Any:
+        a, b = [7, 5, 9, 8, 11][i], [17, 15, 9, 18, 12][i]
+        c, d = [1.5, 2.5, 3.5, 4.5, 2.5][i], [7.5, 2.25, 3.5, 4.25, 2.5][i]
+        return x * a + b * c - d, a, b, c, d
+
+    assert told(f, [(i,) for i in (0, 1, 2, 3, 4, 2, 3)]) == 3
+
+
 def test_a_few_numbers_may_stand_in_the_code():
     assert told(among, [(i % 4,) for i in range(40)]) <= 3
 
