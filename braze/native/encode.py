@@ -50,6 +50,8 @@ def _are_sound(nodes: tuple[Any, ...]) -> bool:
     parents, steps, keys = zip(*nodes, strict=True)
     if not all(map(operator.lt, parents, range(len(nodes)))) or min(parents) < -1:
         return False
+    if "item_at" in steps:  # whose key is a row
+        return False
     # by identity: a class of the program's may hash by code
     kinds = set(zip(map((-1).__eq__, parents), steps, map(id, map(type, keys)), strict=True))
     return all(
@@ -67,6 +69,8 @@ def _verify_node(index: int, parent: int, step: str, key: Any) -> None:
         raise ValueError(f"node {index}: parent {parent} does not come before it")
     if (parent < 0) != _STEPS[step].root:
         raise ValueError(f"node {index}: step {step!r} {'needs a' if parent < 0 else 'takes no'} parent")
+    if step == "item_at" and not (type(key) is int and 0 <= key < index):
+        raise ValueError(f"node {index}: the node of its int, {key!r}, does not come before it")
     wanted = _STEPS[step].key
     if wanted is not None and type(key) is not wanted:
         raise TypeError(f"node {index}: step {step!r} takes a key of type {wanted.__name__}, not {key!r}")

@@ -43,6 +43,8 @@ class Step(enum.Enum):
     # "writable" or "read-only", as the array is; torch.from_numpy(parent), a new tensor at each read
     TENSOR_OF = "tensor_of", str
     NEGATIVE = "negative"  # None; -parent, an int below zero: symbols are sizes, and above
+    # the place of an int (in programs its node), by which an item of the parent, a list, tuple or dict, is taken as Python does
+    ITEM_AT = "item_at"
 
 
 class Place(enum.Enum):

@@ -113,6 +113,18 @@ def item(value: Any, key: Any) -> Any:
     raise Mismatch
 
 
+def item_at(value: Any, key: Any) -> Any:
+    """``value[key]`` of a list, tuple or dict by an int, below zero too, read as the builtin would."""
+    cls = type(value)
+    if type(key) is not int:
+        raise Mismatch
+    if issubclass(cls, dict):
+        return entry(value, key)
+    if issubclass(cls, (list, tuple)):
+        return (list if issubclass(cls, list) else tuple).__getitem__(value, key)
+    raise Mismatch
+
+
 def of_function(step: str, key: Any, parent: Any) -> Any:
     """The steps that look into a function object."""
     if step == "func":
@@ -129,7 +141,7 @@ def of_function(step: str, key: Any, parent: Any) -> Any:
 
 
 def read(step: str, key: Any, parent: Any, function: FunctionType, locals: Sequence[Any]) -> Any:
-    """The object at one node, given its parent's."""
+    """The object at one node, given its parent's; ``key`` of ``item_at`` is the int."""
     match step:
         case "local":
             return locals[key]
@@ -146,6 +158,8 @@ def read(step: str, key: Any, parent: Any, function: FunctionType, locals: Seque
             return entry(space, key) if issubclass(type(space), dict) else space[key]
         case "item":
             return item(parent, key)
+        case "item_at":
+            return item_at(parent, key)
         case "key":
             return keys(parent)[key]
         case "type":
@@ -285,6 +299,8 @@ class Walk:
         if index not in self.values:
             parent, step, key = self.nodes[index]
             above = self.value(parent) if parent >= 0 else None
+            if plain(step) == "item_at":
+                key = self.value(key)
             try:
                 self.values[index] = read(plain(step), key, above, self.function, self.locals)
             except (AttributeError, LookupError, TypeError, ValueError) as error:

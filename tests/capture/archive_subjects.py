@@ -137,6 +137,14 @@ class Net(torch.nn.Module):
         return torch.nn.functional.gelu(self.norm(self.first(x)))
 
 
+NUMBERS = [3.5, 2.5, 7.5, 1.5, 4.5, 6.5, 8.5, 9.5, 5.5]
+
+
+def chosen(x: torch.Tensor, n: int) -> Any:
+    """Numbers that an int chooses, of a list from outside and of one made here."""
+    return x * NUMBERS[n] + [9, 8, 7, 6, 5, 4, 3, 2, 19][n], NUMBERS[n]
+
+
 def reshapes(x: torch.Tensor, n: int, scale: float) -> torch.Tensor:
     """Sizes, an int and a float that may be symbols."""
     if x.shape[0] != n:

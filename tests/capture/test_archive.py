@@ -480,6 +480,24 @@ def test_a_size_that_changed_is_loaded_symbolic(kept: Kept) -> None:
     assert session() == [{"captures_loaded": c["captures"]} if c else {} for c in first]
 
 
+def test_a_number_that_an_int_chose_is_loaded_as_chosen(kept: Kept) -> None:
+    def session() -> list[tuple[int, int]]:
+        found = []
+        entry = compile_callable(
+            subjects.chosen, lambda graph, examples: graph.forward, Options(keep_captures=True)
+        )
+        for n in (4, 6, 8, 2, 3):
+            before, _ = trace.snapshot()
+            ours, theirs = entry(X4, n), subjects.chosen(X4, n)
+            assert torch.equal(ours[0], theirs[0]) and ours[1] == theirs[1]
+            after, _ = trace.snapshot()
+            found.append(tuple(after[k] - before[k] for k in ("captures", "captures_loaded")))
+        return found
+
+    assert session() == [(1, 0), (1, 0), (0, 0), (0, 0), (0, 0)]
+    assert session() == [(0, 1), (0, 1), (0, 0), (0, 0), (0, 0)]
+
+
 @pytest.mark.parametrize("n", [4, 7])
 def test_symbolic_metadata_comes_back(n: int) -> None:
     made = trace_frame(subjects.reshapes, (torch.ones(6, 2), 6, 3.0), Options(), symbolic="all")

@@ -480,16 +480,16 @@ def test_functions_that_may_be_read_after_a_break_are_there(function: Callable[.
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_number_that_chooses_an_item_of_a_list_is_told_to_choose_out_of_a_tensor(capfd, sign):
-    numbers = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]
+    tensors = [torch.full((3,), float(n)) for n in (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3)]
 
     def chosen(x, i):
-        return x * numbers[i]
+        return x * tensors[i]
 
     compiled = braze.compile(chosen, backend="eager")
     for i in range(16):
-        assert torch.equal(compiled(torch.ones(3), sign * i), torch.full((3,), float(numbers[sign * i])))
+        assert torch.equal(compiled(torch.ones(3), sign * i), tensors[sign * i])
     told = capfd.readouterr().err
-    assert "torch.tensor(numbers)[i]" in told
+    assert "torch.stack(tensors)[i]" in told
     assert "no more will follow" not in told
 
 

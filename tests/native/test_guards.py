@@ -84,6 +84,10 @@ def test_malformed_programs_are_refused():
         ([(-1, "item", 0)], [], []),
         ([(-1, "local", 0), (0, "local", 1)], [], []),
         ([(-1, "local", "x")], [], []),
+        ([(-1, "local", 0), (0, "item_at", 1)], [], []),
+        ([(-1, "local", 0), (0, "item_at", -1)], [], []),
+        ([(-1, "local", 0), (0, "item_at", "x")], [], []),
+        ([(-1, "local", 0), (-1, "item_at", 0)], [], []),
         ([(-1, "local", 0)], [(1, "is", None)], []),
         ([(-1, "local", 0)], [(0, "odd", None)], []),
         ([(-1, "local", 0)], [], [1]),
@@ -96,6 +100,29 @@ def test_malformed_programs_are_refused():
     for kind in PROGRAMS:
         for rows in bad:
             raised((ValueError, TypeError), lambda: kind(*rows))
+
+
+def test_an_item_is_taken_by_an_int_read_elsewhere():
+    class Own(list):
+        """Its items come by code, which a walk does not run."""
+
+        def __getitem__(self, index):
+            raise AssertionError
+
+    numbers, table = [1.5, 2.5, 3.5], {2: 1.5, -1: 3.5, True: 2.5}
+    whose = {"list": numbers, "tuple": tuple(numbers), "own": Own(numbers), "dict": table}
+    for where, (holder, at) in {"before": (0, 1), "behind": (1, 0)}.items():
+        nodes = [(-1, "local", 0), (-1, "local", 1), (holder, "item_at", at)]
+        for name, held in whose.items():
+            for key in (*range(-5, 5), True, 1.0, None, 2**63, -(2**63), 2**80):
+                locals = (held, key) if where == "before" else (key, held)
+                there = type(key) is int and (key in table if name == "dict" else -3 <= key < 3)
+                assert holds(nodes, [], locals) is there
+                for expected in (1.5, 2.5, 3.5):
+                    right = there and (table if name == "dict" else numbers)[key] == expected
+                    assert holds(nodes, [(2, "equal", expected)], locals) is right
+        for held in ("abc", range(9), {1, 2}, deque(numbers), None, b"abc"):
+            assert not holds(nodes, [], (held, 1) if where == "before" else (1, held))
 
 
 def test_identity_type_and_length():

@@ -386,3 +386,43 @@ def test_a_tree_that_was_freed_is_not_looked_at():
             del root.child.__dict__["table"]
         assert program.match(function, (root,)) is None
         del root
+
+
+def test_an_item_taken_by_an_int_is_read_after_both_at_each_walk():
+    """Whichever of the two lies deeper, or was made first: neither hangs on the other."""
+    deep = [
+        (-1, "local", 1),
+        (0, "item", 0),
+        (1, "item", 0),
+        (2, "item", 0),
+        (-1, "local", 0),
+        (4, "item", 0),
+    ]
+    flat = [
+        (-1, "local", 0),
+        (0, "item", 0),
+        (-1, "local", 1),
+        (2, "item", 0),
+        (3, "item", 0),
+        (4, "item", 0),
+    ]
+    for nodes, x, y in ((deep, 5, 3), (flat, 1, 5)):
+        for holder, at in ((x, y), (y, x)):
+            checks = [(6, "type", int), (at, "int", ("sym", 0))]
+            program = GuardProgram(
+                [*nodes, (holder, "item_at", at), (6, "negative", None)], checks, (6, 7, at), 1
+            )
+
+            def match(numbers, index, in_x=holder == x, program=program):
+                args = ([numbers], [[[index]]]) if in_x else ([index], [[[numbers]]])
+                return program.match(function, args)
+
+            for turn in range(60):
+                numbers, index = [7 + turn // 5, 8, 9], turn % 3
+                assert match(numbers, index) == (numbers[index], -numbers[index], index)
+            assert sealed(program)
+            assert (
+                match([7, 8], 2) is None
+                and match([7, 8, 9.5], 2) is None
+                and match([7, 8, 9.5], 1) == (8, -8, 1)
+            )

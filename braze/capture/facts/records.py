@@ -60,7 +60,7 @@ def _below(at: str, step: Step, key: Any) -> str:
     match step:
         case Step.DICT:
             return f"{at}.__dict__[{key!r}]"
-        case Step.ITEM:
+        case Step.ITEM | Step.ITEM_AT:
             return f"{at}[{key!r}]"
         case Step.ATTR:
             return f"{at}.{key}"

@@ -78,6 +78,8 @@ def source_text(source: Source | None, code: Any = None, names: Mapping[Source, 
             return STATE_NAMES[code][key]
         case Step.ITEM:
             return f"{above}.{key}" if in_table else f"{above}[{key!r}]"
+        case Step.ITEM_AT:
+            return f"{above}[{source_text(key, code, names)}]"
         case Step.TYPE:
             return f"type({above})"
         case Step.TENSOR_OF:

@@ -208,8 +208,8 @@ def advice(guard: Guard, value: Any, name: str) -> tuple[str, ...]:
             return (f"each value of {name} has a variant of its own: keep to a few",)
         case Check.RANGE if name and ".shape[" not in name:
             return (
-                f"each value of {name} that is compared with or chooses (an item of a list, a key) has a variant of its own: "
-                f"keep to a few, or choose out of a tensor, torch.tensor(numbers)[{name}]",
+                f"each value of {name} that is compared with or chooses (anything but a number of a list) has a variant of its own: "
+                f"keep to a few, or choose out of a tensor, torch.tensor(rows)[{name}] or torch.stack(tensors)[{name}]",
             )
         case Check.KEYS | Check.HAS_KEY if name == "kwargs":
             return ("pass the same arguments by keyword each time",)

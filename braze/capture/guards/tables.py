@@ -118,8 +118,12 @@ class _Builder:
         if above is not None:
             row = self.index.get(above)
             parent = self._made(above) if row is None else row
+        if type(key) is IdentityKey:
+            key = key.value
+        elif source.step is Step.ITEM_AT:
+            key = self.node(key)
         made = self.index[source] = len(self.nodes)
-        self.nodes.append((parent, source.step._value_, key.value if type(key) is IdentityKey else key))
+        self.nodes.append((parent, source.step._value_, key))
         self.sources.append(source)
         return made
 
@@ -241,8 +245,11 @@ def read_source(source: Source, function: Any, locals: Sequence[Any]) -> Any:
 
 def read_step(source: Source, above: Any, function: Any, locals: Sequence[Any]) -> Any:
     """The object at a source, given the one that it is read from, or ``native.walk.MISSING``."""
+    key = unwrapped(source)
+    if source.step is Step.ITEM_AT:
+        key = read_source(key, function, locals)
     try:
-        return native.walk.read(source.step._value_, unwrapped(source), above, function, locals)
+        return native.walk.read(source.step._value_, key, above, function, locals)
     except (native.walk.Mismatch, AttributeError, LookupError, TypeError, ValueError):
         return MISSING
 

@@ -16,7 +16,7 @@ from braze.capture.facts.policy import is_found_by_c
 from braze.capture.facts.values import CONSTANTS, MISSING, NUMBER_OF, UnknownText, lookup_in_mro
 from braze.capture.graph import floats, places, unbacked
 from braze.capture.graph.sizes import HASHED, as_key
-from braze.capture.outside import texts
+from braze.capture.outside import chosen, texts
 from braze.capture.outside.class_values import in_class_dict
 from braze.capture.outside.held import dropped, replaced
 from braze.capture.outside.opaque import says_by_code
@@ -273,6 +273,10 @@ def get_item(t: Trace, obj: Any, key: Any, tail: bool = False) -> Any:
     kind = type(obj)
     if kind in (list, tuple) and (type(key) is int or (type(key) is slice and not asked_for_bounds(key))):
         return obj[key]
+    if type(key) is torch.SymInt and kind in chosen.HOLDERS:
+        value = chosen.item(t, obj, key)
+        if value is not MISSING:
+            return value
     if issubclass(type(obj), torch.Tensor):
         require_own(t.outside, "__getitem__")
         part, rest = place_of(t, obj, key)

@@ -105,6 +105,8 @@ class SourceText:
         assert source.parent is not None, f"{source.step} needs a parent"
         if source.step is Step.ITEM and self.types.get(source.parent) in (list, tuple, dict):
             return f"{self.text(source.parent)}[{literal(key) or name(key)}]"
+        if source.step is Step.ITEM_AT:
+            return f"{self.text(source.parent)}[{self.text(key)}]"
         below = _BELOW.get(source.step)
         if below is None:
             raise InternalError("BZ9010", f"residual code cannot read a source of step {source.step}")

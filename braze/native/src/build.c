@@ -183,7 +183,7 @@ plan_blocks(GuardProgram *p, Plan *plan)
         plan->instance_of[i] = plan->items_of[i] = -1;
     }
     for (int i = 0; i < p->nnode; i++) {
-        int family = family_of(p->node[i].step), owner = p->node[i].parent;
+        int family = family_of(p->node[i].step), owner = read_after(&p->node[i]);
         int *known = owner < 0 ? NULL
                      : family == FAMILY_INSTANCE ? &plan->instance_of[owner]
                      : family == FAMILY_ITEMS    ? &plan->items_of[owner]

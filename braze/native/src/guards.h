@@ -8,8 +8,15 @@
 typedef struct {
     int parent, step;
     PyObject *key;
-    Py_ssize_t index; /* the key as a number, where it is one */
+    Py_ssize_t index; /* the key as a number, where it is one; ITEM_AT: the node of the int */
 } Node;
+
+/* The node after which a node can be read, with all before that: its parent; of two, the later one. */
+static inline int
+read_after(const Node *node)
+{
+    return node->step == STEP_ITEM_AT && node->index > node->parent ? (int)node->index : node->parent;
+}
 
 typedef struct {
     int kind, node;

@@ -203,6 +203,28 @@ read_negative(Walk *walk, PyObject *number)
     return PyLong_CheckExact(number) ? keep(walk, PyNumber_Negative(number)) : NULL;
 }
 
+/* What Python takes from a list, tuple or dict by an int that is another one at each call. */
+static PyObject *
+read_item_at(PyObject *parent, PyObject *key)
+{
+    if (!PyLong_CheckExact(key)) {
+        return NULL;
+    }
+    if (PyDict_Check(parent)) {
+        return dict_get(parent, key);
+    }
+    if (!PyList_Check(parent) && !PyTuple_Check(parent)) {
+        return NULL;
+    }
+    int overflow;
+    long long index = PyLong_AsLongLongAndOverflow(key, &overflow), size = Py_SIZE(parent);
+    index += index < 0 ? size : 0;
+    if (overflow || index < 0 || index >= size) {
+        return NULL;
+    }
+    return PyList_Check(parent) ? PyList_GET_ITEM(parent, index) : PyTuple_GET_ITEM(parent, index);
+}
+
 PyObject *
 node_read(Walk *walk, int index, bool *cacheable)
 {
@@ -235,6 +257,8 @@ node_read(Walk *walk, int index, bool *cacheable)
         return read_tensor_of(walk, parent, node->index == 1);
     case STEP_NEGATIVE:
         return read_negative(walk, parent);
+    case STEP_ITEM_AT:
+        return read_item_at(parent, walk->program->values[node->index]);
     case STEP_CLASS_ATTR:
         *cacheable = true;
         return PyType_Check(parent) ? _PyType_Lookup((PyTypeObject *)parent, node->key) : NULL;

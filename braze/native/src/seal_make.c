@@ -211,7 +211,26 @@ seal_words(GuardProgram *p, int index, bool anchored)
     }
 }
 
-/* Which blocks are sealed, and all of them by level: one more than that of the block their owner is read with. */
+/* One more than that of the block its owner is read with, and than that of any other node that it is read of. */
+static int
+level_of(const GuardProgram *p, const Block *block, const Plan *plan)
+{
+    int level = block->owner >= 0 ? plan->level[block->owner] + 1 : 0;
+    if (block->family != FAMILY_FRESH) {
+        return level;
+    }
+    for (int m = block->first_member; m < block->first_member + block->nmembers; m++) {
+        const Node *node = &p->node[p->members[m].node];
+        if (node->step == STEP_ITEM_AT) {
+            int other = plan->level[node->parent], index = plan->level[node->index];
+            level = other >= level ? other + 1 : level;
+            level = index >= level ? index + 1 : level;
+        }
+    }
+    return level;
+}
+
+/* Which blocks are sealed, and all of them by level. */
 static bool
 plan_levels(const GuardProgram *p, Plan *plan)
 {
@@ -224,10 +243,15 @@ plan_levels(const GuardProgram *p, Plan *plan)
             plan->leads_on[p->block[b].owner] = 1;
         }
     }
+    for (int i = 0; i < p->nnode; i++) { /* read of two nodes, one of which owns its block */
+        if (p->node[i].step == STEP_ITEM_AT) {
+            plan->leads_on[p->node[i].parent] = plan->leads_on[p->node[i].index] = 1;
+        }
+    }
     for (int b = 0; b < p->nblock; b++) {
         const Block *block = &p->block[b];
         bool sealed = can_be_sealed(p, block, plan), leads_on = !sealed;
-        level[b] = block->owner >= 0 ? plan->level[block->owner] + 1 : 0;
+        level[b] = level_of(p, block, plan);
         for (int m = block->first_member; m < block->first_member + block->nmembers; m++) {
             int node = p->members[m].node;
             plan->sealed[node] = sealed || p->node[node].step == STEP_CONSTANT;

@@ -20,6 +20,7 @@ enum {
     STEP_CONSTANT,
     STEP_TENSOR_OF,
     STEP_NEGATIVE,
+    STEP_ITEM_AT,
     STEP_COUNT,
 };
 
@@ -40,7 +41,8 @@ enum {
     "func", \
     "constant", \
     "tensor_of", \
-    "negative",
+    "negative", \
+    "item_at",
 
 enum {
     PLACE_MEMBER,

@@ -1,0 +1,91 @@
+"""``numbers[i]`` where ``i`` changes from call to call: a place of its own, by which each call reads its number, rather than a variant per ``i``.
+
+What such a place holds is guarded as any number from outside is: an int or a float is a symbol, anything else plain is compared.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from braze.capture.facts.records import Check, Step
+from braze.capture.facts.values import MISSING
+from braze.capture.outside.shadows import DictShadow, SequenceShadow
+from braze.capture.outside.symbols import symbolic_float, symbolic_int
+from braze.capture.state.outside import Outside
+from braze.capture.state.sources import Node
+from braze.capture.state.trace import Trace
+from braze.graph import torch_symbols
+
+#: what an item is taken of; others run code of their own, or are no containers of numbers
+HOLDERS = frozenset({list, tuple, dict})
+#: what is looked at by value, and has no identity that a program would see
+PLAIN = frozenset({int, float, bool, str, type(None)})
+#: integers from here on are no symbols
+LARGE = 1 << 62
+
+
+def item(t: Trace, holder: Any, key: torch.SymInt) -> Any:
+    """What the interpreter sees of ``holder[key]``; MISSING where it is no plain value, or none that each call could read before it begins."""
+    index = place_of(t.outside, key)
+    if index is None:
+        return MISSING
+    above = place_of_holder(t.outside, holder)
+    if above is None:
+        return MISSING
+    node = above.child(Step.ITEM_AT, index.source)
+    if node.real is not MISSING:
+        return node.value
+    try:
+        real = above.real[index.real]
+    except LookupError:  # which the program is to see: raised for this number, as of any other object
+        return MISSING
+    if type(real) not in PLAIN:
+        return MISSING
+    node.origin = t.frames.here()
+    if type(real) is int and abs(real) < LARGE:
+        value = symbolic_int(t, node, real)
+        if t.outside.tree.known.get(id(value)) is node and node not in t.outside.symbolic_places:
+            # below zero: minus an input. To read it again when the graph has run would be too late
+            del t.outside.tree.known[id(value)]
+        return value
+    if type(real) is float and (made := symbolic_float(t, node, real)) is not None:
+        return made
+    node.guards.append((Check.EQUAL, real))
+    t.outside.tree.meet(node, real)
+    return real
+
+
+def place_of(outside: Outside, key: torch.SymInt) -> Node | None:
+    """The place of the int that a symbol is; None for what is computed, or is one number by now."""
+    if torch_symbols.is_unbacked(key) or not key.node.expr.free_symbols:
+        return None
+    node = outside.tree.node_of(key)
+    return node if node is not None and node.step is not Step.CONSTANT and type(node.real) is int else None
+
+
+def place_of_holder(outside: Outside, holder: Any) -> Node | None:
+    """The place of what an item is taken of, where it holds what it held when the call began; None where it does not, or is the program's own.
+
+    What holds plain values alone is as good as a constant: its items were guarded as they were read.
+    """
+    node = outside.tree.node_of(holder)
+    if node is not None and is_as_it_was(node, holder):
+        return node
+    if type(holder) is dict or not PLAIN.issuperset(map(type, holder)):
+        return None
+    return outside.tree.constant(tuple(holder))
+
+
+def is_as_it_was(node: Node, holder: Any) -> bool:
+    """Whether nothing was written to what stands for a list, tuple or dict from outside."""
+    shadow = node.container
+    if shadow is None:
+        return type(holder) is tuple and type(node.real) is tuple
+    if isinstance(shadow, SequenceShadow):
+        return not shadow.changed()
+    if not isinstance(shadow, DictShadow) or shadow.step is not Step.ITEM:
+        return False
+    # a key of a class of the program's may be found by its code
+    return shadow.changed_keys() == ([], []) and PLAIN.issuperset(map(type, dict.keys(shadow.real)))
