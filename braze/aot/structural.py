@@ -14,7 +14,7 @@ from torch._ops import OpOverload
 
 from braze.aot import derivatives
 from braze.aot.views import is_empty
-from braze.graph import torch_compat
+from braze.graph import torch_compat, torch_composites
 from braze.graph.operators import functional_form, name_of
 from braze.runtime import recurrent
 
@@ -157,8 +157,8 @@ STRUCTURAL: Mapping[OpOverload, Callable[..., Any]] = MappingProxyType(
         aten.alpha_dropout.default: dropout,
         aten.native_batch_norm.default: native_batch_norm,
         aten.fill_diagonal_.default: fill_diagonal,
-        aten.upsample_nearest1d.vec: torch_compat.interpolated(aten.upsample_nearest1d),
-        aten._upsample_nearest_exact1d.vec: torch_compat.interpolated(aten._upsample_nearest_exact1d),
+        aten.upsample_nearest1d.vec: torch_composites.interpolated(aten.upsample_nearest1d),
+        aten._upsample_nearest_exact1d.vec: torch_composites.interpolated(aten._upsample_nearest_exact1d),
     }
 )
 
