@@ -79,7 +79,7 @@ def native_batch_norm(
     momentum: float,
     eps: float,
 ) -> Any:
-    """With the running statistics written by operators that say so: this one writes them though its schema does not tell."""
+    """With the running statistics written by operators that say so: this one writes them though its schema does not tell, nor autograd counts it."""
     if not training or mean is None or var is None:
         return NotImplemented
     functional = aten._native_batch_norm_legit_functional.default
@@ -198,6 +198,15 @@ MIXED_NORMS = frozenset(
         aten._native_batch_norm_legit_no_training.default,
     }
 )
+
+
+#: operators that write running statistics, which autograd does not count, though their schemas tell
+_SILENT = frozenset([aten._native_batch_norm_legit.default, aten._batch_norm_with_update.default])
+
+
+def counts_writes(func: OpOverload) -> bool:
+    """Whether autograd counts what an operator writes: of what its schema does not tell it knows nothing."""
+    return func._schema.is_mutable and func not in _SILENT
 
 
 @functools.cache

@@ -299,6 +299,18 @@ def copy_all(to: list[torch.Tensor], of: list[torch.Tensor]) -> None:
         torch._foreach_copy_(to, of)
 
 
+def copy_uncounted(to: list[torch.Tensor], of: list[torch.Tensor]) -> None:
+    """The same, of which autograd counts nothing: it is told how often they had been written, as of all at once."""
+    counted: Sequence[torch.Tensor] = to
+    try:
+        versions = [tensor._version for tensor in to]
+    except RuntimeError:  # those of inference mode have no count
+        counted = [tensor for tensor in to if not tensor.is_inference()]
+        versions = [tensor._version for tensor in counted]
+    copy_all(to, of)
+    put_versions(counted, versions)
+
+
 def empty_like_inference(fake: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
     """A meta tensor of no elements that is one of inference mode only if the fake is, whatever mode is on: so will be views made of it.
 
