@@ -350,7 +350,7 @@ class _Functionalizer:
         with self.graph.inserting_before(node):
             values, result = functional_values(node, self._insert)
             for target, value in zip(targets, values, strict=True):
-                self._write(target, value)
+                self._write(target, value, not facts(node).unversioned)
         if result is not None:
             result.meta["val"] = node.meta["val"]  # whose storage the views of it that follow have
             self._enter(result)
@@ -375,8 +375,8 @@ class _Functionalizer:
                 if may_overlap(val, seen, decide=not custom):
                     raise self._refuse("BZ2027", f"{node.target} on arguments that share memory")
 
-    def _write(self, target: Node, value: Node) -> None:
-        """Make ``value`` what ``target`` and all that overlaps it hold from now on."""
+    def _write(self, target: Node, value: Node, counted: bool) -> None:
+        """Make ``value`` what ``target`` and all that overlaps it hold from now on; ``counted``: for autograd, too, but through ``.data``."""
         alias = self._owner(target)
         storage = alias.storage
         if any(n.op == "get_attr" for n in storage.inputs):
@@ -390,7 +390,7 @@ class _Functionalizer:
             raise self._refuse(
                 "BZ2012", "a write to a tensor whose elements share memory, or to a view of one"
             )
-        if not any(facts(link.node).unversioned for link in chain):
+        if counted and not any(facts(link.node).unversioned for link in chain):
             storage.counted = True
             self.counted.update(link.node for link in chain)
         olds = [self._current(link, storage) for link in chain[1:]]

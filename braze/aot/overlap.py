@@ -1,8 +1,8 @@
 """Whether two tensors over one storage may have an element in common.
 
 Two tensors are apart when 1. one ends before the other begins, or 2. they walk the storage in equal periods (rows of a
-matrix, say) and in each period the one ends before the other begins: different columns, every other element, halves of a
-fused projection. Anything else counts as overlapping. Counts in bytes, so that element types may differ.
+matrix, say) and what they have of one period is apart: different columns, every other element, halves of a
+fused projection, every other column of rows of any length. Anything else counts as overlapping. Counts in bytes, so that element types may differ.
 """
 
 from __future__ import annotations
@@ -31,10 +31,7 @@ def may_overlap(a: torch.Tensor, b: torch.Tensor, *, decide: bool = False) -> bo
         return True
     if not _sizes(a) or not _sizes(b):
         return False  # no elements
-    first, second = (one, other) if one[0] <= other[0] else (other, one)
-    if _end(first) <= second[0]:
-        return False
-    return not any(_apart_in(period, first, second) for period, _ in (*first[1], *second[1]))
+    return not _apart(one, other)
 
 
 def is_inside(view: torch.Tensor, whole: torch.Tensor) -> bool:
@@ -106,16 +103,44 @@ def _end(region: Region) -> int:
     return start + _reach(steps) + element
 
 
-def _apart_in(period: int, a: Region, b: Region) -> bool:
-    """Whether in each stretch of ``period`` bytes the two keep to stretches of their own."""
-    ends = []
-    for start, walk, element in (a, b):
-        if any(stride % period for stride, _ in walk if stride >= period):
-            return False
-        first = start % period
-        last = first + _reach([step for step in walk if step[0] < period]) + element
-        if last > period:
-            return False
-        ends.append((first, last))
-    (first, last), (other_first, other_last) = ends
-    return last <= other_first or other_last <= first
+def _apart(one: Region, other: Region, within: bool = False) -> bool:
+    """Whether two regions have no byte in common, as far as that is seen; of symbols, and ``within`` a period, no more is asked than where one ends."""
+    if _ends_apart(one, other):
+        return True
+    met: list[tuple[Region, Region]] = []
+    for period, _ in (*one[1], *other[1]):
+        parts = _in_period(period, one), _in_period(period, other)
+        if parts[0] is None or parts[1] is None:
+            continue
+        if _ends_apart(*parts):  # type: ignore[arg-type]
+            return True
+        met.append(parts)  # type: ignore[arg-type]
+    if within:
+        return False
+    deeper: list[tuple[Region, Region]] = []
+    for found in met:
+        if _is_known(found) and found[0][0] != found[1][0] and found not in deeper:
+            deeper.append(found)
+    return any(_apart(*found, within=True) for found in deeper)
+
+
+def _ends_apart(one: Region, other: Region) -> bool:
+    """Whether one ends before the other begins."""
+    first, second = (one, other) if one[0] <= other[0] else (other, one)
+    return bool(_end(first) <= second[0])
+
+
+def _in_period(period: int, region: Region) -> Region | None:
+    """What a region has of each stretch of ``period`` bytes; None where it has other parts of one than of another."""
+    start, walk, element = region
+    if any(stride % period for stride, _ in walk if stride >= period):
+        return None
+    part = start % period, tuple(step for step in walk if step[0] < period), element
+    return part if _end(part) <= period else None
+
+
+def _is_known(regions: tuple[Region, Region]) -> bool:
+    """Whether no number is a symbol."""
+    return all(
+        type(n) is int for start, walk, _ in regions for n in (start, *(n for step in walk for n in step))
+    )

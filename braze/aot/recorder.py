@@ -80,6 +80,8 @@ class Recorder(TorchDispatchMode):
         #: whether masks of attention are made such that PyTorch takes a fused kernel; constants that were found in them
         self.fuses_attention = False
         self.constant_masks: dict[torch.fx.Node, torch.Tensor | None] = {}
+        #: whether what runs stands for an operator that does not tell of its writes: autograd counts none
+        self.uncounted = False
         #: operators for which the program has kernels
         self.kernels = kernels.called()
         self.ways = Ways()  # how views came to be
@@ -197,7 +199,7 @@ class Recorder(TorchDispatchMode):
         rule = self.decompositions.get(func) if torch.Tag.dynamic_output_shape not in func.tags else None
         if (rule := rule or loop) is not None:
             with self, self._casting(composite), self.number_places.of_parts(composite or loop is not None):
-                result = self._decomposed(rule, args, kwargs)
+                result = self._decomposed(func, rule, args, kwargs)
             if result is not NotImplemented and func not in structural.STRUCTURAL and loop is None:
                 result = self._as_eager(func, args, kwargs, result)
             elif type(result) is list:
@@ -264,14 +266,17 @@ class Recorder(TorchDispatchMode):
                 set_facts(node, policy=found)
         return result
 
-    def _decomposed(self, rule: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _decomposed(self, func: Any, rule: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """What a decomposition gives; NotImplemented where it would have to know a size that only the data tell."""
+        before, self.uncounted = self.uncounted, self.uncounted or not structural.counts_writes(func)
         try:
             return rule(*args, **kwargs)
         except RuntimeError as error:
             if not torch_symbols.is_undecided(error):
                 raise
             return NotImplemented
+        finally:
+            self.uncounted = before
 
     def _as_eager(self, func: Any, args: Any, kwargs: Any, result: Any) -> Any:
         """A decomposition's result with the strides of the operator's own, which views further on may count on.
@@ -352,7 +357,8 @@ class Recorder(TorchDispatchMode):
             tuple(map(self.argument, args)),
             {name: self.argument(value) for name, value in kwargs.items()},
         )
-        set_facts(node, origin=self.origin)
+        counted = not self.uncounted and structural.counts_writes(func)
+        set_facts(node, origin=self.origin, unversioned=func._schema.is_mutable and not counted)
         self._bind(node, result)
         if func._schema.is_mutable:
             for written in written_arguments(node):

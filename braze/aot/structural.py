@@ -14,7 +14,7 @@ from torch._ops import OpOverload
 
 from braze.aot import derivatives
 from braze.aot.views import is_empty
-from braze.graph import torch_compat
+from braze.graph import torch_compat, torch_composites
 from braze.graph.operators import functional_form, name_of
 from braze.runtime import recurrent
 
@@ -79,7 +79,7 @@ def native_batch_norm(
     momentum: float,
     eps: float,
 ) -> Any:
-    """With the running statistics written by operators that say so: this one writes them though its schema does not tell."""
+    """With the running statistics written by operators that say so: this one writes them though its schema does not tell, nor autograd counts it."""
     if not training or mean is None or var is None:
         return NotImplemented
     functional = aten._native_batch_norm_legit_functional.default
@@ -157,8 +157,8 @@ STRUCTURAL: Mapping[OpOverload, Callable[..., Any]] = MappingProxyType(
         aten.alpha_dropout.default: dropout,
         aten.native_batch_norm.default: native_batch_norm,
         aten.fill_diagonal_.default: fill_diagonal,
-        aten.upsample_nearest1d.vec: torch_compat.interpolated(aten.upsample_nearest1d),
-        aten._upsample_nearest_exact1d.vec: torch_compat.interpolated(aten._upsample_nearest_exact1d),
+        aten.upsample_nearest1d.vec: torch_composites.interpolated(aten.upsample_nearest1d),
+        aten._upsample_nearest_exact1d.vec: torch_composites.interpolated(aten._upsample_nearest_exact1d),
     }
 )
 
@@ -198,6 +198,15 @@ MIXED_NORMS = frozenset(
         aten._native_batch_norm_legit_no_training.default,
     }
 )
+
+
+#: operators that write running statistics, which autograd does not count, though their schemas tell
+_SILENT = frozenset([aten._native_batch_norm_legit.default, aten._batch_norm_with_update.default])
+
+
+def counts_writes(func: OpOverload) -> bool:
+    """Whether autograd counts what an operator writes: of what its schema does not tell it knows nothing."""
+    return func._schema.is_mutable and func not in _SILENT
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from braze.aot.recorder import Recorder
 from braze.aot.stacked import drops_between, layer_by_layer
 from braze.aot.structural import IN_TRAINING, STRUCTURAL, read_parts
 from braze.aot.ways import Ways
-from braze.graph import flex, kernels, torch_compat
+from braze.graph import flex, kernels, torch_compat, torch_composites
 from braze.graph.as_in_eager import as_in_eager, stand_in
 from braze.graph.captured import Late
 from braze.graph.control_flow import OPERATORS
@@ -71,7 +71,7 @@ def trace(
     level = contextlib.nullcontext() if watched else torch_compat.BelowAutograd()
     # above autograd composites are taken apart before the recorder sees them: in C++ many would fix symbolic sizes
     symbolic = watched and mode.env is not None
-    python = torch_compat.python_composites() if symbolic else contextlib.nullcontext()
+    python = torch_composites.python_composites() if symbolic else contextlib.nullcontext()
     ambient = _ambient_state_restored()
     with (
         interrupts.deferring,

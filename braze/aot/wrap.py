@@ -18,7 +18,14 @@ from braze.aot.records import Around, OutputKind, Partition
 from braze.aot.views import is_view
 from braze.graph.modes import with_modes
 from braze.graph.specs import Dialect, SymbolSpec, TensorSpec
-from braze.graph.torch_compat import copy_all, count_writes, put_versions, storage_key, take_back_counts
+from braze.graph.torch_compat import (
+    copy_all,
+    copy_uncounted,
+    count_writes,
+    put_versions,
+    storage_key,
+    take_back_counts,
+)
 from braze.runtime.boxed import Boxed, Written, boxed
 from braze.support import trace
 from braze.support.errors import Unsupported
@@ -223,7 +230,7 @@ class _Wrapped:
         self._note_writes(partition)
         self._note_outputs(partition)
         more = self.made or self.shared or self.anchored or self.turned or self.bases or promises is not None
-        self.short = -1 not in self.places and not (more or self.ordered or self.derived or self.unnoticed)
+        self.short = -1 not in self.places and not (more or self.ordered or self.derived)
         #: whether inputs are only read, so that outputs are no more than results and views
         self.reads = not (more or self.mutated or self.early)
 
@@ -232,11 +239,11 @@ class _Wrapped:
         self.mutated = tuple(role.input for role in partition.mutations)
         written = [(role.input, k, role.differentiable) for k, role in enumerate(partition.mutations)]
         uncounted = {role.input for role in partition.mutations if not role.counted}
-        #: (input, place of its new contents), for those without a history, of one type together, and those with one; or written through .data
+        #: (input, place of its new contents), for those without a history, of one type together, and those with one; or written without a count
         self.overwritten = self._alike(
             [(i, k) for i, k, differentiable in written if not differentiable and i not in uncounted]
         )
-        self.unnoticed = tuple((i, k) for i, k, _ in written if i in uncounted)
+        self.unnoticed = self._alike([(i, k) for i, k, _ in written if i in uncounted])
         self.derived = tuple((i, k) for i, k, differentiable in written if differentiable)
         #: whether a backward may keep what lies in one memory with a written input
         self.keeps_others = self.differentiated and bool(self.overwritten or self.derived)
@@ -304,8 +311,6 @@ class _Wrapped:
                 known[~i] = build(inputs, (), names, known)
         _count_writes([inputs[i] for i in self.turned])
         results = self._computed(inputs)
-        for i, place in self.unnoticed:
-            inputs[i].data.copy_(results[place])
         for each in self.shared:
             _count_writes([inputs[i] for i in each.counted])
         names = self.symbols(inputs)
@@ -401,6 +406,11 @@ class _Wrapped:
             if made:
                 with torch.no_grad():
                     copy_all([inputs[i] for i, _ in made], [results[place] for _, place in made])
+        for pairs in self.unnoticed:
+            made = [(i, place) for i, place in pairs if results[place] is not None]
+            if made:
+                with torch.no_grad():
+                    copy_uncounted([inputs[i] for i, _ in made], [results[place] for _, place in made])
 
     def _alike(self, pairs: list[tuple[int, int]]) -> tuple[tuple[tuple[int, int], ...], ...]:
         """Inputs of one type and device together, which one call copies: a network's running means, its counters."""

@@ -62,7 +62,7 @@ class NodeFacts(NamedTuple):
     #: the number of the checkpointed region that it is in, and what the region's policy (torch's) says of it
     checkpoint: int | None = None
     policy: CheckpointPolicy | None = None
-    #: whether autograd counts no writes through it (``.data``)
+    #: whether autograd counts no writes through it (``.data``), or does not count that it writes itself
     unversioned: bool = False
     #: whether it is the cast at the end of a composition of ours, which rounds what that has computed
     rounding: bool = False

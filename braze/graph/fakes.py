@@ -19,6 +19,7 @@ from braze.graph import (
     kernels,
     past_dispatcher,
     torch_compat,
+    torch_composites,
     torch_import,
     torch_symbols,
 )
@@ -320,7 +321,7 @@ class FakeMode:
                     raise
             finally:
                 self._in_cpp(False)
-        with torch_compat.python_dispatcher():
+        with torch_composites.composites_in_python():
             return as_in_eager(func, args, func(*args, **kwargs))
 
     def _in_cpp(self, whether: bool) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from braze.graph import torch_compat
+from braze.graph import torch_compat, torch_composites
 from braze.runtime.purity import added_kernels, forget_kernels
 from braze.support.errors import Unsupported
 
@@ -49,7 +49,7 @@ def _overload(name: str) -> OpOverload:
 def refusing() -> contextlib.AbstractContextManager[None]:
     """Inside, an operator with a kernel of the program's above autograd raises Unsupported BZ2032 instead of running that."""
     ops = above()
-    return torch_compat.instead_of(ops, _refuse) if ops else contextlib.nullcontext()
+    return torch_composites.instead_of(ops, _refuse) if ops else contextlib.nullcontext()
 
 
 def _refuse(op: OpOverload) -> Any:

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -22,7 +22,6 @@ from torch._higher_order_ops.associative_scan import (
 from torch._higher_order_ops.map import map as torch_map  # noqa: F401  (for capture)
 from torch._higher_order_ops.scan import scan as torch_scan  # noqa: F401  (for capture)
 from torch._higher_order_ops.while_loop import while_loop as torch_while_loop  # noqa: F401  (for capture)
-from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -240,13 +239,6 @@ python_dispatcher = torch._C._EnablePythonDispatcher
 cpp_dispatcher = torch._C._DisablePythonDispatcher
 
 
-#: the keys under which a call of an operator on fakes may begin, or go on
-_KEYS = tuple(
-    getattr(torch._C.DispatchKey, name)
-    for name in ("AutocastCPU", "AutogradCPU", "AutogradMeta", "ADInplaceOrView", "Python", "CPU", "Meta", "AutogradCUDA", "CUDA")
-)  # fmt: skip
-
-
 def is_dispatch_key(name: object) -> bool:
     """Whether PyTorch has a dispatch key of this name, such as ``"CPU"``."""
     return isinstance(name, str) and name in torch._C.DispatchKey.__members__
@@ -267,74 +259,6 @@ def after_libraries_end(then: Callable[[], None]) -> None:
 
     torch.library.Library._destroy = followed(torch.library.Library._destroy)  # type: ignore[method-assign]
     torch.library._del_library = followed(torch.library._del_library)
-
-
-@contextlib.contextmanager
-def instead_of(ops: Iterable[OpOverload], function: Callable[[OpOverload], Any]) -> Iterator[None]:
-    """Inside, in this thread, ``function(op)`` is what a call of one of the operators comes to, whatever kernels it has."""
-
-    def handler(op: OpOverload) -> Callable[..., Any]:
-        return lambda *args, **kwargs: function(op)
-
-    for op in ops:
-        op._dispatch_cache.update(dict.fromkeys(_KEYS, handler(op)))
-    try:
-        with python_dispatcher():
-            yield
-    finally:
-        for op in ops:
-            op._dispatch_cache.clear()
-
-
-#: operators on single elements, which ask for no sizes, to which PyTorch gives a derivative in Python beside that of its own: x * 0 in a
-#: dead zone, which is nan for a gradient of infinity
-_DEAD_ZONES = (torch.ops.aten.softshrink.default, torch.ops.aten.hardshrink.default)
-_OF_AUTOGRAD = tuple(key for key in _KEYS if key.name.startswith("Autograd"))
-#: interpolations that PyTorch's kernels do, and which it takes apart in Python by another formula: a + (b - a) * t, which is nan
-#: beside a nan where t is 0, or laid out in another way
-_INTERPOLATIONS = (
-    torch.ops.aten.upsample_linear1d,
-    torch.ops.aten.upsample_bilinear2d,
-    torch.ops.aten.upsample_trilinear3d,
-    torch.ops.aten.upsample_bicubic2d,
-    torch.ops.aten.upsample_nearest1d,
-    torch.ops.aten._upsample_nearest_exact1d,
-)
-
-
-def interpolated(packet: Any) -> Callable[..., torch.Tensor]:
-    """What an interpolation to sizes or by factors comes to: its kernel's operator, for sizes that may be symbols."""
-
-    def run(x: torch.Tensor, output_size: Any, /, *rest: Any, **named: Any) -> torch.Tensor:
-        *corners, scale_factors = (*rest, *named.values())  # most have align_corners before
-        if output_size is None:
-            output_size = [_scaled(n, s) for n, s in zip(x.shape[2:], scale_factors or (), strict=True)]
-        scales = scale_factors or [None] * len(output_size)
-        return packet.default(x, output_size, *corners, *scales)  # type: ignore[no-any-return]
-
-    return run
-
-
-def _scaled(size: Any, factor: float) -> Any:
-    return size * int(factor) if int(factor) == factor else torch.sym_int(size * factor)
-
-
-@contextlib.contextmanager
-def python_composites() -> Iterator[None]:
-    """Inside, in this thread, composite operators take sizes that are symbols, and derivatives are those of plain tensors."""
-    for op in (*_DEAD_ZONES, *(packet.default for packet in _INTERPOLATIONS)):
-        op._dispatch_cache.update(dict.fromkeys(_OF_AUTOGRAD, torch._C.DispatchKey.Autograd))
-    for packet in _INTERPOLATIONS:
-        packet.vec._dispatch_cache.update(dict.fromkeys(_OF_AUTOGRAD, interpolated(packet)))
-    try:
-        with python_dispatcher():
-            yield
-    finally:
-        for op in _DEAD_ZONES:
-            op._dispatch_cache.clear()
-        for packet in _INTERPOLATIONS:
-            packet.vec._dispatch_cache.clear()
-            packet.default._dispatch_cache.clear()
 
 
 def assemble_fake(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device, grad: bool) -> FakeTensor:
@@ -386,6 +310,18 @@ def copy_all(to: list[torch.Tensor], of: list[torch.Tensor]) -> None:
         to[0].copy_(of[0])
     else:
         torch._foreach_copy_(to, of)
+
+
+def copy_uncounted(to: list[torch.Tensor], of: list[torch.Tensor]) -> None:
+    """The same, of which autograd counts nothing: it is told how often they had been written, as of all at once."""
+    counted: Sequence[torch.Tensor] = to
+    try:
+        versions = [tensor._version for tensor in to]
+    except RuntimeError:  # those of inference mode have no count
+        counted = [tensor for tensor in to if not tensor.is_inference()]
+        versions = [tensor._version for tensor in counted]
+    copy_all(to, of)
+    put_versions(counted, versions)
 
 
 def empty_like_inference(fake: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:

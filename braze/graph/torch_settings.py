@@ -48,7 +48,7 @@ def leave_autocast() -> None:
         torch.clear_autocast_cache()
 
 
-#: all that set one of these, or autocast
+#: all that set one of these, autocast, or the default device
 SETTERS: tuple[Any, ...] = (
     *(write for _, write in SETTINGS.values()),
     torch.set_autocast_enabled,
@@ -56,6 +56,8 @@ SETTERS: tuple[Any, ...] = (
     torch.set_autocast_cache_enabled,
     torch.autocast_increment_nesting,
     leave_autocast,
+    torch.device.__enter__,
+    torch.device.__exit__,
 )
 
 

@@ -60,6 +60,8 @@ def rows(*columns: slice | int) -> list[Tensor]:
         pytest.param(*rows(5, 0), id="single columns, the last first"),
         pytest.param(torch.zeros(9)[::2], torch.zeros(9)[1::2], id="every other element"),
         pytest.param(torch.zeros(4, 6)[:, 1:3], torch.zeros(4, 6)[1:, 3:], id="columns from another row on"),
+        pytest.param(torch.zeros(4, 5)[:, ::2], torch.zeros(4, 5)[:, 1::2], id="every other column of five"),
+        pytest.param(torch.zeros(3, 5, 7)[:, 1:3, ::3], torch.zeros(3, 5, 7)[:, :4, 2::3], id="of pictures"),
         pytest.param(torch.zeros(8)[2:2], torch.zeros(8), id="no elements"),
         pytest.param(torch.zeros(8), torch.zeros(8)[8:], id="no elements, the other way round"),
         pytest.param(torch.zeros(4).view(torch.uint8)[3:4], torch.zeros(4)[1:], id="bytes and words"),

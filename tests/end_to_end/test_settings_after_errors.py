@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import braze
 from braze.graph import modes
+from braze.graph.torch_settings import function_modes, set_modes_back
 from braze.runtime.boxed import boxed
 from tests.helpers import logged
 
@@ -22,7 +23,8 @@ def settings() -> tuple[object, ...]:
     depth = torch.autocast_increment_nesting() - 1
     torch.autocast_decrement_nesting()
     modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")
-    return (*modes, torch.get_default_dtype(), torch.backends.cuda.math_sdp_enabled(), depth)
+    device = torch.get_default_device(), len(function_modes())
+    return (*modes, torch.get_default_dtype(), torch.backends.cuda.math_sdp_enabled(), depth, *device)
 
 
 def under_autocast(x, places):
@@ -104,20 +106,45 @@ def left_by_the_error(x):
         return torch.linalg.inv(x)
 
 
+def of_a_device_before_the_error(x):
+    with torch.device("meta"):
+        braze.graph_break()
+    x.add_(1)
+    return torch.linalg.inv(x)
+
+
+def of_devices_by_the_error(x):
+    with torch.device("cpu"), torch.device("meta"), torch.no_grad():
+        braze.graph_break()
+        x.add_(1)
+        return torch.linalg.inv(x)
+
+
 def left_by_the_error_of_another(x):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         return left_before_the_error(x) + 1
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "braze", lambda gm, inputs: gm])
-@pytest.mark.parametrize("function", [left_before_the_error, left_by_the_error, left_by_the_error_of_another])
+@pytest.mark.parametrize(
+    "function",
+    [
+        left_before_the_error,
+        left_by_the_error,
+        left_by_the_error_of_another,
+        of_a_device_before_the_error,
+        of_devices_by_the_error,
+    ],
+)
 def test_a_graph_that_fails_behind_a_break_leaves_the_blocks_that_the_break_was_in(function, backend):
     """Once it has written an argument it cannot begin again in Python, whose ``with`` would leave them."""
     compiled = braze.compile(function, backend=backend)
     before = settings()
     with pytest.raises(torch.linalg.LinAlgError):
         compiled(torch.full((4, 4), -1.0))
-    assert settings() == before
+    found = settings()
+    set_modes_back([])  # or every test from here on would be on this device
+    assert found == before
 
 
 def broken_in_a_block(x):

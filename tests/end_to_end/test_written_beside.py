@@ -56,6 +56,26 @@ def test_a_write_with_a_history_beside_what_a_backward_keeps_leaves_that_readabl
     torch.testing.assert_close(*found)
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_columns_in_turns_are_written_apart(backend, dynamic):
+    """Of five columns every other one: rows are no whole number of steps, so that no one period tells the two apart."""
+
+    def program(written, x):
+        written.add_(1)
+        return x * 3
+
+    compiled = braze.compile(program, backend=backend, dynamic=dynamic)
+    with logged() as said:
+        for rows in (4, 6, 8):
+            made = []
+            for run in (compiled, program):
+                whole = torch.arange(5.0 * rows).reshape(rows, 5)
+                made.append((run(whole[:, ::2], whole[:, 1::2]), whole))
+            assert all(map(torch.equal, *made))
+    assert not said
+
+
 @pytest.mark.parametrize("backend", ["aot_eager", "braze"])
 def test_a_call_that_runs_as_captured_is_in_the_callers_grad_mode(backend):
     """A graph that turns gradients on by itself is differentiated; what it does before that has no history."""

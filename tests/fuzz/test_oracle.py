@@ -42,6 +42,16 @@ def test_gradients_may_be_added_in_any_order_though_they_are_of_a_part():
         assert bool(told(gradient + off * where, "gradient of x0", found)) is fails
 
 
+def test_what_gradients_of_complex_numbers_were_added_up_from_is_known_by_their_parts():
+    """Of a part that is returned and used: its gradients are added before they are the imaginary half of one of complex numbers."""
+    text = "def program(x0):\n    v0 = x0.imag\n    v1 = v0 * 100\n    v2 = v0 * -100\n    v3 = v0 / 3\n    return (v1, v2, v3,)\n"
+    found = numbers_by(text, "numbers((33,), 'float64', 0, 'small') * (1 - 2j)")
+    gradient = found[0]["gradient of x0"]
+    cancels = torch.stack([torch.zeros(33), weights(torch.empty(33))], -1) != 0
+    for off, where, fails in ((3e-15, cancels, False), (1e-11, cancels, True), (3e-15, ~cancels, True)):
+        assert bool(told(gradient + off * where, "gradient of x0", found)) is fails
+
+
 @pytest.mark.parametrize(("made", "open_"), [("F.layer_norm(x0 * 0.1, (17,))", True), ("x0 * 0.1", False)])
 def test_the_sign_of_a_zero_that_rounding_decides_may_be_either(made, open_):
     """In each of hundreds of places: one run rounds up what another rounds down."""

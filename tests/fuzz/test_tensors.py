@@ -620,6 +620,24 @@ def test_what_is_computed_again_for_its_derivative_may_be_computed_once():
         assert (checking.differs(program, 0, seen, theirs) is None) is alike
 
 
+def test_a_checkpoint_that_eager_cannot_compute_again_of_what_was_turned_is_held_to_none() -> None:
+    """Eager pools the turned argument anew, which is too short by then, and says that; ours says what was written."""
+    text = "def program(x0):\n    v0 = checkpoint(lambda: F.lp_pool1d(x0, 2, 2), use_reentrant=False)\n    x0.t_()\n    return (v0,)\n"
+    made = ("numbers((8, 1), 'float32', 0, 'small').movedim(-1, 0)",)
+    program = parsed(text, (Given("x0", made, "made"),), backward=True, backend="aot_eager")
+    assert checking.check(program) is None
+    theirs = checking.seen(program, program.function(), 0)
+    assert theirs.backward_error and "too small" in theirs.backward_error[1]
+
+    def fails_otherwise(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        made = torch.nn.functional.lp_pool1d(x, 2, 2)
+        made.register_hook(lambda g: g[0, 4])
+        return (made,)
+
+    seen = checking.seen(program, fails_otherwise, 0)
+    assert seen.backward_error and checking.differs(program, 0, seen, theirs).kind == "backward error"
+
+
 def test_what_a_program_is_given_is_not_rounded():
     """The largest number of all would become an infinity."""
     found = numbers_by(

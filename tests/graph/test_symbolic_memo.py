@@ -5,7 +5,7 @@ import contextlib
 import pytest
 import torch
 
-from braze.graph import fake_dispatch, fakes, torch_compat, torch_symbols
+from braze.graph import fake_dispatch, fakes, torch_composites, torch_symbols
 from braze.graph.torch_compat import storage_key
 
 CALLS = {
@@ -27,7 +27,9 @@ CALLS = {
 def composites():
     """Where C++ would make numbers of symbolic sizes, Python's composites, as ``FakeMode.call`` has it."""
     return (
-        torch_compat.python_dispatcher() if torch_symbols.COMPOSITES_FIX_SIZES else contextlib.nullcontext()
+        torch_composites.composites_in_python()
+        if torch_symbols.COMPOSITES_FIX_SIZES
+        else contextlib.nullcontext()
     )
 
 

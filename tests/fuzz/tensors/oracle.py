@@ -141,7 +141,7 @@ class RandomRounding(TorchDispatchMode):
         made = in_vectors(func, args, kwargs, self.odd) if name in BY_PLACE else func(*args, **kwargs)
         if func.is_view or name in MOVES:
             if isinstance(made, Tensor) and "mass" in args[0].__dict__:
-                made.__dict__["mass"] = func(args[0].__dict__["mass"], *args[1:], **kwargs).abs()
+                made.__dict__["mass"] = sizes_of(func(args[0].__dict__["mass"], *args[1:], **kwargs))
             return made
         if name == "convolution" and self.odd:
             beside_infinities(made, args, (torch.inf, -torch.inf, 0.0, 0.0)[self.seed // 2])
@@ -343,6 +343,13 @@ def mass_of(summand: Any) -> Any:
         return abs(summand)
     known = summand.__dict__.get("mass")
     return summand.detach().double().abs() if known is None else known
+
+
+def sizes_of(numbers: Tensor) -> Tensor:
+    """Numbers without their signs: of complex ones each part is a number, that a view may take."""
+    parts = (numbers.real, numbers.imag) if numbers.is_complex() else (numbers,)
+    sizes = [part.abs() for part in parts]
+    return torch.complex(*sizes) if numbers.is_complex() else sizes[0]
 
 
 def lost_in(args: Any) -> Tensor:

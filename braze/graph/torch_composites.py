@@ -1,0 +1,108 @@
+"""Composite operators on fakes whose sizes are symbols: PyTorch takes them apart in Python, which here comes to what its kernels do."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from braze.graph.torch_compat import python_dispatcher
+
+#: the keys under which a call of an operator on fakes may begin, or go on
+_KEYS = tuple(
+    getattr(torch._C.DispatchKey, name)
+    for name in ("AutocastCPU", "AutogradCPU", "AutogradMeta", "ADInplaceOrView", "Python", "CPU", "Meta", "AutogradCUDA", "CUDA")
+)  # fmt: skip
+
+
+@contextlib.contextmanager
+def instead_of(ops: Iterable[OpOverload], function: Callable[[OpOverload], Any]) -> Iterator[None]:
+    """Inside, in this thread, ``function(op)`` is what a call of one of the operators comes to, whatever kernels it has."""
+
+    def handler(op: OpOverload) -> Callable[..., Any]:
+        return lambda *args, **kwargs: function(op)
+
+    for op in ops:
+        op._dispatch_cache.update(dict.fromkeys(_KEYS, handler(op)))
+    try:
+        with python_dispatcher():
+            yield
+    finally:
+        for op in ops:
+            op._dispatch_cache.clear()
+
+
+#: operators on single elements, which ask for no sizes, to which PyTorch gives a derivative in Python beside that of its own: x * 0 in a
+#: dead zone, which is nan for a gradient of infinity
+_DEAD_ZONES = (torch.ops.aten.softshrink.default, torch.ops.aten.hardshrink.default)
+_OF_AUTOGRAD = tuple(key for key in _KEYS if key.name.startswith("Autograd"))
+#: interpolations that PyTorch's kernels do, and which it takes apart in Python by another formula: a + (b - a) * t, which is nan
+#: beside a nan where t is 0, or laid out in another way
+_INTERPOLATIONS = (
+    torch.ops.aten.upsample_linear1d,
+    torch.ops.aten.upsample_bilinear2d,
+    torch.ops.aten.upsample_trilinear3d,
+    torch.ops.aten.upsample_bicubic2d,
+    torch.ops.aten.upsample_nearest1d,
+    torch.ops.aten._upsample_nearest_exact1d,
+)
+
+
+def interpolated(packet: Any) -> Callable[..., torch.Tensor]:
+    """What an interpolation to sizes or by factors comes to: its kernel's operator, for sizes that may be symbols."""
+
+    def run(x: torch.Tensor, output_size: Any, /, *rest: Any, **named: Any) -> torch.Tensor:
+        *corners, scale_factors = (*rest, *named.values())  # most have align_corners before
+        if output_size is None:
+            output_size = [_scaled(n, s) for n, s in zip(x.shape[2:], scale_factors or (), strict=True)]
+        scales = scale_factors or [None] * len(output_size)
+        return packet.default(x, output_size, *corners, *scales)  # type: ignore[no-any-return]
+
+    return run
+
+
+def _scaled(size: Any, factor: float) -> Any:
+    return size * int(factor) if int(factor) == factor else torch.sym_int(size * factor)
+
+
+_DROPOUT = torch.ops.aten.dropout.default
+
+
+def _dropped(x: torch.Tensor, p: float, train: bool | None) -> torch.Tensor:
+    """What dropout comes to: its argument itself where it drops nothing, of which PyTorch's own form in Python makes a copy."""
+    return torch.ops.aten.native_dropout.default(x, p, train)[0] if train and p != 0 else x
+
+
+@contextlib.contextmanager
+def composites_in_python() -> Iterator[None]:
+    """Inside, in this thread, composite operators take sizes that are symbols, and what gives its argument in eager does."""
+    cache = _DROPOUT._dispatch_cache
+    held = dict(cache)
+    cache.update(dict.fromkeys(_KEYS, _dropped))
+    try:
+        with python_dispatcher():
+            yield
+    finally:
+        cache.clear()
+        cache.update(held)
+
+
+@contextlib.contextmanager
+def python_composites() -> Iterator[None]:
+    """The same for what is differentiated, and derivatives are those of plain tensors."""
+    for op in (*_DEAD_ZONES, *(packet.default for packet in _INTERPOLATIONS)):
+        op._dispatch_cache.update(dict.fromkeys(_OF_AUTOGRAD, torch._C.DispatchKey.Autograd))
+    for packet in _INTERPOLATIONS:
+        packet.vec._dispatch_cache.update(dict.fromkeys(_OF_AUTOGRAD, interpolated(packet)))
+    try:
+        with composites_in_python():
+            yield
+    finally:
+        for op in _DEAD_ZONES:
+            op._dispatch_cache.clear()
+        for packet in _INTERPOLATIONS:
+            packet.vec._dispatch_cache.clear()
+            packet.default._dispatch_cache.clear()

@@ -1,0 +1,139 @@
+"""Running statistics of a batch norm are written as eager's kernels do: autograd counts none of it, nor refuses a backward for it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import braze
+from tests.helpers import logged
+
+pytestmark = pytest.mark.usefixtures("fresh")
+
+BACKENDS = ["eager", "aot_eager", "braze"]
+
+
+class Twice(nn.Module):
+    """Of two types, so that two calls copy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.BatchNorm1d(4), nn.BatchNorm1d(4, affine=False).double()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x).double())
+
+
+NORMS: dict[str, Callable[[], nn.Module]] = {
+    "batch norms": Twice,
+    "of pictures": lambda: nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.BatchNorm2d(1), nn.ReLU()),
+    "an instance norm": lambda: nn.Sequential(
+        nn.Unflatten(1, (2, 2)), nn.InstanceNorm1d(2, track_running_stats=True)
+    ),
+}
+
+
+def trained(make: Callable[[], nn.Module], backend: str | None, within: Any) -> Any:
+    torch.manual_seed(0)
+    module = make()
+    run = module if backend is None else braze.compile(module, backend=backend)
+    seen = []
+    with within():
+        for rows in (5, 7, 5):  # once as numbers, then as symbols
+            x = torch.linspace(-1, 2, rows * 4).reshape(rows, 4)
+            made = run(x)
+            if made.requires_grad:
+                made.square().sum().backward()
+            seen.append([buffer._version for buffer in module.buffers()])
+    return seen, [buffer.clone() for buffer in module.buffers()]
+
+
+@pytest.mark.parametrize(
+    "within",
+    [contextlib.nullcontext, torch.no_grad, torch.inference_mode],
+    ids=["grad", "no grad", "inference"],
+)
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", NORMS)
+def test_versions_of_running_statistics_are_eagers(name: str, backend: str, within: Any) -> None:
+    expected, wanted = trained(NORMS[name], None, within)
+    with logged() as messages:
+        found, made = trained(NORMS[name], backend, within)
+    assert found == expected
+    for mine, its in zip(made, wanted, strict=True):
+        torch.testing.assert_close(mine, its)
+    assert not messages
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_backward_from_evaluation_goes_on_behind_a_step_in_training(backend: str) -> None:
+    """It has kept the statistics, which the step writes; it was refused for that."""
+
+    def gradients(backend: str | None) -> list[torch.Tensor | None]:
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, momentum=0.0), nn.ReLU())
+        run = module if backend is None else braze.compile(module, backend=backend)
+        x = torch.rand(2, 3, 6, 6)
+        module.eval()
+        loss = run(x).square().sum()
+        module.train()
+        (loss + run(x).square().sum()).backward()
+        return [p.grad for p in module.parameters()]
+
+    for mine, its in zip(gradients(backend), gradients(None), strict=True):
+        torch.testing.assert_close(mine, its, rtol=1e-3, atol=1e-4)
+
+
+def of_the_program(x: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
+    """Written by the norm, and by the program besides, which counts."""
+    made = torch.nn.functional.batch_norm(x.detach(), mean, var, training=True)
+    mean.mul_(2)
+    return made * x
+
+
+def through_data(x: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
+    mean.data.add_(1)
+    var.data.mul_(2)
+    return x.square() + mean
+
+
+def of_parts(x: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
+    """Statistics that are parts of one tensor."""
+    both = torch.cat([mean, var])
+    made = torch.nn.functional.batch_norm(x, both[:4], both[4:], training=True)
+    return made * both.sum()
+
+
+def written_by_name(x: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
+    """The form of the operator that tells what it writes, though not autograd."""
+    return torch.ops.aten._native_batch_norm_legit(x, None, None, mean, var, True, 0.1, 1e-5)[0]
+
+
+def parts_written(x: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
+    """Views that are made for an operator without writes are written by the program."""
+    mean.split(2)[1].add_(1)
+    var.unbind()[0].mul_(2)
+    return x + mean + var
+
+
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", [of_the_program, through_data, of_parts, written_by_name, parts_written])
+def test_what_is_counted_beside_them_is_counted(program: Any, backend: str, grad: bool) -> None:
+    def run(fn: Any) -> Any:
+        x = torch.linspace(-1, 1, 20).reshape(5, 4).requires_grad_(grad)
+        mean, var = torch.zeros(8)[4:], torch.ones(4)
+        made = [fn(x, mean, var) for _ in range(2)]
+        if grad:
+            sum(each.sum() for each in made).backward()
+        return [mean._version, var._version], [mean, var, *made, x.grad]
+
+    (mine, numbers), (its, expected) = run(braze.compile(program, backend=backend)), run(program)
+    assert mine == its
+    for a, b in zip(numbers, expected, strict=True):
+        torch.testing.assert_close(a, b)
