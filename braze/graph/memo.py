@@ -120,7 +120,7 @@ class Memo:
         except TypeError:
             return
         symbols = _symbols_of(key) if type(key) is OfTrace else _NONE
-        recipe = _describe(result, fakes_in(args, kwargs), [], symbols)
+        recipe = _describe(result, _Places(fakes_in(args, kwargs)), symbols)
         if recipe is None:
             return
         table = self._entries(mode, key)
@@ -231,13 +231,25 @@ def _follows(size: Any, symbols: frozenset[Any]) -> bool:
     return expression is not None and expression.free_symbols <= symbols
 
 
-def _describe(result: Any, arguments: list[Any], made: list[Any], symbols: frozenset[Any]) -> Any:
+class _Places:
+    """Which arguments a tensor may be, or share its memory with, and which results were made before: found at once, lists may be long."""
+
+    def __init__(self, arguments: list[Any]) -> None:
+        self.itself: dict[int, list[int]] = {}
+        self.sharing: dict[int, list[int]] = {}
+        self.made: dict[int, int] = {}
+        for i, argument in enumerate(arguments):
+            self.itself.setdefault(id(argument), []).append(i)
+            self.sharing.setdefault(torch_compat.storage_key(argument), []).append(i)
+
+
+def _describe(result: Any, places: _Places, symbols: frozenset[Any]) -> Any:
     """The recipe of a result, or None."""
     kind = type(result)
     if kind is FakeTensor:
-        return _describe_tensor(result, arguments, made, symbols)
+        return _describe_tensor(result, places, symbols)
     if kind is tuple or kind is list:
-        parts = [_describe(value, arguments, made, symbols) for value in result]
+        parts = [_describe(value, places, symbols) for value in result]
         if None in parts:
             return None
         return (_TUPLE if kind is tuple else _LIST, tuple(parts))
@@ -255,9 +267,8 @@ def _describe(result: Any, arguments: list[Any], made: list[Any], symbols: froze
     return None
 
 
-def _describe_tensor(fake: Any, arguments: list[Any], made: list[Any], symbols: frozenset[Any]) -> Any:
-    itself = [i for i, argument in enumerate(arguments) if argument is fake]
-    if itself:
+def _describe_tensor(fake: Any, places: _Places, symbols: frozenset[Any]) -> Any:
+    if itself := places.itself.get(id(fake)):
         return (_ARGUMENT, *itself) if len(itself) == 1 else None
     if fake.constant is not None or fake.is_conj() or fake.is_neg():
         return None
@@ -269,13 +280,11 @@ def _describe_tensor(fake: Any, arguments: list[Any], made: list[Any], symbols: 
         return None
     storage = torch_compat.storage_key(fake)
     geometry = (shape, strides, offset, fake.dtype)
-    shared = [i for i, argument in enumerate(arguments) if torch_compat.storage_key(argument) == storage]
-    if shared:
+    if shared := places.sharing.get(storage):
         return (_VIEW, *shared, *geometry) if len(shared) == 1 else None
-    for i, other in enumerate(made):
-        if torch_compat.storage_key(other) == storage:
-            return (_SIBLING, i, *geometry)
-    made.append(fake)
+    if (sibling := places.made.get(storage)) is not None:
+        return (_SIBLING, sibling, *geometry)
+    places.made[storage] = len(places.made)
     if not static:
         # the storage's size is stored with the tensor, whatever it is
         nbytes = fake.untyped_storage().nbytes()

@@ -71,6 +71,59 @@ def test_a_long_loop_of_the_function_itself_leaves_it_to_python():
     assert {b.code for b in explained(f, X).breaks} == {"BZ1016"}
 
 
+def count_while(n):
+    i = 0
+    while i < n:
+        i += 1
+    return i
+
+
+def count_while_not(n):
+    i = n
+    while not i < 1:
+        i -= 1
+    return n
+
+
+def count_until_none(n):
+    rest = iter(range(n))
+    i = next(rest)
+    while i is not None:
+        i = next(rest, None)
+    return n
+
+
+def count_while_none(n):
+    found = None
+    left = iter([None] * n + [n])
+    while found is None:
+        found = next(left)
+    return found
+
+
+@pytest.mark.parametrize("count", [count_while, count_while_not, count_until_none, count_while_none])
+def test_a_while_that_ends_with_its_condition_is_left_to_python(count):
+    """On 3.11 its jump back is the one of its condition, and no other: in the function itself, and in one that it calls."""
+
+    def calls(x):
+        return x * 2 + count(1_000)
+
+    told = explained(calls, X)
+    assert {b.code for b in told.breaks} == {"BZ1016"}
+    assert torch.equal(braze.compile(calls, backend="eager")(X), calls(X))
+
+
+def test_a_while_of_the_function_itself_leaves_it_to_python():
+    def f(x):
+        i = 0
+        while i < 1_000:
+            i += 1
+        return x + i
+
+    assert torch.equal(braze.compile(f, backend="eager")(X), f(X))
+    assert {b.code for b in explained(f, X).breaks} == {"BZ1016"}
+
+
 def test_a_loop_that_computes_with_tensors_is_captured_however_long_it_is():
     def f(x):
         for i in range(60):

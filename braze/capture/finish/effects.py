@@ -158,10 +158,9 @@ def reordered(shadow: DictShadow) -> bool:
     if not shadow.filled:
         return False
     now = keys_of(shadow.view)
-    stayed = shadow.original.keys() - shadow.deleted
-    kept = [k for k in keys_of(shadow.real) if k in stayed and k in now]
-    expected = kept + [k for k in now if k not in kept]
-    return now != expected
+    stayed, there = shadow.original.keys() - shadow.deleted, set(now)
+    kept = dict.fromkeys(k for k in keys_of(shadow.real) if k in stayed and k in there)
+    return now != [*kept, *(k for k in now if k not in kept)]
 
 
 def as_dict(table: RecipeTable, shadow: DictShadow) -> Any:

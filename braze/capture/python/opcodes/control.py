@@ -18,6 +18,7 @@ END = object()
 
 @opcode("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
 def jump(t: Trace, f: Frame, arg: int) -> None:
+    """Go on elsewhere. Any jump may close a loop: a ``while`` ends with one on its condition before Python 3.12."""
     f.ip = arg
     if t.frames.steps > t.frames.budget_ends:
         unwinding.check_budget(t.frames)
@@ -41,7 +42,7 @@ def pop_jump_if_true(t: Trace, f: Frame, arg: int) -> None:
         popped(t, f)
     f.stack.pop()
     if value is True or (value is not False and _goes(t, f, value, arg, True)):
-        f.ip = arg
+        jump(t, f, arg)
 
 
 @opcode("POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE", "POP_JUMP_IF_FALSE", outside=branch(False))
@@ -51,7 +52,7 @@ def pop_jump_if_false(t: Trace, f: Frame, arg: int) -> None:
         popped(t, f)
     f.stack.pop()
     if value is False or (value is not True and not _goes(t, f, value, arg, False)):
-        f.ip = arg
+        jump(t, f, arg)
 
 
 def _goes(t: Trace, f: Frame, value: Any, target: int, jumps_if: bool) -> bool:
@@ -64,14 +65,14 @@ def _goes(t: Trace, f: Frame, value: Any, target: int, jumps_if: bool) -> bool:
 def pop_jump_if_none(t: Trace, f: Frame, arg: int) -> None:
     popped(t, f)
     if f.stack.pop() is None:
-        f.ip = arg
+        jump(t, f, arg)
 
 
 @opcode("POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE", "POP_JUMP_IF_NOT_NONE")
 def pop_jump_if_not_none(t: Trace, f: Frame, arg: int) -> None:
     popped(t, f)
     if f.stack.pop() is not None:
-        f.ip = arg
+        jump(t, f, arg)
 
 
 @opcode("JUMP_IF_TRUE_OR_POP", outside=branch(True, keeps=True))
