@@ -268,6 +268,20 @@ def _row_by_row(x: Any, *rest: Any) -> Any:
     return row_major(x.shape, x.dtype) if x.is_contiguous() else NotImplemented
 
 
+def _padded(x: Any, pad: Sequence[Any], value: Any = 0) -> Any:
+    """Row by row; what nothing is added to is cut, and copied as it lies."""
+    if len(pad) % 2 or len(pad) > 2 * x.dim():
+        return NotImplemented
+    sizes = list(x.shape)
+    for k in range(len(pad) // 2):
+        sizes[-1 - k] += pad[2 * k] + pad[2 * k + 1]
+    if not all(n > 0 for n in sizes):
+        return NotImplemented
+    if x.is_contiguous() and not suggests_channels_last(x):
+        return row_major(sizes, x.dtype)
+    return NotImplemented if any(n > 0 for n in pad) else laid_like(_laid(x, sizes, x.stride()), x.dtype)
+
+
 LAYOUTS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((aten.nan_to_num.default, aten.flip.default), _like),
     **dict.fromkeys((aten.index_fill.int_Scalar, aten.index_fill.int_Tensor), _like),
@@ -296,6 +310,7 @@ LAYOUTS: dict[Any, Callable[..., Any]] = {
     aten.glu_backward.default: _glu_backward,
     aten.channel_shuffle.default: _channel_shuffle,
     aten.roll.default: _roll,
+    aten.constant_pad_nd.default: _padded,
     aten.native_group_norm.default: _group_norm,
     aten.upsample_nearest1d.default: _interpolated_sequence,
     aten._upsample_nearest_exact1d.default: _interpolated_sequence,

@@ -123,24 +123,6 @@ def _max_unpool2d(x: Tensor, indices: Tensor, size: Sequence[int]) -> Any:
     return torch.empty(made, dtype=x.dtype, device="meta", memory_format=torch.channels_last)
 
 
-def _pad(x: Tensor, pad: Sequence[int], value: Any = 0) -> Any:
-    if len(pad) % 2 or len(pad) > 2 * x.dim():
-        return NotImplemented
-    sizes = list(x.shape)
-    for k in range(len(pad) // 2):
-        sizes[-1 - k] += pad[2 * k] + pad[2 * k + 1]
-    if not all(n > 0 for n in sizes):
-        return NotImplemented
-    if x.is_contiguous() and not suggests_channels_last(x):
-        return row_major(sizes, x.dtype)
-    if any(n > 0 for n in pad):
-        return NotImplemented
-    # what nothing is added to is cut, and copied as it lies
-    if isinstance(x, Geometry):
-        return laid_like(Geometry(x.dtype, tuple(sizes), x.strides), x.dtype)
-    return laid_like(torch.empty_strided(sizes, x.stride(), dtype=x.dtype, device="meta"), x.dtype)
-
-
 def _batch_norm(
     x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
 ) -> Any:
@@ -595,7 +577,6 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.diagonal_scatter.default: _with_part,
     aten.max_pool2d_with_indices.default: _max_pool2d,
     aten.max_unpool2d.default: _max_unpool2d,
-    aten.constant_pad_nd.default: _pad,
     aten._fft_r2c.default: _fft_r2c,
     aten.masked_fill.Scalar: _masked_fill,
     aten.masked_fill.Tensor: _masked_fill,
