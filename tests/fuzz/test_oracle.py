@@ -52,6 +52,18 @@ def test_what_gradients_of_complex_numbers_were_added_up_from_is_known_by_their_
         assert bool(told(gradient + off * where, "gradient of x0", found)) is fails
 
 
+def test_a_part_of_a_complex_number_is_rounded_as_the_whole_is():
+    """What is left of an imaginary part that cancels (`x / x`) hangs on whether products and sums are fused there (`rare` 7300010414)."""
+    exact = torch.tensor([[1.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
+    theirs = exact.float()
+    for off, whole, fails in ((3e-8, True, False), (3e-8, False, True), (1e-5, True, True)):
+        for row in (0, 1):  # where all is 0 nothing is rounded
+            ours = theirs.clone()
+            ours[row, 1] = off
+            wrong = oracle.verdict(ours, theirs, exact, [exact], in_parts=whole)
+            assert bool(wrong) is (fails or row == 1)
+
+
 @pytest.mark.parametrize(("made", "open_"), [("F.layer_norm(x0 * 0.1, (17,))", True), ("x0 * 0.1", False)])
 def test_the_sign_of_a_zero_that_rounding_decides_may_be_either(made, open_):
     """In each of hundreds of places: one run rounds up what another rounds down."""

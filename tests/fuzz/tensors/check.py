@@ -265,7 +265,7 @@ def numbers_differ(program: TensorProgram, call: int, ours: Seen, theirs: Seen) 
         if not floats:
             wrong = (oracle.decided if rounds else oracle.settled)(mine, its, rounded_)
         else:
-            wrong = oracle.verdict(mine, its, best, rounded_, signs, dtype)
+            wrong = oracle.verdict(mine, its, best, rounded_, signs, dtype, name in theirs.in_parts)
         if wrong:
             kind = "gradient values" if name.startswith("gradient") else "values"
             return Finding(kind, f"{name} at call {call}: {wrong}")

@@ -425,10 +425,13 @@ def verdict(
     rounded: list[Tensor],
     signs: bool = True,
     dtype: torch.dtype = torch.float64,
+    in_parts: bool = False,
 ) -> str:
     """What is wrong with our numbers; nothing, if they are as good as eager's.
 
     ``signs``: those of zeros count. ``dtype``: what numbers on the way were rounded to, which may be a smaller type than theirs.
+    ``in_parts``: they are complex numbers, of which a part is rounded as the whole is: whether products are fused with sums hangs on where
+    an element lies (of ``x / x`` the imaginary part is 0 or not).
     """
     if not ours.is_floating_point():
         return shown(ours, theirs, None, ours != theirs)
@@ -447,9 +450,11 @@ def verdict(
         (room > 64 * eps * exact.abs().nan_to_num(0.0, 0.0, 0.0)).any()
     ):  # of one number all throws may cancel
         eps = max(eps, torch.finfo(dtype).eps)
+    size = exact.abs().nan_to_num(0.0, 0.0, 0.0)
+    size = size.amax(-1, keepdim=True) if in_parts else size
     room = (
         ROOM * room
-        + 4 * eps * exact.abs().nan_to_num(0.0, 0.0, 0.0)
+        + 4 * eps * size
         + torch.finfo(ours.dtype).smallest_normal
     )
     off = (ours.double() - exact).abs()
