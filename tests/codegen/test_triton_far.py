@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ from torch.nn import functional as F
 
 pytest.importorskip("triton")
 
+import braze
+from braze import flex_kernels
 from braze.codegen.triton import generate
 from braze.loops import build
 from braze.loops.ir import (
@@ -175,6 +178,18 @@ def test_a_row_as_long_as_a_product_of_sizes_is_walked_to_its_end():
 def test_only_products_of_sizes_can_pass_32_bits_on_the_way(number, far):
     sizes = frozenset({S0, S1, Symbol("n", 2, 4096)})
     assert multiplies_far(number, sizes) is far
+
+
+#: kernels whose programs along y and z are heads of attention and the parts of a long sequence
+OF_HEADS = {"triton_paged.py", "triton_rope_kernels.py"}
+
+
+def test_no_launch_has_a_number_of_programs_along_y_or_z_that_data_decide():
+    """There may be 65,535, and a launch of more is refused: what is counted stands along x."""
+    sources = {path.name: path.read_text() for path in Path(braze.__file__).parent.rglob("*.py")}
+    along = {name for name, text in sources.items() if re.search(r"program_id\([12]\)", text)}
+    assert along - OF_HEADS == {"triton_greatest.py"}  # y: parts of 2,048 logits of a row
+    assert flex_kernels._programs(70_000 * 16, 37, 16) == (3 * 70_000 * 16,)
 
 
 def test_known_sizes_need_no_longer_numbers():
