@@ -27,6 +27,8 @@ from braze.support.record import record
 Node = torch.fx.Node
 INF = float("inf")
 
+#: heads, and batches, that PyTorch's kernels take: each is a dimension of their launches, of which one alone may be larger, and it is queries'
+MOST_HEADS = 65535
 #: from here on down a number in the place of a score stands for its being hidden
 HIDES = -1e9
 
@@ -281,11 +283,11 @@ def _pays(match: Match, left: Any, values: Any, graded: bool) -> bool:
     made = values.shape[-1 if match.last.right_order is None else match.last.right_order[-1]]
     if type(width) is not int or made != width:
         return False
+    scores = match.first.node.meta["val"]
     if left.device.type == "cuda":
-        return width % 8 == 0 and width <= 256
+        return width % 8 == 0 and width <= 256 and max(hints(scores.shape[:-2])) <= MOST_HEADS
     if left.device.type != "cpu" or match.dropout:
         return False
-    scores = match.first.node.meta["val"]
     return faster_on_cpu(scores.shape[-2], scores.dtype, graded)
 
 
