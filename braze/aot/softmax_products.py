@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from braze.aot.attention import ATTENTION, known_value, with_readable_mask
+from braze.aot.attention import ATTENTION, MOST_HEADS, known_value, with_readable_mask
 from braze.aot.views import hints
 from braze.graph import torch_compat
 from braze.support.record import record
@@ -27,8 +27,6 @@ from braze.support.record import record
 Node = torch.fx.Node
 INF = float("inf")
 
-#: heads, and batches, that PyTorch's kernels take: each is a dimension of their launches, of which one alone may be larger, and it is queries'
-MOST_HEADS = 65535
 #: from here on down a number in the place of a score stands for its being hidden
 HIDES = -1e9
 
@@ -105,7 +103,7 @@ def call(match: Match, env: dict[Node, Any], constants: dict[Node, Any], fuses: 
         out = out.squeeze(0)
     if match.last.out_order is not None:
         out = out.permute(match.last.out_order)
-    return _laid_out(out, match.last.node.meta["val"])
+    return laid_out(out, match.last.node.meta["val"])
 
 
 def _ordered(env: dict[Node, Any], product: Product) -> tuple[Any, Any]:
@@ -116,7 +114,7 @@ def _ordered(env: dict[Node, Any], product: Product) -> tuple[Any, Any]:
     return left, right if product.right_order is None else right.permute(product.right_order)
 
 
-def _laid_out(x: Any, want: Any) -> Any:
+def laid_out(x: Any, want: Any) -> Any:
     """The result as it lies in memory where the program's own product makes it."""
     if want.is_contiguous():
         return x.contiguous()
