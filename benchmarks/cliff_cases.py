@@ -53,17 +53,13 @@ class Draw:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Case:
-    """A program, what draws its inputs, and its rows (few, many); ``random``: results are not those of eager.
-
-    ``exact``: what gives its results in float64, where the program itself casts to shorter types.
-    """
+    """A program, what draws its inputs, and its rows (few, many); ``random``: results are not those of eager."""
 
     fn: Callable[..., Any]
     make: Callable[[int, Draw], tuple[Any, ...]]
     rows: tuple[int, int]
     grad: bool = False
     random: bool = False
-    exact: Callable[..., Any] | None = None
 
 
 CASES: dict[str, Case] = {}

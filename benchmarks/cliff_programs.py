@@ -46,8 +46,6 @@ ALONG = (
     "{x}.softmax({d})", "{x}.log_softmax({d})", "{x}.cumsum({d})", "{x}.sort({d}).values", "{x}.flip({d})", "{x}.roll(1, {d})", "F.normalize({x}, dim={d})",
     "{x}.clamp(-1, 1).cumprod({d})", "{x}.cummax({d}).values", "{x}.logcumsumexp({d})", "torch.diff({x}, dim={d})", "{x}.argsort({d}, stable=True)",
 )  # fmt: skip
-#: what would round a float64 result as eager rounds its own
-CASTS = re.compile(r"\.(?:float|bfloat16|half)\(\)")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,13 +81,11 @@ class Program:
         """The function of the source, and its rows of eight, at least eight."""
         scope: dict[str, Any] = {"torch": torch, "F": F}
         exec(compile(self.source, f"<{'backward of ' if self.grad else ''}program>", "exec"), scope)
-        exact: dict[str, Any] = {"torch": torch, "F": F}
-        exec(compile(CASTS.sub("", self.source), "<program in float64>", "exec"), exact)
         made = self.make(TRIED, Draw("cpu"))
         row = sum(x.nbytes for x, i in zip(made, self.inputs, strict=True) if 0 in i.shape) / TRIED
         few, many = (max(TRIED, int(size / row) // TRIED * TRIED) for size in self.sizes)
         chance = any(word in self.source for word in ("dropout", "rand"))
-        return Case(scope["program"], self.make, (few, many), self.grad, chance, exact["program"])
+        return Case(scope["program"], self.make, (few, many), self.grad, chance)
 
     def make(self, rows: int, draw: Draw) -> tuple[Tensor, ...]:
         return tuple(each.draw(rows, draw) for each in self.inputs)

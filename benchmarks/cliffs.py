@@ -25,11 +25,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from benchmarks.cliff_errors import Call, call_of, checked
 from benchmarks.run import Failed, Row, Team
 
 if TYPE_CHECKING:
-    import torch
-
     from benchmarks.cliff_cases import Case
 
 #: processes that compile side by side, at most one for each core
@@ -40,12 +39,8 @@ ROUNDS, MORE_ROUNDS, RUN_S = 5, 26, 0.006
 SECONDS = 20
 #: under this a compiled call is slower than eager's
 SLOW = 0.97
-#: an error this many times eager's, and beyond some roundings, is told
-WRONG, ROUNDINGS = 4.0, 8.0
 #: what the names of drawn programs begin with, before their seeds; how many there are where time has no limit; under what they are cliffs
 DRAWN, MOST, CLIFF = "random ", 1000, 0.9
-
-Call = Callable[[], list[Any]]
 
 
 def measure(
@@ -66,15 +61,14 @@ def measure(
     try:
         case, row = _found(name)
         rows = case.rows[many]
+        compilers: dict[str, Callable[..., Any]] = {"torch": torch.compile, "braze": braze.compile}
+        functions = {"eager": case.fn}
         calls: dict[str, Call] = {}
         results: dict[str, list[Any]] = {}
         for impl in ("eager", *impls):
-            fn = (
-                {"torch": torch.compile, "braze": braze.compile}[impl](case.fn)
-                if impl != "eager"
-                else case.fn
-            )
-            calls[impl] = _call(case, fn, rows, device)
+            if impl != "eager":
+                functions[impl] = compilers[impl](case.fn)
+            calls[impl] = call_of(case, functions[impl], rows, device)
             _wait(device)
             start = time.perf_counter()
             results[impl] = calls[impl]()
@@ -82,7 +76,10 @@ def measure(
             row[f"{impl}_first_s"] = round(time.perf_counter() - start, 3)
         with _alone(lock):  # the device, too, belongs to one at a time
             if not case.random:
-                row |= _checked(case, rows, device, results)
+                row |= checked(
+                    case, rows, device, results,
+                    lambda seed: {impl: call_of(case, fn, rows, device, seed)() for impl, fn in functions.items()},
+                )  # fmt: skip
             results.clear()
             times = _times(calls, device)
             for impl, spent in times.items():
@@ -131,98 +128,6 @@ def _alone(lock: str) -> Iterator[None]:
     with open(lock, "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def _call(case: Case, fn: Callable[..., Any], rows: int, device: str, double: bool = False) -> Call:
-    """A call of no arguments: a forward, or a forward and its backward, whose tensors it gives."""
-    import torch
-
-    from benchmarks.cliff_cases import Draw
-
-    inputs = [_double(x) if double else x for x in case.make(rows, Draw(device))]
-    if not case.grad:
-
-        def forward() -> list[Any]:
-            with torch.no_grad():
-                return _tensors(fn(*inputs))
-
-        return forward
-    wanted = [x.requires_grad_() for x in inputs if _is_smooth(x)]
-    gradients: list[torch.Tensor] = []
-
-    def step() -> list[Any]:
-        found = [x for x in _tensors(fn(*inputs)) if x.requires_grad]
-        if not gradients:
-            draw = Draw(device, 1)  # others than the inputs' numbers, of which some gradients are 0
-            gradients.extend(draw.f32(*x.shape, dtype=x.dtype) for x in found)
-        grads = torch.autograd.grad(found, wanted, gradients, allow_unused=True)
-        return [x.detach() for x in found] + [x for x in grads if x is not None]
-
-    return step
-
-
-def _tensors(found: Any) -> list[Any]:
-    if isinstance(found, (tuple, list)):
-        return [x for item in found for x in _tensors(item)]
-    return [] if found is None else [found]
-
-
-def _is_smooth(x: torch.Tensor) -> bool:
-    return x.is_floating_point() or x.is_complex()
-
-
-def _double(x: torch.Tensor) -> torch.Tensor:
-    import torch
-
-    if x.is_complex():
-        return x.to(torch.complex128)
-    return x.double() if x.is_floating_point() else x
-
-
-def _checked(case: Case, rows: int, device: str, results: dict[str, list[Any]]) -> Row:
-    """Errors of ours and of eager's against float64, and the share of whole numbers that are not eager's."""
-    import torch
-
-    row: Row = {}
-    try:
-        exact = _call(case, case.exact or case.fn, rows, device, double=True)()
-    except (RuntimeError, NotImplementedError) as failure:  # some operators have no float64
-        row["unchecked"] = str(failure)[:120]
-        exact = results["eager"]
-    wrong = []
-    for ours, eager, true in zip(results["braze"], results["eager"], exact, strict=True):
-        if ours.dtype != eager.dtype or ours.shape != eager.shape:
-            wrong.append(f"{ours.dtype} {list(ours.shape)} where eager has {eager.dtype} {list(eager.shape)}")
-        elif not _is_smooth(ours):
-            differ = (ours != eager).double().mean().item() if ours.numel() else 0.0
-            row["differ"] = max(row.get("differ", 0.0), differ)
-        else:
-            found, least = _error(ours, true), _error(eager, true)
-            row["error"] = max(row.get("error", 0.0), found)
-            row["eager_error"] = max(row.get("eager_error", 0.0), least)
-            # without float64 it is not known what eager's own roundings, on its way through shorter types, come to
-            kind = torch.bfloat16 if "unchecked" in row else ours.dtype
-            rounding = ROUNDINGS * torch.finfo(kind).eps
-            if found > WRONG * least + rounding or math.isnan(found) != math.isnan(least):
-                wrong.append(f"error {found:.2e} where eager's is {least:.2e}")
-    return row | ({"wrong": "; ".join(wrong)} if wrong else {})
-
-
-def _error(found: torch.Tensor, exact: torch.Tensor) -> float:
-    """The root mean square of the differences, relative to the results' own; of those that are finite in both."""
-    import torch
-
-    found, exact = (torch.view_as_real(x) if x.is_complex() else x for x in (found, exact))
-    found, exact = found.double(), exact.double()
-    finite = exact.isfinite()
-    if not torch.equal(found[~finite].nan_to_num(7.0), exact[~finite].nan_to_num(7.0)):
-        return math.nan
-    size = exact[finite].square().mean().sqrt()
-    return (
-        float((found - exact)[finite].square().mean().sqrt() / size.clamp_min(1e-300))
-        if finite.any()
-        else 0.0
-    )
 
 
 def _times(calls: dict[str, Call], device: str) -> dict[str, list[float]]:
@@ -380,7 +285,7 @@ def cliffs_table(rows: Sequence[Row], most: int = 40) -> Table:
                 for r in slow[:most]
             ]  # fmt: skip
             table.add_row(size, what, str(len(here)), f"{mean:.2f}", str(len(slow)), "\n".join(worst))
-    told = [f"{r['case']}, {r['rows']}: {r['wrong']}" for r in rows if "wrong" in r]
+    told = [f"{r['case']}, {r['rows']}: {r[how]}" for how in ("wrong", "seldom") for r in rows if how in r]
     cliffs = sorted((r for r in rows if "source" in r and _worst(r) < CLIFF), key=_worst)
     told += [_told(r) for r in cliffs[:most]]
     told += [f"{r['case']}, {r['rows']}: {r['differ']:.1e} differ" for r in rows if r.get("differ", 0) > 0]

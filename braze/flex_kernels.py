@@ -131,8 +131,7 @@ class Kernels:
         """(result, logarithms of sums, largest scores)."""
         out, lse, most = empty_results(q, v)
         rows, columns, warps, stages = self.forward_tile
-        grid = (-(-q.shape[2] // rows), q.shape[0] * q.shape[1])
-        _on(q.device, self.module.flex_forward[grid])(
+        _on(q.device, self.module.flex_forward[_programs(q.shape[0] * q.shape[1], q.shape[2], rows)])(
             q, k, v, out, lse, most, *self._blocks(blocks, 0), *self._looked_up(others),
             *self._numbers(q, k, v, out, blocks, 0), rows, columns, *self._widths(), num_warps=warps, num_stages=stages,
         )  # fmt: skip
@@ -160,8 +159,8 @@ class Kernels:
         ]
         rows, columns, warps, stages = self.backward_tile
         tables, options = self._looked_up(others), {"num_warps": warps, "num_stages": stages}
-        by_query = self.module.flex_queries[-(-q.shape[2] // rows), q.shape[0] * q.shape[1]]
-        by_key = self.module.flex_keys[-(-k.shape[2] // columns), q.shape[0] * k.shape[1]]
+        by_query = self.module.flex_queries[_programs(q.shape[0] * q.shape[1], q.shape[2], rows)]
+        by_key = self.module.flex_keys[_programs(q.shape[0] * k.shape[1], k.shape[2], columns)]
         _on(q.device, by_query)(
             q, k, v, lse, delta, grad, dq, *self._blocks(blocks, 0), *tables,
             *self._numbers(q, k, v, grad, blocks, 0), rows, columns, *self._widths(), **options,
@@ -203,6 +202,11 @@ class Kernels:
                 x = torch.empty_strided(shape, stride, dtype=x.dtype, device=x.device).copy_(x)
             made.append(x)
         return made
+
+
+def _programs(heads: int, length: int, tile: int) -> tuple[int]:
+    """A launch of a program for each tile of each head."""
+    return (-(-length // tile) * heads,)
 
 
 def _on(device: torch.device, launch: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,6 +19,10 @@ Node = torch.fx.Node
 
 ATTENTION = torch.nn.functional.scaled_dot_product_attention
 
+#: heads, and batches, that PyTorch's kernels take: each is a dimension of their launches, of which one alone may be larger, and it is queries'
+MOST_HEADS = 65535
+#: the arguments of a call
+NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 #: operators that make masks, and what to make of nothing but numbers is worth
 _PLAIN = frozenset(
     overload
@@ -57,7 +61,7 @@ def is_chosen_now(
     It makes numbers of such a mask, by three launches in each call that reads it, and of which value depends on the
     kernel. In the graph that is one kernel for all calls that read a mask.
     """
-    named = dict(zip(("query", "key", "value", "attn_mask", "dropout_p"), args, strict=False)) | kwargs
+    named = dict(zip(NAMES, args, strict=False)) | kwargs
     mask, dropout = named.get("attn_mask"), named.get("dropout_p", 0.0)
     if not isinstance(mask, torch.Tensor) or mask.dtype is not torch.bool or dropout != 0:
         return False
@@ -67,6 +71,33 @@ def is_chosen_now(
         and torch.cuda.is_available()
         and not hides_nothing(mask, known)
     )
+
+
+def with_heads_as_batches(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+    """The arguments of a call of attention that has more heads than a launch may have, by name, with these in the place of batches; None where it has not.
+
+    Of float32 PyTorch chooses its memory-efficient kernel, whatever their number; of batches that one takes 65,535 at a time, and drops nothing then.
+    """
+    named = dict(zip(NAMES, args, strict=False)) | kwargs
+    if not _are_too_many(named):
+        return None
+    turned = {name: x.transpose(0, 1) for name, x in named.items() if name in NAMES[:3]}
+    mask = named.get("attn_mask")
+    if mask is not None and mask.dim() == 4:
+        turned["attn_mask"] = mask.transpose(0, 1)
+    return named | turned
+
+
+def _are_too_many(named: dict[str, Any]) -> bool:
+    values, mask = [named[name] for name in NAMES[:3]], named.get("attn_mask")
+    if not all(x.dim() == 4 and x.dtype is torch.float32 and is_on_gpu(x) for x in values):
+        return False
+    batches, heads = values[0].shape[:2]
+    known = (
+        type(batches) is int and type(heads) is int and all(x.shape[:2] == (batches, heads) for x in values)
+    )
+    plain = not named.get("dropout_p") and (mask is None or mask.dim() in (2, 4))
+    return known and plain and batches <= MOST_HEADS < heads
 
 
 def _with_columns(mask: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from braze.aot.attention import ATTENTION, known_value, with_readable_mask
+from braze.aot.attention import ATTENTION, MOST_HEADS, known_value, with_readable_mask
 from braze.aot.views import hints
 from braze.graph import torch_compat
 from braze.support.record import record
@@ -103,7 +103,7 @@ def call(match: Match, env: dict[Node, Any], constants: dict[Node, Any], fuses: 
         out = out.squeeze(0)
     if match.last.out_order is not None:
         out = out.permute(match.last.out_order)
-    return _laid_out(out, match.last.node.meta["val"])
+    return laid_out(out, match.last.node.meta["val"])
 
 
 def _ordered(env: dict[Node, Any], product: Product) -> tuple[Any, Any]:
@@ -114,7 +114,7 @@ def _ordered(env: dict[Node, Any], product: Product) -> tuple[Any, Any]:
     return left, right if product.right_order is None else right.permute(product.right_order)
 
 
-def _laid_out(x: Any, want: Any) -> Any:
+def laid_out(x: Any, want: Any) -> Any:
     """The result as it lies in memory where the program's own product makes it."""
     if want.is_contiguous():
         return x.contiguous()
@@ -281,11 +281,11 @@ def _pays(match: Match, left: Any, values: Any, graded: bool) -> bool:
     made = values.shape[-1 if match.last.right_order is None else match.last.right_order[-1]]
     if type(width) is not int or made != width:
         return False
+    scores = match.first.node.meta["val"]
     if left.device.type == "cuda":
-        return width % 8 == 0 and width <= 256
+        return width % 8 == 0 and width <= 256 and max(hints(scores.shape[:-2])) <= MOST_HEADS
     if left.device.type != "cpu" or match.dropout:
         return False
-    scores = match.first.node.meta["val"]
     return faster_on_cpu(scores.shape[-2], scores.dtype, graded)
 
 

@@ -12,7 +12,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
 from braze.aot import control_flow, softmax_products, unbacked
-from braze.aot.attention import ATTENTION, with_readable_mask
+from braze.aot.attention import ATTENTION, with_heads_as_batches, with_readable_mask
 from braze.aot.recorder import Recorder
 from braze.aot.stacked import drops_between, layer_by_layer
 from braze.aot.structural import IN_TRAINING, STRUCTURAL, read_parts
@@ -189,6 +189,10 @@ def _called(
         if node.op == "call_function":
             if node.target is ATTENTION and recorder.fuses_attention:
                 args, kwargs = with_readable_mask(args, kwargs, recorder.constant_masks)
+                if (turned := with_heads_as_batches(args, kwargs)) is not None:
+                    made = ATTENTION(**turned).transpose(0, 1)
+                    want = node.meta["val"]
+                    return made if made.stride() == want.stride() else softmax_products.laid_out(made, want)
             if drops_between(node.target, args):
                 return layer_by_layer(node.target, args)  # type: ignore[arg-type]
             return as_in_eager(node.target, args, stand_in(node.target)(*args, **kwargs))

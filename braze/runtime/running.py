@@ -33,8 +33,8 @@ KINDS: dict[str, tuple[int, Callable[..., Tensor]]] = {
 TILE, PRODUCT, BESIDE, WARPS = 2048, 1024, 256, 4
 #: programs of a multiprocessor that are enough, those that are wanted of lines that are cut, and chunks of a line at most
 ENOUGH, WANTED, MOST = 4, 8, 1024
-#: elements under which ATen's kernel is as quick
-FEW = 1 << 16
+#: elements under which ATen's kernel is as quick; places of a line, or lines, that 32 bits do not count
+FEW, FAR = 1 << 16, 1 << 31
 #: types that numbers are added up in -> what the kernels call them
 WIDE = {torch.float32: 0, torch.float64: 1, torch.int64: 2}
 #: multiprocessors of a GPU that does not say how many it has: the interpreter's
@@ -291,7 +291,7 @@ def _type_of(dtype: torch.dtype) -> torch.dtype:
 
 def by_kernels(x: Tensor, dim: int, kind: str, backwards: bool, *, out: Tensor | None = None) -> Tensor:
     """The running values along a dim; in ``out``, dense by rows, where that is given."""
-    if x.numel() < FEW:  # of a size that was not known before
+    if _is_atens(x, dim):  # of a size that was not known before
         return by_aten(x, dim, kind, backwards, out=out)
     if out is None:
         out = torch.empty(x.shape, device=x.device, dtype=_type_of(x.dtype))
@@ -301,7 +301,7 @@ def by_kernels(x: Tensor, dim: int, kind: str, backwards: bool, *, out: Tensor |
 
 def worked_out(x: Tensor, dim: int, kind: str, backwards: bool, *, out: Tensor) -> Callable[..., Any]:
     """``by_kernels`` of what is laid out as these are."""
-    if x.numel() < FEW or not x.is_contiguous():
+    if _is_atens(x, dim) or not x.is_contiguous():
         return by_kernels
     found = _launches_of(x, dim, kind, backwards)
     running, sizes = found.running, found.sizes
@@ -312,10 +312,15 @@ def worked_out(x: Tensor, dim: int, kind: str, backwards: bool, *, out: Tensor) 
 
 def _launched(device: torch.device, x: Tensor, dim: int, kind: str, backwards: bool) -> triton_load.Launched:
     """The kernels that ``by_kernels`` launches, with the numbers that they are given."""
-    if x.numel() < FEW:
+    if _is_atens(x, dim):
         return []
     found = _launches_of(x, dim, kind, backwards, device)
     return [(kernel, found.sizes) for kernel in (found.totals, found.running) if kernel is not None]
+
+
+def _is_atens(x: Tensor, dim: int) -> bool:
+    """Whether ATen's kernel is as quick, or the only one that counts so far."""
+    return x.numel() < FEW or max(x.shape[dim], x.numel() // x.shape[dim]) >= FAR
 
 
 def _launches_of(

@@ -31,6 +31,8 @@ _HOOKS = ("launch_enter_hook", "launch_exit_hook")
 _LOADS = ("kernel_load_start_hook", "kernel_load_end_hook")
 #: columns of tensor memory that a multiprocessor has, where it has any
 _TENSOR_COLUMNS = 512
+#: programs that a launch may have along one dimension; along the two others, which no launch of ours has any of, there may be 65,535
+MOST_PROGRAMS = 2**31 - 1
 #: what a kernel's metadata must not ask for: memory of its own, or another way of launching
 _PLAIN = {
     "global_scratch_size": 0,
@@ -106,7 +108,10 @@ class Launch:
     def ready(self, device: int, numbers: tuple[int, ...]) -> str:
         """Build and load what a launch on the current device will ask for; what went wrong, or nothing."""
         key = device, _kinds(numbers), 0
-        if key in self.forms or self.programs(*numbers) <= 0:
+        programs = self.programs(*numbers)
+        if programs > MOST_PROGRAMS:
+            return f"it would be {programs} programs, and a GPU launches {MOST_PROGRAMS} at most"
+        if key in self.forms or programs <= 0:
             return ""
         first, self.first = self.first, None
         if first is not None and (why := first.ahead.before(first.path, first.sizes, numbers)):
@@ -126,14 +131,22 @@ class Launch:
     def general(self, *args: Any) -> None:
         """A launch by Triton's own means on the device of the first buffer; no launch of zero programs."""
         numbers = args[len(args) - self.sizes :]
-        programs = self.programs(*numbers)
-        if programs <= 0:
+        programs = self._programs(numbers)
+        if programs == 0:
             return
         try:
             self._launch_on(args[0].device, programs, args, numbers)
         except Exception as error:  # the host module's line may be of many launches
             error.add_note(f"braze: it came of the launch of {self.job.name}")
             raise
+
+    def _programs(self, numbers: tuple[int, ...]) -> int:
+        programs = max(self.programs(*numbers), 0)
+        if programs > MOST_PROGRAMS:  # the driver would be told their number without its upper bits
+            raise OverflowError(
+                f"{self.job.name} is {programs} programs for the sizes {numbers}, and a GPU launches {MOST_PROGRAMS} at most"
+            )
+        return programs
 
     def _launch_on(
         self, device: torch.device, programs: int, args: tuple[Any, ...], numbers: tuple[int, ...]
@@ -150,7 +163,7 @@ class Launch:
         Behind the sizes may be bits of the buffers that 16 does not divide.
         """
         numbers, apart = given[: self.sizes], sum(given[self.sizes :])
-        programs = max(self.programs(*numbers), 0)
+        programs = self._programs(numbers)
         key = device, _kinds(numbers), apart
         if key not in self.forms:
             if programs == 0:

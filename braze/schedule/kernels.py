@@ -14,6 +14,7 @@ from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, Buffer, Node, Op, ReduceKind
 from braze.loops.rewrite import roots
 from braze.schedule.along_threads import FLAT, SECTOR, form_of, step_along
+from braze.schedule.far import are_wide
 from braze.schedule.held import (
     ALL_REGISTERS,
     CACHED,
@@ -139,7 +140,7 @@ def plan_kernel(
     names = arguments(group)
     plan = KernelPlan(
         form, names, size_symbols(group), tiles.outer, tiles.points, tiles.row, tiles.whole, passes, tiles.warps, tiles.stages,
-        any(is_wide(buffers[n]) for n in names), is_coarse(group, buffers),
+        are_wide(group, buffers, names), is_coarse(group, buffers),
     )  # fmt: skip
     if form is not Form.ROWS or plan.row is None:
         return plan
@@ -319,7 +320,7 @@ def _mixed(group: Group, buffers: dict[str, Buffer], *, hold: bool) -> KernelPla
     plan = KernelPlan(
         Form.MIXED, names, size_symbols(group), (group.walked.part,), (Tile("x", group.axes, x),),
         Tile("r", group.row_axes, width), True, (), warps, stages,
-        any(is_wide(buffers[n]) for n in names), is_coarse(group, buffers), group.walked.within.extent,
+        are_wide(group, buffers, names), is_coarse(group, buffers), group.walked.within.extent,
     )  # fmt: skip
     if vectors is None and filled is None:
         return plan
@@ -389,7 +390,7 @@ def _ragged(group: Group, buffers: dict[str, Buffer], limit: Node) -> KernelPlan
     return KernelPlan(
         Form.COLUMNS, names, size_symbols(group), group.axes[:outer], (Tile("x", columns, x),),
         Tile("r", group.row_axes, r), False, passes_of(group.steps, group.row_axes), warps_of(x * r // min(r, 2), EACH_ROW), 1,
-        any(is_wide(buffers[n]) for n in names), is_coarse(group, buffers), limit=limit,
+        are_wide(group, buffers, names), is_coarse(group, buffers), limit=limit,
     )  # fmt: skip
 
 
@@ -591,10 +592,3 @@ def power(n: int) -> int:
 
 def _static(axes: tuple[Axis, ...]) -> int | None:
     return product([a.extent for a in axes]).value if axes else ONE.value
-
-
-def is_wide(buffer: Buffer) -> bool:
-    """Whether an element of a buffer may lie 2^31 or more from its first: of sizes without a bound it may."""
-    last = buffer.last + 1
-    most = last.bounds()[1] if last.value is None else last.value
-    return most is None or most >= 2**31

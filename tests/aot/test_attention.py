@@ -119,6 +119,22 @@ def test_on_a_gpu_the_result_lies_as_the_query_does():
     assert mode.run(aten.scaled_dot_product_attention.default, (here, here, here), {}).shape == (2, 3, 6, 8)
 
 
+@pytest.mark.parametrize("shape", [(2, 3), (65535, 2), (2, 65535), (65535,)])
+def test_attention_by_hand_of_more_heads_than_a_launch_may_have_stays_products(shape):
+    """Eager multiplies as many matrices as there are; PyTorch's kernels for attention would be refused."""
+
+    def by_hand(q, k, v):
+        return (q @ k.mT * 0.25).softmax(-1) @ v
+
+    def fused(*batch):
+        x = torch.empty(*batch, 16, 8, dtype=torch.float16, device="meta")
+        graph = partition_on_gpu(by_hand, [x, x, x]).forward.graph
+        return bool(graph.find_nodes(op="call_function", target=aten.scaled_dot_product_attention.default))
+
+    assert fused(*shape)
+    assert max(shape) < 65535 or not fused(*(n + (n == 65535) for n in shape))
+
+
 @pytest.mark.parametrize("kernel", ["flash", "efficient", "cudnn"])
 def test_kernels_of_a_gpu_get_rows_in_one_piece_whatever_was_written_also_in_their_backward(kernel):
     """They refuse what lies otherwise, and the backward is given what the forward was, before that was copied."""

@@ -163,3 +163,11 @@ def test_the_kernels_compile_to_machine_code(monkeypatch, tmp_path):
         running._kernel.cache_clear()
     assert {job.name for job in jobs} == {"running", "totals"}
     assert not build(jobs, Builders(("cuda", 90, 32), 1), seconds=200)
+
+
+@pytest.mark.parametrize(("shape", "dim"), [((1 << 31,), 0), ((1 << 31, 2), 1), ((2, 1 << 31), 1)])
+def test_lines_that_32_bits_do_not_count_are_atens(shape, dim):
+    """Of chunks of a line the kernels count the first places in 32 bits."""
+    device, far = torch.device("cuda:0"), torch.empty(shape, device="meta")
+    assert running._launched(device, far, dim, "sum", False) == []
+    assert running.worked_out(far, dim, "sum", False, out=far) is running.by_kernels

@@ -65,10 +65,10 @@ def test_what_triton_built_serves_sizes_of_the_same_kind(takes, launch_of):
     assert launch.find(0, 1000) == (0x700, 16, 128, 96, b"\4", 2, False)
     options = {"XBLOCK": 64, "num_warps": 4, "num_stages": 2}
     assert function.built == [(["fp32", "bf16"], 100, options)] and not function.launches
-    for n in (96, 2**31 + 1, 2**40):  # of other kinds
+    for n in (96, 2**31 + 1, 2**36):  # of other kinds
         launch.find(0, n)
     launch.find(1, 100)  # another device
-    assert [n for _, n, _ in function.built] == [100, 96, 2**31 + 1, 2**40, 100]
+    assert [n for _, n, _ in function.built] == [100, 96, 2**31 + 1, 2**36, 100]
 
 
 def test_kernels_are_built_apart_for_addresses_that_16_does_not_divide(takes, launch_of):
@@ -138,6 +138,22 @@ def test_who_builds_a_graph_s_kernels_is_told_of_the_first_launch(takes, launch_
     assert launch.find(0, 0) is None and not told, "no kernel is wanted"
     launch.find(0, 100), launch.find(0, 96), launch.general(torch.zeros(4), torch.zeros(4), 4)
     assert told == [("k.py", ("n",), (100,)), "k.py"]
+
+
+def test_a_launch_of_more_programs_than_there_may_be_is_refused(takes, launch_of):
+    """The driver is told 32 bits of their number: of 2^32 and some it would run these some."""
+    function = Function()
+    launch = launch_of(function)
+    takes["sizes"] = (8, 8, 8, 8, 8)  # of such a number
+    most = 64 * (2**31 - 1)
+    assert launch.find(0, most)[1] == 2**31 - 1 and launch.ready(0, (most,)) == ""
+    for n in (most + 1, 64 * 2**32 + 64):
+        assert "programs" in launch.ready(0, (n,))
+        with pytest.raises(OverflowError, match=r"k is \d+ programs"):
+            launch.find(0, n)
+        with pytest.raises(OverflowError):
+            launch.general(torch.zeros(1), torch.zeros(1), n)
+    assert not function.launches
 
 
 def test_no_launch_of_no_programs(takes, launch_of):
@@ -291,7 +307,7 @@ def test_sizes_whose_own_kernel_is_refused_run_what_was_built_for_any(takes, lau
     assert not function.launches and caplog.text.count("BZ5012") == 1
     assert [n for _, n, _ in function.built] == [64, 67, 1], "one kernel for all of them"
     takes["sizes"] = (8, 8, 8, 8)
-    assert launch.find(0, 1 << 40)[4] == b"\x08", "as many bytes as the number takes"
+    assert launch.find(0, 1 << 36)[4] == b"\x08", "as many bytes as the number takes"
 
 
 def test_what_no_launch_has_room_for_is_refused_when_it_is_loaded(monkeypatch):

@@ -21,8 +21,8 @@ from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, Buffer, Node, Op, TemplateCall
 from braze.loops.rewrite import attr_exprs, store_roots
 from braze.products import Depthwise
+from braze.schedule.far import is_wide
 from braze.schedule.kernel_plan import KernelPlan
-from braze.schedule.kernels import is_wide
 from braze.schedule.plans import Form, Tile, blocks
 from braze.schedule.records import Group
 from braze.symbolic.expr import Expr, Symbol

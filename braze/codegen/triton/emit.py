@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from braze.codegen.triton.ops import TYPES, row
 from braze.loops.ir import DType, Node, Op
 from braze.loops.rewrite import walk
+from braze.schedule.far import multiplies_far
 from braze.support.errors import InternalError, Unsupported
 from braze.symbolic.divides import multiple
 from braze.symbolic.expr import ZERO, Expr, FloorDiv, Integer, Max, Min, Mod, Product, Sum, Symbol, indirect
@@ -93,6 +94,8 @@ class Emitter:
         self.reduced: dict[int, Value] = {}
         self.count = 0
         self.coarse = False
+        #: the kernel's sizes, where places have 64 bits: what these come to when they are multiplied may need them, too
+        self.far: frozenset[Symbol] = frozenset()
         self.last: Fours | None = None
         self.together: RowsTogether | None = None
         #: in a walk of whole vectors: where a row begins, the row's symbol, and the text of that place and the row's number
@@ -355,11 +358,12 @@ class Emitter:
             return self.vectors[2], frozenset("xr")
         deps: set[str] = set()
         names: dict[str, str] = {}
+        far = self.far if self.far and multiplies_far(index, self.far) else ()
         for symbol in index.symbols():
             place = places.get(symbol.name) or self.symbols.get(symbol)
             if place is None:
                 raise InternalError("BZ9071", f"symbol {symbol} of index {index} is not in scope")
-            names[symbol.name] = place.name
+            names[symbol.name] = f"bz_long({place.name})" if symbol in far else place.name
             deps |= place.deps
         return index_text(index, names), frozenset(deps)
 

@@ -229,9 +229,10 @@ class _Writer:
         return [f"    row = ((b % BB) * BH + head % BH) * BR + {tile}block * {step} // {side}"]
 
 
+# programs stand in one row, a head's tiles beside each other: a launch has 65,535 along another dimension at most
 START = [
-    "    yblock = tl.program_id(0)",
-    "    bh = tl.program_id(1)",
+    "    yblock = tl.program_id(0) % tl.cdiv(M, YBLOCK)",
+    "    bh = tl.program_id(0) // tl.cdiv(M, YBLOCK)",
     "    b = (bh // H).to(tl.int64)",
     "    h = (bh % H).to(tl.int64)",
     "    batch = bh // H",
@@ -243,8 +244,8 @@ START = [
     "    hk = h // G",
 ]
 START_KEYS = [
-    "    xblock = tl.program_id(0)",
-    "    bh = tl.program_id(1)",
+    "    xblock = tl.program_id(0) % tl.cdiv(N, XBLOCK)",
+    "    bh = tl.program_id(0) // tl.cdiv(N, XBLOCK)",
     "    hk = (bh % (H // G)).to(tl.int64)",
     "    b = (bh // (H // G)).to(tl.int64)",
     "    batch = bh // (H // G)",

@@ -23,8 +23,9 @@ from braze.codegen.triton.walks import Walker
 from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, Buffer, BufferView, Node, Op, TemplateCall
 from braze.loops.rewrite import attr_exprs, roots, store_roots
+from braze.schedule.far import is_wide
 from braze.schedule.kernel_plan import KernelPlan
-from braze.schedule.kernels import is_wide, power
+from braze.schedule.kernels import power
 from braze.schedule.passes import passes_of
 from braze.schedule.plans import Form, Tile, blocks
 from braze.schedule.records import Group, GroupKind
@@ -396,6 +397,7 @@ class GemmWriter(Walker):
         if self.batch is not None:
             symbols[self.batch.symbol] = Value("batch", NOTHING)
         emit = Emitter(symbols, product.pointers, ("x", "y"))
+        emit.far = product.far
         emit.masks = {"x": product.masks["x"], "y": self._ragged_columns()}
         lines.append("    xcolumn = xoffset + tl.arange(0, XBLOCK)[:, None]")
         lines.append("    ycolumn = yblock * YBLOCK + tl.arange(0, YBLOCK)[None, :]")

@@ -37,6 +37,12 @@ def bz_uniform_quads(seed, quads, shape: tl.constexpr):
     a, b, c, d = tl.rand4x(seed, quads)
     return tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), shape)
 """,
+    "bz_long": """
+@triton.jit
+def bz_long(number):
+    # sizes are counted in 32 bits while they fit
+    return tl.full([], 0, tl.int64) + number
+""",
     "bz_fetch": """
 @triton.jit
 def bz_fetch(places):

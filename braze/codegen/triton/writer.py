@@ -44,6 +44,7 @@ class Writer:
         dims = tuple(tile.letter for tile in (reversed(tiles) if plan.together else tiles))
         self.emitter = Emitter(symbols, pointers, dims)
         self.emitter.coarse = plan.coarse
+        self.emitter.far = frozenset(plan.sizes) if plan.wide else frozenset()
         self.emitter.asserted = asserted(group.steps)
         self.emitter.masks = {tile.letter: not tile.divides for tile in tiles}
         self.base = Scope([], "    ")

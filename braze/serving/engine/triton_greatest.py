@@ -20,8 +20,8 @@ _PART = 2048
 @triton.jit
 def greatest_kernel(logits, best, found, size, row_stride, BLOCK: tl.constexpr):
     """A part of one row. ``found``: for each row the greatest until now and how many parts have told of theirs, zeros before and after."""
-    part = tl.program_id(0)
-    row = tl.program_id(1)
+    row = tl.program_id(0)
+    part = tl.program_id(1)
     place = part * BLOCK + tl.arange(0, BLOCK)
     value = tl.load(logits + row.to(tl.int64) * row_stride + place, mask=place < size, other=float("-inf"))
     value = value.to(tl.float32)
@@ -33,7 +33,7 @@ def greatest_kernel(logits, best, found, size, row_stride, BLOCK: tl.constexpr):
     ranked = ((key + 0x80000000) << 31) | (0x7FFFFFFF - place)
     ranked = tl.where(place < size, ranked, 0)
     tl.atomic_max(found + 2 * row, tl.max(ranked, 0), sem="acq_rel")
-    if tl.atomic_add(found + 2 * row + 1, 1, sem="acq_rel") == tl.num_programs(0) - 1:
+    if tl.atomic_add(found + 2 * row + 1, 1, sem="acq_rel") == tl.num_programs(1) - 1:
         greatest = tl.atomic_xchg(found + 2 * row, 0, sem="acq_rel")
         tl.store(found + 2 * row + 1, 0)
         tl.store(best + row, 0x7FFFFFFF - (greatest & 0x7FFFFFFF))
@@ -45,6 +45,6 @@ def greatest(logits: torch.Tensor, best: torch.Tensor, found: torch.Tensor) -> N
     ``found``: zeros, two int64 a row, and zeros again afterwards. Rows lie one behind another, each in one piece of memory.
     """
     rows, size = logits.shape
-    greatest_kernel[(triton.cdiv(size, _PART), rows)](
+    greatest_kernel[(rows, triton.cdiv(size, _PART))](
         logits, best, found, size, logits.stride(0), BLOCK=_PART, num_warps=4
     )
