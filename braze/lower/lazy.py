@@ -118,9 +118,8 @@ def known_apart(sizes: Sequence[Expr], strides: Sequence[Expr]) -> bool:
 def _nested(dims: list[tuple[Expr, Expr]], reach: Expr) -> bool:
     """Whether the dims can be put in an order in which each steps over all that those before it reach."""
     return not dims or any(
-        known_le(reach + 1, stride)
-        and _nested([d for d in dims if d != (stride, size)], reach + stride * (size - 1))
-        for stride, size in dims
+        known_le(reach + 1, stride) and _nested(dims[:k] + dims[k + 1 :], reach + stride * (size - 1))
+        for k, (stride, size) in enumerate(dims)
     )
 
 

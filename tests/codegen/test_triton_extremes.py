@@ -69,6 +69,21 @@ def test_the_few_among_which_an_extreme_is_are_read_again_where_one_instruction_
     assert not again(lambda x: (y := x.abs(), y.argmax(1)), x)
 
 
+def test_the_place_of_an_extreme_of_a_walked_row_is_sought_in_whole_vectors_where_that_is_quicker():
+    """Of halves that lie side by side, and of nothing that a second look could find changed or elsewhere."""
+    x = torch.empty(64, 1 << 17, dtype=torch.bfloat16, device="meta")
+    table, places = x + 1, torch.empty(64, 1 << 17, dtype=torch.int64, device="meta")
+
+    def whole(fn, *inputs):
+        return any("RBLOCK // 8" in t.source for t in generate(planned(fn, *inputs), context()))
+
+    assert whole(lambda x: x.argmax(1), x) and whole(lambda x: (x * 2).argmin(1), x)
+    assert not whole(lambda x: x.argmax(1), x.float())
+    assert not whole(lambda x: x.argmax(1), torch.empty(64, (1 << 17) + 1, dtype=x.dtype, device="meta"))
+    assert not whole(lambda x: F.dropout(x, 0.5, True).argmax(1), x)
+    assert not whole(lambda x, table, places: (x + table.gather(1, places)).argmax(1), x, table, places)
+
+
 def test_an_extreme_is_found_once_for_its_value_and_its_place():
     (text,) = generate(planned(lambda x: x.max(1), torch.empty(4096, 101, device="meta")), context())
     assert text.source.count("tl.reduce(") == 1 and "bz_argmax" not in text.source

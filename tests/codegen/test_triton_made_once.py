@@ -206,6 +206,17 @@ def test_long_columns_are_read_once_for_their_maximum_and_powers(small, tmp_path
         assert kinds_of(plan.groups[0].steps) == {ReduceKind.ONLINE_SOFTMAX}
 
 
+def test_only_rows_that_are_walked_take_their_maximum_and_powers_at_once():
+    """What a program holds is read once in any case: there the two are the cheaper sums."""
+    x = torch.empty(64, 300, device="meta")
+    for rows, kinds in (
+        (x, {ReduceKind.MAX, ReduceKind.SUM}),
+        (x.repeat(1, 1000), {ReduceKind.ONLINE_SOFTMAX}),
+    ):
+        (group,) = planned(lambda x: x.softmax(1), rows, cores=1).groups
+        assert kinds_of(group.steps) == kinds
+
+
 LONG = {
     "softmax": lambda x: x.softmax(1),
     "norm": lambda x: F.layer_norm(x, x.shape[1:]),

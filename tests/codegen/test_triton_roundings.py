@@ -9,7 +9,8 @@ import torch.nn.functional as F
 pytest.importorskip("triton")
 
 from braze.codegen import triton as triton_code
-from tests.codegen.triton_bench import context, interpreted
+from braze.loops.ir import DType
+from tests.codegen.triton_bench import context, interpreted, planned
 
 
 def chain(x, y):
@@ -54,3 +55,14 @@ def test_what_is_stored_and_what_is_decided_by_is_rounded(tmp_path):
     assert torch.equal(h, x * y)
     assert torch.equal(product, h * y)
     assert torch.equal(fraction, (x + y) - (x + y).floor())
+
+
+def test_what_lies_inside_a_kernel_is_as_wide_as_what_it_holds():
+    x, y = (torch.randn(6, 40).half() for _ in "xy")
+
+    def inside(**options):
+        plan = planned(lambda x, y: x * (x * y).sum(-1, keepdim=True), x, y, **options)
+        return {plan.buffer(name).dtype for group in plan.groups for name in group.internal}
+
+    assert inside() == {DType.F32}
+    assert DType.F16 in inside(numerics="eager")

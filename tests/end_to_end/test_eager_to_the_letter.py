@@ -92,6 +92,19 @@ def scattered_and_written(x):
     return y, seen
 
 
+@pytest.mark.parametrize("lying", [((2, 2), (1, 1)), ((3, 3), (2, 2)), ((2, 2, 2), (1, 1, 4))], ids=str)
+def test_what_is_written_shows_at_all_that_share_its_place(lying):
+    """Two dims of one size and one stride share memory, too."""
+    x = torch.arange(12.0).as_strided(*lying)
+
+    def f(x):
+        row = torch.slice_scatter(x, x[:1] * 0 - 50, 0, 0, 1)
+        return row, torch.select_scatter(x, x[0] * 0 - 50, 0, 0), torch.diagonal_scatter(x, x.diagonal() - 50)
+
+    for ours, eager in zip(braze.compile(f)(x), f(x), strict=True):
+        assert torch.equal(ours, eager) and ours.stride() == eager.stride()
+
+
 @pytest.mark.parametrize("program", [written_in_parts, written_by_places, scattered, scattered_and_written])
 @pytest.mark.parametrize("begin", [0, 3])
 def test_a_window_counts_from_where_memory_starts_after_a_write(program, begin):
