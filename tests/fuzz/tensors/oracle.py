@@ -452,11 +452,7 @@ def verdict(
         eps = max(eps, torch.finfo(dtype).eps)
     size = exact.abs().nan_to_num(0.0, 0.0, 0.0)
     size = size.amax(-1, keepdim=True) if in_parts else size
-    room = (
-        ROOM * room
-        + 4 * eps * size
-        + torch.finfo(ours.dtype).smallest_normal
-    )
+    room = ROOM * room + 4 * eps * size + torch.finfo(ours.dtype).smallest_normal
     off = (ours.double() - exact).abs()
     bad = torch.where(exact.isfinite(), ~(off <= room), ~matches(ours.double(), exact))
     bad &= ~matches(ours, theirs) & ~wild
