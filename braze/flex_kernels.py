@@ -76,9 +76,15 @@ class Kernels:
         graph, examples = self._graph(target, module, numbers)
         program = lowered(graph, examples)
         name = target.__name__
-        if len(program.steps) != 1 or not isinstance(program.steps[0], LoopNest):
+        # what a derivative reads nothing of has run before, with its errors
+        steps = [
+            step
+            for step in program.steps
+            if not isinstance(step, LoopNest) or any(s.buffer not in program.for_errors for s in step.stores)
+        ]
+        if len(steps) != 1 or not isinstance(steps[0], LoopNest):
             raise Unsupported("BZ5010", f"flex_attention over a function that is more than one loop ({name})")
-        step = program.steps[0]
+        step = steps[0]
         if step.reduce_axes or len(step.stores) != 1 or not isinstance(program.outputs[0], BufferView):
             raise Unsupported("BZ5010", f"flex_attention over a function that sums ({name})")
         root = step.stores[0].value
