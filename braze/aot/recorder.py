@@ -296,9 +296,8 @@ class Recorder(TorchDispatchMode):
                     f"BZ9022: the decomposition of {func} gives {describe(have)}, not {describe(w)}: it stays whole",
                 )
                 return NotImplemented
-        given = {
-            torch_compat.storage_key(t) for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)
-        }
+        tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)]
+        given = set(map(torch_compat.storage_key, tensors))
         made = tuple(self._restrided(have, w, given) for have, w in pairs)
         if not structural.is_composite(func):
             self.ways.note_wholes(made, given)
@@ -337,8 +336,11 @@ class Recorder(TorchDispatchMode):
                 args, kwargs = self._counted(self.ways.memory(args[0]), args[1:], kwargs)
             else:
                 args, kwargs = self._from_own_start(args, kwargs)
-        if kwargs and func._schema.is_mutable and any(map(is_without_memory, kwargs.values())):
-            if (made := self._outs_made(func, args, kwargs)) is not None:
+        if kwargs and func._schema.is_mutable:
+            if (kwargs := structural.reduced_in_type_of_out(func, args, kwargs)) is None:
+                raise self._refused("BZ2009", f"{func}, whose out= has another type")
+            without = any(map(is_without_memory, kwargs.values()))
+            if without and (made := self._outs_made(func, args, kwargs)) is not None:
                 return made
         if self.mode.env is not None:
             unbacked.forget(args)
@@ -579,16 +581,14 @@ class Recorder(TorchDispatchMode):
 
     def attribute(self, tensor: torch.Tensor) -> Any:
         """The fake of a real tensor that the graph holds under a name."""
-        found = self._known.get(id(tensor))
-        if found is not None:
+        if (found := self._known.get(id(tensor))) is not None:
             return found[1]
         if self.differentiable and tensor.requires_grad:
             raise self._refused("BZ2001", "a tensor that requires grad and is no input of the graph")
         name = f"constant_{len(self.constants)}"
         self.constants[name] = tensor
         node = self.graph.create_node("get_attr", name)
-        fake = self._alias(self.mode.fake(tensor))
-        node.meta["val"] = fake
+        fake = node.meta["val"] = self._alias(self.mode.fake(tensor))
         set_facts(node, origin=self.origin)
         self.know(fake, node)
         self._known[id(tensor)] = (tensor, fake)

@@ -185,6 +185,10 @@ KEPT = frozenset(
     }
 )
 
+#: names of operators that add up, or multiply, in the type of their ``out=``
+_TYPED_BY_OUT = frozenset({"sum", "nansum", "prod", "mean", "cumsum", "cumprod"})
+#: those that do so, and have no ``dtype=``
+_ROUNDED_BY_OUT = frozenset({"var", "std", "logsumexp"})
 #: norms of inputs and parameters in two types: what is in which type in the kernels PyTorch's fakes do not tell; our
 #: decompositions do
 MIXED_NORMS = frozenset(
@@ -228,3 +232,16 @@ def gives_back(func: OpOverload, args: Sequence[Any]) -> bool:
 def functional_of_inplace_view(func: OpOverload) -> OpOverload | None:
     """``aten.t`` for ``aten.t_``; None for those that change the memory itself."""
     return None if name_of(func) in ("resize_", "set_", "resize_as_") else functional_form(func)
+
+
+def reduced_in_type_of_out(func: Any, args: Any, kwargs: dict[str, Any]) -> dict[str, Any] | None:
+    """The keywords of a call whose ``out=`` says in which type it reduces, with ``dtype=``; None where the operator has none and it is another."""
+    out, name = kwargs.get("out"), name_of(func)
+    if not isinstance(out, torch.Tensor) or name not in _TYPED_BY_OUT | _ROUNDED_BY_OUT:
+        return kwargs
+    given = args[0].dtype
+    if name in _TYPED_BY_OUT:
+        told = kwargs.get("dtype") is not None or out.dtype is given
+        return kwargs if told else {**kwargs, "dtype": out.dtype}
+    floats = given.is_floating_point or given.is_complex
+    return kwargs if out.dtype is (given if floats else torch.get_default_dtype()) else None

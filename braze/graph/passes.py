@@ -152,7 +152,9 @@ def _leads_here(node: Node) -> int:
 def _stays_apart(node: Node) -> bool:
     """Whether a value is a tensor of its own, though another has the same numbers; or a derivative may make it of other memory than the program has."""
     known = facts(node)
-    return known.gradient or known.written_after or any(facts(n).moved_after for n in node.all_input_nodes)
+    if known.gradient or known.written_after or any(facts(n).moved_after for n in node.all_input_nodes):
+        return True
+    return any(facts(part).written_after for part in node.users if part.target is operator.getitem)
 
 
 def remove_no_ops(module: torch.fx.GraphModule) -> bool:

@@ -64,3 +64,35 @@ def test_views_of_what_out_has_given_memory_see_it(program, dynamic, backend):
             assert ours._is_view() == theirs._is_view()
         ours, theirs = ([part.untyped_storage().data_ptr() for part in each] for each in (found, wanted))
         assert [n == ours[0] for n in ours] == [n == theirs[0] for n in theirs]
+
+
+REDUCTIONS = {
+    "sum": torch.sum, "nansum": torch.nansum, "prod": torch.prod, "mean": torch.mean, "cumsum": torch.cumsum, "cumprod": torch.cumprod,
+    "var": torch.var, "std": torch.std, "logsumexp": torch.logsumexp, "amax": torch.amax, "any": torch.any,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize("given", [torch.float32, torch.bfloat16, torch.int32, torch.bool])
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_what_is_reduced_is_so_in_the_type_of_out(name, given, backend):
+    """`torch.sum(x, 0, out=y)` of floats adds up whole numbers where `y` holds such, and float64 where it holds that (`rare` 7410005527)."""
+
+    def reduced(x, y):
+        REDUCTIONS[name](x, 0, out=y)
+        return y * 1
+
+    x = (torch.arange(45.0).reshape(9, 5).sin() * 3).to(given)
+    compiled = braze.compile(reduced, backend=backend)
+    for kind in (torch.int64, torch.int8, torch.float64, torch.float32, torch.bfloat16, torch.complex64):
+        found = []
+        for call in (reduced, compiled):
+            y = torch.zeros((9, 5) if "cum" in name else 5, dtype=kind)
+            try:
+                found.append(call(x, y))
+            except RuntimeError:
+                found.append(None)
+        assert (found[0] is None) == (found[1] is None), kind
+        if found[0] is not None:
+            near = {} if not kind.is_floating_point else {"rtol": 4 * torch.finfo(kind).eps, "atol": 1e-6}
+            torch.testing.assert_close(found[1], found[0], **near)

@@ -265,3 +265,18 @@ def test_a_result_that_keeps_its_gradient_may_be_written(program, backend):
         first.square().sum().backward()
         found.append((leaf.grad, first.grad))
     torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+def test_parts_that_are_made_twice_are_two_where_one_is_written(backend):
+    """What they come with was made once (`rare` 7410003306)."""
+
+    def program(x):
+        first, second = torch.unbind_copy(x)[0], torch.unbind_copy(x)[0]
+        braze.graph_break()
+        second.zero_()
+        return first, second
+
+    x = torch.arange(6.0).reshape(2, 3) + 1
+    for ours, theirs in zip(braze.compile(program, backend=backend)(x), program(x), strict=True):
+        assert torch.equal(ours, theirs)
