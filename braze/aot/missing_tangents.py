@@ -103,8 +103,9 @@ def apart(backward: Backward) -> tuple[Backward, ...]:
     numbers = range(len(backward.tangents))
     groups = zip(backward.apart, backward.saving, strict=True) if len(backward.apart) > 1 else ()
     for group, saving in groups:
-        part, _ = without_tangents(backward, [i for i in numbers if i not in group])
-        if part is backward:
+        others = [i for i in numbers if i not in group]
+        part, unread = without_tangents(backward, others)
+        if part is backward or not unread.issuperset(others):  # another's tangent may be read for its sizes
             return ()
         parts.append(dataclasses.replace(part, saving=(saving,)))
     return tuple(parts)

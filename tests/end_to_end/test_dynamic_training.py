@@ -256,3 +256,23 @@ def test_a_float_that_is_made_an_integer_and_no_size_is_compiled_for_any() -> No
     for h in (2.0, 3.5, 5.25, 6.0):
         assert torch.equal(compiled(torch.ones(3), h), torch.ones(3) * int(h) + math.floor(h * 2))
     assert len(graphs) == 2
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_results_whose_backwards_read_sizes_of_each_others_tangents(backend):
+    """They are one operation of autograd's (`rare` 7410000637); one of them may have no gradient."""
+
+    def program(x):
+        v = torch.meshgrid(x.reshape(-1), x.rot90(2).reshape(-1), indexing="ij")[0]
+        return torch.linalg.slogdet(v)[0], v.repeat(2, 1, 1).squeeze(-3).vsplit(2)[1]
+
+    compiled = braze.compile(program, backend=backend, dynamic=True)
+    for shape in ((2, 2), (3, 2), (2, 3)):
+        for used in ((1,), (0, 1)):
+            found = []
+            for call in (program, compiled):
+                x = (torch.arange(float(shape[0] * shape[1])).reshape(shape).sin() + 2).requires_grad_()
+                results = call(x)
+                sum(results[k].sum() for k in used).backward()
+                found.append((*[r.detach() for r in results], x.grad))
+            torch.testing.assert_close(*found)
