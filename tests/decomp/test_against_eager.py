@@ -162,6 +162,11 @@ CASES: dict[Any, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
         ((plain(3, 4), 1, [0]), {}),
     ],
     aten.norm.Scalar: [((plain(3, 4),), {})],
+    aten.view_copy.default: [
+        ((plain(3, 4), [2, -1]), {}),
+        ((plain(3, 4).t(), [12]), {}),
+        ((plain(3, 0), [0]), {}),
+    ],
     aten.trace.default: [((plain(3, 5),), {}), ((ints(4, 2),), {}), ((plain(3, 2) * (1 - 2j),), {})],
     aten.stack.default: [
         (([plain(2, 3), numbers(3, 3)[:2]], 1), {}),
