@@ -333,7 +333,7 @@ class Recorder(TorchDispatchMode):
         of = args[0] if args else None
         if counts_from_start(func, args[1:], kwargs):
             if self.windows:  # of all the memory, but autograd knows of the tensor that it was called on
-                args, kwargs = self._counted(self.ways.memory(args[0]), args[1:], kwargs)
+                args, kwargs = self._counted(args[0], args[1:], kwargs)
             else:
                 args, kwargs = self._from_own_start(args, kwargs)
         if kwargs and func._schema.is_mutable:
@@ -376,13 +376,13 @@ class Recorder(TorchDispatchMode):
             self._moved[torch_compat.storage_key(moved)] = result.storage_offset()
         return moved
 
-    def _counted(self, whole: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """The arguments of ``as_strided`` over a whole value, which may begin elsewhere than eager's does."""
+    def _counted(self, value: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The arguments of ``as_strided`` over the memory of a value, which may begin elsewhere than eager's does."""
         size, stride, *rest = args
         start = rest[0] if rest else kwargs["storage_offset"]
-        moved = self._moved.get(torch_compat.storage_key(whole))
-        if moved is not None and start < moved:
-            raise self._refused("BZ2014", "an as_strided view of what lies before what a scatter has copied")
+        whole, moved = self.ways.window_of(value), self._moved.get(torch_compat.storage_key(value))
+        if whole is None or (moved is not None and (start < moved or whole is not self.ways.memory(value))):
+            raise self._refused("BZ2014", "an as_strided view of memory that a graph has in another form")
         return (whole, size, stride, start if moved is None else start - moved), {}
 
     def _from_own_start(self, args: Any, kwargs: Any) -> tuple[Any, Any]:

@@ -142,6 +142,14 @@ class Ways:
             value = made.of
         return value
 
+    def window_of(self, value: Any) -> Any:
+        """The tensor whose memory is counted in a value's elements: that which it was made as, or all of that in another type; None where there is none."""
+        whole = self.memory(value)
+        if whole.dtype is value.dtype:
+            return whole
+        covers = value.is_contiguous() and value.nbytes == whole.nbytes
+        return value if covers and value.storage_offset() == 0 == whole.storage_offset() else None
+
     def is_absolute(self, value: Any) -> bool:
         """Whether a view is of a place that ``as_strided`` has named, which no longer depends on where its input starts."""
         return any(counts_from_start(made.op, made.args, made.kwargs) for made in self._chain(value))
