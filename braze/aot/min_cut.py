@@ -22,6 +22,7 @@ from braze.graph.checkpoints import SAVING
 from braze.graph.facts import InputRole, facts
 from braze.graph.operators import is_cheap, is_elementwise, is_reduction
 from braze.graph.passes import is_impure
+from braze.graph.specs import HALVES
 from braze.runtime.purity import may_draw
 from braze.support.errors import InternalError
 from braze.support.order import on_demand
@@ -32,8 +33,6 @@ Node = torch.fx.Node
 #: (joint graph's parts) -> the values to keep
 Choice = Callable[["Halves"], set[Node]]
 
-#: types to which operations round what a kernel may hold unrounded
-HALVES = (torch.float16, torch.bfloat16)
 #: farther from its reader, a value costs more to make again: this much for each step
 STEP_COST = 0.1
 MOST_STEPS = 20

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from braze.decomp.numbers import HALVES
 from braze.decomp.registry import decompose
+from braze.graph.specs import HALVES
 
 aten = torch.ops.aten
 Tensor = torch.Tensor

@@ -8,10 +8,9 @@ import torch
 import torch.fx
 
 from braze.graph.facts import set_facts
+from braze.graph.specs import HALVES
 
 aten = torch.ops.aten
-
-HALVES = frozenset({torch.float16, torch.bfloat16})
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:

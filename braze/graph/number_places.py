@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
+from braze.graph.specs import HALVES
 from braze.runtime.number_places import holds
 from braze.support.nested import every
 
-_HALVES = (torch.float16, torch.bfloat16)
 #: operator -> its numbers that become one of the result's type on the CPU
 _AS_RESULT = {
     "add": "alpha", "sub": "alpha", "rsub": "alpha", "clamp": "min max", "clamp_min": "min", "clamp_max": "max",
@@ -46,7 +46,7 @@ def numbers_converted(
     made = next(iter(every(torch.Tensor, result)), None)
     if made is None:
         return
-    computed = torch.float32 if made.dtype in _HALVES else made.dtype
+    computed = torch.float32 if made.dtype in HALVES else made.dtype
     own = made.dtype if made.device.type == "cpu" else computed
     elements = _elements_filled(func, made)
     given = {**dict(zip((a.name for a in func._schema.arguments), args, strict=False)), **kwargs}
@@ -58,7 +58,7 @@ def numbers_converted(
 
 def _elements_filled(func: Any, made: torch.Tensor) -> Any:
     """How many elements a call fills, if one alone takes what overflows: the CPU's kernel for one casts to half types by a double."""
-    if made.dtype in _HALVES and made.device.type == "cpu" and _name_of(func) in _FILLS:
+    if made.dtype in HALVES and made.device.type == "cpu" and _name_of(func) in _FILLS:
         return math.prod(made.shape)
     return None
 

@@ -97,11 +97,13 @@ def remove_dead_nodes(module: torch.fx.GraphModule) -> bool:
     return drop_unread(module.graph)
 
 
-def drop_unread(graph: torch.fx.Graph) -> bool:
-    """As :func:`remove_dead_nodes`, on a graph."""
+def drop_unread(
+    graph: torch.fx.Graph, stays: Callable[[Node], bool] = lambda node: facts(node).for_error
+) -> bool:
+    """As :func:`remove_dead_nodes`, on a graph; but for what has effects, or ``stays``."""
     changed = False
     for node in reversed(graph.nodes):
-        if not node.users and not is_impure(node) and not facts(node).for_error:
+        if not node.users and not is_impure(node) and not stays(node):
             graph.erase_node(node)
             changed = True
     return changed
@@ -112,13 +114,14 @@ def drop_unread_of_program(graph: torch.fx.Graph) -> None:
 
     What passes leave unread later has been replaced, or stands in a backward whose forward has run it.
     """
-    for node in reversed(graph.nodes):
-        if node.users or is_impure(node):
-            continue
-        if may_fail(node):
-            set_facts(node, for_error=True)
-        else:
-            graph.erase_node(node)
+    drop_unread(graph, _runs_for_error)
+
+
+def _runs_for_error(node: Node) -> bool:
+    fails = may_fail(node)
+    if fails:
+        set_facts(node, for_error=True)
+    return fails
 
 
 def merge_equal_nodes(module: torch.fx.GraphModule) -> bool:

@@ -27,6 +27,7 @@ from braze.graph.layout_rules import (
     suggests_channels_last,
     windows,
 )
+from braze.graph.specs import HALVES
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -175,7 +176,7 @@ def _flash_attention(
         given = attn_mask.shape
         if any(n != 1 and n != m for n, m in zip(reversed(given), reversed(whole))):
             return NotImplemented
-    narrow = q.dtype in (torch.float16, torch.bfloat16)
+    narrow = q.dtype in HALVES
     statistics = row_major([batch, length, heads], torch.float32 if narrow else q.dtype)
     return laid_like(q, q.dtype), statistics.transpose(1, 2)
 

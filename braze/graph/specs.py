@@ -8,6 +8,9 @@ import torch
 
 from braze.support.record import record
 
+#: types to which operations round, though most are computed in float32
+HALVES = frozenset({torch.float16, torch.bfloat16})
+
 
 @record
 class TensorSpec:

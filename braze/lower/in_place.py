@@ -140,8 +140,8 @@ def _stays(x: torch.Tensor, role: InputRole, least: float) -> bool:
 def _writable(partition: Partition) -> Iterator[tuple[int, int, Node]]:
     """(mutation, input, its placeholder) of the inputs whose memory a graph may write itself.
 
-    A backward may want an input's old contents, or its new ones; where inputs share memory, others see the writes. Where there is none the
-    graph counts what it writes itself.
+    A backward may want an input's old contents, or its new ones; where inputs share memory, others see the writes. Without a
+    backward the graph counts what it writes itself: only what autograd counts may be written so.
     """
     if partition.shared or partition.beyond or partition.anchored:
         return
