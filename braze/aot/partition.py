@@ -36,7 +36,7 @@ from braze.aot.roles import (
     tell_forward,
 )
 from braze.aot.trace import Traced, trace
-from braze.aot.views import bytes_of, has_overlap
+from braze.aot.views import bytes_of, has_overlap, is_view
 from braze.context import CompileContext
 from braze.graph import torch_compat
 from braze.graph.autograd_calls import holds_functions
@@ -351,7 +351,10 @@ def _tell_written_after(
             continue
         first = roles[i].output if roles[i].kind is OutputKind.SAME else i
         if first in values:
-            set_facts(items[values[first]], written_after=True, moved_after=facts(node).moved_after)
+            value, moved = items[values[first]], facts(node).moved_after
+            if moved and (is_view(value) or facts(value).copy_in_layout) and _is_read_with_gradients(node):
+                raise _given_memory(node)  # what is kept is what it is made of, which is given nothing
+            set_facts(value, written_after=True, moved_after=moved)
         elif roles[first].kind is OutputKind.ALIAS_OF_OUTPUT:
             set_facts(items[roles[first].output], written_after=True)
 

@@ -157,7 +157,55 @@ def derivative_that_divides_again(x, z):
     return y, h
 
 
+def result_that_ends_in_a_view(x, z):
+    h = torch.kron(x, x)
+    y = h.pow(h)
+    h.data = torch.kron(z, z)
+    return y, h
+
+
+def product_of_batches(x, z):
+    h = torch.stack([x, x]) @ x.mT
+    y = (h * h.exp()).logsumexp(-1)
+    h.data = torch.stack([z, x])
+    return y, h
+
+
+def layer_of_batches(x, z):
+    h = F.linear(torch.stack([x, x]), x)
+    y = h.softmax(-1) * h
+    h.data = torch.stack([z, x])
+    return y, h
+
+
+def sums_by_letters(x, z):
+    h = torch.einsum("ij,kj->ki", x, x)
+    y = h.pow(h)
+    h.data = z
+    return y, h
+
+
+def convolved_line(x, z):
+    h = F.conv1d(x[None], x[None])
+    y = h.pow(2) * h
+    h.data = z[None, :1, :1]
+    return y, h
+
+
+def convolved_picture(x, z):
+    h = F.conv2d(torch.stack([x, x])[None], x.expand(4, 2, 3, 3)[..., :2, :2])
+    y = h.pow(2) * h
+    h.data = torch.stack([z, z, z, z])[None, :, :2, :2]
+    return y, h
+
+
 PROGRAMS = [
+    result_that_ends_in_a_view,
+    product_of_batches,
+    layer_of_batches,
+    sums_by_letters,
+    convolved_line,
+    convolved_picture,
     derivative_that_is_an_operator,
     derivative_that_computes_again,
     derivative_that_divides_again,

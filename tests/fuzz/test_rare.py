@@ -26,6 +26,12 @@ def test_no_row_stands_in_both_tables():
     assert all(re.search(r"\{\w\}", row) for _, more in rare.TABLES.values() for row in more)
 
 
+def test_no_row_asks_eager_for_the_median_of_what_may_be_repeated():
+    """Its kernel on the CPU takes a repeated line for one that is laid out, and reads beyond its end."""
+    rows = [row for tables in rare.TABLES.values() for table in tables for row in table if "median(" in row]
+    assert rows and all(".contiguous()." in row for row in rows)
+
+
 def test_complex_numbers_are_seen_by_their_parts_and_have_gradients():
     x = torch.tensor([1.0, 2.0])
     seen = observe(

@@ -133,7 +133,7 @@ torch.diag_embed({v})
 torch.diagflat({v})
 torch.msort({v})
 {v}.kthvalue(1, {d}).values
-{v}.nanmedian({d}).values
+{v}.contiguous().nanmedian({d}).values
 {v}.cummin({d}).values
 {v}.topk(2, {d}).values
 torch.topk({v}, 1, {d}, largest=False).values
