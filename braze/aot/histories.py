@@ -221,18 +221,26 @@ class _Groups:
         return tuple(tuple(members[root]) for root in on_demand(members, needs))
 
 
-def comings(starts: Sequence[Any], taken: Mapping[Edge, int]) -> tuple[dict[Any, int], dict[int, int]]:
-    """For each of autograd's nodes the bits of the numbers of those from which autograd comes to it; and for each result that others take."""
+def comings(starts: Sequence[Edge], taken: Mapping[Edge, int]) -> tuple[dict[Any, int], dict[int, int]]:
+    """For each of autograd's nodes the bits of the numbers of those from which autograd comes to it; and for each result that others take.
+
+    A node that is come to only where its formula gives nothing for that is as one that is not.
+    """
     bits: dict[Any, int] = {}
+
+    def arrive(edge: Edge, found: int) -> None:
+        known = bits.get(edge[0], 0)
+        bits[edge[0]] = known if torch_compat.gives_nothing(*edge) else known | found
+
     for i, start in enumerate(starts):
-        bits[start] = bits.get(start, 0) | 1 << i
+        arrive(start, 1 << i)
     come = dict.fromkeys(taken.values(), 0)
-    for node in reversed(leaves_first(starts)):
+    for node in reversed(leaves_first([node for node, _ in starts])):
         for edge in node.next_functions:
             if edge in taken:
                 come[taken[edge]] |= bits[node]
             else:
-                bits[edge[0]] = bits.get(edge[0], 0) | bits.get(node, 0)
+                arrive(edge, bits.get(node, 0))
     return bits, come
 
 

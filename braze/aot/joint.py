@@ -101,7 +101,7 @@ class Differentiation:
             )
         derivatives.correct(leaves_first(starts), self.tangents)
         taken = self.operations.taken
-        recorder.coming, come = comings(starts, {edges[j]: j for j in taken})
+        recorder.coming, come = comings(edges, {edges[j]: j for j in taken})
         reaching = [*reached_leaves(leaves, recorder.coming), *(come[j] for j in taken)]
         self.reaching = [{i for i in range(len(starts)) if bits >> i & 1} for bits in reaching]
         self.wanted += [~j for j in taken]

@@ -436,6 +436,13 @@ def differentiate_at_zero(node: Any) -> None:
     node(*zeros)
 
 
+def gives_nothing(node: Any, place: int) -> bool:
+    """Whether a node of autograd's has no gradient to give of one for this of its results alone: a formula makes nothing of that."""
+    if node is None or place != 0 or node.name() != "LinalgSlogdetBackward0":
+        return False
+    return not node._input_metadata[0].dtype.is_complex  # the sign of a real determinant is constant
+
+
 def sizes_written(node: Any) -> tuple[Any, ...] | None:
     """The sizes of what a node of autograd's has put somewhere (`index_put`, into a view too); None for other nodes."""
     if node is None or node.name().rpartition("::")[2] not in ("IndexPutBackward0", "CopySlices"):

@@ -467,3 +467,40 @@ def test_the_zeros_that_a_program_writes_are_not_those_of_its_backward(backend, 
                 assert leaf.grad is not None
                 found.append((leaf.grad.tolist(), leaf.grad.signbit().tolist()))
             assert found[1] == found[0], (rows, both)
+
+
+def sign_beside(x):
+    return torch.linalg.slogdet(x)
+
+
+def sign_of_a_product(x):
+    sign, log = torch.linalg.slogdet(x @ x.mT + 1)
+    return sign, log, sign * x
+
+
+def sign_alone(x):
+    return torch.linalg.slogdet(x.sin())[0], x.exp()
+
+
+def sign_of_complex_numbers(x):
+    sign, log = torch.linalg.slogdet(torch.complex(x, x.mT))
+    return sign.real, log
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+@pytest.mark.parametrize("program", [sign_beside, sign_of_a_product, sign_alone, sign_of_complex_numbers])
+def test_a_result_whose_formula_makes_nothing_of_its_gradient_gives_none(program, backend, dynamic):
+    options = {"verify": 2} if backend == "braze" else {}  # no step is left to autograd
+    compiled = braze.compile(program, backend=backend, dynamic=dynamic, options=options)
+    values = torch.arange(9.0, dtype=torch.float64).reshape(3, 3).sin() + torch.eye(3) * 2
+    for chosen in [(0,), (1,), (0, 1), (1, 2), (2,)]:
+        found = []
+        for call in (program, compiled):
+            x = values.clone().requires_grad_()
+            results = [r for i, r in enumerate(call(x)) if i in chosen]
+            if results:
+                found += torch.autograd.grad([r.sum() for r in results], x, allow_unused=True)
+        if found:
+            assert (found[0] is None) == (found[1] is None), chosen
+            torch.testing.assert_close(found[1], found[0])
