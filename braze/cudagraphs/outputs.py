@@ -57,13 +57,20 @@ def _place(storage: torch.UntypedStorage) -> Any:
 
 
 class OfMemory:
-    """An output over memory of the recording: a new tensor each time, which is no view."""
+    """An output over memory of the recording: a new tensor each time, which is no view. It counts writes with ``beside``, another over that memory."""
 
-    def __init__(self, result: torch.Tensor, storage: torch.UntypedStorage) -> None:
+    def __init__(
+        self, result: torch.Tensor, storage: torch.UntypedStorage, beside: OfMemory | None = None
+    ) -> None:
         layout = result.dtype, int(result.storage_offset()), tuple(result.shape), result.stride()
         self._layout, self._storage = layout, storage
+        #: all of that memory: what is made of it has one counter of writes
+        self._whole = _whole(storage) if beside is None else beside._whole
+        self.alone = beside is None
+        if beside is not None:
+            beside.alone = False
         #: tensors over that memory, outside inference mode and inside, for the C core to make others of
-        self.like = tensor_over(storage, *layout), _in_inference(storage, layout)
+        self.like = _part(self._whole, layout), _in_inference(storage, layout)
 
     def __call__(self, inputs: Sequence[Any]) -> torch.Tensor:
         if torch.is_inference_mode_enabled():
@@ -89,6 +96,17 @@ class OfMemory:
         return fresh, x.data_ptr(), self._storage.nbytes(), lambda inputs: fresh().copy_(x)
 
 
+def _whole(storage: torch.UntypedStorage) -> torch.Tensor:
+    return tensor_over(storage, torch.uint8, 0, (storage.nbytes(),), (1,))
+
+
+def _part(whole: torch.Tensor, layout: Any) -> torch.Tensor:
+    """A tensor of this layout over the memory of all of its bytes, whose writes it counts."""
+    dtype, offset, sizes, strides = layout
+    elements = whole[: whole.numel() // dtype.itemsize * dtype.itemsize].view(dtype)
+    return elements.as_strided(sizes, strides, offset).detach()
+
+
 def _in_inference(storage: torch.UntypedStorage, layout: Any) -> torch.Tensor:
     with torch.inference_mode():
         return tensor_over(storage, *layout)
@@ -102,6 +120,7 @@ class Outputs:
         same = {id(x): i for i, x in given}
         inputs = {_number(x): i for i, x in given}
         found: dict[int, Held] = {}
+        first: dict[int, OfMemory] = {}
         self._make: list[Maker] = []
         for result in results:
             if not isinstance(result, torch.Tensor):
@@ -112,8 +131,11 @@ class Outputs:
                 i = same.get(id(result), inputs[_number(result)])
                 self._make.append(_of_input(result, i, values[i]))
             else:
-                held = found.setdefault(_number(result), Held(result.untyped_storage()))
-                self._make.append(OfMemory(result, held.storage))
+                number = _number(result)
+                held = found.setdefault(number, Held(result.untyped_storage()))
+                made = OfMemory(result, held.storage, first.get(number))
+                first.setdefault(number, made)
+                self._make.append(made)
         self.held = tuple(found.values())
 
     def settle(self, apart: frozenset[int]) -> None:
@@ -123,8 +145,11 @@ class Outputs:
             held.settle()
 
     def makers(self) -> tuple[Any, ...]:
-        """For each output what the C core makes it of: two tensors like it, or a function of the inputs."""
-        return tuple([make.like if isinstance(make, OfMemory) else make for make in self._make])
+        """For each output what the C core makes it of: two tensors like it, or a function of the inputs.
+
+        What shares memory with another output counts writes with it, which the core's tensors do not.
+        """
+        return tuple([make.like if isinstance(make, OfMemory) and make.alone else make for make in self._make])
 
     def copying(self) -> tuple[Any, ...] | None:
         """The same where they are copied out: what makes a tensor, where to copy from, how many bytes, and a function that does all of it. None where one
@@ -141,14 +166,14 @@ class Outputs:
     def copies(self, inputs: Sequence[Any]) -> tuple[tuple[Any, ...], list[Held]]:
         """The same in memory of their own, but for those that are the caller's, and that memory; views of one memory stay so."""
         mine = {held.storage._cdata for held in self.held}
-        copied: dict[int, Held] = {}
+        copied: dict[int, tuple[Held, torch.Tensor]] = {}
         outputs = tuple(
             [
                 _copied(x, copied) if isinstance(x, torch.Tensor) and _number(x) in mine else x
                 for x in self.tensors(inputs)
             ]
         )
-        return outputs, list(copied.values())
+        return outputs, [held for held, _ in copied.values()]
 
 
 def _number(x: torch.Tensor) -> int:
@@ -174,9 +199,10 @@ def _of_input(result: torch.Tensor, i: int, value: torch.Tensor) -> Maker:
     return lambda inputs: inputs[i].as_strided(sizes, strides, inputs[i].storage_offset() + further)
 
 
-def _copied(x: torch.Tensor, copied: dict[int, Held]) -> torch.Tensor:
+def _copied(x: torch.Tensor, copied: dict[int, tuple[Held, torch.Tensor]]) -> torch.Tensor:
     found = copied.get(_number(x))
     if found is None:
-        found = copied[_number(x)] = Held(x.untyped_storage().clone())
-        found.settle()
-    return tensor_over(found.storage, x.dtype, int(x.storage_offset()), x.shape, x.stride())
+        held = Held(x.untyped_storage().clone())
+        held.settle()
+        found = copied[_number(x)] = held, _whole(held.storage)
+    return _part(found[1], (x.dtype, int(x.storage_offset()), x.shape, x.stride()))

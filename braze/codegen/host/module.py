@@ -488,13 +488,19 @@ class _Host:
         return tuple_text(tuple(returned))
 
     def _result(self, view: BufferView, locked: bool) -> str:
-        """A result; a part of what a call makes is no view of the rest, unless it is ``locked``: autograd lets nobody write to views made without gradients."""
+        """A result; a part of what a call makes is no view of the rest, unless it is ``locked``: autograd lets nobody write to views made without gradients.
+
+        Where the rest goes out too, for the backward, both count writes together, so that autograd refuses what was written since.
+        """
         name = identifier(view.buffer)
         if self.homes.is_whole(view):
             return name
         made = strided(name, view, self.homes)
         own = self.homes.buffers[view.buffer].kind in (BufferKind.TEMPORARY, BufferKind.OUTPUT)
-        return f"{made}.data" if own and not locked else made
+        if not own or locked:
+            return made
+        items = (o.buffer for o in self.schedule.program.outputs if isinstance(o, BufferView))
+        return f"{made}.detach()" if sum(name == view.buffer for name in items) > 1 else f"{made}.data"
 
 
 def maker(prefix: str) -> str:
