@@ -65,7 +65,7 @@ class OfMemory:
         layout = result.dtype, int(result.storage_offset()), tuple(result.shape), result.stride()
         self._layout, self._storage = layout, storage
         #: all of that memory: what is made of it has one counter of writes
-        self._whole = _whole(storage) if beside is None else beside._whole
+        self._whole: torch.Tensor = _whole(storage) if beside is None else beside._whole
         self.alone = beside is None
         if beside is not None:
             beside.alone = False
