@@ -149,7 +149,9 @@ class Outputs:
 
         What shares memory with another output counts writes with it, which the core's tensors do not.
         """
-        return tuple([make.like if isinstance(make, OfMemory) and make.alone else make for make in self._make])
+        return tuple(
+            [make.like if isinstance(make, OfMemory) and make.alone else make for make in self._make]
+        )
 
     def copying(self) -> tuple[Any, ...] | None:
         """The same where they are copied out: what makes a tensor, where to copy from, how many bytes, and a function that does all of it. None where one
