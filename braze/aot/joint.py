@@ -23,6 +23,7 @@ from braze.aot.histories import (
     operations_of,
     reached_leaves,
 )
+from braze.aot.min_cut import ancestors
 from braze.aot.outputs import Outputs
 from braze.aot.recorder import Recorder
 from braze.aot.records import OutputRole
@@ -30,7 +31,7 @@ from braze.aot.views import is_dense
 from braze.aot.writes import is_write, written_arguments
 from braze.graph import probe, torch_compat
 from braze.graph.autograd_calls import Hooked, applied
-from braze.graph.facts import facts
+from braze.graph.facts import facts, set_facts
 from braze.graph.fakes import FakeMode, spec_of
 from braze.graph.torch_symbols import is_unbacked
 from braze.support.errors import Origin, Unsupported
@@ -100,6 +101,7 @@ class Differentiation:
                 "BZ2021", "gradients that end at a leaf which the program makes, and reach no input"
             )
         derivatives.correct(leaves_first(starts), self.tangents)
+        _tell_read_late(starts)
         taken = self.operations.taken
         recorder.coming, come = comings(edges, {edges[j]: j for j in taken})
         reaching = [*reached_leaves(leaves, recorder.coming), *(come[j] for j in taken)]
@@ -338,6 +340,20 @@ def _refuse_hidden_errors(starts: list[Any], leaves: list[Any]) -> None:
                     torch_compat.differentiate_at_zero(node)
             except (RuntimeError, ArithmeticError) as error:
                 raise Unsupported("BZ2021", "the backward cannot be traced", why=str(error)) from error
+
+
+def _tell_read_late(starts: list[Any]) -> None:
+    """Inputs that derivatives read as they are by then, though autograd counts no write to them: no value that the forward makes of them stands for that.
+
+    Nor are what the forward makes of them, and copies of them that eager keeps, made again of what they hold by then.
+    """
+    for node in leaves_first(starts):
+        for value in torch_compat.statistics_read_late(node):
+            known = value.__dict__.get("_node")
+            for source in ancestors([known]) if known is not None else ():
+                if source.op == "placeholder":
+                    moved = source is known or facts(source).moved_after
+                    set_facts(source, written_after=True, moved_after=moved)
 
 
 def _handed_over(

@@ -443,6 +443,14 @@ def gives_nothing(node: Any, place: int) -> bool:
     return not node._input_metadata[0].dtype.is_complex  # the sign of a real determinant is constant
 
 
+def statistics_read_late(node: Any) -> tuple[Any, ...]:
+    """The running statistics that a batch norm in evaluation keeps for its derivative: as they are by then, since training counts no writes to them."""
+    name = node.name()
+    if "BatchNorm" not in name or getattr(node, "_saved_training", "NoTraining" not in name):
+        return ()
+    return tuple(x for x in (node._saved_running_mean, node._saved_running_var) if x is not None)
+
+
 def sizes_written(node: Any) -> tuple[Any, ...] | None:
     """The sizes of what a node of autograd's has put somewhere (`index_put`, into a view too); None for other nodes."""
     if node is None or node.name().rpartition("::")[2] not in ("IndexPutBackward0", "CopySlices"):
