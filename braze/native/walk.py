@@ -175,7 +175,7 @@ def read(step: str, key: Any, parent: Any, function: FunctionType, locals: Seque
             return item(parent, key)
         case "item_at":
             return item_at(parent, key)
-        case "size":
+        case "size" if key >= 0:
             return torch_state.metadata(parent)[3][key]
         case "computed":
             return computed(*key)
@@ -189,7 +189,7 @@ def read(step: str, key: Any, parent: Any, function: FunctionType, locals: Seque
             return torch_state.tensor_of(parent, key == "writable")
         case "negative" if type(parent) is int:
             return -parent
-        case "negative":
+        case "negative" | "size":
             raise Mismatch
         case _:
             return of_function(step, key, parent)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from braze import native
 from braze.capture.facts.records import Check, Step
 from braze.capture.facts.values import MISSING
 from braze.capture.guards.tables import program_of
@@ -23,7 +24,7 @@ from braze.graph import torch_symbols
 from braze.graph.fakes import PLAIN as PLAIN_TENSORS
 from braze.graph.shape_guards import python_text
 from braze.graph.specs import SymbolSpec
-from braze.native import walk
+from braze.native import calibrate, walk
 from braze.native.encode import MOST_COMPUTED
 from braze.support.errors import Unsupported
 
@@ -75,10 +76,13 @@ def place_of(t: Trace, key: torch.SymInt) -> Node | None:
     if node is not None and node.step is not Step.CONSTANT and type(node.real) is int:
         return node
     names = sorted(map(str, expr.free_symbols))
-    places = [place_of_symbol(t, name) for name in names]
-    if None in places or len(places) > MOST_COMPUTED:
-        return None
-    return places[0] if expr.is_Symbol else computed_of(t.outside, expr, dict(zip(names, places, strict=True)))
+    places: dict[str, Node] = {}
+    for name in names:
+        place = place_of_symbol(t, name)
+        if place is None or len(places) == MOST_COMPUTED:
+            return None
+        places[name] = place
+    return places[names[0]] if expr.is_Symbol else computed_of(t.outside, expr, places)
 
 
 def place_of_symbol(t: Trace, name: str) -> Node | None:
@@ -89,7 +93,8 @@ def place_of_symbol(t: Trace, name: str) -> Node | None:
                 return node if type(node.real) is int else None
         if isinstance(node.value, torch.Tensor) and type(node.real) in PLAIN_TENSORS:
             names = size_names(t, node.value)
-            if name in names:
+            # the walk in C reads sizes where it knows how tensors lie in memory
+            if name in names and not (native.native_available and calibrate.facts() is None):
                 dim = names.index(name)
                 size = node.child(Step.SIZE, dim)
                 t.outside.tree.meet(size, int(node.real.size(dim)))
