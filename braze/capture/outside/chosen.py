@@ -19,7 +19,7 @@ from braze.capture.outside.shadows import DictShadow, SequenceShadow
 from braze.capture.outside.symbols import symbolic_float, symbolic_int
 from braze.capture.state.outside import Outside
 from braze.capture.state.sources import Node
-from braze.capture.state.trace import Trace
+from braze.capture.state.trace import GraphState, Trace
 from braze.graph import torch_symbols
 from braze.graph.fakes import PLAIN as PLAIN_TENSORS
 from braze.graph.shape_guards import python_text
@@ -92,7 +92,7 @@ def place_of_symbol(t: Trace, name: str) -> Node | None:
             if check is Check.EQUAL and isinstance(expected, SymbolSpec) and expected.name == name:
                 return node if type(node.real) is int else None
         if isinstance(node.value, torch.Tensor) and type(node.real) in PLAIN_TENSORS:
-            names = size_names(t, node.value)
+            names = size_names(t.graph, node.value)
             # the walk in C reads sizes where it knows how tensors lie in memory
             if name in names and not (native.native_available and calibrate.facts() is None):
                 dim = names.index(name)
@@ -102,9 +102,9 @@ def place_of_symbol(t: Trace, name: str) -> Node | None:
     return None
 
 
-def size_names(t: Trace, fake: torch.Tensor) -> list[str]:
+def size_names(graph: GraphState, fake: torch.Tensor) -> list[str]:
     """A tensor's sizes as text, as they were before the program changed them."""
-    known = t.graph.specs.get(id(fake))
+    known = graph.specs.get(id(fake))
     sizes = fake.shape if known is None else known.sizes
     return [str(n.node.expr) if isinstance(n, torch.SymInt) else str(n) for n in sizes]
 

@@ -20,6 +20,7 @@ from braze.capture.facts.slots import Owner
 from braze.capture.facts.values import HEAP_TYPE, MISSING, NULL, lookup_in_mro
 from braze.capture.outside.shadows import iterate
 from braze.capture.state.frames import Frames
+from braze.capture.state.outside import Outside
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import Trace
 from braze.graph.torch_import import is_dynamos
@@ -202,7 +203,7 @@ def dropped(t: Trace, container: Any, name: str, args: Any) -> None:
     if not issubclass(type(container), CHANGING) or name not in DROPPING:
         if not (name in FILLING and issubclass(type(container), collections.deque) and container.maxlen):
             return
-    for value in looked_at(t, leaving(container, name, args)):
+    for value in looked_at(t.outside, leaving(container, name, args)):
         if may_end_with_code(t, value) and not in_frames(t.frames, value):
             end_of(t, value)
 
@@ -224,7 +225,7 @@ def leaving(container: Any, name: str, args: Any) -> Iterable[Any]:
     return list(iterate(container))
 
 
-def looked_at(t: Trace, values: Iterable[Any]) -> Iterable[Any]:
+def looked_at(outside: Outside, values: Iterable[Any]) -> Iterable[Any]:
     """Those of an element or many whose end is to be asked for: by their classes first.
 
     A dict may be long, and be written to again and again by keys that only the program's code compares.
@@ -233,7 +234,7 @@ def looked_at(t: Trace, values: Iterable[Any]) -> Iterable[Any]:
     if not asked:
         return ()
     ending = {k for k in asked if k in CLOSED or k.__flags__ & EXCEPTION or has_finalizer(k)}
-    known, referred = t.outside.tree.known, weakref.getweakrefcount
+    known, referred = outside.tree.known, weakref.getweakrefcount
     return [
         v for v in values if type(v) in asked and (id(v) in known or type(v) in ending or referred(v) > 0)
     ]

@@ -192,6 +192,8 @@ typedef struct {
     PyObject **inputs; /* places for what the walk finds; held, where they are filled */
 } Walk;
 
+/* The nodes that a node is read of, where that is more than its parent: how many. */
+int nodes_read(const GuardProgram *p, const Node *node, int *found);
 /* Read a node; NULL (no exception set) if that cannot be done. `cacheable`: the value depends only on
  * the dictionary of the parent (and on the parent's class, for ATTR). */
 PyObject *node_read(Walk *walk, int node, bool *cacheable);

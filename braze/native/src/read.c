@@ -257,6 +257,22 @@ read_computed(Walk *walk, const Computed *computed)
     return relation_value(&computed->relation, &symbols, &result) ? keep(walk, PyLong_FromLongLong(result)) : NULL;
 }
 
+int
+nodes_read(const GuardProgram *p, const Node *node, int *found)
+{
+    if (node->step == STEP_ITEM_AT) {
+        found[0] = node->parent;
+        found[1] = (int)node->index;
+        return 2;
+    }
+    if (node->step != STEP_COMPUTED) {
+        return 0;
+    }
+    const Computed *computed = &p->computed[node->index >> 32];
+    memcpy(found, computed->nodes, computed->count * sizeof(int));
+    return computed->count;
+}
+
 PyObject *
 node_read(Walk *walk, int index, bool *cacheable)
 {

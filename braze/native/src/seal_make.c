@@ -211,23 +211,6 @@ seal_words(GuardProgram *p, int index, bool anchored)
     }
 }
 
-/* The nodes that a node is read of, where it is more than its parent. */
-static int
-read_of(const GuardProgram *p, const Node *node, int *found)
-{
-    if (node->step == STEP_ITEM_AT) {
-        found[0] = node->parent;
-        found[1] = (int)node->index;
-        return 2;
-    }
-    if (node->step != STEP_COMPUTED) {
-        return 0;
-    }
-    const Computed *computed = &p->computed[node->index >> 32];
-    memcpy(found, computed->nodes, computed->count * sizeof(int));
-    return computed->count;
-}
-
 /* One more than that of the block its owner is read with, and than that of any other node that it is read of. */
 static int
 level_of(const GuardProgram *p, const Block *block, const Plan *plan)
@@ -237,7 +220,7 @@ level_of(const GuardProgram *p, const Block *block, const Plan *plan)
         return level;
     }
     for (int m = block->first_member; m < block->first_member + block->nmembers; m++) {
-        int found[MOST_COMPUTED], count = read_of(p, &p->node[p->members[m].node], found);
+        int found[MOST_COMPUTED], count = nodes_read(p, &p->node[p->members[m].node], found);
         for (int i = 0; i < count; i++) {
             level = plan->level[found[i]] >= level ? plan->level[found[i]] + 1 : level;
         }
@@ -259,7 +242,7 @@ plan_levels(const GuardProgram *p, Plan *plan)
         }
     }
     for (int i = 0; i < p->nnode; i++) { /* read of several nodes, one of which owns its block */
-        int found[MOST_COMPUTED], count = read_of(p, &p->node[i], found);
+        int found[MOST_COMPUTED], count = nodes_read(p, &p->node[i], found);
         for (int n = 0; n < count; n++) {
             plan->leads_on[found[n]] = 1;
         }
