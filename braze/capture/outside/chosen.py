@@ -78,10 +78,10 @@ def place_of(t: Trace, key: torch.SymInt) -> Node | None:
     names = sorted(map(str, expr.free_symbols))
     places: dict[str, Node] = {}
     for name in names:
-        place = place_of_symbol(t, name)
+        place = t.outside.tree.symbols.get(name) or place_of_symbol(t, name)
         if place is None or len(places) == MOST_COMPUTED:
             return None
-        places[name] = place
+        places[name] = t.outside.tree.symbols[name] = place
     return places[names[0]] if expr.is_Symbol else computed_of(t.outside, expr, places)
 
 
@@ -97,7 +97,7 @@ def place_of_symbol(t: Trace, name: str) -> Node | None:
             if name in names and not (native.native_available and calibrate.facts() is None):
                 dim = names.index(name)
                 size = node.child(Step.SIZE, dim)
-                t.outside.tree.meet(size, int(node.real.size(dim)))
+                t.outside.tree.meet(size, int(node.real.shape[dim]))
                 return size
     return None
 
