@@ -256,12 +256,16 @@ def _factory(mode: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     return _applied(mode, FACTORIES[func], args, options, CPU)
 
 
+#: by identity: of each fake its plain meta tensor, and of that the fake
+Pairs = dict[int, Any]
+
+
 def _applied(mode: Any, function: Any, args: Any, kwargs: dict[str, Any], device: torch.device) -> Any:
     """What a function gives on plain meta tensors over the fakes' storages, as fakes, or MISS.
 
     By kernels in C++, as in eager: PyTorch's in Python, which calls on symbolic sizes go by, give dims of one element other strides before 2.12.
     """
-    pairs: list[tuple[torch.Tensor, Any]] = []
+    pairs: Pairs = {}
     try:
         with torch_compat.outside_modes(), torch_compat.BelowAutograd(), torch_compat.cpp_dispatcher():
             plain = _on_meta(tuple(args), pairs)
@@ -271,14 +275,13 @@ def _applied(mode: Any, function: Any, args: Any, kwargs: dict[str, Any], device
     return MISS if result is NotImplemented else _as_fakes(mode, result, device, pairs)
 
 
-def _on_meta(value: Any, pairs: list[tuple[torch.Tensor, Any]]) -> Any:
+def _on_meta(value: Any, pairs: Pairs) -> Any:
     """A plain meta tensor over the same storage for each fake."""
     if isinstance(value, FakeTensor):
-        for known, fake in pairs:
-            if fake is value:
-                return known
-        made = _plain(value)
-        pairs.append((made, value))
+        made = pairs.get(id(value))
+        if made is None:
+            made = pairs[id(value)] = _plain(value)
+            pairs[id(made)] = value
         return made
     if type(value) in (tuple, list):
         return type(value)(_on_meta(v, pairs) for v in value)
@@ -294,11 +297,10 @@ def _plain(fake: FakeTensor) -> torch.Tensor:
     return made.set_(fake.untyped_storage(), offset, fake.shape, fake.stride())  # type: ignore[call-overload,no-any-return]
 
 
-def _as_fakes(mode: Any, value: Any, device: torch.device, pairs: list[tuple[torch.Tensor, Any]]) -> Any:
+def _as_fakes(mode: Any, value: Any, device: torch.device, pairs: Pairs) -> Any:
     if isinstance(value, torch.Tensor):
-        for known, fake in pairs:
-            if known is value:
-                return fake
+        if id(value) in pairs:
+            return pairs[id(value)]
         with torch_compat.outside_modes():
             return torch_compat.assemble_fake(mode, value, device, False)
     if isinstance(value, (tuple, list)):

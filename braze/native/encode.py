@@ -14,6 +14,10 @@ from braze.native.vocabulary import STATES, Check, Place, Step
 _CHECKS = {check.value: check for check in Check}
 _STEPS = {step.value: step for step in Step}
 _ROOTLESS = (Place.LAST, Place.PROCESS)
+#: steps whose keys name rows
+_OF_ROWS = frozenset(("item_at", "computed"))
+#: ints of which a computed one is made, as in native/src/guards.h
+MOST_COMPUTED = 8
 _THROUGH_PYTHON = (-1, 0, ())
 #: checks with the types of what is surely right to expect of an object
 _SURE = frozenset((check.value, kind) for check in Check for kind in check.sure)
@@ -50,7 +54,7 @@ def _are_sound(nodes: tuple[Any, ...]) -> bool:
     parents, steps, keys = zip(*nodes, strict=True)
     if not all(map(operator.lt, parents, range(len(nodes)))) or min(parents) < -1:
         return False
-    if "item_at" in steps:  # whose key is a row
+    if not _OF_ROWS.isdisjoint(steps):
         return False
     # by identity: a class of the program's may hash by code
     kinds = set(zip(map((-1).__eq__, parents), steps, map(id, map(type, keys)), strict=True))
@@ -71,9 +75,21 @@ def _verify_node(index: int, parent: int, step: str, key: Any) -> None:
         raise ValueError(f"node {index}: step {step!r} {'needs a' if parent < 0 else 'takes no'} parent")
     if step == "item_at" and not (type(key) is int and 0 <= key < index):
         raise ValueError(f"node {index}: the node of its int, {key!r}, does not come before it")
+    if step == "computed":
+        _verify_computed(index, parent, key)
     wanted = _STEPS[step].key
     if wanted is not None and type(key) is not wanted:
         raise TypeError(f"node {index}: step {step!r} takes a key of type {wanted.__name__}, not {key!r}")
+
+
+def _verify_computed(index: int, parent: int, key: Any) -> None:
+    """A program over ints, and their nodes, of which the parent is the first."""
+    relation, nodes = key if type(key) is tuple and len(key) == 2 else (None, ())
+    if getattr(relation, "code", None) is None:
+        raise ValueError(f"node {index}: {key!r} is no program")
+    rows = type(nodes) is tuple and 0 < len(nodes) <= MOST_COMPUTED and nodes[0] == parent
+    if not (rows and all(type(n) is int and 0 <= n < index for n in nodes)):
+        raise ValueError(f"node {index}: the nodes of its ints, {nodes!r}, do not come before it")
 
 
 def _verify_check(index: int, node: int, check: str, expected: Any, count: int, symbols: int) -> None:

@@ -26,6 +26,8 @@ class Mismatch(Exception):
 
 #: what a walk may meet where an object is not what it was: it lacks what is read, or is of another type, a formula of sizes
 #: divides by zero, or a tensor has no such thing as strides
+#: ints from here on are left to another program
+LARGEST = 1 << 63
 FAULTS = (Mismatch, AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError)
 
 
@@ -125,6 +127,19 @@ def item_at(value: Any, key: Any) -> Any:
     raise Mismatch
 
 
+def computed(relation: Any, numbers: Sequence[Any]) -> int:
+    """What ints come to, where 64 bits hold it and them."""
+    if not all(type(n) is int and -LARGEST <= n < LARGEST for n in numbers):
+        raise Mismatch
+    try:
+        found = relation(numbers)
+    except ArithmeticError as error:
+        raise Mismatch from error
+    if not -LARGEST <= found < LARGEST:
+        raise Mismatch
+    return int(found)
+
+
 def of_function(step: str, key: Any, parent: Any) -> Any:
     """The steps that look into a function object."""
     if step == "func":
@@ -141,7 +156,7 @@ def of_function(step: str, key: Any, parent: Any) -> Any:
 
 
 def read(step: str, key: Any, parent: Any, function: FunctionType, locals: Sequence[Any]) -> Any:
-    """The object at one node, given its parent's; ``key`` of ``item_at`` is the int."""
+    """The object at one node, given its parent's; ``key`` of ``item_at`` is the int, of ``computed`` the program and the ints."""
     match step:
         case "local":
             return locals[key]
@@ -160,6 +175,10 @@ def read(step: str, key: Any, parent: Any, function: FunctionType, locals: Seque
             return item(parent, key)
         case "item_at":
             return item_at(parent, key)
+        case "size" if key >= 0:
+            return torch_state.metadata(parent)[3][key]
+        case "computed":
+            return computed(*key)
         case "key":
             return keys(parent)[key]
         case "type":
@@ -170,7 +189,7 @@ def read(step: str, key: Any, parent: Any, function: FunctionType, locals: Seque
             return torch_state.tensor_of(parent, key == "writable")
         case "negative" if type(parent) is int:
             return -parent
-        case "negative":
+        case "negative" | "size":
             raise Mismatch
         case _:
             return of_function(step, key, parent)
@@ -301,6 +320,8 @@ class Walk:
             above = self.value(parent) if parent >= 0 else None
             if plain(step) == "item_at":
                 key = self.value(key)
+            elif plain(step) == "computed":
+                key = key[0], [self.value(node) for node in key[1]]
             try:
                 self.values[index] = read(plain(step), key, above, self.function, self.locals)
             except (AttributeError, LookupError, TypeError, ValueError) as error:

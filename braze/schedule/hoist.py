@@ -81,16 +81,17 @@ def _fixed_steps(program: LoopProgram, found: list[Accesses], kept: set[str], ch
     for a in found:
         for name in a.writes:
             writes[name] = writes.get(name, 0) + 1
+    device = program.device  # looked for among all buffers
     constant = {
         b.name
         for b in program.buffers
-        if b.kind is BufferKind.CONSTANT and b.name not in writes and b.device == program.device
+        if b.kind is BufferKind.CONSTANT and b.name not in writes and b.device == device
     }
     numbers: set[int] = set()
     spent = 0
     for k, (step, a) in enumerate(zip(program.steps, found, strict=True)):
         if (
-            step.device != program.device
+            step.device != device
             or not set(a.reads) <= constant
             or not _movable(step, a, kept, writes, buffers)
         ):

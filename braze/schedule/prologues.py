@@ -45,20 +45,24 @@ def with_prologues(
     shared = {n for n, root in family.items() if n != root} | {r for n, r in family.items() if n != r}
     fixed = shared | set(program.mutated)
     for group in groups:
-        users = [g for g in out if not set(group.writes).isdisjoint(g.reads)]
-        made = _absorbed(group, users, fixed, choices)
-        if made is not None and group.writes[0] not in kept:
+        if not _may_be_absorbed(group, fixed) or group.writes[0] in kept:
+            continue
+        made = _absorbed(group, [g for g in out if group.writes[0] in g.reads], choices)
+        if made is not None:
             out = [made.get(g.name, g) for g in out if g is not group]
     return out
 
 
-def _absorbed(
-    group: Group, users: Sequence[Group], fixed: set[str], choices: Choices
-) -> Mapping[str, Group] | None:
-    """Each reader of what a group writes with the group's loops as its prologue; None where one of them cannot."""
-    if group.kind not in _LOOPS or group.device == "cpu" or len(group.writes) != 1 or not users:
-        return None
-    if not fixed.isdisjoint((*group.reads, *group.writes)):
+def _may_be_absorbed(group: Group, fixed: set[str]) -> bool:
+    """Whether a group's loops may stand elsewhere: asked before its readers are looked for among all groups."""
+    if group.kind not in _LOOPS or group.device == "cpu" or len(group.writes) != 1:
+        return False
+    return fixed.isdisjoint((*group.reads, *group.writes))
+
+
+def _absorbed(group: Group, users: Sequence[Group], choices: Choices) -> Mapping[str, Group] | None:
+    """Each reader of what a group writes with the group's loops as its prologue; None where one of them cannot, or there is none."""
+    if not users:
         return None
     made: dict[str, Group] = {}
     for user in users:

@@ -145,6 +145,11 @@ def chosen(x: torch.Tensor, n: int) -> Any:
     return x * NUMBERS[n] + [9, 8, 7, 6, 5, 4, 3, 2, 19][n], NUMBERS[n]
 
 
+def chosen_by_arithmetic(x: torch.Tensor, n: int) -> Any:
+    """Numbers that what is computed of an int and a size chooses."""
+    return x * NUMBERS[(n * 3 + 1) % 7], NUMBERS[n - x.size(0) % n]
+
+
 def reshapes(x: torch.Tensor, n: int, scale: float) -> torch.Tensor:
     """Sizes, an int and a float that may be symbols."""
     if x.shape[0] != n:

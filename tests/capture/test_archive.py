@@ -122,6 +122,7 @@ X = Source(Step.LOCAL, 0)
 MADE = [
     Source(Step.ITEM, (1, True, 1.0), Source(Step.DICT, "table", X)),
     Source(Step.CONSTANT, IdentityKey(torch.nn.Linear)),
+    Source(Step.COMPUTED, ("(n0 + n1)", (Source(Step.SIZE, 1, X),)), Source(Step.LOCAL, 1)),
     Guard(X, Check.TYPE, torch.nn.Linear, Origin("file.py", 3, 1, 3, 9, "f")),
     Guard(None, Check.AUTOCAST, (("cpu", False, torch.bfloat16), True)),
     Guard(X, Check.DISTINCT, (Source(Step.LOCAL, 1), Source(Step.GLOBAL, "y"))),
@@ -480,15 +481,14 @@ def test_a_size_that_changed_is_loaded_symbolic(kept: Kept) -> None:
     assert session() == [{"captures_loaded": c["captures"]} if c else {} for c in first]
 
 
-def test_a_number_that_an_int_chose_is_loaded_as_chosen(kept: Kept) -> None:
+@pytest.mark.parametrize("subject", [subjects.chosen, subjects.chosen_by_arithmetic])
+def test_a_number_that_an_int_chose_is_loaded_as_chosen(kept: Kept, subject: Any) -> None:
     def session() -> list[tuple[int, int]]:
         found = []
-        entry = compile_callable(
-            subjects.chosen, lambda graph, examples: graph.forward, Options(keep_captures=True)
-        )
+        entry = compile_callable(subject, lambda graph, examples: graph.forward, Options(keep_captures=True))
         for n in (4, 6, 8, 2, 3):
             before, _ = trace.snapshot()
-            ours, theirs = entry(X4, n), subjects.chosen(X4, n)
+            ours, theirs = entry(X4, n), subject(X4, n)
             assert torch.equal(ours[0], theirs[0]) and ours[1] == theirs[1]
             after, _ = trace.snapshot()
             found.append(tuple(after[k] - before[k] for k in ("captures", "captures_loaded")))

@@ -1,4 +1,4 @@
-"""``numbers[i]`` of an ``i`` that changes from call to call: two or three captures for all of them, and each call has its own number."""
+"""``numbers[i]`` of an ``i`` that changes from call to call, and of what is computed of it: few captures for all of them, and each call has its own number."""
 
 from __future__ import annotations
 
@@ -161,6 +161,133 @@ def test_flags_and_words_have_a_variant_for_each_that_differs():
     flags, words = [k % 3 == 0 for k in range(40)], ["add", None, "mul", "sub"] * 10
     assert told(lambda x, i: (x + 1 if flags[i] else x * 2, flags[i]), [(i,) for i in range(40)]) <= 4
     assert told(lambda x, i: (x * len(words[i] or "none"), words[i]), [(i,) for i in range(40)]) <= 6
+
+
+# -- what is computed of integers and sizes
+
+COMPUTED: dict[str, Callable[..., Any]] = {
+    "of few": lambda x, i: (x * FLOATS[i % 4], FLOATS[i % 4]),
+    "of few ints": lambda x, i: (x * INTS[i % 7], INTS[i % 7] + 1),
+    "below zero": lambda x, i: (x * BELOW[i // 3], BELOW[i // 3]),
+    "before": lambda x, i: x * FLOATS[i - 1],
+    "from the end": lambda x, i: x * FLOATS[-i] + FLOATS[-i - 1],
+    "from the end, counted": lambda x, i: x * FLOATS[len(FLOATS) - 1 - i],
+    "half": lambda x, i: (x * FLOATS[i // 2 + 1], INTS[(3 * i) // 4]),
+    "in a dict": lambda x, i: x * TABLE[39 - i],
+    "by a number of another": lambda x, i: x * FLOATS[INTS[i % 5] % 6],
+    "made inside": lambda x, i: x * [2.0 * k + 1 for k in range(40)][i % 5],
+    "in the code": lambda x, i: (x * (0.5, 2.5, 4.5, 8.5)[i % 4], [7, 5, 9, 8][3 - i % 4]),
+    "at most": lambda x, i: x * FLOATS[min(i, 12)],
+    "at least": lambda x, i: x * FLOATS[max(i, 3)],
+    "bits": lambda x, i: x * FLOATS[i & 3],
+    "as a size": lambda x, i: x.new_zeros(INTS[i % 4], 2),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "braze"])
+@pytest.mark.parametrize("name", COMPUTED)
+def test_a_number_chosen_by_what_is_computed_of_an_integer_is_compiled_for_few_times(name, backend):
+    assert told(COMPUTED[name], [(i,) for i in range(40)], backend) <= 4
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_integers_of_both_signs_and_large_ones_are_counted_as_python_does(name):
+    calls = [3, 5, -2, -3, -7, 0, 1, -1, -40, -41, 39, 40, 41, 2**31, -(2**31), 2**62, 2**63, -(2**64), 6, -5]
+    assert told(COMPUTED[name], [(i,) for i in (*calls, True, False, 4)]) <= 23
+
+
+@pytest.mark.parametrize(
+    "f", [lambda x, i, j: x * FLOATS[i + j], lambda x, i, j: (x, INTS[i * j % 11], FLOATS[j - i])]
+)
+def test_a_number_may_be_chosen_by_two_integers(f):
+    assert told(f, [(2 + k % 9, 3 + k * 5 % 13) for k in range(40)]) <= 4
+
+
+def test_an_index_that_divides_by_another_raises_as_uncompiled():
+    def f(x: Any, i: int, j: int) -> Any:
+        try:
+            return x * FLOATS[i % j] + INTS[i // j]
+        except (ZeroDivisionError, IndexError) as error:
+            return x - 1, str(error)
+
+    told(f, [(7, 3), (8, 4), (9, 5), (9, 0), (12, 5), (-9, 4), (9, -4), (0, 0), (3, 7), (90, 2), (9, 4)])
+
+
+@pytest.mark.parametrize("backend", ["eager", "braze"])
+def test_a_number_may_be_chosen_by_a_size(backend):
+    def f(x: Any) -> Any:
+        return x * FLOATS[x.size(0) % 10], FLOATS[x.shape[0] - x.shape[-1]], INTS[len(x)]
+
+    compiled = braze.compile(f, backend=backend)
+    for n in range(2, 40):
+        x = torch.arange(float(n * (1 + n % 3)), dtype=torch.float64).view(n, 1 + n % 3)
+        assert alike(compiled(x), f(x))
+    assert compiled.misses <= 6
+
+
+def test_sizes_are_those_from_before_the_program_changed_them():
+    def turned(x: Any) -> Any:
+        n = x.size(0)
+        x.t_()
+        return FLOATS[n], FLOATS[x.size(0)], x * FLOATS[x.size(1) - 1]
+
+    def cut(x: Any) -> Any:
+        y = x[1:]
+        return y * FLOATS[y.size(0)], INTS[y.size(0) * y.size(1) % 9]
+
+    for f in (turned, cut):
+        compiled = braze.compile(f, backend="eager")
+        for n in range(2, 20):
+            mine, own = torch.ones(n, n * 3 % 17 + 2), torch.ones(n, n * 3 % 17 + 2)
+            assert alike(compiled(mine), f(own)) and mine.shape == own.shape
+        assert compiled.misses <= 4
+
+
+def test_a_counter_is_computed_with_before_it_is_counted_and_behind():
+    ours, theirs = Held(), Held()
+
+    def step(x: Any, held: Held) -> Any:
+        before = held.betas[held.step % 6]
+        held.step += 1
+        return x * before, before, held.betas[held.step % 6], held.betas[39 - held.step]
+
+    compiled = braze.compile(step, backend="eager")
+    for _ in range(38):
+        assert alike(compiled(X, ours), step(X, theirs)) and ours.step == theirs.step
+    assert compiled.misses <= 4
+
+
+def test_an_index_that_only_the_data_tell_is_as_in_eager():
+    def f(x: Any, y: Any) -> Any:
+        return x * FLOATS[y.item() % 4], FLOATS[int(y) + 1], FLOATS[y.nonzero().size(0)]
+
+    for options in ({}, {"capture_scalar_outputs": True, "capture_dynamic_output_shape_ops": True}):
+        compiled = braze.compile(f, backend="eager", options=options)
+        for i in (3, 4, 1, 0, 7, 12):
+            y = torch.tensor(i)
+            assert alike(compiled(X, y), f(X, y))
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_lists_that_change_and_items_of_all_kinds_are_read_anew_at_a_computed_index(kind):
+    def f(x: Any, i: int, numbers: Any) -> Any:
+        value = numbers[(i + 1) % 5]
+        return (x * value if isinstance(value, int | float) else x), value, numbers[-1 - i % 2]
+
+    kinds = [1.5, 2, None, "a", True, 2.5, 2**70, -3, 0, b"b", [1], 9.5]
+    calls = [(i, kind(kinds[i % 7 :] + kinds[: i % 5])) for i in range(2, 40)]
+    assert told(f, [*calls, (3, kind([1.5])), (4, kind([])), (5, Shifted(FLOATS)), (6, calls[3][1])]) <= 45
+
+
+def test_a_break_is_crossed_by_what_was_computed():
+    def f(x: Any, i: int) -> Any:
+        j = i % 5 + 1
+        a = FLOATS[j]
+        y = x * a
+        braze.graph_break()
+        return y + BELOW[j], a, INTS[j + i]
+
+    assert told(f, [(i,) for i in range(33)]) <= 8
 
 
 # -- what is no such number, or another one than at the last call
@@ -373,3 +500,33 @@ def test_any_numbers_at_any_places_are_those_of_eager(first, places, data, kind)
         for a, b in ((kind(first), list(other)), (list(other), kind(first))):
             assert alike(outcome(compiled, X, i, a, b), outcome(f, X, i, a, b))
             assert alike(outcome(compiled, X, j, a, a), outcome(f, X, j, a, a))
+
+
+@hypothesis.settings(max_examples=40, deadline=None)
+@hypothesis.given(
+    st.lists(st.floats(2, 9, width=32), min_size=1, max_size=9),
+    st.lists(st.tuples(st.integers(-10, 10), st.integers(-3, 12)), min_size=4, max_size=10),
+    st.lists(st.tuples(st.sampled_from("+-*%/mM"), st.integers(-4, 6)), min_size=1, max_size=4),
+)
+def test_any_arithmetic_finds_the_places_of_eager(numbers, places, steps):
+    def f(x: Any, i: int, j: int) -> Any:
+        k = i
+        for sign, by in steps:
+            other = j if by == 0 else by
+            if sign == "+":
+                k = k + other
+            elif sign == "-":
+                k = other - k
+            elif sign == "*":
+                k = k * other
+            elif sign == "%":
+                k = k % other
+            elif sign == "/":
+                k = k // other
+            else:
+                k = min(k, other) if sign == "m" else max(k, other)
+        return x * numbers[k], k
+
+    compiled = braze.compile(f, backend="eager")
+    for i, j in places:
+        assert alike(outcome(compiled, X, i, j), outcome(f, X, i, j))

@@ -493,6 +493,21 @@ def test_a_number_that_chooses_an_item_of_a_list_is_told_to_choose_out_of_a_tens
     assert "no more will follow" not in told
 
 
+def test_layers_that_an_integer_chooses_have_one_variant_each_as_the_advice_says(capfd):
+    layers = torch.nn.ModuleList([torch.nn.Linear(3, 3) for _ in range(14)])
+    x = torch.ones(2, 3)
+    few = braze.compile(lambda x, i: layers[i](x), backend="eager")
+    for i in range(14):
+        assert torch.equal(few(x, i), layers[i](x))
+    assert "options={'recompile_limit': n} for as many as there are" in capfd.readouterr().err
+    compiled = braze.compile(lambda x, i: layers[i](x), backend="eager", options={"recompile_limit": 14})
+    for _ in range(2):
+        for i in range(14):
+            assert torch.equal(compiled(x, i), layers[i](x))
+    assert compiled.misses == 14
+    assert "compiled again and again" not in capfd.readouterr().err
+
+
 def test_a_list_made_a_tensor_is_chosen_from_by_one_variant_for_many_numbers():
     numbers = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]
     compiled = braze.compile(lambda x, i: x * torch.tensor(numbers)[i], backend="eager")

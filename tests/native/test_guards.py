@@ -1,5 +1,6 @@
 """Steps and checks of guard programs: the C walk and the plain-Python walk agree."""
 
+import ast
 import gc
 import math
 import sys
@@ -8,8 +9,11 @@ import weakref
 from collections import defaultdict, deque
 
 import numpy as np
+import pytest
+import torch
 
-from braze.native import GuardProgram, native_available, pure, walk
+from braze.native import GuardProgram, calibrate, native_available, pure, walk
+from braze.native.relation import Relation, postfix
 from tests.native.hooked import raised
 
 PROGRAMS = (GuardProgram, pure.GuardProgram) if native_available else (pure.GuardProgram,)
@@ -29,6 +33,13 @@ def holds(nodes, checks, locals=(), function=anything, inputs=(), symbols=0):
         answers.append(program.explain(function, locals) is None)
     assert len(set(answers)) == 1, answers
     return answers[0]
+
+
+def arithmetic(text):
+    """The program that computes of n0, n1."""
+    tree = ast.parse(text, mode="eval").body
+    values = eval(f"lambda values: (lambda n0, n1: {text})(*values)")
+    return Relation(text, values, postfix(tree, {"n0": 0, "n1": 1}))
 
 
 def check_of(value, check, expected):
@@ -88,6 +99,14 @@ def test_malformed_programs_are_refused():
         ([(-1, "local", 0), (0, "item_at", -1)], [], []),
         ([(-1, "local", 0), (0, "item_at", "x")], [], []),
         ([(-1, "local", 0), (-1, "item_at", 0)], [], []),
+        ([(-1, "local", 0), (0, "size", "x")], [], []),
+        ([(-1, "local", 0), (0, "computed", 1)], [], []),
+        ([(-1, "local", 0), (0, "computed", (None, (0,)))], [], []),
+        ([(-1, "local", 0), (0, "computed", (arithmetic("n0 / 2"), (0,)))], [], []),
+        ([(-1, "local", 0), (0, "computed", (arithmetic("n0"), ()))], [], []),
+        ([(-1, "local", 0), (0, "computed", (arithmetic("n0"), (1,)))], [], []),
+        ([(-1, "local", 0), (0, "computed", (arithmetic("n0 + n1"), (0, 2)))], [], []),
+        ([(-1, "local", 0), (0, "computed", (arithmetic("n0"), (0,) * 9))], [], []),
         ([(-1, "local", 0)], [(1, "is", None)], []),
         ([(-1, "local", 0)], [(0, "odd", None)], []),
         ([(-1, "local", 0)], [], [1]),
@@ -123,6 +142,51 @@ def test_an_item_is_taken_by_an_int_read_elsewhere():
                     assert holds(nodes, [(2, "equal", expected)], locals) is right
         for held in ("abc", range(9), {1, 2}, deque(numbers), None, b"abc"):
             assert not holds(nodes, [], (held, 1) if where == "before" else (1, held))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n0 % 4",
+        "-n0",
+        "n0 * n1",
+        "n0 - n1 // 2",
+        "n0 % n1",
+        "n0 // n1",
+        "min(n0, n1)",
+        "max(n0, 3)",
+        "abs(n0 - n1)",
+    ],
+)
+def test_what_ints_come_to_is_computed_as_python_does(text):
+    program = arithmetic(text)
+    nodes = [(-1, "local", 0), (-1, "local", 1), (0, "computed", (program, (0, 1)))]
+    numbers = (*range(-5, 6), 2**62, -(2**62), 2**63 - 1, -(2**63), 2**63, 2**80)
+    for a in (*numbers, True, 1.0, None):
+        for b in numbers:
+            try:
+                wanted = program((a, b)) if type(a) is int else None
+            except ZeroDivisionError:
+                wanted = None
+            if wanted is not None and not all(-(2**63) < n < 2**63 for n in (a, b, wanted)):
+                continue  # either may say that it does not fit
+            assert holds(nodes, [], (a, b)) is (wanted is not None)
+            if wanted is not None:
+                assert holds(nodes, [(2, "equal", wanted)], (a, b))
+                assert not holds(nodes, [(2, "equal", wanted + 1)], (a, b))
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (0, 7), (2**40, 0, 5)])
+def test_a_size_is_read_of_tensors_alone(shape):
+    calibrate.facts()  # as a check of a tensor asks for
+    tensor = torch.empty(shape)
+    for dim in range(-1, 4):
+        nodes = [(-1, "local", 0), (0, "size", dim)]
+        there = 0 <= dim < len(shape)
+        assert holds(nodes, [], (tensor,)) is there
+        assert holds(nodes, [(1, "equal", shape[dim] if there else 3)], (tensor,)) is there
+        for other in (None, 3, "abc", [1, 2, 3], torch.Tensor, tensor.numpy()):
+            assert not holds(nodes, [], (other,))
 
 
 def test_identity_type_and_length():

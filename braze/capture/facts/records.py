@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import re
+from collections.abc import Sequence
 from types import CodeType
 from typing import Any
 
@@ -13,6 +15,9 @@ from braze.native.vocabulary import Check, Step
 from braze.support.errors import Origin
 from braze.support.record import interned, record
 from braze.support.spoken import spoken
+
+#: an int of which a computed one is made, by its place among them
+_NUMBER = re.compile(r"\bn(\d+)\b")
 
 
 class IdentityKey:
@@ -56,6 +61,11 @@ def text_of(source: Source, known: dict[Source, str]) -> str:
     return found
 
 
+def computed_text(text: str, numbers: Sequence[str]) -> str:
+    """What ints come to, of the text of each."""
+    return _NUMBER.sub(lambda found: numbers[int(found[1])], text)
+
+
 def _below(at: str, step: Step, key: Any) -> str:
     match step:
         case Step.DICT:
@@ -72,6 +82,8 @@ def _below(at: str, step: Step, key: Any) -> str:
             return f"C[{key}]"
         case Step.TYPE:
             return f"type({at})"
+        case Step.COMPUTED:
+            return computed_text(key[0], (at, *map(str, key[1])))
         case _:
             return f"{at}.<{step.value} {key}>" if at else f"<{step.value} {key}>"
 

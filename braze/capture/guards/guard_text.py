@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from braze.capture.facts.records import Capture, Check, Guard, IdentityKey, Source, Step
+from braze.capture.facts.records import Capture, Check, Guard, IdentityKey, Source, Step, computed_text
 from braze.capture.facts.resume import STATE_NAMES
 from braze.capture.facts.values import held
 from braze.graph.specs import SymbolSpec, TensorSpec
@@ -80,6 +80,10 @@ def source_text(source: Source | None, code: Any = None, names: Mapping[Source, 
             return f"{above}.{key}" if in_table else f"{above}[{key!r}]"
         case Step.ITEM_AT:
             return f"{above}[{source_text(key, code, names)}]"
+        case Step.SIZE:
+            return f"{above}.size({key})"
+        case Step.COMPUTED:
+            return computed_text(key[0], (above, *(source_text(other, code, names) for other in key[1])))
         case Step.TYPE:
             return f"type({above})"
         case Step.TENSOR_OF:

@@ -122,6 +122,8 @@ class _Builder:
             key = key.value
         elif source.step is Step.ITEM_AT:
             key = self.node(key)
+        elif source.step is Step.COMPUTED:
+            key = program_of(key), (parent, *map(self.node, key[1]))
         made = self.index[source] = len(self.nodes)
         self.nodes.append((parent, source.step._value_, key))
         self.sources.append(source)
@@ -248,10 +250,18 @@ def read_step(source: Source, above: Any, function: Any, locals: Sequence[Any]) 
     key = unwrapped(source)
     if source.step is Step.ITEM_AT:
         key = read_source(key, function, locals)
+    elif source.step is Step.COMPUTED:
+        key = program_of(key), [above, *(read_source(other, function, locals) for other in key[1])]
     try:
         return native.walk.read(source.step._value_, key, above, function, locals)
     except (native.walk.Mismatch, AttributeError, LookupError, TypeError, ValueError):
         return MISSING
+
+
+def program_of(key: tuple[str, tuple[Source, ...]]) -> Relation:
+    """What computes the int at a place of ``Step.COMPUTED``."""
+    text, others = key
+    return compile_relation(text, {f"n{i}": i for i in range(1 + len(others))})
 
 
 def names_in(text: str) -> set[str]:

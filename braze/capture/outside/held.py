@@ -20,6 +20,7 @@ from braze.capture.facts.slots import Owner
 from braze.capture.facts.values import HEAP_TYPE, MISSING, NULL, lookup_in_mro
 from braze.capture.outside.shadows import iterate
 from braze.capture.state.frames import Frames
+from braze.capture.state.outside import Outside
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import Trace
 from braze.graph.torch_import import is_dynamos
@@ -28,6 +29,9 @@ from braze.graph.torch_import import is_dynamos
 CLOSED = (types.GeneratorType, types.MethodType)
 #: the flag of exceptions' classes, whose tracebacks hold frames, and these what has not ended in them
 EXCEPTION = 1 << 30
+#: the flag of classes whose objects lead to others, and what else has a class whose objects may end with code
+_HOLDS_OTHERS = 1 << 14
+_MAY_END = HEAP_TYPE | EXCEPTION | _HOLDS_OTHERS
 
 
 #: what is not looked into for things whose end runs code: each leads to all there is
@@ -199,7 +203,7 @@ def dropped(t: Trace, container: Any, name: str, args: Any) -> None:
     if not issubclass(type(container), CHANGING) or name not in DROPPING:
         if not (name in FILLING and issubclass(type(container), collections.deque) and container.maxlen):
             return
-    for value in leaving(container, name, args):
+    for value in looked_at(t.outside, leaving(container, name, args)):
         if may_end_with_code(t, value) and not in_frames(t.frames, value):
             end_of(t, value)
 
@@ -210,7 +214,8 @@ def leaving(container: Any, name: str, args: Any) -> Iterable[Any]:
     if issubclass(type(container), dict):
         if by_place and is_found_by_c(container, args[0]):
             return (container.get(args[0]),)
-        return (*dict.values(container), *dict.keys(container))
+        values = dict.values(container)
+        return values if name == "__setitem__" else (*values, *dict.keys(container))
     if by_place and issubclass(type(container), list):
         try:
             found = list.__getitem__(container, args[0])
@@ -218,6 +223,21 @@ def leaving(container: Any, name: str, args: Any) -> Iterable[Any]:
             return ()  # an error of the program's: nothing goes
         return found if type(args[0]) is slice else (found,)
     return list(iterate(container))
+
+
+def looked_at(outside: Outside, values: Iterable[Any]) -> Iterable[Any]:
+    """Those of an element or many whose end is to be asked for: by their classes first.
+
+    A dict may be long, and be written to again and again by keys that only the program's code compares.
+    """
+    asked = {kind for kind in set(map(type, values)) if kind in CLOSED or kind.__flags__ & _MAY_END}
+    if not asked:
+        return ()
+    ending = {k for k in asked if k in CLOSED or k.__flags__ & EXCEPTION or has_finalizer(k)}
+    known, referred = outside.tree.known, weakref.getweakrefcount
+    return [
+        v for v in values if type(v) in asked and (id(v) in known or type(v) in ending or referred(v) > 0)
+    ]
 
 
 def refuse_end(value: Any) -> None:

@@ -461,6 +461,8 @@ def fill(outside: Outside, value: Any) -> None:
 
 def write_texts(container: Any) -> None:
     """Text in a container, written: C code looks into it."""
+    if UnknownText not in set(map(type, contents(container))):
+        return
     pairs = list(container.items()) if issubclass(type(container), dict) else list(enumerate(container))
     for key, value in pairs:
         if type(value) is UnknownText and value.made is not None:
@@ -477,7 +479,7 @@ def fill_arguments(outside: Outside, values: Collection[Any]) -> None:
     """Read all of the lazily filled dicts among values that C code gets, however deep, and write the text in them."""
     if not any(map(is_looked_into, map(type, values))):
         return
-    for value in everything(values, lambda v: contents(v) if issubclass(type(v), _READ_WHOLE) else None):
+    for value in everything(values, _looked_into):
         kind = type(value)
         if kind is UnknownText:
             graph_break(*FORMATTED, HINT_FORMAT)
@@ -485,6 +487,13 @@ def fill_arguments(outside: Outside, values: Collection[Any]) -> None:
             write_texts(value)
         if issubclass(kind, dict):
             fill(outside, value)
+
+
+def _looked_into(value: Any) -> Iterable[Any] | None:
+    """What a container holds, if C code would look into any of that; by types first, since it may be long and given again and again."""
+    if not issubclass(type(value), _READ_WHOLE):
+        return None
+    return contents(value) if any(map(is_looked_into, set(map(type, contents(value))))) else None
 
 
 def everything(values: Iterable[Any], held_by: Callable[[Any], Iterable[Any] | None]) -> Iterator[Any]:

@@ -29,6 +29,7 @@ from braze.capture.facts.records import (
     Recipe,
     Source,
     Step,
+    computed_text,
 )
 from braze.capture.facts.replay import (
     class_attribute,
@@ -107,6 +108,8 @@ class SourceText:
             return f"{self.text(source.parent)}[{literal(key) or name(key)}]"
         if source.step is Step.ITEM_AT:
             return f"{self.text(source.parent)}[{self.text(key)}]"
+        if source.step is Step.COMPUTED:
+            return computed_text(key[0], (self.text(source.parent), *map(self.text, key[1])))
         below = _BELOW.get(source.step)
         if below is None:
             raise InternalError("BZ9010", f"residual code cannot read a source of step {source.step}")
@@ -127,6 +130,7 @@ _BELOW: dict[Step, Callable[[str, Any, Callable[..., str]], str]] = {
     Step.CLOSURE: lambda at, key, name: f"{at}.__closure__[{key}].cell_contents",
     Step.FUNC: lambda at, key, name: f"{at}.__{key}__",
     Step.TENSOR_OF: lambda at, key, name: f"{name(torch.from_numpy)}({at})",
+    Step.SIZE: lambda at, key, name: f"{at}.size({key})",
     Step.NEGATIVE: lambda at, key, name: f"(-{at})",
 }
 

@@ -88,6 +88,8 @@ class Tree:
         self.inputs: list[Node] = []
         #: places that the program found to hold different objects
         self.apart: list[tuple[Node, Node]] = []
+        #: of symbols by name, of which an index was computed: where each call finds their numbers
+        self.symbols: dict[str, Node] = {}
         #: places of the objects whose id() was asked for: all different
         self.asked: dict[Node, None] = {}
 

@@ -7,14 +7,14 @@ which everything that it depends on is known: what does not change in a loop lea
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from braze.codegen.c.expr import at_zero, indirect_symbols, to_c
 from braze.codegen.c.operations import Representations, Value, assign, expression, scalar_load, scalar_store
 from braze.codegen.c.prelude import SCALAR, STORAGE, raw_vector, rep_vector
 from braze.loops.build import nodes_of
-from braze.loops.ir import DType, Node, Op, Store, StoreMode
+from braze.loops.ir import Buffer, DType, Node, Op, Store, StoreMode
 from braze.loops.ranges import Varying
 from braze.schedule.passes import stride
 from braze.support.errors import InternalError
@@ -40,6 +40,18 @@ class Scope:
     flat: bool = False
 
 
+class Storage(dict[str, str]):
+    """The label of each buffer's element type, looked up when it is asked for: a program has many buffers, a kernel few."""
+
+    def __init__(self, buffers: Mapping[str, Buffer]) -> None:
+        super().__init__()
+        self.buffers = buffers
+
+    def __missing__(self, name: str) -> str:
+        label = self[name] = self.buffers[name].dtype.stored.label
+        return label
+
+
 @dataclass(slots=True, eq=False)
 class Body:
     """Writes the inside of one kernel function.
@@ -52,7 +64,7 @@ class Body:
     symbol: Symbol | None
     varying: Varying
     ranges: Representations
-    storage: dict[str, str]
+    storage: Storage
     pointers: dict[str, str] = field(default_factory=dict)
     forward: dict[tuple[str, Expr], Value] = field(default_factory=dict)
     #: loads that read a turned tile: node -> address of the row

@@ -12,7 +12,7 @@ so lines of the next panel are asked for while one is multiplied by, and those t
 
 from __future__ import annotations
 
-from braze.codegen.c.body import Body
+from braze.codegen.c.body import Body, Storage
 from braze.codegen.c.expr import indirect_symbols, to_c
 from braze.codegen.c.kernel import capped
 from braze.codegen.c.operations import Representations
@@ -383,9 +383,7 @@ class _Gemm:
         varying, ranges = Varying(symbol), Representations()
         nodes = [n for n in nodes_of(*store_roots(stores)) if n.op is not Op.REDUCED]
         lanes = min(w, lanes_of(nodes, varying, ranges, self.target.vector_bytes))
-        body = Body(
-            lanes, symbol, varying, ranges, {n: b.dtype.stored.label for n, b in self.buffers.items()}
-        )
+        body = Body(lanes, symbol, varying, ranges, Storage(self.buffers))
         body.scope.indent = indent
         body.pointers = {n: f"b{i}" for i, n in enumerate(self.buffers_used)}
         for x in self.sizes:

@@ -6,7 +6,7 @@ odometer.
 
 from __future__ import annotations
 
-from braze.codegen.c.body import Body
+from braze.codegen.c.body import Body, Storage
 from braze.codegen.c.expr import to_c
 from braze.codegen.c.operations import Representations
 from braze.codegen.c.prelude import STORAGE
@@ -36,9 +36,8 @@ def start_body(frame: Frame) -> Body:
     """The empty body of a kernel."""
     plan, group = frame.plan, frame.group
     symbol = plan.vector.symbol if plan.vector is not None else None
-    storage = {name: b.dtype.stored.label for name, b in frame.buffers.items()}
     varying = varying_of(group, plan.vector, plan.phases)
-    body = Body(plan.lanes, symbol, varying, Representations(), storage)
+    body = Body(plan.lanes, symbol, varying, Representations(), Storage(frame.buffers))
     body.reloaded = frozenset(loads(*(root for step in group.steps for root in roots(step))))
     for i, name in enumerate(plan.arguments):
         body.pointers[name] = f"b{i}"

@@ -53,8 +53,33 @@ as_index(PyObject *number, Py_ssize_t *result)
     return *result == -1 && PyErr_Occurred() ? -1 : 0;
 }
 
+/* A COMPUTED node's row: its program, and what it is made of. */
 static int
-build_node(Node *node, PyObject *row)
+build_computed(GuardProgram *p, Node *node)
+{
+    Computed *made = &p->computed[p->ncomputed];
+    PyObject *nodes = PyTuple_GET_ITEM(node->key, 1);
+    Py_ssize_t last = 0;
+    made->count = (int)PyTuple_GET_SIZE(nodes);
+    for (int i = 0; i < made->count; i++) {
+        Py_ssize_t other;
+        if (as_index(PyTuple_GET_ITEM(nodes, i), &other) < 0) {
+            return -1;
+        }
+        made->nodes[i] = (int)other;
+        last = other > last ? other : last;
+    }
+    relation_parse(&made->relation, PyTuple_GET_ITEM(node->key, 0), made->count);
+    if (made->relation.step == NULL) {
+        PyErr_SetString(PyExc_ValueError, "a computed node without a program");
+        return -1;
+    }
+    node->index = last | (Py_ssize_t)p->ncomputed++ << 32;
+    return 0;
+}
+
+static int
+build_node(GuardProgram *p, Node *node, PyObject *row)
 {
     Py_ssize_t parent;
     if (as_index(PyTuple_GET_ITEM(row, 0), &parent) < 0) {
@@ -64,6 +89,9 @@ build_node(Node *node, PyObject *row)
     node->step = index_of(PyTuple_GET_ITEM(row, 1), step_names, STEP_COUNT);
     node->key = PyTuple_GET_ITEM(row, 2);
     node->index = -1;
+    if (node->step == STEP_COMPUTED) {
+        return build_computed(p, node);
+    }
     if (node->step == STEP_TENSOR_OF) {
         node->index = PyUnicode_CompareWithASCIIString(node->key, "writable") == 0;
     }
@@ -362,6 +390,17 @@ allocate(GuardProgram *p)
                : -1;
 }
 
+static int
+count_computed(const GuardProgram *p)
+{
+    int count = 0;
+    for (int i = 0; i < p->nnode; i++) {
+        PyObject *step = PyTuple_GET_ITEM(PyTuple_GET_ITEM(p->nodes, i), 1);
+        count += PyUnicode_CompareWithASCIIString(step, step_names[STEP_COMPUTED]) == 0;
+    }
+    return count;
+}
+
 int
 program_build(GuardProgram *p, Py_ssize_t nsymbols)
 {
@@ -370,11 +409,11 @@ program_build(GuardProgram *p, Py_ssize_t nsymbols)
     p->ninput = (int)PyTuple_GET_SIZE(p->inputs);
     p->symbols.count = (int)nsymbols;
     p->seal.patience = 1;
-    if (allocate(p) < 0) {
+    if (allocate(p) < 0 || (p->computed = zeroed(count_computed(p), sizeof(Computed))) == NULL) {
         return -1;
     }
     for (int i = 0; i < p->nnode; i++) {
-        if (build_node(&p->node[i], PyTuple_GET_ITEM(p->nodes, i)) < 0) {
+        if (build_node(p, &p->node[i], PyTuple_GET_ITEM(p->nodes, i)) < 0) {
             return -1;
         }
     }
@@ -412,10 +451,13 @@ program_free_parts(GuardProgram *p)
     for (int i = 0; i < p->nrange; i++) {
         PyMem_Free(p->relation[i].step);
     }
+    for (int i = 0; i < p->ncomputed; i++) {
+        PyMem_Free(p->computed[i].relation.step);
+    }
     seal_free(p);
     void *parts[] = {p->restless, p->relation, p->node,   p->check,  p->input,    p->values,         p->temps,
                      p->block,    p->members,  p->order,  p->always, p->state,    p->range,          p->tensor,
-                     p->states,   p->distinct, p->symbols.values,    p->symbols.bound};
+                     p->states,   p->distinct, p->symbols.values,    p->symbols.bound, p->computed};
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
         PyMem_Free(parts[i]);
     }

@@ -8,14 +8,17 @@
 typedef struct {
     int parent, step;
     PyObject *key;
-    Py_ssize_t index; /* the key as a number, where it is one; ITEM_AT: the node of the int */
+    /* The key as a number, where it is one. ITEM_AT: the node of the int. COMPUTED: the last of its nodes and, above 32 bits,
+     * its row in `computed`. */
+    Py_ssize_t index;
 } Node;
 
 /* The node after which a node can be read, with all before that: its parent; of two, the later one. */
 static inline int
 read_after(const Node *node)
 {
-    return node->step == STEP_ITEM_AT && node->index > node->parent ? (int)node->index : node->parent;
+    bool several = node->step == STEP_ITEM_AT || node->step == STEP_COMPUTED;
+    return several && (int)node->index > node->parent ? (int)node->index : node->parent;
 }
 
 typedef struct {
@@ -39,6 +42,13 @@ typedef struct {
     int count;
     RelationStep *step; /* NULL: only Python can say */
 } Relation;
+
+/* What a COMPUTED node is made of: its program, over the ints at these nodes. */
+enum { MOST_COMPUTED = 8 };
+typedef struct {
+    Relation relation;
+    int count, nodes[MOST_COMPUTED];
+} Computed;
 
 /* Nodes that are read from one place, so that one look at that place can vouch for all of them.
  * The families that dictionaries back remember the dictionary's stamp: while it is the same, neither the
@@ -170,6 +180,8 @@ struct GuardProgram {
     PyObject *spare; /* a tuple for the inputs of the next walk, or NULL */
     char *restless; /* by check: a tensor that broke the seal more than once */
     Seal seal;
+    int ncomputed;
+    Computed *computed;
 };
 
 typedef struct {
@@ -180,6 +192,8 @@ typedef struct {
     PyObject **inputs; /* places for what the walk finds; held, where they are filled */
 } Walk;
 
+/* The nodes that a node is read of, where that is more than its parent: how many. */
+int nodes_read(const GuardProgram *p, const Node *node, int *found);
 /* Read a node; NULL (no exception set) if that cannot be done. `cacheable`: the value depends only on
  * the dictionary of the parent (and on the parent's class, for ATTR). */
 PyObject *node_read(Walk *walk, int node, bool *cacheable);
@@ -194,6 +208,7 @@ void seal_after_walk(GuardProgram *program);
 size_t distinct_slot(const SealedDistinct *distinct, PyObject *value);
 void seal_free(GuardProgram *program);
 void relation_parse(Relation *relation, PyObject *expected, int nsymbols);
+bool relation_value(const Relation *relation, const Symbols *symbols, int64_t *value);
 int relation_holds(const Relation *relation, const Symbols *symbols);
 bool same_constant(PyObject *value, PyObject *expected);
 bool is_ordered_dict(PyObject *value);

@@ -225,6 +225,54 @@ read_item_at(PyObject *parent, PyObject *key)
     return PyList_Check(parent) ? PyList_GET_ITEM(parent, index) : PyTuple_GET_ITEM(parent, index);
 }
 
+static PyObject *
+read_size(Walk *walk, PyObject *tensor, Py_ssize_t dim)
+{
+    TensorLayout layout;
+    if (!is_tensor(tensor) || !tensor_layout(tensor, &layout) || dim < 0 || dim >= layout.ndim) {
+        return NULL;
+    }
+    return keep(walk, PyLong_FromLongLong(layout.sizes[dim]));
+}
+
+/* What ints come to; that which 64 bits do not hold is left to another program. */
+static PyObject *
+read_computed(Walk *walk, const Computed *computed)
+{
+    int64_t values[MOST_COMPUTED], result;
+    char bound[MOST_COMPUTED];
+    for (int i = 0; i < computed->count; i++) {
+        PyObject *number = walk->program->values[computed->nodes[i]];
+        int overflow = 0;
+        if (!PyLong_CheckExact(number)) {
+            return NULL;
+        }
+        values[i] = PyLong_AsLongLongAndOverflow(number, &overflow);
+        bound[i] = 1;
+        if (overflow) {
+            return NULL;
+        }
+    }
+    Symbols symbols = {values, bound, computed->count};
+    return relation_value(&computed->relation, &symbols, &result) ? keep(walk, PyLong_FromLongLong(result)) : NULL;
+}
+
+int
+nodes_read(const GuardProgram *p, const Node *node, int *found)
+{
+    if (node->step == STEP_ITEM_AT) {
+        found[0] = node->parent;
+        found[1] = (int)node->index;
+        return 2;
+    }
+    if (node->step != STEP_COMPUTED) {
+        return 0;
+    }
+    const Computed *computed = &p->computed[node->index >> 32];
+    memcpy(found, computed->nodes, computed->count * sizeof(int));
+    return computed->count;
+}
+
 PyObject *
 node_read(Walk *walk, int index, bool *cacheable)
 {
@@ -259,6 +307,10 @@ node_read(Walk *walk, int index, bool *cacheable)
         return read_negative(walk, parent);
     case STEP_ITEM_AT:
         return read_item_at(parent, walk->program->values[node->index]);
+    case STEP_SIZE:
+        return read_size(walk, parent, node->index);
+    case STEP_COMPUTED:
+        return read_computed(walk, &walk->program->computed[node->index >> 32]);
     case STEP_CLASS_ATTR:
         *cacheable = true;
         return PyType_Check(parent) ? _PyType_Lookup((PyTypeObject *)parent, node->key) : NULL;

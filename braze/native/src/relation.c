@@ -66,9 +66,9 @@ relation_parse(Relation *relation, PyObject *expected, int nsymbols)
     }
 }
 
-/* 1: holds, 0: does not, -1: Python has to say (overflow, division by zero, a symbol without a value). */
-int
-relation_holds(const Relation *relation, const Symbols *symbols)
+/* What a program comes to; false where Python has to say (overflow, division by zero, a symbol without a value). */
+bool
+relation_value(const Relation *relation, const Symbols *symbols, int64_t *value)
 {
     int64_t stack[DEPTH];
     int top = -1;
@@ -79,7 +79,7 @@ relation_holds(const Relation *relation, const Symbols *symbols)
         }
         if (s->op == OP_SYMBOL) {
             if (!symbols->bound[s->number]) {
-                return -1;
+                return false;
             }
             stack[++top] = symbols->values[s->number];
             continue;
@@ -87,7 +87,7 @@ relation_holds(const Relation *relation, const Symbols *symbols)
         int64_t b = stack[top], a, r;
         if (s->op == OP_NEG || s->op == OP_ABS) {
             if (b == INT64_MIN) {
-                return -1;
+                return false;
             }
             stack[top] = s->op == OP_NEG || b < 0 ? -b : b;
             continue;
@@ -100,23 +100,23 @@ relation_holds(const Relation *relation, const Symbols *symbols)
         switch (s->op) {
         case OP_ADD:
             if (__builtin_add_overflow(a, b, &r)) {
-                return -1;
+                return false;
             }
             break;
         case OP_SUB:
             if (__builtin_sub_overflow(a, b, &r)) {
-                return -1;
+                return false;
             }
             break;
         case OP_MUL:
             if (__builtin_mul_overflow(a, b, &r)) {
-                return -1;
+                return false;
             }
             break;
         case OP_FLOORDIV:
         case OP_MOD: {
             if (b == 0 || (a == INT64_MIN && b == -1)) {
-                return -1;
+                return false;
             }
             int64_t q = a / b, m = a % b;
             if (m != 0 && (m < 0) != (b < 0)) { /* as Python: round to minus infinity */
@@ -139,5 +139,14 @@ relation_holds(const Relation *relation, const Symbols *symbols)
         }
         stack[top] = r;
     }
-    return stack[0] != 0;
+    *value = stack[0];
+    return true;
+}
+
+/* 1: holds, 0: does not, -1: Python has to say. */
+int
+relation_holds(const Relation *relation, const Symbols *symbols)
+{
+    int64_t value;
+    return relation_value(relation, symbols, &value) ? value != 0 : -1;
 }

@@ -220,11 +220,9 @@ level_of(const GuardProgram *p, const Block *block, const Plan *plan)
         return level;
     }
     for (int m = block->first_member; m < block->first_member + block->nmembers; m++) {
-        const Node *node = &p->node[p->members[m].node];
-        if (node->step == STEP_ITEM_AT) {
-            int other = plan->level[node->parent], index = plan->level[node->index];
-            level = other >= level ? other + 1 : level;
-            level = index >= level ? index + 1 : level;
+        int found[MOST_COMPUTED], count = nodes_read(p, &p->node[p->members[m].node], found);
+        for (int i = 0; i < count; i++) {
+            level = plan->level[found[i]] >= level ? plan->level[found[i]] + 1 : level;
         }
     }
     return level;
@@ -243,9 +241,10 @@ plan_levels(const GuardProgram *p, Plan *plan)
             plan->leads_on[p->block[b].owner] = 1;
         }
     }
-    for (int i = 0; i < p->nnode; i++) { /* read of two nodes, one of which owns its block */
-        if (p->node[i].step == STEP_ITEM_AT) {
-            plan->leads_on[p->node[i].parent] = plan->leads_on[p->node[i].index] = 1;
+    for (int i = 0; i < p->nnode; i++) { /* read of several nodes, one of which owns its block */
+        int found[MOST_COMPUTED], count = nodes_read(p, &p->node[i], found);
+        for (int n = 0; n < count; n++) {
+            plan->leads_on[found[n]] = 1;
         }
     }
     for (int b = 0; b < p->nblock; b++) {

@@ -21,6 +21,8 @@ enum {
     STEP_TENSOR_OF,
     STEP_NEGATIVE,
     STEP_ITEM_AT,
+    STEP_SIZE,
+    STEP_COMPUTED,
     STEP_COUNT,
 };
 
@@ -42,7 +44,9 @@ enum {
     "constant", \
     "tensor_of", \
     "negative", \
-    "item_at",
+    "item_at", \
+    "size", \
+    "computed",
 
 enum {
     PLACE_MEMBER,
