@@ -1,0 +1,67 @@
+"""Columns that lie side by side are one axis of a program's tile, and scatters go as their places lie; in Triton's interpreter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from braze.schedule.kernels import plan_kernel
+from braze.schedule.plans import Form
+from tests.codegen.test_triton_forms import numbers
+from tests.codegen.triton_bench import interpreted
+
+
+def widths(plan):
+    """Of each kernel that walks down columns the axes of its tile: what each is long."""
+    buffers = {b.name: b for b in plan.program.buffers}
+    plans = [plan_kernel(g, buffers) for g in plan.groups if g.row_axes]
+    return [[a.extent.value for a in p.points[-1].axes] for p in plans if p.form is Form.COLUMNS]
+
+
+def last(n, *sizes):
+    """Pictures whose channels lie side by side."""
+    return numbers(n, *sizes).contiguous(memory_format=torch.channels_last)
+
+
+#: name -> (function, inputs, the axes of columns that programs take side by side)
+COLUMNS = {
+    "a number for three columns each": (lambda x, y: x.mean(0, keepdim=True) + y, lambda: (numbers(900, 16, 3), numbers(1, 16, 1)), [12, 48]),
+    "of a whole matrix": (lambda x, y: (x * 2).amax(0) * y, lambda: (numbers(40, 40, 5), numbers(40, 1)), [200]),
+    "three axes": (lambda x, y: x.sum(0) * y, lambda: (numbers(50, 4, 5, 6), numbers(4, 1, 6)), [120]),
+    "rows of pictures": (lambda x: x.sum(2), lambda: (last(6, 3, 14, 14),), [6, 42]),
+    "variances of these": (lambda x: x.var(2), lambda: (last(6, 3, 14, 14),), [6, 42]),
+    "short even columns that lie apart": (lambda x: x.prod(1), lambda: (numbers(70, 3, 14),), [70, 14]),
+    "odd ones stay": (lambda x: x.sum(1), lambda: (numbers(70, 3, 13),), [13]),
+    "odd ones of several rows each stay": (lambda x: x.sum((0, 2)), lambda: (numbers(9, 20, 30, 3),), [3]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_columns_beside_each_other(name, tmp_path):
+    fn, inputs, wanted = COLUMNS[name]
+    xs = inputs()
+    plan, results = interpreted(fn, tmp_path, *xs)
+    assert widths(plan)[0] == wanted
+    exact = fn(*(x.double() for x in xs))
+    torch.testing.assert_close(results[0].double(), exact, rtol=1e-5, atol=1e-5)
+    assert results[0].stride() == fn(*xs).stride()
+
+
+#: name -> (function, inputs, the axes of the kernel that stores, as they are walked)
+PLACES = {
+    "channels of pictures": (lambda x, i: x.index_fill(1, i, 0.5), lambda: (last(3, 16, 5, 5), torch.arange(8) * 5 % 16), [3, 25, 8]),
+    "rows of pictures": (lambda x, i: x.index_fill(2, i, 0.5), lambda: (last(3, 16, 5, 6), torch.arange(3) * 2), [3, 3, 6, 16]),
+    "rows that lie so": (lambda x, i: x.index_fill(0, i, 0.5), lambda: (numbers(40, 12), torch.arange(8) * 5), [8, 12]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_places_are_walked_as_they_lie(name, tmp_path):
+    fn, inputs, wanted = PLACES[name]
+    x, i = inputs()
+    plan, (found,) = interpreted(fn, tmp_path, x, i)
+    storing = [g for g in plan.groups if any(s.args for n in g.steps for s in n.stores)]
+    assert [[a.extent.value for a in g.axes] for g in storing] == [wanted]
+    assert torch.equal(found, fn(x, i)) and found.stride() == fn(x, i).stride()
