@@ -74,6 +74,8 @@ FEW, MANY, HEAVY = 2, 8, 4
 FINE, FINEST, LEAST_FINE = 32, 4096, 8192
 #: elements of a part at least: along a row, and of rows that are walked down
 LEAST_ROW, LEAST_COLUMN = 4096, 64
+#: elements of which the parts of a row have a multiple, where they are full so
+VECTORS = 16
 #: parts that a row must give to be worth a second kernel
 WORTH = 8
 #: parts of one row at most: the second kernel holds them whole
@@ -188,9 +190,12 @@ def _cut(group: Group, plan: KernelPlan, cores: int) -> Cut | None:
     unit = 1 if down or axis is not group.row_axes[-1] else LEAST_ROW // 8
     if axis.extent.value is None:
         return Cut(axis, want, floor_div(axis.extent + (want - 1), Integer(want)), False, down)
-    for count in (*range(fine, max(want, fine // 2), -1), *range(want, want // 2, -1)):
-        if extent % count == 0 and extent // count % unit == 0:
-            return Cut(axis, count, Integer(extent // count), True, down)
+    # of full parts mean and variance come from one walk, of others from two
+    units = (unit, VECTORS) if ReduceKind.WELFORD in kinds_of(group.steps) and unit > VECTORS else (unit,)
+    for each in units:
+        for count in (*range(fine, max(want, fine // 2), -1), *range(want, want // 2, -1)):
+            if extent % count == 0 and extent // count % each == 0:
+                return Cut(axis, count, Integer(extent // count), True, down)
     size = _up(_up(extent, want) // want, unit)
     count = -(-extent // size)
     return Cut(axis, count, Integer(size), count * size == extent, down) if count > 1 else None
