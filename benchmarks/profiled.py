@@ -19,13 +19,13 @@ def profiled(call: Callable[[], Any], kept: int = 25) -> Row:
     found = [e for e in profiler.key_averages() if e.self_device_time_total > 0]
     found.sort(key=lambda event: -event.self_device_time_total)
     return {
-        "gpu_us": _busy(profiler.events()),
+        "gpu_us": busy(profiler.events()),
         "launches": sum(e.count for e in found),
         "kernels": [[e.key[:100], e.count, round(e.self_device_time_total, 1)] for e in found[:kept]],
     }
 
 
-def _busy(events: Iterable[Any]) -> float:
+def busy(events: Iterable[Any]) -> float:
     """Microseconds in which the device does something: a kernel that is launched before the one that it waits for has ended counts once beside it."""
     spans = sorted(
         (e.time_range.start, e.time_range.end)

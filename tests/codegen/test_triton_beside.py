@@ -7,6 +7,7 @@ import torch
 
 pytest.importorskip("triton")
 
+from braze.loops.ir import ReduceKind
 from braze.schedule.kernels import plan_kernel
 from braze.schedule.plans import Form
 from tests.codegen.test_triton_forms import numbers
@@ -65,3 +66,17 @@ def test_places_are_walked_as_they_lie(name, tmp_path):
     storing = [g for g in plan.groups if any(s.args for n in g.steps for s in n.stores)]
     assert [[a.extent.value for a in g.axes] for g in storing] == [wanted]
     assert torch.equal(found, fn(x, i)) and found.stride() == fn(x, i).stride()
+
+
+@pytest.mark.parametrize("looked_up", [False, True])
+def test_parts_of_rows_of_which_a_variance_is_taken_are_full_where_they_can_be(looked_up, tmp_path):
+    """Each number is then looked up once: a part that is not full wants its sum first, and its squares by another walk."""
+
+    def fn(x, i):
+        return ((x.index_select(1, i) if looked_up else x) * x).var(1)
+
+    x, i = numbers(2, 16 * 60 * 239), torch.arange(16 * 60 * 239) * 7 % 1000
+    plan, (found,) = interpreted(fn, tmp_path, x, i, cores=8)
+    parts = [g for g in plan.groups if "parts" in g.reason]
+    assert [[r.kind for n in g.steps for r in n.reductions] for g in parts][0] == [ReduceKind.WELFORD]
+    torch.testing.assert_close(found.double(), fn(x.double(), i), rtol=1e-5, atol=1e-5)
