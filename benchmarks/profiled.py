@@ -30,7 +30,7 @@ def busy(events: Iterable[Any]) -> float:
     spans = sorted(
         (e.time_range.start, e.time_range.end)
         for e in events
-        if e.device_type is not torch.autograd.DeviceType.CPU and not e.is_user_annotation
+        if e.device_type is not torch.autograd.DeviceType.CPU and e.self_device_time_total > 0
     )
     total, until = 0.0, float("-inf")
     for start, end in spans:

@@ -519,12 +519,12 @@ def test_infinities_at_other_places_than_float64s_are_wrong_where_they_are_ours_
 def test_a_device_is_busy_once_in_kernels_that_overlap():
     """A kernel that is launched early waits for the one before it, and its time holds that one's end."""
 
-    def event(start, end, kind=torch.autograd.DeviceType.CUDA, own=False):
-        span = SimpleNamespace(start=start, end=end)
-        return SimpleNamespace(time_range=span, device_type=kind, is_user_annotation=own)
+    def event(start, end, kind=torch.autograd.DeviceType.CUDA, waits=False):
+        span, own = SimpleNamespace(start=start, end=end), 0 if waits else end - start
+        return SimpleNamespace(time_range=span, device_type=kind, self_device_time_total=own)
 
     events = [event(20, 35), event(0, 10), event(4, 16), event(6, 8), event(40, 41)]
-    events += [event(0, 100, torch.autograd.DeviceType.CPU), event(0, 100, own=True)]
+    events += [event(0, 100, torch.autograd.DeviceType.CPU), event(0, 100, waits=True)]
     assert profiled.busy(events) == 16 + 15 + 1
 
 
