@@ -378,3 +378,23 @@ def test_what_lies_along_reduced_rows_is_added_by_a_kernel_behind_their_parts(na
     assert any("parts" in g.reason for g in plan.groups)
     for result, exact in zip(results, given(BESIDE[name], x, i, at), strict=True):
         torch.testing.assert_close(result.double(), exact, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "places", "values", "ours"),
+    [
+        (BF16, 101, 101, False),
+        (F16, 101, 60, False),
+        (BF16, 100, 100, True),
+        (BF16, 101, 102, True),
+        (F32, 101, 101, True),
+    ],
+)
+def test_sums_of_half_types_that_no_cache_has_room_for_are_atens_where_few_meet(
+    dtype, places, values, ours, monkeypatch
+):
+    """In float32 each is twice as far from the others; where many meet at a place their sums in the half type would be rounded each time."""
+    monkeypatch.setattr(scattered, "CACHED", 400)
+    x, v, i = numbers(places, dtype=dtype), numbers(values, dtype=dtype), torch.arange(values) % places
+    found = calls(planned(lambda x, v, i: x.scatter_add(0, i, v * 2), x, v, i))
+    assert found == ([] if ours else ["aten.scatter_add_.default"])
