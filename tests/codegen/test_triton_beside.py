@@ -33,6 +33,7 @@ COLUMNS = {
     "three axes": (lambda x, y: x.sum(0) * y, lambda: (numbers(50, 4, 5, 6), numbers(4, 1, 6)), [120]),
     "rows of pictures": (lambda x: x.sum(2), lambda: (last(6, 3, 14, 14),), [6, 42]),
     "variances of these": (lambda x: x.var(2), lambda: (last(6, 3, 14, 14),), [6, 42]),
+    "results that lie otherwise": (lambda x, y: x.permute(2, 1, 0).sum(2, keepdim=True) * y, lambda: (numbers(5, 7, 9), numbers(9, 7, 1)), [63]),
     "short even columns that lie apart": (lambda x: x.prod(1), lambda: (numbers(70, 3, 14),), [70, 14]),
     "odd ones stay": (lambda x: x.sum(1), lambda: (numbers(70, 3, 13),), [13]),
     "odd ones of several rows each stay": (lambda x: x.sum((0, 2)), lambda: (numbers(9, 20, 30, 3),), [3]),
