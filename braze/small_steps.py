@@ -45,8 +45,11 @@ SMALL_ON_GPU, SMALL_REDUCED = 1 << 23, 1 << 19
 NODE = 2
 #: microseconds that the host takes for a step, and for each call in it; bytes that eager's kernels move in one on an H200
 STEP_US, CALL_US, MOVED = 40.0, 15.0, 2.5e6
+#: rows whose losses eager sums in one block, forward and back, that take it as long as a node takes the host (of 2^20 on an H200 542 us and 302)
+MANY_LOSSES = 1 << 15
 #: operators above which kernels always save more than that
 MANY = 32
+_LOSSES = frozenset({torch.nn.functional.cross_entropy, torch.nn.functional.nll_loss})
 _REDUCE = frozenset({GroupKind.PERSISTENT, GroupKind.LOOPED, GroupKind.MIXED})
 #: what a captured graph may call: C functions, which is what most of PyTorch's are
 _IN_C = (types.BuiltinFunctionType, torch._ops.OpOverload, torch._ops.OpOverloadPacket)
@@ -117,6 +120,8 @@ def is_as_quick_on_gpu(
     device no longer than that, which is known of what is as quick as memory; of the rest values are to be small, but those of ATen's kernels, which are both steps'.
     ``backward`` is asked only if it matters."""
     assert partition.backward is not None
+    if _sums_many_losses(gm):
+        return False
     behind = len(list(_calls(partition.backward.graph)))
     # operators that autograd's nodes are one of, and those that it needs several of, are told by one count each
     calls = min(calls_of_eager(gm), len(list(_calls(partition.forward))) + behind)
@@ -166,6 +171,16 @@ def _is_elementwise(group: Group, plan: Schedule) -> bool:
         return False
     found = list(accesses_of(group, {each.name: each for each in plan.program.buffers}))
     return not any(a.indirect for a in found) and max(Counter(a.buffer for a in found).values()) <= 2
+
+
+def _sums_many_losses(gm: torch.fx.GraphModule) -> bool:
+    """Whether eager takes the losses of very many rows one after the other: of a matrix, unless each is a result."""
+    for node in gm.graph.nodes:
+        if node.target in _LOSSES and node.kwargs.get("reduction", "mean") != "none":
+            x = _tensors(node.all_input_nodes[0])[0]
+            if x.dim() == 2 and not (isinstance(x.shape[0], int) and x.shape[0] <= MANY_LOSSES):
+                return True
+    return False
 
 
 def _is_of_sums(partition: Partition, halves: Sequence[Schedule]) -> bool:

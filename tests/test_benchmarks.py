@@ -19,6 +19,7 @@ from benchmarks import (
     cliffs,
     cudagraphs,
     gpu_zoo,
+    profiled,
     report,
     run,
     stencils,
@@ -503,6 +504,28 @@ def test_a_wrong_result_is_told_beside_the_cliffs():
     row = {"case": "doubled", "rows": "many", "speed": 0.5, "eager_us": 2.0, "braze_us": 4.0, **found}
     text = shown(cliffs.cliffs_table([row]))
     assert "0.50 doubled (2, 4, nan)" in text and "doubled, many: error" in text
+
+
+@pytest.mark.parametrize(("impl", "told"), [("eager", False), ("braze", True)])
+def test_infinities_at_other_places_than_float64s_are_wrong_where_they_are_ours_alone(impl, told):
+    """A mask of minus infinity ends a rounding away from float64's: the one that has it elsewhere is the one that is further away."""
+    right = torch.randn(8, 8).masked_fill(torch.eye(8) > 0, float("-inf"))
+    case = cliff_cases.Case(lambda x: x * 2, lambda n, g: (right,), (1, 1))
+    results = {"eager": [right * 2], "braze": [right * 2]} | {impl: [(right * 2).flip(0)]}
+    found = cliff_errors.checked(case, 1, "cpu", results, lambda seed: results)
+    assert ("wrong" in found) is told
+
+
+def test_a_device_is_busy_once_in_kernels_that_overlap():
+    """A kernel that is launched early waits for the one before it, and its time holds that one's end."""
+
+    def event(start, end, kind=torch.autograd.DeviceType.CUDA, waits=False):
+        span, own = SimpleNamespace(start=start, end=end), 0 if waits else end - start
+        return SimpleNamespace(time_range=span, device_type=kind, self_device_time_total=own)
+
+    events = [event(20, 35), event(0, 10), event(4, 16), event(6, 8), event(40, 41)]
+    events += [event(0, 100, torch.autograd.DeviceType.CPU), event(0, 100, waits=True)]
+    assert profiled.busy(events) == 16 + 15 + 1
 
 
 def test_an_error_that_other_numbers_do_not_have_is_told_as_one_that_may_be_chance():

@@ -131,14 +131,17 @@ class Halves:
         return forced
 
     def _compared(self) -> frozenset[Node]:
-        """Values of half types that a gradient looks for its extreme in: made again, they would be rounded at other steps, and none be equal to it."""
+        """Values that a gradient looks for its extreme in, of half types or made of such: made again, they would be rounded at other steps, and none be equal to it.
+
+        What is a half one but for its type is kept as that one.
+        """
         found: set[Node] = set()
         todo = [n for n in self.choices if n.target is aten.eq.Tensor and n not in self.forward]
         while todo:
             for value in todo.pop().all_input_nodes:
-                if is_view(value) or value not in self.forward:
+                if is_view(value) or value not in self.forward or _widens(value):
                     todo.append(value)
-                elif getattr(value.meta.get("val"), "dtype", None) in HALVES:
+                elif any(map(_is_rounded, ancestors([value], lambda n: not fuses(n)))):
                     found.add(value)
         return frozenset(found)
 
@@ -202,6 +205,16 @@ class Halves:
             elif user in self.behind and user.op == "call_function" and not fuses(user):
                 return True
         return False
+
+
+def _is_rounded(node: Node) -> bool:
+    """Whether a node computes a value of a half type."""
+    return node.op == "call_function" and getattr(node.meta.get("val"), "dtype", None) in HALVES
+
+
+def _widens(node: Node) -> bool:
+    """Whether a node gives a value of a half type in a longer one."""
+    return node.target is aten._to_copy.default and _is_rounded(node.args[0]) and not _is_rounded(node)  # type: ignore[arg-type]
 
 
 def is_random(node: Node) -> bool:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from braze.loops.ir import DType, Op
+from braze.loops import build
+from braze.loops.dtypes import HALVES
+from braze.loops.ir import DType, Node, Op
 from braze.lower.fallback import device_of, target_name
-from braze.lower.lazy import Lazy, numel, strided_lazy
+from braze.lower.lazy import Index, Lazy, numel, strided_lazy
 from braze.lower.pointwise import convert
+from braze.lower.pointwise_core import computed
 from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import aten, lowering
 from braze.lower.views import flip
 from braze.runtime.running import FEW, RUNNING, RUNNING_OUT
-from braze.symbolic.expr import contiguous_strides, linear
+from braze.symbolic.expr import Integer, contiguous_strides, linear
 from braze.symbolic.guess import likely_size
 
+#: places of a line that are few enough to be written out
+SHORT = 4
 #: places of a line above which our kernels have no room for their numbers
 LONGEST = 1 << 30
 
@@ -45,6 +50,8 @@ def _running(g: ProgramBuilder, x: Lazy, dim: int, kind: str) -> Any:
     if not x.dtype.is_computable or not (dtype.is_float or dtype is DType.I64):
         return NotImplemented
     count, length = numel(x.sizes), x.sizes[dim % x.rank]
+    if length.value is not None and 0 < length.value <= (1 if kind == "logsumexp" else SHORT):
+        return _written_out(g, x, dim % x.rank, kind, dtype)
     # one line alone is a library's, which reads it once
     if count is length or count.value == 0 or likely_size(count) < FEW or likely_size(length) > LONGEST:
         return NotImplemented
@@ -65,6 +72,28 @@ def _running(g: ProgramBuilder, x: Lazy, dim: int, kind: str) -> Any:
     back = flip(g, made, (dim,))
     back.owned = True
     return back
+
+
+def _written_out(g: ProgramBuilder, x: Lazy, dim: int, kind: str, dtype: DType) -> Lazy:
+    """What stands up to each of a few places, in their order, as an operation on elements: what is around it is one kernel with it."""
+    wide = DType.F32 if dtype in HALVES else dtype
+    combined = build.mul if kind == "prod" else build.add
+    length = x.sizes[dim].value or 0
+    if length > 1:
+        g.realize_if_costly(x)
+
+    def inner(at: Index) -> Node:
+        here, found = g.index_node(at[dim]), None
+        for k in range(length):
+            given = build.cast(x.load([*at[:dim], Integer(k), *at[dim + 1 :]]), wide)
+            behind = build.binary(Op.LT, here, build.const(k, DType.I64))
+            found = given if found is None else build.where(behind, found, combined(found, given))
+        assert found is not None
+        return g.rounded(found, dtype)
+
+    made = computed(g, [x], inner, x.sizes, dtype, length)
+    made.hint = g.symbols.exprs(g.val.stride())
+    return made
 
 
 def _before_it_was_widened(g: ProgramBuilder, x: Lazy) -> Lazy:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from braze.loops.ir import Axis
 from braze.support.record import record
-from braze.symbolic.expr import ONE, ZERO, Expr, Symbol, axis_symbol, modulo
+from braze.symbolic.expr import ONE, ZERO, Expr, FloorDiv, Integer, Mod, Symbol, axis_symbol, modulo
 from braze.symbolic.guess import likely
 
 _fresh = itertools.count()
@@ -126,10 +126,11 @@ def ordered_by(places: Sequence[Place], index: Expr) -> list[Place] | None:
 
 
 def injective(index: Expr, axes: Sequence[Axis]) -> bool:
-    """Whether different points of ``axes`` provably have different indices."""
+    """Whether different points of ``axes`` provably have different indices; quotients and remainders of an axis count as axes of their own."""
     places = ordered_by([Place(a) for a in axes if a.extent is not ONE], index)
     if places is None:
-        return False
+        parted = _parted(index, axes)
+        return parted is not None and injective(*parted)
     span: Expr = ONE
     for place in reversed(places):
         c = index.coefficient(place.axis.symbol)
@@ -137,6 +138,31 @@ def injective(index: Expr, axes: Sequence[Axis]) -> bool:
             return False
         span = c * place.axis.extent
     return True
+
+
+def _parted(index: Expr, axes: Sequence[Axis]) -> tuple[Expr, list[Axis]] | None:
+    """An index over the parts of one axis of which it has quotients or remainders by a number that divides its extent."""
+    for k, axis in enumerate(axes):
+        extent = axis.extent.value
+        if extent is None or index.coefficient(axis.symbol) is not None:
+            continue
+        for divisor in _divisors(index, axis.symbol):
+            if 1 < divisor < extent and extent % divisor == 0:
+                number = next(_fresh)
+                outer, inner = (
+                    Axis(axis_symbol(f"{letter}{number}", Integer(n)), Integer(n))
+                    for letter, n in (("quotient", extent // divisor), ("remainder", divisor))
+                )
+                whole = outer.symbol * divisor + inner.symbol
+                return index.subs({axis.symbol: whole}), [*axes[:k], outer, inner, *axes[k + 1 :]]
+    return None
+
+
+def _divisors(e: Expr, symbol: Symbol) -> set[int]:
+    """The numbers by which a symbol itself is divided in an expression."""
+    if isinstance(e, (FloorDiv, Mod)) and e.numerator is symbol:
+        return {e.divisor.value} if e.divisor.value is not None else set()
+    return set().union(*(_divisors(child, symbol) for child in e.children()))
 
 
 def _covers(stride: Expr, span: Expr) -> bool:

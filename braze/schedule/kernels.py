@@ -14,6 +14,7 @@ from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, Buffer, Node, Op, ReduceKind
 from braze.loops.rewrite import roots
 from braze.schedule.along_threads import FLAT, SECTOR, form_of, step_along
+from braze.schedule.beside import axes_beside
 from braze.schedule.far import are_wide
 from braze.schedule.held import (
     ALL_REGISTERS,
@@ -434,8 +435,11 @@ def _column_tiles(group: Group, found: Sequence[Access], inner: Axis, *, again: 
     fitting = _whole_rows(group, found, inner, length, again=again) or _whole_columns(group, found, inner)
     if fitting is not None:
         return dataclasses.replace(fitting, outer=outer)
+    beside = axes_beside(group, found, inner)
+    if len(beside) > 1:
+        x, outer = min(COLUMNS, power(likely_size(product([a.extent for a in beside])))), ()
     # what a first kernel left of few columns is read by many programs, each by few steps
-    while length <= SHORT_COLUMN and x > 16 and likely_size(_count(outer, inner, x)) < FEW_PROGRAMS:
+    while length <= SHORT_COLUMN and x > 16 and likely_size(_count(outer, beside, x)) < FEW_PROGRAMS:
         x //= 2
     # fewer columns than these side by side are fewer sectors than memory gives at a time; who walks twice pays for that instead
     least = min(x, 16 if again else COLUMNS)
@@ -443,12 +447,12 @@ def _column_tiles(group: Group, found: Sequence[Access], inner: Axis, *, again: 
     whole = row is not None and group.kind is GroupKind.PERSISTENT and power(row or 1) * least <= most
     while whole and x > 16 and power(row or 1) * x > most:
         x //= 2
-    few = length <= SHORT_COLUMN and likely_size(_count(outer, inner, x)) < FEW_PROGRAMS
+    few = length <= SHORT_COLUMN and likely_size(_count(outer, beside, x)) < FEW_PROGRAMS
     if few and x == 16 and not whole and all(a.itemsize >= 4 for a in found if not a.store):
         x = SECTOR // 4  # a sector of each row (4.1 us where 16 took 5.5, of 1,024 columns on an H100)
     r = length if whole else max(1, min(_walk(group) // x, length))
     warps = warps_of(x * r, EACH if whole else EACH_ROW)
-    return Tiles(outer, (Tile("x", (inner,), x),), warps, Tile("r", group.row_axes, r), whole)
+    return Tiles(outer, (Tile("x", beside, x),), warps, Tile("r", group.row_axes, r), whole)
 
 
 def _whole_columns(group: Group, found: Sequence[Access], inner: Axis) -> Tiles | None:
@@ -465,7 +469,7 @@ def _whole_columns(group: Group, found: Sequence[Access], inner: Axis) -> Tiles 
     if not shallow and (words > DEEP_COLUMNS or counts_positions(group.steps)):
         return None
     x = 32 * each * warps
-    programs = likely_size(_count([a for a in group.axes if a is not inner], inner, x))
+    programs = likely_size(_count([a for a in group.axes if a is not inner], [inner], x))
     if not plain or programs < least or likely_size(inner.extent) < x:
         return None
     return Tiles((), (Tile("x", (inner,), x),), warps, Tile("r", group.row_axes, length), whole=True)
@@ -482,7 +486,7 @@ def _whole_rows(
     rows = WIDE_BYTES // max((a.itemsize for a in read), default=WIDE_BYTES)
     taken = sum(a.itemsize for a in read) * WIDE_COLUMNS * rows
     plain = all(a.itemsize in WIDE_SIZES and not a.indirect and step_along(a, inner) == 1 for a in read)
-    programs = likely_size(_count([a for a in group.axes if a is not inner], inner, WIDE_COLUMNS))
+    programs = likely_size(_count([a for a in group.axes if a is not inner], [inner], WIDE_COLUMNS))
     few = length < LEAST_WIDE or (programs < FEW_PROGRAMS and length < LONG_WIDE)
     if few or not read or not plain or taken * (STAGES - 1) > ON_THE_WAY:
         return None
@@ -570,9 +574,9 @@ def has_columns(plan: KernelPlan) -> bool:
     return plan.row.block >= 32 * EACH * plan.warps
 
 
-def _count(outer: Sequence[Axis], inner: Axis, x: int) -> Expr:
-    """Programs that take so many points of the inner axis and one of the outer ones."""
-    return product([*(a.extent for a in outer), blocks(inner.extent, x)])
+def _count(outer: Sequence[Axis], inner: Sequence[Axis], x: int) -> Expr:
+    """Programs that take so many points of the inner axes and one of the outer ones."""
+    return product([*(a.extent for a in outer), blocks(product([a.extent for a in inner]), x)])
 
 
 def _walk(group: Group) -> int:

@@ -8,6 +8,7 @@ from braze.context import CompileContext
 from braze.loops.inputs_written import broken_writes
 from braze.loops.ir import BufferKind, ExternCall, LoopProgram
 from braze.loops.values import known_to_exist
+from braze.schedule.beside import columns_beside
 from braze.schedule.blocks import Block, block_of
 from braze.schedule.canonical import group_of
 from braze.schedule.choices import Choices
@@ -24,6 +25,7 @@ from braze.schedule.mixed import mix_groups
 from braze.schedule.one_hot import known_sums
 from braze.schedule.online import read_once, walked_once
 from braze.schedule.order import Weights, failing_first, low_peak_order
+from braze.schedule.places_order import in_order_of_places
 from braze.schedule.plain_copies import copied_by_aten
 from braze.schedule.prologues import with_prologues
 from braze.schedule.proof import prove_memory
@@ -110,7 +112,8 @@ def _for_gpu(
     buffers.update((b.name, b) for b in between)
     mixed = [part for groups, _ in once for part in groups]
     mixed = [part for g in mixed for part in (stored_apart(g, buffers) if g.device != "cpu" else [g])]
-    mixed = [of_whole_vectors(g, buffers) for g in mixed]
+    mixed = [columns_beside(of_whole_vectors(g, buffers), buffers) for g in mixed]
+    mixed = [in_order_of_places(g, buffers) if g.device != "cpu" else g for g in mixed]
     parts, made = split_groups(mixed, buffers, choices, cores)
     parts, copies = shift_shared(parts, {**buffers, **{b.name: b for b in made}})
     made = [*between, *made, *copies]

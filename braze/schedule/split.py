@@ -26,7 +26,15 @@ from braze.loops.ir import (
     Store,
     StoreMode,
 )  # fmt: skip
-from braze.loops.rewrite import Substitution, loads, nest_with_nodes, rewriter, roots, with_results
+from braze.loops.rewrite import (
+    Substitution,
+    loads,
+    nest_with_nodes,
+    rewriter,
+    roots,
+    walk,
+    with_results,
+)
 from braze.schedule.canonical import borders, part_of
 from braze.schedule.choices import Choices
 from braze.schedule.kernel_plan import KernelPlan
@@ -66,6 +74,8 @@ FEW, MANY, HEAVY = 2, 8, 4
 FINE, FINEST, LEAST_FINE = 32, 4096, 8192
 #: elements of a part at least: along a row, and of rows that are walked down
 LEAST_ROW, LEAST_COLUMN = 4096, 64
+#: elements of which the parts of a row have a multiple, where they are full so
+VECTORS = 16
 #: parts that a row must give to be worth a second kernel
 WORTH = 8
 #: parts of one row at most: the second kernel holds them whole
@@ -103,20 +113,57 @@ def split_group(
 def _with_sums_apart(
     group: Group, buffers: Mapping[str, Buffer], choices: Choices, cores: int
 ) -> tuple[list[Group], list[Buffer]] | None:
-    """The same of a group that adds what its reductions give at computed places: a kernel behind the others does that."""
-    adding = [step for step in group.steps if any(s.mode is not StoreMode.PLAIN for s in step.stores)]
-    added = {s.buffer for step in adding for s in step.stores}
-    rest = [step for step in group.steps if step not in adding]
-    rows = {axis.symbol for axis in group.row_axes}
-    at_points = all(not step.reductions and rows.isdisjoint(a.symbol for a in step.axes) for step in adding)
-    if not adding or not at_points or any(added & loads(*roots(step)) for step in group.steps):
+    """The same of a group that adds at computed places, what its reductions give or what lies along its rows: kernels behind the others do that."""
+    rest, behind = _behind(group)
+    along = [step for step in behind if over_row(step, group.row_axes)]
+    points = [step for step in behind if step not in along]
+    if not behind or (along and points and (_meet(along, points) or _meet(points, along))):
         return None
     needed, why = set(group.writes), "added by a kernel of its own"
-    behind = part_of(group, "added", GroupKind.POINTWISE, adding, group.axes, (), needed, why)
-    needed = needed - added | set(behind.reads)
+    after: list[Group] = []
+    for ending, steps in (("added", points), ("scattered", along)):
+        if steps:
+            axes = _as_it_lies(steps, (*group.axes, *group.row_axes)) if steps is along else group.axes
+            after.append(part_of(group, ending, GroupKind.POINTWISE, steps, axes, (), needed, why))
+    written = {name for each in after for name in each.writes}
+    needed = (needed - written).union(*(each.reads for each in after))
     before = part_of(group, "sums", group.kind, rest, group.axes, group.row_axes, needed, why)
     found = split_group(before, buffers, choices, cores)
-    return None if found is None else ([*found[0], behind], found[1])
+    return None if found is None else ([*found[0], *after], found[1])
+
+
+def _behind(group: Group) -> tuple[list[LoopNest], list[LoopNest]]:
+    """The steps of a group that stay, and those that add at computed places, with what only they read along its rows; none where they cannot wait."""
+    rest: list[LoopNest] = []
+    behind: list[LoopNest] = []
+    for step in reversed(group.steps):
+        adds = any(s.mode is not StoreMode.PLAIN for s in step.stores)
+        for_them = over_row(step, group.row_axes) and _meet([step], behind)
+        if (adds or for_them) and not step.reductions:
+            touched = loads(*roots(step))
+            if not _meet([step], rest) and not any(s.buffer in touched for x in rest for s in x.stores):
+                behind.append(step)
+                continue
+        if adds:
+            return list(group.steps), []
+        rest.append(step)
+    return rest[::-1], behind[::-1]
+
+
+def _meet(before: Iterable[LoopNest], after: Iterable[LoopNest]) -> bool:
+    """Whether some steps read or write what others before them store."""
+    stored = {s.buffer for step in before for s in step.stores}
+    return any(stored & (loads(*roots(step)) | {s.buffer for s in step.stores}) for step in after)
+
+
+def _as_it_lies(steps: Iterable[LoopNest], axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+    """Axes in the order in which what steps read lies in memory."""
+    symbols = {a.symbol for a in axes}
+    read = [
+        n.attr[1] for n in walk(*(r for step in steps for r in roots(step))) if n.op is Op.LOAD and not n.args
+    ]
+    index = max(read, key=lambda e: len(e.symbols() & symbols), default=ONE)
+    return tuple(sorted(axes, key=lambda a: -likely_size(index.coefficient(a.symbol) or ONE)))
 
 
 def _cut(group: Group, plan: KernelPlan, cores: int) -> Cut | None:
@@ -143,9 +190,12 @@ def _cut(group: Group, plan: KernelPlan, cores: int) -> Cut | None:
     unit = 1 if down or axis is not group.row_axes[-1] else LEAST_ROW // 8
     if axis.extent.value is None:
         return Cut(axis, want, floor_div(axis.extent + (want - 1), Integer(want)), False, down)
-    for count in (*range(fine, max(want, fine // 2), -1), *range(want, want // 2, -1)):
-        if extent % count == 0 and extent // count % unit == 0:
-            return Cut(axis, count, Integer(extent // count), True, down)
+    # of full parts mean and variance come from one walk, of others from two
+    units = (unit, VECTORS) if ReduceKind.WELFORD in kinds_of(group.steps) and unit > VECTORS else (unit,)
+    for each in units:
+        for count in (*range(fine, max(want, fine // 2), -1), *range(want, want // 2, -1)):
+            if extent % count == 0 and extent // count % each == 0:
+                return Cut(axis, count, Integer(extent // count), True, down)
     size = _up(_up(extent, want) // want, unit)
     count = -(-extent // size)
     return Cut(axis, count, Integer(size), count * size == extent, down) if count > 1 else None

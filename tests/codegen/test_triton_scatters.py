@@ -351,3 +351,50 @@ def test_a_reduction_in_parts_is_added_by_a_kernel_behind_it(reduced, returned, 
     assert sum(bool(g.row_axes) for g in plan.groups) == 2
     for result, exact in zip(results, given(fn, x, y, i), strict=True):
         torch.testing.assert_close(result.double(), exact, rtol=1e-5, atol=1e-5)
+
+
+#: functions of (a matrix, places of its rows, places of its elements along rows) whose rows are both reduced and added
+BESIDE = {
+    "rows beside a mean": lambda x, i, at: (torch.zeros_like(x).index_put([i], x, True), x.mean((0, 1))),
+    "elements less a sum": lambda x, i, at: (torch.zeros_like(x).scatter_add(1, at, x - x.sum()), x + 1),
+    "what is kept, too": lambda x, i, at: _centred(x, at),
+    "down columns": lambda x, i, at: (torch.zeros_like(x).scatter_add(1, at, x * x.var(0)), x.amax(0)),
+}  # fmt: skip
+
+
+def _centred(x, at):
+    kept = x - x.mean()
+    return torch.zeros_like(kept).scatter_add(1, at, kept.sin()), kept
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_what_lies_along_reduced_rows_is_added_by_a_kernel_behind_their_parts(name, tmp_path):
+    """In one kernel with the reduction it was all the work of one program: 1.3 ms where eager takes 0.1."""
+    x, i = numbers(6000, 8), torch.arange(6000) // 3
+    at = torch.arange(6000 * 8).view(6000, 8) * 3 % 8
+    plan, results = interpreted(BESIDE[name], tmp_path, x, i, at, cores=4)
+    adding = [g for g in plan.groups if any(s.mode is not StoreMode.PLAIN for n in g.steps for s in n.stores)]
+    assert [bool(g.row_axes) for g in adding] == [False]
+    assert any("parts" in g.reason for g in plan.groups)
+    for result, exact in zip(results, given(BESIDE[name], x, i, at), strict=True):
+        torch.testing.assert_close(result.double(), exact, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "places", "values", "ours"),
+    [
+        (BF16, 101, 101, False),
+        (F16, 101, 60, False),
+        (BF16, 100, 100, True),
+        (BF16, 101, 102, True),
+        (F32, 101, 101, True),
+    ],
+)
+def test_sums_of_half_types_that_no_cache_has_room_for_are_atens_where_few_meet(
+    dtype, places, values, ours, monkeypatch
+):
+    """In float32 each is twice as far from the others; where many meet at a place their sums in the half type would be rounded each time."""
+    monkeypatch.setattr(scattered, "CACHED", 400)
+    x, v, i = numbers(places, dtype=dtype), numbers(values, dtype=dtype), torch.arange(values) % places
+    found = calls(planned(lambda x, v, i: x.scatter_add(0, i, v * 2), x, v, i))
+    assert found == ([] if ours else ["aten.scatter_add_.default"])

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import braze
 
@@ -16,6 +17,12 @@ def chain(x: Tensor) -> Tensor:
     return (torch.rsqrt(x.square() + 1) * 1.5 + 1).relu()
 
 
+def scattered(x: Tensor) -> Tensor:
+    places = torch.arange(14, device=x.device).expand(x.shape) * 5 % 9
+    y = torch.zeros_like(x).scatter_reduce(3, places, x, "amax")
+    return y * y.sin()
+
+
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "scaled by the largest": lambda x: chain(x) / (chain(x).abs().amax(1, keepdim=True) + 1),
     "amax": lambda x: chain(x).amax(1),
@@ -24,6 +31,9 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "largest of all": lambda x: (x.sigmoid() * 3 + 1).sin().max(),
     "largest norm": lambda x: (x.sigmoid() * 3 + 1).sin().norm(float("inf"), 1),
     "of a view": lambda x: chain(x).flatten(1).amax(1),
+    "in a longer type": lambda x: (chain(x) * 1.3).float().amax(1),
+    "of what a longer type makes of it": lambda x: ((chain(x) * 1.3).float() * 1.7 + 1).sin().amax(1),
+    "at computed places": lambda x: scattered((F.layer_norm(x, (14,)) * 1.3).float()),
 }
 
 

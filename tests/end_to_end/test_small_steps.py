@@ -52,6 +52,10 @@ def inputs_of(sizes: tuple[tuple[int, ...], ...]) -> list[torch.Tensor]:
     return [torch.randn(*size, requires_grad=True) for size in sizes]
 
 
+def losses(x: torch.Tensor, **words: Any) -> torch.Tensor:
+    return F.nll_loss(x, torch.zeros(len(x), dtype=torch.long), **words)
+
+
 def is_left(fn: Callable[..., Any], *inputs: Any, **words: Any) -> bool:
     before = left()
     braze.compile(fn, **words)(*inputs)
@@ -228,6 +232,9 @@ def test_what_an_eager_step_moves_is_counted_by_operands_and_results(fn: Any, si
         (lambda x: x.unfold(2, 4, 4).mean(-1), ((64, 64, 28, 28),), False),
         (lambda x: F.max_pool2d(x, 200, 200).sum(), ((2, 16, 400, 400),), True),
         (lambda x: F.max_pool2d(x.sin(), 200, 200).sum(), ((2, 16, 400, 400),), False),
+        (lambda x: losses(x), ((1 << 15, 2),), True),
+        (lambda x: losses(x), (((1 << 15) + 1, 2),), False),
+        (lambda x: losses(x, reduction="none"), (((1 << 15) + 1, 2),), True),
     ],
     ids=[
         "one function",
@@ -246,6 +253,9 @@ def test_what_an_eager_step_moves_is_counted_by_operands_and_results(fn: Any, si
         "windows of more than few bytes",
         "few bytes of what ATen makes of many",
         "many bytes for what ATen does",
+        "losses",
+        "losses of many rows",
+        "each of these",
     ],
 )
 def test_on_a_gpu_a_step_is_left_if_eager_calls_no_more_than_kernels_and_a_node_take(

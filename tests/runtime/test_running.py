@@ -24,6 +24,7 @@ SHAPES = [
     ((2, 21, 5), 1),
     ((2, 300), -1),
     ((3, 70, 2), 1),
+    ((2, 7, 33), 1),
 ]
 
 
@@ -171,3 +172,14 @@ def test_lines_that_32_bits_do_not_count_are_atens(shape, dim):
     device, far = torch.device("cuda:0"), torch.empty(shape, device="meta")
     assert running._launched(device, far, dim, "sum", False) == []
     assert running.worked_out(far, dim, "sum", False, out=far) is running.by_kernels
+
+
+@pytest.mark.parametrize(("kind", "itemsize", "most"), [("logsumexp", 4, 4), ("sum", 4, 8), ("sum", 2, 4)])
+def test_short_columns_that_are_few_are_walked_whole_by_a_sector_of_them(monkeypatch, kind, itemsize, most):
+    """So are there programs enough without a second kernel; longer ones are cut, many are walked side by side, products one after another."""
+    monkeypatch.setattr(running, "TILE", 64 if kind == "sum" else 128)
+    short = running.walk_of(2, most, 100, itemsize, 132, kind)
+    assert (short.lines, short.block, short.chunks) == (running.SECTOR // itemsize, most, 1)
+    assert running.walk_of(2, most + 1, 100, itemsize, 132, kind).lines > short.lines
+    assert running.walk_of(5000, most, 100, itemsize, 132, kind).lines > short.lines
+    assert running.walk_of(2, most, 100, itemsize, 132, "prod").lines > short.lines
