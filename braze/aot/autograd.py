@@ -21,6 +21,7 @@ from braze.aot.missing_tangents import apart, separate_gradients, without_tangen
 from braze.aot.rebuild import evaluator
 from braze.aot.records import Backward, Partition, Saved, SavedFrom
 from braze.aot.roles import placeholders
+from braze.aot.views import root_of
 from braze.aot.wrap import eager_forward, symbol_reader
 from braze.graph import torch_compat
 from braze.graph.holders import held_by_engine, taken_over
@@ -69,10 +70,31 @@ def differentiable(
     assert whole is not None
     if separate_gradients(whole.graph.graph):
         whole.graph.recompile()
+    forward = _apart_from_inputs(partition, whole, forward)
     parts = (whole.parts or apart(whole)) if by_tangents else ()
     if parts:
         return _with_grad_mode(_several(partition, parts, forward, compile_backward, name))
     return _operation(partition, _Plan(partition, whole, compile_backward, by_tangents, name), forward)
+
+
+def _apart_from_inputs(partition: Partition, whole: Backward, forward: Boxed) -> Boxed:
+    """``forward``, whose results are no inputs that get no gradient: autograd would take such a tensor, which is the caller's, for the operation's."""
+    given = placeholders(partition.forward)
+    alone = {node for i, node in enumerate(given) if i not in whole.gradients}
+    results = partition.forward.graph.output_node().args[0][: whole.results]  # type: ignore[index]
+    places = [i for i, node in enumerate(results) if isinstance(node, torch.fx.Node) and root_of(node) in alone]
+    if not places:
+        return forward
+
+    @boxed
+    def run(inputs: Sequence[Any]) -> Sequence[Any]:
+        found = list(forward(inputs))
+        for i in places:
+            if isinstance(found[i], torch.Tensor):
+                found[i] = found[i].detach()
+        return found
+
+    return run
 
 
 def _operation(partition: Partition, plan: _Plan, forward: Boxed) -> Boxed:

@@ -38,6 +38,10 @@ READ_IN_ORDER: dict[Any, tuple[int, ...]] = {
     aten._pdist_backward.default: (1, 3),
     aten._embedding_bag.default: (0, 1, 2, 6),
     aten._embedding_bag_forward_only.default: (0, 1, 2, 6),
+    aten._embedding_bag_backward.default: (1, 2, 3, 4),
+    aten._embedding_bag_per_sample_weights_backward.default: (2, 3, 4),
+    aten._weight_norm_interface.default: (0, 1),
+    aten._weight_norm_interface_backward.default: (0, 1, 2, 3),
 }
 #: of these, those that on the CPU read pictures with their channels innermost where the first of the places says so
 _BY_CHANNELS = frozenset({aten.native_group_norm.default, aten.native_group_norm_backward.default})

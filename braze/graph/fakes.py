@@ -517,6 +517,8 @@ def require_plain(tensor: torch.Tensor) -> None:
             f"a tensor subclass: {type(tensor).__name__}",
             why="braze traces plain tensors, parameters and buffers only",
         )
+    if torch_compat.is_of_transform(tensor):
+        raise Unsupported("BZ2003", "a tensor of a function's transform", why="it has no memory of its own")
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
         kind = "quantized " if tensor.is_quantized else "nested " if tensor.is_nested else ""
         what = f"a {kind}tensor" if kind else f"a tensor of layout {tensor.layout}"

@@ -375,6 +375,8 @@ def apply_function(cls: Any, args: Any, kwargs: Any) -> Any:
 
 #: whether transforms of torch.func are at work, of which autograd functions know nothing
 transforms_at_work: Callable[[], bool] = torch._C._are_functorch_transforms_active
+#: whether a tensor is one of a transform's, which a module may hold after its end
+is_of_transform: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 def apply_past_wrapper(cls: Any) -> Callable[..., Any]:

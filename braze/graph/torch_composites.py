@@ -72,8 +72,11 @@ _DROPOUT = torch.ops.aten.dropout.default
 
 
 def _dropped(x: torch.Tensor, p: float, train: bool | None) -> torch.Tensor:
-    """What dropout comes to: its argument itself where it drops nothing, of which PyTorch's own form in Python makes a copy."""
-    return torch.ops.aten.native_dropout.default(x, p, train)[0] if train and p != 0 else x
+    """What dropout comes to: its argument itself where it drops nothing, of which PyTorch's own form in Python makes a copy; without
+    random numbers where it drops everything."""
+    if not train or p == 0:
+        return x
+    return x.mul(x.new_zeros(())) if p == 1 else torch.ops.aten.native_dropout.default(x, p, train)[0]
 
 
 @contextlib.contextmanager

@@ -88,6 +88,11 @@ MACHINES: dict[str, Row] = {
         "tests.fuzz.faults", "memory, signals, disks, compilers, hooks, forks and threads that fail"
     ),
     "hooked": Row("tests.fuzz.hooked", "errors of the program's own code, wherever it is called"),
+    "modules": Row(
+        "tests.fuzz.modules.machine",
+        "models that are trained, frozen, loaded and hooked between calls",
+        POISON,
+    ),
     "programs": Row(
         "tests.fuzz.programs.machine", "Python programs whose surroundings change between calls", share=2
     ),

@@ -26,6 +26,7 @@ from braze.capture.facts.records import Capture
 from braze.capture.facts.replay import own_after_again, own_or_again, run_again
 from braze.capture.facts.values import words
 from braze.graph.autograd_calls import Applied
+from braze.graph.checkpoints import checkpointed
 from braze.graph.facts import argument, facts
 from braze.graph.operators import OPERATORS as OF_ATEN
 from braze.graph.operators import name_of as op_name
@@ -78,11 +79,33 @@ def _of_name(name: str) -> tuple[torch._ops.OpOverload, ...]:
 def is_opaque(node: torch.fx.Node) -> bool:
     """Whether a node calls a function of the program's."""
     target: Any = node.target
-    return node.op == "call_function" and isinstance(target, types.FunctionType) and not is_pytorchs(target)
+    if node.op != "call_function" or not isinstance(target, types.FunctionType) or is_pytorchs(target):
+        return False
+    return region_of(node) is None
+
+
+def region_of(node: torch.fx.Node) -> torch.fx.Graph | None:
+    """The graph of a checkpointed region of which no function of the program's decides what is kept."""
+    if node.target is not checkpointed or node.args[1] is not None:
+        return None
+    owner, region = node.graph.owning_module, node.args[0]
+    if owner is None or not isinstance(region, torch.fx.Node) or region.op != "get_attr":
+        return None
+    found = getattr(owner, str(region.target), None)
+    return found.graph if isinstance(found, torch.fx.GraphModule) else None
+
+
+def _within(graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:
+    """The nodes of a graph, those of a region in place of its call."""
+    for node in graph.nodes:
+        region = region_of(node)
+        yield from (node,) if region is None else _within(region)
 
 
 def is_random(node: torch.fx.Node) -> bool:
     """Whether a node may draw random numbers: also where it calls what braze does not look into."""
+    if (region := region_of(node)) is not None:
+        return any(map(is_random, region.nodes))
     if node.op in ("placeholder", "output", "get_attr") or facts(node).setting or _is_plain(node.target):
         return False
     if node.op not in ("call_function", "call_method") or is_opaque(node) or isinstance(node.target, Applied):
@@ -267,7 +290,7 @@ def memory_written(nodes: Iterable[torch.fx.Node]) -> set[int]:
 
 def draws(graph: torch.fx.Graph) -> str:
     """The type of device whose generator a graph may draw random numbers from: "cpu" or "cuda"; "all" where it may be any, "" where it draws none."""
-    drawing = [node for node in graph.nodes if is_random(node) and not _is_told_not_to(node)]
+    drawing = [node for node in _within(graph) if is_random(node) and not _is_told_not_to(node)]
     kinds = {_device_of(node) for node in drawing}
     return "" if not kinds else kinds.pop() if len(kinds) == 1 else "all"
 
@@ -316,6 +339,8 @@ def writes(node: torch.fx.Node) -> bool:
         return False
     if is_opaque(node):
         return True
+    if (region := region_of(node)) is not None:
+        return any(map(writes, region.nodes))
     told = _writes_anyway(op, node.target, bool(kwargs))
     if told is not None:
         return told

@@ -8,6 +8,7 @@ from types import NoneType
 from typing import Any
 
 import torch
+from torch.optim import optimizer
 from torch.utils import _foreach_utils
 
 from braze.capture.facts.breaks import HINT_MOVE, graph_break
@@ -171,6 +172,16 @@ def has_foreach_support(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     tensors, device = tuple(args) + tuple(kwargs.values())
     plain = all(x is None or dense_class(x) is torch.Tensor for x in tensors)
     return _foreach_utils._device_has_foreach_support(device) and plain
+
+
+@rule(*named(optimizer, "_get_value"))
+def number_of_optimizer(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    """The number that a step reads of a count or a rate. It computes with it as Python does, in doubles: ``1 - beta2**step`` in single precision
+    has lost four digits of seven."""
+    (x,) = (*args, *kwargs.values())
+    if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.device.type != "cpu":
+        return x
+    return t.graph.recorder.call(torch.Tensor.to, (x, torch.float64), {})
 
 
 def settings(t: Trace, table: RecipeTable) -> list[Effect]:

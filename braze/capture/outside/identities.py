@@ -50,6 +50,8 @@ def identity(t: Trace, value: Any, number: Callable[[Any], int] = id) -> Identit
     if len(t.outside.identities) >= MOST:
         graph_break("BZ1004", "id() of many objects", HINT_MOVE)
     if node is not None and node.step is not Step.CONSTANT and not issubclass(type(value), torch.Tensor):
+        if any(other.real is node.real and other is not node for other in t.outside.tree.asked):
+            graph_break("BZ1004", "id() of a number that changes, which is another object that was asked for")
         t.outside.tree.asked[node] = None
     t.outside.identities[id(value)] = value
     return t.done.claim(Identity(number(value if node is None else node.real)))

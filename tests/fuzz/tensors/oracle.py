@@ -75,6 +75,11 @@ ALIKE = 2
 ROOM = 4.0
 
 
+def adds_up(name: str, args: Any) -> bool:
+    """Whether an operator adds numbers up."""
+    return name in SUMS or (name == "scatter_reduce" and args[4] in ("sum", "mean"))
+
+
 class RandomRounding(TorchDispatchMode):
     """Rounds what operations make to the numbers of ``dtype``, up or down at random; views stay views.
 
@@ -153,7 +158,7 @@ class RandomRounding(TorchDispatchMode):
             put(made.detach(), made.detach().masked_fill(pole, torch.inf))
         if name in MEANS:
             self.move(name, made, args)
-        sums = name in SUMS
+        sums = adds_up(name, args)
         mass = func(*absolute(args), **kwargs) if sums else made
         if name == "add" and isinstance(made, Tensor) and made.is_floating_point():
             mass = made.__dict__["mass"] = sum(map(mass_of, args[:2])) + torch.zeros_like(made)
@@ -171,10 +176,10 @@ class RandomRounding(TorchDispatchMode):
                     eps = torch.finfo(torch.float64).eps * args[0].numel() ** 0.5
                 steps = (args[0].numel() / value.numel()) ** 0.5 if name == "prod" else 1.0
                 self.round(value.detach(), size.detach().abs(), sums, lost, eps, steps)
-                if (name == "prod" or name in SUMS - STABLE) and self.leaves:
+                if (name == "prod" or (sums and name not in STABLE)) and self.leaves:
                     beyond = self.beyond(func, args, kwargs, sums)
-                    # an infinite product of small numbers is none where these make a zero first
-                    infinite = torch.nan if name == "prod" and self.seed else 0.0
+                    # an infinite product of small numbers is none where these make a zero first, and a sum where others leave the type below it
+                    infinite = torch.nan if self.seed else 0.0
                     other = torch.where(value.detach().isfinite(), torch.nan, infinite)
                     put(value.detach(), torch.where(beyond, other, value.detach()))
                 if overflows and not self.rounds:
@@ -249,6 +254,8 @@ class RandomRounding(TorchDispatchMode):
         info = torch.finfo(self.widest)
         sizes = absolute([a.nan_to_num(0.0, 0.0, 0.0) if is_float(a) else a for a in args])
         if sums:
+            if func._schema.name == "aten::scatter_reduce":  # a mean is added up before it is divided
+                sizes[4] = "sum"
             largest = tensors(func(*sizes, **kwargs))[0]
             if func._schema.name == "aten::mean":  # of what is added up before it is divided
                 largest = largest * (args[0].numel() / max(largest.numel(), 1))

@@ -1,0 +1,1 @@
+"""Modules that are trained, frozen, copied and loaded between calls: parameters, statistics, hooks, optimizers."""

@@ -1,0 +1,131 @@
+"""What models and scripts have at hand: layers with state of their own, hooks, functions with a backward."""
+
+PRELUDE = """
+import copy
+
+import torch
+import torch.nn.functional as F
+import torch.nn.utils.prune as prune
+from torch import nn
+from torch.func import functional_call
+from torch.nn.utils import parametrizations
+from torch.utils.checkpoint import checkpoint
+
+LOG = []
+
+
+class Counted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+        self.register_buffer("seen", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x):
+        self.calls += 1
+        self.seen += x.shape[0]
+        return x * (1 + self.calls % 2)
+
+
+class Moving(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+
+    def forward(self, x):
+        if self.training:
+            with torch.no_grad():
+                self.mean.lerp_(x.mean().to(self.mean.dtype), 0.1)
+        return x - self.mean
+
+
+class Replaced(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+
+    def forward(self, x):
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean()
+        return x + self.mean
+
+
+class Gate(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor(0.8))
+
+    def forward(self, x, by=1.0):
+        return x * torch.sigmoid(self.weight) * by
+
+
+class Noted(nn.Module):
+    def forward(self, x):
+        LOG.append(("noted", tuple(x.shape), self.training, torch.is_grad_enabled()))
+        self.last_shape = x.shape
+        return x.exp().log1p()
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * 2 + 0 * x
+
+
+def halved(g):
+    return g * 0.5
+
+
+def noted(g):
+    LOG.append(("gradient", tuple(g.shape)))
+
+
+def seen_forward(module, args, made):
+    LOG.append(("forward", type(module).__name__, len(args), made.requires_grad))
+
+
+def louder(module, args, made):
+    return made * 1.5
+
+
+def seen_before(module, args):
+    LOG.append(("before", type(module).__name__, tuple(args[0].shape)))
+
+
+def quieter(module, args):
+    return (args[0] * 0.5, *args[1:])
+
+
+def seen_backward(module, into, out):
+    LOG.append(("backward", type(module).__name__, [g is None for g in into], [g is None for g in out]))
+
+
+def seen_grad(p):
+    LOG.append(("grad", tuple(p.shape), p.grad is None))
+
+
+def stepped(p):
+    with torch.no_grad():
+        p.sub_(p.grad, alpha=0.01)
+
+
+def first(model, *kinds):
+    return next(m for m in model.modules() if isinstance(m, kinds))
+
+
+handle = nn.Module().register_forward_hook(halved)
+
+
+def tie(model):
+    linears = [m for m in model.modules() if type(m) is nn.Linear and m.weight.shape == (8, 8)]
+    linears[-1].weight = linears[0].weight
+
+
+def trained(model):
+    return [p for p in model.parameters() if p.requires_grad]
+"""
