@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch.fx
@@ -16,6 +16,7 @@ from braze.graph.specs import FloatSpec
 from braze.graph.subgraph_ops import entries_of
 from braze.graph.torch_compat import count_writes, is_shortage, take_back_counts
 from braze.loops.ir import BufferView, ExternCall, LoopProgram
+from braze.loops.verify import writes_of
 from braze.runtime.boxed import Boxed, Holds, Written, boxed
 from braze.runtime.number_places import REQUIRE_PLACE, require_place
 from braze.support import trace
@@ -52,9 +53,9 @@ class Later:
 
 
 def with_inputs_written(
-    call: Boxed, program: LoopProgram, renewed: Sequence[tuple[str, str]], counts: bool
+    call: Boxed, program: LoopProgram, renewed: Sequence[tuple[str, str]], partition: Partition
 ) -> Boxed:
-    """``call`` given, once more under each further name, the inputs whose memory it writes; autograd counts the writes, here or (``counts`` is False) by who calls.
+    """``call`` given, once more under each further name, the inputs whose memory it writes; autograd counts the writes, here or (with a backward) by who calls.
 
     ``renewed``: (new contents, input) of those that it writes under their own names.
     """
@@ -63,17 +64,36 @@ def with_inputs_written(
     roots = tuple(dict.fromkeys((*places, *(number[old] for _, old in renewed))))
     if not roots:
         return call
-    return that_writes(Written(call, roots, places)) if counts else _uncounted(Written(call, roots, places))
+    if partition.backward is None:
+        return that_writes(Written(call, roots, places))
+    unseen = {role.input for role in partition.mutations if not role.counted}
+    hidden = tuple(k for k in _written_by_operators(program, renewed, number) if k in unseen)
+    return _uncounted(Written(call, roots, places), hidden)
 
 
-def _uncounted(what: Written) -> Boxed:
-    """The forward of an operation of autograd's that writes inputs itself: what it keeps beside these is kept once who calls has counted."""
+def _written_by_operators(
+    program: LoopProgram, renewed: Sequence[tuple[str, str]], number: Mapping[str, int]
+) -> list[int]:
+    """The inputs that operators of PyTorch's write, which count it."""
+    root = {**dict(program.again), **dict(renewed)}
+    names = {n for step in program.steps if isinstance(step, ExternCall) for n in writes_of(step)}
+    return sorted({number[root[name]] for name in names if name in root})
+
+
+def _uncounted(what: Written, hidden: Sequence[int]) -> Boxed:
+    """The forward of an operation of autograd's that writes inputs itself: what it keeps beside these is kept once who calls has counted.
+
+    ``hidden``: those of which nobody is to count the write (``.data``), though what writes them would.
+    """
     call, roots, places = what
 
     @boxed
     def with_written(inputs: Sequence[Any]) -> Sequence[Any]:
         refuse_inference([inputs[k] for k in roots])
-        return call([*inputs, *[inputs[k] for k in places]] if places else inputs)
+        given = list(inputs) if hidden else inputs
+        for k in hidden:
+            given[k] = inputs[k].data  # type: ignore[index]
+        return call([*given, *[given[k] for k in places]] if places else given)
 
     return with_written
 
