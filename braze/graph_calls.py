@@ -64,38 +64,47 @@ def with_inputs_written(
     roots = tuple(dict.fromkeys((*places, *(number[old] for _, old in renewed))))
     if not roots:
         return call
+    silent = {role.input for role in partition.mutations if not role.counted}
+    unseen = tuple(k for k in roots if k in silent)
+    what = Written(call, roots, places, unseen)
     if partition.backward is None:
-        return that_writes(Written(call, roots, places))
-    unseen = {role.input for role in partition.mutations if not role.counted}
-    hidden = tuple(k for k in _written_by_operators(program, renewed, number) if k in unseen)
-    return _uncounted(Written(call, roots, places), hidden)
+        return that_writes(what)
+    operators = _written_by_operators(program, renewed, number) if unseen else ()
+    return _uncounted(what, tuple(k for k in unseen if k in operators))
 
 
 def _written_by_operators(
     program: LoopProgram, renewed: Sequence[tuple[str, str]], number: Mapping[str, int]
-) -> list[int]:
+) -> set[int]:
     """The inputs that operators of PyTorch's write, which count it."""
     root = {**dict(program.again), **dict(renewed)}
     names = {n for step in program.steps if isinstance(step, ExternCall) for n in writes_of(step)}
-    return sorted({number[root[name]] for name in names if name in root})
+    return {number[root[name]] for name in names if name in root}
 
 
 def _uncounted(what: Written, hidden: Sequence[int]) -> Boxed:
     """The forward of an operation of autograd's that writes inputs itself: what it keeps beside these is kept once who calls has counted.
 
-    ``hidden``: those of which nobody is to count the write (``.data``), though what writes them would.
+    ``hidden``: those of which nobody counts the write, though what writes them would.
     """
-    call, roots, places = what
+    call, _, places, _ = what
+    seen = what.seen
 
     @boxed
     def with_written(inputs: Sequence[Any]) -> Sequence[Any]:
-        refuse_inference([inputs[k] for k in roots])
-        given = list(inputs) if hidden else inputs
-        for k in hidden:
-            given[k] = inputs[k].data  # type: ignore[index]
+        refuse_inference([inputs[k] for k in seen])
+        given = _without_count(inputs, hidden) if hidden else inputs
         return call([*given, *[given[k] for k in places]] if places else given)
 
     return with_written
+
+
+def _without_count(inputs: Sequence[Any], unseen: Sequence[int]) -> list[Any]:
+    """The inputs, some as the same memory with a count of its own, which goes with the call."""
+    given = list(inputs)
+    for k in unseen:
+        given[k] = given[k].data
+    return given
 
 
 def refuse_inference(written: Sequence[Any]) -> None:
@@ -107,12 +116,15 @@ def refuse_inference(written: Sequence[Any]) -> None:
 
 
 def that_writes(what: Written) -> Boxed:
-    """The call of a graph that writes inputs itself: each write is one to autograd, as in eager."""
-    call, roots, places = what
+    """The call of a graph that writes inputs itself: each write is one to autograd, as in eager, but those through ``.data``."""
+    call, _, places, unseen = what
+    seen = what.seen
 
     @boxed
     def with_written(inputs: Sequence[Any]) -> Sequence[Any]:
-        written = [inputs[k] for k in roots]
+        if unseen:
+            inputs = _without_count(inputs, unseen)
+        written = [inputs[k] for k in seen]
         counted = [x for x in written if not x.is_inference()]
         if len(counted) < len(written):
             refuse_inference(written)

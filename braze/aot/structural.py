@@ -213,6 +213,13 @@ def counts_writes(func: OpOverload) -> bool:
     return func._schema.is_mutable and func not in _SILENT
 
 
+def has_own_count(func: OpOverload, args: Sequence[Any]) -> bool:
+    """Whether writes to what a view gives are none to what it is of: inference mode sees elements in another type, or their own, through a tensor of its own."""
+    if func is not aten.view.dtype or not torch.is_inference_mode_enabled():
+        return False
+    return not args[0].is_inference()  # there nothing is counted
+
+
 @functools.cache
 def is_composite(func: Any) -> bool:
     """Whether PyTorch defines the operator by others."""

@@ -175,3 +175,54 @@ def test_what_operators_write_through_data_is_not_counted_beside_gradients(
     assert mine == its == 0
     for a, b in zip(numbers, expected, strict=True):
         torch.testing.assert_close(a, b)
+
+
+def in_its_own_type(x: torch.Tensor) -> None:
+    x.view(x.dtype).add_(1)
+
+
+def in_another_type(x: torch.Tensor) -> None:
+    x.view(torch.int32)[1:].fill_(7)
+
+
+def by_out(x: torch.Tensor) -> None:
+    seen = x.view(torch.int32).view(-1)
+    torch.add(seen, 1, out=seen)
+
+
+def then_itself(x: torch.Tensor) -> None:
+    x.view(torch.int32).fill_(7)
+    x[1:].add_(1)
+
+
+def in_a_region(x: torch.Tensor) -> None:
+    with torch.inference_mode():
+        x.view(torch.int32).fill_(7)
+
+
+@pytest.mark.parametrize("program", [in_its_own_type, in_another_type, by_out, then_itself, in_a_region])
+@pytest.mark.parametrize("within", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_inference_mode_counts_no_writes_through_what_is_seen_in_another_type(
+    backend: str, within: Any, program: Any
+) -> None:
+    def run(fn: Any) -> tuple[bool, list[int]]:
+        x = torch.arange(8.0)
+        with within():
+            fn(x)
+        return x._version > 0, x.view(torch.int32).tolist()
+
+    assert run(braze.compile(program, backend=backend)) == run(program)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_tensors_of_inference_mode_are_written_through_data_outside_of_it(backend: str, grad: bool) -> None:
+    def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        x.data.add_(1)
+        return w.sin()
+
+    with torch.inference_mode():
+        x = torch.arange(4.0)
+    braze.compile(program, backend=backend)(x, torch.ones(3, requires_grad=grad))
+    assert x.tolist() == [1, 2, 3, 4]
