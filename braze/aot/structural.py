@@ -213,8 +213,13 @@ def counts_writes(func: OpOverload) -> bool:
     return func._schema.is_mutable and func not in _SILENT
 
 
-def has_own_count(func: OpOverload, args: Sequence[Any]) -> bool:
-    """Whether writes to what a view gives are none to what it is of: inference mode sees elements in another type, or their own, through a tensor of its own."""
+def hides_writes(func: OpOverload, args: Sequence[Any], uncounted: bool) -> bool:
+    """Whether autograd counts nothing of what an operator writes (``uncounted``: whatever it is), or of what is written through the view that it gives.
+
+    Inference mode sees elements in another type, or their own, through a tensor with a count of its own.
+    """
+    if func._schema.is_mutable:
+        return uncounted or not counts_writes(func)
     if func is not aten.view.dtype or not torch.is_inference_mode_enabled():
         return False
     return not args[0].is_inference()  # there nothing is counted
