@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch.fx
@@ -16,6 +16,7 @@ from braze.graph.specs import FloatSpec
 from braze.graph.subgraph_ops import entries_of
 from braze.graph.torch_compat import count_writes, is_shortage, take_back_counts
 from braze.loops.ir import BufferView, ExternCall, LoopProgram
+from braze.loops.verify import writes_of
 from braze.runtime.boxed import Boxed, Holds, Written, boxed
 from braze.runtime.number_places import REQUIRE_PLACE, require_place
 from braze.support import trace
@@ -52,9 +53,9 @@ class Later:
 
 
 def with_inputs_written(
-    call: Boxed, program: LoopProgram, renewed: Sequence[tuple[str, str]], counts: bool
+    call: Boxed, program: LoopProgram, renewed: Sequence[tuple[str, str]], partition: Partition
 ) -> Boxed:
-    """``call`` given, once more under each further name, the inputs whose memory it writes; autograd counts the writes, here or (``counts`` is False) by who calls.
+    """``call`` given, once more under each further name, the inputs whose memory it writes; autograd counts the writes, here or (with a backward) by who calls.
 
     ``renewed``: (new contents, input) of those that it writes under their own names.
     """
@@ -63,19 +64,47 @@ def with_inputs_written(
     roots = tuple(dict.fromkeys((*places, *(number[old] for _, old in renewed))))
     if not roots:
         return call
-    return that_writes(Written(call, roots, places)) if counts else _uncounted(Written(call, roots, places))
+    silent = {role.input for role in partition.mutations if not role.counted}
+    unseen = tuple(k for k in roots if k in silent)
+    what = Written(call, roots, places, unseen)
+    if partition.backward is None:
+        return that_writes(what)
+    operators = _written_by_operators(program, renewed, number) if unseen else ()
+    return _uncounted(what, tuple(k for k in unseen if k in operators))
 
 
-def _uncounted(what: Written) -> Boxed:
-    """The forward of an operation of autograd's that writes inputs itself: what it keeps beside these is kept once who calls has counted."""
-    call, roots, places = what
+def _written_by_operators(
+    program: LoopProgram, renewed: Sequence[tuple[str, str]], number: Mapping[str, int]
+) -> set[int]:
+    """The inputs that operators of PyTorch's write, which count it."""
+    root = {**dict(program.again), **dict(renewed)}
+    names = {n for step in program.steps if isinstance(step, ExternCall) for n in writes_of(step)}
+    return {number[root[name]] for name in names if name in root}
+
+
+def _uncounted(what: Written, hidden: Sequence[int]) -> Boxed:
+    """The forward of an operation of autograd's that writes inputs itself: what it keeps beside these is kept once who calls has counted.
+
+    ``hidden``: those of which nobody counts the write, though what writes them would.
+    """
+    call, _, places, _ = what
+    seen = what.seen
 
     @boxed
     def with_written(inputs: Sequence[Any]) -> Sequence[Any]:
-        refuse_inference([inputs[k] for k in roots])
-        return call([*inputs, *[inputs[k] for k in places]] if places else inputs)
+        refuse_inference([inputs[k] for k in seen])
+        given = _without_count(inputs, hidden) if hidden else inputs
+        return call([*given, *[given[k] for k in places]] if places else given)
 
     return with_written
+
+
+def _without_count(inputs: Sequence[Any], unseen: Sequence[int]) -> list[Any]:
+    """The inputs, some as the same memory with a count of its own, which goes with the call."""
+    given = list(inputs)
+    for k in unseen:
+        given[k] = given[k].data
+    return given
 
 
 def refuse_inference(written: Sequence[Any]) -> None:
@@ -87,12 +116,15 @@ def refuse_inference(written: Sequence[Any]) -> None:
 
 
 def that_writes(what: Written) -> Boxed:
-    """The call of a graph that writes inputs itself: each write is one to autograd, as in eager."""
-    call, roots, places = what
+    """The call of a graph that writes inputs itself: each write is one to autograd, as in eager, but those through ``.data``."""
+    call, _, places, unseen = what
+    seen = what.seen
 
     @boxed
     def with_written(inputs: Sequence[Any]) -> Sequence[Any]:
-        written = [inputs[k] for k in roots]
+        if unseen:
+            inputs = _without_count(inputs, unseen)
+        written = [inputs[k] for k in seen]
         counted = [x for x in written if not x.is_inference()]
         if len(counted) < len(written):
             refuse_inference(written)

@@ -202,7 +202,7 @@ def compile_partition(
         call = aot.with_own_results(partition, call, viewed_items(program, ctx))
     if ctx.consumes and ctx.options.arena and program.device == "cpu":
         heap.keep(result_bytes(partition))
-    call = with_inputs_written(call, program, plan.memory.renewed, partition.backward is None)
+    call = with_inputs_written(call, program, plan.memory.renewed, partition)
     call = with_attributes(call, partition.forward, program.attributes, ctx.consumes)
     call = with_floats(call, partition, program, ctx.consumes)
     call = with_subgraphs(call, partition, lambda gm: compile_subgraph(gm, ctx))

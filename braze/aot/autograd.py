@@ -232,6 +232,12 @@ class _Plan:
         saved = enumerate(backward.inputs[: len(self.saved)])
         #: (place, layout) of saved tensors: a hook may give back another than it was given (``save_on_cpu`` does, from a GPU)
         self.saved_layouts = tuple((i, _layout(spec)) for i, spec in saved if isinstance(spec, TensorSpec))
+        #: (place, sizes, type) of saved tensors: the program may give one other memory (``x.data = ...``)
+        self.saved_shapes = tuple(
+            (i, evaluator(spec.sizes), spec.dtype)
+            for i, spec in enumerate(backward.inputs[: len(self.saved)])
+            if isinstance(spec, TensorSpec)
+        )
         self.shapes = tuple(_shape(spec) for spec in backward.inputs[len(self.saved) :])
         self.depends = dict(zip(backward.gradients, backward.depends, strict=True))
         #: what is behind an argument runs backward with the operation, even for an undefined gradient: only those that get one
@@ -376,8 +382,17 @@ class _Plan:
         """The gradients of the operation's results as the backward's tangents."""
         return [tangents[i] for i in self.tangents]
 
-    def batched(self, values: list[Any], tangents: Sequence[Any], sizes: dict[str, int]) -> tuple[Any, ...]:
-        """The gradients under ``vmap``, for many tangents at once: by ATen's operators, of which each knows how."""
+    def is_as_saved(self, values: Sequence[Any], names: dict[str, int]) -> bool:
+        """Whether what was saved has the sizes and types that the backward was compiled for, whose kernels look no further."""
+        return all(
+            values[i].dtype is dtype and values[i].shape == sizes(names)
+            for i, sizes, dtype in self.saved_shapes
+        )
+
+    def by_operators(
+        self, values: list[Any], tangents: Sequence[Any], sizes: dict[str, int]
+    ) -> tuple[Any, ...]:
+        """The gradients by ATen's operators: under ``vmap``, for many tangents at once, of which each knows how; or of what has another shape by now, as in eager."""
         found = self.by_number(tangents)
         given = [tangent is not None for tangent in found]
         for tangent, layout in zip(found, self.layouts, strict=True):
@@ -404,8 +419,14 @@ class _Plan:
 
     def read(self) -> tuple[list[Read], list[Read]]:
         """The saved tensors, and the tangents, for the C core."""
-        rows = zip([*range(len(self.saved)), *self.tangents], self._whole.inputs, strict=True)
-        found = [(Read(i, spec.device.type, spec.strides), int(_bytes(spec))) for i, spec in rows]  # type: ignore[union-attr, arg-type]
+        specs = [
+            spec for spec in self._whole.inputs if isinstance(spec, TensorSpec)
+        ]  # all of them, as it is straight
+        places = [*range(len(self.saved)), *self.tangents]
+        found: list[tuple[Read, int]] = [
+            (Read(i, spec.device.type, spec.dtype, spec.sizes, spec.strides), int(_bytes(spec)))  # type: ignore[arg-type]
+            for i, spec in zip(places, specs, strict=True)
+        ]
         saved, tangents = found[: len(self.saved)], found[len(self.saved) :]
         large = [x._replace(large=size) if size >= LARGE else x for x, size in tangents]
         return [x for x, _ in saved], large
@@ -455,8 +476,8 @@ class _Plan:
                 raise
             half = self.backward(given)
             values = self.unpacked(self.readable(ctx, half, sizes, versions, error), numbers)
-        if any(map(torch_compat.is_batched, tangents)):
-            return self.batched(values, tangents, sizes)
+        if any(map(torch_compat.is_batched, tangents)) or not self.is_as_saved(values, sizes):
+            return self.by_operators(values, tangents, sizes)
         del saved
         for i, layout in self.saved_layouts:
             values[i] = layout(values[i], sizes)

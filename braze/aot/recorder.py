@@ -359,8 +359,8 @@ class Recorder(TorchDispatchMode):
             tuple(map(self.argument, args)),
             {name: self.argument(value) for name, value in kwargs.items()},
         )
-        counted = not self.uncounted and structural.counts_writes(func)
-        set_facts(node, origin=self.origin, unversioned=func._schema.is_mutable and not counted)
+        unseen = structural.hides_writes(func, args, self.uncounted)
+        set_facts(node, origin=self.origin, unversioned=unseen)
         self._bind(node, result)
         if func._schema.is_mutable:
             for written in written_arguments(node):

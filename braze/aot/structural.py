@@ -213,6 +213,18 @@ def counts_writes(func: OpOverload) -> bool:
     return func._schema.is_mutable and func not in _SILENT
 
 
+def hides_writes(func: OpOverload, args: Sequence[Any], uncounted: bool) -> bool:
+    """Whether autograd counts nothing of what an operator writes (``uncounted``: whatever it is), or of what is written through the view that it gives.
+
+    Inference mode sees elements in another type, or their own, through a tensor with a count of its own.
+    """
+    if func._schema.is_mutable:
+        return uncounted or not counts_writes(func)
+    if func is not aten.view.dtype or not torch.is_inference_mode_enabled():
+        return False
+    return not args[0].is_inference()  # there nothing is counted
+
+
 @functools.cache
 def is_composite(func: Any) -> bool:
     """Whether PyTorch defines the operator by others."""

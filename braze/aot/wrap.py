@@ -88,7 +88,9 @@ def wrap(
     if alone is not None:
         return alone
     written: Written | None = getattr(compiled, "written", None)
-    if written is None or not call.short or call.beyond or set(call.mutated) != set(written.roots):
+    if written is None or written.unseen or not call.short or call.beyond:
+        return call
+    if set(call.mutated) != set(written.roots):
         return call
     looked = [(i, partition.inputs[i].dtype.itemsize, i in written.roots) for i in call.tensors]  # type: ignore[union-attr]
     return native.written_call(

@@ -102,9 +102,9 @@ def pixel_shuffle(x: Tensor, factor: int) -> Any:
 
 @decompose(aten.pixel_unshuffle.default)
 def pixel_unshuffle(x: Tensor, factor: int) -> Any:
-    """Space to channels."""
+    """Space to channels; a CPU's kernel copies what has no elements as it is."""
     *lead, channels, height, width = x.shape
-    if height % factor or width % factor:
+    if height % factor or width % factor or (x.device.type == "cpu" and 0 in x.shape):
         return NotImplemented
     n = len(lead)
     parts = aten.reshape.default(x, [*lead, channels, height // factor, factor, width // factor, factor])

@@ -152,6 +152,13 @@ def _channel_shuffle(x: Tensor, groups: int) -> Any:
     return row_major(x.shape, x.dtype)
 
 
+def _pixel_unshuffle(x: Any, factor: int) -> Any:
+    """Of what has no elements a copy of that, in its sizes."""
+    if x.dim() < 3 or factor <= 0 or 0 not in x.shape or any(n % factor for n in x.shape[-2:]):
+        return NotImplemented
+    return laid_like(x, x.dtype)
+
+
 def _group_norm(
     x: Any, weight: Any, bias: Any, samples: Any, channels: Any, spread: Any, groups: int, eps: float
 ) -> Any:
@@ -309,6 +316,7 @@ LAYOUTS: dict[Any, Callable[..., Any]] = {
     aten.glu.default: _glu,
     aten.glu_backward.default: _glu_backward,
     aten.channel_shuffle.default: _channel_shuffle,
+    aten.pixel_unshuffle.default: _pixel_unshuffle,
     aten.roll.default: _roll,
     aten.constant_pad_nd.default: _padded,
     aten.native_group_norm.default: _group_norm,
@@ -328,6 +336,7 @@ LAYOUTS_OF_CPU = frozenset(
     {
         aten.log_sigmoid_forward.default,
         aten.channel_shuffle.default,
+        aten.pixel_unshuffle.default,
         aten.roll.default,
         aten.native_group_norm.default,
     }

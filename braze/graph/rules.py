@@ -16,6 +16,7 @@ import torch
 from braze.graph.allocations import ALLOCATIONS
 from braze.graph.elementwise import allocated, broadcast, fits_into, laid_like, where
 from braze.graph.extents import TENSORS, Extent, Geometry, is_symbolic
+from braze.graph.fourier_rules import TRANSFORMS
 from braze.graph.layout_rules import (
     LAYOUTS,
     LAYOUTS_OF_CPU,
@@ -476,43 +477,16 @@ FACTORIES: dict[Any, Callable[..., Any]] = {
 }
 
 
-def _fft_r2c(x: Tensor, dim: Sequence[int], normalization: int, onesided: bool) -> Any:
-    """MKL lays the transformed dimensions innermost, the rest around them in the order of the input's strides."""
-    if not x.is_floating_point():
-        return NotImplemented
-    dims = [d % x.dim() for d in dim]
-    sizes = list(x.shape)
-    if onesided:
-        sizes[dims[-1]] = sizes[dims[-1]] // 2 + 1
-    dtype = x.dtype.to_complex()
-    if not torch.backends.mkl.is_available():
-        return row_major(sizes, dtype)
-    kept = [d for d in range(x.dim()) if d not in dims]
-    first = len(kept)
-    # it swaps the last of them into the places of transformed ones, which shows where strides are equal
-    late = [d for d in reversed(kept) if d >= first]
-    outer = [late.pop(0) if d in dims else d for d in range(first)]
-    order = [
-        *sorted(outer, key=x.stride, reverse=True),
-        *sorted(dims[:-1], key=x.stride, reverse=True),
-        dims[-1],
-    ]
-    strides, step = [0] * x.dim(), 1
-    for d in reversed(order):
-        strides[d], step = step, step * sizes[d]
-    return torch.empty_strided(sizes, strides, dtype=dtype, device="meta")
-
-
 #: rules that tell what the CPU's kernels give, which a GPU's do not: statistics of another dtype, other layouts
 CPU_ONLY = {
     *LAYOUTS_OF_CPU,
+    *TRANSFORMS,
     aten.native_layer_norm.default,
     aten.native_batch_norm.default,
     aten._native_batch_norm_legit_functional.default,
     aten._native_batch_norm_legit.no_stats,
     aten.convolution.default,
     aten.max_unpool2d.default,
-    aten._fft_r2c.default,
 }
 
 #: rules that tell what a GPU's kernels give
@@ -521,6 +495,7 @@ GPU_ONLY = {aten.scaled_dot_product_attention.default}
 RULES: dict[Any, Callable[..., Any]] = {
     aten.scaled_dot_product_attention.default: _attention,
     **LAYOUTS,
+    **TRANSFORMS,
     **ALLOCATIONS,
     aten.where.self: where,
     aten.clone.default: _like,
@@ -578,7 +553,6 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.diagonal_scatter.default: _with_part,
     aten.max_pool2d_with_indices.default: _max_pool2d,
     aten.max_unpool2d.default: _max_unpool2d,
-    aten._fft_r2c.default: _fft_r2c,
     aten.masked_fill.Scalar: _masked_fill,
     aten.masked_fill.Tensor: _masked_fill,
     aten.gather.default: _gather,

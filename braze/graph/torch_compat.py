@@ -314,14 +314,13 @@ def copy_all(to: list[torch.Tensor], of: list[torch.Tensor]) -> None:
 
 def copy_uncounted(to: list[torch.Tensor], of: list[torch.Tensor]) -> None:
     """The same, of which autograd counts nothing: it is told how often they had been written, as of all at once."""
-    counted: Sequence[torch.Tensor] = to
     try:
         versions = [tensor._version for tensor in to]
-    except RuntimeError:  # those of inference mode have no count
-        counted = [tensor for tensor in to if not tensor.is_inference()]
-        versions = [tensor._version for tensor in counted]
+    except RuntimeError:  # those of inference mode have no count, and are written outside of it, too
+        copy_all([tensor.data for tensor in to], of)
+        return
     copy_all(to, of)
-    put_versions(counted, versions)
+    put_versions(to, versions)
 
 
 def empty_like_inference(fake: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:

@@ -140,8 +140,7 @@ def _stays(x: torch.Tensor, role: InputRole, least: float) -> bool:
 def _writable(partition: Partition) -> Iterator[tuple[int, int, Node]]:
     """(mutation, input, its placeholder) of the inputs whose memory a graph may write itself.
 
-    A backward may want an input's old contents, or its new ones; where inputs share memory, others see the writes. Without a
-    backward the graph counts what it writes itself: only what autograd counts may be written so.
+    A backward may want an input's old contents, or its new ones; where inputs share memory, others see the writes.
     """
     if partition.shared or partition.beyond or partition.anchored:
         return
@@ -152,8 +151,7 @@ def _writable(partition: Partition) -> Iterator[tuple[int, int, Node]]:
     for k, role in enumerate(partition.mutations):
         base = placeholders[role.input]
         owned = partition.input_roles[role.input] is InputRole.SAVED
-        counted_right = role.counted or partition.backward is not None
-        plain = counted_right and not role.differentiable and not owned
+        plain = not role.differentiable and not owned
         seen_again = role.input in wanted or k in kept
         if plain and not seen_again and isinstance(partition.inputs[role.input], TensorSpec):
             yield k, role.input, base

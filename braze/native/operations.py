@@ -26,6 +26,8 @@ class Read(NamedTuple):
 
     number: int
     device: str
+    dtype: Any
+    sizes: tuple[int, ...]
     strides: tuple[int, ...]
     large: int = 0
 
@@ -70,7 +72,7 @@ def operation(
         return None
     seen = tuple((i, torch_state.plain_keys(device)) for i, device in arguments)
     read = [
-        tuple((x.number, torch_state.plain_keys(x.device), x.strides, x.large) for x in rows)
+        tuple((x.number, torch_state.plain_keys(x.device), known.dtype_number(x.dtype), *x[3:]) for x in rows)
         for rows in (saved, tangents)
     ]
     return core.Operation(apply, transforms, *way, results, tuple(kept), seen, *read)

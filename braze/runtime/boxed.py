@@ -12,11 +12,20 @@ Boxed = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 class Written(NamedTuple):
-    """What a call is that writes its inputs ``roots`` itself: ``call``, given those of ``places`` once more behind the others."""
+    """What a call is that writes its inputs ``roots`` itself: ``call``, given those of ``places`` once more behind the others.
+
+    ``unseen``: those of ``roots`` of which autograd is to count nothing.
+    """
 
     call: Boxed
     roots: tuple[int, ...]
     places: tuple[int, ...]
+    unseen: tuple[int, ...] = ()
+
+    @property
+    def seen(self) -> tuple[int, ...]:
+        """Those of ``roots`` of which autograd counts the write, and refuses it to tensors of inference mode."""
+        return tuple(k for k in self.roots if k not in self.unseen)
 
 
 class Holds(NamedTuple):

@@ -352,7 +352,9 @@ def test_a_backward_stays_while_another_thread_finds_it_too():
             return ()
 
     way = Way(*[pytest.fail] * 2, None, find, *[pytest.fail] * 2, "f backward")
-    call = native.operation(pytest.fail, bool, way, 1, (), [(0, "cpu")], (), [Read(0, "cpu", (1,))])
+    call = native.operation(
+        pytest.fail, bool, way, 1, (), [(0, "cpu")], (), [Read(0, "cpu", torch.float32, (3,), (1,))]
+    )
 
     def backward():
         with torch.no_grad():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -275,3 +277,54 @@ def test_only_what_reads_views_of_what_is_given_other_memory_runs_as_captured(mo
     assert "BZ2009" not in capfd.readouterr().err
     outcome(braze.compile(read_by_a_view, options=options))
     assert "BZ2009" in capfd.readouterr().err
+
+
+def smaller(x: torch.Tensor) -> torch.Tensor:
+    return x[:1].clone()
+
+
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return x.double()
+
+
+def narrower(x: torch.Tensor) -> torch.Tensor:
+    return x[..., :1].clone()
+
+
+def of_one_dim(x: torch.Tensor) -> torch.Tensor:
+    return x.flatten()
+
+
+#: a function, and which of its results is given other memory before the backward of the other
+KEPT = {
+    "a sine's": (lambda x: ((y := (x * 2).exp()), y.sin()), 0),
+    "places": (lambda x: (x * 2).max(-1), 1),
+    "of a sort": (lambda x: (x * 2).sort(-1), 1),
+}
+
+
+@pytest.mark.parametrize("other", [smaller, doubled, narrower, of_one_dim])
+@pytest.mark.parametrize("kept", KEPT)
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "braze"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_what_is_kept_and_given_another_shape_or_type_is_read_as_in_eager(
+    kept: str, other: Any, backend: str, dynamic: bool
+) -> None:
+    """Kernels read as much memory as they were compiled for: beyond what a smaller tensor has."""
+    program, place = KEPT[kept]
+
+    def gradient(fn: Any) -> Any:
+        x = torch.linspace(0, 1, 32).view(16, 2).requires_grad_()
+        results = fn(x)
+        results[place].data = other(results[place].detach())
+        try:
+            results[1 - place].sum().backward()
+        except RuntimeError as error:
+            return str(error).split("\n")[0]
+        return x.grad
+
+    found, wanted = gradient(braze.compile(program, backend=backend, dynamic=dynamic)), gradient(program)
+    if isinstance(wanted, str):
+        assert found == wanted
+    else:
+        torch.testing.assert_close(found, wanted)

@@ -65,6 +65,22 @@ def test_only_the_elements_that_are_written_are_touched() -> None:
     assert cache[:, 0].tolist() == [0, 0, 1, 0, 0, 1, 0, 0]
 
 
+@torch.no_grad()
+def test_parts_are_written_in_place_through_data_which_autograd_does_not_count() -> None:
+    def f(cache: Tensor, x: Tensor, i: Tensor) -> Tensor:
+        cache.data[2:3] = x
+        cache.data.index_add_(0, i, x)
+        return cache[2] + cache[5]
+
+    cache = torch.zeros(8, 4)
+    g = braze.compile(f)
+    assert written(g, cache, torch.ones(1, 4), torch.tensor([5])) == 1
+    made = g(cache, torch.ones(1, 4), torch.tensor([5]))
+    assert cache[:, 0].tolist() == [0, 0, 1, 0, 0, 2, 0, 0]
+    assert made.tolist() == [3] * 4
+    assert cache._version == 0
+
+
 def old_and_new(x: Tensor, y: Tensor) -> Any:
     before = x[1].clone()
     total = x.sum(0)

@@ -519,3 +519,22 @@ def test_what_nothing_is_padded_to_lies_as_it_did(pad, dynamic, backend):
         for ours, theirs in zip(compiled(x), padded(x), strict=True):
             torch.testing.assert_close(ours, theirs)
             assert ours.stride() == theirs.stride()
+
+
+@pytest.mark.parametrize("size", [(0, 4, 4), (2, 0, 4, 4), (0, 3, 4, 4), (3, 0, 4), (3, 4, 0), (2, 3, 0, 0)])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_picture_of_no_elements_is_not_unshuffled_on_a_processor(size, turned, backend, dynamic):
+    """Eager's kernel copies it as it is, in its sizes."""
+
+    def unshuffled(x):
+        made = F.pixel_unshuffle(x + 1, 2)
+        return made, made
+
+    x = torch.zeros(size)
+    x = x.mT if turned else x
+    found = braze.compile(unshuffled, backend=backend, dynamic=dynamic, options={"verify": 2})(x)
+    wanted = unshuffled(x)
+    assert found[0] is found[1]
+    assert (found[0].shape, found[0].stride()) == (wanted[0].shape, wanted[0].stride())

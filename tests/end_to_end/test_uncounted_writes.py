@@ -159,3 +159,92 @@ def test_what_is_counted_beside_them_is_counted(program: Any, backend: str, grad
     assert mine == its
     for a, b in zip(numbers, expected, strict=True):
         torch.testing.assert_close(a, b)
+
+
+ROWS = torch.tensor([0, 2])
+
+#: writes by operators that run as PyTorch's, into parts of what is written and into all of it
+BY_OPERATORS: dict[str, Callable[[torch.Tensor], object]] = {
+    "index_add_": lambda x: x.index_add_(0, ROWS, x.new_ones(2, 4)),
+    "put_": lambda x: x.put_(ROWS, x.new_ones(2)),
+    "scatter_add_": lambda x: x.scatter_add_(0, ROWS[:, None].expand(2, 4), x.new_ones(2, 4)),
+    "masked_scatter_": lambda x: x.masked_scatter_(x.real > 3, x.new_ones(16)),
+    "a part": lambda x: x[1:].add_(1),
+    "every third": lambda x: x.view(-1)[::3].mul_(2),
+    "a product": lambda x: torch.mm(x.new_ones(4, 4), x.new_ones(4, 4), out=x),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64, torch.int64])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", BY_OPERATORS)
+def test_what_operators_write_through_data_is_not_counted_beside_gradients(
+    name: str, backend: str, dtype: torch.dtype
+) -> None:
+    """Operators count what they write themselves, where a graph that goes backward has them write to its input."""
+
+    def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        BY_OPERATORS[name](x.data)
+        return w.sin()
+
+    def run(fn: Any) -> Any:
+        x = torch.arange(16).reshape(4, 4).to(dtype)
+        made = fn(x, torch.ones(3, requires_grad=True))
+        made.sum().backward()
+        return x._version, x, made
+
+    (mine, *numbers), (its, *expected) = run(braze.compile(program, backend=backend)), run(program)
+    assert mine == its == 0
+    for a, b in zip(numbers, expected, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def in_its_own_type(x: torch.Tensor) -> None:
+    x.view(x.dtype).add_(1)
+
+
+def in_another_type(x: torch.Tensor) -> None:
+    x.view(torch.int32)[1:].fill_(7)
+
+
+def by_out(x: torch.Tensor) -> None:
+    seen = x.view(torch.int32).view(-1)
+    torch.add(seen, 1, out=seen)
+
+
+def then_itself(x: torch.Tensor) -> None:
+    x.view(torch.int32).fill_(7)
+    x[1:].add_(1)
+
+
+def in_a_region(x: torch.Tensor) -> None:
+    with torch.inference_mode():
+        x.view(torch.int32).fill_(7)
+
+
+@pytest.mark.parametrize("program", [in_its_own_type, in_another_type, by_out, then_itself, in_a_region])
+@pytest.mark.parametrize("within", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_inference_mode_counts_no_writes_through_what_is_seen_in_another_type(
+    backend: str, within: Any, program: Any
+) -> None:
+    def run(fn: Any) -> tuple[bool, list[int]]:
+        x = torch.arange(8.0)
+        with within():
+            fn(x)
+        return x._version > 0, x.view(torch.int32).tolist()
+
+    assert run(braze.compile(program, backend=backend)) == run(program)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_tensors_of_inference_mode_are_written_through_data_outside_of_it(backend: str, grad: bool) -> None:
+    def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        x.data.add_(1)
+        return w.sin()
+
+    with torch.inference_mode():
+        x = torch.arange(4.0)
+    braze.compile(program, backend=backend)(x, torch.ones(3, requires_grad=grad))
+    assert x.tolist() == [1, 2, 3, 4]

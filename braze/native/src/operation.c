@@ -1,9 +1,9 @@
 /* One operation of autograd's, the forward and backward of a compiled graph, without Python around the graph's own calls.
  *
- * What is done here for a call is what `braze/aot/autograd.py` does: apply the operation, keep what the backward reads, give
- * the results; and going back see that the gradients are as the backward was compiled for, and hand them over. The node is
- * PyTorch's, the one of torch.autograd.Function: its class asks this for `forward` and `apply`. Whatever is not plain (grad
- * mode off, a transform of torch.func, gradients that are missing, tensors of another layout) is for Python.
+ * What is done here for a call is what `braze/aot/autograd.py` does: apply the operation, keep what the backward reads, give the
+ * results; and going back see that the gradients are as the backward was compiled for, and hand them over. The node is PyTorch's,
+ * the one of torch.autograd.Function: its class asks this for `forward` and `apply`. Whatever is not plain (grad mode off, a
+ * transform of torch.func, gradients that are missing, tensors of another layout, shape or type) is for Python.
  */
 #include "braze.h"
 
@@ -17,13 +17,13 @@ typedef struct {
     int input, foreign, given; /* whether an input; of another operation; a result that the caller gets */
 } Kept;
 
-/* A tensor that the backward is given, as it was compiled for: what was saved, which hooks may have laid out anew, or a gradient. */
+/* A tensor that the backward is given, as it was compiled for: what was saved, which hooks or ``x.data = y`` may have changed, or a gradient. */
 typedef struct {
-    Py_ssize_t place;
+    Py_ssize_t place, ndim;
     unsigned long long keys;
+    int dtype;
     Py_ssize_t bytes; /* of a gradient so large that it matters when it is let go of; or 0 */
-    Py_ssize_t ndim;
-    int64_t strides[DIMS];
+    int64_t sizes[DIMS], strides[DIMS];
 } Read;
 
 typedef struct {
@@ -174,13 +174,14 @@ operation_forward(Operation *self, PyObject *const *args, Py_ssize_t nargs)
 static bool
 is_plain(const Read *read, PyObject *value)
 {
-    uint64_t keys;
+    TensorFacts facts;
     TensorLayout layout;
-    if (!tensor_keys(value, &keys) || keys != read->keys || !tensor_layout(value, &layout) || layout.ndim != read->ndim) {
+    bool const kind = tensor_facts(value, &facts) && facts.keys == read->keys && facts.dtype == read->dtype;
+    if (!kind || !tensor_layout(value, &layout) || layout.ndim != read->ndim) {
         return false;
     }
     for (Py_ssize_t d = 0; d < read->ndim; d++) {
-        if (layout.strides[d] != read->strides[d] && layout.sizes[d] != 1) {
+        if (layout.sizes[d] != read->sizes[d] || (layout.strides[d] != read->strides[d] && layout.sizes[d] != 1)) {
             return false;
         }
     }
@@ -429,16 +430,18 @@ static int
 parse_read(PyObject *row, void *made)
 {
     Read *read = made;
-    PyObject *strides;
-    if (!PyArg_ParseTuple(row, "nKO!n", &read->place, &read->keys, &PyTuple_Type, &strides, &read->bytes)) {
+    PyObject *sizes, *strides;
+    PyTypeObject *const tuple = &PyTuple_Type;
+    if (!PyArg_ParseTuple(row, "nKiO!O!n", &read->place, &read->keys, &read->dtype, tuple, &sizes, tuple, &strides, &read->bytes)) {
         return -1;
     }
     read->ndim = PyTuple_GET_SIZE(strides);
-    if (read->ndim > DIMS) {
-        PyErr_Format(PyExc_ValueError, "Operation: at most %d dimensions", DIMS);
+    if (read->ndim > DIMS || PyTuple_GET_SIZE(sizes) != read->ndim) {
+        PyErr_Format(PyExc_ValueError, "Operation: as many sizes as strides, of at most %d dimensions", DIMS);
         return -1;
     }
     for (Py_ssize_t d = 0; d < read->ndim; d++) {
+        read->sizes[d] = PyLong_AsLongLong(PyTuple_GET_ITEM(sizes, d));
         read->strides[d] = PyLong_AsLongLong(PyTuple_GET_ITEM(strides, d));
     }
     return PyErr_Occurred() ? -1 : is_place(read->place);

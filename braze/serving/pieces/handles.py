@@ -63,7 +63,7 @@ def handle_of(call: Any, graph: GraphModule) -> Any:
             "mutations": _write_roles(around.mutations, writer),
             "outputs": _write_roles(around.outputs, writer),
             "beyond": around.beyond,
-            "written": None if written is None else [written.roots, written.places],
+            "written": None if written is None else list(written[1:]),
             "graph": write_nodes(graph.graph, writer, without_tensors) if around.mutations else None,
         }
     except NotArchived:
@@ -89,8 +89,7 @@ def call_of(handle: Mapping[str, Any], load: Callable[[HostModule, Plans | None]
     except NotArchived as error:
         raise ValueError(f"what stands around a piece cannot be read: {error}") from error
     if body["written"] is not None:
-        roots, places = map(tuple, body["written"])
-        call = that_writes(Written(call, roots, places))
+        call = that_writes(Written(call, *map(tuple, body["written"])))
     call = _with_held(call, handle)
     return wrap_again(around, call, forward_by(graph) if graph is not None else None)
 
