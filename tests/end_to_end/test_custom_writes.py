@@ -61,6 +61,16 @@ _library.define("maybe(Tensor(a!) x, Tensor(b!)? y) -> ()")
 _library.define("rows(Tensor(a) x) -> Tensor(a)")
 
 
+@torch.library.custom_op("writes::noted", mutates_args={"kept"})
+def noted(x: Tensor, kept: Tensor | None = None) -> None:
+    CALLS.append("noted")
+    if kept is not None:
+        kept.add_(x.sum())
+
+
+noted.register_fake(lambda *args, **kwargs: None)
+
+
 def _maybe(x: Tensor, y: Tensor | None) -> None:
     x.add_(1)
     if y is not None:
@@ -161,6 +171,15 @@ def optional_written(x, y):
     return x + y
 
 
+def nothing_to_write(x, y):
+    """Neither a tensor that may be left out nor one of a list."""
+    z = x * 2
+    ops.noted(z)
+    ops.add_to_all([], z)
+    ops.noted(z, y)
+    return z + y
+
+
 def in_order(x, y):
     z = x * 1
     ops.clear_and_add(z, y)
@@ -194,7 +213,7 @@ def result_written_in_part(x, y):
 PROGRAMS = [
     copy_and_source, two_copies_of_one, two_copies_both_written, equal_values_both_written,
     equal_zeros_both_written, inputs, halves_of_one, columns_of_one, views_of_inputs, optional_and_default, a_list,
-    a_list_of_inputs, returns_what_it_writes, optional_written, in_order, nobody_reads, written_twice_alike,
+    a_list_of_inputs, returns_what_it_writes, optional_written, nothing_to_write, in_order, nobody_reads, written_twice_alike,
     result_written_in_part,
 ]  # fmt: skip
 
