@@ -10,6 +10,7 @@ import torch
 
 import braze
 from braze.capture.finish.effects import reordered
+from braze.capture.outside.shadows import fill
 
 
 def cleared(x, d):
@@ -117,6 +118,19 @@ def test_the_order_of_many_keys_is_compared_in_time_that_grows_with_them():
     assert not reordered(shadow)
     shadow.view = {Counted(i): i for i in range(199, -1, -1)}
     assert reordered(shadow)
+
+
+def test_a_node_found_by_the_id_of_what_has_died_since_is_not_a_dicts_own() -> None:
+    """The dict of an instance that lies where that lay is read whole all the same."""
+    view: dict[str, Any] = {}
+    filled: list[Any] = []
+    other = SimpleNamespace(value=object(), container=None)
+    shadow = SimpleNamespace(view=view, fill=filled.append)
+    outside: Any = SimpleNamespace(
+        tree=SimpleNamespace(known={id(view): other}), dict_views={id(view): shadow}
+    )
+    fill(outside, view)
+    assert filled == [outside]
 
 
 class Key:
