@@ -58,17 +58,14 @@ for each in (clear_and_add, scale, add_to_all):
 _library = torch.library.Library("writes_by_schema", "DEF")
 _library.define("increase(Tensor(a!) x, Tensor y) -> Tensor(a!)")
 _library.define("maybe(Tensor(a!) x, Tensor(b!)? y) -> ()")
+_library.define("noted(Tensor x, Tensor(a!)? kept) -> ()")
 _library.define("rows(Tensor(a) x) -> Tensor(a)")
 
 
-@torch.library.custom_op("writes::noted", mutates_args={"kept"})
-def noted(x: Tensor, kept: Tensor | None = None) -> None:
+def _noted(x: Tensor, kept: Tensor | None) -> None:
     CALLS.append("noted")
     if kept is not None:
         kept.add_(x.sum())
-
-
-noted.register_fake(lambda *args, **kwargs: None)
 
 
 def _maybe(x: Tensor, y: Tensor | None) -> None:
@@ -79,6 +76,7 @@ def _maybe(x: Tensor, y: Tensor | None) -> None:
 
 _library.impl("increase", lambda x, y: x.add_(y), "CompositeExplicitAutograd")
 _library.impl("maybe", _maybe, "CompositeExplicitAutograd")
+_library.impl("noted", _noted, "CompositeExplicitAutograd")
 
 ops = torch.ops.writes
 by_schema = torch.ops.writes_by_schema
@@ -174,9 +172,9 @@ def optional_written(x, y):
 def nothing_to_write(x, y):
     """Neither a tensor that may be left out nor one of a list."""
     z = x * 2
-    ops.noted(z)
+    by_schema.noted(z, None)
     ops.add_to_all([], z)
-    ops.noted(z, y)
+    by_schema.noted(z, y)
     return z + y
 
 
