@@ -123,7 +123,8 @@ class Outputs:
         while todo:
             here = todo.pop()
             if is_write(here) and any(
-                torch_compat.storage_key(n.meta["val"]) != key for n in written_arguments(here)
+                torch_compat.storage_key(n.meta["val"]) != key and n.meta["val"].requires_grad
+                for n in written_arguments(here)
             ):
                 return True
             new = [user for user in here.users if user not in seen]

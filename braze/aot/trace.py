@@ -130,7 +130,6 @@ def run_graph(gm: torch.fx.GraphModule, env: dict[torch.fx.Node, Any], recorder:
 
 def _attention(match: softmax_products.Match, env: dict[Any, Any], recorder: Recorder) -> Any:
     """The value of a product that ends an attention."""
-    recorder.casting = torch_compat.casting_devices()
     with recorder:
         return softmax_products.call(match, env, recorder.constant_masks, recorder.fuses_attention)
 

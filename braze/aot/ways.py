@@ -79,13 +79,11 @@ class Ways:
     def note_wholes(self, results: Iterable[Any], given: Collection[int]) -> None:
         """``results`` are what one operator gives: views of what it was made of here, but of nothing that autograd knows.
 
-        ``given``: the memory of its arguments. What has been written stays with what it was written in.
+        ``given``: the memory of its arguments.
         """
         for result in results:
-            if isinstance(result, torch.Tensor):
-                memory = torch_compat.storage_key(result)
-                if memory not in given and memory not in self._written:
-                    self._made.pop(id(result), None)
+            if isinstance(result, torch.Tensor) and torch_compat.storage_key(result) not in given:
+                self._made.pop(id(result), None)
 
     def note_parts(self, parts: Mapping[int, Any], of: Any, op: Any, args: Sequence[Any]) -> None:
         """``parts`` were made alone, and are some of what ``op(of, *args)`` makes at once: the caller gets them so."""

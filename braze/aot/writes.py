@@ -124,7 +124,9 @@ def _custom_values(node: Node, insert: Insert) -> tuple[list[Node], Node | None]
     call = insert(functional.op, node.args, node.kwargs)
     made = call.meta["val"]
     parts = [call]
-    if not isinstance(made, torch.Tensor):
+    if made is None:  # nothing is given of what it may write
+        parts = []
+    elif not isinstance(made, torch.Tensor):
         parts = [insert(operator.getitem, (call, i), {}) for i in range(len(made))]
     values, own = parts[functional.results :], parts[: functional.results]
     fitted = [

@@ -93,7 +93,7 @@ def _register(op: OpOverload, given: Given) -> Functional:
         values, named, made = found.with_copies(args, kwargs, torch.clone)
         own = op(*values, **named)
         everything = (*((), (own,), own)[min(results, 2)], *made)
-        return everything[0] if len(everything) == 1 else everything
+        return everything[0] if len(everything) == 1 else everything or None  # of nothing: PyTorch wants None
 
     torch.library.impl(qualified, "CompositeExplicitAutograd")(run)
     torch.library.register_fake(qualified)(run)

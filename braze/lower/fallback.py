@@ -123,7 +123,7 @@ def call_on_copies(g: ProgramBuilder, functional: Functional, args: Any, kwargs:
     g.val, g.op_name = tuple(made[: functional.results]), functional.original.__name__.partition(".")[0]
     own = call_extern(g, functional.original, given, named)
     everything = (*own, *copies)
-    return everything if len(made) > 1 else everything[0]
+    return everything[0] if len(everything) == 1 else everything or None
 
 
 def fall_back(g: ProgramBuilder, target: Any, args: Any, kwargs: dict[str, Any]) -> Any:

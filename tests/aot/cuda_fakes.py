@@ -27,6 +27,8 @@ class _OnGPU(Recorder):
         self.parameters = parameters
 
     def input(self, value: torch.Tensor, name: str, **options: Any) -> Any:
+        if options:
+            value = self.mode.fake(value, source=name, **options)
         meta = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
         device = torch.device("cuda:0")
         fake = torch_compat.assemble_fake(self.mode.dispatch, meta, device, False)
@@ -43,11 +45,14 @@ def partition_on_gpu(
     inputs: Sequence[torch.Tensor],
     parameters: Sequence[int] = (),
     ctx: CompileContext = CTX,
+    *,
+    dynamic: bool = False,
 ) -> Partition:
-    """The Partition of ``function`` over such tensors on a GPU, in inference; ``parameters``: which of them are a module's."""
-    mode = fakes.new_mode()
+    """The Partition of ``function`` over such tensors on a GPU, in inference; ``parameters``: which of them are a module's; ``dynamic``: all sizes are symbols."""
+    mode = fakes.new_mode(dynamic)
     recorder = _OnGPU(mode, parameters)
-    made = [recorder.input(value, f"x{i}") for i, value in enumerate(inputs)]
+    sizes = [{"symbolic_dims": set(range(value.dim()))} if dynamic else {} for value in inputs]
+    made = [recorder.input(value, f"x{i}", **sizes[i]) for i, value in enumerate(inputs)]
     with torch.no_grad(), mode, recorder:
         out = function(*made)
     outputs = out if isinstance(out, (tuple, list)) else (out,)

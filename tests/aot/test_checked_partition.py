@@ -398,6 +398,26 @@ def test_a_view_may_be_saved_before_what_it_is_a_view_of():
     )  # x, w, the product and a tangent
 
 
+def test_a_backward_may_read_nothing():
+    """The gradient of a sign is zeros, whatever comes in."""
+
+    def partition_fn(joint_module, joint_inputs, *, num_fwd_outputs):
+        forward, backward = aot.default_partition(joint_module, joint_inputs, num_fwd_outputs=num_fwd_outputs)
+        graph = backward.graph
+        with graph.inserting_before(graph.output_node()):
+            zeros = graph.call_function(aten.zeros.default, ([4, 4],), {"dtype": torch.float64})
+        set_output(backward, [zeros])
+        for node in reversed(list(graph.nodes)):
+            if node.op != "output" and not node.users:
+                graph.erase_node(node)
+        assert not graph.find_nodes(op="placeholder")
+        return forward, backward
+
+    x, w = tensors()
+    aot.aot_function(lambda x, w: w.sign(), aot.nop, partition_fn=partition_fn)(x, w).sum().backward()
+    assert torch.equal(w.grad, torch.zeros(4, 4, dtype=torch.float64))
+
+
 def written_views(x, w):
     y = (x.clone() @ w).tanh()
     x[0].mul_(2)

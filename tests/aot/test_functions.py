@@ -374,6 +374,30 @@ def test_a_decomposition_may_write_what_it_gives_and_the_program_a_part_of_a_vie
         assert torch.equal(have, want)
 
 
+@pytest.mark.parametrize("grad", [False, True])
+def test_what_a_decomposition_gives_is_no_view_whatever_it_was_written_through(grad):
+    """In training it was refused: a view with a history, over memory that has none."""
+
+    def negated(x):
+        seen = torch.empty_like(x).view(-1).view(x.shape)
+        return seen.copy_(x * -1)
+
+    def program(x):
+        whole = x.neg()
+        return whole.t(), whole
+
+    x, y = (torch.randn(3, 4).requires_grad_(grad) for _ in "xy")
+    y.data.copy_(x.data)
+    fn = aot.aot_function(program, aot.nop, aot.nop, decompositions={aten.neg.default: negated})
+    found, wanted = fn(x), program(y)
+    for have, want in zip(found, wanted, strict=True):
+        assert torch.equal(have, want) and have._is_view() is want._is_view()
+    if grad:
+        for made in (found, wanted):
+            (made[0].sum() + made[1].square().sum()).backward()
+        assert torch.equal(x.grad, y.grad)
+
+
 # -- modules ----------------------------------------------------------------------------------------
 
 

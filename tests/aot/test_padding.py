@@ -173,6 +173,14 @@ def test_copies_that_cost_more_than_they_save_are_not_made(monkeypatch):
     assert sizes(products(part.forward.graph)[0]) == [(64, 511), (511, 64)]
 
 
+def test_an_operand_that_keeps_its_sizes_is_not_copied_and_costs_nothing(monkeypatch):
+    """A large matrix by few columns, which alone grow."""
+    monkeypatch.undo()
+    given = [torch.empty(16384, 4096, dtype=BF16), torch.empty(4096, 65, dtype=BF16)]
+    part = partition_on_gpu(torch.mm, given)
+    assert sizes(products(part.forward.graph)[0]) == [(16384, 4096), (4096, 72)]
+
+
 def test_gradients_of_logits_are_written_padded(monkeypatch):
     """One padded gradient serves both products of a backward; on the CPU's fakes, since autograd takes no others here."""
     monkeypatch.setattr(layouts, "is_on_gpu", lambda val: True)

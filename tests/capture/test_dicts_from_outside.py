@@ -10,6 +10,7 @@ import torch
 
 import braze
 from braze.capture.finish.effects import reordered
+from braze.capture.outside.shadows import fill
 
 
 def cleared(x, d):
@@ -117,3 +118,51 @@ def test_the_order_of_many_keys_is_compared_in_time_that_grows_with_them():
     assert not reordered(shadow)
     shadow.view = {Counted(i): i for i in range(199, -1, -1)}
     assert reordered(shadow)
+
+
+def test_a_node_found_by_the_id_of_what_has_died_since_is_not_a_dicts_own() -> None:
+    """The dict of an instance that lies where that lay is read whole all the same."""
+    view: dict[str, Any] = {}
+    filled: list[Any] = []
+    other = SimpleNamespace(value=object(), container=None)
+    shadow = SimpleNamespace(view=view, fill=filled.append)
+    outside: Any = SimpleNamespace(
+        tree=SimpleNamespace(known={id(view): other}), dict_views={id(view): shadow}
+    )
+    fill(outside, view)
+    assert filled == [outside]
+
+
+class Key:
+    pass
+
+
+def by_functions(x, d, key):
+    return x * d[(key, 1)]
+
+
+def by_what_was_made_here(x, d, key):
+    return x + (Key() in d) + ((Key(), 1) in d)
+
+
+@pytest.mark.parametrize("program", [by_functions, by_what_was_made_here], ids=lambda f: f.__name__)
+def test_a_key_of_which_guards_tell_what_it_is_made_of_is_looked_up_in_one_graph(program: Any) -> None:
+    """Functions are known by identity, and an object that the program makes is in no dict that it was given."""
+    d, x = {(torch.relu, 1): 2.0, (torch.sin, 1): 4.0}, torch.ones(2)
+    compiled = braze.compile(program, fullgraph=True)
+    for key in (torch.relu, torch.sin, torch.relu):
+        assert torch.equal(compiled(x, d, key), program(x, d, key))
+
+
+@pytest.mark.parametrize("wrap", [lambda k: k, lambda k: (k, 2), lambda k: frozenset([k])])
+def test_an_object_from_outside_ends_the_graph_where_it_is_looked_up_however_deep(wrap: Any) -> None:
+    """No guard tells it from the one that stands in its place at a later call."""
+    one, other, x = Key(), Key(), torch.ones(2)
+
+    def program(x, d, key):
+        return x * d[wrap(key)]
+
+    compiled = braze.compile(program)
+    d = {wrap(one): 2.0, wrap(other): 3.0}
+    assert [compiled(x, d, key)[0].item() for key in (one, other, one)] == [2.0, 3.0, 2.0]
+    assert "a Key from outside is looked up" in str(braze.explain(program)(x, d, one))

@@ -82,6 +82,8 @@ def test_the_place_of_an_extreme_of_a_walked_row_is_sought_in_whole_vectors_wher
     assert not whole(lambda x: x.argmax(1), torch.empty(64, (1 << 17) + 1, dtype=x.dtype, device="meta"))
     assert not whole(lambda x: F.dropout(x, 0.5, True).argmax(1), x)
     assert not whole(lambda x, table, places: (x + table.gather(1, places)).argmax(1), x, table, places)
+    few = torch.empty(64, dtype=torch.int8, device="meta")
+    assert not whole(lambda x, table, few: (x + F.embedding(few.long(), table)).argmax(1), x, table, few)
 
 
 def test_an_extreme_is_found_once_for_its_value_and_its_place():

@@ -567,6 +567,18 @@ def test_a_row_that_is_read_at_two_places_at_once_is_read_one_by_one(length, dty
     assert ReduceKind.ONLINE_SOFTMAX in kinds
 
 
+def test_numbers_that_are_read_one_by_one_are_taken_together_as_a_thread_has_them(tmp_path):
+    """Of a tile each thread has some, so many steps apart: one scaling of its sum for all of them."""
+
+    def fn(x):
+        return torch.logsumexp(x.narrow(1, 1, x.shape[1] - 1) + x.narrow(1, 0, x.shape[1] - 1), 1)
+
+    x = numbers(2, 20001) * 9
+    plan, results = interpreted(fn, tmp_path, x, cores=1)
+    agree(results, exact(fn, x), 1e-5)
+    assert any("[XBLOCK, 4, RBLOCK // 4]" in text.source for text in generate(plan, context(1)))
+
+
 @pytest.mark.usefixtures("small")
 def test_a_sum_of_powers_below_anything_else_is_read_again(tmp_path):
     x = numbers(4, 300)

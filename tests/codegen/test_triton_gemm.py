@@ -12,7 +12,7 @@ pytest.importorskip("triton")
 
 from braze.codegen.triton import generate
 from braze.codegen.triton.gemm import gemm_kernel
-from braze.codegen.triton.gemm_tiles import PROGRAMS, Means, Tiles, by_rule, candidates, parsed
+from braze.codegen.triton.gemm_tiles import PROGRAMS, SHARED, Means, Tiles, by_rule, candidates, parsed
 from braze.graph.fakes import new_mode
 from braze.graph.torch_compat import assemble_fake
 from braze.loops.ir import TemplateCall
@@ -318,7 +318,8 @@ def test_one_row_has_its_weights_in_registers_and_leaves_room_for_the_kernel_beh
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 8, 16, 17, 64, 65, 300, 4096])
 @pytest.mark.parametrize(
-    ("inner", "columns", "rights"), [(1024, 4096, 1), (1024, 3072, 2), (3072, 1024, 1), (5, 3, 1)]
+    ("inner", "columns", "rights"),
+    [(1024, 4096, 1), (1024, 3072, 2), (3072, 1024, 1), (5, 3, 1), (4096, 128256, 1), (4096, 28672, 2)],
 )
 def test_candidates_begin_with_the_rules_and_fit_the_product(rows, inner, columns, rights):
     found = candidates(rows, inner, columns, rights, 2)
@@ -327,6 +328,8 @@ def test_candidates_begin_with_the_rules_and_fit_the_product(rows, inner, column
     assert all(parsed(t.text()) == t for t in found)
     assert all(t.inner % t.slices == 0 for t in found)
     assert all(n > 0 and n & (n - 1) == 0 for t in found for n in (t.rows, t.columns, t.inner))
+    tiles = [t for t in found if t.means is Means.CORES]
+    assert all(2 * t.stages * t.inner * (t.rows + t.columns * rights) <= SHARED for t in tiles)
 
 
 @pytest.mark.parametrize("rows", [1, 2])

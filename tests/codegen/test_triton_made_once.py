@@ -264,3 +264,15 @@ def test_what_is_looked_up_in_a_short_table_is_looked_up_again():
     fn = lambda x, i: torch.softmax(torch.ops.aten.index(x, [i]), 1)
     assert len(planned(fn, numbers(60), i, cores=1).groups) == 1
     assert len(planned(fn, numbers(70), i, cores=1).groups) == 2
+
+
+@pytest.mark.parametrize(("length", "before"), [(1 << 14, False), (1 << 15, True)])
+def test_what_is_looked_up_in_a_row_of_ones_own_is_looked_up_again_where_the_nearest_cache_holds_it(
+    length, before
+):
+    x, i = (
+        torch.empty(1024, n, dtype=t, device="meta")
+        for n, t in ((length, torch.float32), (1 << 16, torch.int64))
+    )
+    plan = planned(lambda x, i: torch.softmax(x.gather(1, i), 1), x, i)
+    assert any(g.name.endswith("_made") for g in plan.groups) is before

@@ -27,12 +27,18 @@ def norm(x, y):
     return F.gelu(F.layer_norm(x + y, (40,)))
 
 
+def one_of_two(x, y):
+    return torch.where(x > 0, x * y, x + y) * 2
+
+
 def casts(plan):
     """How many roundings to float16 the kernels have."""
     return sum(text.source.count(".to(tl.float16)") for text in triton_code.generate(plan, context()))
 
 
-@pytest.mark.parametrize(("fn", "left", "of"), [(chain, 1, 10), (softmax, 1, 3), (norm, 1, 3)])
+@pytest.mark.parametrize(
+    ("fn", "left", "of"), [(chain, 1, 10), (softmax, 1, 3), (norm, 1, 3), (one_of_two, 1, 3)]
+)
 def test_a_kernel_rounds_once(fn, left, of, tmp_path):
     x, y = (torch.randn(6, 40).half() for _ in "xy")
     exact, eager = fn(x.double(), y.double()), fn(x, y)

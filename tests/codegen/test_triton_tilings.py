@@ -365,6 +365,18 @@ def test_rows_in_parts_by_where_they_begin_keep_the_rule():
     assert plan_kernel(group, buffers).begin is not None and len(tilings(group, buffers)) == 1
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_that_are_summed_down_their_columns_have_no_other_form(dtype):
+    """Whether they are held whole or in part: a kernel that walked them would leave out those sums."""
+    shapes = [(4096, 8192), (4096, 8192), (8192,), (4096, 1), (4096, 1)]
+    plan = planned(norm_backward, *(torch.empty(s, dtype=dtype, device="meta") for s in shapes))
+    buffers = {b.name: b for b in plan.program.buffers}
+    (group,) = (g for g in plan.groups if g.walked is not None)
+    told = tilings(group, buffers)
+    assert len(told) > 3 and all(planned_as(group, buffers, t).form is Form.MIXED for t in told)
+    assert planned_as(group, buffers, Tiling("walk", (1, 1024), 4, 1)) == plan_kernel(group, buffers)
+
+
 def test_a_cut_that_is_not_of_the_kernels_form_is_the_rules():
     groups, buffers = groups_of(lambda x: x * 2, torch.empty(100, device="meta"))
     for strange in (

@@ -58,7 +58,14 @@ for each in (clear_and_add, scale, add_to_all):
 _library = torch.library.Library("writes_by_schema", "DEF")
 _library.define("increase(Tensor(a!) x, Tensor y) -> Tensor(a!)")
 _library.define("maybe(Tensor(a!) x, Tensor(b!)? y) -> ()")
+_library.define("noted(Tensor x, Tensor(a!)? kept) -> ()")
 _library.define("rows(Tensor(a) x) -> Tensor(a)")
+
+
+def _noted(x: Tensor, kept: Tensor | None) -> None:
+    CALLS.append("noted")
+    if kept is not None:
+        kept.add_(x.sum())
 
 
 def _maybe(x: Tensor, y: Tensor | None) -> None:
@@ -69,6 +76,7 @@ def _maybe(x: Tensor, y: Tensor | None) -> None:
 
 _library.impl("increase", lambda x, y: x.add_(y), "CompositeExplicitAutograd")
 _library.impl("maybe", _maybe, "CompositeExplicitAutograd")
+_library.impl("noted", _noted, "CompositeExplicitAutograd")
 
 ops = torch.ops.writes
 by_schema = torch.ops.writes_by_schema
@@ -161,6 +169,15 @@ def optional_written(x, y):
     return x + y
 
 
+def nothing_to_write(x, y):
+    """Neither a tensor that may be left out nor one of a list."""
+    z = x * 2
+    by_schema.noted(z, None)
+    ops.add_to_all([], z)
+    by_schema.noted(z, y)
+    return z + y
+
+
 def in_order(x, y):
     z = x * 1
     ops.clear_and_add(z, y)
@@ -194,7 +211,7 @@ def result_written_in_part(x, y):
 PROGRAMS = [
     copy_and_source, two_copies_of_one, two_copies_both_written, equal_values_both_written,
     equal_zeros_both_written, inputs, halves_of_one, columns_of_one, views_of_inputs, optional_and_default, a_list,
-    a_list_of_inputs, returns_what_it_writes, optional_written, in_order, nobody_reads, written_twice_alike,
+    a_list_of_inputs, returns_what_it_writes, optional_written, nothing_to_write, in_order, nobody_reads, written_twice_alike,
     result_written_in_part,
 ]  # fmt: skip
 

@@ -329,6 +329,20 @@ def test_under_autocast():
         assert operators(f, *args)
 
 
+def test_autocast_that_begins_with_the_attention():
+    """What stands before it was computed without."""
+
+    def f(q, k, v):
+        turned = k.mT
+        with torch.autocast("cpu", torch.bfloat16):
+            return torch.softmax(q @ turned / 4.0, -1) @ v
+
+    args = operands(m=256, n=256)
+    with torch.no_grad():
+        same(braze.compile(f, fullgraph=True)(*args), f(*args), 2e-2)
+        assert operators(f, *args)
+
+
 def test_a_learned_bias_is_left_in_training():
     q, k, v = operands(grad=True)
     bias = torch.randn(4, 8, 8, requires_grad=True)

@@ -220,3 +220,52 @@ def test_a_real_view_of_complex_numbers_counts_the_writes_to_them(made, given, b
         return before, x._version, part._version, x.tolist()
 
     assert told(braze.compile(PARTS[made], backend=backend)) == told(PARTS[made])
+
+
+def _told(x, kept):
+    if kept is not None:
+        kept.copy_(x.sum())
+
+
+_library = torch.library.Library("views_of_results", "DEF")
+_library.define("told(Tensor x, Tensor(a!)? kept) -> ()")
+_library.impl("told", _told, "CompositeExplicitAutograd")
+told = torch.ops.views_of_results.told
+
+
+def kept_without_gradients(x, kept):
+    whole = x * 2
+    with torch.no_grad():
+        kept.add_(whole.sum())
+    return whole.unbind(0)[0]
+
+
+def read_by_what_may_write(x, kept):
+    whole = x * 2
+    with torch.no_grad():
+        told(whole, None)
+    return whole.unbind(0)[0]
+
+
+def counted_and_seen_without_gradients(x, kept):
+    whole = x * 2
+    with torch.no_grad():
+        told(whole, kept)
+        return whole.view(-1)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize(
+    "f", [kept_without_gradients, read_by_what_may_write, counted_and_seen_without_gradients]
+)
+def test_a_view_to_which_autograd_lets_nobody_write_is_one_whatever_was_noted_of_the_whole(f, backend):
+    """What is written without gradients beside it makes no second gradient of the whole."""
+    found = []
+    for call in (f, braze.compile(f, fullgraph=True, backend=backend)):
+        x, kept = torch.ones(2, 3, requires_grad=True), torch.zeros(())
+        part = call(x, kept)
+        with pytest.raises(RuntimeError, match="is being modified inplace") as refused:
+            part.add_(1)
+        (part * 3).sum().backward()
+        found.append((part.tolist(), kept.item(), part._is_view(), str(x.grad), str(refused.value)))
+    assert found[0] == found[1]

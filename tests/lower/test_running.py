@@ -76,13 +76,24 @@ def test_sums_from_the_end_that_others_read_too():
     lowered(program, numbers(*ROWS))
 
 
+def text(f, *inputs, dynamic=False):
+    """The host module."""
+    partition = partition_on_gpu(f, list(inputs), dynamic=dynamic)
+    return pipeline.generate_code(
+        pipeline.schedule_program(pipeline.lower_graph(partition, CTX), CTX), CTX
+    ).source
+
+
 def test_each_call_of_known_sizes_is_worked_out_once_and_by_itself():
     """In the host module: a call has a variable of its own, where its tensors are laid out alike each time."""
-
-    def text(f, *inputs):
-        plan = pipeline.schedule_program(pipeline.lower_graph(partition_on_gpu(f, list(inputs)), CTX), CTX)
-        return pipeline.generate_code(plan, CTX).source
 
     made = text(lambda x: (x.cumsum(0), x.cumsum(1)), numbers(*ROWS))
     assert made.count('runtime.operator_once("braze.running.out")') == 2
     assert "runtime.operator(" not in made
+
+
+def test_a_call_of_sizes_that_vary_is_worked_out_anew_each_time():
+    """What was worked out for one size walks the lines of that one."""
+    made = text(lambda x: x.cumsum(1), numbers(*ROWS), dynamic=True)
+    assert 'runtime.operator("braze.running.out")' in made
+    assert "runtime.operator_once(" not in made

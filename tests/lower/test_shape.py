@@ -8,6 +8,9 @@ import pytest
 import torch
 
 import braze
+from braze.loops.ir import ExternCall
+from braze.pipeline import lower_graph
+from tests.aot.cuda_fakes import CTX, partition_on_gpu
 from tests.lower.conftest import check
 
 FACTORIES = {
@@ -58,6 +61,13 @@ def test_stack() -> None:
     a, b = torch.randn(2, 3), torch.randn(2, 3)
     check(lambda x, y: torch.stack([x, y]), a, b, exact=True)
     check(lambda x, y: torch.stack([x, y + 1], -1).flatten(-2), a, b, exact=True)
+
+
+@pytest.mark.parametrize(("of", "calls"), [((), 0), ((32,), 0), ((33,), 1)])
+def test_many_numbers_or_few_each_are_one_loop_on_a_gpu(of: tuple[int, ...], calls: int) -> None:
+    """Norms of a list of gradients, stacked; what has more in each part is ATen's."""
+    program = lower_graph(partition_on_gpu(lambda *parts: torch.stack(parts) * 2, [torch.ones(of)] * 12), CTX)
+    assert sum(isinstance(step, ExternCall) for step in program.steps) == calls
 
 
 @pytest.mark.parametrize("pad", [(1, 2), (0, 1, 2, 0), (-1, 1), (-1, -2, 1, 1), (0, 0, 0, 0)])

@@ -58,3 +58,25 @@ def test_convolutions_copy_what_lies_otherwise(shape, layout, window, copies):
     sizes = {"x": x.nbytes, "w": w.nbytes}
     call = ExternCall("call", "aten.convolution.default", (view("x", x), view("w", w)), (), ())
     assert workspace(call, lambda v: sizes[v.buffer]) == sum(sizes[c] for c in copies)
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout", "window", "of_weight", "copies"),
+    [
+        ((2, 64, 16, 16), ROWS, (64, 64, 3, 3), True, "gx"),
+        ((2, 64, 8, 8), ROWS, (64, 64, 3, 3), True, "w"),
+        ((2, 64, 1, 8), ROWS, (64, 64, 3, 3), True, "w"),
+        ((2, 64, 8, 8), LAST, (64, 64, 3, 3), True, "www"),
+        ((2, 64, 8, 8), LAST, (64, 64, 3, 3), False, "w"),
+        ((2, 64, 8, 8), LAST, (64, 1, 3, 3), True, "ww"),
+        ((2, 64, 8, 8), LAST, (64, 64, 1, 1), True, "wg"),
+        ((2, 64, 1, 1), ROWS, (64, 64, 3, 3), True, "w"),
+    ],
+)
+def test_gradients_of_convolutions_copy_what_lies_otherwise(shape, layout, window, of_weight, copies):
+    """The gradient (g), the picture (x) or the weight (w); of pictures by rows both, or the weight where that is larger."""
+    x, w = torch.empty(shape).to(memory_format=layout), torch.empty(window)
+    sizes = {"g": x.nbytes, "x": x.nbytes, "w": w.nbytes}
+    args = view("g", x), view("x", x), view("w", w), [True, of_weight, False]
+    call = ExternCall("call", "aten.convolution_backward.default", args, (), ())
+    assert workspace(call, lambda v: sizes[v.buffer]) == sum(sizes[c] for c in copies)

@@ -81,5 +81,7 @@ EQUIVALENT: Mapping[str, str] = {
     "f42e12743dc3": "_ends_early: which loops share a kernel, by cost; a walk past its end meets what does not count",
     "20f5e30072f5": "index_node: an index without computed places as arithmetic, the same number, by cost",
     "a4c1a0ffe5bf": "split_with_sizes: sizes of which one is negative are refused when the operator is captured, as in eager",
+    "2183e72fd048": "rounded: two whole numbers more above 2**52, where floats tell the same quotients as well",
+    "ab3c7beeb8e2": "_ends: whether a place is asked to be at least 0 where windows begin there or later, by cost",
     "4ba044c424f4": "_are_sound: rows are looked at one by one where they might have been by columns, with the same faults found, by cost",
 }
