@@ -6,6 +6,7 @@ import gc
 import os
 import re
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,32 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+    gc.callbacks.append(_time_full_collections)
+
+
+#: when the full collection under way began, and the seconds of the longest since objects were frozen last
+_began = _longest = 0.0
+#: seconds of a full collection for which it is worth another to freeze what tests have loaded since
+LONG = 0.03
+
+
+def _time_full_collections(phase: str, info: dict[str, int]) -> None:
+    global _began, _longest
+    if info["generation"] == 2:
+        now = time.thread_time()
+        if phase == "start":
+            _began = now
+        else:
+            _longest = max(_longest, now - _began)
+
+
+def freeze_what_is_left() -> None:
+    """What the tests of other files have loaded stays too: in files about lifetimes each test collects."""
+    global _longest
+    if _longest > LONG:
+        gc.collect()
+        gc.freeze()
+        _longest = 0.0
 
 
 def with_ears(config: pytest.Config) -> None:
@@ -102,6 +129,7 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
 @pytest.fixture(autouse=True, scope="module")
 def as_a_file_found_it() -> Iterator[None]:
     """What the tests of a file share goes with it."""
+    freeze_what_is_left()
     with left_behind.nothing():
         yield
 

@@ -2,8 +2,10 @@
 
 Per operation the interpreter makes a type's name, its shape and the shape's type anew; per call of a device function it looks
 through all of Triton's language for what it has replaced already. These are kept here. Results are the same: what is kept is what
-the interpreter's own code made. Checks of integer overflow, which no GPU makes, are left to ``BRAZE_SWEEP=1``. And one mend: before
-Triton 3.7 the interpreter reads a number from an array of one element, which NumPy refuses from 2.5 on.
+the interpreter's own code made. Reductions by a kernel's own function combine neighbours, all at once, and scans whole
+lines; the interpreter's one number after the other, and its checks of integer overflow, which no GPU makes, are left to
+``BRAZE_SWEEP=1``.
+And one mend: before Triton 3.7 the interpreter reads a number from an array of one element, which NumPy refuses from 2.5 on.
 """
 
 from __future__ import annotations
@@ -11,7 +13,10 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 _done = False
 
@@ -23,14 +28,69 @@ def quicken() -> None:
         return
     _done = True
     if os.environ.get("TRITON_INTERPRET") == "1":
-        for part in (_overflow, _types, _tensors, _numbers, _broadcasts, _device_calls):
+        swept = os.environ.get("BRAZE_SWEEP") == "1"
+        own = (_types, _tensors, _numbers, _broadcasts, _device_calls)
+        for part in own if swept else (_overflow, _reductions, _scans, *own):
             part(sys.modules["triton.runtime.interpreter"])
 
 
 def _overflow(interpreter: Any) -> None:
     builder = interpreter.interpreter_builder
-    if os.environ.get("BRAZE_SWEEP") != "1":
-        builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
+    builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
+
+
+Blocks = list[np.ndarray]
+
+
+def _combiner(op: Any, types: list[Any]) -> Callable[[Blocks, Blocks], Blocks]:
+    """The kernel's function on blocks of numpy's, one of each operand; what it gives is stored as the operands are."""
+
+    def combine(a: Blocks, b: Blocks) -> Blocks:
+        operands = [op.to_tensor(x, t) for x, t in zip((*a, *b), types * 2, strict=True)]
+        got = op.combine_fn.fn(*operands)
+        values = [
+            getattr(getattr(x, "handle", None), "data", x)
+            for x in (got if isinstance(got, tuple) else (got,))
+        ]
+        return [np.broadcast_to(x, y.shape).astype(y.dtype) for x, y in zip(values, a, strict=True)]
+
+    return combine
+
+
+def _reductions(interpreter: Any) -> None:
+    """Neighbours are combined, then what they gave, and so on."""
+
+    def generic_reduce(self: Any, input: Any) -> list[Any]:
+        types = [x.dtype for x in input]
+        whole = self.axis is None
+        axis = 0 if whole else self.axis
+        combine = _combiner(self, types)
+        blocks = [x.handle.data.reshape(-1) if whole else np.moveaxis(x.handle.data, axis, 0) for x in input]
+        while len(blocks[0]) > 1:  # always a power of two
+            blocks = combine([x[0::2] for x in blocks], [x[1::2] for x in blocks])
+        results = [x[0] for x in blocks]
+        if self.keep_dims:
+            dims = tuple(range(input[0].handle.data.ndim)) if whole else axis
+            results = [np.expand_dims(x, dims) for x in results]
+        return [self.to_tensor(x, t) for x, t in zip(results, types, strict=True)]
+
+    interpreter.ReduceOps.generic_reduce = generic_reduce
+
+
+def _scans(interpreter: Any) -> None:
+    """One place after the other, as the interpreter does, but all lines at once."""
+
+    def generic_scan(self: Any, input: Any) -> list[Any]:
+        types = [x.dtype for x in input]
+        combine = _combiner(self, types)
+        lines = [np.moveaxis(x.handle.data, self.axis, 0) for x in input]
+        done = [[x[:1] for x in lines]]
+        for place in range(1, len(lines[0])):
+            done.append(combine(done[-1], [x[place : place + 1] for x in lines]))
+        blocks = [np.concatenate(x) for x in zip(*done, strict=True)]
+        return [self.to_tensor(np.moveaxis(x, 0, self.axis), t) for x, t in zip(blocks, types, strict=True)]
+
+    interpreter.ScanOps.generic_scan = generic_scan
 
 
 def _types(interpreter: Any) -> None:
