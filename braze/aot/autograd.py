@@ -82,7 +82,9 @@ def _apart_from_inputs(partition: Partition, whole: Backward, forward: Boxed) ->
     given = placeholders(partition.forward)
     alone = {node for i, node in enumerate(given) if i not in whole.gradients}
     results = partition.forward.graph.output_node().args[0][: whole.results]  # type: ignore[index]
-    places = [i for i, node in enumerate(results) if isinstance(node, torch.fx.Node) and root_of(node) in alone]
+    places = [
+        i for i, node in enumerate(results) if isinstance(node, torch.fx.Node) and root_of(node) in alone
+    ]
     if not places:
         return forward
 

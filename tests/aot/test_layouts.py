@@ -11,6 +11,7 @@ from torch import nn
 
 import braze
 from braze.aot import partition
+from braze.aot.memory_order import out_of_order
 from braze.decomp import table
 from tests.aot.recording import CONTEXT, record
 from tests.helpers import as_double
@@ -229,3 +230,40 @@ def test_pictures_of_one_pixel_lie_as_usual():
         if a.meta["val"].shape[2:] == (1, 1)
     ]
     assert pixels == [(8, 1, 1, 1)] * 3
+
+
+@pytest.mark.parametrize("verify", [1, 2])
+def test_a_normed_weights_gradient_is_read_in_order(verify):
+    """PyTorch's kernel reads it as it lies, whatever its strides; eager hands it over in order."""
+    torch.manual_seed(0)
+    model = nn.utils.parametrizations.weight_norm(nn.Conv2d(8, 8, 3, padding=1)).double()
+    x = torch.randn(3, 8, 6, 6, dtype=torch.float64)
+
+    def gradients(layer):
+        model.zero_grad()
+        layer(F.softplus(x)).exp().log1p().tanh().pow(2).mean().backward()
+        return [p.grad.clone() for p in model.parameters()]
+
+    def whole(h):
+        return model(h)
+
+    compiled = braze.compile(
+        lambda h: model(F.softplus(h)).exp().log1p().tanh().pow(2).mean(), options={"verify": verify}
+    )
+    wanted = gradients(whole)
+    model.zero_grad()
+    compiled(x).backward()
+    for p, gradient in zip(model.parameters(), wanted, strict=True):
+        torch.testing.assert_close(p.grad, gradient)
+
+
+KERNELS_IN_ORDER = [
+    (aten._weight_norm_interface_backward.default, (0, 1, 2, 3)),
+    (aten._embedding_bag_backward.default, (1, 2, 3, 4)),
+]
+
+
+@pytest.mark.parametrize(("op", "places"), KERNELS_IN_ORDER, ids=str)
+def test_what_kernels_read_in_order_is_copied_for_them(op, places):
+    values = [torch.empty(4, 6).t() for _ in range(6)]
+    assert [place for place, _ in out_of_order(op, values)] == list(places)

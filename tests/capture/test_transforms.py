@@ -22,6 +22,7 @@ from torch.func import (
 
 import braze
 from braze.support.errors import BrazeError
+from tests.helpers import logged
 
 X = torch.arange(6.0).reshape(2, 3)
 INPUTS = (X, X - 2.5, torch.cat([X, X / 3]))
@@ -315,3 +316,18 @@ def test_functions_under_transforms_may_choose_by_data(backend):
         for p in (True, False):
             torch.testing.assert_close(under_vmap(X, torch.tensor(p)), X * 2 if p else X - 1)
             torch.testing.assert_close(under_grad(X, torch.tensor(p)), X.cos() if p else -X.sin())
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "braze"])
+def test_a_module_that_a_transform_has_left_its_tensors_in_is_called_as_before(backend):
+    """``functional_call`` leaves them in ``_flat_weights``, which the next call looks at and makes anew."""
+    torch.manual_seed(0)
+    model, x = nn.GRU(8, 4).double(), torch.randn(6, 3, 8, dtype=torch.float64)
+    compiled = braze.compile(model.forward, backend=backend)
+    wanted = model(x)[0]
+    torch.testing.assert_close(compiled(x)[0], wanted)
+    grad(lambda p: functional_call(model, p, (x,))[0].sum())(dict(model.named_parameters()))
+    model.requires_grad_(False)
+    with logged() as said:
+        torch.testing.assert_close(compiled(x)[0], wanted.detach())
+    assert not [message for message in said if "BZ9" in message]

@@ -556,3 +556,17 @@ def test_a_power_by_a_truth_value_has_the_type_of_what_is_raised(x, exponent):
         found, wanted = braze.compile(power)(x), power(x)
         assert found.dtype is wanted.dtype
         assert found.tolist() == pytest.approx(wanted.tolist(), abs=0, rel=0, nan_ok=True)
+
+
+@pytest.mark.parametrize("eps", [None, 0.01, 0.3])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_logit_rounds_in_half_types_where_eager_does(dtype, eps):
+    """After each of its steps, on a processor; by default nowhere within, which is nearer to the number."""
+    x = torch.linspace(-0.2, 1.2, 4096).to(dtype)
+    wanted, exact = torch.logit(x, eps), torch.logit(x.double(), eps)
+    rounded = braze.compile(lambda x: torch.logit(x, eps), options={"numerics": "eager"})(x)
+    torch.testing.assert_close(rounded, wanted, rtol=0, atol=0, equal_nan=True)
+    ours = braze.compile(lambda x: torch.logit(x, eps))(x)
+    known = exact.isfinite() & wanted.isfinite()
+    off, theirs = ((each.double() - exact)[known].abs().max() for each in (ours, wanted))
+    assert off <= theirs

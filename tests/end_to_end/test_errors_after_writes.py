@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
 import braze
 from tests.helpers import logged
@@ -278,3 +279,34 @@ def test_what_the_programs_own_code_raises_in_a_graph_that_writes_is_raised_once
     with pytest.raises(ValueError, match="mine"):
         compiled(x, y)
     assert len(calls) == 2
+
+
+@pytest.mark.parametrize("region", [torch.tanh, lambda t: torch.dropout(t, 0.5, True)])
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+def test_what_a_call_has_done_before_an_error_behind_a_checkpoint_is_done(
+    region: Callable[[Tensor], Tensor], backend: str
+) -> None:
+    """A region that only computes, and draws random numbers, is begun again by Python as all else is."""
+
+    def seen(compiling: Callable[[Any], Any]) -> list[Any]:
+        calls: list[int] = []
+        count, weight = torch.zeros(()), torch.ones(3, 3, dtype=torch.float64, requires_grad=True)
+
+        def program(x: Tensor) -> Tensor:
+            calls.append(len(x))
+            count.add_(1)
+            return checkpoint(region, x, use_reentrant=False) @ weight
+
+        called, found = compiling(program), []
+        for dtype in (torch.float64, torch.float32, torch.float64, torch.float32):
+            torch.manual_seed(0)
+            try:
+                with torch.autocast("cpu", torch.bfloat16, enabled=dtype is torch.float32):
+                    found.append(str(called(torch.ones(2, 3, dtype=dtype)).dtype))
+            except RuntimeError as error:
+                found.append(str(error))
+            found.append((len(calls), float(count), float(torch.rand(()))))
+        return found
+
+    options = {"fallback_random": True}
+    assert seen(lambda f: braze.compile(f, backend=backend, options=options)) == seen(lambda f: f)

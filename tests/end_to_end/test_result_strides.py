@@ -538,3 +538,20 @@ def test_a_picture_of_no_elements_is_not_unshuffled_on_a_processor(size, turned,
     wanted = unshuffled(x)
     assert found[0] is found[1]
     assert (found[0].shape, found[0].stride()) == (wanted[0].shape, wanted[0].stride())
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "braze"])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_what_a_hook_is_put_on_keeps_its_strides(backend, rows):
+    """Also those of a dim of one element, by which what follows is laid out."""
+    convolution = torch.nn.Conv2d(8, 8, 3, padding=1)
+
+    def hooked(x):
+        h = convolution(x)
+        h.register_hook(lambda g: g * 0.5)
+        return h * 1
+
+    x = torch.randn(rows, 8, 6, 6).to(memory_format=torch.channels_last)
+    found, wanted = braze.compile(hooked, backend=backend)(x), hooked(x)
+    assert found.stride() == wanted.stride()
+    torch.testing.assert_close(found, wanted)

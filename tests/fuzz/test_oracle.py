@@ -272,3 +272,18 @@ def test_what_follows_a_norm_whose_squares_overflow_may_have_met_nothing_or_no_n
     found = numbers_by(text, f"torch.tensor([0.75, {torch.finfo(torch.float32).max}])")
     for made, is_open in ((0.0, True), (0.75, True), (-3.0, False)):
         assert (not told(torch.full((2,), made), "result 0", found)) is is_open
+
+
+def test_a_scatter_that_leaves_its_type_in_one_order_may_be_off_in_another():
+    """Of numbers that overflow below an infinity eager makes none, or the infinity, by their order; so does the slope behind it."""
+    text = (
+        "def program(x0):\n"
+        '    v0 = x0.scatter_reduce(0, torch.zeros_like(x0, dtype=torch.int64), x0, "sum", include_self=False)\n'
+        "    v1 = F.relu6(v0)\n    return (v1,)\n"
+    )
+    for largest, open_ in ((3.3e38, True), (8.0, False)):
+        found = numbers_by(
+            text, f"torch.tensor([-{largest}, -{largest}, torch.inf, -{largest}], dtype=torch.bfloat16)"
+        )
+        ours = torch.ones(4, dtype=torch.bfloat16)
+        assert bool(told(ours, "gradient of x0", found)) is not open_
