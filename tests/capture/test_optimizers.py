@@ -119,7 +119,7 @@ def test_a_captured_step_is_no_further_from_doubles_than_eagers(name, foreach, d
     begin = begin / 20
 
     def stepped(of, compiled):
-        p = nn.Parameter(begin.to(of))
+        p = nn.Parameter(begin.to(of, copy=True))
         optimizer = getattr(torch.optim, name)([p], lr=0.05, foreach=foreach)
         step = braze.compile(optimizer.step, backend="aot_eager") if compiled else optimizer.step
         for gradient in gradients:
