@@ -437,20 +437,3 @@ def scaled(x):
         fn = braze.compile(space["scaled"])
         for _ in range(2):
             assert torch.equal(fn(torch.ones(2)), torch.full((2,), 18.0))
-
-
-HELD = [4, {"k": 2}]
-
-
-def test_a_number_that_changes_may_be_the_object_that_another_place_holds():
-    """A deep copy asks for the identities of both; guards that tell them apart would not hold of the call that made them."""
-
-    def program(x, n):
-        return x + int([HELD, n] == copy.deepcopy([HELD, (lambda: [n for _ in range(2)])()[0]]))
-
-    braze.reset()
-    compiled = braze.compile(program, backend="eager")
-    with logged() as heard:
-        for n in (3, 4, 5, 4, 1000):
-            assert same(compiled(X, n), program(X, n))
-    assert not [message for message in heard if "BZ9" in message]

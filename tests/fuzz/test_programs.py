@@ -9,7 +9,8 @@ from tests.fuzz.programs import machine
 from tests.fuzz.programs.prelude import parameter_names
 
 
-@pytest.mark.parametrize("seed", [2, 3, 5, 8])
+# in the last one a number that changes is the object that another place holds, and a deep copy asks for the identities of both
+@pytest.mark.parametrize("seed", [2, 3, 5, 8, 8300000440])
 def test_programs_do_compiled_what_they_do_in_python(seed: int) -> None:
     assert machine.check(machine.generate(seed)) is None
 
