@@ -107,9 +107,7 @@ def _draws_by_place(node: Node) -> bool:
     """Whether an operator draws numbers in the order of memory, where the one that computes them draws in that of rows."""
     if node.target is not aten.bernoulli_.float or node.kwargs.get("generator") is not None:
         return False
-    val = node.args[0].meta["val"]  # type: ignore[union-attr]
-    plain = all(type(n) is int for n in (*val.shape, *val.stride()))
-    return plain and not val.is_contiguous()
+    return not node.args[0].meta["val"].is_contiguous()  # type: ignore[union-attr]
 
 
 def _custom_values(node: Node, insert: Insert) -> tuple[list[Node], Node | None]:

@@ -155,17 +155,19 @@ def test_the_numbers_are_those_of_philox() -> None:
 
 
 @pytest.mark.parametrize("grad", [False, True])
-def test_fallback_random_draws_by_place_in_memory(grad: bool) -> None:
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("inplace", [False, True])
+def test_fallback_random_draws_by_place_in_memory(grad: bool, dynamic: bool | None, inplace: bool) -> None:
     """Eager draws a mask in the order of memory, which is not that of rows after a transpose."""
 
     def dropped(x: torch.Tensor) -> torch.Tensor:
-        return F.dropout(x.transpose(0, 1) * 2, 0.5)
+        return F.dropout(x.transpose(0, 1) * 2, 0.5, True, inplace)
 
     x = torch.ones(3, 4, 5).requires_grad_(grad)
     torch.manual_seed(3)
     expected = dropped(x)
     torch.manual_seed(3)
-    found = braze.compile(dropped, options={"fallback_random": True})(x)
+    found = braze.compile(dropped, dynamic=dynamic, options={"fallback_random": True})(x)
     assert torch.equal(found, expected)
 
 
