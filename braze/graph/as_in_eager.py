@@ -90,6 +90,30 @@ def refuse_unfit(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> N
         raise RuntimeError(f"result type {computed} can't be cast to the desired output type {target}")
 
 
+#: operators that pick a place of a dim -> where among their arguments the two are
+PICKING = {aten.select.int: (1, 2), aten.select_scatter.default: (2, 3)}
+
+
+def refuse_no_place(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise eager's IndexError for a place that a dim does not have: PyTorch's fakes of 2.11 pick it, and memory beyond would be read.
+
+    Where sizes vary a guard keeps the answer; of what only data tell nothing is asked.
+    """
+    x = args[0]
+    dim, index = (
+        args[k] if len(args) > k else kwargs.get(name, 0)
+        for k, name in zip(PICKING[func], ("dim", "index"), strict=True)
+    )
+    if not -x.dim() <= dim < x.dim():
+        return  # which the operator says
+    size = x.shape[dim]
+    if any(isinstance(n, torch.SymInt) and torch_symbols.is_unbacked(n) for n in (size, index)):
+        return
+    if not -size <= index < size:
+        told = f"select(): index {index} out of range for tensor of size {list(x.shape)}"
+        raise IndexError(f"{told} at dimension {dim % x.dim()}")
+
+
 def _refuse_more_elements(args: Sequence[Any]) -> None:
     """Raise where operands broadcast beyond what they are written into, for which meta functions make room."""
     target, *others = (tuple(x.shape) for x in args if isinstance(x, torch.Tensor))

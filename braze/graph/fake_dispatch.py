@@ -8,7 +8,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from braze.graph import dynamic_ops, metadata, own_memory, torch_compat, torch_nodes, torch_symbols
-from braze.graph.as_in_eager import refuse_unfit
+from braze.graph.as_in_eager import PICKING, refuse_no_place, refuse_unfit
 from braze.graph.known_sizes import WantsPlainSizes
 from braze.graph.memo import MISS, Memo, OfTrace, fakes_in
 from braze.graph.torch_symbols import SYMBOLIC
@@ -97,6 +97,8 @@ class Dispatch(FakeTensorMode):
 
     def run(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """The usual way. Meta functions in Python need the Python dispatcher for symbolic sizes."""
+        if func in PICKING:
+            refuse_no_place(func, args, kwargs)
         if func in dynamic_ops.RULES:
             made = dynamic_ops.result_of(self, func, args, kwargs)
             if made is not NotImplemented:

@@ -17,6 +17,7 @@ from braze.graph.allocations import ALLOCATIONS
 from braze.graph.elementwise import allocated, broadcast, fits_into, laid_like, where
 from braze.graph.extents import TENSORS, Extent, Geometry, is_symbolic
 from braze.graph.fourier_rules import TRANSFORMS
+from braze.graph.gradient_rules import GRADIENTS
 from braze.graph.layout_rules import (
     LAYOUTS,
     LAYOUTS_OF_CPU,
@@ -497,6 +498,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     **LAYOUTS,
     **TRANSFORMS,
     **ALLOCATIONS,
+    **GRADIENTS,
     aten.where.self: where,
     aten.clone.default: _like,
     aten._to_copy.default: _like,

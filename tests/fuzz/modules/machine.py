@@ -36,6 +36,8 @@ Tensor = torch.Tensor
 OPTIONS = {"numerics": "eager", "fallback_random": True}
 #: how far numbers may be from eager's, of the greatest of their tensor; how many times further than the furthest of some runs whose numbers are off by roundings
 CLOSE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 0.05}
+#: the least scale of a tensor's numbers: what is below is 0 but for roundings (gradients in front of a norm, or behind a saturated tanh)
+LEAST = {torch.float64: 1e-4, torch.float32: 1e-3, torch.bfloat16: 1e-3}
 ROOM = 1000.0
 RUNS_OFF = 3
 ADDRESS = re.compile("0x[0-9a-f]+")
@@ -75,6 +77,13 @@ class Trained:
         yield f"opt = torch.optim.{self.optimizer}"
         yield self.stepped
         yield from self.actions
+
+    def least(self, done: int) -> torch.dtype:
+        """The least exact type that it has computed in, ``done`` lines of its script after its begin."""
+        text = "\n".join([*self.script()][: done + 1])
+        if "bfloat16" in text:
+            return torch.bfloat16
+        return torch.float32 if self.single or ".float()" in text else torch.float64
 
     def source(self) -> str:
         shown = "\n".join(
@@ -213,19 +222,22 @@ def frozen(value: Any) -> Any:
     return value if isinstance(value, (int, float, str, type(None))) else type(value).__name__
 
 
-def differs(ours: Any, theirs: Any, off: list[Any]) -> str | None:
-    """Where two frozen values differ beyond rounding; ``off``: the same of the runs whose numbers are off."""
+def differs(ours: Any, theirs: Any, off: list[Any], least: torch.dtype = torch.float64) -> str | None:
+    """Where two frozen values differ beyond rounding; ``off``: the same of the runs whose numbers are off, ``least``: as in ``far``."""
     if is_tensor(ours) and is_tensor(theirs):
         if ours[1] != theirs[1]:
             return f"{ours[1]} instead of {theirs[1]}"
-        return far(ours[2], theirs[2], [x[2] for x in off if is_tensor(x) and x[1] == theirs[1]])
+        return far(ours[2], theirs[2], [x[2] for x in off if is_tensor(x) and x[1] == theirs[1]], least)
     if isinstance(ours, (tuple, list)) and type(ours) is type(theirs) and len(ours) == len(theirs):
         alike = [x for x in off if type(x) is type(theirs) and len(x) == len(theirs)]
-        told = (differs(a, b, [x[k] for x in alike]) for k, (a, b) in enumerate(zip(ours, theirs)))
+        told = (differs(a, b, [x[k] for x in alike], least) for k, (a, b) in enumerate(zip(ours, theirs)))
         found = next(((k, text) for k, text in enumerate(told) if text), None)
         return None if found is None else f"{name_of(ours, found[0])}{found[1]}"
     if isinstance(ours, float) and isinstance(theirs, float):
-        return far(*map(torch.tensor, (ours, theirs)), [torch.tensor(x) for x in off if isinstance(x, float)])
+        a, b, *others = (
+            torch.tensor(x, dtype=torch.float64) for x in (ours, theirs, *off) if isinstance(x, float)
+        )
+        return far(a, b, others, least)
     return None if ours == theirs and type(ours) is type(theirs) else f"{ours!r} instead of {theirs!r}"[:600]
 
 
@@ -241,16 +253,24 @@ def name_of(parts: Any, k: int) -> str:
     )
 
 
-def far(ours: Tensor, theirs: Tensor, off: list[Tensor]) -> str | None:
-    """Whether numbers are further from eager's than rounding takes them; what is not whole is no rounding's matter."""
+def far(ours: Tensor, theirs: Tensor, off: list[Tensor], least: torch.dtype = torch.float64) -> str | None:
+    """Whether numbers are further from eager's than rounding takes them; what is whole is no rounding's matter.
+
+    ``least``: the least exact type that a program has computed in so far, whose roundings numbers of a more exact one may have.
+    """
     if not ours.is_floating_point():
         return None if ours.equal(theirs) else f"{ours} instead of {theirs}"
     a, b = ours.double(), theirs.double()
-    rounded = torch.stack([torch.zeros_like(b), *((x.double() - b).abs() for x in off)])
+    # what is no number in each run is as it should be
+    apart = (
+        torch.where(x.isnan() & b.isnan() | (x == b), 0.0, (x - b).abs()) for x in map(Tensor.double, off)
+    )
+    rounded = torch.stack([torch.zeros_like(b), *apart])
     scale = b[b.isfinite()].abs().amax() if b.isfinite().any() else torch.zeros(())
     # one number far off tells that the others may be, too
     room = (
-        CLOSE[ours.dtype] * scale + ROOM * rounded.nan_to_num(torch.inf, torch.inf).amax()
+        max(CLOSE[ours.dtype], CLOSE[least]) * scale.clamp(min=max(LEAST[ours.dtype], LEAST[least]))
+        + ROOM * rounded.nan_to_num(torch.inf, torch.inf).amax()
         if b.numel()
         else 0.0
     )
@@ -273,7 +293,8 @@ def check(program: Trained) -> Finding | None:
             return None
         if ours[0] != theirs[0]:
             return Finding(f"{theirs[0]} or {ours[0]}", f"{ours[1]!r} instead of {theirs[1]!r}"[:800])
-        found = differs(ours[1], theirs[1], [seen[k][1] if k < len(seen) else None for seen in off])
+        seen_off = [seen[k][1] if k < len(seen) else None for seen in off]
+        found = differs(ours[1], theirs[1], seen_off, program.least(position(wanted, k)))
         if found:
             return Finding(theirs[0], f"{found}\nafter {position(wanted, k)} actions")
     if len(mine) != len(wanted):
