@@ -70,6 +70,7 @@ def _operations(edges: Sequence[Edge], known: Collection[Any], between: Collecti
     Results with operations in common that save tensors are one: a backward from one frees what the others need. So are
     results that have any in common beside what one takes of the other: it would run twice. Results that have operations in common
     and save nothing at all are one, too: a backward frees nothing, and what they lead to those operations is added before them, as in eager.
+    So are those that come to one leaf alone, but for results that others of them take: these stand between operations where they can.
     """
     places = {edges[i]: i for i in between if edges.count(edges[i]) == 1}
     walks = [_walk(edge, known, places) for edge in edges]
@@ -88,8 +89,9 @@ def _operations(edges: Sequence[Edge], known: Collection[Any], between: Collecti
     groups.settle(taken)
     savers = {i for i, (nodes, _) in enumerate(walks) if any(map(_saves, nodes))}
     saving = {groups.of(i) for i in savers}
-    for through in walkers.values():
-        groups.join([i for i in through if groups.of(i) not in saving])
+    for node, through in walkers.items():
+        plain = [i for i in through if groups.of(i) not in saving]
+        groups.join(groups.beside(plain, before) if type(node) is torch_compat.ACCUMULATE else plain)
     groups.settle(taken)
     crossing = {j for i in range(len(edges)) for j in taken[i] if groups.of(i) != groups.of(j)}
     found = groups.in_order(taken)
@@ -185,6 +187,18 @@ class _Groups:
         for root in found:
             self.roots[root] = min(found)
         return len(found) > 1
+
+    def beside(self, members: Sequence[int], before: Sequence[Collection[int]]) -> list[int]:
+        """Those of some results whose sets the others' sets take nothing of; ``before``: what each takes, and what that takes."""
+        sets = {self.of(i) for i in members}
+        behind = {
+            self.of(j)
+            for i in range(len(self.roots))
+            if self.of(i) in sets
+            for j in before[i]
+            if self.of(j) != self.of(i)
+        }
+        return [i for i in members if self.of(i) not in behind]
 
     def settle(self, taken: Sequence[set[int]]) -> None:
         """Join what cannot be apart: who takes a result of its own operation, and operations that take each other's."""

@@ -33,7 +33,15 @@ def of_another_type(x: torch.Tensor) -> Any:
     return wide.square(), -wide
 
 
-PROGRAMS: list[Callable[[torch.Tensor], Any]] = [parts, of_a_sum, of_views, of_another_type]
+def beside_the_argument(x: torch.Tensor) -> Any:
+    """The first saves nothing, as what it is made of besides: both come to one leaf."""
+    turned = -x
+    return torch.cat([x, turned]), turned.sin(), turned.exp()
+
+
+PROGRAMS: list[Callable[[torch.Tensor], Any]] = [
+    parts, of_a_sum, of_views, of_another_type, beside_the_argument
+]  # fmt: skip
 
 
 def with_signed_zeros(results: Any) -> None:
@@ -109,6 +117,23 @@ def test_nobody_has_a_hidden_result(backend: str) -> None:
         return len(results), sorted(map(str, seen)), [r.requires_grad for r in results]
 
     assert told(braze.compile(of_a_sum, backend=backend)) == told(of_a_sum)
+
+
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+def test_hooks_on_a_result_see_what_is_made_of_it_and_of_its_argument(backend: str) -> None:
+    def program(x: torch.Tensor) -> Any:
+        turned = -x
+        return turned, torch.cat([x, turned]), turned.sin(), turned.detach()
+
+    def told(call: Callable[..., Any]) -> Any:
+        x = torch.linspace(-2, 2, 6).requires_grad_()
+        seen: list[Any] = []
+        turned, *others = call(x)
+        turned.register_hook(lambda g: seen.append(g.tolist()))
+        sum(other.sum() for other in others).backward()
+        return seen, x.grad
+
+    torch.testing.assert_close(told(braze.compile(program, backend=backend)), told(program))
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

@@ -127,6 +127,17 @@ def test_a_sum_is_rounded_on_the_way_though_it_and_its_summands_have_exact_place
     assert told(found[0]["result 0"] + 1e-5, "result 0", found)
 
 
+@pytest.mark.parametrize("made", ["x0.sum(0)", "x0.mT @ torch.ones(6, dtype=x0.dtype)"])
+def test_of_numbers_that_cancel_one_too_small_to_stand_beside_them_may_be_what_is_left(made):
+    """Or it is lost before they cancel, by the order (`tensors` 9400004611): whether anything is left is open."""
+    text = f"def program(x0):\n    v0 = ({made}) > 0\n    return (v0,)\n"
+    columns = "[2e-308, -2.5, 0.5, 1.0, 1.0, 0.0], [0.0, -2.5, 0.5, 1.0, 1.0, 0.0], [2e-308, 0.0, 0.0, 0.0, 0.0, 0.0]"
+    program = parsed(text, (Given("x0", (f"torch.tensor([{columns}], dtype=t_float64).mT",), "leaf"),))
+    chosen = in_double(program, 0, torch.float64, rounds=False)[1]
+    seen = [{sample["result 0"][i].item() for sample in chosen} for i in range(3)]
+    assert seen == [{False, True}, {False}, {True}]
+
+
 def test_what_the_zeros_around_a_convolution_make_of_an_infinite_weight_is_open():
     """Nothing or no number: eager skips them, or multiplies them, by the type and the layout of what it is given."""
     text = "def program(x0):\n    v0 = F.conv2d(x0, x0, padding=1)\n    return (v0,)\n"

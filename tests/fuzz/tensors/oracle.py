@@ -168,6 +168,8 @@ class RandomRounding(TorchDispatchMode):
                 self.round(torch.view_as_real(value.detach()), size, self.rounds)
             if value.is_floating_point() and value.numel():
                 lost = lost_in(args) | lost_in([mass_of(a) for a in args[:2]]) if name == "add" else None
+                if sums and name not in STABLE:
+                    lost = lost_beside(func, args, kwargs, size.detach())
                 eps = torch.finfo(torch.float32).eps if name in SINGLE else 0.0
                 # gradients may be divided before they are added, as those of a norm by the numbers in a row
                 if (name == "div" and in_backward()) or (name == "sum" and self.of_norm):
@@ -366,6 +368,31 @@ def lost_in(args: Any) -> Tensor:
     made = a + b
     other = made - a
     return ((a - (made - other)) + (b - other)) != 0
+
+
+def lost_beside(func: Any, args: Any, kwargs: Any, size: Tensor) -> Tensor:
+    """Where numbers are added up beside which float64 has no place for others: of ranges of 32 binary digits, two that have one between them."""
+
+    def meets(i: int, given: Tensor) -> Tensor:
+        return tensors(func(*absolute([*args[:i], given, *args[i + 1 :]]), **kwargs))[0] > 0
+
+    found = torch.zeros(size.shape, dtype=torch.bool)
+    for i, given in enumerate(args):
+        if not is_float(given) or not given.numel():
+            continue
+        given = given.detach()
+        there = (given != 0) & given.isfinite()
+        ranges = torch.frexp(given).exponent // 32
+        present = sorted({*ranges[there].tolist()}, reverse=True)
+        if not present or present[0] < present[-1] + 2:
+            continue
+        open_ = ~meets(i, torch.zeros_like(given))
+        highest = torch.full(size.shape, present[-1])
+        for each in present:
+            here = open_ & meets(i, given.masked_fill(~there | (ranges != each), 0.0))
+            found |= here & (highest >= each + 2)
+            highest = torch.where(here, highest.clamp(min=each), highest)
+    return found
 
 
 def in_vectors(func: Any, args: Any, kwargs: Any, whether: bool) -> Any:
