@@ -17,7 +17,7 @@ import torch
 from braze.aot.min_cut import Choice, Halves, ancestors, is_random, min_cut_choice
 from braze.aot.symbols import is_size
 from braze.aot.timeline import Timeline, size_of
-from braze.aot.views import elements, hint, is_view
+from braze.aot.views import elements, hint, sees_memory
 from braze.support.log import warn_once
 
 aten = torch.ops.aten
@@ -223,4 +223,4 @@ def _work(node: Node) -> float:
             return 2.0 * made * math.prod(hint(n) for n in read.shape[1:])
         if node.target is not None and "attention" in str(node.target):
             return 4.0 * made * hint(read.shape[-2])
-    return 0.0 if is_view(node) else float(made)
+    return 0.0 if sees_memory(node) else float(made)

@@ -19,7 +19,7 @@ from braze.aot.outputs import copied, same_strides
 from braze.aot.records import Backward, JointGraph
 from braze.aot.roles import placeholders
 from braze.aot.split_joint import keep_read_inputs, sources_of, spec_of_input, tangents_of
-from braze.aot.views import is_view, root_of
+from braze.aot.views import root_of, sees_memory
 from braze.graph.fakes import on_fakes, text_of
 from braze.graph.passes import drop_unread
 from braze.graph.printer import describe
@@ -210,7 +210,7 @@ class _Division:
     def _by_its_base(self, value: Node, taken: Node, known: dict[Node, Node]) -> tuple[Node, Node]:
         """A saved view as what it is a view of, and the view made again in the backward."""
         steps = []
-        while is_view(value) and value.all_input_nodes == [value.args[0]]:
+        while sees_memory(value) and value.all_input_nodes == [value.args[0]]:
             steps.append(value)
             value = value.args[0]  # type: ignore[assignment]
         if not steps:

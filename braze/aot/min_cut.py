@@ -17,7 +17,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from braze.aot.flow import minimum_cut
 from braze.aot.symbols import is_size
-from braze.aot.views import bytes_of, is_on_gpu, is_view, readers
+from braze.aot.views import bytes_of, is_on_gpu, readers, sees_memory
 from braze.graph.checkpoints import SAVING
 from braze.graph.facts import InputRole, facts
 from braze.graph.operators import is_cheap, is_elementwise, is_reduction
@@ -117,7 +117,7 @@ class Halves:
         gone = set(self.written)  # inputs that hold something else by then, and views of them
         forced: set[Node] = set()
         for node in self.graph.nodes:
-            if is_view(node) and node.args[0] in gone:
+            if sees_memory(node) and node.args[0] in gone:
                 gone.add(node)
             region = facts(node).checkpoint
             if region is None or node in self.behind or node in self.results or is_random(node):
@@ -139,7 +139,7 @@ class Halves:
         todo = [n for n in self.choices if n.target is aten.eq.Tensor and n not in self.forward]
         while todo:
             for value in todo.pop().all_input_nodes:
-                if is_view(value) or value not in self.forward or _widens(value):
+                if sees_memory(value) or value not in self.forward or _widens(value):
                     todo.append(value)
                 elif any(map(_is_rounded, ancestors([value], lambda n: not fuses(n)))):
                     found.add(value)
@@ -153,7 +153,7 @@ class Halves:
         if facts(node).copy_in_layout and self.can_be_saved(node.args[0]):  # type: ignore[arg-type]
             return False
         return isinstance(node.meta.get("val"), (torch.Tensor, torch.SymFloat)) and not (
-            is_view(node)
+            sees_memory(node)
             or node.op == "get_attr"
             or node in self.written
             or node in self.forced
@@ -183,7 +183,7 @@ class Halves:
             return node.op == "call_function" and node.target is not operator.getitem
         if is_random(node):
             return False
-        return is_view(node) or is_cheap(node.target)
+        return sees_memory(node) or is_cheap(node.target)
 
     def has_memory(self, node: Node) -> bool:
         """Whether the forward has a value in memory, kept or not: it comes so, goes so, or is made or read whole."""
@@ -192,14 +192,14 @@ class Halves:
     def _goes_whole(self, node: Node) -> bool:
         # gathers take what they read out of the kernel that makes it, or make it themselves
         readers = [u for u in node.users if u in self.forward and u.target is not aten.gather.default]
-        return any(self._goes_whole(u) if is_view(u) else not fuses(u) for u in readers)
+        return any(self._goes_whole(u) if sees_memory(u) else not fuses(u) for u in readers)
 
     def is_read_whole(self, node: Node) -> bool:
         """Whether an operator of the backward that fuses with nothing reads this from memory, through views or not."""
         for user in node.users:
             if user not in self.needed:
                 continue
-            if is_view(user) and user not in self.behind:
+            if sees_memory(user) and user not in self.behind:
                 if self.is_read_whole(user):
                     return True
             elif user in self.behind and user.op == "call_function" and not fuses(user):
@@ -330,7 +330,7 @@ def _origin(halves: Halves, node: Node) -> set[Node] | None:
         target = node.target
         if not isinstance(target, torch._ops.OpOverload) or not halves.is_made_again(node):
             return None
-        if not (is_view(node) or is_elementwise(target)):
+        if not (sees_memory(node) or is_elementwise(target)):
             return None
         large = []
         for argument in node.all_input_nodes:
@@ -365,7 +365,7 @@ def _far_from_operands(halves: Halves, nodes: list[Node]) -> set[Node]:
     whole: dict[Node, int] = {}
     for node in reversed(nodes):
         found = [
-            whole[u] if is_view(u) or fuses(u) else place[u]
+            whole[u] if sees_memory(u) or fuses(u) else place[u]
             for u in node.users
             if u in place and u in halves.forward
         ]
@@ -392,7 +392,7 @@ def _steps_to_readers(halves: Halves, nodes: list[Node]) -> dict[Node, int]:
         else:
             below = [steps[u] for u in node.users if u in steps]
             steps[node] = (
-                min(MOST_STEPS, 1 + min(below, default=0)) if not is_view(node) else min(below, default=0)
+                min(MOST_STEPS, 1 + min(below, default=0)) if not sees_memory(node) else min(below, default=0)
             )
     return steps
 
@@ -407,4 +407,4 @@ def fuses(node: Node) -> bool:
     target = node.target
     if target is operator.getitem or not isinstance(target, torch._ops.OpOverload):
         return True
-    return is_view(node) or is_cheap(target) or is_reduction(target)
+    return sees_memory(node) or is_cheap(target) or is_reduction(target)

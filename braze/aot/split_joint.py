@@ -11,7 +11,7 @@ from braze.aot.min_cut import Choice, Halves, ancestors, backward_order, reached
 from braze.aot.outputs import copied, keep_apart
 from braze.aot.records import Backward, JointGraph, Saved, SavedFrom
 from braze.aot.symbols import SymbolNodes, is_size
-from braze.aot.views import is_view
+from braze.aot.views import sees_memory
 from braze.graph.captured import Late
 from braze.graph.facts import facts, led_by, set_facts
 from braze.graph.fakes import FakeMode, spec_of
@@ -76,7 +76,7 @@ def keep_read_inputs(
     for source in written:
         seen = [source]
         for node in seen:
-            seen += [u for u in node.users if u.op == "call_function" and is_view(u) and u not in seen]
+            seen += [u for u in node.users if u.op == "call_function" and sees_memory(u) and u not in seen]
         readers = [u for node in seen for u in node.users if u in behind]
         if readers:
             copy = copied(source, next(n for n in graph.nodes if n.op == "call_function"), mode)

@@ -11,7 +11,7 @@ from collections.abc import Collection
 import torch
 
 from braze.aot.min_cut import Halves, backward_order, fuses
-from braze.aot.views import bytes_of, is_view, root_of
+from braze.aot.views import bytes_of, root_of, sees_memory
 from braze.graph.operators import is_cheap, is_elementwise
 
 Node = torch.fx.Node
@@ -23,7 +23,7 @@ class Timeline:
     def __init__(self, halves: Halves) -> None:
         self.halves = halves
         self.sizes = {n: size_of(n) for n in halves.graph.nodes}
-        self.views = {n for n in halves.graph.nodes if is_view(n)}
+        self.views = {n for n in halves.graph.nodes if sees_memory(n)}
         #: results of operators, but views: what a kernel might write
         self.made = {
             n

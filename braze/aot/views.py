@@ -20,14 +20,23 @@ Node = torch.fx.Node
 Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 
+#: what sets a flag of a tensor's, which sizes and strides do not tell: no views to passes that go by these
+_LAZY = frozenset({aten._conj.default, aten._neg_view.default})
+
+
 def is_view(node: Node) -> bool:
     """Whether a node's operator gives a view of its first argument."""
     return operators.is_view(node.target)
 
 
+def sees_memory(node: Node) -> bool:
+    """Whether a node sees the memory of its first argument: as a view, or with a flag that its numbers are conjugated or negated as they are read."""
+    return node.target in _LAZY or is_view(node)
+
+
 def root_of(node: Node) -> Node:
     """The node whose memory a node sees."""
-    while node.op == "call_function" and is_view(node):
+    while node.op == "call_function" and sees_memory(node):
         node = node.args[0]  # type: ignore[assignment]
     return node
 
@@ -35,7 +44,7 @@ def root_of(node: Node) -> Node:
 def readers(node: Node) -> Iterator[Node]:
     """Who reads a value, through views too."""
     for user in node.users:
-        if is_view(user):
+        if sees_memory(user):
             yield from readers(user)
         else:
             yield user

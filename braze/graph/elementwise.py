@@ -22,6 +22,12 @@ Tensor = torch.Tensor
 _TAKE_SCALE = frozenset({"add", "sub", "rsub"})
 #: of those of floats alone, the ones that take two types
 _JOIN_FLOATS = frozenset({"hypot", "logaddexp", "logaddexp2"})
+_COMPLEX = """
+acos acosh add addcmul asin asinh atan atanh cos cosh div eq exp exp2 expm1 isnan log log10 log1p log2 logical_and logical_not logical_or
+logical_xor mul ne neg pow reciprocal rsqrt rsub sgn sigmoid sin sinh sqrt square sub tan tanh
+"""
+#: whose kernels for complex numbers are one loop, too, of which PyTorch's fakes say another order where operands leave it open
+_TAKE_COMPLEX = frozenset(_COMPLEX.split())
 
 
 @functools.cache
@@ -51,7 +57,9 @@ def elementwise(func: Any, args: Any, kwargs: dict[str, Any], casts_first: bool 
     if not tensors:
         return NotImplemented
     dtype = _promoted(given)
-    if dtype.is_complex or (known.takes is Takes.NUMBERS and dtype is torch.bool):
+    if dtype.is_complex and not _takes_complex(name, given, dtype, kwargs):
+        return NotImplemented
+    if known.takes is Takes.NUMBERS and dtype is torch.bool:
         return NotImplemented
     if name in ("sub", "rsub") and any(
         a.dtype is torch.bool if isinstance(a, TENSORS) else type(a) is bool for a in given
@@ -74,7 +82,7 @@ def elementwise(func: Any, args: Any, kwargs: dict[str, Any], casts_first: bool 
         if mode not in ("floor", "trunc") or dtype is torch.bool:
             return NotImplemented
         rule = Result.KEEP
-    if rule is Result.FLOAT and not dtype.is_floating_point:
+    if rule is Result.FLOAT and not (dtype.is_floating_point or dtype.is_complex):
         dtype = torch.get_default_dtype()
     if casts_first:
         given = _cast(given, dtype)
@@ -87,6 +95,13 @@ def elementwise(func: Any, args: Any, kwargs: dict[str, Any], casts_first: bool 
         return laid_like(tensors[0], dtype)  # made before the loop
     # a number is a tensor without dims, but for an exponent
     return allocated(tensors if name == "pow" else given, dtype)
+
+
+def _takes_complex(name: str, given: list[Any], dtype: torch.dtype, options: dict[str, Any]) -> bool:
+    """Whether a call with complex numbers is one loop, whose result is of the common type."""
+    if dtype is torch.complex32 or options.get("rounding_mode") is not None:
+        return False  # most kernels do not know pairs of halves
+    return name in _TAKE_COMPLEX and (name != "pow" or isinstance(given[0], TENSORS))
 
 
 def where(condition: Tensor, x: Tensor, y: Tensor) -> Any:

@@ -222,10 +222,10 @@ WITH_ONES = [
 ]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool, torch.complex64])
 def test_strides_that_mean_nothing_are_eagers(dtype):
     """Eager's loops ask for an order of all operands first, but not beside a number, and so strides of dims of one element differ."""
-    differ, asked = [], 0
+    differ, asked, wide = [], 0, torch.promote_types(dtype, torch.float64)
     for op in (getattr(getattr(aten, n), o) for n in dir(aten) for o in overloads(getattr(aten, n))):
         if not elementwise.has_rule(op) or op is aten.pow.Scalar:
             continue
@@ -233,7 +233,7 @@ def test_strides_that_mean_nothing_are_eagers(dtype):
             if 1 not in given:
                 continue
             x = x.to(dtype)
-            kinds = {1: x, 2: 2, 3: x.contiguous().view(x.shape), 4: x.mT.contiguous().mT.double()}
+            kinds = {1: x, 2: 2, 3: x.contiguous().view(x.shape), 4: x.mT.contiguous().mT.to(wide)}
             try:
                 want = op(*[kinds[g] for g in given]).stride()
                 plain = [meta(a) if isinstance(a, torch.Tensor) else a for a in (kinds[g] for g in given)]
@@ -245,6 +245,24 @@ def test_strides_that_mean_nothing_are_eagers(dtype):
                 differ += [] if made.stride() == want else [(op, given, x.stride(), made.stride(), want)]
     assert not differ
     assert asked > 400
+
+
+def test_complex_numbers_that_are_broadcast_lie_as_eagers():
+    """Where each of two operands tells of other dims, eager's sort ends in an order that is neither's."""
+    made: list[torch.Tensor] = [r(*n) for n in itertools.product((1, 3), (1, 5), (1, 2))] + [r(5, 1), r(2)]
+    turned = [x.permute(p) for x in made for p in itertools.permutations(range(x.dim()))]
+    other = [x.unsqueeze(0).expand(3, *x.shape)[:1] for x in turned[::2]]
+    told = 0
+    for x, y in itertools.product([*turned[::2], *other[::2]], repeat=2):
+        if any(1 < n != m > 1 for n, m in zip(reversed(x.shape), reversed(y.shape))):
+            continue
+        x = (x * (1 - 2j)).as_strided(x.shape, x.stride()) if x.stride()[-1:] != (0,) else x * (1 - 2j)
+        for op in (aten.mul.Tensor, aten.eq.Tensor):
+            for given in ((x, y), (y, x)):
+                want, got = op(*given), elementwise.elementwise(op, tuple(map(meta, given)), {})
+                assert (got.shape, got.stride(), got.dtype) == (want.shape, want.stride(), want.dtype)
+                told += 1
+    assert told > 1000
 
 
 def test_a_processor_casts_what_is_repeated_before_it_orders_dims():
