@@ -81,10 +81,9 @@ def _apart_from_inputs(partition: Partition, whole: Backward, forward: Boxed) ->
     """``forward``, whose results are no inputs that get no gradient: autograd would take such a tensor, which is the caller's, for the operation's."""
     given = placeholders(partition.forward)
     alone = {node for i, node in enumerate(given) if i not in whole.gradients}
-    results = partition.forward.graph.output_node().args[0][: whole.results]  # type: ignore[index]
-    places = [
-        i for i, node in enumerate(results) if isinstance(node, torch.fx.Node) and root_of(node) in alone
-    ]
+    results: Any = partition.forward.graph.output_node().args[0]
+    nodes = enumerate(results[: whole.results])
+    places = [i for i, node in nodes if isinstance(node, torch.fx.Node) and root_of(node) in alone]
     if not places:
         return forward
 

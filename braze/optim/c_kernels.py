@@ -9,7 +9,7 @@ What is done to each element programs.py says.
 
 from __future__ import annotations
 
-from braze.codegen.c.body import Body
+from braze.codegen.c.body import Body, Storage
 from braze.codegen.c.operations import Representations, Value
 from braze.codegen.c.prelude import REP_BYTES, STORAGE, assemble
 from braze.loops.ir import Node
@@ -78,7 +78,7 @@ def elementwise(
     ``variants``: what is done, by the tensor that it is written to, where C's condition holds of a row. ``tensors`` stand in a row in this
     order; ``numbers`` and those of a ``row`` are doubles, as C finds them.
     """  # fmt: skip
-    body = Body(width, LANES, Varying(LANES, tensors), Representations(), {})
+    body = Body(width, LANES, Varying(LANES, tensors), Representations(), Storage({}))
     body.forward |= {(each, ZERO): Value(text, "f64", False, 0) for each, text in numbers.items()}
     body.open("")  # the walk over rows: what stays the same stands before it
     body.forward |= {(each, ZERO): Value(text, "f64", False, 1) for each, text in row.items()}

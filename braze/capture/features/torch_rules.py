@@ -178,7 +178,7 @@ def has_foreach_support(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 def number_of_optimizer(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """The number that a step reads of a count or a rate. It computes with it as Python does, in doubles: ``1 - beta2**step`` in single precision
     has lost four digits of seven."""
-    (x,) = (*args, *kwargs.values())
+    x = (*args, *kwargs.values())[0]
     if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.device.type != "cpu":
         return x
     return t.graph.recorder.call(torch.Tensor.to, (x, torch.float64), {})
