@@ -36,7 +36,7 @@ from braze.aot.roles import (
     tell_forward,
 )
 from braze.aot.trace import Traced, trace
-from braze.aot.views import bytes_of, has_overlap, is_view
+from braze.aot.views import bytes_of, has_overlap, is_empty, is_view
 from braze.context import CompileContext
 from braze.graph import torch_compat
 from braze.graph.autograd_calls import holds_functions
@@ -286,11 +286,14 @@ def _ordered(
     """
     written = sorted({role.input for role in mutations}.union(turned))
     derived = {role.input for role in mutations if role.differentiable}
+    seen = {role.input for role in outputs if role.way} - {-1}
     viewed = {role.input for role in outputs if any(not step.grad for step in role.way)} - {-1}
-    values = {i: inputs[i].meta["val"] for i in viewed.union(written)}
+    values = {i: inputs[i].meta["val"] for i in seen.union(written)}
+    # without elements they overlap with none, so that what lies in one memory here has no order either
+    empty = {i for i in seen if is_empty(values[i])}
     memory = {i: torch_compat.storage_key(value) for i, value in values.items()}
-    watched = [i for i in sorted(viewed) if values[i].requires_grad or i in derived]
-    apart = [(i, k) for i in watched for k in written if memory[i] != memory[k]]
+    watched = [i for i in sorted(viewed | empty) if values[i].requires_grad or i in derived]
+    apart = [(i, k) for i in watched for k in written if memory[i] != memory[k] or (i in empty and i != k)]
     folded = _folded(inputs) if written else ()
     return tuple(dict.fromkeys([*apart, *((i, k) for i in folded for k in written if i != k)]))
 

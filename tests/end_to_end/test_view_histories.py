@@ -916,3 +916,23 @@ def test_a_product_is_no_view_of_what_it_was_made_of(dynamic: bool) -> None:
                 torch.testing.assert_close(mine, its)
                 assert mine.requires_grad == its.requires_grad
                 assert (mine.grad_fn is None) is (its.grad_fn is None)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize("size", [0, 4])
+def test_a_view_of_what_was_made_under_no_grad_is_given_beside_a_write_to_its_memory(size, backend):
+    """Eager refuses who asks for the view's history, not the call, also where no element lies in both."""
+
+    def program(view, other):
+        part = view[..., 0]
+        other.add_(1)
+        return part
+
+    for call in (program, braze.compile(program, backend=backend)):
+        x = torch.ones(size, requires_grad=True) * 1
+        with torch.no_grad():
+            view = torch.atleast_3d(x)
+        part = call(view, x.unsqueeze(0).mT)
+        assert part.shape == (1, size) and part._version == 1
+        with pytest.raises(RuntimeError, match="created in no_grad mode"):
+            part.grad_fn
