@@ -22,8 +22,6 @@ from braze.symbolic.guess import likely_size
 
 #: columns that are enough for the tile of a program
 ENOUGH = 64
-#: columns up to which those that lie apart share a tile: 28 of a picture's rows took twice as long so (176 us, by themselves 86)
-FEW_APART = 16
 
 
 def columns_beside(group: Group, buffers: Mapping[str, Buffer]) -> Group:
@@ -92,7 +90,7 @@ def axes_beside(group: Group, found: Sequence[Access], inner: Axis) -> tuple[Axi
     others = [a for a in group.axes if a is not inner]
     steps = [e.coefficient(a.symbol) for e in walked for a in others]
     even = all(n is not None and n.value is not None and n.value % 2 == 0 for n in (inner.extent, *steps))
-    if not walked or not even or (inner.extent.value or ENOUGH) > FEW_APART:
+    if not walked or not even or (inner.extent.value or ENOUGH) >= ENOUGH:
         return (inner,)
     (index, *_) = walked
     return (*sorted(others, key=lambda a: -likely_size(index.coefficient(a.symbol) or ONE)), inner)
