@@ -35,6 +35,7 @@ COLUMNS = {
     "variances of these": (lambda x: x.var(2), lambda: (last(6, 3, 14, 14),), [6, 42]),
     "results that lie otherwise": (lambda x, y: x.permute(2, 1, 0).sum(2, keepdim=True) * y, lambda: (numbers(5, 7, 9), numbers(9, 7, 1)), [63]),
     "short even columns that lie apart": (lambda x: x.prod(1), lambda: (numbers(70, 3, 14),), [70, 14]),
+    "those that fill a tile stay": (lambda x: x.prod(1), lambda: (numbers(70, 28, 28),), [28]),
     "odd ones stay": (lambda x: x.sum(1), lambda: (numbers(70, 3, 13),), [13]),
     "odd ones of several rows each stay": (lambda x: x.sum((0, 2)), lambda: (numbers(9, 20, 30, 3),), [3]),
 }  # fmt: skip
