@@ -28,7 +28,7 @@ def last(n, *sizes):
 
 #: name -> (function, inputs, the axes of columns that programs take side by side)
 COLUMNS = {
-    "a number for three columns each": (lambda x, y: x.mean(0, keepdim=True) + y, lambda: (numbers(900, 16, 3), numbers(1, 16, 1)), [12, 48]),
+    "a number for three columns each": (lambda x, y: x.mean(0, keepdim=True) + y, lambda: (numbers(900, 16, 3), numbers(1, 16, 1)), [48]),
     "of a whole matrix": (lambda x, y: (x * 2).amax(0) * y, lambda: (numbers(40, 40, 5), numbers(40, 1)), [200]),
     "three axes": (lambda x, y: x.sum(0) * y, lambda: (numbers(50, 4, 5, 6), numbers(4, 1, 6)), [120]),
     "rows of pictures": (lambda x: x.sum(2), lambda: (last(6, 3, 14, 14),), [6, 42]),
