@@ -28,13 +28,14 @@ def last(n, *sizes):
 
 #: name -> (function, inputs, the axes of columns that programs take side by side)
 COLUMNS = {
-    "a number for three columns each": (lambda x, y: x.mean(0, keepdim=True) + y, lambda: (numbers(900, 16, 3), numbers(1, 16, 1)), [12, 48]),
+    "a number for three columns each": (lambda x, y: x.mean(0, keepdim=True) + y, lambda: (numbers(900, 16, 3), numbers(1, 16, 1)), [48]),
     "of a whole matrix": (lambda x, y: (x * 2).amax(0) * y, lambda: (numbers(40, 40, 5), numbers(40, 1)), [200]),
     "three axes": (lambda x, y: x.sum(0) * y, lambda: (numbers(50, 4, 5, 6), numbers(4, 1, 6)), [120]),
     "rows of pictures": (lambda x: x.sum(2), lambda: (last(6, 3, 14, 14),), [6, 42]),
     "variances of these": (lambda x: x.var(2), lambda: (last(6, 3, 14, 14),), [6, 42]),
     "results that lie otherwise": (lambda x, y: x.permute(2, 1, 0).sum(2, keepdim=True) * y, lambda: (numbers(5, 7, 9), numbers(9, 7, 1)), [63]),
     "short even columns that lie apart": (lambda x: x.prod(1), lambda: (numbers(70, 3, 14),), [70, 14]),
+    "those that fill a tile stay": (lambda x: x.prod(1), lambda: (numbers(70, 28, 28),), [28]),
     "odd ones stay": (lambda x: x.sum(1), lambda: (numbers(70, 3, 13),), [13]),
     "odd ones of several rows each stay": (lambda x: x.sum((0, 2)), lambda: (numbers(9, 20, 30, 3),), [3]),
 }  # fmt: skip
