@@ -32,7 +32,7 @@ def _alike(tensors: Sequence[Any]) -> bool:
     )
 
 
-def _loop(gradient: Any, x: Any, *rest: Any, **options: Any) -> Any:
+def _loop(gradient: Any, x: Any, /, *rest: Any, **options: Any) -> Any:
     return allocated([gradient, x], x.dtype) if _of_one_type((gradient, x)) else NotImplemented
 
 
