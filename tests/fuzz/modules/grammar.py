@@ -9,8 +9,8 @@ from __future__ import annotations
 import random
 import re
 
-#: what a model is called on, ``rows`` of it
-INPUTS = {"rows": "8", "words": "6, 8", "picture": "8, 6, 6"}
+#: the sizes of one row of what a model is called on
+INPUTS = {"rows": (8,), "words": (6, 8), "picture": (8, 6, 6)}
 #: layers that any kind takes: how they are made, how they are called
 ANY = (
     ("self.l$ = nn.<ReLU()|GELU()|SiLU()|Tanh()|Softplus()|LeakyReLU(0.2)|ELU()|Hardswish()|PReLU()|Identity()|Mish()|Sigmoid()|CELU()|Softsign()|LogSigmoid()|Hardtanh()>", "h = self.l$(h)"),

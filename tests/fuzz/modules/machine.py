@@ -155,13 +155,10 @@ class Run:
     def data(self, rows: int) -> Tensor:
         """Numbers that a model is called on, others each time."""
         self.drawn += 1
-        shape = (rows, *map(int, self.program_shape().split(",")))
+        shape = (rows, *INPUTS[self.program.kind])
         dtype = next((p.dtype for p in self.space["model"].parameters()), torch.float64)
         chance = torch.Generator().manual_seed(1000 + self.drawn)
         return self.noise(torch.randn(shape, generator=chance, dtype=torch.float64).to(dtype))
-
-    def program_shape(self) -> str:
-        return INPUTS[self.program.kind]
 
     def see(self, name: str, value: Any) -> None:
         self.seen.append((name, frozen(value)))
@@ -197,10 +194,11 @@ class Run:
             for name, m in model.named_modules()
         }
         self.see("attribute", facts)
-        log = self.space["LOG"]
-        of_leaves = [row for row in log if isinstance(row, tuple) and row[0] in OF_LEAVES]
-        self.see("log", [row for row in log if not (isinstance(row, tuple) and row[0] in OF_LEAVES)])
-        self.see("gradients noted", sorted(of_leaves, key=repr))
+        noted: dict[bool, list[Any]] = {True: [], False: []}
+        for row in self.space["LOG"]:
+            noted[isinstance(row, tuple) and row[0] in OF_LEAVES].append(row)
+        self.see("log", noted[False])
+        self.see("gradients noted", sorted(noted[True], key=repr))
         if opt is not None:
             self.see(
                 "optimizer", {n: opt.state.get(p) for n, p in model.named_parameters() if p in opt.state}
