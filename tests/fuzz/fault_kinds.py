@@ -57,7 +57,11 @@ def hold_codes() -> None:
     """
     if sys.version_info < (3, 12):
         return
+    frozen = gc.get_freeze_count()
+    gc.unfreeze()
     found = [f.__code__ for f in gc.get_objects() if type(f) is types.FunctionType]
+    if frozen:
+        gc.freeze()
     while found:
         code = found.pop()
         if id(code) not in held:
