@@ -14,12 +14,15 @@ from braze.graph.torch_compat import apply_function
 class Applied:
     """A call of an autograd function: graphs name their targets by module and name.
 
-    ``scales``: its backward makes nothing of gradients that are zero, in all calls so far.
+    ``scales``: its backward makes nothing of gradients that are zero, in all calls so far. ``draws``: from which generators its
+    forward has drawn in these ("cpu", "cuda", "all"; "" from none, None where no call was interpreted). ``writes``: whether it has written an argument.
     """
 
     def __init__(self, cls: Any) -> None:
         self.cls = cls
         self.scales = True
+        self.draws: str | None = None
+        self.writes = False
         self.__name__ = self.__qualname__ = f"apply_{cls.__name__}"
         self.__module__ = cls.__module__
 

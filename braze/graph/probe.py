@@ -31,7 +31,14 @@ OF_ONE_TYPE = frozenset(
         "linear", "mm", "bmm", "matmul", "addmm", "baddbmm", "addmv", "mv", "dot", "__matmul__",
         "__rmatmul__", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
         "conv_transpose3d", "bilinear", "binary_cross_entropy", "cross", "linalg_cross", "cdist", "complex", "polar",
-        "grid_sample",
+        "grid_sample", "linalg_matmul", "addbmm",
+    ]
+)  # fmt: skip
+#: products and sums over floats, which have indices, masks or lengths beside them
+OF_ONE_FLOAT = frozenset(
+    [
+        "rnn_tanh_cell", "rnn_relu_cell", "gru_cell", "lstm_cell", "rnn_tanh", "rnn_relu", "gru", "lstm",
+        "multi_head_attention_forward", "embedding_bag",
     ]
 )  # fmt: skip
 #: divisions that raise where integers are divided by zero
@@ -47,7 +54,7 @@ DIFFERENCES = frozenset(
     ["sub", "sub_", "subtract", "subtract_", "_foreach_sub", "_foreach_sub_", "rsub", "isub"]
     + ["__sub__", "__rsub__", "__isub__"]
 )
-#: what goes by indices, which are its second tensor: of a type that kernels alone refuse
+#: what goes by indices, which are its second tensor: of a type that kernels alone refuse, as they do what is of two types beside these
 BY_INDICES = frozenset(
     [
         "index_select",
@@ -165,7 +172,7 @@ def _has_doubts_of_its_own(name: str) -> bool:
         return True
     tables = (
         *(WRITES, DIFFERENCES, WITHOUT_IDENTITY, OF_ONE_TYPE, BY_INDICES, BY_PLACES, OF_FLOATS, OF_REALS),
-        *(NORMS, LOSSES_OF_CLASSES, OF_TRUTHS),
+        *(OF_ONE_FLOAT, NORMS, LOSSES_OF_CLASSES, OF_TRUTHS),
     )
     return any(name in table or name.strip("_") in table for table in tables)
 
@@ -202,7 +209,11 @@ def _has_doubtful_type(name: str, args: tuple[Any, ...], kwargs: dict[str, Any])
     if name in BY_INDICES:
         beside = next(iter(every(torch.Tensor, args)[1:]), None)
         index = next((kwargs[word] for word in ("index", "target") if word in kwargs), beside)
-        return isinstance(index, torch.Tensor) and index.dtype is not torch.int64
+        if isinstance(index, torch.Tensor) and index.dtype is not torch.int64:
+            return True
+        return several_types(x for x in given if x is not index)
+    if name in OF_ONE_FLOAT:
+        return several_types(x for x in given if x.is_floating_point())
     if name in BY_PLACES:
         places = leaves(args[1:2])
         return any(isinstance(x, torch.Tensor) and x.dtype not in _PLACES for x in places)

@@ -310,3 +310,72 @@ def test_what_a_call_has_done_before_an_error_behind_a_checkpoint_is_done(
 
     options = {"fallback_random": True}
     assert seen(lambda f: braze.compile(f, backend=backend, options=options)) == seen(lambda f: f)
+
+
+class Doubles(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:  # type: ignore[override]
+        return g * 2
+
+
+class DrawsAlong(Doubles):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return torch.rand_like(x) * 2 + x
+
+
+class WritesItsArgument(Doubles):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        x.add_(1)
+        ctx.mark_dirty(x)
+        return x
+
+
+def hooked(x: Tensor) -> Tensor:
+    h = x * 1
+    h.register_hook(lambda g: g * 2)
+    return h
+
+
+@pytest.mark.parametrize("own", [Doubles.apply, DrawsAlong.apply, WritesItsArgument.apply, hooked])
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+def test_what_a_call_has_done_before_an_error_beside_a_backward_of_its_own_is_done(
+    own: Callable[[Tensor], Tensor], backend: str
+) -> None:
+    """Functions that only compute and hooks, which run backward, do not keep Python from beginning again."""
+
+    def seen(compiling: Callable[[Any], Any]) -> list[Any]:
+        calls: list[int] = []
+
+        def program(x: Tensor, y: Tensor, i: Tensor) -> Tensor:
+            calls.append(len(x))
+            x.add_(1)
+            return own(y).sum() + x[i]
+
+        called, found = compiling(program), []
+        for index in (torch.tensor([0]), torch.tensor([9]), torch.tensor([1]), torch.tensor([9])):
+            y = torch.ones(3, requires_grad=True) * 1
+            told = outcome(lambda x, y, i, n: called(x, y, i).sum(), torch.ones(4), y, index, 0)
+            found += [*(x.detach() if isinstance(x, Tensor) else x for x in told), len(calls)]
+        return found
+
+    options = {"fallback_random": True}
+    assert same(seen(lambda f: braze.compile(f, backend=backend, options=options)), seen(lambda f: f))
+
+
+def test_as_captured_too_an_argument_that_a_function_of_the_programs_writes_is_written_once() -> None:
+    def program(x: Tensor, y: Tensor) -> Tensor:
+        return WritesItsArgument.apply(y).sum() + torch.linalg.inv(x).sum()
+
+    compiled = braze.compile(program, backend="eager")
+    for x in (torch.eye(2), torch.zeros(2, 2)):
+        found = [
+            outcome(lambda x, y, i, n, f=f: f(x, y).detach(), x, torch.ones(3, requires_grad=True) * 1, x, 0)
+            for f in (compiled, program)
+        ]
+        assert same(*([v.detach() if isinstance(v, Tensor) else v for v in told] for told in found))

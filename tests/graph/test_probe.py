@@ -182,3 +182,61 @@ def test_whether_parts_overlap_is_told_anew_at_each_size(write):
         compiled = braze.compile(handled, backend="aot_eager", dynamic=True)
         for n in sizes:
             assert torch.equal(compiled(torch.arange(16.0), n), handled(torch.arange(16.0), n)), n
+
+
+X, W, FIRST = torch.ones(2, 4), torch.ones(4, 4, dtype=torch.float64), torch.zeros(1, 2, 4)
+GATES, AT = torch.ones(16, 4, dtype=torch.float64), torch.zeros(2, dtype=torch.int64)
+LAYER = (False, 1, 0.0, False, False, False)
+OF_TWO_TYPES = {
+    "rnn_tanh_cell": lambda: torch.rnn_tanh_cell(X, X, W, W),
+    "rnn_relu_cell": lambda: torch.rnn_relu_cell(X, X.double(), W.float(), W.float()),
+    "gru_cell": lambda: torch.gru_cell(X, X, GATES[:12], GATES[:12]),
+    "lstm_cell": lambda: torch.lstm_cell(X, (X, X.double()), GATES, GATES),
+    "rnn_tanh": lambda: torch.rnn_tanh(X[None], FIRST[:, :2], [W, W], *LAYER),
+    "rnn_relu": lambda: torch.rnn_relu(X[None], FIRST[:, :2], [W, W], *LAYER),
+    "gru": lambda: torch.gru(X[None], FIRST[:, :2].double(), [GATES[:12].float(), GATES[:12].float()], *LAYER),
+    "lstm": lambda: torch.lstm(X[None], (FIRST[:, :2], FIRST[:, :2]), [GATES, GATES], *LAYER),
+    "linalg.matmul": lambda: torch.linalg.matmul(X, W),
+    "addbmm": lambda: torch.addbmm(X, X[None], W[None]),
+    "attention": lambda: F.multi_head_attention_forward(
+        X[:, None], X[:, None], X[:, None], 4, 2, GATES[:12], GATES[:12, 0], None, None, False, 0.0, W, W[0]
+    ),
+    "embedding_bag": lambda: F.embedding_bag(AT[None], X, per_sample_weights=W[:1, :2], mode="sum"),
+    "nll_loss": lambda: F.nll_loss(X, AT, W[0]),
+    "cross_entropy": lambda: F.cross_entropy(X, AT, weight=W[0]),
+    "index_add": lambda: X.index_add(0, AT, W[:2]),
+    "index_copy": lambda: X.index_copy(0, index=AT, source=W[:2]),
+    "put": lambda: X.put(AT, W[0, :2]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_TWO_TYPES)
+def test_no_graph_calls_what_eager_refuses_for_its_types(name):
+    """Metadata let these pass: then the graph would fail in each call, after what it has written."""
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append([node.name for node in graph.graph.nodes if node.op.startswith("call")])
+        return graph.forward
+
+    refused = OF_TWO_TYPES[name]
+    told = []
+    for call in (
+        braze.compile(lambda x: refused().sum() + x, backend=backend),
+        lambda x: refused().sum() + x,
+    ):
+        with pytest.raises(RuntimeError) as caught:
+            call(X)
+        told.append(str(caught.value))
+    assert told[0] == told[1]
+    assert not any(name.rpartition(".")[2] in node for nodes in graphs for node in nodes), graphs
+
+
+def test_indices_and_lengths_beside_floats_of_one_type_are_not_doubtful():
+    weights = [torch.ones(12, 4), torch.ones(12, 4)]
+    lengths = torch.tensor([2, 1])
+    assert not is_doubtful("gru", (X, lengths, FIRST, weights, *LAYER[:-1]), {})
+    assert not is_doubtful("embedding_bag", (AT, X), {})
+    assert not is_doubtful("index_add", (X, 0, AT, X), {})
+    assert not is_doubtful("nll_loss", (X, AT), {})
+    assert is_doubtful("nll_loss", (X, AT), {"weight": W[0]})

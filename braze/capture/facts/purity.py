@@ -25,7 +25,7 @@ from braze.capture.facts.libraries import is_pytorchs
 from braze.capture.facts.records import Capture
 from braze.capture.facts.replay import own_after_again, own_or_again, run_again
 from braze.capture.facts.values import words
-from braze.graph.autograd_calls import Applied
+from braze.graph.autograd_calls import Applied, hooked
 from braze.graph.checkpoints import checkpointed
 from braze.graph.facts import argument, facts
 from braze.graph.operators import OPERATORS as OF_ATEN
@@ -77,9 +77,11 @@ def _of_name(name: str) -> tuple[torch._ops.OpOverload, ...]:
 
 
 def is_opaque(node: torch.fx.Node) -> bool:
-    """Whether a node calls a function of the program's."""
+    """Whether a node calls a function of the program's, other than in a backward."""
     target: Any = node.target
     if node.op != "call_function" or not isinstance(target, types.FunctionType) or is_pytorchs(target):
+        return False
+    if target is hooked:
         return False
     return region_of(node) is None
 
@@ -95,11 +97,11 @@ def region_of(node: torch.fx.Node) -> torch.fx.Graph | None:
     return found.graph if isinstance(found, torch.fx.GraphModule) else None
 
 
-def _within(graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:
-    """The nodes of a graph, those of a region in place of its call."""
-    for node in graph.nodes:
+def _within(nodes: Iterable[torch.fx.Node]) -> Iterator[torch.fx.Node]:
+    """Nodes of a graph, those of a region in place of its call."""
+    for node in nodes:
         region = region_of(node)
-        yield from (node,) if region is None else _within(region)
+        yield from (node,) if region is None else _within(region.nodes)
 
 
 def is_random(node: torch.fx.Node) -> bool:
@@ -108,9 +110,11 @@ def is_random(node: torch.fx.Node) -> bool:
         return any(map(is_random, region.nodes))
     if node.op in ("placeholder", "output", "get_attr") or facts(node).setting or _is_plain(node.target):
         return False
-    if node.op not in ("call_function", "call_method") or is_opaque(node) or isinstance(node.target, Applied):
-        return True
     target = node.target
+    if isinstance(target, Applied):
+        return target.draws != ""
+    if node.op not in ("call_function", "call_method") or is_opaque(node):
+        return True
     return any(map(may_draw, operators_of(node))) or (
         isinstance(target, types.FunctionType) and _draws_inside(target, added_kernels())
     )
@@ -248,7 +252,7 @@ def may_run_again(graph: torch.fx.Graph) -> Again:
     if not any(reaches(node, outside) for node in writing):
         return Again.YES
     # to keep the state of a GPU's generator takes longer than the call
-    return Again.UNWRITTEN if draws(graph) in ("", "cpu") else Again.NO
+    return Again.UNWRITTEN if draws(graph.nodes) in ("", "cpu") else Again.NO
 
 
 def can_run_again(graph: torch.fx.Graph) -> bool:
@@ -282,21 +286,28 @@ def memory_written(nodes: Iterable[torch.fx.Node]) -> set[int]:
     found: set[int] = set()
     for node in nodes:
         if writes(node) and not is_opaque(node) and name_of(node) not in STATISTICS:
-            written = node.kwargs.get("out", node.args[0] if node.args else ())
+            first = node.args if isinstance(node.target, Applied) else node.args[0] if node.args else ()
+            written = node.kwargs.get("out", first)
             several = written if isinstance(written, (list, tuple)) else (written,)
             found |= memory_of(*(n for n in several if isinstance(n, torch.fx.Node)))
     return found
 
 
-def draws(graph: torch.fx.Graph) -> str:
-    """The type of device whose generator a graph may draw random numbers from: "cpu" or "cuda"; "all" where it may be any, "" where it draws none."""
-    drawing = [node for node in _within(graph) if is_random(node) and not _is_told_not_to(node)]
-    kinds = {_device_of(node) for node in drawing}
-    return "" if not kinds else kinds.pop() if len(kinds) == 1 else "all"
+def draws(nodes: Iterable[torch.fx.Node]) -> str:
+    """The type of device whose generator nodes may draw random numbers from: "cpu" or "cuda"; "all" where it may be any, "" where they draw none."""
+    return together(_device_of(n) for n in _within(nodes) if is_random(n) and not _is_told_not_to(n))
+
+
+def together(kinds: Iterable[str]) -> str:
+    """The same of several parts of a graph, each of which draws so."""
+    found = {kind for kind in kinds if kind}
+    return "" if not found else found.pop() if len(found) == 1 else "all"
 
 
 def _device_of(node: torch.fx.Node) -> str:
     """The type of device of all that a function of PyTorch's reads and makes; "all" where there are several or others, or it is no such function."""
+    if isinstance(node.target, Applied):
+        return node.target.draws or "all"
     known = isinstance(node.target, _PYTORCHS) or _of_layers(node.target)
     if node.op != "call_method" and not known:
         return "all"
@@ -341,6 +352,8 @@ def writes(node: torch.fx.Node) -> bool:
         return True
     if (region := region_of(node)) is not None:
         return any(map(writes, region.nodes))
+    if isinstance(node.target, Applied):
+        return node.target.writes
     told = _writes_anyway(op, node.target, bool(kwargs))
     if told is not None:
         return told

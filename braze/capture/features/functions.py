@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from braze.capture.facts.breaks import graph_break
+from braze.capture.facts.purity import draws, reaches, together, writes
 from braze.capture.features.subgraphs import Traced, region, traced, versions, written_since
 from braze.capture.features.torch_rules import grad_off
 from braze.capture.python.attributes import load_attr
@@ -96,6 +97,8 @@ def apply(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
             graph_break("BZ1019", "it writes to tensors from outside")
         _refuse_tensors(t.graph, given, forward, backward)
         _refuse_numbers(t.outside, inputs, inside)
+    drawn = draws(forward)
+    written = any(writes(node) and reaches(node, memory) for node in forward)
     for node in _since(graph, before):
         graph.erase_node(node)
     for key, (_, node) in tuple(t.graph.recorder.nodes.items()):
@@ -103,6 +106,8 @@ def apply(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
             del t.graph.recorder.nodes[key]
     target = applied(cls)
     target.scales &= backward is not None and context.materializes and scales(backward)
+    target.draws = drawn if target.draws is None else together((target.draws, drawn))
+    target.writes |= written
     return t.graph.recorder.call(target, tuple(inputs), kwargs)
 
 
