@@ -6,6 +6,7 @@ Every word of :func:`compile` means what it means to ``torch.compile``.
 from __future__ import annotations
 
 import contextlib
+import copy
 import copyreg
 import functools
 import sys
@@ -233,6 +234,7 @@ def _compile(model: Any, settings: Settings, disable: bool) -> Any:
         _as_python_function(model), settings.bound_backend(), settings.resolve(), name=_name(model)
     )
     vars(entry)[GIVEN] = model, settings
+    vars(entry)[native.DEEPCOPY] = _deepcopied
     return entry
 
 
@@ -255,6 +257,13 @@ def _reduce(entry: Any) -> Any:
     for name in entry.__qualname__.split("."):
         found = getattr(found, name, None)
     return entry.__qualname__ if found is entry else (_compile, (model, settings, False))
+
+
+def _deepcopied(entry: Any, memo: dict[int, Any]) -> Any:
+    """A compiled method of the copied object, as a method's copy is; a function is its own copy, compiled too."""
+    model, settings = vars(entry).get(GIVEN, (None, None))
+    copied = model if settings is None else copy.deepcopy(model, memo)
+    return entry if copied is model else _compile(copied, settings, False)
 
 
 copyreg.pickle(native.Entry, _reduce)

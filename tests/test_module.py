@@ -7,6 +7,7 @@ import functools
 import gc
 import io
 import pickle
+import types
 import weakref
 
 import pytest
@@ -14,6 +15,8 @@ import torch
 from torch import nn
 
 import braze
+from braze import native
+from braze.api import GIVEN
 from braze.module import CompiledModule
 from braze.support.errors import UserError
 
@@ -238,6 +241,35 @@ def test_deepcopy_inside_a_larger_module_keeps_sharing(model, compiled):
     copied = copy.deepcopy(both)
     assert copied[0] is copied[1]
     assert copied[0] is not compiled
+
+
+def test_a_model_whose_forward_was_compiled_is_copied_with_a_forward_of_its_own(model):
+    """As a method in its place is: the copy's calls compute with, and write to, the copy."""
+    model.register_buffer("calls", torch.zeros(()))
+    forward = model.forward
+
+    def counted(self, x):
+        self.calls.add_(1)
+        return forward.__func__(self, x)
+
+    model.forward = braze.compile(types.MethodType(counted, model), backend="eager", dynamic=False)
+    model(X)
+    copied, (alone, again) = copy.deepcopy(model), copy.deepcopy([model.forward] * 2)
+    assert copied.forward.__self__ is copied and isinstance(copied.forward, native.Entry)
+    assert alone is again and alone.__self__ not in (model, copied)
+    assert vars(alone)[GIVEN][1] == vars(model.forward)[GIVEN][1], "as it was compiled"
+    copied(X).sum().backward()
+    assert (float(model.calls), float(copied.calls), float(alone.__self__.calls)) == (1, 2, 1)
+    assert model.outer.weight.grad is None and copied.outer.weight.grad is not None
+
+
+def test_a_copy_of_a_compiled_function_is_the_function():
+    compiled = braze.compile(lambda x: x + 1, backend="eager")
+    assert copy.deepcopy({"f": compiled})["f"] is compiled and copy.copy(compiled) is compiled
+    sums = braze.compile(functools.partial(torch.add, X.clone()), backend="eager")
+    copied = copy.deepcopy(sums)
+    vars(sums)[GIVEN][0].args[0].zero_()
+    assert torch.equal(copied(X), X + X) and torch.equal(sums(X), X)
 
 
 def test_copy_shares_tensors_but_not_attributes(model, compiled):

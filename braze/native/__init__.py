@@ -47,6 +47,7 @@ if _problem:
 native_available = not _problem
 
 OFF, RUN, TRACE = pure.OFF, pure.RUN, pure.TRACE
+DEEPCOPY = pure.DEEPCOPY
 GuardProgram = core.GuardProgram
 Entry = core.Entry
 CallOfClass = core.CallOfClass

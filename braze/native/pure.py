@@ -156,6 +156,10 @@ def bind(function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return tuple(found)
 
 
+#: in an entry's dict: f(entry, memo), which says what a deep copy of it is
+DEEPCOPY = "__braze_deepcopy__"
+
+
 class Entry:
     """A callable that looks up the variants of one function (or bound method) by their guards."""
 
@@ -241,8 +245,9 @@ class Entry:
     def __copy__(self) -> Entry:
         return self
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Entry:
-        return self
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        copied = vars(self).get(DEEPCOPY)
+        return self if copied is None else copied(self, memo)
 
     def __prepare_scriptable__(self) -> Any:
         return self.__wrapped__  # what torch.jit.script compiles

@@ -18,6 +18,10 @@ HANDLER = "c10::FatalSignalHandler"
 LIBRARIES = re.compile(r"/torch/lib/(libtorch|libc10)[^/]*\.so")
 
 
+#: kernels that write through no pointer in eager too: a group norm's backward of what lies in channels-last and wants no gradient
+DIES_IN_EAGER = "at::native::native_group_norm_backward("
+
+
 def tell() -> None:
     """Have a fatal signal print the frames in which it came."""
     torch._C._set_print_stack_traces_on_fatal_signal(True)
@@ -38,7 +42,9 @@ def innermost(said: str) -> str:
 
 
 def is_pytorchs(tags: tuple[str, ...], said: str) -> bool:
-    """Whether a program in which memory ended died by C++ of PyTorch's; ``said``: how the process ended, and all that it printed."""
+    """Whether a program died in a kernel that is known to, or, where memory ended, by C++ of PyTorch's; ``said``: how the process ended, and all that it printed."""
+    if DIES_IN_EAGER in said and said.startswith("died of SIGSEGV"):
+        return True
     if "memory" not in tags:
         return False
     file = innermost(said)

@@ -93,6 +93,11 @@ MACHINES: dict[str, Row] = {
         "models that are trained, frozen, loaded and hooked between calls",
         POISON,
     ),
+    "models": Row(
+        "tests.fuzz.modules.rare",
+        "models of rarer layers, of which weights are averaged, tied, cast, copied and called in turn",
+        POISON,
+    ),
     "programs": Row(
         "tests.fuzz.programs.machine", "Python programs whose surroundings change between calls", share=2
     ),

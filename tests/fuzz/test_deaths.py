@@ -59,6 +59,12 @@ def test_a_fault_of_memory_in_pytorchs_kernels_may_be_ours() -> None:
     assert deaths.is_pytorchs(("memory",), fault.replace("libtorch_cpu", "libtorch_python"))
 
 
+def test_a_kernel_that_dies_in_eager_may_die_compiled() -> None:
+    said = PYTORCHS.replace("SIGABRT", "SIGSEGV").replace("at::_ops::t::call(", deaths.DIES_IN_EAGER)
+    assert deaths.is_pytorchs((), said)
+    assert not deaths.is_pytorchs((), said.replace("SIGSEGV", "SIGABRT"))
+
+
 def test_a_process_tells_in_which_frames_it_died() -> None:
     text = "import os; from tests.fuzz import deaths; deaths.tell(); os.abort()"
     died = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)

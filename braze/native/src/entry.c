@@ -325,6 +325,20 @@ entry_itself(PyObject *self, PyObject *unused)
     return Py_NewRef(self);
 }
 
+/* As the function under this name in its dict says; else as functions are copied. */
+static PyObject *
+entry_deepcopy(Entry *entry, PyObject *memo)
+{
+    PyObject *copied = entry->dict != NULL ? PyDict_GetItemString(entry->dict, "__braze_deepcopy__") : NULL; /* borrowed */
+    if (copied == NULL) {
+        return Py_NewRef((PyObject *)entry);
+    }
+    Py_INCREF(copied);
+    PyObject *made = PyObject_CallFunctionObjArgs(copied, (PyObject *)entry, memo, NULL);
+    Py_DECREF(copied);
+    return made;
+}
+
 static PyObject *
 entry_get(PyObject *self, PyObject *instance, PyObject *owner)
 {
@@ -427,7 +441,7 @@ static PyMethodDef entry_methods[] = {
     {"remove", (PyCFunction)entry_remove, METH_O, "remove(program)\n--\n\nDrop the variant of a program, if there."},
     {"clear", (PyCFunction)entry_clear_variants, METH_NOARGS, "clear()\n--\n\nDrop all variants."},
     {"__copy__", entry_itself, METH_NOARGS, NULL},
-    {"__deepcopy__", entry_itself, METH_O, NULL},
+    {"__deepcopy__", (PyCFunction)entry_deepcopy, METH_O, NULL},
     {"__prepare_scriptable__", (PyCFunction)entry_original, METH_NOARGS, NULL}, /* what torch.jit.script compiles */
     {NULL},
 };

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import re
+from typing import NamedTuple
 
 #: the sizes of one row of what a model is called on
 INPUTS = {"rows": (8,), "words": (6, 8), "picture": (8, 6, 6)}
@@ -133,6 +134,20 @@ ACTIONS = (
     "torch.nn.init.<zeros_|ones_>(first(model, nn.Linear, nn.Conv2d, Gate).weight)", "model.extra = nn.Parameter(torch.ones(2))", "del model.last", "model.l0 = nn.Identity()",
 )  # fmt: skip
 
+
+class Tables(NamedTuple):
+    """The rows of which programs are made."""
+
+    any: tuple[tuple[str, str], ...]
+    layers: dict[str, tuple[tuple[str, str], ...]]
+    before: tuple[str, ...]
+    compiled: tuple[str, ...]
+    optimizers: tuple[str, ...]
+    stepped: tuple[str, ...]
+    actions: tuple[str, ...]
+
+
+TABLES = Tables(ANY, LAYERS, BEFORE, COMPILED, OPTIMIZERS, STEPPED, ACTIONS)
 CHOICE = re.compile(r"<([^<>]*\|[^<>]*)>")
 
 

@@ -2,6 +2,8 @@
 
 PRELUDE = """
 import copy
+import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 import torch.nn.functional as F
@@ -128,4 +130,86 @@ def tie(model):
 
 def trained(model):
     return [p for p in model.parameters() if p.requires_grad]
+
+
+SCALES = [torch.tensor(1.0, dtype=torch.float64)]
+AVERAGES = {}
+
+
+class Squashed(nn.Module):
+    def forward(self, w):
+        return w.tanh()
+
+
+class Halved(nn.Module):
+    def forward(self, w):
+        return w * 0.5
+
+    def right_inverse(self, w):
+        return w * 2
+
+
+class Doubling:
+    def __init__(self, model):
+        self.model = model
+
+    def __enter__(self):
+        self.before = self.model.scale
+        self.model.scale = self.before * 2
+
+    def __exit__(self, *error):
+        self.model.scale = self.before
+
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, by):
+        ctx.by = by
+        return x * by
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.by, None
+
+
+def halve(h, so_far=[0]):
+    so_far[0] += 1
+    return h * (0.5 if so_far[0] % 2 else 0.25)
+
+
+def accumulated(c, data, times):
+    for _ in range(times):
+        (c(data(3)).pow(2).mean() / times).backward()
+
+
+def unscaled(opt, by):
+    grads = [p.grad for group in opt.param_groups for p in group["params"] if p.grad is not None]
+    for grad in grads:
+        grad.mul_(1 / by)
+    return not all(bool(grad.isfinite().all()) for grad in grads)
+
+
+@torch.no_grad()
+def averaged(model):
+    for name, p in model.named_parameters():
+        if name in AVERAGES and AVERAGES[name].shape == p.shape:
+            AVERAGES[name].lerp_(p.to(AVERAGES[name].dtype), 0.1)
+        else:
+            AVERAGES[name] = p.detach().clone()
+
+
+def swapped(model):
+    for name, p in model.named_parameters():
+        if name in AVERAGES:
+            p.data, AVERAGES[name] = AVERAGES[name], p.data
+
+
+def reshaped(model, shape):
+    for name in list(model._buffers):
+        if name.startswith("r"):
+            setattr(model, name, torch.full(shape, 0.5))
+
+
+def pool_of_one():
+    return ThreadPoolExecutor(1)
 """
