@@ -55,7 +55,7 @@ COMPILED = (
     "c = compiled(model)",
 )  # fmt: skip
 OPTIMIZERS = (
-    "NAdam(model.parameters(), lr=0.01, eps=1e-2)", "Rprop(model.parameters(), lr=0.01)", "ASGD(model.parameters(), lr=0.01)", "SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=<True|False>)",
+    "NAdam(model.parameters(), lr=0.01, eps=1e-2)", "ASGD(model.parameters(), lr=0.01)", "SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=<True|False>)",
     "AdamW(model.parameters(), lr=0.01, eps=1e-2, fused=True)", "SGD(trained(model), lr=0.1)", "Adam([{'params': [p]} for p in model.parameters()], lr=0.01, eps=1e-2)",
 )  # fmt: skip
 STEPPED = (
