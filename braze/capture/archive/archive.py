@@ -65,7 +65,7 @@ class Packed:
         if graph is not None:
             # as text within the text: who has something in its place does not read it
             nodes, own = json.dumps(write_graph(graph, writer)), graph.graph
-            self._body["graph"] = {"nodes": nodes, "traits": [may_run_again(own), draws(own.nodes)]}
+            self._body["graph"] = {"nodes": nodes, "traits": [may_run_again(own), draws(own)]}
         functions = [(name_of(f), f) for f in capture.inlined if f is not function]
         for name, f in functions:
             if name is None:

@@ -252,7 +252,7 @@ def may_run_again(graph: torch.fx.Graph) -> Again:
     if not any(reaches(node, outside) for node in writing):
         return Again.YES
     # to keep the state of a GPU's generator takes longer than the call
-    return Again.UNWRITTEN if draws(graph.nodes) in ("", "cpu") else Again.NO
+    return Again.UNWRITTEN if draws(graph) in ("", "cpu") else Again.NO
 
 
 def can_run_again(graph: torch.fx.Graph) -> bool:
@@ -293,8 +293,13 @@ def memory_written(nodes: Iterable[torch.fx.Node]) -> set[int]:
     return found
 
 
-def draws(nodes: Iterable[torch.fx.Node]) -> str:
-    """The type of device whose generator nodes may draw random numbers from: "cpu" or "cuda"; "all" where it may be any, "" where they draw none."""
+def draws(graph: torch.fx.Graph) -> str:
+    """The type of device whose generator a graph may draw random numbers from: "cpu" or "cuda"; "all" where it may be any, "" where it draws none."""
+    return drawn_by(graph.nodes)
+
+
+def drawn_by(nodes: Iterable[torch.fx.Node]) -> str:
+    """The same of some nodes of a graph."""
     return together(_device_of(n) for n in _within(nodes) if is_random(n) and not _is_told_not_to(n))
 
 

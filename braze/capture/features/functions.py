@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from braze.capture.facts.breaks import graph_break
-from braze.capture.facts.purity import draws, reaches, together, writes
+from braze.capture.facts.purity import drawn_by, reaches, together, writes
 from braze.capture.features.subgraphs import Traced, region, traced, versions, written_since
 from braze.capture.features.torch_rules import grad_off
 from braze.capture.python.attributes import load_attr
@@ -97,7 +97,7 @@ def apply(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
             graph_break("BZ1019", "it writes to tensors from outside")
         _refuse_tensors(t.graph, given, forward, backward)
         _refuse_numbers(t.outside, inputs, inside)
-    drawn = draws(forward)
+    drawn = drawn_by(forward)
     written = any(writes(node) and reaches(node, memory) for node in forward)
     for node in _since(graph, before):
         graph.erase_node(node)

@@ -223,9 +223,7 @@ class _Writer:
     def _traits(self) -> tuple[str, str]:
         """Whether the graph may run again where it fails, and which generators it draws from."""
         graph = self.capture.graph
-        return (
-            self.capture.traits if graph is None else (may_run_again(graph.graph), draws(graph.graph.nodes))
-        )
+        return self.capture.traits if graph is None else (may_run_again(graph.graph), draws(graph.graph))
 
     def _seeds(self) -> int:
         """How many of the draws only set a seed."""
