@@ -126,6 +126,15 @@ def _interpolated(x: torch.Tensor, sizes: Any, *_: Any, **__: Any) -> None:
         raise RuntimeError(f"Input and output sizes should be greater than 0, but got output {list(sizes)}")
 
 
+def _interpolated_by(x: torch.Tensor, sizes: Any, *args: Any, **kwargs: Any) -> None:
+    factors = kwargs.get("scale_factors", args[-1] if args else None)
+    if sizes is None and factors is not None:
+        known = (pair for pair in zip(x.shape[2:], factors, strict=False) if not _is_unbacked(pair[0]))
+        sizes = [torch.sym_int(n * by) for n, by in known]
+    if sizes is not None:
+        _interpolated(x, sizes)
+
+
 def _groups(x: Any, weight: Any, bias: Any, n: Any, c: Any, hxw: Any, group: Any, eps: Any) -> None:
     if type(group) is int and group <= 0:
         raise RuntimeError(f"Expected num groups to be greater than 0, got {group}")
@@ -152,19 +161,10 @@ _RULES: dict[Any, Callable[..., None]] = {
     aten.unfold.default: _unfold,
     aten.celu.default: _celu,
     aten.native_group_norm.default: _groups,
-    **{
-        getattr(aten, f"upsample_{kind}").default: _interpolated
-        for kind in [
-            "nearest1d",
-            "nearest2d",
-            "nearest3d",
-            "linear1d",
-            "bilinear2d",
-            "bicubic2d",
-            "trilinear3d",
-        ]
-    },
 }
+for _kind in ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "bicubic2d", "trilinear3d"):
+    _packet = getattr(aten, f"upsample_{_kind}")
+    _RULES |= {_packet.default: _interpolated, _packet.vec: _interpolated_by}
 
 
 def refuse_call(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

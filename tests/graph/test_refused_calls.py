@@ -34,7 +34,6 @@ REFUSED = {
     "windows_of_negative_sizes": lambda x: x.unfold(0, -1, 1),
     "celu": lambda x: F.celu(x, 0.0),
     "a_picture_of_nothing": lambda x: F.interpolate(x[None], 0),
-    "a_picture_of_less_than_one": lambda x: F.interpolate(x[None], scale_factor=0.1, mode="linear"),
     "no_groups": lambda x: torch.native_group_norm(x, None, None, 3, 4, 1, 0, 1e-5),
     "complex_sums_in_place": lambda x: x.clone().add_(x * 1j),
     "complex_differences_in_place": lambda x: x.clone().sub_(x * 1j),
