@@ -264,3 +264,15 @@ def test_the_backward_runs_nothing_for_an_error_that_the_forward_has_had():
     assert {"aten.take.default", "aten.index.Tensor"} <= set(targets(part))
     backward = {str(n.target) for n in part.backward.graph.graph.nodes}
     assert not {"aten.take.default", "aten.index.Tensor"} & backward
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "braze"])
+def test_what_a_program_asserts_of_its_tensors_is_checked(backend):
+    def program(x):
+        torch._assert_async(x[0], "begins with nothing")
+        return x + 1
+
+    compiled = braze.compile(program, backend=backend)
+    assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
+    assert outcome(compiled, torch.zeros(2)) == outcome(program, torch.zeros(2))
+    assert isinstance(outcome(program, torch.zeros(2)), tuple)
