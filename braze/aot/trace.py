@@ -16,6 +16,7 @@ from braze.aot.attention import ATTENTION, with_heads_as_batches, with_readable_
 from braze.aot.recorder import Recorder
 from braze.aot.stacked import drops_between, layer_by_layer
 from braze.aot.structural import IN_TRAINING, STRUCTURAL, read_parts
+from braze.aot.unread import FAILURES, call_for_its_error, unread
 from braze.aot.ways import Ways
 from braze.graph import flex, kernels, torch_compat, torch_composites
 from braze.graph.as_in_eager import as_in_eager, stand_in
@@ -109,10 +110,11 @@ def trace(
 def run_graph(gm: torch.fx.GraphModule, env: dict[torch.fx.Node, Any], recorder: Recorder) -> Any:
     """What a captured graph gives, whose placeholders have their values in ``env``."""
     attentions = softmax_products.find(gm.graph, recorder.fuses_attention) if not recorder.kernels else {}
-    unread = {node for match in attentions.values() for node in match.between}
+    between = {node for match in attentions.values() for node in match.between}
+    nobody_reads = unread(gm.graph)
     try:
         for node in gm.graph.nodes:
-            if node in unread:
+            if node in between:
                 continue
             recorder.begin(node)
             interrupts.point()
@@ -121,6 +123,8 @@ def run_graph(gm: torch.fx.GraphModule, env: dict[torch.fx.Node, Any], recorder:
             if node in attentions:
                 env[node] = _attention(attentions[node], env, recorder)
             elif node.op != "placeholder":
+                if node in nobody_reads:
+                    call_for_its_error(node, _values(node.args, env), _values(node.kwargs, env), recorder)
                 env[node] = _run(node, gm, env, recorder)
     except BaseException:
         control_flow.leave_inference(gm, env, recorder)
@@ -161,7 +165,7 @@ def _run(node: torch.fx.Node, gm: torch.fx.GraphModule, env: dict[Any, Any], rec
         return value
     except BrazeError:
         raise
-    except (RuntimeError, TypeError, ValueError, NotImplementedError, AttributeError, IndexError) as error:
+    except FAILURES as error:
         if torch_compat.is_out_of_memory(error):
             raise
         raise Unsupported(

@@ -57,7 +57,14 @@ def as_in_eager(func: Any, args: Sequence[Any], result: Any) -> Any:
 
 #: operators that write, of which PyTorch's meta functions do not ask whether the target's type holds the result, with how many of their
 #: arguments are computed with; of these, those that compute in floats
-_UNASKED = {aten.mul_.Tensor: 2, aten.mul_.Scalar: 2, aten.ldexp_.default: 2, aten.logit_.default: 1}
+_UNASKED = {
+    aten.add_.Tensor: 2,
+    aten.sub_.Tensor: 2,
+    aten.mul_.Tensor: 2,
+    aten.mul_.Scalar: 2,
+    aten.ldexp_.default: 2,
+    aten.logit_.default: 1,
+}
 _IN_FLOATS = frozenset({aten.ldexp_.default, aten.logit_.default})
 
 

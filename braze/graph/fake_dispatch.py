@@ -11,6 +11,7 @@ from braze.graph import dynamic_ops, metadata, own_memory, torch_compat, torch_n
 from braze.graph.as_in_eager import PICKING, refuse_no_place, refuse_unfit
 from braze.graph.known_sizes import WantsPlainSizes
 from braze.graph.memo import MISS, Memo, OfTrace, fakes_in
+from braze.graph.refused_calls import refuse_call
 from braze.graph.torch_symbols import SYMBOLIC
 
 _DEVICE = torch.ops.prim.device.default
@@ -56,6 +57,7 @@ class Dispatch(FakeTensorMode):
         found = OPERATORS.recall(self, key, args, kwargs)
         if found is not MISS:
             return found
+        refuse_call(func, args, kwargs)
         if type(key) is not OfTrace and self._is_composite(func, args):
             with self:
                 result = own_memory.apart(func, args, kwargs, func.decompose(*args, **kwargs))
@@ -86,6 +88,7 @@ class Dispatch(FakeTensorMode):
 
         Of constants alone PyTorch computes another, and what is written is none from there on.
         """
+        refuse_call(func, args, kwargs)
         known = {fake.constant is not None for fake in fakes_in(args, kwargs)}
         result = MISS
         if len(known) == 2 and not func._schema.is_mutable and not self._is_composite(func, args):

@@ -76,8 +76,9 @@ def original_of(op: Any) -> Functional | None:
 def _register(op: OpOverload, given: Given) -> Functional:
     name = "_".join((*op._schema.name.split("::"), op._overloadname, *map(str, given)))
     name = re.sub(r"\W", "_", name)
-    text = re.sub(r"Tensor\([^)]*\)", "Tensor", str(op._schema))
-    arguments = text[text.index("(") + 1 : text.rindex(") -> ")]
+    signature = str(op._schema).partition("(")[2]  # the overload before it may be "Tensor", too
+    text = re.sub(r"Tensor\([^)]*\)", "Tensor", signature)
+    arguments = text[: text.rindex(") -> ")]
     own = not any(r.alias_info is not None for r in op._schema.returns) and op._schema.returns
     returns = text[text.rindex(") -> ") + 5 :].strip("()").split(", ") if own else []
     copies = sum(abs(n) for n in given if n is not None)

@@ -43,6 +43,7 @@ _ALONG_DIMS = frozenset(
         "cummin",
         "cross",
         "glu",
+        "prelu",
         "max_pool1d",
         "mse_loss",
         "l1_loss",
@@ -127,10 +128,10 @@ def _casts() -> torch.dtype | None:
 @remembered(8192)
 def _is_tried(func: Any) -> bool:
     """Whether a function may be called on any small tensors."""
-    return _is_pure(func) and _stays_in_place(func.__name__.partition(".")[0])
+    return is_pure(func) and _stays_in_place(func.__name__.partition(".")[0])
 
 
-def _is_pure(func: Any) -> bool:
+def is_pure(func: Any) -> bool:
     """Whether a function of PyTorch's does nothing but compute with tensors."""
     kind = type(func)
     if kind is torch._ops.OpOverload:

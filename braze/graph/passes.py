@@ -118,7 +118,7 @@ def drop_unread_of_program(graph: torch.fx.Graph) -> None:
 
 
 def _runs_for_error(node: Node) -> bool:
-    fails = may_fail(node)
+    fails = facts(node).for_error or may_fail(node)
     if fails:
         set_facts(node, for_error=True)
     return fails

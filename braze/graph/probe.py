@@ -131,6 +131,8 @@ OF_REALS = frozenset(
         "bucketize",
     ]
 )
+#: what writes a number as it is
+FILLS = frozenset(["fill_", "fill_diagonal_", "setitem", "masked_fill_"])
 #: whose kernels take parameters of their operand's type, or of 32 bits beside an operand of 16
 NORMS = frozenset(["layer_norm", "native_layer_norm", "group_norm", "batch_norm", "instance_norm"])
 #: losses of floats by classes, and the one that has no kernel for floats of 16 bits
@@ -152,6 +154,8 @@ LIMIT = 1 << 26
 _INF, _LOWEST = math.inf, -math.inf
 _NUMBERS = frozenset([int, float])
 _TRUTHS = (bool, torch.SymBool)
+#: types of factors that sums take of any tensors
+_FACTORS = frozenset([int, float, torch.SymInt, torch.SymFloat])
 
 
 def is_doubtful(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -160,7 +164,7 @@ def is_doubtful(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> boo
         return True
     if args and isinstance(args[0], torch.Tensor) and args[0].dim() > MOST_DIMS:
         return True
-    if kwargs and isinstance(kwargs.get("alpha"), _TRUTHS):
+    if "alpha" in kwargs and type(kwargs["alpha"]) not in _FACTORS:
         return True
     return _has_doubts_of_its_own(name) and _is_doubtful_itself(name, args, kwargs)
 
@@ -172,7 +176,7 @@ def _has_doubts_of_its_own(name: str) -> bool:
         return True
     tables = (
         *(WRITES, DIFFERENCES, WITHOUT_IDENTITY, OF_ONE_TYPE, BY_INDICES, BY_PLACES, OF_FLOATS, OF_REALS),
-        *(OF_ONE_FLOAT, NORMS, LOSSES_OF_CLASSES, OF_TRUTHS),
+        *(OF_ONE_FLOAT, FILLS, NORMS, LOSSES_OF_CLASSES, OF_TRUTHS),
     )
     return any(name in table or name.strip("_") in table for table in tables)
 
@@ -186,6 +190,8 @@ def _is_doubtful_itself(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
         return any(size < 0 for size in sizes)
     if name in DIFFERENCES and any(isinstance(v, _TRUTHS) for v in (*args, *kwargs.values())):
         return True
+    if name in FILLS and _fills_in_vain(args, kwargs):
+        return True
     if name in WITHOUT_IDENTITY and args and isinstance(args[0], torch.Tensor) and _is_empty(args[0]):
         return True
     if torch.is_autocast_enabled("cpu"):
@@ -193,6 +199,13 @@ def _is_doubtful_itself(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     if name in OF_ONE_TYPE and several_types((*args, *kwargs.values())):
         return True
     return _has_doubtful_type(name.strip("_"), args, kwargs)
+
+
+def _fills_in_vain(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether integers are to hold a number that is not finite, or tensors that are not complex a complex one."""
+    given = (*args, *kwargs.values())
+    numbers = [v for v in given if type(v) is complex or (type(v) is float and not math.isfinite(v))]
+    return bool(numbers) and bool(args) and isinstance(args[0], torch.Tensor) and not args[0].is_complex()
 
 
 def _has_doubtful_type(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

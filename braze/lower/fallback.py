@@ -58,8 +58,10 @@ OUT_VARIANTS = {
 }
 
 
-def call_extern(g: ProgramBuilder, target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Append a call of an ATen (or custom) operator; returns its results as values in memory."""
+def call_extern(
+    g: ProgramBuilder, target: Any, args: Any, kwargs: dict[str, Any], *, as_it_is: bool = False
+) -> Any:
+    """Append a call of an ATen (or custom) operator, ``as_it_is``: of that overload; returns its results as values in memory."""
     schema = target._schema
     plain_args = tuple(argument(g, a) for a in args)
     plain_kwargs = tuple((name, argument(g, a)) for name, a in kwargs.items())
@@ -87,7 +89,7 @@ def call_extern(g: ProgramBuilder, target: Any, args: Any, kwargs: dict[str, Any
         device=device_of(g) if any(outputs) or not mutates else g.buffers[mutates[0]].device,
         mutates=tuple(dict.fromkeys(mutates)),
         # a kernel that the program has registered for the operator is none for the overload that writes
-        out_variant="" if is_of_the_program(target) else OUT_VARIANTS.get(name, ""),
+        out_variant="" if as_it_is or is_of_the_program(target) else OUT_VARIANTS.get(name, ""),
         aliases=tuple(dict.fromkeys(aliases)),
         makes=tuple(made),
     )
@@ -121,7 +123,7 @@ def call_on_copies(g: ProgramBuilder, functional: Functional, args: Any, kwargs:
 
     given, named, copies = functional.with_copies(args, kwargs, copy)
     g.val, g.op_name = tuple(made[: functional.results]), functional.original.__name__.partition(".")[0]
-    own = call_extern(g, functional.original, given, named)
+    own = call_extern(g, functional.original, given, named, as_it_is=True)
     everything = (*own, *copies)
     return everything[0] if len(everything) == 1 else everything or None
 

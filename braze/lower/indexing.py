@@ -21,11 +21,8 @@ SHORT_ROW = 16
 def position(g: ProgramBuilder, index: Node, extent: Expr, wrap: bool = True) -> Expr:
     """An index value as an index expression; negative ones count from the end where ``wrap``."""
     i = build.cast(index, DType.I64)
-    if i.op is Op.INDEX:
-        low = i.attr.bounds()[0]
-        if low is not None and low >= 0:
-            return g.indirect(build.check_index(i, extent), extent)
-    if wrap:
+    low = i.attr.bounds()[0] if i.op is Op.INDEX else None
+    if wrap and (low is None or low < 0):
         i = build.wrapped(i, g.index_node(extent))
     return g.indirect(i, extent)
 

@@ -143,12 +143,13 @@ class ProgramBuilder:
         return build.load(view.buffer, view.dtype, at)
 
     def indirect(self, value: Node, extent: Expr) -> Expr:
-        """An index whose value is computed: ``value`` in 0 <= value < extent."""
-        if value.op is Op.INDEX:
-            return value.attr
-        if value.op is Op.CONST:
-            return as_expr(value.attr)
-        return self.known(build.check_index(value, extent), extent)
+        """An index whose value is computed: ``value`` in 0 <= value < extent, which is looked at unless it is known."""
+        looked = build.check_index(value, extent)
+        if looked.op is Op.INDEX:
+            return looked.attr
+        if looked.op is Op.CONST:
+            return as_expr(looked.attr)
+        return self.known(looked, extent)
 
     def known(self, value: Node, extent: Expr) -> Expr:
         """An index whose value is computed, which nobody need look at."""

@@ -146,6 +146,56 @@ def without_gradients(x, i):
     return x * 3
 
 
+TRUTHS, NAMED = torch.tensor([True, False, True, True]), torch.arange(4)
+UNFIT = {
+    "kthvalue_of_truths": lambda x: TRUTHS.logical_and(x > 0).kthvalue(1),
+    "relu_of_truths": lambda x: F.relu(x > 1),
+    "negative_power_of_integers": lambda x: (NAMED + x.long()) ** -1,
+    "negative_power_in_place": lambda x: (NAMED + x.long()).pow_(-1),
+    "norm_in_integers": lambda x: torch.linalg.vector_norm(x, dtype=torch.int64),
+    "norms_of_lists": lambda x: torch._foreach_norm([x.long()]),
+    "norm_of_a_narrower_type": lambda x: torch.linalg.vector_norm(x.double(), dtype=torch.float32),
+    "nansum_of_complex_numbers": lambda x: torch.nansum(x + 1j),
+    "extreme_of_complex_numbers": lambda x: (x + 1j).max(0),
+    "complex_full": lambda x: x.new_full((2,), 1j),
+    "complex_factor": lambda x: torch.addmm(x[:1], x[None], x[:, None], beta=1j),
+    "fraction_of_integers": lambda x: torch.add(x.long(), x.long(), alpha=0.5),
+    "sort_by_no_dim": lambda x: x.sort(5),
+    "mask_of_another_size": lambda x: x.clone().index_put_((TRUTHS[:2],), x[0]),
+    "polygamma": lambda x: torch.polygamma(-1, x),
+    "boundaries_of_two_dims": lambda x: torch.bucketize(x, x.view(2, 2)),
+    "side": lambda x: torch.searchsorted(x, x, side="up"),
+    "convolution_of_no_channels": lambda x: torch.conv1d(x[None, None], torch.ones(0, 1, 2)),
+    "negative_padding": lambda x: torch.conv1d(x[None, None], torch.ones(1, 1, 2), padding=-1),
+    "pool_of_nothing": lambda x: F.adaptive_avg_pool2d(x.view(1, 2, 2)[:, :0], 2),
+    "picture_of_no_columns": lambda x: F.interpolate(x.view(1, 1, 2, 2)[..., :0], (2, 2), mode="bilinear"),
+    "beyond_its_memory": lambda x: x.as_strided((3, 3), (3, 1)),
+    "negative_beta": lambda x: F.smooth_l1_loss(x, x, beta=-1),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "braze"])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("operator", UNFIT.values(), ids=UNFIT)
+def test_an_operator_that_kernels_alone_refuse_raises_whoever_reads_its_result(operator, dynamic, backend):
+    """Meta functions let these pass, and the graph needs nothing of them."""
+    for grad in (False, True):
+        program, x = unread(operator), torch.arange(4.0, requires_grad=grad)
+        theirs = outcome(program, x)
+        assert isinstance(theirs, tuple)
+        assert outcome(braze.compile(program, backend=backend, dynamic=dynamic), x) == theirs
+
+
+def test_what_nobody_reads_and_eager_computes_is_left_out():
+    def program(x):
+        x.sort(0)
+        (x > 1).long() ** 2
+        x.clone().mul_(3).sum()
+        return x * 2
+
+    assert len(kernels(program, torch.arange(4.0))) == 1
+
+
 PROGRAMS = [written, in_a_checkpoint, read_once_of_two, read_by_what_nobody_reads, read_for_its_shape, without_gradients]  # fmt: skip
 
 
@@ -214,3 +264,15 @@ def test_the_backward_runs_nothing_for_an_error_that_the_forward_has_had():
     assert {"aten.take.default", "aten.index.Tensor"} <= set(targets(part))
     backward = {str(n.target) for n in part.backward.graph.graph.nodes}
     assert not {"aten.take.default", "aten.index.Tensor"} & backward
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "braze"])
+def test_what_a_program_asserts_of_its_tensors_is_checked(backend):
+    def program(x):
+        torch._assert_async(x[0], "begins with nothing")
+        return x + 1
+
+    compiled = braze.compile(program, backend=backend)
+    assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
+    assert outcome(compiled, torch.zeros(2)) == outcome(program, torch.zeros(2))
+    assert isinstance(outcome(program, torch.zeros(2)), tuple)

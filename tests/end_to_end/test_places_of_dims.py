@@ -41,3 +41,43 @@ def test_the_places_that_a_dim_has_are_picked(dynamic):
         torch.testing.assert_close(ours, theirs)
     with pytest.raises(IndexError, match="out of range for tensor of size"):
         compiled(torch.rand(2, 4))
+
+
+KNOWN = {
+    "gather_beyond": lambda x: x.gather(0, torch.full((1, 2), 3)),
+    "gather_before": lambda x: x.gather(0, torch.full((1, 2), -1)),
+    "gather_row": lambda x: x.gather(0, torch.arange(-1, 3)[None]),
+    "slices_beyond": lambda x: x.index_select(0, torch.full((2,), 3)),
+    "slices_before": lambda x: x.index_select(0, torch.arange(-1, 2)),
+    "slices_row": lambda x: x.index_select(0, torch.arange(x.shape[1])),
+    "embedding_beyond": lambda x: F.embedding(torch.full((2,), 3), x),
+    "embedding_before": lambda x: F.embedding(torch.arange(-1, 2), x),
+    "index_beyond": lambda x: x[torch.full((2,), 3)],
+    "index_before": lambda x: x[torch.arange(-4, 2)],
+    "take_beyond": lambda x: x.take(torch.full((2,), 12)),
+    "scatter_beyond": lambda x: x.scatter(0, torch.full((1, 4), 3), x),
+    "index_add_before": lambda x: x.index_add(0, torch.full((2,), -1), x[:2]),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", KNOWN)
+def test_places_that_the_trace_knows_are_looked_at_where_they_do_not_exist(name, dynamic):
+    """Numbers and counts are read without a look, but only where they are known to lie in the tensor."""
+    x = torch.rand(3, 4)
+    with pytest.raises((IndexError, RuntimeError)) as wanted:
+        KNOWN[name](x)
+    with pytest.raises(wanted.type) as found:
+        braze.compile(KNOWN[name], dynamic=dynamic)(x)
+    assert str(found.value) == str(wanted.value)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_places_that_the_trace_knows_are_read_where_they_exist(dynamic):
+    def read(x):
+        last = torch.full((1, 4), 2)
+        return x.gather(0, last), x[torch.arange(-2, 2)], x.index_select(0, torch.arange(x.shape[0]))
+
+    x = torch.rand(3, 4)
+    for ours, theirs in zip(braze.compile(read, dynamic=dynamic)(x), read(x), strict=True):
+        torch.testing.assert_close(ours, theirs)

@@ -99,3 +99,14 @@ def test_parts_of_operators_of_ours_meet_no_kernel_that_eager_does_not(backend, 
     register("exp", lambda x: x.clone())
     register("log1p", lambda x: x.clone())
     assert torch.allclose(program(X), torch.nn.functional.softplus(X)) and not calls
+
+
+def test_a_kernel_for_an_overload_that_is_named_as_a_type_is_called(register, calls, backend):
+    """``add.Tensor``: that name stands before the arguments' types in its schema."""
+    register("add.Tensor", lambda x, y: torch.sub(x, y))
+    compare(
+        lambda x: torch.add(x, W[:3]) * 2,
+        braze.compile(lambda x: torch.add(x, W[:3]) * 2, backend=backend),
+        calls,
+        X,
+    )

@@ -59,7 +59,7 @@ DATA = frozenset(
 #: what PyTorch takes these classes for, where it wants a dtype
 DTYPES = {int: torch.int64, float: torch.float64, bool: torch.bool, complex: torch.complex128}
 #: functions that give None and yet write, and what operators of libraries are
-WRITES = frozenset(words("__setitem__ __set__ __delitem__ setitem"))
+WRITES = frozenset(words("__setitem__ __set__ __delitem__ setitem _assert_async"))
 OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 #: what keeps memory of its own, or shows that of others
 BUFFERS = (memoryview, bytearray, array.array)
@@ -243,7 +243,7 @@ class Recorder(Recording):
         """The result of a call, which is noted if it gives tensors or is made for its effect."""
         if holds_tensor(result):
             return self.note(func, args, kwargs, result)
-        # `x[i] = v` and its like give nothing and yet write; an operator of a library without a result is called for its effect
+        # `x[i] = v` and its like give nothing and yet write or check; an operator of a library without a result is called for its effect
         if result is None and (name in WRITES or name.endswith("_") or isinstance(func, OPERATORS)):
             self.note(func, args, kwargs, None)
         elif isinstance(result, torch.ScriptObject):
