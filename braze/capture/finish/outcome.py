@@ -229,8 +229,18 @@ def settle_floats(t: Trace) -> None:
             place.guards.append((Check.EQUAL, place.real))
 
 
+def tell_decisions(t: Trace) -> list[Guard]:
+    """What was decided by floats, over symbols which the places of these bind."""
+    named = set().union(*t.graph.decisions.values())
+    for place in t.outside.symbolic_places:
+        if isinstance(place.value, torch.SymFloat) and t.graph.mode.name_of(place.value) in named:
+            place.guards.append((Check.EQUAL, FloatSpec(t.graph.mode.name_of(place.value), place.real)))
+    return [Guard(None, Check.RANGE, ShapeRelation(text, names)) for text, names in t.graph.decisions.items()]
+
+
 def guards(t: Trace) -> list[Guard]:
     """Everything the trace assumed, parents before children."""
+    decisions = tell_decisions(t)
     found = [Guard(None, check, expected) for check, expected in t.outside.settings.guards()]
     seen: set[Node] = set()
     for node in t.outside.tree.order:
@@ -254,7 +264,7 @@ def guards(t: Trace) -> list[Guard]:
         if not set(names) <= t.graph.mode.symbols.keys() | t.graph.mode.floats.keys():
             continue  # about a size that only the data decides (``nonzero``): no call is told by it
         found.append(Guard(None, Check.RANGE, ShapeRelation(expression, tuple(names))))
-    return found
+    return found + decisions
 
 
 def as_read(graph: GraphState, node: Node) -> TensorSpec:

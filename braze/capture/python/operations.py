@@ -200,6 +200,10 @@ def compare(t: Trace, function: Any, a: Any, b: Any, tail: bool = False) -> Any:
     if UnknownText in (type(a), type(b)):
         a, b = texts.written(a), texts.written(b)
     if type(a) in SAFE and type(b) in SAFE:
+        if torch.SymFloat in (type(a), type(b)):
+            decided = floats.decided(t.graph, function, a, b)
+            if decided is not MISSING:
+                return decided
         return on_numbers(function, *without_truths(function, a, b))
     own, reflected = COMPARE_METHODS[function]
     return by_classes(t, function, a, b, (own,), reflected)
