@@ -121,6 +121,22 @@ def test_what_a_float_is_as_an_integer_has_a_variant_each(function: Callable[...
     captures(of_size, [v for v in FLOATS if abs(v) < 100], backend="eager")
 
 
+NUMBERS = {
+    "fill_": lambda x, k: x.fill_(k),
+    "an item": lambda x, k: torch.Tensor.__setitem__(x, 0, k) or x,
+    "sub": lambda x, k: x.sub_(x * 2, alpha=k),
+    "addr": lambda x, k: torch.addmm(x, x[:, None], x[None], beta=k, alpha=1 / k),
+    "softshrink": lambda x, k: torch.nn.functional.softshrink(x, k),
+    "a sum": lambda x, k: x.add_(x, alpha=k * 2 + 1),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_what_pytorch_asks_of_a_number_is_guarded_as_it_was_answered(name: str) -> None:
+    assert captures(NUMBERS[name], [0.6 + i / 7 for i in range(12)]) == 2
+    captures(NUMBERS[name], [0.6, *FLOATS, 0.75, *FLOATS], backend="eager")
+
+
 def test_questions_whether_a_float_is_finite() -> None:
     def asked(x: Any, k: float) -> Any:
         return x * 2 if math.isfinite(k) else x, math.isnan(k), math.isinf(k * 1e10)

@@ -18,7 +18,6 @@ from braze.capture.facts.operators import NOT_IN_PLACE
 from braze.capture.facts.values import MISSING
 from braze.capture.state.trace import GraphState
 from braze.graph import torch_symbols
-from braze.graph.numbers import OF_MATH
 
 #: operations that never raise, whatever the floats are
 TOTAL = {
@@ -134,16 +133,9 @@ def is_computed(graph: GraphState, value: Any) -> bool:
 
 def where_defined(graph: GraphState, function: Any, *operands: Any) -> Any:
     """What an operation that may raise gives of floats of the program's where it gives a finite float, which is guarded; MISSING for any other."""
-    found = _text(graph, function, operands)
-    if found is None:
+    value = graph.mode.decided.answer(function, *operands)
+    if value is None:
         return MISSING
-    try:
-        value = function(*[_hint(graph, v) for v in operands])
-    except (ArithmeticError, ValueError):
-        return MISSING
-    if type(value) is not float or not math.isfinite(value):
-        return MISSING
-    _guarded(graph, f"math.isfinite({found[0]})", found[1])
     made = graph.mode.derived_float(value, [v for v in operands if is_input(graph, v)])
     graph.computed[graph.mode.name_of(made)] = (function, operands)
     return noted(graph, function, operands, made)
@@ -151,83 +143,13 @@ def where_defined(graph: GraphState, function: Any, *operands: Any) -> Any:
 
 def decided(graph: GraphState, function: Any, *operands: Any) -> Any:
     """What a question is answered, or which integer a float is made, of floats of the program's: guarded to be that again; MISSING for others."""
-    operands = tuple(map(known, operands))
-    found = _text(graph, function, operands)
-    if found is None:
-        return MISSING
-    try:
-        value = function(*[_hint(graph, v) for v in operands])
-    except (ArithmeticError, ValueError):
-        return MISSING
-    _guarded(graph, found[0] if value is True else f"{found[0]} == {value!r}", found[1])
-    return value
-
-
-def _guarded(graph: GraphState, text: str, names: dict[str, None]) -> None:
-    graph.decisions[text] = tuple(names)
-
-
-def _hint(graph: GraphState, value: Any) -> Any:
-    """The number that an operand is in this call."""
-    return graph.mode.floats[graph.mode.name_of(value)] if type(value) is torch.SymFloat else value
-
-
-def _text(graph: GraphState, function: Any, operands: tuple[Any, ...]) -> tuple[str, dict[str, None]] | None:
-    """An operation as Python over the floats that a call begins with, and their names; None where there are none, other numbers, or many operations."""
-    names: dict[str, None] = {}
-    text = _written(graph, function, operands, names, [MOST_OPERATIONS])
-    return (text, names) if text is not None and names else None
-
-
-def _written(
-    graph: GraphState, function: Any, operands: tuple[Any, ...], names: dict[str, None], left: list[int]
-) -> str | None:
-    """Python for an operation. ``left``: how many there may be yet."""
-    form = WRITTEN.get(function)
-    left[0] -= 1
-    if form is None or left[0] < 0:
-        return None
-    parts: list[str] = []
-    for value in operands:
-        if type(value) in (int, float, bool):
-            parts.append(repr(value) if math.isfinite(value) else f"float({str(value)!r})")
-            continue
-        if type(value) is not torch.SymFloat or torch_symbols.is_unbacked(value):
-            return None
-        name = graph.mode.name_of(value)
-        if name in graph.made:
-            part = _written(graph, *graph.made[name], names, left)
-            if part is None:
-                return None
-            parts.append(part)
-        elif name in graph.mode.floats:
-            names[name] = None
-            parts.append(f"float_of({name})")
-        else:
-            return None
-    return form.format(*parts)
-
-
-#: operations of a decision: guards of many take longer than another variant is worth
-MOST_OPERATIONS = 64
-#: functions of floats -> how Python writes them
-WRITTEN = {
-    **{
-        function: f"({{}} {sign} {{}})"
-        for function, sign in {
-            operator.add: "+", operator.sub: "-", operator.mul: "*", operator.truediv: "/", operator.pow: "**",
-            operator.lt: "<", operator.le: "<=", operator.gt: ">", operator.ge: ">=", operator.eq: "==", operator.ne: "!=",
-        }.items()
-    },
-    operator.neg: "(-{})", operator.pos: "(+{})", abs: "abs({})", int: "int({})", round: "round({})", bool: "({} != 0)",
-    **{getattr(math, name): f"math.{name}({{}})" for name in ("floor", "ceil", "trunc", "isnan", "isinf", "isfinite")},
-    **{function: f"math.{function.__name__}({{}})" for function in (*OF_MATH, math.sqrt)},
-}  # fmt: skip
+    value = graph.mode.decided.answer(function, *map(known, operands))
+    return MISSING if value is None else value
 
 
 def noted(graph: GraphState, function: Any, operands: tuple[Any, ...], made: Any) -> Any:
     """A symbol, whose value a node computes of operands."""
-    graph.made[graph.mode.name_of(made)] = (function, operands)
+    graph.mode.decided.made[graph.mode.name_of(made)] = (function, operands)
     node = graph.recorder.make(function, tuple(map(graph.recorder.argument, operands)), made)
     graph.recorder.symbols[made.node._expr] = node
     return made

@@ -196,10 +196,6 @@ class GraphState:
         self.specs: dict[int, Any] = {}
         #: name of a float that is made by a function of ``math`` -> (function, what of): residual code computes it as Python does, to the last bit
         self.computed: dict[str, tuple[Any, tuple[Any, ...]]] = {}
-        #: name of a float that a node computes -> (function, what of)
-        self.made: dict[str, tuple[Any, tuple[Any, ...]]] = {}
-        #: what was decided by floats of the program's: text of a condition -> the names of those
-        self.decisions: dict[str, tuple[str, ...]] = {}
         #: id of a float made of sizes by the algebra of symbols -> (that, function, operands), or the float of the graph as which it was written
         self.written: dict[int, tuple[Any, Any, tuple[Any, ...]]] = {}
         #: how many transforms that differentiate are around
