@@ -278,3 +278,17 @@ def test_a_listener_that_nobody_reads_breaks_nothing() -> None:
     compiled = braze.compile(function, backend="eager", fullgraph=True)
     assert compiled(X).tolist() == [2.0, 2.0]
     assert handler.texts == ["one"]
+
+
+def test_a_break_at_text_of_a_number_says_so() -> None:
+    def function(x: Any, n: int) -> Any:
+        try:
+            raise ValueError(f"bad {n}")
+        except ValueError as error:
+            return x * 2, str(error)
+
+    compiled = braze.compile(function, backend="eager", dynamic=True)
+    with trace.collect() as events:
+        assert compiled(X, 5)[1] == "bad 5"
+    reasons = [found.reason for kind, found in events if kind == "break"]  # type: ignore[attr-defined]
+    assert reasons[0] == "text of a number that changes goes where it is looked at"

@@ -10,7 +10,7 @@ import torch
 import torch.fx
 
 from braze.capture.facts import purity
-from braze.capture.facts.breaks import FORMATTED, BreakSignal, Retry, Unrebuildable
+from braze.capture.facts.breaks import FORMATTED, FORMATTED_NUMBER, BreakSignal, Retry, Unrebuildable
 from braze.capture.facts.records import (
     Capture,
     Check,
@@ -82,7 +82,8 @@ def retry_before(done: Ledger, error: Unrebuildable) -> NoReturn:
     if done.frames.break_at is None:
         from_value = type(error.value).__name__
         if type(error.value) is UnknownText:
-            done.frames.break_at = BreakSignal(*FORMATTED, skip=True)
+            of_tensor = error.value.made is None
+            done.frames.break_at = BreakSignal(*(FORMATTED if of_tensor else FORMATTED_NUMBER), skip=True)
             raise Retry(max(1, min(step, done.frames.steps - 1))) from None
         what = f"a {from_value} behind that braze cannot rebuild"
         if issubclass(type(error.value), torch.Tensor) and id(error.value) in done.leaves:
