@@ -36,7 +36,7 @@ def extensions() -> list[Extension]:
                 "-Wall",
                 "-Wno-missing-field-initializers",
             ],
-            libraries=["dl"] if sys.platform.startswith("linux") else [],
+            libraries=["dl", "m"] if sys.platform.startswith("linux") else [],
             optional=True,
         )
     ]

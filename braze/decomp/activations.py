@@ -60,6 +60,8 @@ def logit(x: Tensor, eps: float | None = None) -> Tensor:
         return NotImplemented
     wide = x if x.device.type == "cpu" else widened(x)
     if eps is not None:
-        wide = aten.clamp.default(wide, eps, 1 - eps)
+        kept = aten.clamp.default(wide, None, 1 - eps)
+        # limits that lie the wrong way round are asked in this order by eager
+        wide = aten.where.ScalarSelf(aten.lt.Scalar(wide, eps), eps, kept)
     y = aten.log.default(aten.div.Tensor(wide, aten.rsub.Scalar(wide, 1)))
     return cast(y, x.dtype)

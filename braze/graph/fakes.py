@@ -24,6 +24,7 @@ from braze.graph import (
     torch_symbols,
 )
 from braze.graph.as_in_eager import as_in_eager
+from braze.graph.decided_floats import DecidedFloats
 from braze.graph.fake_dispatch import OPERATORS, Dispatch, holds_unbacked
 from braze.graph.known_sizes import Ground, WantsPlainSizes
 from braze.graph.memo import ALONE, MISS, Memo, OfTrace
@@ -57,18 +58,21 @@ class FakeMode:
         self.dispatch.symbolic_memos = {}
         self.dispatch.cache_enabled = False  # PyTorch's memo: ours is asked before
         self.env = env
+        #: name of each symbolic float of the program -> its hint
+        self.floats: dict[str, float] = {}
+        #: what is decided by them
+        self.decided = DecidedFloats(self.floats)
         #: what is known of sizes, where they may be symbols
         self.ground: Ground
         if env is not None:
             self.ground = Ground(env)
+            self.ground.decided = self.decided
         #: name in expressions -> its hint
         self.symbols: dict[str, SymbolSpec] = {}
         #: the symbols of ints, which guards bind as they are; those of sizes are bound where specs name them
         self.ints: set[str] = set()
         #: sizes whose rows the program says are independent
         self.batches: list[torch.SymInt] = []
-        #: name of each symbolic float of the program -> its hint
-        self.floats: dict[str, float] = {}
         #: those that nodes compute, with the floats that they are computed from
         self._derived: dict[str, frozenset[str]] = {}
         #: those read out of tensors, or computed from such
@@ -139,6 +143,7 @@ class FakeMode:
             self.env = torch_symbols.symbolic_environment(self.scalars, self.shapes)
             torch_symbols.give_environment(self.dispatch, self.env)
             self.ground = Ground(self.env)
+            self.ground.decided = self.decided
         return self.env
 
     def unknown(self, kind: type, bounds: tuple[int, int] | None = None) -> Any:
@@ -190,7 +195,7 @@ class FakeMode:
     @staticmethod
     def name_of(value: torch.SymInt | torch.SymFloat) -> str:
         """The symbol that a number was made as, whatever it was found to be since."""
-        return str(value.node._expr)
+        return torch_symbols.made_as(value)
 
     def derived_float(self, value: float, sources: Iterable[torch.SymFloat | torch.SymInt]) -> torch.SymFloat:
         """A symbol for what a node computes from other symbolic floats, or from sizes and integers."""

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from braze.graph import bits, torch_symbols
+from braze.graph.decided_floats import DecidedFloats
 from braze.graph.learned_sizes import COMPARISONS, SIDES, LearnedSizes
 from braze.graph.numbers import QUESTIONS
 from braze.support import trace
@@ -53,6 +54,8 @@ class Ground(LearnedSizes):
         self._silent = False
         #: whether rules may have PyTorch decide, and guard, what is not plain to see
         self.asking = False
+        #: what is decided by floats
+        self.decided: DecidedFloats | None = None
         #: a call runs whose composites in C++ take sizes for numbers, which fixes them
         self.in_cpp = False
         self._evaluate = env.evaluate_expr
@@ -134,6 +137,8 @@ class Ground(LearnedSizes):
     def _evaluated(self, condition: Any, /, *args: Any, **kwargs: Any) -> Any:
         """What the ShapeEnv is asked: PyTorch is, where the answer is not plain to see."""
         known = self._answer(condition)
+        if known is None and self.decided is not None:
+            known = self.decided.asked(condition)
         if known is None:
             if condition.free_symbols:
                 if self.in_cpp and not torch_symbols.is_condition(condition):

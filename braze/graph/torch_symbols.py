@@ -132,6 +132,11 @@ def is_unbacked(value: Any) -> bool:
     return any(map(is_unbacked_symbol, node.expr.free_symbols))
 
 
+def made_as(value: Any) -> str:
+    """The symbol that a number was made as, whatever it was found to be since."""
+    return str(value.node._expr)
+
+
 def is_unbacked_symbol(symbol: Any) -> bool:
     """Whether a symbol of a ShapeEnv stands for what only the data tell: by PyTorch's naming of symbols."""
     return is_told_by_data(str(symbol)) or str(symbol).startswith("zuf")

@@ -98,7 +98,7 @@ def _verify_check(index: int, node: int, check: str, expected: Any, count: int, 
     where = f"check {index} ({check})"
     if not (node == -1 if _CHECKS[check].place in _ROOTLESS else 0 <= node < count):
         raise ValueError(f"{where}: no node {node}")
-    if check == "int" and not 0 <= expected[1] < symbols:
+    if check in ("int", "float") and not 0 <= expected[1] < symbols:
         raise ValueError(f"{where}: no symbol {expected[1]}")
     if check in ("alias", "distinct"):
         others = (expected,) if check == "alias" else expected

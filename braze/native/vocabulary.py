@@ -134,6 +134,9 @@ class Check(enum.Enum):
     # of programs: ("symbol", number): x is an int, which the symbol stands for
     INT = Kind("int", Place.ALWAYS, c="int_binds(value, check->number, &walk->program->symbols)",
         python="type(value) is int and bind_symbol(walk.symbols, expected[1], value)")
+    # the same of a float, for which the symbol has the integer of the same 64 bits
+    FLOAT = Kind("float", Place.ALWAYS, c="float_binds(value, check->number, &walk->program->symbols)",
+        python="type(value) is float and bind_symbol(walk.symbols, expected[1], bits_of(value))")
     # Source: x is the object at that source
     ALIAS = Kind("alias", Place.ALWAYS, c="value == walk->program->values[check->number]",
         python="value is walk.value(expected)", says="{at} is {told(expected)}", advice=_ONCE)

@@ -223,6 +223,16 @@ def bind_symbol(symbols: list[int | None], index: int, value: int) -> bool:
     return symbols[index] == value
 
 
+def bits_of(value: float) -> int:
+    """The integer of the 64 bits that a float has, which is what a symbol stands for."""
+    return int(struct.unpack("q", struct.pack("d", value))[0])
+
+
+def float_of(bits: int) -> float:
+    """The float whose bits these are."""
+    return float(struct.unpack("d", struct.pack("q", bits))[0])
+
+
 def sizes_agree(actual: Sequence[int], expected: Sequence[Any], symbols: list[int | None]) -> bool:
     """Whether sizes (or strides) are as expected, binding symbols on the way."""
     if len(actual) != len(expected):

@@ -159,3 +159,136 @@ def test_a_warning_is_shown_once_a_place() -> None:
             outer(X, 1)
             compiled(X, 1)
     assert len(caught) == 1
+
+
+# -- what hears a message may be read behind it
+
+
+class Kept(logging.Handler):
+    """Keeps how many messages it heard."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.count += 1
+        self.texts.append(record.getMessage())
+
+
+def counts_records() -> Callable[[Any], Any]:
+    logger, handler = logging.Logger("counts"), Kept()
+    logger.addHandler(handler)
+
+    def function(x: Any) -> Any:
+        logger.warning("one")
+        x = x * 2
+        logger.error("another")
+        return x + handler.count
+
+    return function
+
+
+def counts_in_a_closure() -> Callable[[Any], Any]:
+    logger, texts = logging.Logger("closure"), []
+
+    class Listening(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            texts.append(record.getMessage())
+
+    logger.addHandler(Listening())
+
+    def function(x: Any) -> Any:
+        before = len(texts)
+        logger.warning("one")
+        return x + len(texts) - before
+
+    return function
+
+
+def counts_recorded(x: Any) -> Any:
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        warnings.warn("one", stacklevel=1)
+        count = len(found)
+        warnings.warn("another", stacklevel=1)
+        texts = [str(message.message) for message in found]
+    return x + count, texts
+
+
+def counts_shown() -> Callable[[Any], Any]:
+    shown: list[Any] = []
+
+    def function(x: Any) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.showwarning = lambda *args, **kwargs: shown.append(args)
+            warnings.warn("one", stacklevel=1)
+        return x + len(shown)
+
+    return function
+
+
+class Lines:
+    """A stream of the program's."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def write(self, text: str) -> None:
+        self.lines.append(text)
+
+    def flush(self) -> None:
+        """Nothing to do."""
+
+
+@pytest.mark.parametrize("make", [counts_records, counts_in_a_closure, lambda: counts_recorded, counts_shown])
+def test_what_hears_a_message_is_not_read_before_it_is_given(
+    make: Callable[[], Callable[[Any], Any]],
+) -> None:
+    plain, compiled = make(), braze.compile(make(), backend="eager")
+    for _ in range(3):
+        theirs, ours = plain(X), compiled(X)
+        assert str(theirs) == str(ours)
+
+
+def test_a_stream_of_the_programs_is_not_read_before_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = Lines()
+
+    def function(x: Any) -> Any:
+        print("one")
+        return x + len(lines.lines)
+
+    compiled = braze.compile(function, backend="eager")
+    monkeypatch.setattr("sys.stdout", lines)
+    results = [compiled(X)[0].item() for _ in range(3)]
+    assert results == [3.0, 5.0, 7.0]
+    assert lines.lines == ["one", "\n"] * 3
+
+
+def test_a_listener_that_nobody_reads_breaks_nothing() -> None:
+    logger, handler = logging.Logger("unread"), Kept()
+    logger.addHandler(handler)
+
+    def function(x: Any) -> Any:
+        logger.warning("one")
+        return x * 2
+
+    compiled = braze.compile(function, backend="eager", fullgraph=True)
+    assert compiled(X).tolist() == [2.0, 2.0]
+    assert handler.texts == ["one"]
+
+
+def test_a_break_at_text_of_a_number_says_so() -> None:
+    def function(x: Any, n: int) -> Any:
+        try:
+            raise ValueError(f"bad {n}")
+        except ValueError as error:
+            return x * 2, str(error)
+
+    compiled = braze.compile(function, backend="eager", dynamic=True)
+    with trace.collect() as events:
+        assert compiled(X, 5)[1] == "bad 5"
+    reasons = [found.reason for kind, found in events if kind == "break"]  # type: ignore[attr-defined]
+    assert reasons[0] == "text of a number that changes goes where it is looked at"

@@ -530,3 +530,71 @@ def test_any_arithmetic_finds_the_places_of_eager(numbers, places, steps):
     compiled = braze.compile(f, backend="eager")
     for i, j in places:
         assert alike(outcome(compiled, X, i, j), outcome(f, X, i, j))
+
+
+# -- keys of sets and dicts that an integer is, or is not
+
+SPARSE: dict[Any, float] = {4: 1.5, 9: 2.5, "a": 3.5, 11.0: 4.5, None: 0.25}
+MIXED: frozenset[Any] = frozenset({4, 9.0, 10.5, True, "a", None})
+
+
+def in_a_set(x: Any, i: int) -> Any:
+    return x * 2 if i in {4, 9, 30} else x, i not in MIXED
+
+
+def in_a_dict(x: Any, i: int) -> Any:
+    return x * 2 if i in SPARSE else x, (i + 1) in SPARSE
+
+
+def asked_for(x: Any, i: int) -> Any:
+    return x * SPARSE.get(i, 0.5), SPARSE.get(i * 2), TABLE.get(i, 7.0)
+
+
+def in_its_own(x: Any, i: int) -> Any:
+    own = {4: x, 5: x + 1}
+    own[6] = x * 3
+    return own.get(i, x - 1), i in own, own.get(i + 1, None) is None
+
+
+@pytest.mark.parametrize(
+    ("function", "most"),
+    [(in_a_set, 9), (in_a_dict, 8), (asked_for, 10), (in_its_own, 8)],
+    ids=lambda v: getattr(v, "__name__", ""),
+)
+def test_a_key_that_an_integer_is_or_is_not_has_a_variant_for_each_key(function: Any, most: int) -> None:
+    assert told(function, [(i,) for i in range(2, 42)]) <= most
+    assert told(function, [(i,) for i in (*range(6, -12, -1), 2**70, -(2**70), True, 9, 10, 11)]) <= 24
+
+
+def test_a_dict_that_changes_between_calls_is_asked_anew() -> None:
+    table: dict[Any, float] = {4: 1.5, 9: 2.5}
+
+    def function(x: Any, i: int) -> Any:
+        return x * table.get(i, 0.5), i in table
+
+    compiled = braze.compile(function, backend="eager")
+    for i in (2, 3, 5, 4, 9, 6):
+        assert alike(compiled(X, i), function(X, i))
+    table[6] = 8.0
+    for i in (5, 6, 4):
+        assert alike(compiled(X, i), function(X, i))
+    del table[4]
+    table["new"] = 1.0
+    for i in (5, 6, 4):
+        assert alike(compiled(X, i), function(X, i))
+
+
+def test_a_key_of_a_class_of_the_programs_is_compared_by_its_own_code() -> None:
+    class Key:
+        def __hash__(self) -> int:
+            return 5
+
+        def __eq__(self, other: object) -> bool:
+            return bool(other == 5)
+
+    keys = {Key(), 3}
+
+    def function(x: Any, i: int) -> Any:
+        return x * 2 if i in keys else x
+
+    told(function, [(i,) for i in (2, 3, 4, 5, 6)])

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
+import cmath
+import unicodedata
+import zlib
+
 import pytest
 import torch
 import torch.nn.functional as F
 
+import braze
 from braze.capture.facts.purity import computes, draws, is_random
 
 
@@ -97,3 +104,19 @@ def test_what_may_drop_draws_from_the_generator_of_its_tensors_device(target, ar
 
 def test_what_braze_does_not_look_into_may_draw_from_any_generator():
     assert drawn_from(lambda x: x, ...) == "all"
+
+
+def test_functions_of_numbers_bytes_and_text_stay_in_the_graph():
+    def function(x, n, t):
+        text = "abc".translate(str.maketrans("ab", "cd", "c")), unicodedata.normalize("NFC", "e\u0301")
+        raw = (
+            base64.b64encode(b"ab" * n),
+            base64.b64decode("YWI="),
+            binascii.hexlify(b"a"),
+            bytes.maketrans(b"a", b"b"),
+        )
+        return x * cmath.phase(complex(n, t)), text, raw, zlib.crc32(raw[0])
+
+    compiled, x = braze.compile(function, backend="eager", fullgraph=True), torch.ones(2)
+    for n, t in ((3, 1.5), (4, 2.5), (5, 2.5)):
+        assert repr(compiled(x, n, t)) == repr(function(x, n, t))

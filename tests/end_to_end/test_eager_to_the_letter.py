@@ -558,6 +558,15 @@ def test_a_power_by_a_truth_value_has_the_type_of_what_is_raised(x, exponent):
         assert found.tolist() == pytest.approx(wanted.tolist(), abs=0, rel=0, nan_ok=True)
 
 
+@pytest.mark.parametrize("eps", [0.0, 0.5, 0.7, 1.0])
+def test_limits_of_logit_that_lie_the_wrong_way_round_are_asked_in_eagers_order(eps):
+    x = torch.linspace(-0.2, 1.2, 37, dtype=torch.float64, requires_grad=True)
+    wanted, found = torch.logit(x, eps), braze.compile(lambda x: torch.logit(x, eps))(x)
+    torch.testing.assert_close(found, wanted, rtol=1e-14, atol=0)
+    theirs, ours = (torch.autograd.grad(each.sum(), x)[0] for each in (wanted, found))
+    torch.testing.assert_close(ours, theirs, rtol=1e-14, atol=0)
+
+
 @pytest.mark.parametrize("eps", [None, 0.01, 0.3])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_logit_rounds_in_half_types_where_eager_does(dtype, eps):

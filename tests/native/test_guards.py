@@ -14,6 +14,7 @@ import torch
 
 from braze.native import GuardProgram, calibrate, native_available, pure, walk
 from braze.native.relation import Relation, postfix
+from braze.native.walk import bits_of, float_of
 from tests.native.hooked import raised
 
 PROGRAMS = (GuardProgram, pure.GuardProgram) if native_available else (pure.GuardProgram,)
@@ -409,6 +410,29 @@ def test_symbols_bind_and_relate():
     assert not holds(nodes, same, (5, 6), symbols=1)
     failing = [(-1, "range", lambda s: 1 // 0)]
     assert not holds(nodes, failing, (5, 5))
+
+
+def test_floats_bind_symbols_by_their_bits():
+    nodes = [(-1, "local", 0), (-1, "local", 1)]
+    checks = [
+        (0, "float", ("sym", 0)),
+        (1, "float", ("sym", 1)),
+        (-1, "range", lambda s: float_of(s[0]) < float_of(s[1])),
+        (-1, "range", lambda s: math.isfinite(1 / float_of(s[1]))),
+    ]
+    assert holds(nodes, checks, (-2.5, 1e-300), symbols=2)
+    assert holds(nodes, checks, (-math.inf, 5e300), symbols=2)
+    assert not holds(nodes, checks, (2.5, 1.5), symbols=2)
+    assert not holds(nodes, checks, (math.nan, 1.5), symbols=2)
+    assert not holds(nodes, checks, (-2.5, 0.0), symbols=2)
+    assert not holds(nodes, checks, (-2.5, 2), symbols=2)
+    assert not holds(nodes, checks, (-2, 2.5), symbols=2)
+    same = [(0, "float", ("sym", 0)), (1, "float", ("sym", 0))]
+    assert holds(nodes, same, (math.nan, math.nan), symbols=1)
+    assert not holds(nodes, same, (0.0, -0.0), symbols=1)
+    for number in (0.0, -0.0, 1.5, -math.inf, 5e-324):
+        assert math.copysign(1, float_of(bits_of(number))) == math.copysign(1, number)
+        assert float_of(bits_of(number)) == number
 
 
 def test_a_dict_whose_class_makes_what_is_missing_is_not_asked_for_it():

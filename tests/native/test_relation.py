@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from braze import native
 from braze.native.relation import DEPTH, Relation, postfix
+from braze.native.walk import bits_of, float_of
 
 NAMES = {"a": 0, "b": 1, "c": 2}
 
@@ -116,3 +118,57 @@ def test_a_walk_inside_a_relation_leaves_the_outer_ones_sizes_alone() -> None:
     assert made.match(frame, (1, 2, 3)) is None
     assert inner == [(7,)]
     assert made.match(frame, (4, 4, 3)) == (4,)
+
+
+# -- of floats, by their bits
+
+FLOATS = st.floats(width=64) | st.sampled_from(
+    [0.0, -0.0, 0.5, 1.0, -3.25, 709.0, 1e308, math.inf, -math.inf, math.nan]
+)
+NUMBER = st.sampled_from(["float_of(a)", "float_of(b)", "float_of(c)", "2", "0.5", "-1.25", "1e300"])
+OF_FLOATS = st.recursive(
+    NUMBER,
+    lambda leaves: (
+        st.tuples(leaves, st.sampled_from("+ - * / **".split()), leaves).map(
+            lambda t: f"({t[0]} {t[1]} {t[2]})"
+        )
+        | st.tuples(st.sampled_from(["-", "abs", "math.sqrt", "math.exp", "math.log"]), leaves).map(
+            lambda t: f"{t[0]}({t[1]})"
+        )
+    ),
+    max_leaves=5,
+)
+ABOUT_FLOATS = st.tuples(
+    st.just("float_of(a)") | OF_FLOATS, st.sampled_from("== != < <= > >=".split()), OF_FLOATS
+).map(" ".join)
+
+
+@given(
+    text=ABOUT_FLOATS.filter(lambda t: "float_of" in t)
+    | ABOUT_FLOATS.filter(lambda t: "float_of" in t).map("({}) == False".format)
+    | OF_FLOATS.filter(lambda t: "float_of" in t).map("math.isfinite({})".format),
+    values=st.tuples(FLOATS, FLOATS, FLOATS),
+)
+def test_native_and_python_agree_about_floats(text: str, values: tuple[float, float, float]) -> None:
+    function = eval(f"lambda values: (lambda a, b, c: {text})(*values)", {"float_of": float_of, "math": math})
+    checked = Relation(text, function, postfix(ast.parse(text, mode="eval").body, NAMES))
+    assert checked.code is not None
+    try:
+        expected = bool(function([bits_of(v) for v in values]))
+    except (ArithmeticError, ValueError, TypeError):  # of complex numbers there are no roots
+        expected = False
+    nodes = [(-1, "local", i) for i in range(3)]
+    checks: list[Any] = [(i, "float", ("sym", i)) for i in range(3)]
+    found = native.GuardProgram(nodes, [*checks, (-1, "range", checked)], [0], 3)
+    assert (found.match(frame, values) is not None) == expected
+
+
+def test_floats_are_computed_without_python() -> None:
+    checked = Relation(
+        "-", lambda values: 1 / 0, postfix(ast.parse("float_of(a) * 2 > 5.5", mode="eval").body, NAMES)
+    )
+    found = native.GuardProgram(
+        [(-1, "local", 0)], [(0, "float", ("sym", 0)), (-1, "range", checked)], [0], 1
+    )
+    matched = [found.match(lambda a: a, (number,)) is not None for number in (2.0, 3.0)]
+    assert matched == ([False, True] if native.native_available else [False, False])

@@ -56,6 +56,8 @@ HINT_DATA = "compute with torch.where or other tensor operations instead of Pyth
 DECIDED_BY_DATA = "BZ1003", "control flow depends on what a tensor holds"
 #: the same where text is made of that
 FORMATTED = "BZ1007", "a tensor is formatted"
+#: and of numbers that change, where the text cannot be written when the graph has run
+FORMATTED_NUMBER = "BZ1007", "text of a number that changes goes where it is looked at"
 HINT_FORMAT = "format outside the compiled function"
 HINT_OP = "register the function as a torch.library operator"
 

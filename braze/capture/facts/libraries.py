@@ -67,6 +67,12 @@ def is_library_class(cls: Any) -> bool:
     return found is cls
 
 
+def is_installed(cls: type) -> bool:
+    """Whether a class is of Python's own library, or of an installed package."""
+    home = getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
+    return is_library_class(cls) or "site-packages" in home
+
+
 def is_written_in(function: Any, *roots: str) -> bool:
     """Whether a function in Python is written in a module of one of these packages."""
     name = function.__globals__.get("__name__")

@@ -11,8 +11,10 @@ import _heapq
 import _operator
 import _struct
 import abc
+import binascii
 import bisect
 import builtins
+import cmath
 import collections
 import decimal
 import functools
@@ -25,6 +27,8 @@ import struct
 import sys
 import types
 import typing
+import unicodedata
+import zlib
 from enum import Enum, auto
 from typing import Any
 
@@ -69,6 +73,16 @@ FUNCTIONS |= {
     bisect.bisect_right: C,
     bisect.insort_left: C,
     bisect.insort_right: C,
+    str.maketrans: C,
+    bytes.maketrans: B,
+}
+#: modules all of whose functions tell something of numbers, bytes or text that they are given
+_OF_VALUES = (cmath, binascii, zlib, unicodedata)
+FUNCTIONS |= {
+    value: B
+    for module in _OF_VALUES
+    for value in vars(module).values()
+    if isinstance(value, types.BuiltinFunctionType) and not value.__name__.endswith("obj")
 }
 FUNCTIONS |= {value: C for value in vars(_heapq).values() if isinstance(value, types.BuiltinFunctionType)}
 #: functions of PyTorch that tell a setting which other guards see, or that never changes; those that a version lacks are left out

@@ -20,13 +20,12 @@ from braze.capture.facts.breaks import HINT_MOVE, graph_break
 from braze.capture.facts.libraries import is_library_module
 from braze.capture.facts.records import Check, Step
 from braze.capture.facts.values import MISSING, NULL, NUMBER_OF, is_constant, is_identity_type
-from braze.capture.graph.sizes import as_key
-from braze.capture.outside import cells
+from braze.capture.outside import cells, chosen
 from braze.capture.outside.class_values import in_class_dict
 from braze.capture.outside.globals import GlobalsShadow, bind_globals, globals_of, owner_of_globals
 from braze.capture.outside.shadows import fill, fill_arguments
 from braze.capture.python import calls
-from braze.capture.python.operations import shadow_with
+from braze.capture.python.operations import key_among, shadow_with
 from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import Trace
 
@@ -185,7 +184,12 @@ def get(t: Trace, owner: Any, args: Any, kwargs: Any, tail: bool) -> Any:
     """``d.get(key, default)`` of a dict from outside, and ``globals().get(name)``: one key is asked for, and the others are not looked at."""
     if kwargs or len(args) not in (1, 2):
         return MISSING
-    key = as_key(args[0])
+    default = args[1] if len(args) == 2 else None
+    if type(args[0]) is torch.SymInt and (value := chosen.item(t, owner, args[0])) is not MISSING:
+        return value
+    key = key_among(t, owner, args[0])
+    if key is MISSING:
+        return default
     node = t.outside.tree.node_of(owner)
     shadow: Any
     if node is not None and type(node.container) is GlobalsShadow:
@@ -195,9 +199,12 @@ def get(t: Trace, owner: Any, args: Any, kwargs: Any, tail: bool) -> Any:
     else:
         return MISSING
     if shadow is None:
-        return MISSING
+        return (
+            dict.get(owner, key, default)
+            if type(args[0]) is torch.SymInt and type(owner) is dict
+            else MISSING
+        )
     value = shadow.get(t.outside, key)
-    default = args[1] if len(args) == 2 else None
     return default if value is MISSING else value
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from braze.capture.facts.values import MISSING
 from braze.capture.features.rules import named
 from braze.capture.graph import floats, unbacked
 from braze.capture.python import calls, operations
@@ -40,6 +41,10 @@ def sqrt_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         if unbacked.is_unbacked(value) or t.truth(operations.compare(t, operator.ge, value, 0)):
             return torch.sym_sqrt(value)
         args = (operations.number(value),)  # C refuses it
+    if type(value) is torch.SymFloat:
+        made = floats.where_defined(t.graph, math.sqrt, value)
+        if made is not MISSING:
+            return made
     return calls.call_c(t, math.sqrt, args, kwargs)
 
 
@@ -50,6 +55,10 @@ def of_one(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         asked = _DEFINED.get(function, ())
         if all(t.truth(operations.compare(t, question, args[0], bound)) for question, bound in asked):
             return floats.called(t.graph, function, args[0])
+    if len(args) == 1 and not kwargs and type(args[0]) is torch.SymFloat:
+        made = floats.where_defined(t.graph, function, args[0])
+        if made is not MISSING:
+            return made
     if (
         function is math.log
         and len(args) == 2
@@ -68,13 +77,27 @@ def of_finite(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> An
     """Integers are finite, and so is what is made of sizes."""
     if len(args) == 1 and type(args[0]) is torch.SymInt:
         return function is math.isfinite
+    return decided(function, t, args, kwargs, tail)
+
+
+def decided(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    """A question about a float, or the integer that it is made, which is guarded where the float is the program's."""
+    if len(args) == 1 and not kwargs and type(args[0]) is torch.SymFloat:
+        found = floats.decided(t.graph, function, args[0])
+        if found is not MISSING:
+            return found
+    if function in TO_WHOLE:
+        args = tuple([known(t, a) for a in args])
     return of_math(function, t, args, kwargs, tail)
 
 
-@FEATURE.each(math.ceil, math.floor, math.trunc)
+TO_WHOLE = (math.ceil, math.floor, math.trunc)
+
+
+@FEATURE.each(*TO_WHOLE)
 def to_whole(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """Of a float that the graph computes the integer that it is in this call: no size is made of it."""
-    return of_math(function, t, tuple([known(t, a) for a in args]), kwargs, tail)
+    return decided(function, t, args, kwargs, tail)
 
 
 def known(t: Trace, value: Any) -> Any:

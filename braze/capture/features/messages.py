@@ -17,6 +17,7 @@ from braze.capture.facts.stand_ins import forget_warned, place_of, warn_from
 from braze.capture.facts.values import UnknownText, lookup_in_mro
 from braze.capture.graph import unbacked
 from braze.capture.graph.replays import replay
+from braze.capture.outside.listeners import heard
 from braze.capture.python import calls
 from braze.capture.state.handlers import Feature
 from braze.capture.state.ledger import Ledger
@@ -48,6 +49,7 @@ def print_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
             graph_break("BZ1007", "print() of what a tensor holds", HINT_MOVE)
         counted = type(value) is torch.SymInt and not unbacked.is_unbacked(value)
         texts.append(value if counted else t.call(str, (value,), None))  # written when it is printed
+    heard(t.outside, print, ())
     if not replay(t.done, print, texts, kwargs):
         graph_break("BZ1007", "print() of text that only the graph tells", HINT_MOVE)
 
@@ -55,12 +57,13 @@ def print_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 @rule(warnings.warn)
 def warn(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """A warning whose text is known now is given when the graph has run; any other breaks the graph."""
-    return give(t.done, warnings.warn, args, kwargs)
+    return give(t, warnings.warn, args, kwargs)
 
 
-def give(done: Ledger, message: Any, args: Any, kwargs: Any) -> None:
+def give(t: Trace, message: Any, args: Any, kwargs: Any) -> None:
     """Give a message when the graph has run."""
-    if not replay(done, message, args, kwargs):
+    heard(t.outside, message, args)
+    if not replay(t.done, message, args, kwargs):
         graph_break("BZ1007", "a message is logged whose text is known only when the graph runs")
 
 
@@ -135,4 +138,4 @@ def tell_logger(method: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> An
         plain = lookup_in_mro(type(logger), "isEnabledFor")[0] is logging.Logger.isEnabledFor
         if plain and not is_enabled(t, logger, level):
             return None
-    return give(t.done, method, args, kwargs)
+    return give(t, method, args, kwargs)

@@ -318,9 +318,23 @@ def extreme(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     if not kwargs and any(map(unbacked.is_unbacked, values)):
         if all(type(a) in (int, torch.SymInt) for a in values):
             return unbacked.extreme(t.graph, values, torch.sym_max if function is max else torch.sym_min)
+    if (
+        not kwargs
+        and values
+        and torch.SymFloat in map(type, values)
+        and NUMBERS.issuperset(map(type, values))
+    ):
+        found, *others = values
+        for value in others:
+            if t.truth(operations.compare(t, operator.gt if function is max else operator.lt, value, found)):
+                found = value
+        return found
     if len(args) == 1:
         args = (own_iterable(t, args[0]),)
     return calls.call_c(t, function, args, kwargs)
+
+
+NUMBERS = frozenset({int, float, bool, torch.SymInt, torch.SymFloat})
 
 
 @rule(operator.index)
@@ -344,8 +358,10 @@ def number(kind: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
             return read
         hints = "keep the value in a tensor", unbacked.HINT_SCALARS
         graph_break("BZ1004", f"{kind.__name__}() reads what a tensor holds", *hints)
-    if args and type(args[0]) is torch.SymFloat and kind is int and floats.is_computed(t.graph, args[0]):
-        return int(args[0])  # no size is made of it
+    if len(args) == 1 and type(args[0]) is torch.SymFloat and kind is int:
+        whole = floats.decided(t.graph, int, args[0])  # no size is made of it
+        if whole is not MISSING or floats.is_computed(t.graph, args[0]):
+            return int(args[0]) if whole is MISSING else whole
     if args and type(args[0]) in SYMBOLIC:
         return torch.sym_int(args[0]) if kind is int else torch.sym_float(operations.as_integer(args[0]))
     return calls.call_c(t, kind, args, kwargs)
@@ -370,6 +386,10 @@ OF_NUMBERS = {chr: 0, round: 1}
 
 @FEATURE.each(*OF_NUMBERS)
 def of_numbers(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    if function is round and len(args) == 1 and not kwargs and type(args[0]) is torch.SymFloat:
+        whole = floats.decided(t.graph, round, args[0])
+        if whole is not MISSING:
+            return whole
     if len(args) + len(kwargs) != OF_NUMBERS[function] or any(floats.is_computed(t.graph, a) for a in args):
         args = tuple(map(operations.number, args))
         kwargs = {k: operations.number(v) for k, v in kwargs.items()}

@@ -10,7 +10,7 @@ import torch
 import torch.fx
 
 from braze.capture.facts import purity
-from braze.capture.facts.breaks import FORMATTED, BreakSignal, Retry, Unrebuildable
+from braze.capture.facts.breaks import FORMATTED, FORMATTED_NUMBER, BreakSignal, Retry, Unrebuildable
 from braze.capture.facts.records import (
     Capture,
     Check,
@@ -82,7 +82,8 @@ def retry_before(done: Ledger, error: Unrebuildable) -> NoReturn:
     if done.frames.break_at is None:
         from_value = type(error.value).__name__
         if type(error.value) is UnknownText:
-            done.frames.break_at = BreakSignal(*FORMATTED, skip=True)
+            of_tensor = error.value.made is None
+            done.frames.break_at = BreakSignal(*(FORMATTED if of_tensor else FORMATTED_NUMBER), skip=True)
             raise Retry(max(1, min(step, done.frames.steps - 1))) from None
         what = f"a {from_value} behind that braze cannot rebuild"
         if issubclass(type(error.value), torch.Tensor) and id(error.value) in done.leaves:
@@ -229,8 +230,19 @@ def settle_floats(t: Trace) -> None:
             place.guards.append((Check.EQUAL, place.real))
 
 
+def tell_decisions(t: Trace) -> list[Guard]:
+    """What was decided by floats, over symbols which the places of these bind."""
+    decisions = t.graph.mode.decided.conditions
+    named = set().union(*decisions.values())
+    for place in t.outside.symbolic_places:
+        if isinstance(place.value, torch.SymFloat) and t.graph.mode.name_of(place.value) in named:
+            place.guards.append((Check.EQUAL, FloatSpec(t.graph.mode.name_of(place.value), place.real)))
+    return [Guard(None, Check.RANGE, ShapeRelation(text, names)) for text, names in decisions.items()]
+
+
 def guards(t: Trace) -> list[Guard]:
     """Everything the trace assumed, parents before children."""
+    decisions = tell_decisions(t)
     found = [Guard(None, check, expected) for check, expected in t.outside.settings.guards()]
     seen: set[Node] = set()
     for node in t.outside.tree.order:
@@ -254,7 +266,7 @@ def guards(t: Trace) -> list[Guard]:
         if not set(names) <= t.graph.mode.symbols.keys() | t.graph.mode.floats.keys():
             continue  # about a size that only the data decides (``nonzero``): no call is told by it
         found.append(Guard(None, Check.RANGE, ShapeRelation(expression, tuple(names))))
-    return found
+    return found + decisions
 
 
 def as_read(graph: GraphState, node: Node) -> TensorSpec:

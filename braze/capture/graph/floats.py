@@ -1,7 +1,8 @@
 """Arithmetic of Python on floats that are inputs of the graph: a node for each operation, in the order written.
 
 The algebra that serves sizes may not be used here: it takes ``(k + 1e16) - 1e16`` for ``k``. Each result is a symbol of
-its own, whose value is computed by its node.
+its own, whose value is computed by its node. What is decided by such floats (``if k > 2``) is a guard on the decision, which computes
+them in the same way: a variant serves all floats that it holds for.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 
 from braze.capture.facts.breaks import graph_break
+from braze.capture.facts.operators import NOT_IN_PLACE
 from braze.capture.facts.values import MISSING
 from braze.capture.state.trace import GraphState
 from braze.graph import torch_symbols
@@ -44,6 +46,10 @@ def combine(graph: GraphState, function: Any, *operands: Any) -> Any:
     )
     if kept is not None and not divides and any(is_input(graph, v) for v in operands):
         operands = tuple(beside_floats(graph, v) if is_of_sizes(graph, v) else v for v in operands)
+    if kept is None or divides:
+        made = where_defined(graph, NOT_IN_PLACE.get(function, function), *operands)
+        if made is not MISSING:
+            return made
     if kept is None or divides or not all(is_plain(v) or is_input(graph, v) for v in operands):
         return noted_as_written(graph, kept, operands, function(*[settled(graph, v) for v in operands]))
     hints = [graph.mode.floats[graph.mode.name_of(v)] if is_input(graph, v) else v for v in operands]
@@ -122,8 +128,28 @@ def is_computed(graph: GraphState, value: Any) -> bool:
     return type(value) is torch.SymFloat and graph.mode.name_of(value) in graph.computed
 
 
+# -- what is decided by floats
+
+
+def where_defined(graph: GraphState, function: Any, *operands: Any) -> Any:
+    """What an operation that may raise gives of floats of the program's where it gives a finite float, which is guarded; MISSING for any other."""
+    value = graph.mode.decided.answer(function, *operands)
+    if value is None:
+        return MISSING
+    made = graph.mode.derived_float(value, [v for v in operands if is_input(graph, v)])
+    graph.computed[graph.mode.name_of(made)] = (function, operands)
+    return noted(graph, function, operands, made)
+
+
+def decided(graph: GraphState, function: Any, *operands: Any) -> Any:
+    """What a question is answered, or which integer a float is made, of floats of the program's: guarded to be that again; MISSING for others."""
+    value = graph.mode.decided.answer(function, *map(known, operands))
+    return MISSING if value is None else value
+
+
 def noted(graph: GraphState, function: Any, operands: tuple[Any, ...], made: Any) -> Any:
     """A symbol, whose value a node computes of operands."""
+    graph.mode.decided.made[graph.mode.name_of(made)] = (function, operands)
     node = graph.recorder.make(function, tuple(map(graph.recorder.argument, operands)), made)
     graph.recorder.symbols[made.node._expr] = node
     return made

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from braze.capture.facts.breaks import HINT_MOVE, graph_break
-from braze.capture.facts.libraries import is_library_class
+from braze.capture.facts.libraries import is_installed, is_library_class
 from braze.capture.facts.stand_ins import place_of, tell
 from braze.capture.facts.values import MISSING, UnknownText, is_constant, is_plain, lookup_in_mro
 from braze.capture.graph import unbacked
@@ -40,12 +40,6 @@ def is_plain_logger(logger: logging.Logger) -> bool:
             return False
         at = at.parent if at.propagate else None
     return True
-
-
-def is_installed(cls: type) -> bool:
-    """Whether a class is of Python's own library, or of an installed package."""
-    home = getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
-    return is_library_class(cls) or "site-packages" in home
 
 
 def replay(done: Ledger, target: Any, args: Any, kwargs: dict[str, Any]) -> bool:

@@ -37,6 +37,14 @@ class Questions:
             )
             if text not in there
         ]
+        for text, floats in mode.decided.conditions.items():
+            if text not in there:
+                found.append(Guard(None, Check.RANGE, ShapeRelation(text, floats)))
+                found += [
+                    Guard(source, Check.EQUAL, spec)
+                    for source, spec in zip(capture.inputs, capture.specs, strict=True)
+                    if isinstance(spec, FloatSpec) and spec.name in floats
+                ]
         settled = mode.settled_floats()
         found += [
             Guard(source, Check.EQUAL, spec.hint)
@@ -51,7 +59,7 @@ def state(mode: FakeMode | None) -> Any:
     if mode is None:
         return None
     env: Any = mode.env
-    return len(env.guards), len(env.replacements)
+    return len(env.guards), len(env.replacements), len(mode.decided.conditions)
 
 
 def names_bound(capture: Capture) -> set[str]:

@@ -9,8 +9,10 @@ import torch
 
 from braze.capture.facts.records import Capture, Check, Guard, Source, Step
 from braze.capture.guards.tables import read_source
-from braze.graph.specs import SymbolSpec
+from braze.graph.specs import FloatSpec, SymbolSpec
 
+#: what stands for a number, with the type of that
+NUMBERS = {int: int, float: float, SymbolSpec: int, FloatSpec: float}
 #: sizes of tensors and values of numbers, by where they are
 Extents = dict[Source, tuple[int, ...] | int | float]
 
@@ -26,7 +28,7 @@ def holds_numbers(expected: Any) -> bool:
     """Whether this is a number, or a tuple with one somewhere."""
     if type(expected) in TUPLES:
         return any(map(holds_numbers, expected))
-    return type(expected) in (int, float) or isinstance(expected, SymbolSpec)
+    return type(expected) in NUMBERS
 
 
 def is_data(source: Source) -> bool:
@@ -93,8 +95,7 @@ def changed_numbers(source: Source, expected: Any, value: Any) -> Iterator[Sourc
             for i, (old, new) in enumerate(zip(expected, value, strict=True)):
                 yield from changed_numbers(Source(Step.ITEM, i, source), old, new)
     elif holds_numbers(expected):
-        wanted = int if isinstance(expected, SymbolSpec) else type(expected)
-        if type(value) is wanted and value != expected:
+        if type(value) is NUMBERS[type(expected)] and value != expected:
             yield source
 
 

@@ -10,7 +10,7 @@ import torch
 from braze.capture.facts.records import Capture, Check, Guard, IdentityKey, Source, Step, computed_text
 from braze.capture.facts.resume import STATE_NAMES
 from braze.capture.facts.values import held
-from braze.graph.specs import SymbolSpec, TensorSpec
+from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
 from braze.native import torch_state, walk
 from braze.support.errors import Origin
 
@@ -122,7 +122,9 @@ def referent_text(reference: Any) -> str:
 
 def number_text(expected: Any) -> str:
     """What a value is compared with."""
-    return f"is an int ({expected.name})" if isinstance(expected, SymbolSpec) else f"== {expected!r}"
+    if isinstance(expected, SymbolSpec | FloatSpec):
+        return f"is {'an int' if isinstance(expected, SymbolSpec) else 'a float'} ({expected.name})"
+    return f"== {expected!r}"
 
 
 def named(value: Any) -> str:

@@ -16,7 +16,7 @@ from braze.capture.facts.records import Capture, Check, Guard, ShapeRelation, So
 from braze.capture.facts.resume import STATE_NAMES
 from braze.capture.guards.guard_text import guard_text, place_text, source_text, spec_of_value, value_text
 from braze.capture.guards.tables import GuardTable
-from braze.graph.specs import SymbolSpec, TensorSpec
+from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
 from braze.native import walk
 from braze.native.walk import Missing
 from braze.support.errors import Origin
@@ -58,7 +58,7 @@ def explain_miss(
         relation = ShapeRelation(in_words(guard.expected.expression, symbols), guard.expected.symbols)
         what = relation.expression
         met = ", ".join(
-            f"{symbols.get(name, name)} = {v}"
+            f"{symbols.get(name, name)} = {walk.float_of(v) if f'float_of({name})' in guard.expected.expression else v}"
             for name, v in zip(table.symbol_names, value, strict=False)
             if name in guard.expected.symbols
         )
@@ -165,7 +165,7 @@ def symbol_names(capture: Capture, names: Mapping[Source, str]) -> dict[str, str
             for i, size in enumerate(guard.expected.sizes):
                 if isinstance(size, str) and size.isidentifier() and size not in found:
                     found[size] = f"{source_text(guard.source, capture.code, names)}.shape[{i}]"
-        elif guard.check is Check.EQUAL and isinstance(guard.expected, SymbolSpec):
+        elif guard.check is Check.EQUAL and isinstance(guard.expected, SymbolSpec | FloatSpec):
             found.setdefault(guard.expected.name, source_text(guard.source, capture.code, names))
     for source, spec in zip(capture.inputs, capture.specs, strict=True):
         if isinstance(spec, SymbolSpec):
@@ -177,6 +177,10 @@ def in_words(expression: str, symbols: Mapping[str, str]) -> str:
     """A relation with the user's expressions in place of symbols."""
 
     class Named(ast.NodeTransformer):
+        def visit_Call(self, node: ast.Call) -> ast.AST:
+            read = isinstance(node.func, ast.Name) and node.func.id == "float_of"
+            return self.visit(node.args[0]) if read else self.generic_visit(node)  # type: ignore[no-any-return]
+
         def visit_Name(self, node: ast.Name) -> ast.AST:
             return ast.Name(symbols.get(node.id, node.id), node.ctx)
 
@@ -195,7 +199,7 @@ def advice(guard: Guard, value: Any, name: str) -> tuple[str, ...]:
             )
         case Check.TENSOR:
             return _tensor_advice(guard.expected, value, name)
-        case Check.EQUAL if isinstance(guard.expected, SymbolSpec):
+        case Check.EQUAL if isinstance(guard.expected, SymbolSpec | FloatSpec):
             return (f"pass {name} as one type of number",)
         case Check.EQUAL if type(guard.expected) in (int, float):
             return (

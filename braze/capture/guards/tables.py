@@ -18,7 +18,7 @@ import torch
 from braze import native
 from braze.capture.facts.records import Capture, Check, Guard, IdentityKey, ShapeRelation, Source, Step
 from braze.capture.guards.guard_text import ranked, unwrapped
-from braze.graph.specs import SymbolSpec, TensorSpec
+from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
 from braze.native import torch_state
 from braze.native.relation import NUMBERS, Relation, postfix
 from braze.support.record import record
@@ -34,6 +34,7 @@ RELATION_NAMES = {
     "bool": bool,
     "float": float,
     "round": round,
+    "float_of": native.walk.float_of,
 }
 
 
@@ -136,9 +137,10 @@ class _Builder:
         self.checks.append((-1 if source is None else self.node(source), check, expected))
         self.guards.append(guard)
 
-    def _bind(self, source: Source | None, spec: SymbolSpec, guard: Guard) -> None:
-        """The int at a source is the symbol's value."""
-        row = (self.node(source) if source is not None else -1, "int", ("sym", self.symbol(spec.name)))
+    def _bind(self, source: Source | None, spec: SymbolSpec | FloatSpec, guard: Guard) -> None:
+        """The int or float at a source is the symbol's value."""
+        kind = "int" if isinstance(spec, SymbolSpec) else "float"
+        row = (self.node(source) if source is not None else -1, kind, ("sym", self.symbol(spec.name)))
         if row not in self.checks:
             self.checks.append(row)
             self.guards.append(guard)
@@ -155,7 +157,7 @@ class _Builder:
             case Check.RANGE:
                 self.relations.append((expected.expression, guard))
                 return
-            case Check.EQUAL if isinstance(expected, SymbolSpec):
+            case Check.EQUAL if isinstance(expected, SymbolSpec | FloatSpec):
                 self._bind(guard.source, expected, guard)
                 return
             case Check.EQUAL if not is_plain(expected):

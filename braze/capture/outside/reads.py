@@ -16,6 +16,7 @@ from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.records import Check, Step
 from braze.capture.facts.values import BY_VALUE, CONSTANTS, is_bound_builtin, is_identity_type
 from braze.capture.outside import shadows
+from braze.capture.outside.listeners import refuse_heard
 from braze.capture.outside.symbols import is_symbolic, make_fake, symbolic_float, symbolic_int
 from braze.capture.state.outside import Outside
 from braze.capture.state.sources import Node
@@ -41,6 +42,8 @@ def wrap(t: Trace, node: Node, real: Any) -> Any:
             node.dict = known.dict
             t.outside.tree.order.append(node)
             return known.value
+    if t.outside.heard:
+        refuse_heard(t.outside, real)
     node.origin = t.frames.here()
     return how(t, node, real)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from braze.capture.facts.breaks import FORMATTED, HINT_FORMAT, graph_break
+from braze.capture.facts.breaks import FORMATTED, FORMATTED_NUMBER, HINT_FORMAT, graph_break
 from braze.capture.facts.records import Check, Step
 from braze.capture.facts.replay import builtin_base, delete_item, native_new, set_item
 from braze.capture.facts.values import (
@@ -482,7 +482,7 @@ def fill_arguments(outside: Outside, values: Collection[Any]) -> None:
     for value in everything(values, _looked_into):
         kind = type(value)
         if kind is UnknownText:
-            graph_break(*FORMATTED, HINT_FORMAT)
+            graph_break(*(FORMATTED if value.made is None else FORMATTED_NUMBER), HINT_FORMAT)
         if kind in WRITABLE:
             write_texts(value)
         if issubclass(kind, dict):

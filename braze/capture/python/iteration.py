@@ -20,7 +20,7 @@ from braze.capture.facts.values import (
     UnknownText,
     lookup_in_mro,
 )
-from braze.capture.graph import constant_evaluation, unbacked
+from braze.capture.graph import constant_evaluation, floats, unbacked
 from braze.capture.outside import texts
 from braze.capture.outside.opaque import refuse_if_opaque
 from braze.capture.outside.shadows import fill
@@ -130,6 +130,10 @@ def truth(t: Trace, value: Any) -> bool:
     kind = type(value)
     if kind is UnknownText:
         return bool(texts.written(value))
+    if kind is torch.SymFloat:
+        decided = floats.decided(t.graph, bool, value)
+        if decided is not MISSING:
+            return bool(decided)
     if kind in PLAIN_TRUTH:
         return (
             data_errors.of_sizes(t, value)

@@ -20,7 +20,7 @@ from braze.capture.outside import chosen, texts
 from braze.capture.outside.class_values import in_class_dict
 from braze.capture.outside.held import dropped, replaced
 from braze.capture.outside.opaque import says_by_code
-from braze.capture.outside.shadows import DictShadow, fill_arguments
+from braze.capture.outside.shadows import DictShadow, fill_arguments, guard_keys, keys_of
 from braze.capture.python.attributes import special_method
 from braze.capture.python.calls import call_c
 from braze.capture.python.tensors import require_own
@@ -200,6 +200,10 @@ def compare(t: Trace, function: Any, a: Any, b: Any, tail: bool = False) -> Any:
     if UnknownText in (type(a), type(b)):
         a, b = texts.written(a), texts.written(b)
     if type(a) in SAFE and type(b) in SAFE:
+        if torch.SymFloat in (type(a), type(b)):
+            decided = floats.decided(t.graph, function, a, b)
+            if decided is not MISSING:
+                return decided
         return on_numbers(function, *without_truths(function, a, b))
     own, reflected = COMPARE_METHODS[function]
     return by_classes(t, function, a, b, (own,), reflected)
@@ -242,11 +246,36 @@ def shadow_with(outside: Outside, obj: Any, key: Any) -> DictShadow | None:
     return shadow
 
 
+#: keys of which each is compared with an integer that changes, and types of such keys
+FEW, PLAIN_KEYS = 32, frozenset({int, bool, float, str, bytes, type(None)})
+
+
+def key_among(t: Trace, holder: Any, key: Any) -> Any:
+    """The key of a set or dict that an integer that changes is, or MISSING: guarded by comparisons with each, rather than by its value.
+
+    The number that it is where there are many keys, or others than numbers and text.
+    """
+    if type(key) is not torch.SymInt or unbacked.is_unbacked(key) or type(holder) not in HASHED:
+        return as_key(key)
+    shadow = unfilled(t.outside, holder)
+    keys = list(holder) if shadow is None else keys_of(shadow.real)
+    if len(keys) > FEW or not PLAIN_KEYS.issuperset(map(type, keys)):
+        return as_key(key)
+    if shadow is not None:
+        if shadow.changed_keys() != ([], []):
+            return as_key(key)
+        guard_keys(t.outside, shadow, keys)
+    numbers = [k for k in keys if type(k) in (int, bool, float)]
+    return next((k for k in numbers if t.truth(compare(t, operator.eq, key, k))), MISSING)
+
+
 def contains(t: Trace, container: Any, item: Any) -> bool:
     """``item in container``."""
     kind = type(container)
     if issubclass(type(container), HASHED):
-        item = as_key(item)
+        item = key_among(t, container, item)
+        if item is MISSING:
+            return False
     if kind is dict:
         shadow = shadow_with(t.outside, container, item)
         if shadow is not None:

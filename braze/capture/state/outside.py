@@ -48,6 +48,8 @@ class Outside:
         #: contents of outside closure cells, by identity of the cell
         self.cells: dict[int, tuple[types.CellType, Node]] = {}
         self.symbolic_places: list[Node] = []
+        #: what hears messages that are given when the graph has run, by identity (outside.listeners)
+        self.heard: dict[int, Any] = {}
         #: bound methods in C that modules of libraries hold, by identity
         self.fixed: dict[int, Any] = {}
         #: classes whose dicts were read whole, by identity

@@ -144,6 +144,7 @@ build_check(GuardProgram *p, int index, PyObject *row)
     case CHECK_ALIAS:
         return as_index(check->expected, &check->number);
     case CHECK_INT:
+    case CHECK_FLOAT:
         return as_index(PyTuple_GET_ITEM(check->expected, 1), &check->number);
     case CHECK_TENSOR:
         check->number = p->ntensor++;

@@ -168,6 +168,18 @@ int_binds(PyObject *value, Py_ssize_t symbol, Symbols *symbols)
     return !overflow && symbol_bind(symbols, symbol, number);
 }
 
+static bool
+float_binds(PyObject *value, Py_ssize_t symbol, Symbols *symbols)
+{
+    if (!PyFloat_CheckExact(value)) {
+        return false;
+    }
+    double number = PyFloat_AS_DOUBLE(value);
+    int64_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    return symbol_bind(symbols, symbol, bits);
+}
+
 static int
 by_address(const void *a, const void *b)
 {

@@ -1,11 +1,57 @@
 /* Relations between sizes: postfix programs over 64-bit integers (see braze/native/relation.py). */
 #include "guards.h"
 
+#include <math.h>
+
 enum {
     OP_CONST, OP_SYMBOL, OP_ADD, OP_SUB, OP_MUL, OP_FLOORDIV, OP_MOD, OP_NEG, OP_EQ, OP_NE, OP_LT, OP_LE, OP_GT, OP_GE,
-    OP_AND, OP_OR, OP_NOT, OP_MIN, OP_MAX, OP_ABS, OP_COUNT
+    OP_AND, OP_OR, OP_NOT, OP_MIN, OP_MAX, OP_ABS, /* of floats, by their bits: */
+    OP_FADD, OP_FSUB, OP_FMUL, OP_FDIV, OP_FPOW, OP_FNEG, OP_FABS, OP_FSQRT, OP_FEXP, OP_FLOG, OP_FEQ, OP_FNE, OP_FLT, OP_FLE,
+    OP_FGT, OP_FGE, OP_FFINITE, OP_COUNT
 };
 enum { DEPTH = 32 };
+
+static bool
+of_one(int op)
+{
+    return op == OP_NEG || op == OP_NOT || op == OP_ABS || (op >= OP_FNEG && op <= OP_FLOG) || op == OP_FFINITE;
+}
+
+static double
+as_float(int64_t bits)
+{
+    double value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* One operation on floats; false where Python has to say: what raises there, or gives no finite number. */
+static bool
+on_floats(int op, int64_t left, int64_t right, int64_t *result)
+{
+    double a = as_float(left), b = as_float(right), made;
+    switch (op) {
+    case OP_FEQ: return *result = a == b, true;
+    case OP_FNE: return *result = a != b, true;
+    case OP_FLT: return *result = a < b, true;
+    case OP_FLE: return *result = a <= b, true;
+    case OP_FGT: return *result = a > b, true;
+    case OP_FGE: return *result = a >= b, true;
+    case OP_FFINITE: return *result = isfinite(b), true;
+    case OP_FADD: made = a + b; break;
+    case OP_FSUB: made = a - b; break;
+    case OP_FMUL: made = a * b; break;
+    case OP_FDIV: made = b != 0 ? a / b : NAN; break;
+    case OP_FPOW: made = a > 0 ? pow(a, b) : NAN; break;
+    case OP_FNEG: made = -b; break;
+    case OP_FABS: made = fabs(b); break;
+    case OP_FSQRT: made = b >= 0 ? sqrt(b) : NAN; break;
+    case OP_FEXP: made = exp(b); break;
+    default: made = b > 0 ? log(b) : NAN; break; /* OP_FLOG */
+    }
+    memcpy(result, &made, sizeof made);
+    return isfinite(made);
+}
 
 /* Whether a program keeps within its stack and symbols and leaves one value. */
 static bool
@@ -19,7 +65,7 @@ well_formed(const RelationStep *step, int count, int nsymbols)
                 return false;
             }
         }
-        else if (op == OP_NEG || op == OP_NOT || op == OP_ABS) {
+        else if (op >= 0 && op < OP_COUNT && of_one(op)) {
             if (depth < 1) {
                 return false;
             }
@@ -85,6 +131,13 @@ relation_value(const Relation *relation, const Symbols *symbols, int64_t *value)
             continue;
         }
         int64_t b = stack[top], a, r;
+        if (s->op >= OP_FADD) {
+            top -= !of_one(s->op);
+            if (!on_floats(s->op, stack[top], b, &stack[top])) {
+                return false;
+            }
+            continue;
+        }
         if (s->op == OP_NEG || s->op == OP_ABS) {
             if (b == INT64_MIN) {
                 return false;

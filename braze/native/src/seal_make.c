@@ -489,7 +489,8 @@ seal_checks(GuardProgram *p, const Plan *plan)
     }
     for (int i = 0; i < p->nalways; i++) {
         const Check *check = &p->check[p->always[i]];
-        bool one_value = check->kind == CHECK_TENSOR || check->kind == CHECK_INT || check->kind == CHECK_TYPE;
+        bool one_value = check->kind == CHECK_TENSOR || check->kind == CHECK_INT || check->kind == CHECK_FLOAT
+                         || check->kind == CHECK_TYPE;
         leg[i] = seal_check(p, p->always[i], plan->sealed) ? -1
                  : one_value && !plan->sealed[check->node] ? plan->leg[check->node]
                                                            : last;

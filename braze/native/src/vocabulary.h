@@ -69,6 +69,7 @@ enum {
     CHECK_ABSENT,
     CHECK_TENSOR,
     CHECK_INT,
+    CHECK_FLOAT,
     CHECK_ALIAS,
     CHECK_DISTINCT,
     CHECK_RANGE,
@@ -86,6 +87,7 @@ enum {
     "absent", \
     "tensor", \
     "int", \
+    "float", \
     "alias", \
     "distinct", \
     "range",
@@ -99,6 +101,7 @@ enum {
     PLACE_ITEMS, \
     PLACE_ITEMS, \
     PLACE_INSTANCE, \
+    PLACE_ALWAYS, \
     PLACE_ALWAYS, \
     PLACE_ALWAYS, \
     PLACE_ALWAYS, \
@@ -118,6 +121,7 @@ enum {
     X(ABSENT, absent(value, check->expected)) \
     X(TENSOR, tensor_holds(&walk->program->tensor[check->number], value, &walk->program->symbols)) \
     X(INT, int_binds(value, check->number, &walk->program->symbols)) \
+    X(FLOAT, float_binds(value, check->number, &walk->program->symbols)) \
     X(ALIAS, value == walk->program->values[check->number]) \
     X(DISTINCT, distinct_holds(walk->program, &walk->program->distinct[check->number]))
 
