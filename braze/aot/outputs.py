@@ -110,7 +110,7 @@ class Outputs:
         found = {}
         for key, group in self.groups.items():
             node, value = self.outputs[group[0]]
-            if len(group) > 1 or not self.ways.is_guarded(value):
+            if len(group) > 1 or not self.ways.guard(value):
                 continue
             base = self._base(key)
             if not self._is_read_beside(base, key, node):
@@ -223,7 +223,10 @@ class Outputs:
             return OutputRole(OutputKind.ALIAS_OF_OUTPUT, spec=spec, output=bases[key], way=way, early=early)
         results.append(self._laid_out(functional.latest[node], value, mode))
         return OutputRole(
-            OutputKind.VALUE, spec=_spec_as(results[-1], value), locked=self.ways.is_locked(value)
+            OutputKind.VALUE,
+            spec=_spec_as(results[-1], value),
+            locked=self.ways.is_locked(value),
+            guard=self.ways.guard(value),
         )
 
     def is_remade(self, value: Any) -> bool:

@@ -152,8 +152,11 @@ def _partition(
         ordered=_ordered(roles, mutations, turned, placeholders(module)),
     )
     if joint is not None and whole is not None:
+        for role in mutations:
+            if facts(given := placeholders(gm)[role.input]).moved_after:
+                raise _given_memory(given)
         halves = divide(whole, ctx.options, how.partition_fn, how.choice, _weighing(part, how.weigh))
-        part = _with_halves(part, joint, *halves)
+        part = _with_halves(part, joint, known, *halves)
     if how.free_layouts:
         _reshape_products(part, mode, how.keeps, ctx)
     if joint is not None and joint.operations.taken:
@@ -209,9 +212,13 @@ def _settle(part: Partition, known: Any) -> None:
 
 
 def _with_halves(
-    part: Partition, joint: Differentiation, forward: torch.fx.GraphModule, backward: Backward
+    part: Partition,
+    joint: Differentiation,
+    known: Sequence[OutputRole],
+    forward: torch.fx.GraphModule,
+    backward: Backward,
 ) -> Partition:
-    """The partition with both halves of its joint graph."""
+    """The partition with both halves of its joint graph; ``known``: what its results are."""
     depends = zip(backward.gradients, backward.depends, strict=True)
     reaching = dict(zip(joint.owners(part.mutations), joint.reaching, strict=True))
     items: Any = forward.graph.output_node().args[0]
@@ -227,6 +234,7 @@ def _with_halves(
         apart=joint.operations.groups,
         saving=joint.operations.saving,
         depends=tuple(tuple(sorted({*own, *reaching[i]})) for i, own in depends),
+        guarded=tuple(i for i, role in enumerate(known) if role.guard),
     )
     tell_backward(backward)
     return dataclasses.replace(part, forward=forward, backward=backward)
@@ -459,7 +467,6 @@ def _refuse_results_done_to(gm: torch.fx.GraphModule, part: Partition, known: Se
     """
     backward = part.backward
     assert backward is not None
-    written = {placeholders(gm)[role.input] for role in part.mutations}
     values = {role.output: i for i, role in enumerate(known) if role.kind is OutputKind.VALUE}
     alone = {backward.tangents[k] for (k, *more) in backward.apart if not more}
     alone |= set(backward.tangents) if len(backward.tangents) == 1 else set()
@@ -480,9 +487,6 @@ def _refuse_results_done_to(gm: torch.fx.GraphModule, part: Partition, known: Se
                 hints=["nothing, results are eager's; call retain_grad on what is not written"],
                 origin=facts(node).origin,
             )
-    for node in written:
-        if facts(node).moved_after:
-            raise _given_memory(node)
 
 
 def _first_results(backward: Backward) -> set[int]:
