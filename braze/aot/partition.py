@@ -27,7 +27,16 @@ from braze.aot.partition_functions import PartitionFn, Weigh, divide
 from braze.aot.promises import require_promised
 from braze.aot.proof import check, observe
 from braze.aot.proof_terms import LIMIT, QUICK
-from braze.aot.records import Backward, InputRole, JointGraph, OutputKind, OutputRole, Partition, SavedFrom
+from braze.aot.records import (
+    ASTRAY,
+    Backward,
+    InputRole,
+    JointGraph,
+    OutputKind,
+    OutputRole,
+    Partition,
+    SavedFrom,
+)
 from braze.aot.roles import (
     placeholders,
     role_of_input,
@@ -234,7 +243,7 @@ def _with_halves(
         apart=joint.operations.groups,
         saving=joint.operations.saving,
         depends=tuple(tuple(sorted({*own, *reaching[i]})) for i, own in depends),
-        guarded=tuple(i for i, role in enumerate(known) if role.guard),
+        guarded=tuple(i for i, role in enumerate(known) if role.guard and role.guard != ASTRAY),
     )
     tell_backward(backward)
     return dataclasses.replace(part, forward=forward, backward=backward)

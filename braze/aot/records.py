@@ -52,6 +52,10 @@ class ViewStep:
     inference: bool = False
 
 
+#: a guard: made without gradients of what requires them, so that the value says that it does, too
+ASTRAY = "astray"
+
+
 @record
 class OutputRole:
     """How one thing that the functional graph computes reaches the caller; ``differentiable``: with a history.
@@ -60,7 +64,7 @@ class OutputRole:
     a view is made again, where more than its place in memory counts. ``absolute``: the view's offset counts from where the
     memory starts, wherever in it the input does. ``early``: how many of the program's steps to a view of an input, or of what the graph makes, came before that was last written.
     ``locked``: a value that is a view in eager, made without gradients, to which autograd lets nobody write with them.
-    ``guard``: of what views autograd takes a value of this graph for in eager, if it lets nobody write to it with gradients though they are on (a name of PyTorch's ``CreationMeta``).
+    ``guard``: of what views autograd takes a value of this graph for in eager, if it lets nobody write to it with gradients though they are on (a name of PyTorch's ``CreationMeta``, or ASTRAY).
     """
 
     kind: OutputKind

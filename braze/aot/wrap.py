@@ -13,7 +13,7 @@ from braze import native
 from braze.aot.histories import is_written_past_its_history
 from braze.aot.overlap import are_apart, may_overlap
 from braze.aot.promises import Promises
-from braze.aot.rebuild import Build, builder, early_builder, straight
+from braze.aot.rebuild import Build, builder, early_builder, guarding, straight
 from braze.aot.records import Around, OutputKind, Partition
 from braze.aot.views import is_view
 from braze.graph.modes import with_modes
@@ -22,7 +22,6 @@ from braze.graph.torch_compat import (
     copy_all,
     copy_uncounted,
     count_writes,
-    guarded,
     put_versions,
     storage_key,
     take_back_counts,
@@ -276,7 +275,7 @@ class _Wrapped:
             places.append(position if role.kind is OutputKind.VALUE else -1)
             position += role.kind is OutputKind.VALUE
         self.build = tuple(
-            _guarded(places[i], role.guard) if (role := roles[i]).guard else make
+            guarding(places[i], role.guard) if (role := roles[i]).guard else make
             for i, make in enumerate(self.build)
         )
         places = [-1 if role.guard else place for role, place in zip(roles, places, strict=True)]
@@ -527,11 +526,6 @@ def _count_writes(tensors: Sequence[torch.Tensor]) -> None:
     for tensor in tensors:
         if not tensor.is_inference():
             torch.autograd.graph.increment_version(tensor)
-
-
-def _guarded(place: int, kind: str) -> Build:
-    """Gives a result of the graph that autograd lets nobody write to with gradients."""
-    return lambda inputs, results, names, made: guarded(results[place], kind)
 
 
 def _made_early(i: int) -> Build:
