@@ -225,7 +225,7 @@ class _Plan:
         #: ranges in a profile: of the backward, and of its compile
         self.range, self.compiles = f"braze: {name} backward", f"braze: compiles {name} backward"
         self.results = backward.results
-        self.saved = backward.saved
+        self.saved, self.guarded = backward.saved, backward.guarded
         #: for each tangent the operation's result that it belongs to
         self.tangents = backward.tangents
         self.symbols = symbol_reader(partition)
@@ -268,7 +268,7 @@ class _Plan:
         tensors_alone = not self.numbers and len(self.tensors) == len(self.saved)
         fixed = all(is_fixed(spec) for spec in partition.inputs)
         #: whether what is kept are inputs and results as they are, and all results have a history: for the C core
-        self.keeps_plainly = fixed and as_they_are and tensors_alone and not self.plain
+        self.keeps_plainly = fixed and as_they_are and tensors_alone and not (self.plain or self.guarded)
         #: whether the backward is given what was saved and tangents of known layouts, no more: also for the C core
         self.straight = (
             tensors_alone and all(map(is_fixed, backward.inputs)) and backward.gradients == self.arguments
@@ -324,7 +324,7 @@ class _Plan:
             found.append(value)
         return found, names
 
-    def save(self, ctx: Any, inputs: Sequence[Any], results: Sequence[Any]) -> tuple[Any, ...]:
+    def save(self, ctx: Any, inputs: Sequence[Any], results: list[Any]) -> tuple[Any, ...]:
         """Keep what the backward reads, and give the operation's results."""
         values, names = self.values(inputs, results)
         for i in self.foreign:
@@ -333,6 +333,8 @@ class _Plan:
         ctx.save_for_backward(*(values[i] for i in self.tensors))
         ctx.kept = names, [values[i] for i in self.numbers], [values[i]._version for i in self.given]
         ctx.set_materialize_grads(False)
+        for i in self.guarded:
+            results[i] = results[i].view_as(results[i])
         if not self.plain:
             return tuple(results[: self.results])
         items = dict(enumerate(results[: self.results]))

@@ -86,6 +86,7 @@ def of_group(part: Backward, group: tuple[int, ...], count: int) -> Alone:
         tangents=tuple(range(len(items))),
         gradients=tuple(i if i >= 0 else count + ~i for i in part.gradients),
         results=len(items),
+        guarded=tuple(items.index(i) for i in part.guarded if i in items),
     )
     return Alone(seen, original, tuple(count + i for i in items), count)
 

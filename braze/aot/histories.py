@@ -313,6 +313,15 @@ def is_written_past_its_history(tensor: torch.Tensor) -> bool:
     return False
 
 
+def leads_nowhere(value: torch.Tensor) -> bool:
+    """Whether a value says that it requires a gradient and has none to give: a view, made without gradients, of what requires one."""
+    if not (value.requires_grad and value._is_view()) or value.grad_fn is not None:
+        return False
+    with torch.enable_grad():
+        node: Any = value.view_as(value).grad_fn
+    return node.next_functions[0][0] is None  # else the program has made a leaf of it
+
+
 def is_function(node: Any) -> bool:
     """Whether a node is one of the program's own, an ``autograd.Function``."""
     return isinstance(node, torch.autograd.function.BackwardCFunction)

@@ -19,6 +19,7 @@ from braze.aot.histories import (
     behind,
     comings,
     is_function,
+    leads_nowhere,
     leaves_first,
     operations_of,
     reached_leaves,
@@ -256,6 +257,9 @@ class Differentiation:
         self.computed = len(computed)
         for i, value in enumerate(computed):
             if isinstance(value, torch.Tensor) and value.requires_grad:
+                if leads_nowhere(value):
+                    self.outputs.astray.add(id(value))
+                    continue
                 self.seeds.append(("computed", i))
                 found.append(value)
         return found

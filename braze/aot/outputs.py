@@ -11,7 +11,7 @@ import torch
 
 from braze.aot.functionalize import Functional, evaluate, inserted
 from braze.aot.min_cut import ancestors
-from braze.aot.records import OutputKind, OutputRole, ViewStep
+from braze.aot.records import ASTRAY, OutputKind, OutputRole, ViewStep
 from braze.aot.symbols import SymbolNodes
 from braze.aot.views import apply_view, has_overlap, hint, is_view, readers, root_of, steps_meet
 from braze.aot.ways import Ways
@@ -61,6 +61,8 @@ class Outputs:
                 if key not in self.input_storages and id(value) not in known:
                     known.add(id(value))
                     self.groups.setdefault(key, []).append(i)
+        #: by id, those that say that they require a gradient, and lead nowhere; known once the graph is differentiated
+        self.astray: set[int] = set()
         self.bases = {key: self._base(key) for key, group in self.groups.items() if len(group) > 1}
         self.bases |= self._guarded()
         #: what bases look like in eager, before functionalization gives them other storages
@@ -110,7 +112,7 @@ class Outputs:
         found = {}
         for key, group in self.groups.items():
             node, value = self.outputs[group[0]]
-            if len(group) > 1 or not self.ways.is_guarded(value):
+            if len(group) > 1 or not self.ways.guard(value):
                 continue
             base = self._base(key)
             if not self._is_read_beside(base, key, node):
@@ -223,7 +225,10 @@ class Outputs:
             return OutputRole(OutputKind.ALIAS_OF_OUTPUT, spec=spec, output=bases[key], way=way, early=early)
         results.append(self._laid_out(functional.latest[node], value, mode))
         return OutputRole(
-            OutputKind.VALUE, spec=_spec_as(results[-1], value), locked=self.ways.is_locked(value)
+            OutputKind.VALUE,
+            spec=_spec_as(results[-1], value),
+            locked=self.ways.is_locked(value),
+            guard=ASTRAY if id(value) in self.astray else self.ways.guard(value),
         )
 
     def is_remade(self, value: Any) -> bool:

@@ -34,6 +34,21 @@ def may_overlap(a: torch.Tensor, b: torch.Tensor, *, decide: bool = False) -> bo
     return not _apart(one, other)
 
 
+def are_apart(spans: list[tuple[int, int, bool]]) -> bool:
+    """Whether no written one of some (begin, bytes, whether it is written) overlaps another: one walk in memory's order.
+
+    A network's statistics are written by hundreds beside hundreds of weights: pairs of them took 4 ms a call.
+    """
+    end = written_end = -1
+    for begin, size, written in sorted(spans):
+        if begin < (end if written else written_end):
+            return False
+        end = max(end, begin + size)
+        if written:
+            written_end = max(written_end, begin + size)
+    return True
+
+
 def is_inside(view: torch.Tensor, whole: torch.Tensor) -> bool:
     """Whether a tensor lies between the first and the last element of another; not, where a number is symbolic."""
     inner, outer = _region(view), _region(whole)

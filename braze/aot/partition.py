@@ -27,7 +27,16 @@ from braze.aot.partition_functions import PartitionFn, Weigh, divide
 from braze.aot.promises import require_promised
 from braze.aot.proof import check, observe
 from braze.aot.proof_terms import LIMIT, QUICK
-from braze.aot.records import Backward, InputRole, JointGraph, OutputKind, OutputRole, Partition, SavedFrom
+from braze.aot.records import (
+    ASTRAY,
+    Backward,
+    InputRole,
+    JointGraph,
+    OutputKind,
+    OutputRole,
+    Partition,
+    SavedFrom,
+)
 from braze.aot.roles import (
     placeholders,
     role_of_input,
@@ -152,8 +161,11 @@ def _partition(
         ordered=_ordered(roles, mutations, turned, placeholders(module)),
     )
     if joint is not None and whole is not None:
+        for role in mutations:
+            if facts(given := placeholders(gm)[role.input]).moved_after:
+                raise _given_memory(given)
         halves = divide(whole, ctx.options, how.partition_fn, how.choice, _weighing(part, how.weigh))
-        part = _with_halves(part, joint, *halves)
+        part = _with_halves(part, joint, known, *halves)
     if how.free_layouts:
         _reshape_products(part, mode, how.keeps, ctx)
     if joint is not None and joint.operations.taken:
@@ -209,9 +221,13 @@ def _settle(part: Partition, known: Any) -> None:
 
 
 def _with_halves(
-    part: Partition, joint: Differentiation, forward: torch.fx.GraphModule, backward: Backward
+    part: Partition,
+    joint: Differentiation,
+    known: Sequence[OutputRole],
+    forward: torch.fx.GraphModule,
+    backward: Backward,
 ) -> Partition:
-    """The partition with both halves of its joint graph."""
+    """The partition with both halves of its joint graph; ``known``: what its results are."""
     depends = zip(backward.gradients, backward.depends, strict=True)
     reaching = dict(zip(joint.owners(part.mutations), joint.reaching, strict=True))
     items: Any = forward.graph.output_node().args[0]
@@ -227,6 +243,7 @@ def _with_halves(
         apart=joint.operations.groups,
         saving=joint.operations.saving,
         depends=tuple(tuple(sorted({*own, *reaching[i]})) for i, own in depends),
+        guarded=tuple(i for i, role in enumerate(known) if role.guard and role.guard != ASTRAY),
     )
     tell_backward(backward)
     return dataclasses.replace(part, forward=forward, backward=backward)
@@ -459,7 +476,6 @@ def _refuse_results_done_to(gm: torch.fx.GraphModule, part: Partition, known: Se
     """
     backward = part.backward
     assert backward is not None
-    written = {placeholders(gm)[role.input] for role in part.mutations}
     values = {role.output: i for i, role in enumerate(known) if role.kind is OutputKind.VALUE}
     alone = {backward.tangents[k] for (k, *more) in backward.apart if not more}
     alone |= set(backward.tangents) if len(backward.tangents) == 1 else set()
@@ -480,9 +496,6 @@ def _refuse_results_done_to(gm: torch.fx.GraphModule, part: Partition, known: Se
                 hints=["nothing, results are eager's; call retain_grad on what is not written"],
                 origin=facts(node).origin,
             )
-    for node in written:
-        if facts(node).moved_after:
-            raise _given_memory(node)
 
 
 def _first_results(backward: Backward) -> set[int]:

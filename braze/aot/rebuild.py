@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
-from braze.aot.records import Formula, OutputKind, OutputRole, Partition, ViewStep
+from braze.aot.records import ASTRAY, Formula, OutputKind, OutputRole, Partition, ViewStep
 from braze.aot.roles import results_of
 from braze.aot.ways import DATA
 from braze.graph.specs import TensorSpec
+from braze.graph.torch_compat import guarded
 from braze.runtime.operators import operator
 from braze.support.nested import every
 
@@ -41,6 +42,20 @@ def builder(role: OutputRole, partition: Partition) -> Build:
             view = _view(role, 0 if whole is None else whole.offset)
             return lambda inputs, results, names, made: view(results[role.output], names, made)
     return lambda inputs, results, names, made: None
+
+
+def guarding(place: int, kind: str) -> Build:
+    """Gives a result of the graph that autograd lets nobody write to with gradients."""
+    if kind == ASTRAY:
+        return lambda inputs, results, names, made: _astray(results[place])
+    return lambda inputs, results, names, made: guarded(results[place], kind)
+
+
+def _astray(result: torch.Tensor) -> torch.Tensor:
+    """A view, made without gradients, of what requires one."""
+    whole = result.detach().requires_grad_()
+    with torch.no_grad():
+        return whole.view_as(whole)
 
 
 def early_builder(role: OutputRole, partition: Partition) -> tuple[Build, bool] | None:

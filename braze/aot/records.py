@@ -52,6 +52,10 @@ class ViewStep:
     inference: bool = False
 
 
+#: a guard: made without gradients of what requires them, so that the value says that it does, too
+ASTRAY = "astray"
+
+
 @record
 class OutputRole:
     """How one thing that the functional graph computes reaches the caller; ``differentiable``: with a history.
@@ -60,6 +64,7 @@ class OutputRole:
     a view is made again, where more than its place in memory counts. ``absolute``: the view's offset counts from where the
     memory starts, wherever in it the input does. ``early``: how many of the program's steps to a view of an input, or of what the graph makes, came before that was last written.
     ``locked``: a value that is a view in eager, made without gradients, to which autograd lets nobody write with them.
+    ``guard``: of what views autograd takes a value of this graph for in eager, if it lets nobody write to it with gradients though they are on (a name of PyTorch's ``CreationMeta``, or ASTRAY).
     """
 
     kind: OutputKind
@@ -73,6 +78,7 @@ class OutputRole:
     absolute: bool = False
     early: int = 0
     locked: bool = False
+    guard: str = ""
 
 
 @record
@@ -122,6 +128,7 @@ class Backward:
     is made of: without any of them it is undefined. ``results`` is how many items of the forward's tuple are the user's; those after
     them are only saved. ``apart``: tangents by number, those together that are one operation of autograd's, each behind those whose items
     it takes; none: all are. ``saving``: of each, whether it saves anything in eager. ``parts``: a backward for each of these, where that has been made.
+    ``guarded``: items that the caller gets as views, to which autograd lets nobody write.
     """
 
     graph: torch.fx.GraphModule
@@ -134,6 +141,7 @@ class Backward:
     apart: tuple[tuple[int, ...], ...] = ()
     saving: tuple[bool, ...] = (True,)
     parts: tuple[Backward, ...] = ()
+    guarded: tuple[int, ...] = ()
 
 
 @record

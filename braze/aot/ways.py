@@ -173,11 +173,18 @@ class Ways:
         """Whether autograd lets nobody write to a view with gradients: a step to it was made without them."""
         return any(not made.grad for made in self._followed(value))
 
-    def is_guarded(self, value: Any) -> bool:
-        """Whether autograd lets nobody write to a view with gradients, made where these are on: of one made without, or of one of several with a history."""
+    def guard(self, value: Any) -> str:
+        """For what autograd lets nobody write to a view with gradients, made where these are on: as one of one made without, or of one of several with a history.
+
+        The last such step decides; the name is PyTorch's. Nothing where it may be written.
+        """
         several = self.watched and value.requires_grad
-        followed = self._followed(value) if self.ambient[0] else ()
-        return any(not made.grad or (several and made.item >= 0) for made in followed)
+        for made in self._followed(value) if self.ambient[0] else ():
+            if not made.grad:
+                return "NO_GRAD_MODE"
+            if several and made.item >= 0:
+                return "MULTI_OUTPUT_NODE"
+        return ""
 
     def _followed(self, value: Any) -> Iterator[_Made]:
         """The steps to a value as far back as it is a view to autograd, the last one first."""

@@ -11,9 +11,9 @@ from torch.fx import Graph, GraphModule, Node
 
 from braze import native
 from braze.aot.histories import is_written_past_its_history
-from braze.aot.overlap import may_overlap
+from braze.aot.overlap import are_apart, may_overlap
 from braze.aot.promises import Promises
-from braze.aot.rebuild import Build, builder, early_builder, straight
+from braze.aot.rebuild import Build, builder, early_builder, guarding, straight
 from braze.aot.records import Around, OutputKind, Partition
 from braze.aot.views import is_view
 from braze.graph.modes import with_modes
@@ -81,7 +81,7 @@ def wrap(
     plain = not (
         partition.mutations or partition.made or partition.shared or partition.anchored or partition.turned
     )
-    if verify < 2 and plain and all(role.kind is OutputKind.VALUE for role in partition.outputs):
+    if verify < 2 and plain and all(r.kind is OutputKind.VALUE and not r.guard for r in partition.outputs):
         return compiled
     call = _Wrapped(partition, compiled, eager, Promises(partition) if verify >= 2 else None)
     alone = _one_view(partition, call)
@@ -189,7 +189,7 @@ def _around_of(partition: Partition) -> Around | None:
     more = partition.made or partition.shared or partition.anchored or partition.turned or partition.ordered
     if more or partition.backward is not None or any(role.differentiable for role in partition.mutations):
         return None
-    if any(r.way or r.kind not in _OF_INPUTS for r in partition.outputs):
+    if any(r.way or r.guard or r.kind not in _OF_INPUTS for r in partition.outputs):
         return None
     return Around(partition.inputs, partition.mutations, partition.outputs, partition.beyond)
 
@@ -274,6 +274,11 @@ class _Wrapped:
         for role in partition.outputs:
             places.append(position if role.kind is OutputKind.VALUE else -1)
             position += role.kind is OutputKind.VALUE
+        self.build = tuple(
+            guarding(places[i], role.guard) if (role := roles[i]).guard else make
+            for i, make in enumerate(self.build)
+        )
+        places = [-1 if role.guard else place for role, place in zip(roles, places, strict=True)]
         self.places = tuple(places)
         #: (name, place in the graph's tuple) of sizes that only the graph tells
         count = len(places) - len(partition.made)
@@ -508,7 +513,7 @@ class _Wrapped:
 
     def _ends_apart(self, inputs: Sequence[Any]) -> bool:
         """Whether each written input ends before each other tensor begins, or begins where it ends: by addresses alone."""
-        return _are_apart([(inputs[i].data_ptr(), size, written) for i, size, written in self.extents])
+        return are_apart([(inputs[i].data_ptr(), size, written) for i, size, written in self.extents])
 
     def _overlaps(self, i: int, other: int, inputs: Sequence[Any]) -> bool:
         if i == other or other in self.members.get(i, ()):
@@ -543,21 +548,6 @@ def _extents(partition: Partition) -> tuple[tuple[int, int, bool], ...]:
             if 0 not in sizes:
                 found.append((i, span(sizes, strides) * spec.dtype.itemsize, i in written))
     return tuple(found)
-
-
-def _are_apart(spans: list[tuple[int, int, bool]]) -> bool:
-    """Whether no written one of some (begin, bytes, whether it is written) overlaps another: one walk in memory's order.
-
-    A network's statistics are written by hundreds beside hundreds of weights: pairs of them took 4 ms a call.
-    """
-    end = written_end = -1
-    for begin, size, written in sorted(spans):
-        if begin < (end if written else written_end):
-            return False
-        end = max(end, begin + size)
-        if written:
-            written_end = max(written_end, begin + size)
-    return True
 
 
 def without_history(written: torch.Tensor) -> torch.Tensor:

@@ -42,6 +42,14 @@ make_subclass = torch.Tensor._make_subclass
 #: whether autograd knows a tensor as a view of another
 is_view = torch.Tensor._is_view
 
+
+def guarded(tensor: torch.Tensor, kind: str) -> torch.Tensor:
+    """A tensor that is a view to autograd, to which it lets nobody write with gradients, as to those of a kind (of ``CreationMeta``)."""
+    view = tensor if tensor._is_view() else tensor.view_as(tensor)
+    torch._C._autograd._set_creation_meta(view, getattr(torch._C._autograd.CreationMeta, kind))  # type: ignore[attr-defined]
+    return view
+
+
 #: turns grad mode on or off in this thread
 set_grad_mode = torch._C._set_grad_enabled
 

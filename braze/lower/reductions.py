@@ -108,6 +108,8 @@ def one(
 
 # -- sums and products
 
+_SMALL_INTEGERS = frozenset({DType.U8, DType.I8, DType.I16})
+
 
 def _summed_type(g: ProgramBuilder, x: Lazy, dtype: Any) -> DType:
     if dtype is not None:
@@ -128,10 +130,12 @@ def accumulated(
     out = _summed_type(g, x, dtype)
     if out is DType.BOOL or not out.is_computable or not x.dtype.is_computable:
         return NotImplemented
-    acc = compute_type(out)
+    # a sum of small integers is kept in a wider register, and is one of theirs for what is fused with it, too
+    acc = DType.I32 if out in _SMALL_INTEGERS else compute_type(out)
     return one(
         g, x, reduced_dims(x, dim), keepdim, kind, acc, out,
         (lambda v: build.cast(build.cast(v, out), acc)) if x.dtype is not out else None,
+        lambda r: build.cast(r, out) if acc is DType.I32 else r,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from braze.aot import flow
-from braze.aot.wrap import _are_apart
+from braze.aot.overlap import are_apart
 
 
 def cheapest(vertices, edges, capacities):
@@ -78,12 +78,12 @@ def test_spans_are_apart_where_no_pair_with_a_written_one_overlaps(seed):
     overlaps = any(
         (w or v) and a < b + n and b < a + m for (a, m, w), (b, n, v) in itertools.combinations(spans, 2)
     )
-    assert _are_apart(spans) is not overlaps
+    assert are_apart(spans) is not overlaps
 
 
-def test_spans_that_touch_or_are_only_read_are_apart():
-    assert _are_apart([])
-    assert _are_apart([(0, 4, True), (4, 4, True), (8, 4, False)])
-    assert _are_apart([(0, 9, False), (0, 9, False), (9, 1, True)])
-    assert not _are_apart([(0, 100, False), (1, 1, False), (50, 1, True)])
-    assert not _are_apart([(7, 1, False), (7, 1, True)])
+def test_spans_that_touch_or_are_only_readare_apart():
+    assert are_apart([])
+    assert are_apart([(0, 4, True), (4, 4, True), (8, 4, False)])
+    assert are_apart([(0, 9, False), (0, 9, False), (9, 1, True)])
+    assert not are_apart([(0, 100, False), (1, 1, False), (50, 1, True)])
+    assert not are_apart([(7, 1, False), (7, 1, True)])

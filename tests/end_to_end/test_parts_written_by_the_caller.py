@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -88,5 +89,91 @@ def test_a_part_of_a_recordings_memory_that_the_caller_writes_is_not_read_by_the
             found = gradient(compiled, x, written=k % 2 == 1)
             if k % 2 == 0 or found is not None:
                 torch.testing.assert_close(found, right)
+    finally:
+        register("cpu", None)
+
+
+def made_without_gradients(x):
+    whole = x * 2
+    with torch.no_grad():
+        part = whole[1:]
+    return part[:1], whole.exp()
+
+
+def both_ways(x):
+    whole = x.exp()
+    first, second = whole.chunk(2)
+    return first, (first * second).sum()
+
+
+def of_one_with_its_own_sizes(x):
+    first, *_, last = x.sin().split(1)
+    return last, (first + last).exp(), x.cos()
+
+
+GUARDED = {
+    "a chunk": lambda x: ((v := x * 2).chunk(2)[1], v.pow(2).sum()),
+    "one of many": lambda x: ((v := x * 2).unbind()[1], v.exp()),
+    "a part of a chunk": lambda x: ((v := x.exp()).chunk(2)[1][:1], v * 3),
+    "one of sizes": lambda x: ((p := x.sin().split([1, x.shape[0] - 1])), (p[1], p[1] * p[0]))[1],
+    "of one made without gradients": made_without_gradients,
+    "taken by the loss": both_ways,
+    "beside others of the argument": of_one_with_its_own_sizes,
+    "twice": lambda x: ((v := (w := x * 2).chunk(2)[1]), v, w.sin()),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    ("backend", "options"),
+    [("aot_eager", {}), ("braze", {}), ("braze", {"verify": 2})],
+    ids=["aot_eager", "braze", "verified"],
+)
+@pytest.mark.parametrize("program", GUARDED.values(), ids=GUARDED)
+def test_a_part_that_eager_lets_nobody_write_is_refused_beside_what_is_made_of_the_whole(
+    program, backend, dynamic, options
+):
+    """It raises as in eager but for the operation's name, is written without gradients, and its gradient goes where it went."""
+    compiled = braze.compile(program, backend=backend, dynamic=dynamic, options=options, fullgraph=True)
+    for size in (3, 3, 4):
+        found = []
+        for call in (program, compiled):
+            x = torch.arange(1.0, size + 1).requires_grad_()
+            part, *more = call(x)
+            with pytest.raises(RuntimeError, match="is being modified inplace") as refused:
+                part.mul_(2)
+            seen = []
+            part.register_hook(seen.append)
+            ((part * 3).sum() + sum(each.sum() for each in more)).backward()
+            words = re.sub(r"Output \d+ of \w+", "", str(refused.value))
+            assert x.grad is not None
+            found.append(([words, len(seen), part.requires_grad, part._is_view()], [part.clone(), x.grad]))
+            with torch.no_grad():
+                assert part.zero_().count_nonzero() == 0
+        assert found[1][0] == found[0][0]
+        torch.testing.assert_close(found[1][1], found[0][1])
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_a_view_made_without_gradients_takes_none_beside_what_is_made_of_the_whole(backend):
+    weight = torch.ones(1, requires_grad=True)
+    for call in (made_without_gradients, braze.compile(made_without_gradients, backend=backend)):
+        part, _ = call(torch.ones(3))
+        part.mul_(2)
+        with pytest.raises(RuntimeError, match="view was created in no_grad mode"):
+            part.mul_(weight)
+
+
+def test_a_part_of_a_recordings_memory_that_eager_lets_nobody_write_is_refused():
+    register("cpu", SimulatedGraphs)
+    try:
+        compiled = braze.compile(both_ways, options={"cudagraphs": True, "cudagraph_launches": 1})
+        for k in range(6):
+            x = (torch.arange(4.0) + k).requires_grad_()
+            part, loss = compiled(x)
+            with pytest.raises(RuntimeError, match="a function that returns multiple views"):
+                part.mul_(2)
+            (wanted,) = torch.autograd.grad(both_ways(x)[1], x)
+            torch.testing.assert_close(torch.autograd.grad(loss, x)[0], wanted)
     finally:
         register("cpu", None)

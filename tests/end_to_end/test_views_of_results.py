@@ -269,3 +269,51 @@ def test_a_view_to_which_autograd_lets_nobody_write_is_one_whatever_was_noted_of
         (part * 3).sum().backward()
         found.append((part.tolist(), kept.item(), part._is_view(), str(x.grad), str(refused.value)))
     assert found[0] == found[1]
+
+
+def last_of_each(x, weight):
+    h = x @ weight
+    with torch.no_grad():
+        last = h[:, -1]
+    return h.relu().sum(), last
+
+
+def turned_and_twice(x, weight):
+    h = (x @ weight).exp()
+    with torch.no_grad():
+        seen = h[1:, :2].mT
+    return (h * 2).sin(), seen, seen
+
+
+def read_again(x, weight):
+    h = x @ weight
+    with torch.no_grad():
+        first = h[0]
+    return h.sum() + (first * 3).sum(), first
+
+
+def nothing_else_with_a_history(x, weight):
+    h = x @ weight
+    with torch.no_grad():
+        first, total = h[0], h.sum()
+    return total, first, h.detach() * 2
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize("f", [last_of_each, turned_and_twice, read_again, nothing_else_with_a_history])
+def test_a_view_made_without_gradients_is_returned_beside_a_loss(f, backend, dynamic, capfd):
+    """It says that it requires a gradient, and leads nowhere; the graph that gives it ran as captured."""
+    found = []
+    for call in (f, braze.compile(f, fullgraph=True, backend=backend, dynamic=dynamic)):
+        x = torch.linspace(-1, 1, 12, dtype=torch.float64).view(3, 4).requires_grad_()
+        weight = torch.linspace(0.5, 2, 16, dtype=torch.float64).view(4, 4).requires_grad_()
+        results = call(x, weight)
+        seen = [(r.requires_grad, r.is_leaf, r._is_view(), r.stride()) for r in results]
+        with pytest.raises(RuntimeError, match="view was created in no_grad mode") as refused:
+            results[1].add_(1)
+        sum((r * k).sum() for k, r in enumerate(results, 1)).backward()
+        found.append(([seen, str(refused.value)], [*map(torch.detach, results), x.grad, weight.grad]))
+    assert "BZ2" not in capfd.readouterr().err
+    assert found[0][0] == found[1][0]
+    torch.testing.assert_close(found[0][1], found[1][1])

@@ -211,7 +211,9 @@ class Body:
             return self.define(
                 ("as", v.text, rep), f"__builtin_convertvector({v.text}, {t})", rep, True, v.depth
             )
-        return Value(v.text, rep, False, v.depth)
+        # C computes in the wider of its operands' types: of two that are narrow the result would leave 32 bits
+        text = f"((int64_t)({v.text}))" if rep == "i64" else v.text
+        return Value(text, rep, False, v.depth)
 
     def _emit(self, node: Node) -> Value:
         if node.op is Op.LOAD:
