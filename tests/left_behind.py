@@ -59,8 +59,18 @@ OF_PYTHON: dict[str, Callable[[], Any]] = {
     "working directory": os.getcwd,
     "decimal places": lambda: decimal.getcontext().prec,
 }
+
+
+def nesting_of_autocast(torch: Any) -> int:
+    """How many blocks of autocast have begun and not ended: it is told where one more begins."""
+    torch.autocast_increment_nesting()
+    return torch.autocast_decrement_nesting()
+
+
 OF_TORCH: dict[str, Callable[[Any], Any]] = {
     "grad mode": lambda torch: torch.is_grad_enabled(),
+    "autocast": lambda torch: torch.is_autocast_enabled("cpu"),
+    "nesting of autocast": nesting_of_autocast,
     "default type": lambda torch: torch.get_default_dtype(),
     "deterministic algorithms": lambda torch: torch.are_deterministic_algorithms_enabled(),
     "number of threads": lambda torch: torch.get_num_threads(),

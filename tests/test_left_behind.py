@@ -62,6 +62,10 @@ CHANGES: dict[str, Callable[[], Callable[[], Any]]] = {
     "switch interval": changed(sys.getswitchinterval, sys.setswitchinterval, 0.25),
     "working directory": changed(Path.cwd, os.chdir, "/"),
     "decimal places": changed(lambda: decimal.getcontext().prec, places, 7),
+    "autocast": changed(
+        lambda: torch.is_autocast_enabled("cpu"), lambda on: torch.set_autocast_enabled("cpu", on), True
+    ),
+    "nesting of autocast": lambda: (torch.autocast_increment_nesting(), torch.autocast_decrement_nesting)[1],
     "grad mode": changed(torch.is_grad_enabled, torch.set_grad_enabled, False),
     "default type": changed(torch.get_default_dtype, torch.set_default_dtype, torch.float64),
     "deterministic algorithms": changed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -83,23 +84,28 @@ def gradient(call: Callable[..., Any], x: torch.Tensor, backward: Callable[[Any]
     return leaf.grad
 
 
+BACKWARDS = [with_signed_zeros, one_by_one, the_last_alone, kept, twice]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("backend", ["braze", "aot_eager"])
-@pytest.mark.parametrize("backward", [with_signed_zeros, one_by_one, the_last_alone, kept, twice])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_gradients_meet_before_the_common_operations_as_in_eager(
-    program: Callable[..., Any], backward: Callable[[Any], None], backend: str
+    program: Callable[..., Any], backend: str, dynamic: bool
 ) -> None:
-    # at sizes that vary the parts of an unbind go backward together, also where one gradient alone comes in
-    for dynamic in (False, True) if (program, backward) != (parts, the_last_alone) else (False,):
-        compiled = braze.compile(program, backend=backend, dynamic=dynamic)
-        for sizes in ((3, 5), (3, 2), (3, 0), (3, 1)):
-            x = torch.randn(sizes)
-            ours, theirs = gradient(compiled, x, backward), gradient(program, x, backward)
-            if isinstance(theirs, str):
-                assert ours == theirs
-                continue
-            torch.testing.assert_close(ours, theirs)
-            assert torch.equal(ours[ours == 0].signbit(), theirs[theirs == 0].signbit())
+    """One forward, of which every backward asks for the gradients."""
+    compiled = braze.compile(program, backend=backend, dynamic=dynamic)
+    for backward, sizes in itertools.product(BACKWARDS, ((3, 5), (3, 2), (3, 0), (3, 1))):
+        # at sizes that vary the parts of an unbind go backward together, also where one gradient alone comes in
+        if dynamic and (program, backward) == (parts, the_last_alone):
+            continue
+        x = torch.randn(sizes)
+        ours, theirs = gradient(compiled, x, backward), gradient(program, x, backward)
+        if isinstance(theirs, str):
+            assert ours == theirs, backward
+            continue
+        torch.testing.assert_close(ours, theirs, msg=lambda said: f"{backward.__name__} {sizes}: {said}")
+        assert torch.equal(ours[ours == 0].signbit(), theirs[theirs == 0].signbit()), (backward, sizes)
 
 
 @pytest.mark.parametrize("backend", ["braze", "aot_eager"])
