@@ -359,7 +359,9 @@ class Body:
         if found is not None:
             (start, lanes), used = found, self._in_use(scope)
             kind, mask = ("atm", f", {used}") if used else ("at", "")
-            return self.define(None, f"bz_{kind}_{storage}x{w}({p} + ({start}), {lanes}{mask})", rep, True, depth)
+            return self.define(
+                None, f"bz_{kind}_{storage}x{w}({p} + ({start}), {lanes}{mask})", rep, True, depth
+            )
         if not scope.count:
             return self.define(None, self._full_lanes(buffer, e, args, scope.mask), rep, True, depth)
         names = self._with_indirect(self._lane_names(), e, args, lane="l")

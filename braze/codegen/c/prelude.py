@@ -195,7 +195,9 @@ def _check(what: str, w: int, masked: bool) -> str:
     """Indices, all looked at together: 0, and a status, for those out of range. ``masked``: lanes that are not in use are 0, whatever they hold."""
     t, c = f"{what}x{w}", SCALAR[what]
     bad = f"((v < 0) | (v >= ({c})n))"
-    plain = f"  int64_t any = 0;\n  for (int l = 0; l < {w}; ++l) any |= {bad}[l]{' & m[l]' if masked else ''};"
+    plain = (
+        f"  int64_t any = 0;\n  for (int l = 0; l < {w}; ++l) any |= {bad}[l]{' & m[l]' if masked else ''};"
+    )
     wide = {"i64x8": ("long long", "q", "256"), "i32x16": ("int", "d", "512")}.get(t)
     if wide is not None:
         number, letter, bits = wide
