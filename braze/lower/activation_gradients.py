@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from braze.loops import build
-from braze.loops.ir import Node, Op
+from braze.loops.ir import DType, Node, Op
 from braze.lower.activations import k, logistic
 from braze.lower.lazy import Lazy
 from braze.lower.pointwise_core import elementwise
@@ -18,6 +18,8 @@ from braze.lower.shape import cat
 from braze.lower.views import slice_value
 from braze.symbolic.expr import ZERO
 
+#: the exponential of this is a normal float, just
+_LEAST = -87.3125
 _SQRT_HALF = math.sqrt(0.5)
 _GAUSS = 1.0 / math.sqrt(2.0 * math.pi)
 _BETA = math.sqrt(2.0 / math.pi)
@@ -28,15 +30,18 @@ _SWITCHES = (bool, int, float, str, type(None))
 
 
 def gradient(
-    target: Any, tensors: Sequence[int], cost: int, known: bool = False
+    target: Any, tensors: Sequence[int], cost: int, known: bool = False, flushes: bool = False
 ) -> Callable[[Callable[..., Any]], Any]:
-    """A row: the arguments at ``tensors`` are operands, all others are handed on as they are; ``known``: numbers must be known now.
+    """A row: the arguments at ``tensors`` are operands, all others are handed on as they are; ``known``: numbers must be known now;
+    ``flushes``: the function is told whether denormal numbers are to be avoided, each of which takes a processor a hundred cycles.
 
     The function gets nodes for the operands, in the order of the arguments. It returns the gradient's node.
     """
 
     def enter(scalar: Callable[..., Node]) -> Callable[..., Node]:
         def lower(g: ProgramBuilder, *args: Any, **kwargs: Any) -> Any:
+            if flushes:
+                kwargs["flush"] = g.ctx.target.kind == "cpu"
             operands = [args[i] for i in tensors]
             rest = [a for i, a in enumerate(args) if i not in tensors]
             if not all(isinstance(a, Lazy) and a.dtype.is_float for a in operands):
@@ -68,6 +73,15 @@ def _square(x: Node) -> Node:
     return build.mul(x, x)
 
 
+def _normal_exp(x: Node) -> Node:
+    """exp(x), or 0 where that would be no normal float: eager's vectors have 0 there, too, and above."""
+    if x.dtype is DType.F64:
+        return build.unary(Op.EXP, x)
+    least = k(_LEAST, x)
+    small = build.lt(x, least)
+    return build.where(small, k(0.0, x), build.unary(Op.EXP, build.where(small, least, x)))
+
+
 def _within(x: Node, low: Any, high: Any) -> Node:
     """low < x < high; a nan is outside."""
     return build.both(build.binary(Op.GT, x, k(low, x)), build.lt(x, k(high, x)))
@@ -91,12 +105,13 @@ def tanh_backward(grad: Node, y: Node) -> Node:
     return build.mul(grad, _one_minus(_square(y)))
 
 
-@gradient(aten.gelu_backward.default, (0, 1), 45)
-def gelu_backward(grad: Node, x: Node, approximate: str = "none") -> Node:
+@gradient(aten.gelu_backward.default, (0, 1), 45, flushes=True)
+def gelu_backward(grad: Node, x: Node, approximate: str = "none", flush: bool = False) -> Node:
     """Of x·Φ(x), or of its approximation by tanh."""
     if approximate == "none":
         inside = build.add(build.unary(Op.ERF, build.mul(x, k(_SQRT_HALF, x))), k(1.0, x))
-        bell = build.mul(build.unary(Op.EXP, build.mul(_square(x), k(-0.5, x))), k(_GAUSS, x))
+        power = build.mul(_square(x), k(-0.5, x))
+        bell = build.mul(_normal_exp(power) if flush else build.unary(Op.EXP, power), k(_GAUSS, x))
         return build.mul(grad, build.add(build.mul(k(0.5, x), inside), build.mul(x, bell)))
     square = _square(x)
     inner = build.mul(build.add(x, build.mul(build.mul(square, x), k(_KAPPA, x))), k(_BETA, x))

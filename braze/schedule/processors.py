@@ -52,7 +52,7 @@ class ProcessorPlan(TaskPlan):
     is done along the row and between, with what is kept. ``copies``: of each phase, how many vectors are folded side by side. ``strip``:
     vectors of columns that a task walks down together. ``parts``: the rows are cut in so many, whose results one thread combines in
     their order (so that they do not depend on the number of threads); 0: they are not cut. ``serial``: one thread does all.
-    ``status``: an index may be out of bounds, which is told.
+    ``status``: an index may be out of bounds, which is told. ``gathers``: lanes that lie anywhere are read by one instruction.
     """
 
     vector: Axis | None
@@ -65,6 +65,7 @@ class ProcessorPlan(TaskPlan):
     copies: tuple[int, ...] = ()
     strip: int = 1
     parts: int = 0
+    gathers: bool = False
 
 
 def plan_kernel(group: Group, buffers: dict[str, Buffer], target: Target) -> ProcessorPlan:
@@ -78,7 +79,7 @@ def plan_kernel(group: Group, buffers: dict[str, Buffer], target: Target) -> Pro
         Form.FLAT, arguments(group), size_symbols(group), tuple(a for a in group.axes if a is not vector), (), None,
         vector, lanes, work_of(group.steps, buffers),
         serial=any(s.mode is not StoreMode.PLAIN for step in group.steps for s in step.stores),
-        status=any(n.op is Op.CHECK_INDEX for n in nodes),
+        status=any(n.op is Op.CHECK_INDEX for n in nodes), gathers="gather" in target.features,
     )  # fmt: skip
     return _of_points(plan, group, nodes) if phases is None else _of_rows(plan, group, phases, target.cores)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import braze
+from braze import target
 
 Tensor = torch.Tensor
 TYPES = [
@@ -118,13 +120,90 @@ def from_either_part(x: Tensor, i: Tensor) -> Tensor:
     return torch.cat(x.chunk(2)[::-1]).gather(0, i)
 
 
+@pytest.fixture(params=[False, True], ids=["apart", "at once"])
+def gathers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
+    """Whether lanes that lie anywhere are read by one instruction, which needs AVX-512."""
+    monkeypatch.setattr(target, "_gathers_are_quick", lambda vendor: request.param)
+    target.cpu_target.cache_clear()
+    if request.param and "gather" not in target.cpu_target().features:
+        pytest.skip("a processor without AVX-512")
+    yield request.param
+    monkeypatch.undo()
+    target.cpu_target.cache_clear()
+
+
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("width", [3, 16, 37])
 def test_lanes_of_which_a_mask_holds_are_read_without_a_branch(
-    dtype: torch.dtype, width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype, width: int, gathers: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x, i = some(dtype, 30, width), torch.randint(0, 30, (40, width))
     assert torch.equal(braze.compile(from_either_part)(x, i), from_either_part(x, i))
     text = kernels(tmp_path, monkeypatch, from_either_part, x, i)
     whole = text[: text.index("if (i1 <")] if "if (i1 <" in text else text
-    assert width < 16 or ("BZ_WHERE(" in whole and "[l]) g" not in whole)
+    assert width < 16 or (("bz_atm_" if gathers else "BZ_WHERE(") in whole and "[l]) g" not in whole)
+
+
+def across(x: Tensor, i: Tensor) -> Tensor:
+    """Of each column the numbers at some places, every third first; some lanes have the place's own neighbour."""
+    return x.gather(0, i)[:, ::3] + x.t().gather(1, i.t()).t()[:, ::3]
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("index", [torch.int64, torch.int32], ids=str)
+@pytest.mark.parametrize("offset", [0, 1, 3])
+def test_lanes_are_read_anywhere_also_from_an_odd_address_to_the_last_element(
+    dtype: torch.dtype,
+    index: torch.dtype,
+    offset: int,
+    gathers: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held = some(dtype, 2 * 37 * 24 + 3)
+    if dtype.is_floating_point:
+        held[:7] = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 1e-40, 6e-8]).to(dtype)
+    x = held[offset : offset + 37 * 24].view(37, 24)
+    i = torch.randint(0, 37, (50, 24))
+    i[0], i[1] = 36, 0
+    rows = torch.randint(-37, 37, (24,)).to(index)
+    rows[0], rows[1] = 36, -37
+    columns = torch.randperm(24).to(index)
+    for f, args in (
+        (across, (x, i)),
+        (lambda x, i, j: x[i, j], (x, rows, columns)),
+        (lambda x, j: x[:, j], (x, columns)),
+    ):
+        want = f(*args)
+        assert torch.equal(bits(braze.compile(f)(*args)), bits(want))
+    text = kernels(tmp_path, monkeypatch, lambda x, i, j: x[i, j], x, rows, columns)
+    assert ("bz_at_" in text) is gathers
+
+
+def bits(x: Tensor) -> Tensor:
+    """All of a number but which nan it is."""
+    return torch.where(x == x, x, torch.full_like(x, 7)).contiguous().view(torch.uint8)
+
+
+@pytest.mark.parametrize("sizes", [(0, 16), (1, 1), (5, 0)])
+def test_nothing_or_one_is_looked_up(sizes: tuple[int, int], gathers: bool) -> None:
+    x, i = torch.randn(3, sizes[1]), torch.randint(0, 3, sizes)
+    assert torch.equal(braze.compile(looked_across)(x, i), looked_across(x, i))
+    one = torch.randn(1, 1).expand(3, sizes[1])
+    assert torch.equal(braze.compile(looked_across)(one, i), looked_across(one, i))
+
+
+def looked_across(x: Tensor, i: Tensor) -> Tensor:
+    return x.gather(0, i) * 2
+
+
+@pytest.mark.parametrize("wrong", [30, -1, 1 << 40])
+@pytest.mark.parametrize("place", [0, 8, 36])
+def test_one_index_out_of_range_is_found_in_what_is_left_of_a_row(
+    wrong: int, place: int, gathers: bool
+) -> None:
+    g, x, i = braze.compile(looked_across), torch.randn(30, 37), torch.zeros(4, 37, dtype=torch.int64)
+    g(x, i)
+    i[2, place] = wrong
+    with pytest.raises((IndexError, RuntimeError)):
+        g(x, i)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+import braze
 from tests.lower.conftest import check
 
 aten = torch.ops.aten
@@ -91,6 +92,24 @@ def test_of_losses(name: str, reduction: int, dtype: torch.dtype) -> None:
     x, t = (torch.rand(12, 5).to(dtype) for _ in range(2))
     dy = torch.randn(12, 5) if reduction == 0 else torch.tensor(1.5)
     check(lambda dy, x, t: LOSSES[name](dy, x, t, reduction), dy.to(dtype), x, t)
+
+
+def test_of_gelu_where_its_bell_is_no_normal_number_it_is_0_as_in_eagers_vectors() -> None:
+    """A processor takes a hundred cycles for a vector with one denormal number in it."""
+    x = torch.linspace(-16, 16, 4096)
+    x[:3] = torch.tensor([-float("inf"), float("inf"), float("nan")])
+    exact = aten.gelu_backward(torch.ones(4096, dtype=torch.float64), x.double())
+    eager = aten.gelu_backward(torch.ones(4096), x)
+    found = braze.compile(lambda dy, x: aten.gelu_backward(dy, x))(torch.ones(4096), x)
+    assert torch.equal(found.isnan(), exact.isnan())
+    numbers = ~exact.isnan()
+    off, eagers = ((each.double() - exact)[numbers].abs() for each in (found, eager))
+    deep = x[numbers] < -13
+    assert off.max() <= 2 * eagers.max() and off[deep].max() <= eagers[deep].max() < 1e-35
+    denormal = (found != 0) & (found.abs() < torch.finfo(torch.float32).tiny)
+    assert not denormal.any() and not found[(x < -13.3) & (x > -16)].any()
+    doubles = braze.compile(lambda dy, x: aten.gelu_backward(dy, x))(torch.ones(4096).double(), x.double())
+    torch.testing.assert_close(doubles, exact, rtol=1e-12, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("name", [n for n in LOSSES if n != "soft_margin"])

@@ -11,6 +11,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from braze.codegen.c.expr import at_zero, indirect_symbols, to_c
+from braze.codegen.c.offsets import offsets
 from braze.codegen.c.operations import Representations, Value, assign, expression, scalar_load, scalar_store
 from braze.codegen.c.prelude import SCALAR, STORAGE, raw_vector, rep_vector
 from braze.loops.build import nodes_of
@@ -65,6 +66,8 @@ class Body:
     varying: Varying
     ranges: Representations
     storage: Storage
+    #: whether lanes that lie anywhere are read by one instruction
+    gathers: bool = False
     pointers: dict[str, str] = field(default_factory=dict)
     forward: dict[tuple[str, Expr], Value] = field(default_factory=dict)
     #: loads that read a turned tile: node -> address of the row
@@ -268,8 +271,10 @@ class Body:
         depth = max(arg.depth, self.symbol_depth(node.attr), self._guard_depth())
         scope = self.scopes[depth]
         fits = rep == "i64" or (node.attr.value is not None and node.attr.value < 1 << 31)
-        if arg.varying and fits and not scope.count and not scope.mask:
-            text = f"bz_check_{rep}x{self.lanes}({self.convert(arg, rep).text}, {n}, status)"
+        if arg.varying and fits:
+            used = self._in_use(scope)
+            kind, mask = ("checkm", f", {used}") if used else ("check", "")
+            text = f"bz_{kind}_{rep}x{self.lanes}({self.convert(arg, rep).text}, {n}, status{mask})"
             found = self.define(None, text, rep, True, depth)
         elif arg.varying:
             found = Value(self.name(), rep, True, depth)
@@ -290,6 +295,11 @@ class Body:
     def _load_depth(self, buffer: str) -> int:
         """The outermost depth to which a load of a buffer may be hoisted: not before what the kernel has stored there."""
         return max(self._guard_depth(), self._stored.get(buffer, 0))
+
+    def _in_use(self, scope: Scope) -> str:
+        """The mask of the lanes in use in a scope; empty where all are."""
+        first = f"bz_lanesx{self.lanes}({scope.count})" if scope.count else ""
+        return " & ".join(filter(None, (scope.mask, first)))
 
     def _lanes_head(self, depth: int = -1) -> str:
         """A loop over the lanes in use at a depth, with its guard."""
@@ -341,13 +351,19 @@ class Body:
         address = self._stretch(buffer, e, args)
         if address is not None:
             if scope.mask:
-                mask = f"{scope.mask} & bz_lanesx{w}({scope.count})" if scope.count else scope.mask
-                text = f"bz_loadm_{storage}x{w}({address}, {mask})"
+                text = f"bz_loadm_{storage}x{w}({address}, {self._in_use(scope)})"
             elif scope.count:
                 text = f"bz_loadn_{storage}x{w}({address}, {scope.count})"
             else:
                 text = f"bz_load_{storage}x{w}({address})"
             return self.define(None, text, rep, True, depth)
+        found = offsets(e, args, self.symbol, w, self.names()) if self._anywhere(args) else None
+        if found is not None:
+            (start, lanes), used = found, self._in_use(scope)
+            kind, mask = ("atm", f", {used}") if used else ("at", "")
+            return self.define(
+                None, f"bz_{kind}_{storage}x{w}({p} + ({start}), {lanes}{mask})", rep, True, depth
+            )
         if not scope.count:
             return self.define(None, self._full_lanes(buffer, e, args, scope.mask), rep, True, depth)
         names = self._with_indirect(self._lane_names(), e, args, lane="l")
@@ -356,6 +372,10 @@ class Body:
         self.line(f"{c} {raw}[{w}] = {{}};", depth)
         self.line(f"{self._lanes_head(depth)} {raw}[l] = {p}[{to_c(e, names)}];", depth)
         return self.define(None, f"bz_load_{storage}x{w}({raw})", rep, True, depth)
+
+    def _anywhere(self, args: Sequence[Value]) -> bool:
+        """Whether a load whose lanes lie where these say is one instruction."""
+        return self.gathers and any(a.varying for a in args)
 
     def _full_lanes(self, buffer: str, e: Expr, args: Sequence[Value], mask: str) -> str:
         """C text of a whole vector whose lanes lie backwards, or anywhere; where a lane of the mask is 0, nothing is read of the buffer.

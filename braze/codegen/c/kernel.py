@@ -37,7 +37,7 @@ def start_body(frame: Frame) -> Body:
     plan, group = frame.plan, frame.group
     symbol = plan.vector.symbol if plan.vector is not None else None
     varying = varying_of(group, plan.vector, plan.phases)
-    body = Body(plan.lanes, symbol, varying, Representations(), Storage(frame.buffers))
+    body = Body(plan.lanes, symbol, varying, Representations(), Storage(frame.buffers), plan.gathers)
     body.reloaded = frozenset(loads(*(root for step in group.steps for root in roots(step))))
     for i, name in enumerate(plan.arguments):
         body.pointers[name] = f"b{i}"

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable
 from functools import cache
 
+from braze.codegen.c.gathers import gather
 from braze.codegen.c.mathlib import LIBM_SCALARS, SECTIONS, text_of
 from braze.codegen.c.micro import micro_kernel
 from braze.codegen.c.turns import turn
@@ -150,8 +151,8 @@ def _section(name: str, lanes: int) -> str | None:
     if kind == "turn":
         c = STORAGE[what][0]
         return turn(what, c, _RAW[c], w)
-    if kind == "check":
-        return _check(what, w)
+    if kind in ("check", "checkm"):
+        return _check(what, w, kind == "checkm")
     if kind.startswith("rot") or kind == "back":
         order = ", ".join(str(w - 1 - l if kind == "back" else (l + int(kind[3:])) % w) for l in range(w))
         t, i = f"{what}x{w}", f"i{REP_BYTES[what] * 8}x{w}"
@@ -190,26 +191,26 @@ def _select(what: str, w: int) -> str:
     )
 
 
-def _check(what: str, w: int) -> str:
-    """Indices, all looked at together: 0, and a status, for those out of range."""
-    t = f"{what}x{w}"
+def _check(what: str, w: int, masked: bool) -> str:
+    """Indices, all looked at together: 0, and a status, for those out of range. ``masked``: lanes that are not in use are 0, whatever they hold."""
+    t, c = f"{what}x{w}", SCALAR[what]
+    bad = f"((v < 0) | (v >= ({c})n))"
     plain = (
-        f"int64_t any = 0;\n  for (int l = 0; l < {w}; ++l) any |= ((v < 0) | (v >= ({SCALAR[what]})n))[l];"
+        f"  int64_t any = 0;\n  for (int l = 0; l < {w}; ++l) any |= {bad}[l]{' & m[l]' if masked else ''};"
     )
-    wide = {
-        "i64x8": ("long long", "ucmpq512_mask", "0xff"),
-        "i32x16": ("int", "ucmpd512_mask", "0xffff"),
-    }.get(t)
+    wide = {"i64x8": ("long long", "q", "256"), "i32x16": ("int", "d", "512")}.get(t)
     if wide is not None:
-        c, name, every = wide
-        typed = f"typedef {c} word __attribute__((vector_size(64)));"
+        number, letter, bits = wide
+        every = f"__builtin_ia32_cvtd2mask{bits}(m)" if masked else "-1"
         quick = (
-            f"{typed}\n  const int64_t any = __builtin_ia32_{name}((word)v, (word){{}} + ({c})n, 5, {every});"
+            f"  typedef {number} word __attribute__((vector_size(64)));\n  const int64_t any = "
+            f"__builtin_ia32_ucmp{letter}512_mask((word)v, (word){{}} + ({number})n, 5, {every});"
         )
-        plain = _where("if defined(__AVX512F__) && !defined(__clang__)", f"  {quick}", f"  {plain}").lstrip()
+        plain = _where(f"if defined(__AVX512DQ__){_VL} && !defined(__clang__)", quick, plain)
+    used = f"  v &= {'m' if what == 'i32' else f'__builtin_convertvector(m, {t})'};\n" if masked else ""
     return (
-        f"static inline {t} bz_check_{t}({t} v, int64_t n, int64_t *status) {{\n{'' if plain.startswith('#') else '  '}{plain}\n"
-        f"  if (__builtin_expect(any != 0, 0)) {{ *status = 1; v &= ~((v < 0) | (v >= ({SCALAR[what]})n)); }}\n  return v;\n}}"
+        f"static inline {t} bz_check{'m' if masked else ''}_{t}({t} v, int64_t n, int64_t *status{f', i32x{w} m' if masked else ''}) {{\n"
+        f"{plain}\n{used}  if (__builtin_expect(any != 0, 0)) {{ *status = 1; v &= ~{bad}; }}\n  return v;\n}}"
     )
 
 
@@ -252,6 +253,7 @@ def rep_vector(rep: str, w: int) -> str:
     return f"{'i32' if rep == 'b' else rep}x{w}"
 
 
+_VL = " && defined(__AVX512VL__)"
 #: what GCC's builtins take for sixteen bytes: neither signed nor unsigned ones
 _BYTES = "char __attribute__((vector_size(16)))"
 #: whole numbers of memory: the instructions that widen and narrow sixteen of them, and the vector's type there
@@ -350,7 +352,7 @@ def _load(s: str, w: int) -> str:
 
 
 _LONG = "long long __attribute__((vector_size(64)))"
-_VL, _BW = " && defined(__AVX512VL__)", " && defined(__AVX512BW__) && defined(__AVX512VL__)"
+_BW = " && defined(__AVX512BW__) && defined(__AVX512VL__)"
 #: of memory's types and lanes: how elements of which some are wanted are read and written at once, the vector's type there, what that needs
 _AT_ONCE = {
     ("float", 16): ("ups512", "f32x16", ""),
@@ -398,6 +400,16 @@ def _some(s: str, w: int, kind: str, which: str, loop: str, has_masks: str, mask
     return f"{head} {{\n{read}\n  return bz_widen_{s}x{w}(v);\n}}"
 
 
+def _at(s: str, w: int, masked: bool = False) -> str:
+    """Loads of lanes that lie anywhere."""
+    return gather(s, *STORAGE[s], w, raw_vector(s, w), masked)
+
+
+def _at_masked(s: str, w: int) -> str:
+    """The same where the mask holds; the other lanes are zero and their memory is not touched."""
+    return _at(s, w, True)
+
+
 def _store(s: str, w: int) -> str:
     rep = rep_vector(STORAGE[s][1], w)
     return (
@@ -427,5 +439,5 @@ def _round(s: str, w: int) -> str:
 
 _MEMORY = {
     "widen": _widen, "narrow": _narrow, "load": _load, "loadn": _partial, "loadm": _masked, "store": _store,
-    "storen": _storen, "round": _round,
+    "storen": _storen, "round": _round, "at": _at, "atm": _at_masked,
 }  # fmt: skip

@@ -95,7 +95,7 @@ class SplitColumns(Rows):
         """The statements that combine the parts, and those that follow at the columns."""
         axis = self.plan.vector
         assert axis is not None
-        self.body = body = Body(own.lanes, own.symbol, own.varying, own.ranges, own.storage)
+        self.body = body = Body(own.lanes, own.symbol, own.varying, own.ranges, own.storage, own.gathers)
         body.pointers, body.reloaded = own.pointers, own.reloaded
         body.scope.symbols.update(own.scopes[0].symbols)
         self.combining = True
