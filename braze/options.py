@@ -108,8 +108,8 @@ class Options:
     )
     channels_last: bool | None = option(
         None,
-        "convolutions on a GPU, and in training on the CPU, get their operands in channels-last: all (True), none "
-        "(False), or but those whose sums round worse for it on the CPU (None)",
+        "convolutions of known sizes get their operands in channels-last: all (True), none (False), or but those whose sums "
+        "round worse for it on the CPU (None), which in inference get weights that oneDNN has put in order once",
     )
     hoist: bool = option(True, "compute what depends on parameters only once, until they change")
     numerics: str = option(

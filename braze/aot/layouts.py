@@ -20,8 +20,9 @@ from torch._ops import OpOverload
 from braze.aot.functionalize import evaluate, inserted
 from braze.aot.memory_order import asks_for_an_order
 from braze.aot.min_cut import is_random
+from braze.aot.packed_convolutions import can_pack, pack
 from braze.aot.views import is_on_gpu, is_view
-from braze.graph.facts import InputRole, argument, facts, set_facts
+from braze.graph.facts import argument, set_facts
 from braze.graph.fakes import FakeMode
 from braze.graph.layout_rules import suggests_channels_last
 from braze.graph.operators import is_elementwise
@@ -58,18 +59,28 @@ def lay_out_convolutions(
     training: bool = True,
     long_sums: bool = True,
     recorded: bool = False,
+    constant: Collection[Node] = (),
+    once: bool = False,
 ) -> None:
-    """Lay a functional graph out for its convolutions; those with long sums too, or as in eager. ``recorded``: launches take the host no time."""
+    """Lay a functional graph out for its convolutions; those with long sums too, or as in eager.
+
+    ``recorded``: launches take the host no time. ``constant``: parameters that the graph only reads; what is made of them is made ``once``.
+    """
     graph = module.graph
     wanted = {n: _wanted(n, training, long_sums) for n in graph.nodes if n.target in _OPERANDS}
-    if torch.channels_last not in wanted.values() or (_is_little(wanted) and not recorded):
+    kept = kept_nodes(graph)
+    packed = {n for n, form in wanted.items() if once and n not in kept and _is_packed(n, form, constant)}
+    if not packed and (torch.channels_last not in wanted.values() or (_is_little(wanted) and not recorded)):
         return
-    layouts = Layouts(kept_nodes(graph), mode)
+    layouts = Layouts(kept, mode)
     for node in list(graph.nodes):
         form = wanted.get(node)
+        if node in packed:
+            layouts.changed.add(pack(node, mode))
+            continue
         if form is not None:
             operands, weight = _OPERANDS[node.target]
-            for i in (*operands, *([weight] if _turns_weight(node.args[weight], training) else ())):
+            for i in (*operands, *([weight] if _turns_weight(node.args[weight], constant) else ())):
                 operand = node.args[i]
                 # a copy of an input would live from the start of the backward: oneDNN may make its own
                 if operand.op != "placeholder" or len(operands) == 1 or is_on_gpu(operand.meta["val"]):
@@ -164,11 +175,14 @@ def _is_little(convolutions: Collection[Node]) -> bool:
     return all(isinstance(n, int) for n in sizes) and sum(sizes) <= LITTLE
 
 
-def _turns_weight(weight: Node, training: bool) -> bool:
+def _is_packed(node: Node, form: torch.memory_format | None, constant: Collection[Node]) -> bool:
+    """Whether a convolution that lies as in eager has a weight of many numbers, which oneDNN is to order once."""
+    return form is torch.contiguous_format and node.args[1] in constant and can_pack(node)
+
+
+def _turns_weight(weight: Node, constant: Collection[Node]) -> bool:
     """Whether a weight is turned once for many calls, or by the kernel that makes it anyway. Else ATen may turn it."""
-    if not is_on_gpu(weight.meta["val"]):
-        return False
-    return is_written_here(weight) or (not training and facts(weight).role is InputRole.PARAMETER)
+    return weight in constant or (is_on_gpu(weight.meta["val"]) and is_written_here(weight))
 
 
 def is_written_here(node: Node) -> bool:
@@ -193,7 +207,7 @@ def _wanted(node: Node, training: bool, long_sums: bool) -> torch.memory_format 
     if is_on_gpu(weight):
         return torch.channels_last if _turned_by_cudnn(weight.dtype) else None
     transposed = node.args[6 if len(operands) == 1 else 7]
-    if transposed or weight.device.type != "cpu" or not training:
+    if transposed or weight.device.type != "cpu":
         return None
     return _wanted_by_onednn(node, values, long_sums)
 

@@ -139,7 +139,13 @@ def _partition(
             long_sums = ctx.options.channels_last is True
             recorded = bool(ctx.options.cudagraphs) or ctx.recordable
             lay_out_convolutions(
-                module, mode, training=joint is not None, long_sums=long_sums, recorded=recorded
+                module,
+                mode,
+                training=joint is not None,
+                long_sums=long_sums,
+                recorded=recorded,
+                constant=_constants(module, functional) if joint is None else frozenset(),
+                once=ctx.options.hoist,
             )
     known = roles_of_results(mutations, roles, len(results), outputs.whole_specs)
     whole = None
@@ -174,6 +180,14 @@ def _partition(
         _refuse_results_done_to(gm, part, known)
     _settle(part, known)
     return part
+
+
+def _constants(module: torch.fx.GraphModule, functional: Functional) -> frozenset[torch.fx.Node]:
+    """The parameters that a graph does not write."""
+    written = {node for node, *_ in functional.mutated}
+    return frozenset(
+        n for n in placeholders(module) if facts(n).role is InputRole.PARAMETER and n not in written
+    )
 
 
 def _traced(

@@ -15,6 +15,7 @@ from braze.lower.realize import ProgramBuilder
 from braze.lower.reductions import reduce
 from braze.lower.registry import LOWERINGS, aten, lowering
 from braze.lower.views import permute_value, reshape_value
+from braze.runtime import convolutions
 from braze.symbolic.expr import ONE, ZERO, contiguous_strides, linear
 
 #: oneDNN is quick at gradients of depthwise weights up to this size
@@ -60,6 +61,19 @@ def convolution(
     return LOWERINGS[aten.add.Tensor](
         g, out, reshape_value(g, later, (*later.sizes, *[ONE] * (out.rank - 2)))
     )
+
+
+def _called(target: Any) -> None:
+    """Lower an operator of ours to a call of it."""
+
+    @lowering(target)
+    def call(g: ProgramBuilder, *args: Any) -> Any:
+        return call_extern(g, target, args, {})
+
+
+_called(convolutions.WEIGHT)
+if convolutions.PACKED is not None:
+    _called(convolutions.PACKED)
 
 
 @lowering(aten.convolution_backward.default)

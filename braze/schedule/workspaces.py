@@ -30,6 +30,11 @@ def _convolution(call: ExternCall, size_of: Bytes) -> int:
     return copied if alone else 2 * copied
 
 
+def _packed_convolution(call: ExternCall, size_of: Bytes) -> int:
+    """The picture in another layout; the weight lies in oneDNN's."""
+    return 0 if _lies_last(call.args[0]) else size_of(call.args[0])
+
+
 def _convolution_backward(call: ExternCall, size_of: Bytes) -> int:
     """The weight and its gradient in other layouts, or both pictures."""
     gradient, picture, weight = call.args[:3]
@@ -56,6 +61,7 @@ def _window_backward(call: ExternCall, size_of: Bytes) -> int:
 
 _RULES: dict[str, Callable[[ExternCall, Bytes], int]] = {
     "aten.convolution.default": _convolution,
+    "braze.packed_convolution.default": _packed_convolution,
     "aten.convolution_backward.default": _convolution_backward,
     "aten.max_pool2d_with_indices_backward.default": _window_backward,
     "aten.avg_pool2d_backward.default": _window_backward,

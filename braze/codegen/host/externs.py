@@ -133,8 +133,8 @@ def only_reads(call: ExternCall) -> bool:
     return call.target.startswith("aten.") and not call.mutates and not call.aliases
 
 
-#: operator -> which of its results are bytes for its backward alone, of whose number fakes say nothing
-OPAQUE = {"braze.mkldnn_rnn_layer.default": 3}
+#: operator -> which of its results is bytes for its backward, or for another operator, alone, of whose number fakes say nothing
+OPAQUE = {"braze.mkldnn_rnn_layer.default": 3, "braze.convolution_weight.default": 0}
 
 
 #: operators of tensors alone that see these in other layouts than they lie in

@@ -1,0 +1,47 @@
+"""Convolutions by oneDNN of weights that it has put into its own order before; in eager it does so in each call.
+
+``braze::convolution_weight`` makes such a weight, whose memory ``braze::packed_convolution`` alone can read: PyTorch's
+``mkldnn::_convolution_pointwise`` under a name of ours, which says that it only computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+_library = torch.library.Library("braze", "FRAGMENT")
+_library.define(
+    "convolution_weight(Tensor weight, int[] picture, int[] stride, int[] padding, int[] dilation, int groups) -> Tensor"
+)
+
+
+def _pack(
+    weight: torch.Tensor,
+    picture: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> torch.Tensor:
+    """``weight`` (K, C / groups, H, W), float32, as oneDNN wants it for pictures of sizes ``picture`` that lie row by row."""
+    pack: Any = torch.ops.mkldnn._reorder_convolution_weight
+    return pack(weight, padding, stride, dilation, groups, picture)
+
+
+_library.impl("convolution_weight", _pack, "CPU")
+_library.impl("convolution_weight", lambda weight, *_: torch.empty_like(weight), "Meta")
+
+WEIGHT = torch.ops.braze.convolution_weight.default
+
+#: oneDNN's; None where PyTorch was built without it
+ONEDNN: Any = getattr(torch.ops.mkldnn, "_convolution_pointwise", None)
+#: (picture, weight, bias, padding, stride, dilation, groups, "none", [], "")
+PACKED: Any = None
+if ONEDNN is not None:
+    ONEDNN = ONEDNN.default
+    _library.define(str(ONEDNN._schema).replace("mkldnn::_convolution_pointwise", "packed_convolution"))
+    for _key in ("CPU", "MkldnnCPU", "Meta"):
+        _library.impl("packed_convolution", ONEDNN, _key)
+    PACKED = torch.ops.braze.packed_convolution.default
