@@ -57,7 +57,7 @@ def _matrices(name: str) -> Callable[..., None]:
 def _into_part(view: Any) -> Callable[..., None]:
     """The rule of an operator that replaces a part of a tensor, which is to be of the part's shape."""
 
-    def rule(x: torch.Tensor, src: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+    def rule(x: torch.Tensor, src: torch.Tensor, /, *args: Any, **kwargs: Any) -> None:
         numbers = [*args, *kwargs.values(), *x.shape, *src.shape]
         if any(map(_is_unbacked, numbers)):
             return
@@ -121,12 +121,12 @@ def _celu(x: torch.Tensor, alpha: Any = 1.0) -> None:
         raise RuntimeError("ZeroDivisionError: alpha cannot be 0 for CELU")
 
 
-def _interpolated(x: torch.Tensor, sizes: Any, *_: Any, **__: Any) -> None:
+def _interpolated(x: torch.Tensor, sizes: Any, /, *_: Any, **__: Any) -> None:
     if any(not _is_unbacked(n) and n <= 0 for n in sizes):
         raise RuntimeError(f"Input and output sizes should be greater than 0, but got output {list(sizes)}")
 
 
-def _interpolated_by(x: torch.Tensor, sizes: Any, *args: Any, **kwargs: Any) -> None:
+def _interpolated_by(x: torch.Tensor, sizes: Any, /, *args: Any, **kwargs: Any) -> None:
     factors = kwargs.get("scale_factors", args[-1] if args else None)
     if sizes is None and factors is not None:
         known = (pair for pair in zip(x.shape[2:], factors, strict=False) if not _is_unbacked(pair[0]))

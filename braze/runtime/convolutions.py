@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from braze.runtime.purity import named
+
 _library = torch.library.Library("braze", "FRAGMENT")
 _library.define(
     "convolution_weight(Tensor weight, int[] picture, int[] stride, int[] padding, int[] dilation, int groups) -> Tensor"
@@ -26,8 +28,8 @@ def _pack(
     groups: int,
 ) -> torch.Tensor:
     """``weight`` (K, C / groups, H, W), float32, as oneDNN wants it for pictures of sizes ``picture`` that lie row by row."""
-    pack: Any = torch.ops.mkldnn._reorder_convolution_weight
-    return pack(weight, padding, stride, dilation, groups, picture)
+    order: Any = named("mkldnn._reorder_convolution_weight.default")
+    return order(weight, padding, stride, dilation, groups, picture)  # type: ignore[no-any-return]
 
 
 _library.impl("convolution_weight", _pack, "CPU")
@@ -35,12 +37,19 @@ _library.impl("convolution_weight", lambda weight, *_: torch.empty_like(weight),
 
 WEIGHT = torch.ops.braze.convolution_weight.default
 
-#: oneDNN's; None where PyTorch was built without it
-ONEDNN: Any = getattr(torch.ops.mkldnn, "_convolution_pointwise", None)
+
+def _onednn() -> Any:
+    """oneDNN's convolution; None where PyTorch was built without it."""
+    try:
+        return named("mkldnn._convolution_pointwise.default")
+    except AttributeError:
+        return None
+
+
+ONEDNN = _onednn()
 #: (picture, weight, bias, padding, stride, dilation, groups, "none", [], "")
 PACKED: Any = None
 if ONEDNN is not None:
-    ONEDNN = ONEDNN.default
     _library.define(str(ONEDNN._schema).replace("mkldnn::_convolution_pointwise", "packed_convolution"))
     for _key in ("CPU", "MkldnnCPU", "Meta"):
         _library.impl("packed_convolution", ONEDNN, _key)
