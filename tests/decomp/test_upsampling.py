@@ -30,7 +30,7 @@ def test_a_line_is_repeated_where_its_length_is_a_multiple(dtype: torch.dtype, f
 def test_a_size_is_a_multiple_too() -> None:
     x = torch.randn(2, 3, 7)
     for size in (7, 14, 28, 15):
-        f = lambda t, n=size: F.interpolate(t, size=n) + t.sum()  # noqa: E731
+        f = lambda t, n=size: F.interpolate(t, size=n) + t.sum()
         torch.testing.assert_close(braze.compile(f)(x), f(x))
 
 
