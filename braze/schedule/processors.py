@@ -25,6 +25,8 @@ from braze.target import Target
 
 #: elements of the vectors' axis in one task, where that axis is cut since there are fewer other points than these
 _BLOCK, _FEW = 4096, 64
+#: arithmetic of a point that counts where vectors' axis is chosen, at most: memory counts too
+_DEAR = 64
 #: an axis shorter than this is not worth squares
 _LEAST = 8
 #: vectors of columns in one strip, at most
@@ -73,7 +75,8 @@ def plan_kernel(group: Group, buffers: dict[str, Buffer], target: Target) -> Pro
     phases = phases_of(group.steps, group.row_axes, group.internal) if group.row_axes else None
     evaluated = phases.roots() if phases else (n for step in group.steps for n in roots(step))
     nodes = list(nodes_of(*evaluated))
-    vector = vector_axis(group, accesses_of(group, buffers), target.vector_bytes // 4)
+    spent = min(_DEAR, sum(cost(n.op) for n in nodes))
+    vector = vector_axis(group, accesses_of(group, buffers), target.vector_bytes // 4, spent)
     lanes = lanes_of(nodes, varying_of(group, vector, phases), Ranges(), target.vector_bytes)
     plan = ProcessorPlan(
         Form.FLAT, arguments(group), size_symbols(group), tuple(a for a in group.axes if a is not vector), (), None,
@@ -123,8 +126,8 @@ def row_order(row_axes: tuple[Axis, ...], vector: Axis | None) -> tuple[Axis, ..
 # -- vectors ----------------------------------------------------------------------------------------------------
 
 
-def vector_axis(group: Group, found: Iterable[Access], lanes: int) -> Axis | None:
-    """The axis whose vectors make the fewest memory operations; None where there is none to choose."""
+def vector_axis(group: Group, found: Iterable[Access], lanes: int, arithmetic: int = 0) -> Axis | None:
+    """The axis whose vectors make the fewest operations, of memory and of ``arithmetic``, which idle lanes take too; None where there is none to choose."""
     best: tuple[float, int] | None = None
     chosen = None
     listed = list(found)
@@ -133,7 +136,7 @@ def vector_axis(group: Group, found: Iterable[Access], lanes: int) -> Axis | Non
         if extent <= 1:
             continue
         padding = -(-extent // lanes) * lanes / extent
-        spent = sum(_access_cost(a, axis.symbol, lanes) for a in listed) + 0.25
+        spent = sum(_access_cost(a, axis.symbol, lanes) for a in listed) + 0.25 + arithmetic
         key = (spent * padding, rank)
         if best is None or key < best:
             best, chosen = key, axis

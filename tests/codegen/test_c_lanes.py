@@ -207,3 +207,20 @@ def test_one_index_out_of_range_is_found_in_what_is_left_of_a_row(
     i[2, place] = wrong
     with pytest.raises((IndexError, RuntimeError)):
         g(x, i)
+
+
+def test_vectors_do_not_lie_along_a_row_of_few_numbers_of_which_much_is_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of sixteen lanes two would compute."""
+    monkeypatch.setenv("BRAZE_DUMP", str(tmp_path))
+    x = torch.randn(640, 3)
+    x[:5, 0] = torch.tensor([0.0, -0.0, float("inf"), -float("inf"), float("nan")])
+    for f in (
+        lambda x: x.softmax(1),
+        lambda x: torch.nn.functional.softplus(torch.stack((x, x + 1), -1).sin()),
+    ):
+        torch.testing.assert_close(braze.compile(f)(x), f(x), equal_nan=True)
+    text = "".join(path.read_text() for path in tmp_path.glob("*_kernels*.c"))
+    kernels = text[text.find("static void cpu_") :]
+    assert "bz_exp_" in kernels and "(3 - " not in kernels and "(2 - " not in kernels
