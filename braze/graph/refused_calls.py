@@ -34,7 +34,7 @@ def _dims(x: torch.Tensor, dims: Iterable[int]) -> None:
 def _at(place: int, name: str) -> Callable[..., None]:
     """The rule of an operator with a dim at that place among its arguments."""
 
-    def rule(x: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+    def rule(x: torch.Tensor, /, *args: Any, **kwargs: Any) -> None:
         dim = args[place - 1] if len(args) >= place else kwargs.get(name, -1)
         if type(dim) is int:
             _dim(x, dim)
