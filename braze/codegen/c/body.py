@@ -355,7 +355,9 @@ class Body:
             else:
                 text = f"bz_load_{storage}x{w}({address})"
             return self.define(None, text, rep, True, depth)
-        found = offsets(e, args, self.symbol, w, self.names()) if self._anywhere(args) else None
+        found = None
+        if self.gathers and any(a.varying for a in args):
+            found = offsets(e, args, self.symbol, w, self.names())
         if found is not None:
             (start, lanes), used = found, self._in_use(scope)
             kind, mask = ("atm", f", {used}") if used else ("at", "")
@@ -370,10 +372,6 @@ class Body:
         self.line(f"{c} {raw}[{w}] = {{}};", depth)
         self.line(f"{self._lanes_head(depth)} {raw}[l] = {p}[{to_c(e, names)}];", depth)
         return self.define(None, f"bz_load_{storage}x{w}({raw})", rep, True, depth)
-
-    def _anywhere(self, args: Sequence[Value]) -> bool:
-        """Whether a load whose lanes lie where these say is one instruction."""
-        return self.gathers and any(a.varying for a in args)
 
     def _full_lanes(self, buffer: str, e: Expr, args: Sequence[Value], mask: str) -> str:
         """C text of a whole vector whose lanes lie backwards, or anywhere; where a lane of the mask is 0, nothing is read of the buffer.
