@@ -357,8 +357,9 @@ class Body:
             else:
                 text = f"bz_load_{storage}x{w}({address})"
             return self.define(None, text, rep, True, depth)
-        anywhere = self.gathers and any(a.varying for a in args)
-        found = offsets(e, args, self.symbol, w, self.names()) if anywhere else None
+        found = None
+        if self.gathers and any(a.varying for a in args):
+            found = offsets(e, args, self.symbol, w, self.names())
         if found is not None:
             (start, lanes), used = found, self._in_use(scope)
             kind, mask = ("atm", f", {used}") if used else ("at", "")
