@@ -43,7 +43,11 @@ def unread(graph: torch.fx.Graph) -> frozenset[Node]:
 
 def call_for_its_error(node: Node, args: Any, kwargs: dict[str, Any], recorder: Recorder) -> None:
     """Note an unread call once more, as one of which nothing is known, if eager refuses it on such fakes."""
-    given = [v for v in leaves((*args, *kwargs.values())) if isinstance(v, torch.Tensor)]
+    values = list(leaves((*args, *kwargs.values())))
+    bounds = [bound for v in values if type(v) is slice for bound in (v.start, v.stop, v.step)]
+    if any(isinstance(v, (torch.SymInt, torch.SymFloat, torch.SymBool)) for v in (*values, *bounds)):
+        return  # what is tried would be told of the number that it is in this call alone
+    given = [v for v in values if isinstance(v, torch.Tensor)]
     function = function_of(node)
     if not _are_small(given) or eager_error(function, tuple(args), kwargs) is None:
         return

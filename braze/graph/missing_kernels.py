@@ -144,7 +144,8 @@ def is_pure(func: Any) -> bool:
         if func.__self__ is None:  # a static method, as torch.add is
             return func.__module__ == "torch"
         return func.__module__ in _C_MODULES
-    return issubclass(torch.Tensor, func.__objclass__)
+    owner = getattr(func, "__objclass__", None)  # a function of the program's has none
+    return owner is not None and issubclass(torch.Tensor, owner)
 
 
 def _kind(value: Any) -> Any:

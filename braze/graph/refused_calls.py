@@ -47,7 +47,7 @@ def _several(x: torch.Tensor, dims: Any, *_: Any) -> None:
 
 
 def _matrices(name: str) -> Callable[..., None]:
-    def rule(x: torch.Tensor, *_: Any, **__: Any) -> None:
+    def rule(x: torch.Tensor, /, *_: Any, **__: Any) -> None:
         if x.dim() < 2:
             raise RuntimeError(f"{name}: input tensor must have at least 2 dimensions")
 

@@ -248,14 +248,14 @@ def test_a_size_that_is_made_of_a_float_is_a_number(name: str, backend: str) -> 
     assert not messages
 
 
-def test_a_float_that_is_made_an_integer_and_no_size_is_compiled_for_any() -> None:
+def test_a_float_that_is_made_an_integer_and_no_size_is_compiled_for_each_integer() -> None:
     graphs = []
     compiled = braze.compile(
         lambda x, h: x * int(h) + math.floor(h * 2), backend=lambda gm, _: graphs.append(gm) or gm.forward
     )
-    for h in (2.0, 3.5, 5.25, 6.0):
+    for h in (2.0, 3.5, 3.75, 5.25, 5.3, 3.6):
         assert torch.equal(compiled(torch.ones(3), h), torch.ones(3) * int(h) + math.floor(h * 2))
-    assert len(graphs) == 2
+    assert len(graphs) == 3
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "braze"])

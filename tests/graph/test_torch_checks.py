@@ -43,6 +43,12 @@ def other(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
         forget()
         yield patched
     forget()
+    while (
+        torch.autocast_decrement_nesting() < -1
+    ):  # who was told of more blocks of autocast than there are has ended them
+        torch.autocast_increment_nesting()
+        torch.autocast_increment_nesting()
+    torch.autocast_increment_nesting()
 
 
 def forget() -> None:
