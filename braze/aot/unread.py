@@ -17,7 +17,7 @@ from braze.aot.writes import called_as_it_is
 from braze.graph.facts import set_facts
 from braze.graph.missing_kernels import is_pure
 from braze.graph.operators import functional_form
-from braze.graph.probe import eager_error
+from braze.graph.probe import WRITES, eager_error
 from braze.support.nested import leaves
 
 Node = torch.fx.Node
@@ -96,7 +96,9 @@ def function_of(node: Node) -> Any:
 
 def _writes(node: Node) -> bool:
     name = str(getattr(node.target, "__name__", node.target))
-    return (name.endswith("_") and not name.endswith("__")) or "out" in node.kwargs
+    return (
+        (name.endswith("_") and not name.endswith("__")) or name.strip("_") in WRITES or "out" in node.kwargs
+    )
 
 
 def _is_own(target: Any, unread: set[Node]) -> bool:
