@@ -68,6 +68,8 @@ def lay_out_convolutions(
     """
     graph = module.graph
     wanted = {n: _wanted(n, training, long_sums) for n in graph.nodes if n.target in _OPERANDS}
+    if not wanted:
+        return
     kept = kept_nodes(graph)
     packed = {n for n, form in wanted.items() if once and n not in kept and _is_packed(n, form, constant)}
     if not packed and (torch.channels_last not in wanted.values() or (_is_little(wanted) and not recorded)):

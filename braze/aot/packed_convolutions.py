@@ -18,18 +18,13 @@ Node = torch.fx.Node
 
 
 def can_pack(node: Node) -> bool:
-    """Whether a convolution is oneDNN's, of pictures of known sizes."""
+    """Whether a convolution of pictures of known sizes is oneDNN's."""
     picture, weight, bias = node.args[:3]
     if convolutions.PACKED is None or not torch.backends.mkldnn.enabled or node.args[6]:
         return False
     read = [v.meta["val"] for v in (picture, weight, bias) if isinstance(v, Node)]
-    sizes: list[Any] = [n for v in read for n in (*v.shape, *v.stride())]
-    return (
-        all(v.device.type == "cpu" and v.dtype is torch.float32 for v in read)
-        and read[0].dim() == 4
-        and all(isinstance(n, int) for n in sizes)
-        and node.meta["val"].numel() > 0
-    )
+    own = all(v.device.type == "cpu" and v.dtype is torch.float32 for v in read)
+    return own and node.meta["val"].numel() > 0
 
 
 def pack(node: Node, mode: FakeMode) -> Node:
