@@ -21,6 +21,7 @@ import torch.nn.functional as F
 
 from braze.aot.attention import ATTENTION, MOST_HEADS, known_value, with_readable_mask
 from braze.aot.views import hints
+from braze.aot.writes import is_writing_call
 from braze.graph import torch_compat
 from braze.support.record import record
 
@@ -314,16 +315,10 @@ def _written_meanwhile(match: Match) -> bool:
     """Whether anything is written between the first product and the last: operands would be read too late."""
     node, inside = match.first.node.next, set(match.between)
     while node is not match.last.node:
-        if node not in inside and _writes(node):
+        if node not in inside and is_writing_call(node):
             return True
         node = node.next
     return False
-
-
-def _writes(node: Node) -> bool:
-    name = str(getattr(node.target, "__name__", node.target))
-    in_place = name.endswith("_") and not name.endswith("__")
-    return in_place or "out" in node.kwargs or name in WRITES
 
 
 def _readers(node: Node) -> int:
@@ -332,7 +327,7 @@ def _readers(node: Node) -> int:
 
 
 def _is_unread(node: Node) -> bool:
-    return not node.users and node.op != "output" and not _writes(node)
+    return not node.users and node.op != "output" and not is_writing_call(node)
 
 
 # -- steps
@@ -450,8 +445,6 @@ PRODUCTS = frozenset({"matmul", "bmm", "__matmul__"})
 SCORES = PRODUCTS | {"einsum", "baddbmm"}
 #: casts of scores and probabilities: where both ends have one type, what lies between is at least as wide
 CASTS = frozenset({"to", "float", "type_as", "half", "bfloat16", "type"})
-#: what writes, besides methods whose names end so
-WRITES = frozenset({"setitem", "iadd", "imul", "itruediv", "isub", "iand", "ior", "ixor"})
 #: what may be done to scores -> who reads it, as (scores before, step)
 STEPS: dict[str, Callable[[Node], tuple[Any, Step] | None]] = {
     **dict.fromkeys(("mul", "multiply"), _scaled),

@@ -13,11 +13,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from braze.aot.recorder import Recorder
 from braze.aot.structural import is_composite
-from braze.aot.writes import called_as_it_is
+from braze.aot.writes import called_as_it_is, is_writing_call
 from braze.graph.facts import set_facts
 from braze.graph.missing_kernels import is_pure
 from braze.graph.operators import functional_form
-from braze.graph.probe import WRITES, eager_error
+from braze.graph.probe import eager_error
 from braze.support.nested import leaves
 
 Node = torch.fx.Node
@@ -36,7 +36,9 @@ def unread(graph: torch.fx.Graph) -> frozenset[Node]:
     found: set[Node] = set()
     for node in reversed(graph.nodes):
         if node.op in ("call_function", "call_method") and found.issuperset(node.users):
-            if is_pure(function_of(node)) and (not _writes(node) or _is_own(node.args[0], found | {node})):
+            if is_pure(function_of(node)) and (
+                not is_writing_call(node) or _is_own(node.args[0], found | {node})
+            ):
                 found.add(node)
     return frozenset(found)
 
@@ -92,13 +94,6 @@ class _AsCalled(TorchDispatchMode):
 def function_of(node: Node) -> Any:
     """The function that a captured node calls."""
     return getattr(torch.Tensor, str(node.target)) if node.op == "call_method" else node.target
-
-
-def _writes(node: Node) -> bool:
-    name = str(getattr(node.target, "__name__", node.target))
-    return (
-        (name.endswith("_") and not name.endswith("__")) or name.strip("_") in WRITES or "out" in node.kwargs
-    )
 
 
 def _is_own(target: Any, unread: set[Node]) -> bool:

@@ -14,6 +14,7 @@ from braze.graph import kernels
 from braze.graph.facts import facts
 from braze.graph.functional_ops import functional_of
 from braze.graph.operators import functional_form, is_elementwise, written_parameters
+from braze.graph.probe import WRITES
 from braze.runtime.purity import is_known
 from braze.support.errors import Unsupported
 
@@ -26,6 +27,13 @@ Insert = Callable[[Any, tuple[Any, ...], dict[str, Any]], Node]
 def is_write(node: Node) -> bool:
     """Whether a node writes to any of its arguments."""
     return node.op == "call_function" and hasattr(node.target, "_schema") and node.target._schema.is_mutable
+
+
+def is_writing_call(node: Node) -> bool:
+    """The same of a captured call, which says so by its function's name or by ``out=``."""
+    name = str(getattr(node.target, "__name__", node.target))
+    in_place = name.endswith("_") and not name.endswith("__")
+    return in_place or name.strip("_") in WRITES or "out" in node.kwargs
 
 
 def written_arguments(node: Node) -> list[Node]:

@@ -82,10 +82,9 @@ def of_finite(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> An
 
 def decided(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """A question about a float, or the integer that it is made, which is guarded where the float is the program's."""
-    if len(args) == 1 and not kwargs and type(args[0]) is torch.SymFloat:
-        found = floats.decided(t.graph, function, args[0])
-        if found is not MISSING:
-            return found
+    found = floats.asked(t.graph, function, args, kwargs)
+    if found is not MISSING:
+        return found
     if function in TO_WHOLE:
         args = tuple([known(t, a) for a in args])
     return of_math(function, t, args, kwargs, tail)

@@ -358,10 +358,10 @@ def number(kind: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
             return read
         hints = "keep the value in a tensor", unbacked.HINT_SCALARS
         graph_break("BZ1004", f"{kind.__name__}() reads what a tensor holds", *hints)
-    if len(args) == 1 and type(args[0]) is torch.SymFloat and kind is int:
-        whole = floats.decided(t.graph, int, args[0])  # no size is made of it
-        if whole is not MISSING or floats.is_computed(t.graph, args[0]):
-            return int(args[0]) if whole is MISSING else whole
+    if kind is int and (whole := floats.asked(t.graph, int, args, kwargs)) is not MISSING:
+        return whole  # no size is made of it
+    if kind is int and len(args) == 1 and floats.is_computed(t.graph, args[0]):
+        return int(args[0])
     if args and type(args[0]) in SYMBOLIC:
         return torch.sym_int(args[0]) if kind is int else torch.sym_float(operations.as_integer(args[0]))
     return calls.call_c(t, kind, args, kwargs)
@@ -386,10 +386,8 @@ OF_NUMBERS = {chr: 0, round: 1}
 
 @FEATURE.each(*OF_NUMBERS)
 def of_numbers(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    if function is round and len(args) == 1 and not kwargs and type(args[0]) is torch.SymFloat:
-        whole = floats.decided(t.graph, round, args[0])
-        if whole is not MISSING:
-            return whole
+    if function is round and (whole := floats.asked(t.graph, round, args, kwargs)) is not MISSING:
+        return whole
     if len(args) + len(kwargs) != OF_NUMBERS[function] or any(floats.is_computed(t.graph, a) for a in args):
         args = tuple(map(operations.number, args))
         kwargs = {k: operations.number(v) for k, v in kwargs.items()}

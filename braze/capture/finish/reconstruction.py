@@ -175,7 +175,7 @@ class RecipeTable:
         written = floats.as_written(self.t.graph, value)
         value = value if written is MISSING else written
         if floats.is_computed(self.t.graph, value):
-            function, args = self.t.graph.computed[self.t.graph.mode.name_of(value)]
+            function, args = floats.made_of(self.t.graph, value)
             return self.call(function, *self.items(args))
         try:
             node = sizes.node_for(self.t.graph.recorder, value)

@@ -57,16 +57,14 @@ def combine(graph: GraphState, function: Any, *operands: Any) -> Any:
     if not math.isfinite(value):
         return function(*[settled(graph, v) for v in operands])
     made = graph.mode.derived_float(value, [v for v in operands if is_input(graph, v)])
-    if any(is_computed(graph, v) for v in operands):
-        graph.computed[graph.mode.name_of(made)] = (kept, operands)
-    return noted(graph, kept, operands, made)
+    note = computed if any(is_computed(graph, v) for v in operands) else noted
+    return note(graph, kept, operands, made)
 
 
 def called(graph: GraphState, function: Any, value: Any, *numbers: float) -> Any:
     """``function(value, *numbers)`` of a number that is made of sizes and integers: a float, known by its node alone."""
     made = graph.mode.derived_float(function(value.node.hint, *numbers), [value])
-    graph.computed[graph.mode.name_of(made)] = (function, (value, *numbers))
-    return noted(graph, function, (value, *numbers), made)
+    return computed(graph, function, (value, *numbers), made)
 
 
 def is_of_sizes(graph: GraphState, value: Any) -> bool:
@@ -118,14 +116,18 @@ def _derived(graph: GraphState, value: Any) -> Any:
     if not math.isfinite(hint):
         return MISSING
     made = graph.mode.derived_float(hint, [v for v in parts if type(v) in (torch.SymInt, torch.SymFloat)])
-    graph.computed[graph.mode.name_of(made)] = (function, parts)
     graph.written[id(value)] = (kept, made, ())
-    return noted(graph, function, parts, made)
+    return computed(graph, function, parts, made)
 
 
 def is_computed(graph: GraphState, value: Any) -> bool:
-    """Whether a value is made by a function of ``math``."""
+    """Whether a value is made by a function of ``math``: residual code computes it as Python does, to the last bit."""
     return type(value) is torch.SymFloat and graph.mode.name_of(value) in graph.computed
+
+
+def made_of(graph: GraphState, value: Any) -> tuple[Any, tuple[Any, ...]]:
+    """The function that makes a float, and what of."""
+    return graph.mode.decided.made[graph.mode.name_of(value)]
 
 
 # -- what is decided by floats
@@ -137,8 +139,7 @@ def where_defined(graph: GraphState, function: Any, *operands: Any) -> Any:
     if value is None:
         return MISSING
     made = graph.mode.derived_float(value, [v for v in operands if is_input(graph, v)])
-    graph.computed[graph.mode.name_of(made)] = (function, operands)
-    return noted(graph, function, operands, made)
+    return computed(graph, function, operands, made)
 
 
 def decided(graph: GraphState, function: Any, *operands: Any) -> Any:
@@ -147,12 +148,24 @@ def decided(graph: GraphState, function: Any, *operands: Any) -> Any:
     return MISSING if value is None else value
 
 
+def asked(graph: GraphState, function: Any, args: Any, kwargs: Any) -> Any:
+    """The same of a call that may have other arguments than one float."""
+    of_one = len(args) == 1 and not kwargs and type(args[0]) is torch.SymFloat
+    return decided(graph, function, *args) if of_one else MISSING
+
+
 def noted(graph: GraphState, function: Any, operands: tuple[Any, ...], made: Any) -> Any:
     """A symbol, whose value a node computes of operands."""
     graph.mode.decided.made[graph.mode.name_of(made)] = (function, operands)
     node = graph.recorder.make(function, tuple(map(graph.recorder.argument, operands)), made)
     graph.recorder.symbols[made.node._expr] = node
     return made
+
+
+def computed(graph: GraphState, function: Any, operands: Any, made: Any) -> Any:
+    """The same of one that is made by a function of ``math``, or of such a one."""
+    graph.computed.add(graph.mode.name_of(made))
+    return noted(graph, function, operands, made)
 
 
 def combine_read(graph: GraphState, kept: Any, function: Any, operands: tuple[Any, ...]) -> Any:

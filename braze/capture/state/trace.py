@@ -194,8 +194,8 @@ class GraphState:
         self.born: dict[int, int] = {}
         #: metadata of the graph's inputs, by identity of the fake
         self.specs: dict[int, Any] = {}
-        #: name of a float that is made by a function of ``math`` -> (function, what of): residual code computes it as Python does, to the last bit
-        self.computed: dict[str, tuple[Any, tuple[Any, ...]]] = {}
+        #: names of the floats that are made by functions of ``math``
+        self.computed: set[str] = set()
         #: id of a float made of sizes by the algebra of symbols -> (that, function, operands), or the float of the graph as which it was written
         self.written: dict[int, tuple[Any, Any, tuple[Any, ...]]] = {}
         #: how many transforms that differentiate are around
