@@ -64,12 +64,17 @@ def read(file: Path = FILE) -> list[dict[str, Any]]:
     return json.loads(file.read_text())["rows"] if file.exists() else []
 
 
+#: how many of a machine's runs, the latest, and of the kinds of its programs, the most common, the page names
+RUNS, KINDS = 6, 8
+
+
 def table(runs: list[dict[str, Any]]) -> str:
-    """What has run, by version of braze and machine."""
+    """What has run, by version of braze and machine, and below what kinds of programs those were."""
     lines = [
-        "| braze | machine | programs | of these | failures, by seed | runs: first seed, programs |",
-        "|---|---|---|---|---|---|",
+        "| braze | machine | programs | failures, by seed | latest runs: first seed, programs |",
+        "|---|---|---|---|---|",
     ]
+    kinds = ["", "Among these programs were:", ""]
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for run in runs:
         groups.setdefault((run["versions"]["braze"], run["machine"]), []).append(run)
@@ -77,13 +82,15 @@ def table(runs: list[dict[str, Any]]) -> str:
         counted: Counter[str] = Counter()
         for run in own:
             counted.update(run["counted"])
-        parts = ", ".join(f"{count:,} {tag}" for tag, count in counted.most_common())
+        parts = [f"{count:,} {tag}" for tag, count in counted.most_common(KINDS)]
+        more = [f"{len(counted) - KINDS} kinds more"] if len(counted) > KINDS else []
+        kinds.append(f"- {machine}: {', '.join(parts + more) or 'no kinds of their own'}")
         seeds = "; ".join(
-            f"{run['first_seed']}, {run['programs']:,} ({run['versions']['commit']})" for run in own[-6:]
+            f"{run['first_seed']}, {run['programs']:,} ({run['versions']['commit']})" for run in own[-RUNS:]
         )
         programs, failures = (sum(run[key] for run in own) for key in ("programs", "failures"))
-        lines.append(f"| {version} | {machine} | {programs:,} | {parts} | {failures:,} | {seeds} |")
-    return "\n".join(lines)
+        lines.append(f"| {version} | {machine} | {programs:,} | {failures:,} | {seeds} |")
+    return "\n".join([*lines, *kinds])
 
 
 def write_page(page: Path = PAGE, file: Path = FILE) -> None:
