@@ -16,7 +16,7 @@ import pytest
 from hypothesis import settings
 
 from braze.support import log
-from tests import left_behind
+from tests import left_behind, processes
 from tests.interpreter import quicken
 from tests.seeds import seed, unnoted
 
@@ -104,13 +104,16 @@ def with_ears(config: pytest.Config) -> None:
     """What processes that tests start say is heard where the test has their output."""
     silent = subprocess.Popen.communicate
 
+    def hear(text: str) -> None:
+        _heard.extend(SHOWN.findall(text))
+
     def communicate(self: Any, *args: Any, **kwargs: Any) -> Any:
         output = silent(self, *args, **kwargs)
         for text in output:
-            shown = text.decode(errors="replace") if isinstance(text, bytes) else text or ""
-            _heard.extend(SHOWN.findall(shown))
+            hear(text.decode(errors="replace") if isinstance(text, bytes) else text or "")
         return output
 
+    processes.listeners.append(hear)
     subprocess.Popen.communicate = communicate  # type: ignore[method-assign]
     config.add_cleanup(lambda: setattr(subprocess.Popen, "communicate", silent))
 

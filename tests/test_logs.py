@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from braze.support import log
 from braze.support.errors import UserError
+from tests import processes
 
 PROGRAM = """
 import torch, braze
@@ -29,9 +29,7 @@ f(torch.ones(3))
 
 
 def run(program: str = PROGRAM, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ, **environment}
-    )
+    return processes.run(program, **environment)
 
 
 @pytest.fixture(autouse=True)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +16,7 @@ from braze.capture.dispatch.stance import Stance
 from braze.native import pure
 from braze.support import trace
 from braze.support.errors import UserError
+from tests import processes
 
 X = torch.arange(3.0)
 STANCES = [s.value for s in Stance]
@@ -280,25 +277,15 @@ def test_an_unknown_stance_is_refused_with_a_near_miss(word: str, hint: str) -> 
     assert stance.stance() is Stance.DEFAULT
 
 
-def in_process(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **environment},
-        cwd=Path(__file__).parent.parent,
-    )
-
-
 def test_the_environment_sets_the_stance_to_begin_with() -> None:
     program = (
         "import torch, braze; from braze.support import trace\n"
         "f = braze.compile(lambda x: x + 1, backend='eager'); f(torch.ones(2))\n"
         "print(trace.COUNTERS['captures'])"
     )
-    assert in_process(program, BRAZE_STANCE="force_eager").stdout == "0\n"
-    assert in_process(program, BRAZE_STANCE="").stdout == "1\n"
-    wrong = in_process(program, BRAZE_STANCE="eager").stderr
+    assert processes.run(program, BRAZE_STANCE="force_eager").stdout == "0\n"
+    assert processes.run(program, BRAZE_STANCE="").stdout == "1\n"
+    wrong = processes.run(program, BRAZE_STANCE="eager").stderr
     assert "BZ0011: unknown stance 'eager' in BRAZE_STANCE" in wrong
 
 

@@ -10,7 +10,6 @@ import math
 import os
 import random
 import re
-import subprocess
 import sys
 import types
 from pathlib import Path
@@ -48,6 +47,7 @@ from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
 from braze.options import Options
 from braze.support import trace
 from braze.support.errors import Origin
+from tests import processes
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -540,21 +540,11 @@ print(same, trace.COUNTERS["captures"], trace.COUNTERS["captures_loaded"])
 
 def test_a_later_process_loads_what_an_earlier_one_traced(tmp_path: Path) -> None:
     module = tmp_path / "subject.py"
-    environment = {
-        **os.environ,
-        "BRAZE_CACHE_DIR": str(tmp_path / "cache"),
-        "PYTHONPATH": f"{ROOT}:{tmp_path}",
-    }
+    environment = {"BRAZE_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": f"{ROOT}:{tmp_path}"}
 
     def process() -> list[str]:
-        done = subprocess.run(
-            [sys.executable, "-c", PROCESS],
-            env=environment,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        done = processes.run(PROCESS, folder=tmp_path, **environment)
+        assert done.returncode == 0, done.stderr
         return done.stdout.split()
 
     module.write_text(MODULE)

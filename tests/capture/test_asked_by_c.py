@@ -10,8 +10,6 @@ import math
 import operator
 import re
 import struct
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +19,7 @@ import torch
 import braze
 from braze.capture.python.from_c import is_dispatcher_code
 from braze.graph.fake_dispatch import Dispatch
+from tests import processes
 
 SAID: list[str] = []
 
@@ -205,7 +204,7 @@ def test_a_frame_is_captured_without_sympy():
         "import sys, torch, braze\n"
         "print(braze.compile(lambda x: (x + 1).sin(), backend='eager')(torch.zeros(1)).shape, 'sympy' in sys.modules)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = processes.run(code)
     assert done.stdout.strip() == "torch.Size([1]) False", done.stderr
 
 

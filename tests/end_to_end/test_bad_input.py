@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 import braze
 from braze.capture.facts import bytecode
 from braze.support.errors import UserError
+from tests import processes
 from tests.helpers import logged
 
 ROOT = Path(__file__).parent.parent.parent
@@ -167,13 +166,7 @@ print("right")
 
 def run(program: str = PROGRAM, **environment: str) -> str:
     """What a process that computes right says on stderr."""
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **environment},
-        cwd=ROOT,
-    )
+    done = processes.run(program, folder=ROOT, **environment)
     assert done.stdout == "right\n", done.stderr
     return done.stderr
 
@@ -230,9 +223,8 @@ def test_a_script_with_two_breaks_names_both_lines(tmp_path: Path) -> None:
         "import time, torch, braze\n\n@braze.compile\ndef f(x):\n    x = x + 1\n    time.time()\n    x = x * 2\n"
         "    if x.sum() > 0:\n        return x\n    return -x\n\nf(torch.ones(3))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-m", "braze", "explain", str(script)], capture_output=True, text=True, cwd=ROOT
-    )
+    as_a_command = "import runpy; runpy.run_module('braze', run_name='__main__', alter_sys=True)"
+    done = processes.run(as_a_command, "explain", str(script), folder=ROOT)
     assert done.returncode == 0
     assert "script.py:6 in f" in done.stdout and "script.py:8 in f" in done.stdout
     assert "2 graph breaks" in done.stdout and "cost:" in done.stdout

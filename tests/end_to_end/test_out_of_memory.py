@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import errno
 import itertools
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +19,7 @@ from braze.capture.dispatch.session import Session
 from braze.capture.outside import reads
 from braze.runtime import build
 from braze.support import trace
+from tests import processes
 from tests.helpers import logged
 
 CPU_MESSAGE = "[enforce fail at alloc_cpu.cpp:124] data. DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."
@@ -233,10 +231,7 @@ print([m.partition(":")[0] for m in said], "ran out of files to open" in said[0]
 def test_a_model_trains_on_where_no_file_more_may_be_opened_while_compiling(
     missing: str, tmp_path: Path
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_FILES, missing],
-        capture_output=True, text=True, timeout=150, cwd=ROOT, env={**os.environ, "BRAZE_CACHE_DIR": str(tmp_path)},
-    )  # fmt: skip
+    done = processes.run(WITHOUT_FILES, missing, folder=ROOT, BRAZE_CACHE_DIR=str(tmp_path))
     assert done.stdout.strip() == "['BZ6014'] True 1", done.stdout + done.stderr
 
 

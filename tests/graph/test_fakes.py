@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 import torch
 
 from braze.graph import fakes
 from braze.graph.memo import Memo
 from braze.support.errors import Unsupported
+from tests import processes
 
 
 def shares(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -188,7 +186,7 @@ def test_the_memo_keeps_below_its_limit():
 
 
 def run_alone(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = processes.run(code)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -14,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 import braze
 from braze.graph import elementwise, fakes, layout_rules, metadata
 from braze.graph.operators import operands
+from tests import processes
 
 aten = torch.ops.aten
 
@@ -423,7 +422,7 @@ def test_a_model_is_traced_without_sympy():
         "    z = F.scaled_dot_product_attention(q, q, q).transpose(1, 2).reshape(2, 8, 16).softmax(-1).mean(1)\n"
         "print('sympy' in sys.modules, 'torch.distributed.tensor' in sys.modules, tuple(z.shape))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = processes.run(code)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "False False (2, 16)"
 

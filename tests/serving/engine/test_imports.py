@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from tests import processes
 
 PROGRAM = """
 import sys
@@ -20,8 +19,6 @@ print(*(name for name in ("torch.distributed.tensor", "transformers", "rich", "f
 
 def test_a_start_imports_nothing_that_it_has_no_use_for():
     """Of a fake that is turned or cut outside of its mode PyTorch imports torch.distributed.tensor, to see whether it is of that kind."""
-    found = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False, timeout=600
-    )
+    found = processes.run(PROGRAM)
     assert found.returncode == 0, found.stderr
     assert found.stdout.strip() == ""

@@ -21,6 +21,7 @@ from braze.serving.pieces import custom_ops
 from braze.serving.pieces.custom_ops import mark_splitting_op
 from braze.serving.policy.modes import CUDAGraphMode
 from braze.support import trace
+from tests import processes
 from tests.serving.engine.tiny import engine, tiny
 
 PROMPTS = [[5, 6, 7, 8], [9]]
@@ -116,7 +117,7 @@ def test_processes_that_start_together_keep_what_a_third_one_uses(folder):
         return subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=dict(os.environ))
 
     both = [json.loads(p.communicate()[0]) for p in [begin(), begin()]]
-    tokens, did, sympy = json.loads(begin().communicate()[0])
+    tokens, did, sympy = json.loads(processes.run(PROGRAM).stdout)
     assert [tokens, tokens] == [found[0] for found in both]
     assert is_warm(Counter(did))
     assert not sympy  # which only sizes that vary need, while they are captured

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -19,6 +17,7 @@ from braze.serving.pieces.custom_ops import (
 )
 from braze.support import trace
 from braze.support.errors import UserError
+from tests import processes
 
 
 def scaled(x: torch.Tensor, out: torch.Tensor, factor: float, layer: str) -> None:
@@ -127,7 +126,7 @@ def test_annotations_may_be_text_and_the_registration_works_in_a_fresh_process()
         "def f(x: torch.Tensor, n: int = 2) -> torch.Tensor:\n    return x * n\n"
         "r('t_fresh', f, dispatch_key='CPU')\nprint(torch.ops.braze.t_fresh(torch.ones(1)).item())"
     )
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
+    done = processes.run(text)
     assert done.stdout.split() == ["2.0"], done.stderr
 
 

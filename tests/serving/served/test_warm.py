@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -23,6 +20,7 @@ from braze.serving.pieces import custom_ops
 from braze.serving.pieces.custom_ops import mark_splitting_op
 from braze.support import trace
 from braze.support.errors import UserError
+from tests import processes
 from tests.serving.engine.test_warm import rewritten, spoilt
 
 #: a served module in a process of its own: its results, what was done for them
@@ -300,10 +298,9 @@ def test_what_a_compiler_asks_of_sizes_is_kept_with_the_capture():
 
 def test_a_second_process_has_it_without_capturing():
     def begin():
-        words = [sys.executable, "-c", PROGRAM]
-        return json.loads(
-            subprocess.run(words, stdout=subprocess.PIPE, check=True, env=dict(os.environ)).stdout
-        )
+        done = processes.run(PROGRAM)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
 
     first, did, _ = begin()
     assert is_cold(Counter(did))
