@@ -6,6 +6,7 @@ out either way.
 
 from __future__ import annotations
 
+import builtins
 import json
 import re
 import time
@@ -19,6 +20,10 @@ from torch.nn.utils import parametrizations
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import braze
+from braze import native
+from braze.capture.dispatch.other_tracers import tell_of_builtins, usual_builtins
+from braze.support import log
+from tests.helpers import logged
 
 X = torch.arange(8.0).view(2, 4) / 8
 PROGRAMS = {}
@@ -237,6 +242,20 @@ def class_changed(c):
     return module(X), type(module).__name__, sorted(module.state_dict()), module.weight
 
 
+def told_of_builtins():
+    """What is told of the builtins that an export replaces, and of one that the program replaces later."""
+    model = braze.compile(nn.Linear(4, 4))
+    native.watch_builtins(vars(builtins), usual_builtins, tell_of_builtins)  # as if nothing had been told yet
+    log.forget_warnings()
+    with logged() as of_export:
+        torch.export.export(model, (X,))
+    own, builtins.max = builtins.max, lambda *given: 0
+    with logged() as of_the_program:
+        model(X)
+    builtins.max = own
+    return of_export, of_the_program
+
+
 def shown(value):
     if isinstance(value, torch.Tensor):
         if isinstance(value, torch._subclasses.FakeTensor):
@@ -258,4 +277,4 @@ def outcome(fn, c):
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     found = {name: (outcome(fn, lambda x: x), outcome(fn, compiled)) for name, fn in PROGRAMS.items()}
-    print(json.dumps(found))
+    print(json.dumps(found | {told_of_builtins.__name__: told_of_builtins()}))
