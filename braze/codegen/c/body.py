@@ -1,6 +1,6 @@
 """Emit scalar expressions as C statements, on vectors where lanes differ and on scalars where not.
 
-A ``Body`` holds a stack of scopes (C blocks). Each value is emitted once, into the outermost scope in
+A ``Body`` is a stack of scopes (C blocks). Each value is emitted once, into the outermost scope in
 which everything that it depends on is known: what does not change in a loop leaves the loop.
 """
 
@@ -14,31 +14,13 @@ from braze.codegen.c.expr import at_zero, indirect_symbols, to_c
 from braze.codegen.c.offsets import offsets
 from braze.codegen.c.operations import Representations, Value, assign, expression, scalar_load, scalar_store
 from braze.codegen.c.prelude import SCALAR, STORAGE, raw_vector, rep_vector
+from braze.codegen.c.scopes import Scope, Scopes
 from braze.loops.build import nodes_of
 from braze.loops.ir import Buffer, DType, Node, Op, Store, StoreMode
 from braze.loops.ranges import Varying
 from braze.schedule.passes import stride
 from braze.support.errors import InternalError
 from braze.symbolic.expr import Expr, Symbol
-
-
-@dataclass(slots=True, eq=False)
-class Scope:
-    """One C block that is being written: its lines, its symbols' C names, the values known in it."""
-
-    depth: int
-    symbols: dict[Symbol, str]
-    indent: str
-    lines: list[str] = field(default_factory=list)
-    values: dict[object, Value] = field(default_factory=dict)
-    #: lanes in use where the vector is not full (C text), else ""
-    count: str = ""
-    #: a mask that guards loads (C name), else ""; loads are not hoisted out of such a scope
-    mask: str = ""
-    #: depth of the innermost scope around it (or itself) in which a condition holds for what is loaded; 0: none
-    guard: int = 0
-    #: no C block: its lines stand in the block around it
-    flat: bool = False
 
 
 class Storage(dict[str, str]):
@@ -54,7 +36,7 @@ class Storage(dict[str, str]):
 
 
 @dataclass(slots=True, eq=False)
-class Body:
+class Body(Scopes):
     """Writes the inside of one kernel function.
 
     ``pointers`` maps a buffer to its C pointer; ``storage`` to its element type's label. ``forward`` maps
@@ -76,83 +58,18 @@ class Body:
     reloaded: frozenset[str] = frozenset()
     #: row buffers kept in scratch: buffer -> (C pointer, index expression within the row)
     scratch: dict[str, tuple[str, Expr]] = field(default_factory=dict)
-    scopes: list[Scope] = field(default_factory=lambda: [Scope(0, {}, "  ")])
     #: buffer -> depth of the scope in which its last store stands (or the block that this is in): no load moves out of it
     _stored: dict[str, int] = field(default_factory=dict)
     _loads: dict[Node, frozenset[str]] = field(default_factory=dict)
-    _count: int = 0
-
-    # -- scopes ---------------------------------------------------------------------------------
-
-    @property
-    def scope(self) -> Scope:
-        return self.scopes[-1]
-
-    def open(self, head: str, symbols: dict[Symbol, str] | None = None, *, count: str = "") -> Scope:
-        """Open a C block; the text before it is written when the block closes, after what it hoists."""
-        outer = self.scope
-        new = Scope(outer.depth + 1, symbols or {}, outer.indent + "  ")
-        new.count = count or outer.count
-        new.mask, new.guard = outer.mask, outer.guard
-        new.lines.append(head)
-        self.scopes.append(new)
-        return new
-
-    def aside(self, symbols: dict[Symbol, str]) -> Scope:
-        """Open a scope that is no C block: what it declares stays declared, but is forgotten when it closes."""
-        scope = self.open("", symbols)
-        scope.flat, scope.indent = True, self.scopes[-2].indent
-        return scope
 
     def close(self) -> None:
-        """Write the innermost block into the one around it."""
-        inner = self.scopes.pop()
-        outer = self.scope
-        head, *rest = inner.lines
-        self._stored = {name: min(depth, outer.depth) for name, depth in self._stored.items()}
-        if inner.flat:
-            outer.lines.extend(rest)
-            self.forward = {k: v for k, v in self.forward.items() if v.depth <= outer.depth}
-            return
-        outer.lines.append(outer.indent + head + "{")
-        outer.lines.extend(rest)
-        outer.lines.append(outer.indent + "}")
-        self.forward = {k: v for k, v in self.forward.items() if v.depth <= outer.depth}
-
-    def line(self, text: str, depth: int | None = None) -> None:
-        """Append a statement to a scope (default: the innermost)."""
-        scope = self.scope if depth is None else self.scopes[depth]
-        scope.lines.append(scope.indent + text)
-
-    def name(self, prefix: str = "v") -> str:
-        self._count += 1
-        return f"{prefix}{self._count}"
-
-    def names(self) -> dict[Symbol, str]:
-        """C names of all symbols in sight."""
-        out: dict[Symbol, str] = {}
-        for scope in self.scopes:
-            out.update(scope.symbols)
-        return out
-
-    def symbol_depth(self, e: Expr) -> int:
-        """The depth of the innermost scope that binds a symbol of ``e``."""
-        depth = 0
-        for s in e.symbols():
-            for scope in reversed(self.scopes):
-                if s in scope.symbols:
-                    depth = max(depth, scope.depth)
-                    break
-        return depth
+        """Write the innermost block into the one around it; what it alone knew is forgotten."""
+        Scopes.close(self)
+        depth = self.scope.depth
+        self._stored = {name: min(stored, depth) for name, stored in self._stored.items()}
+        self.forward = {k: v for k, v in self.forward.items() if v.depth <= depth}
 
     # -- values ---------------------------------------------------------------------------------
-
-    def known(self, key: object) -> Value | None:
-        for scope in reversed(self.scopes):
-            found = scope.values.get(key)
-            if found is not None:
-                return found
-        return None
 
     def define(self, key: object, text: str, rep: str, varying: bool, depth: int) -> Value:
         """A new C variable that holds ``text``."""
