@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from braze.native import calibrate, torch_state
 
-#: dimensions that ``operation.c`` has room for
+#: dimensions that ``operation.h`` has room for
 DIMS = 16
 
 

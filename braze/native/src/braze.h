@@ -272,7 +272,7 @@ extern PyTypeObject WrittenCall_Type;
 /* -- around.c ----------------------------------------------------------------------------------- */
 extern PyTypeObject GradOff_Type, Planned_Type;
 extern PyMethodDef around_functions[];
-/* -- operation.c -------------------------------------------------------------------------------- */
+/* -- operation_type.c --------------------------------------------------------------------------- */
 extern PyTypeObject Operation_Type;
 
 /* -- device_graph.c ----------------------------------------------------------------------------- */

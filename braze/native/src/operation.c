@@ -5,50 +5,30 @@
  * the one of torch.autograd.Function: its class asks this for `forward` and `apply`. Whatever is not plain (grad mode off, a
  * transform of torch.func, gradients that are missing, tensors of another layout, shape or type) is for Python.
  */
-#include "braze.h"
-
-#include <structmember.h>
-
-enum { DIMS = 16 };
-
-/* A value that is kept: one of the inputs, or of the results. */
-typedef struct {
-    Py_ssize_t index;
-    int input, foreign, given; /* whether an input; of another operation; a result that the caller gets */
-} Kept;
-
-/* A tensor that the backward is given, as it was compiled for: what was saved, which hooks or ``x.data = y`` may have changed, or a gradient. */
-typedef struct {
-    Py_ssize_t place, ndim;
-    unsigned long long keys;
-    int dtype;
-    Py_ssize_t bytes; /* of a gradient so large that it matters when it is let go of; or 0 */
-    int64_t sizes[DIMS], strides[DIMS];
-} Read;
-
-typedef struct {
-    Py_ssize_t input;
-    unsigned long long keys;
-} Argument;
-
-typedef struct {
-    PyObject_HEAD
-    vectorcallfunc vectorcall;
-    PyObject *apply, *transforms;       /* of the class; whether a transform is at work */
-    PyObject *general, *forward, *save; /* all other calls; the graph's; what keeps more than C can, or NULL */
-    PyObject *find, *late;              /* the backward for plain gradients; any others */
-    EngineHolds holds;                  /* how a gradient is held that the engine alone holds */
-    PyObject *backward;                 /* NULL: not asked for yet; None: there is none */
-    PyObject *name;                     /* of the range that the backward is in, where anybody listens */
-    Py_ssize_t nresults, nkept, nsaved, ntangents, narguments;
-    Kept *kept;
-    Read *saved, *tangents;
-    Argument *arguments;
-    int some_given;
-    char boxed;
-} Operation;
+#include "operation.h"
 
 static PyObject *name_is_view, *name_detach, *name_version, *name_to_save, *name_materialize, *name_kept, *name_saved, *name_clear;
+
+/* -1 with an exception set where there is no memory for them. */
+int
+operation_intern_names(void)
+{
+    struct {
+        PyObject **name;
+        const char *text;
+    } const names[] = {
+        {&name_is_view, "_is_view"},          {&name_detach, "detach"},
+        {&name_version, "_version"},          {&name_to_save, "to_save"},
+        {&name_materialize, "materialize_grads"}, {&name_kept, "kept"},
+        {&name_saved, "saved_tensors"},       {&name_clear, "maybe_clear_saved_tensors"},
+    };
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (*names[i].name == NULL && (*names[i].name = PyUnicode_InternFromString(names[i].text)) == NULL) {
+            return -1;
+        }
+    }
+    return 0;
+}
 
 /* -- forward ---------------------------------------------------------------------------------------- */
 
@@ -150,7 +130,7 @@ keep(const Operation *self, PyObject *ctx, PyObject *inputs, PyObject *results)
 }
 
 /* forward(ctx, inputs, *arguments) */
-static PyObject *
+PyObject *
 operation_forward(Operation *self, PyObject *const *args, Py_ssize_t nargs)
 {
     if (nargs < 2 || !PyTuple_CheckExact(args[1])) {
@@ -310,7 +290,7 @@ gradients_by(Operation *self, PyObject *backward, PyObject *ctx, PyObject *const
 }
 
 /* backward(ctx, *tangents) */
-static PyObject *
+PyObject *
 operation_backward(Operation *self, PyObject *const *args, Py_ssize_t nargs)
 {
     if (nargs < 1) {
@@ -349,7 +329,7 @@ is_for_autograd(const Operation *self, PyObject *const *inputs, Py_ssize_t count
     return plain;
 }
 
-static PyObject *
+PyObject *
 operation_call(Operation *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     if (PyVectorcall_NARGS(nargsf) != 1 || (kwnames != NULL && PyTuple_GET_SIZE(kwnames) > 0)) {
@@ -380,221 +360,3 @@ operation_call(Operation *self, PyObject *const *args, size_t nargsf, PyObject *
     Py_DECREF(inputs);
     return answer;
 }
-
-/* -- the type --------------------------------------------------------------------------------------- */
-
-/* Rows of a tuple, read one by one into an array of their own; -1 with an exception set. */
-static Py_ssize_t
-parse_rows(PyObject *rows, size_t size, int (*parse)(PyObject *, void *), void **made)
-{
-    Py_ssize_t count = PyTuple_GET_SIZE(rows);
-    char *array = PyMem_Calloc(count + 1, size);
-    *made = array;
-    if (array == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    for (Py_ssize_t i = 0; i < count; i++) {
-        if (parse(PyTuple_GET_ITEM(rows, i), array + i * size) < 0) {
-            return -1;
-        }
-    }
-    return count;
-}
-
-static int
-is_place(Py_ssize_t number)
-{
-    if (number < 0) {
-        PyErr_SetString(PyExc_ValueError, "Operation: places are not negative");
-    }
-    return number < 0 ? -1 : 0;
-}
-
-static int
-parse_kept(PyObject *row, void *made)
-{
-    Kept *kept = made;
-    bool read = PyArg_ParseTuple(row, "pnpp", &kept->input, &kept->index, &kept->foreign, &kept->given);
-    return read ? is_place(kept->index) : -1;
-}
-
-static int
-parse_argument(PyObject *row, void *made)
-{
-    Argument *argument = made;
-    return PyArg_ParseTuple(row, "nK", &argument->input, &argument->keys) ? is_place(argument->input) : -1;
-}
-
-static int
-parse_read(PyObject *row, void *made)
-{
-    Read *read = made;
-    PyObject *sizes, *strides;
-    PyTypeObject *const tuple = &PyTuple_Type;
-    if (!PyArg_ParseTuple(row, "nKiO!O!n", &read->place, &read->keys, &read->dtype, tuple, &sizes, tuple, &strides, &read->bytes)) {
-        return -1;
-    }
-    read->ndim = PyTuple_GET_SIZE(strides);
-    if (read->ndim > DIMS || PyTuple_GET_SIZE(sizes) != read->ndim) {
-        PyErr_Format(PyExc_ValueError, "Operation: as many sizes as strides, of at most %d dimensions", DIMS);
-        return -1;
-    }
-    for (Py_ssize_t d = 0; d < read->ndim; d++) {
-        read->sizes[d] = PyLong_AsLongLong(PyTuple_GET_ITEM(sizes, d));
-        read->strides[d] = PyLong_AsLongLong(PyTuple_GET_ITEM(strides, d));
-    }
-    return PyErr_Occurred() ? -1 : is_place(read->place);
-}
-
-static int
-operation_traverse(Operation *self, visitproc visit, void *arg)
-{
-    Py_VISIT(self->apply);
-    Py_VISIT(self->transforms);
-    Py_VISIT(self->general);
-    Py_VISIT(self->forward);
-    Py_VISIT(self->save);
-    Py_VISIT(self->find);
-    Py_VISIT(self->late);
-    Py_VISIT(self->holds.ask);
-    Py_VISIT(self->holds.empties);
-    Py_VISIT(self->backward);
-    Py_VISIT(self->name);
-    return 0;
-}
-
-static int
-operation_clear(Operation *self)
-{
-    Py_CLEAR(self->apply);
-    Py_CLEAR(self->transforms);
-    Py_CLEAR(self->general);
-    Py_CLEAR(self->forward);
-    Py_CLEAR(self->save);
-    Py_CLEAR(self->find);
-    Py_CLEAR(self->late);
-    Py_CLEAR(self->holds.ask);
-    Py_CLEAR(self->holds.empties);
-    Py_CLEAR(self->backward);
-    Py_CLEAR(self->name);
-    return 0;
-}
-
-static void
-operation_dealloc(Operation *self)
-{
-    PyObject_GC_UnTrack(self);
-    operation_clear(self);
-    PyMem_Free(self->kept);
-    PyMem_Free(self->arguments);
-    PyMem_Free(self->saved);
-    PyMem_Free(self->tangents);
-    Py_TYPE(self)->tp_free((PyObject *)self);
-}
-
-static int
-intern_names(void)
-{
-    struct {
-        PyObject **name;
-        const char *text;
-    } const names[] = {
-        {&name_is_view, "_is_view"},          {&name_detach, "detach"},
-        {&name_version, "_version"},          {&name_to_save, "to_save"},
-        {&name_materialize, "materialize_grads"}, {&name_kept, "kept"},
-        {&name_saved, "saved_tensors"},       {&name_clear, "maybe_clear_saved_tensors"},
-    };
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        if (*names[i].name == NULL && (*names[i].name = PyUnicode_InternFromString(names[i].text)) == NULL) {
-            return -1;
-        }
-    }
-    return 0;
-}
-
-static PyObject *
-operation_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    static char *names[] = {"apply", "transforms", "general", "forward", "save", "find", "late", "held", "name", "results", "kept", "arguments", "saved", "tangents", NULL};
-    PyObject *apply, *transforms, *general, *forward, *save, *find, *late, *held, *name, *kept, *arguments, *saved, *tangents;
-    Py_ssize_t results;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOOOOUnO!O!O!O!:Operation", names, &apply, &transforms, &general, &forward, &save,
-                                     &find, &late, &held, &name, &results, &PyTuple_Type, &kept, &PyTuple_Type, &arguments, &PyTuple_Type, &saved,
-                                     &PyTuple_Type, &tangents)
-        || intern_names() < 0) {
-        return NULL;
-    }
-    Operation *self = (Operation *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        return NULL;
-    }
-    self->vectorcall = (vectorcallfunc)operation_call;
-    self->apply = Py_NewRef(apply);
-    self->transforms = Py_NewRef(transforms);
-    self->general = Py_NewRef(general);
-    self->forward = Py_NewRef(forward);
-    self->save = save != Py_None ? Py_NewRef(save) : NULL;
-    self->find = Py_NewRef(find);
-    self->late = Py_NewRef(late);
-    self->holds.ask = Py_NewRef(held);
-    self->name = Py_NewRef(name);
-    self->nresults = results;
-    self->boxed = 1;
-    if ((self->nkept = parse_rows(kept, sizeof(Kept), parse_kept, (void **)&self->kept)) < 0
-        || (self->narguments = parse_rows(arguments, sizeof(Argument), parse_argument, (void **)&self->arguments)) < 0
-        || (self->nsaved = parse_rows(saved, sizeof(Read), parse_read, (void **)&self->saved)) < 0
-        || (self->ntangents = parse_rows(tangents, sizeof(Read), parse_read, (void **)&self->tangents)) < 0) {
-        Py_DECREF(self);
-        return NULL;
-    }
-    for (Py_ssize_t i = 0; i < self->nkept; i++) {
-        self->some_given |= self->kept[i].given;
-    }
-    return (PyObject *)self;
-}
-
-/* backward as a method of whoever's class has it. */
-static PyObject *
-operation_step(Operation *self, void *closure)
-{
-    PyObject *bound = PyObject_GetAttrString((PyObject *)self, "backward");
-    PyObject *method = bound != NULL ? PyInstanceMethod_New(bound) : NULL;
-    Py_XDECREF(bound);
-    return method;
-}
-
-static PyMethodDef operation_methods[] = {
-    {"forward", (PyCFunction)(void (*)(void))operation_forward, METH_FASTCALL,
-     "forward(ctx, inputs, *arguments)\n--\n\nThe graph's results, after what the backward reads has been kept."},
-    {"backward", (PyCFunction)(void (*)(void))operation_backward, METH_FASTCALL,
-     "backward(ctx, *tangents)\n--\n\nNone, and the gradients of the arguments."},
-    {NULL},
-};
-
-static PyGetSetDef operation_properties[] = {
-    {"step", (getter)operation_step, NULL, "``backward``, to be a method of a context's class.", NULL},
-    {NULL},
-};
-
-static PyMemberDef operation_members[] = {
-    {"boxed", T_BOOL, offsetof(Operation, boxed), READONLY, NULL},
-    {"general", T_OBJECT, offsetof(Operation, general), READONLY, NULL},
-    {NULL},
-};
-
-PyTypeObject Operation_Type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "braze.native._native.Operation",
-    .tp_doc = "The call of a graph that is one operation of autograd's.",
-    .tp_basicsize = sizeof(Operation),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_HAVE_GC,
-    .tp_vectorcall_offset = offsetof(Operation, vectorcall),
-    .tp_call = PyVectorcall_Call,
-    .tp_new = operation_new,
-    .tp_dealloc = (destructor)operation_dealloc,
-    .tp_traverse = (traverseproc)operation_traverse,
-    .tp_clear = (inquiry)operation_clear,
-    .tp_methods = operation_methods,
-    .tp_getset = operation_properties,
-    .tp_members = operation_members,
-};
