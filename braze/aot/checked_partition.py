@@ -24,6 +24,7 @@ from braze.graph.fakes import on_fakes, text_of
 from braze.graph.passes import drop_unread
 from braze.graph.printer import describe
 from braze.support.errors import UserError
+from braze.support.spoken import name_of_callable
 
 Node = torch.fx.Node
 
@@ -46,7 +47,7 @@ class _Division:
 
     def __init__(self, joint: JointGraph, partition_fn: Callable[..., Any], answer: Any) -> None:
         self.joint = joint
-        self.name = getattr(partition_fn, "__name__", type(partition_fn).__name__)
+        self.name = name_of_callable(partition_fn)
         values = _items(joint.module)
         self.results, self.gradients = values[: joint.results], values[joint.results :]
         if not (isinstance(answer, (tuple, list)) and len(answer) == 2) or not all(

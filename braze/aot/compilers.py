@@ -15,6 +15,7 @@ from braze.aot.roles import placeholders
 from braze.graph.modes import with_modes
 from braze.runtime.boxed import Boxed, boxed, is_boxed
 from braze.support.errors import UserError
+from braze.support.spoken import name_of_callable
 
 #: (graph module of ATen operators, example inputs: fakes and sizes) -> what computes the graph's tuple
 Compiler = Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Any]]
@@ -45,7 +46,7 @@ def compiled_by(compiler: Compiler, module: torch.fx.GraphModule, which: str) ->
     It runs without gradients, and without autocast, whose casts stand in the graph. ``which`` names the graph in errors: "forward", "backward".
     """
     module.recompile()
-    name = getattr(compiler, "__name__", type(compiler).__name__)
+    name = name_of_callable(compiler)
     made = compiler(module, [n.meta["val"] for n in placeholders(module)])
     if not callable(made):
         raise UserError(

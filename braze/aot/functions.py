@@ -33,6 +33,7 @@ from braze.runtime.boxed import Boxed
 from braze.support.errors import UserError
 from braze.support.log import warn_once
 from braze.support.record import record
+from braze.support.spoken import name_of_callable
 from braze.target import cpu_target
 
 #: a function called with more kinds of arguments than this forgets those it was called with least lately
@@ -90,7 +91,7 @@ def aot_function(
     compilers = _compilers(
         fn, fw_compiler, bw_compiler, partition_fn, decompositions, inference_compiler, options
     )
-    variants = _Variants(_name(fn))
+    variants = _Variants(name_of_callable(fn))
 
     @functools.wraps(fn, updated=())
     def compiled(*args: Any, **kwargs: Any) -> Any:
@@ -282,7 +283,7 @@ def _compilers(
         inference or forward,
         partition_fn,
         with_inplace(as_table(decompositions or {})),
-        CompileContext(make_options(options=options), cpu_target(), _name(fn)),
+        CompileContext(make_options(options=options), cpu_target(), name_of_callable(fn)),
     )
 
 
@@ -321,7 +322,3 @@ def _functional(mod: nn.Module) -> Callable[..., Any]:
 
     call.__name__ = type(mod).__name__
     return call
-
-
-def _name(fn: Any) -> str:
-    return getattr(fn, "__name__", type(fn).__name__)

@@ -24,6 +24,7 @@ from braze.graph.facts import InputRole, set_facts
 from braze.graph.fakes import FakeMode, new_mode
 from braze.graph.torch_compat import pytree
 from braze.support.errors import UserError
+from braze.support.spoken import name_of_callable
 
 CONSTANTS = (int, float, bool, complex, str, type(None))
 
@@ -66,7 +67,7 @@ class Program:
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise UserError(
                 "BZ1004",
-                f"{_name(self.function)} reads what a tensor holds ({error.func})",
+                f"{name_of_callable(self.function)} reads what a tensor holds ({error.func})",
                 why="it is traced on fakes, which hold nothing, and would be compiled for what they held",
                 hints=["use torch.where; or braze.compile, which ends the graph there"],
             ) from error
@@ -74,7 +75,7 @@ class Program:
             if not isinstance(leaf, (torch.Tensor, *CONSTANTS)):
                 raise UserError(
                     "BZ0042",
-                    f"item {i} of what {_name(self.function)} returns is of type {type(leaf).__name__}",
+                    f"item {i} of what {name_of_callable(self.function)} returns is of type {type(leaf).__name__}",
                     why="compiled functions return tensors, numbers, strings and None, nested in tuples, lists and dicts",
                     hints=["return tensors, and make the object of them outside"],
                 )
@@ -131,7 +132,3 @@ def signature(leaves: Sequence[Any], spec: Any) -> tuple[Any, ...]:
             )
         )
     return (spec, tuple(parts), torch_compat.function_state())
-
-
-def _name(function: Any) -> str:
-    return getattr(function, "__name__", type(function).__name__)

@@ -10,6 +10,7 @@ from braze.options import near
 from braze.support.collector import collector_paused
 from braze.support.errors import UserError
 from braze.support.record import record
+from braze.support.spoken import name_of_callable
 
 Compiler = Callable[..., Callable[..., Any]]
 
@@ -87,7 +88,7 @@ def find_backend(backend: str | Compiler) -> Backend:
                 f"backend= takes a name or a callable, not {type(backend).__name__}",
                 hints=[_names()],
             )
-        return Backend(getattr(backend, "__name__", type(backend).__name__), backend)
+        return Backend(name_of_callable(backend), backend)
     if backend not in _backends and backend in _OURS:
         with collector_paused:  # all stages are loaded, which else sets off a full collection
             importlib.import_module(_OURS[backend])

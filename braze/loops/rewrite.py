@@ -54,6 +54,11 @@ def rewriter(replace: Callable[[Node], Node]) -> Callable[[Node], Node]:
     return lambda node: rewrite(node, replace, memo)
 
 
+def reading(known: Mapping[tuple[str, Expr], Node]) -> Callable[[Node], Node]:
+    """What rebuilds expressions with the nodes in ``known`` in place of loads of (buffer, index)."""
+    return rewriter(lambda n: known.get(n.attr, n) if n.op is Op.LOAD and not n.args else n)
+
+
 def with_results(store: Store, result: Callable[[Node], Node]) -> Store:
     """The store with ``result`` of each result of a reduction that it names."""
     return with_nodes(store, rewriter(lambda n: result(n) if n.op is Op.REDUCED else n))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from braze.loops import build
 from braze.loops.build import nodes_of, register
 from braze.loops.ir import Axis, DType, LoopNest, Node, Op, ReduceKind, Store, StoreMode
-from braze.loops.rewrite import loads, rewriter, store_roots, with_nodes, with_results
+from braze.loops.rewrite import loads, reading, rewriter, store_roots, with_nodes, with_results
 from braze.loops.scalars import cost
 from braze.schedule.passes import flat, over_row
 from braze.support.record import record
@@ -159,11 +159,7 @@ def _items(
 def _use_registers(items: list[Item]) -> list[Item]:
     """Read a stored result of a reduction from its register, so that equal expressions are the same node."""
     known: dict[tuple[str, Expr], Node] = {}
-
-    def replace(n: Node) -> Node:
-        return known.get(n.attr, n) if n.op is Op.LOAD and not n.args else n
-
-    new = rewriter(replace)
+    new = reading(known)
     out = []
     for item in items:
         out.append(_mapped(item, new))
@@ -175,7 +171,7 @@ def _use_registers(items: list[Item]) -> list[Item]:
                 and s.value.attr[0][0] == "%"
             ):
                 known[s.buffer, s.index] = s.value
-                new = rewriter(replace)
+                new = reading(known)
     return out
 
 

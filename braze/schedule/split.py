@@ -30,7 +30,7 @@ from braze.loops.rewrite import (
     Substitution,
     loads,
     nest_with_nodes,
-    rewriter,
+    reading,
     roots,
     walk,
     with_results,
@@ -510,12 +510,8 @@ def inlined(group: Group, buffers: Mapping[str, Buffer]) -> list[LoopNest]:
     """The steps with the values that are kept inside, along the row, in place of loads of them."""
     known: dict[tuple[str, Expr], Node] = {}
     out: list[LoopNest] = []
-
-    def replace(node: Node) -> Node:
-        return known.get(node.attr, node) if node.op is Op.LOAD and not node.args else node
-
     for step in group.steps:
-        step = nest_with_nodes(step, rewriter(replace))
+        step = nest_with_nodes(step, reading(known))
         if not step.reductions and over_row(step, group.row_axes):
             for s in step.stores:
                 if not s.args:

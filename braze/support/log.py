@@ -108,7 +108,7 @@ def _hear(message: str) -> None:
 
 
 def forget_warnings() -> None:
-    """Let every once-only warning be given again (``braze.reset``)."""
+    """Let every once-only warning be given again, as ``braze.reset`` does among other things."""
     _seen.cache_clear()
 
 

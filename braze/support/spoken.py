@@ -13,3 +13,8 @@ def spoken(value: object, *attributes: str) -> str:
         if isinstance(found, str) and found:
             return found
     return ""
+
+
+def name_of_callable(function: object) -> str:
+    """What a callable says it is called, or the name of its class."""
+    return spoken(function, "__name__") or type(function).__name__
