@@ -462,7 +462,7 @@ def load_code(
     return call
 
 
-def load_kept(host: HostModule, ctx: CompileContext, plans: Plans | None = None) -> Boxed:
+def load_kept(host: HostModule, ctx: CompileContext, plans: Plans | None) -> Boxed:
     """The call of a host module that another process has made for a machine like this; ValueError where it is for another.
 
     ``plans``: what of it the context's recorder records.

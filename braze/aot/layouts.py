@@ -56,11 +56,11 @@ def lay_out_convolutions(
     module: torch.fx.GraphModule,
     mode: FakeMode,
     *,
-    training: bool = True,
-    long_sums: bool = True,
-    recorded: bool = False,
-    constant: Collection[Node] = (),
-    once: bool = False,
+    training: bool,
+    long_sums: bool,
+    recorded: bool,
+    constant: Collection[Node],
+    once: bool,
 ) -> None:
     """Lay a functional graph out for its convolutions; those with long sums too, or as in eager.
 

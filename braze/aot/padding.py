@@ -79,7 +79,7 @@ class _Sizes:
 
 
 def pad_products(
-    module: torch.fx.GraphModule, mode: FakeMode, *, training: bool, template: str | None = None
+    module: torch.fx.GraphModule, mode: FakeMode, *, training: bool, template: str | None
 ) -> None:
     """Pad the operands of products in a functional graph, where it pays. ``template``: the architecture for which the template may be taken, or None."""
     graph = module.graph

@@ -19,7 +19,7 @@ from braze.support.raisers import is_of_program
 
 
 def compiled_or_as_captured(
-    gm: torch.fx.GraphModule, name: str, compile: Callable[[], Callable[..., Any]], *, strict: bool = False
+    gm: torch.fx.GraphModule, name: str, compile: Callable[[], Callable[..., Any]], *, strict: bool
 ) -> Callable[..., Any]:
     """What ``compile()`` makes of the graph, or the graph itself where it is refused.
 

@@ -165,7 +165,11 @@ def progress_line() -> Iterator[None]:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
-def show_neighbours(console: Console, sentences: Sequence[str], vectors: torch.Tensor, most: int = 5) -> None:
+#: of the nearest neighbours so many pairs are shown
+PAIRS = 5
+
+
+def show_neighbours(console: Console, sentences: Sequence[str], vectors: torch.Tensor) -> None:
     """The sentences whose nearest neighbours are nearest, each pair once."""
     similar = vectors @ vectors.T
     similar.fill_diagonal_(-1.0)
@@ -174,7 +178,7 @@ def show_neighbours(console: Console, sentences: Sequence[str], vectors: torch.T
     shown: set[int] = set()
     for index in nearest.values.argsort(descending=True).tolist():
         other = int(nearest.indices[index])
-        if len(shown) >= 2 * most:
+        if len(shown) >= 2 * PAIRS:
             break
         if not {index, other} & shown:
             shown |= {index, other}

@@ -199,9 +199,13 @@ def digit_batches(steps: int, rows: int = 64) -> Iterator[Batch]:
         yield x[chosen], y[chosen]
 
 
-def spark(losses: list[float], width: int = 32) -> str:
+#: characters of a curve
+WIDTH = 32
+
+
+def spark(losses: list[float]) -> str:
     """A curve as a line of bars."""
-    each = max(1, len(losses) // width)
+    each = max(1, len(losses) // WIDTH)
     means = [statistics.fmean(losses[i : i + each]) for i in range(0, len(losses), each)]
     low, high = min(means), max(means)
     return "".join(BARS[round((m - low) / ((high - low) or 1) * (len(BARS) - 1))] for m in means)

@@ -180,7 +180,7 @@ class FakeMode:
             self.ints.add(str(made.node.expr))
         return made
 
-    def float_symbol(self, value: float, source: str = "") -> torch.SymFloat | float:
+    def float_symbol(self, value: float, source: str) -> torch.SymFloat | float:
         """A symbolic float with this hint; the float itself where the mode is static, or it is not finite or zero (of either sign)."""
         if self.env is None or not math.isfinite(value) or value == 0:
             return value

@@ -35,7 +35,7 @@ class GraphPass:
 
 
 def run_passes(
-    module: torch.fx.GraphModule, passes: Sequence[GraphPass], dialect: Dialect, *, verify_level: int = 0
+    module: torch.fx.GraphModule, passes: Sequence[GraphPass], dialect: Dialect, *, verify_level: int
 ) -> None:
     """Run passes in order; at level 2 verify after each, at level 1 at the end."""
     for each in passes:

@@ -98,7 +98,7 @@ class Written:
     chain: tuple[Node, ...]
 
 
-def inputs_to_write(partition: Partition, least: float = 0) -> tuple[Written, ...]:
+def inputs_to_write(partition: Partition, least: float) -> tuple[Written, ...]:
     """The inputs whose new contents are scattered into the old ones and have no history.
 
     ``least``: bytes from which on one on a GPU is written where it lies, if it is not a module's, which always lies there. A recording can take

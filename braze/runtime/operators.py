@@ -153,7 +153,7 @@ Kernels = Callable[..., Any]
 _kernels: dict[str, tuple[Kernels, Callable[..., Kernels] | None]] = {}
 
 
-def runs_on_gpu(target: str, kernels: Kernels, worked_out: Callable[..., Kernels] | None = None) -> None:
+def runs_on_gpu(target: str, kernels: Kernels, worked_out: Callable[..., Kernels] | None) -> None:
     """Note what an operator of ours runs on a GPU: host modules call it past the dispatcher, which takes as long as some launches.
 
     ``worked_out``: arguments -> ``kernels`` for all that are laid out as these, with nothing more to work out.

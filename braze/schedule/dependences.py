@@ -216,9 +216,7 @@ def edges(steps: list[Accesses], family: dict[str, str]) -> list[set[int]]:
     return before
 
 
-def group_accesses(
-    group: Group, made: frozenset[Symbol] = frozenset(), buffers: Mapping[str, Buffer] | None = None
-) -> Accesses:
+def group_accesses(group: Group, made: frozenset[Symbol], buffers: Mapping[str, Buffer] | None) -> Accesses:
     """A group's reads and writes, by name only."""
     if isinstance(group.call, ExternCall):
         return with_symbols(accesses(group.call), group.call, made, buffers or {})

@@ -205,8 +205,8 @@ def lifetimes(
     groups: Sequence[Group],
     buffers: Mapping[str, Buffer],
     kept: set[str],
-    device: str = "cpu",
-    made: frozenset[Symbol] = frozenset(),
+    device: str,
+    made: frozenset[Symbol],
 ) -> list[Life]:
     """Lives of the temporaries that kernels and out-variants write; extern results live with the allocator.
 

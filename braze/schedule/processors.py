@@ -126,7 +126,7 @@ def row_order(row_axes: tuple[Axis, ...], vector: Axis | None) -> tuple[Axis, ..
 # -- vectors ----------------------------------------------------------------------------------------------------
 
 
-def vector_axis(group: Group, found: Iterable[Access], lanes: int, arithmetic: int = 0) -> Axis | None:
+def vector_axis(group: Group, found: Iterable[Access], lanes: int, arithmetic: int) -> Axis | None:
     """The axis whose vectors make the fewest operations, of memory and of ``arithmetic``, which idle lanes take too; None where there is none to choose."""
     best: tuple[float, int] | None = None
     chosen = None

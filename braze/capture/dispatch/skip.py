@@ -34,7 +34,7 @@ _STDLIB = tuple({_folder(sysconfig.get_path(name)) for name in ("stdlib", "plats
 _SITE = tuple({_folder(sysconfig.get_path(name)) for name in ("purelib", "platlib")})
 
 
-def why_skip(code: CodeType, function: Any = None) -> str | None:
+def why_skip(code: CodeType, function: Any) -> str | None:
     """Why frames of ``code`` run as they are; None where they are worth capturing."""
     file = code.co_filename
     if file.startswith(GENERATED):
@@ -76,6 +76,6 @@ def other_library(code: CodeType) -> str | None:
     return name if name and not name.startswith("_") else None
 
 
-def is_skipped(code: CodeType, function: Any = None) -> bool:
+def is_skipped(code: CodeType, function: Any) -> bool:
     """Whether frames of ``code`` run as they are."""
     return why_skip(code, function) is not None or "torch" not in sys.modules

@@ -6,7 +6,7 @@ from __future__ import annotations
 _CHAIN = 128
 
 
-def micro_kernel(rows: int, vectors: int, w: int, by_columns: bool = False, asked: int = 0) -> str:
+def micro_kernel(rows: int, vectors: int, w: int, by_columns: bool, asked: int) -> str:
     """C of ``c[rows][vectors*w] (+)= a[rows][k] @ b[k][vectors*w]``, results in registers over k.
 
     ``lda`` is from row to row of a, or, if a lies ``by_columns``, from column to column. With each place of the sum, so many lines are ``asked`` of memory,

@@ -158,8 +158,8 @@ def extern_lines(
     function: str,
     views: Views,
     bind: Callable[[str], str],
-    unread: frozenset[str] = frozenset(),
-    laid: bool = False,
+    unread: frozenset[str],
+    laid: bool,
 ) -> list[str]:
     """The statements of one extern call; of results that nobody reads the layout does not matter, and some are None.
 

@@ -19,7 +19,7 @@ from braze.symbolic.expr import Expr
 from braze.symbolic.guess import likely
 
 
-def footprint(s: Schedule, ctx: CompileContext, sizes: Mapping[str, int], beside: int = 0) -> int:
+def footprint(s: Schedule, ctx: CompileContext, sizes: Mapping[str, int], beside: int) -> int:
     """The peak of one call, beside the inputs that others hold.
 
     ``sizes``: likely values of size symbols, by name; ``beside``: bytes that are there throughout.

@@ -52,9 +52,9 @@ def combo_kernel(
     plans: Sequence[KernelPlan],
     schedule: Schedule,
     *,
-    nvidia: bool = True,
-    waits: bool = False,
-    triggers: bool = False,
+    nvidia: bool,
+    waits: bool,
+    triggers: bool,
 ) -> KernelText:
     """The text of a kernel that does what its group's members do. ``waits``, ``triggers``: as of other kernels."""
     names = arguments(group)

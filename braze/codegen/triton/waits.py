@@ -107,7 +107,7 @@ def in_turn(schedule: Schedule, between: bool = False) -> frozenset[str]:
     return _alone(schedule.groups, between and schedule.fixed is None)
 
 
-def lets_begin(schedule: Schedule, between: bool = False) -> frozenset[str]:
+def lets_begin(schedule: Schedule, between: bool) -> frozenset[str]:
     """The kernels with another certain to run right behind them: not a graph's last, unless it stands ``between`` others, nor one before a call."""
     every = frozenset(g.name for g in schedule.groups if _is_kernel(g))
     return every - _alone(schedule.groups[::-1], between)
