@@ -66,6 +66,8 @@ def read(file: Path = FILE) -> list[dict[str, Any]]:
 
 #: how many of a machine's runs, the latest, and of the kinds of its programs, the most common, the page names
 RUNS, KINDS = 6, 8
+#: two of them would begin bold print
+UNDERLINES = "\\_\\_"
 
 
 def table(runs: list[dict[str, Any]]) -> str:
@@ -82,7 +84,7 @@ def table(runs: list[dict[str, Any]]) -> str:
         counted: Counter[str] = Counter()
         for run in own:
             counted.update(run["counted"])
-        parts = [f"{count:,} {tag}" for tag, count in counted.most_common(KINDS)]
+        parts = [f"{count:,} {tag.replace('__', UNDERLINES)}" for tag, count in counted.most_common(KINDS)]
         more = [f"{len(counted) - KINDS} kinds more"] if len(counted) > KINDS else []
         kinds.append(f"- {machine}: {', '.join(parts + more) or 'no kinds of their own'}")
         seeds = "; ".join(
