@@ -17,7 +17,7 @@ from braze.schedule.passes import Access, accesses_of
 from braze.schedule.plans import Form
 from braze.schedule.ragged import common_limit
 from braze.schedule.records import Group, GroupKind
-from braze.symbolic.expr import ONE, axis_symbol, floor_div, modulo, product
+from braze.symbolic.expr import ONE, Expr, axis_symbol, floor_div, modulo, product
 from braze.symbolic.guess import likely_size
 
 #: columns that are enough for the tile of a program
@@ -97,5 +97,10 @@ def axes_beside(group: Group, found: Sequence[Access], inner: Axis) -> tuple[Axi
     numbers = likely_size(product([inner.extent, *(a.extent for a in group.row_axes)]))
     if group.kind is GroupKind.PERSISTENT and numbers >= FILLED:
         return (inner,)
-    (index, *_) = walked
+    return as_they_lie(group, walked[0], inner)
+
+
+def as_they_lie(group: Group, index: Expr, inner: Axis) -> tuple[Axis, ...]:
+    """All axes of points, those first over which the index steps furthest, the ``inner`` one last."""
+    others = [a for a in group.axes if a is not inner]
     return (*sorted(others, key=lambda a: -likely_size(index.coefficient(a.symbol) or ONE)), inner)

@@ -14,7 +14,7 @@ from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, Buffer, Node, Op, ReduceKind
 from braze.loops.rewrite import roots
 from braze.schedule.along_threads import FLAT, SECTOR, form_of, step_along
-from braze.schedule.beside import axes_beside
+from braze.schedule.beside import as_they_lie, axes_beside
 from braze.schedule.far import are_wide
 from braze.schedule.held import (
     ALL_REGISTERS,
@@ -434,7 +434,7 @@ def _column_tiles(group: Group, found: Sequence[Access], inner: Axis, *, again: 
         x = COLUMNS
     fitting = _whole_rows(group, found, inner, length, again=again) or _whole_columns(group, found, inner)
     if fitting is not None:
-        return dataclasses.replace(fitting, outer=outer)
+        return dataclasses.replace(fitting, outer=tuple(a for a in outer if a not in fitting.points[0].axes))
     beside = axes_beside(group, found, inner)
     if len(beside) > 1:
         x, outer = min(COLUMNS, power(likely_size(product([a.extent for a in beside])))), ()
@@ -456,7 +456,7 @@ def _column_tiles(group: Group, found: Sequence[Access], inner: Axis, *, again: 
 
 
 def _whole_columns(group: Group, found: Sequence[Access], inner: Axis) -> Tiles | None:
-    """The tiles of so few rows that each thread has whole columns of them, as many side by side as it reads at once: nothing passes between threads. None elsewhere."""
+    """The tiles of so few rows that each thread has whole columns of them, as many side by side as it reads at once, of whatever block they are: nothing passes between threads. None elsewhere."""
     row, down = _static(group.row_axes), {a.symbol for a in group.row_axes}
     if row is None or group.kind is not GroupKind.PERSISTENT or _draws(group):
         return None
@@ -469,10 +469,12 @@ def _whole_columns(group: Group, found: Sequence[Access], inner: Axis) -> Tiles 
     if not shallow and (words > DEEP_COLUMNS or counts_positions(group.steps)):
         return None
     x = 32 * each * warps
-    programs = likely_size(_count([a for a in group.axes if a is not inner], [inner], x))
-    if not plain or programs < least or likely_size(inner.extent) < x:
+    blocks_too = read and likely_size(inner.extent) < x
+    axes = as_they_lie(group, read[0].index, inner) if blocks_too else (inner,)
+    programs = likely_size(_count([a for a in group.axes if a not in axes], axes, x))
+    if not plain or programs < least:
         return None
-    return Tiles((), (Tile("x", (inner,), x),), warps, Tile("r", group.row_axes, length), whole=True)
+    return Tiles((), (Tile("x", axes, x),), warps, Tile("r", group.row_axes, length), whole=True)
 
 
 def _whole_rows(

@@ -46,7 +46,33 @@ def test_more_rows_and_fewer_columns_are_shared_by_threads():
     assert cut_of(lambda x: torch.softmax(x, 0), 30, 1 << 18, dtype=torch.float64)[0] == [64]
     assert cut_of(lambda x: torch.softmax(x, 0), 21, 1 << 15)[0] < [128]
     assert cut_of(lambda x: x.sum(0), 8, 4096)[0] < [1024]
-    assert cut_of(lambda x: x.sum(1), 1 << 12, 8, 96)[0] < [1024]
+    assert cut_of(lambda x: x.sum(1), 1 << 10, 8, 96)[0] < [1024]
+
+
+@pytest.mark.parametrize("rows", [2, 5, 8, 16])
+@pytest.mark.parametrize("columns", [48, 100, 512])
+def test_a_thread_has_columns_of_whatever_block(rows, columns):
+    """Blocks of few columns are many: a program of one of them has less on its way than a multiprocessor can hold."""
+    blocks, row = (1 << 26) // (rows * columns), 1 << (rows - 1).bit_length()
+    assert cut_of(lambda x: x.sum(1), blocks, rows, columns) == ([1024], row, True, 4)
+    assert cut_of(lambda x: torch.softmax(x, 1), blocks, rows, columns) == ([1024], row, True, 4)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(2, 20), (5, 100), (16, 48), (31, 100), (16, 49), (7, 17)])
+def test_what_is_reduced_down_few_rows_of_many_blocks(rows, columns, tmp_path, monkeypatch):
+    """Programs take columns of several blocks, and the last one fewer than it has room for."""
+    monkeypatch.setattr(kernels, "FEW_PROGRAMS", 1)
+    monkeypatch.setattr(kernels, "DEEP_PROGRAMS", 1)
+    x = numbers(23, rows, columns)
+    x[0, 1, 5], x[1, 0, 7], x[22, 1, :2], x[3, :, 9] = torch.nan, torch.inf, -0.0, -torch.inf
+
+    def fn(x):
+        return x.sum(1), x.amax(1), x.softmax(1), x.var(1)
+
+    assert check(fn, tmp_path, x, digits=1e-5) == ["columns"]
+    plan = planned(fn, x)
+    (cut,) = [plan_kernel(g, {b.name: b for b in plan.program.buffers}) for g in plan.groups]
+    assert cut.whole and not cut.outer and [a.extent.value for a in cut.points[0].axes] == [23, columns]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32])
