@@ -22,7 +22,7 @@ from braze.symbolic.guess import likely_size
 
 #: columns that are enough for the tile of a program
 ENOUGH = 64
-#: numbers in the columns that a program holds whole, of its own, that fill its tile (products on an H200: of 28 rows of 28 80 us, 170 with columns of others; sums of 14 rows of 42 gain by them)
+#: numbers in the columns of a program's own that fill its tile (products on an H200: of 28 rows of 28 80 us, 170 with columns of others; sums of 14 rows of 42 gain by them)
 FILLED = 768
 
 
@@ -95,7 +95,7 @@ def axes_beside(group: Group, found: Sequence[Access], inner: Axis) -> tuple[Axi
     if not walked or not even or (inner.extent.value or ENOUGH) >= ENOUGH:
         return (inner,)
     numbers = likely_size(product([inner.extent, *(a.extent for a in group.row_axes)]))
-    if group.kind is GroupKind.PERSISTENT and numbers >= FILLED:
+    if numbers >= FILLED:
         return (inner,)
     return as_they_lie(group, walked[0], inner)
 
