@@ -17,12 +17,12 @@ from braze.schedule.passes import Access, accesses_of
 from braze.schedule.plans import Form
 from braze.schedule.ragged import common_limit
 from braze.schedule.records import Group, GroupKind
-from braze.symbolic.expr import ONE, axis_symbol, floor_div, modulo, product
+from braze.symbolic.expr import ONE, Expr, axis_symbol, floor_div, modulo, product
 from braze.symbolic.guess import likely_size
 
 #: columns that are enough for the tile of a program
 ENOUGH = 64
-#: numbers in the columns that a program holds whole, of its own, that fill its tile (products on an H200: of 28 rows of 28 80 us, 170 with columns of others; sums of 14 rows of 42 gain by them)
+#: numbers in the columns of a program's own that fill its tile (products on an H200: of 28 rows of 28 80 us, 170 with columns of others; sums of 14 rows of 42 gain by them)
 FILLED = 768
 
 
@@ -95,7 +95,12 @@ def axes_beside(group: Group, found: Sequence[Access], inner: Axis) -> tuple[Axi
     if not walked or not even or (inner.extent.value or ENOUGH) >= ENOUGH:
         return (inner,)
     numbers = likely_size(product([inner.extent, *(a.extent for a in group.row_axes)]))
-    if group.kind is GroupKind.PERSISTENT and numbers >= FILLED:
+    if numbers >= FILLED:
         return (inner,)
-    (index, *_) = walked
+    return as_they_lie(group, walked[0], inner)
+
+
+def as_they_lie(group: Group, index: Expr, inner: Axis) -> tuple[Axis, ...]:
+    """All axes of points, those first over which the index steps furthest, the ``inner`` one last."""
+    others = [a for a in group.axes if a is not inner]
     return (*sorted(others, key=lambda a: -likely_size(index.coefficient(a.symbol) or ONE)), inner)

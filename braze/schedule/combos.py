@@ -15,10 +15,11 @@ from braze.loops.rewrite import roots, walk
 from braze.schedule.choices import Choices
 from braze.schedule.dependences import edges, families, group_accesses
 from braze.schedule.kernel_plan import KernelPlan
-from braze.schedule.kernels import PLAIN, plan_kernel, power
+from braze.schedule.kernels import plan_kernel
 from braze.schedule.passes import arguments, kinds_of, size_symbols
 from braze.schedule.plans import Form
 from braze.schedule.records import Group, GroupKind
+from braze.schedule.tile_sizes import PLAIN, power
 from braze.symbolic.expr import product
 
 #: pointers of a kernel: they and what Triton adds have 4,096 bytes, and our launcher takes 400

@@ -10,11 +10,9 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from braze.loops.build import nodes_of
-from braze.loops.ir import Axis, Buffer, Node, Op, ReduceKind
-from braze.loops.rewrite import roots
-from braze.schedule.along_threads import FLAT, SECTOR, form_of, step_along
-from braze.schedule.beside import axes_beside
+from braze.loops.ir import Axis, Buffer, Node, ReduceKind
+from braze.schedule.along_threads import FLAT, form_of, step_along
+from braze.schedule.column_tiles import column_tiles
 from braze.schedule.far import are_wide
 from braze.schedule.held import (
     ALL_REGISTERS,
@@ -37,7 +35,6 @@ from braze.schedule.passes import (
     Pass,
     accesses_of,
     arguments,
-    counts_positions,
     covering,
     is_coarse,
     kinds_of,
@@ -45,23 +42,37 @@ from braze.schedule.passes import (
     read_again,
     size_symbols,
 )
-from braze.schedule.plans import Form, Tile, Tiles, blocks
+from braze.schedule.plans import Form, Tile, Tiles
 from braze.schedule.ragged import common_limit, points_of
 from braze.schedule.records import Group, GroupKind
 from braze.schedule.short_sums import SHORT_SUMS, SUM_ROWS, SUM_WARPS, sums_alone
+from braze.schedule.tile_sizes import (
+    EACH,
+    EACH_ROW,
+    ENOUGH_PROGRAMS,
+    FEW_PROGRAMS,
+    MOST_WARPS,
+    ON_THE_WAY,
+    PLAIN,
+    STAGES,
+    WALK,
+    draws,
+    power,
+    static_size,
+    walk_of,
+    warps_of,
+)
 from braze.schedule.together import WARPS as ROW_WARPS
 from braze.schedule.together import rows_together
 from braze.schedule.windows import APART, APART_TILE, BESIDE, beside_rows, reads_apart
 from braze.support.record import record
 from braze.symbolic.divides import multiple
-from braze.symbolic.expr import ONE, Expr, product
+from braze.symbolic.expr import Expr, product
 from braze.symbolic.guess import likely_size
 
 #: stores of a kernel without rows that are many, and elements of its tile at most: threads have fewer elements of each, so that all are on their way at once (32 tensors times a
 #: number plus another on an H200: of 4,096 numbers 1.9 us, 11 in kernels of 8 that store as they go; of 65,536 5.0 and 10.9; of 262,144 28 and 37)
 MANY_STORES, MANY_TILE = 8, 256
-#: elements that one thread has at once: 16 bytes of the narrowest floats
-EACH = 8
 #: elements of a row that one program may hold whole
 MAX_PERSISTENT = 16384
 #: elements of a side of a square tile
@@ -69,11 +80,10 @@ SQUARE = 64
 #: rows and elements of each in a tile that walks rows of which something lies side by side, and elements of one that holds such rows whole (layer norm of 64 x 96 x 112 x
 #: 112 channels-first in bfloat16 on an H200: 189 us and 488 with its backward, of 32 x 128 and 8,192 312 and 714; a sum of products across 89 and 146)
 SQUARE_OF_ROWS, MOST_WHOLE = (16, 256), 4096
-#: elements of a tile that walks a row, and one that holds short rows whole
-WALK, HELD = 2048, 2048
-#: tiles of a walk that are on their way at once, and bytes of them that a program may hold
-STAGES, ON_THE_WAY = 3, 64 << 10
-#: the same of long rows that are also summed down their columns, by few programs
+#: elements of a tile that holds short rows whole, and rows of it where programs would be few (softmax of 2^24 rows of two floats on an H200: 159 us by 64 rows a program, 66 by
+#: 1,024; of rows of four numbers of bfloat16 80 and 33)
+HELD, MOST_ROWS = 2048, 64
+#: tiles on their way at once of long rows that are also summed down their columns, by few programs, and bytes of them
 ROW_STAGES, ROW_ON_THE_WAY = 5, 128 << 10
 #: a row of so many bytes is no longer in the cache (60 MB on an H200, 50 on an H100) when it is walked again, if four programs share a multiprocessor
 FORGOTTEN = 128 << 10
@@ -87,34 +97,13 @@ TWO_WALK, TWO_WARPS = 8192, 32
 SPREAD = 1024
 #: tiles of which one turn takes maxima and sums of powers: both are loaded before the first is reduced
 UNROLLED = 2
-#: elements of a row that one thread has at once: two loads of 16 bytes are under way while others are reduced
-EACH_ROW = 16
 #: the same of many rows of 16-bit numbers that loads do not divide, and elements that are many (argmax of 65,472 rows of 1,025 on an H200: 46 us by two warps, 61 by four)
 EACH_ODD, MANY = 32, 1 << 22
-#: columns that programs take side by side: a few sectors of each row
-COLUMNS = 64
-#: columns of numbers of so many bytes, bytes of each in all rows, and warps, of a tile that is on its way while others are summed
-WIDE_COLUMNS, WIDE_SIZES, WIDE_BYTES, WIDE_WARPS = 1024, (2, 4), 16, 4
-#: bytes that a thread may have of all rows of its columns, and warps of programs whose threads have whole columns
-OF_COLUMNS, COLUMN_WARPS = 256, 4
-#: words that a thread may have of more rows, columns of these, and programs, of one warp, that are enough (8 x C x 65,536 numbers on an H200: sums of powers of 21 of float32
-#: 11 us, shared by threads 80, softmaxes 31 and 80; of 48 28 and 82, 75 and 87; of 19 of bfloat16 7 and 85, 11 and 83; of 48 21 and 87, 30 and 85)
-DEEP_COLUMNS, DEEP_EACH, DEEP_PROGRAMS = 192, 4, 512
-#: rows that are worth it, and so many that they will be cut where programs are few
-LEAST_WIDE, LONG_WIDE = 64, 8192
 #: columns that a program takes of rows whose ends memory tells, of which it reads one after the other; few programs take a part of
 #: the columns, and so many rows at once
 RAGGED, RAGGED_PART, RAGGED_ROWS = 1024, 128, 16
-#: rows that are few beside the time that a program takes to begin, and programs that are too few for a GPU
-SHORT_COLUMN, FEW_PROGRAMS = 1024, 128
-#: reductions of which a thread keeps one number an element; of others it keeps two or three
-PLAIN = frozenset(
-    {ReduceKind.SUM, ReduceKind.PROD, ReduceKind.MAX, ReduceKind.MIN, ReduceKind.ANY, ReduceKind.ALL}
-)
 #: reductions whose walks may begin before their rows
 VECTORS = PLAIN | {ReduceKind.ONLINE_SOFTMAX, ReduceKind.WELFORD}
-#: warps of a program, unless it is to be alone
-MOST_WARPS = 16
 
 
 def plan_kernel(
@@ -133,7 +122,7 @@ def plan_kernel(
     if not group.row_axes:
         tiles = _point_tiles(group, form, inner, found)
     elif form is Form.COLUMNS and inner is not None:
-        tiles = _column_tiles(group, found, inner, again=len(passes) > 1)
+        tiles = column_tiles(group, found, inner, again=len(passes) > 1)
     else:
         each = EACH_ODD if _one_by_one(group, found) else EACH_ROW
         tiles = _row_tiles(group, inner, longest, each, again=walks_again(passes))
@@ -163,7 +152,7 @@ def _together(plan: KernelPlan, group: Group, found: Sequence[Access]) -> Kernel
 def _for_long_rows(plan: KernelPlan, group: Group, found: Sequence[Access], *, hold: bool) -> KernelPlan:
     """A plan whose programs walk along rows, with what their kind of reductions and a second walk want of the loop."""
     kinds = kinds_of(group.steps)
-    row, length = plan.row, _static(group.row_axes)
+    row, length = plan.row, static_size(group.row_axes)
     assert row is not None
     plan = _of_vectors(plan, group, found)
     widest = max((a.itemsize for a in found), default=1)
@@ -191,12 +180,12 @@ def _for_long_rows(plan: KernelPlan, group: Group, found: Sequence[Access], *, h
 
 def _held_in_part(plan: KernelPlan, group: Group, widest: int) -> KernelPlan | None:
     """A plan of programs that keep a part of their rows in registers and read the rest again; None where nothing is read again, or that is not known to pay."""
-    length, kinds = _static(group.row_axes), kinds_of(group.steps)
+    length, kinds = static_size(group.row_axes), kinds_of(group.steps)
     if length is None or len(group.row_axes) != 1:
         return None
     again = [n.dtype.itemsize for n in read_again(group, plan.passes)]
     each, spread, anywhere = sum(again), ReduceKind.WELFORD in kinds, plan.begin is not None
-    if not {*again} <= {2, 4} or not kinds <= VECTORS or _draws(group):
+    if not {*again} <= {2, 4} or not kinds <= VECTORS or draws(group):
         return None
     if anywhere and length in SHORT and widest in (2, 4):
         few = spread and length * (each or widest) >= NARROW_ROW
@@ -274,10 +263,14 @@ def _of_vectors(plan: KernelPlan, group: Group, found: Sequence[Access]) -> Kern
 
 def begins_anywhere(group: Group, found: Iterable[Access]) -> tuple[Expr, int] | None:
     """Where rows begin that vectors of so many elements do not divide; None where they do, or that is not one place for all that lies along them."""
-    if len(group.row_axes) != 1 or _static(group.row_axes) is None or not kinds_of(group.steps) <= VECTORS:
+    if (
+        len(group.row_axes) != 1
+        or static_size(group.row_axes) is None
+        or not kinds_of(group.steps) <= VECTORS
+    ):
         return None
     row = group.row_axes[0].symbol
-    if _draws(group):
+    if draws(group):
         return None
     copies = dict(group.shifted)
     along = [
@@ -289,10 +282,6 @@ def begins_anywhere(group: Group, found: Iterable[Access]) -> tuple[Expr, int] |
     begins = {a.index - row for a in along}
     begins = {e for e in begins if row not in e.symbols() and not multiple(e, vector)}
     return (begins.pop(), vector) if len(begins) == 1 else None
-
-
-def _draws(group: Group) -> bool:
-    return any(n.op is Op.RANDOM for step in group.steps for n in nodes_of(*roots(step)))
 
 
 def walks_again(passes: Sequence[Pass]) -> bool:
@@ -337,9 +326,9 @@ def _mixed(group: Group, buffers: dict[str, Buffer], *, hold: bool) -> KernelPla
 
 def tiles_down(group: Group, itemsizes: Iterable[int]) -> DownCut | None:
     """How rows are held in tiles that they fill, of which values of so many bytes are read, and which are also summed down their columns; None where one tile holds them."""
-    if len(group.row_axes) != 1 or _draws(group) or not kinds_of(group.steps) <= PLAIN:
+    if len(group.row_axes) != 1 or draws(group) or not kinds_of(group.steps) <= PLAIN:
         return None
-    return down_cut(_static(group.row_axes), tuple(itemsizes), likely_size(group.axes[0].extent))
+    return down_cut(static_size(group.row_axes), tuple(itemsizes), likely_size(group.axes[0].extent))
 
 
 @record
@@ -359,7 +348,7 @@ def vectors_down(group: Group, found: Iterable[Access]) -> VectorsDown | None:
 
     Of rows whose numbers are alike modulo the elements of a vector each begins at the same place in one: a program takes such rows, so that its columns lie in the same lanes.
     """
-    length, (point,) = _static(group.row_axes), group.axes
+    length, (point,) = static_size(group.row_axes), group.axes
     if length is None or length not in SHORT:
         return None
     begin = begins_anywhere(group, [a for a in found if point.symbol in a.index.symbols()])
@@ -424,79 +413,9 @@ def _each_of_many(stores: int, found: Sequence[Access]) -> int:
     return max(1, EACH * MANY_STORES // (2 * power(stores)) * WORD // min(width, WORD))
 
 
-def _column_tiles(group: Group, found: Sequence[Access], inner: Axis, *, again: bool) -> Tiles:
-    """The tiles of a kernel whose threads lie along the points, of the ``inner`` axis; ``again``: it walks its rows more than once."""
-    row = _static(group.row_axes)
-    outer = tuple(a for a in group.axes if a is not inner)
-    x = power(likely_size(inner.extent))
-    length = power(likely_size(product([a.extent for a in group.row_axes])))
-    if x > 2 * COLUMNS:
-        x = COLUMNS
-    fitting = _whole_rows(group, found, inner, length, again=again) or _whole_columns(group, found, inner)
-    if fitting is not None:
-        return dataclasses.replace(fitting, outer=outer)
-    beside = axes_beside(group, found, inner)
-    if len(beside) > 1:
-        x, outer = min(COLUMNS, power(likely_size(product([a.extent for a in beside])))), ()
-    # what a first kernel left of few columns is read by many programs, each by few steps
-    while length <= SHORT_COLUMN and x > 16 and likely_size(_count(outer, beside, x)) < FEW_PROGRAMS:
-        x //= 2
-    # fewer columns than these side by side are fewer sectors than memory gives at a time; who walks twice pays for that instead
-    least = min(x, 16 if again else COLUMNS)
-    most = (4 if again else 1) * WALK
-    whole = row is not None and group.kind is GroupKind.PERSISTENT and power(row or 1) * least <= most
-    while whole and x > 16 and power(row or 1) * x > most:
-        x //= 2
-    few = length <= SHORT_COLUMN and likely_size(_count(outer, beside, x)) < FEW_PROGRAMS
-    if few and x == 16 and not whole and all(a.itemsize >= 4 for a in found if not a.store):
-        x = SECTOR // 4  # a sector of each row (4.1 us where 16 took 5.5, of 1,024 columns on an H100)
-    r = length if whole else max(1, min(_walk(group) // x, length))
-    warps = warps_of(x * r, EACH if whole else EACH_ROW)
-    return Tiles(outer, (Tile("x", beside, x),), warps, Tile("r", group.row_axes, r), whole)
-
-
-def _whole_columns(group: Group, found: Sequence[Access], inner: Axis) -> Tiles | None:
-    """The tiles of so few rows that each thread has whole columns of them, as many side by side as it reads at once: nothing passes between threads. None elsewhere."""
-    row, down = _static(group.row_axes), {a.symbol for a in group.row_axes}
-    if row is None or group.kind is not GroupKind.PERSISTENT or _draws(group):
-        return None
-    read = [a for a in found if not a.store and a.index.symbols() & down]
-    plain = all(not a.indirect and step_along(a, inner) in (0, 1) for a in read)
-    length = power(max(row, 1))
-    shallow = length * EACH * sum(a.itemsize for a in read) <= OF_COLUMNS
-    each, warps, least = (EACH, COLUMN_WARPS, FEW_PROGRAMS) if shallow else (DEEP_EACH, 1, DEEP_PROGRAMS)
-    words = row * each * sum(max(1, a.itemsize // WORD) for a in read)
-    if not shallow and (words > DEEP_COLUMNS or counts_positions(group.steps)):
-        return None
-    x = 32 * each * warps
-    programs = likely_size(_count([a for a in group.axes if a is not inner], [inner], x))
-    if not plain or programs < least or likely_size(inner.extent) < x:
-        return None
-    return Tiles((), (Tile("x", (inner,), x),), warps, Tile("r", group.row_axes, length), whole=True)
-
-
-def _whole_rows(
-    group: Group, found: Sequence[Access], inner: Axis, length: int, *, again: bool
-) -> Tiles | None:
-    """The tiles of sums down so many columns that whole rows, or long parts of them, are on their way through shared memory; None elsewhere."""
-    if again or not kinds_of(group.steps) <= PLAIN or (inner.extent.value or 1) % WIDE_COLUMNS:
-        return None
-    down = {a.symbol for a in group.row_axes}
-    read = [a for a in found if not a.store and a.index.symbols() & down]
-    rows = WIDE_BYTES // max((a.itemsize for a in read), default=WIDE_BYTES)
-    taken = sum(a.itemsize for a in read) * WIDE_COLUMNS * rows
-    plain = all(a.itemsize in WIDE_SIZES and not a.indirect and step_along(a, inner) == 1 for a in read)
-    programs = likely_size(_count([a for a in group.axes if a is not inner], [inner], WIDE_COLUMNS))
-    few = length < LEAST_WIDE or (programs < FEW_PROGRAMS and length < LONG_WIDE)
-    if few or not read or not plain or taken * (STAGES - 1) > ON_THE_WAY:
-        return None
-    row = Tile("r", group.row_axes, rows)
-    return Tiles((), (Tile("x", (inner,), WIDE_COLUMNS),), WIDE_WARPS, row, stages=STAGES)
-
-
 def _one_by_one(group: Group, found: Sequence[Access]) -> bool:
     """Whether there are many rows of 16-bit numbers that loads do not divide."""
-    row, symbols = _static(group.row_axes), {a.symbol for a in group.row_axes}
+    row, symbols = static_size(group.row_axes), {a.symbol for a in group.row_axes}
     if row is None or row % 2 == 0 or row * likely_size(product([a.extent for a in group.axes])) < MANY:
         return False
     return any(a.itemsize == 2 and not a.store and a.index.symbols() & symbols for a in found)
@@ -505,15 +424,15 @@ def _one_by_one(group: Group, found: Sequence[Access]) -> bool:
 def _row_tiles(group: Group, inner: Axis | None, longest: int, each: int, *, again: bool) -> Tiles:
     """The tiles of a kernel whose threads lie along the row, of which ``inner`` is the innermost axis then, and have so many elements ``each``;
     ``again``: it walks it again to store."""
-    row, order = _static(group.row_axes), group.row_axes
+    row, order = static_size(group.row_axes), group.row_axes
     if inner is not None and inner is not order[-1]:
         order = (*(a for a in order if a is not inner), inner)
     if row is not None and row <= longest and group.kind is GroupKind.PERSISTENT:
-        x, width = tile_of_rows(group)
+        x, width = _short_rows(group)
         # a thread makes four random numbers at once
-        warps = warps_of(x * width, EACH_ROW * 2 if _draws(group) else each)
+        warps = warps_of(x * width, EACH_ROW * 2 if draws(group) else each)
         return Tiles((), (Tile("x", group.axes, x),), warps, Tile("r", order, width), True)
-    walk = 2 * WALK if again else _walk(group)
+    walk = 2 * WALK if again else walk_of(group)
     width = walk if row is None else min(walk, power(max(row, 1)))
     warps = warps_of(width, EACH if again else EACH * max(1, width // WALK))
     return Tiles((), (Tile("x", group.axes, 1),), warps, Tile("r", order, width), stages=2)
@@ -523,7 +442,7 @@ def across_rows(group: Group, found: Sequence[Access], tiles: Tiles, *, again: b
     """Tiles of as many rows as lie side by side in what is read across them: each read then goes along the one side of a tile or the other."""
     row = tiles.row
     axis = None if row is None else beside_rows(group.axes, row.axes[-1], found)
-    if row is None or axis is None or _draws(group):
+    if row is None or axis is None or draws(group):
         return None
     rows, width = SQUARE_OF_ROWS
     whole = tiles.whole and row.block * BESIDE <= MOST_WHOLE
@@ -541,11 +460,19 @@ def across_rows(group: Group, found: Sequence[Access], tiles: Tiles, *, again: b
     )
 
 
-def tile_of_rows(group: Group) -> tuple[int, int]:
-    """(rows that one program holds whole at once, elements of each with those past its end)."""
-    width, points = power(max(_static(group.row_axes) or 1, 1)), _static(group.axes)
-    x = max(1, min(64, HELD // width))
+def tile_of_rows(group: Group, most: int = MOST_ROWS) -> tuple[int, int]:
+    """(rows that one program holds whole at once, ``most`` of them at most, elements of each with those past its end)."""
+    width, points = power(max(static_size(group.row_axes) or 1, 1)), static_size(group.axes)
+    x = max(1, min(most, HELD // width))
     return (x if points is None else max(1, min(x, power(max(points, 1))))), width
+
+
+def _short_rows(group: Group) -> tuple[int, int]:
+    """The same of rows that are many: as many of the shortest as fill a program's tile."""
+    points, (x, width) = likely_size(product([a.extent for a in group.axes])), tile_of_rows(group, HELD)
+    while x > MOST_ROWS and points < x * ENOUGH_PROGRAMS:
+        x //= 2
+    return x, width
 
 
 def tile_down(group: Group, itemsizes: Iterable[int]) -> tuple[int, int, int]:
@@ -572,27 +499,3 @@ def has_columns(plan: KernelPlan) -> bool:
     """Whether each thread of a plan of the form MIXED has whole columns of its tile."""
     assert plan.row is not None
     return plan.row.block >= 32 * EACH * plan.warps
-
-
-def _count(outer: Sequence[Axis], inner: Sequence[Axis], x: int) -> Expr:
-    """Programs that take so many points of the inner axes and one of the outer ones."""
-    return product([*(a.extent for a in outer), blocks(product([a.extent for a in inner]), x)])
-
-
-def _walk(group: Group) -> int:
-    """Elements of a tile that walks rows: more where little is kept of each."""
-    return 2 * WALK if kinds_of(group.steps) <= PLAIN else WALK
-
-
-def warps_of(elements: int, each: int) -> int:
-    """Warps of 32 threads with so many elements each."""
-    return max(1, min(MOST_WARPS, elements // (32 * each)))
-
-
-def power(n: int) -> int:
-    """The least power of two not below n."""
-    return 1 << max(0, n - 1).bit_length()
-
-
-def _static(axes: tuple[Axis, ...]) -> int | None:
-    return product([a.extent for a in axes]).value if axes else ONE.value

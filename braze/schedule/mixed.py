@@ -17,7 +17,6 @@ from braze.schedule.canonical import borders
 from braze.schedule.choices import Choices
 from braze.schedule.dependences import families
 from braze.schedule.kernels import (
-    PLAIN,
     are_long_rows,
     plan_kernel,
     tile_down,
@@ -28,6 +27,7 @@ from braze.schedule.passes import accesses_of, covering, kinds_of, over_row, pas
 from braze.schedule.plans import Form
 from braze.schedule.records import Group, GroupKind, Walked
 from braze.schedule.split import Cut, Splitter, inside
+from braze.schedule.tile_sizes import PLAIN
 from braze.symbolic.expr import Expr, Integer, floor_div
 from braze.symbolic.guess import likely_size
 

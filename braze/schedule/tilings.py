@@ -19,13 +19,13 @@ from braze.schedule.kernels import (
     few_at_once,
     limit_of,
     plan_kernel,
-    power,
     walks_again,
     whole_tiles,
 )
 from braze.schedule.passes import accesses_of, kinds_of, writes_what_it_reads
 from braze.schedule.plans import Form
 from braze.schedule.records import Group, GroupKind
+from braze.schedule.tile_sizes import power
 from braze.support.record import record
 from braze.symbolic.guess import likely_size
 

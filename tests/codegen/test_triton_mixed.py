@@ -10,7 +10,7 @@ pytest.importorskip("triton")
 from braze.codegen.triton.kernels import kernel
 from braze.loops.ir import Op
 from braze.loops.rewrite import roots, walk
-from braze.schedule import held, kernels, scheduler
+from braze.schedule import held, kernels, scheduler, tile_sizes
 from braze.schedule import mixed as mixed_form
 from braze.schedule.records import GroupKind
 from tests.codegen.test_triton_forms import agree, exact, numbers
@@ -140,7 +140,7 @@ def test_a_row_that_no_program_holds_is_not_mixed():
 
 def test_the_benchmarks_norms_are_read_once():
     few = 8, kernels.ROW_STAGES  # warps of a multiprocessor, tiles on their way
-    many = 16, kernels.STAGES
+    many = 16, tile_sizes.STAGES
     for rows, width, known in (
         (65536, 1024, many),
         (16384, 4096, few),

@@ -25,10 +25,10 @@ from braze.loops.ir import Axis, Buffer, BufferView, Node, Op, TemplateCall
 from braze.loops.rewrite import attr_exprs, roots, store_roots
 from braze.schedule.far import is_wide
 from braze.schedule.kernel_plan import KernelPlan
-from braze.schedule.kernels import power
 from braze.schedule.passes import passes_of
 from braze.schedule.plans import Form, Tile, blocks
 from braze.schedule.records import Group, GroupKind
+from braze.schedule.tile_sizes import power
 from braze.symbolic.expr import ONE, ZERO, Expr, Symbol, axis_symbol, linear
 from braze.symbolic.guess import likely_size
 

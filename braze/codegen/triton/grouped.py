@@ -15,9 +15,9 @@ from braze.codegen.triton.grouped_tiles import grouped_candidates
 from braze.loops.ir import Buffer, BufferView, TemplateCall
 from braze.products import Grouped
 from braze.schedule.far import is_wide
-from braze.schedule.kernels import power
 from braze.schedule.plans import blocks
 from braze.schedule.records import Group
+from braze.schedule.tile_sizes import power
 from braze.symbolic.expr import ONE, Expr, Integer, floor_div
 from braze.symbolic.guess import likely_size
 

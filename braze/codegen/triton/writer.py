@@ -17,11 +17,12 @@ from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, DType, LoopNest, Node, Op, ReduceKind, Reduction, StoreMode
 from braze.loops.rewrite import roots, walk
 from braze.schedule.kernel_plan import KernelPlan
-from braze.schedule.kernels import has_columns, power
+from braze.schedule.kernels import has_columns
 from braze.schedule.mixed import down_columns
 from braze.schedule.passes import flat, keeps_what_it_stores, over_row
 from braze.schedule.plans import Tile, blocks
 from braze.schedule.records import Group
+from braze.schedule.tile_sizes import power
 from braze.symbolic.divides import multiple
 from braze.symbolic.expr import ONE, Expr, indirect
 

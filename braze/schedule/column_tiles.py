@@ -1,0 +1,157 @@
+"""Tiles of kernels that reduce down columns: threads lie along the points, and each walks down its rows or has them whole."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from braze.loops.ir import Axis
+from braze.schedule.along_threads import SECTOR, step_along
+from braze.schedule.beside import as_they_lie, axes_beside
+from braze.schedule.held import WORD
+from braze.schedule.passes import Access, counts_positions, kinds_of
+from braze.schedule.plans import Tile, Tiles, blocks
+from braze.schedule.records import Group, GroupKind
+from braze.schedule.tile_sizes import (
+    EACH,
+    EACH_ROW,
+    ENOUGH_PROGRAMS,
+    FEW_PROGRAMS,
+    ON_THE_WAY,
+    PLAIN,
+    STAGES,
+    WALK,
+    draws,
+    power,
+    static_size,
+    walk_of,
+    warps_of,
+)
+from braze.symbolic.divides import multiple
+from braze.symbolic.expr import Expr, product
+from braze.symbolic.guess import likely_size
+
+#: columns that programs take side by side: a few sectors of each row
+COLUMNS = 64
+#: columns of numbers of so many bytes, bytes of each in all rows, and warps, of a tile that is on its way while others are summed
+WIDE_COLUMNS, WIDE_SIZES, WIDE_BYTES, WIDE_WARPS = 1024, (2, 4), 16, 4
+#: bytes that a thread may have of all rows of its columns, and warps of programs whose threads have whole columns
+OF_COLUMNS, COLUMN_WARPS = 256, 4
+#: words that a thread may have of more rows (where it looks for places), and columns of these, or half as many (8 x C x 65,536 numbers on an H200: sums of powers of 21 of float32
+#: 11 us, shared by threads 80, softmaxes 31 and 80; of 48 28 and 82, 75 and 87; of 19 of bfloat16 7 and 85, 11 and 83; of 48 21 and 87, 30 and 85;
+#: softmaxes of 85 and 64 rows by half as many columns 76 us, 252 and 430 shared; argmax of 49 37 and 94, of 20 rows of 100 columns 26 and 316)
+DEEP_COLUMNS, DEEP_PLACES, DEEP_EACH = 192, 128, 4
+#: columns of a block, read one by one and more than once, that are too few for a program (softmaxes of 16 rows of 13 349 us with those of other blocks and 610, of 49 155 and 103)
+FEW_APART = 32
+#: rows of columns of which there are many, and elements of theirs that a thread has: programs of fewer warps, of which more are on their way (softmaxes of 100 rows 216 us, 76 by twice as many
+#: each; sums of 100 rows of 12 columns 110 and 36; of more rows, and of numbers of four bytes, nothing or less)
+SHORT_WALK, EACH_SHORT = 512, 32
+#: rows that are worth it, and so many that they will be cut where programs are few
+LEAST_WIDE, LONG_WIDE = 64, 8192
+#: rows that are few beside the time that a program takes to begin
+SHORT_COLUMN = 1024
+
+
+def column_tiles(group: Group, found: Sequence[Access], inner: Axis, *, again: bool) -> Tiles:
+    """The tiles of a kernel whose threads lie along the points, of the ``inner`` axis; ``again``: it walks its rows more than once."""
+    row = static_size(group.row_axes)
+    outer = tuple(a for a in group.axes if a is not inner)
+    x = power(likely_size(inner.extent))
+    length = power(likely_size(product([a.extent for a in group.row_axes])))
+    if x > 2 * COLUMNS:
+        x = COLUMNS
+    fitting = _whole_columns(group, found, inner, again=again)
+    fitting = fitting or _whole_rows(group, found, inner, length, again=again)
+    if fitting is not None:
+        return dataclasses.replace(fitting, outer=tuple(a for a in outer if a not in fitting.points[0].axes))
+    beside = axes_beside(group, found, inner)
+    if len(beside) > 1:
+        x, outer = min(COLUMNS, power(likely_size(product([a.extent for a in beside])))), ()
+    # what a first kernel left of few columns is read by many programs, each by few steps
+    while length <= SHORT_COLUMN and x > 16 and likely_size(_count(outer, beside, x)) < FEW_PROGRAMS:
+        x //= 2
+    # fewer columns than these side by side are fewer sectors than memory gives at a time; who walks twice pays for that instead
+    least = min(x, 16 if again else COLUMNS)
+    most = (4 if again else 1) * WALK
+    whole = row is not None and group.kind is GroupKind.PERSISTENT and power(row or 1) * least <= most
+    while whole and x > 16 and power(row or 1) * x > most:
+        x //= 2
+    few = length <= SHORT_COLUMN and likely_size(_count(outer, beside, x)) < FEW_PROGRAMS
+    if few and x == 16 and not whole and all(a.itemsize >= 4 for a in found if not a.store):
+        x = SECTOR // 4  # a sector of each row (4.1 us where 16 took 5.5, of 1,024 columns on an H100)
+    r = length if whole else max(1, min(walk_of(group) // x, length))
+    each = EACH if whole else EACH_ROW
+    if likely_size(_count(outer, beside, x)) >= ENOUGH_PROGRAMS and length <= SHORT_WALK:
+        each = _each_of_many(group, found, inner, length, whole=whole, again=again)
+    return Tiles(outer, (Tile("x", beside, x),), warps_of(x * r, each), Tile("r", group.row_axes, r), whole)
+
+
+def _each_of_many(
+    group: Group, found: Sequence[Access], inner: Axis, length: int, *, whole: bool, again: bool
+) -> int:
+    """Elements that a thread has of a tile of columns of which there are many: more, so that more programs are on their way."""
+    narrow = all(a.itemsize <= 2 for a in found if not a.store)
+    if whole and _in_vectors(_walked(group, found), inner):
+        return EACH_SHORT * 2 if again and narrow and length < SHORT_WALK else EACH_SHORT
+    if not whole and narrow and kinds_of(group.steps) <= PLAIN:
+        return EACH_SHORT
+    return EACH if whole else EACH_ROW
+
+
+def _in_vectors(read: Iterable[Access], inner: Axis) -> bool:
+    """Whether several columns are read at once, wherever a row begins."""
+    return all(multiple(a.index - inner.symbol * (step_along(a, inner) or 0), 2) for a in read)
+
+
+def _walked(group: Group, found: Iterable[Access]) -> list[Access]:
+    """What is read of each row."""
+    down = {a.symbol for a in group.row_axes}
+    return [a for a in found if not a.store and a.index.symbols() & down]
+
+
+def _whole_columns(group: Group, found: Sequence[Access], inner: Axis, *, again: bool) -> Tiles | None:
+    """The tiles of so few rows that each thread has whole columns of them, as many side by side as it reads at once, of whatever block they are: nothing passes between threads. None elsewhere."""
+    row, read = static_size(group.row_axes), _walked(group, found)
+    if row is None or group.kind is not GroupKind.PERSISTENT or draws(group):
+        return None
+    plain = all(not a.indirect and step_along(a, inner) in (0, 1) for a in read)
+    length = power(max(row, 1))
+    shallow = length * EACH * sum(a.itemsize for a in read) <= OF_COLUMNS
+    each, warps, least = (EACH, COLUMN_WARPS, FEW_PROGRAMS) if shallow else (DEEP_EACH, 1, ENOUGH_PROGRAMS)
+    words = row * sum(max(1, a.itemsize // WORD) for a in read)
+    room = DEEP_PLACES if counts_positions(group.steps) else DEEP_COLUMNS
+    apart = again and not _in_vectors(read, inner)
+    if not shallow and words * each > room and not apart:
+        each //= 2
+    if not shallow and words * each > room:
+        return None
+    x = 32 * each * warps
+    blocks_too = read and likely_size(inner.extent) < (FEW_APART if apart else x)
+    axes = as_they_lie(group, read[0].index, inner) if blocks_too else (inner,)
+    programs = likely_size(_count([a for a in group.axes if a not in axes], axes, x))
+    if not plain or programs < least or likely_size(product([a.extent for a in axes])) < x:
+        return None
+    return Tiles((), (Tile("x", axes, x),), warps, Tile("r", group.row_axes, length), whole=True)
+
+
+def _whole_rows(
+    group: Group, found: Sequence[Access], inner: Axis, length: int, *, again: bool
+) -> Tiles | None:
+    """The tiles of sums down so many columns that whole rows, or long parts of them, are on their way through shared memory; None elsewhere."""
+    if again or not kinds_of(group.steps) <= PLAIN or (inner.extent.value or 1) % WIDE_COLUMNS:
+        return None
+    read = _walked(group, found)
+    rows = WIDE_BYTES // max((a.itemsize for a in read), default=WIDE_BYTES)
+    taken = sum(a.itemsize for a in read) * WIDE_COLUMNS * rows
+    plain = all(a.itemsize in WIDE_SIZES and not a.indirect and step_along(a, inner) == 1 for a in read)
+    programs = likely_size(_count([a for a in group.axes if a is not inner], [inner], WIDE_COLUMNS))
+    few = length < LEAST_WIDE or (programs < FEW_PROGRAMS and length < LONG_WIDE)
+    if few or not read or not plain or taken * (STAGES - 1) > ON_THE_WAY:
+        return None
+    row = Tile("r", group.row_axes, rows)
+    return Tiles((), (Tile("x", (inner,), WIDE_COLUMNS),), WIDE_WARPS, row, stages=STAGES)
+
+
+def _count(outer: Sequence[Axis], inner: Sequence[Axis], x: int) -> Expr:
+    """Programs that take so many points of the inner axes and one of the outer ones."""
+    return product([*(a.extent for a in outer), blocks(product([a.extent for a in inner]), x)])
