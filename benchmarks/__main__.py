@@ -120,6 +120,11 @@ def main() -> int:
         help="cliffs: programs drawn of this seed and those that follow, for --limit seconds (0: of this one alone) in place of the list",
     )
     parser.add_argument(
+        "--shapes",
+        action="store_true",
+        help="cliffs: with --random, single functions over drawn dims of drawn shapes",
+    )
+    parser.add_argument(
         "--dtypes",
         default=operators.DTYPES[0],
         help=f"operators: of {', '.join(operators.DTYPES)}, by commas (default: {operators.DTYPES[0]})",
@@ -187,7 +192,9 @@ def main() -> int:
         rows = kernels.run_kernels(impls, words, say)
         table = report.kernels_table(rows, impls)
     elif arguments.suite == "cliffs":
-        rows = cliffs.run_cliffs(arguments.device, words, impls, arguments.limit, say, arguments.random, keep)
+        rows = cliffs.run_cliffs(
+            arguments.device, words, impls, arguments.limit, say, arguments.random, keep, arguments.shapes
+        )
         table = cliffs.cliffs_table(rows)
     elif arguments.suite == "operators":
         sizes = [int(size) for size in arguments.elements.split(",")]

@@ -39,8 +39,8 @@ ROUNDS, MORE_ROUNDS, RUN_S = 5, 26, 0.006
 SECONDS = 20
 #: under this a compiled call is slower than eager's
 SLOW = 0.97
-#: what the names of drawn programs begin with, before their seeds; how many there are where time has no limit; under what they are cliffs
-DRAWN, MOST, CLIFF = "random ", 1000, 0.9
+#: what the names of drawn programs begin with, before their seeds, and of functions of drawn shapes; how many there are where time has no limit; under what they are cliffs
+DRAWN, SHAPED, MOST, CLIFF = "random ", "shape ", 1000, 0.9
 
 
 def measure(
@@ -96,12 +96,13 @@ def measure(
 
 def _found(name: str) -> tuple[Case, Row]:
     """A program of the list, or the one that was drawn of a seed, with its source."""
+    from benchmarks import cliff_programs, cliff_shapes
     from benchmarks.cliff_cases import CASES
-    from benchmarks.cliff_programs import program
 
     if name in CASES:
         return CASES[name], {}
-    drawn = program(int(name.removeprefix(DRAWN)))
+    kind, seed = name.split()
+    drawn = (cliff_shapes if kind == SHAPED.strip() else cliff_programs).program(int(seed))
     case = drawn.case()
     return case, {
         "source": drawn.source,
@@ -167,11 +168,12 @@ def _on_the_device(calls: dict[str, Call]) -> Row:
 
 def run_cliffs(
     device: str, words: Sequence[str], impls: Sequence[str], limit: float, say: Callable[[str], None],
-    seed: int | None = None, keep: Callable[[list[Row]], None] = lambda rows: None,
+    seed: int | None = None, keep: Callable[[list[Row]], None] = lambda rows: None, shapes: bool = False,
 ) -> list[Row]:  # fmt: skip
     """A row for each program and number of rows; ``limit``: seconds after which none is begun (0: none).
 
-    With a ``seed`` programs are drawn, of it and those that follow it, as many as are measured in time; of no limit that one alone.
+    With a ``seed`` programs are drawn, of it and those that follow it, as many as are measured in time; of no limit that one alone;
+    with ``shapes`` functions of drawn shapes, not programs.
     ``keep`` is given what is known, after each program.
     """
     from benchmarks.cliff_cases import CASES
@@ -179,7 +181,7 @@ def run_cliffs(
     ends = time.monotonic() + limit if limit else math.inf
     names = [name for name in CASES if not words or any(word in name for word in words)]
     if seed is not None:
-        names = [f"{DRAWN}{k}" for k in range(seed, seed + (MOST if limit else 1))]
+        names = [f"{SHAPED if shapes else DRAWN}{k}" for k in range(seed, seed + (MOST if limit else 1))]
     done: dict[tuple[str, bool], Row] = {}
     with tempfile.TemporaryDirectory() as folder:
         field = _Field(device, str(Path(folder) / "lock"), ends, say, keep)

@@ -16,6 +16,7 @@ from benchmarks import (
     cliff_cases,
     cliff_errors,
     cliff_programs,
+    cliff_shapes,
     cliffs,
     cudagraphs,
     gpu_zoo,
@@ -464,6 +465,17 @@ def test_a_drawn_program_is_that_of_its_seed_and_runs_at_other_numbers_of_rows(s
     assert cliff_programs.FEW[0] // 16 <= sum(
         x.nbytes for x in case.make(case.rows[0], cliff_cases.Draw("cpu"))
     )
+
+
+def test_functions_of_drawn_shapes_are_those_of_their_seeds_and_run():
+    """Each function is drawn, and of its dims one is the number of rows."""
+    drawn = [cliff_shapes.program(seed) for seed in range(80)]
+    assert drawn == [cliff_shapes.program(seed) for seed in range(80)]
+    assert len({each.lines[0].split("(")[0] for each in drawn}) > 10
+    for each in drawn[:20]:
+        case = each.case()
+        assert all(x.inputs[0].shape.count(0) == 1 for x in drawn) and min(case.rows) >= 8
+        assert all(isinstance(x, torch.Tensor) for x in cliff_errors.call_of(case, case.fn, 8, "cpu")())
 
 
 def test_drawn_programs_are_of_many_idioms():
