@@ -170,7 +170,7 @@ _ROWS: dict[Op, Scalar] = {
     Op.ASINH: _function(40, 1.6, _DOUBLE, numpy="np.arcsinh({a})"),
     Op.ACOSH: _function(40, 1.6, _DOUBLE, numpy="np.arccosh({a})"),
     Op.ATANH: _function(25, 1.6, _DOUBLE, numpy="np.arctanh({a})"),
-    Op.ERF: _function(23, 1.6, wide=1.9, numpy="erf({a})"),
+    Op.ERF: _function(23, 1.6, wide=1.9, triton_coarse="bz_coarse_erf({a})", numpy="erf({a})"),
     Op.ERFC: _function(25, 3.1, _DOUBLE, numpy="erfc({a})"),
     Op.SIGMOID: _function(
         12, 2.6, wide=2.3, triton="1.0 / (1.0 + tl.exp(-({a})))", triton_f32="1.0 / (1.0 + bz_exp(-({a})))",

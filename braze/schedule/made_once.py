@@ -159,7 +159,10 @@ class _Numbers:
         told = SCALARS.get(node.op)
         if told is None:
             return _Cost()
-        most = COARSELY if self.plan.coarse and node.op in COARSE else told.cost
+        coarse = self.plan.coarse and node.op in COARSE - {
+            Op.ERF
+        }  # whose form for half types is no short one
+        most = COARSELY if coarse else told.cost
         return _Cost(0, 1 + min(told.cost, most))
 
     def _read(self, moved: int, itemsize: int, again: float) -> _Cost:

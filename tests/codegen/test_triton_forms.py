@@ -726,6 +726,32 @@ def test_results_that_are_rounded_to_half_use_cheap_powers_and_quotients(dtype, 
     assert torch.equal(torch.signbit(tanh), torch.signbit(wanted))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_error_function_of_halves_is_as_good_as_single_precisions(dtype, tmp_path):
+    """Of a half type's numbers: itself to a rounding of them, and GELU's 1 + erf, which ends at the distance from 1, to roundings of float32."""
+    x = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+    tiny = torch.finfo(dtype).smallest_normal
+    x = x[
+        ~(x.abs() < 4 * tiny) | (x == 0)
+    ]  # of bfloat16 the interpreter makes others of what is less, and cuts digits off
+    fn = lambda x: (torch.erf(x), torch.nn.functional.gelu(x))
+    plan, (erf, gelu) = interpreted(fn, tmp_path, x)
+    assert "bz_coarse_erf(" in generate(plan, CONTEXT)[0].source
+    wanted, other = exact(fn, x)
+    digit = torch.finfo(dtype).eps * (0.5 if dtype is torch.float16 else 1.0)
+    assert ((erf.double() - wanted).abs() <= 1.01 * digit * wanted.abs().clamp_min(tiny))[~x.isnan()].all()
+    assert erf[x.isnan()].isnan().all() and gelu[x.isnan()].isnan().all()
+    assert torch.equal(torch.signbit(erf.nan_to_num()), torch.signbit(wanted.nan_to_num()))
+    finite = x.isfinite()
+    away = (gelu.double() - other).abs()[finite]
+    allowed = 1.01 * digit * other.abs().clamp_min(tiny) + 1.2e-7 * x.double().abs().clamp_max(6)
+    assert (away <= allowed[finite]).all()
+    single = (x.float() * 0.5 * (1 + torch.erf(x.float() * 0.5**0.5))).to(dtype)
+    common = (x.abs() < 5) & (x.abs() > 0.01)
+    ours, theirs = [((y.double() - other).abs() / other.abs())[common].mean().item() for y in (gelu, single)]
+    assert dtype is torch.bfloat16 or ours < 1.01 * theirs
+
+
 def test_cheap_forms_are_for_each_element_of_a_row_and_not_for_its_one_number():
     """They save nothing there, and all elements would share what they lose; where there are no rows all are cheap."""
     x = numbers(6, 40, dtype=torch.bfloat16)

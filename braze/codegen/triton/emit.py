@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from braze.codegen.triton.chances import WORDS, words_below
 from braze.codegen.triton.ops import TYPES, row
 from braze.loops.ir import DType, Node, Op
 from braze.loops.rewrite import walk
@@ -22,6 +23,8 @@ from braze.symbolic.expr import ZERO, Expr, FloorDiv, Integer, Max, Min, Mod, Pr
 Deps = frozenset[str]
 NOTHING: Deps = frozenset()
 EMPTY: Mapping[str, Value] = {}
+#: what is drawn where a random number's word is asked for
+WORD = "word"
 
 
 @dataclass(slots=True)
@@ -33,12 +36,13 @@ class Value:
 
 
 @dataclass(slots=True)
-class Fours:
-    """The tile's last dimension: the number of its points, how many one program takes, and the text of their fours' numbers."""
+class Along:
+    """The tile's last dimension: the number of its points, how many one program takes, and the text of what their numbers are divided by a whole number ``{n}``,
+    one for each so many of them."""
 
     number: Expr
     block: int
-    quads: str
+    parts: str
 
 
 @dataclass(slots=True)
@@ -96,7 +100,9 @@ class Emitter:
         self.coarse = False
         #: the kernel's sizes, where places have 64 bits: what these come to when they are multiplied may need them, too
         self.far: frozenset[Symbol] = frozenset()
-        self.last: Fours | None = None
+        self.last: Along | None = None
+        #: elements of it that lie side by side in one thread: four, or eight
+        self.beside = 4
         self.together: RowsTogether | None = None
         #: in a walk of whole vectors: where a row begins, the row's symbol, and the text of that place and the row's number
         self.vectors: tuple[Expr, Symbol, str] | None = None
@@ -150,14 +156,12 @@ class Emitter:
             case Op.BITCAST:
                 inner = self.value(node.args[0], scope, guard)
                 return self.assign(f"{inner.name}.to({TYPES[node.dtype]}, bitcast=True)", inner.deps, scope)
-        if node.op is Op.RANDOM and node.attr == "uniform":
-            quads = self._quads(node, scope)
-            if quads is not None:
-                return quads
+        if node.op is Op.RANDOM:
+            return self._random(node, scope, guard)
+        if node.op is Op.LT and (chance := self._chance(node, scope, guard)) is not None:
+            return chance
         args = [self.value(a, scope, guard) for a in node.args]
         operand = node.args[-1].dtype
-        if node.op is Op.RANDOM:
-            return self._random(node, args[0], args[1], scope)
         deps = NOTHING.union(*(a.deps for a in args))
         # what is one number a row costs nothing
         coarse = self.coarse and ("r" in deps or "r" not in self.dims)
@@ -177,25 +181,48 @@ class Emitter:
         )
         return self.assign(text, deps, scope)
 
-    def _quads(self, node: Node, scope: Scope) -> Value | None:
-        """Uniform numbers four from one call, where the tile's last dimension runs over whole fours of places."""
+    def _random(self, node: Node, scope: Scope, guard: Value | None) -> Value:
+        if node.attr == "uniform":
+            word = self._word(node, scope, guard)
+            return self.assign(f"bz_uniform({word.name})", word.deps, scope)
+        seed, place = (self.value(a, scope, guard) for a in node.args)
+        draw = "bz_word" if node.attr == WORD else "tl.randn"
+        return self.assign(f"{draw}({seed.name}, {place.name})", seed.deps | place.deps, scope)
+
+    def _chance(self, node: Node, scope: Scope, guard: Value | None) -> Value | None:
+        """Whether a uniform number is less than one that is known, by its word; None for other comparisons."""
+        number, limit = node.args
+        if number.op is not Op.RANDOM or number.attr != "uniform" or limit.op is not Op.CONST:
+            return None
+        few = words_below(limit.attr)
+        if few in (0, WORDS):
+            return None
+        word = self._word(number, scope, guard)
+        return self.assign(f"bz_is_among({word.name}, {few - WORDS}, {2 * few - WORDS})", word.deps, scope)
+
+    def _word(self, node: Node, scope: Scope, guard: Value | None) -> Value:
+        """The word of 32 bits that a uniform number is made of."""
+        word = Node(Op.RANDOM, DType.I32, node.args, WORD)
+        if scope.find(word) is None and (words := self._words(word, scope)) is not None:
+            scope.known[word] = words
+        return self.value(word, scope, guard)
+
+    def _words(self, node: Node, scope: Scope) -> Value | None:
+        """Words four from one call, where the tile's last dimension runs over whole fours of places."""
         place, last = node.args[1], self.last
-        if place.op is not Op.INDEX or last is None or last.block % 4:
+        if place.op is not Op.INDEX or last is None:
             return None
         rest = place.attr - last.number
-        if not multiple(rest, 4) or rest.symbols() & last.number.symbols():
+        fits = [n for n in (self.beside, 4) if not last.block % n and multiple(rest, n)]
+        if not fits or rest.symbols() & last.number.symbols():
             return None
         seed = self.value(node.args[0], scope)
         text, deps = self.index(rest)
         deps = deps | {self.dims[-1]}
-        quads = f"((({text}) >> 2) + {last.quads})" if rest is not ZERO else last.quads
-        return self.assign(
-            f"bz_uniform_quads({seed.name}, {quads}, {self.shape(deps)})", deps | seed.deps, scope
-        )
-
-    def _random(self, node: Node, seed: Value, place: Value, scope: Scope) -> Value:
-        draw = "bz_uniform" if node.attr == "uniform" else "tl.randn"
-        return self.assign(f"{draw}({seed.name}, {place.name})", seed.deps | place.deps, scope)
+        n = fits[0]
+        parts = last.parts.format(n=n)
+        parts = f"((({text}) >> {n.bit_length() - 1}) + {parts})" if rest is not ZERO else parts
+        return self.assign(f"bz_{n}_words({seed.name}, {parts}, {self.shape(deps)})", deps | seed.deps, scope)
 
     def _scalar(self, text: str, dtype: DType) -> str:
         """A tile of one number."""

@@ -23,19 +23,59 @@ def bz_div(a, b):
 def bz_mean(total, count):
     return bz_div(total, tl.zeros_like(total) + count)
 """,
-    "bz_uniform": """
+    "bz_words": """
 @triton.jit
-def bz_uniform(seed, place):
-    # one call gives the numbers of four places
-    a, b, c, d = tl.rand4x(seed, place >> 2)
+def bz_words(seed, place):
+    # Philox-4x32-10, the words of tl.randint4x: a product of 64 bits is one instruction, its halves by themselves are two
+    key = bz_long(seed).to(tl.uint64)
+    k0, k1 = (key & 0xFFFFFFFF).to(tl.uint32), (key >> 32).to(tl.uint32)
+    c0 = place.to(tl.uint32)
+    c1 = c0 * 0
+    c2, c3 = c1, c1
+    if place.dtype.primitive_bitwidth > 32:
+        c1 = (place >> 32).to(tl.uint32)
+    for _ in tl.static_range(10):
+        a, b = c0.to(tl.uint64) * 0xD2511F53, c2.to(tl.uint64) * 0xCD9E8D57
+        c0, c1 = (b >> 32).to(tl.uint32) ^ c1 ^ k0, b.to(tl.uint32)
+        c2, c3 = (a >> 32).to(tl.uint32) ^ c3 ^ k1, a.to(tl.uint32)
+        k0 = tl.add(k0, 0x9E3779B9, sanitize_overflow=False)
+        k1 = tl.add(k1, 0xBB67AE85, sanitize_overflow=False)
+    return c0, c1, c2, c3
+""",
+    "bz_word": """
+@triton.jit
+def bz_word(seed, place):
+    # one call gives the words of four places
+    a, b, c, d = bz_words(seed, place >> 2)
     word = place & 3
     return tl.where(word < 2, tl.where(word == 0, a, b), tl.where(word == 2, c, d))
 """,
-    "bz_uniform_quads": """
+    "bz_4_words": """
 @triton.jit
-def bz_uniform_quads(seed, quads, shape: tl.constexpr):
-    a, b, c, d = tl.rand4x(seed, quads)
+def bz_4_words(seed, fours, shape: tl.constexpr):
+    a, b, c, d = bz_words(seed, fours)
     return tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), shape)
+""",
+    "bz_8_words": """
+@triton.jit
+def bz_8_words(seed, eights, shape: tl.constexpr):
+    # a thread that stores eight elements side by side draws them itself: words of fours would have to pass between threads
+    a, b, c, d = bz_words(seed, eights * 2)
+    e, f, g, h = bz_words(seed, eights * 2 + 1)
+    return tl.reshape(tl.join(tl.join(tl.join(a, e), tl.join(c, g)), tl.join(tl.join(b, f), tl.join(d, h))), shape)
+""",
+    "bz_uniform": """
+@triton.jit
+def bz_uniform(word):
+    # 31 bits of it; the largest is less than 1 when it is rounded
+    x = word.to(tl.int32, bitcast=True)
+    return (x ^ (x >> 31)).to(tl.float32) * 4.6566127342e-10
+""",
+    "bz_is_among": """
+@triton.jit
+def bz_is_among(word, begin, end):
+    # begin is few - 2^31 and end 2 * few - 2^31: whether word ^ (word >> 31) is one of so few numbers from 0 on
+    return tl.add(word.to(tl.int32, bitcast=True), begin, sanitize_overflow=False) < end
 """,
     "bz_long": """
 @triton.jit
@@ -184,6 +224,25 @@ def bz_coarse_tanh(x):
     z = x * x
     small = x * ((z * 0.13333334 - 0.33333334) * z + 1.0)
     return tl.where(tl.abs(x) < 0.1, small, 1.0 - 2.0 * bz_part(2.0 * x))
+""",
+    "bz_coarse_erf": """
+@triton.jit
+def bz_coarse_erf(x):
+    # 1 - erf is a power of 2 of a polynomial, of the sign of x. It is fitted on 0.2 to 4 so that the distance of erf is at most 2e-7 and falls with (1 - erf)^(1/4):
+    # GELU's 1 + erf is as good, rounded to half, as by erf in single precision
+    a = tl.minimum(tl.abs(x), 4.0, propagate_nan=tl.PropagateNan.ALL)
+    p = -3.775635559577495e-05
+    p = p * a + 3.1885305361356586e-05
+    p = p * a + 0.003434688551351428
+    p = p * a - 0.030899913981556892
+    p = p * a + 0.14989715814590454
+    p = p * a + 0.9180452227592468
+    p = p * a + 1.627944827079773
+    large = (1.0 - tl.exp2(p * a * -1.0)).to(tl.int32, bitcast=True)
+    large = (large | (x.to(tl.int32, bitcast=True) & -2147483648)).to(tl.float32, bitcast=True)
+    z = x * x
+    small = x * ((z * 0.11283792 - 0.37612639) * z + 1.1283792)
+    return tl.where(tl.abs(x) < 0.2, small, large)
 """,
     "bz_below": """
 @triton.jit

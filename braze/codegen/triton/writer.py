@@ -10,7 +10,7 @@ import math
 
 from braze.codegen.triton.accumulate import LANES, XR, Accumulator, R, X, collapsed, combine, identity
 from braze.codegen.triton.asserts import asserted
-from braze.codegen.triton.emit import NOTHING, Deps, Emitter, Fours, RowsTogether, Scope, Value
+from braze.codegen.triton.emit import NOTHING, Along, Deps, Emitter, RowsTogether, Scope, Value
 from braze.codegen.triton.extremes import Extremes
 from braze.codegen.triton.ops import TYPES
 from braze.loops.build import nodes_of
@@ -48,10 +48,20 @@ class Writer:
         self.emitter.far = frozenset(plan.sizes) if plan.wide else frozenset()
         self.emitter.asserted = asserted(group.steps)
         self.emitter.masks = {tile.letter: not tile.divides for tile in tiles}
+        self.emitter.beside = self._beside()
         self.base = Scope([], "    ")
         self.width = ""
         #: sums along the row that were taken with an earlier step's
         self.joined: dict[LoopNest, Value] = {}
+
+    def _beside(self) -> int:
+        """Elements that lie side by side in a thread, where random numbers are drawn: as many as one instruction stores."""
+        plan = self.plan
+        tiles = (*plan.points, plan.row) if plan.row is not None else plan.points
+        each = math.prod(tile.block for tile in tiles) // (32 * plan.warps)
+        stores = [s for step in self.group.steps if not step.reductions for s in step.stores]
+        sizes = {s.value.dtype.itemsize for s in stores if s.buffer in plan.arguments}
+        return 8 if sizes == {2} and each >= 8 else 4
 
     def write(self) -> list[str]:
         """The lines of the body."""
@@ -116,8 +126,8 @@ class Writer:
         places = f"tl.arange(0, {x.upper()}BLOCK){spread if len(self.emitter.dims) > 1 else ''}"
         lines.append(f"{indent}{x}index = {x}offset + {places}")
         if x == self.emitter.dims[-1]:
-            quads = f"tl.arange(0, {x.upper()}BLOCK // 4){spread if len(self.emitter.dims) > 1 else ''}"
-            self.emitter.last = Fours(flat(tile.axes), tile.block, f"({x}offset // 4 + {quads})")
+            parts = f"tl.arange(0, {x.upper()}BLOCK // {{n}}){spread if len(self.emitter.dims) > 1 else ''}"
+            self.emitter.last = Along(flat(tile.axes), tile.block, f"({x}offset // {{n}} + {parts})")
         if self.emitter.masks[x]:
             lines.append(f"{indent}{x}mask = {x}index < {self.emitter.text(tile.extent)}")
         self._split(f"{x}index", x, tile.axes, scope, frozenset(x))
@@ -164,8 +174,8 @@ class Writer:
             scope.lines.append(f"{scope.indent}rmask = {inside}")
         assert self.plan.row is not None
         begin = index.removesuffix("rbase")  # nothing, or where a tile of the walk begins
-        quads = f"({begin.replace('roffset', 'roffset // 4')}tl.arange(0, RBLOCK // 4)[None, :])"
-        self.emitter.last = Fours(flat(self.plan.row.axes), self.plan.row.block, quads)
+        parts = f"({begin.replace('roffset', 'roffset // {n}')}tl.arange(0, RBLOCK // {{n}})[None, :])"
+        self.emitter.last = Along(flat(self.plan.row.axes), self.plan.row.block, parts)
         self._split("rindex", "r", self.plan.row.axes, scope, R)
         return scope
 
