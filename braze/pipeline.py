@@ -128,6 +128,8 @@ def is_carried_as_well(
 
     try:
         on_gpu = ctx.target.kind == "cuda"
+        if small_steps.is_one_each_way(gm):
+            return True
         if on_gpu and small_steps.is_as_quick_on_gpu(
             gm, partition, forward, of_backward_half, ctx.target.costs
         ):

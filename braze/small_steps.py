@@ -38,6 +38,10 @@ from braze.support.nested import every, leaves
 FEW = 3
 #: bytes of the largest value of a step of which kernels do some work: from there on what they save of it counts
 SMALL = 1 << 14
+#: what autograd's nodes are called of operators that are one quick kernel of ATen's each way, as they are of ours: up to so many bytes a node counts for more
+#: than what ours save (softmax of 256 x 64 on a Xeon 79 us, 104 by a node of ours; group norm, whose kernels take eager long, 207 and 122)
+ONE_EACH_WAY = frozenset({"SoftmaxBackward0", "LogSoftmaxBackward0", "NativeLayerNormBackward0"})
+SMALL_ONE = 1 << 16
 #: the same on a GPU, where kernels of values of as many bytes end before the host has launched the next one; and where some of eager's may be many
 #: times slower than memory
 SMALL_ON_GPU, SMALL_REDUCED = 1 << 23, 1 << 19
@@ -87,6 +91,15 @@ def work_of(module: torch.fx.GraphModule, plan: Schedule) -> float:
 def is_little(work: float, halves: Iterable[torch.fx.GraphModule]) -> bool:
     """Whether kernels do too little of a step to pay for a node of ours."""
     return work == 0 or (work <= FEW and all(_on_cpu(half) and _is_small(half, SMALL) for half in halves))
+
+
+def is_one_each_way(gm: torch.fx.GraphModule) -> bool:
+    """Whether a captured graph is one operator, on few bytes of the memory of the CPU, that eager has one kernel for in each direction."""
+    computed = [node for node in gm.graph.nodes if node.op.startswith("call_")]
+    made = [value.grad_fn for node in computed for value in _tensors(node)]
+    if len(computed) != 1 or len(made) != 1 or made[0] is None or made[0].name() not in ONE_EACH_WAY:
+        return False
+    return _on_cpu(gm) and _is_small(gm, SMALL_ONE)
 
 
 def calls_of_eager(gm: torch.fx.GraphModule) -> int:

@@ -100,10 +100,12 @@ def native_group_norm(
     if x.numel() == 0:
         return NotImplemented
     each = channels // groups
+    # a processor reduces along memory first, wherever a group's channels lie
+    apart = [each, spread] if x.device.type == "cpu" else [each * spread]
     grouped = aten.view.default(
-        aten.clone.default(widened(x), memory_format=torch.contiguous_format), [n, groups, each * spread]
+        aten.clone.default(widened(x), memory_format=torch.contiguous_format), [n, groups, *apart]
     )
-    y, mean, rstd = _normalized(grouped, [2], eps)
+    y, mean, rstd = _normalized(grouped, list(range(2, grouped.dim())), eps)
     y = aten.view.default(y, [n, channels, spread])
     put = _affine if weight is None else _shifted
     y = put(
@@ -113,7 +115,7 @@ def native_group_norm(
     )
     y = cast(aten.view.default(y, list(x.shape)), x.dtype)
     kept = x.dtype if weight is None or x.device.type != "cpu" else weight.dtype
-    mean, rstd = (cast(aten.squeeze.dim(s, 2), kept) for s in (mean, rstd))
+    mean, rstd = (cast(aten.view.default(s, [n, groups]), kept) for s in (mean, rstd))
     return y, mean, rstd
 
 

@@ -28,8 +28,13 @@ def _of_rows(grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, dims: list[int
     Of a row of zeros the CPU's kernels give grad + x · slope, whose slope is a zero with the sign of the row's mean.
     """
     y = _normalized(x, mean, rstd)
-    tilt = aten.mul.Tensor(y, _mean(aten.mul.Tensor(grad, y), dims))
-    taken = aten.add.Tensor(_mean(grad, dims), tilt)  # of a row of zeros a positive one
+    return _without(grad, x, mean, rstd, _mean(grad, dims), _mean(aten.mul.Tensor(grad, y), dims))
+
+
+def _without(grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, level: Tensor, dot: Tensor) -> Tensor:
+    """The same of mean(grad) and mean(grad · y)."""
+    tilt = aten.mul.Tensor(_normalized(x, mean, rstd), dot)
+    taken = aten.add.Tensor(level, tilt)  # of a row of zeros a positive one
     if x.device.type == "cpu":
         grad = aten.add.Tensor(grad, aten.mul.Tensor(x, aten.mul.Scalar(mean, 0.0)))
     return aten.mul.Tensor(aten.sub.Tensor(grad, taken), rstd)
@@ -123,6 +128,8 @@ def native_group_norm_backward(
     """Of the input, the weight and the bias; None where not asked for."""
     if x.numel() == 0:
         return NotImplemented
+    if x.device.type == "cpu" and mask[0] and (mask[1] or mask[2]):
+        return _by_channels(grad, x, mean, rstd, weight, [n, groups, channels // groups, spread], mask)
     split = [n, groups, channels // groups, spread]
     dy, values = (aten.reshape.default(widened(t), split) for t in (grad, x))
     centre, scale = (aten.view.default(widened(t), [n, groups, 1, 1]) for t in (mean, rstd))
@@ -146,6 +153,43 @@ def native_group_norm_backward(
     if mask[2]:
         kept = x.dtype if weight is None else weight.dtype
         db = cast(aten.view.default(_sum(_sum(dy, [3]), [0]), [channels]), kept)
+    return dx, dw, db
+
+
+def _by_channels(
+    grad: Tensor,
+    x: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    weight: Tensor | None,
+    split: list[int],
+    mask: Sequence[bool],
+) -> Any:
+    """The gradients of group norm from sums over each channel's pixels, which all three are made of: memory is read for these, and for the input's."""
+    n, groups, each, spread = split
+    channels = groups * each
+    dy, values = (aten.reshape.default(widened(t), [n, channels, spread]) for t in (grad, x))
+
+    def of_channels(statistic: Tensor) -> Tensor:
+        alike = aten.expand.default(aten.view.default(statistic, [n, groups, 1]), [n, groups, each])
+        return aten.reshape.default(alike, [n, channels, 1])
+
+    centre, scale = of_channels(widened(mean)), of_channels(widened(rstd))
+    total = _sum(dy, [2], True)
+    dot = aten.mul.Tensor(_sum(aten.mul.Tensor(dy, _centred_again(values, centre)), [2], True), scale)
+    gain = None if weight is None else aten.view.default(widened(weight), [channels, 1])
+
+    def of_groups(sums: Tensor) -> Tensor:
+        weighted = sums if gain is None else aten.mul.Tensor(sums, gain)
+        found = _sum(aten.view.default(weighted, [n, groups, each]), [2])
+        return of_channels(aten.div.Scalar(found, each * spread))
+
+    weighted = dy if gain is None else aten.mul.Tensor(dy, gain)
+    dx = _without(weighted, values, centre, scale, of_groups(total), of_groups(dot))
+    dx = cast(aten.view.default(dx, list(x.shape)), x.dtype)
+    kept = x.dtype if weight is None else weight.dtype
+    dw = cast(aten.view.default(_sum(dot, [0]), [channels]), kept) if mask[1] else None
+    db = cast(aten.view.default(_sum(total, [0]), [channels]), kept) if mask[2] else None
     return dx, dw, db
 
 

@@ -169,6 +169,19 @@ def _group_norm(
     return made, row_major([samples, groups], x.dtype), row_major([samples, groups], x.dtype)
 
 
+def _bags(
+    weight: Any, indices: Any, offsets: Any, by_counts: bool = False, mode: int = 0, sparse: bool = False,
+    scales: Any = None, ends: bool = False, padding: int = -1,
+) -> Any:  # fmt: skip
+    """Of sums of bfloat16 that leave nothing out the kernel does not say which bag a row is in; PyTorch's fake knows that of wider types."""
+    sums = mode == 0 and padding < 0 and weight.dtype is torch.bfloat16
+    if not sums or weight.dim() != 2 or indices.dim() != 1 or offsets.dim() != 1:
+        return NotImplemented
+    count = offsets.shape[0] - 1 if ends else offsets.shape[0]
+    of_bags = [row_major(sizes, offsets.dtype) for sizes in ([0], [count], [count])]
+    return row_major([count, weight.shape[1]], weight.dtype), *of_bags
+
+
 def _interpolation_gradient(gradient: Tensor, size: Sequence[Any], of: Sequence[Any], *rest: Any) -> Any:
     return row_major(of, gradient.dtype)
 
@@ -320,6 +333,7 @@ LAYOUTS: dict[Any, Callable[..., Any]] = {
     aten.roll.default: _roll,
     aten.constant_pad_nd.default: _padded,
     aten.native_group_norm.default: _group_norm,
+    aten._embedding_bag.default: _bags,
     aten.upsample_nearest1d.default: _interpolated_sequence,
     aten._upsample_nearest_exact1d.default: _interpolated_sequence,
     aten.upsample_linear1d.default: _interpolated_sequence,
@@ -339,5 +353,6 @@ LAYOUTS_OF_CPU = frozenset(
         aten.pixel_unshuffle.default,
         aten.roll.default,
         aten.native_group_norm.default,
+        aten._embedding_bag.default,
     }
 )

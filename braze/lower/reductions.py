@@ -9,8 +9,9 @@ from typing import Any
 
 from braze.loops import build
 from braze.loops.dtypes import compute_type
-from braze.loops.ir import DType, Node, Op, ReduceKind, Reduction, Store
+from braze.loops.ir import Axis, DType, Node, Op, ReduceKind, Reduction, Store
 from braze.lower import unbacked
+from braze.lower.in_stages import short_run
 from braze.lower.lazy import Lazy, dense_order, numel
 from braze.lower.pointwise_core import merge_ops
 from braze.lower.realize import ProgramBuilder
@@ -54,15 +55,36 @@ def reduce(
     for d, i in zip([*kept, *dims], [*outer, *inner], strict=True):
         index[d] = i
     reductions = reducer(element(x.load(index)))
+    run = short_run(reductions, axes, reduce_axes) if x.device == "cpu" else None
+    if run is not None and g.ctx.target.kind == "cpu":
+        at = next(d for d in dims if index[d] is run.symbol)
+        return _in_stages(g, x, dims, at, keepdim, element, reducer, outputs, hints)
     # of no elements there is none; a mean asks for one besides, and is nan
     if not keepdim and reductions[0].kind.extreme:
         for d in dims:
             unbacked.require_some(g, x.sizes[d])
+    return _reduced(g, x, dims, keepdim, axes, reduce_axes, index, reductions, outputs, hints)
+
+
+def _reduced(
+    g: ProgramBuilder,
+    x: Lazy,
+    dims: Sequence[int],
+    keepdim: bool,
+    axes: tuple[Axis, ...],
+    reduce_axes: tuple[Axis, ...],
+    index: Sequence[Expr],
+    reductions: Sequence[Reduction],
+    outputs: Sequence[tuple[DType, Finish]],
+    hints: Sequence[Any],
+) -> tuple[Lazy, ...]:
+    """The nest of a reduction of ``dims`` of what is as large as ``x``, at ``index``, and its results."""
     results = [
         build.reduced(k, dtype) for k, dtype in enumerate(dtype for r in reductions for dtype in r.results)
     ]
-    sizes = tuple(ONE if d in dims else x.sizes[d] for d in range(x.rank) if keepdim or d in kept)
-    place = [ZERO if d in dims else index[d] for d in range(x.rank) if keepdim or d in kept]
+    left = [d for d in range(x.rank) if keepdim or d not in dims]
+    sizes = tuple(ONE if d in dims else x.sizes[d] for d in left)
+    place = [ZERO if d in dims else index[d] for d in left]
     stores = []
     for k, (dtype, finish) in enumerate(outputs):
         strides = g.symbols.exprs(hints[k].stride()) if k < len(hints) else None
@@ -71,8 +93,45 @@ def reduce(
         buffer = g.new_buffer(dtype, sizes, strides, x.device)
         stores.append(Store(buffer, linear(place, strides, ZERO), g.rounded(finish(*results), dtype)))
     ops = merge_ops([x], g.op_name)
-    g.nest(axes, tuple(stores), x.device, ops, over=reduce_axes, reductions=reductions)
+    g.nest(axes, tuple(stores), x.device, ops, over=reduce_axes, reductions=tuple(reductions))
     return tuple(g.lazy(s.buffer) for s in stores)
+
+
+def _in_stages(
+    g: ProgramBuilder,
+    x: Lazy,
+    dims: Sequence[int],
+    run: int,
+    keepdim: bool,
+    element: Callable[[Node], Node],
+    reducer: Reducer,
+    outputs: Sequence[tuple[DType, Finish]],
+    hints: Sequence[Any],
+) -> tuple[Lazy, ...]:
+    """``reduce`` over all dims but the dim ``run``, then over that: sums of sums, and moments of means and the sums of what is within."""
+    others = [d for d in dims if d != run]
+    (first,) = reducer(element(x.load([ZERO] * x.rank)))
+    kept = [(dtype, _nth(k)) for k, dtype in enumerate(first.results)]
+    parts = reduce(g, x, others, True, element, reducer, kept)
+    small = parts[0]
+    axes, outer = g.axes([small.sizes[d] for d in range(x.rank) if d != run])
+    reduce_axes, (inner,) = g.axes([small.sizes[run]], "r")
+    index = [*outer[:run], inner, *outer[run:]]
+    reductions = [Reduction(first.kind, first.dtype, parts[0].load(index))]
+    if first.kind is ReduceKind.WELFORD:
+        reductions.append(Reduction(ReduceKind.SUM, first.dtype, parts[1].load(index)))
+        each = count(g, x, others, first.dtype)
+        outputs = [(dtype, _of_parts(finish, each)) for dtype, finish in outputs]
+    return _reduced(g, small, dims, keepdim, axes, reduce_axes, index, reductions, outputs, hints)
+
+
+def _nth(k: int) -> Finish:
+    return lambda *results: results[k]
+
+
+def _of_parts(finish: Finish, each: Node) -> Finish:
+    """What is made of the mean and the squares of all, of the means' mean and squares, and the squares within parts of ``each`` elements."""
+    return lambda mean, between, within: finish(mean, build.add(within, build.mul(between, each)))
 
 
 def count(g: ProgramBuilder, x: Lazy, dims: Sequence[int], dtype: DType) -> Node:

@@ -14,6 +14,7 @@ from braze.schedule.canonical import group_of
 from braze.schedule.choices import Choices
 from braze.schedule.combos import combined
 from braze.schedule.dependences import edges, families, group_accesses, needed_steps, with_errors_that_may_be
+from braze.schedule.divided import laid_out_once
 from braze.schedule.fusion import Fusion, kept_buffers
 from braze.schedule.halves import halved_products
 from braze.schedule.hoist import hoist
@@ -48,7 +49,7 @@ def schedule(program: LoopProgram, ctx: CompileContext, choices: Choices | None 
     """Decide the kernels of ``program``, their order, and where its temporaries live."""
     choices = choices or Choices(ctx.options, ctx.target.costs)
     program = known_to_exist(computed_lookups(program, kept_buffers(program)))
-    program = with_errors_that_may_be(program)
+    program = laid_out_once(with_errors_that_may_be(program))
     kept = kept_buffers(program)
     program = sums_in_parts(program, dict(ctx.device_products), ctx.target.cores)
     program = halved_products(program)

@@ -390,10 +390,11 @@ def floor_div(a: Expr, d: Expr) -> Expr:
         return quotient + floor_div(rest, d)
     k = d.value
     if k is not None:
-        # (g*x + c) // (g*m) = (x + c//g) // m
-        g = _common_factor(a, k)
-        if g > 1:
-            return floor_div(_divide_exactly(a, g), Integer(k // g))
+        # (g*x + r) // (g*m) = x // m for 0 <= r < g
+        for g in sorted({math.gcd(c, k) for _, c in terms(a)} - {1}, reverse=True):
+            whole, small = split_multiples(a, Integer(g))
+            if _within(small, Integer(g)):
+                return floor_div(whole, Integer(k // g))
         if isinstance(a, FloorDiv) and a.divisor.value is not None:
             return floor_div(a.numerator, Integer(a.divisor.value * k))
     return FloorDiv(a, d)

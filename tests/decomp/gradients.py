@@ -93,6 +93,8 @@ GRADIENTS: dict[Any, list[Call]] = {
     aten.native_group_norm_backward.default: [
         group_norm((2, 6, 4), 3),
         group_norm((2, 6, 2, 2), 1, False, (True, False, False)),
+        group_norm((3, 6, 5), 2, mask=(True, True, False)),
+        group_norm((3, 6), 2),
         group_norm((2, 6, 4), 6, mask=(False, True, True)),
     ],
     aten._fused_rms_norm.default: [

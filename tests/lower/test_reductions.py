@@ -223,3 +223,66 @@ def test_variances_of_extreme_rows_are_eagers(rows):
             wanted = getattr(torch, name)(x, dim)
             found = braze.compile(lambda v, name=name, dim=dim: getattr(torch, name)(v, dim))(x)
             torch.testing.assert_close(found, wanted, equal_nan=True)
+
+
+GROUPS = [(8, 2), (8, 3), (4, 10), (2, 24), (3, 1), (1, 8), (4, 16)]
+
+
+def by_groups(groups: int, each: int, *size: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Channels-last pictures whose channels are groups."""
+    x = sample(dtype, 2, groups * each, *size)
+    form = torch.channels_last if len(size) == 2 else torch.channels_last_3d
+    return x.contiguous(memory_format=form).unflatten(1, (groups, each))
+
+
+@pytest.mark.parametrize(("groups", "each"), GROUPS)
+def test_groups_of_channels_side_by_side(groups: int, each: int) -> None:
+    x = by_groups(groups, each, 5, 4)
+    check(lambda v: v.sum((2, 3, 4)), x)
+    check(lambda v: v.mean((2, 3, 4), keepdim=True), x)
+    check(lambda v: (v * v).mean((4, 2, 3)), x)
+    check(lambda v: torch.var_mean(v, (2, 3, 4), correction=0.0, keepdim=True), x)
+    check(lambda v: v.std((2, 3, 4), correction=2.0), x)
+    check(lambda v: v.amax((2, 3, 4)), x)
+    check(lambda v: v.sum((0, 2, 3, 4)), x)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.int32, torch.bool])
+def test_groups_of_channels_of_each_type(dtype: torch.dtype) -> None:
+    x = by_groups(4, 6, 4, 5, dtype=dtype)
+    check(lambda v: v.sum((2, 3, 4)), x)
+    if dtype.is_floating_point:
+        check(lambda v: torch.var_mean(v, (2, 3, 4), correction=0.0), x)
+        check(lambda v: torch.var_mean(v, (2, 3, 4)), x)
+
+
+def test_groups_of_channels_of_volumes() -> None:
+    check(lambda v: torch.var_mean(v, (2, 3, 4, 5), correction=0.0), by_groups(3, 4, 2, 3, 4))
+
+
+def test_means_far_from_zero_keep_their_variance_in_stages() -> None:
+    x = by_groups(4, 6, 8, 8) + 1000.0
+    got = braze.compile(lambda v: torch.var_mean(v, (2, 3, 4), correction=0.0))(x)
+    exact = torch.var_mean(x.double(), (2, 3, 4), correction=0.0)
+    eager = torch.var_mean(x.contiguous(), (2, 3, 4), correction=0.0)
+    for ours, theirs, right in zip(got, eager, exact, strict=True):
+        assert (ours - right).abs().max() <= 2 * (theirs - right).abs().max() + 1e-5
+
+
+def nests(fn: object, x: torch.Tensor) -> list[LoopNest]:
+    return [s for s in check(fn, x).steps if isinstance(s, LoopNest)]  # type: ignore[arg-type]
+
+
+def test_few_channels_beside_each_other_are_reduced_last() -> None:
+    """Vectors lie along all channels; where channels lie apart, or there is one group, one stage does it."""
+
+    def total(v: torch.Tensor) -> torch.Tensor:
+        return v.sum((2, 3, 4))
+
+    first, second = nests(total, by_groups(8, 4, 6, 6))
+    assert [a.extent.value for a in first.axes] == [2, 32]
+    assert [a.extent.value for a in second.reduce_axes] == [4]
+    assert len(nests(total, by_groups(8, 4, 6, 6).contiguous())) == 1
+    assert len(nests(total, by_groups(1, 8, 6, 6))) == 1
+    assert len(nests(total, by_groups(8, 16, 6, 6))) == 1
+    assert len(nests(total, by_groups(8, 4, 1, 3))) == 1

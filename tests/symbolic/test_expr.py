@@ -179,6 +179,14 @@ def test_reshape_indices_cancel() -> None:
     assert (flat // 16) * 16 + flat % 16 is flat
 
 
+def test_what_is_too_small_for_a_quotient_is_left_out() -> None:
+    """A group of a picture's channel is not told by the pixel."""
+    c, h, w = axis_symbol("c", 64), axis_symbol("h", 16), axis_symbol("w", 16)
+    assert (c * 256 + h * 16 + w) // 2048 is c // 8
+    assert (c * 256 + h * 16 + w + 255) // 2048 is not c // 8
+    assert (c * 256 + h * 32 + w) // 2048 is not c // 8
+
+
 def test_symbolic_reshape_indices_cancel() -> None:
     """The same with a symbolic inner size."""
     i, j = axis_symbol("i", 8), axis_symbol("j", S0)
