@@ -138,7 +138,9 @@ def run_graph(gm: torch.fx.GraphModule, env: dict[torch.fx.Node, Any], recorder:
 def _refuse_default(node: torch.fx.Node, env: dict[Any, Any], recorder: Recorder) -> None:
     """An operation that takes its type from a default that the graph itself has set: operators of ATen's ask for that of the call."""
     given = _values(node.args, env), _values(node.kwargs, env)
-    if every(torch.dtype, given) or any(t.is_floating_point() or t.is_complex() for t in every(torch.Tensor, given)):
+    if every(torch.dtype, given) or any(
+        t.is_floating_point() or t.is_complex() for t in every(torch.Tensor, given)
+    ):
         return
     if any(t.is_floating_point() or t.is_complex() for t in every(torch.Tensor, env[node])):
         raise Unsupported(
