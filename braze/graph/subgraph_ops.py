@@ -120,7 +120,8 @@ def untold(tensors: Sequence[torch.Tensor]) -> list[torch.SymInt]:
     """The symbols of sizes and strides that are formulas over them (``s + 3`` of a padded tensor): a subgraph cannot read these from its inputs."""
     extents = [n for x in tensors for n in (*x.shape, *x.stride()) if isinstance(n, torch.SymInt)]
     # not the first size: a loop takes rows, which do not have it
-    read = {n.node.expr for x in tensors for n in x.shape[1:] if isinstance(n, torch.SymInt)}
+    later: list[Any] = [n for x in tensors for n in x.shape[1:] if isinstance(n, torch.SymInt)]
+    read = {n.node.expr for n in later}
     found: dict[Any, torch.SymInt] = {}
     for n in extents:
         if not n.node.expr.is_symbol:
