@@ -12,7 +12,15 @@ from tests.fuzz.tensors import calculus, check, derived, generate
 
 def test_rows_of_derivatives_and_of_control_flow_are_met():
     text = "\n".join(line.text for seed in range(40) for line in derived.generate(seed).lines)
-    for word in ("torch.func.", "autograd.grad(", "register_hook(", "cond(", "while_loop(", "scan(", "mapped("):
+    for word in (
+        "torch.func.",
+        "autograd.grad(",
+        "register_hook(",
+        "cond(",
+        "while_loop(",
+        "scan(",
+        "mapped(",
+    ):
         assert word in text, word
 
 
