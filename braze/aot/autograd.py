@@ -400,7 +400,9 @@ class _Plan:
         given = [tangent is not None for tangent in found]
         for tangent, layout in zip(found, self.layouts, strict=True):
             values.append(layout(None, sizes) if tangent is None else tangent.contiguous())
-        return self.gradients_of(self._whole.graph.forward(*values), self._whole.gradients, given)
+        # unhooked: in a compiled step this runs under a broken call, whose frames are captured
+        made = native.unhooked(self._whole.graph.forward, *values)
+        return self.gradients_of(made, self._whole.gradients, given)
 
     def gradients_of(
         self, found: Sequence[Any], owners: tuple[int, ...], given: Sequence[bool]

@@ -28,6 +28,7 @@ from braze.graph.torch_symbols import SYMBOLIC
 from braze.graph.transforms import TRANSFORMS
 from braze.support import interrupts
 from braze.support.errors import BrazeError, Origin, Unsupported
+from braze.support.nested import every
 from braze.support.record import record
 
 #: (recorder, (node or value, fake or value) per output) -> nodes to output besides: may record more
@@ -111,7 +112,7 @@ def run_graph(gm: torch.fx.GraphModule, env: dict[torch.fx.Node, Any], recorder:
     """What a captured graph gives, whose placeholders have their values in ``env``."""
     attentions = softmax_products.find(gm.graph, recorder.fuses_attention) if not recorder.kernels else {}
     between = {node for match in attentions.values() for node in match.between}
-    nobody_reads = unread(gm.graph)
+    nobody_reads, default = unread(gm.graph), torch.get_default_dtype()
     try:
         for node in gm.graph.nodes:
             if node in between:
@@ -126,10 +127,28 @@ def run_graph(gm: torch.fx.GraphModule, env: dict[torch.fx.Node, Any], recorder:
                 if node in nobody_reads:
                     call_for_its_error(node, _values(node.args, env), _values(node.kwargs, env), recorder)
                 env[node] = _run(node, gm, env, recorder)
+                if torch.get_default_dtype() is not default:
+                    _refuse_default(node, env, recorder)
     except BaseException:
         control_flow.leave_inference(gm, env, recorder)
         raise
     return ()
+
+
+def _refuse_default(node: torch.fx.Node, env: dict[Any, Any], recorder: Recorder) -> None:
+    """An operation that takes its type from a default that the graph itself has set: operators of ATen's ask for that of the call."""
+    given = _values(node.args, env), _values(node.kwargs, env)
+    if every(torch.dtype, given) or any(
+        t.is_floating_point() or t.is_complex() for t in every(torch.Tensor, given)
+    ):
+        return
+    if any(t.is_floating_point() or t.is_complex() for t in every(torch.Tensor, env[node])):
+        raise Unsupported(
+            "BZ2033",
+            f"{node.target} takes its type from a default that the function has set",
+            hints=["give it a dtype, or set the default outside of the compiled function"],
+            origin=recorder.origin,
+        )
 
 
 def _attention(match: softmax_products.Match, env: dict[Any, Any], recorder: Recorder) -> Any:

@@ -46,6 +46,9 @@ class Entry:
         self.template = self._with_holes(args)
         self.runners: list[Runner] = list(self.modules)
         self.is_compiled = False
+        #: sizes in the arguments; those behind them only tell compiled subgraphs of symbols
+        self.own = len(self.sizes)
+        self.sizes += untold(self.tensors)
         #: the tensors of which gradients may be asked
         self.wanted = [i for i, x in enumerate(self.tensors) if x.requires_grad]
         #: fakes that the results are like
@@ -70,7 +73,12 @@ class Entry:
 
     def run(self, tensors: Sequence[Any], sizes: Sequence[Any]) -> list[Any]:
         """The results for these arguments."""
-        given = {"tensor": tensors, "size": sizes, "module": self.runners}
+        told = sizes[self.own :]
+        runners = [
+            _telling(run, told) if told and run is not module else run
+            for run, module in zip(self.runners, self.modules, strict=True)
+        ]
+        given = {"tensor": tensors, "size": sizes, "module": runners}
         with torch.no_grad():
             return list(self.target(*_filled(self.template, given)))
 
@@ -94,7 +102,7 @@ class Entry:
             return
         self.is_compiled = True
         for i, module in enumerate(self.modules):
-            self.runners[i] = compiled(without_gradients(module)) or module
+            self.runners[i] = compiled(without_gradients(module, self.sizes[self.own :])) or module
 
 
 def owned(results: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -108,12 +116,35 @@ def owned(results: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> li
     return made
 
 
-def without_gradients(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """A copy of a subgraph whose values, as noted, want no gradients: entries run below autograd."""
+def untold(tensors: Sequence[torch.Tensor]) -> list[torch.SymInt]:
+    """The symbols of sizes and strides that are formulas over them (``s + 3`` of a padded tensor): a subgraph cannot read these from its inputs."""
+    extents = [n for x in tensors for n in (*x.shape, *x.stride()) if isinstance(n, torch.SymInt)]
+    # not the first size: a loop takes rows, which do not have it
+    later: list[Any] = [n for x in tensors for n in x.shape[1:] if isinstance(n, torch.SymInt)]
+    read = {n.node.expr for n in later}
+    found: dict[Any, torch.SymInt] = {}
+    for n in extents:
+        if not n.node.expr.is_symbol:
+            for symbol in sorted(n.node.expr.free_symbols - read - found.keys(), key=str):
+                found[symbol] = n.node.shape_env.create_symintnode(symbol, hint=None)
+    return list(found.values())
+
+
+def _telling(run: Runner, told: Sequence[Any]) -> Runner:
+    """A compiled subgraph that is told of symbols behind its own inputs."""
+    return lambda *inputs: run(*inputs, *told)
+
+
+def without_gradients(module: torch.fx.GraphModule, told: Sequence[torch.SymInt]) -> torch.fx.GraphModule:
+    """A copy of a subgraph whose values, as noted, want no gradients: entries run below autograd. Behind its inputs it takes the symbols ``told``."""
     graph = torch.fx.Graph()
     made: dict[torch.fx.Node, torch.fx.Node] = {}
     with torch.no_grad():
         for node in module.graph.nodes:
+            if told and node.op != "placeholder":
+                for i, symbol in enumerate(told):
+                    graph.placeholder(f"told_{i}").meta["val"] = symbol
+                told = ()
             copied = made[node] = graph.node_copy(node, made.__getitem__)
             if "val" in copied.meta:
                 copied.meta["val"] = _detached(copied.meta["val"])

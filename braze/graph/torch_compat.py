@@ -382,8 +382,12 @@ def apply_function(cls: Any, args: Any, kwargs: Any) -> Any:
 
 #: whether transforms of torch.func are at work, of which autograd functions know nothing
 transforms_at_work: Callable[[], bool] = torch._C._are_functorch_transforms_active
-#: whether a tensor is one of a transform's, which a module may hold after its end
-is_of_transform: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
+
+
+def is_of_transform(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is one of a transform's, which a module may hold after its end, or of the ``vmap`` of ``torch.autograd`` (``is_grads_batched``)."""
+    known = torch._C._functorch
+    return known.is_functorch_wrapped_tensor(tensor) or known.is_legacy_batchedtensor(tensor)
 
 
 def apply_past_wrapper(cls: Any) -> Callable[..., Any]:

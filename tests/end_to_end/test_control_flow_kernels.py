@@ -8,6 +8,7 @@ import gc
 import pytest
 import torch
 from torch import nn
+from torch._higher_order_ops import scan
 from torch.utils._pytree import tree_flatten
 
 import braze
@@ -17,6 +18,7 @@ from tests.capture import test_control_flow as programs
 from tests.capture.test_control_flow import INPUTS, PROGRAMS, X, expected  # noqa: F401  (a fixture)
 from tests.helpers import logged
 
+ZERO = torch.tensor(0)
 DIFFERENTIABLE = [
     programs.two_ways,
     programs.nested,
@@ -158,3 +160,53 @@ def test_autocast_around_it_is_kept(expected):  # noqa: F811
     with torch.no_grad():
         for x in INPUTS:
             torch.testing.assert_close(compiled(x), expected(f, x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "widened",
+    [
+        lambda x: torch.nn.functional.pad(x * 2, (1, 2)),
+        lambda x: torch.cat([x, x], 1),
+        lambda x: torch.nn.functional.pad(x, (0, 0, 0, 3)).sin(),
+        lambda x: x.reshape(-1) * 2,
+        lambda x: x[1:] + 1,
+    ],
+    ids=["padded", "joined", "more rows", "flat", "less"],
+)
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        lambda t: torch.cond(t.sum() > 0, lambda u: (u + u).cos(), lambda u: u * u, (t,)),
+        lambda t: torch.while_loop(lambda i, u: i < 3, lambda i, u: (i + 1, u.tanh() + u), (ZERO, t))[1],
+        lambda t: scan(lambda c, u: (c + u.sin(), c * u), t[0], t, dim=0)[1],
+    ],
+    ids=["cond", "while_loop", "scan"],
+)
+def test_operands_whose_sizes_are_computed_of_others_have_kernels(chosen, widened):
+    """A subgraph is told of the symbols in `s + 3`, which it cannot read from its inputs."""
+
+    def f(x):
+        return chosen(widened(x)) * 2
+
+    compiled = braze.compile(f, dynamic=True, fullgraph=True, options={"verify": 2})
+    with logged() as heard, torch.no_grad():
+        for rows, columns in ((9, 4), (5, 7)):
+            x = torch.linspace(-1, 2, rows * columns).reshape(rows, columns)
+            aside = braze.compile(f, dynamic=False, fullgraph=True)
+            torch.testing.assert_close(compiled(x), aside(x))
+    assert not [message for message in heard if "runs eagerly" in message]
+
+
+def test_gradients_of_operands_whose_sizes_are_computed_of_others():
+    def f(x, python=False):
+        y = torch.nn.functional.pad(x * 2, (1, 2))
+        if python:
+            return (y.sin() if y.sum() > 0 else y * y).sum()
+        return torch.cond(y.sum() > 0, lambda u: u.sin(), lambda u: u * u, (y,)).sum()
+
+    compiled = braze.compile(f, dynamic=True)
+    for rows, columns in ((9, 4), (5, 7)):
+        for sign in (1, -1):
+            x = (torch.linspace(-1, 2, rows * columns).reshape(rows, columns) * sign).requires_grad_()
+            (found,), (wanted,) = (torch.autograd.grad(out, x) for out in (compiled(x), f(x, python=True)))
+            torch.testing.assert_close(found, wanted)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.autograd.functional import jacobian
 
 import braze
 from braze.support import trace
@@ -138,3 +139,23 @@ def test_a_whole_graph_is_refused_with_a_way_out():
         refused(x)
     assert "torch.func.grad" in str(found.value)
     torch.testing.assert_close(instead(x), 6 * x**2)
+
+
+@pytest.mark.parametrize("n", [3, 1])
+@pytest.mark.parametrize(
+    "rows",
+    [
+        lambda x: torch.autograd.grad(x.sin() * x, x, torch.eye(len(x)), is_grads_batched=True)[0],
+        lambda x: jacobian(lambda t: t.sin() * t.sum(), x, vectorize=True),
+        lambda x: jacobian(lambda t: t.sin() * t.sum(), x, vectorize=True, strategy="forward-mode"),
+    ],
+    ids=["grad", "jacobian", "jacobian forward"],
+)
+def test_many_gradients_at_once_are_no_fault_of_a_compiled_step(rows: Callable[..., torch.Tensor], n: int):
+    """What stands for many under the ``vmap`` of ``torch.autograd`` has no memory of its own, which a capture would ask for."""
+    run = braze.compile(rows, options={"verify": 2})
+    with logged() as heard:
+        for seed in range(2):
+            x = torch.linspace(seed, 2, n).requires_grad_()
+            torch.testing.assert_close(run(x), rows(x))
+    assert not [message for message in heard if "BZ9" in message]

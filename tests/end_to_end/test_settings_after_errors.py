@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -288,3 +289,36 @@ def test_decimals_are_rounded_as_each_call_has_it(compute):
     for digits in (28, 5, 28, 7):
         with decimal.localcontext(decimal.Context(prec=digits)):
             assert compiled(torch.ones(2), THIRD)[0] == compute(THIRD)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda x: torch.arange(3) / 2,
+        lambda x: x.sum() / 3,
+        lambda x: x.sqrt(),
+        lambda x: x * 1.5,
+        lambda x: torch.ones(2),
+        lambda x: torch.where(x > 1, 1.5, 2.0),
+        lambda x: torch.complex(torch.ones(2), torch.zeros(2)),
+    ],
+    ids=["quotient", "sum", "root", "product", "ones", "choice", "complex"],
+)
+def test_what_takes_its_type_from_a_default_that_the_function_sets_has_it(
+    made: Callable[[torch.Tensor], torch.Tensor], backend: str
+) -> None:
+    """Operators of ATen's ask for the default of the call: they gave single precision where eager gives double."""
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        before = made(x)
+        torch.set_default_dtype(torch.float64)
+        try:
+            return before, made(x), x.to(torch.float32) + 1
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+    x = torch.arange(3)
+    for found, wanted in zip(braze.compile(f, backend=backend)(x), f(x), strict=True):
+        assert found.dtype is wanted.dtype
+        torch.testing.assert_close(found, wanted)

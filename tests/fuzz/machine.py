@@ -79,6 +79,11 @@ MACHINES: dict[str, Row] = {
         "tensor programs with sizes in indices, lists, complex numbers and what few programs call",
         POISON,
     ),
+    "derived": Row(
+        "tests.fuzz.tensors.derived",
+        "tensor programs that take derivatives themselves, put hooks, and branch and loop over data",
+        POISON,
+    ),
     "metamorphic": Row("tests.fuzz.metamorphic", "tensor programs in guises that must not matter", POISON),
     "cudagraphs": Row(
         "tests.fuzz.cudagraphs", "calls that are recorded and replayed, whoever holds what", POISON

@@ -42,7 +42,7 @@ from braze.graph.facts import InputRole, facts, note_place, set_facts
 from braze.graph.fakes import ACCEPTED, FakeMode
 from braze.graph.memo import MISS
 from braze.graph.missing_kernels import refusal
-from braze.graph.torch_compat import disable_functions, storage_key
+from braze.graph.torch_compat import disable_functions, is_of_transform, storage_key
 from braze.graph.torch_symbols import SYMBOLIC, is_undecided, size_oblivious
 from braze.support.errors import Unsupported
 from braze.support.nested import every
@@ -331,6 +331,8 @@ class Recorder(Recording):
         if isinstance(result, torch.Tensor):
             if result.layout is not torch.strided:
                 graph_break("BZ1013", f"{node.target} gives a tensor of layout {result.layout}")
+            if is_of_transform(result):
+                graph_break("BZ1013", f"{node.target} gives a tensor of a function's transform")
             self.bind(result, node)
         elif isinstance(result, tuple | list):
             for index, item in enumerate(result):

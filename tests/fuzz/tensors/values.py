@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 import braze
+from tests.fuzz.tensors.calculus import Clipped, Cube, cond, leaf, mapped, scan, while_loop
 
 Tensor = torch.Tensor
 
@@ -82,6 +83,7 @@ def names(double: bool = False, device: str = "cpu") -> dict[str, Any]:
         "braze": braze,
         "checkpoint": checkpoint,
         "autocast": _no_autocast if double else torch.autocast,
+        **{made.__name__: made for made in (Clipped, Cube, cond, leaf, mapped, scan, while_loop)},
         "inf": float("inf"),
         "nan": float("nan"),
     }
