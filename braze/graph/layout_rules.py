@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from braze.graph import torch_compat
-from braze.graph.elementwise import allocated, broadcast, laid_like
+from braze.graph.elementwise import allocated, broadcast, laid_like, points_elsewhere
 from braze.graph.extents import TENSORS, Extent, Geometry, is_symbolic
 
 aten = torch.ops.aten
@@ -227,7 +227,8 @@ def _index(x: Any, indices: Sequence[Any]) -> Any:
     before, after = rest[:first], rest[first:]
     shape = [*(x.shape[d] for d in before), *middle, *(x.shape[d] for d in after)]
     if isinstance(x, Geometry):
-        contiguous = neighbours and (x.is_contiguous() or not rest) and all(i.is_contiguous() for i in given)
+        in_rows = not rest or (x.is_contiguous() and not points_elsewhere(x, x.shape))
+        contiguous = neighbours and in_rows and all(i.is_contiguous() for i in given)
         if contiguous and not (first and len(middle) != 1):
             return row_major(shape, x.dtype)
         if len(given) > 1 or not given[0].is_contiguous():

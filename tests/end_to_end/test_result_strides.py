@@ -555,3 +555,21 @@ def test_what_a_hook_is_put_on_keeps_its_strides(backend, rows):
     found, wanted = braze.compile(hooked, backend=backend)(x), hooked(x)
     assert found.stride() == wanted.stride()
     torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize("order", [(2, 1, 0), (2, 0, 1), (1, 2, 0)])
+@pytest.mark.parametrize("rows", [slice(None), slice(2, -1)])
+def test_what_is_looked_up_beside_dims_of_one_element_lies_as_eagers(
+    rows: slice, order: tuple[int, ...], backend: str
+) -> None:
+    """By their strides eager's loop orders the others, where they are those of no row."""
+
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x[:, [0, 0]], x[[0, 0, 0]], x[..., [0, 0]], x.index_select(1, torch.tensor([0, 0]))
+
+    x = torch.arange(20).view(1, 1, 20)[..., rows].permute(order)
+    ours = braze.compile(program, backend=backend, dynamic=True)(x)
+    for mine, its in zip(ours, program(x), strict=True):
+        assert torch.equal(mine, its)
+        assert mine.stride() == its.stride()
