@@ -162,8 +162,15 @@ def _added_vector_in_place(y: torch.Tensor, a: torch.Tensor, x: torch.Tensor, **
 
 
 def _added_matrix(y: torch.Tensor, a: torch.Tensor, b: torch.Tensor, **_: Any) -> None:
-    if y.dim() <= 2 and a.dim() == b.dim() == 2:
-        y.expand(a.shape[0], b.shape[1])
+    if y.dim() > 2 or not a.dim() == b.dim() == 2:
+        return
+    sizes = (a.shape[0], b.shape[1])
+    for d in range(1, y.dim() + 1):
+        if y.shape[-d] != 1 and y.shape[-d] != sizes[-d]:
+            raise RuntimeError(
+                f"The expanded size of the tensor ({_told(sizes)[-d]}) must match the existing size ({_told(y.shape)[-d]}) "
+                f"at non-singleton dimension {2 - d}.  Target sizes: {_told(sizes)}.  Tensor sizes: {_told(y.shape)}"
+            )
 
 
 #: operator -> what raises for arguments that it refuses
