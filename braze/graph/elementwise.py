@@ -169,9 +169,7 @@ def allocated(operands: Sequence[Any], dtype: torch.dtype) -> Any:
 def _allocated_symbolic(tensors: list[Any], shape: Sequence[Any], dtype: torch.dtype, alone: bool) -> Any:
     """As ``allocated``, told for all sizes or asked. ``alone``: whether no operand is a number or is without some dims."""
     try:
-        if any(points_elsewhere(t, shape) for t in tensors) and not (
-            alone and _of_one_shape(tensors, shape)
-        ):
+        if any(points_elsewhere(t, shape) for t in tensors) and not (alone and _of_one_shape(tensors, shape)):
             raise Undecided("the order of dims of one element")
         return extents.allocated(tensors, shape, dtype)
     except Undecided:

@@ -579,8 +579,14 @@ def test_what_is_looked_up_beside_dims_of_one_element_lies_as_eagers(
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("mode", ["reflect", "replicate"])
 @pytest.mark.parametrize(
-    "dims, pad",
-    [(4, (1, 1, 1, 1)), (4, (4, 0, -1, 3)), (5, (1, 1, 1, 1, 1, 1)), (4, (1, 1, 1, 1, 0, 0)), (4, (5, 1, 1, 1))],
+    ("dims", "pad"),
+    [
+        (4, (1, 1, 1, 1)),
+        (4, (4, 0, -1, 3)),
+        (5, (1, 1, 1, 1, 1, 1)),
+        (4, (1, 1, 1, 1, 0, 0)),
+        (4, (5, 1, 1, 1)),
+    ],
 )
 def test_pictures_that_are_padded_with_what_is_there_lie_as_eagers(
     dims: int, pad: tuple[int, ...], mode: str, channels: int, dynamic: bool

@@ -20,8 +20,8 @@ def test_a_sum_that_leaves_its_type_in_one_order_may_be_off_in_another():
         assert bool(told(torch.tensor(2.0), "result 0", found)) is not open_
 
 
-@pytest.mark.parametrize("chosen, off", [("fmax", torch.inf), ("fmin", -torch.inf)])
-def test_what_leaves_its_type_in_one_order_is_open_behind_a_choice_that_passes_over_what_is_no_number(chosen, off):
+@pytest.mark.parametrize(("chosen", "off"), [("fmax", torch.inf), ("fmin", -torch.inf)])
+def test_a_sum_that_leaves_its_type_in_one_order_is_open_behind_fmax(chosen, off):
     """Of the largest number twice and what takes both off again, infinity is the first sum (`tensors` 9500020396)."""
     text = f"def program(x0):\n    v0 = torch.{chosen}(x0.sum(0), x0[1])\n    return (v0,)\n"
     for largest, open_ in ((3.4e38, True), (8.0, False)):
