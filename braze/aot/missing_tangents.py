@@ -219,7 +219,11 @@ def _zeros_for_constants(
 
 
 def _reads_zeros(graph: torch.fx.Graph, node: Node, sources: Sequence[Node], undefined: set[Node]) -> bool:
-    """Let a node read zeros for what is undefined; False where that is not a plain dense tensor, or nothing tells its sizes."""
+    """Let a node read zeros for what is undefined; False where that is not a plain dense tensor, or nothing tells its sizes.
+
+    A sum reads negative ones: whatever is added to these stays what it is, with a zero's sign.
+    """
+    sums = node.target is aten.add.Tensor and not node.kwargs
     for source in [n for n in sources if n in undefined]:
         value = source.meta.get("val")
         if not isinstance(value, torch.Tensor) or (order := _dense_order(value)) is None:
@@ -230,7 +234,7 @@ def _reads_zeros(graph: torch.fx.Graph, node: Node, sources: Sequence[Node], und
                 return False
             zeros = graph.call_function(
                 aten.full.default,
-                (sizes, 0),
+                (sizes, _zero(value.dtype, negative=sums)),
                 {"dtype": value.dtype, "device": torch_compat.device_of_fake(value)},
             )
             zeros.meta["val"] = _permuted(value, order)
@@ -241,6 +245,12 @@ def _reads_zeros(graph: torch.fx.Graph, node: Node, sources: Sequence[Node], und
                 zeros.meta["val"] = value
         node.replace_input_with(source, zeros)
     return True
+
+
+def _zero(dtype: torch.dtype, negative: bool) -> complex:
+    if not negative:
+        return 0
+    return complex(-0.0, -0.0) if dtype.is_complex else -0.0
 
 
 def _size(graph: torch.fx.Graph, size: int | torch.SymInt, undefined: set[Node]) -> Node | int | None:

@@ -32,6 +32,8 @@ def addmv(y: Tensor, a: Tensor, x: Tensor, *, beta: Any = 1, alpha: Any = 1) -> 
     """beta · y + alpha · (a x)."""
     if not _scalable(y) or not y.dtype is a.dtype is x.dtype:
         return NotImplemented
+    if 0 in (*a.shape,) and [*y.shape] != [*a.shape[:1]]:
+        return NotImplemented  # what the kernel gives has not the shape of a product
     if beta == 0:
         return _times(mv(a, x), alpha)
     return aten.add.Tensor(_times(y, beta), _times(mv(a, x), alpha))

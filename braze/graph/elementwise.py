@@ -169,9 +169,7 @@ def allocated(operands: Sequence[Any], dtype: torch.dtype) -> Any:
 def _allocated_symbolic(tensors: list[Any], shape: Sequence[Any], dtype: torch.dtype, alone: bool) -> Any:
     """As ``allocated``, told for all sizes or asked. ``alone``: whether no operand is a number or is without some dims."""
     try:
-        if any(_points_elsewhere(t, shape) for t in tensors) and not (
-            alone and _of_one_shape(tensors, shape)
-        ):
+        if any(points_elsewhere(t, shape) for t in tensors) and not (alone and _of_one_shape(tensors, shape)):
             raise Undecided("the order of dims of one element")
         return extents.allocated(tensors, shape, dtype)
     except Undecided:
@@ -187,7 +185,7 @@ def _of_one_shape(tensors: list[Any], shape: Sequence[Any]) -> bool:
     return all(n == m for t in tensors for n, m in zip(t.shape, shape, strict=True))
 
 
-def _points_elsewhere(t: Geometry, shape: Sequence[Any]) -> bool:
+def points_elsewhere(t: Geometry, shape: Sequence[Any]) -> bool:
     """Whether a dim of one element has another stride than it has row by row, where that tells an order of dims."""
     plain = extents.row_major(t.shape)
     dims = zip(t.shape, t.strides, plain, shape[len(shape) - t.dim() :], strict=True)
@@ -201,7 +199,7 @@ def laid_like(x: Any, dtype: torch.dtype) -> Any:
     """A new meta tensor that lies as another does, as far as that fills its memory (``empty_like``): without elements all of it."""
     if isinstance(x, Geometry):
         empty = any(type(n) is int and n == 0 for n in x.shape)
-        kept = empty or (_points_elsewhere(x, x.shape) and fill_memory(x.shape, x.strides))
+        kept = empty or (points_elsewhere(x, x.shape) and fill_memory(x.shape, x.strides))
         return Geometry(dtype, x.shape, x.strides) if kept else allocated([x], dtype)
     if x.numel() and not is_dense(x):
         return allocated([x], dtype)

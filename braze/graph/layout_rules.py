@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from braze.graph import torch_compat
-from braze.graph.elementwise import allocated, broadcast, laid_like
+from braze.graph.elementwise import allocated, broadcast, laid_like, points_elsewhere
 from braze.graph.extents import TENSORS, Extent, Geometry, is_symbolic
 
 aten = torch.ops.aten
@@ -240,7 +240,8 @@ def _index(x: Any, indices: Sequence[Any]) -> Any:
     before, after = rest[:first], rest[first:]
     shape = [*(x.shape[d] for d in before), *middle, *(x.shape[d] for d in after)]
     if isinstance(x, Geometry):
-        contiguous = neighbours and (x.is_contiguous() or not rest) and all(i.is_contiguous() for i in given)
+        in_rows = not rest or (x.is_contiguous() and not points_elsewhere(x, x.shape))
+        contiguous = neighbours and in_rows and all(i.is_contiguous() for i in given)
         if contiguous and not (first and len(middle) != 1):
             return row_major(shape, x.dtype)
         if len(given) > 1 or not given[0].is_contiguous():
@@ -302,6 +303,29 @@ def _padded(x: Any, pad: Sequence[Any], value: Any = 0) -> Any:
     return NotImplemented if any(n > 0 for n in pad) else laid_like(_laid(x, sizes, x.stride()), x.dtype)
 
 
+def _reflected(x: Any, pad: Sequence[Any]) -> Any:
+    inside = all(n < x.shape[-1 - k // 2] for k, n in enumerate(pad) if k < 2 * x.dim())
+    return _padded_around(x, pad) if inside else NotImplemented
+
+
+def _padded_around(x: Any, pad: Sequence[Any]) -> Any:
+    """Padded with what is there: what lies with its second dim innermost stays so, as PyTorch's fakes know of a batch from 2.12 on."""
+    if len(pad) > 2 * x.dim() or not suggests_channels_last(x):
+        return NotImplemented
+    sizes = list(x.shape)
+    for k in range(len(pad) // 2):
+        sizes[-1 - k] += pad[2 * k] + pad[2 * k + 1]
+    return channels_last(sizes, x.dtype) if all(n > 0 for n in sizes) else NotImplemented
+
+
+#: padding by what is there, of pictures
+_AROUND = {
+    aten.reflection_pad2d.default: _reflected,
+    aten.reflection_pad3d.default: _reflected,
+    aten.replication_pad2d.default: _padded_around,
+    aten.replication_pad3d.default: _padded_around,
+}
+
 LAYOUTS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((aten.nan_to_num.default, aten.flip.default), _like),
     **dict.fromkeys((aten.index_fill.int_Scalar, aten.index_fill.int_Tensor), _like),
@@ -316,6 +340,7 @@ LAYOUTS: dict[Any, Callable[..., Any]] = {
         _loop_of_floats,
     ),
     **dict.fromkeys((aten.tril.default, aten.triu.default), _row_by_row),
+    **_AROUND,
     aten.softshrink.default: _softshrink,
     aten.pow.Scalar: _power_of_number,
     aten.pow.Tensor_Scalar: _power_by_truth,
@@ -354,5 +379,6 @@ LAYOUTS_OF_CPU = frozenset(
         aten.roll.default,
         aten.native_group_norm.default,
         aten._embedding_bag.default,
+        *_AROUND,
     }
 )

@@ -302,6 +302,8 @@ def _hashable(part: Any) -> Any:
         return tuple((k, _hashable(v)) for k, v in part.items())
     if kind is float:
         return float, part.hex()
+    if kind is complex:
+        return complex, part.real.hex(), part.imag.hex()
     if kind is slice:
         return slice, _hashable((part.start, part.stop, part.step))
     return kind, part

@@ -140,6 +140,39 @@ def _groups(x: Any, weight: Any, bias: Any, n: Any, c: Any, hxw: Any, group: Any
         raise RuntimeError(f"Expected num groups to be greater than 0, got {group}")
 
 
+def _added_vector(y: torch.Tensor, a: torch.Tensor, x: torch.Tensor, **_: Any) -> None:
+    ranks = y.dim(), a.dim(), x.dim()
+    if ranks[1:] != (2, 1) or ranks[0] > 1:
+        raise RuntimeError("vector + matrix @ vector expected, got " + ", ".join(map(str, ranks)))
+    fits = a.shape[1] == x.shape[0] and (y.numel() in (1, a.shape[0]))
+    if y.dim() and not fits:
+        told = [_told(given.shape) for given in (y, a, x)]
+        sizes = ", ".join(
+            f"{name} ({'x'.join(map(str, n))})" for name, n in zip(("input", "mat", "vec"), told, strict=True)
+        )
+        raise RuntimeError(f"size mismatch, got {sizes}")
+
+
+def _added_vector_in_place(y: torch.Tensor, a: torch.Tensor, x: torch.Tensor, **_: Any) -> None:
+    _added_vector(y, a, x)
+    if [*y.shape] != [*a.shape[:1]]:
+        raise RuntimeError(
+            f"Bad in-place call: input tensor size {_told(y.shape)} and output tensor size {_told(a.shape[:1])} should match"
+        )
+
+
+def _added_matrix(y: torch.Tensor, a: torch.Tensor, b: torch.Tensor, **_: Any) -> None:
+    if y.dim() > 2 or not a.dim() == b.dim() == 2:
+        return
+    sizes = (a.shape[0], b.shape[1])
+    for d in range(1, y.dim() + 1):
+        if y.shape[-d] != 1 and y.shape[-d] != sizes[-d]:
+            raise RuntimeError(
+                f"The expanded size of the tensor ({_told(sizes)[-d]}) must match the existing size ({_told(y.shape)[-d]}) "
+                f"at non-singleton dimension {2 - d}.  Target sizes: {_told(sizes)}.  Tensor sizes: {_told(y.shape)}"
+            )
+
+
 #: operator -> what raises for arguments that it refuses
 _RULES: dict[Any, Callable[..., None]] = {
     aten.gather.default: _at(1, "dim"),
@@ -161,6 +194,9 @@ _RULES: dict[Any, Callable[..., None]] = {
     aten.unfold.default: _unfold,
     aten.celu.default: _celu,
     aten.native_group_norm.default: _groups,
+    aten.addmv.default: _added_vector,
+    aten.addmv_.default: _added_vector_in_place,
+    aten.addmm.default: _added_matrix,
 }
 for _kind in ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "bicubic2d", "trilinear3d"):
     _packet = getattr(aten, f"upsample_{_kind}")

@@ -255,6 +255,13 @@ def _by_vector(a: Tensor, x: Tensor, y: Any = None) -> Any:
     return row_major(a.shape[:1], x.dtype) if fits and added else NotImplemented
 
 
+def _added_by_vector(y: Tensor, a: Tensor, x: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    """A processor's kernel gives a single number as it is, beside a matrix without elements."""
+    made = _by_vector(a, x, y)
+    alone = made is not NotImplemented and all(n == 1 for n in y.shape) and beta != 0
+    return row_major(y.shape, x.dtype) if alone and 0 in (*a.shape,) else made
+
+
 def _linear(x: Tensor, weight: Tensor, bias: Any = None) -> Any:
     if x.dim() < 2 or weight.dim() != 2 or x.shape[-1] != weight.shape[1] or x.dtype is not weight.dtype:
         return NotImplemented
@@ -488,6 +495,7 @@ CPU_ONLY = {
     aten._native_batch_norm_legit.no_stats,
     aten.convolution.default,
     aten.max_unpool2d.default,
+    aten.addmv.default,
 }
 
 #: rules that tell what a GPU's kernels give
@@ -513,7 +521,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.mm.default: partial(_product, 2),
     aten.addmm.default: partial(_added, 2),
     aten.mv.default: _by_vector,
-    aten.addmv.default: lambda y, a, x, **scales: _by_vector(a, x, y),
+    aten.addmv.default: _added_by_vector,
     aten.bmm.default: partial(_product, 3),
     aten.baddbmm.default: partial(_added, 3),
     aten.linear.default: _linear,

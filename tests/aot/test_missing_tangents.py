@@ -135,6 +135,28 @@ def test_a_gradient_that_no_other_joins_keeps_the_signs_of_its_zeros_in_any_layo
     assert found[1] == found[0] and found[2] == found[0]
 
 
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64])
+@pytest.mark.parametrize("shape", [(3, 16, 1), (1, 16, 3), (3, 1, 16), (1, 1, 2)])
+def test_a_gradient_that_no_other_joins_keeps_the_signs_of_its_zeros_beside_dims_of_one_element(
+    shape: tuple[int, ...], dtype: torch.dtype, backend: str
+) -> None:
+    """Sizes vary, so that the strides of such dims are not those of the missing gradient."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        x[..., 0].add_(3)
+        return torch.linalg.vector_norm(x.mT, 3)
+
+    found = []
+    for call in (program, braze.compile(program, backend=backend, dynamic=True)):
+        leaf = torch.full(shape, -0.0).to(dtype).permute(2, 1, 0).requires_grad_()
+        call(leaf * 1).backward()
+        assert leaf.grad is not None
+        parts = torch.view_as_real(leaf.grad) if dtype.is_complex else leaf.grad
+        found.append(parts.signbit().tolist())
+    assert found[1] == found[0]
+
+
 def behind_infinite_slopes(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Results with an operation in common, to which some lead with infinite slopes."""
     y = x.exp()

@@ -555,3 +555,51 @@ def test_what_a_hook_is_put_on_keeps_its_strides(backend, rows):
     found, wanted = braze.compile(hooked, backend=backend)(x), hooked(x)
     assert found.stride() == wanted.stride()
     torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize("order", [(2, 1, 0), (2, 0, 1), (1, 2, 0)])
+@pytest.mark.parametrize("rows", [slice(None), slice(2, -1)])
+def test_what_is_looked_up_beside_dims_of_one_element_lies_as_eagers(
+    rows: slice, order: tuple[int, ...], backend: str
+) -> None:
+    """By their strides eager's loop orders the others, where they are those of no row."""
+
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x[:, [0, 0]], x[[0, 0, 0]], x[..., [0, 0]], x.index_select(1, torch.tensor([0, 0]))
+
+    x = torch.arange(20).view(1, 1, 20)[..., rows].permute(order)
+    ours = braze.compile(program, backend=backend, dynamic=True)(x)
+    for mine, its in zip(ours, program(x), strict=True):
+        assert torch.equal(mine, its)
+        assert mine.stride() == its.stride()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("mode", ["reflect", "replicate"])
+@pytest.mark.parametrize(
+    ("dims", "pad"),
+    [
+        (4, (1, 1, 1, 1)),
+        (4, (4, 0, -1, 3)),
+        (5, (1, 1, 1, 1, 1, 1)),
+        (4, (1, 1, 1, 1, 0, 0)),
+        (4, (5, 1, 1, 1)),
+    ],
+)
+def test_pictures_that_are_padded_with_what_is_there_lie_as_eagers(
+    dims: int, pad: tuple[int, ...], mode: str, channels: int, dynamic: bool
+) -> None:
+    """With their channels innermost, in which six pads take the first dim of four for channels, too."""
+    if mode == "reflect" and max(pad) >= 5:
+        pytest.skip("eager refuses it")
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    x = torch.randn(2, channels, *[5] * (dims - 2)).contiguous(memory_format=formats[dims])
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return F.pad(x, pad, mode=mode)
+
+    mine, its = braze.compile(program, dynamic=dynamic)(x), program(x)
+    assert torch.equal(mine, its)
+    assert mine.stride() == its.stride()

@@ -20,6 +20,15 @@ def test_a_sum_that_leaves_its_type_in_one_order_may_be_off_in_another():
         assert bool(told(torch.tensor(2.0), "result 0", found)) is not open_
 
 
+@pytest.mark.parametrize(("chosen", "off"), [("fmax", torch.inf), ("fmin", -torch.inf)])
+def test_a_sum_that_leaves_its_type_in_one_order_is_open_behind_fmax(chosen, off):
+    """Of the largest number twice and what takes both off again, infinity is the first sum (`tensors` 9500020396)."""
+    text = f"def program(x0):\n    v0 = torch.{chosen}(x0.sum(0), x0[1])\n    return (v0,)\n"
+    for largest, open_ in ((3.4e38, True), (8.0, False)):
+        found = numbers_by(text, f"torch.tensor([-{largest}, 1.75, -{largest}, {largest}, {largest}])")
+        assert bool(told(torch.tensor(off), "result 0", found)) is not open_
+
+
 def test_a_choice_among_equal_numbers_has_the_room_of_the_one_that_is_chosen():
     """A gradient that cancels there, of rows that are all the same: were each rounded by itself, another one would be chosen."""
     text = "def program(x0):\n    v0 = F.cosine_similarity(x0, x0, 1)\n    v1 = v0.sort().values[20]\n    return (v1,)\n"

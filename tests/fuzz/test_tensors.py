@@ -742,3 +742,20 @@ def test_parts_of_a_gradient_that_are_no_numbers_are_so_in_both_where_a_view_is_
     assert (checking.numbers_differ(program, 0, ours, theirs) is None) is view
     ours.values[name][1] += 1
     assert checking.numbers_differ(program, 0, ours, theirs) is not None
+
+
+@pytest.mark.parametrize(
+    ("lines", "seen"),
+    [
+        ("x1.data.exp_()", True),
+        ("v3 = x1.data\n    v3.tanh_()", True),
+        ("v3 = x1.data\n    v4 = v3 + 1\n    v3[0].add_(1)", True),
+        ("v3 = x1.data\n    v3[0] = -128", True),
+        ("v3 = x1.data\n    v4 = v3 + 1\n    v4.exp_()", False),
+        ("v3 = x1.data\n    v30.exp_()", False),
+        ("x1.data = v3\n    v3.exp_()", False),
+    ],
+)
+def test_writes_through_data_are_known_by_name_too(lines: str, seen: bool) -> None:
+    """A backward may keep other things than eager's, which such a write reaches or does not (`tensors` 9500021012)."""
+    assert bool(checking.UNSEEN.search(f"def program(x1):\n    {lines}\n    return (x1,)\n")) is seen

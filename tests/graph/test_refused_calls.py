@@ -41,6 +41,10 @@ REFUSED = {
     "a_complex_number_in_floats": lambda x: x.clone().fill_diagonal_(1j),
     "a_complex_factor": lambda x: torch.add(x, x, alpha=1j),
     "a_factor_that_is_none": lambda x: torch.add(x, x, alpha=None),
+    "more_numbers_than_rows": lambda x: torch.addmv(x[0], x[:1], x[0]),
+    "a_matrix_added_to_a_vector": lambda x: torch.addmv(x, x, x[0]),
+    "one_number_in_place_of_no_rows": lambda x: x[0, :1].clone().addmv_(x[:0], x[0]),
+    "more_columns_than_a_product_has": lambda x: torch.addmm(x[0], x, x[:, :1]),
     "slopes_of_integers": lambda x: F.prelu(x.long(), x[0].long()),
 }
 

@@ -32,8 +32,8 @@ WRITTEN = re.compile(
     "|Recomputed values for the following tensors have different metadata"
     "|A different number of tensors was saved during the original forward and recomputation"
 )
-#: a write that autograd does not see
-UNSEEN = re.compile(r"\.data\.\w+_\(")
+#: a write that autograd does not see, be it through a name
+UNSEEN = re.compile(r"\.data\.\w+_\(|\b(\w+) = \w+\.data\n(?s:.*)\b\1\b(?:[^\n=]*\.\w+_\(|\[[^\n]*\] \S*= )")
 #: bounds that are no numbers, which the kernels of PyTorch before 2.13 pass over in some places
 NO_BOUND = re.compile(r"\bclamp\w*\([^)]*\bnan\b")
 PASSES_NAN_OVER = torch.__version__ < "2.13"

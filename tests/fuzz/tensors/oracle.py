@@ -96,8 +96,8 @@ class RandomRounding(TorchDispatchMode):
         self.generator = torch.Generator().manual_seed(seed // 2)
         self.odd, self.last = bool(seed % 2), seed == SAMPLES - 1
         self.alike = seed >= SAMPLES - ALIKE
-        # what may leave its type on the way does here; in other runs it is only off
-        self.leaves = seed % 4 == 0
+        # what may leave its type on the way does here, and is this; in other runs it is only off. `fmax` and `fmin` pass one of these over
+        self.left = {0: torch.nan, 4: torch.inf, 6: -torch.inf}.get(seed)
         # halves are added up in float32
         self.widest = torch.float64 if dtype is torch.float64 else torch.float32
         self.huge = HUGE[dtype is torch.float64]
@@ -178,11 +178,11 @@ class RandomRounding(TorchDispatchMode):
                     eps = torch.finfo(torch.float64).eps * args[0].numel() ** 0.5
                 steps = (args[0].numel() / value.numel()) ** 0.5 if name == "prod" else 1.0
                 self.round(value.detach(), size.detach().abs(), sums, lost, eps, steps)
-                if (name == "prod" or (sums and name not in STABLE)) and self.leaves:
+                if (name == "prod" or (sums and name not in STABLE)) and self.left is not None:
                     beyond = self.beyond(func, args, kwargs, sums)
                     # an infinite product of small numbers is none where these make a zero first, and a sum where others leave the type below it
                     infinite = torch.nan if self.seed else 0.0
-                    other = torch.where(value.detach().isfinite(), torch.nan, infinite)
+                    other = torch.where(value.detach().isfinite(), self.left, infinite)
                     put(value.detach(), torch.where(beyond, other, value.detach()))
                 if overflows and not self.rounds:
                     put(value.detach(), torch.full_like(value, self.overflown))
