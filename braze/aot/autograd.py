@@ -230,15 +230,12 @@ class _Plan:
         self.tangents = backward.tangents
         self.symbols = symbol_reader(partition)
         self.layouts = tuple(_layout(spec) for spec in backward.inputs[len(self.saved) :])
-        saved = enumerate(backward.inputs[: len(self.saved)])
+        inputs = enumerate(backward.inputs[: len(self.saved)])
+        saved = [(i, spec) for i, spec in inputs if isinstance(spec, TensorSpec)]
         #: (place, layout) of saved tensors: a hook may give back another than it was given (``save_on_cpu`` does, from a GPU)
-        self.saved_layouts = tuple((i, _layout(spec)) for i, spec in saved if isinstance(spec, TensorSpec))
+        self.saved_layouts = tuple((i, _layout(spec)) for i, spec in saved)
         #: (place, sizes, type) of saved tensors: the program may give one other memory (``x.data = ...``)
-        self.saved_shapes = tuple(
-            (i, evaluator(spec.sizes), spec.dtype)
-            for i, spec in enumerate(backward.inputs[: len(self.saved)])
-            if isinstance(spec, TensorSpec)
-        )
+        self.saved_shapes = tuple((i, evaluator(spec.sizes), spec.dtype) for i, spec in saved)
         self.shapes = tuple(_shape(spec) for spec in backward.inputs[len(self.saved) :])
         self.depends = dict(zip(backward.gradients, backward.depends, strict=True))
         #: what is behind an argument runs backward with the operation, even for an undefined gradient: only those that get one
@@ -265,6 +262,9 @@ class _Plan:
         self.small = all(_bytes(spec) < LARGE for spec in tangents)
         carried = set(backward.tangents)
         self.plain = tuple(i for i in range(self.results) if i not in carried)
+        #: places of inputs, and of results without a history, of which eager keeps views, or what is made of them: what is kept is a tensor over their memory
+        kept = [(i, self.saved[i]) for i in self.tensors if self.saved[i].early]
+        self.early = tuple(i for i, s in kept if s.source is SavedFrom.INPUT or s.index in self.plain)
         tensors_alone = not self.numbers and len(self.tensors) == len(self.saved)
         fixed = all(is_fixed(spec) for spec in partition.inputs)
         #: whether what is kept are inputs and results as they are, and all results have a history: for the C core
@@ -330,6 +330,8 @@ class _Plan:
         for i in self.foreign:
             if values[i].requires_grad:
                 values[i] = values[i].detach()
+        for i in self.early:
+            values[i] = values[i].detach()
         ctx.save_for_backward(*(values[i] for i in self.tensors))
         ctx.kept = names, [values[i] for i in self.numbers], [values[i]._version for i in self.given]
         ctx.set_materialize_grads(False)
@@ -418,7 +420,7 @@ class _Plan:
     def kept(self) -> list[Kept]:
         """The saved values, for the C core."""
         rows = zip(self.sources, range(len(self.saved)), strict=True)
-        return [Kept(*source, i in self.foreign, i in self.given) for source, i in rows]
+        return [Kept(*source, i in self.foreign, i in self.early, i in self.given) for source, i in rows]
 
     def read(self) -> tuple[list[Read], list[Read]]:
         """The saved tensors, and the tangents, for the C core."""

@@ -14,7 +14,7 @@ enum { DIMS = 16 };
 /* A value that is kept: one of the inputs, or of the results. */
 typedef struct {
     Py_ssize_t index;
-    int input, foreign, given; /* whether an input; of another operation; a result that the caller gets */
+    int input, foreign, early, given; /* whether an input; of another operation; its memory, whatever it is given later; a result that the caller gets */
 } Kept;
 
 /* A tensor that the backward is given, as it was compiled for: what was saved, which hooks or ``x.data = y`` may have changed, or a gradient. */
@@ -89,7 +89,7 @@ values_kept(const Operation *self, PyObject *inputs, PyObject *results)
             break;
         }
         PyObject *value = Py_NewRef(PySequence_Fast_GET_ITEM(from, kept->index));
-        if (kept->foreign && tensor_requires_grad(value)) {
+        if (kept->early || (kept->foreign && tensor_requires_grad(value))) {
             Py_SETREF(value, PyObject_CallMethodNoArgs(value, name_detach));
         }
         if (value == NULL) {
@@ -415,7 +415,7 @@ static int
 parse_kept(PyObject *row, void *made)
 {
     Kept *kept = made;
-    bool read = PyArg_ParseTuple(row, "pnpp", &kept->input, &kept->index, &kept->foreign, &kept->given);
+    bool read = PyArg_ParseTuple(row, "pnppp", &kept->input, &kept->index, &kept->foreign, &kept->early, &kept->given);
     return read ? is_place(kept->index) : -1;
 }
 
