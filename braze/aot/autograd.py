@@ -21,6 +21,7 @@ from braze.aot.missing_tangents import apart, separate_gradients, without_tangen
 from braze.aot.rebuild import evaluator
 from braze.aot.records import Backward, Partition, Saved, SavedFrom
 from braze.aot.roles import placeholders
+from braze.aot.stretched import refuse_stretched
 from braze.aot.views import root_of
 from braze.aot.wrap import eager_forward, symbol_reader
 from braze.graph import torch_compat
@@ -482,6 +483,7 @@ class _Plan:
             half = self.backward(given)
             values = self.unpacked(self.readable(ctx, half, sizes, versions, error), numbers)
         if any(map(torch_compat.is_batched, tangents)) or not self.is_as_saved(values, sizes):
+            refuse_stretched(values, self.saved_shapes, sizes)
             return self.by_operators(values, tangents, sizes)
         del saved
         for i, layout in self.saved_layouts:
@@ -545,15 +547,13 @@ def _layout(spec: Any) -> Callable[[torch.Tensor | None, dict[str, int]], torch.
     Below zero: added to what another tangent gives they leave the signs of its zeros.
     """
     sizes, strides = evaluator(spec.sizes), evaluator(spec.strides)
-    may_conjugate = spec.dtype.is_complex
 
     def laid_out(tangent: torch.Tensor | None, names: dict[str, int]) -> torch.Tensor:
         wanted = strides(names)
         if tangent is None:
             fresh = torch.empty_strided(sizes(names), wanted, dtype=spec.dtype, device=spec.device)
             return fresh.fill_(-0.0) if spec.dtype.is_floating_point else fresh.zero_()
-        if tangent.is_neg() or (may_conjugate and tangent.is_conj()):
-            tangent = tangent.resolve_conj().resolve_neg()
+        tangent = torch_compat.with_memory(tangent)
         if tangent.stride() == wanted or _same(tangent, wanted):
             return tangent
         return _copied(tangent, wanted)

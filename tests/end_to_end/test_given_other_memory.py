@@ -480,3 +480,24 @@ def test_a_weight_that_a_layer_has_read_may_be_swapped_for_its_average(hooks):
         return [p.grad for p in model.parameters()]
 
     torch.testing.assert_close(gradients(True), gradients(False))
+
+
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+@pytest.mark.parametrize("within", [False, True])
+def test_a_backward_that_would_stretch_over_a_larger_tensor_is_refused(within, backend):
+    """Eager sums the gradient of each operation to the size that its result had: other numbers came of operators one behind another."""
+
+    def program(x, z):
+        h = x.sum(0, keepdim=True)
+        y = h.pow(2) * h
+        if within:
+            h.data = z
+        return y, h
+
+    x = torch.rand(4, 3, requires_grad=True)
+    z = torch.rand(3, 3)
+    y, h = braze.compile(program, backend=backend)(x, z)
+    if not within:
+        h.data = z
+    with pytest.raises(RuntimeError, match=r"BZ2009.*\[1, 3\].*\[3, 3\]"):
+        y.sum().backward()
