@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import torch
 
 from braze import native
+from braze.aot.by_operators import refuse_stretched, run_by_operators
 from braze.aot.groups import Alone, hidden_results, is_fixed, of_group, with_results_as_inputs
 from braze.aot.missing_tangents import apart, separate_gradients, without_tangents
 from braze.aot.rebuild import evaluator
 from braze.aot.records import Backward, Partition, Saved, SavedFrom
 from braze.aot.roles import placeholders
-from braze.aot.stretched import refuse_stretched
 from braze.aot.views import root_of
 from braze.aot.wrap import eager_forward, symbol_reader
 from braze.graph import torch_compat
@@ -403,7 +403,7 @@ class _Plan:
         given = [tangent is not None for tangent in found]
         for tangent, layout in zip(found, self.layouts, strict=True):
             values.append(layout(None, sizes) if tangent is None else tangent.contiguous())
-        return self.gradients_of(self._whole.graph.forward(*values), self._whole.gradients, given)
+        return self.gradients_of(run_by_operators(self._whole.graph, values), self._whole.gradients, given)
 
     def gradients_of(
         self, found: Sequence[Any], owners: tuple[int, ...], given: Sequence[bool]

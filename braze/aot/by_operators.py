@@ -1,13 +1,33 @@
-"""What a backward has kept and the program has given more elements since (``h.data = z``): over those eager's derivatives stretch."""
+"""A backward that runs operator by operator: under ``vmap``, and of what has been given memory of another shape or type since it was kept."""
 
 from __future__ import annotations
 
+import copy
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from braze.graph.captured import Late
 from braze.support.errors import BackwardError
+
+aten = torch.ops.aten
+_VIEWS = (aten.view.default, aten._unsafe_view.default)
+#: a backward's graph -> the same without views to shapes
+_without_views: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+
+def run_by_operators(module: torch.fx.GraphModule, values: Sequence[Any]) -> Sequence[Any]:
+    """What a graph gives of values that may lie otherwise than it was traced for: ``view`` may have to copy then, as ``reshape`` does."""
+    found = _without_views.get(module)
+    if found is None:
+        graph = copy.deepcopy(module.graph)
+        for node in graph.nodes:
+            if node.target in _VIEWS:
+                node.target = aten.reshape.default
+        found = _without_views[module] = Late(graph, module)
+    return found.forward(*values)  # type: ignore[no-any-return]
 
 
 def refuse_stretched(
