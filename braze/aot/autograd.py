@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from braze import native
+from braze.aot.by_operators import refuse_stretched, run_by_operators
 from braze.aot.groups import Alone, hidden_results, is_fixed, of_group, with_results_as_inputs
 from braze.aot.missing_tangents import apart, separate_gradients, without_tangents
 from braze.aot.rebuild import evaluator
@@ -230,15 +231,12 @@ class _Plan:
         self.tangents = backward.tangents
         self.symbols = symbol_reader(partition)
         self.layouts = tuple(_layout(spec) for spec in backward.inputs[len(self.saved) :])
-        saved = enumerate(backward.inputs[: len(self.saved)])
+        inputs = enumerate(backward.inputs[: len(self.saved)])
+        saved = [(i, spec) for i, spec in inputs if isinstance(spec, TensorSpec)]
         #: (place, layout) of saved tensors: a hook may give back another than it was given (``save_on_cpu`` does, from a GPU)
-        self.saved_layouts = tuple((i, _layout(spec)) for i, spec in saved if isinstance(spec, TensorSpec))
+        self.saved_layouts = tuple((i, _layout(spec)) for i, spec in saved)
         #: (place, sizes, type) of saved tensors: the program may give one other memory (``x.data = ...``)
-        self.saved_shapes = tuple(
-            (i, evaluator(spec.sizes), spec.dtype)
-            for i, spec in enumerate(backward.inputs[: len(self.saved)])
-            if isinstance(spec, TensorSpec)
-        )
+        self.saved_shapes = tuple((i, evaluator(spec.sizes), spec.dtype) for i, spec in saved)
         self.shapes = tuple(_shape(spec) for spec in backward.inputs[len(self.saved) :])
         self.depends = dict(zip(backward.gradients, backward.depends, strict=True))
         #: what is behind an argument runs backward with the operation, even for an undefined gradient: only those that get one
@@ -265,6 +263,9 @@ class _Plan:
         self.small = all(_bytes(spec) < LARGE for spec in tangents)
         carried = set(backward.tangents)
         self.plain = tuple(i for i in range(self.results) if i not in carried)
+        #: places of inputs, and of results without a history, of which eager keeps views, or what is made of them: what is kept is a tensor over their memory
+        kept = [(i, self.saved[i]) for i in self.tensors if self.saved[i].early]
+        self.early = tuple(i for i, s in kept if s.source is SavedFrom.INPUT or s.index in self.plain)
         tensors_alone = not self.numbers and len(self.tensors) == len(self.saved)
         fixed = all(is_fixed(spec) for spec in partition.inputs)
         #: whether what is kept are inputs and results as they are, and all results have a history: for the C core
@@ -330,6 +331,8 @@ class _Plan:
         for i in self.foreign:
             if values[i].requires_grad:
                 values[i] = values[i].detach()
+        for i in self.early:
+            values[i] = values[i].detach()
         ctx.save_for_backward(*(values[i] for i in self.tensors))
         ctx.kept = names, [values[i] for i in self.numbers], [values[i]._version for i in self.given]
         ctx.set_materialize_grads(False)
@@ -400,9 +403,7 @@ class _Plan:
         given = [tangent is not None for tangent in found]
         for tangent, layout in zip(found, self.layouts, strict=True):
             values.append(layout(None, sizes) if tangent is None else tangent.contiguous())
-        # unhooked: in a compiled step this runs under a broken call, whose frames are captured
-        made = native.unhooked(self._whole.graph.forward, *values)
-        return self.gradients_of(made, self._whole.gradients, given)
+        return self.gradients_of(run_by_operators(self._whole.graph, values), self._whole.gradients, given)
 
     def gradients_of(
         self, found: Sequence[Any], owners: tuple[int, ...], given: Sequence[bool]
@@ -420,7 +421,7 @@ class _Plan:
     def kept(self) -> list[Kept]:
         """The saved values, for the C core."""
         rows = zip(self.sources, range(len(self.saved)), strict=True)
-        return [Kept(*source, i in self.foreign, i in self.given) for source, i in rows]
+        return [Kept(*source, i in self.foreign, i in self.early, i in self.given) for source, i in rows]
 
     def read(self) -> tuple[list[Read], list[Read]]:
         """The saved tensors, and the tangents, for the C core."""
@@ -482,6 +483,7 @@ class _Plan:
             half = self.backward(given)
             values = self.unpacked(self.readable(ctx, half, sizes, versions, error), numbers)
         if any(map(torch_compat.is_batched, tangents)) or not self.is_as_saved(values, sizes):
+            refuse_stretched(values, self.saved_shapes, sizes)
             return self.by_operators(values, tangents, sizes)
         del saved
         for i, layout in self.saved_layouts:
@@ -545,15 +547,13 @@ def _layout(spec: Any) -> Callable[[torch.Tensor | None, dict[str, int]], torch.
     Below zero: added to what another tangent gives they leave the signs of its zeros.
     """
     sizes, strides = evaluator(spec.sizes), evaluator(spec.strides)
-    may_conjugate = spec.dtype.is_complex
 
     def laid_out(tangent: torch.Tensor | None, names: dict[str, int]) -> torch.Tensor:
         wanted = strides(names)
         if tangent is None:
             fresh = torch.empty_strided(sizes(names), wanted, dtype=spec.dtype, device=spec.device)
             return fresh.fill_(-0.0) if spec.dtype.is_floating_point else fresh.zero_()
-        if tangent.is_neg() or (may_conjugate and tangent.is_conj()):
-            tangent = tangent.resolve_conj().resolve_neg()
+        tangent = torch_compat.with_memory(tangent)
         if tangent.stride() == wanted or _same(tangent, wanted):
             return tangent
         return _copied(tangent, wanted)

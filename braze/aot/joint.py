@@ -28,7 +28,7 @@ from braze.aot.min_cut import ancestors
 from braze.aot.outputs import Outputs
 from braze.aot.recorder import Recorder
 from braze.aot.records import OutputRole
-from braze.aot.views import is_dense
+from braze.aot.views import is_dense, is_view
 from braze.aot.writes import is_write, written_arguments
 from braze.graph import probe, torch_compat
 from braze.graph.autograd_calls import Hooked, applied
@@ -108,7 +108,10 @@ class Differentiation:
         reaching = [*reached_leaves(leaves, recorder.coming), *(come[j] for j in taken)]
         self.reaching = [{i for i in range(len(starts)) if bits >> i & 1} for bits in reaching]
         self.wanted += [~j for j in taken]
-        return self._differentiated(recorder, fakes, tangents, leaves)
+        forward = set(recorder.graph.nodes)
+        gradients = self._differentiated(recorder, fakes, tangents, leaves)
+        _tell_read_early(recorder.graph, forward)
+        return gradients
 
     def _differentiated(
         self, recorder: Recorder, fakes: list[Any], tangents: list[Any], leaves: list[Any]
@@ -358,6 +361,22 @@ def _tell_read_late(starts: list[Any]) -> None:
                 if source.op == "placeholder":
                     moved = source is known or facts(source).moved_after
                     set_facts(source, written_after=True, moved_after=moved)
+
+
+def _tell_read_early(graph: torch.fx.Graph, forward: Set[Node]) -> None:
+    """What derivatives read as it was, whatever memory the program gives it later: not itself, but views of it or, of an input, what is made of it.
+
+    What a checkpoint reads it reads when it runs again.
+    """
+    late = [n for n in graph.nodes if n not in forward or facts(n).checkpoint is not None]
+    themselves = {read for node in late for read in node.all_input_nodes}
+    seen = set(graph.find_nodes(op="placeholder"))
+    for node in themselves & forward:
+        while is_view(node):
+            node = node.all_input_nodes[0]
+            seen.add(node)
+    for node in seen - themselves:
+        set_facts(node, read_early=True)
 
 
 def _handed_over(

@@ -102,11 +102,15 @@ class SavedFrom(enum.Enum):
 
 @record
 class Saved:
-    """Where a value comes from that the forward leaves for the backward."""
+    """Where a value comes from that the forward leaves for the backward.
+
+    ``early``: its memory, whatever the program gives it later (``x.data = ...``): eager keeps views of it, or what is made of it.
+    """
 
     source: SavedFrom
     index: int = -1
     name: str = ""
+    early: bool = False
 
     def of(self, inputs: Sequence[Any], results: Sequence[Any], sizes: Mapping[str, Any]) -> Any:
         """The value, of a call of the forward with these inputs and results."""

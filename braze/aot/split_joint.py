@@ -179,9 +179,9 @@ def sources_of(
     inputs = {node: i for i, node in enumerate(placeholders)}
     for node in saved:
         if node in inputs:
-            sources.append(Saved(SavedFrom.INPUT, inputs[node]))
+            sources.append(Saved(SavedFrom.INPUT, inputs[node], early=facts(node).read_early))
         elif node in returned:
-            sources.append(Saved(SavedFrom.OUTPUT, returned[node]))
+            sources.append(Saved(SavedFrom.OUTPUT, returned[node], early=facts(node).read_early))
         else:
             sources.append(Saved(SavedFrom.OUTPUT, len(results) + len(extra)))
             extra.append(node)

@@ -57,6 +57,8 @@ class NodeFacts(NamedTuple):
     moved_after: bool = False
     #: whether it goes on to have its gradient kept (``x.retain_grad()``)
     retained_after: bool = False
+    #: of a joint graph: whether derivatives read views of it or, of an input, what the program has made of it, and never itself
+    read_early: bool = False
 
     # -- of operations
     #: the number of the checkpointed region that it is in, and what the region's policy (torch's) says of it

@@ -532,6 +532,8 @@ def require_plain(tensor: torch.Tensor) -> None:
         raise Unsupported(
             "BZ2003", "a lazily conjugated or negated tensor", hints=["call .resolve_conj().resolve_neg()"]
         )
+    if torch_compat.is_of_zeros(tensor):
+        raise Unsupported("BZ2003", "a tensor of zeros that has no memory", hints=["call .clone()"])
     if tensor.requires_grad and not (tensor.is_floating_point() or tensor.is_complex()):
         raise Unsupported(
             "BZ2003", f"a tensor of {tensor.dtype} that requires grad", why="its type has no derivatives"

@@ -160,7 +160,9 @@ def _layer_norm(
 
 
 def _embedding(input: Any, weight: Any, padding_idx: Any = None, max_norm: Any = None, *rest: Any) -> Any:
-    return None if max_norm is not None else (aten.embedding.default, (weight, input), _NOTHING, None)
+    rows = weight.shape[0]
+    padded = padding_idx is None or (type(rows) is int and -rows <= padding_idx < rows)
+    return (aten.embedding.default, (weight, input), _NOTHING, None) if padded and max_norm is None else None
 
 
 def _convolution(rank: int) -> Callable[..., Any]:
@@ -198,8 +200,11 @@ def _batch_norm(
 ) -> Plan | None:
     if training or type(running_mean) is not FakeTensor or type(running_var) is not FakeTensor:
         return None
-    if running_mean.shape != (input.shape[1],) or running_mean.dtype is not input.dtype:
+    channels = (input.shape[1],)
+    if running_mean.dtype is not input.dtype:
         return None
+    if any(t is not None and t.shape != channels for t in (running_mean, running_var, weight, bias)):
+        return None  # which is refused
     own = (input, weight, bias, running_mean, running_var, False, momentum, eps)
     return aten.native_batch_norm.default, own, _NOTHING, 0
 

@@ -135,6 +135,16 @@ def _interpolated_by(x: torch.Tensor, sizes: Any, /, *args: Any, **kwargs: Any) 
         _interpolated(x, sizes)
 
 
+def _of_logits(x: torch.Tensor, target: Any, weight: Any = None, pos_weight: Any = None, *_: Any) -> None:
+    for each in (pos_weight, weight):
+        if each is not None and not any(map(_is_unbacked, (*x.shape, *each.shape))):
+            wide = torch.broadcast_shapes(x.shape, each.shape)
+            if wide != x.shape:
+                raise RuntimeError(
+                    f"output with shape {_told(x.shape)} doesn't match the broadcast shape {_told(wide)}"
+                )
+
+
 def _groups(x: Any, weight: Any, bias: Any, n: Any, c: Any, hxw: Any, group: Any, eps: Any) -> None:
     if type(group) is int and group <= 0:
         raise RuntimeError(f"Expected num groups to be greater than 0, got {group}")
@@ -197,9 +207,18 @@ _RULES: dict[Any, Callable[..., None]] = {
     aten.addmv.default: _added_vector,
     aten.addmv_.default: _added_vector_in_place,
     aten.addmm.default: _added_matrix,
+    aten.binary_cross_entropy_with_logits.default: _of_logits,
 }
-for _kind in ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "bicubic2d", "trilinear3d"):
-    _packet = getattr(aten, f"upsample_{_kind}")
+
+
+def interpolations() -> list[Any]:
+    """The operators that interpolate, to sizes or by factors."""
+    kinds = ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "bicubic2d", "trilinear3d")
+    exact = [getattr(aten, f"_upsample_nearest_exact{rank}d") for rank in (1, 2, 3)]
+    return [*(getattr(aten, f"upsample_{kind}") for kind in kinds), *exact]
+
+
+for _packet in interpolations():
     _RULES |= {_packet.default: _interpolated, _packet.vec: _interpolated_by}
 
 

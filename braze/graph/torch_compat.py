@@ -490,6 +490,18 @@ def is_batched(value: Any) -> bool:
     return value is not None and (known.is_batchedtensor(value) or known.is_legacy_batchedtensor(value))
 
 
+def is_of_zeros(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has no memory, as all its numbers are zero: derivatives of PyTorch's make such."""
+    return tensor._is_zerotensor()  # type: ignore[no-any-return]
+
+
+def with_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor whose numbers stand in memory as they are."""
+    if tensor.is_neg() or tensor.is_conj():
+        return tensor.resolve_conj().resolve_neg()
+    return tensor.clone() if is_of_zeros(tensor) else tensor
+
+
 def without_saving_hooks() -> Any:
     """A context in which no hook of the program's (a checkpoint's, say) sees what autograd saves of fakes."""
     if torch._C._autograd._top_saved_tensors_default_hooks(False) is None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from braze.graph.refused_calls import interpolations, refuse_call
 from braze.graph.torch_compat import python_dispatcher
 
 #: the keys under which a call of an operator on fakes may begin, or go on
@@ -79,18 +80,36 @@ def _dropped(x: torch.Tensor, p: float, train: bool | None) -> torch.Tensor:
     return x.mul(x.new_zeros(())) if p == 1 else torch.ops.aten.native_dropout.default(x, p, train)[0]
 
 
+def _asked_first(op: OpOverload) -> Callable[..., Any]:
+    """PyTorch's form in Python of an operator, where eager does not refuse the call: it asks for no sizes above zero."""
+    form = op.py_kernels[torch._C.DispatchKey.CompositeImplicitAutograd]
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        refuse_call(op, args, kwargs)
+        return form(*args, **kwargs)
+
+    return run
+
+
+_BY_FACTORS = {
+    packet.vec: dict.fromkeys(_OF_AUTOGRAD, _asked_first(packet.vec)) for packet in interpolations()
+}
+
+
 @contextlib.contextmanager
 def composites_in_python() -> Iterator[None]:
     """Inside, in this thread, composite operators take sizes that are symbols, and what gives its argument in eager does."""
-    cache = _DROPOUT._dispatch_cache
-    held = dict(cache)
-    cache.update(dict.fromkeys(_KEYS, _dropped))
+    held = {op: dict(op._dispatch_cache) for op in (_DROPOUT, *_BY_FACTORS)}
+    _DROPOUT._dispatch_cache.update(dict.fromkeys(_KEYS, _dropped))
+    for op, asked in _BY_FACTORS.items():
+        op._dispatch_cache.update({**asked, **held[op]})
     try:
         with python_dispatcher():
             yield
     finally:
-        cache.clear()
-        cache.update(held)
+        for op, before in held.items():
+            op._dispatch_cache.clear()
+            op._dispatch_cache.update(before)
 
 
 @contextlib.contextmanager

@@ -13,11 +13,12 @@ DIMS = 16
 
 
 class Kept(NamedTuple):
-    """What the backward reads: an input or a result, maybe of another operation; or a result that the caller gets."""
+    """What the backward reads: an input or a result, maybe of another operation, or an input's memory as it is now; or a result that the caller gets."""
 
     input: bool
     number: int
     foreign: bool
+    early: bool
     given: bool
 
 

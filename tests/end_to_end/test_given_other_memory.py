@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import braze
 from braze.support import trace
@@ -360,3 +365,139 @@ def test_what_is_kept_and_given_another_shape_or_type_is_read_as_in_eager(
         assert found == wanted
     else:
         torch.testing.assert_close(found, wanted)
+
+
+def layer(x, w):
+    return F.linear(x, w).sin()
+
+
+def layer_of_rows_of_rows(x, w):
+    return F.linear(x[None], w).sin()
+
+
+def layer_of_a_result(x, w):
+    h = w * 2
+    return h, F.linear(x, h)
+
+
+def rows_of_a_result(x, w):
+    h = x[None] * 2
+    return h, F.linear(h, w)
+
+
+def turned_result(x, w):
+    h = x * 2
+    return h, h.mT @ w
+
+
+def product(x, w):
+    return x @ w
+
+
+def factors(x, w):
+    return x * w
+
+
+def bias_and_factor(x, w):
+    return F.layer_norm(x, (3,), w[0], w[1]) * 2
+
+
+def product_of_what_is_made_of_it(x, w):
+    return (w * 2).sin() * x
+
+
+def weight_of_two_layers(x, w):
+    return F.linear(F.linear(x, w).tanh(), w.mT)
+
+
+def layer_in_a_checkpoint(x, w):
+    return checkpoint(lambda x: F.linear(x, w).sin(), x, use_reentrant=False) * 2
+
+
+READ_LATER = [
+    layer,
+    layer_of_rows_of_rows,
+    layer_of_a_result,
+    rows_of_a_result,
+    turned_result,
+    product,
+    factors,
+    product_of_what_is_made_of_it,
+    weight_of_two_layers,
+]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+@pytest.mark.parametrize("moved", ["x", "w", "result"])
+@pytest.mark.parametrize(
+    ("program", "requires"),
+    [
+        *itertools.product(READ_LATER, [False, True]),
+        (bias_and_factor, True),
+        (layer_in_a_checkpoint, True),
+    ],
+)
+def test_what_is_given_other_memory_before_the_backward_is_read_as_in_eager(
+    program, requires, moved, backend, dynamic
+):
+    """Eager keeps some tensors themselves, and of others views, or what is made of them: those are of the memory from before."""
+
+    def gradients(call):
+        torch.manual_seed(0)
+        x, w, z = (torch.rand(3, 3) for _ in range(3))
+        x.requires_grad_(requires)
+        w.requires_grad_()
+        results = call(x, w)
+        results = results if isinstance(results, tuple) else (results,)
+        target = {"w": w, "result": results[0]}.get(moved, x)
+        target.data = z.expand(target.shape).clone()
+        sum(r.cos().sum() for r in results[1:] or results).backward()
+        return x.grad, w.grad
+
+    options = {"verify": 2} if backend == "braze" else {}
+    found = gradients(braze.compile(program, backend=backend, dynamic=dynamic, options=options))
+    torch.testing.assert_close(found, gradients(program))
+
+
+@pytest.mark.parametrize("hooks", [False, True])
+def test_a_weight_that_a_layer_has_read_may_be_swapped_for_its_average(hooks):
+    """As those do who keep averages of weights: ``p.data = averaged`` while a backward is to come."""
+
+    def gradients(compiled):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 3), nn.GELU(), nn.BatchNorm1d(3), nn.Linear(3, 2))
+        call = braze.compile(model) if compiled else model
+        for _ in range(2):
+            with saved_tensors_hooks(lambda t: t, lambda t: t) if hooks else contextlib.nullcontext():
+                loss = call(torch.randn(5, 4)).cos().sum()
+            kept = [p.data for p in model.parameters()]
+            for p in model.parameters():
+                p.data = torch.rand_like(p)
+            loss.backward()
+            for p, data in zip(model.parameters(), kept, strict=True):
+                p.data = data
+        return [p.grad for p in model.parameters()]
+
+    torch.testing.assert_close(gradients(True), gradients(False))
+
+
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+@pytest.mark.parametrize("within", [False, True])
+def test_a_backward_that_would_stretch_over_a_larger_tensor_is_refused(within, backend):
+    """Eager sums the gradient of each operation to the size that its result had: other numbers came of operators one behind another."""
+
+    def program(x, z):
+        h = x.sum(0, keepdim=True)
+        y = h.pow(2) * h
+        if within:
+            h.data = z
+        return y, h
+
+    x = torch.rand(4, 3, requires_grad=True)
+    z = torch.rand(3, 3)
+    y, h = braze.compile(program, backend=backend)(x, z)
+    if not within:
+        h.data = z
+    with pytest.raises(RuntimeError, match=r"BZ2009.*\[1, 3\].*\[3, 3\]"):
+        y.sum().backward()

@@ -580,6 +580,22 @@ def test_gradients_of_many_tangents_at_once():
     torch.testing.assert_close(rows(braze.compile(model)), rows(model))
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+def test_gradients_of_many_tangents_at_once_lie_as_they_may(backend, dynamic):
+    """Behind attention: what is a view of a gradient in the trace is none of many gradients."""
+    attention = nn.MultiheadAttention(4, 2, batch_first=True)
+
+    def rows(call):
+        every = torch.eye(24).view(24, 1, 6, 4)
+        x = torch.linspace(-1, 1, 24).view(1, 6, 4).requires_grad_()
+        result = call(x, x, x, need_weights=False)[0]
+        return torch.autograd.grad(result, [x, *attention.parameters()], every, is_grads_batched=True)
+
+    compiled = braze.compile(attention, backend=backend, dynamic=dynamic)
+    torch.testing.assert_close(rows(compiled), rows(attention), rtol=1e-4, atol=1e-5)
+
+
 def test_tangents_of_forward_mode_are_not_lost():
     """Called before, inside and after a level of forward-mode differentiation."""
 

@@ -69,7 +69,7 @@ values_kept(const Operation *self, PyObject *inputs, PyObject *results)
             break;
         }
         PyObject *value = Py_NewRef(PySequence_Fast_GET_ITEM(from, kept->index));
-        if (kept->foreign && tensor_requires_grad(value)) {
+        if (kept->early || (kept->foreign && tensor_requires_grad(value))) {
             Py_SETREF(value, PyObject_CallMethodNoArgs(value, name_detach));
         }
         if (value == NULL) {

@@ -9,7 +9,7 @@ enum { DIMS = 16 };
 /* A value that is kept: one of the inputs, or of the results. */
 typedef struct {
     Py_ssize_t index;
-    int input, foreign, given; /* whether an input; of another operation; a result that the caller gets */
+    int input, foreign, early, given; /* whether an input; of another operation; its memory, whatever it is given later; a result that the caller gets */
 } Kept;
 
 /* A tensor that the backward is given, as it was compiled for: what was saved, which hooks or ``x.data = y`` may have changed, or a gradient. */

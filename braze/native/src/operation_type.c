@@ -35,7 +35,7 @@ static int
 parse_kept(PyObject *row, void *made)
 {
     Kept *kept = made;
-    bool read = PyArg_ParseTuple(row, "pnpp", &kept->input, &kept->index, &kept->foreign, &kept->given);
+    bool read = PyArg_ParseTuple(row, "pnppp", &kept->input, &kept->index, &kept->foreign, &kept->early, &kept->given);
     return read ? is_place(kept->index) : -1;
 }
 
