@@ -197,7 +197,7 @@ class GraphState:
         #: name of a float that is made by a function of ``math`` -> (function, what of): residual code computes it as Python does, to the last bit
         self.computed: dict[str, tuple[Any, tuple[Any, ...]]] = {}
         #: id of a float made of sizes by the algebra of symbols -> (that, function, operands), or the float of the graph as which it was written
-        self.written: dict[int, tuple[Any, Any, tuple[Any, ...]]] = {}
+        self.written = mode.decided.written
         #: how many transforms that differentiate are around
         self.transforms = 0
         #: how many ``vmap`` are around
