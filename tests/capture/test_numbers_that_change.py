@@ -368,6 +368,18 @@ def in_a_module(wrap: Callable[..., Any]) -> Callable[..., Any]:
     return f
 
 
+def behind_a_method(wrap: Callable[..., Any]) -> Callable[..., Any]:
+    class Counter:
+        n = 0
+
+        def count(self) -> int:
+            self.n += 1
+            return self.n
+
+    count = Counter().count
+    return wrap(lambda x: x * count())
+
+
 def in_globals_of_another(wrap: Callable[..., Any]) -> Callable[..., Any]:
     names: dict[str, Any] = {"n": 0}
     exec("def count():\n    global n\n    n += 1\n    return n", names)
@@ -382,7 +394,7 @@ def in_globals_of_another(wrap: Callable[..., Any]) -> Callable[..., Any]:
 )
 @pytest.mark.parametrize(
     "make",
-    [in_a_closure, in_a_dict, in_a_class, in_a_module, in_globals_of_another],
+    [in_a_closure, in_a_dict, in_a_class, in_a_module, behind_a_method, in_globals_of_another],
     ids=lambda f: f.__name__,
 )
 def test_a_counter_has_no_variant_for_each_value_wherever_it_is_held(

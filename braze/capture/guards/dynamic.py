@@ -44,7 +44,7 @@ def is_data(source: Source) -> bool:
 #: that another wraps, a class, a module) it is what that holds
 DATA = frozenset(
     {
-        Step.LOCAL, Step.GLOBAL, Step.GLOBALS_OF, Step.CELL, Step.CLOSURE, Step.ATTR, Step.DICT, Step.CLASS_ATTR, Step.TYPE,
+        Step.LOCAL, Step.GLOBAL, Step.GLOBALS_OF, Step.CELL, Step.CLOSURE, Step.ATTR, Step.DICT, Step.CLASS_ATTR, Step.TYPE, Step.FUNC,
         Step.ITEM, Step.NEGATIVE,
     }
 )  # fmt: skip
