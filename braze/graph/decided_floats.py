@@ -1,6 +1,6 @@
-"""What is decided by floats of the program's, as Python over the symbols that stand for them.
+"""What is decided by floats of the program's, and by floats made of integers and sizes, as Python over the symbols that stand for them.
 
-Each float that a call begins with is a symbol, and so is each that a node computes; what the nodes compute is known here, so that a
+Each number that a call begins with is a symbol, and so is each float that a node computes; what the nodes compute is known here, so that a
 condition is written as the program computes it rather than by PyTorch's algebra, which takes ``(k + 1e16) - 1e16`` for ``k``.
 """
 
@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 from typing import Any
 
 import torch
 
 from braze.graph import torch_symbols
 from braze.graph.numbers import OF_MATH, QUESTIONS
+from braze.graph.shape_guards import Relation, python_text, settled_sizes
+from braze.support.errors import Unsupported
 from braze.symbolic import names
 
 #: operations of a decision: guards of many take longer than another variant is worth
@@ -28,6 +31,7 @@ WRITTEN: dict[Any, str] = {
         }.items()
     },
     operator.neg: "(-{})", operator.pos: "(+{})", abs: "abs({})", int: "int({})", round: "round({})", bool: "({} != 0)",
+    torch.sym_float: "float({})",
     **{getattr(math, name): f"math.{name}({{}})" for name in ("floor", "ceil", "trunc", "isnan", "isinf", "isfinite")},
     **{function: f"math.{function.__name__}({{}})" for function in (*OF_MATH, math.sqrt)},
 }  # fmt: skip
@@ -39,19 +43,27 @@ _ABSOLUTE: dict[Any, Any] = {
 WRITTEN |= {_ABSOLUTE[f]: WRITTEN[f].replace("{}", "abs({})", 1) for f in _ABSOLUTE if f in WRITTEN}
 
 
+#: an integer's symbol in the text of a condition
+INTEGER = re.compile(r"int_of\((\w+)\)")
+
+
 class DecidedFloats:
     """Conditions on the floats of one trace. Operands are symbols, their names, or numbers of Python's."""
 
-    def __init__(self, floats: dict[str, float]) -> None:
+    def __init__(self, floats: dict[str, float], integers: dict[str, Any]) -> None:
         #: name of each symbolic float -> its hint
         self.floats = floats
+        #: name of each integer or size that a call begins with -> what is known of it
+        self.integers = integers
+        #: id of a float made of sizes by the algebra of symbols -> (that, function, operands), or the float of the graph as which it was written
+        self.written: dict[int, tuple[Any, Any, tuple[Any, ...]]] = {}
         #: name of a float that a node computes -> (function, what of)
         self.made: dict[str, tuple[Any, tuple[Any, ...]]] = {}
-        #: text of a condition -> the names of the floats that a call begins with
+        #: text of a condition -> the names of the numbers that a call begins with
         self.conditions: dict[str, tuple[str, ...]] = {}
 
     def answer(self, function: Any, *operands: Any) -> Any:
-        """What a function gives of floats, from here on guarded; None where it raises, or these are not floats that a call begins with.
+        """What a function gives of floats, from here on guarded; None where it raises, or these are made of other than a call begins with.
 
         A finite float is guarded to be one, anything else to be that again.
         """
@@ -96,8 +108,24 @@ class DecidedFloats:
 
     def _hint(self, value: Any) -> Any:
         """The number that an operand is in this call."""
+        if type(value) in (torch.SymInt, torch.SymFloat) and torch_symbols.made_as(value) not in self.floats:
+            return value.node.hint
         name = _name(value)
         return value if name is None else self.floats[name]
+
+    def told(self, env: Any) -> list[Relation]:
+        """(Python expression, names in it) for each condition, with what the trace has found integers to be."""
+        found: dict[str, Relation] = {}
+        settled = settled_sizes(env) if self.conditions else {}
+        for text, names_of in self.conditions.items():
+            if settled.keys().isdisjoint(names_of):
+                found[text] = (text, names_of)
+                continue
+            text = INTEGER.sub(lambda m: _in_text(settled[m[1]]) if m[1] in settled else m[0], text)
+            left = (*(n for n in names_of if n in self.floats), *dict.fromkeys(INTEGER.findall(text)))
+            if left:
+                found[text] = (text, left)
+        return list(found.values())
 
     def _text(
         self, function: Any, operands: tuple[Any, ...], found: dict[str, None], left: list[int]
@@ -117,12 +145,40 @@ class DecidedFloats:
             elif name in self.floats:
                 found[name] = None
                 part = f"float_of({name})"
+            elif type(value) is torch.SymInt:
+                part = self._integer(value, found)
+            elif id(value) in self.written:
+                _, made_by, of = self.written[id(value)]
+                again = type(made_by) is torch.SymFloat
+                part = (
+                    self._text(operator.pos, (made_by,), found, left)
+                    if again
+                    else self._text(made_by, of, found, left)
+                )
             else:
                 part = None
             if part is None:
                 return None
             parts.append(part)
         return form.format(*parts)
+
+    def _integer(self, value: torch.SymInt, found: dict[str, None]) -> str | None:
+        """Python for an integer, by the algebra of integers, which is exact; None where a call does not begin with its symbols."""
+        expr = value.node.expr
+        symbols = [str(s) for s in expr.free_symbols]
+        if not self.integers.keys() >= set(symbols) or torch_symbols.is_unbacked(value):
+            return None
+        try:
+            text = python_text(expr)
+        except Unsupported:
+            return None
+        found.update(dict.fromkeys(sorted(symbols)))
+        return _in_text(text)
+
+
+def _in_text(text: str) -> str:
+    """Python over integers, its symbols marked as such."""
+    return re.sub(r"\b(?!(?:if|else|and|or|not)\b)[^\W\d]\w*\b(?![.(])", r"int_of(\g<0>)", text)
 
 
 def _name(value: Any) -> str | None:

@@ -60,15 +60,15 @@ class FakeMode:
         self.env = env
         #: name of each symbolic float of the program -> its hint
         self.floats: dict[str, float] = {}
-        #: what is decided by them
-        self.decided = DecidedFloats(self.floats)
+        #: name in expressions -> its hint
+        self.symbols: dict[str, SymbolSpec] = {}
+        #: what is decided by these
+        self.decided = DecidedFloats(self.floats, self.symbols)
         #: what is known of sizes, where they may be symbols
         self.ground: Ground
         if env is not None:
             self.ground = Ground(env)
             self.ground.decided = self.decided
-        #: name in expressions -> its hint
-        self.symbols: dict[str, SymbolSpec] = {}
         #: the symbols of ints, which guards bind as they are; those of sizes are bound where specs name them
         self.ints: set[str] = set()
         #: sizes whose rows the program says are independent

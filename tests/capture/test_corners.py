@@ -484,3 +484,17 @@ def test_is_as_in_eager(name):
     expected = twice(function, theirs)
     assert same(expected, twice(Run(function, fullgraph=True), ours))
     assert same(theirs, ours)
+
+
+def test_an_attribute_of_a_function_is_read_as_it_was_written_in_its_dict() -> None:
+    def counted(x):
+        counted.__dict__["n"] = counted.n + 1
+        counted.__dict__.update(m=counted.n * 2)
+        return x * counted.n + counted.m, counted.n
+
+    counted.n, counted.m = 0, 0
+    compiled = Run(counted)
+    for i in range(1, 5):
+        made, n = compiled(torch.ones(2))
+        assert n == i == counted.n and counted.m == 2 * i
+        assert torch.equal(made, torch.full((2,), 3.0 * i))

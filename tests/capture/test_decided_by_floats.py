@@ -219,3 +219,61 @@ def test_a_step_of_adafactor_is_not_captured_in_each_step() -> None:
         late += trace.snapshot()[0]["captures"] - before if i > 3 else 0
     assert late == 0
     assert torch.allclose(ours.weight, theirs.weight, rtol=1e-5)
+
+
+# -- floats made of integers and sizes
+
+
+OF_INTEGERS: dict[str, Callable[..., Any]] = {
+    "a floor": lambda x, n: (x * max(0.5, math.exp(-0.03 * n)), n),
+    "a cosine": lambda x, n: (x * max(0.1, 0.5 * (1 + math.cos(math.pi * n / 60))),),
+    "a question": lambda x, n: (x * 2 if math.exp(-0.03 * n) < 0.5 else x - n,),
+    "between": lambda x, n: (x + 1 if 0.3 < math.exp(-n / 30) <= 0.8 else x * n,),
+    "a warm-up": lambda x, n: (x * (n / 10 if n < 10 else max(0.0, math.cos((n - 10) / 40))),),
+    "a size": lambda x, n: (x.new_ones(n) * max(0.25, math.log(n) - 1.5),),
+    "two": lambda x, n: (x * min(math.log(n + 1), math.sqrt(n + 1) / 2, 2.5), n * 2),
+    "a quotient": lambda x, n: (x / (1 + math.exp(-n)), 1 / math.cosh(n / 30), math.log(n + 2) ** 2),
+}
+
+
+@pytest.mark.parametrize("name", OF_INTEGERS)
+def test_what_is_decided_by_a_float_made_of_an_integer_has_a_variant_for_each_decision(name: str) -> None:
+    assert captures(OF_INTEGERS[name], list(range(3, 43))) <= 5
+    captures(OF_INTEGERS[name], [*range(-3, 60, 5), 700, -700, 1 << 40, 0, 1, 2], backend="eager")
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_decision_by_a_float_made_of_a_float_and_an_integer_serves_both(dynamic: bool | None) -> None:
+    def annealed(x: Any, step: int, rate: float) -> Any:
+        scale = max(rate * step, 0.5)
+        return (x * scale, scale) if rate * step < 2 else (x - step, rate)
+
+    compiled = braze.compile(annealed, dynamic=dynamic, backend="eager")
+    x = torch.linspace(-2, 2, 5, dtype=torch.float64)
+    for i in range(40):
+        args = x, 2 + i * 7 % 13, 0.05 + i / 90
+        assert same(compiled(*args), annealed(*args)), args
+    assert compiled.misses <= 6
+
+
+def test_a_decision_by_sizes_that_are_found_to_be_one_later() -> None:
+    def f(x: Any, y: Any, n: int) -> Any:
+        scale = 2.0 if math.exp(-0.1 * x.size(0)) < math.exp(-0.1 * n) / 2 else 3.0
+        return (x + y) * scale + torch.zeros(n, dtype=x.dtype)
+
+    compiled = braze.compile(f, backend="eager")
+    for n in (4, 5, 6, 9, 30, 7):
+        x = torch.randn(n, dtype=torch.float64)
+        assert torch.equal(compiled(x, x, n), f(x, x, n))
+    assert compiled.misses == 2
+    other = torch.randn(20, dtype=torch.float64)
+    assert torch.equal(compiled(other, other[:1], 20), f(other, other[:1], 20))
+
+
+def test_a_miss_names_the_decision_by_an_integer() -> None:
+    compiled = braze.compile(lambda x, n: x * n if math.exp(-n) < 0.01 else x, backend="eager")
+    x = torch.ones(2)
+    compiled(x, 2), compiled(x, 3)
+    with braze.set_stance("fail_on_recompile"), pytest.raises(braze.RecompileError) as raised:
+        compiled(x, 8)
+    assert "(math.exp(-1 * n) < 0.01) == False; now n = 8" in str(raised.value)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 import random
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -305,3 +307,100 @@ def test_parts_of_a_constant_are_of_each_calls_length_where_numbers_are_all_that
     compiled = braze.compile(program, dynamic=dynamic)
     for n in (3, 3, 2, 1, 0, -1, -3, -5, 3, 2):
         torch.testing.assert_close(compiled(n), program(n), rtol=0, atol=0)
+
+
+# -- where a number that changes may be held
+
+
+def wrapped(f: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(f)
+    def wrapper(*args: Any) -> Any:
+        return f(*args)
+
+    return wrapper
+
+
+def in_a_closure(wrap: Callable[..., Any]) -> Callable[..., Any]:
+    n = 0
+
+    @wrap
+    def f(x: Any) -> Any:
+        nonlocal n
+        n += 1
+        return x * n
+
+    return f
+
+
+def in_a_dict(wrap: Callable[..., Any]) -> Callable[..., Any]:
+    state = {"step": 0, "rate": 1.0}
+
+    @wrap
+    def f(x: Any) -> Any:
+        state["step"] += 1
+        state["rate"] *= 0.9
+        return x * min(0.999, (1 + state["step"]) / (10 + state["step"])) * state["rate"]
+
+    return f
+
+
+def in_a_class(wrap: Callable[..., Any]) -> Callable[..., Any]:
+    class Counted:
+        n = 0
+
+        @wrap
+        def f(self, x: Any) -> Any:
+            type(self).n += 1
+            return x * self.n
+
+    return Counted().f
+
+
+def in_a_module(wrap: Callable[..., Any]) -> Callable[..., Any]:
+    config = types.ModuleType("config")
+    config.n = 0
+
+    @wrap
+    def f(x: Any) -> Any:
+        config.n += 1
+        return x * config.n
+
+    return f
+
+
+def behind_a_method(wrap: Callable[..., Any]) -> Callable[..., Any]:
+    class Counter:
+        n = 0
+
+        def count(self) -> int:
+            self.n += 1
+            return self.n
+
+    count = Counter().count
+    return wrap(lambda x: x * count())
+
+
+def in_globals_of_another(wrap: Callable[..., Any]) -> Callable[..., Any]:
+    names: dict[str, Any] = {"n": 0}
+    exec("def count():\n    global n\n    n += 1\n    return n", names)
+    count = names["count"]
+    return wrap(lambda x: x * count())
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [lambda f: f, torch.no_grad(), wrapped, lambda f: wrapped(wrapped(f))],
+    ids=["plain", "no_grad", "wrapped", "wrapped twice"],
+)
+@pytest.mark.parametrize(
+    "make",
+    [in_a_closure, in_a_dict, in_a_class, in_a_module, behind_a_method, in_globals_of_another],
+    ids=lambda f: f.__name__,
+)
+def test_a_counter_has_no_variant_for_each_value_wherever_it_is_held(
+    make: Callable[..., Any], wrap: Callable[..., Any]
+) -> None:
+    theirs, compiled = make(wrap), braze.compile(make(wrap), backend="eager")
+    for _ in range(20):
+        assert torch.equal(compiled(X), theirs(X))
+    assert compiled.misses <= 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import logging
 import signal
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 import braze
+from braze.support import trace
 from tests.helpers import logged
 
 X = torch.arange(3.0)
@@ -121,3 +123,37 @@ def test_a_handler_of_a_signal_is_captured_in_no_broken_call() -> None:
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert came and "handler" not in str(found)
+
+
+class Row:
+    def __init__(self, number: int) -> None:
+        self.number, self.name, self.values = number, f"row {number}", torch.ones(3, number % 2 + 2)
+
+
+def as_text(row: Row) -> Any:
+    return row.name.upper()
+
+
+def with_shape(row: Row) -> Any:
+    return row.name.upper(), row.values.shape[0]
+
+
+def captures_of(default: Any) -> int:
+    """How often a function is captured that ``json`` calls with objects which differ from call to call."""
+    name = default.__name__
+
+    def program(x: torch.Tensor, rows: list[Row]) -> Any:
+        return x + 1, json.dumps(rows, default=default)
+
+    compiled = braze.compile(program, backend="eager")
+    with trace.collect() as events:
+        for i in range(12):
+            rows = [Row(i * 7 + k) for k in range(4)]
+            assert compiled(X, rows)[1] == program(X, rows)[1]
+    return sum(kind == "capture" and told.name == name for kind, told in events)
+
+
+def test_a_function_of_a_broken_call_that_meets_no_tensor_is_not_captured_for_each_object() -> None:
+    braze.reset()
+    assert captures_of(as_text) == 3
+    assert captures_of(with_shape) > 3

@@ -127,7 +127,9 @@ def _establish(capture: Capture, mode: fakes.FakeMode, examples: Sequence[Any]) 
             if symbols.setdefault(mode.name_of(now), len(symbols)) == len(values):
                 values.append(now)
     asked = [g.expected.expression for g in capture.guards if g.check is Check.RANGE]
-    relations = [text for text in asked if "float_of(" not in text]  # of floats symbols know nothing
+    relations = [
+        text for text in asked if "float_of(" not in text and "int_of(" not in text
+    ]  # of floats symbols know nothing
     held = [bool(compile_relation(text, symbols)(tuple(values))) for text in relations]
     held += [bool(now == compile_relation(then, symbols)(tuple(values))) for now, then in pairs]
     if not all(held):

@@ -9,6 +9,7 @@ import inspect
 import os
 import sys
 import sysconfig
+from collections.abc import Sequence
 from types import CodeType
 from typing import Any
 
@@ -17,9 +18,12 @@ import torch
 from braze.capture.facts.bytecode import GENERATORS
 from braze.capture.facts.libraries import MODEL_LIBRARIES
 from braze.capture.facts.markers import DISABLED
+from braze.capture.facts.records import Capture, Check
 from braze.capture.facts.replay import GENERATED
 
 GENERATOR = "a generator or coroutine"
+#: captures without a tensor from which on no more are made
+MOST_PLAIN = 3
 _FUNCTION = inspect.CO_OPTIMIZED | inspect.CO_NEWLOCALS
 
 
@@ -74,6 +78,14 @@ def other_library(code: CodeType) -> str | None:
     """The name of the library in site-packages that code belongs to, if it is one that holds no model code; installers' own have none."""
     name = (_library(code.co_filename) or "").partition("the library ")[2]
     return name if name and not name.startswith("_") else None
+
+
+def is_plain_python(captures: Sequence[Capture]) -> bool:
+    """Whether what a broken call runs (the key of a sort, a formatter) has met no tensor in several captures: Python is quicker than guards over what it reads."""
+    return len(captures) >= MOST_PLAIN and all(
+        c.graph is None and c.graph_break is None and all(g.check is not Check.TENSOR for g in c.guards)
+        for c in captures
+    )
 
 
 def is_skipped(code: CodeType, function: Any) -> bool:

@@ -27,6 +27,7 @@ from braze.capture.dispatch.recompiles import (
     warn_of_storm,
 )
 from braze.capture.dispatch.shared import Shared, this_thread
+from braze.capture.dispatch.skip import is_plain_python
 from braze.capture.dispatch.stance import Stance, stance
 from braze.capture.facts.breaks import DIFFERENTIATED_TWICE, LOOKS_AT_THE_STACK
 from braze.capture.facts.records import Capture
@@ -273,6 +274,8 @@ class Site:
         owner = owner_of(function, locals)
         mine = [v for v in self.variants if v.owner is owner]
         self._note_uses()
+        if self.hooked and is_plain_python([v.capture for v in mine]):
+            return self._uncapturable(function)
         generic = len(mine) >= limit
         if generic and any(v.generic for v in mine) and self.history.rests(mine[-1].hits - mine[-1].measured):
             trace.count("misses_let_by")

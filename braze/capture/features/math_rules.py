@@ -39,7 +39,7 @@ def sqrt_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     of_sizes = type(value) is torch.SymFloat and not t.graph.mode.depends_on_floats(value)
     if type(value) is torch.SymInt or of_sizes:
         if unbacked.is_unbacked(value) or t.truth(operations.compare(t, operator.ge, value, 0)):
-            return torch.sym_sqrt(value)
+            return floats.noted_as_written(t.graph, math.sqrt, (value,), torch.sym_sqrt(value))
         args = (operations.number(value),)  # C refuses it
     if type(value) is torch.SymFloat:
         made = floats.where_defined(t.graph, math.sqrt, value)

@@ -232,12 +232,12 @@ def settle_floats(t: Trace) -> None:
 
 def tell_decisions(t: Trace) -> list[Guard]:
     """What was decided by floats, over symbols which the places of these bind."""
-    decisions = t.graph.mode.decided.conditions
-    named = set().union(*decisions.values())
+    decisions = t.graph.mode.decided.told(t.graph.mode.env)
+    named = {name for _, names in decisions for name in names}
     for place in t.outside.symbolic_places:
         if isinstance(place.value, torch.SymFloat) and t.graph.mode.name_of(place.value) in named:
             place.guards.append((Check.EQUAL, FloatSpec(t.graph.mode.name_of(place.value), place.real)))
-    return [Guard(None, Check.RANGE, ShapeRelation(text, names)) for text, names in decisions.items()]
+    return [Guard(None, Check.RANGE, ShapeRelation(text, names)) for text, names in decisions]
 
 
 def guards(t: Trace) -> list[Guard]:

@@ -135,6 +135,8 @@ def made_of(graph: GraphState, value: Any) -> tuple[Any, tuple[Any, ...]]:
 
 def where_defined(graph: GraphState, function: Any, *operands: Any) -> Any:
     """What an operation that may raise gives of floats of the program's where it gives a finite float, which is guarded; MISSING for any other."""
+    if not any(is_input(graph, v) for v in operands):  # made of sizes: the algebra's
+        return MISSING
     value = graph.mode.decided.answer(function, *operands)
     if value is None:
         return MISSING
@@ -144,6 +146,8 @@ def where_defined(graph: GraphState, function: Any, *operands: Any) -> Any:
 
 def decided(graph: GraphState, function: Any, *operands: Any) -> Any:
     """What a question is answered, or which integer a float is made, of floats of the program's: guarded to be that again; MISSING for others."""
+    if not any(is_input(graph, v) for v in operands):
+        return MISSING
     value = graph.mode.decided.answer(function, *map(known, operands))
     return MISSING if value is None else value
 

@@ -37,7 +37,7 @@ class Questions:
             )
             if text not in there
         ]
-        for text, floats in mode.decided.conditions.items():
+        for text, floats in mode.decided.told(mode.env):
             if text not in there:
                 found.append(Guard(None, Check.RANGE, ShapeRelation(text, floats)))
                 found += [

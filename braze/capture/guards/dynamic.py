@@ -34,16 +34,20 @@ def holds_numbers(expected: Any) -> bool:
 def is_data(source: Source) -> bool:
     """Whether a number at this source may become a symbol once it changes: any that user code holds."""
     while source.parent is not None:
-        if source.parent.step is Step.CONSTANT:  # a counter on a class or a function
-            return source.step in (Step.CLASS_ATTR, Step.ATTR)
         if source.step not in DATA:
             return False
         source = source.parent
-    return source.step in DATA
+    return source.step in DATA or source.step is Step.CONSTANT
 
 
-#: steps to what changes from call to call; the others lead to defaults, classes and the like
-DATA = frozenset({Step.LOCAL, Step.GLOBAL, Step.CELL, Step.ATTR, Step.DICT, Step.ITEM, Step.NEGATIVE})
+#: steps to what changes from call to call; the others lead to defaults and the like. Beneath an object that is known by identity (a function
+#: that another wraps, a class, a module) it is what that holds
+DATA = frozenset(
+    {
+        Step.LOCAL, Step.GLOBAL, Step.GLOBALS_OF, Step.CELL, Step.CLOSURE, Step.ATTR, Step.DICT, Step.CLASS_ATTR, Step.TYPE, Step.FUNC,
+        Step.ITEM, Step.NEGATIVE,
+    }
+)  # fmt: skip
 
 
 #: tuples whose items are compared one by one once a number among them has changed

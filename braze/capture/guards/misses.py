@@ -178,7 +178,7 @@ def in_words(expression: str, symbols: Mapping[str, str]) -> str:
 
     class Named(ast.NodeTransformer):
         def visit_Call(self, node: ast.Call) -> ast.AST:
-            read = isinstance(node.func, ast.Name) and node.func.id == "float_of"
+            read = isinstance(node.func, ast.Name) and node.func.id in ("float_of", "int_of")
             return self.visit(node.args[0]) if read else self.generic_visit(node)  # type: ignore[no-any-return]
 
         def visit_Name(self, node: ast.Name) -> ast.AST:

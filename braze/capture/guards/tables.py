@@ -35,6 +35,7 @@ RELATION_NAMES = {
     "float": float,
     "round": round,
     "float_of": native.walk.float_of,
+    "int_of": int,
 }
 
 

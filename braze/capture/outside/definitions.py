@@ -16,6 +16,7 @@ from braze.capture.facts.libraries import is_library_class, is_library_function,
 from braze.capture.facts.records import Step
 from braze.capture.facts.values import MISSING, Lookups, held, is_immutable, lookup_in_mro
 from braze.capture.outside.globals import globals_at
+from braze.capture.outside.shadows import DictShadow
 from braze.capture.state.ledger import Ledger
 from braze.capture.state.outside import Outside
 from braze.capture.state.trace import Trace
@@ -56,6 +57,14 @@ def write_function(t: Trace, fn: Any, name: str, value: Any) -> None:
     if name.startswith(MARKS) or is_library_function(fn) or (Step.ATTR, "__dict__") in node.children:
         refuse("function", fn)
     t.done.function_fields.setdefault(id(fn), (fn, {}))[1][name] = value
+
+
+def is_written_by_dict(outside: Outside, fn: Any) -> bool:
+    """Whether the program has written to a function's ``__dict__``, rather than to its attributes."""
+    own = held(fn, "__dict__")
+    node = outside.tree.known.get(id(own))
+    shadow = node.container if node is not None and node.real is own else None
+    return isinstance(shadow, DictShadow) and shadow.changed_keys() != ([], [])
 
 
 def write_module(outside: Outside, module: Any, name: str, value: Any) -> None:

@@ -31,7 +31,7 @@ from braze.capture.facts.values import (
     lookup_in_mro,
     missing,
 )
-from braze.capture.outside import cells, texts
+from braze.capture.outside import cells, definitions, texts
 from braze.capture.outside.class_values import class_value, trust_class_value
 from braze.capture.outside.globals import globals_at, module_dict
 from braze.capture.outside.relied_upon import note_missing
@@ -501,6 +501,10 @@ def function_attr(t: Trace, fn: Any, name: str, tail: bool) -> Any:
             return fields[name]
         if name == "__dict__":
             graph_break("BZ1010", f"the dict of the function {fn.__name__!r} is read, which has been written")
+    if not t.done.is_ours(fn) and name != "__dict__" and definitions.is_written_by_dict(t.outside, fn):
+        graph_break(
+            "BZ1010", f"an attribute of the function {fn.__name__!r} is read, whose dict has been written"
+        )
     value = getattr(fn, name, MISSING)
     if value is MISSING:
         if not t.done.is_ours(fn) and not is_library_function(fn):

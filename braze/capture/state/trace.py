@@ -197,7 +197,7 @@ class GraphState:
         #: names of the floats that are made by functions of ``math``
         self.computed: set[str] = set()
         #: id of a float made of sizes by the algebra of symbols -> (that, function, operands), or the float of the graph as which it was written
-        self.written: dict[int, tuple[Any, Any, tuple[Any, ...]]] = {}
+        self.written = mode.decided.written
         #: how many transforms that differentiate are around
         self.transforms = 0
         #: how many ``vmap`` are around
