@@ -18,7 +18,7 @@ from braze.loops import build
 from braze.loops.ir import Axis, Buffer, BufferKind, DType, LoopNest, Op, ReduceKind, Reduction, Store
 from braze.loops.rewrite import roots, walk
 from braze.options import Options
-from braze.schedule import kernels, split
+from braze.schedule import column_tiles, kernels, split
 from braze.schedule.choices import Choices
 from braze.schedule.kernels import plan_kernel
 from braze.schedule.one_hot import known_sums
@@ -363,7 +363,7 @@ def test_as_many_parts_of_columns_as_registers_leave_room_for(width, programs):
 def test_rows_that_are_on_their_way_while_others_are_added(rows, dtype, tmp_path, monkeypatch):
     """Sums, maxima and tests down columns of whole rows, of a part of a tensor too; what is not finite stays in its column."""
     for name, number in (("WIDE_COLUMNS", 16), ("LEAST_WIDE", 10), ("LONG_WIDE", 40)):
-        monkeypatch.setattr(kernels, name, number)
+        monkeypatch.setattr(column_tiles, name, number)
     monkeypatch.setattr(split, "LEAST_COLUMN", 10)
     wide = numbers(rows, 34, dtype=dtype)
     wide[3, 2], wide[5, 4], wide[6, 4], wide[rows - 1, 8] = NAN, INF, -INF, -INF
@@ -390,7 +390,7 @@ def test_which_rows_are_on_their_way_while_others_are_added():
 
     total = lambda x: x.sum(0)
     assert stages(total, 65536, 1024) == stages(total, 16384, 4096) == (256, 3)
-    assert stages(total, 8192, 1024) == (128, 3)
+    assert stages(total, 8192, 1024) == (2048, 1)  # of parts of 64 rows each thread has whole columns
     assert stages(total, 65536, 1024, dtype=torch.float32) == (256, 3)
     assert [stages(total, *s)[1] for s in ((4096, 1024), (256, 1024), (65536, 1000))] == [1, 1, 1]
     assert stages(total, 65536, 1024, dtype=torch.float64)[1] == 1
