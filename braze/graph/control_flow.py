@@ -68,8 +68,16 @@ def is_fake(x: Any) -> bool:
     return isinstance(torch_compat.without_wrappers(x), FakeTensor)
 
 
+def no_gradient(shape: Sequence[Any], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros that change no number that they are added to, nor the sign of a zero."""
+    return torch.full(shape, complex(-0.0, -0.0) if dtype.is_complex else -0.0, dtype=dtype, device=device)
+
+
 class _Connected(torch.autograd.Function):
-    """Results that depend on all operands: those that a branch makes no use of get gradients of zeros."""
+    """Results that depend on all operands: those that a branch makes no use of get gradients of zeros.
+
+    Negative ones, which leave each number that they are added to as it is: ``0.0 + -0.0`` is ``0.0``.
+    """
 
     @staticmethod
     def forward(ctx: Any, count: int, *values: torch.Tensor) -> Any:
@@ -79,8 +87,8 @@ class _Connected(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        zeros = [torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in ctx.unused]
-        return None, *grads, *zeros
+        nothing = [no_gradient(shape, dtype, device) for shape, dtype, device in ctx.unused]
+        return None, *grads, *nothing
 
 
 def connected(results: tuple[Any, ...], operands: Sequence[Any]) -> tuple[Any, ...]:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from braze.graph.control_flow import no_gradient
 from braze.graph.torch_compat import storage_key
 from braze.support.record import record
 
@@ -82,19 +83,29 @@ class Entry:
         with torch.no_grad():
             return list(self.target(*_filled(self.template, given)))
 
-    def pull_back(self, grads: Sequence[Any], tensors: Sequence[Any], sizes: Sequence[Any]) -> list[Any]:
-        """The gradients of the wanted tensors, given those of the results: what was chosen runs again, under autograd."""
+    def pull_back(
+        self, places: Sequence[int], grads: Sequence[Any], tensors: Sequence[Any], sizes: Sequence[Any]
+    ) -> list[Any]:
+        """The gradients of the wanted tensors, given those of the results at ``places``: what was chosen runs again, under autograd."""
         values = [x.detach().requires_grad_() if i in self.wanted else x for i, x in enumerate(tensors)]
         given = {"tensor": values, "size": sizes, "module": self.modules}
         with torch.enable_grad():
             results = self.target(*_filled(self.template, given))
-        pairs = [(x, grad) for x, grad in zip(results, grads, strict=True) if x.requires_grad]
+        pairs = [
+            (results[i], grad) for i, grad in zip(places, grads, strict=True) if results[i].requires_grad
+        ]
         wanted = [values[i] for i in self.wanted]
-        if not pairs:
-            return [torch.zeros_like(x, memory_format=torch.contiguous_format) for x in wanted]
         out, given_grads = [x for x, _ in pairs], [grad for _, grad in pairs]
-        found = torch.autograd.grad(out, wanted, given_grads, allow_unused=True, materialize_grads=True)
-        return owned(found, (*grads, *tensors))
+        found = (
+            torch.autograd.grad(out, wanted, given_grads, allow_unused=True)
+            if pairs
+            else [None] * len(wanted)
+        )
+        made = [
+            no_gradient(x.shape, x.dtype, x.device) if grad is None else grad
+            for x, grad in zip(wanted, found, strict=True)
+        ]
+        return owned(made, (*grads, *tensors))
 
     def compile(self, compiled: Callable[[torch.fx.GraphModule], Runner | None]) -> None:
         """Let subgraphs run as what ``compiled`` makes of them, once; None where it makes nothing."""
@@ -177,7 +188,7 @@ def operators() -> tuple[Any, Any]:
         torch.library.register_fake(f"braze::{name}")(_fake)
     torch.library.define(
         "braze::subgraph_gradients",
-        "(int entry, Tensor[] grads, Tensor[] tensors, SymInt[] sizes) -> Tensor[]",
+        "(int entry, int[] places, Tensor[] grads, Tensor[] tensors, SymInt[] sizes) -> Tensor[]",
     )
     torch.library.impl("braze::subgraph_gradients", "CompositeExplicitAutograd")(_pull_back)
     torch.library.register_fake("braze::subgraph_gradients")(_fake_gradients)
@@ -197,13 +208,17 @@ def _fake(entry: int, tensors: Sequence[torch.Tensor], sizes: Sequence[Any]) -> 
 
 
 def _pull_back(
-    entry: int, grads: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor], sizes: Sequence[int]
+    entry: int,
+    places: Sequence[int],
+    grads: Sequence[torch.Tensor],
+    tensors: Sequence[torch.Tensor],
+    sizes: Sequence[int],
 ) -> list[torch.Tensor]:
-    return _entries[entry].pull_back(grads, tensors, sizes)
+    return _entries[entry].pull_back(places, grads, tensors, sizes)
 
 
 def _fake_gradients(
-    entry: int, grads: Any, tensors: Sequence[torch.Tensor], sizes: Any
+    entry: int, places: Any, grads: Any, tensors: Sequence[torch.Tensor], sizes: Any
 ) -> list[torch.Tensor]:
     return [
         torch.empty(tensors[i].shape, dtype=tensors[i].dtype, device=tensors[i].device)
@@ -215,16 +230,14 @@ def _save(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.entry, tensors, ctx.sizes = inputs
     ctx.held = _entries[ctx.entry]
     ctx.count = len(tensors)
-    ctx.kinds = [(x.shape, x.dtype, x.device) for x in output]
     ctx.save_for_backward(*tensors)
 
 
 def _backward(ctx: Any, grads: Sequence[Any]) -> Any:
-    given = [
-        torch.zeros(shape, dtype=dtype, device=device) if grad is None else grad
-        for grad, (shape, dtype, device) in zip(grads, ctx.kinds, strict=True)
-    ]
-    found = torch.ops.braze.subgraph_gradients(ctx.entry, given, list(ctx.saved_tensors), ctx.sizes)
+    # zeros in the place of one that does not come in would be followed through what was chosen, and meet others' signs
+    places = [i for i, grad in enumerate(grads) if grad is not None]
+    given = [grads[i] for i in places]
+    found = torch.ops.braze.subgraph_gradients(ctx.entry, places, given, list(ctx.saved_tensors), ctx.sizes)
     made: list[Any] = [None] * ctx.count
     for i, grad in zip(ctx.held.wanted, found, strict=True):
         made[i] = grad

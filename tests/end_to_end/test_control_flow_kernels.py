@@ -210,3 +210,30 @@ def test_gradients_of_operands_whose_sizes_are_computed_of_others():
             x = (torch.linspace(-1, 2, rows * columns).reshape(rows, columns) * sign).requires_grad_()
             (found,), (wanted,) = (torch.autograd.grad(out, x) for out in (compiled(x), f(x, python=True)))
             torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "braze"])
+@pytest.mark.parametrize("comes_in", [-0.0, 0.0])
+def test_gradients_of_a_loop_keep_the_signs_of_their_zeros(comes_in, backend, expected):  # noqa: F811
+    def f(x):
+        return programs.while_loop(lambda i, t: i < 3, lambda i, t: (i + 1, t.sin()), (ZERO, x))[1]
+
+    found = []
+    for run in (braze.compile(f, backend=backend, fullgraph=True), functools.partial(expected, f)):
+        leaf = X.double().requires_grad_()
+        run(leaf).backward(torch.full((2, 3), comes_in, dtype=torch.float64))
+        found.append(leaf.grad.signbit())
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "braze"])
+def test_an_operand_that_a_branch_does_not_use_adds_nothing_to_its_gradient(backend, expected):  # noqa: F811
+    def f(x, y):
+        return torch.cond(x.sum() > 0, lambda t, u: t * 2, lambda t, u: t * u, (x, y)), y * 1
+
+    found = []
+    for run in (braze.compile(f, backend=backend, fullgraph=True), functools.partial(expected, f)):
+        x, y = X.clone().requires_grad_(), (X + 1).requires_grad_()
+        torch.autograd.backward(run(x, y), [torch.ones(2, 3), torch.full((2, 3), -0.0)])
+        found.append(y.grad.signbit())
+    assert found[1].all() and torch.equal(*found)

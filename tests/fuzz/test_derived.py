@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.fuzz.tensors import calculus, check, derived, generate
+from tests.fuzz.tensors.program import Given, parsed
 
 
 def test_rows_of_derivatives_and_of_control_flow_are_met():
@@ -42,6 +43,8 @@ def test_loops_in_eager_carry_values_of_one_kind():
     x = torch.ones(2, 3)
     with pytest.raises(ValueError, match="another kind"):
         calculus.while_loop(lambda i, t: i < 2, lambda i, t: (i + 1, t.mT), (torch.tensor(0), x))
+    with pytest.raises(ValueError, match="another kind"):  # PyTorch's loops ask it of no rounds, too
+        calculus.while_loop(lambda i, t: i < 0, lambda i, t: (i + 1, t * 2), (torch.tensor(0), x > 0))
     last, rows = calculus.scan(lambda c, t: (c + t, c * 2), x[0], x, reverse=True)
     assert torch.equal(last, torch.full((3,), 3.0)) and torch.equal(rows[:, 0], torch.tensor([4.0, 2.0]))
 
@@ -49,3 +52,18 @@ def test_loops_in_eager_carry_values_of_one_kind():
 def test_an_operand_that_is_written_may_be_refused_where_a_branch_is_computed_again():
     assert check.OVER_DATA.search("v1 = cond(v0.sum() > 0, f, g, (v0,))")
     assert not check.OVER_DATA.search("v1 = v0.cos() * second(v0)")
+
+
+def test_results_in_float64_are_known_where_copies_of_what_is_saved_are_refused():
+    text = """\
+def program(x):
+    v0 = (x * 1).sum()
+    v1 = torch.float_power(v0, 2)
+    v0.sub_(0)
+    v2 = torch.func.grad(lambda t: t.sin().sum())(x)
+    return (v1, v2,)
+"""
+    given = (Given("x", ("numbers((3, 4), 'float16', 0, 'small')",), "leaf"),)
+    program = parsed(text, given, backward=True)
+    exact, _ = check.in_double(program, 0, torch.float16)
+    assert exact["result 0"].dtype is torch.float64

@@ -63,10 +63,10 @@ def while_loop(
     """``torch.while_loop`` where it is captured."""
     if braze.is_compiling():
         return torch.while_loop(test, body, carried)
+    with torch.no_grad():  # asked of a loop without rounds, too
+        as_before(body(*carried), carried)
     while test(*carried):
-        following = body(*carried)
-        as_before(following, carried)
-        carried = following
+        carried = body(*carried)
     return tuple(t.clone() for t in carried)
 
 
