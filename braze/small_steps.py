@@ -96,7 +96,7 @@ def is_little(work: float, halves: Iterable[torch.fx.GraphModule]) -> bool:
 def is_one_each_way(gm: torch.fx.GraphModule) -> bool:
     """Whether a captured graph is one operator, on few bytes of the memory of the CPU, that eager has one kernel for in each direction."""
     computed = [node for node in gm.graph.nodes if node.op.startswith("call_")]
-    made = [value.grad_fn for node in computed for value in _tensors(node)]
+    made = [_history(value) for node in computed for value in _tensors(node)]
     if len(computed) != 1 or len(made) != 1 or made[0] is None or made[0].name() not in ONE_EACH_WAY:
         return False
     return _on_cpu(gm) and _is_small(gm, SMALL_ONE)
@@ -105,12 +105,12 @@ def is_one_each_way(gm: torch.fx.GraphModule) -> bool:
 def calls_of_eager(gm: torch.fx.GraphModule) -> int:
     """How many operators a step of a captured graph calls in eager: one for each of autograd's nodes and one for each gradient that it passes on,
     and one for each value without a history. The fakes of a capture have the histories that the tensors will have."""
-    known = {value.grad_fn for node in gm.graph.find_nodes(op="placeholder") for value in _tensors(node)}
+    known = {_history(value) for node in gm.graph.find_nodes(op="placeholder") for value in _tensors(node)}
     computed = [
         node for node in gm.graph.nodes if node.op.startswith("call_") and node.target is not operator.getitem
     ]
-    count = sum(all(value.grad_fn is None for value in _tensors(node)) for node in computed)
-    waiting = [value.grad_fn for node in computed for value in _tensors(node)]
+    count = sum(all(_history(value) is None for value in _tensors(node)) for node in computed)
+    waiting = [_history(value) for node in computed for value in _tensors(node)]
     while waiting:
         function = waiting.pop()
         if function is None or function in known:
@@ -293,6 +293,14 @@ def _on_cpu(module: torch.fx.GraphModule) -> bool:
 
 def _tensors(node: torch.fx.Node) -> list[torch.Tensor]:
     return every(torch.Tensor, node.meta.get("val"))
+
+
+def _history(value: torch.Tensor) -> Any:
+    """Autograd's node of a tensor; none, too, of a part of what was written since, which autograd tells of nobody."""
+    try:
+        return value.grad_fn
+    except RuntimeError:
+        return None
 
 
 def _is_operator(node: torch.fx.Node) -> bool:

@@ -25,6 +25,7 @@ from braze.aot.symbols import SymbolNodes
 from braze.aot.views import apply_view, has_overlap, is_dense, root_of, scatter_back
 from braze.aot.ways import counts_from_start
 from braze.aot.writes import (
+    called_as_it_is,
     functional_values,
     is_custom,
     is_write,
@@ -211,7 +212,8 @@ class _Functionalizer:
                     with self.graph.inserting_before(node):
                         self._value(node)
                     continue
-                self._refresh_arguments(node)
+                if not _asks_of_memory(node):
+                    self._refresh_arguments(node)
                 if is_window(node):
                     self._require_own_memory(self.aliases[node])
                     self._note_window(self.aliases[node], node, node.args[0])  # type: ignore[arg-type]
@@ -525,6 +527,11 @@ class _Functionalizer:
 def is_window(node: Node) -> bool:
     """Whether a node looks at memory by sizes and strides of its own, whatever the tensor is that it is given."""
     return node.target is aten.as_strided.default
+
+
+def _asks_of_memory(node: Node) -> bool:
+    """Whether a node is there to fail where memory is too small for it: whatever that holds by now, values have memory of their own."""
+    return facts(node).for_error and node.target is called_as_it_is(aten.as_strided_copy.default)
 
 
 def _is_given(node: Node) -> bool:

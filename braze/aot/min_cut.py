@@ -78,8 +78,8 @@ class Halves:
         self.ends = [n for n in needed if n in self.behind or n in ends]
         self.forced = self._forced()
         self.compared = self._compared()
-        #: what the program has in its hands, and writes once the graph has run
-        self.rewritten = [n for n in self.choices if facts(n).written_after]
+        #: what autograd does not save: what the program has in its hands and writes once the graph has run, or was made in inference mode
+        self.rewritten = [n for n in self.choices if facts(n).written_after or facts(n).inference]
         self.unsaved = self._unsaved() | self._of_moved()
         #: what the program makes of that is kept itself where eager's formulas read both: a value may be saved for some of them only
         self.made_of_rewritten = {
@@ -91,9 +91,9 @@ class Halves:
         }
 
     def _unsaved(self) -> frozenset[Node]:
-        """What is written once the graph has run, where no formula of eager's reads it.
+        """What is written once the graph has run, or was made in inference mode, where no formula of eager's reads it.
 
-        Autograd refuses a saved value that was written since: what eager saves in its stead has to be kept.
+        Autograd refuses a saved value that was written since, and to save one of inference mode: what eager saves in its stead has to be kept.
         """
         return frozenset(n for n in self.rewritten if all(map(self._is_of_program, readers(n))))
 

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from braze.graph import torch_compat
-from braze.graph.facts import InputRole, set_facts
+from braze.graph.facts import InputRole, set_facts, tell_of_input
 from braze.graph.fakes import FakeMode, new_mode
 from braze.graph.torch_compat import pytree
 from braze.support.errors import UserError
@@ -44,7 +44,8 @@ class Program:
             node = self.graph.placeholder(name)
             node.meta["val"] = fake
             role = InputRole.PARAMETER if i < parameters else InputRole.USER
-            set_facts(node, role=role, source=name, requires_grad=real.requires_grad, leaf=real.is_leaf)
+            set_facts(node, role=role, source=name)
+            tell_of_input(node, real)
             nodes.append(node)
         leaves = self._tried(mode)
         call = self.graph.call_function(self._flat, tuple(nodes))

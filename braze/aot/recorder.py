@@ -118,14 +118,8 @@ class Recorder(TorchDispatchMode):
         """A placeholder like the captured one; the value to trace with."""
         node = self.graph.placeholder(captured.name)
         known = facts(captured)
-        set_facts(
-            node,
-            role=known.role,
-            source=known.source,
-            origin=known.origin,
-            written_after=known.written_after,
-            moved_after=known.moved_after,
-        )
+        set_facts(node, role=known.role, source=known.source, origin=known.origin, inference=known.inference)
+        set_facts(node, written_after=known.written_after, moved_after=known.moved_after)
         if isinstance(example, torch.Tensor):
             grad = _told(known.requires_grad, example.requires_grad)
             example = self._input_tensor(

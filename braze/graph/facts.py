@@ -47,6 +47,8 @@ class NodeFacts(NamedTuple):
     #: whether the caller's tensor requires grad, and is a leaf: its fake may gain a history while tracing
     requires_grad: bool | None = None
     leaf: bool | None = None
+    #: whether it was made in inference mode: autograd refuses to save it
+    inference: bool = False
     #: whether the forward writes to it
     written: bool = False
 
@@ -152,3 +154,8 @@ def _setter(record: Callable[_Known, NodeFacts]) -> Callable[Concatenate[torch.f
 
 
 set_facts = _setter(NodeFacts)
+
+
+def tell_of_input(node: torch.fx.Node, tensor: torch.Tensor) -> None:
+    """Add what is known of an input by the caller's tensor: its fake may gain a history while tracing."""
+    set_facts(node, requires_grad=tensor.requires_grad, leaf=tensor.is_leaf, inference=tensor.is_inference())

@@ -9,6 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 import braze
 from tests.aot.recording import compile_aot, targets
+from tests.helpers import logged
 
 PLACES = torch.tensor([0, 9])
 NONE = torch.zeros(3, 3)
@@ -276,3 +277,52 @@ def test_what_a_program_asserts_of_its_tensors_is_checked(backend):
     assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
     assert outcome(compiled, torch.zeros(2)) == outcome(program, torch.zeros(2))
     assert isinstance(outcome(program, torch.zeros(2)), tuple)
+
+
+def of_an_input(x, write):
+    part = x[..., -1]
+    write(part)
+    part.as_strided((2,), (4,), 2)
+    return x * 1
+
+
+def of_what_is_made(x, write):
+    whole = x * 3
+    part = whole[..., -1]
+    write(part)
+    part.as_strided((2,), (4,), 2)
+    return whole
+
+
+def of_two_parts(x, write):
+    part, other = x[..., -1], x[:1]
+    other.zero_()
+    write(part)
+    part.as_strided((2,), (4,), 2)
+    return x[::2]
+
+
+WRITES = {
+    "out": lambda part: torch.mul(part, 2, out=part),
+    "in_place": lambda part: part.mul_(2),
+    "copied": lambda part: part.copy_(part + 1),
+    "data": lambda part: part.data.add_(1),
+}
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+@pytest.mark.parametrize("program", [of_an_input, of_what_is_made, of_two_parts])
+def test_an_unread_view_of_memory_that_was_written_sees_all_of_it(program, write, dynamic, backend):
+    """What is written is computed as a value of its own, which has no memory beside its elements."""
+    for size in ((15,), (1, 5, 3), (2,)):
+        compiled = braze.compile(program, backend=backend, dynamic=dynamic)
+        x, y = torch.ones(size), torch.ones(size)
+        with logged() as said:
+            theirs, ours = outcome(program, x, write), outcome(compiled, y, write)
+        if isinstance(theirs, tuple):  # of two elements
+            assert ours == theirs
+        else:
+            torch.testing.assert_close((ours, y), (theirs, x))
+            assert not any("BZ6013" in each for each in said)

@@ -132,6 +132,18 @@ def test_what_does_nothing_wrong_is_not_told(monkeypatch):
     assert machine.check(PROGRAM) is None
 
 
+def test_what_eager_reads_of_memory_that_nobody_has_written_is_not_compared(monkeypatch):
+    """Factors that eager saves before it draws them, and a hook copies (9820001532)."""
+    monkeypatch.setattr(machine, "compiling", spoils(PLANTED["a gradient"][0]))
+    layers = (("self.l0 = nn.Linear(8, 8)", "h = self.l0(h)"), ("self.l1 = nn.RReLU()", "h = self.l1(h)"))
+    copied = "with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t): c(data(3)).sum().backward()"
+    plain = "c(data(3)).sum().backward()"
+    program = replace(PROGRAM, layers=layers)
+    assert machine.check(replace(program, actions=(copied,))) is None
+    assert machine.check(replace(program, actions=(plain,))) is not None
+    assert machine.check(replace(PROGRAM, actions=(copied,))) is not None
+
+
 def test_numbers_are_held_to_the_least_exact_type_so_far():
     """A double that was added up from floats has the roundings of floats (8600000458)."""
     program = replace(

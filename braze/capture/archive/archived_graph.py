@@ -15,7 +15,7 @@ from braze.capture.facts.records import Capture, Check, Source
 from braze.capture.guards.tables import compile_relation
 from braze.capture.outside.torch_state import TorchState
 from braze.graph import fakes
-from braze.graph.facts import InputRole, facts, set_facts
+from braze.graph.facts import InputRole, facts, set_facts, tell_of_input
 from braze.graph.fake_dispatch import holds_unbacked
 from braze.graph.fakes import spec_of
 from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
@@ -79,7 +79,7 @@ def revive(module: torch.fx.GraphModule, capture: Capture, reals: Sequence[Any])
                 node.meta["val"] = fake
                 set_facts(node, source=str(source))
                 if isinstance(real, torch.Tensor):
-                    set_facts(node, requires_grad=real.requires_grad, leaf=real.is_leaf)
+                    tell_of_input(node, real)
             if mode.env is not None:
                 _establish(capture, mode, examples)
             _Walk(module, mode).run()

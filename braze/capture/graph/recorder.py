@@ -38,7 +38,7 @@ from braze.capture.outside.opaque import refuse_asked, refuse_if_opaque
 from braze.capture.state.outside import Outside
 from braze.capture.state.trace import Recording, Trace
 from braze.graph import probe, torch_nodes
-from braze.graph.facts import InputRole, facts, note_place, set_facts
+from braze.graph.facts import InputRole, facts, note_place, set_facts, tell_of_input
 from braze.graph.fakes import ACCEPTED, FakeMode
 from braze.graph.memo import MISS
 from braze.graph.missing_kernels import refusal
@@ -111,11 +111,9 @@ class Recorder(Recording):
             first.prepend(node)
         node.meta["val"] = fake
         role = InputRole.PARAMETER if self.t.outside.is_model_state(place) else InputRole.USER
+        set_facts(node, role=role)
         if isinstance(place.real, torch.Tensor):
-            # the fake may gain a history while tracing
-            set_facts(node, role=role, requires_grad=place.real.requires_grad, leaf=place.real.is_leaf)
-        else:
-            set_facts(node, role=role)
+            tell_of_input(node, place.real)
         self.placeholders.append((node, place))
         self.nodes[id(fake)] = (fake, node)
         return node
