@@ -134,7 +134,7 @@ def test_what_does_nothing_wrong_is_not_told(monkeypatch):
 
 def test_what_eager_reads_of_memory_that_nobody_has_written_is_not_compared(monkeypatch):
     """Factors that eager saves before it draws them, and a hook copies (9820001532)."""
-    monkeypatch.setattr(machine, "compiling", spoils(PLANTED["a gradient"][0]))
+    monkeypatch.setattr(machine, "compiling", spoils(PLANTED["an error"][0]))
     layers = (("self.l0 = nn.Linear(8, 8)", "h = self.l0(h)"), ("self.l1 = nn.RReLU()", "h = self.l1(h)"))
     copied = "with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t): c(data(3)).sum().backward()"
     plain = "c(data(3)).sum().backward()"
