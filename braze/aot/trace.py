@@ -21,7 +21,7 @@ from braze.aot.ways import Ways
 from braze.graph import flex, kernels, torch_compat, torch_composites
 from braze.graph.as_in_eager import as_in_eager, stand_in
 from braze.graph.captured import Late
-from braze.graph.control_flow import OPERATORS
+from braze.graph.control_flow import OPERATORS, is_differentiable
 from braze.graph.fakes import FakeMode, mode_of_graph, new_mode
 from braze.graph.torch_settings import way_back
 from braze.graph.torch_symbols import SYMBOLIC
@@ -138,11 +138,10 @@ def run_graph(gm: torch.fx.GraphModule, env: dict[torch.fx.Node, Any], recorder:
 def _refuse_default(node: torch.fx.Node, env: dict[Any, Any], recorder: Recorder) -> None:
     """An operation that takes its type from a default that the graph itself has set: operators of ATen's ask for that of the call."""
     given = _values(node.args, env), _values(node.kwargs, env)
-    if every(torch.dtype, given) or any(
-        t.is_floating_point() or t.is_complex() for t in every(torch.Tensor, given)
-    ):
-        return
-    if any(t.is_floating_point() or t.is_complex() for t in every(torch.Tensor, env[node])):
+    of_floats, made = (
+        any(is_differentiable(t.dtype) for t in every(torch.Tensor, values)) for values in (given, env[node])
+    )
+    if made and not of_floats and not every(torch.dtype, given):
         raise Unsupported(
             "BZ2033",
             f"{node.target} takes its type from a default that the function has set",

@@ -80,21 +80,28 @@ def column_tiles(group: Group, found: Sequence[Access], inner: Axis, *, again: b
     if few and x == 16 and not whole and all(a.itemsize >= 4 for a in found if not a.store):
         x = SECTOR // 4  # a sector of each row (4.1 us where 16 took 5.5, of 1,024 columns on an H100)
     r = length if whole else max(1, min(walk_of(group) // x, length))
-    each = EACH if whole else EACH_ROW
-    if likely_size(_count(outer, beside, x)) >= ENOUGH_PROGRAMS and length <= SHORT_WALK:
-        each = _each_of_many(group, found, inner, length, whole=whole, again=again)
+    programs = likely_size(_count(outer, beside, x))
+    each = _each(group, found, inner, length, programs, whole=whole, again=again)
     return Tiles(outer, (Tile("x", beside, x),), warps_of(x * r, each), Tile("r", group.row_axes, r), whole)
 
 
-def _each_of_many(
-    group: Group, found: Sequence[Access], inner: Axis, length: int, *, whole: bool, again: bool
+def _each(
+    group: Group,
+    found: Sequence[Access],
+    inner: Axis,
+    length: int,
+    programs: int,
+    *,
+    whole: bool,
+    again: bool,
 ) -> int:
-    """Elements that a thread has of a tile of columns of which there are many: more, so that more programs are on their way."""
-    narrow = all(a.itemsize <= 2 for a in found if not a.store)
-    if whole and _in_vectors(_walked(group, found), inner):
-        return EACH_SHORT * 2 if again and narrow and length < SHORT_WALK else EACH_SHORT
-    if not whole and narrow and kinds_of(group.steps) <= PLAIN:
-        return EACH_SHORT
+    """Elements that a thread has of a tile of columns: of short rows, where programs are many, more, so that more of these are on their way."""
+    if programs >= ENOUGH_PROGRAMS and length <= SHORT_WALK:
+        narrow = all(a.itemsize <= 2 for a in found if not a.store)
+        if whole and _in_vectors(_walked(group, found), inner):
+            return EACH_SHORT * 2 if again and narrow and length < SHORT_WALK else EACH_SHORT
+        if not whole and narrow and kinds_of(group.steps) <= PLAIN:
+            return EACH_SHORT
     return EACH if whole else EACH_ROW
 
 
@@ -110,7 +117,10 @@ def _walked(group: Group, found: Iterable[Access]) -> list[Access]:
 
 
 def _whole_columns(group: Group, found: Sequence[Access], inner: Axis, *, again: bool) -> Tiles | None:
-    """The tiles of so few rows that each thread has whole columns of them, as many side by side as it reads at once, of whatever block they are: nothing passes between threads. None elsewhere."""
+    """The tiles of so few rows that each thread has whole columns of them, as many side by side as it reads at once: nothing passes between threads. None elsewhere.
+
+    Where blocks are short, they are columns of several.
+    """
     row, read = static_size(group.row_axes), _walked(group, found)
     if row is None or group.kind is not GroupKind.PERSISTENT or draws(group):
         return None
@@ -121,13 +131,14 @@ def _whole_columns(group: Group, found: Sequence[Access], inner: Axis, *, again:
     words = row * sum(max(1, a.itemsize // WORD) for a in read)
     room = DEEP_PLACES if counts_positions(group.steps) else DEEP_COLUMNS
     apart = again and not _in_vectors(read, inner)
-    if not shallow and words * each > room and not apart:
-        each //= 2
-    if not shallow and words * each > room:
-        return None
+    if not shallow:
+        if words * each > room and not apart:
+            each //= 2
+        if words * each > room:
+            return None
     x = 32 * each * warps
-    blocks_too = read and likely_size(inner.extent) < (FEW_APART if apart else x)
-    axes = as_they_lie(group, read[0].index, inner) if blocks_too else (inner,)
+    of_several = read and likely_size(inner.extent) < (FEW_APART if apart else x)
+    axes = as_they_lie(group, read[0].index, inner) if of_several else (inner,)
     programs = likely_size(_count([a for a in group.axes if a not in axes], axes, x))
     if not plain or programs < least or likely_size(product([a.extent for a in axes])) < x:
         return None

@@ -97,7 +97,7 @@ TWO_WALK, TWO_WARPS = 8192, 32
 SPREAD = 1024
 #: tiles of which one turn takes maxima and sums of powers: both are loaded before the first is reduced
 UNROLLED = 2
-#: the same of many rows of 16-bit numbers that loads do not divide, and elements that are many (argmax of 65,472 rows of 1,025 on an H200: 46 us by two warps, 61 by four)
+#: elements that a thread has of a row, of many rows of 16-bit numbers that loads do not divide, and elements that are many (argmax of 65,472 rows of 1,025 on an H200: 46 us by two warps, 61 by four)
 EACH_ODD, MANY = 32, 1 << 22
 #: columns that a program takes of rows whose ends memory tells, of which it reads one after the other; few programs take a part of
 #: the columns, and so many rows at once
