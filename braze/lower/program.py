@@ -15,7 +15,8 @@ import torch.fx
 from braze.aot.records import InputRole, Partition
 from braze.context import CompileContext
 from braze.graph.facts import facts
-from braze.graph.passes import is_impure
+from braze.graph.operators import is_view
+from braze.graph.passes import BY_PLACE, is_impure
 from braze.graph.products import device_product_of, grouped_of, is_batch, is_followed, product_of
 from braze.loops.bounds import guarded
 from braze.loops.dtypes import from_torch
@@ -264,6 +265,8 @@ class GraphLowering:
             return lowered_sum(g, self.tables[node], self.env)
         args = [self.resolve(a) for a in node.args]
         kwargs = {name: self.resolve(a) for name, a in node.kwargs.items()} if node.kwargs else {}
+        if target in BY_PLACE:
+            args[0] = self.lies_as_traced(node.args[0], args[0])
         carried = scalars.carried(target, args, kwargs) and not unbacked.makes_sizes(g, val)
         function = LOWERINGS.get(target) if carried else None
         result = NotImplemented if function is None else function(g, *args, **kwargs)
@@ -298,6 +301,19 @@ class GraphLowering:
             for r, v in zip(result, val, strict=True):
                 # readers come through getitem nodes, which count for themselves
                 self.settle(r, v, 1, depth)
+
+    def lies_as_traced(self, node: Any, x: Lazy) -> Lazy:
+        """A value with the strides of the trace, for an operator that counts in its memory.
+
+        What is computed lies so wherever its strides are seen to be dense. A relation between sizes can hide that:
+        once ``s0 * s1 == 4`` is known, a stride of ``s0 * s1`` reads 4.
+        """
+        strides = self.builder.symbols.exprs(node.meta["val"].stride())
+        if _same_layout(x.sizes, self.builder.realize(x).strides, strides):
+            return x
+        if is_view(node.target):
+            raise Unsupported("BZ3005", f"memory is counted in a view that does not lie in strides {strides}")
+        return strided_lazy(self.builder, self.output_view(x, strides), x.device)
 
     def resolve(self, a: Any) -> Any:
         """An argument with nodes replaced by their values."""

@@ -117,3 +117,22 @@ def test_a_generator_ends_with_a_call_whose_handler_of_a_refused_operation_break
         ENDS.clear()
         call(X, torch.ones(4))
         assert ENDS == ["closed"]
+
+
+def test_a_generator_ends_with_a_call_that_has_thrown_through_another() -> None:
+    """The thrown exception comes through the tracer's frames, which a broken trace leaves."""
+
+    def f(x: torch.Tensor) -> None:
+        made = suspended(x, 4)
+        other = through_another(next(made), 4)
+        next(other)
+        try:
+            other.throw(KeyError(1))
+        except KeyError:
+            pass
+
+    compiled = braze.compile(f, backend="eager")
+    for call in (f, compiled, compiled):
+        ENDS.clear()
+        call(X)
+        assert ENDS == ["closed", "closed"]

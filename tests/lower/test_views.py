@@ -200,3 +200,35 @@ def test_a_window_beside_a_view_without_elements_begins_where_that_does(
         v = torch.arange(40.0)[begin : begin + 16].view(4, 4)
         expected, found = f(v), compiled(v)
         assert torch.equal(found[0], expected[0]) and found[1] == expected[1]
+
+
+def _with_a_stride_that_a_relation_tells(count: Any) -> tuple[Any, tuple[torch.Tensor, ...]]:
+    """What ``count`` makes of values computed of a turned argument whose first two sizes are known to multiply to 4."""
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        turned = x.reshape(*reversed(x.shape))
+        return count(x, x + 1), turned
+
+    arguments = [torch.arange(n * 4.0).view(4, n // s, s).permute(2, 1, 0) for n, s in ((112, 16), (4, 2))]
+    return f, tuple(arguments)
+
+
+@pytest.mark.parametrize(
+    "count",
+    [
+        lambda x, y: y.as_strided((6,), (1,)) * 2,
+        lambda x, y: torch.as_strided_copy(y, (6,), (1,)) * 2,
+        lambda x, y: torch.as_strided_scatter(y, torch.ones(6), (6,), (1,)) * 2,
+        lambda x, y: x.as_strided(x.shape, x.stride()).add_(True),
+        lambda x, y: y[1:].as_strided((2,), (1,)) * 2,
+    ],
+    ids=["a window", "a copy of one", "a write to one", "a write to an argument", "a window on a part"],
+)
+def test_memory_is_counted_as_eager_lays_it_out_where_a_relation_hides_that_it_is_dense(count: Any) -> None:
+    f, arguments = _with_a_stride_that_a_relation_tells(count)
+    compiled = braze.compile(f)
+    for x in arguments:
+        theirs, ours = x.clone(), x.clone()
+        for expected, found in zip(f(theirs), compiled(ours), strict=True):
+            assert torch.equal(found, expected) and found.stride() == expected.stride()
+        assert torch.equal(ours, theirs)

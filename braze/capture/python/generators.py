@@ -103,6 +103,8 @@ def go_on(t: Trace, f: Frame, error: BaseException | None) -> Any:
 def hand_on(t: Interpreter, receiver: Any, error: BaseException) -> None:
     """An exception comes to a frame that is stopped at ``yield from``: it is for what that draws from."""
     if not isinstance(error, GeneratorExit):
+        # without the tracer's own frame, or both hold each other, and what the program has, after the break
+        error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ is not None else None
         graph_break("BZ1009", "an exception is thrown through yield from")
     if hasattr(receiver, "close"):
         t.call(receiver.close, ())

@@ -57,7 +57,7 @@ class Grammar:
             f"Counter(['a', {a}, 'a'])['a']", f"(lambda: [n for _ in range(2)])()[{self.rng.randint(0, 1)}]", f"heapq.nsmallest(1, [{a}, {b}])[0]",
             f"operator.itemgetter(0)([{a}])", f"sum(1 for q, _ in itertools.groupby([{a}, {a}, {b}]))", f"len(dq) + {a}", f"int('{{:03d}}'.format({a}))",
             f"(0 < {a} < {b}) + 1", f"list(itertools.islice(itertools.cycle([{a}, {b}]), 3))[2]", f"copy.copy([{a}, {b}])[0]", "len(str(x.shape))",
-            "getattr(box, 'extra', 5)", f"(zlib.crc32(str([DEEP, {a}]).encode()) % 9)", f"(zlib.crc32(repr({{'a': [RAW, {a}]}}).encode()) % 9)",
+            "getattr(box, 'extra', 5)", f"(zlib.crc32(str([DEEP, int({a})]).encode()) % 9)", f"(zlib.crc32(repr({{'a': [RAW, int({a})]}}).encode()) % 9)",
             f"int([DEEP, {a}] == copy.deepcopy([DEEP, {b}]))", f"[[RAW]].count([bytearray(b'raw')]) + {a}", f"d.get({self.key()}, {a})", f"next(iter([{a}]))", f"len(f'{{{self.plain()}}}-{{s}}')",
         )  # fmt: skip
 

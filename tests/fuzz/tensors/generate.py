@@ -51,7 +51,7 @@ CONSTANTS = (
 )
 PLACE = re.compile(r"\{(\w)\}")
 #: rows of other tables that have a step: where a number is 0 or not, or on which side of it
-STEPPING = re.compile(r"torch\.(copysign|heaviside)\(")
+STEPPING = re.compile(r"torch\.(copysign|heaviside|frexp)\(|, v\d+ = .*\.(sort|max)\(")
 #: what tells the sign of what is no number: eager's kernels give those that they make one sign in vectors, the other in what is left of them
 SIGNED = re.compile(r"\.signbit\(|torch\.copysign\(")
 #: no value of a program is larger
