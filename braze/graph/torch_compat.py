@@ -507,6 +507,11 @@ def saving_hooks() -> tuple[Callable[[Any], Any], Callable[[Any], Any]] | None:
     return torch._C._autograd._top_saved_tensors_default_hooks(False)  # type: ignore[no-any-return]
 
 
+def are_saving_hooks() -> bool:
+    """Whether there are such hooks."""
+    return saving_hooks() is not None
+
+
 def without_saving_hooks() -> Any:
     """A context in which no hook of the program's (a checkpoint's, say) sees what autograd saves of fakes."""
     if saving_hooks() is None:
