@@ -81,13 +81,13 @@ def _operations(edges: Sequence[Edge], known: Collection[Any], between: Collecti
     for node, through in walkers.items():
         if len(through) == 1:
             continue
-        if _saves(node):
+        if saves(node):
             groups.join(through)
         elif type(node) is not torch_compat.ACCUMULATE:
             for i in through:
                 groups.join([i, *before[i].intersection(through)])
     groups.settle(taken)
-    savers = {i for i, (nodes, _) in enumerate(walks) if any(map(_saves, nodes))}
+    savers = {i for i, (nodes, _) in enumerate(walks) if any(map(saves, nodes))}
     saving = {groups.of(i) for i in savers}
     for node, through in walkers.items():
         plain = [i for i in through if groups.of(i) not in saving]
@@ -327,7 +327,7 @@ def is_function(node: Any) -> bool:
     return isinstance(node, torch.autograd.function.BackwardCFunction)
 
 
-def _saves(node: Any) -> bool:
+def saves(node: Any) -> bool:
     """Whether an operation may save tensors, as far as its class tells."""
     kind: Any = type(node)
     return is_function(node) or _kind_saves(kind)

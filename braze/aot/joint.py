@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from braze.aot import derivatives
+from braze.aot.ended_late import written_after_saves
 from braze.aot.histories import (
     Operations,
     behind,
@@ -68,9 +69,12 @@ class Differentiation:
         #: for each gradient of ``wanted`` the tangents that autograd leads there, whatever the operations on the way make of them
         self.reaching: list[set[int]] = []
         self.operations = Operations(())
+        #: the memory that is written when all is saved
+        self.written_last: set[int] = set()
 
     def __call__(self, recorder: Recorder, pairs: list[tuple[Any, Any]]) -> list[Node | None]:
         self.outputs = Outputs(recorder.graph, pairs, recorder.ways)
+        self.written_last = written_after_saves(recorder.graph)
         try:
             fakes = self._seeds(recorder)
             starts = [fake.grad_fn for fake in fakes]
@@ -164,7 +168,11 @@ class Differentiation:
     def with_histories(self, mutations: tuple[OutputRole, ...]) -> tuple[OutputRole, ...]:
         """The mutations' roles; those that gradients come in for are differentiable."""
         carried = {k for kind, k in self.seeds if kind == "input"}
-        return tuple(dataclasses.replace(r, differentiable=r.input in carried) for r in mutations)
+        places = [torch_compat.storage_key(self.outputs.placeholders[r.input].meta["val"]) for r in mutations]
+        return tuple(
+            dataclasses.replace(r, differentiable=r.input in carried, after_saves=place in self.written_last)
+            for r, place in zip(mutations, places, strict=True)
+        )
 
     def positions(self, mutations: tuple[OutputRole, ...]) -> tuple[int, ...]:
         """The item of the forward's tuple that each tangent belongs to; hidden ones come behind the user's."""

@@ -60,7 +60,7 @@ ASTRAY = "astray"
 class OutputRole:
     """How one thing that the functional graph computes reaches the caller; ``differentiable``: with a history.
 
-    ``counted``: autograd counts the mutation (it does not count writes through ``.data``). ``way``: the steps by which
+    ``counted``: autograd counts the mutation (it does not count writes through ``.data``). ``after_saves``: eager writes the mutation after the last tensor that it saves for the backward. ``way``: the steps by which
     a view is made again, where more than its place in memory counts. ``absolute``: the view's offset counts from where the
     memory starts, wherever in it the input does. ``early``: how many of the program's steps to a view of an input, or of what the graph makes, came before that was last written.
     ``locked``: a value that is a view in eager, made without gradients, to which autograd lets nobody write with them.
@@ -74,6 +74,7 @@ class OutputRole:
     value: object = None
     differentiable: bool = False
     counted: bool = True
+    after_saves: bool = False
     way: tuple[ViewStep, ...] = ()
     absolute: bool = False
     early: int = 0

@@ -10,6 +10,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from braze import native
+from braze.aot.ended_late import computed_whole
 from braze.aot.histories import is_written_past_its_history
 from braze.aot.overlap import are_apart, may_overlap
 from braze.aot.promises import Promises
@@ -23,6 +24,7 @@ from braze.graph.torch_compat import (
     copy_uncounted,
     count_writes,
     put_versions,
+    saving_hooks,
     storage_key,
     take_back_counts,
 )
@@ -247,6 +249,8 @@ class _Wrapped:
         )
         self.unnoticed = self._alike([(i, k) for i, k, _ in written if i in uncounted])
         self.derived = tuple((i, k) for i, k, differentiable in written if differentiable)
+        #: places of the new contents of those that eager writes after the last tensor that it saves
+        self.unreached = tuple(k for k, role in enumerate(partition.mutations) if role.after_saves)
         #: whether a backward may keep what lies in one memory with a written input
         self.keeps_others = self.differentiated and bool(self.overwritten or self.derived)
 
@@ -380,8 +384,12 @@ class _Wrapped:
         for tensor in counted:
             torch.autograd.graph.increment_version(tensor)
         after = [tensor._version for tensor in counted]
+        end = None
         try:
-            results = self.compiled(inputs)
+            if self.differentiated and saving_hooks() is not None:
+                results, end = computed_whole(self.compiled, inputs, self.unreached)
+            else:
+                results = self.compiled(inputs)
         except Exception as error:
             take_back_counts(error, counted)
             raise
@@ -391,9 +399,12 @@ class _Wrapped:
                 put_versions(counted, before)
             with torch.enable_grad():
                 for i, place in self.derived:
-                    without_history(inputs[i]).copy_(results[place])
+                    if results[place] is not None:
+                        without_history(inputs[i]).copy_(results[place])
         if counted:
             put_versions(counted, after)
+        if end is not None:
+            raise end
         return results
 
     def _written_beside_others(self, inputs: Sequence[Any]) -> list[torch.Tensor]:

@@ -502,9 +502,19 @@ def with_memory(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.clone() if is_of_zeros(tensor) else tensor
 
 
+def saving_hooks() -> tuple[Callable[[Any], Any], Callable[[Any], Any]] | None:
+    """What packs and unpacks all that autograd saves in this thread, if anything of the program's does."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(False)  # type: ignore[no-any-return]
+
+
+def are_saving_hooks() -> bool:
+    """Whether there are such hooks."""
+    return saving_hooks() is not None
+
+
 def without_saving_hooks() -> Any:
     """A context in which no hook of the program's (a checkpoint's, say) sees what autograd saves of fakes."""
-    if torch._C._autograd._top_saved_tensors_default_hooks(False) is None:
+    if saving_hooks() is None:
         return contextlib.nullcontext()
     return torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is)
 

@@ -17,11 +17,13 @@ from typing import Any
 import pytest
 import torch
 from captured import Run, check, same
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import braze
 from braze.capture.facts.frame import bind
 from braze.capture.trace.tracer import trace_frame
 from braze.options import Options
+from braze.support.errors import BrazeError
 from tests.helpers import logged
 
 X = torch.arange(6.0).reshape(2, 3)
@@ -437,3 +439,52 @@ def scaled(x):
         fn = braze.compile(space["scaled"])
         for _ in range(2):
             assert torch.equal(fn(torch.ones(2)), torch.full((2,), 18.0))
+
+
+class Seeing(TorchDispatchMode):
+    """Notes the operators that it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def in_a_mode(x: torch.Tensor) -> Any:
+    y = x * 2
+    with Seeing() as mode:
+        y = y.sin()
+    return y + 1, mode.seen
+
+
+def in_two_modes(x: torch.Tensor) -> Any:
+    with Seeing() as outer, Seeing() as inner:
+        y = x.exp() * 2
+    return y, outer.seen, inner.seen
+
+
+def fails_in_a_mode(x: torch.Tensor) -> Any:
+    mode = Seeing()
+    try:
+        with mode:
+            raise ValueError(x.cos())
+    except ValueError:
+        return x.sin(), mode.seen
+
+
+@pytest.mark.parametrize("f", [in_a_mode, in_two_modes, fails_in_a_mode])
+def test_a_dispatch_mode_that_the_function_enters_sees_its_operators_and_is_no_fault(f):
+    """PyTorch keeps flags of modes, which say while tracing that one is at work."""
+    compiled = braze.compile(f)
+    with logged() as said:
+        for _ in range(2):
+            value, *seen = compiled(X)
+            wanted, *expected = f(X)
+            torch.testing.assert_close(value, wanted)
+            assert seen == expected
+    assert not [message for message in said if "BZ9" in message]
+    with pytest.raises(BrazeError, match="BZ1026"):
+        braze.compile(f, fullgraph=True)(X)

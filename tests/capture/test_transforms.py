@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from torch.func import (
     vjp,
     vmap,
 )
+from torch.utils.checkpoint import checkpoint
 
 import braze
 from braze.support.errors import BrazeError
@@ -331,3 +333,39 @@ def test_a_module_that_a_transform_has_left_its_tensors_in_is_called_as_before(b
     with logged() as said:
         torch.testing.assert_close(compiled(x)[0], wanted.detach())
     assert not [message for message in said if "BZ9" in message]
+
+
+TRANSFORMED = {
+    "grad": lambda x: grad(lambda t: t.sin().sum())(x) * 2,
+    "vjp": lambda x: torch.func.vjp(torch.sin, x)[1](x)[0] * 2,
+    "jacrev": lambda x: jacrev(torch.sin)(x) * 2,
+    "hessian": lambda x: hessian(lambda t: t.pow(3).sum())(x) * 2,
+    "jacfwd": lambda x: jacfwd(torch.sin)(x) * 2,
+    "vmap": lambda x: vmap(torch.sin)(x) * 2,
+    "checkpointed": lambda x: checkpoint(lambda x: grad(lambda t: t.sin().sum())(x) * x, x, use_reentrant=False),
+    "checkpointed, reentrant": lambda x: checkpoint(lambda x: grad(lambda t: t.sin().sum())(x) * x, x, use_reentrant=True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_transforms_that_go_backward_refuse_hooks_of_what_is_saved_as_in_eager(name, backend):
+    """Whether the function was compiled with or without such hooks."""
+    function = TRANSFORMED[name]
+    compiled = braze.compile(lambda x: function(x) + 1, backend=backend)
+    for hooked in (False, True, False, True):
+        found = []
+        for each in (lambda x: function(x) + 1, compiled):
+            x = torch.tensor([0.5, -1.0, 2.0], requires_grad=True)
+            hooks = torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda t: t)
+            with hooks if hooked else contextlib.nullcontext():
+                try:
+                    found.append(each(x))
+                except RuntimeError as error:
+                    found.append(str(error))
+        wanted, value = found
+        assert type(value) is type(wanted)
+        if isinstance(wanted, str):
+            assert value == wanted
+        else:
+            torch.testing.assert_close(value, wanted)

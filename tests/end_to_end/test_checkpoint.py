@@ -307,3 +307,56 @@ def test_hooks_on_what_is_saved_see_tensors_only():
     with torch.autograd.graph.saved_tensors_hooks(lambda t: seen.append(t.tolist()) or t, lambda t: t):
         braze.compile(lambda x: (x.sin() * x).sum())(x).backward()
     assert seen
+
+
+class Counting(nn.Module):
+    """Buffers that are written before the last tensor that autograd saves, and ``behind`` it."""
+
+    def __init__(self, norm_last: bool, behind: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        layers = [nn.Linear(6, 6), nn.BatchNorm1d(6)]
+        self.layers = nn.Sequential(*layers if norm_last else reversed(layers))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+        self.register_buffer("average", torch.zeros(6))
+        self.behind = behind
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls.add_(1)
+        x = self.layers(x)
+        if self.behind:
+            self.average.mul_(0.5).add_(x.detach().mean(0))
+        return x
+
+
+@pytest.mark.parametrize("early_stop", [True, False])
+@pytest.mark.parametrize("behind", [True, False])
+@pytest.mark.parametrize("norm_last", [True, False])
+def test_the_second_run_of_a_compiled_model_writes_what_eagers_does_before_the_last_saved_tensor(
+    norm_last, behind, early_stop
+):
+    model = Counting(norm_last, behind)
+    twin = copy.deepcopy(model)
+    compiled = braze.compile(model)
+    for _ in range(2):
+        x, y = X.clone().requires_grad_(), X.clone().requires_grad_()
+        for function, given in ((compiled, x), (twin, y)):
+            checkpoint(function, given, use_reentrant=False, early_stop=early_stop).exp().sum().backward()
+        for name, buffer in model.named_buffers():
+            torch.testing.assert_close(buffer, twin.get_buffer(name), msg=name)
+        torch.testing.assert_close(x.grad, y.grad)
+
+
+def test_the_second_run_of_a_written_argument_with_a_history_writes_it_again():
+    def f(x: torch.Tensor, seen: list[torch.Tensor]) -> torch.Tensor:
+        y = x * 2
+        y.mul_(x)
+        seen[0].add_(y.detach().sum())
+        return (y * x).tanh()
+
+    found = []
+    for function in (f, braze.compile(f)):
+        x, seen = X.clone().requires_grad_(), [torch.zeros(())]
+        checkpoint(function, x, seen, use_reentrant=False).sum().backward()
+        found.append((seen[0], x.grad))
+    torch.testing.assert_close(*found)

@@ -42,7 +42,11 @@ def checkpoint(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     if reentrant and (named or not wants):  # eager refuses the first, and warns of the second
         break_around(MODULES["torch.utils.checkpoint"])
     with region(t, "checkpoint", (function,), tensors=False):
-        part = traced(t, function, tuple(given), (), named)
+        t.graph.saving += not reentrant
+        try:
+            part = traced(t, function, tuple(given), (), named)
+        finally:
+            t.graph.saving -= not reentrant
         if not all(isinstance(x, torch.Tensor) or x is None for x in part.leaves):
             graph_break("BZ1019", "its function gives something else than tensors")
         known = {id(x) for x in leaves}

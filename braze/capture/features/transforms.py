@@ -66,6 +66,7 @@ def grad(implementation: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> A
     """Gradients in the structure of the arguments, alone or with the value, and what the function gives besides that."""
     function, argnums, has_aux, given, named = args
     with region(t, "grad", (function,), pure=False):
+        break_under_saving_hooks(t)
         split = Split(t, argnums, tuple(given))
         part, value, aux, others = differentiated(t, function, split, has_aux, named)
         if not isinstance(value, torch.Tensor) or value.dim():
@@ -130,6 +131,7 @@ def vjp(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     function, *primals = args
     has_aux = bool(kwargs.get("has_aux", False))
     with region(t, "vjp", (function,)):
+        break_under_saving_hooks(t)
         split = Split(t, tuple(range(len(primals))), tuple(primals))
         part, value, _, others = differentiated(t, function, split, has_aux)
         part.separate()
@@ -163,6 +165,8 @@ def jacobian(t: Trace, wrapper: Any, args: Any, kwargs: Any, forward: bool) -> A
     settings = closure(t, wrapper)
     function, argnums, has_aux = (settings.pop(name) for name in ("func", "argnums", "has_aux"))
     with region(t, "jacfwd" if forward else "jacrev", (function,), pure=False):
+        if not forward:
+            break_under_saving_hooks(t)
         if kwargs or settings.pop("_preallocate_and_copy", False):
             graph_break("BZ1019", "it is called with settings that braze does not carry")
         plain = {k: settings[k] for k in ("chunk_size", "randomness") if k in settings}
@@ -219,6 +223,12 @@ class Split:
 def record(graph: GraphState, target: Any, part: Traced, others: Sequence[Any], args: tuple[Any, ...]) -> Any:
     """Run the transform on fakes, and note its node."""
     return noted(graph, target, {"function": part.module([*part.recorder.own, *others])}, args)
+
+
+def break_under_saving_hooks(t: Trace) -> None:
+    """PyTorch refuses a transform that goes backward where hooks are called of what autograd saves; guarded."""
+    if t.graph.saving or t.outside.settings.told(torch_compat.are_saving_hooks, (), None):
+        graph_break("BZ1019", "hooks of what autograd saves are at work")
 
 
 def only_tensors(leaves: Sequence[Any]) -> None:

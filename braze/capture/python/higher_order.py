@@ -25,7 +25,7 @@ from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import GraphState, Trace
 from braze.graph import untraced_formulas
 from braze.graph.torch_codes import checkpoint_codes, disabling_wrapper
-from braze.graph.torch_compat import disable_functions, outside_modes
+from braze.graph.torch_compat import TorchDispatchMode, disable_functions, outside_modes
 
 FEATURE = Feature()
 
@@ -79,6 +79,8 @@ TUNING: tuple[types.FunctionType, ...] = tuple(
     for name, function in vars(holder).items()
     if name in ("step", "unscale_", "update") and isinstance(function, types.FunctionType)
 )
+#: what enters and leaves a dispatch mode: beside it PyTorch keeps flags, which say while tracing that one is at work
+MODES: tuple[Any, ...] = TorchDispatchMode.__enter__, TorchDispatchMode.__exit__
 #: marks that PyTorch's compiler leaves on functions
 DISABLED_THERE, BENEATH, COMPILED_THERE = (
     "_torchdynamo_disable",
@@ -87,7 +89,7 @@ DISABLED_THERE, BENEATH, COMPILED_THERE = (
 )
 #: codes of these, and of what goes through all of a model, of which nothing is worth a graph; modules of which the same holds
 WHOLE = {
-    *TRANSFORMED, *STEPS, *(function.__code__ for function in TUNING),
+    *TRANSFORMED, *STEPS, *(function.__code__ for function in (*TUNING, *MODES)),
     copy.copy.__code__, copy.deepcopy.__code__, torch.nn.Module._apply.__code__,
 }  # fmt: skip
 # a checkpoint runs its function, and runs it again, both times as it is: they must keep the same
@@ -171,6 +173,12 @@ def refuse_step(t: Trace, fn: types.FunctionType, args: Any, kwargs: Any) -> NoR
 
 
 FEATURE.codes |= dict.fromkeys(STEPS, refuse_step)
+
+
+@FEATURE.call(*MODES)
+def refuse_mode(t: Trace, args: Any, kwargs: Any, tail: bool) -> NoReturn:
+    """A dispatch mode is entered or left by PyTorch itself; while one is at work functions run as they are."""
+    graph_break("BZ1026", "a dispatch mode is entered or left, which sees each operator")
 
 
 def constant_result(fn: types.FunctionType, args: Any, kwargs: Any) -> Any:

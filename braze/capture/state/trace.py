@@ -200,6 +200,8 @@ class GraphState:
         self.written = mode.decided.written
         #: how many transforms that differentiate are around
         self.transforms = 0
+        #: how many checkpoints are around of which the program's would see what autograd saves
+        self.saving = 0
         #: how many ``vmap`` are around
         self.batched = 0
         #: how many recording modes are on: C code is running
