@@ -6,6 +6,7 @@ on which of them is odd or short. One dim is the number of rows, which makes the
 
 from __future__ import annotations
 
+import math
 import random
 
 from benchmarks.cliff_programs import FEW, MANY, Input, Program
@@ -64,4 +65,7 @@ def program(seed: int) -> Program:
             break
     line = chance.choice(FUNCTIONS).format(d=tuple(dims), k=dims[-1])
     inputs = (Input(chance.choice(("f32", "bf")), tuple(shape)),)
-    return Program(inputs, (f"return {line}",), grad=False, sizes=(FEW[1], MANY[1] // 4))
+    few = int(
+        math.exp(chance.uniform(math.log(FEW[0]), math.log(FEW[1])))
+    )  # in a processor's caches, and beyond
+    return Program(inputs, (f"return {line}",), grad=False, sizes=(few, MANY[1] // 4))

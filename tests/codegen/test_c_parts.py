@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 import torch
 
 import braze
+from braze import target
+from braze.codegen import c as codegen
+from braze.codegen.c.prelude import REP_BYTES, STORAGE
+from braze.runtime import build
+from tests.codegen.c_bench import built
 from tests.codegen.test_c_lanes import TYPES, kernels, some
 
 Tensor = torch.Tensor
@@ -78,3 +85,76 @@ def test_numbers_that_are_scattered_are_rounded_by_vectors(
 ) -> None:
     text = kernels(tmp_path, monkeypatch, across, some(torch.bfloat16, 4, 3, 4096))
     assert "bz_tobf16_s" not in text
+
+
+#: bytes of an element in memory
+SIZES = {"i8": 1, "bool": 1, "i16": 2, "f16": 2, "bf16": 2, "i32": 4, "f32": 4, "i64": 8, "f64": 8, "u8": 1}
+
+
+def some_lanes(storage: str, lanes: int) -> str:
+    """Kernels that copy the first elements, those of a mask, and all."""
+    name = f"{storage}x{lanes}"
+    return f"""
+void first_{name}(void *to, void *from, int64_t n) {{ bz_storen_{name}(to, bz_loadn_{name}(from, n), n); }}
+void masked_{name}(void *to, void *from, i32x{lanes}u *m) {{ bz_store_{name}(to, bz_loadm_{name}(from, *m)); }}
+void all_{name}(void *to, void *from) {{ bz_store_{name}(to, bz_load_{name}(from)); }}
+"""
+
+
+def vectors(vector_bytes: int) -> list[tuple[str, int]]:
+    """Types and lanes that fit a register."""
+    return [
+        (s, w) for s, (_, rep) in STORAGE.items() for w in (4, 8, 16) if REP_BYTES[rep] * w <= vector_bytes
+    ]
+
+
+@pytest.mark.parametrize("arch", ["x86-64-sse2", "x86-64-avx2", "x86-64-avx512"])
+def test_no_more_is_read_and_written_than_is_wanted(arch: str, tmp_path: Path) -> None:
+    """Of each type, by each instruction set: first elements, those of a mask, all of a vector."""
+    here = target.cpu_target()
+    if {"x86-64-avx2": "avx2", "x86-64-avx512": "avx512bw"}.get(arch, "avx2") not in here.features:
+        pytest.skip("not of this processor's instructions")
+    found = vectors(64 if arch.endswith("512") else 32)
+    path = tmp_path / "lib.so"
+    path.write_bytes(built(codegen.assemble([some_lanes(*v) for v in found]), arch))
+    library = ctypes.CDLL(str(path))
+    for storage, lanes in found:
+        size = SIZES[storage]
+        numbers = torch.randint(1, 2 if storage == "bool" else 100, (lanes * size,), dtype=torch.uint8)
+
+        def copied(kind: str, *more: object) -> torch.Tensor:
+            around = torch.full((lanes * size + 64,), 0x55, dtype=torch.uint8)
+            call = getattr(library, f"{kind}_{storage}x{lanes}")
+            call(ctypes.c_void_p(around.data_ptr() + 32), ctypes.c_void_p(numbers.data_ptr()), *more)
+            assert torch.all(around[:32] == 0x55) and torch.all(around[-32:] == 0x55)
+            return around[32:-32]
+
+        assert torch.equal(copied("all"), numbers)
+        for n in range(lanes + 1):
+            wanted = torch.where(torch.arange(lanes * size) < n * size, numbers, 0x55)
+            assert torch.equal(copied("first", ctypes.c_int64(n)), wanted), (storage, lanes, n)
+            mask = (torch.randperm(lanes) < n).int()
+            wanted = (numbers.view(lanes, size) * mask[:, None]).flatten().to(torch.uint8)
+            negative = -mask
+            assert torch.equal(copied("masked", ctypes.c_void_p(negative.data_ptr())), wanted), (
+                storage,
+                lanes,
+                n,
+            )
+
+
+def test_what_a_row_leaves_over_is_not_taken_element_by_element_without_wide_masks() -> None:
+    """By AVX2 alone, as much as by AVX-512."""
+    unit = codegen.assemble([some_lanes(*v) for v in vectors(32)])
+    command = (*build.compiler(), "-march=x86-64-v3", "-E", "-x", "c", "-")
+    text = subprocess.run(command, input=unit, capture_output=True, text=True, check=True).stdout
+    bodies = re.findall(r"bz_(?:loadn|storen)_\w+\(.*?\n}", text, re.DOTALL)
+    assert len(bodies) == 2 * len(vectors(32)) and not any("for (" in body for body in bodies)
+
+
+@pytest.mark.parametrize("dtype", ALL, ids=str)
+def test_rows_shorter_than_a_vector_are_as_in_eager(dtype: torch.dtype) -> None:
+    for width in range(1, 18):
+        x = some(dtype, 7, width)
+        for f in (lambda x: x.roll(1, 1), lambda x: x.amax(1), lambda x: torch.stack((x, x.flip(0)), 1)):
+            assert torch.equal(braze.compile(f)(x), f(x)), width

@@ -363,8 +363,8 @@ def test_parts_of_columns_fit_on_the_stack(tmp_path, points, number):
 
 @pytest.mark.parametrize("points", [17, 24, 100])
 def test_parts_of_columns_of_two_types_lie_where_their_vectors_may(tmp_path, points):
-    """Instructions for whole vectors of doubles ask for multiples of 64 bytes, also behind an odd number of vectors of floats."""
-    bench = Bench(cpu_target(), tmp_path)
+    """Instructions for whole vectors of doubles ask for multiples of their bytes, also behind an odd number of vectors of floats."""
+    bench = Bench(dataclasses.replace(cpu_target(), cores=8), tmp_path)
     i, r = axis("i0", points), axis("r0", 3000)
     x = load("x", F, r.symbol * points + i.symbol)
     folds = [fold(ReduceKind.SUM, x), fold(ReduceKind.SUM, build.cast(x, DType.F64))]
@@ -378,7 +378,7 @@ def test_parts_of_columns_of_two_types_lie_where_their_vectors_may(tmp_path, poi
     source = bench.kernel([step], tensors, axes=[i], row_axes=[r]).source
     places = re.findall(r"parts \+ \w+\*(\d+) \+ (\d+)", source)
     assert places
-    assert not any(int(n) % 64 for place in places for n in place)
+    assert not any(int(n) % cpu_target().vector_bytes for place in places for n in place)
     bench.run([step], tensors, axes=[i], row_axes=[r])
     wide = tensors["x"].double().view(3000, points).sum(0)
     torch.testing.assert_close(tensors["b"], wide)

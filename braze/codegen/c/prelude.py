@@ -9,12 +9,13 @@ are of a storage type (``bf16``, ``u8``, ...); ``bz_load_bf16x16`` widens to the
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 
 from braze.codegen.c.gathers import gather
 from braze.codegen.c.mathlib import LIBM_SCALARS, SECTIONS, text_of
 from braze.codegen.c.micro import micro_kernel
+from braze.codegen.c.partials import read_first, read_masked, write_first
 from braze.codegen.c.turns import turn
 
 #: storage label -> (C type of an element, representation)
@@ -35,7 +36,7 @@ SCALAR = {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t", "
 #: bytes of a lane in a representation
 REP_BYTES = {"f32": 4, "f64": 8, "i32": 4, "i64": 8, "b": 4}
 _RAW = {
-    "uint8_t": "u8", "int8_t": "i8", "int16_t": "i16", "uint16_t": "u16", "int32_t": "i32", "int64_t": "i64",
+    "uint8_t": "u8", "int8_t": "i8", "int16_t": "i16", "uint16_t": "u16", "int32_t": "i32", "uint32_t": "u32", "int64_t": "i64",
     "float": "f32", "double": "f64",
 }  # fmt: skip
 
@@ -53,7 +54,7 @@ int (*bz_threads)(void) = bz_one;
 """
 
 _WORD = re.compile(
-    r"\b(bz_\w+?)x(\d+)\b|\b((?:f32|f64|i32|i64|i16|u16|i8|u8)x(?:\d+))(u?)\b|\b(bz_\w+_(?:f32|f64)?s)\b"
+    r"\b(bz_\w+?)x(\d+)\b|\b((?:f32|f64|i32|i64|u32|i16|u16|i8|u8)x(?:\d+))(u?)\b|\b(bz_\w+_(?:f32|f64)?s)\b"
 )
 _CALL = re.compile(r"\b([a-z][a-z0-9]*)\(")
 
@@ -256,12 +257,17 @@ def rep_vector(rep: str, w: int) -> str:
 _VL = " && defined(__AVX512VL__)"
 #: what GCC's builtins take for sixteen bytes: neither signed nor unsigned ones
 _BYTES = "char __attribute__((vector_size(16)))"
-#: whole numbers of memory: the instructions that widen and narrow sixteen of them, and the vector's type there
+#: whole numbers of memory: the instructions that widen and narrow sixteen of them, and the vector's type there; that of AVX2's, which widen eight
 _SMALL = {
-    "u8": ("pmovzxbd", "pmovdb", _BYTES),
-    "i8": ("pmovsxbd", "pmovdb", _BYTES),
-    "i16": ("pmovsxwd", "pmovdw", "i16x16"),
+    "u8": ("pmovzxbd", "pmovdb", _BYTES, f"({_BYTES})(i64x2){{(int64_t)x, 0}}"),
+    "i8": ("pmovsxbd", "pmovdb", _BYTES, f"({_BYTES})(i64x2){{(int64_t)x, 0}}"),
+    "i16": ("pmovsxwd", "pmovdw", "i16x16", "(i16x8)x"),
 }
+#: the two halves of eight numbers ``y`` of 0 to 65,535, packed to 16 bits each
+_PACKED = (
+    "__builtin_ia32_packusdw128((i32x4)__builtin_ia32_vextractf128_si256((i32x8)y, 0), "
+    "(i32x4)__builtin_ia32_vextractf128_si256((i32x8)y, 1))"
+)
 
 
 def _widen(s: str, w: int) -> str:
@@ -271,12 +277,14 @@ def _widen(s: str, w: int) -> str:
     if s == "bool":
         plain = f"return __builtin_convertvector(x, i32x{w}) != 0;"
         wide = f"__builtin_ia32_pmovzxbd512_mask(({_BYTES})x, (i32x16){{}}, -1)"
-        return head + _either(w, plain, f"return (i32x16){wide} != 0;")
+        eight = f"__builtin_ia32_pmovzxbd256({_SMALL['u8'][3]})"
+        return head + _either(w, plain, f"return (i32x16){wide} != 0;", f"return (i32x8){eight} != 0;")
     if s == "bf16":
         return head + _either(
             w,
             f"return (f32x{w})(__builtin_convertvector(x, i32x{w}) << 16);",
             "return (f32x16)((i32x16)__builtin_ia32_pmovzxwd512_mask((i16x16)x, (i32x16){}, -1) << 16);",
+            "return (f32x8)((i32x8)__builtin_ia32_pmovzxwd256((i16x8)x) << 16);",
         )
     if s == "f16":
         return head + _converted(
@@ -286,20 +294,23 @@ def _widen(s: str, w: int) -> str:
             "return (f32x8)__builtin_ia32_vcvtph2ps256((i16x8)x);",
         )
     if s in _SMALL:
-        name, t = _SMALL[s][0], _SMALL[s][2]
+        name, _, t, eight = _SMALL[s]
         return head + _either(
             w,
             f"return __builtin_convertvector(x, i32x{w});",
             f"return (i32x16)__builtin_ia32_{name}512_mask(({t})x, (i32x16){{}}, -1);",
+            f"return (i32x8)__builtin_ia32_{name}256({eight});",
         )
     return head + "{ return x; }"
 
 
-def _either(w: int, plain: str, gcc: str) -> str:
-    """A body in general vectors, and for sixteen lanes in gcc's builtins: it takes six instructions and more for what is one."""
-    if w != 16:
+def _either(w: int, plain: str, sixteen: str, eight: str) -> str:
+    """A body in general vectors, and for sixteen and eight lanes in gcc's builtins: it takes four instructions and more for what is one."""
+    fast = {16: ("defined(__AVX512F__)", sixteen), 8: ("defined(__AVX2__) && !defined(__AVX512F__)", eight)}
+    if w not in fast:
         return f"{{ {plain} }}" if "\n" not in plain else f"{{\n  {plain}\n}}"
-    return f"{{\n{_where('if defined(__AVX512F__) && !defined(__clang__)', f'  {gcc}', f'  {plain}')}\n}}"
+    has, quick = fast[w]
+    return f"{{\n{_where(f'if {has} && !defined(__clang__)', f'  {quick}', f'  {plain}')}\n}}"
 
 
 def _converted(w: int, loop: str, sixteen: str, eight: str) -> str:
@@ -324,6 +335,8 @@ def _narrow(s: str, w: int) -> str:
             "  const uint16_t nan = __builtin_ia32_cmpps512_mask(x, x, 3, -1, 4);\n"
             "  const i32x16 y = (i32x16)__builtin_ia32_pord512_mask(h, (i32x16){} + 0x40, r, nan);\n"
             "  return (u16x16)__builtin_ia32_pmovdw512_mask(y, (i16x16){}, -1);",
+            "const u32x8 b = (u32x8)x, h = b >> 16, r = (b + 0x7fff + (h & 1)) >> 16;\n"
+            f"  const i32x8 y = bz_sel_i32x8(x == x, (i32x8)r, (i32x8)(h | 0x40));\n  return (u16x8){_PACKED};",
         )
     if s == "f16":
         return head + _converted(
@@ -333,12 +346,16 @@ def _narrow(s: str, w: int) -> str:
             "return (u16x8)__builtin_ia32_vcvtps2ph256(x, 0);",
         )
     if s in _SMALL or s == "bool":
-        _, name, t = _SMALL["u8" if s == "bool" else s]
+        _, name, t, _ = _SMALL["u8" if s == "bool" else s]
         x = "x & 1" if s == "bool" else "x"
+        bits = {"bool": "1", "i16": "0xffff"}.get(s, "0xff")
+        bytes_ = f"__builtin_ia32_packuswb128((i16x8){_PACKED}, (i16x8){{}})"
+        packed = f"({raw})((i64x2){bytes_})[0]" if s != "i16" else f"({raw}){_PACKED}"
         return head + _either(
             w,
             f"return __builtin_convertvector({x}, {raw});",
             f"return ({raw})__builtin_ia32_{name}512_mask({x}, ({t}){{}}, -1);",
+            f"const i32x8 y = x & {bits};\n  return {packed};",
         )
     return head + "{ return x; }"
 
@@ -351,53 +368,20 @@ def _load(s: str, w: int) -> str:
     )
 
 
-_LONG = "long long __attribute__((vector_size(64)))"
-_BW = " && defined(__AVX512BW__) && defined(__AVX512VL__)"
-#: of memory's types and lanes: how elements of which some are wanted are read and written at once, the vector's type there, what that needs
-_AT_ONCE = {
-    ("float", 16): ("ups512", "f32x16", ""),
-    ("float", 8): ("ups256", "f32x8", _VL),
-    ("double", 8): ("upd512", "f64x8", ""),
-    ("int32_t", 16): ("dqusi512", "i32x16", ""),
-    ("int32_t", 8): ("dqusi256", "i32x8", _VL),
-    ("int64_t", 8): ("dqudi512", _LONG, ""),
-    ("int16_t", 16): ("dquhi256", "i16x16", _BW),
-    ("uint16_t", 16): ("dquhi256", "i16x16", _BW),
-    ("int16_t", 8): ("dquhi128", "i16x8", _BW),
-    ("uint16_t", 8): ("dquhi128", "i16x8", _BW),
-    ("int8_t", 16): ("dquqi128", _BYTES, _BW),
-    ("uint8_t", 16): ("dquqi128", _BYTES, _BW),
-}
-
-
 def _partial(s: str, w: int) -> str:
     """Loads of the first n elements; the other lanes are zero."""
-    loop = "for (int64_t l = 0; l < n; ++l)"
-    return _some(s, w, "loadn", "int64_t n", loop, "defined(__AVX512F__)", _first(w))
+    return _some(s, w, "loadn", "int64_t n", read_first)
 
 
 def _masked(s: str, w: int) -> str:
     """Loads where the mask holds; the other lanes are zero and their memory is not touched."""
-    bits = "512" if w == 16 else "256"
-    has = f"defined(__AVX512DQ__){'' if w == 16 else _VL}"
-    loop = f"for (int l = 0; l < {w}; ++l) if (m[l])"
-    return _some(s, w, "loadm", f"i32x{w} m", loop, has, f"__builtin_ia32_cvtd2mask{bits}(m)")
+    return _some(s, w, "loadm", f"i32x{w} m", read_masked)
 
 
-def _first(w: int) -> str:
-    """A mask of the first n lanes."""
-    return f"(uint{w}_t)((1u << n) - 1)"
-
-
-def _some(s: str, w: int, kind: str, which: str, loop: str, has_masks: str, mask: str) -> str:
-    rep, raw, c = rep_vector(STORAGE[s][1], w), raw_vector(s, w), STORAGE[s][0]
-    read = f"  {raw} v = {{}};\n  {loop} v[l] = ((const {c} *)p)[l];"
-    if (c, w) in _AT_ONCE:
-        name, t, has = _AT_ONCE[c, w]
-        at_once = f"  const {raw} v = ({raw})__builtin_ia32_load{name}_mask(p, ({t}){{}}, {mask});"
-        read = _where(f"if {has_masks}{has}", at_once, read)
+def _some(s: str, w: int, kind: str, which: str, read: Callable[[str, str, int], str]) -> str:
+    rep, raw = rep_vector(STORAGE[s][1], w), raw_vector(s, w)
     head = f"static inline {rep} bz_{kind}_{s}x{w}(const void *p, {which})"
-    return f"{head} {{\n{read}\n  return bz_widen_{s}x{w}(v);\n}}"
+    return f"{head} {{\n{read(STORAGE[s][0], raw, w)}\n  return bz_widen_{s}x{w}(v);\n}}"
 
 
 def _at(s: str, w: int, masked: bool = False) -> str:
@@ -419,14 +403,9 @@ def _store(s: str, w: int) -> str:
 
 
 def _storen(s: str, w: int) -> str:
-    rep, raw, c = rep_vector(STORAGE[s][1], w), raw_vector(s, w), STORAGE[s][0]
-    write = f"  for (int64_t l = 0; l < n; ++l) (({c} *)p)[l] = v[l];"
-    if (c, w) in _AT_ONCE:
-        name, t, has = _AT_ONCE[c, w]
-        at_once = f"  __builtin_ia32_store{name}_mask(p, ({t})v, {_first(w)});"
-        write = _where(f"if defined(__AVX512F__){has}", at_once, write)
+    rep, raw = rep_vector(STORAGE[s][1], w), raw_vector(s, w)
     head = f"static inline void bz_storen_{s}x{w}(void *p, {rep} x, int64_t n)"
-    return f"{head} {{\n  const {raw} v = bz_narrow_{s}x{w}(x);\n{write}\n}}"
+    return f"{head} {{\n  const {raw} v = bz_narrow_{s}x{w}(x);\n{write_first(STORAGE[s][0], raw, w)}\n}}"
 
 
 def _round(s: str, w: int) -> str:
