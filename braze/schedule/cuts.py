@@ -121,7 +121,7 @@ def _apart(group: Group, plan: KernelPlan, found: Sequence[Access]) -> Cut | Non
     if counts_positions(group.steps) or (plan.whole and len(plan.passes) > 1):
         return None
     inner = plan.row.axes[-1]
-    short, length = inner.extent.value or 0, product([a.extent for a in group.row_axes]).value or 0
+    short, length = inner.extent.value or 0, likely_size(product([a.extent for a in group.row_axes]))
     read = [a for a in found if not a.store and inner.symbol in a.index.symbols()]
     if short < 2 or not read or length < short * LEAST_APART:
         return None
