@@ -38,6 +38,8 @@ MOST_FOLDED = 4096
 LEAST_ODD = 64
 #: bytes of a row's innermost axis that are too few to read them at once, and rows beyond it that are worth a second kernel
 NARROW, LEAST_APART = 64, 64
+#: elements that are worth it
+LEAST_MOVED = 1 << 20
 #: part of the most that rows side by side may fill of their tiles
 FILLED = 0.95
 
@@ -61,12 +63,14 @@ class Cut:
 def cut_of(group: Group, plan: KernelPlan, buffers: Mapping[str, Buffer], cores: int) -> Cut | None:
     """How the rows of a group are cut; None where it keeps the GPU busy as it is."""
     found = tuple(accesses_of(group, dict(buffers)))
-    return _apart(group, plan, found) or _folded(group, plan, found, cores) or _cut(group, plan, cores)
+    return _apart(group, plan, found) or _folded(group, plan, found, cores) or _cut(group, plan, found, cores)
 
 
-def _cut(group: Group, plan: KernelPlan, cores: int) -> Cut | None:
+def _cut(group: Group, plan: KernelPlan, found: Sequence[Access], cores: int) -> Cut | None:
     programs = likely_size(plan.programs)
-    busy = FEW_DOWN if plan.form is Form.COLUMNS and plan.stages == 1 else FEW
+    # of whole rows that are on their way through shared memory few programs have much
+    deep = plan.stages > 1 and kinds_of(group.steps) <= PLAIN
+    busy = FEW_DOWN if plan.form is Form.COLUMNS and not deep else FEW
     if programs >= busy * cores or programs < 1:
         return None
     if plan.form is Form.ROWS and plan.row is not None and plan.points[-1].block > 1 and not plan.whole:
@@ -75,7 +79,7 @@ def _cut(group: Group, plan: KernelPlan, cores: int) -> Cut | None:
     length = likely_size(product([a.extent for a in group.row_axes]))
     least = LEAST_COLUMN if down else LEAST_ROW
     # all parts run at once: what does not fit would run alone at the end
-    many = FEW if down and plan.stages > 1 else HEAVY if _is_heavy(plan, group) else MANY
+    many = FEW if down and deep else HEAVY if _is_heavy(plan, group) else MANY
     want = min(max(many * cores // programs, 2), MOST, length // least)
     enough = [a for a in group.row_axes if likely_size(a.extent) >= want]
     longest = max(group.row_axes, key=lambda a: likely_size(a.extent))
@@ -89,8 +93,10 @@ def _cut(group: Group, plan: KernelPlan, cores: int) -> Cut | None:
     unit = 1 if down or axis is not group.row_axes[-1] else LEAST_ROW // 8
     if axis.extent.value is None:
         return Cut(axis, want, floor_div(axis.extent + (want - 1), Integer(want)), False, down)
-    # of full parts mean and variance come from one walk, of others from two
-    units = (unit, VECTORS) if ReduceKind.WELFORD in kinds_of(group.steps) and unit > VECTORS else (unit,)
+    units: tuple[int, ...] = (unit,)
+    if ReduceKind.WELFORD in kinds_of(group.steps) and unit > VECTORS:
+        # of full parts mean and variance come from one walk, of others from two
+        units = (unit, VECTORS, VECTOR // min(a.itemsize for a in found if not a.store))
     for each in units:
         for count in (*range(fine, max(want, fine // 2), -1), *range(want, want // 2, -1)):
             if extent % count == 0 and extent // count % each == 0:
@@ -123,7 +129,8 @@ def _apart(group: Group, plan: KernelPlan, found: Sequence[Access]) -> Cut | Non
     inner = plan.row.axes[-1]
     short, length = inner.extent.value or 0, likely_size(product([a.extent for a in group.row_axes]))
     read = [a for a in found if not a.store and inner.symbol in a.index.symbols()]
-    if short < 2 or not read or length < short * LEAST_APART:
+    points = likely_size(product([a.extent for a in group.axes]))
+    if short < 2 or not read or length < short * LEAST_APART or length * points < LEAST_MOVED:
         return None
     for a in read:
         beside = any(a.index.coefficient(x.symbol) is inner.extent for x in group.axes)
@@ -154,7 +161,10 @@ def _folded(group: Group, plan: KernelPlan, found: Sequence[Access], cores: int)
         return None
     count = next((n for n in range(want, want // 2, -1) if length % n == 0), 0)
     if not count and ReduceKind.WELFORD in kinds_of(group.steps):  # of full parts these come from one walk
-        count = next((n for n in range(want // 2, 0, -1) if length % n == 0), 1)
+        others = (*range(want // 2, want // 4, -1), *range(want + 1, 2 * want))
+        count = next((n for n in others if length % n == 0), 0)
+        if not count:
+            return None
     size = length // count if count else -(-length // want)
     count = count or -(-length // size)
     return Cut(row, count * fold, Integer(size), count * size == length, True, fold)

@@ -215,8 +215,7 @@ class Splitter:
         along = [s for s in walk.along if not s.reductions]
         reducing = [s for s in walk.along if s.reductions]
         if along and not (reducing and self.cut.exact):
-            axes = (*group.axes, *group.row_axes)
-            axes = in_order(along, axes) if self.cut.down else axes
+            axes = in_order(along, (*group.axes, *group.row_axes))
             along = [dataclasses.replace(s, axes=axes) for s in along]
             self.kernels.append(("row", axes, (), along))
             along = []

@@ -39,6 +39,7 @@ def small(monkeypatch):
     monkeypatch.setattr(kernels, "WALK", 64)
     monkeypatch.setattr(cuts, "LEAST_ROW", 40)
     monkeypatch.setattr(cuts, "LEAST_COLUMN", 10)
+    monkeypatch.setattr(cuts, "LEAST_MOVED", 1)
     monkeypatch.setattr(Choices, "persistent_bytes", 256)
 
 
