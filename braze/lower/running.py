@@ -81,13 +81,20 @@ def _written_out(g: ProgramBuilder, x: Lazy, dim: int, kind: str, dtype: DType) 
     length = x.sizes[dim].value or 0
     if length > 1:
         g.realize_if_costly(x)
+    # of places that lie side by side a load has several; of others those behind a place are not read for it
+    apart = dim < x.rank - 1
 
     def inner(at: Index) -> Node:
         here, found = g.index_node(at[dim]), None
         for k in range(length):
             given = build.cast(x.load([*at[:dim], Integer(k), *at[dim + 1 :]]), wide)
+            if found is None:
+                found = given
+                continue
             behind = build.binary(Op.LT, here, build.const(k, DType.I64))
-            found = given if found is None else build.where(behind, found, combined(found, given))
+            if apart:
+                given = build.masked(build.invert(behind), given, build.const(0, wide))
+            found = build.where(behind, found, combined(found, given))
         assert found is not None
         return g.rounded(found, dtype)
 

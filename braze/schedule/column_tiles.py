@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from braze.loops.ir import Axis
+from braze.loops.ir import Axis, ReduceKind
 from braze.schedule.along_threads import SECTOR, step_along
 from braze.schedule.beside import as_they_lie, axes_beside
-from braze.schedule.held import WORD
+from braze.schedule.held import VECTOR, WORD
 from braze.schedule.passes import Access, counts_positions, kinds_of
 from braze.schedule.plans import Tile, Tiles, blocks
 from braze.schedule.records import Group, GroupKind
@@ -48,6 +48,13 @@ FEW_APART = 32
 SHORT_WALK, EACH_SHORT = 512, 32
 #: rows that are worth it, and so many that they will be cut where programs are few
 LEAST_WIDE, LONG_WIDE = 64, 8192
+#: rows of a tile that keeps several numbers an element, and its warps at most, where vectors divide its rows, and rows of others (variance of 11 million rows of three of bfloat16 on an H200
+#: 34 us, 56 by 16 rows that are loaded as they are reduced; sums of powers of 958,698 rows of 35 floats 87, 180 by 32 rows of 16 elements a thread)
+STAGED_ROWS, STAGED_WARPS, ODD_ROWS = 32, 4, 128
+#: rows, as the next power of two, of floats that are all on their way at once, and warps of their programs (sums of 200 rows of 200 floats on an H200 20 us, 28 by four turns of 64 rows)
+AT_ONCE, AT_ONCE_WARPS = (128, 256), 2
+#: columns that are so few that each is a program's, and rows of such a one at once (4,096 parts of 7 columns on an H200: 6 us less than by one program)
+FEW_COLUMNS, LONG_COLUMN = 16, 4096
 #: rows that are few beside the time that a program takes to begin
 SHORT_COLUMN = 1024
 
@@ -62,6 +69,8 @@ def column_tiles(group: Group, found: Sequence[Access], inner: Axis, *, again: b
         x = COLUMNS
     fitting = _whole_columns(group, found, inner, again=again)
     fitting = fitting or _whole_rows(group, found, inner, length, again=again)
+    fitting = fitting or _at_once(group, found, inner, length, again=again)
+    fitting = fitting or _one_by_one(group, found, inner, length)
     if fitting is not None:
         return dataclasses.replace(fitting, outer=tuple(a for a in outer if a not in fitting.points[0].axes))
     beside = axes_beside(group, found, inner)
@@ -81,6 +90,8 @@ def column_tiles(group: Group, found: Sequence[Access], inner: Axis, *, again: b
         x = SECTOR // 4  # a sector of each row (4.1 us where 16 took 5.5, of 1,024 columns on an H100)
     r = length if whole else max(1, min(walk_of(group) // x, length))
     programs = likely_size(_count(outer, beside, x))
+    if not (whole or again or kinds_of(group.steps) <= PLAIN):
+        return Tiles(outer, *_of_several(group, found, inner, beside, x, length))
     each = _each(group, found, inner, length, programs, whole=whole, again=again)
     return Tiles(outer, (Tile("x", beside, x),), warps_of(x * r, each), Tile("r", group.row_axes, r), whole)
 
@@ -103,6 +114,58 @@ def _each(
         if not whole and narrow and kinds_of(group.steps) <= PLAIN:
             return EACH_SHORT
     return EACH if whole else EACH_ROW
+
+
+def _of_several(
+    group: Group, found: Sequence[Access], inner: Axis, beside: tuple[Axis, ...], x: int, length: int
+) -> tuple[tuple[Tile, ...], int, Tile, bool, int]:
+    """A tile of so many columns that walks down its rows and keeps several numbers an element, with its warps and stages: on its way through shared memory where vectors divide rows."""
+    read = _walked(group, found)
+    vectors = all(multiple(a.index - inner.symbol, VECTOR // a.itemsize) for a in read)
+    rows = max(WALK // x, STAGED_ROWS if vectors else ODD_ROWS)
+    taken = sum(a.itemsize for a in read) * x * rows * (STAGES - 1)
+    stages = STAGES if vectors and not any(a.indirect for a in read) and taken <= ON_THE_WAY else 1
+    rows = max(1, min(rows, length))
+    warps = warps_of(x * rows, EACH_ROW) if vectors else warps_of(x * rows, EACH_SHORT)
+    return (
+        (Tile("x", beside, x),),
+        min(warps, STAGED_WARPS) if vectors else warps,
+        Tile("r", group.row_axes, rows),
+        False,
+        stages,
+    )
+
+
+def _at_once(group: Group, found: Sequence[Access], inner: Axis, length: int, *, again: bool) -> Tiles | None:
+    """The tiles of some hundred rows of floats, all of which is on its way at once, by few threads; None elsewhere."""
+    row, read, kinds = static_size(group.row_axes), _walked(group, found), kinds_of(group.steps)
+    if (
+        again
+        or row is None
+        or length not in AT_ONCE
+        or group.kind is not GroupKind.PERSISTENT
+        or draws(group)
+    ):
+        return None
+    plain = kinds <= PLAIN
+    if not plain and kinds != {ReduceKind.WELFORD}:
+        return None
+    one = [(a.itemsize, a.indirect, step_along(a, inner)) for a in read] == [(4, False, 1)]
+    x = min(COLUMNS if plain else COLUMNS // 2, power(likely_size(inner.extent)))
+    programs = likely_size(_count([a for a in group.axes if a is not inner], [inner], x))
+    if not one or not _in_vectors(read, inner) or programs < ENOUGH_PROGRAMS:
+        return None
+    return Tiles((), (Tile("x", (inner,), x),), AT_ONCE_WARPS, Tile("r", group.row_axes, length), whole=True)
+
+
+def _one_by_one(group: Group, found: Sequence[Access], inner: Axis, length: int) -> Tiles | None:
+    """The tiles of very few columns of many rows, as first kernels leave them: a program has one; None elsewhere."""
+    columns = likely_size(product([a.extent for a in group.axes]))
+    narrow = any(a.itemsize < WORD for a in _walked(group, found))
+    if columns > FEW_COLUMNS or narrow or not SHORT_WALK < length <= LONG_WIDE or draws(group):
+        return None
+    r = min(length, LONG_COLUMN)
+    return Tiles((), (Tile("x", (inner,), 1),), warps_of(r, EACH), Tile("r", group.row_axes, r))
 
 
 def _in_vectors(read: Iterable[Access], inner: Axis) -> bool:

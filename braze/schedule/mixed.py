@@ -15,6 +15,7 @@ from braze.loops.ir import Axis, Buffer, BufferKind, BufferView, LoopNest, LoopP
 from braze.loops.rewrite import Substitution, nest_with_nodes, rewriter, roots, walk
 from braze.schedule.canonical import borders
 from braze.schedule.choices import Choices
+from braze.schedule.cuts import Cut
 from braze.schedule.dependences import families
 from braze.schedule.kernels import (
     are_long_rows,
@@ -26,7 +27,7 @@ from braze.schedule.kernels import (
 from braze.schedule.passes import accesses_of, covering, kinds_of, over_row, passes_of, writes_what_it_reads
 from braze.schedule.plans import Form
 from braze.schedule.records import Group, GroupKind, Walked
-from braze.schedule.split import Cut, Splitter, inside
+from braze.schedule.split import Splitter, inside
 from braze.schedule.tile_sizes import PLAIN
 from braze.symbolic.expr import Expr, Integer, floor_div
 from braze.symbolic.guess import likely_size

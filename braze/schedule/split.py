@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from math import gcd
 
 from braze.loops import build
 from braze.loops.dtypes import neutral
@@ -35,24 +34,13 @@ from braze.loops.rewrite import (
     walk,
     with_results,
 )
+from braze.schedule.beside import columns_beside
 from braze.schedule.canonical import borders, part_of
 from braze.schedule.choices import Choices
-from braze.schedule.column_tiles import COLUMNS
-from braze.schedule.kernel_plan import KernelPlan
+from braze.schedule.cuts import Cut, cut_of
 from braze.schedule.kernels import limit_of, plan_kernel
-from braze.schedule.passes import (
-    Pass,
-    accesses_of,
-    counts_positions,
-    flat,
-    kinds_of,
-    over_row,
-    passes_of,
-    writes_what_it_reads,
-)
-from braze.schedule.plans import Form
+from braze.schedule.passes import Pass, flat, over_row, passes_of, writes_what_it_reads
 from braze.schedule.records import Group, GroupKind
-from braze.schedule.tile_sizes import PLAIN
 from braze.symbolic.expr import (
     ONE,
     Expr,
@@ -68,38 +56,6 @@ from braze.symbolic.expr import (
 )
 from braze.symbolic.guess import likely_size
 
-#: programs that each multiprocessor of a busy GPU has, at least; those that are aimed at, and as many where their registers leave
-#: no room for more at once: a second wave of few runs alone
-FEW, MANY, HEAVY = 2, 8, 4
-#: the first of tiles of columns, whose programs have less on their way (on an H200 sums of 1,536 rows of 21,845 numbers of bfloat16 45 us, 130 by 342 programs)
-FEW_DOWN = 3
-#: the same of sums and their like along a row, whose parts end cheaply, so that those of a slow memory are taken by others: programs of each multiprocessor,
-#: parts of one row, elements of each at least (on an H100 2^26 numbers of bfloat16: 48.4 us where MANY take 49.3)
-FINE, FINEST, LEAST_FINE = 32, 4096, 8192
-#: elements of a part at least: along a row, and of rows that are walked down
-LEAST_ROW, LEAST_COLUMN = 4096, 64
-#: elements of which the parts of a row have a multiple, where they are full so
-VECTORS = 16
-#: parts that a row must give to be worth a second kernel
-WORTH = 8
-#: parts of one row at most: the second kernel holds them whole
-MOST = 1024
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Cut:
-    """A row axis in ``count`` parts of ``size``; ``exact``: the last is as long as the others. ``down``: parts lie above each other.
-
-    ``fold``: so many rows after each other lie side by side, as one row of so many parts.
-    """
-
-    axis: Axis
-    count: int
-    size: Expr
-    exact: bool
-    down: bool
-    fold: int = 1
-
 
 def split_group(
     group: Group, buffers: Mapping[str, Buffer], choices: Choices, cores: int
@@ -109,9 +65,17 @@ def split_group(
         return None
     if writes_what_it_reads(group):
         return _with_sums_apart(group, buffers, choices, cores)
-    plan = plan_kernel(group, dict(buffers))
-    cut = _folded(group, plan, buffers, cores) or _cut(group, plan, cores)
-    return None if cut is None else Splitter(group, buffers, choices, cut).run()
+    cut = cut_of(group, plan_kernel(group, dict(buffers)), buffers, cores)
+    if cut is None:
+        return None
+    groups, made = Splitter(group, buffers, choices, cut).run()
+    if not cut.apart:
+        return groups, made
+    # what stands at one place of each stretch may be long rows of few points
+    known = {**buffers, **{b.name: b for b in made}}
+    first = columns_beside(groups[0], known)
+    again = split_group(first, known, choices, cores) or ([first], [])
+    return [*again[0], *groups[1:]], [*made, *again[1]]
 
 
 def _with_sums_apart(
@@ -170,98 +134,6 @@ def _as_it_lies(steps: Iterable[LoopNest], axes: tuple[Axis, ...]) -> tuple[Axis
     return tuple(sorted(axes, key=lambda a: -likely_size(index.coefficient(a.symbol) or ONE)))
 
 
-def _cut(group: Group, plan: KernelPlan, cores: int) -> Cut | None:
-    programs = likely_size(plan.programs)
-    busy = FEW_DOWN if plan.form is Form.COLUMNS and plan.stages == 1 else FEW
-    if programs >= busy * cores or programs < 1:
-        return None
-    if plan.form is Form.ROWS and plan.row is not None and plan.points[-1].block > 1 and not plan.whole:
-        return _cut_side_by_side(group, plan, cores)
-    down = plan.form is Form.COLUMNS
-    length = likely_size(product([a.extent for a in group.row_axes]))
-    least = LEAST_COLUMN if down else LEAST_ROW
-    # all parts run at once: what does not fit would run alone at the end
-    many = FEW if down and plan.stages > 1 else HEAVY if _is_heavy(plan, group) else MANY
-    want = min(max(many * cores // programs, 2), MOST, length // least)
-    enough = [a for a in group.row_axes if likely_size(a.extent) >= want]
-    longest = max(group.row_axes, key=lambda a: likely_size(a.extent))
-    axis = group.row_axes[0] if counts_positions(group.steps) else enough[0] if enough else longest
-    extent = likely_size(axis.extent)
-    want = min(want, extent)
-    if want < 2 or length < WORTH * least:
-        return None
-    plain = not down and kinds_of(group.steps) <= PLAIN
-    fine = min(FINE * cores // programs, FINEST, length // LEAST_FINE, extent) if plain else 0
-    unit = 1 if down or axis is not group.row_axes[-1] else LEAST_ROW // 8
-    if axis.extent.value is None:
-        return Cut(axis, want, floor_div(axis.extent + (want - 1), Integer(want)), False, down)
-    # of full parts mean and variance come from one walk, of others from two
-    units = (unit, VECTORS) if ReduceKind.WELFORD in kinds_of(group.steps) and unit > VECTORS else (unit,)
-    for each in units:
-        for count in (*range(fine, max(want, fine // 2), -1), *range(want, want // 2, -1)):
-            if extent % count == 0 and extent // count % each == 0:
-                return Cut(axis, count, Integer(extent // count), True, down)
-    size = _up(_up(extent, want) // want, unit)
-    count = -(-extent // size)
-    return Cut(axis, count, Integer(size), count * size == extent, down) if count > 1 else None
-
-
-def _cut_side_by_side(group: Group, plan: KernelPlan, cores: int) -> Cut | None:
-    """Of rows that programs walk side by side: as many parts as are wanted at most, of the axis that has most such."""
-    assert plan.row is not None
-    most = min(MANY * cores // likely_size(plan.programs), MOST)
-    best: Cut | None = None
-    for axis in group.row_axes:
-        extent, unit = axis.extent.value or 0, plan.row.block if axis is group.row_axes[-1] else 1
-        fitting = (n for n in range(min(most, extent // unit), 1, -1) if extent % (n * unit) == 0)
-        count = next(fitting, 1)
-        if count > (best.count if best is not None else WORTH):
-            best = Cut(axis, count, Integer(extent // count), True, False)
-    return best
-
-
-def _folded(group: Group, plan: KernelPlan, buffers: Mapping[str, Buffer], cores: int) -> Cut | None:
-    """The rows of a matrix of few columns, which fill no tiles, laid side by side until they do; None where that cannot be."""
-    if plan.form is not Form.COLUMNS or len(group.axes) != 1 or len(group.row_axes) != 1:
-        return None
-    (column,), (row,) = group.axes, group.row_axes
-    width, length = column.extent.value or 0, row.extent.value or 0
-    fold = COLUMNS // gcd(width, COLUMNS)
-    plain = kinds_of(group.steps) <= PLAIN
-    if fold == 1 or not width or length % fold or not plain or not _one_matrix(group, buffers, column, row):
-        return None
-    length //= fold
-    want = min(HEAVY * cores * COLUMNS // (fold * width), MOST // fold, length // LEAST_COLUMN)
-    if want < 1 or length < WORTH * LEAST_COLUMN:
-        return None
-    count = next((n for n in range(want, want // 2, -1) if length % n == 0), 0)
-    return Cut(row, count * fold, Integer(length // count), True, True, fold) if count else None
-
-
-def _one_matrix(group: Group, buffers: Mapping[str, Buffer], column: Axis, row: Axis) -> bool:
-    """Whether all that is read for each element lies row after row, with nothing between them."""
-    for a in accesses_of(group, dict(buffers)):
-        known = a.index.symbols() & {column.symbol, row.symbol}
-        if a.store or not known:
-            continue
-        steps = a.index.coefficient(column.symbol), a.index.coefficient(row.symbol)
-        if a.indirect or steps != (ONE, column.extent):
-            return False
-    return True
-
-
-def _is_heavy(plan: KernelPlan, group: Group) -> bool:
-    """Whether a program keeps several numbers an element, or a tile of whole sectors of columns."""
-    if plan.form is Form.COLUMNS:
-        return plan.points[-1].divides and plan.points[-1].block >= COLUMNS
-    return counts_positions(group.steps)
-
-
-def _up(n: int, unit: int) -> int:
-    """The least multiple of a number that is not below n."""
-    return -(-n // unit) * unit
-
-
 class Splitter:
     """Writes the kernels of one group."""
 
@@ -274,32 +146,45 @@ class Splitter:
         self.partial: list[LoopNest] = []
         self.finish: list[LoopNest] = []
         count = Integer(cut.count)
-        self.part = Axis(axis_symbol("part", count), count)
-        self.within = Axis(axis_symbol("within", cut.size), cut.size)
+        self.part, self.within = self._axis("part", count), self._axis("within", cut.size)
         self.points = (self.part, *group.axes) if cut.down else (*group.axes, self.part)
         self.rows = tuple(self.within if a is cut.axis else a for a in group.row_axes)
-        begin = self.part.symbol * cut.size
-        self.substitution = Substitution({cut.axis.symbol: begin + self.within.symbol})
+        if cut.apart:
+            self.rows = tuple(a for a in self.rows if a is not self.within)
+        self.begin = self.part.symbol * cut.size
+        place = self.begin + (self.within.symbol if self.within in self.rows else 0)
+        self.substitution = Substitution({cut.axis.symbol: place})
         self.here = self._place(self.part.symbol)
+        self.other = product([a.extent for a in group.row_axes if a is not cut.axis])
+        #: of a part, as its kernel has them: its first row, and the number of that in the whole row
+        self.first, self.number = self.begin, self.begin * self.other
         if cut.fold > 1:
             self._lay_side_by_side()
-        self.other = product([a.extent for a in group.row_axes if a is not cut.axis])
-        self.begin = begin
+
+    def _axis(self, name: str, extent: Expr) -> Axis:
+        """An axis of the kernels, by a name that none of the group's has, which may be a part itself."""
+        taken = {a.symbol.name for a in (*self.group.axes, *self.group.row_axes)}
+        while name in taken:
+            name += "s"
+        return Axis(axis_symbol(name, extent), extent)
 
     def _lay_side_by_side(self) -> None:
         """The first kernel's points: folded rows, whose columns are those of so many parts."""
-        cut, (column,) = self.cut, self.group.axes
+        cut, (*others, column) = self.cut, self.group.axes
         count, width = Integer(cut.count // cut.fold), column.extent * cut.fold
-        outer, wide = Axis(axis_symbol("outer", count), count), Axis(axis_symbol("wide", width), width)
-        row = (outer.symbol * cut.size + self.within.symbol) * cut.fold
-        self.points = (outer, wide)
+        outer, wide = self._axis("outer", count), self._axis("wide", width)
+        beside, at = floor_div(wide.symbol, column.extent), modulo(wide.symbol, column.extent)
+        self.points = (outer, *others, wide)
+        self.first = outer.symbol * cut.size
+        self.number = self.first * cut.fold + beside
         self.substitution = Substitution(
             {
-                cut.axis.symbol: row + floor_div(wide.symbol, column.extent),
-                column.symbol: modulo(wide.symbol, column.extent),
+                cut.axis.symbol: (self.first + self.within.symbol) * cut.fold + beside,
+                column.symbol: at,
             }
         )
-        self.here = flat(self.points)
+        part = Substitution({column.symbol: at}).expr(self._place(outer.symbol * cut.fold + beside))
+        self.here = part if others else flat(self.points)
 
     def run(self) -> tuple[list[Group], list[Buffer]]:
         """The kernels in order, and the buffers between them."""
@@ -330,8 +215,7 @@ class Splitter:
         along = [s for s in walk.along if not s.reductions]
         reducing = [s for s in walk.along if s.reductions]
         if along and not (reducing and self.cut.exact):
-            axes = (*group.axes, *group.row_axes)
-            axes = in_order(along, axes) if self.cut.down else axes
+            axes = in_order(along, (*group.axes, *group.row_axes))
             along = [dataclasses.replace(s, axes=axes) for s in along]
             self.kernels.append(("row", axes, (), along))
             along = []
@@ -394,7 +278,9 @@ class Splitter:
         return Reduction(reduction.kind, reduction.dtype, value)
 
     def _inside(self) -> Node:
-        return inside(self.begin + self.within.symbol, self.cut.axis)
+        return build.index_condition(
+            Op.LT, self.first + self.within.symbol, floor_div(self.cut.axis.extent, Integer(self.cut.fold))
+        )
 
     def _fold(self, step: LoopNest, reductions: list[Reduction]) -> list[str]:
         """A nest over the parts that stores its results, and the buffers that hold them."""
@@ -403,7 +289,8 @@ class Splitter:
         place = self.here
         values = [build.reduced(k, dtype) for k, dtype in enumerate(dtypes)]
         if reductions[-1].kind.finds_place:
-            values[-1] = build.add(values[-1], build.index(self.begin * self.other))
+            within = build.mul(values[-1], build.const(self.cut.fold, DType.I64))
+            values[-1] = build.add(within, build.index(self.number))
         stores = tuple(Store(name, place, value) for name, value in zip(names, values, strict=True))
         self.partial.append(
             dataclasses.replace(step, axes=self.points, reduce_axes=self.rows, reductions=tuple(reductions), stores=stores)
@@ -488,6 +375,10 @@ class Splitter:
         extreme = Reduction(best, value.dtype, value)
         over = [self._reduction(extreme, value), self._reduction(reduction, value)]
         values, places = self._fold(step, over)
+        if self.cut.fold > 1:
+            return self._first_place(
+                step, Reduction(best, value.dtype, self._load(values)), self._load(places)
+            )
         axes = self.group.axes
         name = self._buffer(DType.I64, tuple(a.extent for a in axes))
         chosen = build.load(places, DType.I64, self._place(indirect(0)), (build.reduced(0, DType.I64),))
@@ -498,6 +389,14 @@ class Splitter:
             )
         )  # fmt: skip
         return build.load(name, DType.I64, flat(axes))
+
+    def _first_place(self, step: LoopNest, extreme: Reduction, place: Node) -> Node:
+        """The least of the places at which parts have the extreme; of parts whose rows lie among each other's, none comes first."""
+        (best,) = self._gather(step, [extreme])
+        own = extreme.value
+        has = build.either(build.binary(Op.EQ, own, best), build.binary(Op.NE, own, own))
+        nowhere = build.const(neutral(ReduceKind.MIN, DType.I64), DType.I64)
+        return self._gather(step, [Reduction(ReduceKind.MIN, DType.I64, build.where(has, place, nowhere))])[0]
 
 
 def in_order(steps: Sequence[LoopNest], axes: Sequence[Axis]) -> tuple[Axis, ...]:

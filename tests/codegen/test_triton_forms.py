@@ -18,7 +18,7 @@ from braze.loops import build
 from braze.loops.ir import Axis, Buffer, BufferKind, DType, LoopNest, Op, ReduceKind, Reduction, Store
 from braze.loops.rewrite import roots, walk
 from braze.options import Options
-from braze.schedule import column_tiles, kernels, split
+from braze.schedule import column_tiles, cuts, kernels
 from braze.schedule.choices import Choices
 from braze.schedule.kernels import plan_kernel
 from braze.schedule.one_hot import known_sums
@@ -37,8 +37,9 @@ CONTEXT = CompileContext(Options(), cuda_target((9, 0), 132))
 def small(monkeypatch):
     """Tiles and parts so small that a few hundred numbers are many of them: the interpreter is slow."""
     monkeypatch.setattr(kernels, "WALK", 64)
-    monkeypatch.setattr(split, "LEAST_ROW", 40)
-    monkeypatch.setattr(split, "LEAST_COLUMN", 10)
+    monkeypatch.setattr(cuts, "LEAST_ROW", 40)
+    monkeypatch.setattr(cuts, "LEAST_COLUMN", 10)
+    monkeypatch.setattr(cuts, "LEAST_MOVED", 1)
     monkeypatch.setattr(Choices, "persistent_bytes", 256)
 
 
@@ -364,7 +365,7 @@ def test_rows_that_are_on_their_way_while_others_are_added(rows, dtype, tmp_path
     """Sums, maxima and tests down columns of whole rows, of a part of a tensor too; what is not finite stays in its column."""
     for name, number in (("WIDE_COLUMNS", 16), ("LEAST_WIDE", 10), ("LONG_WIDE", 40)):
         monkeypatch.setattr(column_tiles, name, number)
-    monkeypatch.setattr(split, "LEAST_COLUMN", 10)
+    monkeypatch.setattr(cuts, "LEAST_COLUMN", 10)
     wide = numbers(rows, 34, dtype=dtype)
     wide[3, 2], wide[5, 4], wide[6, 4], wide[rows - 1, 8] = NAN, INF, -INF, -INF
     x, y = wide[:, 1:33], numbers(rows, 32, dtype=dtype, seed=1)
