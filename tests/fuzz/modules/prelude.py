@@ -207,7 +207,7 @@ def swapped(model):
 def reshaped(model, shape):
     for name in list(model._buffers):
         if name.startswith("r"):
-            setattr(model, name, torch.full(shape, 0.5))
+            setattr(model, name, torch.full(shape, 0.5, dtype=model._buffers[name].dtype))
 
 
 def pool_of_one():
