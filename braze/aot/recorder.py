@@ -290,7 +290,8 @@ class Recorder(TorchDispatchMode):
                     f"BZ9022: the decomposition of {func} gives {describe(have)}, not {describe(w)}: it stays whole",
                 )
                 return NotImplemented
-        tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)]
+        each = [a if isinstance(a, (list, tuple)) else (a,) for a in (*args, *kwargs.values())]
+        tensors = [t for values in each for t in values if isinstance(t, torch.Tensor)]
         given = set(map(torch_compat.storage_key, tensors))
         made = tuple(self._restrided(have, w, given) for have, w in pairs)
         if not structural.is_composite(func):
@@ -302,8 +303,11 @@ class Recorder(TorchDispatchMode):
             return have
         if torch_compat.storage_key(have) in given and torch_compat.storage_key(want) not in given:
             have = self.emit(aten.clone.default, (have,), {})
-        sides = zip(*map(hints, (have.shape, have.stride(), want.stride())), strict=True)
+        sides = list(zip(*map(hints, (have.shape, have.stride(), want.stride())), strict=True))
         if is_empty(have) or is_empty(want) or all(n == 1 or a == b for n, a, b in sides):
+            # of dims of one element the graph need not move anything
+            if any(a != b for _, a, b in sides) and torch_compat.storage_key(have) not in given:
+                self.mode.run(aten.as_strided_.default, (have, have.shape, want.stride()), {})
             return have
         if want.is_contiguous():
             return self.emit(aten.clone.default, (have,), {"memory_format": torch.contiguous_format})

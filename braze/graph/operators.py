@@ -146,7 +146,7 @@ _REFUSING = """
 _ctc_loss _embedding_bag _embedding_bag_forward_only _linalg_eigh _linalg_svd binary_cross_entropy cholesky embedding gather histc index
 index_add index_copy index_fill index_put index_reduce index_select linalg_eig linalg_lstsq linalg_pinv lu_unpack masked_scatter
 max_unpool2d max_unpool3d multi_margin_loss multilabel_margin_loss_forward nll_loss2d_forward nll_loss_forward put scatter scatter_add
-scatter_reduce take
+scatter_reduce searchsorted take
 """
 #: names of operators that refuse what their tensors hold: places that do not exist, too few elements, what has no factors or no end
 REFUSING = frozenset(_REFUSING.split())

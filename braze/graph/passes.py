@@ -24,6 +24,8 @@ from braze.support.record import record
 aten = torch.ops.aten
 
 Node = torch.fx.Node
+#: those whose order may be given beside (`sorter`)
+_SEARCHES = frozenset({aten.searchsorted.Tensor, aten.searchsorted.Scalar})
 
 
 @record
@@ -70,7 +72,7 @@ def may_fail(node: Node) -> bool:
     if not isinstance(node.target, OpOverload) or node.target.namespace != "aten" or facts(node).tangents:
         return False
     if name_of(node.target) in REFUSING:
-        return not _picks_by_masks(node)
+        return not (_picks_by_masks(node) or _searches_in_order(node))
     known = operator_facts(node.target)
     if known is None or not known.divides:
         return False
@@ -90,6 +92,11 @@ def _picks_by_masks(node: Node) -> bool:
         return False
     places = [n.meta["val"].dtype for n in node.args[1] if isinstance(n, Node)]  # type: ignore[union-attr]
     return all(dtype in (torch.bool, torch.uint8) for dtype in places)
+
+
+def _searches_in_order(node: Node) -> bool:
+    """Whether a node searches what lies in order: alone an order that is given beside may name places that do not exist."""
+    return node.target in _SEARCHES and node.kwargs.get("sorter") is None
 
 
 def remove_dead_nodes(module: torch.fx.GraphModule) -> bool:

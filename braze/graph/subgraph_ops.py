@@ -227,6 +227,8 @@ def _fake_gradients(
 
 
 def _save(ctx: Any, inputs: Any, output: Any) -> None:
+    # zeros in the place of a gradient that does not come in would be followed through what was chosen, and meet others' signs
+    ctx.set_materialize_grads(False)
     ctx.entry, tensors, ctx.sizes = inputs
     ctx.held = _entries[ctx.entry]
     ctx.count = len(tensors)
@@ -234,7 +236,6 @@ def _save(ctx: Any, inputs: Any, output: Any) -> None:
 
 
 def _backward(ctx: Any, grads: Sequence[Any]) -> Any:
-    # zeros in the place of one that does not come in would be followed through what was chosen, and meet others' signs
     places = [i for i, grad in enumerate(grads) if grad is not None]
     given = [grads[i] for i in places]
     found = torch.ops.braze.subgraph_gradients(ctx.entry, places, given, list(ctx.saved_tensors), ctx.sizes)

@@ -237,3 +237,31 @@ def test_an_operand_that_a_branch_does_not_use_adds_nothing_to_its_gradient(back
         torch.autograd.backward(run(x, y), [torch.ones(2, 3), torch.full((2, 3), -0.0)])
         found.append(y.grad.signbit())
     assert found[1].all() and torch.equal(*found)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "braze"])
+@pytest.mark.parametrize("comes_in", [1.0, -1.0])
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_result_of_a_scan_that_gets_no_gradient_adds_no_zeros_to_anothers(kept, comes_in, backend):
+    """The gradients here are zeros of either sign."""
+
+    def step(c, t):
+        return c * 0.5 + t.sin(), c.tanh() * t
+
+    def f(c, rows):
+        return scan(step, c, rows, dim=0)[kept] * 0
+
+    def by_hand(c, rows):
+        made = []
+        for row in rows.unbind():
+            c, result = step(c, row)
+            made.append(result)
+        return (torch.stack(made) if kept else c) * 0
+
+    found = []
+    for run in (braze.compile(f, backend=backend, fullgraph=True), by_hand):
+        start, rows = (X[0] - 2).requires_grad_(), (X * torch.tensor([[1.0], [-1.0]]) + 0.5).requires_grad_()
+        out = run(start, rows)
+        out.backward(torch.full_like(out, comes_in))
+        found.append(torch.cat([start.grad[None], rows.grad]).signbit())
+    assert torch.equal(*found)

@@ -236,3 +236,31 @@ def test_an_error_of_a_hook_that_unpacks_is_the_backwards(error: type[Exception]
     with pytest.raises(error, match="planted"):
         step()
     step()
+
+
+def of_another_size(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient.new_ones(7)
+
+
+class Nameless:
+    def __call__(self, gradient: torch.Tensor) -> torch.Tensor:
+        return of_another_size(gradient)
+
+
+@pytest.mark.parametrize("hook", [of_another_size, Nameless()])
+@pytest.mark.parametrize("on", ["argument", "between", "result"])
+def test_a_gradient_of_another_size_is_refused_by_the_name_of_the_hook_that_gave_it(
+    hook: Any, on: str
+) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin()
+        z = y.exp() * 2
+        {"argument": x, "between": y, "result": z}[on].register_hook(hook)
+        return z
+
+    said = []
+    for called in (f, braze.compile(f)):
+        with pytest.raises(RuntimeError, match="changed the size") as caught:
+            called(X.clone().requires_grad_()).sum().backward()
+        said.append(str(caught.value))
+    assert said[0] == said[1]

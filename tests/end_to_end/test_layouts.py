@@ -649,3 +649,28 @@ def test_a_view_across_a_dim_of_one_element_is_eagers_or_refused_as_there(progra
         ours = seen(braze.compile(program, backend=backend, dynamic=dynamic))
     assert ours == theirs if isinstance(theirs, str) else torch.allclose(*map(torch.tensor, (ours, theirs)))
     assert not any("BZ6013" in text for text in heard)
+
+
+ONE_WINDOW = {
+    "masked_fill": lambda w: w.masked_fill(w > 0, 1.0),
+    "masked_fill of more": lambda w: w.masked_fill(torch.ones(2, 1, 1) > 0, 1.0),
+    "prelu": lambda w: F.prelu(w, torch.tensor([0.5])),
+    "seen on": lambda w: w.masked_fill(w > 0, 1.0)[:, 1:].t(),
+}
+
+
+@pytest.mark.parametrize("case", ONE_WINDOW)
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_what_an_operator_is_made_of_lies_as_the_operator_in_dims_of_one_element(case, dynamic, backend):
+    """Nothing in memory hangs on it, but ``stride()`` tells."""
+
+    def program(x):
+        return ONE_WINDOW[case](x.unfold(0, 4, 1))
+
+    compiled = braze.compile(program, backend=backend, dynamic=dynamic, options={"verify": 2})
+    for rows in (4, 4, 6, 9):
+        x = torch.linspace(-1, 1, rows)
+        ours, theirs = compiled(x), program(x)
+        assert ours.stride() == theirs.stride()
+        torch.testing.assert_close(ours, theirs)

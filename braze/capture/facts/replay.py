@@ -295,6 +295,11 @@ class WhereGiven:
     def __call__(self, grad: torch.Tensor | None) -> Any:
         return None if grad is None else self.hook(grad)
 
+    @property
+    def __name__(self) -> str:
+        """By which PyTorch names the program's hook in errors, if it has one."""
+        return self.hook.__name__
+
 
 class AfterGiven(WhereGiven):
     """As :class:`WhereGiven`, of a hook that gets the tensor when its gradient has been added."""
