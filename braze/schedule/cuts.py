@@ -36,7 +36,7 @@ MOST = 1024
 MOST_FOLDED = 8192
 #: programs of each multiprocessor that sum such rows, or take the like of them (maxima of 2.4 million rows of 7 floats on an H200: 21 us, 23 by four)
 HEAVY_FOLDED = 6
-#: folded rows that are worth it where each begins at another place in a vector
+#: folded rows that are worth it where rows of two bytes an element begin at any place in a vector
 LEAST_ODD = 64
 #: bytes of a row's innermost axis that are too few to read them at once, and rows beyond it that are worth a second kernel
 NARROW, LEAST_APART = 64, 64
@@ -153,18 +153,16 @@ def _folded(group: Group, plan: KernelPlan, found: Sequence[Access], cores: int)
     if not width or not length or not read or not _of_one_matrix(read, column, row):
         return None
     plain, points = kinds_of(group.steps) <= PLAIN, likely_size(product([a.extent for a in group.axes[:-1]]))
-    if points * width * length < LEAST_MOVED and not (plain and width < COLUMNS):
+    long = plain and length >= COLUMNS * WORTH * LEAST_COLUMN
+    if points * width * length < LEAST_MOVED and not long:
         return None
     narrow = min(a.itemsize for a in read)
-    vector = VECTOR // narrow
-    fold = _beside(width, length, vector)
+    odd = width * narrow % VECTOR > 0 and narrow < WORD
+    fold = _beside(width, length, VECTOR // narrow, LEAST_ODD if odd else WORTH * LEAST_COLUMN)
     length //= fold
     tiles, heavy = points * -(-fold * width // COLUMNS), HEAVY_FOLDED if plain else HEAVY
-    want = min(heavy * cores // tiles, MOST_FOLDED // fold, length // LEAST_COLUMN)
-    odd = width % vector > 0 and narrow < WORD and length >= LEAST_ODD
-    if odd:
-        want = max(want, 1)
-    if fold == 1 or want < 1 or (not odd and length < WORTH * LEAST_COLUMN):
+    want = max(min(heavy * cores // tiles, MOST_FOLDED // fold, length // LEAST_COLUMN), int(odd))
+    if fold == 1 or want < 1:
         return None
     count = next((n for n in range(want, want // 2, -1) if length % n == 0), 0)
     if not count and ReduceKind.WELFORD in kinds_of(group.steps):  # of full parts these come from one walk
@@ -177,10 +175,12 @@ def _folded(group: Group, plan: KernelPlan, found: Sequence[Access], cores: int)
     return Cut(row, count * fold, Integer(size), count * size == length, True, fold)
 
 
-def _beside(width: int, length: int, vector: int) -> int:
-    """How many of so many rows lie side by side: few that fill nearly as much of their tiles as may be, of whole vectors."""
+def _beside(width: int, length: int, vector: int, least: int) -> int:
+    """How many of so many rows lie side by side: few that fill nearly as much of their tiles as may be, of whole vectors, and leave so many at ``least``."""
     fills = {
-        n: _filled(n * width) for n in range(1, COLUMNS + 1) if length % n == 0 and n * width % vector == 0
+        n: _filled(n * width)
+        for n in range(1, min(COLUMNS, length // least) + 1)
+        if length % n == 0 and n * width % vector == 0
     }
     most = max(fills.values(), default=0.0)
     return next((n for n, fill in fills.items() if fill >= FILLED * most), 1)
