@@ -36,7 +36,7 @@ MOST = 1024
 MOST_FOLDED = 8192
 #: programs of each multiprocessor that sum such rows, or take the like of them (maxima of 2.4 million rows of 7 floats on an H200: 21 us, 23 by four)
 HEAVY_FOLDED = 6
-#: folded rows that are worth it where rows of two bytes an element begin at any place in a vector
+#: folded rows that are worth it where rows of two bytes an element begin at places that loads of eight bytes do not
 LEAST_ODD = 64
 #: bytes of a row's innermost axis that are too few to read them at once, and rows beyond it that are worth a second kernel
 NARROW, LEAST_APART = 64, 64
@@ -157,7 +157,7 @@ def _folded(group: Group, plan: KernelPlan, found: Sequence[Access], cores: int)
     if points * width * length < LEAST_MOVED and not long:
         return None
     narrow = min(a.itemsize for a in read)
-    odd = width * narrow % VECTOR > 0 and narrow < WORD
+    odd = width * narrow % (VECTOR // 2) > 0 and narrow < WORD
     fold = _beside(width, length, VECTOR // narrow, LEAST_ODD if odd else WORTH * LEAST_COLUMN)
     length //= fold
     tiles, heavy = points * -(-fold * width // COLUMNS), HEAVY_FOLDED if plain else HEAVY
