@@ -48,11 +48,14 @@ FEW_APART = 32
 SHORT_WALK, EACH_SHORT = 512, 32
 #: rows that are worth it, and so many that they will be cut where programs are few
 LEAST_WIDE, LONG_WIDE = 64, 8192
-#: rows of a tile that keeps several numbers an element, and its warps at most, where vectors divide its rows, and rows of others (variance of 11 million rows of three of bfloat16 on an H200
-#: 34 us, 56 by 16 rows that are loaded as they are reduced; sums of powers of 958,698 rows of 35 floats 87, 180 by 32 rows of 16 elements a thread)
-STAGED_ROWS, STAGED_WARPS, ODD_ROWS = 32, 4, 128
-#: rows, as the next power of two, of floats that are all on their way at once, and warps of their programs (sums of 200 rows of 200 floats on an H200 20 us, 28 by four turns of 64 rows)
-AT_ONCE, AT_ONCE_WARPS = (128, 256), 2
+#: rows of a tile that keeps several numbers an element, its warps at most, and how many of them are on their way, where vectors divide its rows (variance of 11 million rows of three of bfloat16 on
+#: an H200 29 us, 56 by 16 rows that are loaded as they are reduced; with three on their way 33); rows and warps of other tiles of COLUMNS (sums of powers of 958,698 rows of 35 floats 83, 180 by 32 rows of 16
+#: elements a thread; variance of 136,953 rows of 245 of bfloat16 84 and 103)
+STAGED_ROWS, STAGED_WARPS, DEEP_STAGES = 32, 4, 4
+ODD_ROWS, ODD_WARPS = 64, 2
+#: rows, as the next power of two, that are all on their way at once, by bytes of their numbers, elements of a thread, and warps at least (sums of 200 rows of 200 floats on an H200 19 us, 27 by four turns of 64 rows;
+#: of 400 of 100 19 and 24; of 200 of bfloat16 22 and 29); three numbers an element are kept of half as many columns
+AT_ONCE, AT_ONCE_EACH, AT_ONCE_WARPS = {2: (128, 256), 4: (128, 256, 512)}, 256, 2
 #: columns that are so few that each is a program's, and rows of such a one at once (4,096 parts of 7 columns on an H200: 6 us less than by one program)
 FEW_COLUMNS, LONG_COLUMN = 16, 4096
 #: rows that are few beside the time that a program takes to begin
@@ -121,41 +124,37 @@ def _of_several(
 ) -> tuple[tuple[Tile, ...], int, Tile, bool, int]:
     """A tile of so many columns that walks down its rows and keeps several numbers an element, with its warps and stages: on its way through shared memory where vectors divide rows."""
     read = _walked(group, found)
-    vectors = all(multiple(a.index - inner.symbol, VECTOR // a.itemsize) for a in read)
-    rows = max(WALK // x, STAGED_ROWS if vectors else ODD_ROWS)
-    taken = sum(a.itemsize for a in read) * x * rows * (STAGES - 1)
-    stages = STAGES if vectors and not any(a.indirect for a in read) and taken <= ON_THE_WAY else 1
-    rows = max(1, min(rows, length))
-    warps = warps_of(x * rows, EACH_ROW) if vectors else warps_of(x * rows, EACH_SHORT)
-    return (
-        (Tile("x", beside, x),),
-        min(warps, STAGED_WARPS) if vectors else warps,
-        Tile("r", group.row_axes, rows),
-        False,
-        stages,
+    vectors = all(
+        a.itemsize in WIDE_SIZES and multiple(a.index - inner.symbol, VECTOR // a.itemsize) for a in read
     )
+    rows, warps = max(WALK // x, STAGED_ROWS), STAGED_WARPS
+    taken = sum(a.itemsize for a in read) * x * rows * (DEEP_STAGES - 1)
+    stages = DEEP_STAGES if vectors and not any(a.indirect for a in read) and taken <= ON_THE_WAY else 1
+    if stages == 1:
+        rows = max(1, walk_of(group) // x)
+        if not vectors and x == COLUMNS:
+            rows, warps = ODD_ROWS, ODD_WARPS
+    rows = min(rows, length)
+    warps = min(warps, warps_of(x * rows, EACH_ROW))
+    return (Tile("x", beside, x),), warps, Tile("r", group.row_axes, rows), False, stages
 
 
 def _at_once(group: Group, found: Sequence[Access], inner: Axis, length: int, *, again: bool) -> Tiles | None:
-    """The tiles of some hundred rows of floats, all of which is on its way at once, by few threads; None elsewhere."""
+    """The tiles of some hundred rows, all of which is on its way at once, by few threads; None elsewhere."""
     row, read, kinds = static_size(group.row_axes), _walked(group, found), kinds_of(group.steps)
-    if (
-        again
-        or row is None
-        or length not in AT_ONCE
-        or group.kind is not GroupKind.PERSISTENT
-        or draws(group)
-    ):
+    if again or row is None or group.kind is not GroupKind.PERSISTENT or draws(group) or len(read) != 1:
         return None
-    plain = kinds <= PLAIN
-    if not plain and kinds != {ReduceKind.WELFORD}:
+    (a,), plain = read, kinds <= PLAIN
+    spread = kinds == {ReduceKind.WELFORD} and a.itemsize == WORD and length < max(AT_ONCE[WORD])
+    fits = length in AT_ONCE.get(a.itemsize, ()) and (a.itemsize == WORD or _in_vectors(read, inner))
+    if not (plain or spread) or not fits or a.indirect or step_along(a, inner) != 1:
         return None
-    one = [(a.itemsize, a.indirect, step_along(a, inner)) for a in read] == [(4, False, 1)]
     x = min(COLUMNS if plain else COLUMNS // 2, power(likely_size(inner.extent)))
-    programs = likely_size(_count([a for a in group.axes if a is not inner], [inner], x))
-    if not one or not _in_vectors(read, inner) or programs < ENOUGH_PROGRAMS:
+    programs = likely_size(_count([o for o in group.axes if o is not inner], [inner], x))
+    if programs < ENOUGH_PROGRAMS:
         return None
-    return Tiles((), (Tile("x", (inner,), x),), AT_ONCE_WARPS, Tile("r", group.row_axes, length), whole=True)
+    warps = max(AT_ONCE_WARPS, warps_of(x * length, AT_ONCE_EACH))
+    return Tiles((), (Tile("x", (inner,), x),), warps, Tile("r", group.row_axes, length), whole=True)
 
 
 def _one_by_one(group: Group, found: Sequence[Access], inner: Axis, length: int) -> Tiles | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from braze.loops.ir import Axis, Buffer, ReduceKind
 from braze.schedule.column_tiles import COLUMNS
-from braze.schedule.held import VECTOR
+from braze.schedule.held import VECTOR, WORD
 from braze.schedule.kernel_plan import KernelPlan
 from braze.schedule.passes import Access, accesses_of, counts_positions, kinds_of
 from braze.schedule.plans import Form
@@ -33,13 +33,15 @@ WORTH = 8
 #: parts of one row at most: the second kernel holds them whole
 MOST = 1024
 #: parts of rows laid side by side at most: what fills so few columns takes many programs
-MOST_FOLDED = 4096
-#: folded rows that are worth it where each begins at another place in a vector
+MOST_FOLDED = 8192
+#: programs of each multiprocessor that sum such rows, or take the like of them (maxima of 2.4 million rows of 7 floats on an H200: 21 us, 23 by four)
+HEAVY_FOLDED = 6
+#: folded rows that are worth it where rows of two bytes an element begin at places that loads of eight bytes do not
 LEAST_ODD = 64
 #: bytes of a row's innermost axis that are too few to read them at once, and rows beyond it that are worth a second kernel
 NARROW, LEAST_APART = 64, 64
 #: elements that are worth it
-LEAST_MOVED = 1 << 20
+LEAST_MOVED = 1 << 23
 #: part of the most that rows side by side may fill of their tiles
 FILLED = 0.95
 
@@ -150,14 +152,17 @@ def _folded(group: Group, plan: KernelPlan, found: Sequence[Access], cores: int)
     read = [a for a in found if not a.store and a.index.symbols() & {column.symbol, row.symbol}]
     if not width or not length or not read or not _of_one_matrix(read, column, row):
         return None
-    vector = VECTOR // min(a.itemsize for a in read)
-    fold = _beside(width, length, vector)
+    plain, points = kinds_of(group.steps) <= PLAIN, likely_size(product([a.extent for a in group.axes[:-1]]))
+    long = plain and length >= COLUMNS * WORTH * LEAST_COLUMN
+    if points * width * length < LEAST_MOVED and not long:
+        return None
+    narrow = min(a.itemsize for a in read)
+    odd = width * narrow % (VECTOR // 2) > 0 and narrow < WORD
+    fold = _beside(width, length, VECTOR // narrow, LEAST_ODD if odd else WORTH * LEAST_COLUMN)
     length //= fold
-    tiles = likely_size(product([a.extent for a in group.axes[:-1]])) * -(-fold * width // COLUMNS)
-    want = min(HEAVY * cores // tiles, MOST_FOLDED // fold, length // LEAST_COLUMN)
-    if width % vector and length >= LEAST_ODD:
-        want = max(want, 1)
-    if fold == 1 or want < 1 or (not width % vector and length < WORTH * LEAST_COLUMN):
+    tiles, heavy = points * -(-fold * width // COLUMNS), HEAVY_FOLDED if plain else HEAVY
+    want = max(min(heavy * cores // tiles, MOST_FOLDED // fold, length // LEAST_COLUMN), int(odd))
+    if fold == 1 or want < 1:
         return None
     count = next((n for n in range(want, want // 2, -1) if length % n == 0), 0)
     if not count and ReduceKind.WELFORD in kinds_of(group.steps):  # of full parts these come from one walk
@@ -170,10 +175,12 @@ def _folded(group: Group, plan: KernelPlan, found: Sequence[Access], cores: int)
     return Cut(row, count * fold, Integer(size), count * size == length, True, fold)
 
 
-def _beside(width: int, length: int, vector: int) -> int:
-    """How many of so many rows lie side by side: few that fill nearly as much of their tiles as may be, of whole vectors."""
+def _beside(width: int, length: int, vector: int, least: int) -> int:
+    """How many of so many rows lie side by side: few that fill nearly as much of their tiles as may be, of whole vectors, and leave so many at ``least``."""
     fills = {
-        n: _filled(n * width) for n in range(1, COLUMNS + 1) if length % n == 0 and n * width % vector == 0
+        n: _filled(n * width)
+        for n in range(1, min(COLUMNS, length // least) + 1)
+        if length % n == 0 and n * width % vector == 0
     }
     most = max(fills.values(), default=0.0)
     return next((n for n, fill in fills.items() if fill >= FILLED * most), 1)

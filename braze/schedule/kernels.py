@@ -17,6 +17,7 @@ from braze.schedule.far import are_wide
 from braze.schedule.held import (
     ALL_REGISTERS,
     CACHED,
+    CACHED_FLOATS,
     DEEP_DOWN,
     NARROW,
     NARROW_ROW,
@@ -198,7 +199,10 @@ def _held_in_part(plan: KernelPlan, group: Group, widest: int) -> KernelPlan | N
             return several
     if not again:
         return None
-    most = RESTS if kinds != {ReduceKind.ONLINE_SOFTMAX} or widest > 2 else int(CACHED * group.kept)
+    powers = kinds == {ReduceKind.ONLINE_SOFTMAX}
+    if powers and widest > 2 and length * widest <= CACHED_FLOATS * group.kept:
+        return None
+    most = RESTS if not powers or widest > 2 else int(CACHED * group.kept)
     for cut in cuts_of(length, again, spread=spread, anywhere=anywhere):
         block = EACH * 32 * cut.warps
         held = min(4 * cut.words // (EACH * each), whole_tiles(plan, length, block))

@@ -33,6 +33,7 @@ def held(small, monkeypatch):
     """Programs of one warp, which hold two tiles of 256 numbers of 32 bits, and walk the rest of their rows."""
     monkeypatch.setattr(kernels, "cuts_of", lambda *told, **how: [HeldCut(1, 64, 16, 1 << 20)])
     monkeypatch.setattr(kernels, "SHORT", range(0))
+    monkeypatch.setattr(kernels, "CACHED_FLOATS", 0)
 
 
 def rms_norm(x, w):
@@ -215,6 +216,8 @@ def test_how_rows_are_held():
     assert cut(back, (4096, 50257), (4096, 50257)) == (6, 4096, 16, 128, 2)
     # nearly all of it is still in the cache where its program is alone on a multiprocessor
     assert cut(FUNCTIONS["softmax"], (512, 131_072)) == 0
+    # shorter rows of floats are in the cache, too
+    assert cut(log, (8192, 32768), dtype=torch.float32) == cut(log, (8192, 21845), dtype=torch.float32) == 0
     # hardly anything of it could be held
     assert cut(log, (4096, 1 << 20), dtype=torch.float32) == 0
 

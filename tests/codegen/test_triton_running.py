@@ -7,10 +7,11 @@ import torch
 
 pytest.importorskip("triton")
 
+from braze.codegen.triton import generate
 from braze.lower.running import SHORT
 from tests.codegen.test_triton_forms import numbers
 from tests.codegen.test_triton_segments import calls
-from tests.codegen.triton_bench import interpreted, planned
+from tests.codegen.triton_bench import context, interpreted, planned
 
 DIGITS = {torch.float32: 1e-6, torch.float64: 1e-12, torch.bfloat16: 1e-2, torch.float16: 1e-3}
 FUNCTIONS = {
@@ -42,6 +43,17 @@ def test_what_has_no_number_stays_at_its_place_and_those_behind_it(shape, name, 
     x.select(dim, 1).copy_(special.view(x.select(dim, 1).shape))
     _, (found,) = interpreted(lambda x: FUNCTIONS[name](x, dim), tmp_path, x)
     torch.testing.assert_close(found, FUNCTIONS[name](x, dim), rtol=1e-6, atol=1e-6, equal_nan=True)
+
+
+def test_what_stands_behind_a_place_is_not_read_for_it():
+    """Of places apart from each other: of those side by side a load has several."""
+    x = torch.empty(3, 4096, device="meta")
+
+    def masked(fn, x):
+        (text,) = generate(planned(fn, x), context())
+        return text.source.count("~(t")
+
+    assert masked(lambda x: x.cumsum(0), x) == 2 and masked(lambda x: x.cumsum(1), x.t().contiguous()) == 0
 
 
 def test_logarithms_of_sums_of_one_place_are_what_stands_there(tmp_path):

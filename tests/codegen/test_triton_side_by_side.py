@@ -37,12 +37,19 @@ def test_sums_of_rows_that_tiles_do_not_divide(dtype, shape, tmp_path):
         assert wide > shape[-1] and wide % shape[-1] == 0 and wide * x.itemsize % 16 == 0
 
 
-@pytest.mark.parametrize("shape", [(8 * 67, 7), (2, 8 * 67, 5)])
+@pytest.mark.parametrize("shape", [(16 * 60, 7), (2, 8 * 60, 5)])
 def test_means_and_variances_of_rows_side_by_side(shape, tmp_path):
     x, dim = numbers(*shape) + 100, len(shape) - 2
     for fn in (lambda x: torch.var_mean(x, dim), lambda x: x - x.mean(dim, keepdim=True)):
         holds(fn, tmp_path, x, digits=1e-4)
         assert columns_of(fn, x) > shape[-1]
+
+
+def test_parts_of_means_and_variances_are_full_and_many(tmp_path):
+    """Of a number of rows that no number near that of the parts divides, they stay as they are."""
+    x = numbers(8 * 67, 7) + 100
+    holds(lambda x: torch.var_mean(x, 0), tmp_path, x, digits=1e-4)
+    assert columns_of(lambda x: torch.var_mean(x, 0), x) == 7
 
 
 @pytest.mark.parametrize("shape", [(8 * 67, 7), (2, 8 * 67, 5)])
