@@ -1,7 +1,8 @@
-"""What a processor's vectors must know of values: which differ between lanes, and which 64-bit integers fit 32."""
+"""What a processor's vectors must know of values: which differ between lanes, which 64-bit integers fit 32, and which floats 16."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 
 from braze.loops.build import nodes_of
@@ -44,11 +45,35 @@ _DTYPE_RANGE = {
 Range = tuple[int, int]
 
 
+#: what gives one of its arguments' values, or that with another sign
+_EXACT = frozenset((Op.NEG, Op.ABS, Op.MAXIMUM, Op.MINIMUM, Op.WHERE, Op.MASKED))
+
+
 class Ranges:
-    """Value ranges of integer nodes: 64-bit ones that provably fit are computed in 32 bits."""
+    """Value ranges of integer nodes: 64-bit ones that provably fit are computed in 32 bits. And which floats a half type holds."""
 
     def __init__(self) -> None:
         self._memo: dict[Node, Range | None] = {}
+        self._exact: dict[tuple[DType, Node], bool] = {}
+
+    def holds(self, dtype: DType, node: Node) -> bool:
+        """Whether each value of a node is one that a half type has, so that nothing is rounded on its way there."""
+        for n in nodes_of(node):
+            if (dtype, n) not in self._exact:
+                self._exact[dtype, n] = self._is_exact(dtype, n)
+        return self._exact[dtype, node]
+
+    def _is_exact(self, dtype: DType, n: Node) -> bool:
+        if not n.dtype.is_float or n.dtype is DType.F64:
+            return False
+        if n.op is Op.CONST:
+            return _is_of(dtype, float(n.attr))
+        if n.dtype is dtype and n.op in (Op.LOAD, Op.CAST, Op.BITCAST):
+            return n.op is not Op.LOAD or not n.attr[0].startswith("%")
+        if n.op in _EXACT or n.op is Op.CAST:
+            values = n.args[1:] if n.op in (Op.WHERE, Op.MASKED) else n.args
+            return n.dtype in (dtype, DType.F32) and all(self._exact[dtype, a] for a in values)
+        return False
 
     def is_narrow(self, node: Node) -> bool:
         """Whether a value is of 64 bits and is computed in 32."""
@@ -83,6 +108,19 @@ class Ranges:
         if len(known) < len(args):
             return None
         return _combine(n.op, known)
+
+
+def _is_of(dtype: DType, number: float) -> bool:
+    """Whether a half type has a number."""
+    if number != number:
+        return True
+    try:
+        if dtype is DType.F16:
+            return bool(struct.unpack("e", struct.pack("e", number))[0] == number)
+        (bits,) = struct.unpack("I", struct.pack("f", number))
+        return bits & 0xFFFF == 0 and bool(struct.unpack("f", struct.pack("f", number))[0] == number)
+    except OverflowError:
+        return False
 
 
 def _combine(op: Op, a: list[Range]) -> Range | None:

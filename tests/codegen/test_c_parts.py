@@ -158,3 +158,35 @@ def test_rows_shorter_than_a_vector_are_as_in_eager(dtype: torch.dtype) -> None:
         x = some(dtype, 7, width)
         for f in (lambda x: x.roll(1, 1), lambda x: x.amax(1), lambda x: torch.stack((x, x.flip(0)), 1)):
             assert torch.equal(braze.compile(f)(x), f(x)), width
+
+
+def signs(x: Tensor) -> Tensor:
+    chosen = torch.where(x > 0.3, x, x.abs())
+    return torch.stack((x, -x, x.abs(), x.relu(), x.clamp(-1, 1.5), torch.maximum(x, -x), chosen))
+
+
+def no_number_of_it(x: Tensor) -> Tensor:
+    """What bfloat16 has no number for is rounded: 0.3, 1 + 2^-9, a result of float32, one beyond the largest."""
+    return torch.stack(
+        (x.clamp(max=0.3), x.clamp(1 + 2**-9), x * 0.3, (x.float() * 1.1).to(x.dtype), -(x * 3))
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("rest", [0, 1, 5])
+def test_each_number_of_a_half_type_is_as_in_eager(dtype: torch.dtype, rest: int) -> None:
+    x = torch.arange(-(1 << 15), (1 << 15) - rest, dtype=torch.int32).to(torch.int16).view(dtype)
+    for f in (signs, no_number_of_it):
+        ours, eager = braze.compile(f)(x), f(x)
+        assert torch.equal(ours.isnan(), eager.isnan())
+        same = ours.view(torch.int16) == eager.view(torch.int16)
+        assert torch.all(same | eager.isnan()), f.__name__
+
+
+def test_what_is_only_moved_or_changes_its_sign_is_not_rounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = kernels(tmp_path, monkeypatch, signs, some(torch.bfloat16, 4, 1000))
+    assert "bz_put_bf16" in text and not re.search("bz_(round|narrow|store)_bf16", text)
+    text = kernels(tmp_path, monkeypatch, no_number_of_it, some(torch.bfloat16, 4, 1000))
+    assert re.search("bz_(round|store)_bf16", text)

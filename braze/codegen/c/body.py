@@ -355,8 +355,8 @@ class Body(Scopes):
 
         Each value is forwarded to later loads of the same place.
         """
-        found = [(self._stored_value(s), [self.value(a) for a in s.args]) for s in stores]
-        for s, (value, args) in zip(stores, found, strict=True):
+        found = [(*self._stored_value(s), [self.value(a) for a in s.args]) for s in stores]
+        for s, (value, exact, args) in zip(stores, found, strict=True):
             self.forget(s.buffer)
             self._stored[s.buffer] = self.scope.depth
             if s.mode is StoreMode.PLAIN and not s.args:
@@ -364,15 +364,18 @@ class Body(Scopes):
             if s.buffer in self.scratch:
                 self._store_scratch(s.buffer, value)
             if s.buffer in memory:
-                self._store_memory(s, value, args)
+                self._store_memory(s, value, exact, args)
 
-    def _stored_value(self, store: Store) -> Value:
+    def _stored_value(self, store: Store) -> tuple[Value, bool]:
+        """The value, and whether it is one of bfloat16's already, so that the store cuts and does not round."""
         node = self._as_stored(store)
         rounded = node.op is Op.CAST and node.dtype in (DType.BF16, DType.F16)
         if rounded and store.buffer not in self.reloaded and self.ranges.rep(node.args[0]) == "f32":
             # the store itself rounds, and nobody else needs the rounded value
             node = node.args[0]
-        return self.convert(self.value(node), STORAGE[self.storage[store.buffer]][1])
+        label = self.storage[store.buffer]
+        exact = label == "bf16" and self.ranges.holds(DType.BF16, node)
+        return self.convert(self.value(node), STORAGE[label][1]), exact
 
     def _as_stored(self, store: Store) -> Node:
         """The value in the buffer's own type."""
@@ -409,7 +412,7 @@ class Body(Scopes):
             v = self.splat(value)
             self.line(f"bz_store_{storage}x{self.lanes}({pointer} + {self._scratch_index(at)}, {v.text});")
 
-    def _store_memory(self, store: Store, value: Value, args: Sequence[Value]) -> None:
+    def _store_memory(self, store: Store, value: Value, exact: bool, args: Sequence[Value]) -> None:
         e, storage, p, w = store.index, self.storage[store.buffer], self.pointers[store.buffer], self.lanes
         in_lanes = (self.symbol is not None and self.symbol in e.symbols()) or any(a.varying for a in args)
         add = "+=" if store.mode is StoreMode.ADD else "="
@@ -419,16 +422,16 @@ class Body(Scopes):
             return
         address = self._stretch(store.buffer, e, args) if add == "=" else None
         if address is not None:
-            v = self.splat(value)
+            v, how = self.splat(value), "put" if exact else "store"
             if self.scope.count:
-                self.line(f"bz_storen_{storage}x{w}({address}, {v.text}, {self.scope.count});")
+                self.line(f"bz_{how}n_{storage}x{w}({address}, {v.text}, {self.scope.count});")
             else:
-                self.line(f"bz_store_{storage}x{w}({address}, {v.text});")
+                self.line(f"bz_{how}_{storage}x{w}({address}, {v.text});")
             return
         names = self._with_indirect(self._lane_names(), e, args, lane="l")
         if value.varying and add == "=":  # all lanes are rounded at once
             raw = self.name("q")
-            rounded = f"bz_narrow_{storage}x{w}({value.text})"
+            rounded = f"bz_{'cut' if exact else 'narrow'}_{storage}x{w}({value.text})"
             self.line(f"const {raw_vector(storage, w)} {raw} = {rounded};")
             self.line(f"{self._lanes_head()} {{ {p}[{to_c(e, names)}] = {raw}[l]; }}")
             return

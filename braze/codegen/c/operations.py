@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from braze.codegen.c.prelude import SCALAR, STORAGE, rep_vector
+from braze.loops.dtypes import HALVES
 from braze.loops.ir import DType, Node, Op
 from braze.loops.ranges import Ranges
 from braze.loops.scalars import SCALARS, TESTS
@@ -47,6 +48,13 @@ def expression(body: Writer, node: Node, args: list[Value], varying: bool) -> tu
     """(representation, C text) of an operation on known arguments."""
     op = node.op
     rep = body.ranges.rep(node)
+    if (
+        op is Op.CAST
+        and node.dtype in HALVES
+        and args[0].rep == rep
+        and body.ranges.holds(node.dtype, node.args[0])
+    ):
+        return rep, args[0].text
     if op is Op.CAST:
         return rep, _cast(body, args[0], node.args[0].dtype, node.dtype, rep, varying)
     if op is Op.BITCAST:

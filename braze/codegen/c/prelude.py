@@ -394,18 +394,38 @@ def _at_masked(s: str, w: int) -> str:
     return _at(s, w, True)
 
 
-def _store(s: str, w: int) -> str:
+def _cut(s: str, w: int) -> str:
+    """A representation of values that the storage type has: bfloat16 is half of it."""
+    body = _either(
+        w,
+        f"return __builtin_convertvector((i32x{w})x >> 16, u16x{w});",
+        "return (u16x16)__builtin_ia32_pmovdw512_mask((i32x16)x >> 16, (i16x16){}, -1);",
+        f"const u32x8 y = (u32x8)x >> 16;\n  return (u16x8){_PACKED};",
+    )
+    return f"static inline {raw_vector(s, w)} bz_cut_{s}x{w}({rep_vector(STORAGE[s][1], w)} x) {body}"
+
+
+def _store(s: str, w: int, kind: str = "store", narrow: str = "narrow") -> str:
     rep = rep_vector(STORAGE[s][1], w)
     return (
-        f"static inline void bz_store_{s}x{w}(void *p, {rep} v) "
-        f"{{ *({raw_vector(s, w)}u *)p = bz_narrow_{s}x{w}(v); }}"
+        f"static inline void bz_{kind}_{s}x{w}(void *p, {rep} v) "
+        f"{{ *({raw_vector(s, w)}u *)p = bz_{narrow}_{s}x{w}(v); }}"
     )
 
 
-def _storen(s: str, w: int) -> str:
+def _storen(s: str, w: int, kind: str = "storen", narrow: str = "narrow") -> str:
     rep, raw = rep_vector(STORAGE[s][1], w), raw_vector(s, w)
-    head = f"static inline void bz_storen_{s}x{w}(void *p, {rep} x, int64_t n)"
-    return f"{head} {{\n  const {raw} v = bz_narrow_{s}x{w}(x);\n{write_first(STORAGE[s][0], raw, w)}\n}}"
+    head = f"static inline void bz_{kind}_{s}x{w}(void *p, {rep} x, int64_t n)"
+    return f"{head} {{\n  const {raw} v = bz_{narrow}_{s}x{w}(x);\n{write_first(STORAGE[s][0], raw, w)}\n}}"
+
+
+def _put(s: str, w: int) -> str:
+    """A store of values that the storage type has."""
+    return _store(s, w, "put", "cut")
+
+
+def _putn(s: str, w: int) -> str:
+    return _storen(s, w, "putn", "cut")
 
 
 def _round(s: str, w: int) -> str:
@@ -418,5 +438,5 @@ def _round(s: str, w: int) -> str:
 
 _MEMORY = {
     "widen": _widen, "narrow": _narrow, "load": _load, "loadn": _partial, "loadm": _masked, "store": _store,
-    "storen": _storen, "round": _round, "at": _at, "atm": _at_masked,
+    "storen": _storen, "round": _round, "at": _at, "atm": _at_masked, "cut": _cut, "put": _put, "putn": _putn,
 }  # fmt: skip
