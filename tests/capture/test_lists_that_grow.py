@@ -65,6 +65,19 @@ def many_at_once(x: Any, log: Log) -> Any:
     log.losses.extend([x.sum(), x.mean()])
 
 
+def with_the_last(x: Any, log: Log) -> Any:
+    before = log.losses[-1] if log.losses else torch.zeros(())
+    log.losses.append(before * 0.9 + x.sum())
+    log.parts[1].append(log.losses[-1] - before)
+    return before
+
+
+def with_the_first(x: Any, log: Log) -> Any:
+    if not log.losses:
+        log.losses.append(x)
+    log.losses.append(x - log.losses[0])
+
+
 def in_place(x: Any, log: Log) -> Any:
     log.losses += [x.sum()]
 
@@ -92,7 +105,7 @@ def around_a_break(x: Any, log: Log) -> Any:
 
 
 ADDING = (
-    to_a_global, to_an_attribute, to_an_item_of_a_dict, to_an_item_that_is_asked_for, to_a_deque_that_lets_go, to_lists_in_a_list, many_at_once,
+    to_a_global, to_an_attribute, to_an_item_of_a_dict, to_an_item_that_is_asked_for, to_a_deque_that_lets_go, to_lists_in_a_list, many_at_once, with_the_last, with_the_first,
     in_place, by_a_variable, by_a_method_and_a_property, around_a_break,
 )  # fmt: skip
 
@@ -111,19 +124,19 @@ def plain(value: Any, depth: int = 5) -> Any:
 
 
 def calls(function: Callable[..., Any], times: int) -> tuple[Any, int]:
-    """What a function leaves behind, and how often it was captured, behind the first two calls."""
+    """What a function gives and leaves behind, and how often it was captured, behind the first three calls."""
     HISTORY.clear()
-    log, captures = Log(), 0
+    log, captures, given = Log(), 0, []
     for i in range(times):
         before = trace.COUNTERS["captures"] + trace.COUNTERS["calls_as_they_are"]
-        function(X + i, log)
-        if i > 1:
+        given.append(function(X + i, log))
+        if i > 2:
             captures += trace.COUNTERS["captures"] + trace.COUNTERS["calls_as_they_are"] - before
-    return plain([log, HISTORY]), captures
+    return plain([log, HISTORY, given]), captures
 
 
 @pytest.mark.parametrize("function", ADDING, ids=lambda f: f.__name__)
-def test_what_is_only_added_to_has_no_variant_for_each_length(function: Any) -> None:
+def test_what_is_added_to_has_no_variant_for_each_length(function: Any) -> None:
     told, _ = calls(function, 6)
     compiled, captures = calls(braze.compile(function, backend="eager"), 6)
     assert compiled == told
@@ -250,6 +263,8 @@ w = [{l}, {m}]; out.append(list(map(len, w)))|(lambda: {l}.append(1))()|(lambda 
 q[0].append(x.sum())|for v in q: v.append(1)|out.append(list(map(len, q)))|q[i % 2].append(i)|q[0], q[1] = q[1], q[0]|it = iter(q); out.append(list(map(len, it)))
 q.append({l})|out.append(list(zip(q, [1, 2]))[0][0][:1])|k = q[0]; k.append(1); out.append(len(q[0]))|q[0] += [x.sum()]|m = {l}.pop; out.append(m() if {l} else 0)
 m = s.h.__len__; s.h.append(1); out.append(m())|m = {l}.append; m(x.sum()); out.append(len(m.__self__))|out.append(d.pop('q', None))|s.p.append(1); out.append(s.p)
+p = {l}[-1] if {l} else 0; {l}.append(x.sum()); out.append(p)|out.append({l}[0] if {l} else 0)|out.append({l}[-2] if {l} else 0)|if not {l}: {l}.append(1)
+if {l}: {l}.append({l}[-1])|if {l}: {l}[-1] = 3|out.append({l}[-1] is {m}[-1] if {l} and {m} else 0)|if {l} and torch.is_tensor({l}[-1]): {l}[-1].add_(1); {l}.append({l}[0])
 e.append(x.sum())|e.extend([1, i])|out.append(len(e))|e.appendleft(1)|out.append(e[-1] if e else 0)|{l}.append(x.sum().item())|out.append(len(locals()['{p}']) + sum(map(len, (v for v in locals().values() if type(v) is list))))|out.append(sorted(map(str, map(len, filter(lambda v: type(v) is list, locals().values())))))"""
 SURROUNDINGS = """
 import torch, braze

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from braze.capture.facts.breaks import FORMATTED, FORMATTED_NUMBER, HINT_FORMAT, graph_break
-from braze.capture.facts.records import Check, Step
+from braze.capture.facts.records import Check, IdentityKey, Source, Step
 from braze.capture.facts.replay import builtin_base, delete_item, native_new, set_item
 from braze.capture.facts.values import (
     MISSING,
@@ -31,7 +31,7 @@ from braze.capture.facts.values import (
 from braze.capture.guards.dynamic import has_symbols
 from braze.capture.outside import texts
 from braze.capture.outside.class_values import runs_code_as_key
-from braze.capture.outside.unread import may_wait, read_whole
+from braze.capture.outside.unread import MAY_WAIT, may_wait, read_whole
 from braze.capture.state.ledger import Ledger
 from braze.capture.state.outside import Outside
 from braze.capture.state.sources import Node
@@ -183,6 +183,10 @@ def refuse_another_in_a_later_call(outside: Outside, key: Any) -> None:
         graph_break("BZ1014", f"a {type(key).__name__} from outside is looked up in a dict from outside")
 
 
+#: places of a list that are told from its end: of such small integers there is one object each
+MOST_FROM_THE_END = 5
+
+
 class SequenceShadow:
     """A list, set or deque outside, copied at once or, until something looks into it, what was added at its end. ``original``: its first elements, in order."""
 
@@ -213,6 +217,19 @@ class SequenceShadow:
         outside.handing = before
         if not any(id(value) in outside.unread for value in self.original):
             del outside.unread[id(self.view)]
+
+    def item(self, outside: Outside, index: int) -> Any:
+        """One element of a list that waits, whatever its length; MISSING where the list is to be read for it."""
+        real, at = self.node.real, index if index >= 0 else index + len(self.view)
+        if at >= 0 > index:
+            return self.view[index - len(self.view) if at < 0 else at]
+        if type(real) is not list or not -MOST_FROM_THE_END <= at < len(real) or at + len(real) < 0:
+            return MISSING
+        if type(real[at]) in MAY_WAIT:  # which waits on where its place is known
+            return MISSING
+        if at >= 0:
+            return outside.read(self.node, Step.ITEM, at, real[at])
+        return outside.read(self.node, Step.ITEM_AT, Source(Step.CONSTANT, IdentityKey(at)), real[at])
 
     def _read(self, outside: Outside) -> None:
         self.filled = True

@@ -17,7 +17,7 @@ import torch
 
 from braze.capture.facts.frame import CO_VARARGS, CO_VARKEYWORDS
 from braze.capture.facts.records import Step
-from braze.capture.facts.values import lookup_in_mro, words
+from braze.capture.facts.values import MISSING, lookup_in_mro, words
 from braze.capture.state.outside import Outside
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import Trace
@@ -29,8 +29,8 @@ ADDING = frozenset({"append", "extend"})
 
 
 def numbers(names: str) -> frozenset[int]:
-    """Of these instructions those that this Python has."""
-    return frozenset(opcode.opmap[name] for name in words(names) if name in opcode.opmap)
+    """Of these instructions those that this Python has in its code; its compiler may know others."""
+    return frozenset(opcode.opmap[name] for name in words(names) if opcode.opmap.get(name, 256) < 256)
 
 
 #: instructions that hand on what they find outside, and do not look into it
@@ -91,3 +91,14 @@ def read_whole(outside: Outside, value: Any) -> None:
     shadow = outside.unread.get(id(value))
     if shadow is not None:
         shadow.fill(outside)
+
+
+def element(outside: Outside, value: Any, index: int) -> Any:
+    """An element of a list that waits, by its place from the begin or the end; MISSING of one that is to be read for it."""
+    shadow = outside.unread.get(id(value))
+    return MISSING if shadow is None or shadow.filled else shadow.item(outside, index)
+
+
+def has_elements(outside: Outside, value: Any) -> bool:
+    """Whether a list that waits is known to be not empty, which may leave a guard on its first element."""
+    return id(value) in outside.unread and element(outside, value, -1 if value else 0) is not MISSING

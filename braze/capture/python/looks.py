@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import opcode
 import operator
 import types
 from collections.abc import Callable
@@ -14,9 +13,9 @@ from braze.capture.facts import policy
 from braze.capture.facts.bytecode import GENERATORS
 from braze.capture.facts.frame import CO_VARARGS, CO_VARKEYWORDS, Frame
 from braze.capture.facts.operators import METHODS
-from braze.capture.facts.values import NULL, lookup_in_mro
+from braze.capture.facts.values import MISSING, NULL, lookup_in_mro
 from braze.capture.outside.shadows import instance_contents
-from braze.capture.outside.unread import ADDING, numbers
+from braze.capture.outside.unread import ADDING, element, has_elements, numbers
 from braze.capture.python.calls import MODULE_CALL, is_special
 from braze.capture.python.module_calls import calls_as_usual, forward_alone
 from braze.capture.state.handlers import HANDLERS
@@ -35,6 +34,11 @@ _TAKEN: tuple[tuple[str, Callable[[int], int]], ...] = (
         "LOAD_ATTR LOAD_METHOD UNARY_NEGATIVE UNARY_NOT UNARY_INVERT RETURN_VALUE GET_ITER FOR_ITER",
         lambda arg: 1,
     ),
+    (
+        """POP_JUMP_IF_TRUE POP_JUMP_IF_FALSE POP_JUMP_FORWARD_IF_TRUE POP_JUMP_FORWARD_IF_FALSE POP_JUMP_BACKWARD_IF_TRUE
+        POP_JUMP_BACKWARD_IF_FALSE TO_BOOL""",
+        lambda arg: 1,
+    ),
     ("BINARY_OP COMPARE_OP BINARY_SUBSCR CONTAINS_OP STORE_ATTR", lambda arg: 2),
     ("STORE_SUBSCR", lambda arg: 3),
     ("BUILD_TUPLE BUILD_LIST BUILD_SET BUILD_STRING BUILD_SLICE", lambda arg: arg),
@@ -43,11 +47,15 @@ _TAKEN: tuple[tuple[str, Callable[[int], int]], ...] = (
 TAKEN = {op: count for names, count in _TAKEN for op in numbers(names)}
 
 _ATTRIBUTES, _CALLS = numbers("LOAD_ATTR LOAD_METHOD"), numbers("CALL")
+_TRUTHS = numbers(
+    """POP_JUMP_IF_TRUE POP_JUMP_IF_FALSE POP_JUMP_FORWARD_IF_TRUE POP_JUMP_FORWARD_IF_FALSE POP_JUMP_BACKWARD_IF_TRUE
+    POP_JUMP_BACKWARD_IF_FALSE TO_BOOL UNARY_NOT"""
+)
 _RETURNS = numbers("RETURN_VALUE")
 _OPERATORS, _STORES = numbers("BINARY_OP"), numbers("STORE_ATTR")
 _ITEMS, _ITERATIONS, _PLACES = numbers("BINARY_SUBSCR"), numbers("GET_ITER"), (int, torch.SymInt)
 #: how far the number of a name is shifted in an instruction that may take a method to call
-_SHIFT = 0 if "LOAD_METHOD" in opcode.opmap else 1
+_SHIFT = 0 if numbers("LOAD_METHOD") else 1
 _IN_PLACE_ADD = list(METHODS).index(operator.iadd)
 #: what puts a value where it is told to, as it is
 SETTERS = (object.__setattr__, torch.nn.Module.__setattr__)
@@ -81,6 +89,10 @@ def leaves_alone(t: Trace, f: Frame, op: int, arg: int, value: Any) -> bool:
         return f.code.co_names[arg >> _SHIFT] in ADDING
     if op in _OPERATORS:
         return arg == _IN_PLACE_ADD and type(value) is list and stack[-1] is not value
+    if op in _ITEMS and type(stack[-1]) is int:
+        return value is stack[-2] and element(t.outside, value, stack[-1]) is not MISSING
+    if op in _TRUTHS:
+        return has_elements(t.outside, value)
     if op in _STORES:  # what ``+=`` gives, back to where it was
         owner, name = stack[-1], f.code.co_names[arg]
         known = owner is not value and t.outside.tree.node_of(owner) is not None
