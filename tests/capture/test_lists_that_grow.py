@@ -23,7 +23,7 @@ class Log:
         self.losses: list[Any] = []
         self.parts: list[list[Any]] = [[], []]
         self.named: dict[str, list[Any]] = {"loss": []}
-        self.last: collections.deque[Any] = collections.deque(maxlen=2)
+        self.last: collections.deque[Any] = collections.deque(maxlen=5)
 
     @property
     def seen(self) -> list[Any]:
