@@ -177,6 +177,7 @@ class EffectKind(enum.Enum):
     SETITEM = "setitem"  # (object, key, value)
     DELITEM = "delitem"  # (object, key)
     SET_CONTENTS = "set_contents"  # (list|dict|set|deque object, new contents as a fresh container): in place
+    EXTEND = "extend"  # (list|deque object, elements as a fresh list): added at its end
     SET_GLOBAL = "set_global"  # (function whose globals, name, value)
     SET_CELL = "set_cell"  # (cell, value)
     CALL = "call"  # (callable, args...): e.g. torch._C._set_grad_enabled(value) that outlives the frame

@@ -23,9 +23,10 @@ from braze.capture.facts.values import MISSING, NULL, NUMBER_OF, is_constant, is
 from braze.capture.outside import cells, chosen
 from braze.capture.outside.class_values import in_class_dict
 from braze.capture.outside.globals import GlobalsShadow, bind_globals, globals_of, owner_of_globals
-from braze.capture.outside.shadows import fill, fill_arguments
+from braze.capture.outside.shadows import DictShadow, fill, fill_arguments
+from braze.capture.outside.unread import handed_on, read_whole
 from braze.capture.python import calls
-from braze.capture.python.operations import key_among, shadow_with
+from braze.capture.python.operations import key_among, set_item, shadow_with
 from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import Trace
 
@@ -119,6 +120,7 @@ def locals_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
             value = cells.contents(t, value)
             if value is MISSING:
                 continue
+        read_whole(t.outside, value)
         found[name] = value
     return found
 
@@ -204,11 +206,31 @@ def get(t: Trace, owner: Any, args: Any, kwargs: Any, tail: bool) -> Any:
             if type(args[0]) is torch.SymInt and type(owner) is dict
             else MISSING
         )
-    value = shadow.get(t.outside, key)
+    value = handed_on(t, read_item, shadow, key)
     return default if value is MISSING else value
 
 
+def read_item(t: Trace, shadow: DictShadow, key: Any) -> Any:
+    """An item of a dict from outside, MISSING where it has none."""
+    return shadow.get(t.outside, key)
+
+
+def setdefault(t: Trace, owner: Any, args: Any, kwargs: Any, tail: bool) -> Any:
+    """``d.setdefault(name, default)`` of a dict from outside that nothing has read whole."""
+    if kwargs or not args or type(args[0]) is not str:
+        return MISSING
+    shadow = shadow_with(t.outside, owner, args[0])
+    if shadow is None:
+        return MISSING
+    value = handed_on(t, read_item, shadow, args[0])
+    if value is MISSING:
+        value = args[1] if len(args) > 1 else None
+        set_item(t, owner, args[0], value)
+    return value
+
+
 FEATURE.methods[dict, "get"] = get
+FEATURE.methods[dict, "setdefault"] = setdefault
 
 
 def get_of_class(t: Trace, proxy: Any, args: Any, kwargs: Any, tail: bool) -> Any:

@@ -34,6 +34,7 @@ from braze.capture.graph import constant_evaluation, floats, overloads, unbacked
 from braze.capture.outside import identities, texts
 from braze.capture.outside.class_values import class_value, is_programs, trust_class_value
 from braze.capture.outside.shadows import fill
+from braze.capture.outside.unread import handed_on
 from braze.capture.python import calls, operations, raised
 from braze.capture.python.attributes import (
     class_lookup,
@@ -87,10 +88,10 @@ def with_name(args: Any) -> Any:
 def getattr_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     args = with_name(args)
     if len(args) == 2:
-        return load_attr(t, args[0], args[1], tail)
+        return handed_on(t, load_attr, args[0], args[1], tail)
     obj, name, default = args
     try:
-        return load_attr(t, obj, name)
+        return handed_on(t, load_attr, obj, name)
     except AttributeError:
         return default
 
@@ -98,7 +99,7 @@ def getattr_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 @rule(hasattr)
 def hasattr_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     try:
-        load_attr(t, *with_name(args))
+        handed_on(t, load_attr, *with_name(args))
     except AttributeError:
         return False
     return True

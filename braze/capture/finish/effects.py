@@ -172,8 +172,9 @@ def as_dict(table: RecipeTable, shadow: DictShadow) -> Any:
 
 
 def contents(table: RecipeTable, shadow: Any) -> Effect:
-    """A list, set or deque that has other elements now."""
+    """A list, set or deque that has other elements now; of one that nothing has looked into, those at its end."""
     items = tuple(table.id_of(v) for v in shadow.view)
     kind = "set" if isinstance(shadow.view, set) else "list"
     target = table.add(FromSource(shadow.node.source))
-    return Effect(EffectKind.SET_CONTENTS, (target, table.add(Build(kind, items))))
+    effect = EffectKind.SET_CONTENTS if shadow.filled else EffectKind.EXTEND
+    return Effect(effect, (target, table.add(Build(kind, items))))

@@ -203,6 +203,9 @@ def dropped(t: Trace, container: Any, name: str, args: Any) -> None:
     if not issubclass(type(container), CHANGING) or name not in DROPPING:
         if not (name in FILLING and issubclass(type(container), collections.deque) and container.maxlen):
             return
+        waiting = t.outside.unread.get(id(container))
+        if waiting is not None and holds_unended(list(iterate(waiting.node.real))):
+            waiting.fill(t.outside)
     for value in looked_at(t.outside, leaving(container, name, args)):
         if may_end_with_code(t, value) and not in_frames(t.frames, value):
             end_of(t, value)

@@ -18,6 +18,7 @@ from braze.capture.facts.values import BY_VALUE, CONSTANTS, is_bound_builtin, is
 from braze.capture.outside import shadows
 from braze.capture.outside.listeners import refuse_heard
 from braze.capture.outside.symbols import is_symbolic, make_fake, symbolic_float, symbolic_int
+from braze.capture.outside.unread import ADDING, may_wait, read_whole
 from braze.capture.state.outside import Outside
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import Trace
@@ -41,6 +42,8 @@ def wrap(t: Trace, node: Node, real: Any) -> Any:
             node.value = known.value
             node.dict = known.dict
             t.outside.tree.order.append(node)
+            if t.outside.unread and not may_wait(t, node, type(real)):
+                read_whole(t.outside, known.value)
             return known.value
     if t.outside.heard:
         refuse_heard(t.outside, real)
@@ -122,6 +125,8 @@ def bound_builtin(outside: Outside, node: Node, real: Any) -> Any:
     node.guards.append((Check.TYPE, type(real)))
     owner = outside.read(node, Step.ATTR, "__self__", real.__self__)
     name = outside.read(node, Step.ATTR, "__name__", real.__name__)
+    if outside.unread and name not in ADDING:
+        read_whole(outside, owner)
     return outside.tree.bind(node, real, getattr(owner, name))
 
 

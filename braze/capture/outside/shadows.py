@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from braze.capture.facts.breaks import FORMATTED, FORMATTED_NUMBER, HINT_FORMAT, graph_break
-from braze.capture.facts.records import Check, Step
+from braze.capture.facts.records import Check, IdentityKey, Source, Step
 from braze.capture.facts.replay import builtin_base, delete_item, native_new, set_item
 from braze.capture.facts.values import (
     MISSING,
@@ -31,6 +31,7 @@ from braze.capture.facts.values import (
 from braze.capture.guards.dynamic import has_symbols
 from braze.capture.outside import texts
 from braze.capture.outside.class_values import runs_code_as_key
+from braze.capture.outside.unread import MAY_WAIT, may_wait, read_whole
 from braze.capture.state.ledger import Ledger
 from braze.capture.state.outside import Outside
 from braze.capture.state.sources import Node
@@ -136,6 +137,7 @@ class DictShadow:
         ordered.update({k: v for k, v in written.items() if k not in ordered})
         builtin_base(self.view).clear(self.view)
         for key, value in ordered.items():
+            read_whole(outside, value)
             set_item(self.view, key, value)
 
     def changed_keys(self) -> tuple[list[tuple[Any, Any]], list[Any]]:
@@ -181,21 +183,62 @@ def refuse_another_in_a_later_call(outside: Outside, key: Any) -> None:
         graph_break("BZ1014", f"a {type(key).__name__} from outside is looked up in a dict from outside")
 
 
+#: places of a list that are told from its end: of such small integers there is one object each
+MOST_FROM_THE_END = 5
+
+
 class SequenceShadow:
-    """A list, tuple, set or deque outside, copied at once. ``original``: its first elements, in order."""
+    """A list, set or deque outside, copied at once or, until something looks into it, what was added at its end. ``original``: its first elements, in order."""
 
-    __slots__ = ("cls", "node", "original", "view")
+    __slots__ = ("cls", "filled", "node", "original", "view")
 
-    def __init__(self, node: Node, cls: type, view: Any, original: list[Any]) -> None:
+    def __init__(self, node: Node, cls: type, view: Any, original: list[Any], filled: bool = True) -> None:
         self.node = node
         self.cls = cls
         self.view = view
         self.original = original
-
-    filled = True
+        self.filled = filled
 
     def fill(self, outside: Outside) -> None:
-        """Nothing is left to read."""
+        """Read a list that has waited for it, and those in it."""
+        if outside.unread.pop(id(self.view), None) is None:
+            return
+        if not self.filled:
+            self._read(outside)
+        for value in iterate(self.view):
+            read_whole(outside, value)
+
+    def open(self, outside: Outside) -> None:
+        """Read which elements a list has, of which one is taken: lists among them wait on."""
+        if self.filled:
+            return
+        before, outside.handing = outside.handing, self.node
+        self._read(outside)
+        outside.handing = before
+        if not any(id(value) in outside.unread for value in self.original):
+            del outside.unread[id(self.view)]
+
+    def item(self, outside: Outside, index: int) -> Any:
+        """One element of a list that waits, whatever its length; MISSING where the list is to be read for it."""
+        real, at = self.node.real, index if index >= 0 else index + len(self.view)
+        if at >= 0 > index:
+            return self.view[index - len(self.view) if at < 0 else at]
+        if type(real) is not list or not -MOST_FROM_THE_END <= at < len(real) or at + len(real) < 0:
+            return MISSING
+        if type(real[at]) in MAY_WAIT:  # which waits on where its place is known
+            return MISSING
+        if at >= 0:
+            return outside.read(self.node, Step.ITEM, at, real[at])
+        return outside.read(self.node, Step.ITEM_AT, Source(Step.CONSTANT, IdentityKey(at)), real[at])
+
+    def _read(self, outside: Outside) -> None:
+        self.filled = True
+        node, base = self.node, builtin_base(self.view)
+        added = list(base.__iter__(self.view))
+        node.guard(Check.LENGTH, base.__len__(node.real))
+        self.original = [outside.read(node, Step.ITEM, i, v) for i, v in enumerate(base.__iter__(node.real))]
+        base.clear(self.view)
+        base.extend(self.view, (*self.original, *added))
 
     def changed(self) -> bool:
         """Whether elements were added, removed or replaced."""
@@ -267,22 +310,22 @@ def shadow_dict(t: Trace, node: Node, real: Any) -> Any:
 
 
 def shadow_list(t: Trace, node: Node, real: Any) -> Any:
-    """A copy of a list or deque."""
-    cls = type(real)
+    """A list or deque, which is read once something looks into it."""
+    outside, cls = t.outside, type(real)
     node.guard(Check.TYPE, cls)
-    base = list if issubclass(type(real), list) else collections.deque
-    node.guard(Check.LENGTH, base.__len__(real))
-    if cls is list:
-        view: Any = []
-    elif cls is collections.deque:
-        view = collections.deque(maxlen=real.maxlen)
-    else:
-        view = stand_in(cls)
-    t.outside.tree.bind(node, real, view)
-    items = [t.outside.read(node, Step.ITEM, i, v) for i, v in enumerate(base.__iter__(real))]
-    base.extend(view, items)
-    node.container = SequenceShadow(node, cls, view, items)
-    t.outside.shadows.append(node.container)
+    view: Any = [] if cls is list else stand_in(cls)
+    outside.tree.bind(node, real, view)
+    if issubclass(cls, collections.deque):
+        most = collections.deque.maxlen.__get__(real)  # type: ignore[attr-defined]
+        collections.deque.__init__(view, (), most)
+        place = node.child(Step.ATTR, "maxlen")
+        outside.tree.meet(place, most)
+        place.guard(Check.EQUAL, most)
+    shadow = node.container = SequenceShadow(node, cls, view, [], filled=False)
+    outside.unread[id(view)] = shadow
+    outside.shadows.append(shadow)
+    if not may_wait(t, node, cls):
+        shadow.fill(outside)
     return view
 
 

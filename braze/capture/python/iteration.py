@@ -24,6 +24,7 @@ from braze.capture.graph import constant_evaluation, floats, unbacked
 from braze.capture.outside import texts
 from braze.capture.outside.opaque import refuse_if_opaque
 from braze.capture.outside.shadows import fill
+from braze.capture.outside.unread import has_elements
 from braze.capture.python import data_errors
 from braze.capture.python.calls import call_c
 from braze.capture.python.operations import TRUTHS, number, python_method
@@ -134,6 +135,8 @@ def truth(t: Trace, value: Any) -> bool:
         decided = floats.decided(t.graph, bool, value)
         if decided is not MISSING:
             return bool(decided)
+    if t.outside.unread and has_elements(t.outside, value):
+        return True
     if kind in PLAIN_TRUTH:
         return (
             data_errors.of_sizes(t, value)

@@ -36,13 +36,9 @@ GLOBAL_HOOKS = (
 def call_module(t: Trace, module: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
     """``module(...)``: its forward where there are no hooks, else what torch's ``__call__`` does."""
     usual = calls_as_usual(t, module)
-    if usual and instance_value(t.outside, module, "forward") is MISSING and not hooked(t, module):
-        forward, owner = lookup_in_mro(type(module), "forward")
-        if type(forward) is types.FunctionType:
-            if owner is not type(module):
-                note_absent(t, type(module), "forward", owner)
-            trust_class_value(t, owner, "forward", forward)
-            return t.call(forward, (module, *args), kwargs, tail)
+    forward = forward_alone(t, module) if usual else MISSING
+    if forward is not MISSING:
+        return t.call(forward, (module, *args), kwargs, tail)
     if higher_order.is_unfinished(module):
         higher_order.break_around(f"a {type(module).__name__} makes its parameters at its first call")
     if isinstance(module, torch.jit.ScriptModule):
@@ -52,6 +48,19 @@ def call_module(t: Trace, module: Any, args: Any, kwargs: dict[str, Any] | None,
     if not usual:
         return t.call(load_attr(t, module, CALL), args, kwargs, tail)
     return t.call(torch.nn.Module._call_impl, (module, *args), kwargs, tail)
+
+
+def forward_alone(t: Trace, module: Any) -> Any:
+    """The ``forward`` in Python that is all that a call of a module does; MISSING where there are hooks. Guarded."""
+    if instance_value(t.outside, module, "forward") is not MISSING or hooked(t, module):
+        return MISSING
+    forward, owner = lookup_in_mro(type(module), "forward")
+    if type(forward) is not types.FunctionType:
+        return MISSING
+    if owner is not type(module):
+        note_absent(t, type(module), "forward", owner)
+    trust_class_value(t, owner, "forward", forward)
+    return forward
 
 
 def calls_as_usual(t: Trace, module: Any) -> bool:

@@ -21,6 +21,7 @@ from braze.capture.outside.class_values import in_class_dict
 from braze.capture.outside.held import dropped, replaced
 from braze.capture.outside.opaque import says_by_code
 from braze.capture.outside.shadows import DictShadow, fill_arguments, guard_keys, keys_of
+from braze.capture.outside.unread import element
 from braze.capture.python.attributes import special_method
 from braze.capture.python.calls import call_c
 from braze.capture.python.tensors import require_own
@@ -301,6 +302,8 @@ def get_item(t: Trace, obj: Any, key: Any, tail: bool = False) -> Any:
     """``obj[key]``."""
     kind = type(obj)
     if kind in (list, tuple) and (type(key) is int or (type(key) is slice and not asked_for_bounds(key))):
+        if t.outside.unread and type(key) is int and (found := element(t.outside, obj, key)) is not MISSING:
+            return found
         return obj[key]
     if type(key) is torch.SymInt and kind in chosen.HOLDERS:
         value = chosen.item(t, obj, key)

@@ -539,6 +539,7 @@ _EFFECTS: dict[EffectKind, Callable[[list[str], str, Callable[[Any], str]], str]
     EffectKind.SETITEM: lambda args, at, name: f"{name(set_item)}({', '.join(args)})",
     EffectKind.DELITEM: lambda args, at, name: f"{name(delete_item)}({', '.join(args)})",
     EffectKind.SET_CONTENTS: lambda args, at, name: f"{name(set_contents)}({', '.join(args)})",
+    EffectKind.EXTEND: lambda args, at, name: f"{args[0]}.extend({args[1]})",
     EffectKind.SET_GLOBAL: lambda args, at, name: f"{args[0]}.__globals__[{at!r}] = {args[1]}",
     EffectKind.SET_CELL: lambda args, at, name: f"{args[0]}.cell_contents = {args[1]}",
     EffectKind.MADE: lambda args, at, name: "pass",

@@ -39,6 +39,10 @@ class Outside:
         self.contents: dict[Node, Any] = {}
         #: containers (outside.shadows)
         self.shadows: list[Any] = []
+        #: those of lists that nothing has looked into, or not into the lists in them, by identity of what stands for the list (outside.unread)
+        self.unread: dict[int, Any] = {}
+        #: the frame that is at an instruction, or the place of the list, of which what is read is handed on
+        self.handing: Any = None
         #: instance dicts (outside.shadows)
         self.instance_dicts: dict[int, Any] = {}
         #: views of instance dicts that the program got as values

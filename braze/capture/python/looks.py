@@ -1,0 +1,118 @@
+"""Which instructions look into the values that they take, so that a list from outside which waits to be read is read before (``outside/unread.py``)."""
+
+from __future__ import annotations
+
+import operator
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from braze.capture.facts import policy
+from braze.capture.facts.bytecode import GENERATORS
+from braze.capture.facts.frame import CO_VARARGS, CO_VARKEYWORDS, Frame
+from braze.capture.facts.operators import METHODS
+from braze.capture.facts.values import MISSING, NULL, lookup_in_mro
+from braze.capture.outside.shadows import instance_contents
+from braze.capture.outside.unread import ADDING, element, has_elements, numbers
+from braze.capture.python.calls import MODULE_CALL, is_special
+from braze.capture.python.module_calls import calls_as_usual, forward_alone
+from braze.capture.state.handlers import HANDLERS
+from braze.capture.state.trace import Trace
+
+#: which move values, or ask which objects they are
+MOVING = numbers(
+    """NOP CACHE RESUME PUSH_NULL POP_TOP COPY SWAP COPY_FREE_VARS MAKE_CELL LOAD_CONST LOAD_FAST LOAD_FAST_CHECK LOAD_FAST_AND_CLEAR
+    LOAD_FAST_LOAD_FAST STORE_FAST STORE_FAST_LOAD_FAST STORE_FAST_STORE_FAST DELETE_FAST LOAD_DEREF STORE_DEREF LOAD_CLOSURE LOAD_GLOBAL STORE_GLOBAL
+    PRECALL KW_NAMES IS_OP JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT POP_JUMP_IF_NONE POP_JUMP_IF_NOT_NONE
+    POP_JUMP_FORWARD_IF_NONE POP_JUMP_FORWARD_IF_NOT_NONE POP_JUMP_BACKWARD_IF_NONE POP_JUMP_BACKWARD_IF_NOT_NONE"""
+)
+#: how many values others take, by their argument; those that are not here are taken to look at the whole stack
+_TAKEN: tuple[tuple[str, Callable[[int], int]], ...] = (
+    (
+        "LOAD_ATTR LOAD_METHOD UNARY_NEGATIVE UNARY_NOT UNARY_INVERT RETURN_VALUE GET_ITER FOR_ITER",
+        lambda arg: 1,
+    ),
+    (
+        """POP_JUMP_IF_TRUE POP_JUMP_IF_FALSE POP_JUMP_FORWARD_IF_TRUE POP_JUMP_FORWARD_IF_FALSE POP_JUMP_BACKWARD_IF_TRUE
+        POP_JUMP_BACKWARD_IF_FALSE TO_BOOL""",
+        lambda arg: 1,
+    ),
+    ("BINARY_OP COMPARE_OP BINARY_SUBSCR CONTAINS_OP STORE_ATTR", lambda arg: 2),
+    ("STORE_SUBSCR", lambda arg: 3),
+    ("BUILD_TUPLE BUILD_LIST BUILD_SET BUILD_STRING BUILD_SLICE", lambda arg: arg),
+    ("CALL", lambda arg: arg + 2),
+)
+TAKEN = {op: count for names, count in _TAKEN for op in numbers(names)}
+
+_ATTRIBUTES, _CALLS = numbers("LOAD_ATTR LOAD_METHOD"), numbers("CALL")
+_TRUTHS = numbers(
+    """POP_JUMP_IF_TRUE POP_JUMP_IF_FALSE POP_JUMP_FORWARD_IF_TRUE POP_JUMP_FORWARD_IF_FALSE POP_JUMP_BACKWARD_IF_TRUE
+    POP_JUMP_BACKWARD_IF_FALSE TO_BOOL UNARY_NOT"""
+)
+_RETURNS = numbers("RETURN_VALUE")
+_OPERATORS, _STORES = numbers("BINARY_OP"), numbers("STORE_ATTR")
+_ITEMS, _ITERATIONS, _PLACES = numbers("BINARY_SUBSCR"), numbers("GET_ITER"), (int, torch.SymInt)
+#: how far the number of a name is shifted in an instruction that may take a method to call
+_SHIFT = 0 if numbers("LOAD_METHOD") else 1
+_IN_PLACE_ADD = list(METHODS).index(operator.iadd)
+#: what puts a value where it is told to, as it is
+SETTERS = (object.__setattr__, torch.nn.Module.__setattr__)
+#: functions of which the frame is all that a call of them is have neither of these
+_NOT_PLAIN = CO_VARARGS | CO_VARKEYWORDS | GENERATORS
+
+
+def before(t: Trace, f: Frame) -> None:
+    """Read what an instruction is to look into, where that has waited."""
+    _, arg, _, op = f.decoded.instruction(f.at)
+    if op in MOVING:
+        return
+    stack, unread = f.stack, t.outside.unread
+    count = TAKEN[op](arg) if op in TAKEN else len(stack)
+    for value in stack[len(stack) - count :]:
+        shadow = unread.get(id(value))
+        if shadow is None or leaves_alone(t, f, op, arg, value):
+            continue
+        if op in _ITERATIONS or (op in _ITEMS and value is stack[-2] and type(stack[-1]) in _PLACES):
+            shadow.open(t.outside)
+        else:
+            shadow.fill(t.outside)
+
+
+def leaves_alone(t: Trace, f: Frame, op: int, arg: int, value: Any) -> bool:
+    """Whether an instruction that takes a list does not look into it, but adds at its end, say."""
+    stack = f.stack
+    if op in _RETURNS:  # to the instruction that pushes it
+        return f.tail and len(t.frames.stack) > 1
+    if op in _ATTRIBUTES:
+        return f.code.co_names[arg >> _SHIFT] in ADDING
+    if op in _OPERATORS:
+        return arg == _IN_PLACE_ADD and type(value) is list and stack[-1] is not value
+    if op in _ITEMS and type(stack[-1]) is int:
+        return value is stack[-2] and element(t.outside, value, stack[-1]) is not MISSING
+    if op in _TRUTHS:
+        return has_elements(t.outside, value)
+    if op in _STORES:  # what ``+=`` gives, back to where it was
+        owner, name = stack[-1], f.code.co_names[arg]
+        known = owner is not value and t.outside.tree.node_of(owner) is not None
+        setter = lookup_in_mro(type(owner), "__setattr__")[0]
+        return known and setter in SETTERS and instance_contents(t.outside, owner, name) is value
+    return op in _CALLS and not f.kwnames and is_handed_on(t, stack[len(stack) - arg - 2 :], value)
+
+
+def is_handed_on(t: Trace, operands: list[Any], value: Any) -> bool:
+    """Whether a call puts its arguments into variables of a frame, asks for their classes, or adds to the first."""
+    function, *args = [v for v in operands if v is not NULL]
+    if function is isinstance:
+        return len(args) == 2 and args[1] is not value
+    if type(function) is types.MethodDescriptorType and function.__name__ in ADDING:
+        return args[0] is value and all(v is not value for v in args[1:])
+    if type(function) is types.MethodType:
+        function = function.__func__
+    elif lookup_in_mro(type(function), "__call__")[0] is MODULE_CALL and calls_as_usual(t, function):
+        function = forward_alone(t, function)
+    if type(function) is not types.FunctionType or function.__code__.co_flags & _NOT_PLAIN:
+        return False
+    told_apart = function.__dict__ or is_special(function.__module__) or function in policy.NATIVE_FUNCTIONS
+    return not told_apart and function not in HANDLERS.calls and function.__code__ not in HANDLERS.codes
