@@ -128,7 +128,9 @@ def _apart(group: Group, plan: KernelPlan, found: Sequence[Access]) -> Cut | Non
         return None
     if counts_positions(group.steps) or (plan.whole and len(plan.passes) > 1):
         return None
-    inner = plan.row.axes[-1]
+    inner, known = plan.row.axes[-1], all(a.extent.value is not None for a in group.row_axes)
+    if not known and ReduceKind.WELFORD in kinds_of(group.steps):  # its parts would be walked twice
+        return None
     short, length = inner.extent.value or 0, likely_size(product([a.extent for a in group.row_axes]))
     read = [a for a in found if not a.store and inner.symbol in a.index.symbols()]
     points = likely_size(product([a.extent for a in group.axes]))
