@@ -190,3 +190,28 @@ def test_what_is_only_moved_or_changes_its_sign_is_not_rounded(
     assert "bz_put_bf16" in text and not re.search("bz_(round|narrow|store)_bf16", text)
     text = kernels(tmp_path, monkeypatch, no_number_of_it, some(torch.bfloat16, 4, 1000))
     assert re.search("bz_(round|store)_bf16", text)
+
+
+@pytest.mark.parametrize("dtype", [t for t in ALL if t.itemsize < 4 and t is not torch.bool], ids=str)
+def test_rows_that_only_move_are_not_widened(
+    dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.randint(-128, 128, (6, 128), dtype=torch.int8).view(dtype)
+    text = kernels(tmp_path, monkeypatch, lambda x: x.flip(0), x)
+    assert "bz_move_" in text and not re.search("bz_(put|store)_", text)
+    moved = braze.compile(lambda x: x.flip(0))(x)
+    assert torch.equal(moved.view(torch.int8), x.flip(0).view(torch.int8))
+
+
+def exchanged(x: Tensor) -> Tensor:
+    """Each half is written where the other is read."""
+    a, b = x[:64].clone(), x[64:].clone()
+    x[:64], x[64:] = b, a
+    return x + 0
+
+
+@pytest.mark.parametrize("dtype", ALL, ids=str)
+def test_what_moves_within_memory_is_read_before_it_is_written(dtype: torch.dtype) -> None:
+    x = some(dtype, 128)
+    ours, eager = x.clone(), x.clone()
+    assert torch.equal(braze.compile(exchanged)(ours), exchanged(eager)) and torch.equal(ours, eager)

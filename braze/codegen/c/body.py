@@ -22,6 +22,9 @@ from braze.schedule.passes import stride
 from braze.support.errors import InternalError
 from braze.symbolic.expr import Expr, Symbol
 
+#: what is held in wider representations, but for bools, whose bytes may be any
+MOVED = frozenset(("u8", "i8", "i16", "f16", "bf16"))
+
 
 class Storage(dict[str, str]):
     """The label of each buffer's element type, looked up when it is asked for: a program has many buffers, a kernel few."""
@@ -52,6 +55,8 @@ class Body(Scopes):
     gathers: bool = False
     pointers: dict[str, str] = field(default_factory=dict)
     forward: dict[tuple[str, Expr], Value] = field(default_factory=dict)
+    #: (name of a widened vector, what it was widened from) -> name of the vector as memory has it
+    moved: dict[tuple[str, str], str] = field(default_factory=dict)
     #: loads that read a turned tile: node -> address of the row
     tiles: dict[Node, str] = field(default_factory=dict)
     #: buffers that some step loads
@@ -271,6 +276,8 @@ class Body(Scopes):
                 text = f"bz_loadm_{storage}x{w}({address}, {self._in_use(scope)})"
             elif scope.count:
                 text = f"bz_loadn_{storage}x{w}({address}, {scope.count})"
+            elif storage in MOVED:
+                return self._load_as_it_lies(storage, address, depth)
             else:
                 text = f"bz_load_{storage}x{w}({address})"
             return self.define(None, text, rep, True, depth)
@@ -291,6 +298,15 @@ class Body(Scopes):
         self.line(f"{c} {raw}[{w}] = {{}};", depth)
         self.line(f"{self._lanes_head(depth)} {raw}[l] = {p}[{to_c(e, names)}];", depth)
         return self.define(None, f"bz_load_{storage}x{w}({raw})", rep, True, depth)
+
+    def _load_as_it_lies(self, storage: str, address: str, depth: int) -> Value:
+        """A whole vector, widened from one that is as memory has it: what only moves is stored from that, and widened by nobody."""
+        raw, c = self.name("w"), raw_vector(storage, self.lanes)
+        self.line(f"const {c} {raw} = *(const {c}u *)({address});", depth)
+        text = f"bz_widen_{storage}x{self.lanes}({raw})"
+        value = self.define(None, text, STORAGE[storage][1], True, depth)
+        self.moved[value.text, storage] = raw
+        return value
 
     def _full_lanes(self, buffer: str, e: Expr, args: Sequence[Value], mask: str) -> str:
         """C text of a whole vector whose lanes lie backwards, or anywhere; where a lane of the mask is 0, nothing is read of the buffer.
@@ -423,7 +439,10 @@ class Body(Scopes):
         address = self._stretch(store.buffer, e, args) if add == "=" else None
         if address is not None:
             v, how = self.splat(value), "put" if exact else "store"
-            if self.scope.count:
+            moved = self.moved.get((v.text, storage))
+            if moved is not None and not self.scope.count:
+                self.line(f"bz_move_{storage}x{w}({address}, {moved});")
+            elif self.scope.count:
                 self.line(f"bz_{how}n_{storage}x{w}({address}, {v.text}, {self.scope.count});")
             else:
                 self.line(f"bz_{how}_{storage}x{w}({address}, {v.text});")

@@ -424,6 +424,12 @@ def _put(s: str, w: int) -> str:
     return _store(s, w, "put", "cut")
 
 
+def _move(s: str, w: int) -> str:
+    """A store of elements as they lay in memory."""
+    raw = raw_vector(s, w)
+    return f"static inline void bz_move_{s}x{w}(void *p, {raw} v) {{ *({raw}u *)p = v; }}"
+
+
 def _putn(s: str, w: int) -> str:
     return _storen(s, w, "putn", "cut")
 
@@ -438,5 +444,5 @@ def _round(s: str, w: int) -> str:
 
 _MEMORY = {
     "widen": _widen, "narrow": _narrow, "load": _load, "loadn": _partial, "loadm": _masked, "store": _store,
-    "storen": _storen, "round": _round, "at": _at, "atm": _at_masked, "cut": _cut, "put": _put, "putn": _putn,
+    "storen": _storen, "round": _round, "at": _at, "atm": _at_masked, "cut": _cut, "put": _put, "putn": _putn, "move": _move,
 }  # fmt: skip
