@@ -212,8 +212,7 @@ class _Functionalizer:
                     with self.graph.inserting_before(node):
                         self._value(node)
                     continue
-                if not _asks_of_memory(node):
-                    self._refresh_arguments(node)
+                self._refresh_arguments(node)
                 if is_window(node):
                     self._require_own_memory(self.aliases[node])
                     self._note_window(self.aliases[node], node, node.args[0])  # type: ignore[arg-type]
@@ -309,11 +308,11 @@ class _Functionalizer:
     # -- reading -------------------------------------------------------------------------------
 
     def _refresh_arguments(self, node: Node) -> None:
-        """Let a node read what its arguments hold by now."""
-        stale = {}
+        """Let a node read what its arguments hold by now, or the memory that it asks of."""
+        stale, found = {}, self._as_made if _asks_of_memory(node) else self._value
         with self.graph.inserting_before(node):
             for source in node.all_input_nodes:
-                value = self._value(source)
+                value = found(source)
                 if value is not source:
                     stale[source] = value
         if stale:
@@ -341,6 +340,13 @@ class _Functionalizer:
         self._note_window(alias, alias.current, parent)
         alias.generation = storage.generation
         return alias.current
+
+    def _as_made(self, node: Node) -> Node:
+        """``node``'s tensor over the memory that it was made in, whatever was written there."""
+        alias = self.aliases.get(node)
+        if alias is None or alias.parent is None:
+            return node
+        return self._insert(*apply_view(alias.node, self._as_made(alias.parent.node)))
 
     # -- writing -------------------------------------------------------------------------------
 

@@ -304,6 +304,13 @@ def of_two_parts(x, write):
     return x[::2]
 
 
+def of_a_view_of_what_is_written(x, write):
+    part = x[..., -1]
+    write(part)
+    part.reshape(-1).as_strided((2,), (4,), 2)
+    return x * 1
+
+
 WRITES = {
     "out": lambda part: torch.mul(part, 2, out=part),
     "in_place": lambda part: part.mul_(2),
@@ -315,7 +322,9 @@ WRITES = {
 @pytest.mark.parametrize("backend", ["aot_eager", "braze"])
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-@pytest.mark.parametrize("program", [of_an_input, of_what_is_made, of_two_parts])
+@pytest.mark.parametrize(
+    "program", [of_an_input, of_what_is_made, of_two_parts, of_a_view_of_what_is_written]
+)
 def test_an_unread_view_of_memory_that_was_written_sees_all_of_it(program, write, dynamic, backend):
     """What is written is computed as a value of its own, which has no memory beside its elements."""
     for size in ((15,), (1, 5, 3), (2,)):
