@@ -65,7 +65,6 @@ def program(seed: int) -> Program:
             break
     line = chance.choice(FUNCTIONS).format(d=tuple(dims), k=dims[-1])
     inputs = (Input(chance.choice(("f32", "bf")), tuple(shape)),)
-    few = int(
-        math.exp(chance.uniform(math.log(FEW[0]), math.log(FEW[1])))
-    )  # in a processor's caches, and beyond
+    # in a processor's caches, and beyond
+    few = int(math.exp(chance.uniform(math.log(FEW[0]), math.log(FEW[1]))))
     return Program(inputs, (f"return {line}",), grad=False, sizes=(few, MANY[1] // 4))

@@ -131,11 +131,11 @@ def test_columns_read_one_by_one_and_again_stay_in_their_block():
         assert cut_of(lambda x: x.sum(1), 1 << 16, rows, 49)[0] == [1024]
 
 
-def test_two_columns_of_many_rows_are_programs_of_their_own():
-    """Parts of rows that lie far apart are no columns beside each other."""
+def test_two_columns_of_many_rows_are_read_as_whole_vectors():
+    """Rows after each other lie side by side; parts of rows, which lie far apart, are programs of their own."""
     plan = planned(lambda x: x.argmax(0), torch.empty(1 << 24, 2, dtype=torch.bfloat16, device="meta"))
     first = plan_kernel(plan.groups[0], {b.name: b for b in plan.program.buffers})
-    assert [a.extent.value for a in first.points[0].axes] == [2] and first.programs.value >= 512
+    assert [a.extent.value for a in first.points[0].axes] == [8] and first.programs.value >= 512
 
 
 @pytest.mark.parametrize(("width", "rows"), [(2, 1024), (4, 512), (8, 256), (32, 64), (64, 32)])
