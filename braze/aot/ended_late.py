@@ -15,17 +15,15 @@ from braze.aot.histories import saves
 from braze.aot.views import is_view
 from braze.aot.writes import is_write, written_arguments
 from braze.graph.facts import facts
-from braze.graph.torch_compat import RecomputedEnough, saving_hooks, storage_key
+from braze.graph.torch_compat import RecomputedEnough, SavingHooks, storage_key
 from braze.runtime.boxed import Boxed
+from braze.support.nested import every
 
 
 def computed_whole(
-    compiled: Boxed, inputs: Sequence[Any], unreached: Sequence[int]
+    compiled: Boxed, inputs: Sequence[Any], unreached: Sequence[int], hooks: SavingHooks
 ) -> tuple[Sequence[Any], RecomputedEnough | None]:
-    """What ``compiled`` gives, and the error by which a checkpoint wants the call to end; if so, None for the ``unreached`` results."""
-    hooks = saving_hooks()
-    if hooks is None:
-        return compiled(inputs), None
+    """What ``compiled`` gives under ``hooks``, and the error by which a checkpoint wants the call to end; if so, None for the ``unreached`` results."""
     pack, unpack = hooks
     ends: list[RecomputedEnough] = []
 
@@ -62,7 +60,5 @@ def _histories(node: torch.fx.Node) -> list[Any]:
     """Autograd's nodes of what an operator computes or has written. A view is not asked: it would look for its history again."""
     if is_view(node):
         return []
-    value = node.meta.get("val")
-    each = value if isinstance(value, (tuple, list)) else (value,)
-    tensors = [t if t._base is None else t._base for t in each if isinstance(t, torch.Tensor)]
+    tensors = [t if t._base is None else t._base for t in every(torch.Tensor, node.meta.get("val"))]
     return [t.grad_fn for t in tensors if t.grad_fn is not None]

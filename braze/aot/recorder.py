@@ -32,6 +32,7 @@ from braze.graph.operators import functional_form
 from braze.graph.printer import describe
 from braze.support.errors import Origin, Unsupported
 from braze.support.log import warn_once
+from braze.support.nested import every
 
 aten = torch.ops.aten
 _DEVICE = torch.ops.prim.device.default
@@ -290,9 +291,7 @@ class Recorder(TorchDispatchMode):
                     f"BZ9022: the decomposition of {func} gives {describe(have)}, not {describe(w)}: it stays whole",
                 )
                 return NotImplemented
-        each = [a if isinstance(a, (list, tuple)) else (a,) for a in (*args, *kwargs.values())]
-        tensors = [t for values in each for t in values if isinstance(t, torch.Tensor)]
-        given = set(map(torch_compat.storage_key, tensors))
+        given = set(map(torch_compat.storage_key, every(torch.Tensor, (args, kwargs))))
         made = tuple(self._restrided(have, w, given) for have, w in pairs)
         if not structural.is_composite(func):
             self.ways.note_wholes(made, given)

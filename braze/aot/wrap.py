@@ -384,12 +384,12 @@ class _Wrapped:
         for tensor in counted:
             torch.autograd.graph.increment_version(tensor)
         after = [tensor._version for tensor in counted]
-        end = None
+        hooks, end = saving_hooks() if self.differentiated else None, None
         try:
-            if self.differentiated and saving_hooks() is not None:
-                results, end = computed_whole(self.compiled, inputs, self.unreached)
-            else:
+            if hooks is None:
                 results = self.compiled(inputs)
+            else:
+                results, end = computed_whole(self.compiled, inputs, self.unreached, hooks)
         except Exception as error:
             take_back_counts(error, counted)
             raise

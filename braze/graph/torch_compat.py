@@ -502,7 +502,11 @@ def with_memory(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.clone() if is_of_zeros(tensor) else tensor
 
 
-def saving_hooks() -> tuple[Callable[[Any], Any], Callable[[Any], Any]] | None:
+#: what packs a tensor that autograd saves, and what unpacks it
+SavingHooks = tuple[Callable[[Any], Any], Callable[[Any], Any]]
+
+
+def saving_hooks() -> SavingHooks | None:
     """What packs and unpacks all that autograd saves in this thread, if anything of the program's does."""
     return torch._C._autograd._top_saved_tensors_default_hooks(False)  # type: ignore[no-any-return]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable
 
 from braze.loops.build import nodes_of
+from braze.loops.dtypes import round_float
 from braze.loops.ir import DType, Node, Op
 from braze.symbolic.expr import Symbol
 
@@ -112,15 +112,7 @@ class Ranges:
 
 def _is_of(dtype: DType, number: float) -> bool:
     """Whether a half type has a number."""
-    if number != number:
-        return True
-    try:
-        if dtype is DType.F16:
-            return bool(struct.unpack("e", struct.pack("e", number))[0] == number)
-        (bits,) = struct.unpack("I", struct.pack("f", number))
-        return bits & 0xFFFF == 0 and bool(struct.unpack("f", struct.pack("f", number))[0] == number)
-    except OverflowError:
-        return False
+    return number != number or round_float(number, dtype) == number
 
 
 def _combine(op: Op, a: list[Range]) -> Range | None:

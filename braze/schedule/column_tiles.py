@@ -94,7 +94,7 @@ def column_tiles(group: Group, found: Sequence[Access], inner: Axis, *, again: b
     r = length if whole else max(1, min(walk_of(group) // x, length))
     programs = likely_size(_count(outer, beside, x))
     if not (whole or again or kinds_of(group.steps) <= PLAIN):
-        return Tiles(outer, *_of_several(group, found, inner, beside, x, length))
+        return dataclasses.replace(_of_several(group, found, inner, beside, x, length), outer=outer)
     each = _each(group, found, inner, length, programs, whole=whole, again=again)
     return Tiles(outer, (Tile("x", beside, x),), warps_of(x * r, each), Tile("r", group.row_axes, r), whole)
 
@@ -121,8 +121,8 @@ def _each(
 
 def _of_several(
     group: Group, found: Sequence[Access], inner: Axis, beside: tuple[Axis, ...], x: int, length: int
-) -> tuple[tuple[Tile, ...], int, Tile, bool, int]:
-    """A tile of so many columns that walks down its rows and keeps several numbers an element, with its warps and stages: on its way through shared memory where vectors divide rows."""
+) -> Tiles:
+    """The tiles of so many columns that walk down their rows and keep several numbers an element: on their way through shared memory where vectors divide rows."""
     read = _walked(group, found)
     vectors = all(
         a.itemsize in WIDE_SIZES and multiple(a.index - inner.symbol, VECTOR // a.itemsize) for a in read
@@ -136,7 +136,7 @@ def _of_several(
             rows, warps = ODD_ROWS, ODD_WARPS
     rows = min(rows, length)
     warps = min(warps, warps_of(x * rows, EACH_ROW))
-    return (Tile("x", beside, x),), warps, Tile("r", group.row_axes, rows), False, stages
+    return Tiles((), (Tile("x", beside, x),), warps, Tile("r", group.row_axes, rows), stages=stages)
 
 
 def _at_once(group: Group, found: Sequence[Access], inner: Axis, length: int, *, again: bool) -> Tiles | None:

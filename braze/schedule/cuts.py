@@ -62,11 +62,19 @@ class Cut:
 
 def cut_of(group: Group, plan: KernelPlan, buffers: Mapping[str, Buffer], cores: int) -> Cut | None:
     """How the rows of a group are cut; None where it keeps the GPU busy as it is."""
-    found = tuple(accesses_of(group, dict(buffers)))
-    return _apart(group, plan, found) or _folded(group, plan, found, cores) or _cut(group, plan, found, cores)
+    return (
+        _apart(group, plan, buffers)
+        or _folded(group, plan, buffers, cores)
+        or _cut(group, plan, buffers, cores)
+    )
 
 
-def _cut(group: Group, plan: KernelPlan, found: Sequence[Access], cores: int) -> Cut | None:
+def _read(group: Group, buffers: Mapping[str, Buffer]) -> list[Access]:
+    """All that a group reads."""
+    return [a for a in accesses_of(group, dict(buffers)) if not a.store]
+
+
+def _cut(group: Group, plan: KernelPlan, buffers: Mapping[str, Buffer], cores: int) -> Cut | None:
     programs = likely_size(plan.programs)
     # of whole rows that are on their way through shared memory few programs have much
     deep = plan.stages > 1 and kinds_of(group.steps) <= PLAIN
@@ -96,7 +104,7 @@ def _cut(group: Group, plan: KernelPlan, found: Sequence[Access], cores: int) ->
     units: tuple[int, ...] = (unit,)
     if ReduceKind.WELFORD in kinds_of(group.steps) and unit > VECTORS:
         # of full parts mean and variance come from one walk, of others from two
-        units = (unit, VECTORS, VECTOR // min(a.itemsize for a in found if not a.store))
+        units = (unit, VECTORS, VECTOR // min(a.itemsize for a in _read(group, buffers)))
     for each in units:
         for count in (*range(fine, max(want, fine // 2), -1), *range(want, want // 2, -1)):
             if extent % count == 0 and extent // count % each == 0:
@@ -120,7 +128,7 @@ def _cut_side_by_side(group: Group, plan: KernelPlan, cores: int) -> Cut | None:
     return best
 
 
-def _apart(group: Group, plan: KernelPlan, found: Sequence[Access]) -> Cut | None:
+def _apart(group: Group, plan: KernelPlan, buffers: Mapping[str, Buffer]) -> Cut | None:
     """Short stretches of rows, each apart from the next: what stands at one place of each is reduced first, by threads that lie across points."""
     if plan.form is not Form.ROWS or plan.row is None or len(group.row_axes) < 2:
         return None
@@ -130,9 +138,11 @@ def _apart(group: Group, plan: KernelPlan, found: Sequence[Access]) -> Cut | Non
     if not known and ReduceKind.WELFORD in kinds_of(group.steps):  # its parts would be walked twice
         return None
     short, length = inner.extent.value or 0, likely_size(product([a.extent for a in group.row_axes]))
-    read = [a for a in found if not a.store and inner.symbol in a.index.symbols()]
     points = likely_size(product([a.extent for a in group.axes]))
-    if short < 2 or not read or length < short * LEAST_APART or length * points < LEAST_MOVED:
+    if short < 2 or length < short * LEAST_APART or length * points < LEAST_MOVED:
+        return None
+    read = [a for a in _read(group, buffers) if inner.symbol in a.index.symbols()]
+    if not read:
         return None
     for a in read:
         beside = any(a.index.coefficient(x.symbol) is inner.extent for x in group.axes)
@@ -143,14 +153,16 @@ def _apart(group: Group, plan: KernelPlan, found: Sequence[Access]) -> Cut | Non
     return Cut(inner, short, ONE, True, False, apart=True)
 
 
-def _folded(group: Group, plan: KernelPlan, found: Sequence[Access], cores: int) -> Cut | None:
+def _folded(group: Group, plan: KernelPlan, buffers: Mapping[str, Buffer], cores: int) -> Cut | None:
     """The rows of a matrix whose columns fill no tiles, or no vectors, laid side by side until they do; None where that cannot be."""
     if plan.form is not Form.COLUMNS or not group.axes or len(group.row_axes) != 1:
         return None
     column, (row,) = group.axes[-1], group.row_axes
     width, length = column.extent.value or 0, row.extent.value or 0
-    read = [a for a in found if not a.store and a.index.symbols() & {column.symbol, row.symbol}]
-    if not width or not length or not read or not _of_one_matrix(read, column, row):
+    if not width or not length:
+        return None
+    read = [a for a in _read(group, buffers) if a.index.symbols() & {column.symbol, row.symbol}]
+    if not read or not _of_one_matrix(read, column, row):
         return None
     plain, points = kinds_of(group.steps) <= PLAIN, likely_size(product([a.extent for a in group.axes[:-1]]))
     long = plain and length >= COLUMNS * WORTH * LEAST_COLUMN

@@ -44,6 +44,13 @@ ENDS = frozenset(
         "INTERPRETER_EXIT",
     ]
 )
+
+
+def opcodes(names: str) -> frozenset[int]:
+    """Of these instructions those that this Python has in its code; its compiler may know others."""
+    return frozenset(dis.opmap[name] for name in names.split() if dis.opmap.get(name, 256) < 256)
+
+
 EXTENDED_ARG = dis.opmap["EXTENDED_ARG"]
 NOP = dis.opmap["NOP"]
 
@@ -513,11 +520,7 @@ _ATTRIBUTE |= {
     dis.opmap[name]: by for name, by in (("LOAD_METHOD", 0), ("LOAD_SUPER_ATTR", 2)) if name in dis.opmap
 }
 #: what leaves the top of the stack as it is
-_SILENT = frozenset(
-    dis.opmap[name]
-    for name in ("CACHE", "EXTENDED_ARG", "NOP", "PUSH_NULL", "PRECALL", "RESUME")
-    if name in dis.opmap
-)
+_SILENT = opcodes("CACHE EXTENDED_ARG NOP PUSH_NULL PRECALL RESUME")
 
 
 @remembered(4096)

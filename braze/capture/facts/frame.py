@@ -7,7 +7,14 @@ import opcode
 import types
 from typing import Any, NoReturn
 
-from braze.capture.facts.bytecode import EXTENDED_ARG, GENERATORS, cache_units, decode_exceptions, slot_names
+from braze.capture.facts.bytecode import (
+    EXTENDED_ARG,
+    GENERATORS,
+    cache_units,
+    decode_exceptions,
+    opcodes,
+    slot_names,
+)
 from braze.capture.facts.values import NULL
 from braze.support.caches import remembered
 from braze.support.errors import Origin
@@ -16,7 +23,7 @@ CO_VARARGS = inspect.CO_VARARGS
 CO_VARKEYWORDS = inspect.CO_VARKEYWORDS
 JUMPS_RELATIVE = frozenset(opcode.hasjrel)
 #: instructions that do nothing: they are passed over
-NOTHING = frozenset(opcode.opmap[name] for name in ("NOP", "PRECALL") if name in opcode.opmap)
+NOTHING = opcodes("NOP PRECALL")
 
 
 #: inline cache entries after each instruction

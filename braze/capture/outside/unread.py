@@ -8,16 +8,16 @@ Which instructions leave it alone there is told in ``python/looks.py``; here, wh
 from __future__ import annotations
 
 import collections
-import opcode
 import types
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from braze.capture.facts.bytecode import opcodes
 from braze.capture.facts.frame import CO_VARARGS, CO_VARKEYWORDS
 from braze.capture.facts.records import Step
-from braze.capture.facts.values import MISSING, lookup_in_mro, words
+from braze.capture.facts.values import MISSING, lookup_in_mro
 from braze.capture.state.outside import Outside
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import Trace
@@ -26,15 +26,8 @@ from braze.capture.state.trace import Trace
 MAY_WAIT = frozenset({list, collections.deque})
 #: methods that add at the end, and look at nothing that is there
 ADDING = frozenset({"append", "extend"})
-
-
-def numbers(names: str) -> frozenset[int]:
-    """Of these instructions those that this Python has in its code; its compiler may know others."""
-    return frozenset(opcode.opmap[name] for name in words(names) if opcode.opmap.get(name, 256) < 256)
-
-
 #: instructions that hand on what they find outside, and do not look into it
-READING = numbers("LOAD_GLOBAL LOAD_NAME LOAD_ATTR LOAD_METHOD LOAD_DEREF BINARY_SUBSCR CONTAINS_OP")
+READING = opcodes("LOAD_GLOBAL LOAD_NAME LOAD_ATTR LOAD_METHOD LOAD_DEREF BINARY_SUBSCR CONTAINS_OP")
 
 
 def may_wait(t: Trace, node: Node, cls: type) -> bool:

@@ -10,33 +10,31 @@ from typing import Any
 import torch
 
 from braze.capture.facts import policy
-from braze.capture.facts.bytecode import GENERATORS
+from braze.capture.facts.bytecode import GENERATORS, opcodes
 from braze.capture.facts.frame import CO_VARARGS, CO_VARKEYWORDS, Frame
 from braze.capture.facts.operators import METHODS
 from braze.capture.facts.values import MISSING, NULL, lookup_in_mro
 from braze.capture.outside.shadows import instance_contents
-from braze.capture.outside.unread import ADDING, element, has_elements, numbers
+from braze.capture.outside.unread import ADDING, element, has_elements
 from braze.capture.python.calls import MODULE_CALL, is_special
 from braze.capture.python.module_calls import calls_as_usual, forward_alone
 from braze.capture.state.handlers import HANDLERS
 from braze.capture.state.trace import Trace
 
 #: which move values, or ask which objects they are
-MOVING = numbers(
+MOVING = opcodes(
     """NOP CACHE RESUME PUSH_NULL POP_TOP COPY SWAP COPY_FREE_VARS MAKE_CELL LOAD_CONST LOAD_FAST LOAD_FAST_CHECK LOAD_FAST_AND_CLEAR
     LOAD_FAST_LOAD_FAST STORE_FAST STORE_FAST_LOAD_FAST STORE_FAST_STORE_FAST DELETE_FAST LOAD_DEREF STORE_DEREF LOAD_CLOSURE LOAD_GLOBAL STORE_GLOBAL
     PRECALL KW_NAMES IS_OP JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT POP_JUMP_IF_NONE POP_JUMP_IF_NOT_NONE
     POP_JUMP_FORWARD_IF_NONE POP_JUMP_FORWARD_IF_NOT_NONE POP_JUMP_BACKWARD_IF_NONE POP_JUMP_BACKWARD_IF_NOT_NONE"""
 )
+#: which ask whether a value is true
+_OF_TRUTH = """POP_JUMP_IF_TRUE POP_JUMP_IF_FALSE POP_JUMP_FORWARD_IF_TRUE POP_JUMP_FORWARD_IF_FALSE POP_JUMP_BACKWARD_IF_TRUE
+    POP_JUMP_BACKWARD_IF_FALSE TO_BOOL UNARY_NOT"""
 #: how many values others take, by their argument; those that are not here are taken to look at the whole stack
 _TAKEN: tuple[tuple[str, Callable[[int], int]], ...] = (
     (
-        "LOAD_ATTR LOAD_METHOD UNARY_NEGATIVE UNARY_NOT UNARY_INVERT RETURN_VALUE GET_ITER FOR_ITER",
-        lambda arg: 1,
-    ),
-    (
-        """POP_JUMP_IF_TRUE POP_JUMP_IF_FALSE POP_JUMP_FORWARD_IF_TRUE POP_JUMP_FORWARD_IF_FALSE POP_JUMP_BACKWARD_IF_TRUE
-        POP_JUMP_BACKWARD_IF_FALSE TO_BOOL""",
+        f"LOAD_ATTR LOAD_METHOD UNARY_NEGATIVE UNARY_INVERT RETURN_VALUE GET_ITER FOR_ITER {_OF_TRUTH}",
         lambda arg: 1,
     ),
     ("BINARY_OP COMPARE_OP BINARY_SUBSCR CONTAINS_OP STORE_ATTR", lambda arg: 2),
@@ -44,18 +42,14 @@ _TAKEN: tuple[tuple[str, Callable[[int], int]], ...] = (
     ("BUILD_TUPLE BUILD_LIST BUILD_SET BUILD_STRING BUILD_SLICE", lambda arg: arg),
     ("CALL", lambda arg: arg + 2),
 )
-TAKEN = {op: count for names, count in _TAKEN for op in numbers(names)}
+TAKEN = {op: count for names, count in _TAKEN for op in opcodes(names)}
 
-_ATTRIBUTES, _CALLS = numbers("LOAD_ATTR LOAD_METHOD"), numbers("CALL")
-_TRUTHS = numbers(
-    """POP_JUMP_IF_TRUE POP_JUMP_IF_FALSE POP_JUMP_FORWARD_IF_TRUE POP_JUMP_FORWARD_IF_FALSE POP_JUMP_BACKWARD_IF_TRUE
-    POP_JUMP_BACKWARD_IF_FALSE TO_BOOL UNARY_NOT"""
-)
-_RETURNS = numbers("RETURN_VALUE")
-_OPERATORS, _STORES = numbers("BINARY_OP"), numbers("STORE_ATTR")
-_ITEMS, _ITERATIONS, _PLACES = numbers("BINARY_SUBSCR"), numbers("GET_ITER"), (int, torch.SymInt)
+_ATTRIBUTES, _CALLS = opcodes("LOAD_ATTR LOAD_METHOD"), opcodes("CALL")
+_TRUTHS, _RETURNS = opcodes(_OF_TRUTH), opcodes("RETURN_VALUE")
+_OPERATORS, _STORES = opcodes("BINARY_OP"), opcodes("STORE_ATTR")
+_ITEMS, _ITERATIONS, _PLACES = opcodes("BINARY_SUBSCR"), opcodes("GET_ITER"), (int, torch.SymInt)
 #: how far the number of a name is shifted in an instruction that may take a method to call
-_SHIFT = 0 if numbers("LOAD_METHOD") else 1
+_SHIFT = 0 if opcodes("LOAD_METHOD") else 1
 _IN_PLACE_ADD = list(METHODS).index(operator.iadd)
 #: what puts a value where it is told to, as it is
 SETTERS = (object.__setattr__, torch.nn.Module.__setattr__)

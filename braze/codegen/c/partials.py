@@ -9,25 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-_VL = " && defined(__AVX512VL__)"
+#: what GCC's builtins for shorter vectors need beside; their type of sixteen bytes, neither signed nor unsigned ones
+VL = " && defined(__AVX512VL__)"
 _BW = " && defined(__AVX512BW__) && defined(__AVX512VL__)"
 _LONG = "long long __attribute__((vector_size(64)))"
 _WIDE = "long long __attribute__((vector_size(32)))"
-_BYTES = "char __attribute__((vector_size(16)))"
+BYTES = "char __attribute__((vector_size(16)))"
 #: of memory's types and lanes: AVX-512's builtin, the vector's type there, what that needs beside AVX512F
 _AT_ONCE = {
     ("float", 16): ("ups512", "f32x16", ""),
-    ("float", 8): ("ups256", "f32x8", _VL),
+    ("float", 8): ("ups256", "f32x8", VL),
     ("double", 8): ("upd512", "f64x8", ""),
     ("int32_t", 16): ("dqusi512", "i32x16", ""),
-    ("int32_t", 8): ("dqusi256", "i32x8", _VL),
+    ("int32_t", 8): ("dqusi256", "i32x8", VL),
     ("int64_t", 8): ("dqudi512", _LONG, ""),
     ("int16_t", 16): ("dquhi256", "i16x16", _BW),
     ("uint16_t", 16): ("dquhi256", "i16x16", _BW),
     ("int16_t", 8): ("dquhi128", "i16x8", _BW),
     ("uint16_t", 8): ("dquhi128", "i16x8", _BW),
-    ("int8_t", 16): ("dquqi128", _BYTES, _BW),
-    ("uint8_t", 16): ("dquqi128", _BYTES, _BW),
+    ("int8_t", 16): ("dquqi128", BYTES, _BW),
+    ("uint8_t", 16): ("dquqi128", BYTES, _BW),
 }
 #: AVX's loads under a mask, by bytes of an element and lanes: the builtin, its vector's type
 _MASKED = {(4, 8): ("ps256", "f32x8"), (4, 4): ("ps", "f32x4"), (8, 4): ("pd256", "f64x4")}
@@ -59,7 +60,7 @@ def read_masked(c: str, raw: str, w: int) -> str:
     )
     return _by_processor(
         (c, w),
-        f"defined(__AVX512DQ__){'' if w == 16 else _VL}",
+        f"defined(__AVX512DQ__){'' if w == 16 else VL}",
         _at_once("load", c, raw, w, f"__builtin_ia32_cvtd2mask{'512' if w == 16 else '256'}(m)"),
         lambda: _under_mask(c, raw, w, "m") or whole,
         f"  {raw} v = {{}};\n  {loop}",

@@ -15,7 +15,7 @@ from functools import cache
 from braze.codegen.c.gathers import gather
 from braze.codegen.c.mathlib import LIBM_SCALARS, SECTIONS, text_of
 from braze.codegen.c.micro import micro_kernel
-from braze.codegen.c.partials import read_first, read_masked, write_first
+from braze.codegen.c.partials import BYTES, VL, read_first, read_masked, write_first
 from braze.codegen.c.turns import turn
 
 #: storage label -> (C type of an element, representation)
@@ -207,7 +207,7 @@ def _check(what: str, w: int, masked: bool) -> str:
             f"  typedef {number} word __attribute__((vector_size(64)));\n  const int64_t any = "
             f"__builtin_ia32_ucmp{letter}512_mask((word)v, (word){{}} + ({number})n, 5, {every});"
         )
-        plain = _where(f"if defined(__AVX512DQ__){_VL} && !defined(__clang__)", quick, plain)
+        plain = _where(f"if defined(__AVX512DQ__){VL} && !defined(__clang__)", quick, plain)
     used = f"  v &= {'m' if what == 'i32' else f'__builtin_convertvector(m, {t})'};\n" if masked else ""
     return (
         f"static inline {t} bz_check{'m' if masked else ''}_{t}({t} v, int64_t n, int64_t *status{f', i32x{w} m' if masked else ''}) {{\n"
@@ -254,13 +254,10 @@ def rep_vector(rep: str, w: int) -> str:
     return f"{'i32' if rep == 'b' else rep}x{w}"
 
 
-_VL = " && defined(__AVX512VL__)"
-#: what GCC's builtins take for sixteen bytes: neither signed nor unsigned ones
-_BYTES = "char __attribute__((vector_size(16)))"
 #: whole numbers of memory: the instructions that widen and narrow sixteen of them, and the vector's type there; that of AVX2's, which widen eight
 _SMALL = {
-    "u8": ("pmovzxbd", "pmovdb", _BYTES, f"({_BYTES})(i64x2){{(int64_t)x, 0}}"),
-    "i8": ("pmovsxbd", "pmovdb", _BYTES, f"({_BYTES})(i64x2){{(int64_t)x, 0}}"),
+    "u8": ("pmovzxbd", "pmovdb", BYTES, f"({BYTES})(i64x2){{(int64_t)x, 0}}"),
+    "i8": ("pmovsxbd", "pmovdb", BYTES, f"({BYTES})(i64x2){{(int64_t)x, 0}}"),
     "i16": ("pmovsxwd", "pmovdw", "i16x16", "(i16x8)x"),
 }
 #: the two halves of eight numbers ``y`` of 0 to 65,535, packed to 16 bits each
@@ -276,7 +273,7 @@ def _widen(s: str, w: int) -> str:
     head = f"static inline {rep} bz_widen_{s}x{w}({raw_vector(s, w)} x) "
     if s == "bool":
         plain = f"return __builtin_convertvector(x, i32x{w}) != 0;"
-        wide = f"__builtin_ia32_pmovzxbd512_mask(({_BYTES})x, (i32x16){{}}, -1)"
+        wide = f"__builtin_ia32_pmovzxbd512_mask(({BYTES})x, (i32x16){{}}, -1)"
         eight = f"__builtin_ia32_pmovzxbd256({_SMALL['u8'][3]})"
         return head + _either(w, plain, f"return (i32x16){wide} != 0;", f"return (i32x8){eight} != 0;")
     if s == "bf16":
