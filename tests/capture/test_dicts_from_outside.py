@@ -327,3 +327,24 @@ def test_many_items_written_over_and_over_leave_the_last_of_each() -> None:
     for k in range(3, 6):
         compiled(torch.ones(2), d, k)
     assert list(d) == ["last", 3, 4, 5] and d["last"] is d[5] and d[3].tolist() == [39.0, 39.0]
+
+
+def test_what_a_module_keeps_is_read_as_it_was_written_last() -> None:
+    class Counted(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(()))
+
+        def forward(self, x: Any, by: str) -> Any:
+            before = self.seen
+            if by == "attribute":
+                self.seen = self.seen + 1
+            else:
+                self._buffers["seen"] = self.seen + 1
+            return x * self.seen - before, self._buffers["seen"] + getattr(self, "seen")
+
+    theirs, ours = Counted(), Counted()
+    compiled = braze.compile(ours, backend="eager")
+    for by in ("attribute", "dict", "attribute", "dict"):
+        assert plain(compiled(torch.ones(2), by)) == plain(theirs(torch.ones(2), by))
+        assert ours.seen.item() == theirs.seen.item()
