@@ -26,7 +26,7 @@ WRITTEN: dict[Any, str] = {
     **{
         function: f"({{}} {sign} {{}})"
         for function, sign in {
-            operator.add: "+", operator.sub: "-", operator.mul: "*", operator.truediv: "/", operator.pow: "**",
+            operator.add: "+", operator.sub: "-", operator.mul: "*", operator.truediv: "/", operator.pow: "**", operator.mod: "%", operator.floordiv: "//",
             operator.lt: "<", operator.le: "<=", operator.gt: ">", operator.ge: ">=", operator.eq: "==", operator.ne: "!=",
         }.items()
     },
@@ -131,7 +131,7 @@ class DecidedFloats:
         self, function: Any, operands: tuple[Any, ...], found: dict[str, None], left: list[int]
     ) -> str | None:
         """Python for an operation, or None. ``left``: how many there may be yet."""
-        form = WRITTEN.get(function)
+        form = "round({}, {})" if function is round and len(operands) == 2 else WRITTEN.get(function)
         left[0] -= 1
         if form is None or left[0] < 0:
             return None

@@ -40,10 +40,18 @@ def lowered(target: Any, args: Sequence[Any], device: str) -> Lazy:
         nodes = [load() for load in loaders]
         if op is None or op is Op.CAST:
             return nodes[0]
+        if op is Op.REMAINDER:
+            return _remainder(*nodes)
         return build.unary(op, nodes[0]) if len(nodes) == 1 else build.binary(op, *nodes)
 
     cost = price + sum(a.pending_cost for a in args if isinstance(a, Lazy))
     return weak(Lazy((), DType.F64, device, inner, cost=cost, ops=("scalar",)))
+
+
+def _remainder(a: Node, b: Node) -> Node:
+    """Python's, of which a zero has the divisor's sign."""
+    zero, found = build.const(0.0, DType.F64), build.binary(Op.REMAINDER, a, b)
+    return build.where(build.binary(Op.EQ, found, zero), build.binary(Op.COPYSIGN, zero, b), found)
 
 
 def _loader(a: Any) -> Callable[[], Node]:
@@ -61,6 +69,7 @@ COSTLY = 64
 OPERATIONS: dict[Any, Op] = {
     operator.add: Op.ADD, operator.sub: Op.SUB, operator.mul: Op.MUL, operator.truediv: Op.DIV,
     operator.pow: Op.POW, operator.neg: Op.NEG, operator.abs: Op.ABS, abs: Op.ABS, operator.mod: Op.REMAINDER,
+    operator.floordiv: Op.FLOORDIV,
     torch.sym_float: Op.CAST, torch.sym_max: Op.MAXIMUM, torch.sym_min: Op.MINIMUM, math.sqrt: Op.SQRT,
 }  # fmt: skip
 OPERATIONS |= {function: Op(function.__name__) for function in (*OF_MATH, math.pow)}

@@ -45,6 +45,7 @@ class Step(enum.Enum):
     NEGATIVE = "negative"  # None; -parent, an int below zero: symbols are sizes, and above
     # the place of an int (in programs its node), by which an item of the parent, a list, tuple or dict, is taken as Python does
     ITEM_AT = "item_at"
+    LENGTH = "length"  # None; the number of elements of a list or dict parent
     SIZE = "size", int  # dimension; the size of a tensor parent along it
     # what integers at places come to, the first of them the parent: text over n0, n1... and the places of the others (in programs a Relation and
     # all their nodes)

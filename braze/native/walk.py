@@ -189,7 +189,9 @@ def read(step: str, key: Any, parent: Any, function: FunctionType, locals: Seque
             return torch_state.tensor_of(parent, key == "writable")
         case "negative" if type(parent) is int:
             return -parent
-        case "negative" | "size":
+        case "length" if issubclass(type(parent), (list, dict)):
+            return length(parent)
+        case "negative" | "size" | "length":
             raise Mismatch
         case _:
             return of_function(step, key, parent)

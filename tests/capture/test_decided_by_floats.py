@@ -277,3 +277,54 @@ def test_a_miss_names_the_decision_by_an_integer() -> None:
     with braze.set_stance("fail_on_recompile"), pytest.raises(braze.RecompileError) as raised:
         compiled(x, 8)
     assert "(math.exp(-1 * n) < 0.01) == False; now n = 8" in str(raised.value)
+
+
+WHOLE: dict[str, Callable[..., Any]] = {
+    "remainder": lambda x, k: (x + k % 2, x * (k % 2), k % 0.3, f"{k % 2}"),
+    "of a negative": lambda x, k: (x * (k % -2), k // -2, k % -2.5, x * (k // -0.3)),
+    "quotient": lambda x, k: (x + k // 2, x * (k // 2), k // 0.3, divmod(k, 2)),
+    "by it": lambda x, k: (x * (2.5 % k), x + 7 // k),
+    "decided": lambda x, k: x + 1 if k % 2 > 1 else x - k // 3,
+    "rounded": lambda x, k: (x + 1, round(k, 2), round(k * 1.5, ndigits=1), {"loss": round(k, -1)}),
+    "rounded in a graph": lambda x, k: x * round(k, 2),
+}
+OF_ALL_KINDS = (
+    0.7, 1.5, 2.0, 4.0, -4.0, -0.5, 1e300, -1e300, 5e-324, -5e-324, -1e-17, 0.3, 0.6, -0.9, 1e16 + 2, 2.0**53,
+    -7.25, 2.675, 1.005, -2.5, 0.0, -0.0, math.inf, math.nan, 3.3,
+)  # fmt: skip
+
+
+def bits(value: Any) -> Any:
+    """A value of which floats compare by their bits, but for what is no number."""
+    if isinstance(value, torch.Tensor):
+        return bits(value.tolist())
+    if isinstance(value, list | tuple):
+        return list(map(bits, value))
+    if isinstance(value, dict):
+        return {k: bits(v) for k, v in value.items()}
+    return (value.hex() if value == value else "nan") if isinstance(value, float) else value
+
+
+def tried(function: Callable[..., Any], *args: Any) -> Any:
+    try:
+        return bits(function(*args))
+    except (ArithmeticError, ValueError) as error:
+        return type(error), str(error)
+
+
+@pytest.mark.parametrize("backend", ["eager", "braze"])
+@pytest.mark.parametrize("name", WHOLE)
+def test_whole_quotients_remainders_and_digits_are_pythons_to_the_last_bit(name: str, backend: str) -> None:
+    program, x = WHOLE[name], torch.tensor([0.0, -0.0, 1.0, -3.5], dtype=torch.float64)
+    compiled = braze.compile(program, backend=backend)
+    for k in OF_ALL_KINDS:
+        assert tried(compiled, x, k) == tried(program, x, k)
+
+
+@pytest.mark.parametrize("name", [name for name in WHOLE if name not in ("by it", "rounded in a graph")])
+def test_a_float_of_which_these_are_taken_has_no_variant_for_each_value(name: str) -> None:
+    compiled = braze.compile(WHOLE[name], backend="eager")
+    trace.reset_counters()
+    for i in range(30):
+        compiled(torch.ones(2), 0.37 + 0.71 * i)
+    assert trace.COUNTERS["captures"] <= 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 import braze
 from braze.capture.finish.effects import reordered
 from braze.capture.outside.shadows import fill
+from braze.support import trace
 
 
 def cleared(x, d):
@@ -166,3 +168,183 @@ def test_an_object_from_outside_ends_the_graph_where_it_is_looked_up_however_dee
     d = {wrap(one): 2.0, wrap(other): 3.0}
     assert [compiled(x, d, key)[0].item() for key in (one, other, one)] == [2.0, 3.0, 2.0]
     assert "a Key from outside is looked up" in str(braze.explain(program)(x, d, one))
+
+
+def under_a_number(x, d, k):
+    d[k] = x.sum()
+    return x * 2
+
+
+def under_text(x, d, k):
+    d[f"loss/{k}"] = x.sum()
+    d[f"step/{k}"] = k
+    d["last"] = k
+    return x, d["last"]
+
+
+def seen_by_the_same_key(x, d, k):
+    d["last"] = x
+    d[k + 1] = k
+    d[k + 1] = x
+    return d[1 + k] + 1
+
+
+def of_keys_that_may_be_one(x, d, k):
+    d[k % 3] = "first"
+    d[0] = "second"
+    d[k % 3] = "third"
+    return x
+
+
+def of_the_dict_itself(x, d, k):
+    inner = {"x": x, "outer": d}
+    d[-k] = inner
+    return inner
+
+
+def around_a_break(x, d, k):
+    d[k] = x
+    braze.graph_break()
+    d[k + 100] = x + 1
+    return x
+
+
+WAITING = (under_a_number, under_text, seen_by_the_same_key, of_the_dict_itself, around_a_break)
+
+
+def looked_up(x, d, k):
+    d[k] = x
+    return x, k - 1 in d, d.get(k + 1), len(d)
+
+
+def gone_through(x, d, k):
+    d[k] = 1
+    d[k - 1] = 2
+    d[k] = 3
+    return x, list(d.items())
+
+
+def deleted_again(x, d, k):
+    d[k] = x
+    del d[k]
+    d[k] = 2
+    return d.pop(k - 1, None)
+
+
+def in_an_error(x, d, k):
+    d[k] = x
+    try:
+        return d["missing"]
+    except KeyError as error:
+        d[str(error)] = k
+    return bool(d)
+
+
+def of_equal_keys(x, d, k):
+    d[1] = "int"
+    d[True] = "bool"
+    d[float(k)] = "float"
+    d[k] = "int"
+    return x
+
+
+def plain(value: Any, depth: int = 3) -> Any:
+    """A value as one that compares; a dict may hold itself."""
+    if isinstance(value, torch.Tensor):
+        return value.tolist()
+    if isinstance(value, dict) and depth:
+        return [type(value), *((plain(k), plain(v, depth - 1)) for k, v in value.items())]
+    if isinstance(value, list | tuple):
+        return [plain(v, depth) for v in value]
+    return type(value), len(value) if isinstance(value, dict) else value
+
+
+@pytest.mark.parametrize("make", [dict, collections.OrderedDict, lambda: collections.defaultdict(int)])
+@pytest.mark.parametrize(
+    "program",
+    [*WAITING, of_keys_that_may_be_one, looked_up, gone_through, deleted_again, in_an_error, of_equal_keys],
+    ids=lambda f: f.__name__,
+)
+def test_a_dict_gets_a_new_key_at_each_call_as_in_eager(program: Any, make: Any) -> None:
+    theirs, ours, x = make(), make(), torch.arange(3.0)
+    compiled = braze.compile(program, backend="eager")
+    for k in (0, 1, 2, 5, 6, 7, -1, -5, -6, 1 << 40, 1 << 63, -(1 << 62), 5, 0):
+        assert plain(compiled(x, ours, k)) == plain(program(x, theirs, k))
+        assert plain(ours) == plain(theirs)
+
+
+@pytest.mark.parametrize("program", WAITING, ids=lambda f: f.__name__)
+def test_a_new_key_at_each_call_is_no_new_variant(program: Any) -> None:
+    compiled, d = braze.compile(program, backend="eager"), {"kept": 1}
+    trace.reset_counters()
+    for k in range(5, 30):
+        compiled(torch.arange(3.0), d, k)
+    assert trace.COUNTERS["captures"] <= 2 * (1 + (program is around_a_break))
+    assert trace.COUNTERS["calls_as_they_are"] == 0
+
+
+def test_a_dict_that_is_given_twice_gets_its_new_keys_in_order() -> None:
+    def program(x: Any, a: Any, b: Any, k: int) -> Any:
+        a[k] = "a"
+        b[k] = "b"
+        a[k + 1] = x
+        return x
+
+    compiled, x = braze.compile(program, backend="eager"), torch.ones(2)
+    one, two = {}, {}
+    for k in range(3, 9):
+        compiled(x, one, two, k)
+        compiled(x, one, one, k + 50)
+    assert [one[k] for k in (3, 5, 53, 55)] == ["a", "a", "b", "b"] and two[8] == "b"
+
+
+def test_what_ends_with_code_in_a_dict_ends_before_what_follows_it() -> None:
+    told: list[str] = []
+
+    class Ends:
+        def __del__(self) -> None:
+            told.append("ended")
+
+    def program(x: Any, d: Any, k: int) -> Any:
+        d[k] = x
+        told.append("written")
+        return x
+
+    compiled = braze.compile(program, backend="eager")
+    for k in (4, 5, 6):
+        compiled(torch.ones(2), {k: Ends()}, k)
+    assert told == ["ended", "written"] * 3
+
+
+def test_many_items_written_over_and_over_leave_the_last_of_each() -> None:
+    def program(x: Any, d: Any, k: int) -> Any:
+        for i in range(40):
+            d["last"] = x * i
+        d[k] = d["last"]
+        return x
+
+    compiled, d = braze.compile(program, backend="eager"), dict[Any, Any]()
+    for k in range(3, 6):
+        compiled(torch.ones(2), d, k)
+    assert list(d) == ["last", 3, 4, 5] and d["last"] is d[5] and d[3].tolist() == [39.0, 39.0]
+
+
+def test_what_a_module_keeps_is_read_as_it_was_written_last() -> None:
+    class Counted(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(()))
+
+        def forward(self, x: Any, by: str) -> Any:
+            before = self.seen
+            if by == "attribute":
+                self.seen = self.seen + 1
+            else:
+                self._buffers["seen"] = self.seen + 1
+            return x * self.seen - before, self._buffers["seen"] + getattr(self, "seen")
+
+    theirs, ours = Counted(), Counted()
+    compiled = braze.compile(ours, backend="eager")
+    for by in ("attribute", "dict", "attribute", "dict"):
+        assert plain(compiled(torch.ones(2), by)) == plain(theirs(torch.ones(2), by))
+        assert ours.seen.item() == theirs.seen.item()

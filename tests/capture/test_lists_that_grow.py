@@ -110,6 +110,44 @@ ADDING = (
 )  # fmt: skip
 
 
+def by_its_length(x: Any, log: Log) -> Any:
+    n = len(log.losses)
+    log.losses.append(x.sum())
+    return x * n, n, -n, n / 2, len(log.losses), f"{n} losses"
+
+
+def kept_short(x: Any, log: Log) -> Any:
+    log.losses.append(x.sum())
+    if len(log.losses) > 2:
+        log.losses.pop(0)
+    return x / len(log.losses)
+
+
+def emptied_in_between(x: Any, log: Log) -> Any:
+    log.losses += [x.sum(), x]
+    if len(log.losses) >= 6:
+        log.losses.clear()
+    return x * (len(log.losses) - 1)
+
+
+def by_its_length_around_a_break(x: Any, log: Log) -> Any:
+    n = len(log.losses)
+    log.losses.append(x.sum())
+    braze.graph_break()
+    log.losses.append(n)
+    return x + n, len(log.losses) - n
+
+
+def with_its_length_kept(x: Any, log: Log) -> Any:
+    log.named["n"] = len(log.losses)  # type: ignore[assignment]
+    log.losses.append(x.sum())
+    return x[: len(log.losses) % 4], torch.zeros(len(log.losses))
+
+
+#: those that look at nothing but how long the list is
+COUNTING = (by_its_length, kept_short, emptied_in_between, by_its_length_around_a_break, with_its_length_kept)
+
+
 def plain(value: Any, depth: int = 5) -> Any:
     """A value as one that compares; lists may hold themselves."""
     if isinstance(value, torch.Tensor):
@@ -141,6 +179,15 @@ def test_what_is_added_to_has_no_variant_for_each_length(function: Any) -> None:
     compiled, captures = calls(braze.compile(function, backend="eager"), 6)
     assert compiled == told
     assert captures == 0
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("function", COUNTING, ids=lambda f: f.__name__)
+def test_how_long_a_list_is_is_a_number_that_changes(function: Any, dynamic: bool | None) -> None:
+    told, _ = calls(function, 16)
+    compiled, captures = calls(braze.compile(function, backend="eager", dynamic=dynamic), 16)
+    assert compiled == told
+    assert captures <= 3
 
 
 @pytest.mark.parametrize("inside", [False, True], ids=["argument", "of a module below"])

@@ -15,6 +15,7 @@ import torch
 
 import braze
 from braze.graph import bits
+from braze.support import trace
 from tests.helpers import logged
 
 X = torch.arange(3.0)
@@ -385,6 +386,16 @@ def in_globals_of_another(wrap: Callable[..., Any]) -> Callable[..., Any]:
     exec("def count():\n    global n\n    n += 1\n    return n", names)
     count = names["count"]
     return wrap(lambda x: x * count())
+
+
+@pytest.mark.parametrize("make", [in_a_closure, in_a_dict, in_a_class, in_a_module, behind_a_method])
+def test_a_number_that_is_no_argument_changes_under_dynamic_true_too(make: Any) -> None:
+    compiled = make(lambda f: braze.compile(f, backend="eager", dynamic=True))
+    told = make(lambda f: f)
+    trace.reset_counters()
+    for _ in range(12):
+        assert torch.equal(compiled(X), told(X))
+    assert trace.COUNTERS["captures"] <= 3
 
 
 @pytest.mark.parametrize(

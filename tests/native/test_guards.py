@@ -122,6 +122,21 @@ def test_malformed_programs_are_refused():
             raised((ValueError, TypeError), lambda: kind(*rows))
 
 
+def test_the_number_of_elements_of_a_list_or_dict_is_an_int():
+    class Own(list):
+        """Its length comes by code, which a walk does not run."""
+
+        def __len__(self):
+            raise AssertionError
+
+    nodes = [(-1, "local", 0), (0, "length", None)]
+    for held in ([1, 2], Own([1, 2]), {1: 1, 2: 2}):
+        assert holds(nodes, [(1, "equal", 2)], (held,))
+        assert not holds(nodes, [(1, "equal", 3)], (held,))
+    for held in ((1, 2), "ab", {1, 2}, 2, None):
+        assert not holds(nodes, [], (held,))
+
+
 def test_an_item_is_taken_by_an_int_read_elsewhere():
     class Own(list):
         """Its items come by code, which a walk does not run."""

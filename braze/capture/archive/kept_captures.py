@@ -145,7 +145,7 @@ def _places(
         "module": f"{type(module).__module__}.{type(module).__qualname__}",
         "tensors": _tensors_of(module),
         "forward": fingerprint.of_function(forward) if isinstance(forward, FunctionType) else "",
-        "symbolic": symbolic if isinstance(symbolic, str) else sorted((str(s), d) for s, d in symbolic or ()),
+        "symbolic": symbolic if isinstance(symbolic, str) else sorted(map(str, symbolic or ())),
         "options": options.capture_key(),
         "surroundings": sorted(fingerprint.surroundings().items()),
     }

@@ -35,6 +35,7 @@ from braze.capture.facts.resume import CannotResume
 from braze.capture.facts.slots import Owner, arguments, owner_of
 from braze.capture.guards.backend_guards import Questions
 from braze.capture.guards.dynamic import (
+    ALL,
     Extents,
     all_extents,
     changed_extents,
@@ -538,13 +539,13 @@ class Site:
         dynamic = self.session.options.dynamic
         if dynamic is False or not symbolic_sizes.holds():
             return None
-        if dynamic:
-            return "all"
-        if generic:
+        if generic and not dynamic:
             captures = [variant.capture for variant in mine]
             return self.symbolic.union(*(all_extents(capture) for capture in captures))
         if misses and is_about_extents(misses[0].guard):
             self.symbolic |= changed_extents(mine[-1].capture, function, locals)
+        if dynamic:  # what lies elsewhere than in arguments is a symbol once it has changed
+            return self.symbolic | {ALL} if self.symbolic else ALL
         return self.symbolic or None
 
     def _overflows(self, mine: list[Variant], misses: tuple[Miss, ...], place: str) -> bool:

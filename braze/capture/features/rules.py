@@ -55,7 +55,7 @@ from braze.capture.python.iteration import (
 from braze.capture.python.stores import delete_attr, generic_delete, generic_store, store_attr
 from braze.capture.state.handlers import Feature
 from braze.capture.state.ledger import Ledger
-from braze.capture.state.trace import Trace
+from braze.capture.state.trace import GraphState, Trace
 from braze.graph.torch_symbols import SYMBOLIC
 
 FEATURE = Feature()
@@ -370,12 +370,12 @@ def number(kind: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 
 @rule(divmod)
 def divmod_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    """``divmod`` of a symbolic integer: its two halves, which raise what it raises."""
+    """``divmod`` of a symbolic number: its two halves, which raise what it raises."""
     if (
         len(args) == 2
         and not kwargs
-        and torch.SymInt in map(type, args)
-        and all(type(a) in (int, torch.SymInt) for a in args)
+        and not {torch.SymInt, torch.SymFloat}.isdisjoint(map(type, args))
+        and all(type(a) in (int, float, torch.SymInt, torch.SymFloat) for a in args)
     ):
         return operations.binary(t, operator.floordiv, *args), operations.binary(t, operator.mod, *args)
     return calls.call_c(t, divmod, tuple(map(operations.number, args)), kwargs)
@@ -385,10 +385,19 @@ def divmod_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 OF_NUMBERS = {chr: 0, round: 1}
 
 
+def rounded(graph: GraphState, number: Any = None, ndigits: Any = None, *more: Any, **words: Any) -> Any:
+    """A float that changes, rounded to so many digits: a float that Python computes at each call; MISSING of anything else."""
+    if type(number) is not torch.SymFloat or type(ndigits) is not int or more or words:
+        return MISSING
+    return floats.rounded(graph, number, ndigits)
+
+
 @FEATURE.each(*OF_NUMBERS)
 def of_numbers(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     if function is round and (whole := floats.asked(t.graph, round, args, kwargs)) is not MISSING:
         return whole
+    if function is round and (made := rounded(t.graph, *args, **kwargs)) is not MISSING:
+        return made
     if len(args) + len(kwargs) != OF_NUMBERS[function] or any(floats.is_computed(t.graph, a) for a in args):
         args = tuple(map(operations.number, args))
         kwargs = {k: operations.number(v) for k, v in kwargs.items()}

@@ -142,14 +142,15 @@ def call_of(table: RecipeTable, function: Any, args: Iterable[int]) -> Effect:
 def items_written(table: RecipeTable, shadow: DictShadow) -> list[Effect]:
     """Items set and deleted in an outside dict; all of it where the order changed."""
     written, gone = shadow.changed_keys()
-    if not written and not gone and not reordered(shadow):
+    if not written and not gone and not shadow.later.items and not reordered(shadow):
         return []
     target = table.add(FromSource(shadow.node.source))
     if reordered(shadow):
         return [Effect(EffectKind.SET_CONTENTS, (target, table.add(as_dict(table, shadow))))]
     effects = [Effect(EffectKind.DELITEM, (target, table.id_of(k))) for k in gone]
     return effects + [
-        Effect(EffectKind.SETITEM, (target, table.id_of(k), table.id_of(v))) for k, v in written
+        Effect(EffectKind.SETITEM, (target, table.id_of(k), table.id_of(v)))
+        for k, v in (*written, *shadow.later.items.values())
     ]
 
 

@@ -563,6 +563,7 @@ def keys_differ_outside(table: RecipeTable, owner: dict[Any, Any]) -> bool:
     shadow = table.t.outside.dict_views.get(id(owner)) if node is None else node.container
     if not isinstance(shadow, DictShadow):
         return False
+    shadow.settle()
     seen, there = keys_of(shadow.view), keys_of(shadow.real)
     return len(seen) != len(there) or any(a is not b for a, b in zip(seen, there, strict=True))
 

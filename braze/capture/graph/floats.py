@@ -26,6 +26,12 @@ TOTAL = {
     operator.truediv: operator.truediv, operator.itruediv: operator.truediv, abs: abs,
 }  # fmt: skip
 
+#: those that raise of 0 alone
+WHOLE = {
+    operator.mod: operator.mod, operator.imod: operator.mod,
+    operator.floordiv: operator.floordiv, operator.ifloordiv: operator.floordiv,
+}  # fmt: skip
+
 
 def is_input(graph: GraphState, value: Any) -> bool:
     """Whether a value is a float of the program's, or computed from such floats alone."""
@@ -36,6 +42,8 @@ def combine(graph: GraphState, function: Any, *operands: Any) -> Any:
     """``function`` of operands of which one is a float of the program's."""
     operands = tuple(v if id(v) in graph.written else known(v) for v in operands)
     kept: Any = TOTAL.get(function)
+    if function in WHOLE and is_plain(operands[1]) and operands[1]:
+        kept = WHOLE[function]
     if any(type(v) is torch.SymFloat and graph.mode.name_of(v) in graph.mode.read_floats for v in operands):
         return combine_read(graph, kept, function, operands)
     # what is made of sizes is guarded not to be zero where it divides
@@ -142,6 +150,25 @@ def where_defined(graph: GraphState, function: Any, *operands: Any) -> Any:
         return MISSING
     made = graph.mode.derived_float(value, [v for v in operands if is_input(graph, v)])
     return computed(graph, function, operands, made)
+
+
+def rounded(graph: GraphState, value: Any, ndigits: int) -> Any:
+    """``round(value, ndigits)`` of a float of the program's, which residual code computes: no kernel does; MISSING for any other."""
+    if not is_input(graph, value) or (found := graph.mode.decided.answer(round, value, ndigits)) is None:
+        return MISSING
+    made = graph.mode.derived_float(found, [value])
+    graph.computed.add(graph.mode.name_of(made))
+    graph.mode.decided.made[graph.mode.name_of(made)] = (round, (value, ndigits))
+    return made
+
+
+def in_a_graph(graph: GraphState, value: Any) -> Any:
+    """A float that is rounded so, as the number of this call, which is guarded; MISSING of any other."""
+    if not is_computed(graph, value) or made_of(graph, value)[0] is not round:
+        return MISSING
+    operand, ndigits = made_of(graph, value)[1]
+    # to guards a zero is equal to one of the other sign
+    return float(value) or round(float(operand), ndigits)
 
 
 def decided(graph: GraphState, function: Any, *operands: Any) -> Any:

@@ -45,6 +45,9 @@ def node_for(recorder: Recording, value: Any) -> Any:
     if isinstance(value, torch.SymFloat):
         written = floats.as_written(recorder.t.graph, value)
         value = value if written is MISSING else written
+        number = floats.in_a_graph(recorder.t.graph, value)
+        if number is not MISSING:
+            return number
         if value.node._expr in recorder.symbols:
             return recorder.symbols[value.node._expr]
     made = of_expression(recorder, value.node.expr, value)

@@ -13,6 +13,8 @@ from braze.graph.specs import FloatSpec, SymbolSpec
 
 #: what stands for a number, with the type of that
 NUMBERS = {int: int, float: float, SymbolSpec: int, FloatSpec: float}
+#: in place of all that is to be a symbol from the first call on: sizes of what is no parameter, and numbers that are arguments
+ALL = "all"
 #: sizes of tensors and values of numbers, by where they are
 Extents = dict[Source, tuple[int, ...] | int | float]
 
@@ -45,7 +47,7 @@ def is_data(source: Source) -> bool:
 DATA = frozenset(
     {
         Step.LOCAL, Step.GLOBAL, Step.GLOBALS_OF, Step.CELL, Step.CLOSURE, Step.ATTR, Step.DICT, Step.CLASS_ATTR, Step.TYPE, Step.FUNC,
-        Step.ITEM, Step.NEGATIVE,
+        Step.ITEM, Step.NEGATIVE, Step.LENGTH,
     }
 )  # fmt: skip
 
@@ -56,8 +58,8 @@ TUPLES = (tuple, torch.Size)
 
 def has_symbols(symbolic: Any, source: Source, value: Any) -> bool:
     """Whether a number in a tuple at this source is to be a symbol."""
-    if symbolic == "all":
-        return is_argument(source) and holds_numbers(value)
+    if ALL in symbolic and is_argument(source) and holds_numbers(value):
+        return True
     items = ((Source(Step.ITEM, i, source), v) for i, v in enumerate(value))
     return any(
         (at, -1) in symbolic or (type(v) in TUPLES and has_symbols(symbolic, at, v)) for at, v in items

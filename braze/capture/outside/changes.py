@@ -23,6 +23,7 @@ def so_far(t: Trace) -> list[Any]:
             new, gone = shadow.changed_keys()
             if new or gone:
                 found.append((id(shadow), [(id(k), id(v)) for k, v in new], list(map(id, gone))))
+            found += [(id(shadow), id(k), id(v)) for k, v in shadow.later.items.values()]
         elif shadow.changed():
             found.append((id(shadow), list(map(id, shadow.view))))
     for node in t.done.slotted:
@@ -58,4 +59,4 @@ def may_be_one(t: Trace) -> list[tuple[Source, ...]]:
 
 def differs(shadow: Any) -> bool:
     """Whether a container or the attributes of an object are other ones than at first."""
-    return any(shadow.changed_keys()) if isinstance(shadow, DictShadow) else shadow.changed()
+    return bool(shadow.changed())

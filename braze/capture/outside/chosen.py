@@ -154,4 +154,4 @@ def is_as_it_was(node: Node, holder: Any) -> bool:
     if not isinstance(shadow, DictShadow) or shadow.step is not Step.ITEM:
         return False
     # a key of a class of the program's may be found by its code
-    return shadow.changed_keys() == ([], []) and PLAIN.issuperset(map(type, dict.keys(shadow.real)))
+    return not shadow.changed() and PLAIN.issuperset(map(type, dict.keys(shadow.real)))

@@ -64,7 +64,7 @@ def is_written_by_dict(outside: Outside, fn: Any) -> bool:
     own = held(fn, "__dict__")
     node = outside.tree.known.get(id(own))
     shadow = node.container if node is not None and node.real is own else None
-    return isinstance(shadow, DictShadow) and shadow.changed_keys() != ([], [])
+    return isinstance(shadow, DictShadow) and shadow.changed()
 
 
 def write_module(outside: Outside, module: Any, name: str, value: Any) -> None:

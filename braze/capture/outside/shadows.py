@@ -31,6 +31,7 @@ from braze.capture.facts.values import (
 from braze.capture.guards.dynamic import has_symbols
 from braze.capture.outside import texts
 from braze.capture.outside.class_values import runs_code_as_key
+from braze.capture.outside.later import Later
 from braze.capture.outside.unread import MAY_WAIT, may_wait, read_whole
 from braze.capture.state.ledger import Ledger
 from braze.capture.state.outside import Outside
@@ -42,7 +43,19 @@ from braze.support.caches import remembered
 class DictShadow:
     """A dict outside, or the instance dict of an object; ``view`` is what the interpreter sees and writes."""
 
-    __slots__ = ("cls", "coded", "deleted", "filled", "node", "original", "real", "step", "touched", "view")
+    __slots__ = (
+        "cls",
+        "coded",
+        "deleted",
+        "filled",
+        "later",
+        "node",
+        "original",
+        "real",
+        "step",
+        "touched",
+        "view",
+    )
 
     def __init__(self, node: Node, step: Step, real: dict[Any, Any], view: dict[Any, Any]) -> None:
         self.node = node
@@ -55,23 +68,30 @@ class DictShadow:
         #: whether anything but :meth:`get` may have written to the view, before it is filled
         self.touched = False
         self.cls = type(real)
+        #: what was written last, and nothing has looked for
+        self.later = Later()
         #: whether a look-up may run code of a key that is there; None while nobody has asked
         self.coded: bool | None = None
 
     def refuse_code(self, key: Any) -> None:
         """Break the graph before a look-up that may run code of the program's: it would run at each try of the trace, and in guards."""
-        if self.coded is None:
-            self.coded = self.step is Step.ITEM and any(map(runs_code_as_key, dict.keys(self.real)))
-        if self.coded or runs_code_as_key(key):
+        if self.is_coded() or runs_code_as_key(key):
             graph_break(
                 "BZ1014",
                 "a key is looked up in a dict from outside, which runs its class's __hash__ or __eq__",
             )
 
+    def is_coded(self) -> bool:
+        """Whether a look-up may run code of a key that is there."""
+        if self.coded is None:
+            self.coded = self.step is Step.ITEM and any(map(runs_code_as_key, dict.keys(self.real)))
+        return self.coded
+
     def get(self, outside: Outside, key: Any) -> Any:
         """The value under a key, read from outside at the first time; MISSING where there is none."""
         if type(key) is Identity:
             graph_break("BZ1004", "id() of an object is a key of a dict from outside")
+        self.settle()
         found = dict.get(self.view, key, MISSING)
         if found is not MISSING or self.filled:
             return found
@@ -93,6 +113,8 @@ class DictShadow:
 
     def peek(self, outside: Outside, key: Any) -> Any:
         """What is under a key as far as the trace has come, which nobody has asked for: nothing is guarded."""
+        if (waits := self.later.last(key)) is not MISSING:
+            return waits
         found = dict.get(self.view, key, MISSING)
         if found is not MISSING or self.filled or type(key) is Identity or key in self.deleted:
             return found
@@ -102,8 +124,23 @@ class DictShadow:
 
     def put(self, done: Ledger, key: Any, value: Any) -> None:
         """Write; the first state is read before, so that the difference is seen."""
+        self.settle()
+        self._put(done, key, value)
+
+    def put_later(self, key: Any, value: Any) -> bool:
+        """Write with no guard on the key, nor on whether it is there, while nothing looks at the dict; whether that can be."""
+        if type(self) is not DictShadow or self.step is not Step.ITEM or self.is_coded():
+            return False
+        return self.later.put(key, value)
+
+    def settle(self) -> None:
+        """Somebody looks at the dict: what has waited is written, under the keys of this call where they change, which are guarded."""
+        for key, value in self.later.take() if self.later.items else ():
+            self._put(None, int(key) if type(key) is torch.SymInt else texts.written(key), value)
+
+    def _put(self, done: Ledger | None, key: Any, value: Any) -> None:
         self.touched = True
-        if self.step is Step.DICT:
+        if done is not None and self.step is Step.DICT:
             done.dirty[id(self)] = self
         if not self.filled and key not in self.original and key not in self.deleted:
             if dict.__contains__(self.real, key):
@@ -125,6 +162,7 @@ class DictShadow:
         """Read everything, in the order of the real dict; later C code may look at the view."""
         if self.filled:
             return
+        self.settle()
         keys = keys_of(self.real)
         guard_keys(outside, self, keys)
         written = dict(dict.items(self.view))
@@ -152,6 +190,10 @@ class DictShadow:
         again = set(gone)
         written = [(k, v) for k, v in now.items() if k in again or self.original.get(k, MISSING) is not v]
         return written, gone
+
+    def changed(self) -> bool:
+        """Whether items were written or deleted."""
+        return bool(self.later.items) or any(self.changed_keys())
 
     def _note_missing(self, key: Any) -> None:
         if self.step is Step.DICT:

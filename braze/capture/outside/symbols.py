@@ -9,7 +9,7 @@ import torch
 
 from braze.capture.facts.marks import Mark, Named, any_marks, marks_of
 from braze.capture.facts.records import Check, Step
-from braze.capture.guards.dynamic import is_argument
+from braze.capture.guards.dynamic import ALL, is_argument
 from braze.capture.guards.guard_text import source_text
 from braze.capture.state.outside import Outside
 from braze.capture.state.sources import Node
@@ -43,18 +43,17 @@ def is_left_behind(real: torch.Tensor) -> bool:
 
 def symbolic_dims(outside: Outside, node: Node, real: torch.Tensor) -> set[int] | None:
     """Which sizes of a tensor are to be symbols."""
-    if outside.symbolic == "all":
-        if outside.is_model_state(node) or isinstance(real, torch.nn.Parameter):
-            return None
-        return {d for d, n in enumerate(real.shape) if n > 1} or None
     source = node.source
-    return {d for d in range(real.dim()) if (source, d) in outside.symbolic} or None
+    found = {d for d in range(real.dim()) if (source, d) in outside.symbolic}
+    if ALL in outside.symbolic and not (outside.is_model_state(node) or isinstance(real, torch.nn.Parameter)):
+        found |= {d for d, n in enumerate(real.shape) if n > 1}
+    return found or None
 
 
 def is_symbolic(outside: Outside, node: Node, dim: int) -> bool:
     """Whether an int from outside is to be a symbol: only arguments, and not what names a choice."""
-    if outside.symbolic == "all":
-        return is_argument(node.source)
+    if ALL in outside.symbolic and is_argument(node.source):
+        return True
     return (node.source, dim) in outside.symbolic
 
 

@@ -92,6 +92,18 @@ def element(outside: Outside, value: Any, index: int) -> Any:
     return MISSING if shadow is None or shadow.filled else shadow.item(outside, index)
 
 
+def counts(outside: Outside, value: Any) -> bool:
+    """Whether the number of elements of a list is told without a look at them: of one that waits, which has a place for that number."""
+    shadow = outside.unread.get(id(value))
+    return shadow is not None and not shadow.filled and type(value) is list
+
+
+def number_of_elements(outside: Outside, value: Any) -> Any:
+    """The number of elements that a list which waits had when the call began, which may be a symbol."""
+    node = outside.unread[id(value)].node
+    return outside.read(node, Step.LENGTH, None, list.__len__(node.real))
+
+
 def has_elements(outside: Outside, value: Any) -> bool:
     """Whether a list that waits is known to be not empty, which may leave a guard on its first element."""
     return id(value) in outside.unread and element(outside, value, -1 if value else 0) is not MISSING

@@ -258,12 +258,12 @@ def module_state(outside: Outside, obj: Any, name: str) -> Any:
 
 def dict_get(outside: Outside, view: dict[Any, Any], key: Any) -> Any:
     """An item of a dict that may be a lazily filled shadow."""
+    node = outside.tree.known.get(id(view))
+    if node is not None and node.value is view and node.container is not None:
+        return node.container.get(outside, key)  # to which something may wait to be written
     found = dict.get(view, key, MISSING)
     if found is not MISSING:
         return found
-    node = outside.tree.known.get(id(view))
-    if node is not None and node.value is view and node.container is not None:
-        return node.container.get(outside, key)
     shadow = outside.dict_views.get(id(view))
     if shadow is not None and shadow.view is view:
         return shadow.get(outside, key)

@@ -24,10 +24,10 @@ from braze.capture.graph import constant_evaluation, floats, unbacked
 from braze.capture.outside import texts
 from braze.capture.outside.opaque import refuse_if_opaque
 from braze.capture.outside.shadows import fill
-from braze.capture.outside.unread import has_elements
+from braze.capture.outside.unread import counts, has_elements, number_of_elements
 from braze.capture.python import data_errors
 from braze.capture.python.calls import call_c
-from braze.capture.python.operations import TRUTHS, number, python_method
+from braze.capture.python.operations import TRUTHS, binary, number, python_method
 from braze.capture.python.tensors import require_own
 from braze.capture.state.handlers import HANDLERS
 from braze.capture.state.trace import Interpreter, Trace
@@ -185,6 +185,8 @@ def length(t: Trace, value: Any) -> int:
     known = HANDLERS.lengths.get(type(value))
     if known is not None and (found := known(t, value)) is not MISSING:
         return found
+    if counts(t.outside, value):  # which grows from call to call: a number that changes
+        return binary(t, operator.add, number_of_elements(t.outside, value), list.__len__(value))  # type: ignore[no-any-return]
     fill(t.outside, value)
     if type(value) not in SEQUENCES:
         refuse_if_opaque(t.outside, value)

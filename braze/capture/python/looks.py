@@ -15,7 +15,7 @@ from braze.capture.facts.frame import CO_VARARGS, CO_VARKEYWORDS, Frame
 from braze.capture.facts.operators import METHODS
 from braze.capture.facts.values import MISSING, NULL, lookup_in_mro
 from braze.capture.outside.shadows import instance_contents
-from braze.capture.outside.unread import ADDING, element, has_elements
+from braze.capture.outside.unread import ADDING, counts, element, has_elements
 from braze.capture.python.calls import MODULE_CALL, is_special
 from braze.capture.python.module_calls import calls_as_usual, forward_alone
 from braze.capture.state.handlers import HANDLERS
@@ -98,6 +98,8 @@ def leaves_alone(t: Trace, f: Frame, op: int, arg: int, value: Any) -> bool:
 def is_handed_on(t: Trace, operands: list[Any], value: Any) -> bool:
     """Whether a call puts its arguments into variables of a frame, asks for their classes, or adds to the first."""
     function, *args = [v for v in operands if v is not NULL]
+    if function is len:
+        return counts(t.outside, value)
     if function is isinstance:
         return len(args) == 2 and args[1] is not value
     if type(function) is types.MethodDescriptorType and function.__name__ in ADDING:

@@ -18,7 +18,7 @@ from braze.capture.graph import floats, places, unbacked
 from braze.capture.graph.sizes import HASHED, as_key
 from braze.capture.outside import chosen, texts
 from braze.capture.outside.class_values import in_class_dict
-from braze.capture.outside.held import dropped, replaced
+from braze.capture.outside.held import dropped, looked_at, may_end_with_code, replaced
 from braze.capture.outside.opaque import says_by_code
 from braze.capture.outside.shadows import DictShadow, fill_arguments, guard_keys, keys_of
 from braze.capture.outside.unread import element
@@ -251,6 +251,10 @@ def shadow_with(outside: Outside, obj: Any, key: Any) -> DictShadow | None:
 FEW, PLAIN_KEYS = 32, frozenset({int, bool, float, str, bytes, type(None)})
 
 
+#: types of keys by which an item is written that nothing has looked for
+KEYS_OF_LATER = frozenset({int, str, torch.SymInt, UnknownText})
+
+
 def key_among(t: Trace, holder: Any, key: Any) -> Any:
     """The key of a set or dict that an integer that changes is, or MISSING: guarded by comparisons with each, rather than by its value.
 
@@ -263,7 +267,7 @@ def key_among(t: Trace, holder: Any, key: Any) -> Any:
     if len(keys) > FEW or not PLAIN_KEYS.issuperset(map(type, keys)):
         return as_key(key)
     if shadow is not None:
-        if shadow.changed_keys() != ([], []):
+        if shadow.changed():
             return as_key(key)
         guard_keys(t.outside, shadow, keys)
     numbers = [k for k in keys if type(k) in (int, bool, float)]
@@ -326,6 +330,9 @@ def get_item(t: Trace, obj: Any, key: Any, tail: bool = False) -> Any:
     if method is not MISSING:
         return t.call(method, (obj, key), None, tail)
     if issubclass(type(obj), dict):
+        shadow = unfilled(t.outside, obj)
+        if shadow is not None and (value := shadow.later.last(key)) is not MISSING:
+            return value
         key = as_key(key)
         shadow = shadow_with(t.outside, obj, key)
         if shadow is not None:
@@ -380,6 +387,8 @@ def set_item(t: Trace, obj: Any, key: Any, value: Any) -> None:
         t.call(method, (obj, key, value), None)
         return
     if issubclass(type(obj), dict):
+        if written_later(t, obj, key, value):
+            return
         key = as_key(key)
         shadow = shadow_with(t.outside, obj, key)
         if shadow is not None:
@@ -392,6 +401,20 @@ def set_item(t: Trace, obj: Any, key: Any, value: Any) -> None:
         obj[key] = value
     else:
         call_c(t, operator.setitem, (obj, key, value), None)
+
+
+def written_later(t: Trace, obj: Any, key: Any, value: Any) -> bool:
+    """Whether an item of a dict from outside is written when the graph has run: its key, a number or text, may change from call to call."""
+    shadow = unfilled(t.outside, obj) if type(key) in KEYS_OF_LATER else None
+    if shadow is None:
+        return False
+    if type(key) in PLAIN_KEYS:
+        replaced(t, shadow.peek(t.outside, key))
+    elif not texts.is_told_later(key) or any(
+        may_end_with_code(t, v) for v in looked_at(t.outside, dict.values(shadow.real))
+    ):
+        return False  # which of them it takes the place of is not known
+    return shadow.put_later(key, value)
 
 
 def refuse_written(outside: Outside, obj: Any, what: str) -> None:

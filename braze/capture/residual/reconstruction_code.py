@@ -130,6 +130,7 @@ _BELOW: dict[Step, Callable[[str, Any, Callable[..., str]], str]] = {
     Step.CLOSURE: lambda at, key, name: f"{at}.__closure__[{key}].cell_contents",
     Step.FUNC: lambda at, key, name: f"{at}.__{key}__",
     Step.TENSOR_OF: lambda at, key, name: f"{name(torch.from_numpy)}({at})",
+    Step.LENGTH: lambda at, key, name: f"{name(len)}({at})",
     Step.SIZE: lambda at, key, name: f"{at}.size({key})",
     Step.NEGATIVE: lambda at, key, name: f"(-{at})",
 }

@@ -13,7 +13,8 @@ from braze.capture.facts.values import MISSING
 from braze.capture.state.sources import Node, Tree
 
 #: which numbers from outside are symbols: none, all that may be, or those at these places
-Symbolic = str | frozenset[tuple[Source, int]] | None
+#: what is to be a symbol: sizes and numbers by their places, all (``guards/dynamic.py``), or both
+Symbolic = str | frozenset[tuple[Source, int] | str] | None
 
 
 class Outside:
@@ -25,7 +26,7 @@ class Outside:
     def __init__(self, function: types.FunctionType, symbolic: Symbolic, trusting: bool) -> None:
         #: the captured function
         self.function = function
-        self.symbolic: Any = symbolic
+        self.symbolic: Any = frozenset((symbolic,)) if isinstance(symbolic, str) else symbolic
         #: whether small tensors of models may be taken to hold what they hold now
         self.trusting = trusting
         self.tree = Tree()

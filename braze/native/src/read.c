@@ -203,6 +203,16 @@ read_negative(Walk *walk, PyObject *number)
     return PyLong_CheckExact(number) ? keep(walk, PyNumber_Negative(number)) : NULL;
 }
 
+/* The number of elements of a list or dict, whatever a subclass's `__len__` says. */
+static PyObject *
+read_length(Walk *walk, PyObject *parent)
+{
+    if (PyDict_Check(parent)) {
+        return keep(walk, PyLong_FromSsize_t(PyDict_GET_SIZE(parent)));
+    }
+    return PyList_Check(parent) ? keep(walk, PyLong_FromSsize_t(PyList_GET_SIZE(parent))) : NULL;
+}
+
 /* What Python takes from a list, tuple or dict by an int that is another one at each call. */
 static PyObject *
 read_item_at(PyObject *parent, PyObject *key)
@@ -307,6 +317,8 @@ node_read(Walk *walk, int index, bool *cacheable)
         return read_negative(walk, parent);
     case STEP_ITEM_AT:
         return read_item_at(parent, walk->program->values[node->index]);
+    case STEP_LENGTH:
+        return read_length(walk, parent);
     case STEP_SIZE:
         return read_size(walk, parent, node->index);
     case STEP_COMPUTED:

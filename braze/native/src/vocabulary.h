@@ -21,6 +21,7 @@ enum {
     STEP_TENSOR_OF,
     STEP_NEGATIVE,
     STEP_ITEM_AT,
+    STEP_LENGTH,
     STEP_SIZE,
     STEP_COMPUTED,
     STEP_COUNT,
@@ -45,6 +46,7 @@ enum {
     "tensor_of", \
     "negative", \
     "item_at", \
+    "length", \
     "size", \
     "computed",
 
