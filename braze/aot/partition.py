@@ -59,6 +59,8 @@ from braze.support.errors import Unsupported
 from braze.support.nested import every
 from braze.support.record import record
 
+aten = torch.ops.aten
+
 
 def partition(
     gm: torch.fx.GraphModule,
@@ -183,11 +185,11 @@ def _partition(
 
 
 def _constants(module: torch.fx.GraphModule, functional: Functional) -> frozenset[torch.fx.Node]:
-    """The parameters that a graph does not write."""
+    """The parameters that a graph does not write, and what they are in other types."""
     written = {node for node, *_ in functional.mutated}
-    return frozenset(
-        n for n in placeholders(module) if facts(n).role is InputRole.PARAMETER and n not in written
-    )
+    own = {n for n in placeholders(module) if facts(n).role is InputRole.PARAMETER and n not in written}
+    casts = {n for n in module.graph.nodes if n.target is aten._to_copy.default and n.args[0] in own}
+    return frozenset(own | casts)
 
 
 def _traced(
