@@ -51,7 +51,7 @@ from braze.graph import torch_compat
 from braze.graph.autograd_calls import holds_functions
 from braze.graph.facts import argument, facts, set_facts
 from braze.graph.fakes import FakeMode, on_fakes, spec_of, was_given_history
-from braze.graph.passes import DEFAULT, drop_unread_of_program, run_passes
+from braze.graph.passes import DEFAULT, FILLING, drop_unread_of_program, run_passes
 from braze.graph.printer import print_graph
 from braze.graph.specs import Dialect, FloatSpec, SymbolSpec, TensorSpec
 from braze.support import trace as tracing
@@ -226,7 +226,8 @@ def _simplify(module: torch.fx.GraphModule, results: Any, dialect: Dialect, ctx:
     """Give a graph its results, and let the passes over graphs without writes run."""
     module.graph.output_node().args = (results,)
     drop_unread_of_program(module.graph)
-    run_passes(module, DEFAULT, dialect, verify_level=ctx.options.verify)
+    passes = DEFAULT if ctx.deterministic else (FILLING, *DEFAULT)
+    run_passes(module, passes, dialect, verify_level=ctx.options.verify)
 
 
 def _settle(part: Partition, known: Any) -> None:
