@@ -22,7 +22,7 @@ from braze.aot.min_cut import is_random
 from braze.aot.records import Partition
 from braze.aot.views import is_view
 from braze.context import CompileContext
-from braze.graph.facts import argument
+from braze.graph.facts import argument, facts
 from braze.graph.operators import is_elementwise, is_reduction
 from braze.graph.torch_compat import storage_key
 from braze.loops.ir import ExternCall
@@ -51,6 +51,10 @@ NODE = 2
 STEP_US, CALL_US, MOVED = 40.0, 15.0, 2.5e6
 #: rows whose losses eager sums in one block, forward and back, that take it as long as a node takes the host (of 2^20 on an H200 542 us and 302)
 MANY_LOSSES = 1 << 15
+#: operators that are one pass over memory, which ours cannot save before and behind calls
+_PASSES = frozenset({torch.ops.aten.clone.default, torch.ops.aten.flip.default, torch.ops.aten.full.default})
+#: ATen's layer of an LSTM as compiled halves call it
+LSTM = "braze.mkldnn_rnn_layer.default"
 #: operators above which kernels always save more than that
 MANY = 32
 _LOSSES = frozenset({torch.nn.functional.cross_entropy, torch.nn.functional.nll_loss})
@@ -81,11 +85,20 @@ def may_be_left(gm: torch.fx.GraphModule, partition: Partition, ctx: CompileCont
 def work_of(module: torch.fx.GraphModule, plan: Schedule) -> float:
     """How many operators of a half kernels of ours do the work of, as it is scheduled; infinitely many where eager has nothing like it."""
     calls = [group.call for group in plan.groups if isinstance(group.call, ExternCall)]
-    if plan.fixed is not None or not all(call.target.startswith("aten.") for call in calls):
+    if plan.fixed is not None or not all(_is_eagers(call.target) for call in calls):
         return math.inf
     if len(calls) == len(plan.groups):
         return 0
-    return max(1, len(list(_calls(module))) - len(calls))
+    computed = list(_calls(module))
+    passes = sum(node.target in _PASSES and not facts(node).copy_in_layout for node in computed)
+    if passes > 2 * len(calls):  # some of which may be one
+        passes = 0
+    return max(0 if passes else 1, len(computed) - passes - len(calls))
+
+
+def _is_eagers(target: str) -> bool:
+    """Whether what is called is ATen's: a layer of an LSTM is, though called by another name."""
+    return target.startswith("aten.") or target == LSTM
 
 
 def is_little(work: float, halves: Iterable[torch.fx.GraphModule]) -> bool:

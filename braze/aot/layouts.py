@@ -11,7 +11,7 @@ operators see whose meaning hangs on strides, stays as it is.
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -69,6 +69,8 @@ def lay_out_convolutions(
     graph = module.graph
     wanted = {n: _wanted(n, training, long_sums) for n in graph.nodes if n.target in _OPERANDS}
     if not wanted:
+        return
+    if not long_sums and _is_lone(wanted):
         return
     kept = kept_nodes(graph)
     packed = {n for n, form in wanted.items() if once and n not in kept and _is_packed(n, form, constant)}
@@ -163,6 +165,14 @@ class Layouts:
             evaluate(node, self.mode)
             if _strides(node) != before:
                 self.changed.add(node)
+
+
+def _is_lone(wanted: Mapping[Node, torch.memory_format | None]) -> bool:
+    """Whether a graph on the CPU has one convolution, which lies row by row: to turn its picture and its result would take longer than it saves."""
+    if len(wanted) != 1 or torch.channels_last not in wanted.values():
+        return False
+    read = [v.meta["val"] for node in wanted for v in node.all_input_nodes]
+    return not any(is_on_gpu(v) or suggests_channels_last(v) for v in read)
 
 
 def _is_little(convolutions: Collection[Node]) -> bool:

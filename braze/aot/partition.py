@@ -51,13 +51,15 @@ from braze.graph import torch_compat
 from braze.graph.autograd_calls import holds_functions
 from braze.graph.facts import argument, facts, set_facts
 from braze.graph.fakes import FakeMode, on_fakes, spec_of, was_given_history
-from braze.graph.passes import DEFAULT, drop_unread_of_program, run_passes
+from braze.graph.passes import DEFAULT, FILLING, drop_unread_of_program, run_passes
 from braze.graph.printer import print_graph
 from braze.graph.specs import Dialect, FloatSpec, SymbolSpec, TensorSpec
 from braze.support import trace as tracing
 from braze.support.errors import Unsupported
 from braze.support.nested import every
 from braze.support.record import record
+
+aten = torch.ops.aten
 
 
 def partition(
@@ -183,11 +185,11 @@ def _partition(
 
 
 def _constants(module: torch.fx.GraphModule, functional: Functional) -> frozenset[torch.fx.Node]:
-    """The parameters that a graph does not write."""
+    """The parameters that a graph does not write, and what they are in other types."""
     written = {node for node, *_ in functional.mutated}
-    return frozenset(
-        n for n in placeholders(module) if facts(n).role is InputRole.PARAMETER and n not in written
-    )
+    own = {n for n in placeholders(module) if facts(n).role is InputRole.PARAMETER and n not in written}
+    casts = {n for n in module.graph.nodes if n.target is aten._to_copy.default and n.args[0] in own}
+    return frozenset(own | casts)
 
 
 def _traced(
@@ -224,7 +226,8 @@ def _simplify(module: torch.fx.GraphModule, results: Any, dialect: Dialect, ctx:
     """Give a graph its results, and let the passes over graphs without writes run."""
     module.graph.output_node().args = (results,)
     drop_unread_of_program(module.graph)
-    run_passes(module, DEFAULT, dialect, verify_level=ctx.options.verify)
+    passes = DEFAULT if ctx.deterministic else (FILLING, *DEFAULT)
+    run_passes(module, passes, dialect, verify_level=ctx.options.verify)
 
 
 def _settle(part: Partition, known: Any) -> None:

@@ -16,7 +16,7 @@ from braze.decomp.users import registered
 from braze.graph.decompositions import Table, as_table, with_inplace
 
 FAMILIES = (
-    "activations", "creation", "linear", "losses", "normalization", "normalization_gradients", "pooling",
+    "activations", "convolutions", "creation", "linear", "losses", "normalization", "normalization_gradients", "pooling",
     "random", "reductions", "shapes", "softmax", "upsampling",
 )  # fmt: skip
 

@@ -215,6 +215,30 @@ def fold_view_chains(module: torch.fx.GraphModule) -> bool:
     return changed
 
 
+def fill_what_is_written(module: torch.fx.GraphModule) -> bool:
+    """Let new memory whose one reader writes a part of it hold zeros: it may hold anything, and what is written over a constant may be one, too."""
+    changed = False
+    for node in module.graph.find_nodes(op="call_function", target=aten.empty.memory_format):
+        readers = list(node.users)
+        if len(readers) != 1 or readers[0].target not in _WRITES_A_PART or readers[0].args[0] is not node:
+            continue
+        dtype, options = node.meta["val"].dtype, node.kwargs
+        by_rows = options.get("memory_format") in (None, torch.contiguous_format)
+        if dtype.is_complex or not by_rows or options.get("pin_memory"):
+            continue
+        told = {"dtype": dtype, "device": node.meta["val"].device}
+        zero = False if dtype is torch.bool else 0
+        with module.graph.inserting_before(node):
+            filled = module.graph.call_function(aten.full.default, (node.args[0], zero), told)
+        filled.meta = node.meta.copy()
+        node.replace_all_uses_with(filled)
+        module.graph.erase_node(node)
+        changed = True
+    return changed
+
+
+#: before the others, but where the program asks for the same numbers each time: new memory holds nan in eager then
+FILLING = GraphPass("fill_what_is_written", fill_what_is_written)
 DEFAULT = (
     GraphPass("remove_no_ops", remove_no_ops),
     GraphPass("fold_view_chains", fold_view_chains),
@@ -225,6 +249,9 @@ DEFAULT = (
 
 #: operators that count in the memory of their first argument
 BY_PLACE = frozenset({aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default})
+
+#: operators that give their first argument but for a part that they write
+_WRITES_A_PART = frozenset({aten.select_scatter.default, aten.slice_scatter.default})
 
 # -- parts ---------------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ _ISA = {
     "x86-64-avx2": ("-march=x86-64-v3",),
 }
 #: what keeps results as eager's (no contraction, no fast-math), and builds fast: the kernels are vectorized and
-#: unrolled as they are to be, so that -O2 makes them no faster, and takes half as long again
+#: unrolled as they are to be, so that -O2 makes them no faster than -O1 with two of its passes (base.h) does, and takes half as long again
 _COMMON = (
     "-O1", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing",
     "-fno-tree-vectorize", "-fno-semantic-interposition", "-fno-asynchronous-unwind-tables", "-w", "-x", "c", "-pipe",

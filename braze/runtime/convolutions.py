@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,3 +55,13 @@ if ONEDNN is not None:
     for _key in ("CPU", "MkldnnCPU", "Meta"):
         _library.impl("packed_convolution", ONEDNN, _key)
     PACKED = torch.ops.braze.packed_convolution.default
+
+
+@functools.cache
+def has_type(dtype: torch.dtype) -> bool:
+    """Whether oneDNN computes convolutions of a half type on this processor."""
+    word = "bf16" if dtype is torch.bfloat16 else "fp16"
+    try:
+        return bool(named(f"mkldnn._is_mkldnn_{word}_supported.default")())
+    except AttributeError:
+        return True

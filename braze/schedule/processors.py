@@ -29,8 +29,9 @@ _BLOCK, _FEW = 4096, 64
 _DEAR = 64
 #: an axis shorter than this is not worth squares
 _LEAST = 8
-#: vectors of columns in one strip, at most
-_STRIP = 4
+#: vectors of columns in one strip, at most; twice as many of 32 bytes each (of bfloat16 half of that is read: a strip of four is one line of
+#: memory, and all lie a row apart), where they have one accumulator each and little is computed
+_STRIP, _LIGHT = 4, 20
 #: parts of one row, and elements of a row that is worth sharing
 _ROW_PARTS, _LONG = 64, 1 << 15
 #: parts of the rows of columns, rows of a part that are worth a task, and bytes of their results that may lie on the stack
@@ -84,7 +85,7 @@ def plan_kernel(group: Group, buffers: dict[str, Buffer], target: Target) -> Pro
         serial=any(s.mode is not StoreMode.PLAIN for step in group.steps for s in step.stores),
         status=any(n.op is Op.CHECK_INDEX for n in nodes), gathers="gather" in target.features,
     )  # fmt: skip
-    return _of_points(plan, group, nodes) if phases is None else _of_rows(plan, group, phases, target.cores)
+    return _of_points(plan, group, nodes) if phases is None else _of_rows(plan, group, phases, target)
 
 
 def _of_points(plan: ProcessorPlan, group: Group, nodes: Sequence[Node]) -> ProcessorPlan:
@@ -97,7 +98,7 @@ def _of_points(plan: ProcessorPlan, group: Group, nodes: Sequence[Node]) -> Proc
     return dataclasses.replace(plan, form=Form.TILED, outer=outer, points=squares, turned=turned)
 
 
-def _of_rows(plan: ProcessorPlan, group: Group, phases: Phases, cores: int) -> ProcessorPlan:
+def _of_rows(plan: ProcessorPlan, group: Group, phases: Phases, target: Target) -> ProcessorPlan:
     """The plan of a group with rows: vectors lie along these, or along columns, of which a task has a strip."""
     vector, lanes = plan.vector, plan.lanes
     order = row_order(group.row_axes, vector)
@@ -105,11 +106,11 @@ def _of_rows(plan: ProcessorPlan, group: Group, phases: Phases, cores: int) -> P
     plan = dataclasses.replace(plan, form=Form.ROWS, row=row, phases=phases)
     if vector is None or vector in group.row_axes:
         copies = tuple(_copies(phase, vector, lanes) for phase in phases.phases)
-        shared = not plan.serial and _few_long_rows(group, vector, phases, cores)
+        shared = not plan.serial and _few_long_rows(group, vector, phases, target.cores)
         return dataclasses.replace(plan, copies=copies, parts=_ROW_PARTS if shared else 0)
-    strip = 0 if plan.serial else _shared_strip(group, vector, lanes, phases, cores)
+    strip = 0 if plan.serial else _shared_strip(group, vector, lanes, phases, target)
     parts = _COLUMN_PARTS if strip else 0
-    strip = strip or _strip(group, lanes, phases, cores)
+    strip = strip or _strip(group, lanes, phases, target.cores, target.vector_bytes)
     tile, copies = Tile("x", (vector,), lanes * strip), (1,) * len(phases.phases)
     return dataclasses.replace(
         plan, form=Form.COLUMNS, points=(tile,), copies=copies, strip=strip, parts=parts
@@ -224,7 +225,7 @@ def _copies(phase: Phase, vector: Axis | None, lanes: int) -> int:
     return copies
 
 
-def _strip(group: Group, lanes: int, phases: Phases, cores: int) -> int:
+def _strip(group: Group, lanes: int, phases: Phases, cores: int, vector_bytes: int) -> int:
     """How many vectors of columns one task takes: a row of them is a stretch of memory, which is read ahead.
 
     One where rows are kept, where accumulators would be too many, and where cores would be left idle.
@@ -234,6 +235,8 @@ def _strip(group: Group, lanes: int, phases: Phases, cores: int) -> int:
     folds = max((len(p.folds) for p in phases.phases), default=0)
     weight = sum(cost(n.op) for p in phases.phases for n in set(nodes_of(*p.roots())))
     strip = _STRIP if folds <= 3 and weight <= 40 else 2 if folds <= 6 else 1
+    if folds == 1 and weight <= _LIGHT and vector_bytes == 32:
+        strip = 2 * _STRIP
     points = 1
     for a in group.axes:
         points *= likely_size(a.extent)
@@ -253,12 +256,12 @@ def _few_long_rows(group: Group, vector: Axis | None, phases: Phases, cores: int
     return one_pass and (length is None or length >= _LONG)
 
 
-def _shared_strip(group: Group, vector: Axis, lanes: int, phases: Phases, cores: int) -> int:
+def _shared_strip(group: Group, vector: Axis, lanes: int, phases: Phases, target: Target) -> int:
     """The strip of columns whose rows are cut in parts; 0 where columns alone keep the cores busy.
 
     For groups whose only points are the columns, with one pass over the rows.
     """
-    if group.axes != (vector,) or phases.kept or cores < 2:
+    if group.axes != (vector,) or phases.kept or target.cores < 2:
         return 0
     first, *rest = phases.phases
     points, rows = vector.extent.value, product([a.extent for a in group.row_axes]).value
@@ -270,11 +273,11 @@ def _shared_strip(group: Group, vector: Axis, lanes: int, phases: Phases, cores:
         f.dtype.label in ("f32", "f64") and f.kind.value in ("sum", "prod", "max", "min") for f in first.folds
     ):
         return 0
-    strip = _strip(group, lanes, phases, 0)
+    strip = _strip(group, lanes, phases, 0, target.vector_bytes)
     while strip > 1 and strip * lanes > points:
         strip //= 2
     padded = -(-points // lanes) * lanes
-    enough = points >= 2 * cores * strip * lanes
+    enough = points >= 2 * target.cores * strip * lanes
     return 0 if enough or len(first.folds) * 8 * padded * _COLUMN_PARTS > _STACK else strip
 
 

@@ -90,6 +90,21 @@ def test_a_convolution_that_is_nearly_all_weight_stays_as_it_is():
     assert layouts(f, inputs, aten.convolution.default)[0][0] is False
 
 
+def test_a_convolution_with_nothing_beside_it_lies_as_in_eager():
+    """To turn its picture and its result takes longer than it saves; one of two, or one whose picture lies so, does not."""
+
+    def pictures(f, *inputs):
+        gm, fakes, _ = record(f, inputs)
+        graph = partition(gm, fakes, CONTEXT, table(), free_layouts=True).forward.graph
+        found = (n.args[0].meta["val"] for n in graph.nodes if n.target is aten.convolution.default)
+        return [x.is_contiguous(memory_format=LAST) for x in found]
+
+    x, a, b = (v.detach() for v in operands())
+    assert pictures(lambda x, a: F.conv2d(torch.relu(x), a).relu(), x, a) == [False]
+    assert pictures(two_convolutions, x, a, b) == [True, True]
+    assert pictures(lambda x, a: F.conv2d(torch.relu(x), a), x.contiguous(memory_format=LAST), a) == [True]
+
+
 def test_a_convolution_of_long_sums_is_as_exact_as_eagers():
     """Its operands lie as in eager, beside others in channels-last, but where the option asks for them all."""
     inputs, f = operands((3, 40, 6)), two_convolutions

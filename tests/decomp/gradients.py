@@ -132,6 +132,8 @@ GRADIENTS: dict[Any, list[Call]] = {
 ELSEWHERE = {
     aten._fused_rms_norm_backward.default,
     aten.batch_norm_backward.default,
+    aten.convolution.default,
+    aten.convolution_backward.default,
     aten.cudnn_batch_norm.default,
     aten.cudnn_batch_norm_backward.default,
     aten.miopen_batch_norm.default,

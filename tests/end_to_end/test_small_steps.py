@@ -28,6 +28,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "products in a chain": (lambda a, b: torch.bmm(torch.bmm(a, b), b), ((2, 4, 4), (2, 4, 4))),
     "a sort": (lambda x: x.sort(0).values, ((16,),)),
     "a running sum": (lambda x: x.cumsum(0), ((16,),)),
+    "a large running sum": (lambda x: x.cumsum(1), ((64, 1024),)),
     "one function": (lambda x: x.sin(), ((16,),)),
     "a softmax": (lambda x: x.softmax(-1), ((256, 64),)),
     "a logarithm of one": (lambda x: F.log_softmax(x, 0), ((16, 64),)),
@@ -173,6 +174,15 @@ def test_a_step_of_unknown_sizes_that_is_all_calls_serves_all_of_them(batch: int
     ours, x.grad = x.grad, None
     F.max_pool2d(x, 2).sum().backward()
     assert torch.equal(ours, x.grad)
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["rows in order", "rows to be copied"])
+def test_a_layer_of_an_lstm_is_atens_call_each_way(first: bool) -> None:
+    torch.manual_seed(0)
+    layer, x = torch.nn.LSTM(8, 16, batch_first=first), torch.randn(4, 5, 8, requires_grad=True)
+    assert is_left(lambda x: layer(x)[0], x)
+    braze.reset()
+    assert not is_left(lambda x: layer(x)[0].sin().sin() * x.sum(), x)
 
 
 def test_views_alone_need_no_node_of_ours() -> None:

@@ -716,3 +716,20 @@ def test_one_of_two_outs_has_memory_already() -> None:
     ours, theirs = torch.zeros(4, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)
     assert torch.equal(braze.compile(greatest)(x, ours), greatest(x, theirs))
     assert torch.equal(ours, theirs) and theirs.any()
+
+
+@pytest.fixture
+def deterministic():
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def test_what_is_not_written_of_new_memory_is_nan_as_in_eager_where_numbers_are_to_be_the_same(deterministic):
+    def rows(x):
+        made = torch.empty(4, 3)
+        made[1] = x
+        return made + 1
+
+    x = torch.randn(3)
+    torch.testing.assert_close(braze.compile(rows)(x), rows(x), equal_nan=True)

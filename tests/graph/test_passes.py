@@ -9,6 +9,7 @@ from braze.graph import fakes
 from braze.graph.facts import set_facts
 from braze.graph.passes import (
     DEFAULT,
+    fill_what_is_written,
     fold_view_chains,
     merge_equal_nodes,
     remove_dead_nodes,
@@ -68,6 +69,35 @@ def test_copies_that_change_nothing_go_and_those_that_change_strides_stay():
     assert remove_no_ops(module)
     assert ops(module) == [aten.t.default, aten.clone.default, aten.view.default]
     same_answers(module, before, x)
+
+
+def test_new_memory_that_is_written_in_part_holds_zeros_and_other_stays_as_it_is():
+    def build(call, x):
+        made = [call(aten.empty.memory_format, [4, 3], dtype=dtype) for dtype in (torch.float32, torch.bool)]
+        shown, written, complex_ = (
+            call(aten.empty.memory_format, [4, 3], dtype=dtype)
+            for dtype in (torch.float32, torch.float32, torch.complex64)
+        )
+        row = call(aten.empty.memory_format, [3], dtype=torch.float32)
+        return [
+            call(aten.select_scatter.default, made[0], x, 0, 1),
+            call(aten.select_scatter.default, made[1], call(aten.gt.Scalar, x, 0), 0, 1),
+            call(aten.slice_scatter.default, shown, call(aten.neg.default, shown), 0, 0, 4),
+            call(aten.select_scatter.default, written, row, 0, 1),
+            call(aten.select_scatter.default, complex_, call(aten.complex.default, x, x), 0, 1),
+        ]
+
+    module = graph_of(build, (3,))
+    assert fill_what_is_written(module)
+    verify(module, Dialect.FUNCTIONAL, after="the pass")
+    filled = module.graph.find_nodes(op="call_function", target=aten.full.default)
+    assert [(n.meta["val"].dtype, n.args) for n in filled] == [
+        (torch.float32, ([4, 3], 0)),
+        (torch.bool, ([4, 3], False)),
+        (torch.float32, ([4, 3], 0)),
+    ]
+    assert len(module.graph.find_nodes(op="call_function", target=aten.empty.memory_format)) == 3
+    assert not fill_what_is_written(module)
 
 
 def test_a_cast_to_another_type_stays():

@@ -31,12 +31,16 @@ def copied(i, j, at, dtype=F):
     return plan([nest([i, j], [Store("y", i.symbol * j.extent + j.symbol, value)])], {"x": dtype, "y": dtype})
 
 
-def summed(points, length, *, columns, cores=4, dtype=F):
+def summed(points, length, *, columns, cores=4, dtype=F, vector_bytes=64, folds=1):
     """Sums of a matrix's rows, or of its columns."""
     i, r = axis("i0", points), axis("r0", length)
     at = r.symbol * i.extent + i.symbol if columns else i.symbol * r.extent + r.symbol
-    step = nest([i], [Store("y", i.symbol, result(0, dtype))], [r], [fold(SUM, load("x", dtype, at))])
-    return plan([step], {"x": dtype, "y": dtype}, axes=[i], row_axes=[r], cores=cores), i, r
+    stores = [Store(f"y{k}", i.symbol, result(k, dtype)) for k in range(folds)]
+    values = [op(Op.MUL, load("x", dtype, at), const(k + 1.0, dtype)) for k in range(folds)]
+    step = nest([i], stores, [r], [fold(SUM, value) for value in values])
+    dtypes = {"x": dtype, **{store.buffer: dtype for store in stores}}
+    made = plan([step], dtypes, axes=[i], row_axes=[r], cores=cores, vector_bytes=vector_bytes)
+    return made, i, r
 
 
 def test_vectors_lie_along_memory_and_few_points_are_cut_in_blocks():
@@ -94,6 +98,13 @@ def test_columns_are_walked_down_in_strips_as_wide_as_leaves_no_core_idle():
     found, i, _ = summed(4096, 100, columns=True)
     assert (found.form, found.vector, found.strip, found.tasks.value) == (Form.COLUMNS, i, 4, 64)
     assert summed(256, 100, columns=True)[0].strip == 2
+
+
+def test_strips_of_short_vectors_are_as_wide_as_those_of_long_ones_where_each_has_one_accumulator():
+    found, _, _ = summed(4096, 100, columns=True, vector_bytes=32)
+    assert (found.strip, found.tasks.value) == (8, 64)
+    assert summed(4096, 100, columns=True, vector_bytes=32, folds=2)[0].strip == 4
+    assert summed(4096, 100, columns=True, vector_bytes=16)[0].strip == 4
 
 
 @pytest.mark.parametrize(("cores", "parts"), [(4, 64), (1, 0)])

@@ -1,3 +1,7 @@
+/* of what -O2 does beyond -O1 the two passes after which a polynomial's numbers are operands in memory, not loads of their own */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("gcse", "rerun-cse-after-loop")
+#endif
 typedef unsigned char uint8_t; typedef signed char int8_t; typedef short int16_t; typedef unsigned short uint16_t;
 typedef int int32_t; typedef unsigned int uint32_t; typedef long int64_t; typedef unsigned long uint64_t;
 extern void (*bz_team)(void (*)(void *), void *, unsigned, unsigned);

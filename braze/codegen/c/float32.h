@@ -189,7 +189,7 @@ static inline f32x@W@ bz_tanh_f32x@W@(f32x@W@ x) {
 static inline f32x@W@ bz_sigmoid_f32x@W@(f32x@W@ x) { return 1.0f / (1.0f + bz_exp_f32x@W@(-x)); }
 //@ bz_erf_f32
 /* Sixteen lanes: erf(x)/x by a polynomial for each quarter of 0 to 4, whose numbers lie in registers, around places where its value is
-   a float but for 2^-33. Fewer lanes: two polynomials, of which one is the logarithm of what is left to 1. */
+   a float but for 2^-33. Fewer lanes: two polynomials, of which one is the binary logarithm of what is left to 1. */
 static inline f32x@W@ bz_erf_f32x@W@(f32x@W@ x) {
 #if @W@ == 16 && defined(__AVX512F__)
   const f32x16 c = {
@@ -231,16 +231,17 @@ static inline f32x@W@ bz_erf_f32x@W@(f32x@W@ x) {
   const f32x16 y = bz_fma_f32x16(t, bz_pick_f32x16(k0, n), t * (p * r));
   return bz_copysign_f32x16(bz_min_f32x16(bz_splat_f32x16(1.0f), y), x);
 #else
+  const f32x@W@ a = bz_abs_f32x@W@(x), h = bz_min_f32x@W@(bz_splat_f32x@W@(4.0f), a);
+  @q(h) = 0x1.2a4994p-12f, -0x1.20e6b2p-8f, 0x1.074848p-5f, -0x1.336482p-3f, -0x1.d6920ep-1f, -0x1.a082fcp+0f,
+    -0x1.0c82c6p-12f@
+  /* -2^q: what q's whole part adds to t's low bits is an exponent, and a nan's, which is none, is multiplied by another */
+  const f32x@W@ t = q + 0x1.8000fep23f, r = q - (t - 0x1.8000fep23f);
+  @e(r) = -0x1.4447b8p-13f, -0x1.5f096p-10f, -0x1.3b2a28p-7f, -0x1.c6af7ap-5f, -0x1.ebfbep-3f, -0x1.62e43p-1f, -1.0f@
+  const f32x@W@ y = bz_copysign_f32x@W@(bz_fma_f32x@W@(e, (f32x@W@)((i32x@W@)t << 23), bz_splat_f32x@W@(1.0f)), x);
   const f32x@W@ s = x * x;
   @p(s) = 0x1.5cd4ap-14f, -0x1.aa3f2ap-11f, 0x1.54c7f4p-8f, -0x1.b80e9p-6f, 0x1.ce2e0ap-4f, -0x1.812742p-2f,
     0x1.06eba8p-3f@
   p = bz_fma_f32x@W@(p, x, x);
-  const f32x@W@ a = bz_abs_f32x@W@(x);
-  const f32x@W@ t = bz_min_f32x@W@(bz_splat_f32x@W@(4.0f), a);
-  @q(t) = 0x1.78dfc8p-17f, -0x1.527d14p-12f, 0x1.dd6d2ap-9f, -0x1.855172p-6f, 0x1.b3257ap-4f, 0x1.45328cp-1f,
-    0x1.0778dcp-3f@
-  q = bz_fma_f32x@W@(q, t, t);
-  const f32x@W@ y = bz_copysign_f32x@W@(1.0f - bz_exp_f32x@W@(-q), x);
   return bz_sel_f32x@W@(a < 0.927734375f, p, y);
 #endif
 }
