@@ -24,6 +24,10 @@ _PRODUCTS = frozenset(
     {torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.Tensor.__rmatmul__, operator.matmul}
 )
 
+_ATTENTION = aten._native_multi_head_attention.default
+#: at which place it is told whether weights are needed
+_NEEDED = 10
+
 
 def _one_hot(input: torch.Tensor, num_classes: Any = -1) -> torch.Tensor:
     """``F.one_hot``, which asks of fakes that each class exists only in some versions of PyTorch, and there not above autograd."""
@@ -53,6 +57,14 @@ def as_in_eager(func: Any, args: Sequence[Any], result: Any) -> Any:
     if func in _PRODUCTS and isinstance(result, torch.Tensor) and torch_compat.is_view(result):
         return aten._unsafe_view.default(result, result.shape)
     return result
+
+
+def left_out(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], results: Any) -> Any:
+    """An operator's results, with None for attention's weights where eager makes none: nobody needs them, or there is no query."""
+    if func is not _ATTENTION:
+        return results
+    needed = args[_NEEDED] if len(args) > _NEEDED else kwargs.get("need_weights", True)
+    return results if needed and args[0].numel() else (results[0], None)
 
 
 #: operators that write, of which PyTorch's meta functions do not ask whether the target's type holds the result, with how many of their

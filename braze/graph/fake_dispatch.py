@@ -8,7 +8,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from braze.graph import dynamic_ops, metadata, own_memory, torch_compat, torch_nodes, torch_symbols
-from braze.graph.as_in_eager import PICKING, refuse_no_place, refuse_unfit
+from braze.graph.as_in_eager import PICKING, left_out, refuse_no_place, refuse_unfit
 from braze.graph.known_sizes import WantsPlainSizes
 from braze.graph.memo import MISS, Memo, OfTrace, fakes_in
 from braze.graph.refused_calls import refuse_call
@@ -113,7 +113,8 @@ class Dispatch(FakeTensorMode):
         else:
             with torch_compat.python_dispatcher():
                 made = super().__torch_dispatch__(func, types, args, kwargs)
-        return own_memory.apart(func, args, kwargs, _without_wish(made, args))
+        made = left_out(func, args, kwargs, _without_wish(made, args))
+        return own_memory.apart(func, args, kwargs, made)
 
 
 def _is_number(value: Any) -> bool:

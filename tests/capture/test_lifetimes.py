@@ -346,6 +346,38 @@ def test_a_weak_reference_tells_that_the_function_has_let_go(function: Callable[
         assert compiled([Plain()]) == function([Plain()])
 
 
+def let_go_of(x: torch.Tensor) -> Any:
+    y = x * 2
+    seen = weakref.ref(y)
+    alive = seen() is y
+    del y
+    return x + 1, alive, seen() is None
+
+
+def never_held(x: torch.Tensor) -> Any:
+    return weakref.ref(x * 2)() is None
+
+
+def computed_with(x: torch.Tensor) -> Any:
+    y = x.exp()
+    seen = weakref.ref(y)
+    y = y * 2
+    return y, seen() is None
+
+
+def given(x: torch.Tensor) -> Any:
+    y = x * 2
+    return y, weakref.ref(y)() is y, weakref.ref(x)() is x
+
+
+@pytest.mark.parametrize("function", [let_go_of, never_held, computed_with, given], ids=lambda f: f.__name__)
+def test_a_weak_reference_to_a_tensor_ends_with_it(function: Callable[[Any], Any]) -> None:
+    compiled = braze.compile(function, backend="eager")
+    for n in (3, 3, 4):
+        x = torch.randn(n, requires_grad=True)
+        torch.testing.assert_close(compiled(x), function(x))
+
+
 class Refusing(logging.Handler):
     """A handler that raises."""
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import numbers
+
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, is_fake
 
 from tests.end_to_end.conformance import scenario
 
 X = torch.arange(6.0)
+#: a rarer name of ``data_ptr``, where PyTorch has one
+PLACE = "const_data_ptr" if hasattr(torch.Tensor, "const_data_ptr") else "data_ptr"
 
 
 def made_in_inference():
@@ -90,3 +95,42 @@ def places_in_memory(c):
     written = torch.zeros(3)
     for _ in range(3):
         yield versions(written)
+
+
+@scenario
+def where_tensors_lie_as_their_rarer_names_tell(c):
+    def asked(x):
+        y = x + 1
+        same = getattr(x, PLACE)() == x.data_ptr(), getattr(y, PLACE)() == y.data_ptr()
+        return y, same, y.storage_type()
+
+    asked = c(asked)
+    for n in (2, 2, 3, 4):
+        yield asked(X[:n])
+
+
+@scenario
+def what_stands_for_tensors_and_numbers_is_of_their_classes(c):
+    def of_tensors(x, w):
+        y = x + 1
+        kinds = (
+            isinstance(y, FakeTensor),
+            isinstance(y, (int, (FakeTensor,))),
+            isinstance(w, FakeTensor | str),
+        )
+        return y, kinds, isinstance(y, FakeTensor | torch.Tensor), is_fake(x), x._python_dispatch
+
+    def of_numbers(x, n):
+        symbols = isinstance(n, torch.SymInt), isinstance(x.size(0), (torch.SymInt, str))
+        named = torch.typename(n), torch.typename(n / 2), torch.typename(x)
+        others = (
+            isinstance(n, numbers.Integral),
+            isinstance(n, (int, torch.SymInt)),
+            isinstance(n > 2, torch.SymBool),
+        )
+        return x * n, symbols, named, others, isinstance(n / 2, torch.SymFloat), x._has_symbolic_sizes_strides
+
+    of_tensors, of_numbers = c(of_tensors), c(of_numbers)
+    weight = torch.nn.Parameter(torch.ones(6))
+    for n in (2, 2, 3, 4, 5):
+        yield of_tensors(X[:n], weight), of_numbers(X[:n], n)

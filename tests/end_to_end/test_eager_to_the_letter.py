@@ -579,3 +579,22 @@ def test_logit_rounds_in_half_types_where_eager_does(dtype, eps):
     known = exact.isfinite() & wanted.isfinite()
     off, theirs = ((each.double() - exact)[known].abs().max() for each in (ours, wanted))
     assert off <= theirs
+
+
+@pytest.mark.parametrize("backend", ["braze", "aot_eager", "eager"])
+@pytest.mark.parametrize("needed", [False, True])
+@pytest.mark.parametrize("sizes", [(2, 3), (0, 3)])
+def test_attention_whose_weights_nobody_needs_gives_none(sizes, needed, backend):
+    """PyTorch's fakes give an empty tensor there."""
+    attention = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval()
+
+    def program(x):
+        with torch.no_grad():
+            y, weights = attention(x, x, x, need_weights=needed)
+        return (y if weights is None else y * 100), weights
+
+    x = torch.randn(*sizes, 8)
+    with logged() as messages:
+        ours, theirs = braze.compile(program, backend=backend)(x), program(x)
+    torch.testing.assert_close(ours, theirs)
+    assert not any("BZ6013" in message for message in messages)

@@ -131,7 +131,7 @@ NATIVE_FUNCTIONS: frozenset[Any] = frozenset(
     {
         inspect.signature, inspect.getfullargspec, inspect.isfunction, inspect.ismethod, inspect.isclass,
         re.compile, re.match, re.search, re.fullmatch, re.sub, re.split, re.findall,
-        inspect.unwrap, typing.get_type_hints, torch.typename, abc.ABCMeta.register,
+        inspect.unwrap, typing.get_type_hints, abc.ABCMeta.register,
         abc.ABCMeta.__instancecheck__, abc.ABCMeta.__subclasscheck__,
     }
 )  # fmt: skip

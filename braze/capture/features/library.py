@@ -152,15 +152,13 @@ FEATURE.codes[DISPATCH] = dispatch
 
 @rule(weakref.ref)
 def weak_reference(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    """A reference to something that the trace holds, so that it lives; one with a callback is left to Python."""
-    if (
-        len(args) != 1
-        or kwargs
-        or (t.outside.tree.node_of(args[0]) is not None and issubclass(type(args[0]), torch.Tensor))
-    ):
-        graph_break(
-            "BZ1014", "a weak reference with a callback, or to a tensor from outside, is made", HINT_MOVE
-        )
+    """A reference to something that the trace holds, so that it lives; one with a callback is left to Python.
+
+    So is one to a tensor: what the graph computes of it holds its stand-in, where in eager it ends with the function's names
+    for it, or with what autograd has saved.
+    """
+    if len(args) != 1 or kwargs or issubclass(type(args[0]), torch.Tensor):
+        graph_break("BZ1014", "a weak reference with a callback, or to a tensor, is made", HINT_MOVE)
     return weakref.ref(args[0])
 
 

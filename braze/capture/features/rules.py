@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from braze import native
 from braze.capture.facts import markers
@@ -206,9 +207,20 @@ def isinstance_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         is_protocol(kinds) and not is_immutable(type(value)) and not issubclass(type(value), torch.Tensor)
     ):
         return calls.call_c(t, isinstance, args, kwargs, True)
-    if type(value) in SYMBOLIC and isinstance(NUMBER_OF[type(value)](), kinds):
-        return True  # of any kind of which the number is that it stands for
-    return isinstance(value, kinds)
+    if type(value) in SYMBOLIC:  # of any kind of which the number is that it stands for
+        return isinstance(NUMBER_OF[type(value)](), kinds)
+    told = isinstance(value, kinds)
+    if told and type(value) is FakeTensor:  # a stand-in to us alone
+        return isinstance(value, tuple(kind for kind in _each_kind(kinds) if kind is not FakeTensor))
+    return told
+
+
+def _each_kind(kinds: Any) -> list[Any]:
+    """The classes that ``isinstance`` is asked for, one by one."""
+    if type(kinds) in (tuple, types.UnionType):
+        each = kinds if type(kinds) is tuple else kinds.__args__
+        return [found for kind in each for found in _each_kind(kind)]
+    return [kinds]
 
 
 @rule(issubclass)

@@ -18,7 +18,10 @@ from braze.graph.torch_compat import storage_key
 READ = frozenset(words("is_leaf retains_grad output_nr grad_fn"))
 #: attributes that nobody can know before the graph runs
 REFUSED = frozenset(
-    words("_grad_fn _backward_hooks _post_accumulate_grad_hooks _cdata _base _version __dict__")
+    words(
+        """_grad_fn _backward_hooks _post_accumulate_grad_hooks _cdata _base _version __dict__
+        _python_dispatch _has_symbolic_sizes_strides"""
+    )
 )
 FIELDS = READ | REFUSED
 #: methods that tell where a tensor's memory is

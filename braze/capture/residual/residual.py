@@ -396,7 +396,10 @@ class _Writer:
         spare = self._held_by(rest, False)
         dropped = [f"del {', '.join(spare)}"] if spare else []
         if self.resumed is not None and not any(re.search(r"\bl0\b", line) for line in rest):
-            dropped.append(f"{self.names.name_of(native.emptied, 'emptied')}(l0)")
+            emptied = self.names.name_of(native.emptied, "emptied")
+            if "inputs" in spare:  # who has called holds them, too
+                dropped.insert(0, f"{emptied}(inputs)")
+            dropped.append(f"{emptied}(l0)")
         return dropped
 
     def _held_by(self, rest: list[str], used: bool) -> list[str]:

@@ -67,7 +67,7 @@ LAYERS = {
     "words": (
         ("self.l$ = nn.BatchNorm1d(6<|, momentum=None|, affine=False>)", "h = self.l$(h)"),
         ("self.l$ = nn.<LSTM|GRU|RNN>(8, <8|4, bidirectional=True|8, num_layers=2, dropout=0.1|8, batch_first=True>)", "h, c = self.l$(h)"),
-        ("self.l$ = nn.MultiheadAttention(8, 2, <batch_first=True|dropout=0.1|bias=False|add_zero_attn=True>)", "h = self.l$(h, h, h<|, need_weights=False>)[0]"),
+        ("self.l$ = nn.MultiheadAttention(8, 2, <batch_first=True|dropout=0.1|bias=False|add_zero_attn=True>)", "h, w = self.l$(h, h, h<|, need_weights=False>)\n        h = h if w is None else h + w[0, 0, 0]"),
         ("self.l$ = nn.TransformerEncoderLayer(8, 2, 16, <dropout=0.0|0.1|0.1, norm_first=True>, batch_first=True)", "h = self.l$(h)"),
         ("self.l$ = nn.Conv1d(6, 6, <3, padding=1|1|3, padding='same'|5, padding=2, groups=3|3, padding=1, padding_mode='circular'>)", "h = self.l$(h)"),
         ("self.l$ = nn.<InstanceNorm1d(6, affine=True)|InstanceNorm1d(6, track_running_stats=True)|Dropout1d(0.3)>", "h = self.l$(h)"),
