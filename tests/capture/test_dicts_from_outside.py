@@ -348,3 +348,46 @@ def test_what_a_module_keeps_is_read_as_it_was_written_last() -> None:
     for by in ("attribute", "dict", "attribute", "dict"):
         assert plain(compiled(torch.ones(2), by)) == plain(theirs(torch.ones(2), by))
         assert ours.seen.item() == theirs.seen.item()
+
+
+def scaled(x, *, by=1.0):
+    return x * by
+
+
+def set_item(x, by):
+    scaled.__kwdefaults__["by"] = by
+    return scaled(x)
+
+
+def updated_between(x, by):
+    before = scaled(x)
+    held = scaled.__kwdefaults__
+    held.update(by=by)
+    return before + scaled(x)
+
+
+def of_a_tensor(x, by):
+    scaled.__kwdefaults__["by"] = x + by
+    return scaled(x)
+
+
+def taken_away(x, by):
+    scaled.__kwdefaults__.pop("by")
+    try:
+        return scaled(x)
+    except TypeError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("program", [set_item, updated_between, of_a_tensor, taken_away])
+def test_defaults_of_keywords_are_those_that_the_program_has_written(program: Any, monkeypatch: Any) -> None:
+    def outcomes(fn: Any) -> list[Any]:
+        monkeypatch.setattr(scaled, "__kwdefaults__", {"by": 1.0})
+        found = []
+        for by in (2.0, 3.0, 3.0, -0.5):
+            found.append((plain(fn(torch.ones(2), by)), plain(scaled.__kwdefaults__)))
+            scaled.__kwdefaults__.setdefault("by", 7.0)
+        return found
+
+    theirs = outcomes(program)
+    assert outcomes(braze.compile(program, backend="eager")) == theirs

@@ -162,13 +162,21 @@ def bind(function: types.FunctionType, args: Any, kwargs: dict[str, Any] | None,
             if slot is NULL:
                 positional, by_keyword = defaults(function)
                 if not _fill_defaults(function, slots, positional, by_keyword):
-                    refuse_call(function, args, kwargs)
+                    refuse_call(function, args, kwargs, by_keyword)
                 break
     return slots
 
 
-def refuse_call(function: types.FunctionType, args: Any, kwargs: dict[str, Any] | None) -> NoReturn:
-    """Raise what CPython raises for a call with wrong arguments: asked of an empty function of the same signature."""
+def refuse_call(
+    function: types.FunctionType,
+    args: Any,
+    kwargs: dict[str, Any] | None,
+    by_keyword: dict[str, Any] | None = None,
+) -> NoReturn:
+    """Raise what CPython raises for a call with wrong arguments: asked of an empty function of the same signature.
+
+    ``by_keyword``: the defaults of its keywords, where the program has written others.
+    """
     code = function.__code__
     plain = code.co_flags & ~GENERATORS
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 2]
@@ -183,7 +191,7 @@ def refuse_call(function: types.FunctionType, args: Any, kwargs: dict[str, Any] 
         co_qualname=code.co_qualname,
     )
     asked = types.FunctionType(empty, {}, function.__name__, function.__defaults__)
-    asked.__kwdefaults__ = function.__kwdefaults__
+    asked.__kwdefaults__ = function.__kwdefaults__ if by_keyword is None else by_keyword
     asked.__qualname__ = function.__qualname__
     asked(*args, **(kwargs or {}))
     raise TypeError(f"{function.__qualname__}() was called with wrong arguments")

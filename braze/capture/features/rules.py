@@ -217,10 +217,9 @@ def isinstance_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 
 def _each_kind(kinds: Any) -> list[Any]:
     """The classes that ``isinstance`` is asked for, one by one."""
-    if type(kinds) in (tuple, types.UnionType):
-        each = kinds if type(kinds) is tuple else kinds.__args__
-        return [found for kind in each for found in _each_kind(kind)]
-    return [kinds]
+    if type(kinds) is types.UnionType:
+        kinds = kinds.__args__
+    return [found for kind in kinds for found in _each_kind(kind)] if type(kinds) is tuple else [kinds]
 
 
 @rule(issubclass)

@@ -61,10 +61,14 @@ def write_function(t: Trace, fn: Any, name: str, value: Any) -> None:
 
 def is_written_by_dict(outside: Outside, fn: Any) -> bool:
     """Whether the program has written to a function's ``__dict__``, rather than to its attributes."""
-    own = held(fn, "__dict__")
-    node = outside.tree.known.get(id(own))
-    shadow = node.container if node is not None and node.real is own else None
-    return isinstance(shadow, DictShadow) and shadow.changed()
+    return written(outside, held(fn, "__dict__")) is not None
+
+
+def written(outside: Outside, real: Any) -> DictShadow | None:
+    """What stands for a dict from outside that the program has written to, by whichever name; None of another."""
+    node = outside.tree.known.get(id(real))
+    shadow = node.container if node is not None and node.real is real else None
+    return shadow if isinstance(shadow, DictShadow) and shadow.changed() else None
 
 
 def write_module(outside: Outside, module: Any, name: str, value: Any) -> None:

@@ -10,6 +10,7 @@ from braze.capture.facts.frame import Frame
 from braze.capture.facts.libraries import is_library_function
 from braze.capture.facts.records import Check, Step
 from braze.capture.facts.values import MISSING, is_constant, is_plain
+from braze.capture.outside.definitions import written
 from braze.capture.python import unwinding
 from braze.capture.state.trace import Trace
 
@@ -37,9 +38,9 @@ def enter(t: Trace, function: types.FunctionType, localsplus: list[Any], tail: b
 
 def defaults_of(t: Trace, fn: types.FunctionType) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """A function's defaults: constants as they are, others read with guards."""
-    positional, named = fn.__defaults__ or (), fn.__kwdefaults__ or {}
+    positional = fn.__defaults__ or ()
     if t.done.is_ours(fn):
-        return positional, named
+        return positional, fn.__kwdefaults__ or {}
     tree = t.outside.tree
     node, fixed = tree.constant(fn), is_library_function(fn)
     if not fixed and positional:
@@ -54,8 +55,17 @@ def defaults_of(t: Trace, fn: types.FunctionType) -> tuple[tuple[Any, ...], dict
                 for i, v in enumerate(positional)
             ]
         ),
-        {
-            k: v if fixed and is_plain(v) else t.outside.read(node, Step.KWDEFAULTS, k, v)
-            for k, v in named.items()
-        },
+        _named_defaults(t, fn),
     )
+
+
+def _named_defaults(t: Trace, fn: types.FunctionType) -> dict[str, Any]:
+    """Those of keywords, which the program may have written (``f.__kwdefaults__["k"] = 2``)."""
+    if (shadow := written(t.outside, fn.__kwdefaults__)) is not None:
+        shadow.fill(t.outside)
+        return shadow.view
+    node, fixed = t.outside.tree.constant(fn), is_library_function(fn)
+    return {
+        k: v if fixed and is_plain(v) else t.outside.read(node, Step.KWDEFAULTS, k, v)
+        for k, v in (fn.__kwdefaults__ or {}).items()
+    }
