@@ -56,7 +56,7 @@ from braze.capture.python.iteration import (
 from braze.capture.python.stores import delete_attr, generic_delete, generic_store, store_attr
 from braze.capture.state.handlers import Feature
 from braze.capture.state.ledger import Ledger
-from braze.capture.state.trace import GraphState, Trace
+from braze.capture.state.trace import Trace
 from braze.graph.torch_symbols import SYMBOLIC
 
 FEATURE = Feature()
@@ -396,18 +396,11 @@ def divmod_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 OF_NUMBERS = {chr: 0, round: 1}
 
 
-def rounded(graph: GraphState, number: Any = None, ndigits: Any = None, *more: Any, **words: Any) -> Any:
-    """A float that changes, rounded to so many digits: a float that Python computes at each call; MISSING of anything else."""
-    if type(number) is not torch.SymFloat or type(ndigits) is not int or more or words:
-        return MISSING
-    return floats.rounded(graph, number, ndigits)
-
-
 @FEATURE.each(*OF_NUMBERS)
 def of_numbers(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     if function is round and (whole := floats.asked(t.graph, round, args, kwargs)) is not MISSING:
         return whole
-    if function is round and (made := rounded(t.graph, *args, **kwargs)) is not MISSING:
+    if function is round and (made := floats.rounded(t.graph, args, kwargs)) is not MISSING:
         return made
     if len(args) + len(kwargs) != OF_NUMBERS[function] or any(floats.is_computed(t.graph, a) for a in args):
         args = tuple(map(operations.number, args))

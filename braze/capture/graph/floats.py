@@ -152,9 +152,14 @@ def where_defined(graph: GraphState, function: Any, *operands: Any) -> Any:
     return computed(graph, function, operands, made)
 
 
-def rounded(graph: GraphState, value: Any, ndigits: int) -> Any:
-    """``round(value, ndigits)`` of a float of the program's, which residual code computes: no kernel does; MISSING for any other."""
-    if not is_input(graph, value) or (found := graph.mode.decided.answer(round, value, ndigits)) is None:
+def rounded(graph: GraphState, args: Any, kwargs: Any) -> Any:
+    """``round(number, ndigits)`` of a float of the program's, which residual code computes: no kernel does; MISSING for any other call."""
+    given: dict[str, Any] = {**dict(zip(("number", "ndigits"), args, strict=False)), **kwargs}
+    value: Any = given.get("number")
+    ndigits = given.get("ndigits")
+    if len(args) + len(kwargs) != 2 or type(ndigits) is not int or not is_input(graph, value):
+        return MISSING
+    if (found := graph.mode.decided.answer(round, value, ndigits)) is None:
         return MISSING
     made = graph.mode.derived_float(found, [value])
     graph.computed.add(graph.mode.name_of(made))

@@ -12,6 +12,7 @@ from braze.capture.facts.records import Check, Step
 from braze.capture.facts.values import MISSING, is_constant, is_plain
 from braze.capture.outside.definitions import written
 from braze.capture.python import unwinding
+from braze.capture.state.outside import Outside
 from braze.capture.state.trace import Trace
 
 #: frames inlined into each other at most
@@ -55,17 +56,17 @@ def defaults_of(t: Trace, fn: types.FunctionType) -> tuple[tuple[Any, ...], dict
                 for i, v in enumerate(positional)
             ]
         ),
-        _named_defaults(t, fn),
+        _named_defaults(t.outside, fn),
     )
 
 
-def _named_defaults(t: Trace, fn: types.FunctionType) -> dict[str, Any]:
+def _named_defaults(outside: Outside, fn: types.FunctionType) -> dict[str, Any]:
     """Those of keywords, which the program may have written (``f.__kwdefaults__["k"] = 2``)."""
-    if (shadow := written(t.outside, fn.__kwdefaults__)) is not None:
-        shadow.fill(t.outside)
+    if (shadow := written(outside, fn.__kwdefaults__)) is not None:
+        shadow.fill(outside)
         return shadow.view
-    node, fixed = t.outside.tree.constant(fn), is_library_function(fn)
+    node, fixed = outside.tree.constant(fn), is_library_function(fn)
     return {
-        k: v if fixed and is_plain(v) else t.outside.read(node, Step.KWDEFAULTS, k, v)
+        k: v if fixed and is_plain(v) else outside.read(node, Step.KWDEFAULTS, k, v)
         for k, v in (fn.__kwdefaults__ or {}).items()
     }
