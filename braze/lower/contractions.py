@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from braze.loops import build
+from braze.loops.dtypes import HALVES
 from braze.loops.ir import Axis, BufferKind, BufferView, DType, Node, Store, TemplateCall
 from braze.lower.activations import gelu, relu
 from braze.lower.fallback import call_extern, call_into
@@ -17,8 +18,11 @@ from braze.lower.registry import aten, lowering
 from braze.lower.shape import filled
 from braze.lower.views import permute_value, reshape_value
 from braze.products import DeviceProduct, Way, pays_by_rule, takes_template, writes_broken_rows
+from braze.runtime import wide_products
+from braze.runtime.convolutions import has_type
 from braze.runtime.operators import onednn_linear
 from braze.symbolic.expr import ONE, ZERO, Expr, axis_symbol, contiguous_strides, known_le, linear
+from braze.symbolic.expr import product as product_of
 from braze.target import Target
 
 
@@ -33,7 +37,28 @@ def linear_layer(g: ProgramBuilder, x: Lazy, weight: Lazy, bias: Lazy | None = N
             out = _into_rows(g, x, weight, bias)
             if out is not None:
                 return out
+        if _is_wide(g, (*x.sizes, weight.sizes[0]), x, weight, bias):
+            rows = reshape_value(g, x, (numel(x.sizes[:-1]), x.sizes[-1]))
+            out = _wide(g, rows, permute_value(g, weight, [1, 0]), bias)
+            return reshape_value(g, out, (*x.sizes[:-1], weight.sizes[0]))
     return call_extern(g, aten.linear.default, (x, weight, bias), {})
+
+
+def _is_wide(g: ProgramBuilder, sizes: tuple[Expr, ...], *operands: Lazy | None) -> bool:
+    """Whether a product of so many multiplications is of a half type that oneDNN does not compute with on this processor, and lies row by row."""
+    values = [v for v in operands if v is not None]
+    dtype, work = values[0].dtype, product_of(sizes).value
+    if dtype not in HALVES or any(v.device != "cpu" or v.dtype is not dtype for v in values):
+        return False
+    if has_type(g.val.dtype) or (work is not None and work < wide_products.SMALL):
+        return False
+    return g.symbols.exprs(g.val.stride()) == contiguous_strides(g.symbols.exprs(g.val.shape))
+
+
+def _wide(g: ProgramBuilder, a: Lazy, b: Lazy, bias: Lazy | None, beta: Any = 1, alpha: Any = 1) -> Lazy:
+    """The same product by float32's."""
+    sizes = (*a.sizes[:-1], b.sizes[-1])
+    return call_into(g, wide_products.OPERATOR, (bias, a, b, beta, alpha), sizes, a.dtype, a.device)
 
 
 def _into_rows(g: ProgramBuilder, x: Lazy, weight: Lazy, bias: Lazy | None) -> Lazy | None:
@@ -213,6 +238,8 @@ _Ours = Callable[[ProgramBuilder, Lazy, Lazy, Lazy | None], Any]
 def product(target: Any, ours: _Ours, g: ProgramBuilder, a: Lazy, b: Lazy) -> Any:
     """a @ b, of a batch for each of it."""
     out = ours(g, a, b, None)
+    if out is None and _is_wide(g, (*a.sizes, b.sizes[-1]), a, b):
+        out = _wide(g, a, b, None)
     return call_extern(g, target, (a, b), {}) if out is None else out
 
 
@@ -229,6 +256,8 @@ def added_product(
 ) -> Any:
     """beta * bias + alpha * a @ b, of a batch for each of it."""
     out = ours(g, a, b, bias) if beta == 1 and alpha == 1 else None
+    if out is None and _is_wide(g, (*a.sizes, b.sizes[-1]), a, b, bias):
+        out = _wide(g, a, b, bias, beta, alpha)
     scales = {name: v for name, v in (("beta", beta), ("alpha", alpha)) if v != 1}
     return call_extern(g, target, (bias, a, b), scales) if out is None else out
 

@@ -28,7 +28,7 @@ INTENDED = frozenset(
         "native_dropout", "bernoulli", "rand", "randn", "randint", "rand_like", "randn_like", "randint_like",
         "randperm", "multinomial", "normal", "uniform", "exponential", "sort", "topk", "empty", "empty_like", "empty_strided",
         "_assert_async", "max_pool2d_with_indices", "avg_pool2d", "_adaptive_avg_pool2d", "upsample_bilinear2d", "upsample_bicubic2d",
-        "upsample_linear1d", "upsample_trilinear3d", "upsample_nearest1d", "_upsample_nearest_exact1d", "upsample_nearest2d", "cumsum", "cumprod", "linear_cross_entropy", "cut_product", "subgraphs", "random_subgraphs", "subgraph_gradients", "flex_attention", "flex_attention_gradients",
+        "upsample_linear1d", "upsample_trilinear3d", "upsample_nearest1d", "_upsample_nearest_exact1d", "upsample_nearest2d", "cumsum", "cumprod", "linear_cross_entropy", "cut_product", "wide_product", "subgraphs", "random_subgraphs", "subgraph_gradients", "flex_attention", "flex_attention_gradients",
         # gradients
         "convolution_backward", "embedding_dense_backward", "_embedding_bag_backward", "_ctc_loss_backward",
         "_scaled_dot_product_flash_attention_for_cpu_backward", "_scaled_dot_product_flash_attention_backward",
@@ -55,6 +55,7 @@ OUT_VARIANTS = {
     "aten.bmm.default": "aten.bmm.out",
     "aten.baddbmm.default": "aten.baddbmm.out",
     "aten._addmm_activation.default": "aten._addmm_activation.out",
+    "braze.wide_product.default": "braze.wide_product.out",
 }
 
 

@@ -10,7 +10,7 @@ import torch
 
 from braze import native
 from braze.native.torch_state import function_modes
-from braze.runtime import convolutions
+from braze.runtime import convolutions, wide_products
 from braze.runtime.purity import is_of_the_program, named
 
 aten = torch.ops.aten
@@ -141,6 +141,7 @@ _DIRECT = {
     "aten.baddbmm.default": torch.baddbmm,
     "aten.baddbmm.out": native.out_product("baddbmm", torch.baddbmm),
     "braze.packed_convolution.default": convolutions.ONEDNN,
+    "braze.wide_product.out": wide_products.into,
     "aten.as_strided_scatter.default": _as_strided_scatter,
     "aten.slice_scatter.default": _scatter_into(aten.slice.Tensor, aten.slice_scatter.default),
     "aten.select_scatter.default": _scatter_into(aten.select.int, aten.select_scatter.default),
