@@ -59,7 +59,7 @@ if ONEDNN is not None:
 
 @functools.cache
 def has_type(dtype: torch.dtype) -> bool:
-    """Whether oneDNN computes convolutions of a half type on this processor."""
+    """Whether oneDNN computes with a half type on this processor."""
     word = "bf16" if dtype is torch.bfloat16 else "fp16"
     try:
         return bool(named(f"mkldnn._is_mkldnn_{word}_supported.default")())

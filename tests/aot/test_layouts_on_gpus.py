@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from braze import pipeline
 from braze.aot import layouts, partition
+from braze.decomp import convolutions as decomposed
 from braze.decomp import table
 from braze.loops.ir import ExternCall
 from tests.aot.cuda_fakes import CTX, partition_on_gpu
@@ -154,6 +155,7 @@ def loss(x, w, v):
 def test_training_lies_in_channels_last_in_both_halves(monkeypatch):
     """On the CPU's fakes: autograd takes no others here."""
     monkeypatch.setattr(layouts, "is_on_gpu", lambda val: True)
+    monkeypatch.setattr(decomposed, "has_type", lambda dtype: True)  # as a GPU has
     inputs = [
         torch.randn(2, 3, 8, 8, dtype=torch.bfloat16),
         torch.randn(8, 3, 3, 3, dtype=torch.bfloat16, requires_grad=True),

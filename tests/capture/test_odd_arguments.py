@@ -59,7 +59,7 @@ class Unhashed:
 )
 def test_an_argument_that_cannot_be_read_is_told(argument: Any, code: str) -> None:
     def f(x: torch.Tensor, held: Any) -> Any:
-        return x * len(held)
+        return x * len([*held])
 
     assert braze.compile(f, backend="eager")(torch.ones(2), argument).tolist() == [1.0, 1.0]
     with pytest.raises(CaptureError) as caught:
