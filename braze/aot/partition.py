@@ -188,8 +188,8 @@ def _constants(module: torch.fx.GraphModule, functional: Functional) -> frozense
     """The parameters that a graph does not write, and what they are in other types."""
     written = {node for node, *_ in functional.mutated}
     own = {n for n in placeholders(module) if facts(n).role is InputRole.PARAMETER and n not in written}
-    casts = {n for n in module.graph.nodes if n.target is aten._to_copy.default and n.args[0] in own}
-    return frozenset(own | casts)
+    copies = module.graph.find_nodes(op="call_function", target=aten._to_copy.default)
+    return frozenset(own.union(n for n in copies if n.args[0] in own))
 
 
 def _traced(

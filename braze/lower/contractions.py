@@ -47,9 +47,10 @@ def linear_layer(g: ProgramBuilder, x: Lazy, weight: Lazy, bias: Lazy | None = N
 def _is_wide(g: ProgramBuilder, sizes: tuple[Expr, ...], *operands: Lazy | None) -> bool:
     """Whether a product of so many multiplications is of a half type that oneDNN does not compute with on this processor, and lies row by row."""
     values = [v for v in operands if v is not None]
-    dtype, work = values[0].dtype, product_of(sizes).value
+    dtype = values[0].dtype
     if dtype not in HALVES or any(v.device != "cpu" or v.dtype is not dtype for v in values):
         return False
+    work = product_of(sizes).value
     if has_type(g.val.dtype) or (work is not None and work < wide_products.SMALL):
         return False
     return g.symbols.exprs(g.val.stride()) == contiguous_strides(g.symbols.exprs(g.val.shape))

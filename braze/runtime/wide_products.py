@@ -1,6 +1,6 @@
 """``braze::wide_product``: a product of half types on processors for which oneDNN has none, by those of float32, in which eager adds up, too.
 
-ATen's own take 4 to 70 times as long there. What is made wide is a block of the second factor at a time, so that no weight stands in memory twice.
+ATen's own take 2 to 70 times as long there. What is made wide is a block of the second factor at a time, so that no weight stands in memory twice.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _library.define(f"wide_product.out({_ARGUMENTS}, *, Tensor(a!) out) -> Tensor(a!
 
 
 def _product(bias: Tensor | None, a: Tensor, b: Tensor, beta: Any, alpha: Any) -> Tensor:
-    """beta · bias + alpha · a b, of matrices or batches of such; (*, m, k) and (*, k, n), all of one half type; ``bias`` of any sizes that expand to (*, m, n)."""
     return into(bias, a, b, beta, alpha, out=_shaped(bias, a, b, beta, alpha))
 
 
 def into(bias: Tensor | None, a: Tensor, b: Tensor, beta: Any, alpha: Any, *, out: Tensor) -> Tensor:
+    """beta · bias + alpha · a b, of matrices or batches of such; (*, m, k) and (*, k, n), all of one half type; ``bias`` of any sizes that expand to (*, m, n)."""
     if has_type(a.dtype) or a.numel() * b.shape[-1] < SMALL or (a.shape[-2] <= FEW and b.stride(-2) == 1):
         return _called(bias, a, b, beta, alpha, out=out)
     added = None if bias is None else bias.expand(out.shape)

@@ -12,7 +12,6 @@ from braze.capture.facts.records import Source, Step
 from braze.capture.facts.values import MISSING
 from braze.capture.state.sources import Node, Tree
 
-#: which numbers from outside are symbols: none, all that may be, or those at these places
 #: what is to be a symbol: sizes and numbers by their places, all (``guards/dynamic.py``), or both
 Symbolic = str | frozenset[tuple[Source, int] | str] | None
 
