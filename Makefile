@@ -40,7 +40,7 @@ fuzz: $(STAMPS)/test
 
 # the same programs each time, none of which fails
 fuzz-gate: $(STAMPS)/test
-	$(BIN)/python -m tests.fuzz all --seed 730000000 --count 120 --minutes 60 $(ARGS)
+	$(BIN)/python -m tests.fuzz all --seed 730000000 --count 60 --minutes 60 $(ARGS)
 
 # bugs seeded into copies of the tree, one at a time: which are noticed? Hours on two cores; what is in .mutants/ is not done again
 mutants: $(STAMPS)/test

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import settings
 
 from braze.support import log
-from tests import left_behind, processes
+from tests import all_pairs, left_behind, processes
 from tests.interpreter import quicken
 from tests.seeds import seed, unnoted
 
@@ -64,6 +64,13 @@ def bytecode_of_tests() -> Callable[[], None]:
         sys.dont_write_bytecode = before
 
     return end
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of what has three axes and more, each pair of values is run; all of it with ``BRAZE_SWEEP=1``."""
+    if os.environ.get("BRAZE_SWEEP") != "1" and (out := all_pairs.left_out(items)):
+        config.hook.pytest_deselected(items=list(out))
+        items[:] = [item for item in items if item not in out]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
