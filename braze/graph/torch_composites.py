@@ -80,9 +80,10 @@ def _dropped(x: torch.Tensor, p: float, train: bool | None) -> torch.Tensor:
     return x.mul(x.new_zeros(())) if p == 1 else torch.ops.aten.native_dropout.default(x, p, train)[0]
 
 
-def _asked_first(op: OpOverload) -> Callable[..., Any]:
-    """PyTorch's form in Python of an operator, where eager does not refuse the call: it asks for no sizes above zero."""
-    form = op.py_kernels[torch._C.DispatchKey.CompositeImplicitAutograd]
+def _asked_first(packet: Any) -> Callable[..., Any]:
+    """What an interpolation by factors comes to, where eager does not refuse the call: PyTorch's form in Python asks for no sizes above zero."""
+    op = packet.vec
+    form = interpolated(packet) if packet in _INTERPOLATIONS else op.py_kernels[_COMPOSITE]
 
     def run(*args: Any, **kwargs: Any) -> Any:
         refuse_call(op, args, kwargs)
@@ -91,16 +92,24 @@ def _asked_first(op: OpOverload) -> Callable[..., Any]:
     return run
 
 
-_BY_FACTORS = {
-    packet.vec: dict.fromkeys(_OF_AUTOGRAD, _asked_first(packet.vec)) for packet in interpolations()
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+_BY_FACTORS = {packet.vec: dict.fromkeys(_OF_AUTOGRAD, _asked_first(packet)) for packet in interpolations()}
+#: what operators come to whose sizes may be symbols, by the key under which a call begins
+_WAYS: dict[OpOverload, dict[Any, Any]] = {
+    _DROPOUT: dict.fromkeys(_KEYS, _dropped),
+    **{
+        packet.default: dict.fromkeys(_OF_AUTOGRAD, torch._C.DispatchKey.Autograd)
+        for packet in _INTERPOLATIONS
+    },
 }
 
 
 @contextlib.contextmanager
 def composites_in_python() -> Iterator[None]:
     """Inside, in this thread, composite operators take sizes that are symbols, and what gives its argument in eager does."""
-    held = {op: dict(op._dispatch_cache) for op in (_DROPOUT, *_BY_FACTORS)}
-    _DROPOUT._dispatch_cache.update(dict.fromkeys(_KEYS, _dropped))
+    held = {op: dict(op._dispatch_cache) for op in (*_WAYS, *_BY_FACTORS)}
+    for op, ways in _WAYS.items():
+        op._dispatch_cache.update(ways)
     for op, asked in _BY_FACTORS.items():
         op._dispatch_cache.update({**asked, **held[op]})
     try:
@@ -115,16 +124,11 @@ def composites_in_python() -> Iterator[None]:
 @contextlib.contextmanager
 def python_composites() -> Iterator[None]:
     """The same for what is differentiated, and derivatives are those of plain tensors."""
-    for op in (*_DEAD_ZONES, *(packet.default for packet in _INTERPOLATIONS)):
+    for op in _DEAD_ZONES:
         op._dispatch_cache.update(dict.fromkeys(_OF_AUTOGRAD, torch._C.DispatchKey.Autograd))
-    for packet in _INTERPOLATIONS:
-        packet.vec._dispatch_cache.update(dict.fromkeys(_OF_AUTOGRAD, interpolated(packet)))
     try:
         with composites_in_python():
             yield
     finally:
         for op in _DEAD_ZONES:
             op._dispatch_cache.clear()
-        for packet in _INTERPOLATIONS:
-            packet.vec._dispatch_cache.clear()
-            packet.default._dispatch_cache.clear()

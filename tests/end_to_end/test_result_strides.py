@@ -71,6 +71,21 @@ def test_strides_are_eagers(case, turned, dynamic):
         torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "linear"])
+@pytest.mark.parametrize("by", [{"scale_factor": 2}, {"size": 4}])
+def test_strides_that_a_program_asks_for_are_those_of_the_kernel_where_sizes_vary(mode, by):
+    """PyTorch's own form of an interpolation in Python lays a turned sequence out as it lies, its kernel row by row."""
+
+    def fn(x):
+        made = F.interpolate(x, mode=mode, **by)
+        return made.as_strided(made.shape, made.stride())
+
+    x = torch.rand(8, 2, 3).movedim(-1, 0)
+    found = braze.compile(fn, dynamic=True)(x)
+    assert found.stride() == fn(x).stride()
+    torch.testing.assert_close(found, fn(x))
+
+
 @pytest.mark.parametrize(
     "fn",
     [

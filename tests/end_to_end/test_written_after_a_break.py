@@ -105,6 +105,72 @@ PROGRAMS = [
 ]
 
 
+def shared_and_written(x: torch.Tensor) -> torch.Tensor:
+    v, other = 255 / (x + 1), torch.zeros(2, 3)
+    other.set_(x)
+    other.fill_(2)
+    return v * x
+
+
+def shared_behind_a_break(x: torch.Tensor) -> torch.Tensor:
+    v, other = F.tanhshrink(x), torch.zeros(2, 3)
+    braze.graph_break()
+    torch.Tensor.set_(other, x)
+    other.mul_(2)
+    return v
+
+
+def shared_by_its_storage(x: torch.Tensor) -> torch.Tensor:
+    v, other = F.tanhshrink(x), torch.zeros(3)
+    other.set_(x.untyped_storage(), 0, (3,))
+    other.mul_(2)
+    return v
+
+
+def shared_in_a_call(x: torch.Tensor) -> torch.Tensor:
+    def share(to: torch.Tensor, of: torch.Tensor) -> None:
+        to.set_(source=of)
+
+    v, other = F.tanhshrink(x), torch.zeros(2, 3)
+    share(other, x)
+    other.mul_(2)
+    return v
+
+
+def given_as_data(x: torch.Tensor) -> torch.Tensor:
+    v, other = F.tanhshrink(x), torch.zeros(2, 3)
+    other.data = x
+    other.mul_(2)
+    return v
+
+
+def given_as_data_behind_a_break(x: torch.Tensor) -> torch.Tensor:
+    v, other = F.tanhshrink(x), torch.zeros(3)
+    braze.graph_break()
+    other.data = x.data[0]
+    other.mul_(2)
+    return v
+
+
+def what_is_made_is_given(x: torch.Tensor) -> torch.Tensor:
+    h = x * 2
+    v, other = F.tanhshrink(h), torch.zeros(2, 3)
+    other.set_(h.detach())
+    other.mul_(2)
+    return v * h
+
+
+GIVEN = [
+    shared_and_written,
+    shared_behind_a_break,
+    shared_by_its_storage,
+    shared_in_a_call,
+    given_as_data,
+    given_as_data_behind_a_break,
+    what_is_made_is_given,
+]
+
+
 def gradient(call, make=lambda leaf: leaf * 1) -> torch.Tensor:
     leaf = torch.arange(6.0).reshape(2, 3).div(5).requires_grad_()
     results = call(make(leaf))
@@ -122,6 +188,14 @@ def test_a_backward_does_not_count_on_what_is_written_after_the_graph(program, b
     theirs = gradient(program)
     ours = gradient(braze.compile(program, backend=backend, dynamic=dynamic))
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+@pytest.mark.parametrize("program", GIVEN)
+def test_a_backward_does_not_count_on_memory_that_another_tensor_is_given(program, backend):
+    """What is written through the other tensor is counted as that one's: no error tells that the argument has changed."""
+    ours = gradient(braze.compile(program, backend=backend))
+    torch.testing.assert_close(ours, gradient(program), rtol=1e-5, atol=1e-6)
 
 
 def test_a_kept_capture_knows_what_is_written_after_its_graph(tmp_path, monkeypatch):

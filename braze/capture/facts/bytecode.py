@@ -416,7 +416,7 @@ def _stored(instruction: dis.Instruction) -> tuple[str, ...]:
 
 # -- which locals are written in place
 
-RETAIN = "retain_grad"
+RETAIN, SHARES = "retain_grad", "set_"
 #: what writes to an operand, and how far that lies from the top of the stack
 _WRITES = {"STORE_SUBSCR": 2, "STORE_SLICE": 3}
 
@@ -439,6 +439,18 @@ def written_from(code: CodeType, offset: int) -> frozenset[str]:
 def moved_from(code: CodeType, offset: int) -> frozenset[str]:
     """The locals whose object, bound now, instructions from ``offset`` on give other memory: ``x.data = y``."""
     return _locals_at(code, offset, lambda instruction: int(gives_memory(instruction)))
+
+
+@remembered(1024)
+def given_from(code: CodeType, offset: int) -> frozenset[str]:
+    """The locals whose memory, or that of a part, instructions from ``offset`` on give to another tensor: ``y.data = x``."""
+    return _locals_at(code, offset, lambda instruction: 2 * gives_memory(instruction))
+
+
+@remembered(1024)
+def shares_from(code: CodeType, offset: int) -> bool:
+    """Whether instructions from ``offset`` on name the method that gives a tensor the memory of another: ``y.set_(x)``."""
+    return any(i.opname in ("LOAD_METHOD", "LOAD_ATTR") and i.argval == SHARES for i in _from(code, offset))
 
 
 @remembered(1024)
