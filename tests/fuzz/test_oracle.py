@@ -296,7 +296,9 @@ def test_what_follows_a_norm_whose_squares_overflow_may_have_met_nothing_or_no_n
 
 def test_the_mean_beside_a_deviation_of_numbers_that_cancel_may_be_nothing():
     """Eager's differences of the largest numbers of both signs overflow, so that it is no number; their sum is 0 (`tensors` 11000014390)."""
-    text = "def program(x0):\n    v0 = torch.std_mean(x0, 0)[1]\n    v1 = v0.logical_not_()\n    return (v1,)\n"
+    text = (
+        "def program(x0):\n    v0 = torch.std_mean(x0, 0)[1]\n    v1 = v0.logical_not_()\n    return (v1,)\n"
+    )
     for largest, open_ in ((1.7e308, True), (8.0, False)):
         found = numbers_by(text, f"torch.tensor([1.0, {largest}, -{largest}, 0.5], dtype=t_float64)")
         other = 1 - found[0]["result 0"]
