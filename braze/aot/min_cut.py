@@ -94,8 +94,10 @@ class Halves:
         """What is written once the graph has run, or was made in inference mode, where no formula of eager's reads it.
 
         Autograd refuses a saved value that was written since, and to save one of inference mode: what eager saves in its stead has to be kept.
+        A formula may give what it has saved as the gradient: that of ``cummax`` does, where there are no elements.
         """
-        return frozenset(n for n in self.rewritten if all(map(self._is_of_program, readers(n))))
+        read = (n for n in self.rewritten if n not in self.gradients)
+        return frozenset(n for n in read if all(map(self._is_of_program, readers(n))))
 
     def _of_moved(self) -> frozenset[Node]:
         """What derivatives alone make of a value that is given other memory once the graph has run: eager's backward makes it of what is there by then."""

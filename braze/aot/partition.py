@@ -472,9 +472,15 @@ def _refuse_unusual_tensors(gm: torch.fx.GraphModule) -> None:
 def _refuse_views_given_memory(gm: torch.fx.GraphModule) -> None:
     """What the program gives other memory once the graph has run (``v.data = y``), where autograd records what reads views of it, or of what it views.
 
-    Eager keeps the view itself for its backward, which reads what that holds by then; here the backward has what it is a view of.
+    Eager keeps the view itself for its backward, which reads what that holds by then; here the backward has what it is a view of. And where what it
+    is a view of was written since, eager makes its history when it is asked for it, by how the view lies by then: in its new memory.
     """
-    moved = {torch_compat.storage_key(node.meta["val"]) for node in gm.graph.nodes if facts(node).moved_after}
+    given = [node for node in gm.graph.nodes if facts(node).moved_after]
+    for node in given:
+        view = node.meta["val"]
+        if torch_compat.is_view(view) and view.requires_grad and view._version:
+            raise _given_memory(node)
+    moved = {torch_compat.storage_key(node.meta["val"]) for node in given}
     first: dict[Any, int] = {}
     for node in gm.graph.nodes if moved else ():
         for value in every(torch.Tensor, node.meta.get("val")):
@@ -532,7 +538,7 @@ def _given_memory(node: torch.fx.Node) -> Unsupported:
     return Unsupported(
         "BZ2009",
         "a tensor that the program gives other memory (.data = ...) once the graph has run",
-        why="eager's backward reads what the tensor holds by then",
+        why="eager's backward reads what the tensor holds by then, or takes its gradient to where it lies by then",
         hints=["nothing, results are eager's; copy into it where its numbers alone are to change"],
         origin=facts(node).origin,
     )

@@ -13,6 +13,9 @@ from braze.decomp.registry import decompose
 aten = torch.ops.aten
 Tensor = torch.Tensor
 
+#: no loop computes in these, nor does ATen's `where` before PyTorch 2.13
+WIDE_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+
 
 @decompose(aten.stack.default)
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
@@ -141,6 +144,8 @@ def diag_embed(x: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> An
     """The last dim on a diagonal of two new ones, zero elsewhere."""
     rank = x.dim() + 1
     if (dim1 % rank, dim2 % rank) != (rank - 2, rank - 1) or type(x.shape[-1]) is not int:
+        return NotImplemented
+    if x.dtype in WIDE_UNSIGNED:
         return NotImplemented
     size = x.shape[-1] + abs(offset)
     index = aten.arange.start_step(0, size, 1, dtype=torch.int64, device=x.device)

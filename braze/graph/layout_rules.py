@@ -289,6 +289,18 @@ def _row_by_row(x: Any, *rest: Any) -> Any:
     return row_major(x.shape, x.dtype) if x.is_contiguous() else NotImplemented
 
 
+def _written_at(x: Any, dim: int, index: Any, source: Any, **options: Any) -> Any:
+    """Row by row, whatever the operand is like; what does not fit together is an error, or a shape of its own."""
+    if x.dim() != source.dim() or not -x.dim() <= dim < x.dim() or x.dtype is not source.dtype:
+        return NotImplemented
+    if index.dim() != 1 or index.dtype not in (torch.int32, torch.int64):
+        return NotImplemented
+    sizes = [*x.shape]
+    sizes[dim] = index.shape[0]
+    alike = all(n is m or n == m for n, m in zip(sizes, source.shape, strict=True))
+    return row_major(x.shape, x.dtype) if alike else NotImplemented
+
+
 def _padded(x: Any, pad: Sequence[Any], value: Any = 0) -> Any:
     """Row by row; what nothing is added to is cut, and copied as it lies."""
     if len(pad) % 2 or len(pad) > 2 * x.dim():
@@ -340,6 +352,7 @@ LAYOUTS: dict[Any, Callable[..., Any]] = {
         _loop_of_floats,
     ),
     **dict.fromkeys((aten.tril.default, aten.triu.default), _row_by_row),
+    **dict.fromkeys((aten.index_add.default, aten.index_copy.default), _written_at),
     **_AROUND,
     aten.softshrink.default: _softshrink,
     aten.pow.Scalar: _power_of_number,

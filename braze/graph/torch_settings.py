@@ -76,9 +76,17 @@ def autocast_depth() -> int:
     return depth - 1
 
 
+enter_inference_mode, leave_inference_mode = grad_mode._enter_inference_mode, grad_mode._exit_inference_mode
+
+
 def enters_inference_mode(target: Any) -> bool:
     """Whether a node of a graph turns inference mode on or off until the object that it gives is left."""
-    return target is grad_mode._enter_inference_mode
+    return target is enter_inference_mode
+
+
+def leaves_inference_mode(target: Any) -> bool:
+    """Whether a node of a graph leaves what such a node has turned on or off."""
+    return target is leave_inference_mode
 
 
 def way_back() -> Callable[..., None]:

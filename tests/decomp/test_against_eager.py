@@ -326,6 +326,14 @@ def test_a_loss_that_bends_is_left_to_aten_where_it_is_of_whole_numbers(op):
         op(x, x.flip(0), 0)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
+def test_a_diagonal_of_wide_unsigned_numbers_is_left_to_aten(dtype):
+    """PyTorch before 2.13 has a kernel of it, and none of the choice that it is made of elsewhere (`rare` 11100004015)."""
+    x = torch.tensor([3, 1]).to(dtype)
+    assert ours()[aten.diag_embed.default](x) is NotImplemented
+    assert braze.compile(torch.diagflat)(x).tolist() == [[3, 0], [0, 1]]
+
+
 def test_a_gate_is_not_rounded_before_it_is_multiplied():
     """One that has no place in the type leaves a product that has: eager's kernel computes both in float32."""
     x = torch.cat([unit(64).half() * 10000 + 10000, plain(64, dtype=torch.float16) - 17])

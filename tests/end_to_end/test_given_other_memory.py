@@ -206,7 +206,16 @@ def convolved_picture(x, z):
     return y, h
 
 
+def view_whose_base_was_written(x, z):
+    h = x * 2
+    v = h[1:]
+    h.mul_(2)
+    v.data = v.data * 3
+    return v.exp(), h
+
+
 PROGRAMS = [
+    view_whose_base_was_written,
     result_that_ends_in_a_view,
     product_of_batches,
     layer_of_batches,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -220,6 +222,24 @@ def test_what_eager_reads_itself_is_refused_as_in_eager(backend):
     for call in (program, braze.compile(program, backend=backend)):
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             gradient(call)
+
+
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+@pytest.mark.parametrize("function", [torch.cummax, torch.cummin])
+def test_a_gradient_that_is_the_argument_itself_is_kept_though_that_is_turned(function, backend, capfd):
+    """Where there are no elements; that such an argument could not be kept had no way out (BZ9023). Eager refuses the backward."""
+
+    def program(x):
+        v = function(x, 0).values
+        x.transpose_(0, 1)
+        return v
+
+    leaf = torch.ones(0, 3, requires_grad=True)
+    v = braze.compile(program, backend=backend)(leaf * 1)
+    with contextlib.suppress(RuntimeError):
+        v.sum().backward()
+    told = capfd.readouterr().err
+    assert v.shape == (0, 3) and "BZ9023" not in told and "runs eagerly" not in told
 
 
 def test_what_a_checkpoint_runs_again_is_made_of_its_argument_all_the_same():

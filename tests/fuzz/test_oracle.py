@@ -294,6 +294,17 @@ def test_what_follows_a_norm_whose_squares_overflow_may_have_met_nothing_or_no_n
         assert (not told(torch.full((2,), made), "result 0", found)) is is_open
 
 
+def test_the_mean_beside_a_deviation_of_numbers_that_cancel_may_be_nothing():
+    """Eager's differences of the largest numbers of both signs overflow, so that it is no number; their sum is 0 (`tensors` 11000014390)."""
+    text = (
+        "def program(x0):\n    v0 = torch.std_mean(x0, 0)[1]\n    v1 = v0.logical_not_()\n    return (v1,)\n"
+    )
+    for largest, open_ in ((1.7e308, True), (8.0, False)):
+        found = numbers_by(text, f"torch.tensor([1.0, {largest}, -{largest}, 0.5], dtype=t_float64)")
+        other = 1 - found[0]["result 0"]
+        assert bool(told(other, "result 0", found)) is not open_
+
+
 def test_a_scatter_that_leaves_its_type_in_one_order_may_be_off_in_another():
     """Of numbers that overflow below an infinity eager makes none, or the infinity, by their order; so does the slope behind it."""
     text = (

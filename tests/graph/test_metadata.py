@@ -339,6 +339,44 @@ def test_what_is_looked_up_lies_as_in_eager_whatever_strides_mean_nothing():
     assert asked > 1200
 
 
+@pytest.mark.parametrize("op", [aten.index_add.default, aten.index_copy.default])
+def test_what_is_written_at_indices_lies_row_by_row_as_in_eager(op):
+    """One window of ten numbers, one row of what is turned, cut, repeated and turned tensors, those without elements."""
+    window, numbers = torch.arange(10.0).unfold(0, 10, 1), torch.arange(24.0).view(4, 6)
+    given = [window, numbers[:, 1:2].t(), numbers.t(), numbers[:, ::2], numbers[:, :1].expand(4, 3)]
+    given += [window.as_strided((1, 3, 1), (1, 2, 9)), torch.ones(3, 0).t(), torch.ones(0, 3).t()]
+    for x in given:
+        for dim in (0, -1):
+            index = torch.zeros(min(x.shape[dim], 1), dtype=torch.int64)
+            source = x.narrow(dim, 0, len(index)).clone()
+            want = op(x, dim, index, source).stride()
+            mode = fakes.new_mode()
+            taken = [mode.fake(t) for t in (x, index, source)]
+            with mode:
+                assert op(taken[0], dim, *taken[1:]).stride() == want, (x.shape, x.stride(), dim)
+            found = braze.compile(op, dynamic=dim == 0)(x, dim, index, source)
+            assert found.stride() == want and torch.equal(found, op(x, dim, index, source))
+
+
+def test_what_does_not_fit_where_it_is_to_be_written_is_refused_as_in_eager():
+    x, index = torch.zeros(3, 4), torch.zeros(2, dtype=torch.int64)
+    for dim, at, source in (
+        (2, index, torch.ones(2, 4)),
+        (0, index, torch.ones(1, 4)),
+        (0, index, torch.ones(2, 5)),
+        (0, index, torch.ones(2, 4, dtype=torch.float64)),
+        (0, index.float(), torch.ones(2, 4)),
+    ):
+
+        def program(x, dim=dim, at=at, source=source):
+            x.index_add(dim, at, source)
+            return x * 2
+
+        for call in (program, braze.compile(program)):
+            with pytest.raises((RuntimeError, IndexError)):
+                call(x)
+
+
 def meta(t):
     return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta")
 

@@ -18,12 +18,13 @@ from typing import Any
 from braze.capture.archive import fingerprint
 from braze.capture.archive.archived_graph import read_graph, revive, write_graph
 from braze.capture.archive.archived_values import NotArchived, Reader, Writer, as_tuples
+from braze.capture.facts.inside_inference_mode import in_its_mode, is_inside
 from braze.capture.facts.objects_by_name import name_of, object_at
 from braze.capture.facts.purity import draws, may_run_again
 from braze.capture.facts.records import Capture, Guard
 from braze.capture.guards.tables import build_table
 
-FORMAT = 9
+FORMAT = 10
 #: what a backend kept for the capture of a digest, in which these functions were traced; or None
 KeptCall = Callable[[str, Sequence[Any]], Any]
 #: what reading bytes that nobody wrote so may raise
@@ -65,7 +66,8 @@ class Packed:
         if graph is not None:
             # as text within the text: who has something in its place does not read it
             nodes, own = json.dumps(write_graph(graph, writer)), graph.graph
-            self._body["graph"] = {"nodes": nodes, "traits": [may_run_again(own), draws(own)]}
+            traits = [may_run_again(own), draws(own)]
+            self._body["graph"] = {"nodes": nodes, "traits": traits, "inside": is_inside(own)}
         functions = [(name_of(f), f) for f in capture.inlined if f is not function]
         for name, f in functions:
             if name is None:
@@ -108,6 +110,7 @@ def loads(
     capture = dataclasses.replace(capture, digest=digest_of(data))
     call = kept_call(capture.digest, capture.inlined) if kept_call is not None else None
     if call is not None:
+        call = in_its_mode(call) if graph["inside"] else call
         return dataclasses.replace(capture, call=call, traits=graph["traits"])
     module = read_graph(json.loads(graph["nodes"]), reader)
     examples = revive(module, capture, inputs)

@@ -30,6 +30,7 @@ from braze.capture.dispatch.shared import Shared, this_thread
 from braze.capture.dispatch.skip import is_plain_python
 from braze.capture.dispatch.stance import Stance, stance
 from braze.capture.facts.breaks import DIFFERENTIATED_TWICE, LOOKS_AT_THE_STACK
+from braze.capture.facts.inside_inference_mode import in_its_mode, is_inside
 from braze.capture.facts.records import Capture
 from braze.capture.facts.resume import CannotResume
 from braze.capture.facts.slots import Owner, arguments, owner_of
@@ -470,6 +471,8 @@ class Site:
                 hints=["return gm.forward, or a function of the same inputs"],
             )
         trace.count("graphs")
+        if is_inside(graph.graph):
+            return in_its_mode(compiled)
         return told_of_writes(graph, compiled)
 
     # -- recompiles
