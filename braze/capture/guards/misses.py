@@ -208,7 +208,11 @@ def advice(guard: Guard, value: Any, name: str) -> tuple[str, ...]:
             )
         case Check.EQUAL if is_attribute(guard.source):
             return (f"set {name} once, before the first call",)
-        case Check.EQUAL if isinstance(guard.expected, bool | str | None):
+        case Check.EQUAL if type(guard.expected) is str:
+            return (
+                f"each value of {name} that is looked at, not handed on or written into other text, has a variant of its own: keep to a few",
+            )
+        case Check.EQUAL if isinstance(guard.expected, bool | None):
             return (f"each value of {name} has a variant of its own: keep to a few",)
         case Check.RANGE if name and ".shape[" not in name:
             return (

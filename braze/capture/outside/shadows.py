@@ -29,7 +29,7 @@ from braze.capture.facts.values import (
     missing,
 )
 from braze.capture.guards.dynamic import has_symbols
-from braze.capture.outside import texts
+from braze.capture.outside import given_texts, texts
 from braze.capture.outside.class_values import runs_code_as_key
 from braze.capture.outside.later import Later
 from braze.capture.outside.unread import MAY_WAIT, may_wait, read_whole
@@ -527,7 +527,6 @@ def keep(done: Ledger, node: Node, name: str, value: Any) -> None:
 
 SEQUENCES = (list, tuple, collections.deque)
 _READ_WHOLE = (dict, *SEQUENCES)
-WRITABLE = frozenset({list, dict})
 
 
 def fill(outside: Outside, value: Any) -> None:
@@ -551,7 +550,7 @@ def write_texts(container: Any) -> None:
     pairs = list(container.items()) if issubclass(type(container), dict) else list(enumerate(container))
     for key, value in pairs:
         if type(value) is UnknownText and value.made is not None:
-            container[key] = texts.written(value)
+            container[key] = given_texts.written(value)
 
 
 @remembered(4096)
@@ -567,8 +566,9 @@ def fill_arguments(outside: Outside, values: Collection[Any]) -> None:
     for value in everything(values, _looked_into):
         kind = type(value)
         if kind is UnknownText:
+            given_texts.refuse(value)
             graph_break(*(FORMATTED if value.made is None else FORMATTED_NUMBER), HINT_FORMAT)
-        if kind in WRITABLE:
+        if kind is list or kind is dict:
             write_texts(value)
         if issubclass(kind, dict):
             fill(outside, value)

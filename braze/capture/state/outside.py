@@ -52,6 +52,9 @@ class Outside:
         #: contents of outside closure cells, by identity of the cell
         self.cells: dict[int, tuple[types.CellType, Node]] = {}
         self.symbolic_places: list[Node] = []
+        #: places of text that changes, by identity of what stands for it, and sources of which the text is guarded where it is read (outside.given_texts)
+        self.texts: dict[int, Node] = {}
+        self.plain: frozenset[Source] = frozenset()
         #: what hears messages that are given when the graph has run, by identity (outside.listeners)
         self.heard: dict[int, Any] = {}
         #: bound methods in C that modules of libraries hold, by identity
