@@ -49,7 +49,7 @@ def is_data(source: Source) -> bool:
 DATA = frozenset(
     {
         Step.LOCAL, Step.GLOBAL, Step.GLOBALS_OF, Step.CELL, Step.CLOSURE, Step.ATTR, Step.DICT, Step.CLASS_ATTR, Step.TYPE, Step.FUNC,
-        Step.ITEM, Step.NEGATIVE, Step.LENGTH,
+        Step.ITEM, Step.ITEM_AT, Step.NEGATIVE, Step.LENGTH,
     }
 )  # fmt: skip
 

@@ -216,7 +216,7 @@ def advice(guard: Guard, value: Any, name: str) -> tuple[str, ...]:
             return (f"each value of {name} has a variant of its own: keep to a few",)
         case Check.RANGE if name and ".shape[" not in name:
             return (
-                f"each value of {name} that is compared with or chooses (anything but a number of a list) has a variant of its own: "
+                f"each value of {name} that is compared with or chooses (anything but an item of a list) has a variant of its own: "
                 f"keep to a few, or choose out of a tensor, torch.tensor(rows)[{name}] or torch.stack(tensors)[{name}]; "
                 "layers and functions that it chooses have one each: options={'recompile_limit': n} for as many as there are",
             )

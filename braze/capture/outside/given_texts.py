@@ -18,7 +18,7 @@ from braze.capture.state.outside import Outside
 from braze.capture.state.sources import Node
 
 #: steps to text that the program itself reads; what other steps lead to (a function's name) is read for it
-READ_BY_PROGRAM = frozenset({Step.LOCAL, Step.ITEM, Step.DICT, Step.CELL, Step.GLOBAL})
+READ_BY_PROGRAM = frozenset({Step.LOCAL, Step.ITEM, Step.DICT, Step.CELL, Step.GLOBAL, Step.ITEM_AT})
 
 
 class TextMatters(BaseException):

@@ -14,6 +14,7 @@ from braze.capture.facts.bytecode import GENERATORS, opcodes
 from braze.capture.facts.frame import CO_VARARGS, CO_VARKEYWORDS, Frame
 from braze.capture.facts.operators import METHODS
 from braze.capture.facts.values import MISSING, NULL, lookup_in_mro
+from braze.capture.outside import chosen
 from braze.capture.outside.shadows import instance_contents
 from braze.capture.outside.unread import ADDING, counts, element, has_elements
 from braze.capture.python.calls import MODULE_CALL, is_special
@@ -85,6 +86,8 @@ def leaves_alone(t: Trace, f: Frame, op: int, arg: int, value: Any) -> bool:
         return arg == _IN_PLACE_ADD and type(value) is list and stack[-1] is not value
     if op in _ITEMS and type(stack[-1]) is int:
         return value is stack[-2] and element(t.outside, value, stack[-1]) is not MISSING
+    if op in _ITEMS and type(stack[-1]) is torch.SymInt:
+        return value is stack[-2] and chosen.item(t, value, stack[-1]) is not MISSING
     if op in _TRUTHS:
         return has_elements(t.outside, value)
     if op in _STORES:  # what ``+=`` gives, back to where it was

@@ -12,6 +12,7 @@ from braze.capture.facts.bytecode import opcodes
 from braze.capture.facts.frame import Frame
 from braze.capture.facts.values import HEAP_TYPE, NULL, UnknownText, lookup_in_mro
 from braze.capture.outside import texts
+from braze.capture.outside.chosen import DICTS
 from braze.capture.outside.given_texts import refuse, sources_in
 from braze.capture.python.calls import is_special
 from braze.capture.python.looks import MOVING, TAKEN
@@ -24,11 +25,22 @@ HANDING = (MOVING - opcodes("IS_OP")) | opcodes(
     LIST_APPEND MAP_ADD STORE_SUBSCR STORE_ATTR RETURN_VALUE YIELD_VALUE RETURN_GENERATOR"""
 )
 _CALLS, _UNPACKED, _SUMS = opcodes("CALL CALL_KW"), opcodes("CALL_FUNCTION_EX"), opcodes("BINARY_OP")
-_IDENTITY = opcodes("IS_OP")
+_IDENTITY, _ITEMS = opcodes("IS_OP"), opcodes("BINARY_SUBSCR")
+_KEYS = _ITEMS | opcodes("CONTAINS_OP")
 #: functions in C that hand text on, or write it into other text
 WRITING = frozenset({print, warnings.warn, str, repr, format, isinstance, type})
 #: and methods, of the classes that they are methods of
-ADDING = frozenset({(list, "append"), (list, "insert"), (list, "extend"), (str, "format"), (str, "join")})
+ADDING = frozenset(
+    {
+        (list, "append"),
+        (list, "insert"),
+        (list, "extend"),
+        (dict, "get"),
+        (dict, "setdefault"),
+        (str, "format"),
+        (str, "join"),
+    }
+)
 
 
 def before(t: Trace, f: Frame) -> None:
@@ -56,6 +68,11 @@ def leaves_alone(op: int, operands: list[Any]) -> bool:
         return any(value is None or value is True or value is False for value in operands)
     if op in _SUMS:
         return True  # which asks what it adds
+    if op in _KEYS:
+        holder, key = operands if op in _ITEMS else reversed(operands)
+        method = lookup_in_mro(type(holder), "__getitem__" if op in _ITEMS else "__contains__")[0]
+        by_key = type(holder) in (*DICTS, set, frozenset) or type(method) is types.FunctionType
+        return by_key and type(key) is UnknownText
     return op in _CALLS and is_handed_on(*[value for value in operands if value is not NULL])
 
 

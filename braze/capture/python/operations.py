@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import operator
 import types
 from collections.abc import Sequence
@@ -278,6 +279,8 @@ def contains(t: Trace, container: Any, item: Any) -> bool:
     """``item in container``."""
     kind = type(container)
     if issubclass(type(container), HASHED):
+        if type(item) in chosen.KEYS and (told := chosen.holds(t, container, item)) is not MISSING:
+            return told  # type: ignore[no-any-return]
         item = key_among(t, container, item)
         if item is MISSING:
             return False
@@ -309,7 +312,7 @@ def get_item(t: Trace, obj: Any, key: Any, tail: bool = False) -> Any:
         if t.outside.unread and type(key) is int and (found := element(t.outside, obj, key)) is not MISSING:
             return found
         return obj[key]
-    if type(key) is torch.SymInt and kind in chosen.HOLDERS:
+    if type(key) in chosen.KEYS and kind in chosen.HOLDERS:
         value = chosen.item(t, obj, key)
         if value is not MISSING:
             return value
@@ -333,6 +336,8 @@ def get_item(t: Trace, obj: Any, key: Any, tail: bool = False) -> Any:
         shadow = unfilled(t.outside, obj)
         if shadow is not None and (value := shadow.later.last(key)) is not MISSING:
             return value
+        if type(key) in chosen.KEYS and kind in MAKING and chosen.holds(t, obj, key) is False:
+            return made_for(t, obj, key)
         key = as_key(key)
         shadow = shadow_with(t.outside, obj, key)
         if shadow is not None:
@@ -349,6 +354,21 @@ def get_item(t: Trace, obj: Any, key: Any, tail: bool = False) -> Any:
             return t.call(missing, (obj, key), None, tail) if found is MISSING else found
     found = call_c(t, operator.getitem, (obj, number(key) if type(key) is torch.SymBool else key), None)
     return in_class_dict(t, key, found) if kind is types.MappingProxyType else found
+
+
+#: dicts that have something for a key that is missing
+MAKING = frozenset({collections.defaultdict, collections.Counter})
+
+
+def made_for(t: Trace, obj: Any, key: Any) -> Any:
+    """What such a dict has for a key that it does not hold."""
+    if type(obj) is collections.Counter:
+        return t.call(python_method(t, obj, "__missing__"), (obj, key), None)
+    if obj.default_factory is None:
+        raise KeyError(as_key(key))
+    value = t.call(obj.default_factory, (), None)
+    set_item(t, obj, key, value)
+    return value
 
 
 def asked_for_bounds(key: slice) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -89,14 +89,13 @@ class Outside:
 
     def is_model_state(self, node: Node) -> bool:
         """Whether a tensor was found through a module, or is a parameter: the same object at each call."""
-        if isinstance(node.real, torch.nn.Parameter):
-            return True
-        at = node.parent if node.step is not Step.TENSOR_OF else None  # made at each call
+        found, at = isinstance(node.real, torch.nn.Parameter), cast("Node | None", node)
         while at is not None:
-            if isinstance(at.real, torch.nn.Module):
-                return True
+            if at.step in (Step.TENSOR_OF, Step.ITEM_AT):  # made at each call, or chosen by it
+                return False
+            found = found or isinstance(at.real, torch.nn.Module)
             at = at.parent
-        return False
+        return found
 
     def release(self) -> None:
         """Let go of the values of the call."""
