@@ -51,6 +51,7 @@ class World:
         self.counts: collections.Counter[Any] = collections.Counter()
         self.lists_by: collections.defaultdict[Any, list[Any]] = collections.defaultdict(list)
         self.ordered: collections.OrderedDict[Any, int] = collections.OrderedDict()
+        self.numbers: list[Any] = [0] * 12
         self.net = Layers()
 
 
@@ -281,3 +282,122 @@ def test_a_key_that_compares_by_code_is_compared_as_often_as_in_eager() -> None:
         ]
         counts.append(Counting.compared)
     assert counts[0] == counts[1]
+
+
+# -- places of a list that are written
+
+
+def written(values: Any, i: Any, value: Any) -> None:
+    values[i] = value
+
+
+def a_ring(x: Any, i: Any, w: World) -> Any:
+    next_one, before = w.rows[(i + 1) % 12], w.rows[i % 12]
+    w.rows[i % 12] = x
+    return before + next_one
+
+
+def counts_in_a_list(x: Any, i: Any, w: World) -> Any:
+    w.numbers[i] += 1
+    w.numbers[i] += 2
+    return x
+
+
+def read_again(x: Any, i: Any, w: World) -> Any:
+    written(w.rows, i, x)
+    return w.rows[i] is x, w.rows[i] + 1, w.rows[0], len(w.rows), list(w.rows)
+
+
+def places_that_may_be_one(x: Any, i: Any, w: World) -> Any:
+    written(w.rows, i % 3, x)
+    written(w.rows, 2, x * 2)
+    written(w.rows, i % 3, x * 3)
+    written(w.rows, -10, x * 4)
+    written(w.rows, i - 1, x * 5)
+
+
+def swapped(x: Any, i: Any, w: World) -> Any:
+    w.rows[i], w.rows[i - 1] = w.rows[i - 1], w.rows[i]
+    return w.rows[i]
+
+
+def before_others_are_added(x: Any, i: Any, w: World) -> Any:
+    written(w.numbers, i, x * 2)
+    w.numbers.append(5)
+    w.numbers.extend([1, 2])
+    return len(w.numbers), w.numbers[i], w.numbers[-1]
+
+
+def behind_others_that_were_added(x: Any, i: Any, w: World) -> Any:
+    w.numbers.append(5)
+    written(w.numbers, i, x * 2)
+    return w.numbers[-1], w.numbers[i]
+
+
+def by_two_names_of_a_list(x: Any, i: Any, w: World) -> Any:
+    one = other = w.rows
+    one[i] = x
+    before = other[i]
+    other[i] = x + 5
+    return before, one[i], one is other, other[-1]
+
+
+def around_breaks(x: Any, i: Any, w: World) -> Any:
+    written(w.rows, i, x)
+    braze.graph_break()
+    found = w.rows[i]
+    written(w.rows, i - 1, x * 2)
+    braze.graph_break()
+    return found, w.rows[i - 1] + 1
+
+
+def out_of_range(x: Any, i: Any, w: World) -> Any:
+    try:
+        w.rows[i] = x
+        w.rows[i + 3] = x + 1
+    except IndexError as error:
+        return str(error)
+    return sum(w.numbers)
+
+
+WRITING = (
+    a_ring, counts_in_a_list, read_again, places_that_may_be_one, swapped, before_others_are_added, behind_others_that_were_added, by_two_names_of_a_list,
+    around_breaks, out_of_range,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("program", WRITING, ids=lambda f: f.__name__)
+def test_places_of_a_list_are_written_as_in_eager(program: Any) -> None:
+    theirs, ours, compiled = World(), World(), braze.compile(program, backend="eager")
+    for number, i in enumerate(KEYS):
+        x = torch.arange(3.0) + number
+        assert outcome(compiled, x, i, ours) == outcome(program, x, i, theirs), i
+        assert plain(ours) == plain(theirs), i
+
+
+@pytest.mark.parametrize("program", [a_ring, counts_in_a_list], ids=lambda f: f.__name__)
+def test_a_place_that_is_written_is_no_variant(program: Any) -> None:
+    compiled, w = braze.compile(program, backend="eager"), World()
+    trace.reset_counters()
+    for i in range(24):
+        compiled(torch.arange(3.0), i % 9 + 3, w)
+    assert trace.COUNTERS["captures"] <= 4
+    assert trace.COUNTERS["calls_as_they_are"] == 0
+
+
+def test_what_ends_with_code_in_a_list_ends_before_what_follows_it() -> None:
+    told: list[str] = []
+
+    class Ends:
+        def __del__(self) -> None:
+            told.append("ended")
+
+    def program(x: Any, values: Any, i: int) -> Any:
+        values[i] = x
+        told.append("written")
+        return x
+
+    compiled = braze.compile(program, backend="eager")
+    for i in (4, 5, 6):
+        compiled(torch.ones(2), [*range(i), Ends()], i)
+    assert told == ["ended", "written"] * 3

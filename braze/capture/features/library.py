@@ -23,7 +23,8 @@ from braze.capture.facts.values import MISSING, NULL, NUMBER_OF, is_constant, is
 from braze.capture.outside import cells, chosen
 from braze.capture.outside.class_values import in_class_dict
 from braze.capture.outside.globals import GlobalsShadow, bind_globals, globals_of, owner_of_globals
-from braze.capture.outside.shadows import DictShadow, fill, fill_arguments
+from braze.capture.outside.looked_into import fill, fill_arguments
+from braze.capture.outside.shadows import DictShadow
 from braze.capture.outside.unread import handed_on, read_whole
 from braze.capture.python import calls
 from braze.capture.python.operations import key_among, set_item, shadow_with

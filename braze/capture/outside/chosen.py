@@ -196,6 +196,9 @@ def place_of_holder(outside: Outside, holder: Any) -> Node | None:
     node = outside.tree.node_of(holder)
     if node is not None and is_as_it_was(node, holder):
         return node
+    waiting = outside.unread.get(id(holder))
+    if waiting is not None and not waiting.filled:  # what stands for it is not all of it
+        return None
     if type(holder) is dict or not PLAIN.issuperset(map(type, holder)):
         return None
     return outside.tree.constant(tuple(holder))

@@ -104,6 +104,16 @@ def number_of_elements(outside: Outside, value: Any) -> Any:
     return outside.read(node, Step.LENGTH, None, list.__len__(node.real))
 
 
+def written_at(outside: Outside, value: Any, key: torch.SymInt) -> Any:
+    """What was written last to a list that waits, at this very place, which changes from call to call; MISSING where nothing was, or where one may be another by now."""
+    shadow = outside.unread.get(id(value))
+    if shadow is None or shadow.filled:
+        return MISSING
+    found = shadow.later.last(key)
+    # behind what was added since, a place that is told from the end is another
+    return MISSING if found is not MISSING and shadow.view and key.node.hint < 0 else found
+
+
 def has_elements(outside: Outside, value: Any) -> bool:
     """Whether a list that waits is known to be not empty, which may leave a guard on its first element."""
     return id(value) in outside.unread and element(outside, value, -1 if value else 0) is not MISSING

@@ -23,8 +23,9 @@ from braze.capture.facts.values import (
 )
 from braze.capture.graph import constant_evaluation, floats, unbacked
 from braze.capture.outside import texts
+from braze.capture.outside.looked_into import fill
 from braze.capture.outside.opaque import refuse_if_opaque
-from braze.capture.outside.shadows import DictShadow, fill
+from braze.capture.outside.shadows import DictShadow
 from braze.capture.outside.unread import counts, has_elements, number_of_elements
 from braze.capture.python import data_errors
 from braze.capture.python.calls import call_c

@@ -20,9 +20,10 @@ from braze.capture.graph.sizes import HASHED, as_key
 from braze.capture.outside import chosen, texts
 from braze.capture.outside.class_values import in_class_dict
 from braze.capture.outside.held import dropped, looked_at, may_end_with_code, replaced
+from braze.capture.outside.looked_into import fill_arguments
 from braze.capture.outside.opaque import says_by_code
-from braze.capture.outside.shadows import DictShadow, fill_arguments, guard_keys, keys_of
-from braze.capture.outside.unread import element
+from braze.capture.outside.shadows import DictShadow, guard_keys, keys_of
+from braze.capture.outside.unread import counts, element, number_of_elements, read_whole, written_at
 from braze.capture.python.attributes import special_method
 from braze.capture.python.calls import call_c
 from braze.capture.python.tensors import require_own
@@ -316,6 +317,8 @@ def get_item(t: Trace, obj: Any, key: Any, tail: bool = False) -> Any:
         value = chosen.item(t, obj, key)
         if value is not MISSING:
             return value
+        if t.outside.unread and (waits := written_at(t.outside, obj, key)) is not MISSING:
+            return waits
     if issubclass(type(obj), torch.Tensor):
         require_own(t.outside, "__getitem__")
         part, rest = place_of(t, obj, key)
@@ -415,6 +418,10 @@ def set_item(t: Trace, obj: Any, key: Any, value: Any) -> None:
             replaced(t, shadow.peek(t.outside, key))
             shadow.put(t.done, key, value)
             return
+    if type(key) is torch.SymInt:
+        if element_written_later(t, obj, key, value):
+            return
+        read_whole(t.outside, obj)
     refuse_written(t.outside, obj, f"an item of a {type(obj).__name__} from outside is assigned")
     dropped(t, obj, "__setitem__", (key,))
     if (type(obj) is list and type(key) is int) or is_found_by_c(obj, key):
@@ -435,6 +442,22 @@ def written_later(t: Trace, obj: Any, key: Any, value: Any) -> bool:
     ):
         return False  # which of them it takes the place of is not known
     return shadow.put_later(key, value)
+
+
+def element_written_later(t: Trace, obj: Any, key: torch.SymInt, value: Any) -> bool:
+    """The same of a list that nothing has looked into, at a place that it had when the call began, which is guarded."""
+    if not counts(t.outside, obj) or unbacked.is_unbacked(key):
+        return False
+    shadow = t.outside.unread[id(obj)]
+    if any(may_end_with_code(t, v) for v in looked_at(t.outside, shadow.node.real)):
+        return False
+    number = number_of_elements(t.outside, obj)
+    below = key.node.hint < 0
+    if below and shadow.view:  # it is told from the end of what was added
+        return False
+    first = unary(t, operator.neg, number) if below else 0
+    inside = t.truth(compare(t, operator.ge, key, first)) and t.truth(compare(t, operator.lt, key, number))
+    return inside and shadow.later.put(key, value)
 
 
 def refuse_written(outside: Outside, obj: Any, what: str) -> None:
