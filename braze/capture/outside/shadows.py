@@ -30,7 +30,7 @@ from braze.capture.guards.dynamic import has_symbols
 from braze.capture.outside import texts
 from braze.capture.outside.class_values import runs_code_as_key
 from braze.capture.outside.later import Later
-from braze.capture.outside.unread import MAY_WAIT, may_wait, read_whole
+from braze.capture.outside.unread import MAY_WAIT, MOST_FROM_THE_END, may_wait, read_whole
 from braze.capture.state.ledger import Ledger
 from braze.capture.state.outside import Outside
 from braze.capture.state.sources import Node
@@ -220,10 +220,6 @@ def refuse_another_in_a_later_call(outside: Outside, key: Any) -> None:
         node = outside.tree.node_of(key.__self__)
     if (node is not None and node.step is not Step.CONSTANT) or is_bound_builtin(key):
         graph_break("BZ1014", f"a {type(key).__name__} from outside is looked up in a dict from outside")
-
-
-#: places of a list that are told from its end: of such small integers there is one object each
-MOST_FROM_THE_END = 5
 
 
 class SequenceShadow:

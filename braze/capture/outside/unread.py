@@ -24,6 +24,8 @@ from braze.capture.state.trace import Trace
 
 #: classes of which this holds; others may say by code of their own what adding to them is
 MAY_WAIT = frozenset({list, collections.deque})
+#: places of a list that are told from its end: of such small integers there is one object each
+MOST_FROM_THE_END = 5
 #: methods that add at the end, and look at nothing that is there
 ADDING = frozenset({"append", "extend"})
 #: instructions that hand on what they find outside, and do not look into it
@@ -90,6 +92,16 @@ def element(outside: Outside, value: Any, index: int) -> Any:
     """An element of a list that waits, by its place from the begin or the end; MISSING of one that is to be read for it."""
     shadow = outside.unread.get(id(value))
     return MISSING if shadow is None or shadow.filled else shadow.item(outside, index)
+
+
+def last_elements(outside: Outside, value: Any, key: slice) -> Any:
+    """``value[-3:]`` of a list that waits, whatever its length; MISSING where it is to be read for that."""
+    if id(value) not in outside.unread or key.stop is not None or key.step is not None:
+        return MISSING
+    if type(key.start) is not int or not -MOST_FROM_THE_END <= key.start < 0:
+        return MISSING
+    found = [element(outside, value, at) for at in range(key.start, 0)]
+    return MISSING if any(each is MISSING for each in found) else found
 
 
 def counts(outside: Outside, value: Any) -> bool:

@@ -23,7 +23,14 @@ from braze.capture.outside.held import dropped, looked_at, may_end_with_code, re
 from braze.capture.outside.looked_into import fill_arguments
 from braze.capture.outside.opaque import says_by_code
 from braze.capture.outside.shadows import DictShadow, guard_keys, keys_of
-from braze.capture.outside.unread import counts, element, number_of_elements, read_whole, written_at
+from braze.capture.outside.unread import (
+    counts,
+    element,
+    last_elements,
+    number_of_elements,
+    read_whole,
+    written_at,
+)
 from braze.capture.python.attributes import special_method
 from braze.capture.python.calls import call_c
 from braze.capture.python.tensors import require_own
@@ -311,6 +318,12 @@ def get_item(t: Trace, obj: Any, key: Any, tail: bool = False) -> Any:
     kind = type(obj)
     if kind in (list, tuple) and (type(key) is int or (type(key) is slice and not asked_for_bounds(key))):
         if t.outside.unread and type(key) is int and (found := element(t.outside, obj, key)) is not MISSING:
+            return found
+        if (
+            t.outside.unread
+            and type(key) is slice
+            and (found := last_elements(t.outside, obj, key)) is not MISSING
+        ):
             return found
         return obj[key]
     if type(key) in chosen.KEYS and kind in chosen.HOLDERS:
