@@ -15,7 +15,7 @@ _CHECKS = {check.value: check for check in Check}
 _STEPS = {step.value: step for step in Step}
 _ROOTLESS = (Place.LAST, Place.PROCESS)
 #: steps whose keys name rows
-_OF_ROWS = frozenset(("item_at", "computed"))
+_OF_ROWS = frozenset(("item_at", "has_at", "computed"))
 #: ints of which a computed one is made, as in native/src/guards.h
 MOST_COMPUTED = 8
 _THROUGH_PYTHON = (-1, 0, ())
@@ -73,8 +73,8 @@ def _verify_node(index: int, parent: int, step: str, key: Any) -> None:
         raise ValueError(f"node {index}: parent {parent} does not come before it")
     if (parent < 0) != _STEPS[step].root:
         raise ValueError(f"node {index}: step {step!r} {'needs a' if parent < 0 else 'takes no'} parent")
-    if step == "item_at" and not (type(key) is int and 0 <= key < index):
-        raise ValueError(f"node {index}: the node of its int, {key!r}, does not come before it")
+    if step in ("item_at", "has_at") and not (type(key) is int and 0 <= key < index):
+        raise ValueError(f"node {index}: the node of its key, {key!r}, does not come before it")
     if step == "computed":
         _verify_computed(index, parent, key)
     wanted = _STEPS[step].key

@@ -43,8 +43,10 @@ class Step(enum.Enum):
     # "writable" or "read-only", as the array is; torch.from_numpy(parent), a new tensor at each read
     TENSOR_OF = "tensor_of", str
     NEGATIVE = "negative"  # None; -parent, an int below zero: symbols are sizes, and above
-    # the place of an int (in programs its node), by which an item of the parent, a list, tuple or dict, is taken as Python does
+    # the place of an int, or of a dict's key that is text (in programs its node), by which an item of the parent, a list, tuple or dict, is taken as Python does
     ITEM_AT = "item_at"
+    HAS_AT = "has_at"  # the same; whether the parent, a dict or set, holds that int or text
+    DECIMAL = "decimal"  # None; str(parent), of an int
     LENGTH = "length"  # None; the number of elements of a list or dict parent
     SIZE = "size", int  # dimension; the size of a tensor parent along it
     # what integers at places come to, the first of them the parent: text over n0, n1... and the places of the others (in programs a Relation and

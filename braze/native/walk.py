@@ -115,14 +115,23 @@ def item(value: Any, key: Any) -> Any:
     raise Mismatch
 
 
-def item_at(value: Any, key: Any) -> Any:
-    """``value[key]`` of a list, tuple or dict by an int, below zero too, read as the builtin would."""
-    cls = type(value)
-    if type(key) is not int:
+#: what an item is taken by that is another one at each call
+KEYS = (int, str)
+
+
+def has_at(value: Any, key: Any) -> bool:
+    """Whether a dict or set holds such a key."""
+    if type(key) not in KEYS:
         raise Mismatch
-    if issubclass(cls, dict):
+    return holds_key(value, key)
+
+
+def item_at(value: Any, key: Any) -> Any:
+    """``value[key]`` of a list, tuple or dict by an int, below zero too, or of a dict by text, read as the builtin would."""
+    cls = type(value)
+    if issubclass(cls, dict) and type(key) in KEYS:
         return entry(value, key)
-    if issubclass(cls, (list, tuple)):
+    if issubclass(cls, (list, tuple)) and type(key) is int:
         return (list if issubclass(cls, list) else tuple).__getitem__(value, key)
     raise Mismatch
 
@@ -156,7 +165,7 @@ def of_function(step: str, key: Any, parent: Any) -> Any:
 
 
 def read(step: str, key: Any, parent: Any, function: FunctionType, locals: Sequence[Any]) -> Any:
-    """The object at one node, given its parent's; ``key`` of ``item_at`` is the int, of ``computed`` the program and the ints."""
+    """The object at one node, given its parent's; ``key`` of ``item_at`` and ``has_at`` is the key, of ``computed`` the program and the ints."""
     match step:
         case "local":
             return locals[key]
@@ -175,6 +184,10 @@ def read(step: str, key: Any, parent: Any, function: FunctionType, locals: Seque
             return item(parent, key)
         case "item_at":
             return item_at(parent, key)
+        case "has_at":
+            return has_at(parent, key)
+        case "decimal" if type(parent) is int:
+            return str(parent)
         case "size" if key >= 0:
             return torch_state.metadata(parent)[3][key]
         case "computed":
@@ -191,7 +204,7 @@ def read(step: str, key: Any, parent: Any, function: FunctionType, locals: Seque
             return -parent
         case "length" if issubclass(type(parent), (list, dict)):
             return length(parent)
-        case "negative" | "size" | "length":
+        case "negative" | "size" | "length" | "decimal":
             raise Mismatch
         case _:
             return of_function(step, key, parent)
@@ -330,7 +343,7 @@ class Walk:
         if index not in self.values:
             parent, step, key = self.nodes[index]
             above = self.value(parent) if parent >= 0 else None
-            if plain(step) == "item_at":
+            if plain(step) in ("item_at", "has_at"):
                 key = self.value(key)
             elif plain(step) == "computed":
                 key = key[0], [self.value(node) for node in key[1]]

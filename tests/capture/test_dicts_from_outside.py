@@ -11,7 +11,7 @@ import torch
 
 import braze
 from braze.capture.finish.effects import reordered
-from braze.capture.outside.shadows import fill
+from braze.capture.outside.looked_into import fill
 from braze.support import trace
 
 

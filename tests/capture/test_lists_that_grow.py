@@ -382,3 +382,20 @@ def test_programs_that_add_to_lists_are_eagers(first: int) -> None:
     for seed in range(first, first + 20):
         text = program(seed)
         assert played(text, seed, True) == played(text, seed, False), text
+
+
+def test_the_last_few_elements_are_taken_whatever_the_length() -> None:
+    def program(x: Any, history: list[Any], step: int) -> Any:
+        history.append(x.sum() + step)
+        last = history[-3:]
+        last.append(1)
+        return sum(history[-5:]), len(last), history[-2:] is history, history[-1:]
+
+    compiled, ours, theirs = braze.compile(program, backend="eager"), list[Any](), list[Any]()
+    trace.reset_counters()
+    for step in range(3, 33):
+        assert plain(compiled(X, ours, step)) == plain(program(X, theirs, step))
+        assert plain(ours) == plain(theirs)
+    assert trace.COUNTERS["captures"] <= 7
+    assert plain(compiled(X, ours := [1], 4)) == plain(program(X, theirs := [1], 4))
+    assert plain(ours) == plain(theirs)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import braze
-from braze.capture.outside import held, shadows
+from braze.capture.outside import held, looked_into
 
 X = torch.arange(3.0)
 ENDS: list[int] = []
@@ -71,7 +71,7 @@ def test_a_dict_by_keys_of_the_programs_is_not_looked_through_at_each_item(monke
         return call
 
     monkeypatch.setattr(held, "may_end_with_code", counted(held.may_end_with_code))
-    monkeypatch.setattr(shadows, "is_looked_into", counted(shadows.is_looked_into))
+    monkeypatch.setattr(looked_into, "is_looked_into", counted(looked_into.is_looked_into))
     compiled = braze.compile(function, backend="eager", fullgraph=True)
     have, want = compiled(X, 150), function(X, 150)
     assert repr(have) == repr(want)

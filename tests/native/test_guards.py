@@ -6,7 +6,7 @@ import math
 import sys
 import threading
 import weakref
-from collections import defaultdict, deque
+from collections import OrderedDict, defaultdict, deque
 
 import numpy as np
 import pytest
@@ -100,6 +100,8 @@ def test_malformed_programs_are_refused():
         ([(-1, "local", 0), (0, "item_at", -1)], [], []),
         ([(-1, "local", 0), (0, "item_at", "x")], [], []),
         ([(-1, "local", 0), (-1, "item_at", 0)], [], []),
+        ([(-1, "local", 0), (0, "has_at", 1)], [], []),
+        ([(-1, "local", 0), (-1, "decimal", None)], [], []),
         ([(-1, "local", 0), (0, "size", "x")], [], []),
         ([(-1, "local", 0), (0, "computed", 1)], [], []),
         ([(-1, "local", 0), (0, "computed", (None, (0,)))], [], []),
@@ -158,6 +160,46 @@ def test_an_item_is_taken_by_an_int_read_elsewhere():
                     assert holds(nodes, [(2, "equal", expected)], locals) is right
         for held in ("abc", range(9), {1, 2}, deque(numbers), None, b"abc"):
             assert not holds(nodes, [], (held, 1) if where == "before" else (1, held))
+
+
+def test_whether_a_key_is_held_is_read_elsewhere():
+    class Loud(str):
+        def __eq__(self, other):
+            raise AssertionError
+
+        __hash__ = str.__hash__
+
+    held = (
+        {2: 1, "a": 2, True: 3},
+        {2, "a", True},
+        frozenset((2, "a", 1)),
+        OrderedDict({2: 0, "a": 0, 1: 0}),
+    )
+    for nodes, of in (
+        ([(-1, "local", 0), (-1, "local", 1), (0, "has_at", 1)], lambda held, key: (held, key)),
+        ([(-1, "local", 0), (-1, "local", 1), (1, "has_at", 0)], lambda held, key: (key, held)),
+    ):
+        for whole in held:
+            for key in (0, 1, 2, -1, "a", "b", "", 2**80, -(2**63)):
+                for expected in (True, False):
+                    assert holds(nodes, [(2, "equal", expected)], of(whole, key)) is (
+                        (key in whole) is expected
+                    )
+            for key in (True, 1.0, None, Loud("a"), (1,), b"a"):
+                assert not holds(nodes, [], of(whole, key))
+        for other in ([2], (2,), "a2", None, range(3)):
+            assert not holds(nodes, [], of(other, 2))
+
+
+def test_an_item_of_a_dict_is_taken_by_text_and_by_an_integers_text():
+    nodes = [(-1, "local", 0), (-1, "local", 1), (1, "decimal", None), (0, "item_at", 2), (0, "item_at", 1)]
+    table = {"-3": 1.5, "12": 2.5, 12: 3.5, -3: 4.5, str(2**70): 5.5, 2**70: 6.5}
+    for key in (12, -3, 2**70):
+        assert holds(nodes, [(3, "equal", table[str(key)]), (4, "equal", table[key])], (table, key))
+    for key in (4, True, "12", 1.0, None):
+        assert not holds(nodes, [], (table, key))
+    assert holds([*nodes[:2], (0, "item_at", 1)], [(2, "equal", 2.5)], (table, "12"))
+    assert not holds([*nodes[:2], (0, "item_at", 1)], [], (["a"], "0"))
 
 
 @pytest.mark.parametrize(

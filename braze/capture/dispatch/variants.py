@@ -41,8 +41,10 @@ from braze.capture.guards.dynamic import (
     all_extents,
     changed_extents,
     changed_since,
+    changed_texts,
     extents,
     is_about_extents,
+    is_about_text,
 )
 from braze.capture.guards.misses import Miss, explain_miss, place_of
 from braze.capture.guards.report import compiled_frame
@@ -547,6 +549,8 @@ class Site:
             return self.symbolic.union(*(all_extents(capture) for capture in captures))
         if misses and is_about_extents(misses[0].guard):
             self.symbolic |= changed_extents(mine[-1].capture, function, locals)
+        elif misses and is_about_text(misses[0].guard):
+            self.symbolic |= changed_texts(mine[-1].capture, function, locals)
         if dynamic:  # what lies elsewhere than in arguments is a symbol once it has changed
             return self.symbolic | {ALL} if self.symbolic else ALL
         return self.symbolic or None

@@ -72,6 +72,10 @@ def _below(at: str, step: Step, key: Any) -> str:
             return f"{at}.__dict__[{key!r}]"
         case Step.ITEM | Step.ITEM_AT:
             return f"{at}[{key!r}]"
+        case Step.HAS_AT:
+            return f"({key!r} in {at})"
+        case Step.DECIMAL:
+            return f"str({at})"
         case Step.ATTR:
             return f"{at}.{key}"
         case Step.LOCAL:

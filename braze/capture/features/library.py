@@ -23,7 +23,8 @@ from braze.capture.facts.values import MISSING, NULL, NUMBER_OF, is_constant, is
 from braze.capture.outside import cells, chosen
 from braze.capture.outside.class_values import in_class_dict
 from braze.capture.outside.globals import GlobalsShadow, bind_globals, globals_of, owner_of_globals
-from braze.capture.outside.shadows import DictShadow, fill, fill_arguments
+from braze.capture.outside.looked_into import fill, fill_arguments
+from braze.capture.outside.shadows import DictShadow
 from braze.capture.outside.unread import handed_on, read_whole
 from braze.capture.python import calls
 from braze.capture.python.operations import key_among, set_item, shadow_with
@@ -185,8 +186,10 @@ def get(t: Trace, owner: Any, args: Any, kwargs: Any, tail: bool) -> Any:
     if kwargs or len(args) not in (1, 2):
         return MISSING
     default = args[1] if len(args) == 2 else None
-    if type(args[0]) is torch.SymInt and (value := chosen.item(t, owner, args[0])) is not MISSING:
-        return value
+    if type(args[0]) in chosen.KEYS and (told := chosen.holds(t, owner, args[0])) is not MISSING:
+        value = handed_on(t, chosen.item, owner, args[0]) if told else default
+        if value is not MISSING:
+            return value
     key = key_among(t, owner, args[0])
     if key is MISSING:
         return default
@@ -215,8 +218,15 @@ def read_item(t: Trace, shadow: DictShadow, key: Any) -> Any:
 
 def setdefault(t: Trace, owner: Any, args: Any, kwargs: Any, tail: bool) -> Any:
     """``d.setdefault(name, default)`` of a dict from outside that nothing has read whole."""
-    if kwargs or not args or type(args[0]) is not str:
+    if kwargs or not args or type(args[0]) not in (str, *chosen.KEYS):
         return MISSING
+    if type(args[0]) is not str:
+        told = chosen.holds(t, owner, args[0])
+        if told is False:
+            value = args[1] if len(args) > 1 else None
+            set_item(t, owner, args[0], value)
+            return value
+        return MISSING if told is MISSING else handed_on(t, chosen.item, owner, args[0])
     shadow = shadow_with(t.outside, owner, args[0])
     if shadow is None:
         return MISSING
@@ -227,7 +237,13 @@ def setdefault(t: Trace, owner: Any, args: Any, kwargs: Any, tail: bool) -> Any:
     return value
 
 
+def get_of_own_class(t: Trace, owner: Any, args: Any, kwargs: Any, tail: bool) -> Any:
+    """The same of a counter, say, by what changes from call to call; by any other key it is looked up in the whole of it."""
+    return get(t, owner, args, kwargs, tail) if args and type(args[0]) in chosen.KEYS else MISSING
+
+
 FEATURE.methods[dict, "get"] = get
+FEATURE.methods |= {(cls, "get"): get_of_own_class for cls in chosen.DICTS - {dict}}
 FEATURE.methods[dict, "setdefault"] = setdefault
 
 

@@ -23,7 +23,7 @@ from braze.capture.facts.records import Check, Guard, Source, Step
 from braze.capture.facts.values import MISSING, is_constant, words
 from braze.capture.graph import literals
 from braze.capture.outside import reads
-from braze.capture.outside.shadows import fill_arguments
+from braze.capture.outside.looked_into import fill_arguments
 from braze.capture.python import operations
 from braze.capture.state.handlers import Feature
 from braze.capture.state.outside import Outside

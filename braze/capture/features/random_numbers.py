@@ -26,7 +26,7 @@ from braze.capture.facts.replay import GENERATOR
 from braze.capture.facts.values import words
 from braze.capture.features import rules
 from braze.capture.finish.reconstruction import RecipeTable
-from braze.capture.outside.shadows import fill_arguments
+from braze.capture.outside.looked_into import fill_arguments
 from braze.capture.python.operations import number
 from braze.capture.state.handlers import Feature
 from braze.capture.state.ledger import LaterSeed, Ledger

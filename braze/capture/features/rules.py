@@ -34,7 +34,7 @@ from braze.capture.facts.values import (
 from braze.capture.graph import constant_evaluation, floats, overloads, unbacked
 from braze.capture.outside import identities, texts
 from braze.capture.outside.class_values import class_value, is_programs, trust_class_value
-from braze.capture.outside.shadows import fill
+from braze.capture.outside.looked_into import fill
 from braze.capture.outside.unread import handed_on
 from braze.capture.python import calls, operations, raised
 from braze.capture.python.attributes import (

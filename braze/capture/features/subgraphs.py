@@ -18,7 +18,7 @@ from braze.capture.facts.breaks import HINT_MOVE, BreakSignal, Retry, Stopped
 from braze.capture.facts.purity import memory_written
 from braze.capture.graph.recorder import Recorder
 from braze.capture.outside import changes
-from braze.capture.outside.shadows import fill_arguments
+from braze.capture.outside.looked_into import fill_arguments
 from braze.capture.python.unwinding import resumable_step
 from braze.capture.state.trace import GraphState, Recording, Trace
 from braze.graph import torch_compat

@@ -11,7 +11,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from braze.capture.facts.breaks import BreakSignal, graph_break
-from braze.capture.outside.shadows import fill_arguments
+from braze.capture.outside.looked_into import fill_arguments
 from braze.capture.python import calls, higher_order
 from braze.capture.python.iteration import elements
 from braze.capture.state.handlers import Feature

@@ -18,7 +18,7 @@ from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.records import Step
 from braze.capture.features.control_flow import like, row_of
 from braze.capture.features.subgraphs import Traced, flatten, noted, region, traced, union
-from braze.capture.outside.shadows import fill_arguments
+from braze.capture.outside.looked_into import fill_arguments
 from braze.capture.python.higher_order import MODULES, break_around
 from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import GraphState, Trace

@@ -10,7 +10,7 @@ from braze.capture.facts.replay import delete_in_dict, set_in_dict
 from braze.capture.facts.values import MISSING, has_data_descriptor
 from braze.capture.finish.reconstruction import RecipeTable
 from braze.capture.outside import definitions
-from braze.capture.outside.shadows import DictShadow, keys_of
+from braze.capture.outside.shadows import DictShadow, SequenceShadow, keys_of
 from braze.capture.state.handlers import HANDLERS, Feature
 from braze.capture.state.ledger import Ledger
 from braze.capture.state.outside import Outside
@@ -48,7 +48,7 @@ def of_containers(outside: Outside, table: RecipeTable) -> Iterator[Effect]:
         if isinstance(shadow, DictShadow):
             yield from items_written(table, shadow)
         elif shadow.changed():
-            yield contents(table, shadow)
+            yield from elements_written(table, shadow)
     for shadow in outside.instance_dicts.values():
         yield from attributes_written(table, shadow)
 
@@ -172,7 +172,16 @@ def as_dict(table: RecipeTable, shadow: DictShadow) -> Any:
     return Build("dict", tuple(args))
 
 
-def contents(table: RecipeTable, shadow: Any) -> Effect:
+def elements_written(table: RecipeTable, shadow: SequenceShadow) -> Iterator[Effect]:
+    """Elements of a list, set or deque: of a list that nothing has looked into, those at places that change from call to call, and then those at its end."""
+    for key, value in shadow.later.items.values():
+        target = table.add(FromSource(shadow.node.source))
+        yield Effect(EffectKind.SETITEM, (target, table.id_of(key), table.id_of(value)))
+    if shadow.filled or shadow.view:
+        yield contents(table, shadow)
+
+
+def contents(table: RecipeTable, shadow: SequenceShadow) -> Effect:
     """A list, set or deque that has other elements now; of one that nothing has looked into, those at its end."""
     items = tuple(table.id_of(v) for v in shadow.view)
     kind = "set" if isinstance(shadow.view, set) else "list"

@@ -15,6 +15,8 @@ from braze.graph.specs import FloatSpec, SymbolSpec
 NUMBERS = {int: int, float: float, SymbolSpec: int, FloatSpec: float}
 #: in place of all that is to be a symbol from the first call on: sizes of what is no parameter, and numbers that are arguments
 ALL = "all"
+#: in place of a dimension: text that was another one
+TEXT = -2
 #: sizes of tensors and values of numbers, by where they are
 Extents = dict[Source, tuple[int, ...] | int | float]
 
@@ -47,7 +49,7 @@ def is_data(source: Source) -> bool:
 DATA = frozenset(
     {
         Step.LOCAL, Step.GLOBAL, Step.GLOBALS_OF, Step.CELL, Step.CLOSURE, Step.ATTR, Step.DICT, Step.CLASS_ATTR, Step.TYPE, Step.FUNC,
-        Step.ITEM, Step.NEGATIVE, Step.LENGTH,
+        Step.ITEM, Step.ITEM_AT, Step.NEGATIVE, Step.LENGTH,
     }
 )  # fmt: skip
 
@@ -117,6 +119,22 @@ def numbers(source: Source, expected: Any) -> Iterator[Source]:
 def itself(source: Source) -> Source:
     """Where a number is found, whatever its sign."""
     return source.parent if source.step is Step.NEGATIVE and source.parent is not None else source
+
+
+def changed_texts(capture: Capture, function: Any, locals: Sequence[Any]) -> frozenset[tuple[Source, int]]:
+    """(source, TEXT) of every text that is another one now."""
+    found: set[tuple[Source, int]] = set()
+    for guard in capture.guards:
+        if is_about_text(guard) and guard.source is not None:
+            value = read_source(guard.source, function, locals)
+            if type(value) is str and value != guard.expected:
+                found.add((guard.source, TEXT))
+    return frozenset(found)
+
+
+def is_about_text(guard: Guard) -> bool:
+    """Whether a guard fails of another text than was given before."""
+    return guard.check is Check.EQUAL and type(guard.expected) is str
 
 
 def all_extents(capture: Capture) -> frozenset[tuple[Source, int]]:

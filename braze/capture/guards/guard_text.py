@@ -80,6 +80,10 @@ def source_text(source: Source | None, code: Any = None, names: Mapping[Source, 
             return f"{above}.{key}" if in_table else f"{above}[{key!r}]"
         case Step.ITEM_AT:
             return f"{above}[{source_text(key, code, names)}]"
+        case Step.HAS_AT:
+            return f"({source_text(key, code, names)} in {above})"
+        case Step.DECIMAL:
+            return f"str({above})"
         case Step.LENGTH:
             return f"len({above})"
         case Step.SIZE:

@@ -208,11 +208,15 @@ def advice(guard: Guard, value: Any, name: str) -> tuple[str, ...]:
             )
         case Check.EQUAL if is_attribute(guard.source):
             return (f"set {name} once, before the first call",)
-        case Check.EQUAL if isinstance(guard.expected, bool | str | None):
+        case Check.EQUAL if type(guard.expected) is str:
+            return (
+                f"each value of {name} that is looked at, not handed on or written into other text, has a variant of its own: keep to a few",
+            )
+        case Check.EQUAL if isinstance(guard.expected, bool | None):
             return (f"each value of {name} has a variant of its own: keep to a few",)
         case Check.RANGE if name and ".shape[" not in name:
             return (
-                f"each value of {name} that is compared with or chooses (anything but a number of a list) has a variant of its own: "
+                f"each value of {name} that is compared with or chooses (anything but an item of a list) has a variant of its own: "
                 f"keep to a few, or choose out of a tensor, torch.tensor(rows)[{name}] or torch.stack(tensors)[{name}]; "
                 "layers and functions that it chooses have one each: options={'recompile_limit': n} for as many as there are",
             )

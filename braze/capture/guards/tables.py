@@ -46,6 +46,10 @@ _EQUAL, _PLAIN = Check.EQUAL, Check.EQUAL.sure
 _SIMPLE = frozenset(check for check in Check if check.sure) - {_EQUAL}
 
 
+#: steps of which the key is a source
+BY_KEY = frozenset({Step.ITEM_AT, Step.HAS_AT})
+
+
 @record
 class GuardTable:
     """The walker's tables, and which source and guard each row stands for."""
@@ -122,7 +126,7 @@ class _Builder:
             parent = self._made(above) if row is None else row
         if type(key) is IdentityKey:
             key = key.value
-        elif source.step is Step.ITEM_AT:
+        elif source.step in BY_KEY:
             key = self.node(key)
         elif source.step is Step.COMPUTED:
             key = program_of(key), (parent, *map(self.node, key[1]))
@@ -251,7 +255,7 @@ def read_source(source: Source, function: Any, locals: Sequence[Any]) -> Any:
 def read_step(source: Source, above: Any, function: Any, locals: Sequence[Any]) -> Any:
     """The object at a source, given the one that it is read from, or ``native.walk.MISSING``."""
     key = unwrapped(source)
-    if source.step is Step.ITEM_AT:
+    if source.step in BY_KEY:
         key = read_source(key, function, locals)
     elif source.step is Step.COMPUTED:
         key = program_of(key), [above, *(read_source(other, function, locals) for other in key[1])]

@@ -26,6 +26,7 @@ def so_far(t: Trace) -> list[Any]:
             found += [(id(shadow), id(k), id(v)) for k, v in shadow.later.items.values()]
         elif shadow.changed():
             found.append((id(shadow), list(map(id, shadow.view))))
+            found += [(id(shadow), id(k), id(v)) for k, v in shadow.later.items.values()]
     for node in t.done.slotted:
         found.append((id(node), [(k, id(v)) for k, v in (node.slots or {}).items()]))
     for space in t.outside.globals.values():

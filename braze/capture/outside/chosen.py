@@ -1,11 +1,13 @@
-"""``numbers[i]`` where ``i`` changes from call to call: a place of its own, by which each call reads its number, rather than a variant per ``i``.
+"""``items[i]`` where ``i`` changes from call to call: a place of its own, by which each call reads its item, rather than a variant per ``i``.
 
-What is computed of ints and sizes from outside (``numbers[i % 4]``, ``numbers[x.size(0) - j]``) is one too, which each call computes first.
-What such a place holds is guarded as any number from outside is: an int or a float is a symbol, anything else plain is compared.
+What is computed of ints and sizes from outside (``numbers[i % 4]``, ``numbers[x.size(0) - j]``) is one too, which each call computes first, and so is
+text from outside as the key of a dict. What such a place holds is guarded as anything from outside is: of a tensor or a module is told what it is
+like, an int or a float is a symbol, what is known by identity is left to comparisons of the key. Whether a dict has the key is a place, too.
 """
 
 from __future__ import annotations
 
+import collections
 import re
 from typing import Any
 
@@ -13,8 +15,10 @@ import torch
 
 from braze import native
 from braze.capture.facts.records import Check, Step
-from braze.capture.facts.values import MISSING
+from braze.capture.facts.replay import builtin_base
+from braze.capture.facts.values import MISSING, UnknownText, is_bound_builtin, is_identity_type
 from braze.capture.guards.tables import program_of
+from braze.capture.outside import given_texts
 from braze.capture.outside.shadows import DictShadow, SequenceShadow
 from braze.capture.outside.symbols import symbolic_float, symbolic_int
 from braze.capture.state.outside import Outside
@@ -28,16 +32,20 @@ from braze.native import calibrate, walk
 from braze.native.encode import MOST_COMPUTED
 from braze.support.errors import Unsupported
 
-#: what an item is taken of; others run code of their own, or are no containers of numbers
-HOLDERS = frozenset({list, tuple, dict})
+#: what an item is taken of; others run code of their own
+DICTS = frozenset({dict, collections.OrderedDict, collections.defaultdict, collections.Counter})
+HOLDERS = DICTS | {list, tuple}
+HASHED = (dict, set, frozenset)
+#: what stands for a key that changes from call to call
+KEYS = frozenset({torch.SymInt, UnknownText})
 #: what is looked at by value, and has no identity that a program would see
 PLAIN = frozenset({int, float, bool, str, type(None)})
 #: integers from here on are no symbols
 LARGE = 1 << 62
 
 
-def item(t: Trace, holder: Any, key: torch.SymInt) -> Any:
-    """What the interpreter sees of ``holder[key]``; MISSING where it is no plain value, or none that each call could read before it begins."""
+def item(t: Trace, holder: Any, key: Any) -> Any:
+    """What the interpreter sees of ``holder[key]``; MISSING where there is none, or none that each call could read before it begins."""
     index = place_of(t, key)
     if index is None:
         return MISSING
@@ -47,13 +55,12 @@ def item(t: Trace, holder: Any, key: torch.SymInt) -> Any:
     node = above.child(Step.ITEM_AT, index.source)
     if node.real is not MISSING:
         return node.value
-    try:
-        real = above.real[index.real]
-    except LookupError:  # which the program is to see: raised for this number, as of any other object
-        return MISSING
+    real = there(above.real, index.real)
     if type(real) not in PLAIN:
-        return MISSING
+        return by_what_it_is_like(t.outside, node, real)
     node.origin = t.frames.here()
+    if type(real) is str and t.outside.symbolic and given_texts.may_stand(t.outside, node):
+        return given_texts.text(t.outside, node, real)
     if type(real) is int and abs(real) < LARGE:
         value = symbolic_int(t, node, real)
         if t.outside.tree.known.get(id(value)) is node and node not in t.outside.symbolic_places:
@@ -67,8 +74,58 @@ def item(t: Trace, holder: Any, key: torch.SymInt) -> Any:
     return real
 
 
-def place_of(t: Trace, key: torch.SymInt) -> Node | None:
-    """The place of an int that is a symbol, or is computed of some; None where only the data tell it, or it is one number by now."""
+def there(real: Any, key: Any) -> Any:
+    """What a list, tuple or dict holds; MISSING where there is none, which the program is to see: as of any other object."""
+    if issubclass(type(real), dict):
+        return dict.get(real, key, MISSING)
+    try:
+        return real[key] if type(key) is int else MISSING
+    except IndexError:
+        return MISSING
+
+
+def by_what_it_is_like(outside: Outside, node: Node, real: Any) -> Any:
+    """A tensor, module or other object at such a place; MISSING of what is known by identity, or was found by its number or key before."""
+    if real is MISSING or is_identity_type(type(real)) or is_bound_builtin(real):
+        return MISSING
+    known = outside.tree.node_of(real)
+    if known is not None and known.parent is node.parent and known.step is Step.ITEM:
+        return MISSING
+    return outside.see(node, real)
+
+
+def holds(t: Trace, holder: Any, key: Any) -> Any:
+    """Whether a dict or set from outside holds a key, which is guarded; MISSING where no call could tell before it begins."""
+    index = place_of(t, key)
+    above = place_of_holder(t.outside, holder) if index is not None else None
+    if above is None or not issubclass(type(above.real), HASHED):
+        return MISSING
+    node = above.child(Step.HAS_AT, index.source)  # type: ignore[union-attr]
+    if node.real is MISSING:
+        node.origin = t.frames.here()
+        t.outside.tree.meet(node, builtin_base(above.real).__contains__(above.real, index.real))  # type: ignore[union-attr]
+        node.guards.append((Check.EQUAL, node.real))
+    return node.real
+
+
+def place_of_text(t: Trace, text: UnknownText) -> Node | None:
+    """The place of text from outside, or of an integer's text; None of any other."""
+    function, args = text.made or (None, ())
+    if type(function) is given_texts.Given:
+        return function.node
+    number = args[0] if function is str or (function is format and args[1:] == ("",)) else None
+    place = place_of(t, number) if type(number) is torch.SymInt else None
+    if place is None:
+        return None
+    node = place.child(Step.DECIMAL, None)
+    t.outside.tree.meet(node, str(place.real))
+    return node
+
+
+def place_of(t: Trace, key: Any) -> Node | None:
+    """The place of text, or of an int that is a symbol, or is computed of some; None where only the data tell it, or it is one number by now."""
+    if type(key) is UnknownText:
+        return place_of_text(t, key)
     expr = key.node.expr
     if torch_symbols.is_unbacked(key) or not expr.free_symbols:
         return None
@@ -139,6 +196,9 @@ def place_of_holder(outside: Outside, holder: Any) -> Node | None:
     node = outside.tree.node_of(holder)
     if node is not None and is_as_it_was(node, holder):
         return node
+    waiting = outside.unread.get(id(holder))
+    if waiting is not None and not waiting.filled:  # what stands for it is not all of it
+        return None
     if type(holder) is dict or not PLAIN.issuperset(map(type, holder)):
         return None
     return outside.tree.constant(tuple(holder))
@@ -154,4 +214,8 @@ def is_as_it_was(node: Node, holder: Any) -> bool:
     if not isinstance(shadow, DictShadow) or shadow.step is not Step.ITEM:
         return False
     # a key of a class of the program's may be found by its code
-    return not shadow.changed() and PLAIN.issuperset(map(type, dict.keys(shadow.real)))
+    return (
+        type(shadow.real) in DICTS
+        and not shadow.changed()
+        and PLAIN.issuperset(map(type, dict.keys(shadow.real)))
+    )

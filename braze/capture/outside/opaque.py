@@ -33,7 +33,7 @@ from braze.capture.facts.values import (
     is_identity_type,
 )
 from braze.capture.outside.class_values import is_programs
-from braze.capture.outside.shadows import contents, everything
+from braze.capture.outside.looked_into import contents, everything
 from braze.capture.state.outside import Outside
 from braze.support.caches import remembered
 

@@ -15,7 +15,7 @@ import torch
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.records import Check, Step
 from braze.capture.facts.values import BY_VALUE, CONSTANTS, is_bound_builtin, is_identity_type
-from braze.capture.outside import shadows
+from braze.capture.outside import given_texts, shadows
 from braze.capture.outside.listeners import refuse_heard
 from braze.capture.outside.symbols import is_symbolic, make_fake, symbolic_float, symbolic_int
 from braze.capture.outside.unread import ADDING, may_wait, read_whole
@@ -53,6 +53,8 @@ def wrap(t: Trace, node: Node, real: Any) -> Any:
 
 def constant(t: Trace, node: Node, real: Any) -> Any:
     """Compared by type and value. Not indexed by identity: small ints are everywhere."""
+    if type(real) is str and t.outside.symbolic and given_texts.may_stand(t.outside, node):
+        return given_texts.text(t.outside, node, real)
     if (
         t.outside.symbolic
         and type(real) in NUMBERS

@@ -10,18 +10,16 @@ from __future__ import annotations
 import collections
 import sys
 import types
-from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import torch
 
-from braze.capture.facts.breaks import FORMATTED, FORMATTED_NUMBER, HINT_FORMAT, graph_break
+from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.records import Check, IdentityKey, Source, Step
 from braze.capture.facts.replay import builtin_base, delete_item, native_new, set_item
 from braze.capture.facts.values import (
     MISSING,
     Identity,
-    UnknownText,
     is_bound_builtin,
     is_constant,
     is_identity_type,
@@ -32,12 +30,11 @@ from braze.capture.guards.dynamic import has_symbols
 from braze.capture.outside import texts
 from braze.capture.outside.class_values import runs_code_as_key
 from braze.capture.outside.later import Later
-from braze.capture.outside.unread import MAY_WAIT, may_wait, read_whole
+from braze.capture.outside.unread import MAY_WAIT, MOST_FROM_THE_END, may_wait, read_whole
 from braze.capture.state.ledger import Ledger
 from braze.capture.state.outside import Outside
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import Trace
-from braze.support.caches import remembered
 
 
 class DictShadow:
@@ -225,16 +222,14 @@ def refuse_another_in_a_later_call(outside: Outside, key: Any) -> None:
         graph_break("BZ1014", f"a {type(key).__name__} from outside is looked up in a dict from outside")
 
 
-#: places of a list that are told from its end: of such small integers there is one object each
-MOST_FROM_THE_END = 5
-
-
 class SequenceShadow:
     """A list, set or deque outside, copied at once or, until something looks into it, what was added at its end. ``original``: its first elements, in order."""
 
-    __slots__ = ("cls", "filled", "node", "original", "view")
+    __slots__ = ("cls", "filled", "later", "node", "original", "view")
 
     def __init__(self, node: Node, cls: type, view: Any, original: list[Any], filled: bool = True) -> None:
+        #: what was written last at places of the first elements that change from call to call, and nothing has looked for
+        self.later = Later()
         self.node = node
         self.cls = cls
         self.view = view
@@ -262,6 +257,8 @@ class SequenceShadow:
 
     def item(self, outside: Outside, index: int) -> Any:
         """One element of a list that waits, whatever its length; MISSING where the list is to be read for it."""
+        if self.later.items:
+            return MISSING
         real, at = self.node.real, index if index >= 0 else index + len(self.view)
         if at >= 0 > index:
             return self.view[index - len(self.view) if at < 0 else at]
@@ -279,11 +276,16 @@ class SequenceShadow:
         added = list(base.__iter__(self.view))
         node.guard(Check.LENGTH, base.__len__(node.real))
         self.original = [outside.read(node, Step.ITEM, i, v) for i, v in enumerate(base.__iter__(node.real))]
+        now = list(self.original)
+        for key, value in self.later.take():
+            now[int(key)] = value
         base.clear(self.view)
-        base.extend(self.view, (*self.original, *added))
+        base.extend(self.view, (*now, *added))
 
     def changed(self) -> bool:
         """Whether elements were added, removed or replaced."""
+        if self.later.items:
+            return True
         now = list(iterate(self.view))
         if issubclass(type(self.view), set):
             return set(map(id, now)) != set(map(id, self.original))
@@ -520,81 +522,3 @@ def keep(done: Ledger, node: Node, name: str, value: Any) -> None:
         node.slots = {}
         done.slotted.append(node)
     node.slots[name] = value
-
-
-# -- what C code looks into is read whole before, and text in it is written
-
-
-SEQUENCES = (list, tuple, collections.deque)
-_READ_WHOLE = (dict, *SEQUENCES)
-WRITABLE = frozenset({list, dict})
-
-
-def fill(outside: Outside, value: Any) -> None:
-    """Read all of a lazily filled dict."""
-    if not issubclass(type(value), dict):
-        return
-    node = outside.tree.known.get(id(value))
-    if node is not None and node.value is value:
-        if node.container is not None and not node.container.filled:
-            node.container.fill(outside)
-        return
-    shadow = outside.dict_views.get(id(value))
-    if shadow is not None and shadow.view is value:
-        shadow.fill(outside)
-
-
-def write_texts(container: Any) -> None:
-    """Text in a container, written: C code looks into it."""
-    if UnknownText not in set(map(type, contents(container))):
-        return
-    pairs = list(container.items()) if issubclass(type(container), dict) else list(enumerate(container))
-    for key, value in pairs:
-        if type(value) is UnknownText and value.made is not None:
-            container[key] = texts.written(value)
-
-
-@remembered(4096)
-def is_looked_into(kind: type) -> bool:
-    """Whether values of a class hold others, or are text that may not be written yet."""
-    return kind is UnknownText or issubclass(kind, _READ_WHOLE)
-
-
-def fill_arguments(outside: Outside, values: Collection[Any]) -> None:
-    """Read all of the lazily filled dicts among values that C code gets, however deep, and write the text in them."""
-    if not any(map(is_looked_into, map(type, values))):
-        return
-    for value in everything(values, _looked_into):
-        kind = type(value)
-        if kind is UnknownText:
-            graph_break(*(FORMATTED if value.made is None else FORMATTED_NUMBER), HINT_FORMAT)
-        if kind in WRITABLE:
-            write_texts(value)
-        if issubclass(kind, dict):
-            fill(outside, value)
-
-
-def _looked_into(value: Any) -> Iterable[Any] | None:
-    """What a container holds, if C code would look into any of that; by types first, since it may be long and given again and again."""
-    if not issubclass(type(value), _READ_WHOLE):
-        return None
-    return contents(value) if any(map(is_looked_into, set(map(type, contents(value))))) else None
-
-
-def everything(values: Iterable[Any], held_by: Callable[[Any], Iterable[Any] | None]) -> Iterator[Any]:
-    """Values and all that they hold, however deep, each that holds something once. ``held_by``: what one holds, if it is looked into; asked once it has been given."""
-    waiting, seen = [iter(values)], set[int]()
-    while waiting:
-        for value in waiting.pop():
-            if id(value) in seen:
-                continue
-            yield value
-            held = held_by(value)
-            if held is not None:
-                seen.add(id(value))
-                waiting.append(iter(held))
-
-
-def contents(container: Any) -> Iterable[Any]:
-    """What a container holds, a dict's keys left out, past any override in a subclass."""
-    return dict.values(container) if issubclass(type(container), dict) else iterate(container)

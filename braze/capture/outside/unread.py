@@ -24,6 +24,8 @@ from braze.capture.state.trace import Trace
 
 #: classes of which this holds; others may say by code of their own what adding to them is
 MAY_WAIT = frozenset({list, collections.deque})
+#: places of a list that are told from its end: of such small integers there is one object each
+MOST_FROM_THE_END = 5
 #: methods that add at the end, and look at nothing that is there
 ADDING = frozenset({"append", "extend"})
 #: instructions that hand on what they find outside, and do not look into it
@@ -92,6 +94,16 @@ def element(outside: Outside, value: Any, index: int) -> Any:
     return MISSING if shadow is None or shadow.filled else shadow.item(outside, index)
 
 
+def last_elements(outside: Outside, value: Any, key: slice) -> Any:
+    """``value[-3:]`` of a list that waits, whatever its length; MISSING where it is to be read for that."""
+    if id(value) not in outside.unread or key.stop is not None or key.step is not None:
+        return MISSING
+    if type(key.start) is not int or not -MOST_FROM_THE_END <= key.start < 0:
+        return MISSING
+    found = [element(outside, value, at) for at in range(key.start, 0)]
+    return MISSING if any(each is MISSING for each in found) else found
+
+
 def counts(outside: Outside, value: Any) -> bool:
     """Whether the number of elements of a list is told without a look at them: of one that waits, which has a place for that number."""
     shadow = outside.unread.get(id(value))
@@ -102,6 +114,16 @@ def number_of_elements(outside: Outside, value: Any) -> Any:
     """The number of elements that a list which waits had when the call began, which may be a symbol."""
     node = outside.unread[id(value)].node
     return outside.read(node, Step.LENGTH, None, list.__len__(node.real))
+
+
+def written_at(outside: Outside, value: Any, key: torch.SymInt) -> Any:
+    """What was written last to a list that waits, at this very place, which changes from call to call; MISSING where nothing was, or where one may be another by now."""
+    shadow = outside.unread.get(id(value))
+    if shadow is None or shadow.filled:
+        return MISSING
+    found = shadow.later.last(key)
+    # behind what was added since, a place that is told from the end is another
+    return MISSING if found is not MISSING and shadow.view and key.node.hint < 0 else found
 
 
 def has_elements(outside: Outside, value: Any) -> bool:

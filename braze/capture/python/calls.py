@@ -38,6 +38,7 @@ from braze.capture.graph.sizes import HASHED, as_key
 from braze.capture.outside import changes, identities, texts
 from braze.capture.outside.class_values import runs_code_as_key, trust_class_value
 from braze.capture.outside.held import dropped, is_held
+from braze.capture.outside.looked_into import fill, fill_arguments
 from braze.capture.outside.opaque import (
     asked_by_code,
     refuse_if_opaque,
@@ -45,7 +46,6 @@ from braze.capture.outside.opaque import (
     refuse_opaque_in_walks,
 )
 from braze.capture.outside.relied_upon import trust
-from braze.capture.outside.shadows import fill, fill_arguments
 from braze.capture.python import generators, higher_order
 from braze.capture.python.attributes import class_lookup, note_absent, special_method
 from braze.capture.python.c_border import canonical, outside_applied

@@ -6,7 +6,7 @@ from typing import Any
 
 from braze.capture.facts.breaks import BreakSignal, Stopped
 from braze.capture.facts.frame import Frame
-from braze.capture.python import looks
+from braze.capture.python import looks, looks_at_texts
 from braze.capture.python.generators import finish_left_over
 from braze.capture.python.unwinding import catch, resumable_step, trail_of
 from braze.capture.state.trace import Trace
@@ -22,7 +22,7 @@ def run(t: Trace, f: Frame) -> Any:
     waiting = interrupts.waiting
     handled = state.handled
     stop_at = state.stop_at
-    unread = t.outside.unread
+    unread, texts = t.outside.unread, t.outside.texts
     ops = f.decoded.ops
     try:
         while True:
@@ -37,6 +37,8 @@ def run(t: Trace, f: Frame) -> Any:
                         raise Stopped
                     if unread:
                         looks.before(t, f)
+                    if texts:
+                        looks_at_texts.before(t, f)
                     if handler(t, f, arg) is not None:
                         return f.result
                     if left_over:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from braze.capture.facts.breaks import DECIDED_BY_DATA, HINT_DATA, graph_break
+from braze.capture.facts.records import Step
 from braze.capture.facts.values import (
     BY_INDEX,
     DICT_WALKS,
@@ -22,12 +23,13 @@ from braze.capture.facts.values import (
 )
 from braze.capture.graph import constant_evaluation, floats, unbacked
 from braze.capture.outside import texts
+from braze.capture.outside.looked_into import fill
 from braze.capture.outside.opaque import refuse_if_opaque
-from braze.capture.outside.shadows import fill
+from braze.capture.outside.shadows import DictShadow
 from braze.capture.outside.unread import counts, has_elements, number_of_elements
 from braze.capture.python import data_errors
 from braze.capture.python.calls import call_c
-from braze.capture.python.operations import TRUTHS, binary, number, python_method
+from braze.capture.python.operations import TRUTHS, binary, number, python_method, unfilled
 from braze.capture.python.tensors import require_own
 from braze.capture.state.handlers import HANDLERS
 from braze.capture.state.trace import Interpreter, Trace
@@ -187,6 +189,14 @@ def length(t: Trace, value: Any) -> int:
         return found
     if counts(t.outside, value):  # which grows from call to call: a number that changes
         return binary(t, operator.add, number_of_elements(t.outside, value), list.__len__(value))  # type: ignore[no-any-return]
+    shadow = unfilled(t.outside, value)
+    if (
+        shadow is not None
+        and type(shadow) is DictShadow
+        and shadow.step is Step.ITEM
+        and not shadow.changed()
+    ):
+        return t.outside.read(shadow.node, Step.LENGTH, None, dict.__len__(shadow.real))  # type: ignore[no-any-return]
     fill(t.outside, value)
     if type(value) not in SEQUENCES:
         refuse_if_opaque(t.outside, value)

@@ -14,8 +14,9 @@ from braze.capture.facts.bytecode import GENERATORS, opcodes
 from braze.capture.facts.frame import CO_VARARGS, CO_VARKEYWORDS, Frame
 from braze.capture.facts.operators import METHODS
 from braze.capture.facts.values import MISSING, NULL, lookup_in_mro
+from braze.capture.outside import chosen
 from braze.capture.outside.shadows import instance_contents
-from braze.capture.outside.unread import ADDING, counts, element, has_elements
+from braze.capture.outside.unread import ADDING, counts, element, has_elements, last_elements, written_at
 from braze.capture.python.calls import MODULE_CALL, is_special
 from braze.capture.python.module_calls import calls_as_usual, forward_alone
 from braze.capture.state.handlers import HANDLERS
@@ -38,7 +39,7 @@ _TAKEN: tuple[tuple[str, Callable[[int], int]], ...] = (
         lambda arg: 1,
     ),
     ("BINARY_OP COMPARE_OP BINARY_SUBSCR CONTAINS_OP STORE_ATTR", lambda arg: 2),
-    ("STORE_SUBSCR", lambda arg: 3),
+    ("STORE_SUBSCR BINARY_SLICE", lambda arg: 3),
     ("BUILD_TUPLE BUILD_LIST BUILD_SET BUILD_STRING BUILD_SLICE", lambda arg: arg),
     ("CALL", lambda arg: arg + 2),
 )
@@ -47,6 +48,7 @@ TAKEN = {op: count for names, count in _TAKEN for op in opcodes(names)}
 _ATTRIBUTES, _CALLS = opcodes("LOAD_ATTR LOAD_METHOD"), opcodes("CALL")
 _TRUTHS, _RETURNS = opcodes(_OF_TRUTH), opcodes("RETURN_VALUE")
 _OPERATORS, _STORES = opcodes("BINARY_OP"), opcodes("STORE_ATTR")
+_ELEMENTS, _SLICES = opcodes("STORE_SUBSCR"), opcodes("BINARY_SLICE")
 _ITEMS, _ITERATIONS, _PLACES = opcodes("BINARY_SUBSCR"), opcodes("GET_ITER"), (int, torch.SymInt)
 #: how far the number of a name is shifted in an instruction that may take a method to call
 _SHIFT = 0 if opcodes("LOAD_METHOD") else 1
@@ -85,6 +87,18 @@ def leaves_alone(t: Trace, f: Frame, op: int, arg: int, value: Any) -> bool:
         return arg == _IN_PLACE_ADD and type(value) is list and stack[-1] is not value
     if op in _ITEMS and type(stack[-1]) is int:
         return value is stack[-2] and element(t.outside, value, stack[-1]) is not MISSING
+    if op in _ITEMS and type(stack[-1]) is torch.SymInt:
+        if value is not stack[-2]:
+            return False
+        known = written_at(t.outside, value, stack[-1])
+        return known is not MISSING or chosen.item(t, value, stack[-1]) is not MISSING
+    if op in _ELEMENTS:
+        # what it is put into, where that knows when it is written
+        return value is stack[-2] and value is not stack[-3] and type(stack[-1]) is torch.SymInt
+    if op in _ITEMS and type(stack[-1]) is slice:
+        return value is stack[-2] and last_elements(t.outside, value, stack[-1]) is not MISSING
+    if op in _SLICES and value is stack[-3]:
+        return last_elements(t.outside, value, slice(stack[-2], stack[-1])) is not MISSING
     if op in _TRUTHS:
         return has_elements(t.outside, value)
     if op in _STORES:  # what ``+=`` gives, back to where it was

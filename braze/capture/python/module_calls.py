@@ -12,8 +12,9 @@ from braze.capture.facts.libraries import is_pytorchs
 from braze.capture.facts.records import Check, Step
 from braze.capture.facts.values import MISSING, lookup_in_mro
 from braze.capture.outside.class_values import trust_class_value
+from braze.capture.outside.looked_into import fill
 from braze.capture.outside.relied_upon import trust
-from braze.capture.outside.shadows import fill, instance_dict
+from braze.capture.outside.shadows import instance_dict
 from braze.capture.python import higher_order
 from braze.capture.python.attributes import instance_value, load_attr, note_absent
 from braze.capture.state.outside import Outside

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import operator
 import types
 from collections.abc import Sequence
@@ -19,9 +20,17 @@ from braze.capture.graph.sizes import HASHED, as_key
 from braze.capture.outside import chosen, texts
 from braze.capture.outside.class_values import in_class_dict
 from braze.capture.outside.held import dropped, looked_at, may_end_with_code, replaced
+from braze.capture.outside.looked_into import fill_arguments
 from braze.capture.outside.opaque import says_by_code
-from braze.capture.outside.shadows import DictShadow, fill_arguments, guard_keys, keys_of
-from braze.capture.outside.unread import element
+from braze.capture.outside.shadows import DictShadow, guard_keys, keys_of
+from braze.capture.outside.unread import (
+    counts,
+    element,
+    last_elements,
+    number_of_elements,
+    read_whole,
+    written_at,
+)
 from braze.capture.python.attributes import special_method
 from braze.capture.python.calls import call_c
 from braze.capture.python.tensors import require_own
@@ -278,6 +287,8 @@ def contains(t: Trace, container: Any, item: Any) -> bool:
     """``item in container``."""
     kind = type(container)
     if issubclass(type(container), HASHED):
+        if type(item) in chosen.KEYS and (told := chosen.holds(t, container, item)) is not MISSING:
+            return told  # type: ignore[no-any-return]
         item = key_among(t, container, item)
         if item is MISSING:
             return False
@@ -308,11 +319,19 @@ def get_item(t: Trace, obj: Any, key: Any, tail: bool = False) -> Any:
     if kind in (list, tuple) and (type(key) is int or (type(key) is slice and not asked_for_bounds(key))):
         if t.outside.unread and type(key) is int and (found := element(t.outside, obj, key)) is not MISSING:
             return found
+        if (
+            t.outside.unread
+            and type(key) is slice
+            and (found := last_elements(t.outside, obj, key)) is not MISSING
+        ):
+            return found
         return obj[key]
-    if type(key) is torch.SymInt and kind in chosen.HOLDERS:
+    if type(key) in chosen.KEYS and kind in chosen.HOLDERS:
         value = chosen.item(t, obj, key)
         if value is not MISSING:
             return value
+        if t.outside.unread and (waits := written_at(t.outside, obj, key)) is not MISSING:
+            return waits
     if issubclass(type(obj), torch.Tensor):
         require_own(t.outside, "__getitem__")
         part, rest = place_of(t, obj, key)
@@ -333,6 +352,8 @@ def get_item(t: Trace, obj: Any, key: Any, tail: bool = False) -> Any:
         shadow = unfilled(t.outside, obj)
         if shadow is not None and (value := shadow.later.last(key)) is not MISSING:
             return value
+        if type(key) in chosen.KEYS and kind in MAKING and chosen.holds(t, obj, key) is False:
+            return made_for(t, obj, key)
         key = as_key(key)
         shadow = shadow_with(t.outside, obj, key)
         if shadow is not None:
@@ -349,6 +370,21 @@ def get_item(t: Trace, obj: Any, key: Any, tail: bool = False) -> Any:
             return t.call(missing, (obj, key), None, tail) if found is MISSING else found
     found = call_c(t, operator.getitem, (obj, number(key) if type(key) is torch.SymBool else key), None)
     return in_class_dict(t, key, found) if kind is types.MappingProxyType else found
+
+
+#: dicts that have something for a key that is missing
+MAKING = frozenset({collections.defaultdict, collections.Counter})
+
+
+def made_for(t: Trace, obj: Any, key: Any) -> Any:
+    """What such a dict has for a key that it does not hold."""
+    if type(obj) is collections.Counter:
+        return t.call(python_method(t, obj, "__missing__"), (obj, key), None)
+    if obj.default_factory is None:
+        raise KeyError(as_key(key))
+    value = t.call(obj.default_factory, (), None)
+    set_item(t, obj, key, value)
+    return value
 
 
 def asked_for_bounds(key: slice) -> bool:
@@ -395,6 +431,10 @@ def set_item(t: Trace, obj: Any, key: Any, value: Any) -> None:
             replaced(t, shadow.peek(t.outside, key))
             shadow.put(t.done, key, value)
             return
+    if type(key) is torch.SymInt:
+        if element_written_later(t, obj, key, value):
+            return
+        read_whole(t.outside, obj)
     refuse_written(t.outside, obj, f"an item of a {type(obj).__name__} from outside is assigned")
     dropped(t, obj, "__setitem__", (key,))
     if (type(obj) is list and type(key) is int) or is_found_by_c(obj, key):
@@ -415,6 +455,22 @@ def written_later(t: Trace, obj: Any, key: Any, value: Any) -> bool:
     ):
         return False  # which of them it takes the place of is not known
     return shadow.put_later(key, value)
+
+
+def element_written_later(t: Trace, obj: Any, key: torch.SymInt, value: Any) -> bool:
+    """The same of a list that nothing has looked into, at a place that it had when the call began, which is guarded."""
+    if not counts(t.outside, obj) or unbacked.is_unbacked(key):
+        return False
+    shadow = t.outside.unread[id(obj)]
+    if any(may_end_with_code(t, v) for v in looked_at(t.outside, shadow.node.real)):
+        return False
+    number = number_of_elements(t.outside, obj)
+    below = key.node.hint < 0
+    if below and shadow.view:  # it is told from the end of what was added
+        return False
+    first = unary(t, operator.neg, number) if below else 0
+    inside = t.truth(compare(t, operator.ge, key, first)) and t.truth(compare(t, operator.lt, key, number))
+    return inside and shadow.later.put(key, value)
 
 
 def refuse_written(outside: Outside, obj: Any, what: str) -> None:

@@ -107,7 +107,9 @@ class SourceText:
         if source.step is Step.ITEM and self.types.get(source.parent) in (list, tuple, dict):
             return f"{self.text(source.parent)}[{literal(key) or name(key)}]"
         if source.step is Step.ITEM_AT:
-            return f"{self.text(source.parent)}[{self.text(key)}]"
+            above, at = self.text(source.parent), self.text(key)
+            plain = self.types.get(source.parent, list) in (list, tuple, dict)
+            return f"{above}[{at}]" if plain else f"{name(item)}({above}, {at})"
         if source.step is Step.COMPUTED:
             return computed_text(key[0], (self.text(source.parent), *map(self.text, key[1])))
         below = _BELOW.get(source.step)
@@ -133,6 +135,7 @@ _BELOW: dict[Step, Callable[[str, Any, Callable[..., str]], str]] = {
     Step.LENGTH: lambda at, key, name: f"{name(len)}({at})",
     Step.SIZE: lambda at, key, name: f"{at}.size({key})",
     Step.NEGATIVE: lambda at, key, name: f"(-{at})",
+    Step.DECIMAL: lambda at, key, name: f"{name(str)}({at})",
 }
 
 

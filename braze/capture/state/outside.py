@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -52,6 +52,9 @@ class Outside:
         #: contents of outside closure cells, by identity of the cell
         self.cells: dict[int, tuple[types.CellType, Node]] = {}
         self.symbolic_places: list[Node] = []
+        #: places of text that changes, by identity of what stands for it, and sources of which the text is guarded where it is read (outside.given_texts)
+        self.texts: dict[int, Node] = {}
+        self.plain: frozenset[Source] = frozenset()
         #: what hears messages that are given when the graph has run, by identity (outside.listeners)
         self.heard: dict[int, Any] = {}
         #: bound methods in C that modules of libraries hold, by identity
@@ -86,14 +89,13 @@ class Outside:
 
     def is_model_state(self, node: Node) -> bool:
         """Whether a tensor was found through a module, or is a parameter: the same object at each call."""
-        if isinstance(node.real, torch.nn.Parameter):
-            return True
-        at = node.parent if node.step is not Step.TENSOR_OF else None  # made at each call
+        found, at = isinstance(node.real, torch.nn.Parameter), cast("Node | None", node)
         while at is not None:
-            if isinstance(at.real, torch.nn.Module):
-                return True
+            if at.step in (Step.TENSOR_OF, Step.ITEM_AT):  # made at each call, or chosen by it
+                return False
+            found = found or isinstance(at.real, torch.nn.Module)
             at = at.parent
-        return False
+        return found
 
     def release(self) -> None:
         """Let go of the values of the call."""

@@ -10,7 +10,7 @@ from braze.capture.facts.breaks import BreakSignal, Retry, Stopped, Unrebuildabl
 from braze.capture.facts.bytecode import GENERATORS
 from braze.capture.facts.frame import Frame
 from braze.capture.facts.marks import Named
-from braze.capture.facts.records import Capture, Step
+from braze.capture.facts.records import Capture, Source, Step
 from braze.capture.facts.values import NULL, Lookups
 from braze.capture.features import (
     attention,
@@ -34,6 +34,7 @@ from braze.capture.features.messages import warnings_named
 from braze.capture.finish import effects, outcome, reconstruction
 from braze.capture.graph.recorder import Recorder, ViewsMatter
 from braze.capture.outside import held, reads
+from braze.capture.outside.given_texts import TextMatters
 from braze.capture.outside.symbols import Marked
 from braze.capture.outside.torch_state import TorchState
 from braze.capture.python import (
@@ -155,10 +156,11 @@ def trace_frame(
         stop = -1 if stop_at is None else stop_at
         reason: BreakSignal | None = None
         inside: frozenset[int] = frozenset()
-        exact = False
+        exact, plain = False, frozenset[Source]()
         while True:
             t = new_trace(function, options, stop, symbolic, trusting, inside)
             t.graph.mode.exact_views = exact
+            t.outside.plain = plain
             t.outside.marked = Marked(t, named or {}, localsplus)
             t.frames.break_at = reason
             try:
@@ -168,6 +170,9 @@ def trace_frame(
                 stop, reason = -1 if stop_at is None else stop_at, None
             except ViewsMatter:  # from the start: other branches may be taken
                 exact = True
+                stop, reason = -1 if stop_at is None else stop_at, None
+            except TextMatters as found:  # from the start: other branches may be taken
+                plain |= found.sources
                 stop, reason = -1 if stop_at is None else stop_at, None
             except Retry as retry:
                 if stop == 1:  # not even the arguments can be handed on

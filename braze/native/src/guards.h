@@ -8,7 +8,7 @@
 typedef struct {
     int parent, step;
     PyObject *key;
-    /* The key as a number, where it is one. ITEM_AT: the node of the int. COMPUTED: the last of its nodes and, above 32 bits,
+    /* The key as a number, where it is one. ITEM_AT and HAS_AT: the node of the key. COMPUTED: the last of its nodes and, above 32 bits,
      * its row in `computed`. */
     Py_ssize_t index;
 } Node;
@@ -17,7 +17,7 @@ typedef struct {
 static inline int
 read_after(const Node *node)
 {
-    bool several = node->step == STEP_ITEM_AT || node->step == STEP_COMPUTED;
+    bool several = node->step == STEP_ITEM_AT || node->step == STEP_HAS_AT || node->step == STEP_COMPUTED;
     return several && (int)node->index > node->parent ? (int)node->index : node->parent;
 }
 

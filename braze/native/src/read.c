@@ -213,17 +213,14 @@ read_length(Walk *walk, PyObject *parent)
     return PyList_Check(parent) ? keep(walk, PyLong_FromSsize_t(PyList_GET_SIZE(parent))) : NULL;
 }
 
-/* What Python takes from a list, tuple or dict by an int that is another one at each call. */
+/* What Python takes from a list, tuple or dict by an int, or from a dict by text, that is another one at each call. */
 static PyObject *
 read_item_at(PyObject *parent, PyObject *key)
 {
-    if (!PyLong_CheckExact(key)) {
-        return NULL;
-    }
     if (PyDict_Check(parent)) {
-        return dict_get(parent, key);
+        return PyLong_CheckExact(key) || PyUnicode_CheckExact(key) ? dict_get(parent, key) : NULL;
     }
-    if (!PyList_Check(parent) && !PyTuple_Check(parent)) {
+    if (!PyLong_CheckExact(key) || (!PyList_Check(parent) && !PyTuple_Check(parent))) {
         return NULL;
     }
     int overflow;
@@ -233,6 +230,24 @@ read_item_at(PyObject *parent, PyObject *key)
         return NULL;
     }
     return PyList_Check(parent) ? PyList_GET_ITEM(parent, index) : PyTuple_GET_ITEM(parent, index);
+}
+
+/* Whether a dict or set holds such a key. */
+static PyObject *
+read_has_at(PyObject *parent, PyObject *key)
+{
+    bool plain = PyLong_CheckExact(key) || PyUnicode_CheckExact(key);
+    if (!plain || (!PyDict_Check(parent) && !PyAnySet_Check(parent))) {
+        return NULL;
+    }
+    Py_INCREF(parent); /* an __eq__ of the program's may take it from where it was found */
+    int found = PyDict_Check(parent) ? PyDict_Contains(parent, key) : PySet_Contains(parent, key);
+    Py_DECREF(parent);
+    if (found < 0) {
+        forget_error();
+        return NULL;
+    }
+    return found ? Py_True : Py_False;
 }
 
 static PyObject *
@@ -270,7 +285,7 @@ read_computed(Walk *walk, const Computed *computed)
 int
 nodes_read(const GuardProgram *p, const Node *node, int *found)
 {
-    if (node->step == STEP_ITEM_AT) {
+    if (node->step == STEP_ITEM_AT || node->step == STEP_HAS_AT) {
         found[0] = node->parent;
         found[1] = (int)node->index;
         return 2;
@@ -317,6 +332,10 @@ node_read(Walk *walk, int index, bool *cacheable)
         return read_negative(walk, parent);
     case STEP_ITEM_AT:
         return read_item_at(parent, walk->program->values[node->index]);
+    case STEP_HAS_AT:
+        return read_has_at(parent, walk->program->values[node->index]);
+    case STEP_DECIMAL:
+        return PyLong_CheckExact(parent) ? keep(walk, PyObject_Str(parent)) : NULL;
     case STEP_LENGTH:
         return read_length(walk, parent);
     case STEP_SIZE:

@@ -21,6 +21,8 @@ enum {
     STEP_TENSOR_OF,
     STEP_NEGATIVE,
     STEP_ITEM_AT,
+    STEP_HAS_AT,
+    STEP_DECIMAL,
     STEP_LENGTH,
     STEP_SIZE,
     STEP_COMPUTED,
@@ -46,6 +48,8 @@ enum {
     "tensor_of", \
     "negative", \
     "item_at", \
+    "has_at", \
+    "decimal", \
     "length", \
     "size", \
     "computed",

@@ -15,7 +15,7 @@ from braze.capture.facts.values import CONSTANTS, NULL, UnknownText
 from braze.capture.graph.sizes import as_key
 from braze.capture.outside import texts
 from braze.capture.outside.class_values import has_hash_of_its_own
-from braze.capture.outside.shadows import fill
+from braze.capture.outside.looked_into import fill
 from braze.capture.python.calls import call_c
 from braze.capture.python.iteration import elements, gathered
 from braze.capture.python.opcodes.table import applied, opcode, rows

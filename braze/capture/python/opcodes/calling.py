@@ -12,7 +12,7 @@ from braze import native
 from braze.capture.facts.frame import Frame
 from braze.capture.facts.records import BreakKind
 from braze.capture.facts.values import NULL
-from braze.capture.outside.shadows import fill
+from braze.capture.outside.looked_into import fill
 from braze.capture.python.calls import call
 from braze.capture.python.iteration import gathered
 from braze.capture.python.opcodes.building import mapping, refused_keywords, shown
