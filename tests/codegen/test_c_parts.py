@@ -17,7 +17,7 @@ from braze.codegen import c as codegen
 from braze.codegen.c.prelude import REP_BYTES, STORAGE
 from braze.runtime import build
 from tests.codegen.c_bench import built
-from tests.codegen.test_c_lanes import TYPES, kernels, some
+from tests.codegen.test_c_lanes import TYPES, bits, kernels, some
 
 Tensor = torch.Tensor
 ALL = [*TYPES, torch.int8, torch.int16]
@@ -273,3 +273,55 @@ def test_numbers_of_few_bytes_are_looked_up_by_places_of_eight(dtype: torch.dtyp
     for wrong in (256, -257, 1 << 40):
         with pytest.raises((IndexError, RuntimeError)):
             braze.compile(lambda x, i: x[i])(x, i.index_fill(0, torch.tensor([count - 1]), wrong))
+
+
+ENLARGED = {
+    "twice": dict(scale_factor=2),
+    "four times and once": dict(scale_factor=(4.0, 1.0)),
+    "to a size": dict(size=(20, 14)),
+    "three times": dict(scale_factor=3),
+    "by half": dict(scale_factor=0.5),
+    "by a part": dict(scale_factor=(2.5, 2)),
+}
+
+
+@pytest.mark.parametrize("way", ENLARGED)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.uint8], ids=str)
+def test_pictures_are_enlarged_as_in_eager(dtype: torch.dtype, way: str) -> None:
+    def f(x: Tensor) -> Tensor:
+        return torch.nn.functional.interpolate(x, **ENLARGED[way])  # type: ignore[arg-type]
+
+    x = some(dtype, 3, 2, 5, 7)
+    if dtype.is_floating_point:
+        x[0, 0, 0, :4] = torch.tensor([math.nan, math.inf, -math.inf, -0.0])
+    for each in (x, x[1:, 1:], x[:, :, :, :1].expand(3, 2, 5, 7), x.transpose(0, 1), x[:1, :1], x[:0]):
+        ours, eager = braze.compile(f)(each), f(each)
+        assert ours.stride() == eager.stride() and torch.equal(bits(ours), bits(eager))
+        if dtype in (torch.float32, torch.float64) and each.numel():
+            given = [each.detach().clone().requires_grad_() for _ in range(2)]
+            g = torch.randn_like(eager)
+            for y, source in zip((braze.compile(f)(given[0]), f(given[1])), given, strict=True):
+                y.backward(g)
+                assert source.grad is not None
+            torch.testing.assert_close(given[0].grad, given[1].grad)
+
+
+def test_elements_of_pictures_are_repeated_and_not_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    f = lambda x: torch.nn.functional.interpolate(x, scale_factor=2)
+    text = kernels(tmp_path, monkeypatch, f, torch.randn(2, 3, 8, 16))
+    assert "_body(void" in text and "bz_check" not in text
+
+
+def test_parts_of_pairs_are_told_apart_once_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A condition on two axes together, of which one decides."""
+
+    def f(x: Tensor) -> Tensor:
+        y = torch.nn.functional.interpolate(x, scale_factor=2)
+        return torch.cat((y, y * 2), 2)
+
+    for x in (some(torch.bfloat16, 2, 4, 100), some(torch.float32, 1, 1, 1), some(torch.float32, 2, 3, 33)):
+        assert torch.equal(braze.compile(f)(x), f(x))
+    text = kernels(tmp_path, monkeypatch, f, some(torch.bfloat16, 2, 4, 100))
+    assert "bz_sel" not in text and "bz_anyx" not in text
