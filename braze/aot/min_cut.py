@@ -183,7 +183,7 @@ class Halves:
             return False
         if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
             return node.op == "call_function" and node.target is not operator.getitem
-        if is_random(node):
+        if is_random(node) or _is_of_complex(node):
             return False
         return sees_memory(node) or is_cheap(node.target)
 
@@ -207,6 +207,12 @@ class Halves:
             elif user in self.behind and user.op == "call_function" and not fuses(user):
                 return True
         return False
+
+
+def _is_of_complex(node: Node) -> bool:
+    """Whether a node computes with complex numbers, which no kernel of ours does: made again, it is one more call."""
+    values = (n.meta.get("val") for n in (node, *node.all_input_nodes))
+    return not sees_memory(node) and any(isinstance(v, torch.Tensor) and v.is_complex() for v in values)
 
 
 def _is_rounded(node: Node) -> bool:

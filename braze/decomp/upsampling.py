@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from braze.decomp.registry import decompose
+from braze.graph import torch_composites
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -32,26 +33,21 @@ def _nearest(x: Tensor, sizes: Sequence[int], scales: Sequence[float | None]) ->
     return aten.index.Tensor(x, indices)
 
 
-def _whole(size: int, wanted: int, scale: float | None) -> bool:
-    """Whether the position that is copied is known to be i // (wanted / size): floats divide small numbers by powers of two exactly."""
-    times = wanted // size
-    exact = scale is None or scale == times
-    return exact and wanted == times * size < 1 << 24 and times & (times - 1) == 0
-
-
-def _repeated(x: Tensor, times: int) -> Tensor:
-    """Each element of the last dim so many times in a row: nothing is looked up, which a processor does one element after another."""
-    wide = aten.expand.default(aten.unsqueeze.default(x, -1), [*x.shape, times])
-    return aten.view.default(
-        aten.clone.default(wide, memory_format=torch.contiguous_format), [*x.shape[:-1], x.shape[-1] * times]
-    )
+def _repeated(x: Tensor, *times: int) -> Tensor:
+    """Each element of the last dims so many times in a row: nothing is looked up, which a processor does one element after another."""
+    outer, lines = x.shape[: x.dim() - len(times)], x.shape[x.dim() - len(times) :]
+    apart = [n for size in lines for n in (size, 1)]
+    spread = [n for size, many in zip(lines, times, strict=True) for n in (size, many)]
+    wide = aten.expand.default(aten.view.default(x, [*outer, *apart]), [*outer, *spread])
+    made = [size * many for size, many in zip(lines, times, strict=True)]
+    return aten.view.default(aten.clone.default(wide, memory_format=torch.contiguous_format), [*outer, *made])
 
 
 @decompose(aten.upsample_nearest1d.default)
 def upsample_nearest1d(x: Tensor, output_size: Sequence[int], scales: float | None = None) -> Any:
     (wanted,) = output_size
     known = x.numel() != 0 and all(type(n) is int for n in (wanted, *x.shape))
-    if known and x.device.type == "cpu" and _whole(x.shape[-1], wanted, scales):
+    if known and x.device.type == "cpu" and torch_composites.repeats(x.shape[-1], wanted, scales):
         return _repeated(x, wanted // x.shape[-1])
     return _nearest(x, output_size, [scales])
 
@@ -62,4 +58,11 @@ def upsample_nearest2d(
 ) -> Any:
     if not x.is_contiguous():  # channels-last comes out channels-last
         return NotImplemented
+    known = x.numel() != 0 and all(type(n) is int for n in (*output_size, *x.shape))
+    if known and x.device.type == "cpu":
+        lines = zip(x.shape[2:], output_size, (scales_h, scales_w), strict=True)
+        if all(torch_composites.repeats(*line) for line in lines):
+            return _repeated(
+                x, *(wanted // size for size, wanted in zip(x.shape[2:], output_size, strict=True))
+            )
     return _nearest(x, output_size, [scales_h, scales_w])

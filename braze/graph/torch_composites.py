@@ -69,6 +69,13 @@ def _scaled(size: Any, factor: float) -> Any:
     return size * int(factor) if int(factor) == factor else torch.sym_int(size * factor)
 
 
+def repeats(size: int, wanted: int, scale: float | None) -> bool:
+    """Whether the nearest element is known to be i // (wanted / size): floats divide small numbers by powers of two exactly."""
+    times = wanted // size
+    exact = scale is None or scale == times
+    return exact and wanted == times * size < 1 << 24 and times & (times - 1) == 0
+
+
 _DROPOUT = torch.ops.aten.dropout.default
 
 

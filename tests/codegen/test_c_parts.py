@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import re
 import subprocess
 from pathlib import Path
@@ -16,7 +17,7 @@ from braze.codegen import c as codegen
 from braze.codegen.c.prelude import REP_BYTES, STORAGE
 from braze.runtime import build
 from tests.codegen.c_bench import built
-from tests.codegen.test_c_lanes import TYPES, kernels, some
+from tests.codegen.test_c_lanes import TYPES, bits, kernels, some
 
 Tensor = torch.Tensor
 ALL = [*TYPES, torch.int8, torch.int16]
@@ -198,6 +199,8 @@ def test_rows_that_only_move_are_not_widened(
 ) -> None:
     x = torch.randint(-128, 128, (6, 128), dtype=torch.int8).view(dtype)
     text = kernels(tmp_path, monkeypatch, lambda x: x.flip(0), x)
+    assert "bz_copy(" in text and not re.search("bz_(put|store|widen|move)_", text)
+    text = kernels(tmp_path, monkeypatch, lambda x: x.flip(0, 1), x)
     assert "bz_move_" in text and not re.search("bz_(put|store)_", text)
     moved = braze.compile(lambda x: x.flip(0))(x)
     assert torch.equal(moved.view(torch.int8), x.flip(0).view(torch.int8))
@@ -215,3 +218,110 @@ def test_what_moves_within_memory_is_read_before_it_is_written(dtype: torch.dtyp
     x = some(dtype, 128)
     ours, eager = x.clone(), x.clone()
     assert torch.equal(braze.compile(exchanged)(ours), exchanged(eager)) and torch.equal(ours, eager)
+
+
+@pytest.mark.parametrize("dtype", ALL, ids=str)
+@pytest.mark.parametrize("width", [1, 3, 7, 16, 33])
+def test_rows_are_copied_byte_by_byte_and_nothing_beside_them(dtype: torch.dtype, width: int) -> None:
+    """Also of numbers that are none, whose bits are told, at odd addresses, of one row for all, and of no rows."""
+    held = torch.randint(-128, 128, (9 * width + 1, dtype.itemsize), dtype=torch.int8).view(torch.uint8)
+    held = held % 2 if dtype is torch.bool else held
+    x = held.view(dtype).flatten()[1:].view(9, width)
+    for f in (
+        lambda x: x.flip(0),
+        lambda x: torch.cat((x, x.flip(0)), 1),
+        lambda x: torch.stack((x, x.flip(0), x), 1),
+    ):
+        for each in (x, x[:1].expand(5, width), x[:0], x[2:7]):
+            ours, eager = braze.compile(f)(each), f(each)
+            assert ours.shape == eager.shape
+            assert torch.equal(ours.contiguous().view(torch.uint8), eager.contiguous().view(torch.uint8))
+
+
+def test_what_differs_between_parts_that_are_stacked_is_asked_once_a_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = kernels(tmp_path, monkeypatch, lambda x: torch.stack((x, -x), 1), some(torch.float32, 6, 64))
+    assert "bz_copy(" in text and "bz_sel" not in text
+    loop = text[text.index("i2 += ") :]
+    assert "if (" not in loop[: loop.index("}")]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(("rows", "columns"), [(1, 64), (3, 16), (4, 37), (8, 128), (9, 64)])
+def test_few_rows_are_normalized_down_their_columns(dtype: torch.dtype, rows: int, columns: int) -> None:
+    x = torch.randn(6, rows, columns)
+    x[0, :, 0], x[1, 0, 1], x[2, 0, 2], x[3] = -math.inf, math.inf, math.nan, 0
+    for each in (x.to(dtype), x.to(dtype)[:, :, :1].expand(6, rows, columns), x.to(dtype)[1:, :, 1:]):
+        for f in (lambda x: x.softmax(1), lambda x: torch.nn.functional.normalize(x, dim=1)):
+            torch.testing.assert_close(braze.compile(f)(each), f(each), equal_nan=True)
+
+
+def test_few_rows_are_walked_by_one_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = kernels(tmp_path, monkeypatch, lambda x: x.softmax(1), some(torch.float32, 6, 4, 64))
+    assert text.count("_body(void") == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.uint8, torch.int8], ids=str)
+@pytest.mark.parametrize("count", [1, 3, 64, 101])
+def test_numbers_of_few_bytes_are_looked_up_by_places_of_eight(dtype: torch.dtype, count: int) -> None:
+    x = torch.randint(-128, 128, (256, dtype.itemsize), dtype=torch.int8).view(dtype).flatten()
+    i = torch.randint(-256, 256, (count,))
+    assert torch.equal(braze.compile(lambda x, i: x[i])(x, i).view(torch.uint8), x[i].view(torch.uint8))
+    for f in (lambda x, i: x[i] * 2, lambda x, i: x[i].to(torch.float32) + i):
+        torch.testing.assert_close(braze.compile(f)(x, i), f(x, i), equal_nan=True, rtol=0, atol=0)
+    for wrong in (256, -257, 1 << 40):
+        with pytest.raises((IndexError, RuntimeError)):
+            braze.compile(lambda x, i: x[i])(x, i.index_fill(0, torch.tensor([count - 1]), wrong))
+
+
+ENLARGED = {
+    "twice": dict(scale_factor=2),
+    "four times and once": dict(scale_factor=(4.0, 1.0)),
+    "to a size": dict(size=(20, 14)),
+    "three times": dict(scale_factor=3),
+    "by half": dict(scale_factor=0.5),
+    "by a part": dict(scale_factor=(2.5, 2)),
+}
+
+
+@pytest.mark.parametrize("way", ENLARGED)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.uint8], ids=str)
+def test_pictures_are_enlarged_as_in_eager(dtype: torch.dtype, way: str) -> None:
+    def f(x: Tensor) -> Tensor:
+        return torch.nn.functional.interpolate(x, **ENLARGED[way])  # type: ignore[arg-type]
+
+    x = some(dtype, 3, 2, 5, 7)
+    if dtype.is_floating_point:
+        x[0, 0, 0, :4] = torch.tensor([math.nan, math.inf, -math.inf, -0.0])
+    for each in (x, x[1:, 1:], x[:, :, :, :1].expand(3, 2, 5, 7), x.transpose(0, 1), x[:1, :1], x[:0]):
+        ours, eager = braze.compile(f)(each), f(each)
+        assert ours.stride() == eager.stride() and torch.equal(bits(ours), bits(eager))
+        if dtype in (torch.float32, torch.float64) and each.numel():
+            given = [each.detach().clone().requires_grad_() for _ in range(2)]
+            g = torch.randn_like(eager)
+            for y, source in zip((braze.compile(f)(given[0]), f(given[1])), given, strict=True):
+                y.backward(g)
+                assert source.grad is not None
+            torch.testing.assert_close(given[0].grad, given[1].grad)
+
+
+def test_elements_of_pictures_are_repeated_and_not_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    f = lambda x: torch.nn.functional.interpolate(x, scale_factor=2)
+    text = kernels(tmp_path, monkeypatch, f, torch.randn(2, 3, 8, 16))
+    assert "_body(void" in text and "bz_check" not in text
+
+
+def test_parts_of_pairs_are_told_apart_once_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A condition on two axes together, of which one decides."""
+
+    def f(x: Tensor) -> Tensor:
+        y = torch.nn.functional.interpolate(x, scale_factor=2)
+        return torch.cat((y, y * 2), 2)
+
+    for x in (some(torch.bfloat16, 2, 4, 100), some(torch.float32, 1, 1, 1), some(torch.float32, 2, 3, 33)):
+        assert torch.equal(braze.compile(f)(x), f(x))
+    text = kernels(tmp_path, monkeypatch, f, some(torch.bfloat16, 2, 4, 100))
+    assert "bz_sel" not in text and "bz_anyx" not in text

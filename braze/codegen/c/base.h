@@ -87,5 +87,20 @@ static inline void bz_return(void *q) {
   int64_t *const p = __atomic_exchange_n(&bz_kept, (int64_t *)q - 8, __ATOMIC_ACQ_REL);
   if (p) free(p);
 }
+/* n bytes that lie apart from those they go to, or at the same place; of a count that the compiler knows a few moves */
+typedef char bz_bytes __attribute__((vector_size(32), aligned(1), may_alias));
+typedef char bz_fewer __attribute__((vector_size(16), aligned(1), may_alias));
+#define BZ_PIECE(t, b) if (n & b) { typedef t piece __attribute__((aligned(1), may_alias)); *(piece *)to = *(const piece *)from; to += b; from += b; }
+static inline void bz_copy(void *p, const void *q, int64_t n) {
+  char *to = (char *)p;
+  const char *from = (const char *)q;
+  if (n >= 32) {
+    int64_t k = 0;
+    for (; k + 32 <= n; k += 32) *(bz_bytes *)(to + k) = *(const bz_bytes *)(from + k);
+    if (n & 31) *(bz_bytes *)(to + n - 32) = *(const bz_bytes *)(from + n - 32);
+    return;
+  }
+  BZ_PIECE(bz_fewer, 16) BZ_PIECE(int64_t, 8) BZ_PIECE(int32_t, 4) BZ_PIECE(int16_t, 2) BZ_PIECE(int8_t, 1)
+}
 static inline int64_t bz_fdiv(int64_t a, int64_t b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
 static inline int64_t bz_mod(int64_t a, int64_t b) { const int64_t r = a % b; return r < 0 ? r + b : r; }

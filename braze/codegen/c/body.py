@@ -16,7 +16,7 @@ from braze.codegen.c.operations import Representations, Value, assign, expressio
 from braze.codegen.c.prelude import SCALAR, STORAGE, raw_vector, rep_vector
 from braze.codegen.c.scopes import Scope, Scopes
 from braze.loops.build import nodes_of
-from braze.loops.ir import Buffer, DType, Node, Op, Store, StoreMode
+from braze.loops.ir import Buffer, DType, LoopNest, Node, Op, Store, StoreMode
 from braze.loops.ranges import Varying
 from braze.schedule.passes import stride
 from braze.support.errors import InternalError
@@ -157,6 +157,8 @@ class Body(Scopes):
         if node.op is Op.CHECK_INDEX:
             return self._check(node, args[0])
         rep, text = expression(self, node, args, varying)
+        if args and (args[0].text, args[0].rep, args[0].varying) == (text, rep, varying):
+            return args[0]
         return self.define(None, text, rep, varying, depth)
 
     def _index_value(self, node: Node) -> Value:
@@ -274,10 +276,12 @@ class Body(Scopes):
         if address is not None:
             if scope.mask:
                 text = f"bz_loadm_{storage}x{w}({address}, {self._in_use(scope)})"
+            elif storage in MOVED:
+                whole = f"*(const {raw_vector(storage, w)}u *)({address})"
+                some = f"bz_first_{storage}x{w}({address}, {scope.count})"
+                return self._widened(storage, some if scope.count else whole, depth)
             elif scope.count:
                 text = f"bz_loadn_{storage}x{w}({address}, {scope.count})"
-            elif storage in MOVED:
-                return self._load_as_it_lies(storage, address, depth)
             else:
                 text = f"bz_load_{storage}x{w}({address})"
             return self.define(None, text, rep, True, depth)
@@ -290,8 +294,11 @@ class Body(Scopes):
             return self.define(
                 None, f"bz_{kind}_{storage}x{w}({p} + ({start}), {lanes}{mask})", rep, True, depth
             )
-        if not scope.count:
-            return self.define(None, self._full_lanes(buffer, e, args, scope.mask), rep, True, depth)
+        if not scope.count or scope.count.isdigit():
+            lanes = self._lanes_apart(buffer, e, args, scope)
+            if storage in MOVED:
+                return self._widened(storage, lanes, depth)
+            return self.define(None, f"bz_widen_{storage}x{w}({lanes})", rep, True, depth)
         names = self._with_indirect(self._lane_names(), e, args, lane="l")
         raw = self.name("g")
         c = STORAGE[storage][0]
@@ -299,40 +306,40 @@ class Body(Scopes):
         self.line(f"{self._lanes_head(depth)} {raw}[l] = {p}[{to_c(e, names)}];", depth)
         return self.define(None, f"bz_load_{storage}x{w}({raw})", rep, True, depth)
 
-    def _load_as_it_lies(self, storage: str, address: str, depth: int) -> Value:
-        """A whole vector, widened from one that is as memory has it: what only moves is stored from that, and widened by nobody."""
-        raw, c = self.name("w"), raw_vector(storage, self.lanes)
-        self.line(f"const {c} {raw} = *(const {c}u *)({address});", depth)
-        text = f"bz_widen_{storage}x{self.lanes}({raw})"
-        value = self.define(None, text, STORAGE[storage][1], True, depth)
-        self.moved[value.text, storage] = raw
+    def _widened(self, storage: str, raw: str, depth: int) -> Value:
+        """A vector that is widened from one as memory has it: what only moves is stored from that, and widened by nobody."""
+        name = self.name("w")
+        self.line(f"const {raw_vector(storage, self.lanes)} {name} = {raw};", depth)
+        value = self.define(
+            None, f"bz_widen_{storage}x{self.lanes}({name})", STORAGE[storage][1], True, depth
+        )
+        self.moved[value.text, storage] = name
         return value
 
-    def _full_lanes(self, buffer: str, e: Expr, args: Sequence[Value], mask: str) -> str:
-        """C text of a whole vector whose lanes lie backwards, or anywhere; where a lane of the mask is 0, nothing is read of the buffer.
+    def _lanes_apart(self, buffer: str, e: Expr, args: Sequence[Value], scope: Scope) -> str:
+        """C text of a vector whose lanes lie backwards, or anywhere, as memory has them; where a lane of the mask is 0, nothing is read of the buffer.
 
         Lanes are written side by side: stored one by one, and loaded as a vector, they would wait for each other in the processor.
         Those that read nothing find a 0 elsewhere: a branch for each would be foretold wrongly where the mask is anything.
         """
         storage, p, w = self.storage[buffer], self.pointers[buffer], self.lanes
-        rep = STORAGE[storage][1]
+        raw, mask = raw_vector(storage, w), scope.mask
         if (
-            not mask
+            not (mask or scope.count)
             and self.symbol is not None
             and not any(a.varying for a in args)
             and stride(e, self.symbol) == -1
         ):
             at, j = self._place(at_zero(e, self.symbol), args), self.names()[self.symbol]
-            whole = f"bz_load_{storage}x{w}({p} + ({at}) - ({j}) - {w - 1})"
-            return f"bz_back_{rep_vector(rep, w)}({whole})"
+            return f"bz_back_{raw}(*(const {raw}u *)({p} + ({at}) - ({j}) - {w - 1}))"
         each = [
             f"{p}[{to_c(e, self._with_indirect(self._lane_names(str(k)), e, args, lane=str(k)))}]"
-            for k in range(w)
+            for k in range(int(scope.count or w))
         ]
         if mask:
             c = STORAGE[storage][0]
             each = [f"BZ_WHERE({c}, {mask}[{k}], {text})" for k, text in enumerate(each)]
-        return f"bz_widen_{storage}x{w}(({raw_vector(storage, w)}){{{', '.join(each)}}})"
+        return f"({raw}){{{', '.join(each)}}}"
 
     def _with_indirect(
         self, names: dict[Symbol, str], e: Expr, args: Sequence[Value], *, lane: str = ""
@@ -440,7 +447,9 @@ class Body(Scopes):
         if address is not None:
             v, how = self.splat(value), "put" if exact else "store"
             moved = self.moved.get((v.text, storage))
-            if moved is not None and not self.scope.count:
+            if moved is not None and self.scope.count:
+                self.line(f"bz_moven_{storage}x{w}({address}, {moved}, {self.scope.count});")
+            elif moved is not None:
                 self.line(f"bz_move_{storage}x{w}({address}, {moved});")
             elif self.scope.count:
                 self.line(f"bz_{how}n_{storage}x{w}({address}, {v.text}, {self.scope.count});")
@@ -456,6 +465,30 @@ class Body(Scopes):
             return
         text = f"{value.text}[l]" if value.varying else value.text
         self.line(f"{self._lanes_head()} {{ {assign(storage, f'{p}[{to_c(e, names)}]', text, add)} }}")
+
+    def only_copies(self, steps: Sequence[LoopNest]) -> bool:
+        """Whether steps do nothing but copy neighbours along the vectors' axis, of one buffer to one other. (Of two stores one might write what the other reads.)"""
+        stores = [s for step in steps for s in step.stores]
+        if len(stores) != 1 or self.symbol is None:
+            return False
+        (store,) = stores
+        value = store.value
+        if store.mode is not StoreMode.PLAIN or store.args or value.op is not Op.LOAD or value.args:
+            return False
+        buffer, e = value.attr
+        return (
+            buffer != store.buffer
+            and {buffer, store.buffer} <= self.pointers.keys()
+            and self.storage[buffer] == self.storage[store.buffer]
+            and stride(e, self.symbol) == stride(store.index, self.symbol) == 1
+        )
+
+    def copies(self, steps: Sequence[LoopNest], count: str) -> None:
+        """What such steps do, of so many elements."""
+        (store,) = (s for step in steps for s in step.stores)
+        buffer, e = store.value.attr
+        to, source = self._stretch(store.buffer, store.index, ()), self._stretch(buffer, e, ())
+        self.line(f"bz_copy({to}, {source}, {count}*(int64_t)sizeof *{self.pointers[buffer]});")
 
     # -- guarded values -------------------------------------------------------------------------
 

@@ -18,7 +18,9 @@ from braze.support.errors import InternalError
 #: pointers to buffers are called b0, b1, ..; those to scratch k1, k2, ..
 _POINTER = re.compile(r"\b[bk]\d+\b")
 _DECLARED = re.compile(r"^\w+ \*const [bk]\d+ = |^\w+ k\d+\[.*\] __attribute__|^free\(")
-_STORED = re.compile(r"(?:^|\{ )([bk]\d+)\[[^=]*\] = |\bbz_(?:storen?|putn?|move|turn)_\w+\(([bk]\d+)\b")
+_STORED = re.compile(
+    r"(?:^|\{ )([bk]\d+)\[[^=]*\] = |\bbz_(?:(?:storen?|putn?|moven?|turn)_\w+|copy)\(([bk]\d+)\b"
+)
 
 
 def require_stores_first(text: KernelText, group: Group) -> None:

@@ -16,6 +16,9 @@ from braze.schedule.processors import plan_kernel
 from braze.schedule.records import Group
 from braze.symbolic.expr import Expr
 
+#: loops that conditions on two axes make of one, at most
+_WAYS = 4
+
 
 def pointwise_kernel(group: Group, buffers: dict[str, Buffer], ctx: CompileContext) -> KernelText:
     """The C of a group without reductions."""
@@ -52,9 +55,31 @@ def _vector_loop(frame: Frame, body: Body, number: str) -> None:
         else:
             _parts_of_block(frame, body, low, high, parts)
         return
-    parts = segments(frame.group.steps, axis)
+    _decided(frame, body)
+
+
+def _decided(frame: Frame, body: Body) -> None:
+    """The whole axis, behind the conditions on one of the others (parts that are joined or stacked), which are the same for all of it."""
+    axis, steps = frame.plan.vector, frame.group.steps
+    for other in frame.plan.outer:
+        parts, i = segments(steps, other), other.symbol.name
+        if len(parts) < 2 or len(parts) * max(1, len(segments(steps, axis))) > _WAYS:
+            continue
+        for part in parts:
+            scope = body.open(f"if ({part.low} <= {i} && {i} < {part.high}) ")
+            scope.guard = scope.depth
+            _whole(frame, body, part.steps)
+            body.close()
+        return
+    _whole(frame, body, steps)
+
+
+def _whole(frame: Frame, body: Body, steps: tuple[LoopNest, ...]) -> None:
+    """The vectors' axis in the parts between which a condition on it changes."""
+    assert frame.plan.vector is not None
+    parts = segments(steps, frame.plan.vector)
     if not parts:
-        _range(frame, body, "0", body.index(extent), None, frame.group.steps)
+        _range(frame, body, "0", body.index(frame.plan.vector.extent), None, steps)
     for part in parts:
         _range(frame, body, str(part.low), str(part.high), part.high - part.low, part.steps)
 
@@ -77,13 +102,21 @@ def _range(
     j = symbol.name
     body.open("")
     body.line(f"int64_t {j} = {low};")
+    if body.only_copies(steps):
+        body.open("" if length is not None and not frame.plan.points else f"if ({j} < {high}) ", {symbol: j})
+        body.copies(steps, f"({high} - {j})")
+        body.close()
+        body.close()
+        return
     if length is None or length >= w:
         test = f"{j} < {high}" if length is not None and length % w == 0 else f"{j} + {w} <= {high}"
         body.open(f"for (; {test}; {j} += {w}) ", {symbol: j})
         _steps(frame, body, steps)
         body.close()
     if length is None or length % w:
-        body.open(f"if ({j} < {high}) ", {symbol: j}, count=f"({high} - {j})")
+        body.open(
+            f"if ({j} < {high}) ", {symbol: j}, count=f"({high} - {j})" if length is None else str(length % w)
+        )
         _steps(frame, body, steps)
         body.close()
     body.close()

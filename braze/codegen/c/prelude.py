@@ -156,7 +156,7 @@ def _section(name: str, lanes: int) -> str | None:
         return _check(what, w, kind == "checkm")
     if kind.startswith("rot") or kind == "back":
         order = ", ".join(str(w - 1 - l if kind == "back" else (l + int(kind[3:])) % w) for l in range(w))
-        t, i = f"{what}x{w}", f"i{REP_BYTES[what] * 8}x{w}"
+        t, i = f"{what}x{w}", f"i{re.sub(r'[^0-9]', '', what)}x{w}"
         return (
             f"static inline {t} bz_{kind}_{t}({t} v) {{\n#ifdef __clang__\n  return __builtin_shufflevector(v, v, {order});"
             f"\n#else\n  return __builtin_shuffle(v, ({i}){{{order}}});\n#endif\n}}"
@@ -208,6 +208,13 @@ def _check(what: str, w: int, masked: bool) -> str:
             f"__builtin_ia32_ucmp{letter}512_mask((word)v, (word){{}} + ({number})n, 5, {every});"
         )
         plain = _where(f"if defined(__AVX512DQ__){VL} && !defined(__clang__)", quick, plain)
+    if t in ("i64x4", "i32x8"):
+        held = (f" & {'m' if what == 'i32' else f'__builtin_convertvector(m, {t})'}") if masked else ""
+        quick = (
+            "  typedef long long word __attribute__((vector_size(32)));\n"
+            f"  const word out = (word)({bad}{held});\n  const int64_t any = !__builtin_ia32_ptestz256(out, out);"
+        )
+        plain = _where("if defined(__AVX2__) && !defined(__clang__)", quick, plain)
     used = f"  v &= {'m' if what == 'i32' else f'__builtin_convertvector(m, {t})'};\n" if masked else ""
     return (
         f"static inline {t} bz_check{'m' if masked else ''}_{t}({t} v, int64_t n, int64_t *status{f', i32x{w} m' if masked else ''}) {{\n"
@@ -289,6 +296,7 @@ def _widen(s: str, w: int) -> str:
             f"f32x{w} r; for (int l = 0; l < {w}; ++l) r[l] = bz_half_s(x[l]); return r;",
             "return (f32x16)__builtin_ia32_vcvtph2ps512_mask((i16x16)x, (f32x16){}, -1, 4);",
             "return (f32x8)__builtin_ia32_vcvtph2ps256((i16x8)x);",
+            "return (f32x4)__builtin_ia32_vcvtph2ps((i16x8)(i64x2){(int64_t)x, 0});",
         )
     if s in _SMALL:
         name, _, t, eight = _SMALL[s]
@@ -310,9 +318,13 @@ def _either(w: int, plain: str, sixteen: str, eight: str) -> str:
     return f"{{\n{_where(f'if {has} && !defined(__clang__)', f'  {quick}', f'  {plain}')}\n}}"
 
 
-def _converted(w: int, loop: str, sixteen: str, eight: str) -> str:
+def _converted(w: int, loop: str, sixteen: str, eight: str, four: str) -> str:
     """A body that converts half types by the processor's own instruction, where it has one."""
-    fast = {16: ("if defined(__AVX512F__)", sixteen), 8: ("if defined(__F16C__)", eight)}
+    fast = {
+        16: ("if defined(__AVX512F__)", sixteen),
+        8: ("if defined(__F16C__)", eight),
+        4: ("if defined(__F16C__) && !defined(__clang__)", four),
+    }
     if w not in fast:
         return f"{{ {loop} }}"
     condition, quick = fast[w]
@@ -341,6 +353,7 @@ def _narrow(s: str, w: int) -> str:
             f"u16x{w} r; for (int l = 0; l < {w}; ++l) r[l] = bz_tohalf_s(x[l]); return r;",
             "return (u16x16)__builtin_ia32_vcvtps2ph512_mask(x, 0, (i16x16){}, -1);",
             "return (u16x8)__builtin_ia32_vcvtps2ph256(x, 0);",
+            "return (u16x4)((i64x2)__builtin_ia32_vcvtps2ph(x, 0))[0];",
         )
     if s in _SMALL or s == "bool":
         _, name, t, _ = _SMALL["u8" if s == "bool" else s]
@@ -427,6 +440,20 @@ def _move(s: str, w: int) -> str:
     return f"static inline void bz_move_{s}x{w}(void *p, {raw} v) {{ *({raw}u *)p = v; }}"
 
 
+def _first(s: str, w: int) -> str:
+    """The first n elements as they lie in memory; the other lanes are zero."""
+    raw = raw_vector(s, w)
+    head = f"static inline {raw} bz_first_{s}x{w}(const void *p, int64_t n)"
+    return f"{head} {{\n{read_first(STORAGE[s][0], raw, w)}\n  return v;\n}}"
+
+
+def _moven(s: str, w: int) -> str:
+    """A store of the first n of such elements."""
+    raw = raw_vector(s, w)
+    head = f"static inline void bz_moven_{s}x{w}(void *p, {raw} v, int64_t n)"
+    return f"{head} {{\n{write_first(STORAGE[s][0], raw, w)}\n}}"
+
+
 def _putn(s: str, w: int) -> str:
     return _storen(s, w, "putn", "cut")
 
@@ -442,4 +469,5 @@ def _round(s: str, w: int) -> str:
 _MEMORY = {
     "widen": _widen, "narrow": _narrow, "load": _load, "loadn": _partial, "loadm": _masked, "store": _store,
     "storen": _storen, "round": _round, "at": _at, "atm": _at_masked, "cut": _cut, "put": _put, "putn": _putn, "move": _move,
+    "moven": _moven, "first": _first,
 }  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+from collections.abc import Callable
 
 from braze.loops import build
 from braze.loops.build import nodes_of
@@ -48,19 +49,28 @@ def segments(steps: tuple[LoopNest, ...], axis: Axis | None) -> tuple[Segment, .
 
 
 def _turn(n: Node, symbol: Symbol) -> int | None:
-    """The first value of the symbol at which the comparison has changed."""
+    """The first value of the symbol at which the comparison has changed, whatever other symbols are."""
+    found = _line(n, symbol)
+    if found is None:
+        return None
+    step, starts = found
+    turns = {_change(_ORDERED[n.op], step, start) for start in starts}
+    return turns.pop() if len(turns) == 1 else None
+
+
+def _line(n: Node, symbol: Symbol) -> tuple[int, tuple[int, int]] | None:
+    """How fast the difference of a comparison's sides grows with the symbol, and the least and most that it is where that is 0."""
     d = difference(n)
-    if d is None or d.symbols() != frozenset((symbol,)):
+    if d is None or symbol not in d.symbols():
         return None
     c = d.coefficient(symbol)
     step = None if c is None else c.value
-    if step not in (1, -1):
-        return None
-    start = d.subs({symbol: Integer(0)}).value
-    if start is None:
-        return None
-    zero = -start * step
-    holds = _ORDERED[n.op]
+    low, high = d.subs({symbol: Integer(0)}).bounds()
+    return None if not step or low is None or high is None else (step, (low, high))
+
+
+def _change(holds: Callable[[int, int], bool], step: int, start: int) -> int | None:
+    zero = -start // step
     turns = (
         at for at in (zero, zero + 1) if holds(start + step * (at - 1), 0) != holds(start + step * at, 0)
     )
@@ -72,11 +82,10 @@ def _within(step: LoopNest, symbol: Symbol, at: int) -> LoopNest:
 
     def change(n: Node) -> Node:
         if n.op in _ORDERED and _turn(n, symbol) is not None:
-            d = difference(n)
-            assert d is not None
-            value = d.subs({symbol: Integer(at)}).value
-            assert value is not None
-            return build.const(_ORDERED[n.op](value, 0), DType.BOOL)
+            found = _line(n, symbol)
+            assert found is not None
+            step, (start, _) = found
+            return build.const(_ORDERED[n.op](start + step * at, 0), DType.BOOL)
         if n.op is Op.MASKED:
             return build.masked(*n.args)
         if n.op is Op.WHERE:
