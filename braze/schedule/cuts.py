@@ -37,8 +37,8 @@ MOST_FOLDED = 8192
 #: rows of which parts of columns have a multiple, where no number of parts divides all: whole tiles, of which the last part alone has one that it fills in part;
 #: and so many of these at least
 TILE_DOWN, TILES_DOWN = 64, 4
-#: the part of their tiles that rows side by side fill if none is to be left over; of means and variances, which come from two walks then
-ENOUGH, ENOUGH_SPREAD = 0.9, 0.5
+#: the part of their tiles that rows side by side fill if none is to be left over; of means and variances, which come from two walks then; and that is enough if some are
+ENOUGH, ENOUGH_SPREAD, ENOUGH_RAGGED = 0.9, 0.5, 0.98
 #: programs of each multiprocessor that sum such rows, or take the like of them (maxima of 2.4 million rows of 7 floats on an H200: 21 us, 23 by four)
 HEAVY_FOLDED = 6
 #: folded rows that are worth it where rows of two bytes an element begin at places that loads of eight bytes do not
@@ -195,6 +195,8 @@ def _folded(group: Group, plan: KernelPlan, buffers: Mapping[str, Buffer], cores
     full = count and not ragged
     size = length // count if full else _whole_tiles(-(-length // want))
     count = count if full else -(-length // size)
+    if ragged and size < 2 * TILE_DOWN:  # whose only tiles would ask of each element whether it is one
+        return None
     return Cut(row, count * fold, Integer(size), count * size * fold == rows, True, fold, ragged=ragged)
 
 
@@ -208,7 +210,10 @@ def _beside(width: int, length: int, vector: int, least: int, enough: float) -> 
         n: _filled(n * width) for n in range(1, min(COLUMNS, length // least) + 1) if n * width % vector == 0
     }
     even = max((n for n in fills if length % n == 0), key=lambda n: fills[n], default=1)
-    return even if fills.get(even, 0.0) >= enough else max(fills, key=lambda n: fills[n], default=1)
+    if fills.get(even, 0.0) >= enough:
+        return even
+    best = max(fills.values(), default=0.0)
+    return next((n for n, filled in fills.items() if filled >= min(best, ENOUGH_RAGGED)), 1)
 
 
 def _filled(width: int) -> float:

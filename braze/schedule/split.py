@@ -200,6 +200,8 @@ class Splitter:
             if any(n.reductions for n in nests):
                 widest = max(r.dtype.itemsize for n in nests for r in n.reductions)
                 kind = self.choices.reduction_kind([a.extent for a in rows], widest)
+                if self.cut.ragged and ending == "part":  # all but the last tile are read in whole vectors
+                    kind = GroupKind.LOOPED
             groups.append(
                 dataclasses.replace(
                     self.group, name=f"{self.group.name}_{ending}{len(self.kernels) - len(groups) - 1}", kind=kind,
