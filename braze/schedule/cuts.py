@@ -38,7 +38,7 @@ MOST_FOLDED = 8192
 #: and so many of these at least
 TILE_DOWN, TILES_DOWN = 64, 4
 #: the part of their tiles that rows side by side fill if none is to be left over; of means and variances, which come from two walks then; and that is enough if some are
-ENOUGH, ENOUGH_SPREAD, ENOUGH_RAGGED = 0.9, 0.5, 0.98
+ENOUGH, ENOUGH_SPREAD, ENOUGH_RAGGED = 0.85, 0.5, 0.98
 #: programs of each multiprocessor that sum such rows, or take the like of them (maxima of 2.4 million rows of 7 floats on an H200: 21 us, 23 by four)
 HEAVY_FOLDED = 6
 #: folded rows that are worth it where rows of two bytes an element begin at places that loads of eight bytes do not

@@ -11,7 +11,7 @@ import torch
 pytest.importorskip("triton")
 
 from braze.codegen.triton import generate
-from braze.schedule import column_tiles, tile_sizes
+from braze.schedule import column_tiles, cuts, tile_sizes
 from braze.schedule.row_ends import last_apart, overlaps, row_end
 from tests.codegen.test_triton_forms import INF, NAN, agree, exact, numbers, plans, small
 from tests.codegen.triton_bench import context, interpreted, planned
@@ -96,6 +96,7 @@ def test_rows_side_by_side_of_which_some_are_left_over(dtype, shape, tmp_path, m
     """Of a number of rows that nothing divides the last ones that lie side by side are some that do not exist."""
     monkeypatch.setattr(tile_sizes, "WALK", 256)
     monkeypatch.setattr(column_tiles, "SHORT_COLUMN", 1)
+    monkeypatch.setattr(cuts, "TILE_DOWN", 8)
     dim = len(shape) - 2 if shape[0] == 2 else 0
     x = numbers(*shape, dtype=dtype) + 3
     narrow = 1e-4 if dtype is torch.float32 else 1
@@ -148,7 +149,16 @@ def test_of_few_columns_each_has_a_program_that_puts_its_parts_together():
     assert found[1].programs.value < 25
 
 
-@pytest.mark.parametrize("rows", [2396743, 2396744])
-def test_rows_of_any_number_lie_side_by_side(rows):
-    found = plans(planned(lambda x: x.sum(0), meta(torch.float32, rows, 7)))
-    assert found[0].points[-1].extent.value % (16 * 7) == 0 and found[0].points[-1].divides
+@pytest.mark.parametrize(("rows", "beside"), [(2396743, 36), (2396744, 4)])
+def test_rows_of_any_number_lie_side_by_side(rows, beside):
+    """The fewest that fill their tiles well, of those that leave none over if there are such."""
+    for fn in (lambda x: x.sum(0), lambda x: torch.var_mean(x, 0)):
+        found = plans(planned(fn, meta(torch.float32, rows, 7)))
+        assert found[0].points[-1].extent.value == beside * 7
+
+
+def test_rows_left_over_that_few_tiles_would_hold_are_none_beside_others():
+    found = plans(planned(lambda x: x.sum(0), meta(torch.bfloat16, 1025, 21845)))
+    assert found[0].points[-1].extent.value == 8 * 21845
+    found = plans(planned(lambda x: x.sum(0), meta(torch.bfloat16, 1001, 21845)))
+    assert found[0].points[-1].extent.value == 21845
