@@ -179,29 +179,37 @@ def _folded(group: Group, plan: KernelPlan, buffers: Mapping[str, Buffer], cores
     odd = width * narrow % (VECTOR // 2) > 0 and narrow < WORD
     spread = ReduceKind.WELFORD in kinds_of(group.steps)
     enough = ENOUGH_SPREAD if spread else ENOUGH
-    fold = _beside(width, length, VECTOR // narrow, LEAST_ODD if odd else WORTH * LEAST_COLUMN, enough)
-    ragged = length % fold > 0
-    rows, length = length, -(-length // fold)
-    tiles, heavy = points * -(-fold * width // COLUMNS), HEAVY_FOLDED if plain else HEAVY
-    want = max(min(heavy * cores // tiles, MOST_FOLDED // fold, length // LEAST_COLUMN), int(odd))
+    least = LEAST_ODD if odd else WORTH * LEAST_COLUMN
+    programs = (HEAVY_FOLDED if plain else HEAVY) * cores
+    for fold in _beside(width, length, VECTOR // narrow, least, enough):
+        tiles = points * -(-fold * width // COLUMNS)
+        want = max(min(programs // tiles, MOST_FOLDED // fold, -(-length // fold) // LEAST_COLUMN), int(odd))
+        found = _parts_beside(row, length, fold, want, spread=spread)
+        if found is not None:
+            return found
+    return None
+
+
+def _parts_beside(row: Axis, length: int, fold: int, want: int, *, spread: bool) -> Cut | None:
+    """About so many parts of rows of which so many lie side by side; ``spread``: means and variances, which come from one walk where all are full."""
     if fold == 1 or want < 1:
         return None
-    count = next((n for n in range(want, want // 2, -1) if length % n == 0), 0)
-    if not count and not ragged and spread:  # of full parts these come from one walk
+    long, ragged = -(-length // fold), length % fold > 0
+    count = 0 if ragged else next((n for n in range(want, want // 2, -1) if long % n == 0), 0)
+    if not count and not ragged and spread:
         others = (*range(want // 2, want // 4, -1), *range(want + 1, 2 * want))
-        count = next((n for n in others if length % n == 0), 0)
+        count = next((n for n in others if long % n == 0), 0)
         if not count:
             return None
-    full = count and not ragged
-    size = length // count if full else _whole_tiles(-(-length // want))
-    count = count if full else -(-length // size)
+    size = long // count if count else _whole_tiles(-(-long // want))
+    count = count or -(-long // size)
     if ragged and size < 2 * TILE_DOWN:  # whose only tiles would ask of each element whether it is one
         return None
-    return Cut(row, count * fold, Integer(size), count * size * fold == rows, True, fold, ragged=ragged)
+    return Cut(row, count * fold, Integer(size), count * size * fold == length, True, fold, ragged=ragged)
 
 
-def _beside(width: int, length: int, vector: int, least: int, enough: float) -> int:
-    """How many of so many rows lie side by side: the fewest that fill as much of their tiles as may be, of whole vectors, and leave so many at ``least``.
+def _beside(width: int, length: int, vector: int, least: int, enough: float) -> list[int]:
+    """How many of so many rows lie side by side, the best first: the fewest that fill as much of their tiles as may be, of whole vectors, and leave so many at ``least``.
 
     Such a number as leaves no row over, if it fills ``enough``. Tiles that are filled to the last have no mask, by which ptxas keeps one load of a thread on its way
     (sums of 2^20 rows of 100 numbers of bfloat16 on an H200, 16 side by side: 54 us; 8, which fill 96 of 100: 84).
@@ -211,9 +219,9 @@ def _beside(width: int, length: int, vector: int, least: int, enough: float) -> 
     }
     even = max((n for n in fills if length % n == 0), key=lambda n: fills[n], default=1)
     if fills.get(even, 0.0) >= enough:
-        return even
-    best = max(fills.values(), default=0.0)
-    return next((n for n, filled in fills.items() if filled >= min(best, ENOUGH_RAGGED)), 1)
+        return [even]
+    best = min(max(fills.values(), default=0.0), ENOUGH_RAGGED)
+    return [next((n for n, filled in fills.items() if filled >= best), even), even]
 
 
 def _filled(width: int) -> float:
