@@ -24,8 +24,8 @@ class HeldCut:
 #: bytes of a row that are read again at most, and of one of 16-bit floats whose maximum and powers are taken, which is still in the cache if its program is alone
 RESTS, CACHED = 512 << 10, 128 << 10
 #: bytes of a row of floats whose maximum and powers are taken that is still in the cache when it is walked again, so that programs which hold nothing have more on their way (softmax of 1,536 rows of 21,845 floats on an H200
-#: 88 us, 165 held; of 32,768 75 and 143; but of 65,536 92 and 80, log softmax of 50,257 101 and 82)
-CACHED_FLOATS = 128 << 10
+#: 88 us, 165 held; of 32,768 75 and 143, 33,001 92 and 167, 40,001 101 and 155; but of 50,257 104 and 102, of 65,536 92 and 80, log softmax of 50,257 101 and 82)
+CACHED_FLOATS = 160 << 10
 #: two programs on each multiprocessor of numbers of 16 bits (log softmax of 50,257 columns in bfloat16 on an H100: 564 us, 744 before)
 SIDE_BY_SIDE = HeldCut(16, 64, 20, 92 << 10)
 #: one program, with as many threads as there can be (50,257 columns of float32: 1,127 us, 1,434 before; layer norm of 65,536 in bfloat16: 188 and 276)

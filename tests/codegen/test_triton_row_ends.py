@@ -162,3 +162,14 @@ def test_rows_left_over_that_few_tiles_would_hold_are_none_beside_others():
     assert found[0].points[-1].extent.value == 8 * 21845
     found = plans(planned(lambda x: x.sum(0), meta(torch.bfloat16, 1001, 21845)))
     assert found[0].points[-1].extent.value == 21845
+
+
+def test_rows_of_floats_that_begin_anywhere_leave_room_for_a_program_beside_each():
+    """Those of which a mean is taken, up to 128 KB of them; rows of powers as long hold nothing, since the cache does."""
+    norm = lambda x: torch.nn.functional.layer_norm(x, x.shape[1:])
+    for length, warps in ((20001, 16), (21845, 16), (28673, 16), (50257, 32)):
+        (plan,) = plans(planned(norm, meta(torch.float32, 1024, length)))[-1:]
+        assert (plan.warps, plan.registers) == (warps, 64) and plan.held
+    for length, held in ((33001, False), (40001, False), (65537, True)):
+        (plan,) = plans(planned(lambda x: x.softmax(-1), meta(torch.float32, 1024, length)))
+        assert bool(plan.held) is held
