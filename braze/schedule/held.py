@@ -24,8 +24,8 @@ class HeldCut:
 #: bytes of a row that are read again at most, and of one of 16-bit floats whose maximum and powers are taken, which is still in the cache if its program is alone
 RESTS, CACHED = 512 << 10, 128 << 10
 #: bytes of a row of floats whose maximum and powers are taken that is still in the cache when it is walked again, so that programs which hold nothing have more on their way (softmax of 1,536 rows of 21,845 floats on an H200
-#: 88 us, 165 held; of 32,768 75 and 143, 33,001 92 and 167, 40,001 101 and 155; but of 50,257 104 and 102, of 65,536 92 and 80, log softmax of 50,257 101 and 82)
-CACHED_FLOATS = 160 << 10
+#: 88 us, 165 held; of 32,768 75 and 143; but of 65,536 92 and 80, log softmax of 50,257 101 and 82)
+CACHED_FLOATS = 128 << 10
 #: two programs on each multiprocessor of numbers of 16 bits (log softmax of 50,257 columns in bfloat16 on an H100: 564 us, 744 before)
 SIDE_BY_SIDE = HeldCut(16, 64, 20, 92 << 10)
 #: one program, with as many threads as there can be (50,257 columns of float32: 1,127 us, 1,434 before; layer norm of 65,536 in bfloat16: 188 and 276)
@@ -41,7 +41,8 @@ SPREAD_CUTS = (
 #: the same of rows that begin anywhere, which whole vectors are read of: so many bytes by two programs side by side, floats of as many more with less of them held (layer norm of 21,845 on an H200
 #: 74 us, 108 by one program, 24,577 75 and 100, 28,673 77 and 82), longer ones of floats by one
 ANYWHERE_ROW, ANYWHERE_SIDE, ANYWHERE = 80 << 10, HeldCut(16, 64, 20, RESTS), HeldCut(32, 64, 16, RESTS)
-ANYWHERE_LONG_ROW, ANYWHERE_LONG = 128 << 10, HeldCut(16, 64, 16, RESTS)
+#: and, of longer ones than ``CACHED_FLOATS``, of those whose maximum and powers are taken (softmax of 33,001 81 us, 166 by one program, 92 held nowhere; of 45,001 85 and 96; but log softmax of 50,257 88 and 80)
+ANYWHERE_LONG_ROW, ANYWHERE_POWERS, ANYWHERE_LONG = 160 << 10, 184 << 10, HeldCut(16, 64, 16, RESTS)
 #: rows of so many elements that begin anywhere are held to their ends, as whole vectors, by a warp for so many bytes of them (layer norm of 4,097 columns on an
 #: H200: 159 us in bfloat16 where half as many take 190, 165 in float32 where twice as many take 196, 368 and 202 held whole); not those of which more than a
 #: word is held for each element (a softmax's gradient in float32: 207 us, 187 held whole)
@@ -66,6 +67,8 @@ def cuts_of(length: int, itemsizes: Sequence[int], *, spread: bool, anywhere: bo
         return [DEEP]
     narrow = itemsizes[0] == 2
     own = _spread_cuts(length, itemsizes[0], anywhere) if spread else [SIDE_BY_SIDE] if narrow else []
+    if anywhere and not spread and not narrow and length * itemsizes[0] <= ANYWHERE_POWERS:
+        return [ANYWHERE_LONG, WIDE]
     return [*own, WIDE_16 if narrow else WIDE]
 
 

@@ -18,6 +18,8 @@ from braze.symbolic.expr import ZERO, Expr
 
 #: whole tiles of a row that are worth a loop of their own
 WHOLE = 2
+#: tiles of columns of which one more costs nothing (sums of 832 times 400 rows of 100 numbers of bfloat16 on an H200 44 us with tiles that overlap, 22 with a mask; of 1,536 x 10,925 floats 21 and 24)
+MANY = 64
 
 
 @record
@@ -82,5 +84,5 @@ def overlaps(group: Group, plan: KernelPlan) -> bool:
     if plan.form is not Form.COLUMNS or len(plan.points) != 1 or plan.limit is not None:
         return False
     (columns,) = plan.points
-    fits = (columns.extent.value or 0) > columns.block
+    fits = (columns.extent.value or 0) > MANY * columns.block
     return fits and not columns.divides and not writes_what_it_reads(group)
