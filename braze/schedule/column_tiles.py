@@ -56,8 +56,9 @@ ODD_ROWS, ODD_WARPS = 64, 2
 #: rows, as the next power of two, that are all on their way at once, by bytes of their numbers, elements of a thread, and warps at least (sums of 200 rows of 200 floats on an H200 19 us, 27 by four turns of 64 rows;
 #: of 400 of 100 19 and 24; of 200 of bfloat16 22 and 29); three numbers an element are kept of half as many columns
 AT_ONCE, AT_ONCE_EACH, AT_ONCE_WARPS = {2: (128, 256), 4: (128, 256, 512)}, 256, 2
-#: columns that are so few that each is a program's, and rows of such a one at once (4,096 parts of 7 columns on an H200: 6 us less than by one program)
-FEW_COLUMNS, LONG_COLUMN = 16, 4096
+#: columns that are so few that each is a program's, of any kernel and of parts that are walked once, and rows of such a one at once (on an H200 4,096 parts of 7 columns: 6 us less than by one program; of 25 columns, which
+#: 1,536 parts leave, 30 less; sums of 48 columns are as quick by few, variances of 32 slower by 1)
+FEW_AGAIN, FEW_COLUMNS, LONG_COLUMN = 16, 48, 4096
 #: rows that are few beside the time that a program takes to begin
 SHORT_COLUMN = 1024
 
@@ -73,7 +74,7 @@ def column_tiles(group: Group, found: Sequence[Access], inner: Axis, *, again: b
     fitting = _whole_columns(group, found, inner, again=again)
     fitting = fitting or _whole_rows(group, found, inner, length, again=again)
     fitting = fitting or _at_once(group, found, inner, length, again=again)
-    fitting = fitting or _one_by_one(group, found, inner, length)
+    fitting = fitting or _one_by_one(group, found, inner, length, again=again)
     if fitting is not None:
         return dataclasses.replace(fitting, outer=tuple(a for a in outer if a not in fitting.points[0].axes))
     beside = axes_beside(group, found, inner)
@@ -157,11 +158,14 @@ def _at_once(group: Group, found: Sequence[Access], inner: Axis, length: int, *,
     return Tiles((), (Tile("x", (inner,), x),), warps, Tile("r", group.row_axes, length), whole=True)
 
 
-def _one_by_one(group: Group, found: Sequence[Access], inner: Axis, length: int) -> Tiles | None:
+def _one_by_one(
+    group: Group, found: Sequence[Access], inner: Axis, length: int, *, again: bool
+) -> Tiles | None:
     """The tiles of very few columns of many rows, as first kernels leave them: a program has one; None elsewhere."""
     columns = likely_size(product([a.extent for a in group.axes]))
     narrow = any(a.itemsize < WORD for a in _walked(group, found))
-    if columns > FEW_COLUMNS or narrow or not SHORT_WALK < length <= LONG_WIDE or draws(group):
+    few = FEW_COLUMNS if group.follows and not again else FEW_AGAIN
+    if columns > few or narrow or not SHORT_WALK < length <= LONG_WIDE or draws(group):
         return None
     r = min(length, LONG_COLUMN)
     return Tiles((), (Tile("x", (inner,), 1),), warps_of(r, EACH), Tile("r", group.row_axes, r))

@@ -34,6 +34,11 @@ WORTH = 8
 MOST = 1024
 #: parts of rows laid side by side at most: what fills so few columns takes many programs
 MOST_FOLDED = 8192
+#: rows of which parts of columns have a multiple, where no number of parts divides all: whole tiles, of which the last part alone has one that it fills in part;
+#: and so many of these at least
+TILE_DOWN, TILES_DOWN = 64, 4
+#: the part of their tiles that rows side by side fill if none is to be left over; of means and variances, which come from two walks then; and that is enough if some are
+ENOUGH, ENOUGH_SPREAD, ENOUGH_RAGGED = 0.85, 0.5, 0.98
 #: programs of each multiprocessor that sum such rows, or take the like of them (maxima of 2.4 million rows of 7 floats on an H200: 21 us, 23 by four)
 HEAVY_FOLDED = 6
 #: folded rows that are worth it where rows of two bytes an element begin at places that loads of eight bytes do not
@@ -48,7 +53,8 @@ LEAST_MOVED = 1 << 23
 class Cut:
     """A row axis in ``count`` parts of ``size``; ``exact``: the last is as long as the others. ``down``: parts lie above each other.
 
-    ``fold``: so many rows after each other lie side by side, as one row of so many parts. ``apart``: each part is one place of the axis.
+    ``fold``: so many rows after each other lie side by side, as one row of so many parts; ``ragged``: of the last of these some are none.
+    ``apart``: each part is one place of the axis.
     """
 
     axis: Axis
@@ -58,6 +64,7 @@ class Cut:
     down: bool
     fold: int = 1
     apart: bool = False
+    ragged: bool = False
 
 
 def cut_of(group: Group, plan: KernelPlan, buffers: Mapping[str, Buffer], cores: int) -> Cut | None:
@@ -109,7 +116,7 @@ def _cut(group: Group, plan: KernelPlan, buffers: Mapping[str, Buffer], cores: i
         for count in (*range(fine, max(want, fine // 2), -1), *range(want, want // 2, -1)):
             if extent % count == 0 and extent // count % each == 0:
                 return Cut(axis, count, Integer(extent // count), True, down)
-    size = _up(_up(extent, want) // want, unit)
+    size = _whole_tiles(_up(extent, want) // want) if down else _up(_up(extent, want) // want, unit)
     count = -(-extent // size)
     return Cut(axis, count, Integer(size), count * size == extent, down) if count > 1 else None
 
@@ -170,35 +177,51 @@ def _folded(group: Group, plan: KernelPlan, buffers: Mapping[str, Buffer], cores
         return None
     narrow = min(a.itemsize for a in read)
     odd = width * narrow % (VECTOR // 2) > 0 and narrow < WORD
-    fold = _beside(width, length, VECTOR // narrow, LEAST_ODD if odd else WORTH * LEAST_COLUMN)
-    length //= fold
-    tiles, heavy = points * -(-fold * width // COLUMNS), HEAVY_FOLDED if plain else HEAVY
-    want = max(min(heavy * cores // tiles, MOST_FOLDED // fold, length // LEAST_COLUMN), int(odd))
+    spread = ReduceKind.WELFORD in kinds_of(group.steps)
+    enough = ENOUGH_SPREAD if spread else ENOUGH
+    least = LEAST_ODD if odd else WORTH * LEAST_COLUMN
+    programs = (HEAVY_FOLDED if plain else HEAVY) * cores
+    for fold in _beside(width, length, VECTOR // narrow, least, enough):
+        tiles = points * -(-fold * width // COLUMNS)
+        want = max(min(programs // tiles, MOST_FOLDED // fold, -(-length // fold) // LEAST_COLUMN), int(odd))
+        found = _parts_beside(row, length, fold, want, spread=spread)
+        if found is not None:
+            return found
+    return None
+
+
+def _parts_beside(row: Axis, length: int, fold: int, want: int, *, spread: bool) -> Cut | None:
+    """About so many parts of rows of which so many lie side by side; ``spread``: means and variances, which come from one walk where all are full."""
     if fold == 1 or want < 1:
         return None
-    count = next((n for n in range(want, want // 2, -1) if length % n == 0), 0)
-    if not count and ReduceKind.WELFORD in kinds_of(group.steps):  # of full parts these come from one walk
+    long, ragged = -(-length // fold), length % fold > 0
+    count = 0 if ragged else next((n for n in range(want, want // 2, -1) if long % n == 0), 0)
+    if not count and not ragged and spread:
         others = (*range(want // 2, want // 4, -1), *range(want + 1, 2 * want))
-        count = next((n for n in others if length % n == 0), 0)
+        count = next((n for n in others if long % n == 0), 0)
         if not count:
             return None
-    size = length // count if count else -(-length // want)
-    count = count or -(-length // size)
-    return Cut(row, count * fold, Integer(size), count * size == length, True, fold)
+    size = long // count if count else _whole_tiles(-(-long // want))
+    count = count or -(-long // size)
+    if ragged and size < 2 * TILE_DOWN:  # whose only tiles would ask of each element whether it is one
+        return None
+    return Cut(row, count * fold, Integer(size), count * size * fold == length, True, fold, ragged=ragged)
 
 
-def _beside(width: int, length: int, vector: int, least: int) -> int:
-    """How many of so many rows lie side by side: the fewest that fill as much of their tiles as may be, of whole vectors, and leave so many at ``least``.
+def _beside(width: int, length: int, vector: int, least: int, enough: float) -> list[int]:
+    """How many of so many rows lie side by side, the best first: the fewest that fill as much of their tiles as may be, of whole vectors, and leave so many at ``least``.
 
-    Tiles that are filled to the last have no mask, by which ptxas keeps one load of a thread on its way (sums of 2^20 rows of 100 numbers of
-    bfloat16 on an H200, 16 side by side: 54 us; 8, which fill 96 of 100: 84).
+    Such a number as leaves no row over, if it fills ``enough``. Tiles that are filled to the last have no mask, by which ptxas keeps one load of a thread on its way
+    (sums of 2^20 rows of 100 numbers of bfloat16 on an H200, 16 side by side: 54 us; 8, which fill 96 of 100: 84).
     """
     fills = {
-        n: _filled(n * width)
-        for n in range(1, min(COLUMNS, length // least) + 1)
-        if length % n == 0 and n * width % vector == 0
+        n: _filled(n * width) for n in range(1, min(COLUMNS, length // least) + 1) if n * width % vector == 0
     }
-    return max(fills, key=lambda n: fills[n], default=1)
+    even = max((n for n in fills if length % n == 0), key=lambda n: fills[n], default=1)
+    if fills.get(even, 0.0) >= enough:
+        return [even]
+    best = min(max(fills.values(), default=0.0), ENOUGH_RAGGED)
+    return [next((n for n, filled in fills.items() if filled >= best), even), even]
 
 
 def _filled(width: int) -> float:
@@ -214,6 +237,11 @@ def _of_one_matrix(read: Sequence[Access], column: Axis, row: Axis) -> bool:
         or (a.index.coefficient(column.symbol), a.index.coefficient(row.symbol)) != (ONE, column.extent)
         for a in read
     )
+
+
+def _whole_tiles(size: int) -> int:
+    """So many rows of a part or a few more, so that tiles fill them."""
+    return _up(size, TILE_DOWN) if size >= TILES_DOWN * TILE_DOWN else size
 
 
 def _is_heavy(plan: KernelPlan, group: Group) -> bool:

@@ -38,8 +38,11 @@ SPREAD_CUTS = (
     (128 << 10, 2, HeldCut(32, 64, 8, RESTS)),
     (192 << 10, 4, HeldCut(32, 64, 16, RESTS)),
 )
-#: the same of rows that begin anywhere, which whole vectors are read of: so many bytes by two programs side by side, longer ones of floats by one
+#: the same of rows that begin anywhere, which whole vectors are read of: so many bytes by two programs side by side, floats of as many more with less of them held (layer norm of 21,845 on an H200
+#: 74 us, 108 by one program, 24,577 75 and 100, 28,673 77 and 82), longer ones of floats by one
 ANYWHERE_ROW, ANYWHERE_SIDE, ANYWHERE = 80 << 10, HeldCut(16, 64, 20, RESTS), HeldCut(32, 64, 16, RESTS)
+#: and, of longer ones than ``CACHED_FLOATS``, of those whose maximum and powers are taken (softmax of 33,001 81 us, 166 by one program, 92 held nowhere; of 45,001 85 and 96; but log softmax of 50,257 88 and 80)
+ANYWHERE_LONG_ROW, ANYWHERE_POWERS, ANYWHERE_LONG = 160 << 10, 184 << 10, HeldCut(16, 64, 16, RESTS)
 #: rows of so many elements that begin anywhere are held to their ends, as whole vectors, by a warp for so many bytes of them (layer norm of 4,097 columns on an
 #: H200: 159 us in bfloat16 where half as many take 190, 165 in float32 where twice as many take 196, 368 and 202 held whole); not those of which more than a
 #: word is held for each element (a softmax's gradient in float32: 207 us, 187 held whole)
@@ -64,6 +67,8 @@ def cuts_of(length: int, itemsizes: Sequence[int], *, spread: bool, anywhere: bo
         return [DEEP]
     narrow = itemsizes[0] == 2
     own = _spread_cuts(length, itemsizes[0], anywhere) if spread else [SIDE_BY_SIDE] if narrow else []
+    if anywhere and not spread and not narrow and length * itemsizes[0] <= ANYWHERE_POWERS:
+        return [ANYWHERE_LONG, WIDE]
     return [*own, WIDE_16 if narrow else WIDE]
 
 
@@ -71,7 +76,9 @@ def _spread_cuts(length: int, itemsize: int, anywhere: bool) -> list[HeldCut]:
     """How a row is held whose mean and variance are taken, where that is not as others are."""
     taken = length * itemsize
     if anywhere:
-        return [ANYWHERE_SIDE] if taken <= ANYWHERE_ROW else [ANYWHERE] if itemsize >= 4 else []
+        if taken <= ANYWHERE_ROW:
+            return [ANYWHERE_SIDE]
+        return [] if itemsize < 4 else [ANYWHERE_LONG if taken <= ANYWHERE_LONG_ROW else ANYWHERE]
     if taken <= SPREAD_ROW:
         return [SPREAD_SIDE]
     if taken % VECTOR:

@@ -156,8 +156,8 @@ class Splitter:
         self.substitution = Substitution({cut.axis.symbol: place})
         self.here = self._place(self.part.symbol)
         self.other = product([a.extent for a in group.row_axes if a is not cut.axis])
-        #: of a part, as its kernel has them: its first row, and the number of that in the whole row
-        self.first, self.number = self.begin, self.begin * self.other
+        #: of a part, as its kernel has them: its first row, of those that lie side by side the one among all, and the number of that in the whole row
+        self.first, self.number, self.begin_here = self.begin, self.begin * self.other, self.begin
         if cut.fold > 1:
             self._lay_side_by_side()
 
@@ -176,7 +176,7 @@ class Splitter:
         beside, at = floor_div(wide.symbol, column.extent), modulo(wide.symbol, column.extent)
         self.points = (outer, *others, wide)
         self.first = outer.symbol * cut.size
-        self.number = self.first * cut.fold + beside
+        self.number = self.begin_here = self.first * cut.fold + beside
         self.substitution = Substitution(
             {
                 cut.axis.symbol: (self.first + self.within.symbol) * cut.fold + beside,
@@ -200,6 +200,8 @@ class Splitter:
             if any(n.reductions for n in nests):
                 widest = max(r.dtype.itemsize for n in nests for r in n.reductions)
                 kind = self.choices.reduction_kind([a.extent for a in rows], widest)
+                if self.cut.ragged and ending == "part":  # all but the last tile are read in whole vectors
+                    kind = GroupKind.LOOPED
             groups.append(
                 dataclasses.replace(
                     self.group, name=f"{self.group.name}_{ending}{len(self.kernels) - len(groups) - 1}", kind=kind,
@@ -278,9 +280,12 @@ class Splitter:
         return Reduction(reduction.kind, reduction.dtype, value)
 
     def _inside(self) -> Node:
-        return build.index_condition(
-            Op.LT, self.first + self.within.symbol, floor_div(self.cut.axis.extent, Integer(self.cut.fold))
-        )
+        cut, row = self.cut, self.first + self.within.symbol
+        if cut.ragged:  # of the last row some of those side by side may be none
+            return build.index_condition(
+                Op.LT, self.begin_here + self.within.symbol * cut.fold, cut.axis.extent
+            )
+        return build.index_condition(Op.LT, row, floor_div(cut.axis.extent, Integer(cut.fold)))
 
     def _fold(self, step: LoopNest, reductions: list[Reduction]) -> list[str]:
         """A nest over the parts that stores its results, and the buffers that hold them."""
@@ -323,11 +328,7 @@ class Splitter:
 
         Where every part is full, both come from one walk; else a sum comes first, since what lies past the end must not count.
         """
-        size: Expr = self.cut.size
-        if not self.cut.exact:
-            size = maximum(minimum(size, self.cut.axis.extent - self.begin), 0)
-        count = build.index(size * self.other, dtype)
-        divisor = build.index(maximum(size * self.other, 1), dtype)
+        count = build.index(self._length(self._start()) * self.other, dtype)
         if self.cut.exact:
             means, spread = self._fold(step, [Reduction(ReduceKind.WELFORD, dtype, value)])
             mean = self._load(means)
@@ -335,8 +336,9 @@ class Splitter:
         else:
             (sums,) = self._fold(step, [self._reduction(Reduction(ReduceKind.SUM, dtype, value), value)])
             total = self._load(sums)
-            mean = build.div(total, divisor)
-            away = build.sub(value, mean)
+            mean = build.div(total, self._divisor(self._start(), dtype))
+            own = build.load(sums, self.buffers[sums].dtype.stored, self.here)
+            away = build.sub(value, build.div(own, self._divisor(self.begin_here, dtype)))
             square = Reduction(ReduceKind.SUM, dtype, build.mul(away, away))
             (spread,) = self._fold(step, [self._reduction(square, square.value)])
         (whole,) = self._gather(step, [Reduction(ReduceKind.SUM, dtype, total)])
@@ -345,6 +347,25 @@ class Splitter:
         gap = build.sub(mean, middle)
         moved = build.add(self._load(spread), build.mul(count, build.mul(gap, gap)))
         return [middle, *self._gather(step, [Reduction(ReduceKind.SUM, dtype, moved)])]
+
+    def _start(self) -> Expr:
+        """The first row of a part, as the second kernel knows it."""
+        cut, part = self.cut, self.part.symbol
+        if cut.fold == 1:
+            return self.begin
+        fold = Integer(cut.fold)
+        return floor_div(part, fold) * cut.size * cut.fold + modulo(part, fold)
+
+    def _length(self, start: Expr) -> Expr:
+        """How many rows a part has that begins there."""
+        cut = self.cut
+        if cut.exact:
+            return cut.size
+        left = floor_div(cut.axis.extent - start + (cut.fold - 1), Integer(cut.fold))
+        return maximum(minimum(cut.size, left), 0)
+
+    def _divisor(self, start: Expr, dtype: DType) -> Node:
+        return build.index(maximum(self._length(start) * self.other, 1), dtype)
 
     def _softmax(
         self,

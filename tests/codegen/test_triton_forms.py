@@ -213,8 +213,8 @@ def test_every_plain_reduction_of_rows_side_by_side(tmp_path):
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize(
     "x",
-    [numbers(2561, 10), numbers(2560, 12)[:, :10], numbers(10, 2560).t(), numbers(1, 10).expand(2560, 10)],
-    ids=["rows left over", "gaps", "turned", "one row"],
+    [numbers(2560, 12)[:, :10], numbers(10, 2560).t(), numbers(1, 10).expand(2560, 10)],
+    ids=["gaps", "turned", "one row"],
 )
 def test_what_does_not_lie_row_after_row_is_cut_as_it_is(x, tmp_path):
     check(lambda x: x.sum(0), tmp_path, x, cores=2, digits=1e-4)

@@ -36,11 +36,10 @@ def _version(package: str) -> tuple[int, ...]:
     return tuple(map(int, version(package).split(".")[:2]))
 
 
-#: for kernels whose loops end at a number that they compute: Triton 3.6's interpreter makes an int of it as NumPy 2.5 no longer does
-computed_bounds = pytest.mark.skipif(
-    _version("triton") < (3, 7) and _version("numpy") >= (2, 5),
-    reason="this Triton's interpreter does not go with this NumPy",
-)
+#: of kernels whose loops end at a number that they compute Triton 3.6's interpreter makes an int of it as NumPy 2.5 no longer does
+UNBOUND = _version("triton") < (3, 7) and _version("numpy") >= (2, 5)
+UNBOUND_REASON = "this Triton's interpreter does not go with this NumPy"
+computed_bounds = pytest.mark.skipif(UNBOUND, reason=UNBOUND_REASON)
 
 
 def context(cores: int = 132, **options: object) -> CompileContext:
@@ -139,6 +138,8 @@ def _bytes(x: torch.Tensor) -> torch.Tensor:
 
 def launcher(path: Path, text: KernelText) -> Callable[..., None]:
     """What launches the kernel of a file."""
+    if UNBOUND and "\n    left = " in text.source:  # a walk that ends where the last part of a row does
+        pytest.skip(UNBOUND_REASON)
     return load(Job(str(path), text.name, (), (), text.launch.constants, 1, 1), text.sizes, text.launch.grid)
 
 

@@ -102,8 +102,7 @@ def _types(member: _Member, schedule: Schedule) -> tuple[object, ...]:
 def _member(group: Group, plan: KernelPlan, schedule: Schedule, *, nvidia: bool) -> _Member:
     """One group's text. Every tile may reach past the end, so that it is the same for all sizes."""
     writer = Walker(group, plan)
-    writer.emitter.masks = dict.fromkeys(writer.emitter.masks, True)
-    writer.masked = "r" in writer.emitter.masks
+    writer.of_any_size()
     text = "\n".join(writer.write())
     numbers: list[int] = []
 

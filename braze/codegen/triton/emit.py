@@ -115,6 +115,8 @@ class Emitter:
         self.told: Deps = frozenset("r")
         #: indices that the kernel asserts to exist, with what it says of one that does not (``asserts.py``)
         self.asserted: Mapping[Node, str] = {}
+        #: conditions that hold of all that is being written
+        self.holds: frozenset[Node] = frozenset()
         #: the lines that assert, each of which is written behind the accesses of its scope: threads wait for each other there
         self.asserts: list[str] = []
         #: those of which all points have been asserted once the walk that is being written is done
@@ -230,6 +232,8 @@ class Emitter:
 
     def _masked(self, node: Node, scope: Scope, guard: Value | None) -> Value:
         cond, body, other = node.args
+        if cond in self.holds:
+            return self.value(body, scope, guard)
         test = self.value(cond, scope, guard)
         if not test.deps:  # a mask is a tile
             tile = f"tl.full({self.shape(NOTHING)}, 0, tl.int32)"

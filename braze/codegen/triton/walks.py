@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from braze.codegen.triton.accumulate import LANES, XR, Accumulator
-from braze.codegen.triton.emit import Scope, Value
+from braze.codegen.triton.emit import NOTHING, Scope, Value
 from braze.codegen.triton.extremes import among
 from braze.codegen.triton.writer import Writer
 from braze.loops.build import nodes_of
@@ -21,6 +21,7 @@ from braze.schedule.kernel_plan import KernelPlan
 from braze.schedule.passes import loads_along, read_again
 from braze.schedule.plans import Form
 from braze.schedule.records import Group
+from braze.schedule.row_ends import RowEnd, last_apart, row_end
 
 #: a step of a walk, and the state of its reductions
 Taken = tuple[LoopNest, list[Accumulator]]
@@ -47,6 +48,13 @@ class Walker(Writer):
         #: (the last two: of the tile that its row fills in part, and of what lies around its vectors)
         self.kept: list[dict[Node, Value]] = [{} for _ in range(plan.held + 2)]
         self.seen: set[Node] = set()
+        #: where the program's part of a row ends; whether the tile that a row fills in part is told apart
+        self.end = row_end(plan)
+        self.last_apart = last_apart(plan) and (self.masked or self.end is not None)
+
+    def of_any_size(self) -> None:
+        super().of_any_size()
+        self.masked, self.last_apart, self.end = "r" in self.emitter.masks, False, None
 
     def write(self) -> list[str]:
         """The lines of the body."""
@@ -54,9 +62,30 @@ class Walker(Writer):
             return super().write()
         self._points()
         self._row_numbers(self.plan.row)
+        if self.end is not None:
+            self._row_ends(self.end)
         for number in range(len(self.plan.passes)):
             self._pass(number)
         return self.base.lines
+
+    def _row_ends(self, end: RowEnd) -> None:
+        """Where the program's part of a row ends, and the tiles of it that are whole and have no column that ends before them."""
+        emit, lines = self.emitter, self.base.lines
+        known = dict(emit.symbols)
+        if (
+            self.plan.form is Form.ROWS
+        ):  # the one point as a number, of which the compiler sees what divides it
+            self._split("xoffset", "s", self.plan.points[0].axes, self.base, NOTHING)
+        begin = emit.text(end.begin)
+        emit.symbols = known
+        lines.append(f"    left = {end.length} - ({begin})")
+        rows, whole = "left", "rnumel"
+        if end.step > 1:
+            rows = f"(left + {end.step - 1}) // {end.step}"
+        if end.spread:
+            whole = f"tl.minimum(rnumel, (left + {end.step - 1 - end.spread}) // {end.step})"
+        lines.append(f"    rnumel = tl.minimum({self.width}, {rows})")
+        lines.append(f"    full = {whole} // RBLOCK * RBLOCK")
 
     def _pass(self, number: int) -> None:
         """One walk over the row: one that reduces nothing begins at the row's end, which the caches still hold from the walk before."""
@@ -109,7 +138,8 @@ class Walker(Writer):
     def _parts(self) -> list[Part]:
         """The parts of a walk, in their order."""
         if self.plan.begin is None:
-            return [self._ahead, self._tiles, self._held]
+            last = [self._last] if self.last_apart else []
+            return [self._ahead, self._tiles, *last, self._held]
         self._vectors()
         between = [] if self.plan.to_its_end else [self._tiles]
         return [self._ahead, self._edges, *between, self._tail, self._held]
@@ -144,18 +174,47 @@ class Walker(Writer):
         if plan.begin is None and plan.row is not None and plan.row.extent.value == held:
             return
         self._lies_at("roffset + rbase")
-        self.emitter.masks["r"] = self.masked and plan.begin is None
+        self.emitter.masks["r"] = self.masked and plan.begin is None and not self.last_apart
+        self.emitter.holds = frozenset([self.end.condition] if self.end is not None else [])
         body = Scope([], "        ", outer=base)
         if back:
-            last = "full - RBLOCK" if plan.begin is not None else self._last_tile()
+            whole = plan.begin is not None or self.last_apart
+            last = f"{self._full()} - RBLOCK" if whole else self._last_tile()
             body.lines.append(f"        roffset = {last}{f' + {held}' if held else ''} - rstep")
         self.row_scope(body, "roffset + rbase")
         self._body(steps, body, opened, -1)
         # a literal where there is one: the interpreter turns assigned numbers into arrays
         head = self._turns() if any(step.reductions for step in steps) else "range({begin}, {end}, RBLOCK)"
-        head = head.format(begin=held, end="full" if plan.begin is not None else self._end())
+        head = head.format(begin=held, end=self._full())
         base.lines.append(f"    for {'rstep' if back else 'roffset'} in {head}:")
         base.lines.extend(body.lines)
+        self.emitter.holds = frozenset()
+
+    def _last(self, steps: Sequence[LoopNest], opened: list[Taken], back: bool) -> None:
+        """The tile that a row fills in part, if there is one."""
+        full, end = self._full(), self.end
+        self.emitter.masks["r"] = True
+        # where all columns end at one row, the mask says so
+        self.emitter.holds = frozenset([end.condition] if end is not None and not end.spread else [])
+        body = Scope([], "        ", outer=self.base)
+        self.row_scope(body, "roffset + rbase")
+        self._body(steps, body, opened, -1)
+        self.emitter.holds = frozenset()
+        lines = [re.sub(r"\broffset\b", full, line) for line in body.lines]
+        if end is not None:
+            self.base.lines += ["    if full < rnumel:", *lines]
+        else:
+            self.base.lines += [line[4:] for line in lines]
+
+    def _full(self) -> str:
+        """Where those tiles of a walk end that have no mask; or all, where each has one."""
+        plan = self.plan
+        if plan.begin is not None or (self.last_apart and self.end is not None):
+            return "full"
+        length = plan.row.extent.value if plan.row is not None else None
+        if self.last_apart and length is not None:
+            return str(length // self._block() * self._block())
+        return self._end()
 
     def _ahead(self, steps: Sequence[LoopNest], opened: list[Taken], back: bool) -> None:
         """The loads of all tiles that are to stay in registers, which are on their way while the others are walked."""

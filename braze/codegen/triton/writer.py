@@ -22,6 +22,7 @@ from braze.schedule.mixed import down_columns
 from braze.schedule.passes import flat, keeps_what_it_stores, over_row
 from braze.schedule.plans import Tile, blocks
 from braze.schedule.records import Group
+from braze.schedule.row_ends import overlaps
 from braze.schedule.tile_sizes import power
 from braze.symbolic.divides import multiple
 from braze.symbolic.expr import ONE, Expr, indirect
@@ -48,6 +49,9 @@ class Writer:
         self.emitter.far = frozenset(plan.sizes) if plan.wide else frozenset()
         self.emitter.asserted = asserted(group.steps)
         self.emitter.masks = {tile.letter: not tile.divides for tile in tiles}
+        self.overlaps = overlaps(group, plan)
+        if self.overlaps:
+            self.emitter.masks[plan.points[0].letter] = False
         self.emitter.beside = self._beside()
         self.base = Scope([], "    ")
         self.width = ""
@@ -62,6 +66,11 @@ class Writer:
         stores = [s for step in self.group.steps if not step.reductions for s in step.stores]
         sizes = {s.value.dtype.itemsize for s in stores if s.buffer in plan.arguments}
         return 8 if sizes == {2} and each >= 8 else 4
+
+    def of_any_size(self) -> None:
+        """Have every tile reach past its end, so that the text is the same for all sizes."""
+        self.overlaps = False
+        self.emitter.masks = dict.fromkeys(self.emitter.masks, True)
 
     def write(self) -> list[str]:
         """The lines of the body."""
@@ -116,7 +125,10 @@ class Writer:
             self.emitter.symbols[axis.symbol] = Value(f"o{k}", NOTHING)
         for tile in reversed(plan.points):
             if plan.walked is None:
-                lines.append(f"    {tile.letter}offset = {tile.letter}block * {tile.letter.upper()}BLOCK")
+                offset = f"{tile.letter}block * {tile.letter.upper()}BLOCK"
+                if self.overlaps:
+                    offset = f"tl.minimum({offset}, {self.emitter.text(tile.extent - tile.block)})"
+                lines.append(f"    {tile.letter}offset = {offset}")
                 self._tile(tile, self.base)
 
     def _tile(self, tile: Tile, scope: Scope) -> None:
