@@ -216,9 +216,9 @@ def advice(guard: Guard, value: Any, name: str) -> tuple[str, ...]:
             return (f"each value of {name} has a variant of its own: keep to a few",)
         case Check.RANGE if name and ".shape[" not in name:
             return (
-                f"each value of {name} that is compared with or chooses (anything but an item of a list) has a variant of its own: "
-                f"keep to a few, or choose out of a tensor, torch.tensor(rows)[{name}] or torch.stack(tensors)[{name}]; "
-                "layers and functions that it chooses have one each: options={'recompile_limit': n} for as many as there are",
+                f"each value of {name} that is compared with or chooses (anything but an item of a list or a layer) has a variant of its own: "
+                f"keep to a few, or choose out of a list or a tensor, torch.tensor(rows)[{name}] or torch.stack(tensors)[{name}]; "
+                "functions that it chooses have one each: options={'recompile_limit': n} for as many as there are",
             )
         case Check.KEYS | Check.HAS_KEY if name == "kwargs":
             return ("pass the same arguments by keyword each time",)
