@@ -385,8 +385,14 @@ class GraphLowering:
                 "BZ9026", f"a result of strides {strides} is not the same along the dims of stride 0"
             )
         sizes = tuple(ONE if d in once else s for d, s in enumerate(x.sizes))
-        part = Lazy(sizes, x.dtype, x.device, x.load, ops=(*x.pending_ops, "copy"))
-        view = g.realize_into(part, g.new_buffer(x.dtype, sizes, strides, x.device))
+        fresh = g.new_buffer(x.dtype, sizes, strides, x.device)
+        if x.dtype.is_computable or x.view is None:
+            part = Lazy(sizes, x.dtype, x.device, x.load, ops=(*x.pending_ops, "copy"))
+            view = g.realize_into(part, fresh)
+        else:  # complex numbers are ATen's to move
+            view = g.whole(fresh)
+            source = dataclasses.replace(x.view, sizes=sizes)
+            g.call("aten.clone.default", (source,), (fresh,), device=x.device, out_variant="aten.clone.out")
         return BufferView(view.buffer, x.sizes, strides, view.offset, view.dtype)
 
     def finish(self) -> LoopProgram:

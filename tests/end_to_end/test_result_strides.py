@@ -86,6 +86,27 @@ def test_strides_that_a_program_asks_for_are_those_of_the_kernel_where_sizes_var
     torch.testing.assert_close(found, fn(x))
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("size", [(2, 8, 4, 4), (1, 8, 6, 4), (1, 1, 2, 1), (1, 8, 0, 4)])
+def test_a_written_view_of_complex_numbers_lies_as_in_eager(size, dynamic):
+    """What loops do not compute with is ATen's to copy, where a result's strides are told by another formula than those of what it is a view of."""
+
+    def fn(x):
+        x.unflatten(2, (-1, 2)).add_(1)
+        parts = x.unflatten(2, (-1, 2))
+        parts.mul_(2)
+        return parts, parts.mT
+
+    for step in (1, 2):
+        whole = torch.rand(*size[:-1], size[-1] * step) * (1 - 2j)
+        x, y = whole.clone()[..., ::step], whole.clone()[..., ::step]
+        found, wanted = braze.compile(fn, dynamic=dynamic)(x), fn(y)
+        assert torch.equal(x, y)
+        for ours, theirs in zip(found, wanted, strict=True):
+            assert ours.stride() == theirs.stride()
+            assert torch.equal(ours, theirs)
+
+
 @pytest.mark.parametrize(
     "fn",
     [
