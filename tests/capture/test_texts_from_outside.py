@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import json
 import logging
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -204,3 +205,65 @@ def test_a_number_where_text_was_is_no_symbol_for_it() -> None:
     compiled = braze.compile(lambda x, n: (x, n), backend="eager", dynamic=False)
     for n in ("a", "b", 3, 3, "c", None):
         assert compiled(torch.ones(1), n)[1] == n
+
+
+def counted_in_a_list(x: Any, text: str, kept: list[Any]) -> Any:
+    kept.append(text)
+    return kept.count("3")
+
+
+def sorted_in_a_list(x: Any, text: str, kept: list[Any]) -> Any:
+    both = [text, "3"]
+    both.sort()
+    return both
+
+
+def found_in_a_tuple(x: Any, text: str, kept: list[Any]) -> Any:
+    return (text, "3").index("3"), [[text]].count(["3"])
+
+
+def counted_by_a_view(x: Any, text: str, kept: list[Any]) -> Any:
+    return operator.countOf({"a": text, "b": "3"}.values(), "3")
+
+
+def looked_at_by_an_iterator(x: Any, text: str, kept: list[Any]) -> Any:
+    by_name = {"a": text, "b": "3"}
+    gone_over = (
+        min(iter([text, "3"])),
+        ",".join(iter((text,))),
+        set(iter([text, "3"])) == {"3"},
+        "3" in iter([text]),
+    )
+    return (
+        *gone_over,
+        operator.countOf(by_name.values(), "3"),
+        ("a", "3") in by_name.items(),
+        sorted(zip([text])),
+    )
+
+
+def handed_on_by_an_iterator(x: Any, text: str, kept: list[Any]) -> Any:
+    kept.extend(iter([text]))
+    return list(zip([text], "z", strict=True)), dict(enumerate([text])), tuple(reversed([text])), kept[-1]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        counted_in_a_list, sorted_in_a_list, found_in_a_tuple, counted_by_a_view,
+        looked_at_by_an_iterator, handed_on_by_an_iterator,
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("written", [False, True])
+def test_text_in_what_c_code_compares_is_that_of_the_call(program: Any, written: bool) -> None:
+    """Text from outside, and text of an integer that changes, stand for themselves in a list: a method in C would compare what stands there."""
+
+    def run(x: torch.Tensor, given: Any, kept: list[Any]) -> Any:
+        return x + 1, program(x, f"{given}" if written else given, kept)
+
+    compiled = braze.compile(run, backend="eager")
+    ours, theirs = ["1"], ["1"]
+    for number in (1, 2, 3, 4, 3, 7):
+        given = number if written else str(number)
+        found, wanted = compiled(torch.ones(2), given, ours), run(torch.ones(2), given, theirs)
+        assert (found[1], ours) == (wanted[1], theirs)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import collections
+import gc
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from braze.capture.facts.breaks import FORMATTED, FORMATTED_NUMBER, HINT_FORMAT, graph_break
-from braze.capture.facts.values import UnknownText
+from braze.capture.facts.values import DICT_WALKS, SEQUENCE_WALKS, UnknownText
 from braze.capture.outside import given_texts
 from braze.capture.outside.shadows import iterate
 from braze.capture.state.outside import Outside
@@ -15,6 +16,8 @@ from braze.support.caches import remembered
 
 SEQUENCES = (list, tuple, collections.deque)
 _READ_WHOLE = (dict, *SEQUENCES)
+#: what goes over containers, or over what does
+_WALKS = {*SEQUENCE_WALKS, *DICT_WALKS, type({}.values()), type({}.items()), zip, enumerate, map, filter}
 
 
 def fill(outside: Outside, value: Any) -> None:
@@ -60,6 +63,21 @@ def fill_arguments(outside: Outside, values: Collection[Any]) -> None:
             write_texts(value)
         if issubclass(kind, dict):
             fill(outside, value)
+
+
+def fill_walked(outside: Outside, values: Iterable[Any]) -> None:
+    """The same of what iterators and views among values go over, where C code looks at what they give."""
+    for value in values:
+        if type(value) in _WALKS and outside.tree.node_of(value) is None:
+            parts = gc.get_referents(value)
+            fill_arguments(outside, parts)
+            fill_walked(outside, [p for part in parts for p in (part if type(part) is tuple else (part,))])
+
+
+def fill_method(outside: Outside, owner: Any, args: Collection[Any]) -> None:
+    """The same before a method in C compares what its object holds."""
+    fill_arguments(outside, (owner,))
+    fill_walked(outside, (owner, *args))
 
 
 def _looked_into(value: Any) -> Iterable[Any] | None:

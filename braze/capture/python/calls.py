@@ -38,7 +38,7 @@ from braze.capture.graph.sizes import HASHED, as_key
 from braze.capture.outside import changes, identities, texts
 from braze.capture.outside.class_values import runs_code_as_key, trust_class_value
 from braze.capture.outside.held import dropped, is_held
-from braze.capture.outside.looked_into import fill, fill_arguments
+from braze.capture.outside.looked_into import fill, fill_arguments, fill_method, fill_walked
 from braze.capture.outside.opaque import (
     asked_by_code,
     refuse_if_opaque,
@@ -184,15 +184,12 @@ def has_tensor(args: Any, kwargs: dict[str, Any] | None) -> bool:
 
 def has_callable(args: Any, kwargs: dict[str, Any] | None) -> bool:
     """Whether a Python function is among the arguments: then the callee must be inlined."""
-    values = (*args, *kwargs.values()) if kwargs else args
-    return any(type(v) in (types.FunctionType, types.MethodType) for v in values)
+    return any(type(v) in (types.FunctionType, types.MethodType) for v in (*args, *(kwargs or {}).values()))
 
 
 def call_native(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
     """Run something for real."""
-    fill_arguments(t.outside, args)
-    if kwargs:
-        fill_arguments(t.outside, kwargs.values())
+    fill_arguments(t.outside, (*args, *(kwargs or {}).values()))
     return canonical(t, fn(*args, **kwargs) if kwargs else fn(*args))
 
 
@@ -204,10 +201,11 @@ def call_c(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, asks: bo
     if t.graph.mode.env is not None and fn in policy.ASKED_TO_CALL:
         args = tuple(map(knowing_symbols, args))
         kwargs = {name: knowing_symbols(value) for name, value in (kwargs or {}).items()}
-    fill_arguments(t.outside, args)
     if kwargs:
         kwargs = {name: texts.written(value) for name, value in kwargs.items()}
-        fill_arguments(t.outside, kwargs.values())
+    fill_arguments(t.outside, (*args, *(kwargs or {}).values()))
+    if fn not in policy.HANDING:
+        fill_walked(t.outside, args)
     if not asks and not may_call_back(args, kwargs):
         return canonical(t, fn(*args, **kwargs) if kwargs else fn(*args))
     if any(type(a).__name__ == LRU_CACHE.__name__ for a in (*args, *(kwargs or {}).values())):
@@ -302,9 +300,11 @@ def call_method(
     refuse_if_opaque(t.outside, owner)
     fill(t.outside, owner)
     dropped(t, owner, name, args)
-    # C says that it knows none of these symbols
-    if cls in NUMBERS and not NUMBER_OF.keys().isdisjoint(map(type, args)):
+    if cls in NUMBERS and not NUMBER_OF.keys().isdisjoint(map(type, args)):  # C knows none of these symbols
         given = tuple([NUMBER_OF[type(v)](v) if type(v) in NUMBER_OF else v for v in given])
+    if name in policy.LOOKING:  # at text that is not written yet, too
+        fill_method(t.outside, owner, args)
+        given = texts.look_into(given)
     inside = looks_inside(owner, name)
     if inside and name in policy.LOOKING:
         refuse_opaque(t.outside, (owner,))
