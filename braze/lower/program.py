@@ -18,6 +18,7 @@ from braze.graph.facts import facts
 from braze.graph.operators import is_view
 from braze.graph.passes import BY_PLACE, is_impure
 from braze.graph.products import device_product_of, grouped_of, is_batch, is_followed, product_of
+from braze.graph.subgraph_ops import Entry
 from braze.loops.bounds import guarded
 from braze.loops.dtypes import from_torch
 from braze.loops.inputs_written import broken_writes, touches
@@ -267,6 +268,8 @@ class GraphLowering:
         kwargs = {name: self.resolve(a) for name, a in node.kwargs.items()} if node.kwargs else {}
         if target in BY_PLACE:
             args[0] = self.lies_as_traced(node.args[0], args[0])
+        if isinstance(entry := facts(node).subgraphs, Entry) and entry.tensors:
+            args[-2] = [self.lies_as(x, t.stride()) for x, t in zip(args[-2], entry.tensors, strict=True)]
         carried = scalars.carried(target, args, kwargs) and not unbacked.makes_sizes(g, val)
         function = LOWERINGS.get(target) if carried else None
         result = NotImplemented if function is None else function(g, *args, **kwargs)
@@ -314,6 +317,13 @@ class GraphLowering:
         if is_view(node.target):
             raise Unsupported("BZ3005", f"memory is counted in a view that does not lie in strides {strides}")
         return strided_lazy(self.builder, self.output_view(x, strides), x.device)
+
+    def lies_as(self, x: Any, strides: Sequence[Any]) -> Any:
+        """A value with the strides for which a subgraph is compiled: of one that is written before it the functional form may lie otherwise."""
+        wanted = self.builder.symbols.exprs(strides)
+        if not isinstance(x, Lazy) or _same_layout(x.sizes, self.builder.realize(x).strides, wanted):
+            return x
+        return strided_lazy(self.builder, self.output_view(x, wanted), x.device)
 
     def resolve(self, a: Any) -> Any:
         """An argument with nodes replaced by their values."""

@@ -265,3 +265,22 @@ def test_a_result_of_a_scan_that_gets_no_gradient_adds_no_zeros_to_anothers(kept
         out.backward(torch.full_like(out, comes_in))
         found.append(torch.cat([start.grad[None], rows.grad]).signbit())
     assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("differentiated", [False, True])
+def test_an_operand_that_was_written_lies_as_the_branches_read_it(dynamic, differentiated):
+    """The functional form of a write makes a value of its own, in row-major order; the branches were compiled for the memory that is written."""
+
+    def program(x):
+        x.mul_(2)
+        return torch.cond(x.max() > 100, lambda: x * 2, lambda: x + 1, ())
+
+    compiled = braze.compile(program, dynamic=dynamic)
+    for size in (6, 8):
+        leaf = torch.rand(4, size, requires_grad=differentiated)
+        found, wanted = compiled((leaf * 1)[..., ::2]), (leaf * 1)[..., ::2] * 2 + 1
+        torch.testing.assert_close(found, wanted)
+        if differentiated:
+            grads = [torch.autograd.grad((result * result).sum(), leaf)[0] for result in (found, wanted)]
+            torch.testing.assert_close(*grads)
