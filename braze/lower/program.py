@@ -269,7 +269,7 @@ class GraphLowering:
         if target in BY_PLACE:
             args[0] = self.lies_as_traced(node.args[0], args[0])
         if isinstance(entry := facts(node).subgraphs, Entry) and entry.tensors:
-            args[-2] = [self.lies_as(x, t.stride()) for x, t in zip(args[-2], entry.tensors, strict=True)]
+            args[-2] = self.lies_as_compiled_for(args[-2], entry)
         carried = scalars.carried(target, args, kwargs) and not unbacked.makes_sizes(g, val)
         function = LOWERINGS.get(target) if carried else None
         result = NotImplemented if function is None else function(g, *args, **kwargs)
@@ -312,18 +312,25 @@ class GraphLowering:
         once ``s0 * s1 == 4`` is known, a stride of ``s0 * s1`` reads 4.
         """
         strides = self.builder.symbols.exprs(node.meta["val"].stride())
-        if _same_layout(x.sizes, self.builder.realize(x).strides, strides):
-            return x
-        if is_view(node.target):
+        if is_view(node.target) and not self.lies_so(x, strides):
             raise Unsupported("BZ3005", f"memory is counted in a view that does not lie in strides {strides}")
+        return self.lies_as(x, strides)
+
+    def lies_as_compiled_for(self, values: Sequence[Any], entry: Entry) -> list[Any]:
+        """What subgraphs get, with the strides that they are compiled for: of what is written before, the functional form may lie otherwise."""
+        strides = [self.builder.symbols.exprs(t.stride()) for t in entry.tensors]
+        pairs = zip(values, strides, strict=True)
+        return [self.lies_as(x, wanted) if isinstance(x, Lazy) else x for x, wanted in pairs]
+
+    def lies_as(self, x: Lazy, strides: tuple[Expr, ...]) -> Lazy:
+        """A value in memory that has these strides."""
+        if self.lies_so(x, strides):
+            return x
         return strided_lazy(self.builder, self.output_view(x, strides), x.device)
 
-    def lies_as(self, x: Any, strides: Sequence[Any]) -> Any:
-        """A value with the strides for which a subgraph is compiled: of one that is written before it the functional form may lie otherwise."""
-        wanted = self.builder.symbols.exprs(strides)
-        if not isinstance(x, Lazy) or _same_layout(x.sizes, self.builder.realize(x).strides, wanted):
-            return x
-        return strided_lazy(self.builder, self.output_view(x, wanted), x.device)
+    def lies_so(self, x: Lazy, strides: tuple[Expr, ...]) -> bool:
+        """Whether a value that is put into memory has these strides there."""
+        return _same_layout(x.sizes, self.builder.realize(x).strides, strides)
 
     def resolve(self, a: Any) -> Any:
         """An argument with nodes replaced by their values."""

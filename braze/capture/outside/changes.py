@@ -23,10 +23,9 @@ def so_far(t: Trace) -> list[Any]:
             new, gone = shadow.changed_keys()
             if new or gone:
                 found.append((id(shadow), [(id(k), id(v)) for k, v in new], list(map(id, gone))))
-            found += [(id(shadow), id(k), id(v)) for k, v in shadow.later.items.values()]
         elif shadow.changed():
             found.append((id(shadow), list(map(id, shadow.view))))
-            found += [(id(shadow), id(k), id(v)) for k, v in shadow.later.items.values()]
+        found += [(id(shadow), id(k), id(v)) for k, v in shadow.later.items.values()]
     for node in t.done.slotted:
         found.append((id(node), [(k, id(v)) for k, v in (node.slots or {}).items()]))
     for space in t.outside.globals.values():

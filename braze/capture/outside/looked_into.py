@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from braze.capture.facts.breaks import FORMATTED, FORMATTED_NUMBER, HINT_FORMAT, graph_break
-from braze.capture.facts.values import DICT_WALKS, SEQUENCE_WALKS, UnknownText
+from braze.capture.facts.policy import ASKING
+from braze.capture.facts.values import BY_INDEX, DICT_WALKS, SET_WALK, UNTIL, UnknownText
 from braze.capture.outside import given_texts
 from braze.capture.outside.shadows import iterate
 from braze.capture.state.outside import Outside
@@ -16,8 +17,13 @@ from braze.support.caches import remembered
 
 SEQUENCES = (list, tuple, collections.deque)
 _READ_WHOLE = (dict, *SEQUENCES)
-#: what goes over containers, or over what does
-_WALKS = {*SEQUENCE_WALKS, *DICT_WALKS, type({}.values()), type({}.items()), zip, enumerate, map, filter}
+#: what stands in a container, or goes over other iterators
+ITERATORS = (ASKING - {BY_INDEX, UNTIL}) | {
+    *DICT_WALKS, SET_WALK, type(iter([])), type(iter(())), type(iter(collections.deque())), type(reversed([])),
+    type(reversed({})), reversed,
+}  # fmt: skip
+#: and the views that C code goes over as it does over these
+_WALKS = ITERATORS | {type({}.values()), type({}.items())}
 
 
 def fill(outside: Outside, value: Any) -> None:

@@ -18,22 +18,18 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from braze.capture.facts.breaks import graph_break
-from braze.capture.facts.policy import ASKING, HANDING
+from braze.capture.facts.policy import HANDING
 from braze.capture.facts.records import Check, Step
 from braze.capture.facts.values import (
-    BY_INDEX,
     BY_VALUE,
     CONSTANTS,
     CONTAINERS,
-    DICT_WALKS,
     HEAP_TYPE,
-    SET_WALK,
-    UNTIL,
     Identity,
     is_identity_type,
 )
 from braze.capture.outside.class_values import is_programs
-from braze.capture.outside.looked_into import contents, everything
+from braze.capture.outside.looked_into import ITERATORS, contents, everything
 from braze.capture.state.outside import Outside
 from braze.support.caches import remembered
 
@@ -125,11 +121,6 @@ def says_by_code(cls: type) -> bool:
     return any(is_programs(cls, name) for name in _SAYS)
 
 
-#: what stands in a container, or goes over other iterators
-ITERATORS = (ASKING - {BY_INDEX, UNTIL}) | {
-    *DICT_WALKS, SET_WALK, type(iter([])), type(iter(())), type(iter(collections.deque())), type(reversed([])),
-    type(reversed({})), reversed,
-}  # fmt: skip
 #: those that call a function for what they give
 CALLING = frozenset(
     {
