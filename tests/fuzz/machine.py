@@ -79,6 +79,11 @@ MACHINES: dict[str, Row] = {
         "tensor programs with sizes in indices, lists, complex numbers and what few programs call",
         POISON,
     ),
+    "places": Row(
+        "tests.fuzz.tensors.places",
+        "positions and masks that are joined, turned, padded and compared",
+        POISON,
+    ),
     "derived": Row(
         "tests.fuzz.tensors.derived",
         "tensor programs that take derivatives themselves, put hooks, and branch and loop over data",

@@ -43,7 +43,7 @@ def segments(steps: tuple[LoopNest, ...], axis: Axis | None) -> tuple[Segment, .
         return (Segment(0, extent, steps),)
     edges = [0, *sorted(found), extent]
     return tuple(
-        Segment(low, high, tuple(_within(s, axis.symbol, low) for s in steps))
+        Segment(low, high, tuple(_within(s, axis.symbol, low, high) for s in steps))
         for low, high in itertools.pairwise(edges)
     )
 
@@ -77,15 +77,15 @@ def _change(holds: Callable[[int, int], bool], step: int, start: int) -> int | N
     return next(turns, None)
 
 
-def _within(step: LoopNest, symbol: Symbol, at: int) -> LoopNest:
-    """The step with every comparison decided as it is from ``at`` to the next edge."""
+def _within(step: LoopNest, symbol: Symbol, low: int, high: int) -> LoopNest:
+    """The step with every comparison decided that is the same from ``low`` to ``high``: one of a choice's numbers may be another once that is decided."""
 
     def change(n: Node) -> Node:
-        if n.op in _ORDERED and _turn(n, symbol) is not None:
+        if n.op in _ORDERED and (turn := _turn(n, symbol)) is not None and not low < turn < high:
             found = _line(n, symbol)
             assert found is not None
             step, (start, _) = found
-            return build.const(_ORDERED[n.op](start + step * at, 0), DType.BOOL)
+            return build.const(_ORDERED[n.op](start + step * low, 0), DType.BOOL)
         if n.op is Op.MASKED:
             return build.masked(*n.args)
         if n.op is Op.WHERE:
