@@ -11,6 +11,49 @@ from tests.fuzz.tensors.check import check
 from tests.fuzz.tensors.grammar import rows
 from tests.fuzz.tensors.program import TensorProgram
 
+#: positions along the first dim of a tensor
+POSITIONS = """
+torch.arange({v}.shape[0])
+torch.arange({v}.shape[0]).flip(0)
+torch.arange({v}.shape[0]).roll({k})
+torch.arange({v}.shape[0]).repeat(2)
+torch.arange({v}.shape[0]) % {p}
+torch.arange({v}.shape[0]) * 2 - {p}
+F.pad(torch.arange({v}.shape[0]), (1, 2), value={k})
+torch.cat([torch.arange({v}.shape[0]), torch.arange({p})])
+torch.cat([torch.arange({v}.shape[0]), torch.arange({0}.shape[0]) + {k}])
+torch.cat([torch.arange({p}), torch.arange({v}.shape[0]), torch.arange({0}.shape[-1])])
+torch.stack([torch.arange({v}.shape[0]), torch.arange({0}.shape[0]) * 2])
+torch.stack([torch.arange({v}.shape[0]), torch.arange({0}.shape[0]).flip(0)], -1).flatten()
+torch.where(torch.arange({v}.shape[0]) < {p}, torch.arange({0}.shape[0]), {k})
+torch.arange({v}.shape[0])[:, None] - torch.arange({0}.shape[0])
+torch.eye({v}.shape[0], dtype=torch.int64)
+torch.arange({v}.shape[0]).diag_embed({k})
+"""
+
+#: what is asked of positions, and done where they say so
+ASKED = """
+(@) < {p}
+(@) <= {k}
+(@) == {k}
+(@) >= {n}
+((@) > {k}) & ((@) < {p})
+"""
+DONE = """
+torch.where((@) < {p}, 1.5, {f})
+torch.where((@) > {k}, @, -1)
+{f}.sum() * ((@) <= {p})
+((@) == {p}).cumsum(-1)
+{v}[(@).abs() % {0}.shape[0]]
+torch.ones_like(@).masked_fill((@) < {k}, {c})
+"""
+
+
+def asked(table: str) -> list[str]:
+    """The rows of a table with each kind of positions in them."""
+    return [row.replace("@", of) for row in rows(table) for of in rows(POSITIONS)]
+
+
 EXACT = """
 torch.arange({v}.shape[0])
 torch.arange({v}.shape[-1])
@@ -167,9 +210,9 @@ WRITES = """
 
 #: family -> tables of rows, each as often as the others
 TABLES = {family: [usual] for family, usual in ordinary.TABLES.items()} | {
-    "EXACT": [rows(EXACT)],
+    "EXACT": [rows(EXACT), asked(DONE)],
     "INEXACT": [rows(INEXACT)],
-    "STEPS": [rows(STEPS)],
+    "STEPS": [rows(STEPS), asked(ASKED)],
     "WRITES": [rows(WRITES)],
 }
 
