@@ -13,7 +13,7 @@ from typing import Any
 
 import torch.fx
 
-from braze.aot.functionalize import evaluate
+from braze.aot.inserted import evaluate
 from braze.aot.min_cut import is_random
 from braze.aot.outputs import copied, same_strides
 from braze.aot.records import Backward, JointGraph

@@ -11,7 +11,7 @@ import functools
 
 import torch
 
-from braze.aot.functionalize import inserted
+from braze.aot.inserted import inserted
 from braze.aot.views import is_on_gpu, is_view
 from braze.graph.fakes import FakeMode
 from braze.graph.operators import Family, operator_facts

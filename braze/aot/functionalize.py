@@ -10,15 +10,13 @@ with overlapping elements, and writes whose way back to the base is unknown.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
-from braze.aot import unbacked
-from braze.aot.memory_order import out_of_order
+from braze.aot.draw_order import draws_in_order, lay_out, lying
+from braze.aot.inserted import evaluate
 from braze.aot.overlap import is_inside, is_same, may_overlap, reaches_beyond
 from braze.aot.shared import Shared, unite_overlapping
 from braze.aot.symbols import SymbolNodes
@@ -33,8 +31,8 @@ from braze.aot.writes import (
     reads_in_place,
     written_arguments,
 )
-from braze.graph import own_memory, torch_compat
-from braze.graph.facts import facts, set_facts, share_facts
+from braze.graph import torch_compat
+from braze.graph.facts import facts, set_facts
 from braze.graph.fakes import FakeMode, text_of
 from braze.graph.operators import SCATTERS
 from braze.graph.passes import drop_unread_of_program
@@ -185,6 +183,9 @@ class _Functionalizer:
         self.anchored: list[Node] = []
         #: nodes that count in memory -> (what they count in the memory of, the strides and offset that it must have)
         self.windows: dict[Node, tuple[Node, Any]] = {}
+        #: nodes that draw numbers -> their operands, and the strides that these must have; ``lying``: those of the last node
+        self.drawn: dict[Node, dict[Node, tuple[Any, ...]]] = {}
+        self.lying: dict[Node, tuple[Any, ...]] = {}
         #: storage of the trace -> its pieces
         self.storages: dict[int, list[_Storage]] = {}
         self.aliases: dict[Node, _Alias] = {}
@@ -234,6 +235,7 @@ class _Functionalizer:
         drop_unread_of_program(self.graph)
         for node in self.graph.nodes:
             if node.op == "call_function":
+                lay_out(node, self.drawn.get(node, {}), self.mode)
                 evaluate(node, self.mode)
         self._require_same_layouts()
         shared = [each.counting(self.counted) for each in self.shared]
@@ -310,6 +312,7 @@ class _Functionalizer:
     def _refresh_arguments(self, node: Node) -> None:
         """Let a node read what its arguments hold by now, or the memory that it asks of."""
         stale, found = {}, self._as_made if _asks_of_memory(node) else self._value
+        lay = lying(node)
         with self.graph.inserting_before(node):
             for source in node.all_input_nodes:
                 value = found(source)
@@ -318,6 +321,7 @@ class _Functionalizer:
         if stale:
             node.args = torch.fx.node.map_arg(node.args, lambda n: stale.get(n, n))
             node.kwargs = torch.fx.node.map_arg(node.kwargs, lambda n: stale.get(n, n))
+        self.lying = self.drawn[node] = {stale.get(n, n): strides for n, strides in lay.items()}
 
     def _value(self, node: Node) -> Node:
         """The node that holds what ``node``'s tensor holds by now; inserted where the cursor stands."""
@@ -520,6 +524,8 @@ class _Functionalizer:
             here = facts(self.here)
             set_facts(node, origin=here.origin, checkpoint=here.checkpoint)
             set_facts(node, policy=here.policy, tangents=here.tangents, gradient=here.gradient)
+        if draws_in_order(target):
+            self.drawn[node] = self.lying
         return evaluate(node, self.mode)
 
     def _symbolic(self, value: Any) -> Any:
@@ -548,51 +554,3 @@ def _is_given(node: Node) -> bool:
 def _rest(node: Node) -> tuple[Any, Any]:
     """The arguments behind the first; behind the first two, of a scatter."""
     return node.args[1 if is_window(node) else 2 :], node.kwargs
-
-
-def inserted(
-    place: Node,
-    target: Any,
-    /,
-    *args: Any,
-    like: Node,
-    mode: FakeMode,
-    behind: bool = False,
-    apart: bool = False,
-    kwargs: Mapping[str, Any] = MappingProxyType({}),
-) -> Node:
-    """A call before another node, or ``behind`` it, with its fake. It knows what ``like`` does; where it stands ``apart``, its line alone."""
-    with (place.graph.inserting_after if behind else place.graph.inserting_before)(place):
-        made = place.graph.call_function(target, args, dict(kwargs))
-    if apart:
-        set_facts(made, origin=facts(like).origin)
-    else:
-        share_facts(made, like)
-    return evaluate(made, mode)
-
-
-def evaluate(node: Node, mode: FakeMode) -> Node:
-    """Give a node the fake that its operator makes of its arguments' fakes.
-
-    What its operator cannot read as it lies gets a copy first (``memory_order.py``).
-    """
-    known = node.meta.get("val")
-    if isinstance(known, torch.SymFloat) or node.target in (unbacked.READ, unbacked.CHECK):
-        return node  # a float's value is what its node computes: the algebra of sizes would reorder it
-    if isinstance(known, torch.SymBool):
-        return node
-    args = torch.fx.node.map_arg(node.args, lambda n: n.meta["val"])
-    kwargs = torch.fx.node.map_arg(node.kwargs, lambda n: n.meta["val"])
-    if isinstance(node.target, OpOverload):
-        for place, form in out_of_order(node.target, args):
-            source, words = node.args[place], {"memory_format": form}
-            copy = inserted(node, aten.clone.default, source, like=node, mode=mode, apart=True, kwargs=words)
-            node.update_arg(place, copy)
-            args = (*args[:place], copy.meta["val"], *args[place + 1 :])
-        if mode.env is not None:
-            unbacked.forget(args)
-        node.meta["val"] = own_memory.from_start(args, mode.run(node.target, tuple(args), dict(kwargs)))
-        unbacked.settle(mode.env, known, node.meta["val"])
-    else:
-        node.meta["val"] = node.target(*args, **kwargs)  # type: ignore[operator]
-    return node

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from braze.aot.functionalize import inserted
+from braze.aot.inserted import inserted
 from braze.aot.layouts import Layouts, kept_nodes
 from braze.aot.padding import ALIGNED, PER_BYTE
 from braze.aot.views import bytes_of, hint, is_on_gpu

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from braze.aot.functionalize import evaluate, inserted
+from braze.aot.inserted import evaluate, inserted
 from braze.aot.memory_order import asks_for_an_order
 from braze.aot.min_cut import is_random
 from braze.aot.packed_convolutions import can_pack, pack

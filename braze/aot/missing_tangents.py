@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from braze.aot.functionalize import inserted
+from braze.aot.inserted import inserted
 from braze.aot.outputs import copied
 from braze.aot.records import Backward
 from braze.aot.symbols import is_size

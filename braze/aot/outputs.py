@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from braze.aot.functionalize import Functional, evaluate, inserted
+from braze.aot.functionalize import Functional
+from braze.aot.inserted import evaluate, inserted
 from braze.aot.min_cut import ancestors
 from braze.aot.records import ASTRAY, OutputKind, OutputRole, ViewStep
 from braze.aot.symbols import SymbolNodes

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from braze.aot.functionalize import inserted
+from braze.aot.inserted import inserted
 from braze.graph.fakes import FakeMode
 from braze.runtime import convolutions
 

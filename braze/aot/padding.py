@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from braze.aot.functionalize import evaluate, inserted
+from braze.aot.inserted import evaluate, inserted
 from braze.aot.layouts import Layouts, is_written_here, kept_nodes, on_tensor_cores, sees_strides
 from braze.aot.views import bytes_of, hint, is_on_gpu
 from braze.graph.facts import InputRole, facts

@@ -83,6 +83,15 @@ def _normal(mean: Any, std: Any, *, generator: Any = None) -> Any:
     return row_major(broadcast([mean.shape, std.shape]), mean.dtype)
 
 
+def _drawn(x: Any, generator: Any = None) -> Any:
+    """Numbers drawn by others, in the usual order whatever theirs."""
+    return row_major(x.shape, x.dtype) if x.dtype.is_floating_point else NotImplemented
+
+
+def _drawn_around(mean: Any, std: Any, *, generator: Any = None) -> Any:
+    return _drawn(std)
+
+
 def _diag_embed(x: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:
     rank = x.dim() + 1
     if x.dim() < 1 or not all(-rank <= d < rank for d in (dim1, dim2)) or (dim1 - dim2) % rank == 0:
@@ -158,6 +167,9 @@ ALLOCATIONS: dict[Any, Callable[..., Any]] = {
     aten._prelu_kernel.default: _prelu,
     aten.renorm.default: _renorm,
     aten.normal.Tensor_Tensor: _normal,
+    aten.normal.float_Tensor: _drawn_around,
+    aten.poisson.default: _drawn,
+    aten._standard_gamma.default: _drawn,
     aten.diag_embed.default: _diag_embed,
     aten.rot90.default: _rot90,
     aten.native_dropout_backward.default: _dropped_gradient,

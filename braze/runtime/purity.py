@@ -54,10 +54,14 @@ def may_draw_by_name(target: str) -> bool:
     return may_draw(named(target))
 
 
-def draws(target: str) -> bool:
-    """Whether an operator of PyTorch's, by name, draws random numbers."""
-    op = named(target)
+def is_seeded(op: torch._ops.OpOverload) -> bool:
+    """Whether an operator of PyTorch's draws random numbers."""
     return is_known(op) and _is_tagged(op)
+
+
+def draws(target: str) -> bool:
+    """As :func:`is_seeded`, of an operator by name."""
+    return is_seeded(named(target))
 
 
 def gives_results(target: str) -> bool:
