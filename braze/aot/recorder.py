@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from braze.aot import attention, control_flow, derivatives, memory_order, structural, unbacked
+from braze.aot.floats_of_c import FloatsOfC
 from braze.aot.foreach import loop_of
 from braze.aot.number_places import NumberPlaces
 from braze.aot.symbols import SymbolNodes
@@ -78,6 +79,7 @@ class Recorder(TorchDispatchMode):
         self.casting: tuple[str, ...] = ()
         self.symbols = SymbolNodes(self.graph)
         self.number_places = NumberPlaces(self.graph, self.argument)
+        self.floats_of_c = FloatsOfC(mode, self.computed)
         #: whether masks of attention are made such that PyTorch takes a fused kernel; constants that were found in them
         self.fuses_attention = False
         self.constant_masks: dict[torch.fx.Node, torch.Tensor | None] = {}
@@ -171,7 +173,8 @@ class Recorder(TorchDispatchMode):
             return tuple(int(n) for n in args[0].shape)
         result = self._dispatched(func, args, kwargs or {})
         if not self.in_backward:  # derivative formulas use numbers of the program, which are checked
-            self.number_places.require(func, args, kwargs or {}, result, self.origin)
+            given = self.floats_of_c.symbols(args, kwargs or {})
+            self.number_places.require(func, *given, result, self.origin)
         return result
 
     def _dispatched(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -184,7 +187,7 @@ class Recorder(TorchDispatchMode):
             return self._beside_kernels(func, args, kwargs)
         if self.in_backward and (own := derivatives.rule(func, args)) is not None:
             with self:
-                return own(*args, **kwargs)
+                return self.floats_of_c.called(own, args, kwargs)
         if structural.gives_back(func, args):
             func, args, kwargs = aten.alias.default, args[:1], {}
         if self.policy is not None and func not in structural.ALIASES and not structural.is_composite(func):
@@ -265,7 +268,7 @@ class Recorder(TorchDispatchMode):
         """What a decomposition gives; NotImplemented where it would have to know a size that only the data tell."""
         before, self.uncounted = self.uncounted, self.uncounted or not structural.counts_writes(func)
         try:
-            return rule(*args, **kwargs)
+            return self.floats_of_c.called(rule, args, kwargs)
         except RuntimeError as error:
             if not torch_symbols.is_undecided(error):
                 raise
@@ -413,17 +416,17 @@ class Recorder(TorchDispatchMode):
         dtype = kinds.get(type(value), torch.float64)
         return self.emit(aten.full.default, ([], value), {"dtype": dtype, "device": device})
 
-    def number(self, node: torch.fx.Node, args: tuple[Any, ...]) -> torch.SymFloat | float:
-        """Arithmetic on floats as captured: its value is what the node computes, no formula."""
-        settled = self.mode.settled_float(node.meta["val"])
+    def computed(self, function: Any, args: tuple[Any, ...], value: Any) -> torch.SymFloat | float:
+        """Arithmetic on floats as captured: its value is what a node computes, no formula."""
+        settled = self.mode.settled_float(value)
         if type(settled) is float:
             return settled
-        made = self.graph.create_node("call_function", node.target, tuple(map(self.argument, args)), {})
+        made = self.graph.create_node("call_function", function, tuple(map(self.argument, args)), {})
         set_facts(made, origin=self.origin)
-        self._bind(made, node.meta["val"])
+        self._bind(made, value)
         # also in a graph without tensors, whose mode knows of no symbols
-        self.symbols.bind(node.meta["val"], made)
-        return node.meta["val"]
+        self.symbols.bind(value, made)
+        return value  # type: ignore[no-any-return]
 
     def _bind(self, node: torch.fx.Node, result: Any) -> None:
         """Let later uses of ``result`` refer to ``node``."""
@@ -455,6 +458,8 @@ class Recorder(TorchDispatchMode):
     def argument(self, value: Any) -> Any:
         """The FX argument that stands for a value."""
         kind = type(value)
+        if kind is float and (symbol := self.floats_of_c.symbol(value)) is not value:
+            return self.symbols.node(symbol)
         if kind is FakeTensor:
             node = value.__dict__.get("_node")
             if node is None:
@@ -465,9 +470,7 @@ class Recorder(TorchDispatchMode):
             return tuple(parts) if kind is tuple else list(parts)
         if kind is torch.SymInt or kind is torch.SymFloat or kind is torch.SymBool:
             return self.symbols.node(value)
-        if isinstance(value, torch.Tensor):
-            return self.argument(self.attribute(value))
-        return value
+        return self.argument(self.attribute(value)) if isinstance(value, torch.Tensor) else value
 
     # -- special operators -------------------------------------------------------------------
 

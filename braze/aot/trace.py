@@ -166,7 +166,7 @@ def _run(node: torch.fx.Node, gm: torch.fx.GraphModule, env: dict[Any, Any], rec
             return value
         args, kwargs = _values(node.args, env), _values(node.kwargs, env)
         if isinstance(node.meta.get("val"), torch.SymFloat) and node.op == "call_function":
-            return recorder.number(node, args)
+            return recorder.computed(node.target, args, node.meta["val"])
         if node.target in TRANSFORMS or node.target in flex.TARGETS:
             control_flow.refuse_choices(node, args)
         if node.target in OPERATORS:
@@ -201,6 +201,7 @@ def _called(
         return recorder.without_version(args[0])
     # attention casts its operands itself, and no more
     recorder.casting = () if node.target in flex.TARGETS else torch_compat.casting_devices()
+    args, kwargs = recorder.floats_of_c.marked(node.target, args, kwargs)
     with recorder:
         if (found := read_parts(node, args, kwargs)) is not None:
             parts, together = found

@@ -96,7 +96,7 @@ def mse_loss(x: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
 def smooth_l1_loss(x: Tensor, target: Tensor, reduction: int = 1, beta: float = 1.0) -> Any:
     """Quadratic below ``beta``, linear above; of floats alone."""
     common = torch.result_type(x, target)
-    if beta <= 0 or not common.is_floating_point:
+    if not beta > 0 or not common.is_floating_point:
         return NotImplemented
     size = _distance(x, target, common)
     inner = aten.div.Scalar(aten.mul.Tensor(aten.mul.Scalar(size, 0.5), size), beta)

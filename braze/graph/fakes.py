@@ -16,6 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from braze.graph import (
+    floats_of_c,
     kernels,
     past_dispatcher,
     torch_compat,
@@ -337,6 +338,8 @@ class FakeMode:
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """As ``func(*args, **kwargs)`` for an ATen operator on fakes; a memo hit skips the dispatcher."""
+        if self.floats:
+            args, kwargs = floats_of_c.with_numbers(func, args, kwargs, self.floats)
         if not func._schema.is_mutable:
             key = OPERATORS.key(self.dispatch, func, args, kwargs, torch.get_default_dtype())
             if key is not None:

@@ -110,6 +110,13 @@ def _ldexp(x: Tensor, exponent: Tensor) -> Any:
     return allocated([x, power], dtype if known else torch.get_default_dtype())
 
 
+def _loss(x: Tensor, target: Tensor, reduction: int = 1, *numbers: float) -> Any:
+    """One loop over both, of which PyTorch's fakes say what parts of it would be laid out as."""
+    if reduction or x.dtype is not target.dtype or not x.dtype.is_floating_point:
+        return NotImplemented
+    return allocated([x, target], x.dtype)
+
+
 def _is_in(elements: Any, tested: Any, **options: Any) -> Any:
     return row_major(elements.shape if isinstance(elements, TENSORS) else (), torch.bool)
 
@@ -358,6 +365,7 @@ LAYOUTS: dict[Any, Callable[..., Any]] = {
     aten.pow.Scalar: _power_of_number,
     aten.pow.Tensor_Scalar: _power_by_truth,
     aten.ldexp.Tensor: _ldexp,
+    **dict.fromkeys((aten.mse_loss.default, aten.smooth_l1_loss.default), _loss),
     aten.index.Tensor: _index,
     aten.isin.Tensor_Tensor: _is_in,
     aten.isin.Tensor_Scalar: _is_in,

@@ -98,6 +98,22 @@ def a_memo(x: Any, i: Any, w: World) -> Any:
     return remembered(w, i, x)
 
 
+def a_memo_by_its_lack(x: Any, i: Any, w: World) -> Any:
+    try:
+        return w.memo[i]
+    except KeyError:
+        w.memo[i] = x + 1
+        return x
+
+
+def an_order_by_its_lack(x: Any, i: Any, w: World) -> Any:
+    try:
+        w.ordered[i] += 1
+    except LookupError:
+        w.ordered[i] = 1
+    return x * 2
+
+
 def a_memo_by_size(x: Any, i: Any, w: World) -> Any:
     return remembered(w, torch.ones(i % 9 + 2).shape[0], x) if type(i) is int else x
 
@@ -113,7 +129,7 @@ def counted(x: Any, i: Any, w: World) -> Any:
 
 
 ALIKE = (
-    a_row, a_layer, an_object_that_is_written, lists_that_grow, a_memo, a_memo_by_text, counted,
+    a_row, a_layer, an_object_that_is_written, lists_that_grow, a_memo, a_memo_by_text, counted, a_memo_by_its_lack, an_order_by_its_lack,
 )  # fmt: skip
 
 
@@ -156,6 +172,26 @@ def in_an_error(x: Any, i: Any, w: World) -> Any:
         return str(error), error.args
 
 
+def an_error_that_is_kept(x: Any, i: Any, w: World) -> Any:
+    try:
+        return x, w.memo[i]
+    except KeyError as error:
+        w.held[0].items.append(error.args)
+        w.memo[i] = w.at
+        try:
+            return w.ordered[i + 1]
+        except KeyError as other:
+            return other.args[0] * 2, repr(other), other.__context__ is error, len(w.memo)
+
+
+def an_error_that_is_raised(x: Any, i: Any, w: World) -> Any:
+    w.row.add_(1)
+    w.at += 1
+    if w.at % 3:
+        w.memo[i] = x.sum() + w.at
+    return w.memo[i] * w.memo[w.at - 1]
+
+
 def over_a_break(x: Any, i: Any, w: World) -> Any:
     row, held = w.rows[i], w.held[i]
     braze.graph_break()
@@ -176,7 +212,7 @@ def by_default(x: Any, i: Any, w: World) -> Any:
 
 PROGRAMS = (
     *ALIKE, rows_written_in_place, a_row_that_is_known, a_layer_by_name, a_memo_by_size, of_mixed_kinds, of_numbers_alike, many_memos, by_two_names,
-    after_a_write, in_an_error, over_a_break, taken_out, by_default,
+    after_a_write, in_an_error, over_a_break, taken_out, by_default, an_error_that_is_kept, an_error_that_is_raised,
 )  # fmt: skip
 KEYS = (
     0, 1, 2, 3, 4, 5, 9, 11, -1, -2, 12, -13, 1 << 40, 1 << 63, -(1 << 70), 3, 4, 3, True, False, 2.0, "1", None, 1, 0,

@@ -651,11 +651,18 @@ def test_a_view_across_a_dim_of_one_element_is_eagers_or_refused_as_there(progra
     assert not any("BZ6013" in text for text in heard)
 
 
+def _turned_row(w):
+    return w.contiguous()[:, 1:2].t()
+
+
 ONE_WINDOW = {
     "masked_fill": lambda w: w.masked_fill(w > 0, 1.0),
     "masked_fill of more": lambda w: w.masked_fill(torch.ones(2, 1, 1) > 0, 1.0),
     "prelu": lambda w: F.prelu(w, torch.tensor([0.5])),
     "seen on": lambda w: w.masked_fill(w > 0, 1.0)[:, 1:].t(),
+    "loss of a row that is turned": lambda w: F.mse_loss(_turned_row(w), w[:, :1].t() + 1, reduction="none"),
+    "loss of two": lambda w: F.mse_loss(_turned_row(w), _turned_row(w + 1), reduction="none")[:, 1:].t(),
+    "smooth loss": lambda w: F.smooth_l1_loss(_turned_row(w), _turned_row(w * 2), reduction="none", beta=0.5),
 }
 
 

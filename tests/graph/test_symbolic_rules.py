@@ -89,6 +89,8 @@ CALLS = {
     "rows of windows": (aten.view.default, like(B, DOWN, 7, ACROSS, 7, 8), [-1, ROWS, COLUMNS, 8]),
     "view of a window": (aten.view.default, ("part", like(B, S, 8), 2, 1, 5), [B, S, 2, 2]),
     "view with ones": (aten.view.default, like(B, 1, S, 8), [1, B, S, 1, 4, 2]),
+    "loss": (aten.mse_loss.default, X, like(B, S, 8), 0),
+    "smooth loss of what is turned": (aten.smooth_l1_loss.default, like(1, S), like(S, 1), 0, 2.0),
     "roll": (aten.roll.default, PADDED, [-3, -3], [1, 2]),
     "every second row": (aten.slice.Tensor, PADDED, 1, 0, 2**63 - 1, 2),
     "every second column from the second": (aten.slice.Tensor, X, 1, 1, 2**63 - 1, 2),

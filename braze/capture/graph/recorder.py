@@ -32,7 +32,7 @@ from braze.capture.facts.libraries import is_pytorchs
 from braze.capture.facts.policy import OURS
 from braze.capture.facts.records import Step
 from braze.capture.facts.values import MISSING, Identity, words
-from braze.capture.graph import constant_evaluation, overloads, powers, sizes, tensor_facts, unbacked
+from braze.capture.graph import constant_evaluation, floats_of_c, overloads, sizes, tensor_facts, unbacked
 from braze.capture.outside import identities
 from braze.capture.outside.opaque import refuse_asked, refuse_if_opaque
 from braze.capture.state.outside import Outside
@@ -176,8 +176,9 @@ class Recorder(Recording):
         answer = self._foreseen(func, name, args, kwargs)
         if answer is not MISSING:
             return answer
-        if name in powers.POWERS and self.mode.env is not None:
-            args, kwargs = powers.with_known_numbers(self.t.graph, args, kwargs)
+        noted = args, kwargs
+        if self.mode.env is not None:
+            noted, (args, kwargs) = floats_of_c.told_apart(self.t.graph, func, name, args, kwargs)
         extents = self.extents(kwargs["out"]) if kwargs and kwargs.get("out") is not None else None
         wants = (kwargs or name == "requires_grad_") and asks_for_gradient(name, args, kwargs)
         # else views learn of no history, nor of a base that has become a leaf
@@ -193,12 +194,12 @@ class Recorder(Recording):
             except BreakSignal:
                 raise
             except Exception as error:
-                answer = self.answer_otherwise(error, func, args, kwargs)
+                answer = self.answer_otherwise(error, func, *noted)
                 if answer is not MISSING:
                     return answer
                 failed = [error]
             if failed:
-                self._raise_eagers(failed, func, args, kwargs)
+                self._raise_eagers(failed, func, *floats_of_c.settle(self.t.graph, func, *noted))
         for x, version in listed:
             if x._version == version:  # of fakes in lists PyTorch does not count the writes
                 torch.autograd.graph.increment_version(x)
@@ -213,7 +214,7 @@ class Recorder(Recording):
                 self.t.done.make_leaf(result)
             elif not torch.is_grad_enabled():
                 ask_for_base(self.t.outside, result)
-        return self._noted(func, name, args, kwargs, result)
+        return self._noted(func, name, *noted, result)
 
     def _foreseen(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The answer of a call that fakes need not be asked for, or MISSING; those that cannot be noted break the graph."""

@@ -352,8 +352,10 @@ def get_item(t: Trace, obj: Any, key: Any, tail: bool = False) -> Any:
         shadow = unfilled(t.outside, obj)
         if shadow is not None and (value := shadow.later.last(key)) is not MISSING:
             return value
-        if type(key) in chosen.KEYS and kind in MAKING and chosen.holds(t, obj, key) is False:
-            return made_for(t, obj, key)
+        if type(key) in chosen.KEYS and kind in chosen.DICTS and chosen.holds(t, obj, key) is False:
+            if kind in MAKING:
+                return made_for(t, obj, key)
+            raise t.call(KeyError, (key,), None)
         key = as_key(key)
         shadow = shadow_with(t.outside, obj, key)
         if shadow is not None:
