@@ -33,7 +33,7 @@ from braze.capture.facts.values import (
 )
 from braze.capture.graph.recorder import DATA, RecordingMode, refuse_data
 from braze.capture.graph.sizes import HASHED, as_key
-from braze.capture.outside import identities, texts
+from braze.capture.outside import identities, texts, told_apart
 from braze.capture.outside.class_values import runs_code_as_key, trust_class_value
 from braze.capture.outside.held import dropped, is_held
 from braze.capture.outside.looked_into import fill, fill_arguments, fill_method, fill_walked
@@ -201,6 +201,7 @@ def call_c(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, asks: bo
     fill_arguments(t.outside, (*args, *(kwargs or {}).values()))
     if fn not in policy.HANDING:
         fill_walked(t.outside, args)
+        told_apart.compared(t.outside, (*args, *(kwargs or {}).values()))
     if not asks and not may_call_back(args, kwargs):
         return canonical(t, fn(*args, **kwargs) if kwargs else fn(*args))
     if any(type(a).__name__ == LRU_CACHE.__name__ for a in (*args, *(kwargs or {}).values())):
@@ -235,6 +236,8 @@ def call_builtin(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, ta
             return t.outside.settings.told(fn, args, kwargs)
         if purity is policy.Purity.BLIND:
             args = texts.look_into(args)
+            if fn not in policy.HANDING:
+                told_apart.compared(t.outside, args)
             if asked_by_code((*args, *(kwargs or {}).values())) is not None:
                 return call_c(t, fn, args, kwargs)
             return fn(*args, **kwargs) if kwargs else fn(*args)
@@ -300,6 +303,8 @@ def call_method(
     if name in policy.LOOKING:  # at text that is not written yet, too
         fill_method(t.outside, owner, args)
         given = texts.look_into(given)
+    if name in policy.LOOKING or issubclass(cls, HASHED):
+        told_apart.compared(t.outside, (owner, *given) if name in policy.LOOKING else given)
     inside = looks_inside(owner, name)
     if inside and name in policy.LOOKING:
         refuse_opaque(t.outside, (owner,))
@@ -528,6 +533,8 @@ def follow(t: Trace, ref: Any) -> Any:
     if known is None:
         graph_break("BZ1014", "a weak reference from outside to what the trace has not met")
     node.guard(Check.IS, ref)
+    if known.step is not Step.CONSTANT:  # and of where its object was found, that it is this one
+        known.guard(Check.REFERENT, weakref.ref(target))
     return canonical(t, target)
 
 
