@@ -156,8 +156,12 @@ def weak_reference(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """A reference to something that the trace holds, so that it lives; one with a callback is left to Python.
 
     So is one to a tensor: what the graph computes of it holds its stand-in, where in eager it ends with the function's names
-    for it, or with what autograd has saved.
+    for it, or with what autograd has saved. And so is one to an object from outside: it may be a reference that somebody has,
+    equals all others to the object, and has the hash of its address.
     """
+    node = t.outside.tree.node_of(args[0]) if args else None
+    if node is not None and node.step is not Step.CONSTANT:
+        graph_break("BZ1014", "a weak reference to an object from outside is made", HINT_MOVE)
     if len(args) != 1 or kwargs or issubclass(type(args[0]), torch.Tensor):
         graph_break("BZ1014", "a weak reference with a callback, or to a tensor, is made", HINT_MOVE)
     return weakref.ref(args[0])

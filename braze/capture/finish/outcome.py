@@ -28,7 +28,7 @@ from braze.capture.finish.reconstruction import RecipeTable
 from braze.capture.finish.state_at_break import break_state
 from braze.capture.finish.written_after import mark
 from braze.capture.graph.sizes import tell_symbols
-from braze.capture.outside import changes
+from braze.capture.outside import changes, told_apart
 from braze.capture.python import data_errors
 from braze.capture.python.raised import held_midway
 from braze.capture.state.frames import Frames
@@ -258,7 +258,7 @@ def guards(t: Trace) -> list[Guard]:
     tensors = set(sources)
     pairs = {(a.source, b.source): None for a, b in t.outside.tree.apart}
     found += [Guard(a, Check.DISTINCT, (b,)) for a, b in pairs if a not in tensors or b not in tensors]
-    asked = [n.source for n in t.outside.tree.asked]
+    asked = [n.source for n in told_apart.kept_apart(t.outside)]
     if len(asked) > 1:
         found.append(Guard(asked[0], Check.DISTINCT, tuple(asked[1:])))
     found += [Guard(group[0], Check.DISTINCT, group[1:]) for group in changes.may_be_one(t)]

@@ -7,6 +7,7 @@ the objects asked for are different ones is guarded.
 from __future__ import annotations
 
 import operator
+import re
 import types
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 
 from braze.capture.facts.breaks import HINT_MOVE, graph_break
 from braze.capture.facts.records import Step
-from braze.capture.facts.values import CONTAINERS, Identity, words
+from braze.capture.facts.values import CONTAINERS, Identity, is_identity_type, words
 from braze.capture.state.outside import Outside
 from braze.capture.state.trace import Trace
 
@@ -76,6 +77,18 @@ def hides_addresses(value: Any) -> bool:
 def refuse(what: str) -> None:
     """End the graph: somebody wants to see the number."""
     graph_break("BZ1004", f"id() of an object {what}", HINT_MOVE)
+
+
+#: an address in text, as ``object.__repr__`` writes it
+ADDRESS = re.compile("0x([0-9a-f]+)")
+
+
+def refuse_written(outside: Outside, text: str) -> None:
+    """Refuse text with the address of an object from outside: in a later call another object may stand there."""
+    for found in ADDRESS.findall(text):
+        node = outside.tree.known.get(int(found, 16))
+        if node is not None and node.step is not Step.CONSTANT and not is_identity_type(type(node.real)):
+            refuse("is written into text")
 
 
 def check_call(outside: Outside, fn: Any, args: Any) -> None:

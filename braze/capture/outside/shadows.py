@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import sys
 import types
+import weakref
 from typing import Any
 
 import torch
@@ -214,6 +215,9 @@ def refuse_another_in_a_later_call(outside: Outside, key: Any) -> None:
         base: Any = tuple if issubclass(type(key), tuple) else frozenset
         for part in base.__iter__(key):
             refuse_another_in_a_later_call(outside, part)
+        return
+    if type(key) is weakref.ref and outside.tree.node_of(key) is None:  # as a key it is what it refers to
+        refuse_another_in_a_later_call(outside, key())
         return
     node = outside.tree.node_of(key)
     if node is None and type(key) is types.MethodType:

@@ -10,6 +10,7 @@ import torch
 
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.values import MISSING
+from braze.capture.outside import identities
 from braze.capture.outside.definitions import new_values
 from braze.capture.state.trace import GraphState, Trace
 from braze.graph.torch_compat import without_innermost_mode
@@ -22,6 +23,8 @@ def canonical(t: Trace, value: Any) -> Any:
         return found.value
     if issubclass(type(value), torch.Tensor) and not t.graph.recorder.knows(value) and found is None:
         graph_break("BZ1011", "a tensor that C code made where braze could not see it")
+    if type(value) is str and "0x" in value:
+        identities.refuse_written(t.outside, value)
     return value
 
 

@@ -14,10 +14,10 @@ import torch.nn.functional
 
 from braze import native
 from braze.capture.facts import policy
-from braze.capture.facts.breaks import HINT_MOVE, HINT_OP, BreakSignal, graph_break
+from braze.capture.facts.breaks import HINT_MOVE, HINT_OP, graph_break
 from braze.capture.facts.bytecode import GENERATORS
 from braze.capture.facts.frame import bind
-from braze.capture.facts.libraries import is_library_class, is_library_function, is_pytorchs, is_written_in
+from braze.capture.facts.libraries import is_library_class, is_pytorchs, is_written_in
 from braze.capture.facts.policy import looks_inside, may_call_back
 from braze.capture.facts.records import Check, Step
 from braze.capture.facts.replay import native_new
@@ -29,13 +29,11 @@ from braze.capture.facts.values import (
     NUMBER_OF,
     PYBIND,
     UnknownText,
-    is_constant,
     lookup_in_mro,
 )
 from braze.capture.graph.recorder import DATA, RecordingMode, refuse_data
-from braze.capture.graph.replays import replay
 from braze.capture.graph.sizes import HASHED, as_key
-from braze.capture.outside import changes, identities, texts
+from braze.capture.outside import identities, texts, told_apart
 from braze.capture.outside.class_values import runs_code_as_key, trust_class_value
 from braze.capture.outside.held import dropped, is_held
 from braze.capture.outside.looked_into import fill, fill_arguments, fill_method, fill_walked
@@ -53,7 +51,6 @@ from braze.capture.python.entering import defaults_of, enter
 from braze.capture.python.from_c import BY_NAME, called_from_c, knowing_symbols
 from braze.capture.python.module_calls import call_module
 from braze.capture.python.tensors import tensor_method
-from braze.capture.python.unwinding import resumable_step
 from braze.capture.state.handlers import HANDLERS
 from braze.capture.state.trace import Trace
 from braze.support.spoken import spoken
@@ -89,8 +86,6 @@ def call(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None = None, tai
         return higher_order.call_operator(t.graph, fn, args, kwargs or {})
     if kind is functools.partial:
         return call_partial(t, fn, args, kwargs, tail)
-    if kind is LRU_CACHE:
-        return call_cached(t, fn, args, kwargs)
     if kind is native.Entry:
         return call_entry(t, fn, args, kwargs, tail)
     return call_object(t, fn, args, kwargs, tail)
@@ -206,6 +201,7 @@ def call_c(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, asks: bo
     fill_arguments(t.outside, (*args, *(kwargs or {}).values()))
     if fn not in policy.HANDING:
         fill_walked(t.outside, args)
+        told_apart.compared(t.outside, (*args, *(kwargs or {}).values()))
     if not asks and not may_call_back(args, kwargs):
         return canonical(t, fn(*args, **kwargs) if kwargs else fn(*args))
     if any(type(a).__name__ == LRU_CACHE.__name__ for a in (*args, *(kwargs or {}).values())):
@@ -240,6 +236,8 @@ def call_builtin(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, ta
             return t.outside.settings.told(fn, args, kwargs)
         if purity is policy.Purity.BLIND:
             args = texts.look_into(args)
+            if fn not in policy.HANDING:
+                told_apart.compared(t.outside, args)
             if asked_by_code((*args, *(kwargs or {}).values())) is not None:
                 return call_c(t, fn, args, kwargs)
             return fn(*args, **kwargs) if kwargs else fn(*args)
@@ -305,6 +303,8 @@ def call_method(
     if name in policy.LOOKING:  # at text that is not written yet, too
         fill_method(t.outside, owner, args)
         given = texts.look_into(given)
+    if name in policy.LOOKING or issubclass(cls, HASHED):
+        told_apart.compared(t.outside, (owner, *given) if name in policy.LOOKING else given)
     inside = looks_inside(owner, name)
     if inside and name in policy.LOOKING:
         refuse_opaque(t.outside, (owner,))
@@ -533,6 +533,8 @@ def follow(t: Trace, ref: Any) -> Any:
     if known is None:
         graph_break("BZ1014", "a weak reference from outside to what the trace has not met")
     node.guard(Check.IS, ref)
+    if known.step is not Step.CONSTANT:  # and of where its object was found, that it is this one
+        known.guard(Check.REFERENT, weakref.ref(target))
     return canonical(t, target)
 
 
@@ -556,45 +558,3 @@ def call_partial(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, ta
         named = t.outside.read(node, Step.ATTR, "keywords", fn.keywords)
         fill(t.outside, named)
     return call(t, function, (*first, *args), {**named, **(kwargs or {})} or None, tail)
-
-
-def call_cached(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
-    """An ``lru_cache``: what it wraps, with a cache that lives as long as the trace."""
-    rule = HANDLERS.calls.get(fn)
-    if rule is not None:
-        return rule(t, args, kwargs or {}, False)
-    if answers_once(fn) and not kwargs and is_constant(tuple(args)):
-        return native.unhooked(fn, *args)
-    if any(map(runs_code_as_key, (*args, *(kwargs or {}).values()))):
-        graph_break("BZ1010", f"the cached function {fn.__name__} asks an argument's __hash__ or __eq__")
-    key = None
-    if (
-        all(is_constant(a) or getattr(type(a), "__hash__", None) is object.__hash__ for a in args)
-        and not kwargs
-    ):
-        key = (fn, *[(type(a), a) for a in args])
-        if key in t.done.caches:
-            return t.done.caches[key]
-    position, before, said = resumable_step(t.frames), changes.so_far(t), len(t.done.replays)
-    result = call(t, fn.__wrapped__, args, kwargs)
-    if result is None and len(t.done.replays) > said:
-        # it warns once: the cache itself is to tell whether it has
-        only_said, replays = t.done.replays[:said], t.done.replays
-        t.done.replays = only_said
-        if changes.so_far(t) != before or not replay(t.done, fn, args, kwargs or {}):
-            t.done.replays = replays
-        else:
-            before = changes.so_far(t)
-    if changes.so_far(t) != before:
-        # a later call would find the result in the cache and write nothing
-        signal = BreakSignal("BZ1010", f"the cached function {fn.__name__} writes to the outside")
-        signal.position = position
-        raise signal
-    if key is not None:
-        t.done.caches[key] = result
-    return result
-
-
-def answers_once(fn: Any) -> bool:
-    """Whether a cached function of a library tells what is installed: a fact that holds for the process."""
-    return fn.__wrapped__.__name__.startswith("is_") and is_library_function(fn.__wrapped__)

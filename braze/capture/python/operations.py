@@ -17,7 +17,7 @@ from braze.capture.facts.policy import is_found_by_c
 from braze.capture.facts.values import CONSTANTS, MISSING, NUMBER_OF, UnknownText, lookup_in_mro
 from braze.capture.graph import floats, places, unbacked
 from braze.capture.graph.sizes import HASHED, as_key
-from braze.capture.outside import chosen, texts
+from braze.capture.outside import chosen, texts, told_apart
 from braze.capture.outside.class_values import in_class_dict
 from braze.capture.outside.held import dropped, looked_at, may_end_with_code, replaced
 from braze.capture.outside.looked_into import fill_arguments
@@ -253,6 +253,8 @@ def shadow_with(outside: Outside, obj: Any, key: Any) -> DictShadow | None:
     shadow = unfilled(outside, obj)
     if shadow is not None:
         shadow.refuse_code(key)
+    else:
+        told_apart.compared(outside, (key,))
     return shadow
 
 
@@ -292,6 +294,7 @@ def contains(t: Trace, container: Any, item: Any) -> bool:
         item = key_among(t, container, item)
         if item is MISSING:
             return False
+        told_apart.compared(t.outside, (item,))
     if kind is dict:
         shadow = shadow_with(t.outside, container, item)
         if shadow is not None:

@@ -95,6 +95,21 @@ class LaterSeed:
     last: torch.fx.Node
 
 
+@dataclass(slots=True, eq=False)
+class Cached:
+    """What a function with a cache gave once. ``position``: the instruction before which the graph ends if that cannot be told."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    position: int
+    result: Any = None
+    #: whether the cache itself is asked when the graph has run, so that it keeps and counts as in eager
+    counted: bool = False
+    #: tensors in it, and the graph's last node when they were made
+    tensors: list[torch.Tensor] = field(default_factory=list)
+    last: torch.fx.Node | None = None
+
+
 class Ledger:
     """The deeds of one trace, and what it made."""
 
@@ -138,8 +153,8 @@ class Ledger:
         self.leaves: set[int] = set()
         #: attributes that the program put on tensors of the graph
         self.tensor_fields: dict[int, tuple[Any, dict[str, Any]]] = {}
-        #: lru_cache'd functions called in this trace: results by arguments
-        self.caches: dict[Any, Any] = {}
+        #: lru_cache'd functions called in this trace, and what they gave (features.cached_functions)
+        self.caches: dict[Any, list[Cached]] = {}
 
     def left_by(self, entry: types.TracebackType) -> Left | None:
         """What an entry that the trace has made holds; None once the program has cleared its frame."""

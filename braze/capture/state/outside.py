@@ -83,6 +83,13 @@ class Outside:
             return node.value
         return self.see(node, real)
 
+    def told_apart(self, a: Any, b: Any) -> None:
+        """The program was told that two objects, or the instance dicts of two, are not one."""
+        shadows = [self.dict_views.get(id(value)) for value in (a, b)]
+        if all(s is not None and s.view is v for s, v in zip(shadows, (a, b), strict=True)):
+            a, b = (s.node.real for s in shadows)  # type: ignore[union-attr]
+        self.tree.distinct(a, b)
+
     def is_fixed(self, value: Any) -> bool:
         """Whether this bound method is what a library's module holds: ``random.random``."""
         return self.fixed.get(id(value)) is value

@@ -92,6 +92,8 @@ class Tree:
         self.symbols: dict[str, Node] = {}
         #: places of the objects whose id() was asked for: all different
         self.asked: dict[Node, None] = {}
+        #: classes of objects of which C code has compared one, or hashed it by what it is (outside.told_apart)
+        self.compared: set[type] = set()
 
     def root(self, step: Step, key: Any) -> Node:
         """A node without a parent."""

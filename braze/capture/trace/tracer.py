@@ -14,6 +14,7 @@ from braze.capture.facts.records import Capture, Source, Step
 from braze.capture.facts.values import NULL, Lookups
 from braze.capture.features import (
     attention,
+    cached_functions,
     checkpoints,
     class_bodies,
     control_flow,
@@ -69,6 +70,7 @@ def features() -> tuple[Feature, ...]:
         reconstruction.FEATURE,
         higher_order.FEATURE,
         attention.FEATURE,
+        cached_functions.FEATURE,
         checkpoints.FEATURE,
         class_bodies.FEATURE,
         control_flow.FEATURE,

@@ -13,7 +13,7 @@ from braze.capture.facts.frame import Frame
 from braze.capture.facts.replay import builtin_base
 from braze.capture.facts.values import CONSTANTS, NULL, UnknownText
 from braze.capture.graph.sizes import as_key
-from braze.capture.outside import texts
+from braze.capture.outside import texts, told_apart
 from braze.capture.outside.class_values import has_hash_of_its_own
 from braze.capture.outside.looked_into import fill
 from braze.capture.python.calls import call_c
@@ -35,6 +35,7 @@ def popn(f: Frame, count: int) -> list[Any]:
 def hashed(t: Trace, function: Any, keys: list[Any], *args: Any) -> Any:
     """Call a function of C (with the keys themselves, if with nothing else) that hashes and compares keys, by Python code where their classes have some."""
     args = args or (keys,)
+    told_apart.compared(t.outside, keys)
     plain = all(type(key) in CONSTANTS or not has_hash_of_its_own(type(key)) for key in keys)
     return function(*args) if plain else call_c(t, function, args, None)
 

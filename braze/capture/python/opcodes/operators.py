@@ -89,7 +89,7 @@ def is_op(t: Trace, f: Frame, arg: int) -> None:
     if type(a) is torch.SymBool or type(b) is torch.SymBool:  # there is one True
         a, b = number(a), number(b)
     if a is not b:
-        t.outside.tree.distinct(a, b)
+        t.outside.told_apart(a, b)
     stack[-1] = (a is not b) if arg else (a is b)
 
 

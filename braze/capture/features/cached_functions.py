@@ -1,0 +1,267 @@
+"""``functools.lru_cache``: what it wraps is interpreted where nobody could tell that from the cache; else the cache itself is asked, behind a break.
+
+A cache gives what the function gave once: the same object, as it was written since, made of what outside objects held then. So what
+is interpreted takes numbers, text and the like, reads no state, and gives such values or new tensors that stay inside the graph and that nobody writes.
+"""
+
+from __future__ import annotations
+
+import logging
+import types
+import weakref
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any, NoReturn
+
+import torch
+
+from braze import native
+from braze.capture.facts.breaks import BreakSignal, Retry, graph_break
+from braze.capture.facts.libraries import is_library_class, is_library_function
+from braze.capture.facts.purity import is_random, memory_written
+from braze.capture.facts.values import (
+    BUILTIN_METHODS,
+    LRU_CACHE,
+    UnknownText,
+    is_constant,
+    is_identity_type,
+)
+from braze.capture.finish.reconstruction import RecipeTable
+from braze.capture.graph import unbacked
+from braze.capture.graph.replays import replay
+from braze.capture.outside import changes
+from braze.capture.outside.cells import is_empty
+from braze.capture.outside.class_values import runs_code_as_key
+from braze.capture.python.unwinding import resumable_step
+from braze.capture.state.handlers import HANDLERS, Feature
+from braze.capture.state.ledger import Cached
+from braze.capture.state.trace import Recording, Trace
+from braze.graph.torch_compat import storage_key
+from braze.graph.torch_symbols import SYMBOLIC
+
+FEATURE = Feature()
+
+HINT = "make what it gives outside and hand it in"
+#: numbers and text that interpreted functions have read of their globals, when the first trace met them
+READ: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
+
+
+def call_cached(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
+    """An ``lru_cache``: what it wraps, with a cache that lives as long as the trace."""
+    kwargs = kwargs or {}
+    rule = HANDLERS.calls.get(fn)
+    if rule is not None:
+        return rule(t, args, kwargs, False)
+    if type(fn.__wrapped__) is not types.FunctionType:
+        graph_break("BZ1010", "a cache of what is no function in Python is called", HINT)
+    of_library = is_library_function(fn.__wrapped__)
+    if of_library and fn.__wrapped__.__name__.startswith("is_") and not kwargs and is_constant(tuple(args)):
+        return native.unhooked(fn, *args)  # it tells what is installed: a fact that holds for the process
+    values = (*args, *kwargs.values())
+    if any(map(runs_code_as_key, values)):
+        graph_break("BZ1010", f"the cached function {fn.__name__} asks an argument's __hash__ or __eq__")
+    known = t.done.caches.setdefault(fn, [])
+    for row in known:
+        if is_same_call(row, args, kwargs):
+            if row.counted:
+                t.done.replays.append((fn, row.args, row.kwargs))
+            return row.result
+    if not of_library:
+        refuse_state(fn, values)
+    row = Cached(tuple(args), kwargs, position=resumable_step(t.frames))
+    row.result = interpreted(t, fn, row)
+    known.append(row)
+    if of_library:
+        row.counted = False
+        return row.result
+    row.tensors, row.last = list(new_tensors(t, fn, row, row.result)), last_node(t.graph.recorder.graph)
+    most = fn.cache_parameters()["maxsize"]
+    if row.tensors and most is not None and len(known) > most:
+        refuse(fn, "is given more arguments than it keeps", row.position)
+    row.counted = row.counted and not row.tensors
+    if row.counted:
+        t.done.replays.append((fn, row.args, row.kwargs))
+    return row.result
+
+
+def is_same_call(row: Cached, args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether a call before had these arguments; symbols are guarded to be equal, or not to be."""
+    return (
+        len(row.args) == len(args)
+        and list(row.kwargs) == list(kwargs)
+        and all(map(is_same, row.args, args))
+        and all(map(is_same, row.kwargs.values(), kwargs.values()))
+    )
+
+
+def is_same(a: Any, b: Any) -> bool:
+    """Whether two arguments are one key."""
+    if a is b:
+        return True
+    if type(a) in SYMBOLIC or type(b) in SYMBOLIC:
+        numbers = all(type(v) in SYMBOLIC or type(v) in (int, float) for v in (a, b))
+        return numbers and not any(map(unbacked.is_unbacked, (a, b))) and bool(a == b)
+    return type(a) is type(b) and is_constant(a) and is_constant(b) and bool(a == b)
+
+
+def interpreted(t: Trace, fn: Any, row: Cached) -> Any:
+    """What the function gives, if it changes nothing outside and draws nothing: a later call would find the result and do nothing."""
+    before, said = changes.so_far(t), len(t.done.replays)
+    last = last_node(t.graph.recorder.graph)
+    result = t.call(fn.__wrapped__, row.args, row.kwargs or None)
+    if all(type(target) is LRU_CACHE for target, _, _ in t.done.replays[said:]):
+        del t.done.replays[said:]  # what it asks of other caches is asked by the call that counts
+        row.counted = t.graph.recorder.outer is None
+    elif result is None:
+        # it warns once: the cache itself is to tell whether it has
+        only_said, replays = t.done.replays[:said], t.done.replays
+        t.done.replays = only_said
+        if changes.so_far(t) != before or not replay(t.done, fn, row.args, row.kwargs):
+            t.done.replays = replays
+        else:
+            return result
+    if changes.so_far(t) != before:
+        refuse(fn, "writes to the outside", row.position)
+    if any(map(is_random, nodes_after(t.graph.recorder.graph, last))):
+        refuse(fn, "draws random numbers", row.position)
+    return result
+
+
+def last_node(graph: torch.fx.Graph) -> torch.fx.Node | None:
+    """The graph's last node so far."""
+    return next(iter(reversed(graph.nodes)), None)
+
+
+def nodes_after(graph: torch.fx.Graph, last: torch.fx.Node | None) -> Iterator[torch.fx.Node]:
+    """The graph's nodes behind one, the last one first."""
+    for node in reversed(graph.nodes):
+        if node is last:
+            return
+        yield node
+
+
+def refuse(fn: Any, what: str, position: int) -> NoReturn:
+    """End the graph before the call of a cached function."""
+    signal = BreakSignal("BZ1010", f"the cached function {fn.__name__} {what}", (HINT,))
+    signal.position = position
+    raise signal
+
+
+# -- what a function reads
+
+
+def refuse_state(fn: Any, values: Any) -> None:
+    """Break before a function that is given, or names, what may hold something else by a later call."""
+    if any(is_state(v) for v in values if type(v) not in SYMBOLIC and type(v) is not UnknownText):
+        graph_break(
+            "BZ1010", f"the cached function {fn.__name__} is given an object whose state may change", HINT
+        )
+    constants: dict[Any, Any] = {}
+    name = named_state(fn.__wrapped__, constants, set())
+    if name is not None:
+        graph_break("BZ1010", f"the cached function {fn.__name__} reads {name}, which may change", HINT)
+    before = READ.setdefault(fn, constants)
+    if any(key in before and not is_same(before[key], now) for key, now in constants.items()):
+        graph_break("BZ1010", f"the cached function {fn.__name__} reads what has changed", HINT)
+
+
+#: what holds nothing that changes what is computed of it
+STATELESS: tuple[Any, ...] = (types.ModuleType, *BUILTIN_METHODS, logging.Logger)
+
+
+def is_state(value: Any) -> bool:
+    """Whether an object may hold something else by a later call: any that is not a value, a module or what libraries define."""
+    if isinstance(value, types.FunctionType):
+        return not is_library_function(value)
+    if isinstance(value, type):
+        return not (is_library_class(value) or issubclass(value, Enum) or is_record(value))
+    return not (is_constant(value) or isinstance(value, STATELESS) or is_identity_type(type(value)))
+
+
+def is_record(cls: type) -> bool:
+    """Whether a class is one of named tuples."""
+    return issubclass(cls, tuple) and hasattr(cls, "_fields")
+
+
+def named_state(function: types.FunctionType, constants: dict[Any, Any], seen: set[Any]) -> str | None:
+    """The name by which a function, or one of the program's that it names, may read state; ``constants`` takes the values that they name."""
+    seen.add(function)
+    for name, value in named_by(function):
+        while type(value) is LRU_CACHE:
+            value = value.__wrapped__
+        if isinstance(value, types.FunctionType) and not is_library_function(value):
+            found = named_state(value, constants, seen) if value not in seen else None
+            if found is not None:
+                return found
+        elif is_state(value):
+            return name
+        elif is_constant(value):
+            constants[function, name] = value
+    return None
+
+
+def named_by(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """What a function finds under names: in variables of functions around, defaults and globals."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        if not is_empty(cell):
+            yield name, cell.cell_contents
+    for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+        yield "a default", value
+    for name in dict.fromkeys(names_in(function.__code__)):
+        if name in function.__globals__:
+            yield name, function.__globals__[name]
+
+
+def names_in(code: types.CodeType) -> Iterator[str]:
+    """All names in a function's code and in that of functions in it."""
+    yield from code.co_names
+    for part in code.co_consts:
+        if isinstance(part, types.CodeType):
+            yield from names_in(part)
+
+
+# -- what a function gives
+
+
+def new_tensors(t: Trace, fn: Any, row: Cached, value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in what a cached function has given, all made by it; what a program may write otherwise is refused."""
+    if type(value) in SYMBOLIC or type(value) is UnknownText:
+        return
+    if type(value) is tuple or is_record(type(value)):
+        for part in value:
+            yield from new_tensors(t, fn, row, part)
+    elif issubclass(type(value), torch.Tensor) and t.outside.tree.node_of(value) is None:
+        if value.requires_grad:
+            refuse(fn, "gives a tensor that gradients are asked of", row.position)
+        yield value
+    elif t.done.is_ours(value) or is_state(value):
+        refuse(fn, f"gives a {type(value).__name__}, which is the same object in each call", row.position)
+
+
+def verify(t: Trace, table: RecipeTable) -> None:
+    """Go back to before a cached function whose tensors were written, or get out of the graph: they are the cache's."""
+    rows = [(fn, row) for fn, known in t.done.caches.items() for row in known if row.tensors]
+    if not rows:
+        return
+    given = set(map(storage_key, handed_out(t.graph.recorder, table)))
+    for fn, row in rows:
+        kept = set(map(storage_key, row.tensors))
+        if kept & memory_written(nodes_after(t.graph.recorder.graph, row.last)):
+            what = "gives a tensor that is written"
+        elif kept & given:
+            what = "gives a tensor that leaves the graph"
+        else:
+            continue
+        t.frames.break_at = BreakSignal("BZ1010", f"the cached function {fn.__name__} {what}", (HINT,))
+        raise Retry(row.position)
+
+
+def handed_out(recorder: Recording, table: RecipeTable) -> Iterator[torch.Tensor]:
+    """What the graph hands out."""
+    for value, node in recorder.nodes.values():
+        if node in table.output_index and isinstance(value, torch.Tensor):
+            yield value
+
+
+FEATURE.objects[LRU_CACHE] = call_cached
+FEATURE.checks.append(verify)
