@@ -145,21 +145,31 @@ def fill_diagonal(x: Tensor, value: Any, wrap: bool = False) -> Any:
     return x
 
 
-def enlarged(x: Any, output_size: Any, scale_factors: Any) -> Any:
-    """A processor's picture in rows whose elements are repeated stays one operator; of others PyTorch looks each element up."""
-    one, two = (len(each or ()) for each in (output_size, scale_factors))
-    if x.device.type != "cpu" or x.dim() != 4 or one + two != 2 or one * two:
-        return NotImplemented
-    if any(type(n) is not int or not n for n in (*x.shape, *(output_size or ()))):
-        return NotImplemented
-    if not all(0 < factor < 1 << 24 for factor in scale_factors or ()):
-        return NotImplemented
-    scales = scale_factors or [None, None]
-    made = output_size or [n * int(factor) for n, factor in zip(x.shape[2:], scales, strict=True)]
-    lines = zip(x.shape[2:], made, scales, strict=True)
-    if not x.is_contiguous() or not all(torch_composites.repeats(*line) for line in lines):
-        return NotImplemented
-    return aten.upsample_nearest2d.default(x, made, *scales)
+def _enlarged(packet: Any) -> Callable[..., Any]:
+    """A processor's picture, or volume, whose elements are repeated stays one operator, and one of doubles; of others PyTorch looks
+    each element up, at a place that is a float32 whatever the elements are."""
+
+    def enlarged(x: Any, output_size: Any, scale_factors: Any) -> Any:
+        lines, many = x.shape[2:], x.dim() - 2
+        one, two = (len(each or ()) for each in (output_size, scale_factors))
+        if x.device.type != "cpu" or one + two != many or one * two:
+            return NotImplemented
+        if x.dtype is torch.float64:
+            return torch_composites.interpolated(packet)(x, output_size, scale_factors)
+        if any(type(n) is not int or not n for n in (*x.shape[1:], *(output_size or ()))):
+            return NotImplemented
+        scales = scale_factors or [None] * many
+        if any(scale is not None and not 0 < scale < 1 << 21 for scale in scales):
+            return NotImplemented
+        made = output_size or [n * int(factor) for n, factor in zip(lines, scales, strict=True)]
+        known = zip(lines, made, scales, strict=True)
+        if torch_composites.layout_of(x) is None or not all(
+            torch_composites.repeats(*line) for line in known
+        ):
+            return NotImplemented
+        return packet.default(x, made, *scales)
+
+    return enlarged
 
 
 STRUCTURAL: Mapping[OpOverload, Callable[..., Any]] = MappingProxyType(
@@ -175,7 +185,10 @@ STRUCTURAL: Mapping[OpOverload, Callable[..., Any]] = MappingProxyType(
         aten.native_batch_norm.default: native_batch_norm,
         aten.fill_diagonal_.default: fill_diagonal,
         aten.upsample_nearest1d.vec: torch_composites.interpolated(aten.upsample_nearest1d),
-        aten.upsample_nearest2d.vec: enlarged,
+        aten.upsample_nearest2d.vec: _enlarged(aten.upsample_nearest2d),
+        aten.upsample_nearest3d.vec: _enlarged(aten.upsample_nearest3d),
+        aten._upsample_nearest_exact2d.vec: _enlarged(aten._upsample_nearest_exact2d),
+        aten._upsample_nearest_exact3d.vec: _enlarged(aten._upsample_nearest_exact3d),
         aten._upsample_nearest_exact1d.vec: torch_composites.interpolated(aten._upsample_nearest_exact1d),
     }
 )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 from collections.abc import Callable, Iterable, Iterator
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -70,10 +72,32 @@ def _scaled(size: Any, factor: float) -> Any:
 
 
 def repeats(size: int, wanted: int, scale: float | None) -> bool:
-    """Whether the nearest element is known to be i // (wanted / size): floats divide small numbers by powers of two exactly."""
+    """Whether the nearest element is known to be i // (wanted / size), or (i + 0.5) // (wanted / size), of what eager multiplies.
+
+    It multiplies i by a rounded 1 / times. Where that is at most a quarter of a float's last place below, i * times comes to i; what
+    lies between two such places is 1 / times away from the next, which is more than rounding of so small a number is.
+    """
     times = wanted // size
     exact = scale is None or scale == times
-    return exact and wanted == times * size < 1 << 24 and times & (times - 1) == 0
+    return exact and 0 < wanted == times * size < _SMALL and _comes_back(times)
+
+
+#: of the places of so long a line rounding is a quarter of the least distance
+_SMALL = 1 << 21
+
+
+def _comes_back(times: int) -> bool:
+    """Whether floats and doubles that are multiplied by the inverse of ``times`` come to the whole number that they are multiples of."""
+    rounded = ((ctypes.c_float(1.0 / times).value, 25), (1.0 / times, 54))
+    return all(Fraction(inverse) * times >= 1 - Fraction(1, 1 << places) for inverse, places in rounded)
+
+
+def layout_of(x: torch.Tensor) -> torch.memory_format | None:
+    """How a line, a picture or a volume in one piece lies, by channels or by places; None where it is neither."""
+    if x.is_contiguous():
+        return torch.contiguous_format
+    by_places = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
+    return by_places if by_places and x.is_contiguous(memory_format=by_places) else None
 
 
 _DROPOUT = torch.ops.aten.dropout.default

@@ -44,11 +44,17 @@ def _scatter_into(view: Any, scatter: Any) -> Any:
     return call
 
 
+def _refuse_singular(info: torch.Tensor, of: str, *, is_matrix: bool) -> None:
+    """LAPACK's word on one matrix is one number, which takes a fifth to read of what ATen takes to ask whether any is not 0; ATen tells what is wrong."""
+    if not is_matrix or function_modes() or info.item():
+        torch._linalg_check_errors(info, of, is_matrix=is_matrix)
+
+
 #: operators by overload whose binding in ``torch`` takes the schema's arguments and comes to that overload: half the cost of a call through ``torch.ops``
 _BOUND = {
     "default": """_adaptive_avg_pool2d _adaptive_avg_pool3d _chunk_cat _conj _conj_physical _embedding_bag
         _embedding_bag_forward_only _fft_c2c _fft_c2r _fft_r2c _histogramdd_bin_edges _histogramdd_from_bin_cts
-        _linalg_check_errors _linalg_det _linalg_eigh _linalg_slogdet _linalg_solve_ex
+        _linalg_det _linalg_eigh _linalg_slogdet _linalg_solve_ex
         _linalg_svd _native_batch_norm_legit _trilinear _unsafe_masked_index _unsafe_masked_index_put_accumulate abs
         alias_copy angle as_strided_copy bincount cat cholesky cholesky_inverse cholesky_solve clone complex
         constant_pad_nd cos cummax cummin cumprod cumsum deg2rad diagonal_copy digamma dot embedding erfinv exp floor_divide gather
@@ -142,6 +148,7 @@ _DIRECT = {
     "aten.baddbmm.out": native.out_product("baddbmm", torch.baddbmm),
     "braze.packed_convolution.default": convolutions.ONEDNN,
     "braze.wide_product.out": wide_products.into,
+    "aten._linalg_check_errors.default": _refuse_singular,
     "aten.as_strided_scatter.default": _as_strided_scatter,
     "aten.slice_scatter.default": _scatter_into(aten.slice.Tensor, aten.slice_scatter.default),
     "aten.select_scatter.default": _scatter_into(aten.select.int, aten.select_scatter.default),

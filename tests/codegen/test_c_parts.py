@@ -325,3 +325,34 @@ def test_parts_of_pairs_are_told_apart_once_a_row(tmp_path: Path, monkeypatch: p
         assert torch.equal(braze.compile(f)(x), f(x))
     text = kernels(tmp_path, monkeypatch, f, some(torch.bfloat16, 2, 4, 100))
     assert "bz_sel" not in text and "bz_anyx" not in text
+
+
+@pytest.mark.parametrize("dtype", ALL, ids=str)
+@pytest.mark.parametrize("dim", [1, 2])
+def test_what_is_at_one_place_alone_is_told_apart_before_the_loop(
+    dtype: torch.dtype, dim: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gradient of a row, or of a column, is zeros around it."""
+    for at in (0, 3, -1):
+
+        def f(x: Tensor, at: int = at) -> Tensor:
+            return torch.ops.aten.select_backward(x + x, [5, 9, 37], dim, at)
+
+        x = some(dtype, 5, 37 if dim == 1 else 9)
+        for given in (x, x[:, :1].expand(x.shape), x.t().contiguous().t()):
+            assert torch.equal(bits(braze.compile(f)(given)), bits(f(given)))
+    text = kernels(tmp_path, monkeypatch, f, x)
+    assert "_body(void" in text and not re.search(r"bz_sel_\w+\(v|bz_anyx\d+\(", text.split("_body(void")[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_place_in_a_dim_of_one_or_that_two_axes_tell_is_as_in_eager(dtype: torch.dtype) -> None:
+    one = lambda x: torch.ops.aten.select_backward(x * 2, [7, 1, 33], 1, 0)
+    x = some(dtype, 7, 33)
+    assert torch.equal(bits(braze.compile(one)(x)), bits(one(x)))
+
+    def diagonal(x: Tensor) -> Tensor:
+        i, j = torch.arange(7)[:, None], torch.arange(33)
+        return torch.where(i * 4 == j, x * 3, torch.where(j != 2 * i - 5, x, -x))
+
+    assert torch.equal(bits(braze.compile(diagonal)(x)), bits(diagonal(x)))

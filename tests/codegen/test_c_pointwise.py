@@ -526,10 +526,10 @@ def test_concatenations_are_cut_at_their_seams(bench, n, m):
     bench.check(steps, inputs, out, rtol=0)
 
 
-@pytest.mark.parametrize("which", [Op.LT, Op.LE, Op.GT, Op.GE])
+@pytest.mark.parametrize("which", [Op.LT, Op.LE, Op.GT, Op.GE, Op.EQ, Op.NE])
 @pytest.mark.parametrize("backwards", [False, True])
 def test_every_comparison_is_cut_where_it_changes(native_bench, which, backwards):
-    """Edges of all four orders, for ramps up and down, inside and outside the loop."""
+    """Edges of all four orders and of single places, for ramps up and down, inside and outside the loop."""
     i, j = axis("i0", 65), axis("i1", 40)
     x = load("x", DType.F32, i.symbol * 40 + j.symbol)
     stores = []

@@ -139,3 +139,11 @@ ELSEWHERE = {
     aten.miopen_batch_norm.default,
     aten.miopen_batch_norm_backward.default,
 }
+
+for _kind in ("upsample_nearest", "_upsample_nearest_exact"):
+    for _dims in (1, 2, 3):
+        _lines, _made = [2, 5, 3][:_dims], [6, 10, 3][:_dims]
+        GRADIENTS[getattr(aten, f"{_kind}{_dims}d_backward").default] = [
+            ((plain(2, 3, *_made), _made, [2, 3, *_lines]), {}),
+            ((plain(2, 3, *_made), _made, [2, 3, *_lines], *[3.0, 2.0, 1.0][:_dims]), {}),
+        ]

@@ -195,14 +195,23 @@ CASES: dict[Any, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
     aten.rot90.default: [((plain(3, 4), k, [0, 1]), {}) for k in (0, 1, 2, 3, -1)],
     aten.diag_embed.default: [((plain(2, 3), k), {}) for k in (0, 1, -2)],
     aten.upsample_nearest1d.default: [
-        ((plain(2, 3, 5), [7]), {}),
+        ((plain(2, 3, 5).float(), [7]), {}),
         ((plain(2, 3, 5), [10], 2.0), {}),
-        ((plain(1, 1, 7), [3]), {}),
+        ((plain(1, 1, 7).float(), [3]), {}),
+        ((plain(2, 3, 5), [7]), {}),
     ],
     aten.upsample_nearest2d.default: [
         ((plain(2, 3, 4, 5), [8, 10]), {}),
-        ((plain(2, 3, 4, 5), [3, 13], None, None), {}),
+        ((plain(2, 3, 4, 5).float(), [3, 13], None, None), {}),
+        ((plain(2, 3, 4, 5), [12, 25], 3.0, 5.0), {}),
     ],
+    aten.upsample_nearest3d.default: [((plain(2, 3, 2, 4, 5), [2, 12, 10]), {})],
+    aten._upsample_nearest_exact1d.default: [((numbers(2, 3, 5), [15], 3.0), {})],
+    aten._upsample_nearest_exact2d.default: [
+        ((numbers(2, 3, 4, 5), [8, 15], 2.0, 3.0), {}),
+        ((plain(2, 3, 4, 5), [8, 13]), {}),
+    ],
+    aten._upsample_nearest_exact3d.default: [((plain(2, 3, 2, 4, 5), [2, 12, 10]), {})],
 }
 
 CASES |= GRADIENTS
@@ -258,6 +267,8 @@ def test_it_declines_only_what_is_known():
     assert left == [
         ("aten.native_layer_norm.default", 3),
         ("aten.linspace.default", 2),
+        ("aten.upsample_nearest1d.default", 3),
+        ("aten._upsample_nearest_exact2d.default", 1),
         ("aten.native_layer_norm_backward.default", 6),
         ("aten._fused_rms_norm.default", 3),
     ]

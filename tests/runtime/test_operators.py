@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import braze
 from braze.runtime import operators
 from braze.runtime.purity import named
 from tests.end_to_end import ops
@@ -212,3 +214,36 @@ def test_what_an_operator_of_ours_runs_for_tensors_laid_out_alike_is_worked_out_
     assert asked == [(first, 1)]
     x, out = torch.ones(2), torch.empty(2)
     assert call(x, x, out=out) is out, "by the dispatcher, off a GPU"
+
+
+def test_lapacks_word_on_one_matrix_is_read_and_aten_tells_what_is_wrong(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    check = operators.operator("aten._linalg_check_errors.default")
+    for info, one in (
+        (torch.tensor(2, dtype=torch.int32), True),
+        (torch.tensor([0, 3], dtype=torch.int32), False),
+    ):
+        told = []
+        for run in (check, torch.ops.aten._linalg_check_errors.default):
+            with pytest.raises(torch.linalg.LinAlgError) as caught:
+                run(info, "linalg.inv", is_matrix=one)
+            told.append(str(caught.value))
+        assert told[0] == told[1]
+    check(torch.zeros(2, dtype=torch.int32), "linalg.inv", is_matrix=False)
+    monkeypatch.setattr(torch, "_linalg_check_errors", None)  # it would be called
+    check(torch.zeros((), dtype=torch.int32), "linalg.inv", is_matrix=True)
+
+
+@pytest.mark.parametrize("of", [torch.linalg.inv, torch.linalg.cholesky, lambda x: torch.linalg.solve(x, x)])
+def test_singular_matrices_are_refused_as_in_eager(of: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    compiled = braze.compile(of)
+    for x in (torch.eye(3), torch.stack((torch.eye(3), torch.eye(3) * 2))):
+        assert torch.equal(compiled(x), of(x))
+        x = x - x
+        told = []
+        for run in (compiled, of):
+            with pytest.raises(torch.linalg.LinAlgError) as caught:
+                run(x)
+            told.append(str(caught.value))
+        assert told[0] == told[1]

@@ -1,6 +1,6 @@
 """Loops cut where a condition on the vector axis changes.
 
-Concatenations and padding are conditions such as ``j < 32``. Between the places where they change, each is
+Concatenations and padding are conditions such as ``j < 32``, one column's gradient is ``j == 3``. Between the places where they change, each is
 known, so the steps of that part have neither the test nor the loads of the other side.
 """
 
@@ -21,6 +21,9 @@ from braze.symbolic.expr import Integer, Symbol
 #: parts of one loop at most
 _MOST = 4
 _ORDERED = {Op.LT: operator.lt, Op.LE: operator.le, Op.GT: operator.gt, Op.GE: operator.ge}
+#: what holds, or not, at one place alone
+_SINGLE = {Op.EQ: operator.eq, Op.NE: operator.ne}
+_COMPARED = {**_ORDERED, **_SINGLE}
 
 
 @record
@@ -37,8 +40,8 @@ def segments(steps: tuple[LoopNest, ...], axis: Axis | None) -> tuple[Segment, .
     if axis is None or axis.extent.value is None:
         return ()
     extent = axis.extent.value
-    nodes = [n for n in nodes_of(*(r for s in steps for r in roots(s))) if n.op in _ORDERED]
-    found = {turn for n in nodes if (turn := _turn(n, axis.symbol)) is not None and 0 < turn < extent}
+    nodes = [n for n in nodes_of(*(r for s in steps for r in roots(s))) if n.op in _COMPARED]
+    found = {turn for n in nodes for turn in _turns(n, axis.symbol) if 0 < turn < extent}
     if not found or len(found) >= _MOST:
         return (Segment(0, extent, steps),)
     edges = [0, *sorted(found), extent]
@@ -48,14 +51,18 @@ def segments(steps: tuple[LoopNest, ...], axis: Axis | None) -> tuple[Segment, .
     )
 
 
-def _turn(n: Node, symbol: Symbol) -> int | None:
-    """The first value of the symbol at which the comparison has changed, whatever other symbols are."""
+def _turns(n: Node, symbol: Symbol) -> tuple[int, ...]:
+    """The first values of the symbol at which the comparison has changed, whatever other symbols are; () where that is not known."""
     found = _line(n, symbol)
     if found is None:
-        return None
+        return ()
     step, starts = found
+    if n.op in _SINGLE:
+        at, rest = divmod(-starts[0], step)
+        return () if rest or starts[0] != starts[1] else (at, at + 1)
     turns = {_change(_ORDERED[n.op], step, start) for start in starts}
-    return turns.pop() if len(turns) == 1 else None
+    turn = turns.pop()
+    return () if turns or turn is None else (turn,)
 
 
 def _line(n: Node, symbol: Symbol) -> tuple[int, tuple[int, int]] | None:
@@ -81,11 +88,12 @@ def _within(step: LoopNest, symbol: Symbol, low: int, high: int) -> LoopNest:
     """The step with every comparison decided that is the same from ``low`` to ``high``: one of a choice's numbers may be another once that is decided."""
 
     def change(n: Node) -> Node:
-        if n.op in _ORDERED and (turn := _turn(n, symbol)) is not None and not low < turn < high:
+        turns = _turns(n, symbol) if n.op in _COMPARED else ()
+        if turns and not any(low < turn < high for turn in turns):
             found = _line(n, symbol)
             assert found is not None
             step, (start, _) = found
-            return build.const(_ORDERED[n.op](start + step * low, 0), DType.BOOL)
+            return build.const(_COMPARED[n.op](start + step * low, 0), DType.BOOL)
         if n.op is Op.MASKED:
             return build.masked(*n.args)
         if n.op is Op.WHERE:
