@@ -27,12 +27,17 @@ READ = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32], ids=str)
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_a_sum_of_small_integers_wraps_for_what_is_fused_with_it(dtype, dynamic):
+TYPES = (torch.uint8, torch.int8, torch.int16, torch.int32)
+
+
+@pytest.mark.parametrize(("first", "dynamic"), [(0, False), (1, True), (2, False), (3, True)])
+def test_a_sum_of_small_integers_wraps_for_what_is_fused_with_it(first, dynamic):
+    """The ways to make one have types in turn, of which each begins once."""
+
     def program(given):
         """Each has numbers of its own, so that nothing else is fused."""
-        made = {name: way(x, dtype) for (name, way), x in zip(MADE.items(), given)}
+        types = [TYPES[(first + i) % len(TYPES)] for i in range(len(given))]
+        made = {name: way(x, t) for (name, way), x, t in zip(MADE.items(), given, types)}
         return {name: [read(value) for read in READ.values()] for name, value in made.items()}
 
     compiled = braze.compile(program, dynamic=dynamic, options={"verify": 2})
