@@ -45,12 +45,12 @@ def doubled(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def told(
-    fn: Callable[..., Any], args: tuple[Any, ...], options: Any = None, backend: str = "braze"
+    fn: Callable[..., Any], args: tuple[Any, ...], options: Any = None
 ) -> tuple[list[torch.Tensor], list[str]]:
     """What the compiled function gives, and what is said of its losses."""
     braze.reset()
     with trace.collect() as events:
-        found = results(braze.compile(fn, options=options or ALWAYS, backend=backend), args)
+        found = results(braze.compile(fn, options=options or ALWAYS), args)
     return found, [str(text) for kind, text in events if kind == "loss"]
 
 
@@ -214,7 +214,7 @@ def test_ways_from_the_layer_to_the_loss(loss):
 @pytest.mark.filterwarnings("ignore:size_average and reduce args")
 def test_what_stays_says_why(loss, why):
     args = (hidden(70), weight(), targets(70))
-    ours, said = told(loss, args, backend="aot_eager")
+    ours, said = told(loss, args)
     assert said and all("exist whole" in text for text in said) and why in said[0]
     for mine, theirs in zip(ours, results(loss, args), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
