@@ -66,6 +66,27 @@ def test_values_are_as_in_eager_with_and_without_a_rest(dtype: torch.dtype) -> N
         assert torch.equal(ours, f(*args)), (f.__name__, ours.shape)
 
 
+def test_programs_that_make_one_graph_have_the_kernels_that_each_has_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What tests compile together they have tested."""
+    x, i = torch.randn(5, 37), torch.randint(0, 37, (5, 37))
+    calls: list[Any] = [(turned, x), (rolled, x), (rolled_twice, x), (looked_up, x, i)]
+    calls += [(lambda x: x.amax(1), x), (lambda x: x * 2, x), (lambda x: x.sin() + 1, x)]
+    found = []
+    for name, make in (
+        ("alone", lambda: [braze.compile(f)(*a) for f, *a in calls]),
+        ("one", lambda: together(*calls)),
+    ):
+        (tmp_path / name).mkdir()
+        monkeypatch.setenv("BRAZE_DUMP", str(tmp_path / name))
+        make()
+        text = "".join(path.read_text() for path in (tmp_path / name).glob("*_kernels*.c"))
+        bodies = re.findall(r"static void cpu_\w+_body(\(.*?\n}\n)", text, re.DOTALL)
+        found.append(sorted(bodies))
+    assert found[0] == found[1] and len(found[0]) == len(calls)
+
+
 def test_a_vector_that_lies_backwards_is_loaded_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
