@@ -16,7 +16,7 @@ import pytest
 from hypothesis import settings
 
 from braze.support import log
-from tests import all_pairs, left_behind, processes
+from tests import all_pairs, left_behind, logs, processes
 from tests.interpreter import quicken
 from tests.seeds import seed, unnoted
 
@@ -171,6 +171,13 @@ def as_a_test_found_it() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def same_numbers() -> None:
     seed()
+
+
+@pytest.fixture
+def caplog() -> Iterator[logs.Logs]:
+    """What is logged during a test: without pytest's own plugin, which each test would pay for."""
+    with logs.listening() as heard:
+        yield heard
 
 
 @pytest.fixture(autouse=True)

@@ -44,6 +44,21 @@ def logged() -> Iterator[list[str]]:
         root.removeHandler(handler)
 
 
+def together(*calls: tuple[Callable[..., Any], *tuple[Any, ...]]) -> list[Any]:
+    """What compiled functions give, each followed by its arguments: one graph, so that a capture and a build serve them all.
+
+    Each call has memory of its own, as its arguments lie, so that nothing is shared or fused between them: their kernels are
+    those that each has alone.
+    """
+    functions = [f for f, *_ in calls]
+    given = [copy.deepcopy(args) for _, *args in calls]
+
+    def program(given: list[list[Any]]) -> list[Any]:
+        return [f(*args) for f, args in zip(functions, given)]
+
+    return braze.compile(program)(given)
+
+
 def tensors(value: Any) -> list[torch.Tensor]:
     """The tensors of a nested output, in order."""
     if isinstance(value, torch.Tensor):

@@ -13,6 +13,7 @@ import torch
 
 import braze
 from braze import target
+from tests.helpers import together
 
 Tensor = torch.Tensor
 TYPES = [
@@ -56,11 +57,34 @@ def looked_up(x: Tensor, i: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-@pytest.mark.parametrize("width", [1, 7, 16, 37, 64])
-def test_values_are_as_in_eager_with_and_without_a_rest(dtype: torch.dtype, width: int) -> None:
-    x, i = some(dtype, 5, width), torch.randint(0, width, (5, width))
-    for f, args in ((turned, (x,)), (rolled, (x,)), (rolled_twice, (x,)), (looked_up, (x, i))):
-        assert torch.equal(braze.compile(f)(*args), f(*args)), f.__name__
+def test_values_are_as_in_eager_with_and_without_a_rest(dtype: torch.dtype) -> None:
+    calls: list[Any] = []
+    for width in (1, 7, 16, 37, 64):
+        x, i = some(dtype, 5, width), torch.randint(0, width, (5, width))
+        calls += [(turned, x), (rolled, x), (rolled_twice, x), (looked_up, x, i)]
+    for (f, *args), ours in zip(calls, together(*calls), strict=True):
+        assert torch.equal(ours, f(*args)), (f.__name__, ours.shape)
+
+
+def test_programs_that_make_one_graph_have_the_kernels_that_each_has_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What tests compile together they have tested."""
+    x, i = torch.randn(5, 37), torch.randint(0, 37, (5, 37))
+    calls: list[Any] = [(turned, x), (rolled, x), (rolled_twice, x), (looked_up, x, i)]
+    calls += [(lambda x: x.amax(1), x), (lambda x: x * 2, x), (lambda x: x.sin() + 1, x)]
+    found = []
+    for name, make in (
+        ("alone", lambda: [braze.compile(f)(*a) for f, *a in calls]),
+        ("one", lambda: together(*calls)),
+    ):
+        (tmp_path / name).mkdir()
+        monkeypatch.setenv("BRAZE_DUMP", str(tmp_path / name))
+        make()
+        text = "".join(path.read_text() for path in (tmp_path / name).glob("*_kernels*.c"))
+        bodies = re.findall(r"static void cpu_\w+_body(\(.*?\n}\n)", text, re.DOTALL)
+        found.append(sorted(bodies))
+    assert found[0] == found[1] and len(found[0]) == len(calls)
 
 
 def test_a_vector_that_lies_backwards_is_loaded_whole(
@@ -172,13 +196,13 @@ def test_lanes_are_read_anywhere_also_from_an_odd_address_to_the_last_element(
     rows = torch.randint(-37, 37, (24,)).to(index)
     rows[0], rows[1] = 36, -37
     columns = torch.randperm(24).to(index)
-    for f, args in (
-        (across, (x, i)),
-        (lambda x, i, j: x[i, j], (x, rows, columns)),
-        (lambda x, j: x[:, j], (x, columns)),
-    ):
-        want = f(*args)
-        assert torch.equal(bits(braze.compile(f)(*args)), bits(want))
+    calls: list[Any] = [
+        (across, x, i),
+        (lambda x, i, j: x[i, j], x, rows, columns),
+        (lambda x, j: x[:, j], x, columns),
+    ]
+    for (f, *args), ours in zip(calls, together(*calls), strict=True):
+        assert torch.equal(bits(ours), bits(f(*args)))
     text = kernels(tmp_path, monkeypatch, lambda x, i, j: x[i, j], x, rows, columns)
     assert ("bz_at_" in text) is gathers
 

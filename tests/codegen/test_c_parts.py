@@ -18,6 +18,7 @@ from braze.codegen.c.prelude import REP_BYTES, STORAGE
 from braze.runtime import build
 from tests.codegen.c_bench import built
 from tests.codegen.test_c_lanes import TYPES, bits, kernels, some
+from tests.helpers import together
 
 Tensor = torch.Tensor
 ALL = [*TYPES, torch.int8, torch.int16]
@@ -33,20 +34,19 @@ def across(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", ALL, ids=str)
-@pytest.mark.parametrize("width", [3, 16, 37, 100])
-def test_parts_of_rows_are_joined_as_in_eager(dtype: torch.dtype, width: int) -> None:
-    x = some(dtype, 5, width)
-    joined, total = braze.compile(halves)(x)
-    assert torch.equal(joined, halves(x)[0])
-    torch.testing.assert_close(total, halves(x)[1])
+def test_parts_of_rows_are_joined_as_in_eager(dtype: torch.dtype) -> None:
+    given = [some(dtype, 5, width) for width in (3, 16, 37, 100)]
+    for x, (joined, total) in zip(given, together(*((halves, x) for x in given)), strict=True):
+        assert torch.equal(joined, halves(x)[0]), x.shape
+        torch.testing.assert_close(total, halves(x)[1])
 
 
 @pytest.mark.parametrize("dtype", ALL, ids=str)
-@pytest.mark.parametrize("sizes", [(3, 16, 16), (2, 33, 64), (2, 49, 32), (4, 3, 70), (1, 17, 31)], ids=str)
-def test_turned_matrices_are_those_of_eager(dtype: torch.dtype, sizes: tuple[int, ...]) -> None:
-    x = some(dtype, *sizes)
-    assert torch.equal(braze.compile(across)(x), across(x))
-    assert torch.equal(braze.compile(across)(x[:, 1:, 1:]), across(x[:, 1:, 1:]))
+def test_turned_matrices_are_those_of_eager(dtype: torch.dtype) -> None:
+    sizes = [(3, 16, 16), (2, 33, 64), (2, 49, 32), (4, 3, 70), (1, 17, 31)]
+    given = [each for x in (some(dtype, *size) for size in sizes) for each in (x, x[:, 1:, 1:])]
+    for x, ours in zip(given, together(*((across, x) for x in given)), strict=True):
+        assert torch.equal(ours, across(x)), x.shape
 
 
 @pytest.mark.parametrize("dtype", ["u8", "i8", "i16", "f16", "bf16", "bool"])
@@ -155,10 +155,10 @@ def test_what_a_row_leaves_over_is_not_taken_element_by_element_without_wide_mas
 
 @pytest.mark.parametrize("dtype", ALL, ids=str)
 def test_rows_shorter_than_a_vector_are_as_in_eager(dtype: torch.dtype) -> None:
-    for width in range(1, 18):
-        x = some(dtype, 7, width)
-        for f in (lambda x: x.roll(1, 1), lambda x: x.amax(1), lambda x: torch.stack((x, x.flip(0)), 1)):
-            assert torch.equal(braze.compile(f)(x), f(x)), width
+    ways = (lambda x: x.roll(1, 1), lambda x: x.amax(1), lambda x: torch.stack((x, x.flip(0)), 1))
+    calls = [(f, x) for width in range(1, 18) for x in (some(dtype, 7, width),) for f in ways]
+    for (f, x), ours in zip(calls, together(*calls), strict=True):
+        assert torch.equal(ours, f(x)), x.shape
 
 
 def signs(x: Tensor) -> Tensor:
@@ -174,11 +174,11 @@ def no_number_of_it(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("rest", [0, 1, 5])
-def test_each_number_of_a_half_type_is_as_in_eager(dtype: torch.dtype, rest: int) -> None:
-    x = torch.arange(-(1 << 15), (1 << 15) - rest, dtype=torch.int32).to(torch.int16).view(dtype)
-    for f in (signs, no_number_of_it):
-        ours, eager = braze.compile(f)(x), f(x)
+def test_each_number_of_a_half_type_is_as_in_eager(dtype: torch.dtype) -> None:
+    numbers = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16).view(dtype)
+    calls = [(f, numbers[: len(numbers) - rest]) for rest in (0, 1, 5) for f in (signs, no_number_of_it)]
+    for (f, x), ours in zip(calls, together(*calls), strict=True):
+        eager = f(x)
         assert torch.equal(ours.isnan(), eager.isnan())
         same = ours.view(torch.int16) == eager.view(torch.int16)
         assert torch.all(same | eager.isnan()), f.__name__
@@ -221,19 +221,20 @@ def test_what_moves_within_memory_is_read_before_it_is_written(dtype: torch.dtyp
 
 
 @pytest.mark.parametrize("dtype", ALL, ids=str)
-@pytest.mark.parametrize("width", [1, 3, 7, 16, 33])
-def test_rows_are_copied_byte_by_byte_and_nothing_beside_them(dtype: torch.dtype, width: int) -> None:
+def test_rows_are_copied_byte_by_byte_and_nothing_beside_them(dtype: torch.dtype) -> None:
     """Also of numbers that are none, whose bits are told, at odd addresses, of one row for all, and of no rows."""
-    held = torch.randint(-128, 128, (9 * width + 1, dtype.itemsize), dtype=torch.int8).view(torch.uint8)
-    held = held % 2 if dtype is torch.bool else held
-    x = held.view(dtype).flatten()[1:].view(9, width)
-    for f in (
+    ways = (
         lambda x: x.flip(0),
         lambda x: torch.cat((x, x.flip(0)), 1),
         lambda x: torch.stack((x, x.flip(0), x), 1),
-    ):
-        for each in (x, x[:1].expand(5, width), x[:0], x[2:7]):
-            ours, eager = braze.compile(f)(each), f(each)
+    )
+    for width in (1, 3, 7, 16, 33):
+        held = torch.randint(-128, 128, (9 * width + 1, dtype.itemsize), dtype=torch.int8).view(torch.uint8)
+        held = held % 2 if dtype is torch.bool else held
+        x = held.view(dtype).flatten()[1:].view(9, width)
+        calls = [(f, each) for f in ways for each in (x, x[:1].expand(5, width), x[:0], x[2:7])]
+        for (f, each), ours in zip(calls, together(*calls), strict=True):
+            eager = f(each)
             assert ours.shape == eager.shape
             assert torch.equal(ours.contiguous().view(torch.uint8), eager.contiguous().view(torch.uint8))
 
@@ -248,13 +249,18 @@ def test_what_differs_between_parts_that_are_stacked_is_asked_once_a_row(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize(("rows", "columns"), [(1, 64), (3, 16), (4, 37), (8, 128), (9, 64)])
-def test_few_rows_are_normalized_down_their_columns(dtype: torch.dtype, rows: int, columns: int) -> None:
-    x = torch.randn(6, rows, columns)
-    x[0, :, 0], x[1, 0, 1], x[2, 0, 2], x[3] = -math.inf, math.inf, math.nan, 0
-    for each in (x.to(dtype), x.to(dtype)[:, :, :1].expand(6, rows, columns), x.to(dtype)[1:, :, 1:]):
-        for f in (lambda x: x.softmax(1), lambda x: torch.nn.functional.normalize(x, dim=1)):
-            torch.testing.assert_close(braze.compile(f)(each), f(each), equal_nan=True)
+def test_few_rows_are_normalized_down_their_columns(dtype: torch.dtype) -> None:
+    calls = []
+    for rows, columns in ((1, 64), (3, 16), (4, 37), (8, 128), (9, 64)):
+        x = torch.randn(6, rows, columns)
+        x[0, :, 0], x[1, 0, 1], x[2, 0, 2], x[3] = -math.inf, math.inf, math.nan, 0
+        for each in (x.to(dtype), x.to(dtype)[:, :, :1].expand(6, rows, columns), x.to(dtype)[1:, :, 1:]):
+            calls += [
+                (lambda x: x.softmax(1), each),
+                (lambda x: torch.nn.functional.normalize(x, dim=1), each),
+            ]
+    for (f, each), ours in zip(calls, together(*calls), strict=True):
+        torch.testing.assert_close(ours, f(each), equal_nan=True)
 
 
 def test_few_rows_are_walked_by_one_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,12 +273,14 @@ def test_few_rows_are_walked_by_one_kernel(tmp_path: Path, monkeypatch: pytest.M
 def test_numbers_of_few_bytes_are_looked_up_by_places_of_eight(dtype: torch.dtype, count: int) -> None:
     x = torch.randint(-128, 128, (256, dtype.itemsize), dtype=torch.int8).view(dtype).flatten()
     i = torch.randint(-256, 256, (count,))
-    assert torch.equal(braze.compile(lambda x, i: x[i])(x, i).view(torch.uint8), x[i].view(torch.uint8))
-    for f in (lambda x, i: x[i] * 2, lambda x, i: x[i].to(torch.float32) + i):
-        torch.testing.assert_close(braze.compile(f)(x, i), f(x, i), equal_nan=True, rtol=0, atol=0)
+    looked_up = braze.compile(lambda x, i: x[i])
+    assert torch.equal(looked_up(x, i).view(torch.uint8), x[i].view(torch.uint8))
+    calls = [(f, x, i) for f in (lambda x, i: x[i] * 2, lambda x, i: x[i].to(torch.float32) + i)]
+    for (f, *_), ours in zip(calls, together(*calls), strict=True):
+        torch.testing.assert_close(ours, f(x, i), equal_nan=True, rtol=0, atol=0)
     for wrong in (256, -257, 1 << 40):
         with pytest.raises((IndexError, RuntimeError)):
-            braze.compile(lambda x, i: x[i])(x, i.index_fill(0, torch.tensor([count - 1]), wrong))
+            looked_up(x, i.index_fill(0, torch.tensor([count - 1]), wrong))
 
 
 ENLARGED = {
@@ -294,16 +302,18 @@ def test_pictures_are_enlarged_as_in_eager(dtype: torch.dtype, way: str) -> None
     x = some(dtype, 3, 2, 5, 7)
     if dtype.is_floating_point:
         x[0, 0, 0, :4] = torch.tensor([math.nan, math.inf, -math.inf, -0.0])
-    for each in (x, x[1:, 1:], x[:, :, :, :1].expand(3, 2, 5, 7), x.transpose(0, 1), x[:1, :1], x[:0]):
-        ours, eager = braze.compile(f)(each), f(each)
+    given = [x, x[1:, 1:], x[:, :, :, :1].expand(3, 2, 5, 7), x.transpose(0, 1), x[:1, :1], x[:0]]
+    wanted = [f(each) for each in given]
+    for ours, eager in zip(together(*((f, each) for each in given)), wanted, strict=True):
         assert ours.stride() == eager.stride() and torch.equal(bits(ours), bits(eager))
-        if dtype in (torch.float32, torch.float64) and each.numel():
-            given = [each.detach().clone().requires_grad_() for _ in range(2)]
-            g = torch.randn_like(eager)
-            for y, source in zip((braze.compile(f)(given[0]), f(given[1])), given, strict=True):
-                y.backward(g)
-                assert source.grad is not None
-            torch.testing.assert_close(given[0].grad, given[1].grad)
+    if dtype in (torch.float32, torch.float64):
+        mine, theirs = ([each.detach().clone().requires_grad_() for each in given[:-1]] for _ in range(2))
+        tangents = [torch.randn_like(y) for y in wanted[:-1]]
+        torch.autograd.backward(braze.compile(lambda given: [f(each) for each in given])(mine), tangents)
+        torch.autograd.backward([f(each) for each in theirs], tangents)
+        for ours, eager in zip(mine, theirs, strict=True):
+            assert eager.grad is not None
+            torch.testing.assert_close(ours.grad, eager.grad)
 
 
 def test_elements_of_pictures_are_repeated_and_not_looked_up(
@@ -321,8 +331,9 @@ def test_parts_of_pairs_are_told_apart_once_a_row(tmp_path: Path, monkeypatch: p
         y = torch.nn.functional.interpolate(x, scale_factor=2)
         return torch.cat((y, y * 2), 2)
 
-    for x in (some(torch.bfloat16, 2, 4, 100), some(torch.float32, 1, 1, 1), some(torch.float32, 2, 3, 33)):
-        assert torch.equal(braze.compile(f)(x), f(x))
+    given = (some(torch.bfloat16, 2, 4, 100), some(torch.float32, 1, 1, 1), some(torch.float32, 2, 3, 33))
+    for x, ours in zip(given, together(*((f, x) for x in given)), strict=True):
+        assert torch.equal(ours, f(x))
     text = kernels(tmp_path, monkeypatch, f, some(torch.bfloat16, 2, 4, 100))
     assert "bz_sel" not in text and "bz_anyx" not in text
 

@@ -20,6 +20,7 @@ _TWO = {
     Op.GT: operator.gt,
     Op.GE: operator.ge,
     Op.EQ: operator.eq,
+    Op.NE: operator.ne,
     Op.AND: operator.and_,
 }
 
@@ -37,7 +38,7 @@ def _numbers() -> st.SearchStrategy[Node]:
 
 
 def _conditions(numbers: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
-    op = st.sampled_from([Op.LT, Op.LE, Op.GT, Op.GE, Op.EQ])
+    op = st.sampled_from([Op.LT, Op.LE, Op.GT, Op.GE, Op.EQ, Op.NE])
     return st.builds(build.binary, op, numbers, numbers)
 
 

@@ -313,12 +313,9 @@ def plan_of_mixed(plan):
     ("rows", "width", "dtype"),
     [
         (32, 1025, torch.float16),
-        (33, 1025, torch.float16),
         (61, 1025, torch.float16),
         (33, 1031, torch.bfloat16),
-        (32, 1026, torch.float32),
         (33, 1026, torch.float32),
-        (61, 1026, torch.float32),
         (61, 2049, torch.float16),
         (33, 3001, torch.float32),
     ],

@@ -14,6 +14,7 @@ from torch.testing._internal.common_modules import ModuleInfo, module_db
 import braze
 from braze.support import trace
 from tests.end_to_end import ops
+from tests.end_to_end.test_nn_layers import Layers, calls, compiled_of, groups
 
 LAYERS = {info.name.removeprefix("nn."): info for info in module_db}
 
@@ -45,21 +46,21 @@ def leaf(value: Any) -> Any:
     return copy.deepcopy(value)
 
 
-def trained(module: Any, called: Any, args: Any, kwargs: Any) -> Any:
+def trained(module: Any, called: Any, given: list[ops.Call]) -> Any:
     """What one step leaves: results, gradients of inputs and parameters, buffers; or the exception that it raises."""
     torch.manual_seed(1)
-    args, kwargs = leaf(args), leaf(kwargs)
+    given = leaf(given)
     module.zero_grad(set_to_none=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            results = ops.leaves(called(*args, **kwargs))
+            results = ops.leaves(called(given))
             loss = [weighed(t) for t in results if t.requires_grad]
             if loss:
                 torch.stack(loss).sum().backward()
         except Exception as error:
             return error
-    gradients = [t.grad for t in [*ops.leaves((args, kwargs)), *module.parameters()]]
+    gradients = [t.grad for t in [*ops.leaves(given), *module.parameters()]]
     buffers = [b.clone() for b in module.buffers()]
     return {"results": [t.detach() for t in results], "gradients": gradients, "buffers": buffers}
 
@@ -87,20 +88,17 @@ def difference(ours: Any, theirs: Any, exact: Any) -> Iterator[str]:
 @pytest.mark.parametrize("name", LAYERS)
 def test_layer(name: str) -> None:
     info = LAYERS[name]
-    for sample in samples(info):
-        torch.manual_seed(0)
-        made = sample.constructor_input
-        module = info.module_cls(*made.args, **made.kwargs).train()
-        double = copy.deepcopy(module).double()
-        twin = copy.deepcopy(module)
-        args, kwargs = sample.forward_input.args, sample.forward_input.kwargs
+    fails = lambda layers, given: isinstance(trained(layers, layers, given), Exception)
+    for chosen in groups(info, samples(info), fails):
+        module, given = Layers(info, chosen).train(), calls(chosen)
+        double, twin = copy.deepcopy(module).double(), copy.deepcopy(module)
         braze.reset()
-        compiled = braze.compile(twin, options={"verify": 2, "fallback_random": True})
+        compiled = compiled_of(twin, verify=2, fallback_random=True)
         with trace.collect() as events:
             for _ in range(2):
-                eager = trained(module, module, args, kwargs)
-                exact = trained(double, double, wide(args), wide(kwargs))
-                ours = trained(twin, compiled, args, kwargs)
+                eager = trained(module, module, given)
+                exact = trained(double, double, wide(given))
+                ours = trained(twin, compiled, given)
                 assert isinstance(ours, Exception) == isinstance(eager, Exception), (ours, eager)
                 if not isinstance(eager, Exception):
                     same_draws = not isinstance(exact, Exception) and "Dropout" not in name

@@ -34,20 +34,16 @@ def test_what_has_no_room_for_a_broadcast_is_not_written(name: str, dtype: torch
         getattr(v, name)(y)
         return v
 
+    def of_inputs(given):
+        return [of_an_input(x, y) for x, y in given]
+
+    sizes = [((1,), (4,)), ((1,), (3,)), ((3,), (3,)), ((1,), (1,)), ((), (2,)), ((1, 3), (2, 3))]
+    operands = [(torch.ones(x, dtype=dtype), torch.full(y, 2, dtype=dtype)) for x, y in sizes]
     for dynamic in (None, True):
-        handled = braze.compile(of_an_input, backend=backend, dynamic=dynamic)
+        handled = braze.compile(of_inputs, backend=backend, dynamic=dynamic)
         raised = braze.compile(of_an_intermediate, backend=backend, dynamic=dynamic)
-        for mine, other in [
-            ((1,), (4,)),
-            ((1,), (3,)),
-            ((3,), (3,)),
-            ((1,), (1,)),
-            ((), (2,)),
-            ((1, 3), (2, 3)),
-        ]:
-            x, y = torch.ones(mine, dtype=dtype), torch.full(other, 2, dtype=dtype)
-            wanted, expected = of_an_input(x.clone(), y)
-            got, said = handled(x.clone(), y)
+        found, eager = (f([(x.clone(), y) for x, y in operands]) for f in (handled, of_inputs))
+        for (x, y), (got, said), (wanted, expected) in zip(operands, found, eager, strict=True):
             torch.testing.assert_close(got, wanted)
             assert said == expected
             if expected:

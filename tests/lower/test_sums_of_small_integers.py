@@ -27,16 +27,22 @@ READ = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32], ids=str)
-@pytest.mark.parametrize("made", MADE)
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_a_sum_of_small_integers_wraps_for_what_is_fused_with_it(made, dtype, dynamic):
-    def program(x):
-        value = MADE[made](x, dtype)
-        return [read(value) for read in READ.values()]
+TYPES = (torch.uint8, torch.int8, torch.int16, torch.int32)
+
+
+@pytest.mark.parametrize(("first", "dynamic"), [(0, False), (1, True), (2, False), (3, True)])
+def test_a_sum_of_small_integers_wraps_for_what_is_fused_with_it(first, dynamic):
+    """The ways to make one have types in turn, of which each begins once."""
+
+    def program(given):
+        """Each has numbers of its own, so that nothing else is fused."""
+        types = [TYPES[(first + i) % len(TYPES)] for i in range(len(given))]
+        made = {name: way(x, t) for (name, way), x, t in zip(MADE.items(), given, types)}
+        return {name: [read(value) for read in READ.values()] for name, value in made.items()}
 
     compiled = braze.compile(program, dynamic=dynamic, options={"verify": 2})
     for rows in (9, 70, 1, 0):
         generator = torch.Generator().manual_seed(rows)
         x = torch.randint(-(1 << 30), 1 << 30, (rows, 37), generator=generator) | 1
-        torch.testing.assert_close(compiled(x), program(x), rtol=0, atol=0)
+        given = [x.clone() for _ in MADE]
+        torch.testing.assert_close(compiled(given), program(given), rtol=0, atol=0)

@@ -147,13 +147,19 @@ def test_nothing_at_all():
 
 
 @pytest.fixture
-def few(monkeypatch):
-    """Programs of one kernel have all places, in tiles that a table fills several times."""
+def few(monkeypatch, way):
+    """Programs of one kernel have all places, in tiles that a table fills several times: there are no ways to choose from."""
     for name, number in (("FEW", 99), ("FEW_AT_ONCE", 16), ("FEW_COLUMNS", 8), ("FEW_ROWS", 512)):
         monkeypatch.setattr(table_sums, name, number)
+    monkeypatch.setattr(counted_sums, "are_worth", None)
 
 
-@pytest.mark.usefixtures("few")
+def of_few(test):
+    """A test of that kernel."""
+    return pytest.mark.usefixtures("few")(pytest.mark.parametrize("way", ["one kernel"], indirect=True)(test))
+
+
+@of_few
 @pytest.mark.parametrize("how", ["most", "one", "spread"])
 @pytest.mark.parametrize("dtype", DIGITS)
 def test_few_places_are_summed_by_one_kernel(dtype, how, monkeypatch):
@@ -163,7 +169,7 @@ def test_few_places_are_summed_by_one_kernel(dtype, how, monkeypatch):
     check(numbers(33, 5, dtype=dtype), places(33, 700, how).int(), 700, 699)
 
 
-@pytest.mark.usefixtures("few")
+@of_few
 @pytest.mark.parametrize("shape", [(99,), (3, 33)], ids=str)
 def test_what_is_worked_out_for_few_places_of_a_layout_serves_other_numbers(shape):
     first, at = numbers(*shape, 12), places(99, 50, "most").view(shape)
@@ -178,7 +184,7 @@ def test_what_is_worked_out_for_few_places_of_a_layout_serves_other_numbers(shap
         assert table_sums.worked_out(given, where, 50, -1, out=into) is table_sums.by_kernels
 
 
-@pytest.mark.usefixtures("few")
+@of_few
 def test_few_places_that_are_no_rows_or_the_padding_are_left_out():
     given = torch.tensor([5, -1, 6, 7, 0, -(2**40), 2**40, 6, 2**32 + 3])
     for padding in (-1, 6, 0):
@@ -186,7 +192,7 @@ def test_few_places_that_are_no_rows_or_the_padding_are_left_out():
     check(numbers(9, 8), torch.full((9,), 7), 7)
 
 
-@pytest.mark.usefixtures("few")
+@of_few
 def test_infinities_and_nans_of_few_places_stay_in_their_rows():
     grad, at = numbers(60, 8), places(60, 40, "most")
     grad[3, 3], grad[49, 4], grad[50, 4], grad[7] = torch.nan, torch.inf, -torch.inf, -0.0
