@@ -45,6 +45,8 @@ ROWS_OF_ONE, PLACES_OF_ONE = 16, 4
 BEGINNING = (
     groups.SOURCE
     + '''
+from triton.language.extra.cuda import gdc_launch_dependents
+
 
 @triton.jit
 def summed(grad, places, taken, c, W: tl.constexpr):
@@ -60,22 +62,32 @@ SOURCE = (
     + '''
 
 @triton.jit
-def blank(zeros, n, rows, BLANK: tl.constexpr):
+def blank(zeros, n, rows, BLANK: tl.constexpr, LETS: tl.constexpr):
     """Zeros in so many numbers."""
+    if LETS:
+        gdc_launch_dependents()
     i = tl.program_id(0) * BLANK + tl.arange(0, BLANK)
     tl.store(zeros + i, tl.zeros([BLANK], tl.int32), mask=i < n)
 
 
 @triton.jit
-def tally(indices, counts, notes, many, often, slots, bits, n, rows, NOTED: tl.constexpr, BLOCK: tl.constexpr, WORDS: tl.constexpr, PADDING: tl.constexpr, EARLY: tl.constexpr):
+def noted_at(number, rank, rows, NOTED: tl.constexpr):
+    """Where a place of a number is noted: the first two beside those of other numbers, which rows of the table read at once, more beside each other."""
+    return tl.where(rank < 2, rank * rows + number, 2 * rows + number * NOTED + rank)
+
+
+@triton.jit
+def tally(indices, counts, notes, many, often, slots, bits, n, rows, NOTED: tl.constexpr, BLOCK: tl.constexpr, WORDS: tl.constexpr, PADDING: tl.constexpr, LETS: tl.constexpr, EARLY: tl.constexpr):
     """How often each number stands, and the first of its places that are counted. What stands more often than is noted is numbered itself, and its bits are cleared."""
+    if LETS:
+        gdc_launch_dependents()
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     number = numbers(indices, i, n, rows, PADDING)
     known = (i < n) & (number < rows)
     if EARLY:
         gdc_wait()
     before = tl.atomic_add(counts + number, 1, mask=known, sem="relaxed")
-    tl.store(notes + number.to(tl.int64) * NOTED + before, i, mask=known & (before < NOTED))
+    tl.store(notes + noted_at(number, before, rows, NOTED), i, mask=known & (before < NOTED))
     past = (known & (before == NOTED)).to(tl.int32)
     new = tl.sum(past, 0)
     if new > 0:
@@ -91,12 +103,12 @@ def tally(indices, counts, notes, many, often, slots, bits, n, rows, NOTED: tl.c
 
 
 @triton.jit
-def of_number(grad, counts, notes, out, v, NOTED: tl.constexpr, MORE: tl.constexpr, W: tl.constexpr, COLUMNS: tl.constexpr):
+def of_number(grad, counts, notes, out, v, rows, NOTED: tl.constexpr, MORE: tl.constexpr, W: tl.constexpr, COLUMNS: tl.constexpr):
     """The row of a number that stands more than twice, if it stands no more often than is noted."""
     count = tl.load(counts + v)
     if (count > 2) & (count <= NOTED):
         k = tl.arange(0, NOTED)
-        place = tl.load(notes + v.to(tl.int64) * NOTED + k, mask=k < count, other=2147483647)
+        place = tl.load(notes + noted_at(v, k, rows, NOTED), mask=k < count, other=2147483647)
         rank = tl.sum((place[None, :] < place[:, None]).to(tl.int32), 1)
         for first in range(0, W, COLUMNS):
             c = first + tl.arange(0, COLUMNS)
@@ -113,9 +125,8 @@ def of_rows(grad, counts, notes, out, first, rows, NOTED: tl.constexpr, MORE: tl
     """Some rows of the table. Of two places the order does not matter."""
     v = first + tl.arange(0, ROWS)
     count = tl.load(counts + v, mask=v < rows, other=2147483647)
-    noted = notes + v.to(tl.int64) * NOTED
-    one = tl.load(noted, mask=v < rows, other=0).to(tl.int64)[:, None]  # where none is noted it is nothing that was written
-    two = tl.load(noted + 1, mask=v < rows, other=0).to(tl.int64)[:, None]
+    one = tl.load(notes + v, mask=v < rows, other=0).to(tl.int64)[:, None]  # where none is noted it is nothing that was written
+    two = tl.load(notes + rows + v, mask=v < rows, other=0).to(tl.int64)[:, None]
     has_one, has_two, few = ((count == 1) | (count == 2))[:, None], (count == 2)[:, None], (count <= 2)[:, None]
     for left in tl.static_range(0, W, COLUMNS):
         c = left + tl.arange(0, COLUMNS)[None, :]
@@ -125,7 +136,7 @@ def of_rows(grad, counts, notes, out, first, rows, NOTED: tl.constexpr, MORE: tl
     if tl.max(tl.where(v < rows, count, 0), 0) > 2:
         for r in range(ROWS):
             if first + r < rows:
-                of_number(grad, counts, notes, out, first + r, NOTED, MORE, W, COLUMNS)
+                of_number(grad, counts, notes, out, first + r, rows, NOTED, MORE, W, COLUMNS)
 
 
 @triton.jit
@@ -293,8 +304,9 @@ def _kernels(
     most = min(rows, n // (NOTED + 1))
     path, early, i32 = groups.path(SOURCE), int(groups.begins_early(device)), "*i32"
     given, flat, out = (POINTERS[dtype] for dtype in dtypes)
-    blank = groups.kernel(path, "blank", 4, (i32,), f"(n + {BLANK - 1}) // {BLANK}", BLANK=BLANK)
-    how = dict(NOTED=NOTED, BLOCK=COUNTED, WORDS=WORDS, PADDING=padding, EARLY=early)
+    how = dict(BLANK=BLANK, LETS=early)
+    blank = groups.kernel(path, "blank", 4, (i32,), f"(n + {BLANK - 1}) // {BLANK}", **how)
+    how = dict(NOTED=NOTED, BLOCK=COUNTED, WORDS=WORDS, PADDING=padding, LETS=early, EARLY=early)
     programs = f"(n + {COUNTED - 1}) // {COUNTED}"
     tally = groups.kernel(path, "tally", max(1, COUNTED // 64), (flat, *(i32,) * 6), programs, **how)
     listers, adders, enders = (LISTERS, ADDERS, ENDERS) if most else (0, 0, 0)
@@ -344,7 +356,7 @@ def sums(given: Tensor, flat: Tensor, rows: int, padding: int, out: Tensor) -> N
     sizes = _zeros(rows, most)
     zeros = room(sum(sizes))
     counts, many, marked, listed, done = zeros.split(sizes)
-    notes = room(rows * NOTED)
+    notes = room(rows * (NOTED + 2))
     sizes = [-(-size // 4) * 4 for size in (most, rows if most else 0, blocks * BLOCK, most * -(-n // 32))]
     often, slots, lists, bits = room(sum(sizes)).split(sizes)
     partial = torch.empty(blocks * width, device=device, dtype=torch.float32)

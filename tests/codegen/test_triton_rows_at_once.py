@@ -33,6 +33,24 @@ def test_some_hundred_rows_are_on_their_way_at_once(dtype, length, tmp_path, mon
     assert narrow or whole(spread) is (length < 256)
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "dtype", "at_once"),
+    [
+        (21851, 768, torch.float32, False),
+        (8009, 2000, torch.float32, True),
+        (20011, 800, torch.bfloat16, False),
+        (1536, 10920, torch.float32, True),
+    ],
+)
+def test_parts_of_which_some_end_early_are_at_once_on_their_way_where_they_are_short(
+    rows, columns, dtype, at_once
+):
+    """Each of their loads asks whether there is such a row."""
+    x = torch.empty(rows, columns, dtype=dtype, device="meta")
+    part = plans(planned(lambda x: x.sum(0), x))[0]
+    assert part.whole is at_once
+
+
 def test_few_columns_of_many_parts_have_a_program_each(tmp_path):
     """And no more rows than are parts: of those past the end nothing counts."""
     x = numbers(1000, 7) + 1

@@ -226,4 +226,6 @@ def test_the_kernels_compile_to_machine_code(dtype, rows, way, monkeypatch, tmp_
     ]
     constants = [dict(job.constants) for job in jobs]
     assert [c.get("EARLY", 0) for c in constants] == [0, 0] + [1] * (len(jobs) - 2)
+    lets = [c.get("LETS", 0) for c in constants]
+    assert lets == ([0] * len(jobs) if way == "ordered" else [0, 1, 1, 0]), "the next may begin"
     assert not build(jobs, Builders(("cuda", 90, 32), 1), seconds=200)
