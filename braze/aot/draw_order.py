@@ -46,7 +46,7 @@ def lay_out(node: Node, lay: Mapping[Node, tuple[Any, ...]], mode: FakeMode) -> 
         outermost_first = sorted(range(len(steps)), key=lambda d: -steps[d])
         back = sorted(range(len(steps)), key=outermost_first.__getitem__)
 
-        def put(target: Any, *args: Any, **words: Any) -> Node:
+        def put(target: Any, /, *args: Any, **words: Any) -> Node:
             return inserted(node, target, *args, like=node, mode=mode, apart=True, kwargs=words)
 
         turned = put(aten.permute.default, operand, outermost_first)
