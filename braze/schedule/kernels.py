@@ -46,6 +46,7 @@ from braze.schedule.passes import (
 from braze.schedule.plans import Form, Tile, Tiles
 from braze.schedule.ragged import common_limit, points_of
 from braze.schedule.records import Group, GroupKind
+from braze.schedule.row_ends import row_end
 from braze.schedule.short_sums import SHORT_SUMS, SUM_ROWS, SUM_WARPS, sums_alone
 from braze.schedule.tile_sizes import (
     EACH,
@@ -133,11 +134,20 @@ def plan_kernel(
         form, names, size_symbols(group), tiles.outer, tiles.points, tiles.row, tiles.whole, passes, tiles.warps, tiles.stages,
         are_wide(group, buffers, names), is_coarse(group, buffers),
     )  # fmt: skip
+    if form is Form.COLUMNS and _ends_early(plan, group, found):
+        return dataclasses.replace(plan, unrolled=UNROLLED)
     if form is not Form.ROWS or plan.row is None:
         return plan
     if not plan.whole:
         return _for_long_rows(plan, group, found, hold=hold)
     return plan if plan.outer else _together(plan, group, found)
+
+
+def _ends_early(plan: KernelPlan, group: Group, found: Sequence[Access]) -> bool:
+    """Whether programs walk down parts of 16-bit columns of which some end early: the compiler, which does not know where, keeps one turn's loads on their way
+    (sums of 40,013 rows of 768 numbers of bfloat16 on an H200 23.8 us, 20.1 by two turns; of floats no quicker)."""
+    narrow = all(a.itemsize <= 2 for a in found if not a.store)
+    return plan.stages == 1 and narrow and kinds_of(group.steps) <= PLAIN and row_end(plan) is not None
 
 
 def _together(plan: KernelPlan, group: Group, found: Sequence[Access]) -> KernelPlan:

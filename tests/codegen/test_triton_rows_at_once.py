@@ -51,6 +51,13 @@ def test_parts_of_which_some_end_early_are_at_once_on_their_way_where_they_are_s
     assert part.whole is at_once
 
 
+@pytest.mark.parametrize(("dtype", "turns"), [(torch.bfloat16, 2), (torch.float32, 1)])
+def test_two_turns_of_parts_of_16_bits_that_end_early_are_on_their_way(dtype, turns):
+    x = torch.empty(40013, 768, dtype=dtype, device="meta")
+    part = plans(planned(lambda x: x.sum(0), x))[0]
+    assert (part.whole, part.unrolled) == (False, turns)
+
+
 def test_few_columns_of_many_parts_have_a_program_each(tmp_path):
     """And no more rows than are parts: of those past the end nothing counts."""
     x = numbers(1000, 7) + 1
