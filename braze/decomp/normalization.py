@@ -209,7 +209,21 @@ def batch_norm_no_training(
     momentum: float,
     eps: float,
 ) -> Any:
-    """As batch_norm; the saved statistics are empty."""
+    """As batch_norm; the saved statistics are empty, on a GPU those that were given."""
+    if x.device.type != "cpu":
+        return native_batch_norm(x, weight, bias, running_mean, running_var, False, momentum, eps)
+    return _with_nothing_saved(x, weight, bias, running_mean, running_var, momentum, eps)
+
+
+def _with_nothing_saved(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor,
+    running_var: Tensor,
+    momentum: float,
+    eps: float,
+) -> Any:
     y = batch_norm(x, weight, bias, running_mean, running_var, False, momentum, eps)
     if y is NotImplemented:
         return NotImplemented
@@ -306,7 +320,7 @@ def cudnn_batch_norm(
     elif running_mean is None or running_var is None:
         return NotImplemented
     else:
-        made = batch_norm_no_training(x, weight, bias, running_mean, running_var, momentum, eps)
+        made = _with_nothing_saved(x, weight, bias, running_mean, running_var, momentum, eps)
     return _with_reserve(made)
 
 

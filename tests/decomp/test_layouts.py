@@ -8,6 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from braze.decomp.families import ours
 from braze.graph import fakes, torch_compat
+from tests.aot.cuda_fakes import partition_on_gpu
 
 aten = torch.ops.aten
 
@@ -61,6 +62,20 @@ def test_batch_norm_on_a_gpu_leaves_dims_in_their_order(order):
     with mode:
         found = ours()[aten.batch_norm.default](given[0], None, None, *given[1:], False, 0.1, 1e-5)
     assert found.stride() == x.stride()
+
+
+def test_a_gpu_is_given_back_the_statistics_that_no_training_reads():
+    def f(x, weight, mean, var):
+        return aten._native_batch_norm_legit_no_training.default(x, weight, None, mean, var, 0.1, 1e-5)
+
+    made = partition_on_gpu(f, [torch.randn(6, 5), *(torch.ones(5) for _ in range(3))])
+    nodes = made.forward.graph.nodes
+    assert aten._native_batch_norm_legit_no_training.default not in [n.target for n in nodes]
+    assert [tuple(n.meta["val"].shape) for n in made.forward.graph.output_node().args[0]] == [
+        (6, 5),
+        (5,),
+        (5,),
+    ]
 
 
 @pytest.mark.parametrize("beside", [False, True], ids=["statistics in rows", "statistics in steps"])
