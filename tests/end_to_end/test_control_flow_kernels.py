@@ -282,3 +282,16 @@ def test_an_operand_that_was_written_lies_as_the_branches_read_it(dynamic, diffe
         if differentiated:
             grads = [torch.autograd.grad((result * result).sum(), leaf)[0] for result in (found, wanted)]
             torch.testing.assert_close(*grads)
+
+
+def test_an_operand_is_turned_in_place_behind_its_branches():
+    """What a branch was compiled for is what it was given, not what has become of that since."""
+
+    def program(x):
+        doubled = x * 2
+        chosen = torch.cond(x.sum() > 100, lambda t: t - 1, lambda t: t + 1, (doubled,))
+        doubled.t_()
+        return chosen, doubled
+
+    x = torch.rand(3, 5)
+    torch.testing.assert_close(braze.compile(program)(x), (x * 2 + 1, (x * 2).t()))
