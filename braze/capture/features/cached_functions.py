@@ -1,7 +1,8 @@
 """``functools.lru_cache``: what it wraps is interpreted where nobody could tell that from the cache; else the cache itself is asked, behind a break.
 
 A cache gives what the function gave once: the same object, as it was written since, made of what outside objects held then. So what
-is interpreted takes numbers, text and the like, reads no state, and gives such values or new tensors that stay inside the graph and that nobody writes.
+is interpreted takes numbers, text and the like, reads no state, and gives such values, or new tensors, lists and objects that stay inside the graph and
+that nobody writes.
 """
 
 from __future__ import annotations
@@ -10,14 +11,13 @@ import logging
 import types
 import weakref
 from collections.abc import Iterator
-from enum import Enum
 from typing import Any, NoReturn
 
 import torch
 
 from braze import native
 from braze.capture.facts.breaks import BreakSignal, Retry, graph_break
-from braze.capture.facts.libraries import is_library_class, is_library_function
+from braze.capture.facts.libraries import is_library_function
 from braze.capture.facts.purity import is_random, memory_written
 from braze.capture.facts.values import (
     BUILTIN_METHODS,
@@ -67,7 +67,7 @@ def call_cached(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, tai
                 t.done.replays.append((fn, row.args, row.kwargs))
             return row.result
     if not of_library:
-        refuse_state(fn, values)
+        refuse_state(t, fn, values)
     row = Cached(tuple(args), kwargs, position=resumable_step(t.frames))
     row.result = interpreted(t, fn, row)
     known.append(row)
@@ -75,10 +75,14 @@ def call_cached(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, tai
         row.counted = False
         return row.result
     row.tensors, row.last = list(new_tensors(t, fn, row, row.result)), last_node(t.graph.recorder.graph)
+    if row.objects and fn in SHARED:
+        refuse(fn, "gives an object that is written or handed out", row.position)
     most = fn.cache_parameters()["maxsize"]
     if row.tensors and most is not None and len(known) > most:
         refuse(fn, "is given more arguments than it keeps", row.position)
-    row.counted = row.counted and not row.tensors
+    # the cache itself is not given what the trace has made
+    own = row.objects or any(is_own_object(t, v) for v in values)
+    row.counted = row.counted and not row.tensors and not own
     if row.counted:
         t.done.replays.append((fn, row.args, row.kwargs))
     return row.result
@@ -150,9 +154,10 @@ def refuse(fn: Any, what: str, position: int) -> NoReturn:
 # -- what a function reads
 
 
-def refuse_state(fn: Any, values: Any) -> None:
-    """Break before a function that is given, or names, what may hold something else by a later call."""
-    if any(is_state(v) for v in values if type(v) not in SYMBOLIC and type(v) is not UnknownText):
+def refuse_state(t: Trace, fn: Any, values: Any) -> None:
+    """Break before a function that is given, or names, what may hold something else by a later call; what the trace has made itself is nobody else's."""
+    known = (*SYMBOLIC, UnknownText)
+    if any(is_state(v) for v in values if type(v) not in known and not is_own_object(t, v)):
         graph_break(
             "BZ1010", f"the cached function {fn.__name__} is given an object whose state may change", HINT
         )
@@ -165,6 +170,22 @@ def refuse_state(fn: Any, values: Any) -> None:
         graph_break("BZ1010", f"the cached function {fn.__name__} reads what has changed", HINT)
 
 
+#: functions whose objects some trace has written or handed out: another one finds what has become of them
+SHARED: weakref.WeakSet[Any] = weakref.WeakSet()
+#: what a trace makes of these is what they hold
+CONTAINERS = (list, dict, set)
+#: what has a __dict__, and is more than that
+NO_OBJECTS: tuple[Any, ...] = (
+    torch.Tensor,
+    torch.nn.Module,
+    type,
+    types.FunctionType,
+    types.ModuleType,
+    list,
+    dict,
+    set,
+    tuple,
+)
 #: what holds nothing that changes what is computed of it
 STATELESS: tuple[Any, ...] = (types.ModuleType, *BUILTIN_METHODS, logging.Logger)
 
@@ -174,8 +195,25 @@ def is_state(value: Any) -> bool:
     if isinstance(value, types.FunctionType):
         return not is_library_function(value)
     if isinstance(value, type):
-        return not (is_library_class(value) or issubclass(value, Enum) or is_record(value))
+        return False  # what it defines
     return not (is_constant(value) or isinstance(value, STATELESS) or is_identity_type(type(value)))
+
+
+def is_own_object(t: Trace, value: Any) -> bool:
+    """Whether an object of a class of the program's, or a container, was made by the trace: nothing outside holds it yet."""
+    kind = type(value)
+    plain = kind in CONTAINERS or (hasattr(value, "__dict__") and not issubclass(kind, NO_OBJECTS))
+    return plain and t.outside.tree.node_of(value) is None
+
+
+def held_by(value: Any) -> list[Any]:
+    """What an object or a container holds now."""
+    if type(value) is list:
+        return list(value)
+    if type(value) in (dict, set):
+        return [*value, *(value.values() if type(value) is dict else ())]
+    held = object.__getattribute__(value, "__dict__")
+    return [*held, *held.values()]
 
 
 def is_record(cls: type) -> bool:
@@ -234,13 +272,18 @@ def new_tensors(t: Trace, fn: Any, row: Cached, value: Any) -> Iterator[torch.Te
         if value.requires_grad:
             refuse(fn, "gives a tensor that gradients are asked of", row.position)
         yield value
+    elif is_own_object(t, value):
+        if all(known is not value for known, _ in row.objects):
+            row.objects.append((value, held_by(value)))
+            for part in row.objects[-1][1]:
+                yield from new_tensors(t, fn, row, part)
     elif t.done.is_ours(value) or is_state(value):
         refuse(fn, f"gives a {type(value).__name__}, which is the same object in each call", row.position)
 
 
 def verify(t: Trace, table: RecipeTable) -> None:
     """Go back to before a cached function whose tensors were written, or get out of the graph: they are the cache's."""
-    rows = [(fn, row) for fn, known in t.done.caches.items() for row in known if row.tensors]
+    rows = [(fn, row) for fn, known in t.done.caches.items() for row in known if row.tensors or row.objects]
     if not rows:
         return
     given = set(map(storage_key, handed_out(t.graph.recorder, table)))
@@ -250,10 +293,19 @@ def verify(t: Trace, table: RecipeTable) -> None:
             what = "gives a tensor that is written"
         elif kept & given:
             what = "gives a tensor that leaves the graph"
+        elif any(id(value) in table.ids or not holds_still(value, held) for value, held in row.objects):
+            what = "gives an object that is written or leaves the graph"
+            SHARED.add(fn)
         else:
             continue
         t.frames.break_at = BreakSignal("BZ1010", f"the cached function {fn.__name__} {what}", (HINT,))
         raise Retry(row.position)
+
+
+def holds_still(value: Any, before: list[Any]) -> bool:
+    """Whether an object holds the very same as before."""
+    now = held_by(value)
+    return len(now) == len(before) and all(a is b for a, b in zip(now, before, strict=True))
 
 
 def handed_out(recorder: Recording, table: RecipeTable) -> Iterator[torch.Tensor]:

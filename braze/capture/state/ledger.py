@@ -108,6 +108,8 @@ class Cached:
     #: tensors in it, and the graph's last node when they were made
     tensors: list[torch.Tensor] = field(default_factory=list)
     last: torch.fx.Node | None = None
+    #: objects and containers in it that the trace made, and what each held then
+    objects: list[tuple[Any, list[Any]]] = field(default_factory=list)
 
 
 class Ledger:
