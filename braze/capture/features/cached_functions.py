@@ -35,6 +35,7 @@ from braze.capture.outside.class_values import runs_code_as_key
 from braze.capture.python.unwinding import resumable_step
 from braze.capture.state.handlers import HANDLERS, Feature
 from braze.capture.state.ledger import Cached
+from braze.capture.state.outside import Outside
 from braze.capture.state.trace import Recording, Trace
 from braze.graph.torch_compat import storage_key
 from braze.graph.torch_symbols import SYMBOLIC
@@ -67,7 +68,7 @@ def call_cached(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, tai
                 t.done.replays.append((fn, row.args, row.kwargs))
             return row.result
     if not of_library:
-        refuse_state(t, fn, values)
+        refuse_state(t.outside, fn, values)
     row = Cached(tuple(args), kwargs, position=resumable_step(t.frames))
     row.result = interpreted(t, fn, row)
     known.append(row)
@@ -81,7 +82,7 @@ def call_cached(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, tai
     if row.tensors and most is not None and len(known) > most:
         refuse(fn, "is given more arguments than it keeps", row.position)
     # the cache itself is not given what the trace has made
-    own = row.objects or any(is_own_object(t, v) for v in values)
+    own = row.objects or any(is_own_object(t.outside, v) for v in values)
     row.counted = row.counted and not row.tensors and not own
     if row.counted:
         t.done.replays.append((fn, row.args, row.kwargs))
@@ -154,10 +155,10 @@ def refuse(fn: Any, what: str, position: int) -> NoReturn:
 # -- what a function reads
 
 
-def refuse_state(t: Trace, fn: Any, values: Any) -> None:
+def refuse_state(outside: Outside, fn: Any, values: Any) -> None:
     """Break before a function that is given, or names, what may hold something else by a later call; what the trace has made itself is nobody else's."""
     known = (*SYMBOLIC, UnknownText)
-    if any(is_state(v) for v in values if type(v) not in known and not is_own_object(t, v)):
+    if any(is_state(v) for v in values if type(v) not in known and not is_own_object(outside, v)):
         graph_break(
             "BZ1010", f"the cached function {fn.__name__} is given an object whose state may change", HINT
         )
@@ -199,11 +200,11 @@ def is_state(value: Any) -> bool:
     return not (is_constant(value) or isinstance(value, STATELESS) or is_identity_type(type(value)))
 
 
-def is_own_object(t: Trace, value: Any) -> bool:
+def is_own_object(outside: Outside, value: Any) -> bool:
     """Whether an object of a class of the program's, or a container, was made by the trace: nothing outside holds it yet."""
     kind = type(value)
     plain = kind in CONTAINERS or (hasattr(value, "__dict__") and not issubclass(kind, NO_OBJECTS))
-    return plain and t.outside.tree.node_of(value) is None
+    return plain and outside.tree.node_of(value) is None
 
 
 def held_by(value: Any) -> list[Any]:
@@ -272,7 +273,7 @@ def new_tensors(t: Trace, fn: Any, row: Cached, value: Any) -> Iterator[torch.Te
         if value.requires_grad:
             refuse(fn, "gives a tensor that gradients are asked of", row.position)
         yield value
-    elif is_own_object(t, value):
+    elif is_own_object(t.outside, value):
         if all(known is not value for known, _ in row.objects):
             row.objects.append((value, held_by(value)))
             for part in row.objects[-1][1]:

@@ -17,7 +17,7 @@ from braze.capture.outside.shadows import instance_dict, keep, write_instance
 from braze.capture.state.ledger import Ledger
 from braze.capture.state.outside import Outside
 from braze.capture.state.sources import Node
-from braze.capture.state.trace import Trace
+from braze.capture.state.trace import Recording, Trace
 
 #: methods that give metadata and never change anything
 QUERIES = frozenset(
@@ -110,9 +110,8 @@ def dense_class(obj: Any) -> type:
     return torch.nn.Parameter if isinstance(obj, torch.nn.Parameter) else torch.Tensor
 
 
-def is_operand(t: Trace, x: torch.Tensor) -> bool:
+def is_operand(recorder: Recording, x: torch.Tensor) -> bool:
     """Whether a node over a subgraph (a branch, a loop's body) was given a tensor, whose fake is that of the subgraph's input."""
-    recorder = t.graph.recorder
     known = recorder.nodes.get(id(x))
     given = [n for user in known[1].users for n in user.all_input_nodes] if known is not None else []
     return any(
@@ -128,7 +127,7 @@ def tensor_method(t: Trace, fn: Any, args: tuple[Any, ...], kwargs: dict[str, An
         refuse_unfaked(t.outside, args)
     if name in RESHAPED_IN_PLACE and t.outside.tree.node_of(args[0]) is not None:
         graph_break("BZ1010", f"Tensor.{name} changes the shape of a tensor that comes from outside")
-    if name in RESHAPED_IN_PLACE and is_operand(t, args[0]):
+    if name in RESHAPED_IN_PLACE and is_operand(t.graph.recorder, args[0]):
         graph_break("BZ1010", f"Tensor.{name} changes the shape of what a subgraph was given")
     if name in tensor_facts.METHODS:
         return tensor_facts.query(t, fn, args, kwargs)
