@@ -158,6 +158,10 @@ def _enlarged(packet: Any) -> Callable[..., Any]:
             return torch_composites.interpolated(packet)(x, output_size, scale_factors)
         if any(type(n) is not int or not n for n in (*x.shape[1:], *(output_size or ()))):
             return NotImplemented
+        if (
+            type(x.shape[0]) is int and not x.shape[0]
+        ):  # of no pictures PyTorch's fake asks with a number before 2.12
+            return NotImplemented
         scales = scale_factors or [None] * many
         if any(scale is not None and not 0 < scale < 1 << 21 for scale in scales):
             return NotImplemented
