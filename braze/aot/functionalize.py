@@ -183,9 +183,8 @@ class _Functionalizer:
         self.anchored: list[Node] = []
         #: nodes that count in memory -> (what they count in the memory of, the strides and offset that it must have)
         self.windows: dict[Node, tuple[Node, Any]] = {}
-        #: nodes that draw numbers -> their operands, and the strides that these must have; ``lying``: those of the last node
+        #: nodes that draw numbers -> their operands, and the strides that these must have
         self.drawn: dict[Node, dict[Node, tuple[Any, ...]]] = {}
-        self.lying: dict[Node, tuple[Any, ...]] = {}
         #: storage of the trace -> its pieces
         self.storages: dict[int, list[_Storage]] = {}
         self.aliases: dict[Node, _Alias] = {}
@@ -321,7 +320,8 @@ class _Functionalizer:
         if stale:
             node.args = torch.fx.node.map_arg(node.args, lambda n: stale.get(n, n))
             node.kwargs = torch.fx.node.map_arg(node.kwargs, lambda n: stale.get(n, n))
-        self.lying = self.drawn[node] = {stale.get(n, n): strides for n, strides in lay.items()}
+        if lay:
+            self.drawn[node] = {stale.get(n, n): strides for n, strides in lay.items()}
 
     def _value(self, node: Node) -> Node:
         """The node that holds what ``node``'s tensor holds by now; inserted where the cursor stands."""
@@ -524,8 +524,8 @@ class _Functionalizer:
             here = facts(self.here)
             set_facts(node, origin=here.origin, checkpoint=here.checkpoint)
             set_facts(node, policy=here.policy, tangents=here.tangents, gradient=here.gradient)
-        if draws_in_order(target):
-            self.drawn[node] = self.lying
+            if self.here in self.drawn and draws_in_order(target):
+                self.drawn[node] = self.drawn[self.here]
         return evaluate(node, self.mode)
 
     def _symbolic(self, value: Any) -> Any:

@@ -148,6 +148,7 @@ def fill_diagonal(x: Tensor, value: Any, wrap: bool = False) -> Any:
 def _enlarged(packet: Any) -> Callable[..., Any]:
     """A processor's picture, or volume, whose elements are repeated stays one operator, and one of doubles; of others PyTorch looks
     each element up, at a place that is a float32 whatever the elements are."""
+    whole = torch_composites.interpolated(packet)
 
     def enlarged(x: Any, output_size: Any, scale_factors: Any) -> Any:
         lines, many = x.shape[2:], x.dim() - 2
@@ -155,12 +156,11 @@ def _enlarged(packet: Any) -> Callable[..., Any]:
         if x.device.type != "cpu" or one + two != many or one * two:
             return NotImplemented
         if x.dtype is torch.float64:
-            return torch_composites.interpolated(packet)(x, output_size, scale_factors)
+            return whole(x, output_size, scale_factors)
         if any(type(n) is not int or not n for n in (*x.shape[1:], *(output_size or ()))):
             return NotImplemented
-        if (
-            type(x.shape[0]) is int and not x.shape[0]
-        ):  # of no pictures PyTorch's fake asks with a number before 2.12
+        # of no pictures PyTorch's fake asks with a number before 2.12
+        if type(x.shape[0]) is int and not x.shape[0]:
             return NotImplemented
         scales = scale_factors or [None] * many
         if any(scale is not None and not 0 < scale < 1 << 21 for scale in scales):
@@ -171,7 +171,7 @@ def _enlarged(packet: Any) -> Callable[..., Any]:
             torch_composites.repeats(*line) for line in known
         ):
             return NotImplemented
-        return packet.default(x, made, *scales)
+        return whole(x, made, scale_factors)
 
     return enlarged
 

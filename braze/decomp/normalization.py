@@ -212,19 +212,13 @@ def batch_norm_no_training(
     """As batch_norm; the saved statistics are empty, on a GPU those that were given."""
     if x.device.type != "cpu":
         return native_batch_norm(x, weight, bias, running_mean, running_var, False, momentum, eps)
-    return _with_nothing_saved(x, weight, bias, running_mean, running_var, momentum, eps)
+    return _with_nothing_saved(
+        x, batch_norm(x, weight, bias, running_mean, running_var, False, momentum, eps)
+    )
 
 
-def _with_nothing_saved(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor,
-    running_var: Tensor,
-    momentum: float,
-    eps: float,
-) -> Any:
-    y = batch_norm(x, weight, bias, running_mean, running_var, False, momentum, eps)
+def _with_nothing_saved(x: Tensor, y: Any) -> Any:
+    """What batch_norm gives, and statistics that are empty."""
     if y is NotImplemented:
         return NotImplemented
     empty = aten.empty.memory_format([0], dtype=compute_dtype(x.dtype), device=x.device)
@@ -320,7 +314,8 @@ def cudnn_batch_norm(
     elif running_mean is None or running_var is None:
         return NotImplemented
     else:
-        made = _with_nothing_saved(x, weight, bias, running_mean, running_var, momentum, eps)
+        y = batch_norm(x, weight, bias, running_mean, running_var, False, momentum, eps)
+        made = _with_nothing_saved(x, y)
     return _with_reserve(made)
 
 

@@ -44,9 +44,8 @@ def _repeated(x: Tensor, sizes: Sequence[int], scales: Sequence[float | None]) -
     if not _repeats(x, lines, sizes, scales):
         return NotImplemented
     layout = torch_composites.layout_of(x)
-    by_places = (
-        len(lines) > 1 and layout is not torch.contiguous_format
-    )  # a line's result lies plainly, whatever the line does
+    # a line's result lies plainly, whatever the line does
+    by_places = len(lines) > 1 and layout is not torch.contiguous_format
     if by_places and layout is None:
         return NotImplemented
     batch, channels = x.shape[:2]
@@ -118,9 +117,8 @@ def upsample_nearest_backward(
     if not _repeats(gradient, lines, output_size, scales or [None] * len(lines)):
         return NotImplemented
     layout = torch_composites.layout_of(gradient)
-    plain = layout is torch.contiguous_format or not any(
-        gradient.stride()
-    )  # one number for all: that of a sum
+    # one number for all is that of a sum
+    plain = layout is torch.contiguous_format or not any(gradient.stride())
     if layout is None and not plain:
         return NotImplemented
     windows = [n for size, wanted in zip(lines, output_size, strict=True) for n in (size, wanted // size)]

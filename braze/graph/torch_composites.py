@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from braze.graph.layout_rules import CHANNELS_LAST
 from braze.graph.refused_calls import interpolations, refuse_call
 from braze.graph.torch_compat import python_dispatcher
 
@@ -96,7 +97,7 @@ def layout_of(x: torch.Tensor) -> torch.memory_format | None:
     """How a line, a picture or a volume in one piece lies, by channels or by places; None where it is neither."""
     if x.is_contiguous():
         return torch.contiguous_format
-    by_places = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
+    by_places = CHANNELS_LAST.get(x.dim())
     return by_places if by_places and x.is_contiguous(memory_format=by_places) else None
 
 

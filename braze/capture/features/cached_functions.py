@@ -177,16 +177,8 @@ SHARED: weakref.WeakSet[Any] = weakref.WeakSet()
 CONTAINERS = (list, dict, set)
 #: what has a __dict__, and is more than that
 NO_OBJECTS: tuple[Any, ...] = (
-    torch.Tensor,
-    torch.nn.Module,
-    type,
-    types.FunctionType,
-    types.ModuleType,
-    list,
-    dict,
-    set,
-    tuple,
-)
+    *CONTAINERS, tuple, torch.Tensor, torch.nn.Module, type, types.FunctionType, types.ModuleType,
+)  # fmt: skip
 #: what holds nothing that changes what is computed of it
 STATELESS: tuple[Any, ...] = (types.ModuleType, *BUILTIN_METHODS, logging.Logger)
 
