@@ -27,7 +27,7 @@ from braze.codegen.records import KernelText
 from braze.context import CompileContext
 from braze.graph import fakes, torch_compat
 from braze.options import Options
-from braze.runtime.triton_worker import asked, load_module
+from braze.runtime.triton_worker import Elsewhere, asked, load_module
 from braze.support.errors import BrazeError
 from braze.target import Target, cuda_target
 
@@ -51,9 +51,13 @@ def compile_offline(text: KernelText, folder: Path, arch: str = "sm_90") -> dict
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
+    from triton.runtime.driver import driver
 
     launch = text.launch
     assert launch is not None
+    amd = arch.startswith("gfx")
+    on = GPUTarget("hip", arch, 64) if amd else GPUTarget("cuda", int(arch.removeprefix("sm_")), 32)
+    driver.set_active(Elsewhere(on))
     path = folder / f"kernel_{len(list(folder.iterdir()))}.py"
     path.write_text(text.source)
     function = getattr(load_module(path), text.name)
@@ -63,8 +67,6 @@ def compile_offline(text: KernelText, folder: Path, arch: str = "sm_90") -> dict
     signature = dict(zip(names, kinds, strict=True))
     constexprs = {(names.index(b),): v for b, v in blocks.items()}
     aligned = {(k,): [["tt.divisibility", 16]] for k in range(len(launch.dtypes))}  # as most tensors are
-    amd = arch.startswith("gfx")
-    on = GPUTarget("hip", arch, 64) if amd else GPUTarget("cuda", int(arch.removeprefix("sm_")), 32)
     built = triton.compile(
         ASTSource(fn=function, signature=signature, constexprs=constexprs, attrs=aligned),
         target=on,

@@ -191,11 +191,19 @@ def accumulated(
         return NotImplemented
     # a sum of small integers is kept in a wider register, and is one of theirs for what is fused with it, too
     acc = DType.I32 if out in _SMALL_INTEGERS else compute_type(out)
+    dims = reduced_dims(x, dim)
+    finish = _of_a_sum(g, x, dims, acc) if kind is ReduceKind.SUM else lambda r: r
     return one(
-        g, x, reduced_dims(x, dim), keepdim, kind, acc, out,
+        g, x, dims, keepdim, kind, acc, out,
         (lambda v: build.cast(build.cast(v, out), acc)) if x.dtype is not out else None,
-        lambda r: build.cast(r, out) if acc is DType.I32 else r,
+        lambda r: build.cast(r, out) if acc is DType.I32 else finish(r),
     )  # fmt: skip
+
+
+def _of_a_sum(g: ProgramBuilder, x: Lazy, dims: Sequence[int], acc: DType) -> Finish:
+    """What is made of a sum: of one element a GPU's is 0 plus it, which is another number where that is -0."""
+    alone = g.ctx.target.kind == "cuda" and acc.is_float and numel([x.sizes[d] for d in dims]).value == 1
+    return lambda r: build.add(r, build.const(0.0, acc)) if alone else r
 
 
 lowering(aten.sum.default, aten.sum.dim_IntList)(partial(accumulated, ReduceKind.SUM))
@@ -210,8 +218,8 @@ def mean(g: ProgramBuilder, x: Lazy, dim: Any = None, keepdim: bool = False, *, 
         return NotImplemented
     acc = compute_type(out)
     dims = reduced_dims(x, dim)
-    n = count(g, x, dims, acc)
-    return one(g, x, dims, keepdim, ReduceKind.SUM, acc, out, finish=lambda r: build.div(r, n))
+    n, finish = count(g, x, dims, acc), _of_a_sum(g, x, dims, acc)
+    return one(g, x, dims, keepdim, ReduceKind.SUM, acc, out, finish=lambda r: build.div(finish(r), n))
 
 
 # -- extrema and tests

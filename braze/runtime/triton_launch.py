@@ -219,7 +219,7 @@ class Launch:
 
     def _launch(self, programs: int, args: tuple[Any, ...], numbers: tuple[int, ...]) -> None:
         blocks = dict(self.job.constants)
-        asks = triton_worker.asked(self.job.constants)
+        asks = triton_worker.asked(self.job.constants, self.interpreted)
         with self._told(numbers), _interpreted(asks) if self.interpreted else contextlib.nullcontext():
             require_hope(self.job)
             self.function[(programs,)](

@@ -71,10 +71,16 @@ ASSERTS = "ASSERTS"
 ON_GPUS = IN_TURN | {HELD}
 
 
-def asked(constants: Sequence[tuple[str, int]]) -> dict[str, int]:
-    """What Triton is asked for beside warps and stages: of a build and of a launch the same, or it would not find what was built."""
+def asked(constants: Sequence[tuple[str, int]], interpreted: bool = False) -> dict[str, int]:
+    """What Triton is asked for beside warps and stages: of a build and of a launch the same, or it would not find what was built. Its interpreter knows no GPU."""
+    from triton.runtime.driver import driver
+
     told = dict(constants)
     asks: dict[str, int] = {}
+    if not interpreted and driver.active.get_current_target().backend == "cuda":
+        asks["enable_reflect_ftz"] = (
+            False  # NVIDIA's functions of floats would take denormal numbers for zeros
+        )
     if told.get(EARLY):
         asks["launch_pdl"] = True
     if told.get(HELD):

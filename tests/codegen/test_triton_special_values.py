@@ -26,6 +26,7 @@ TORCH = {
     DType.F64: torch.float64,
     DType.I64: torch.int64,
     DType.I8: torch.int8,
+    DType.I16: torch.int16,
     DType.U8: torch.uint8,
 }
 
@@ -67,6 +68,16 @@ def same(ours, theirs):
 def test_one_operand_to_the_bit(op, eager, dtype, tmp_path):
     x = SPECIAL.to(TORCH[dtype])
     same(pointwise(lambda a: Node(op, dtype, (a,)), dtype, tmp_path, x), eager(x))
+
+
+@pytest.mark.parametrize("to", [DType.U8, DType.I8, DType.I16])
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F64])
+def test_floats_as_narrow_integers_keep_the_low_bits(to, dtype, tmp_path):
+    """The nearest number that there is, as the conversion by itself gives on a GPU, is another one."""
+    x = torch.tensor(
+        [-1.5, -128.5, -129.0, 200.0, 255.0, 256.0, 300.0, 32768.0, -32769.0, 65537.0, 1e6, -1e6, -0.4]
+    ).to(TORCH[dtype])
+    same(pointwise(lambda a: Node(Op.CAST, to, (a,)), dtype, tmp_path, x).double(), x.to(TORCH[to]).double())
 
 
 def remainder(a, b):

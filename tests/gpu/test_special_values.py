@@ -82,3 +82,43 @@ def test_log_sigmoid_and_its_gradient():
     braze.compile(lambda x: F.logsigmoid(x).sum())(x).backward()
     F.logsigmoid(y).sum().backward()
     torch.testing.assert_close(x.grad, y.grad)
+
+
+@pytest.mark.parametrize("to", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_floats_as_integers(to, dtype):
+    """The low bits where a number does not fit."""
+    numbers = [-1.5, -128.5, -129.0, 200.0, 256.0, 300.0, 32768.0, -32769.0, 65537.0, 1e6, -1e6, 2.0**31, 2.0**33 + 4096, -(2.0**40), INF, -INF, NAN]  # fmt: skip
+    x = torch.tensor(numbers, dtype=torch.float64, device="cuda").to(dtype)
+    f = lambda x: (x * 1).to(to)
+    assert torch.equal(braze.compile(f)(x), f(x))
+
+
+def test_denormal_numbers_are_no_zeros():
+    x = torch.tensor([1e-40, -1e-40, 3e-39, -2e-45, 1.0], device="cuda")
+    exact = lambda x: (x.ceil(), x.floor(), x.remainder(-2.0), torch.fmod(x + 1, 1e-39), x.rsqrt().isnan())
+    for ours, theirs in zip(braze.compile(exact)(x), exact(x)):
+        same(ours, theirs)
+    close = lambda x: ((x.abs().log() - 1).exp(), x.sin(), x.atan2(x * 0), x.softmax(0), torch.exp(x - 95))
+    for ours, theirs in zip(braze.compile(close)(x), close(x)):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=3e-45)
+
+
+def test_the_sum_of_one_negative_zero_is_zero():
+    x = torch.full((4, 3), -0.0, device="cuda")
+    f = lambda x: (x.unsqueeze(1).sum(1), x.unsqueeze(-1).mean(-1), x[:1].sum(0), x[:, :1].nansum(1))
+    for ours, theirs in zip(braze.compile(f)(x), f(x)):
+        same(ours, theirs)
+
+
+def test_parts_written_one_after_the_other_are_compiled():
+    """Each part doubled what the kernel has; of 33 no compile ended."""
+
+    def f(x):
+        v = x * 3
+        for part in v.split(1):
+            part.mul_(2)
+        return v
+
+    x = torch.randn(33, device="cuda")
+    assert torch.equal(braze.compile(f)(x), f(x))

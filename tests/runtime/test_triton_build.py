@@ -71,10 +71,10 @@ def test_a_first_launch_finds_what_a_worker_built(kernels, tmp_path):
         import torch
         from triton.backends.compiler import GPUTarget
         from triton.runtime.driver import driver
-        from braze.runtime.triton_worker import Elsewhere, load_module
+        from braze.runtime.triton_worker import Elsewhere, asked, load_module
         driver.set_active(Elsewhere(GPUTarget(*{TARGET})))
         kernel = load_module(Path({str(tmp_path / "k5.py")!r})).k5
-        kernel.warmup(torch.bfloat16, torch.float32, 99, grid=(1,), num_warps=4, num_stages=2, BLOCK=128)
+        kernel.warmup(torch.bfloat16, torch.float32, 99, grid=(1,), num_warps=4, num_stages=2, BLOCK=128, **asked(()))
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(launch)], check=True, env=os.environ)
     assert len(before) == 3 and kept(tmp_path / "triton") == before

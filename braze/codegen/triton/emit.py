@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from braze.codegen.triton.chances import WORDS, words_below
+from braze.codegen.triton.guards import Guard, guarding
 from braze.codegen.triton.ops import TYPES, row
 from braze.loops.ir import DType, Node, Op
 from braze.loops.rewrite import walk
@@ -23,6 +24,8 @@ from braze.symbolic.expr import ZERO, Expr, FloorDiv, Integer, Max, Min, Mod, Pr
 Deps = frozenset[str]
 NOTHING: Deps = frozenset()
 EMPTY: Mapping[str, Value] = {}
+#: what floats become before they are narrow integers: the low bits of that, as in PyTorch, where the conversion by itself gives the nearest that there is
+THROUGH = {DType.U8: "tl.int64", DType.I8: "tl.int32", DType.I16: "tl.int32"}
 #: what is drawn where a random number's word is asked for
 WORD = "word"
 
@@ -97,6 +100,8 @@ class Emitter:
         self.recomputed: dict[tuple[str, Expr], Node] = {}
         self.reduced: dict[int, Value] = {}
         self.count = 0
+        #: whether a value is read from memory (:meth:`_reads`)
+        self.reads: dict[Node, bool] = {}
         self.coarse = False
         #: the kernel's sizes, where places have 64 bits: what these come to when they are multiplied may need them, too
         self.far: frozenset[Symbol] = frozenset()
@@ -124,8 +129,10 @@ class Emitter:
 
     # -- nodes ------------------------------------------------------------------------------------
 
-    def value(self, node: Node, scope: Scope, guard: Value | None = None) -> Value:
+    def value(self, node: Node, scope: Scope, guard: Guard | None = None) -> Value:
         """The variable that holds ``node``; ``guard`` is an extra load mask (inside MASKED)."""
+        if guard is not None and not self._reads(node):
+            guard = None
         found = scope.find(node)
         if found is None and guard is not None:
             found = scope.guarded.get((node, guard.name))
@@ -137,7 +144,7 @@ class Emitter:
                 scope.guarded[node, guard.name] = found
         return found
 
-    def _emit(self, node: Node, scope: Scope, guard: Value | None) -> Value:
+    def _emit(self, node: Node, scope: Scope, guard: Guard | None) -> Value:
         match node.op:
             case Op.CONST:
                 return Value(self.literal(node.attr, node.dtype), NOTHING)
@@ -183,7 +190,7 @@ class Emitter:
         )
         return self.assign(text, deps, scope)
 
-    def _random(self, node: Node, scope: Scope, guard: Value | None) -> Value:
+    def _random(self, node: Node, scope: Scope, guard: Guard | None) -> Value:
         if node.attr == "uniform":
             word = self._word(node, scope, guard)
             return self.assign(f"bz_uniform({word.name})", word.deps, scope)
@@ -191,7 +198,7 @@ class Emitter:
         draw = "bz_word" if node.attr == WORD else "tl.randn"
         return self.assign(f"{draw}({seed.name}, {place.name})", seed.deps | place.deps, scope)
 
-    def _chance(self, node: Node, scope: Scope, guard: Value | None) -> Value | None:
+    def _chance(self, node: Node, scope: Scope, guard: Guard | None) -> Value | None:
         """Whether a uniform number is less than one that is known, by its word; None for other comparisons."""
         number, limit = node.args
         if number.op is not Op.RANDOM or number.attr != "uniform" or limit.op is not Op.CONST:
@@ -202,7 +209,7 @@ class Emitter:
         word = self._word(number, scope, guard)
         return self.assign(f"bz_is_among({word.name}, {few - WORDS}, {2 * few - WORDS})", word.deps, scope)
 
-    def _word(self, node: Node, scope: Scope, guard: Value | None) -> Value:
+    def _word(self, node: Node, scope: Scope, guard: Guard | None) -> Value:
         """The word of 32 bits that a uniform number is made of."""
         word = Node(Op.RANDOM, DType.I32, node.args, WORD)
         if scope.find(word) is None and (words := self._words(word, scope)) is not None:
@@ -230,21 +237,30 @@ class Emitter:
         """A tile of one number."""
         return f"tl.full({self.shape(NOTHING)}, {text}, {TYPES[dtype]})"
 
-    def _masked(self, node: Node, scope: Scope, guard: Value | None) -> Value:
+    def _reads(self, node: Node) -> bool:
+        """Whether a value is read, or asserts: what is neither may be computed where it is not asked for."""
+        found = self.reads.get(node)
+        if found is None:
+            found = node.op in (Op.LOAD, Op.CHECK_INDEX) or any(self._reads(a) for a in node.args)
+            self.reads[node] = found
+        return found
+
+    def _masked(self, node: Node, scope: Scope, guard: Guard | None) -> Value:
         cond, body, other = node.args
-        if cond in self.holds:
-            return self.value(body, scope, guard)
+        decided = True if cond in self.holds else guard.decided(cond) if guard is not None else None
+        if decided is not None:
+            return self.value(body if decided else other, scope, guard)
         test = self.value(cond, scope, guard)
         if not test.deps:  # a mask is a tile
             tile = f"tl.full({self.shape(NOTHING)}, 0, tl.int32)"
             test = self.assign(f"{tile} != {test.name}.to(tl.int32)", NOTHING, scope)
-        both = Value(f"({guard.name} & {test.name})", guard.deps | test.deps) if guard is not None else test
-        inner = self.value(body, scope, both)
+        here = guarding(cond, test.name, test.deps)
+        inner = self.value(body, scope, here.within(guard) if guard is not None else here)
         rest = self.value(other, scope, guard)
         deps = test.deps | inner.deps | rest.deps
         return self.assign(f"tl.where({test.name}, {inner.name}, {rest.name})", deps, scope)
 
-    def _clamped(self, node: Node, scope: Scope, guard: Value | None) -> Value:
+    def _clamped(self, node: Node, scope: Scope, guard: Guard | None) -> Value:
         """An index kept inside its range, so that nothing is read elsewhere before the kernel stops."""
         inner = self.value(node.args[0], scope, guard)
         limit = self.text(node.attr)
@@ -253,7 +269,7 @@ class Emitter:
             self._assert(node, exists, scope, guard)
         return self.assign(f"tl.minimum(tl.maximum({inner.name}, 0), {limit} - 1)", inner.deps, scope)
 
-    def _assert(self, node: Node, exists: Value, scope: Scope, guard: Value | None) -> None:
+    def _assert(self, node: Node, exists: Value, scope: Scope, guard: Guard | None) -> None:
         """Have the kernel stop the program where an index of its points does not exist."""
         parts = [f"{d}mask" for d in self.dims if d in exists.deps and self.masks[d]]
         parts += [guard.name] if guard is not None else []
@@ -286,13 +302,15 @@ class Emitter:
             self._assert(node, exists, scope, None)
         return inner, exists.name
 
-    def _cast(self, node: Node, scope: Scope, guard: Value | None) -> Value:
+    def _cast(self, node: Node, scope: Scope, guard: Guard | None) -> Value:
         inner = self.value(node.args[0], scope, guard)
         if node.dtype is DType.BOOL:
             return self.assign(f"({inner.name} != 0)", inner.deps, scope)
-        return self.assign(f"{inner.name}.to({TYPES[node.dtype]})", inner.deps, scope)
+        through = THROUGH.get(node.dtype) if node.args[0].dtype.is_float else None
+        text = f"{inner.name}.to({through})" if through else inner.name
+        return self.assign(f"{text}.to({TYPES[node.dtype]})", inner.deps, scope)
 
-    def _load(self, node: Node, scope: Scope, guard: Value | None) -> Value:
+    def _load(self, node: Node, scope: Scope, guard: Guard | None) -> Value:
         buffer, index = node.attr
         if not node.args:
             kept = scope.find_stored((buffer, index))

@@ -206,11 +206,35 @@ def bz_coarse_div(a, b):
     scale = tl.where(tl.abs(b) < 1e-30, 1.8446744073709552e19, large)
     return (a * scale) * (1.0 / (b * scale))
 """,
+    "bz_bare": """
+# whether instructions may be written as NVIDIA's GPUs have them
+bz_bare: tl.constexpr = tl.constexpr(not triton.knobs.runtime.interpret and triton.runtime.driver.active.get_current_target().backend == "cuda")
+""",
+    "bz_power": """
+@triton.jit
+def bz_power(x):
+    # a power of 2, or 0 where it would be denormal: one instruction, four with those
+    if bz_bare:
+        y = tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
+    else:
+        y = tl.exp2(x)
+    return y
+""",
+    "bz_root": """
+@triton.jit
+def bz_root(x):
+    # the reciprocal root of what is not denormal: one instruction, four of other numbers
+    if bz_bare:
+        y = tl.inline_asm_elementwise("rsqrt.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
+    else:
+        y = tl.rsqrt(x)
+    return y
+""",
     "bz_part": """
 @triton.jit
 def bz_part(x):
     # 1 / (1 + exp(x)): powers of 2 and reciprocal roots take one instruction each, exp and quotients five
-    r = tl.rsqrt(1.0 + tl.exp2(x * 1.4426950408889634))
+    r = bz_root(1.0 + bz_power(x * 1.4426950408889634))
     return r * r
 """,
     "bz_coarse_sigmoid": """
@@ -238,7 +262,7 @@ def bz_coarse_erf(x):
     p = p * a + 0.14989715814590454
     p = p * a + 0.9180452227592468
     p = p * a + 1.627944827079773
-    large = (1.0 - tl.exp2(p * a * -1.0)).to(tl.int32, bitcast=True)
+    large = (1.0 - bz_power(p * a * -1.0)).to(tl.int32, bitcast=True)
     large = (large | (x.to(tl.int32, bitcast=True) & -2147483648)).to(tl.float32, bitcast=True)
     z = x * x
     small = x * ((z * 0.11283792 - 0.37612639) * z + 1.1283792)
@@ -249,7 +273,7 @@ def bz_coarse_erf(x):
 def bz_below(x):
     # exp(x) as a summand beside 1: what is denormal does not count
     if x.dtype == tl.float32:
-        y = tl.exp2(x * 1.4426950408889634)
+        y = bz_power(x * 1.4426950408889634)
     else:
         y = tl.exp(x)
     return y
