@@ -48,6 +48,8 @@ def run_one(machine: Machine, seed: int, out: TextIO) -> None:
         say(out, made=tags)
         found = machine.check(program)
     except Exception as error:
+        if "CUDA error" in str(error):  # the device gives nothing more to this process
+            raise
         found = Finding("machine", f"{type(error).__name__}: {error}")
     say(out, end=seed, tags=tags, found=None if found is None else [found.kind, found.text])
 
