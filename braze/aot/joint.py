@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Iterable, Set
 from typing import Any
 
 import torch
@@ -99,6 +99,7 @@ class Differentiation:
         recorder.in_backward = True
         leaves = [recorder.leaves[i] for i in self.wanted]
         _refuse_missing_derivatives(starts)
+        _refuse_lone_statistics(fakes, histories)
         if not self.functions:  # whose own backwards run when they are asked
             _refuse_hidden_errors(starts, leaves)
         if not leaves:
@@ -317,11 +318,7 @@ def _refuse_choices_of_functions(fakes: list[Any], known: set[Any], symbolic: bo
     A backward of several results gets zeros, or None, for one that has no part in the loss, and may make of them what it will.
     PyTorch's own make nothing of them, nor do most of the program's. One that gets no gradient at all does not run: see ``missing``, where sizes are known.
     """
-    reaching: dict[Any, dict[int, set[int]]] = {}
-    for seed, fake in enumerate(fakes):
-        for node, place in behind([(fake.grad_fn, fake.output_nr)], known):
-            if is_function(node):
-                reaching.setdefault(node, {}).setdefault(place, set()).add(seed)
+    reaching = _reaching(fakes, known, is_function)
     for node, places in reaching.items():
         if node._forward_cls is not Hooked and applied(node._forward_cls).scales:
             continue
@@ -330,6 +327,35 @@ def _refuse_choices_of_functions(fakes: list[Any], known: set[Any], symbolic: bo
             raise Unsupported(
                 "BZ2028",
                 f"the backward of {node.name().removesuffix('Backward')}, which may run for some of its gradients only",
+                why="which results have a part in the loss is known when the backward runs",
+            )
+
+
+def _reaching(
+    fakes: list[Any], known: set[Any], wanted: Callable[[Any], bool]
+) -> dict[Any, dict[int, set[int]]]:
+    """Of each operation that is wanted, and each of its results, the seeds whose gradients lead there."""
+    found: dict[Any, dict[int, set[int]]] = {}
+    for seed, fake in enumerate(fakes):
+        for node, place in behind([(fake.grad_fn, fake.output_nr)], known):
+            if wanted(node):
+                found.setdefault(node, {}).setdefault(place, set()).add(seed)
+    return found
+
+
+def _is_group_norm(node: Any) -> bool:
+    return type(node) is torch_compat.OF_GROUP_NORM
+
+
+def _refuse_lone_statistics(fakes: list[Any], known: set[Any]) -> None:
+    """Refuse a group norm whose mean and deviation get gradients apart: PyTorch makes none of one alone, and the trace has both."""
+    if not any(map(_is_group_norm, leaves_first([fake.grad_fn for fake in fakes]))):
+        return
+    for places in _reaching(fakes, known, _is_group_norm).values():
+        if places.get(1) != places.get(2):
+            raise Unsupported(
+                "BZ2028",
+                "the backward of a group norm's statistics, which runs where gradients of both come in",
                 why="which results have a part in the loss is known when the backward runs",
             )
 

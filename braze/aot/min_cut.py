@@ -63,7 +63,7 @@ class Halves:
         #: inputs that the graph writes: their first contents are gone when the backward runs
         self.written = frozenset(written)
         self.forward = ancestors(self.results)
-        self.behind = reached(graph, tangents)
+        self.behind = behind_forward(graph, tangents)
         #: what the backward must run though no gradient is made of it, such as checks
         self.effects = [n for n in graph.nodes if n in self.behind and n not in tangents and is_impure(n)]
         needed = ancestors([*self.gradients, *self.effects])
@@ -231,6 +231,14 @@ def is_random(node: Node) -> bool:
     if target is operator.getitem and isinstance(node.args[0], Node):
         return is_random(node.args[0])
     return may_draw(target)
+
+
+def behind_forward(graph: torch.fx.Graph, tangents: Collection[Node]) -> set[Node]:
+    """What a joint graph computes in the backward alone: what tangents reach, and gradients that read none.
+
+    A sum of the latter is another one where one of their tangents does not come in, so that it cannot be made beforehand.
+    """
+    return reached(graph, [*tangents, *(n for n in graph.nodes if facts(n).gradient)])
 
 
 def reached(graph: torch.fx.Graph, tangents: Iterable[Node]) -> set[Node]:

@@ -21,7 +21,7 @@ from braze.aot.symbols import is_size
 from braze.aot.views import hint, root_of
 from braze.graph import torch_compat
 from braze.graph.captured import Late
-from braze.graph.facts import led_by
+from braze.graph.facts import facts, led_by
 from braze.graph.fakes import mode_of, on_fakes, spec_of, text_of
 from braze.graph.passes import drop_unread, is_impure
 
@@ -37,9 +37,10 @@ def without_tangents(backward: Backward, missing: Collection[int]) -> tuple[Back
     """
     graph = copy.deepcopy(backward.graph.graph)
     tangents = graph.find_nodes(op="placeholder")[len(backward.saved) :]
-    undefined = {tangents[i] for i in missing}
-    behind = _made_of(graph, tangents)
     come = [i for i in range(len(tangents)) if i not in missing]
+    unread = [n for n in graph.nodes if facts(n).gradient and led_by(n)]
+    undefined = {tangents[i] for i in missing} | {n for n in unread if not _is_led_to(n, come)}
+    behind = _made_of(graph, [*tangents, *unread])
     for node in list(graph.nodes):
         if node not in behind:
             continue

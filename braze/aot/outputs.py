@@ -208,13 +208,14 @@ class Outputs:
             same = next((n for n in self.placeholders if n.meta["val"] is value), None)
             if same is not None:
                 return OutputRole(OutputKind.ALIAS, input=self.number[same])
+            way = self._way(value, source.meta["val"])
             return OutputRole(
                 OutputKind.ALIAS,
                 spec=spec,
                 input=self.number[source],
-                way=self._way(value, source.meta["val"]),
+                way=way,
                 absolute=self.ways.is_absolute(value),
-                early=self.ways.early(value),
+                early=self.ways.early(value) if way else self.ways.early_of_window(value),
             )
         if key in bases:
             whole = self.wholes[key]

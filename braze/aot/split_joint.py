@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from braze.aot.min_cut import Choice, Halves, ancestors, backward_order, reached
+from braze.aot.min_cut import Choice, Halves, ancestors, backward_order, behind_forward
 from braze.aot.outputs import copied, keep_apart
 from braze.aot.records import Backward, JointGraph, Saved, SavedFrom
 from braze.aot.symbols import SymbolNodes, is_size
@@ -72,7 +72,7 @@ def keep_read_inputs(
     graph: torch.fx.Graph, written: Sequence[Node], tangents: Sequence[Node], mode: FakeMode
 ) -> None:
     """Give the backward a copy of each input that it reads and that the graph writes."""
-    behind = reached(graph, tangents)
+    behind = behind_forward(graph, tangents)
     for source in written:
         seen = [source]
         for node in seen:

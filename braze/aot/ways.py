@@ -160,6 +160,11 @@ class Ways:
         written = self._written.get(torch_compat.storage_key(value), self._count)
         return sum(made.number <= written for made in self._chain(value, self.changed))
 
+    def early_of_window(self, value: Any) -> int:
+        """As ``early``, of a view that is made again in one step: what counts is when the last one was taken."""
+        chain = self._chain(value, self.changed)
+        return 1 if chain and self.early(value) == len(chain) else 0
+
     def early_of_made(self, value: Any) -> int:
         """As ``early``, of a view of what the graph makes, of which a write that never comes tells nothing."""
         return self.early(value) if torch_compat.storage_key(value) in self._written else 0

@@ -60,8 +60,8 @@ def logit(x: Tensor, eps: float | None = None) -> Tensor:
         return NotImplemented
     wide = x if x.device.type == "cpu" else widened(x)
     if eps is not None:
-        kept = aten.clamp.default(wide, None, 1 - eps)
-        # limits that lie the wrong way round are asked in this order by eager
+        # a limit that is no number limits nothing, and those that lie the wrong way round are asked in this order by eager
+        kept = aten.where.ScalarSelf(aten.gt.Scalar(wide, 1 - eps), 1 - eps, wide)
         wide = aten.where.ScalarSelf(aten.lt.Scalar(wide, eps), eps, kept)
     y = aten.log.default(aten.div.Tensor(wide, aten.rsub.Scalar(wide, 1)))
     return cast(y, x.dtype)

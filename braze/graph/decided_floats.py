@@ -146,7 +146,7 @@ class DecidedFloats:
                 found[name] = None
                 part = f"float_of({name})"
             elif type(value) is torch.SymInt:
-                part = self._integer(value, found)
+                part = self._of_integers(value, found)
             elif id(value) in self.written:
                 _, made_by, of = self.written[id(value)]
                 again = type(made_by) is torch.SymFloat
@@ -155,15 +155,15 @@ class DecidedFloats:
                     if again
                     else self._text(made_by, of, found, left)
                 )
-            else:
-                part = None
+            else:  # one operation on integers, which the algebra does as Python does
+                part = self._of_integers(value, found) if type(value) is torch.SymFloat else None
             if part is None:
                 return None
             parts.append(part)
         return form.format(*parts)
 
-    def _integer(self, value: torch.SymInt, found: dict[str, None]) -> str | None:
-        """Python for an integer, by the algebra of integers, which is exact; None where a call does not begin with its symbols."""
+    def _of_integers(self, value: torch.SymInt | torch.SymFloat, found: dict[str, None]) -> str | None:
+        """Python for a number, by the algebra of integers, which is exact for these; None where a call does not begin with its symbols."""
         expr = value.node.expr
         symbols = [str(s) for s in expr.free_symbols]
         if not self.integers.keys() >= set(symbols) or torch_symbols.is_unbacked(value):

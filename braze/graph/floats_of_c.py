@@ -28,12 +28,16 @@ OF_NORMS: tuple[Question, ...] = ((operator.gt, 1.1e-5), (operator.lt, math.inf)
 #: zeros are no symbols
 FINITE: tuple[Question, ...] = ((operator.ne, 0.0), (operator.lt, math.inf), (operator.gt, -math.inf))
 
+#: all powers of 1 are 1
+OF_BASES: tuple[Question, ...] = (*POSITIVE, (operator.ne, 1.0))
+
 #: operations of C++ on the float: (function, operands), of which integers are places among what is known so far, the float itself at 0.
 #: None multiplies and then adds: some compilers round that once
 Made = tuple[tuple[Callable[..., float], tuple[float | int, ...]], ...]
 REST: Made = ((operator.sub, (1.0, 0)),)
 DROPS: Made = (*REST, (operator.truediv, (1.0, 1)))
 NEGATIVE: Made = ((operator.neg, (0,)),)
+LOGARITHM: Made = ((math.log, (0,)),)
 ROOT: Made = ((math.sqrt, (0,)),)
 #: ``x ** k``, and what autograd makes of it again and again
 POWERS: Made = tuple([(operator.sub, (n, 1.0)) for n in range(10)])
@@ -82,8 +86,20 @@ def _table() -> Mapping[Any, tuple[Taken, ...]]:
         ((torch.triplet_margin_loss, layers.triplet_margin_loss), Taken("margin", 3, POSITIVE)),
         ((layers.cross_entropy,), Taken("label_smoothing", 7, INSIDE, REST, True)),
         ((layers.pad,), Taken("value", 3, FINITE)),
+        ((torch.nan_to_num, tensor.nan_to_num, torch.nan_to_num_, tensor.nan_to_num_), Taken("nan", 1, FINITE)),
+        ((torch.nan_to_num, tensor.nan_to_num, torch.nan_to_num_, tensor.nan_to_num_), Taken("posinf", 2, FINITE)),
+        ((torch.nan_to_num, tensor.nan_to_num, torch.nan_to_num_, tensor.nan_to_num_), Taken("neginf", 3, FINITE)),
+        ((torch.isclose, tensor.isclose), Taken("rtol", 2, POSITIVE)),
+        ((torch.isclose, tensor.isclose), Taken("atol", 3, POSITIVE)),
+        ((torch.quantile, tensor.quantile, torch.nanquantile, tensor.nanquantile), Taken("q", 1, INSIDE)),
+        ((torch.cosine_similarity, layers.cosine_similarity), Taken("eps", 3, POSITIVE)),
+        ((torch.pairwise_distance, layers.pairwise_distance), Taken("eps", 3, POSITIVE)),
+        ((layers.poisson_nll_loss,), Taken("eps", 5, POSITIVE)),
+        ((torch.logit, tensor.logit, torch.special.logit), Taken("eps", 1, INSIDE, REST)),
         ((torch.lerp, tensor.lerp, tensor.lerp_), Taken("weight", 2, FINITE, REST)),
         ((operator.pow, torch.pow, tensor.pow, tensor.__pow__), Taken("exponent", 1, FINITE, POWERS)),
+        ((torch.float_power, tensor.float_power), Taken("exponent", 1, FINITE, POWERS)),
+        ((operator.pow, torch.pow), Taken("self", 0, OF_BASES, LOGARITHM)),
     ):  # fmt: skip
         for function in functions:
             found.setdefault(function, []).append(each)

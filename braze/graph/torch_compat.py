@@ -59,6 +59,7 @@ WITHOUT_DERIVATIVE = torch._C._functions.NotImplemented  # type: ignore[attr-def
 #: the operation whose derivative autograd takes in this thread, or None
 running_backward = torch._C._current_autograd_node
 OF_PRODUCTS = (torch._C._functions.ProdBackward0, torch._C._functions.ProdBackward1)  # type: ignore[attr-defined]
+OF_GROUP_NORM = torch._C._functions.NativeGroupNormBackward0  # type: ignore[attr-defined]
 #: of running products whose formula is another one on fakes (that of PyTorch 2.13 is the same)
 OF_RUNNING_PRODUCTS = () if torch.__version__ >= "2.13" else (torch._C._functions.CumprodBackward0,)  # type: ignore[attr-defined]
 

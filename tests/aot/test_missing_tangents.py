@@ -335,8 +335,10 @@ ONES = custom(lambda g, saved: torch.ones_like(saved))
         lambda x: (SEEN(x * 2), x.exp()),
         lambda x: (TWICE(x), (x * 2).exp()),
         lambda x: (ONES(x), x.sin() * torch.ones_like(x)),
+        lambda x: (SAVED(x), TWICE(x)),
+        lambda x: (SAVED(x), SAVED(x * 3), ONES(x) * x.sin()),
     ],
-    ids=["logcumsumexp", "adds", "adds exp", "saved", "seen", "twice", "ones"],
+    ids=["logcumsumexp", "adds", "adds exp", "saved", "seen", "twice", "ones", "two saved", "three"],
 )
 def test_what_a_derivative_adds_to_its_tangent_is_not_what_another_gives(program, use, backend):
     """A sum of gradients is the other one where one does not come in; of a formula that is not linear nothing is run."""

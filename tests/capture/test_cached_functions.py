@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
+import os
+import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -144,6 +146,45 @@ def a_global_number_is_replaced(c: Compile) -> Callable[[int], Any]:
     return call
 
 
+SETTINGS = types.ModuleType("settings")
+
+
+class Flags:
+    scale = 1
+
+
+def settings_are_read(c: Compile) -> Callable[[int], Any]:
+    """An environment variable, attributes of a module and of a class, and what PyTorch tells."""
+
+    @functools.cache
+    def variable() -> str:
+        return os.environ.get("BRAZE_TESTED", "none")
+
+    @functools.cache
+    def attributes() -> float:
+        return SETTINGS.number + getattr(SETTINGS, "more", 0) + Flags.scale
+
+    @functools.cache
+    def told() -> Any:
+        return torch.get_default_dtype(), torch.get_num_threads()
+
+    g = c(lambda x: (x * 2 if variable() == "none" else x, x + attributes(), x.to(told()[0]) + told()[1]))
+
+    def call(i: int) -> Any:
+        SETTINGS.number, Flags.scale = i // 2, 1 + i // 3
+        with pytest.MonkeyPatch.context() as patch:
+            if i:
+                patch.setattr(SETTINGS, "more", i, raising=False)
+                patch.setenv("BRAZE_TESTED", str(i))
+            torch.set_default_dtype(torch.float64 if i > 2 else torch.float32)
+            try:
+                return g(X)
+            finally:
+                torch.set_default_dtype(torch.float32)
+
+    return call
+
+
 def numbers_are_drawn_once(c: Compile) -> Callable[[int], Any]:
     @functools.cache
     def noise() -> torch.Tensor:
@@ -203,6 +244,7 @@ def what_is_wrapped_is_no_function(c: Compile) -> Callable[[int], Any]:
         a_method_reads_its_object,
         a_parameter_is_read,
         a_global_number_is_replaced,
+        settings_are_read,
         numbers_are_drawn_once,
         one_size_gives_one_tensor,
         a_small_cache_forgets,

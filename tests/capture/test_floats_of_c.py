@@ -59,6 +59,16 @@ CALLS: dict[str, Function] = {
     "lerp": lambda x, k: torch.lerp(x, x * 2, k),
     "average": lambda x, k: (x * 1).lerp_(x * 2, 1 - k),
     "power": lambda x, k: x.exp() ** k,
+    "double power": lambda x, k: torch.float_power(x.abs() + 0.5, k),
+    "power of a number": lambda x, k: float(k) ** x,
+    "no numbers": lambda x, k: torch.nan_to_num(x.log(), k, posinf=k * 2, neginf=-k),
+    "closeness": lambda x, k: x * torch.isclose(x, x * 2, rtol=k, atol=k / 2),
+    "quantile": lambda x, k: torch.quantile(x, k, dim=1),
+    "quantile of numbers": lambda x, k: x.log().nanquantile(k),
+    "logit": lambda x, k: torch.logit(x.sigmoid(), k if k == k else None),
+    "similarity": lambda x, k: F.cosine_similarity(x, x * 2 + 1, eps=k),
+    "distance": lambda x, k: F.pairwise_distance(x, x * 2 + 1, eps=k),
+    "counts": lambda x, k: F.poisson_nll_loss(x, x.detach().abs(), log_input=False, full=True, eps=k + 5),
     "attention drops": lambda x, k: F.scaled_dot_product_attention(x[None], x[None], x[None], dropout_p=k),
     "attention": lambda x, k: F.scaled_dot_product_attention(x[None], x[None], x[None], scale=k),
     "second derivative": lambda x, k: torch.autograd.grad(
@@ -175,6 +185,19 @@ def test_it_may_be_held_anywhere() -> None:
             held.p, held.items[0], box[0] = 0.01 * n, 0.02 * n, 0.03 * n
             assert same(outcome(compiled, n, n), outcome(f, n, n))
         assert compiled.misses == 2
+
+
+def test_it_may_be_made_of_an_integer_where_nobody_asks_for_gradients() -> None:
+    def f(x: Any, n: int) -> Any:
+        return F.dropout(x, 0.9**n), F.dropout(x, 0.5 * 0.9**n)
+
+    for backend in ("aot_eager", "braze"):
+        compiled = braze.compile(f, backend=backend, **({} if backend == "aot_eager" else {"options": KEPT}))
+        for n in (2, 3, 5, 7, 50, 100):
+            assert same(outcome(compiled, n, n, grad=False), outcome(f, n, n, grad=False))
+        assert compiled.misses == 2
+        for n in (0, 1, -1, 1000, 10**6):
+            assert same(outcome(compiled, n, n, grad=False), outcome(f, n, n, grad=False))
 
 
 def test_random_numbers_of_ours_are_those_of_a_graph_for_that_float_alone() -> None:

@@ -180,3 +180,20 @@ CONSTANTS: dict[str, Callable[[torch.Tensor], Any]] = {
 def test_a_tensor_that_the_function_makes_may_be_a_place(name: str) -> None:
     """PyTorch's fakes read the number out while the function was captured, and no stage after that could: the graph ran as captured."""
     assert captures(lambda x, n: (CONSTANTS[name](x), x + n)[1], [1]) == 1
+
+
+def test_a_write_at_a_mask_that_says_no_counts_as_one() -> None:
+    """PyTorch writes nothing at ``x[False]``, and counts no write; at a tensor that holds False it does: a backward of what was saved before is refused."""
+
+    def program(x, n):
+        x[torch.tensor(n > 100)] = 3
+        y = x.exp()
+        y[torch.tensor(False)] = 3
+        return y.sum()
+
+    for call in (program, braze.compile(program)):
+        x = torch.ones(3)
+        call(x, 5)
+        assert x._version
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            call(torch.ones(3, requires_grad=True) * 1, 5).backward()

@@ -66,3 +66,23 @@ def test_vectors_read_statistics_of_all_channels(each, tmp_path, monkeypatch):
     assert len(texts) == 2
     for text in texts:
         assert "_by_" in text and f"//{each}" not in text
+
+
+@pytest.mark.parametrize("taken", [(1,), (2,), (1, 2)])
+def test_one_statistic_alone_has_no_gradient(taken):
+    """PyTorch makes a gradient of the mean and the deviation where both are in the loss."""
+
+    def program(x):
+        return torch.native_group_norm(x, None, None, 2, 4, 9, 2, 1e-5)
+
+    found = []
+    for call in (program, braze.compile(program)):
+        torch.manual_seed(0)
+        x = torch.randn(2, 4, 9, dtype=torch.float64, requires_grad=True)
+        results = call(x)
+        loss = sum(results[i].sum() for i in taken)
+        found.append(torch.autograd.grad(loss, x, allow_unused=True)[0])
+    theirs, ours = found
+    assert (ours is None) is (theirs is None) is (len(taken) == 1)
+    if theirs is not None:
+        torch.testing.assert_close(ours, theirs)

@@ -936,3 +936,22 @@ def test_a_view_of_what_was_made_under_no_grad_is_given_beside_a_write_to_its_me
         assert part.shape == (1, size) and part._version == 1
         with pytest.raises(RuntimeError, match="created in no_grad mode"):
             part.grad_fn
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_views_between_writes_and_a_gradient_that_is_asked_for_later(backend):
+    """A view of a view that is older than the last write, taken behind it, looks no history up."""
+
+    def program(x):
+        x.sub_(1)
+        row = x.select(0, 1)
+        x[1:].exp_()
+        turned = row.swapaxes(0, -1)
+        x.requires_grad_()
+        return row, turned, turned[1:], x[2]
+
+    found = []
+    for call in (program, braze.compile(program, backend=backend)):
+        views = call(torch.ones(4, 3))
+        found.append([(v.requires_grad, v.grad_fn is None, v.is_leaf) for v in views])
+    assert found[0] == found[1]

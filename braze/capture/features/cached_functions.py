@@ -7,6 +7,7 @@ that nobody writes.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import types
 import weakref
@@ -19,9 +20,11 @@ from braze import native
 from braze.capture.facts.breaks import BreakSignal, Retry, graph_break
 from braze.capture.facts.libraries import is_library_function
 from braze.capture.facts.purity import is_random, memory_written
+from braze.capture.facts.records import Check
 from braze.capture.facts.values import (
     BUILTIN_METHODS,
     LRU_CACHE,
+    MISSING,
     UnknownText,
     is_constant,
     is_identity_type,
@@ -36,6 +39,7 @@ from braze.capture.python.unwinding import resumable_step
 from braze.capture.state.handlers import HANDLERS, Feature
 from braze.capture.state.ledger import Cached
 from braze.capture.state.outside import Outside
+from braze.capture.state.sources import Node
 from braze.capture.state.trace import Recording, Trace
 from braze.graph.torch_compat import storage_key
 from braze.graph.torch_symbols import SYMBOLIC
@@ -43,7 +47,7 @@ from braze.graph.torch_symbols import SYMBOLIC
 FEATURE = Feature()
 
 HINT = "make what it gives outside and hand it in"
-#: numbers and text that interpreted functions have read of their globals, when the first trace met them
+#: numbers and text that interpreted functions have read, when the first trace met them
 READ: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
 
 
@@ -70,11 +74,15 @@ def call_cached(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, tai
     if not of_library:
         refuse_state(t.outside, fn, values)
     row = Cached(tuple(args), kwargs, position=resumable_step(t.frames))
+    seen, asked = len(t.outside.tree.order), len(t.outside.settings.asked)
     row.result = interpreted(t, fn, row)
     known.append(row)
     if of_library:
         row.counted = False
         return row.result
+    read = t.outside.tree.order[seen:]
+    if any(map(may_change, read)) or is_changed(fn, values_read(t.outside, read, asked)):
+        refuse(fn, "reads what has changed", row.position)
     row.tensors, row.last = list(new_tensors(t, fn, row, row.result)), last_node(t.graph.recorder.graph)
     if row.objects and fn in SHARED:
         refuse(fn, "gives an object that is written or handed out", row.position)
@@ -166,9 +174,38 @@ def refuse_state(outside: Outside, fn: Any, values: Any) -> None:
     name = named_state(fn.__wrapped__, constants, set())
     if name is not None:
         graph_break("BZ1010", f"the cached function {fn.__name__} reads {name}, which may change", HINT)
-    before = READ.setdefault(fn, constants)
-    if any(key in before and not is_same(before[key], now) for key, now in constants.items()):
+    if is_changed(fn, constants):
         graph_break("BZ1010", f"the cached function {fn.__name__} reads what has changed", HINT)
+
+
+def is_changed(fn: Any, values: dict[Any, Any]) -> bool:
+    """Whether a function reads another value than one that was first read at some place: its cache may hold what was made of that."""
+    before = READ.setdefault(fn, {})
+    return any(not is_same(before.setdefault(key, now), now) for key, now in values.items())
+
+
+def may_change(place: Node) -> bool:
+    """Whether what is at a place outside is a symbol, which is another number or text at each call."""
+    return type(place.value) in SYMBOLIC or type(place.value) is UnknownText
+
+
+def values_read(outside: Outside, read: list[Node], asked: int) -> dict[Any, Any]:
+    """The values at places outside that have been read, and what the trace was told of settings since it had been of ``asked``.
+
+    By the places' texts: the places themselves may hold the function.
+    """
+    found: dict[Any, Any] = {"default dtype": torch.get_default_dtype()}
+    for node in read:
+        place = str(node.source)
+        for check, expected in node.guards:
+            if check is Check.EQUAL:
+                found[place] = node.real
+            elif check is Check.HAS_KEY and not expected[1]:
+                found[f"{place}[{expected[0]!r}]"] = MISSING
+        for name in node.absent or ():
+            found[f"{place}.__dict__[{name!r}]"] = MISSING
+    found.update(itertools.islice(outside.settings.asked.items(), asked, None))
+    return found
 
 
 #: functions whose objects some trace has written or handed out: another one finds what has become of them

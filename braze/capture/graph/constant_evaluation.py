@@ -38,7 +38,8 @@ READERS: dict[str, Any] = {
 #: elements of a tensor that is computed, and of one of the model's that is compared at each call; nodes that lead to a number;
 #: numbers read in one trace (a loop that is decided by them is unrolled)
 LARGEST, KEPT, LONGEST, OFTEN = 1 << 16, 16, 512, 1000
-INDEXES = frozenset({operator.getitem, operator.setitem, torch.Tensor.__getitem__, torch.Tensor.__setitem__})
+WRITES_BY_INDEX = frozenset({operator.setitem, torch.Tensor.__setitem__})
+INDEXES = WRITES_BY_INDEX | {operator.getitem, torch.Tensor.__getitem__}
 INTEGERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
 
 
@@ -286,6 +287,12 @@ def with_numbers(
 
     first = args[:1] if args and isinstance(args[0], torch.Tensor) and not whole else ()
     given = (*first, *map(number, args[len(first) :]))
+    if func in WRITES_BY_INDEX and type(given[1]) is bool and given[1] is not args[1]:
+        given = (
+            given[0],
+            (given[1],),
+            *given[2:],
+        )  # of False alone PyTorch writes nothing, and counts no write
     named = {k: number(v) for k, v in kwargs.items()}
     return (given, named) if found else None
 

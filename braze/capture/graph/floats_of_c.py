@@ -19,15 +19,17 @@ def told_apart(
     graph: GraphState, func: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[Call, Call]:
     """(The arguments that a graph has, those to try the call with): what must hold of the floats is guarded."""
-    if name in powers.POWERS:
-        args, kwargs = powers.with_known_numbers(graph, args, kwargs)
     noted: dict[str, Any] = {}
     tried: dict[str, Any] = {}
+    kept: list[Any] = []
     for each, value in floats_of_c.symbols_among(func, args, kwargs):
         if _may_be_symbol(graph, value) and all(_holds(graph, value, *question) for question in each.within):
+            kept.append(value)
             symbol = floats.beside_floats(graph, value) if floats.is_of_sizes(graph, value) else value
             noted[each.name] = each, symbol
             tried[each.name] = each, graph.mode.floats[graph.mode.name_of(symbol)]
+    if name in powers.POWERS:
+        args, kwargs = powers.with_known_numbers(graph, args, kwargs, kept)
     if not noted:
         return (args, dict(kwargs)), (args, dict(kwargs))
     return floats_of_c.replaced(noted, args, kwargs), floats_of_c.replaced(tried, args, kwargs)

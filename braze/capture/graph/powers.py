@@ -1,12 +1,13 @@
 """Powers by numbers that change: whose derivatives PyTorch knows of numbers alone.
 
 ``x ** n`` goes backward by a formula that asks whether ``n`` is zero, and ``n ** x`` by one that takes the logarithm of ``n``:
-neither does so of a symbol. Where somebody may ask for the gradient the number is the one of this call, which is guarded.
+neither does so of a symbol. Where somebody may ask for the gradient the number is the one of this call, which is guarded, but of floats of which
+it is known what C++ makes of them (``graph/floats_of_c.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -23,9 +24,9 @@ _NAMED = ("self", "input", "exponent", "norm_type")
 
 
 def with_known_numbers(
-    graph: GraphState, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    graph: GraphState, args: tuple[Any, ...], kwargs: Mapping[str, Any], kept: Collection[Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of such a function, of numbers where a gradient of it may be asked for."""
+    """The arguments of such a function, of numbers where a gradient of it may be asked for; ``kept`` are symbols in any case."""
     named = {k: v for k, v in kwargs.items() if k in _NAMED}
     operands = (*args[:2], *named.values())
     if not torch.is_grad_enabled() or not any(
@@ -33,8 +34,11 @@ def with_known_numbers(
     ):
         return args, dict(kwargs)
     of_number = not isinstance(args[0] if args else kwargs.get("self", kwargs.get("input")), torch.Tensor)
-    found = tuple([_known(graph, v, of_number) for v in args[:2]])
-    return (*found, *args[2:]), {**kwargs, **{k: _known(graph, v, of_number) for k, v in named.items()}}
+
+    def known(value: Any) -> Any:
+        return value if any(value is v for v in kept) else _known(graph, value, of_number)
+
+    return (*map(known, args[:2]), *args[2:]), {**kwargs, **{k: known(v) for k, v in named.items()}}
 
 
 def _known(graph: GraphState, value: Any, is_base: bool) -> Any:
