@@ -345,7 +345,7 @@ def _origin(halves: Halves, node: Node, again: Again) -> set[Node] | None:
         target = node.target
         if not isinstance(target, torch._ops.OpOverload) or not halves.is_made_again(node):
             return None
-        cost += again(node)
+        cost += again(node) if node in halves.forward else 0.0  # else it is made once, wherever
         if not (sees_memory(node) or is_elementwise(target)) or cost > most:
             return None
         large = []
