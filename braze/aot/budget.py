@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import torch
 
+from braze.aot.arithmetic import quick_choice
 from braze.aot.min_cut import Choice, Halves, ancestors, is_random, min_cut_choice
 from braze.aot.symbols import is_size
 from braze.aot.timeline import Timeline, size_of
@@ -39,7 +40,7 @@ CLEAR = 1.01
 def budget_choice(budget: float, measure: Measure | None = None) -> Choice:
     """What to keep within ``budget``: up to 1 a share of the minimum cut's peak, above 1 bytes."""
     if budget == 1:
-        return min_cut_choice
+        return quick_choice
 
     def choose(halves: Halves) -> set[Node]:
         first = min_cut_choice(halves)

@@ -30,6 +30,8 @@ from braze.support.order import on_demand
 aten = torch.ops.aten
 Node = torch.fx.Node
 
+#: a value of the forward -> what to make it again costs, in bytes that are kept
+Again = Callable[[Node], float]
 #: (joint graph's parts) -> the values to keep
 Choice = Callable[["Halves"], set[Node]]
 
@@ -283,8 +285,8 @@ def default_choice(halves: Halves) -> set[Node]:
     return {n for n in ancestors(halves.read, lambda node: is_size(node) or keeps(node)) if keeps(n)}
 
 
-def min_cut_choice(halves: Halves) -> set[Node]:
-    """Keep the fewest bytes from which the backward can make the rest by cheap operators."""
+def min_cut_choice(halves: Halves, again: Again = lambda node: 0.0) -> set[Node]:
+    """Keep the fewest bytes from which the backward can make the rest by cheap operators, with what it costs to make them ``again``."""
     nodes = [n for n in halves.choices if not is_size(n)]
     number = {node: i for i, node in enumerate(nodes)}
     source, sink = 2 * len(nodes), 2 * len(nodes) + 1
@@ -314,6 +316,8 @@ def min_cut_choice(halves: Halves) -> set[Node]:
         )
         if not made_again:
             edge(source, 2 * i, endless)
+        elif node in halves.forward and again(node):
+            edge(source, 2 * i, again(node))
         if node in halves.read:
             edge(2 * i + 1, sink, endless)
         for user in node.users:
@@ -323,30 +327,34 @@ def min_cut_choice(halves: Halves) -> set[Node]:
     if value >= endless:
         raise InternalError("BZ9023", "no set of saved values lets the backward run")
     kept = {node for node in nodes if 2 * number[node] in front and 2 * number[node] + 1 not in front}
-    return _in_memory_already(halves, kept)
+    return _in_memory_already(halves, kept, again)
 
 
-def _in_memory_already(halves: Halves, kept: set[Node]) -> set[Node]:
+def _in_memory_already(halves: Halves, kept: set[Node], again: Again) -> set[Node]:
     """The kept values, with some made again from one of equal size that the forward has in memory anyway.
 
     So a softmax's exponentials are not written beside its argument, only to be kept in its stead.
     """
     out: set[Node] = set()
     for node in kept:
-        found = None if halves.has_memory(node) or halves.is_read_whole(node) else _origin(halves, node)
+        found = (
+            None if halves.has_memory(node) or halves.is_read_whole(node) else _origin(halves, node, again)
+        )
         out |= found or {node}
     return out
 
 
-def _origin(halves: Halves, node: Node) -> set[Node] | None:
+def _origin(halves: Halves, node: Node, again: Again) -> set[Node] | None:
     """A value in memory and small ones from which elementwise operators make ``node``; None where it takes more."""
     most = _bytes(node)
+    cost = 0.0
     small: set[Node] = set()
     for _ in range(MOST_MADE_AGAIN):
         target = node.target
         if not isinstance(target, torch._ops.OpOverload) or not halves.is_made_again(node):
             return None
-        if not (sees_memory(node) or is_elementwise(target)):
+        cost += again(node) if node in halves.forward else 0.0  # else it is made once, wherever
+        if not (sees_memory(node) or is_elementwise(target)) or cost > most:
             return None
         large = []
         for argument in node.all_input_nodes:

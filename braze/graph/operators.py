@@ -142,6 +142,20 @@ _ROWS: tuple[tuple[Facts, str], ...] = (
 #: name -> what is known of the operators of ATen's that bear it
 OPERATORS: dict[str, Facts] = {name: facts for facts, names in _ROWS for name in names.split()}
 
+#: what an element of a costly one takes beyond an addition, as scalar operations are counted (``loops/scalars.py``)
+_COSTS: dict[int, str] = {
+    8: "exp exp2",
+    12: "elu expm1 sigmoid silu",
+    16: "acos asin atan atan2 cosh hypot sinh",
+    20: "cos log log10 log2 logit sin sinc special_entr tan tanh xlogy",
+    25: "atanh erf erfc gelu log1p special_xlog1py",
+    33: "logaddexp logaddexp2 softplus",
+    40: "acosh asinh",
+    60: """digamma erfinv i0 lgamma mish pow special_erfcx special_i0e special_i1 special_i1e special_log_ndtr special_ndtri
+    special_zeta""",
+}
+COSTS: dict[str, int] = {name: cost for cost, names in _COSTS.items() for name in names.split()}
+
 _REFUSING = """
 _ctc_loss _embedding_bag _embedding_bag_forward_only _linalg_eigh _linalg_svd binary_cross_entropy cholesky embedding gather histc index
 index_add index_copy index_fill index_put index_reduce index_select linalg_eig linalg_lstsq linalg_pinv lu_unpack masked_scatter
@@ -196,6 +210,11 @@ def is_cheap(op: object) -> bool:
     """Whether what an operator gives is sooner made again than kept, or read from where its parts lie."""
     found = operator_facts(op)
     return is_elementwise(op) or (found is not None and found.cheap)
+
+
+def cost_of(op: object) -> int:
+    """What an elementwise operator takes beyond an addition, an element."""
+    return COSTS.get(name_of(op), 0) if is_elementwise(op) and isinstance(op, OpOverload) else 0
 
 
 #: they give lists

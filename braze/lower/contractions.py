@@ -8,12 +8,13 @@ from typing import Any
 
 from braze.loops import build
 from braze.loops.dtypes import HALVES
-from braze.loops.ir import Axis, BufferKind, BufferView, DType, Node, Store, TemplateCall
+from braze.loops.ir import Axis, BufferKind, BufferView, DType, Node, ReduceKind, Store, TemplateCall
 from braze.lower.activations import gelu, relu
 from braze.lower.fallback import call_extern, call_into
 from braze.lower.lazy import Lazy, numel, strided_lazy
 from braze.lower.pointwise_core import broadcast_index
 from braze.lower.realize import ProgramBuilder, constant_of
+from braze.lower.reductions import one
 from braze.lower.registry import aten, lowering
 from braze.lower.shape import filled
 from braze.lower.views import permute_value, reshape_value
@@ -37,29 +38,50 @@ def linear_layer(g: ProgramBuilder, x: Lazy, weight: Lazy, bias: Lazy | None = N
             out = _into_rows(g, x, weight, bias)
             if out is not None:
                 return out
-        if _is_wide(g, (*x.sizes, weight.sizes[0]), x, weight, bias):
+        single = weight.sizes[0] is ONE and _is_slow(g, x, weight, bias) and (bias is None or bias.rank == 1)
+        if single or _is_wide(g, (*x.sizes, weight.sizes[0]), x, weight, bias):
             rows = reshape_value(g, x, (numel(x.sizes[:-1]), x.sizes[-1]))
-            out = _wide(g, rows, permute_value(g, weight, [1, 0]), bias)
+            out = (_by_vector if single else _wide)(g, rows, permute_value(g, weight, [1, 0]), bias)
             return reshape_value(g, out, (*x.sizes[:-1], weight.sizes[0]))
     return call_extern(g, aten.linear.default, (x, weight, bias), {})
 
 
 def _is_wide(g: ProgramBuilder, sizes: tuple[Expr, ...], *operands: Lazy | None) -> bool:
-    """Whether a product of so many multiplications is of a half type that oneDNN does not compute with on this processor, and lies row by row."""
+    """Whether a product of so many multiplications is of such a type, and lies row by row."""
+    work = product_of(sizes).value
+    if not _is_slow(g, *operands) or (work is not None and work < wide_products.SMALL):
+        return False
+    return g.symbols.exprs(g.val.stride()) == contiguous_strides(g.symbols.exprs(g.val.shape))
+
+
+def _is_slow(g: ProgramBuilder, *operands: Lazy | None) -> bool:
+    """Whether a product is of a half type that oneDNN does not compute with on this processor."""
     values = [v for v in operands if v is not None]
     dtype = values[0].dtype
     if dtype not in HALVES or any(v.device != "cpu" or v.dtype is not dtype for v in values):
         return False
-    work = product_of(sizes).value
-    if has_type(g.val.dtype) or (work is not None and work < wide_products.SMALL):
-        return False
-    return g.symbols.exprs(g.val.stride()) == contiguous_strides(g.symbols.exprs(g.val.shape))
+    return not has_type(g.val.dtype)
 
 
 def _wide(g: ProgramBuilder, a: Lazy, b: Lazy, bias: Lazy | None, beta: Any = 1, alpha: Any = 1) -> Lazy:
     """The same product by float32's."""
     sizes = (*a.sizes[:-1], b.sizes[-1])
     return call_into(g, wide_products.OPERATOR, (bias, a, b, beta, alpha), sizes, a.dtype, a.device)
+
+
+def _by_vector(g: ProgramBuilder, a: Lazy, b: Lazy, bias: Lazy | None = None) -> Any:
+    """A matrix by one column as sums of rows: what would be made wide is read once so, and written once more for a product."""
+    g.realize(b)
+    wide = Lazy(
+        a.sizes,
+        DType.F32,
+        a.device,
+        lambda at: build.mul(build.cast(a.load(at), DType.F32), build.cast(b.load((at[1], ZERO)), DType.F32)),
+        cost=a.pending_cost + 1,
+        ops=(*a.pending_ops, g.op_name),
+    )
+    finish = partial(build.add, build.cast(bias.load((ZERO,)), DType.F32)) if bias is not None else None
+    return one(g, wide, [1], True, ReduceKind.SUM, DType.F32, a.dtype, finish=finish)
 
 
 def _into_rows(g: ProgramBuilder, x: Lazy, weight: Lazy, bias: Lazy | None) -> Lazy | None:
@@ -239,6 +261,8 @@ _Ours = Callable[[ProgramBuilder, Lazy, Lazy, Lazy | None], Any]
 def product(target: Any, ours: _Ours, g: ProgramBuilder, a: Lazy, b: Lazy) -> Any:
     """a @ b, of a batch for each of it."""
     out = ours(g, a, b, None)
+    if out is None and a.rank == 2 and b.sizes[1] is ONE and _is_slow(g, a, b):
+        out = _by_vector(g, a, b)
     if out is None and _is_wide(g, (*a.sizes, b.sizes[-1]), a, b):
         out = _wide(g, a, b, None)
     return call_extern(g, target, (a, b), {}) if out is None else out

@@ -1,7 +1,7 @@
-"""Maxima and means over windows on a GPU, and their gradients.
+"""Maxima and means over windows, and their gradients.
 
-Maxima where nobody asks where they were found: ATen's kernel writes eight bytes for each to say so. ATen's kernels of means read
-and write number by number.
+ATen's kernels read and write number by number. On a GPU maxima are ours where nobody asks where they were found, of which ATen's kernel writes
+eight bytes for each; on a processor all of them, but their gradients, which are ATen's.
 """
 
 from __future__ import annotations
@@ -35,34 +35,69 @@ def max_pool2d(
     dilation: Sequence[Any] = (1,),
     ceil_mode: bool = False,
 ) -> Any:
-    """The largest element of each window, or nan; of equal ones the first, as eager has it (which tells zeros of two signs)."""
-    if 1 in g.wanted or not g.is_for_loops(x):
-        return NotImplemented
+    """The largest element of each window, or nan; of equal ones the first, as eager has it (which tells zeros of two signs).
+
+    And where it was found, on a processor, for which ATen goes number by number.
+    """
     kernel, padding, dilation = (_pair(v) for v in (kernel, padding, dilation))
     stride = _pair(stride) if stride else kernel
     numbers = (*kernel, *stride, *padding, *dilation)
     if any(type(n) is not int for n in numbers) or kernel[0] * kernel[1] > MOST_PLACES:
         return NotImplemented
+    if not _is_for_loops(g, x) or (1 in g.wanted and not _has_places(g, x, dilation)):
+        return NotImplemented
     wide = compute_type(x.dtype)
     outside = build.const(float("-inf"), wide)
+    height, width = x.sizes[-2:]
     g.realize(x)
 
-    def largest(index: Index) -> Node:
+    def found(index: Index) -> tuple[Node, Callable[[], Node]]:
+        """A window's largest element, and what tells its place in the picture."""
         *before, row, column = index
-        best = outside
-        for i in range(kernel[0]):
-            for j in range(kernel[1]):
-                r = row * stride[0] + (i * dilation[0] - padding[0])
-                c = column * stride[1] + (j * dilation[1] - padding[1])
-                inside = build.both(_within(g, r, x.sizes[-2]), _within(g, c, x.sizes[-1]))
-                value = build.masked(inside, build.cast(x.load((*before, r, c)), wide), outside)
+        top, left = row * stride[0] - padding[0], column * stride[1] - padding[1]
+        best, steps = None, []
+        for i, j in itertools.product(range(kernel[0]), range(kernel[1])):
+            r, c = top + i * dilation[0], left + j * dilation[1]
+            inside = build.both(_within(g, r, height), _within(g, c, width))
+            value = build.masked(inside, build.cast(x.load((*before, r, c)), wide), outside)
+            if best is None:
+                best = value
+            else:
                 better = build.either(build.lt(best, value), build.binary(Op.NE, value, value))
                 best = build.where(better, value, best)
-        return build.cast(best, x.dtype)
+                steps.append((better, r * width + c))
+
+        def place() -> Node:
+            # of a window of which nothing is larger than what lies outside it is the first element that there is
+            at = g.index_node(maximum(top, 0) * width + maximum(left, 0), DType.I32)
+            for better, here in steps:
+                at = build.where(better, g.index_node(here, DType.I32), at)
+            return build.cast(at, DType.I64)
+
+        assert best is not None
+        return best, place
 
     sizes = g.symbols.exprs(g.val[0].shape)
     cost = 4 * kernel[0] * kernel[1]
-    return Lazy(sizes, x.dtype, x.device, largest, cost=cost, ops=(g.op_name,)), None
+    largest = Lazy(
+        sizes, x.dtype, x.device, lambda at: build.cast(found(at)[0], x.dtype), cost=cost, ops=(g.op_name,)
+    )
+    if 1 not in g.wanted:
+        return largest, None
+    places = Lazy(sizes, DType.I64, x.device, lambda at: found(at)[1](), cost=2 * cost, ops=(g.op_name,))
+    return largest, places
+
+
+def _is_for_loops(g: ProgramBuilder, x: Lazy) -> bool:
+    """Whether floats have windows that loops of ours go over: on a processor ATen goes number by number, but for channels-last."""
+    return g.is_for_loops(x) or (x.device == "cpu" and x.dtype.is_float and x.dtype.is_computable)
+
+
+def _has_places(g: ProgramBuilder, x: Lazy, dilation: Sequence[int]) -> bool:
+    """Whether places of a picture's elements are what our loops have: numbers of 32 bits, in windows without holes, on a processor."""
+    height, width = (size.value for size in x.sizes[-2:])
+    small = height is not None and width is not None and height * width < 2**31
+    return x.device == "cpu" and small and list(dilation) == [1, 1]
 
 
 @record
@@ -130,7 +165,7 @@ def avg_pool2d(
 ) -> Any:
     """The mean of each window."""
     words = (kernel, stride, padding, ceil_mode, count_include_pad, divisor_override)
-    found = _windows(g, x, g.val.shape, words) if g.is_for_loops(x) else None
+    found = _windows(g, x, g.val.shape, words) if _is_for_loops(g, x) else None
     if found is None:
         return NotImplemented
     wide = compute_type(x.dtype)
@@ -156,7 +191,7 @@ def avg_pool2d(
 @lowering(aten.avg_pool2d_backward.default)
 def avg_pool2d_backward(g: ProgramBuilder, gradient: Lazy, x: Lazy, *words: Any) -> Any:
     """What each element has a part in: the windows that hold it are a few in a row, of which the last is known."""
-    found = _windows(g, x, gradient.sizes, words) if g.is_for_loops(gradient, x) else None
+    found = _windows(g, x, gradient.sizes, words) if _is_for_loops(g, gradient) else None
     if found is None:
         return NotImplemented
     wide = compute_type(x.dtype)
@@ -242,7 +277,7 @@ def _shares(whole: Lazy, parts: Sequence[Expr]) -> list[_Shares] | None:
 def adaptive_avg_pool2d(g: ProgramBuilder, x: Lazy, output_size: Sequence[Any]) -> Any:
     """The mean of each of so many windows: of few elements with what follows, of many by a reduction."""
     sizes = g.symbols.exprs(g.val.shape)
-    shares = _shares(x, sizes) if g.is_for_loops(x) else None
+    shares = _shares(x, sizes) if _is_for_loops(g, x) else None
     if shares is None:
         return NotImplemented
     wide = compute_type(x.dtype)
@@ -313,7 +348,7 @@ def _shared(g: ProgramBuilder, shares: Sequence[_Shares], value: Node, index: In
 @lowering(aten._adaptive_avg_pool2d_backward.default)
 def adaptive_avg_pool2d_backward(g: ProgramBuilder, gradient: Lazy, x: Lazy) -> Any:
     """The shares of each element: of one window, where windows divide the picture, or of the few that have it."""
-    shares = _shares(x, gradient.sizes) if g.is_for_loops(gradient, x) else None
+    shares = _shares(x, gradient.sizes) if _is_for_loops(g, gradient) else None
     if shares is None:
         return NotImplemented
     turned = [s.turned() for s in shares]

@@ -7,12 +7,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn import functional as F
 
 import braze
-from braze.aot import min_cut, partition
+from braze.aot import arithmetic, min_cut, partition
+from braze.aot.arithmetic import quick_choice
 from braze.aot.budget import CLOSE, _within, budget_choice
 from braze.aot.min_cut import Halves, default_choice, min_cut_choice
 from braze.aot.timeline import Timeline, backward_nodes
+from braze.aot.views import bytes_of
 from braze.decomp import table
 from braze.inspect.memory import peak_bytes
 from braze.support import trace
@@ -83,6 +86,52 @@ def test_the_cut_keeps_less_than_eager():
         gm, made, _ = record(deep, inputs(), grad=True)
         partition(gm, made, CONTEXT, None, choose)
     assert sizes[1] < sizes[0]
+
+
+def costly(x, y):
+    return (F.softplus(x) * y).sum(0), x.relu() * y, x**1.5 * y, x**2 * y
+
+
+def test_a_processor_keeps_what_takes_longer_to_compute_than_to_keep_and_a_gpu_does_not(monkeypatch):
+    """The backward computed ``softplus`` and powers again, which takes three to five times as long as to read them."""
+
+    def again(rows: int) -> list[str]:
+        values = [torch.rand(rows, 64, requires_grad=True), torch.randn(rows, 64, requires_grad=True)]
+        part, call = compile_aot(costly, values, grad=True, choice=quick_choice)
+        ours, eager = call(values), costly(*values)
+        gradients = [torch.randn_like(y) for y in eager]
+        torch.testing.assert_close(
+            torch.autograd.grad(list(ours), values, gradients), torch.autograd.grad(eager, values, gradients)
+        )
+        names = [str(n.target) for n in part.backward.graph.graph.nodes]
+        powers = [n.args[1] for n in part.backward.graph.graph.nodes if "aten.pow" in str(n.target)]
+        return [*(n for n in names if "softplus.d" in n or "relu" in n), *(f"pow {p}" for p in powers)]
+
+    large, small = again(256), again(4)
+    assert "aten.softplus.default" not in large and "pow 1.5" not in large and "pow 2" in large
+    assert (
+        "aten.softplus.default" in small and "pow 1.5" in small
+    )  # one more tensor takes longer than 256 numbers
+    monkeypatch.setattr(arithmetic, "is_on_gpu", lambda value: True)
+    assert "aten.softplus.default" in again(256)
+
+
+def test_no_more_is_kept_for_time_than_eager_keeps(monkeypatch):
+    """Where the peak would be above eager's the fewest bytes are kept, though they take longer to make again."""
+    seen = []
+
+    def choose(halves: Halves) -> set[torch.fx.Node]:
+        seen.append((quick_choice(halves), min_cut_choice(halves)))
+        return seen[-1][0]
+
+    def peak(self, kept):
+        return float(sum(bytes_of(n) for n in kept if n.op == "call_function"))
+
+    monkeypatch.setattr(Timeline, "peak", peak)
+    monkeypatch.setattr(arithmetic, "default_choice", lambda halves: set())
+    values = [torch.rand(256, 64, requires_grad=True), torch.randn(256, 64, requires_grad=True)]
+    compile_aot(costly, values, grad=True, choice=choose)
+    assert seen[0][0] == seen[0][1]
 
 
 def test_measured_peaks_fall_with_the_budget():

@@ -1,12 +1,14 @@
-"""Maxima, means and their gradients over windows on a GPU as loops; interpreted here."""
+"""Maxima, means and their gradients over windows as loops; a GPU's are interpreted here."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+import braze
 from braze import pipeline
 from braze.loops.ir import ExternCall
 from tests.aot.cuda_fakes import CTX, partition_on_gpu
+from tests.aot.recording import CONTEXT, compile_aot
 from tests.loops.interpret import interpret
 
 LAST = torch.channels_last
@@ -66,6 +68,44 @@ def test_half_types():
 )
 def test_places_and_large_windows_are_atens(f):
     assert calls(program_of(f, torch.randn(1, 2, 5, 30))) == ["aten.max_pool2d_with_indices.default"]
+
+
+def test_a_processors_windows_are_loops_too():
+    """``max_pool1d`` became ATen's pool of pictures, which takes up to 30 times as long as what eager calls for lines."""
+
+    def lines(x):
+        return F.max_pool1d(x, 3, 2, 1), F.max_pool1d(x, 2), F.max_pool2d(x, 3, 2, 1), F.avg_pool2d(x, 2)
+
+    def steps(x):
+        return F.max_pool2d(x, 2), F.adaptive_avg_pool2d(x, 3)
+
+    x = torch.randn(3, 6, 8)
+    for f, grad in ((lines, False), (steps, True)):
+        part, _ = compile_aot(f, [x.clone().requires_grad_(grad)], grad=grad)
+        assert not calls(pipeline.lower_graph(part, CONTEXT))
+    wide, _ = compile_aot(lambda x: F.max_pool2d(x, 6), [x])
+    assert calls(pipeline.lower_graph(wide, CONTEXT)) == ["aten.max_pool2d_with_indices.default"]
+
+
+def test_a_processors_maxima_and_their_places_are_eagers():
+    """Of equal ones the first, of nothing but minus infinity the first that there is, of nans the last."""
+    torch.manual_seed(0)
+
+    def f(x):
+        found = [F.max_pool2d(x, **options, return_indices=True) for options in WINDOWS]
+        return [part for pair in found for part in pair]
+
+    compiled = braze.compile(f, dynamic=False)
+    for kind in (torch.float32, torch.bfloat16):
+        x = torch.randn(2, 3, 11, 10).round().to(kind)
+        x[..., 2], x[0, 0, 3:, 4:], x[0, 1] = -0.0, float("-inf"), float("-inf")
+        x.view(-1)[::7] = float("nan")
+        for given in (x, x.contiguous(memory_format=LAST)):
+            for ours, eager in zip(compiled(given), f(given), strict=True):
+                torch.testing.assert_close(ours, eager, rtol=0, atol=0, equal_nan=True)
+                assert ours.stride() == eager.stride()
+                if eager.is_floating_point():
+                    assert torch.equal(ours.nan_to_num().signbit(), eager.nan_to_num().signbit())
 
 
 MEANS = [
