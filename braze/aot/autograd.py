@@ -333,8 +333,9 @@ class _Plan:
                 values[i] = values[i].detach()
         for i in self.early:
             values[i] = values[i].detach()
-        ctx.save_for_backward(*(values[i] for i in self.tensors))
-        ctx.kept = names, [values[i] for i in self.numbers], [values[i]._version for i in self.given]
+        ctx.save_for_backward(*(values[i] for i in self.tensors))  # refuses those of inference mode later
+        counts = [0 if values[i].is_inference() else values[i]._version for i in self.given]
+        ctx.kept = names, [values[i] for i in self.numbers], counts
         ctx.set_materialize_grads(False)
         for i in self.guarded:
             results[i] = results[i].view_as(results[i])
@@ -375,12 +376,11 @@ class _Plan:
             if i in half.reads and 0 in evaluator(spec.sizes)(sizes):
                 found.append(_layout(spec)(None, sizes))
                 continue
-            if i in half.reads:
-                if i not in versions:
-                    found.append(saved.unpack())
-                    continue
-                if saved.data._version != versions[i]:
-                    raise error
+            if i in half.reads and i not in versions:
+                found.append(saved.unpack())
+                continue
+            if i in half.reads and saved.data._version != versions[i]:
+                raise error
             found.append(saved.data)
         return found
 

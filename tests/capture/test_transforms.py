@@ -309,6 +309,18 @@ def chosen_under_grad(x, p):
     return grad(lambda x: torch.cond(p, lambda x: x.sin(), lambda x: x.cos(), (x,)).sum())(x)
 
 
+def test_a_tangent_of_another_type_is_cast_where_its_primal_lies_in_more_memory():
+    def program(x, tangent):
+        return jvp(lambda x: x * 2, (x,), (tangent,))[1]
+
+    compiled = braze.compile(program, backend="aot_eager", dynamic=True)
+    tangent = torch.arange(3.0)
+    for x in (torch.ones(3).half(), torch.ones(5).half()[1:4], torch.ones(4).half()[:3]):
+        assert compiled(x, tangent).dtype == program(x, tangent).dtype
+    types = {program(x, tangent).dtype for x in (torch.ones(3).half(), torch.ones(5).half()[1:4])}
+    assert len(types) == 2
+
+
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "braze"])
 def test_functions_under_transforms_may_choose_by_data(backend):
     braze.reset()

@@ -249,3 +249,33 @@ def test_what_is_no_leaf_is_told_of_no_gradient_by_an_attribute(value):
     for call in (program, braze.compile(program)):
         with pytest.raises(RuntimeError, match="flags of leaf variables"):
             call(torch.ones(2, requires_grad=True))
+
+
+@torch.library.custom_op("braze_leaves::twice", mutates_args=())
+def twice(x: Tensor) -> Tensor:
+    """An operator whose derivative is written in Python."""
+    return x * 2
+
+
+twice.register_fake(torch.empty_like)
+twice.register_autograd(lambda ctx, grad: grad * 2)
+
+
+def operator_of_a_leaf(x):
+    return twice(x.detach().requires_grad_()), x * 3
+
+
+def choice_of_a_leaf(x):
+    leaf = x.detach().requires_grad_()
+    return torch.cond(x.sum() > 0, lambda: leaf * 2, lambda: leaf + 1), x * 3
+
+
+@pytest.mark.parametrize("program", [operator_of_a_leaf, choice_of_a_leaf])
+def test_a_derivative_written_in_python_that_reaches_no_argument_is_looked_at(program):
+    compiled = braze.compile(program, backend="aot_eager", options={"verify": 1})
+    x = torch.arange(3.0).requires_grad_()
+    results = compiled(x)
+    assert [t.requires_grad for t in results] == [True, True]
+    torch.testing.assert_close(results, (x * 2, x * 3))
+    sum(t.sum() for t in results).backward()
+    torch.testing.assert_close(x.grad, torch.full((3,), 3.0))

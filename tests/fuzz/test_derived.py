@@ -54,6 +54,16 @@ def test_an_operand_that_is_written_may_be_refused_where_a_branch_is_computed_ag
     assert not check.OVER_DATA.search("v1 = v0.cos() * second(v0)")
 
 
+def test_what_pytorch_cannot_compile_behind_a_break_is_not_compared():
+    text = """\
+def program(x):
+    v0 = cond(x.any(), lambda t: Cube.apply(t), lambda t: Clipped.apply(t), (x[::2],))
+    return (v0,)
+"""
+    given = (Given("x", ("numbers((2,), 'float64', 0, 'small')",), "made"),)
+    assert check.check(parsed(text, given, backend="eager")) is None
+
+
 def test_results_in_float64_are_known_where_copies_of_what_is_saved_are_refused():
     text = """\
 def program(x):

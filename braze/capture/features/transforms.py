@@ -98,6 +98,10 @@ def jvp(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         along, spec = flatten(t, tangents)
         if spec != pytree.tree_structure(primals):
             graph_break("BZ1019", "its tangents have another structure than its primals")
+        only_tensors(along)
+        # PyTorch casts one to its primal's where they lie otherwise, in memory that is larger or begins elsewhere
+        if any(x.dtype != y.dtype for x, y in zip(split.primals, along, strict=True)):
+            graph_break("BZ1019", "a tangent is of another type than its primal")
         enabled = torch.is_grad_enabled()
         part, value, aux, others = differentiated(t, function, split, has_aux, grad=enabled)
         count = len(pytree.tree_leaves(value))
