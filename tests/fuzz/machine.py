@@ -92,7 +92,7 @@ MACHINES: dict[str, Row] = {
         "tests.fuzz.tensors.large",
         "tensors of up to millions of elements, whose kernels have tasks, tiles and remainders",
         POISON | TEAM,
-        seconds=180,
+        seconds=600,
         cost=6,
     ),
     "derived": Row(
