@@ -251,7 +251,7 @@ def _index(x: Any, indices: Sequence[Any]) -> Any:
         contiguous = neighbours and in_rows and all(i.is_contiguous() for i in given)
         if contiguous and not (first and len(middle) != 1):
             return row_major(shape, x.dtype)
-        if len(given) > 1 or not given[0].is_contiguous():
+        if len(given) > 1 or not (given[0].is_contiguous() or all(n > 1 for n in middle)):
             return NotImplemented
     strides = [*(x.stride(d) for d in before), *[0] * len(middle), *(x.stride(d) for d in after)]
     window: Any = _laid(x, shape, strides)
@@ -268,8 +268,13 @@ def _laid(x: Any, shape: Sequence[Any], strides: Sequence[Any]) -> Any:
 def _beside(index: Any, shape: Sequence[Any], before: int, after: int) -> Any:
     """An index among the dims that are not indexed."""
     whole = [*[1] * before, *shape, *[1] * after]
-    if isinstance(index, Geometry):  # one alone, and row by row
-        return Geometry(index.dtype, whole, [*[index.numel()] * before, *index.strides, *[1] * after])
+    if isinstance(index, Geometry):  # one alone, row by row or without dims of one element
+        outer, inner = index.numel(), 1
+        if (
+            not index.is_contiguous()
+        ):  # dims of one element lie as a view lays them, beside the outermost and the innermost
+            outer, inner = index.shape[0] * index.strides[0], index.strides[-1]
+        return Geometry(index.dtype, whole, [*[outer] * before, *index.strides, *[inner] * after])
     return index.expand(shape).reshape(whole)
 
 

@@ -30,9 +30,12 @@ def main() -> int:
     failed = 0
     for name in names:
         seconds = arguments.minutes * 60 * (MACHINES[name].share or 1) / whole
+        count = arguments.count
+        if count is not None and arguments.machine == "all":
+            count = max(count // MACHINES[name].cost, 1)
         asked = Asked(
-            name, first, seconds, arguments.jobs, arguments.out, arguments.count, arguments.minimise, arguments.files
-        )  # fmt: skip
+            name, first, seconds, arguments.jobs, arguments.out, count, arguments.minimise, arguments.files
+        )
         failed += told(asked, arguments.record)
     return 1 if failed else 0
 
@@ -46,7 +49,11 @@ def parsed() -> argparse.Namespace:
     parser.add_argument(
         "--seed", type=int, help="of the first program (default: another at each run, printed)"
     )
-    parser.add_argument("--count", type=int, help="programs at most")
+    parser.add_argument(
+        "--count",
+        type=int,
+        help="programs at most, of each machine (of all: fewer of those whose programs are large)",
+    )
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes")
     parser.add_argument(
         "--out", type=Path, default=ROOT / "fuzz-failures", help="folder for files of failures"

@@ -57,6 +57,8 @@ class Row:
     share: float = 1.0
     #: a program that takes longer hangs
     seconds: float = 60.0
+    #: one of its programs takes as long as so many of another machine: where so many of each are asked for, it runs fewer
+    cost: int = 1
 
     def load(self) -> Machine:
         machine = importlib.import_module(self.module).MACHINE
@@ -69,6 +71,8 @@ class Row:
 POISON = {"MALLOC_PERTURB_": "128", "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
 #: one thread each, since as many processes run as there are cores
 ALONE = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+#: some threads, more than there may be cores: a program's options say how many of them its kernels take
+TEAM = {"OMP_NUM_THREADS": "5"}
 
 MACHINES: dict[str, Row] = {
     "tensors": Row(
@@ -83,6 +87,13 @@ MACHINES: dict[str, Row] = {
         "tests.fuzz.tensors.places",
         "positions and masks that are joined, turned, padded and compared",
         POISON,
+    ),
+    "large": Row(
+        "tests.fuzz.tensors.large",
+        "tensors of up to millions of elements, whose kernels have tasks, tiles and remainders",
+        POISON | TEAM,
+        seconds=600,
+        cost=6,
     ),
     "derived": Row(
         "tests.fuzz.tensors.derived",

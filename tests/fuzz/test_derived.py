@@ -75,5 +75,5 @@ def program(x):
 """
     given = (Given("x", ("numbers((3, 4), 'float16', 0, 'small')",), "leaf"),)
     program = parsed(text, given, backward=True)
-    exact, _ = check.in_double(program, 0, torch.float16)
+    exact = check.in_double(program, 0, torch.float16).exact
     assert exact["result 0"].dtype is torch.float64

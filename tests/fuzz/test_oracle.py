@@ -142,7 +142,7 @@ def test_of_numbers_that_cancel_one_too_small_to_stand_beside_them_may_be_what_i
     text = f"def program(x0):\n    v0 = ({made}) > 0\n    return (v0,)\n"
     columns = "[2e-308, -2.5, 0.5, 1.0, 1.0, 0.0], [0.0, -2.5, 0.5, 1.0, 1.0, 0.0], [2e-308, 0.0, 0.0, 0.0, 0.0, 0.0]"
     program = parsed(text, (Given("x0", (f"torch.tensor([{columns}], dtype=t_float64).mT",), "leaf"),))
-    chosen = in_double(program, 0, torch.float64, rounds=False)[1]
+    chosen = in_double(program, 0, torch.float64, rounds=False).first()
     seen = [{sample["result 0"][i].item() for sample in chosen} for i in range(3)]
     assert seen == [{False, True}, {False}, {True}]
 
@@ -160,7 +160,7 @@ def test_what_is_decided_by_a_norm_of_a_number_that_is_its_rows_mean_is_open():
     """Some of eager's kernels take the mean off when both are scaled, and have something left."""
     text = "def program(x0):\n    v0 = F.layer_norm(x0, (4,)) > 0\n    return (v0,)\n"
     program = parsed(text, (Given("x0", ("torch.tensor([[1.0, 2.0, 3.0, 2.0]])",), "leaf"),))
-    chosen = in_double(program, 0, torch.float32, rounds=False)[1]
+    chosen = in_double(program, 0, torch.float32, rounds=False).first()
     decided = [sample["result 0"].tolist()[0] for sample in chosen]
     assert {tuple(sample) for sample in decided} == {(False, False, True, False), (False, True, True, True)}
 
@@ -276,12 +276,12 @@ def test_an_infinite_product_may_be_no_number_where_small_factors_come_first():
 def test_a_gelu_of_the_largest_number_may_be_infinite():
     """Eager doubles it before it takes the half; what is asked of the result, as its exponent, follows."""
     largest = torch.finfo(torch.float32).max
-    _, found = oracle.samples(
+    samples = oracle.Samples(
         lambda: dict(enumerate(torch.frexp(torch.nn.functional.gelu(torch.tensor([largest, 1.0]).double())))),
         torch.float32,
         rounds=False,
     )
-    told = [f[1].double() for f in found]
+    told = [f[1].double() for f in samples.first()]
     assert not oracle.settled(torch.tensor([128, 0]), torch.tensor([0, 0]), told)
     assert oracle.settled(torch.tensor([128, 1]), torch.tensor([0, 0]), told)
 

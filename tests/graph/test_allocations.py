@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import braze
 from braze.graph import fakes
 from braze.graph.allocations import ALLOCATIONS
 
@@ -109,3 +110,16 @@ def test_a_turned_picture_of_varying_sizes_has_its_dims_turned(k):
             got = torch.rot90(fake, k, (0, -2))
     want = torch.rot90(x, k, (0, -2))
     assert [*map(int, got.shape), *map(int, got.stride())] == [*want.shape, *want.stride()]
+
+
+def test_what_is_looked_up_at_turned_places_lies_as_in_eager_where_sizes_vary():
+    """Its places lie as these do, which PyTorch's fake does not say (`large` 6046)."""
+
+    def called(x, i):
+        return x[i], x[:, i] + 1, x[..., i], x[i][1:] - x[i][:-1]
+
+    compiled = braze.compile(called, dynamic=True)
+    for rows, columns, places in ((7, 3, (4, 2)), (5, 5, (5, 5)), (4, 6, (2, 3))):
+        x, i = torch.randn(rows, columns), torch.randint(0, 3, places).mT
+        for ours, theirs in zip(compiled(x, i), called(x, i), strict=True):
+            assert ours.stride() == theirs.stride() and torch.equal(ours, theirs)

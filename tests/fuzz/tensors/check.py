@@ -249,35 +249,50 @@ def numbers_differ(program: TensorProgram, call: int, ours: Seen, theirs: Seen) 
     if not suspects:
         return None
     dtype = smallest(program, theirs)
-    exact, rounded = in_double(program, call, dtype)
     rounds = dict(program.options).get("numerics") == "float32"
+    wide = in_double(program, call, dtype)
+    # whole numbers are eager's, but where those differ that its open choices make
     whole = any(not theirs.values[name].is_floating_point() for name in suspects)
-    chosen = in_double(program, call, dtype, rounds=False)[1] if whole and not rounds else []
+    chosen = in_double(program, call, dtype, rounds=False) if whole and not rounds else wide
     for name in suspects:
-        mine, its = ours.values[name], theirs.values[name]
-        best = exact.get(name)
-        if best is not None and (
-            best.shape != its.shape or best.is_floating_point() != its.is_floating_point()
-        ):
-            best = None
-        floats = its.is_floating_point()
-        here = rounded if floats or rounds else chosen
-        others = [sample[name] for sample in here if name in sample and best is not None]
-        # a returned view has a gradient of its own, zeros around what comes in, which is added to the graph's
-        signs = not (name.startswith("gradient") and theirs.returns_view)
-        rounded_ = [o.double() for o in others if o.shape == its.shape]
-        if not signs and name in theirs.in_parts:
-            mine, its = oracle.as_wholes(mine), oracle.as_wholes(its)
-            best = None if best is None else oracle.as_wholes(best)
-            rounded_ = [oracle.as_wholes(o) for o in rounded_]
-        if not floats:
-            wrong = (oracle.decided if rounds else oracle.settled)(mine, its, rounded_)
-        else:
-            wrong = oracle.verdict(mine, its, best, rounded_, signs, dtype, name in theirs.in_parts)
-        if wrong:
+        floats = theirs.values[name].is_floating_point()
+        found = differs_from(name, ours, theirs, wide if floats else chosen, rounds)
+        if found:
             kind = "gradient values" if name.startswith("gradient") else "values"
-            return Finding(kind, f"{name} at call {call}: {wrong}")
+            return Finding(kind, f"{name} at call {call}: {found}")
     return None
+
+
+def differs_from(name: str, ours: Seen, theirs: Seen, samples: oracle.Samples, rounds: bool) -> str:
+    """What is wrong with one of the program's numbers, whatever the runs in float64 leave room for: as many of them as it takes."""
+    wrong, its = "", theirs.values[name]
+    looks = oracle.LOOKS if its.is_floating_point() else oracle.LOOKS[-1:]
+    for count in looks + oracle.MORE_LOOKS if its.numel() > oracle.MANY else looks:
+        wrong = judged(name, ours, theirs, samples, samples.first(count), rounds)
+        if not wrong:
+            break
+    return wrong
+
+
+def judged(
+    name: str, ours: Seen, theirs: Seen, samples: oracle.Samples, rounded: list[dict[str, Any]], rounds: bool
+) -> str:
+    """What is wrong with one of the program's numbers, with so many of the rounded runs."""
+    mine, its, best = ours.values[name], theirs.values[name], samples.exact.get(name)
+    floats = its.is_floating_point()
+    if best is not None and (best.shape != its.shape or best.is_floating_point() != floats):
+        best = None
+    others = [sample[name] for sample in rounded if name in sample and best is not None]
+    # a returned view has a gradient of its own, zeros around what comes in, which is added to the graph's
+    signs = not (name.startswith("gradient") and theirs.returns_view)
+    doubled = [o.double() for o in others if o.shape == its.shape]
+    if not signs and name in theirs.in_parts:
+        mine, its = oracle.as_wholes(mine), oracle.as_wholes(its)
+        best = None if best is None else oracle.as_wholes(best)
+        doubled = [oracle.as_wholes(o) for o in doubled]
+    if not floats:
+        return (oracle.decided if rounds else oracle.settled)(mine, its, doubled)
+    return oracle.verdict(mine, its, best, doubled, signs, samples.dtype, name in theirs.in_parts)
 
 
 def looked_at(program: TensorProgram) -> TensorProgram:
@@ -336,4 +351,4 @@ def in_double(program: TensorProgram, call: int, dtype: torch.dtype, rounds: boo
             made = run()
         return made.values
 
-    return oracle.samples(values, dtype, rounds)
+    return oracle.Samples(values, dtype, rounds)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tests.fuzz.tensors import arguments, grammar
+from tests.fuzz.tensors import arguments, grammar, sketch
 from tests.fuzz.tensors.program import Given, Line, TensorProgram
 from tests.fuzz.tensors.values import FLOATS, INTEGERS, names
 
@@ -56,7 +56,7 @@ PLACE = re.compile(r"\{(\w)\}")
 STEPPING = re.compile(r"torch\.(copysign|heaviside|frexp)\(|, v\d+ = .*\.(sort|max)\(")
 #: what tells the sign of what is no number: eager's kernels give those that they make one sign in vectors, the other in what is left of them
 SIGNED = re.compile(r"\.signbit\(|torch\.copysign\(")
-#: no value of a program is larger
+#: no value of an ordinary program is larger
 ELEMENTS = 2000
 #: what makes as many elements as an argument says
 SIZED = re.compile(r"(?:torch\.(?:full\(\(|arange\()|\.repeat\()(n\d+)\b")
@@ -64,6 +64,23 @@ SIZED = re.compile(r"(?:torch\.(?:full\(\(|arange\()|\.repeat\()(n\d+)\b")
 
 class NoPick(Exception):
     """No value fits a place of a row."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large programs are: their arguments, the elements that a value has at most, how often other sizes come at each call."""
+
+    arguments: Callable[[random.Random, bool], tuple[Given, ...]] = arguments.make
+    elements: int = ELEMENTS
+    changing: float = 0.4
+    families: Mapping[str, float] = field(default_factory=lambda: FAMILIES)
+
+    @property
+    def is_large(self) -> bool:
+        return self.elements > ELEMENTS
+
+
+ORDINARY = Scale()
 
 
 @dataclass
@@ -87,20 +104,26 @@ class Making:
     tables: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
     #: memory with numbers that have been rounded, call by call: their steps differ between libraries
     rough: set[int] = field(default_factory=set)
+    scale: Scale = ORDINARY
 
     def value(self, name: str) -> Tensor:
         return self.worlds[0].eager[name]
+
+    def bits(self, name: str) -> int:
+        """How large a tensor is, in its largest call: rows are to be about the large ones."""
+        return 1 + max(world.eager[name].numel().bit_length() for world in self.worlds) ** 2
 
 
 def generate(
     seed: int,
     tables: Mapping[str, Sequence[Sequence[str]]] | None = None,
     changed: Callable[[random.Random, tuple[Given, ...]], tuple[Given, ...]] | None = None,
+    scale: Scale = ORDINARY,
 ) -> TensorProgram:
     """The program of a seed, of the rows of ``grammar.py``, or of other tables', and of arguments that are ``changed``."""
     rng = random.Random(seed)
-    changing = rng.random() < 0.4
-    given = arguments.make(rng, changing)
+    changing = rng.random() < scale.changing
+    given = scale.arguments(rng, changing)
     given = changed(rng, given) if changed else given
     backward = any(g.grad for g in given) and rng.random() < 0.85
     program = TensorProgram(
@@ -113,7 +136,7 @@ def generate(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         making = begun(rng, program)
-        making.tables = tables or {}
+        making.tables, making.scale = tables or {}, scale
         for _ in range(rng.choice((2, 3, 4, 5, 6, 8, 10, 14))):
             extend(making)
     results = rng.choices(making.tensors, weights(making), k=rng.choice((1, 2, 3, 3, 4, 6)))
@@ -151,7 +174,8 @@ def begun(rng: random.Random, program: TensorProgram) -> Making:
 def extend(making: Making) -> None:
     """Take one more statement: the first of some that eager takes in each world."""
     for _ in range(12):
-        family = making.rng.choices(list(FAMILIES), list(FAMILIES.values()))[0]
+        families = making.scale.families
+        family = making.rng.choices(list(families), list(families.values()))[0]
         try:
             line, written = drawn(making, family)
         except NoPick:
@@ -249,7 +273,10 @@ class Filling:
         fits = [name for name in making.tensors if self.takes(kind, making.value(name))]
         if not fits:
             raise NoPick
-        name = self.rng.choices(fits, [1 + i for i in range(len(fits))])[0]
+        later = [1 + i for i in range(len(fits))]
+        if making.scale.is_large:
+            later = [n * making.bits(name) for n, name in zip(later, fits, strict=True)]
+        name = self.rng.choices(fits, later)[0]
         self.first, self.last = self.first or name, name
         (self.written if kind == "w" else self.read).append(name)
         return name
@@ -312,13 +339,18 @@ def taken(making: Making, line: Line) -> bool:
     """Run a statement in all worlds; false if eager refuses it, may die of it, or what it makes is too large."""
     if ".register_hook(" in line.text and not all(map(takes_hooks, named_in(making, line))):
         return False
-    if any(world.eager[name] > ELEMENTS for name in SIZED.findall(line.text) for world in making.worlds):
+    most = making.scale.elements
+    if any(world.eager[name] > most for name in SIZED.findall(line.text) for world in making.worlds):
         return False  # where there is memory for that, it takes minutes to fill
     if SIGNED.search(line.text) and any(bool(t.isnan().any()) for t in named_in(making, line)):
         return False
     if "scaled_dot_product_attention(" in line.text and not all(map(has_heads, named_in(making, line))):
         return False
     code = compile(line.text, "<statement>", "exec")
+    if making.scale.is_large and any(
+        sketch.is_larger(code, line, world.eager, most) for world in making.worlds
+    ):
+        return False
     for world in making.worlds:
         for scope, default in ((world.eager, torch.float32), (world.double, torch.float64)):
             torch.set_default_dtype(default)
@@ -330,7 +362,7 @@ def taken(making: Making, line: Line) -> bool:
                 torch.set_default_dtype(torch.float32)
             for name in line.targets:
                 made = scope[name]
-                if not isinstance(made, Tensor) or made.numel() > ELEMENTS or made.dim() > 6:
+                if not isinstance(made, Tensor) or made.numel() > most or made.dim() > 6:
                     return False
                 if any(n < 0 for n in made.shape):  # which PyTorch gives by `expand`
                     return False

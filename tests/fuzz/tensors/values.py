@@ -20,7 +20,8 @@ INTEGERS = ("int64", "int32", "int16", "int8", "uint8")
 
 
 def numbers(shape: tuple[int, ...], dtype: str, seed: int, kind: str = "small") -> Tensor:
-    """The same numbers at each call: ``small`` (quarters: sums and products of them are exact), ``normal``, ``special``, ``large``."""
+    """The same numbers at each call: ``small`` (quarters: sums and products of them are exact), ``normal``, ``special``, ``large``,
+    ``seldom`` (small, but for a few special ones)."""
     generator = torch.Generator().manual_seed(seed)
     wanted = getattr(torch, dtype)
     if dtype == "bool":
@@ -28,6 +29,12 @@ def numbers(shape: tuple[int, ...], dtype: str, seed: int, kind: str = "small") 
     if kind == "special":
         special = torch.tensor(_specials(wanted), dtype=wanted)
         return special[torch.randint(0, len(special), shape, generator=generator)]
+    if kind == "seldom":
+        made = numbers(shape, dtype, seed)
+        flat = made.view(-1)
+        for at in torch.randint(0, max(flat.numel(), 1), (3,), generator=generator).tolist()[: flat.numel()]:
+            flat[at] = numbers((), dtype, seed + at, "special")
+        return made
     if not wanted.is_floating_point:
         low = 0 if dtype == "uint8" else -8
         return torch.randint(low, 9, shape, generator=generator).to(wanted)
