@@ -233,3 +233,87 @@ def fields_are_deleted_by_the_code_that_stands_for_them(c):
     for _ in range(2):
         yield inside(X), log
         yield outside(X, holder), log
+
+
+class Counting:
+    """What counts its calls and reads on itself, as caches and decorators of programs do."""
+
+    def __init__(self):
+        self.n = 0
+
+    def __call__(self, *args):
+        self.n += 1
+        return self.n
+
+
+class Remembered(Counting):
+    """A data descriptor with state."""
+
+    def __get__(self, obj, owner=None):
+        return self if obj is None else self()
+
+    def __set__(self, obj, value):
+        self.n += value
+
+    def __delete__(self, obj):
+        self.n = -1
+
+
+def holders():
+    class Meta(type):
+        met = Remembered()
+        told = property(Counting())
+
+    class Holder(metaclass=Meta):
+        a = Remembered()
+        static = staticmethod(Counting())
+        of_class = classmethod(Counting())
+        told = property(Counting(), Counting(), Counting())
+        kept = functools.cached_property(Counting())
+        __len__ = Counting()
+        __getattr__ = Counting()
+
+    return Holder
+
+
+@scenario
+def what_descriptors_and_what_they_wrap_count_on_themselves(c):
+    def reads(h, x):
+        return x * h.a, h.static(), h.of_class(), h.told, h.kept
+
+    def writes(h, x):
+        h.a = 3
+        h.told = 2
+        del h.told
+        return x * h.a
+
+    def of_the_metaclass(h, x):
+        return x * type(h).met * type(h).told
+
+    def by_c(h, x):
+        return x * len(h) + h.missing
+
+    def of_the_classes_dict(h, x):
+        return x * vars(type(h))["static"].__func__()
+
+    def deletes(h, x):
+        del h.a
+        return x * h.a
+
+    for function in (reads, writes, of_the_metaclass, by_c, of_the_classes_dict, deletes):
+        kind = holders()
+        f = c(function)
+        for _ in range(3):
+            yield f(kind(), X)
+        yield vars(kind)["a"].n, vars(type(kind))["met"].n
+        vars(kind)["a"].n = vars(kind)["static"].__func__.n = 10
+        yield f(kind(), X)
+
+
+@scenario
+def a_property_of_a_metaclass_is_replaced(c):
+    kind = holders()
+    f = c(lambda h, x: x * type(h).told)
+    yield f(kind(), X)
+    type(kind).told = property(lambda cls: 7)
+    yield f(kind(), X)

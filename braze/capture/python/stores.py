@@ -11,7 +11,7 @@ import torch
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.values import MISSING, Lookups, lookup_in_mro, missing_for_deletion
 from braze.capture.outside import cells, definitions
-from braze.capture.outside.class_values import trust_class_value
+from braze.capture.outside.class_values import class_value, trust_class_value, wrapped
 from braze.capture.outside.held import replaced
 from braze.capture.outside.shadows import instance_contents, instance_dict, keep, write_instance
 from braze.capture.python.attributes import dict_get, instance_value
@@ -96,11 +96,11 @@ def generic_store(t: Trace, obj: Any, name: str, value: Any) -> None:
             if found.fset is None:
                 found.__set__(obj, value)  # raises
             trust_class_value(t, owner, name, found)
-            t.call(found.fset, (obj, value))
+            t.call(wrapped(t, found, "fset", found.fset), (obj, value))
             return
         setter, _ = lookup_in_mro(kind, "__set__")
         if type(setter) is types.FunctionType:
-            t.call(setter, (found, obj, value))
+            t.call(setter, (class_value(t, owner, name, found), obj, value))
             return
         store_field(t, obj, name, found, value)
         return
@@ -140,12 +140,11 @@ def generic_delete(t: Trace, obj: Any, name: str) -> None:
     found, owner = lookup_in_mro(type(obj), name)
     if type(found) is property and found.fdel is not None:
         trust_class_value(t, owner, name, found)
-        t.call(found.fdel, (obj,))
+        t.call(wrapped(t, found, "fdel", found.fdel), (obj,))
         return
     deleter, _ = lookup_in_mro(type(found), "__delete__")
     if type(deleter) is types.FunctionType:
-        trust_class_value(t, owner, name, found)
-        t.call(deleter, (found, obj))
+        t.call(deleter, (class_value(t, owner, name, found), obj))
         return
     node = outside.tree.node_of(obj)
     if node is None:
