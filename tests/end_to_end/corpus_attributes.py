@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import itertools
 from collections import OrderedDict, deque
@@ -317,3 +318,74 @@ def a_property_of_a_metaclass_is_replaced(c):
     yield f(kind(), X)
     type(kind).told = property(lambda cls: 7)
     yield f(kind(), X)
+
+
+class Stateful(enum.Enum):
+    LIST = [1]  # noqa: RUF012
+    TENSOR = torch.ones(3)
+    PAIR = (1, [2])
+
+    def hit(self):
+        self.hits = getattr(self, "hits", 0) + 1
+        return self.hits
+
+
+class Told(enum.Enum):
+    A = [1]  # noqa: RUF012
+
+    @property
+    def value(self):
+        return len(self._value_) * 10
+
+
+@scenario
+def values_of_members_that_change(c):
+    @c
+    def f(x):
+        Stateful.LIST.value.append(0)
+        Stateful.PAIR.value[1].append(Stateful.LIST.hit())
+        Stateful.TENSOR.value.add_(1)
+        return x * Stateful.TENSOR.value, len(Stateful.LIST.value), Stateful.PAIR.value[1][-1], Told.A.value
+
+    before = Stateful.TENSOR.value.clone()
+    for _ in range(3):
+        yield f(X)
+        Told.A._value_.append(1)
+    yield Stateful.LIST.value, Stateful.PAIR.value, Stateful.TENSOR.value
+    del Stateful.LIST.value[1:], Stateful.PAIR.value[1][1:], Told.A._value_[1:], Stateful.LIST.hits
+    Stateful.TENSOR.value.copy_(before)
+
+
+@scenario
+def defaults_are_asked_for_after_a_call_has_written_one(c):
+    def added(x, held=[]):  # noqa: B006
+        held.append(1)
+        return x * len(added.__defaults__[0])
+
+    f = c(lambda x: (added(x), added.__defaults__[0] is added.__defaults__[0]))
+    for _ in range(3):
+        yield f(X), added.__defaults__
+
+
+class Shared:
+    """Objects that have all their attributes in common."""
+
+    held = {}  # noqa: RUF012
+
+    def __init__(self):
+        self.__dict__ = self.held
+
+
+@scenario
+def attributes_that_new_objects_share_with_what_lies_outside(c):
+    @c
+    def f(x):
+        made = Shared()
+        made.n = getattr(made, "n", 0) + 1
+        return x * made.n
+
+    for _ in range(3):
+        yield f(X), Shared.held
+    Shared.held.clear()
+    yield f(X), Shared.held
+    Shared.held.clear()

@@ -8,6 +8,7 @@ import importlib
 import importlib.util
 import inspect
 import json
+import operator
 import sys
 import types
 import weakref
@@ -24,6 +25,7 @@ from braze.capture.outside import cells, chosen
 from braze.capture.outside.class_values import in_class_dict
 from braze.capture.outside.globals import GlobalsShadow, bind_globals, globals_of, owner_of_globals
 from braze.capture.outside.looked_into import fill, fill_arguments
+from braze.capture.outside.opaque import refuse_if_opaque
 from braze.capture.outside.shadows import DictShadow
 from braze.capture.outside.unread import handed_on, read_whole
 from braze.capture.python import calls
@@ -259,6 +261,35 @@ def get_of_class(t: Trace, proxy: Any, args: Any, kwargs: Any, tail: bool) -> An
 
 
 FEATURE.methods[types.MappingProxyType, "get"] = get_of_class
+
+
+def look_up(t: Trace, getter: Any, args: Any, kwargs: Any, tail: bool) -> Any:
+    """``operator.attrgetter``: attributes are read here as anywhere, those of objects from outside with guards."""
+    refuse_if_opaque(t.outside, getter)
+    if len(args) != 1 or kwargs:
+        return getter(*args, **kwargs)  # raises
+    names = getter.__reduce__()[1]
+    found = [functools.reduce(t.attribute, name.split("."), args[0]) for name in names]
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+FEATURE.objects[operator.attrgetter] = look_up
+
+
+def call_by_name(t: Trace, caller: Any, args: Any, kwargs: Any, tail: bool) -> Any:
+    """``operator.methodcaller``: the method is looked up and called as anywhere."""
+    refuse_if_opaque(t.outside, caller)
+    if len(args) != 1 or kwargs:
+        return caller(*args, **kwargs)  # raises
+    maker, held = caller.__reduce__()
+    name, *given = (*maker.args, *held) if type(maker) is functools.partial else held
+    named = maker.keywords if type(maker) is functools.partial else {}
+    if t.outside.tree.node_of(caller) is not None and not all(map(is_constant, (*given, *named.values()))):
+        graph_break("BZ1014", "a methodcaller from outside holds objects")
+    return t.call(t.attribute(args[0], name), tuple(given), named, tail)
+
+
+FEATURE.objects[operator.methodcaller] = call_by_name
 
 
 @rule(vars)

@@ -45,6 +45,7 @@ from braze.capture.python.attributes import (
     note_absent,
     tell,
 )
+from braze.capture.python.from_c import as_called
 from braze.capture.python.iteration import (
     SEQUENCES,
     advance,
@@ -268,7 +269,8 @@ def is_protocol(kinds: Any) -> bool:
 @rule(iter)
 def iter_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     if len(args) == 2:
-        return iter(*args)  # it calls the function when it is asked for an item
+        function, last = args  # which is called when an item is asked for
+        return iter(as_called(function, t.graph.mode.env is not None), last)
     return iterate(t, args[0])
 
 

@@ -38,6 +38,7 @@ from braze.capture.outside.globals import globals_at, module_dict
 from braze.capture.outside.relied_upon import note_missing
 from braze.capture.outside.shadows import instance_dict, note_lack, write_instance
 from braze.capture.python import raised
+from braze.capture.python.entering import defaults_of
 from braze.capture.python.tensors import tensor_attr
 from braze.capture.state.handlers import HANDLERS
 from braze.capture.state.ledger import Ledger
@@ -470,11 +471,16 @@ def is_fixed_in_enum(done: Ledger, cls: Any, name: str) -> bool:
 
 
 def member_attr(t: Trace, obj: Any, name: str, tail: bool) -> Any:
-    """An attribute of a member of an enum."""
-    if is_fixed_in_enum(t.done, type(obj), name):
-        return getattr(obj, name)
-    t.outside.tree.constant(obj)
-    return instance_attr(t, obj, name, tail)
+    """An attribute of a member of an enum; what its value holds may change, and the program may say what the value is."""
+    cls = type(obj)
+    own = name in IN_MEMBERS and not is_library_class(lookup_in_mro(cls, name)[1] or enum.Enum)
+    if own or not is_fixed_in_enum(t.done, cls, name):
+        t.outside.tree.constant(obj)
+        return instance_attr(t, obj, name, tail)
+    value = getattr(obj, name)
+    if name.startswith("__") or is_constant(value) or is_identity_type(type(value)) or t.done.is_ours(cls):
+        return value
+    return t.outside.read(t.outside.tree.constant(obj), Step.ATTR, "_value_", value)
 
 
 def note_absent(t: Trace, cls: Any, name: str, until: Any = None) -> None:
@@ -523,6 +529,8 @@ def function_attr(t: Trace, fn: Any, name: str, tail: bool) -> Any:
         raise AttributeError(f"'function' object has no attribute {name!r}")
     if t.done.is_ours(fn) or name in ("__module__", "__code__", "__class__"):
         return value
+    if name == "__defaults__" and value and not is_constant(value):
+        return defaults_of(t, fn)[0]  # which a call of the function reads, and may have written
     if is_constant(value) or is_identity_type(type(value)):
         node = t.outside.tree.constant(fn)
         return t.outside.read(node, Step.ATTR, name, value) if not is_library_function(fn) else value

@@ -112,6 +112,9 @@ def store_field(t: Trace, obj: Any, name: str, found: Any, value: Any) -> None:
     """A slot, or another field that C keeps."""
     node = t.outside.tree.node_of(obj)
     if node is None:
+        shared = t.outside.tree.node_of(value) is not None or id(value) in t.outside.dict_views
+        if name == "__dict__" and shared:
+            graph_break("BZ1010", f"a {type(obj).__name__} is given attributes that lie outside")
         found.__set__(obj, value)
         if name == "__dict__":
             t.done.namespaces[id(value)] = value
