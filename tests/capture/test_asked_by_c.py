@@ -323,6 +323,7 @@ class Part:
         self.part: Any = self
 
 
+FORMAT = "{a.held[0]}"
 Ways = dict[str, Callable[[list[Part]], Any]]
 
 #: ways in which C code gets at attributes of what lies outside
@@ -339,6 +340,11 @@ ATTRIBUTES: Ways = {
     "a partial": lambda parts: next(map(functools.partial(getattr, parts[1]), ["n"])),
     "until": lambda parts: next(iter(functools.partial(getattr, parts[1], "n"), None)),
     "by default": lambda parts: collections.defaultdict(functools.partial(getattr, parts[0], "n"))["k"],
+    "formatted": lambda parts: (
+        "{0.n} {1[0].part.n:>{2}}".format(parts[1], parts, 4),
+        FORMAT.format(a=parts[0]),
+    ),
+    "formatted by a dict": lambda parts: "{a.n}".format_map({"a": parts[0]}),
     "called": lambda parts: operator.call(getattr, parts[1], "n"),
     "different": lambda parts: len(set(map(id, parts))),
 }

@@ -9,6 +9,8 @@ import importlib.util
 import inspect
 import json
 import operator
+import re
+import string
 import sys
 import types
 import weakref
@@ -21,7 +23,7 @@ from braze.capture.facts.breaks import HINT_MOVE, graph_break
 from braze.capture.facts.libraries import is_library_module
 from braze.capture.facts.records import Check, Step
 from braze.capture.facts.values import MISSING, NULL, NUMBER_OF, is_constant, is_identity_type
-from braze.capture.outside import cells, chosen
+from braze.capture.outside import cells, chosen, texts
 from braze.capture.outside.class_values import in_class_dict
 from braze.capture.outside.globals import GlobalsShadow, bind_globals, globals_of, owner_of_globals
 from braze.capture.outside.looked_into import fill, fill_arguments
@@ -290,6 +292,35 @@ def call_by_name(t: Trace, caller: Any, args: Any, kwargs: Any, tail: bool) -> A
 
 
 FEATURE.objects[operator.methodcaller] = call_by_name
+
+
+#: a field of a format that leads further than to an argument: ``{0.lr}``, ``{rows[3]}``
+PATH = re.compile(r"\{[^{}:!]*[.\[]")
+
+
+def format_(t: Trace, owner: str, args: Any, kwargs: Any, tail: bool) -> Any:
+    """``"{}".format(n)``; attributes and items that fields name are read here as anywhere."""
+    values = (*args, *kwargs.values())
+    if PATH.search(owner) and any(map(leads_further, values)):
+        return t.call(string.Formatter.vformat, (string.Formatter(), owner, tuple(args), kwargs))
+    found = texts.fields(t.done, owner, tuple(args)) if not kwargs else None
+    return MISSING if found is None else found
+
+
+def leads_further(value: Any) -> bool:
+    """Whether a value is, or may hold, an object with attributes that change."""
+    return not (is_constant(value) or type(value) in NUMBER_OF or issubclass(type(value), torch.Tensor))
+
+
+def format_map(t: Trace, owner: str, args: Any, kwargs: Any, tail: bool) -> Any:
+    """``"{a.n}".format_map(d)``."""
+    if len(args) != 1 or kwargs or not PATH.search(owner):
+        return MISSING
+    return t.call(string.Formatter.vformat, (string.Formatter(), owner, (), args[0]))
+
+
+FEATURE.methods[str, "format"] = format_
+FEATURE.methods[str, "format_map"] = format_map
 
 
 @rule(vars)

@@ -535,12 +535,6 @@ def told_later(done: Ledger, function: Any, args: Any) -> Any:
     return texts.later(done, function, *args) if len(args) == 1 else None
 
 
-def format_(t: Trace, owner: str, args: Any, kwargs: Any, tail: bool) -> Any:
-    """``"{}".format(n)``."""
-    found = texts.fields(t.done, owner, tuple(args)) if not kwargs else None
-    return MISSING if found is None else found
-
-
 def join(t: Trace, owner: str, args: Any, kwargs: Any, tail: bool) -> Any:
     """``", ".join(parts)``."""
     if (
@@ -554,7 +548,6 @@ def join(t: Trace, owner: str, args: Any, kwargs: Any, tail: bool) -> Any:
     return MISSING if found is None else found
 
 
-FEATURE.methods[str, "format"] = format_
 FEATURE.methods[str, "join"] = join
 
 
