@@ -389,3 +389,27 @@ def attributes_that_new_objects_share_with_what_lies_outside(c):
     Shared.held.clear()
     yield f(X), Shared.held
     Shared.held.clear()
+
+
+class ByItems(dict):
+    """A dict whose items are attributes, by methods of C."""
+
+    __getattr__ = dict.__getitem__
+    __setattr__ = dict.__setitem__
+    __delattr__ = dict.__delitem__
+
+
+@scenario
+def attributes_that_are_items_by_methods_of_c(c):
+    @c
+    def f(x, d):
+        d.n += 1
+        d.last = x * d.n
+        if "gone" in d:
+            del d.gone
+        return d.last, sorted(d)
+
+    d = ByItems(n=0)
+    for k in range(3):
+        yield f(X, d), d
+        d.gone = k

@@ -54,11 +54,17 @@ def store_attr(t: Trace, obj: Any, name: str, value: Any) -> None:
     if writer is MODULE_SETATTR:
         if module_store(t, obj, name, value):
             return
-    elif type(writer) is not types.FunctionType:
+    elif not stands_in(writer, "__setattr__"):
         generic_store(t, obj, name, value)
         return
     trust_class_value(t, owner, "__setattr__", writer)
     t.call(writer, (obj, name, value))
+
+
+def stands_in(hook: Any, name: str) -> bool:
+    """Whether another method stands in for the one that writes attributes: of Python's, or C's by another name (``__setattr__ = dict.__setitem__``)."""
+    kind = type(hook)
+    return kind is types.FunctionType or (kind is types.WrapperDescriptorType and hook.__name__ != name)
 
 
 def module_store(t: Trace, module: Any, name: str, value: Any) -> bool:
@@ -130,7 +136,7 @@ def delete_attr(t: Trace, obj: Any, name: str) -> None:
     if cls in SYMBOLIC:
         delattr(number(obj), name)  # raises
     hook, owner = lookup_in_mro(cls, "__delattr__")
-    if type(hook) is types.FunctionType:
+    if stands_in(hook, "__delattr__"):
         trust_class_value(t, owner, "__delattr__", hook)
         t.call(hook, (obj, name))
         return
