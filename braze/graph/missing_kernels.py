@@ -201,14 +201,21 @@ def _said(func: Any, types_of: Any, default: torch.dtype, casts: torch.dtype | N
     return "" if error is not None and several_types(tensors) else None
 
 
+#: what `warnings.simplefilter("ignore")` puts before all other filters
+_NONE_SHOWN = ("ignore", None, Warning, None, 0)
+
+
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without warnings, of which those that come once come again when the program's own call is made."""
+    """Without warnings, of which those that come once come again when the program's own call is made.
+
+    Nobody is told that the filters change: every module would forget what it has shown, and show it again.
+    """
     always = torch.is_warn_always_enabled()
     torch.set_warn_always(True)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
+        warnings.filters.insert(0, _NONE_SHOWN)  # type: ignore[attr-defined]
+        yield
     finally:
+        warnings.filters.remove(_NONE_SHOWN)  # type: ignore[attr-defined]
         torch.set_warn_always(always)

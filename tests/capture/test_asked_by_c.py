@@ -312,3 +312,57 @@ def test_keys_are_compared_by_the_programs_code_in_each_call_where_they_have_any
         x = torch.arange(float(size))
         assert torch.equal(compiled(x, *found), looked_up(x, *wanted))
         assert found == wanted
+
+
+class Part:
+    """An object with attributes that change from call to call."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self.held = [n]
+        self.part: Any = self
+
+
+FORMAT = "{a.held[0]}"
+Ways = dict[str, Callable[[list[Part]], Any]]
+
+#: ways in which C code gets at attributes of what lies outside
+ATTRIBUTES: Ways = {
+    "a path": lambda parts: functools.reduce(getattr, "part.part.n".split("."), parts[0]),
+    "a getter": lambda parts: operator.attrgetter("part.n", "held")(parts[0]),
+    "a caller": lambda parts: operator.methodcaller("append", 5)(operator.attrgetter("held")(parts[0])),
+    "mapped": lambda parts: list(map(getattr, parts, ["n", "held"])),
+    "written": lambda parts: list(map(setattr, parts, ["n", "more"], [3, len(parts[1].held)])),
+    "asked": lambda parts: (list(map(hasattr, parts, ["more", "more"])), [v["n"] for v in map(vars, parts)]),
+    "sorted in place": lambda parts: parts.sort(key=operator.attrgetter("part.n")),
+    "of objects": lambda parts: list(map(object.__getattribute__, parts, ["n", "n"])),
+    "set of objects": lambda parts: list(map(object.__setattr__, parts, ["n", "n"], [1, parts[0].n])),
+    "a partial": lambda parts: next(map(functools.partial(getattr, parts[1]), ["n"])),
+    "until": lambda parts: next(iter(functools.partial(getattr, parts[1], "n"), None)),
+    "by default": lambda parts: collections.defaultdict(functools.partial(getattr, parts[0], "n"))["k"],
+    "formatted": lambda parts: (
+        "{0.n} {1[0].part.n:>{2}}".format(parts[1], parts, 4),
+        FORMAT.format(a=parts[0]),
+    ),
+    "formatted by a dict": lambda parts: "{a.n}".format_map({"a": parts[0]}),
+    "called": lambda parts: operator.call(getattr, parts[1], "n"),
+    "different": lambda parts: len(set(map(id, parts))),
+}
+
+
+@pytest.mark.parametrize("way", ATTRIBUTES)
+def test_attributes_that_c_code_looks_up_are_those_of_the_call(way: str) -> None:
+    look = ATTRIBUTES[way]
+    seen = []
+    for compile_ in (lambda f: f, functools.partial(braze.compile, backend="eager")):
+        parts = [Part(2), Part(1)]
+        f = compile_(lambda x, parts: (x * parts[0].n, look(parts)))
+        seen.append([])
+        for n in range(4):
+            made, told = f(torch.ones(2), parts)
+            seen[-1].append((made.tolist(), str(told), [{**vars(p), "part": p.part is p} for p in parts]))
+            seen[-1].append([list(p.held) for p in parts])
+            parts[n % 2].n += 3
+            if n == 2:
+                parts[1] = parts[0]
+    assert seen[0] == seen[1]

@@ -12,6 +12,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import torch
 
 import braze
 
@@ -23,6 +24,7 @@ class Asked:
 
     def __init__(self) -> None:
         self.x = 1
+        self.t = torch.ones(2)
 
     def __getattribute__(self, name: str) -> Any:
         ASKED.append(name)
@@ -85,6 +87,10 @@ def attributes(o: Any) -> Any:
     return o.x, getattr(o, "none", 3), hasattr(o, "y")
 
 
+def tensors(o: Any) -> Any:
+    return o.t * 2 + o.x
+
+
 def containers(o: Any) -> Any:
     return [o, o], {o: 1}, (o,), {1: o}, {o}, o in [o]
 
@@ -131,7 +137,7 @@ def made(o: Any) -> Any:
 
 @pytest.mark.parametrize(
     "function",
-    [attributes, containers, operators, statements, breaks, errors, made],
+    [attributes, tensors, containers, operators, statements, breaks, errors, made],
     ids=lambda f: f.__name__,
 )
 def test_nothing_is_looked_up_but_by_the_program(function: Callable[[Any], Any]) -> None:

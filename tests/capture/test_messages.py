@@ -161,6 +161,17 @@ def test_a_warning_is_shown_once_a_place() -> None:
     assert len(caught) == 1
 
 
+def test_a_compile_lets_no_module_forget_what_it_has_shown() -> None:
+    compiled = braze.compile(lambda x: torch.special.bessel_y1(x), backend="eager")
+    globals().pop("__warningregistry__", None)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for _ in range(2):
+            outer(X, 1)
+            compiled(X.double())
+    assert len(caught) == 1
+
+
 # -- what hears a message may be read behind it
 
 

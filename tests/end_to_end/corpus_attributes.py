@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import itertools
 from collections import OrderedDict, deque
@@ -233,3 +234,182 @@ def fields_are_deleted_by_the_code_that_stands_for_them(c):
     for _ in range(2):
         yield inside(X), log
         yield outside(X, holder), log
+
+
+class Counting:
+    """What counts its calls and reads on itself, as caches and decorators of programs do."""
+
+    def __init__(self):
+        self.n = 0
+
+    def __call__(self, *args):
+        self.n += 1
+        return self.n
+
+
+class Remembered(Counting):
+    """A data descriptor with state."""
+
+    def __get__(self, obj, owner=None):
+        return self if obj is None else self()
+
+    def __set__(self, obj, value):
+        self.n += value
+
+    def __delete__(self, obj):
+        self.n = -1
+
+
+def holders():
+    class Meta(type):
+        met = Remembered()
+        told = property(Counting())
+
+    class Holder(metaclass=Meta):
+        a = Remembered()
+        static = staticmethod(Counting())
+        of_class = classmethod(Counting())
+        told = property(Counting(), Counting(), Counting())
+        kept = functools.cached_property(Counting())
+        __len__ = Counting()
+        __getattr__ = Counting()
+
+    return Holder
+
+
+@scenario
+def what_descriptors_and_what_they_wrap_count_on_themselves(c):
+    def reads(h, x):
+        return x * h.a, h.static(), h.of_class(), h.told, h.kept
+
+    def writes(h, x):
+        h.a = 3
+        h.told = 2
+        del h.told
+        return x * h.a
+
+    def of_the_metaclass(h, x):
+        return x * type(h).met * type(h).told
+
+    def by_c(h, x):
+        return x * len(h) + h.missing
+
+    def of_the_classes_dict(h, x):
+        return x * vars(type(h))["static"].__func__()
+
+    def deletes(h, x):
+        del h.a
+        return x * h.a
+
+    for function in (reads, writes, of_the_metaclass, by_c, of_the_classes_dict, deletes):
+        kind = holders()
+        f = c(function)
+        for _ in range(3):
+            yield f(kind(), X)
+        yield vars(kind)["a"].n, vars(type(kind))["met"].n
+        vars(kind)["a"].n = vars(kind)["static"].__func__.n = 10
+        yield f(kind(), X)
+
+
+@scenario
+def a_property_of_a_metaclass_is_replaced(c):
+    kind = holders()
+    f = c(lambda h, x: x * type(h).told)
+    yield f(kind(), X)
+    type(kind).told = property(lambda cls: 7)
+    yield f(kind(), X)
+
+
+class Stateful(enum.Enum):
+    LIST = [1]  # noqa: RUF012
+    TENSOR = torch.ones(3)
+    PAIR = (1, [2])
+
+    def hit(self):
+        self.hits = getattr(self, "hits", 0) + 1
+        return self.hits
+
+
+class Told(enum.Enum):
+    A = [1]  # noqa: RUF012
+
+    @property
+    def value(self):
+        return len(self._value_) * 10
+
+
+@scenario
+def values_of_members_that_change(c):
+    @c
+    def f(x):
+        Stateful.LIST.value.append(0)
+        Stateful.PAIR.value[1].append(Stateful.LIST.hit())
+        Stateful.TENSOR.value.add_(1)
+        return x * Stateful.TENSOR.value, len(Stateful.LIST.value), Stateful.PAIR.value[1][-1], Told.A.value
+
+    before = Stateful.TENSOR.value.clone()
+    for _ in range(3):
+        yield f(X)
+        Told.A._value_.append(1)
+    yield Stateful.LIST.value, Stateful.PAIR.value, Stateful.TENSOR.value
+    del Stateful.LIST.value[1:], Stateful.PAIR.value[1][1:], Told.A._value_[1:], Stateful.LIST.hits
+    Stateful.TENSOR.value.copy_(before)
+
+
+@scenario
+def defaults_are_asked_for_after_a_call_has_written_one(c):
+    def added(x, held=[]):  # noqa: B006
+        held.append(1)
+        return x * len(added.__defaults__[0])
+
+    f = c(lambda x: (added(x), added.__defaults__[0] is added.__defaults__[0]))
+    for _ in range(3):
+        yield f(X), added.__defaults__
+
+
+class Shared:
+    """Objects that have all their attributes in common."""
+
+    held = {}  # noqa: RUF012
+
+    def __init__(self):
+        self.__dict__ = self.held
+
+
+@scenario
+def attributes_that_new_objects_share_with_what_lies_outside(c):
+    @c
+    def f(x):
+        made = Shared()
+        made.n = getattr(made, "n", 0) + 1
+        return x * made.n
+
+    for _ in range(3):
+        yield f(X), Shared.held
+    Shared.held.clear()
+    yield f(X), Shared.held
+    Shared.held.clear()
+
+
+class ByItems(dict):
+    """A dict whose items are attributes, by methods of C."""
+
+    __getattr__ = dict.__getitem__
+    __setattr__ = dict.__setitem__
+    __delattr__ = dict.__delitem__
+
+
+@scenario
+def attributes_that_are_items_by_methods_of_c(c):
+    @c
+    def f(x, d):
+        d.n += 1
+        d.last = x * d.n
+        if "gone" in d:
+            del d.gone
+        return d.last, sorted(d)
+
+    d = ByItems(n=0)
+    for k in range(3):
+        yield f(X, d), d
+        d.gone = k

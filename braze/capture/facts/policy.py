@@ -228,9 +228,21 @@ HANDING: frozenset[Any] = frozenset(
     }
 )  # fmt: skip
 #: which call what they are given
-ASKED_TO_CALL: frozenset[Any] = frozenset(
-    {map, filter, sorted, min, max, list.sort, functools.reduce, *ITERTOOLS}
-)
+_ASKED_TO_CALL: frozenset[Any] = frozenset(
+    {
+        map, filter, sorted, min, max, list.sort, functools.reduce, _operator.call, *ITERTOOLS,
+        bisect.bisect_left, bisect.bisect_right, bisect.insort_left, bisect.insort_right,
+    }
+)  # fmt: skip
+
+
+def calls_what_it_is_given(function: Any) -> bool:
+    """Whether a function of C calls its arguments, as ``map``, and the method ``sort`` of a list its key."""
+    if type(function) is types.BuiltinFunctionType and function.__name__ == "sort":
+        return True
+    return function in _ASKED_TO_CALL
+
+
 #: methods of containers that compare or write what is inside
 LOOKING = frozenset(
     words(

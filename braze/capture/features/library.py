@@ -8,6 +8,9 @@ import importlib
 import importlib.util
 import inspect
 import json
+import operator
+import re
+import string
 import sys
 import types
 import weakref
@@ -20,10 +23,11 @@ from braze.capture.facts.breaks import HINT_MOVE, graph_break
 from braze.capture.facts.libraries import is_library_module
 from braze.capture.facts.records import Check, Step
 from braze.capture.facts.values import MISSING, NULL, NUMBER_OF, is_constant, is_identity_type
-from braze.capture.outside import cells, chosen
+from braze.capture.outside import cells, chosen, texts
 from braze.capture.outside.class_values import in_class_dict
 from braze.capture.outside.globals import GlobalsShadow, bind_globals, globals_of, owner_of_globals
 from braze.capture.outside.looked_into import fill, fill_arguments
+from braze.capture.outside.opaque import refuse_if_opaque
 from braze.capture.outside.shadows import DictShadow
 from braze.capture.outside.unread import handed_on, read_whole
 from braze.capture.python import calls
@@ -259,6 +263,64 @@ def get_of_class(t: Trace, proxy: Any, args: Any, kwargs: Any, tail: bool) -> An
 
 
 FEATURE.methods[types.MappingProxyType, "get"] = get_of_class
+
+
+def look_up(t: Trace, getter: Any, args: Any, kwargs: Any, tail: bool) -> Any:
+    """``operator.attrgetter``: attributes are read here as anywhere, those of objects from outside with guards."""
+    refuse_if_opaque(t.outside, getter)
+    if len(args) != 1 or kwargs:
+        return getter(*args, **kwargs)  # raises
+    names = getter.__reduce__()[1]
+    found = [functools.reduce(t.attribute, name.split("."), args[0]) for name in names]
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+FEATURE.objects[operator.attrgetter] = look_up
+
+
+def call_by_name(t: Trace, caller: Any, args: Any, kwargs: Any, tail: bool) -> Any:
+    """``operator.methodcaller``: the method is looked up and called as anywhere."""
+    refuse_if_opaque(t.outside, caller)
+    if len(args) != 1 or kwargs:
+        return caller(*args, **kwargs)  # raises
+    maker, held = caller.__reduce__()
+    name, *given = (*maker.args, *held) if type(maker) is functools.partial else held
+    named = maker.keywords if type(maker) is functools.partial else {}
+    if t.outside.tree.node_of(caller) is not None and not all(map(is_constant, (*given, *named.values()))):
+        graph_break("BZ1014", "a methodcaller from outside holds objects")
+    return t.call(t.attribute(args[0], name), tuple(given), named, tail)
+
+
+FEATURE.objects[operator.methodcaller] = call_by_name
+
+
+#: a field of a format that leads further than to an argument: ``{0.lr}``, ``{rows[3]}``
+PATH = re.compile(r"\{[^{}:!]*[.\[]")
+
+
+def format_(t: Trace, owner: str, args: Any, kwargs: Any, tail: bool) -> Any:
+    """``"{}".format(n)``; attributes and items that fields name are read here as anywhere."""
+    values = (*args, *kwargs.values())
+    if PATH.search(owner) and any(map(leads_further, values)):
+        return t.call(string.Formatter.vformat, (string.Formatter(), owner, tuple(args), kwargs))
+    found = texts.fields(t.done, owner, tuple(args)) if not kwargs else None
+    return MISSING if found is None else found
+
+
+def leads_further(value: Any) -> bool:
+    """Whether a value is, or may hold, an object with attributes that change."""
+    return not (is_constant(value) or type(value) in NUMBER_OF or issubclass(type(value), torch.Tensor))
+
+
+def format_map(t: Trace, owner: str, args: Any, kwargs: Any, tail: bool) -> Any:
+    """``"{a.n}".format_map(d)``."""
+    if len(args) != 1 or kwargs or not PATH.search(owner):
+        return MISSING
+    return t.call(string.Formatter.vformat, (string.Formatter(), owner, (), args[0]))
+
+
+FEATURE.methods[str, "format"] = format_
+FEATURE.methods[str, "format_map"] = format_map
 
 
 @rule(vars)

@@ -45,6 +45,7 @@ from braze.capture.python.attributes import (
     note_absent,
     tell,
 )
+from braze.capture.python.from_c import as_called
 from braze.capture.python.iteration import (
     SEQUENCES,
     advance,
@@ -268,7 +269,8 @@ def is_protocol(kinds: Any) -> bool:
 @rule(iter)
 def iter_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     if len(args) == 2:
-        return iter(*args)  # it calls the function when it is asked for an item
+        function, last = args  # which is called when an item is asked for
+        return iter(as_called(function, t.graph.mode.env is not None), last)
     return iterate(t, args[0])
 
 
@@ -533,12 +535,6 @@ def told_later(done: Ledger, function: Any, args: Any) -> Any:
     return texts.later(done, function, *args) if len(args) == 1 else None
 
 
-def format_(t: Trace, owner: str, args: Any, kwargs: Any, tail: bool) -> Any:
-    """``"{}".format(n)``."""
-    found = texts.fields(t.done, owner, tuple(args)) if not kwargs else None
-    return MISSING if found is None else found
-
-
 def join(t: Trace, owner: str, args: Any, kwargs: Any, tail: bool) -> Any:
     """``", ".join(parts)``."""
     if (
@@ -552,7 +548,6 @@ def join(t: Trace, owner: str, args: Any, kwargs: Any, tail: bool) -> Any:
     return MISSING if found is None else found
 
 
-FEATURE.methods[str, "format"] = format_
 FEATURE.methods[str, "join"] = join
 
 

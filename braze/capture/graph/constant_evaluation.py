@@ -211,7 +211,7 @@ def contents(known: Known, place: Node) -> torch.Tensor | None:
     if real.requires_grad or real.dtype.is_complex or real.numel() > KEPT or not is_small(known, fake):
         return None
     for _, other in known.recorder.placeholders:
-        if isinstance(other.real, torch.Tensor) and isinstance(other.value, torch.Tensor):
+        if issubclass(type(other.real), torch.Tensor) and issubclass(type(other.value), torch.Tensor):
             if torch_compat.storage_key(other.real) == torch_compat.storage_key(real):
                 if known.is_written(other.value):
                     return None
@@ -228,7 +228,7 @@ def stays(place: Node) -> bool:
     """Whether what is there belongs to a module, or to the surroundings of the function: most often the same at each call."""
     at: Node | None = place
     while at is not None:
-        if isinstance(at.real, torch.nn.Module) or at.step in (Step.GLOBAL, Step.CELL, Step.CONSTANT):
+        if issubclass(type(at.real), torch.nn.Module) or at.step in (Step.GLOBAL, Step.CELL, Step.CONSTANT):
             return True
         at = at.parent
     return False

@@ -85,7 +85,7 @@ def changed_extents(capture: Capture, function: Any, locals: Sequence[Any]) -> f
             continue
         if guard.check is Check.TENSOR:
             value = read_source(guard.source, function, locals)
-            if isinstance(value, torch.Tensor) and value.dim() == len(guard.expected.sizes):
+            if issubclass(type(value), torch.Tensor) and value.dim() == len(guard.expected.sizes):
                 pairs = enumerate(zip(guard.expected.sizes, value.shape, strict=True))
                 found.update(
                     (guard.source, i) for i, (old, new) in pairs if isinstance(old, str) or old != new
@@ -157,7 +157,7 @@ def extents(locals: Sequence[Any]) -> Extents:
     looked_into: set[int] = set()  # a list may hold itself, or be held by many
     while pending:
         source, value = pending.pop()
-        if isinstance(value, torch.Tensor):
+        if issubclass(type(value), torch.Tensor):
             found[source] = tuple(value.shape)
         elif type(value) in (int, float):
             found[source] = value

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from typing import Any
 
 from braze.capture.facts.libraries import is_library_class
 from braze.capture.facts.records import Step
 from braze.capture.facts.values import (
+    BUILTIN_METHODS,
     CONSTANTS,
     HEAP_TYPE,
     MISSING,
@@ -15,9 +17,13 @@ from braze.capture.facts.values import (
     held,
     is_identity_type,
     is_immutable,
+    is_plain,
     lookup_in_mro,
 )
 from braze.capture.state.trace import Trace
+
+#: what classes hold to say how something else is bound
+WRAPPERS = frozenset({property, staticmethod, classmethod, functools.cached_property})
 
 
 def trust_class_value(t: Trace, owner: Any, name: str, found: Any) -> None:
@@ -25,6 +31,13 @@ def trust_class_value(t: Trace, owner: Any, name: str, found: Any) -> None:
     if is_immutable(owner) or t.done.is_ours(owner):
         return
     t.outside.read(t.outside.tree.constant(owner), Step.CLASS_ATTR, name, found)
+
+
+def wrapped(t: Trace, holder: Any, name: str, value: Any) -> Any:
+    """What a property, a static or class method or a cached property that stands in a class wraps: an object there is known as found in it."""
+    if is_plain(value) or type(value) in BUILTIN_METHODS or t.outside.tree.node_of(holder) is None:
+        return value
+    return t.outside.read(t.outside.tree.constant(holder), Step.ATTR, name, value)
 
 
 def is_programs(cls: type, name: str) -> bool:
@@ -58,7 +71,9 @@ def has_equality_of_its_own(cls: type) -> bool:
 def in_class_dict(t: Trace, key: Any, found: Any) -> Any:
     """What the ``__dict__`` of a class gives under a key: an object or container there is known as what that class holds."""
     kind = type(found)
-    if is_identity_type(kind) or not (kind.__flags__ & HEAP_TYPE or kind in (dict, list, set)):
+    if kind not in WRAPPERS and is_identity_type(kind):
+        return found
+    if not (kind in WRAPPERS or kind.__flags__ & HEAP_TYPE or kind in (dict, list, set)):
         return found
     for cls in t.outside.class_dicts.values():
         if held(cls, "__dict__").get(key, MISSING) is not found:

@@ -28,15 +28,17 @@ from braze.capture.facts.values import (
     is_data_descriptor,
     is_identity_type,
     is_immutable,
+    is_plain,
     lookup_in_mro,
     missing,
 )
 from braze.capture.outside import cells, definitions, texts
-from braze.capture.outside.class_values import class_value, trust_class_value
+from braze.capture.outside.class_values import WRAPPERS, class_value, trust_class_value, wrapped
 from braze.capture.outside.globals import globals_at, module_dict
 from braze.capture.outside.relied_upon import note_missing
 from braze.capture.outside.shadows import instance_dict, note_lack, write_instance
 from braze.capture.python import raised
+from braze.capture.python.entering import defaults_of
 from braze.capture.python.tensors import tensor_attr
 from braze.capture.state.handlers import HANDLERS
 from braze.capture.state.ledger import Ledger
@@ -89,6 +91,8 @@ def reader_of(cls: type) -> Any:
         return symbol_attr
     if cls in BUILTIN_VALUES:
         return native_attr
+    if cls in WRAPPERS:
+        return wrapped_attr
     if cls is UnknownText:
         return text_attr
     if cls is types.CellType:
@@ -119,6 +123,11 @@ def reader_of(cls: type) -> Any:
 def native_attr(t: Trace, obj: Any, name: str, tail: bool) -> Any:
     """C types whose attributes need no guard: the object itself is guarded or ours."""
     return getattr(obj, name)
+
+
+def wrapped_attr(t: Trace, obj: Any, name: str, tail: bool) -> Any:
+    """An attribute of a property, a static or class method, or a cached property."""
+    return wrapped(t, obj, name, getattr(obj, name))
 
 
 def text_attr(t: Trace, obj: Any, name: str, tail: bool) -> Any:
@@ -187,12 +196,10 @@ def instance_attr(t: Trace, obj: Any, name: str, tail: bool = False) -> Any:
         note_absent(t, cls, name)
         raise AttributeError(f"'{cls.__name__}' object has no attribute '{name}'")
     note_absent(t, cls, name)
-    if type(hook) is types.FunctionType or written_in_python(type(hook), "__get__"):
-        return asked(t, "__getattr__", obj, name, tail)
-    note_absent(t, cls, "__getattr__")
-    if hook is not MISSING:
-        return getattr(obj, name)
-    raise missing(obj, name)
+    if hook is MISSING:
+        note_absent(t, cls, "__getattr__")
+        raise missing(obj, name)
+    return asked(t, "__getattr__", obj, name, tail)
 
 
 def generic_attr(t: Trace, obj: Any, name: str, tail: bool = False) -> Any:
@@ -282,12 +289,12 @@ def call_descriptor(t: Trace, found: Any, owner: Any, obj: Any, cls: type, name:
         trust_class_value(t, owner, name, found)
         if found.fget is None or owner in FACTS_OF_GPUS:  # the first raises
             return found.__get__(obj, cls)
-        return t.call(found.fget, (obj,), None, tail)
+        return t.call(wrapped(t, found, "fget", found.fget), (obj,), None, tail)
     if kind in C_DESCRIPTORS:
         return c_field(t, found, obj, cls, name)
     getter, _ = lookup_in_mro(kind, "__get__")
     if type(getter) is types.FunctionType:
-        return t.call(getter, (found, obj, cls), None, tail)
+        return t.call(getter, (class_value(t, owner, name, found), obj, cls), None, tail)
     return found.__get__(obj, cls)
 
 
@@ -354,9 +361,9 @@ def bind_class_value(
     if kind in (types.FunctionType, classmethod, staticmethod):
         trust_class_value(t, owner, name, found)
         if kind is classmethod:
-            return bind_to(t, found.__func__, cls)
+            return bind_to(t, wrapped(t, found, "__func__", found.__func__), cls)
         if kind is staticmethod:
-            return found.__func__
+            return wrapped(t, found, "__func__", found.__func__)
         return found if obj is None else types.MethodType(found, obj)
     if obj is not None and kind is functools.cached_property:
         trust_class_value(t, owner, name, found)
@@ -383,7 +390,7 @@ def cached_property(t: Trace, found: Any, obj: Any) -> Any:
     """``functools.cached_property``: what the instance dict holds, which ``super()`` and other names lead past, else computed and written there."""
     value = instance_value(t.outside, obj, found.attrname)
     if value is MISSING:
-        value = t.call(found.func, (obj,), None)
+        value = t.call(wrapped(t, found, "func", found.func), (obj,), None)
         write_instance(t, obj, found.attrname, value)
     return value
 
@@ -428,8 +435,9 @@ def class_attr(t: Trace, cls: Any, name: str, tail: bool) -> Any:
         return getattr(cls, name)
     from_meta, meta_owner = lookup_in_mro(meta, name)
     if is_data_descriptor(from_meta):
-        if type(from_meta) is property:
-            return t.call(from_meta.fget, (cls,), None, tail)
+        if type(from_meta) not in C_DESCRIPTORS:
+            note_absent(t, meta, name, meta_owner)
+            return call_descriptor(t, from_meta, meta_owner, cls, meta, name, tail)
         if name == "__dict__" and id(cls) in Lookups.written:
             graph_break(
                 "BZ1010", f"the dict of the class {cls.__name__!r} is read, which the function has written"
@@ -463,11 +471,16 @@ def is_fixed_in_enum(done: Ledger, cls: Any, name: str) -> bool:
 
 
 def member_attr(t: Trace, obj: Any, name: str, tail: bool) -> Any:
-    """An attribute of a member of an enum."""
-    if is_fixed_in_enum(t.done, type(obj), name):
-        return getattr(obj, name)
-    t.outside.tree.constant(obj)
-    return instance_attr(t, obj, name, tail)
+    """An attribute of a member of an enum; what its value holds may change, and the program may say what the value is."""
+    cls = type(obj)
+    own = name in IN_MEMBERS and not is_library_class(lookup_in_mro(cls, name)[1] or enum.Enum)
+    if own or not is_fixed_in_enum(t.done, cls, name):
+        t.outside.tree.constant(obj)
+        return instance_attr(t, obj, name, tail)
+    value = getattr(obj, name)
+    if name.startswith("__") or is_constant(value) or is_identity_type(type(value)) or t.done.is_ours(cls):
+        return value
+    return t.outside.read(t.outside.tree.constant(obj), Step.ATTR, "_value_", value)
 
 
 def note_absent(t: Trace, cls: Any, name: str, until: Any = None) -> None:
@@ -490,6 +503,10 @@ def special_method(t: Trace, cls: Any, name: str) -> Any:
             note_absent(t, cls, name, owner)
         if type(found) is types.FunctionType:
             trust_class_value(t, owner, name, found)
+        elif not is_plain(found) and (
+            written_in_python(type(found), "__call__") or written_in_python(type(found), "__get__")
+        ):
+            graph_break("BZ1002", f"{name} of {cls.__name__} is an object of {type(found).__name__}")
     return found
 
 
@@ -512,6 +529,8 @@ def function_attr(t: Trace, fn: Any, name: str, tail: bool) -> Any:
         raise AttributeError(f"'function' object has no attribute {name!r}")
     if t.done.is_ours(fn) or name in ("__module__", "__code__", "__class__"):
         return value
+    if name == "__defaults__" and value and not is_constant(value):
+        return defaults_of(t, fn)[0]  # which a call of the function reads, and may have written
     if is_constant(value) or is_identity_type(type(value)):
         node = t.outside.tree.constant(fn)
         return t.outside.read(node, Step.ATTR, name, value) if not is_library_function(fn) else value

@@ -48,7 +48,7 @@ from braze.capture.python import generators, higher_order
 from braze.capture.python.attributes import class_lookup, note_absent, special_method
 from braze.capture.python.c_border import canonical, outside_applied
 from braze.capture.python.entering import defaults_of, enter
-from braze.capture.python.from_c import BY_NAME, called_from_c, knowing_symbols
+from braze.capture.python.from_c import BY_NAME, as_called, called_from_c
 from braze.capture.python.module_calls import call_module
 from braze.capture.python.tensors import tensor_method
 from braze.capture.state.handlers import HANDLERS
@@ -193,9 +193,10 @@ def call_c(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, asks: bo
     if UnknownText in map(type, args) and texts.stores(fn, args):
         return canonical(t, fn(*args, **(kwargs or {})))
     args = texts.look_into(args)
-    if t.graph.mode.env is not None and fn in policy.ASKED_TO_CALL:
-        args = tuple(map(knowing_symbols, args))
-        kwargs = {name: knowing_symbols(value) for name, value in (kwargs or {}).items()}
+    if policy.calls_what_it_is_given(fn):
+        symbols = t.graph.mode.env is not None
+        args = tuple([as_called(value, symbols) for value in args])
+        kwargs = {name: as_called(value, symbols) for name, value in (kwargs or {}).items()}
     if kwargs:
         kwargs = {name: texts.written(value) for name, value in kwargs.items()}
     fill_arguments(t.outside, (*args, *(kwargs or {}).values()))

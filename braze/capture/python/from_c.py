@@ -23,6 +23,7 @@ from braze.capture.python import generators
 from braze.capture.python.attributes import special_method
 from braze.capture.python.c_border import canonical, entered_from_c
 from braze.capture.python.entering import enter
+from braze.capture.state.handlers import HANDLERS
 from braze.capture.state.trace import Trace
 from braze.graph import fake_dispatch
 from braze.graph.torch_compat import DISPATCHER_FILES
@@ -81,22 +82,33 @@ def in_python(function: Any, /, *args: Any) -> Any:
     return function(*args)
 
 
-#: methods of numbers, bound and not, and what looks up attributes
-BOUND = (types.MethodWrapperType, types.BuiltinFunctionType)
+ATTRIBUTES = frozenset({"__getattribute__", "__setattr__", "__delattr__"})
 UNBOUND = (types.WrapperDescriptorType, types.MethodDescriptorType)
 NUMBERS_IN_C = (int, float, bool, complex)
+#: functions that only compute, of symbols too, and what looks up attributes
+COMPUTING = frozenset({len, abs, sum, any, all, sorted, max, min, divmod, chr, round, pow, hex, oct, bin}) | {
+    f for f in vars(operator).values() if type(f) is types.BuiltinFunctionType
+}
 BY_NAME = (operator.attrgetter, operator.methodcaller)
 
 
-def knowing_symbols(value: Any) -> Any:
-    """What C code is given to call for ``value``: for what tells symbols from numbers, as ``type`` and ``int.__add__`` do, a call in Python."""
+def as_called(value: Any, symbols: bool) -> Any:
+    """What C code is given to call for ``value``: for what has a meaning of its own in a trace, as ``getattr`` has, a call in Python.
+
+    Among symbols that is also what tells them from numbers, as ``type`` and ``int.__add__`` do.
+    """
     kind = type(value)
-    if kind in BOUND:
-        blind = value is isinstance or type(value.__self__) in NUMBERS_IN_C
+    if kind is types.BuiltinFunctionType:
+        blind = value in HANDLERS.calls and value not in COMPUTING
+        blind = blind or (symbols and type(value.__self__) in NUMBERS_IN_C)
+    elif kind is types.MethodWrapperType:
+        blind = value.__name__ in ATTRIBUTES or (symbols and type(value.__self__) in NUMBERS_IN_C)
     elif kind in UNBOUND:
-        blind = value.__objclass__ in NUMBERS_IN_C
+        blind = value.__name__ in ATTRIBUTES or (symbols and value.__objclass__ in NUMBERS_IN_C)
+    elif kind is functools.partial:
+        blind = as_called(value.func, symbols) is not value.func
     else:
-        blind = value is type or kind in BY_NAME
+        blind = kind in BY_NAME or (symbols and value is type)
     return functools.partial(in_python, value) if blind else value
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import operator
 import types
 from collections.abc import Sequence
@@ -373,6 +374,11 @@ def get_item(t: Trace, obj: Any, key: Any, tail: bool = False) -> Any:
             plain = type(key) in CONSTANTS
             found = dict.get(*asked) if plain else call_c(t, dict.get, asked, None)
             return t.call(missing, (obj, key), None, tail) if found is MISSING else found
+        if kind is collections.defaultdict and type(obj.default_factory) is functools.partial:
+            found = call_c(
+                t, dict.get, (obj, key, MISSING), None
+            )  # what it holds may have a meaning here, as `getattr`
+            return made_for(t, obj, key) if found is MISSING else found
     found = call_c(t, operator.getitem, (obj, number(key) if type(key) is torch.SymBool else key), None)
     return in_class_dict(t, key, found) if kind is types.MappingProxyType else found
 

@@ -11,7 +11,7 @@ import torch
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.values import MISSING, Lookups, lookup_in_mro, missing_for_deletion
 from braze.capture.outside import cells, definitions
-from braze.capture.outside.class_values import trust_class_value
+from braze.capture.outside.class_values import class_value, trust_class_value, wrapped
 from braze.capture.outside.held import replaced
 from braze.capture.outside.shadows import instance_contents, instance_dict, keep, write_instance
 from braze.capture.python.attributes import dict_get, instance_value
@@ -54,11 +54,17 @@ def store_attr(t: Trace, obj: Any, name: str, value: Any) -> None:
     if writer is MODULE_SETATTR:
         if module_store(t, obj, name, value):
             return
-    elif type(writer) is not types.FunctionType:
+    elif not stands_in(writer, "__setattr__"):
         generic_store(t, obj, name, value)
         return
     trust_class_value(t, owner, "__setattr__", writer)
     t.call(writer, (obj, name, value))
+
+
+def stands_in(hook: Any, name: str) -> bool:
+    """Whether another method stands in for the one that writes attributes: of Python's, or C's by another name (``__setattr__ = dict.__setitem__``)."""
+    kind = type(hook)
+    return kind is types.FunctionType or (kind is types.WrapperDescriptorType and hook.__name__ != name)
 
 
 def module_store(t: Trace, module: Any, name: str, value: Any) -> bool:
@@ -96,11 +102,11 @@ def generic_store(t: Trace, obj: Any, name: str, value: Any) -> None:
             if found.fset is None:
                 found.__set__(obj, value)  # raises
             trust_class_value(t, owner, name, found)
-            t.call(found.fset, (obj, value))
+            t.call(wrapped(t, found, "fset", found.fset), (obj, value))
             return
         setter, _ = lookup_in_mro(kind, "__set__")
         if type(setter) is types.FunctionType:
-            t.call(setter, (found, obj, value))
+            t.call(setter, (class_value(t, owner, name, found), obj, value))
             return
         store_field(t, obj, name, found, value)
         return
@@ -112,6 +118,9 @@ def store_field(t: Trace, obj: Any, name: str, found: Any, value: Any) -> None:
     """A slot, or another field that C keeps."""
     node = t.outside.tree.node_of(obj)
     if node is None:
+        shared = t.outside.tree.node_of(value) is not None or id(value) in t.outside.dict_views
+        if name == "__dict__" and shared:
+            graph_break("BZ1010", f"a {type(obj).__name__} is given attributes that lie outside")
         found.__set__(obj, value)
         if name == "__dict__":
             t.done.namespaces[id(value)] = value
@@ -127,7 +136,7 @@ def delete_attr(t: Trace, obj: Any, name: str) -> None:
     if cls in SYMBOLIC:
         delattr(number(obj), name)  # raises
     hook, owner = lookup_in_mro(cls, "__delattr__")
-    if type(hook) is types.FunctionType:
+    if stands_in(hook, "__delattr__"):
         trust_class_value(t, owner, "__delattr__", hook)
         t.call(hook, (obj, name))
         return
@@ -140,12 +149,11 @@ def generic_delete(t: Trace, obj: Any, name: str) -> None:
     found, owner = lookup_in_mro(type(obj), name)
     if type(found) is property and found.fdel is not None:
         trust_class_value(t, owner, name, found)
-        t.call(found.fdel, (obj,))
+        t.call(wrapped(t, found, "fdel", found.fdel), (obj,))
         return
     deleter, _ = lookup_in_mro(type(found), "__delete__")
     if type(deleter) is types.FunctionType:
-        trust_class_value(t, owner, name, found)
-        t.call(deleter, (found, obj))
+        t.call(deleter, (class_value(t, owner, name, found), obj))
         return
     node = outside.tree.node_of(obj)
     if node is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -95,12 +95,16 @@ class Outside:
         return self.fixed.get(id(value)) is value
 
     def is_model_state(self, node: Node) -> bool:
-        """Whether a tensor was found through a module, or is a parameter: the same object at each call."""
-        found, at = isinstance(node.real, torch.nn.Parameter), cast("Node | None", node)
+        """Whether a tensor was found through a module, or is a parameter: the same object at each call.
+
+        By classes alone: ``isinstance`` asks an object for its ``__class__``, through what the program has put in the way.
+        """
+        at: Node | None = node
+        found = issubclass(type(node.real), torch.Tensor) and isinstance(node.real, torch.nn.Parameter)
         while at is not None:
             if at.step in (Step.TENSOR_OF, Step.ITEM_AT):  # made at each call, or chosen by it
                 return False
-            found = found or isinstance(at.real, torch.nn.Module)
+            found = found or issubclass(type(at.real), torch.nn.Module)
             at = at.parent
         return found
 

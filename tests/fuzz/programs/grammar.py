@@ -59,6 +59,8 @@ class Grammar:
             f"(0 < {a} < {b}) + 1", f"list(itertools.islice(itertools.cycle([{a}, {b}]), 3))[2]", f"copy.copy([{a}, {b}])[0]", "len(str(x.shape))",
             "getattr(box, 'extra', 5)", f"(zlib.crc32(str([DEEP, int({a})]).encode()) % 9)", f"(zlib.crc32(repr({{'a': [RAW, int({a})]}}).encode()) % 9)",
             f"int([DEEP, {a}] == copy.deepcopy([DEEP, {b}]))", f"[[RAW]].count([bytearray(b'raw')]) + {a}", f"d.get({self.key()}, {a})", f"next(iter([{a}]))", f"len(f'{{{self.plain()}}}-{{s}}')",
+            "box.seen", "Box.tally()", "reduce(getattr, 'v.real'.split('.'), box)", "sum(map(getattr, [box, rec], ['v', 'width']))", "len(Held.LIST.value)",
+            "len('{0.v}'.format(box))", "operator.attrgetter('width')(rec)", "min([box, BOX], key=operator.attrgetter('v')).v", "Shared().k",
         )  # fmt: skip
 
     def plain(self) -> str:
@@ -162,7 +164,8 @@ class Grammar:
             lambda: f"setattr(Key({n()}), 'n', 3)", lambda: f"BOX.items += [{n()}]", lambda: f"box.__class__ = {self.one('Box', 'Sub')}", lambda: f"LOG += [{n()}]",
             lambda: f"spread.calls += {n()}", lambda: f"rec.width *= {n()} % 5", lambda: "xs.sort(key=lambda q: (isinstance(q, torch.Tensor), str(type(q))))",
             lambda: f"args[0].append({v()})", lambda: "xs.sort(key=str)", lambda: "xs.reverse()", lambda: f"box.__dict__['extra'] = {n()}",
-            lambda: f"xs.clear() if {self.truth()} else None", lambda: "del x",
+            lambda: f"xs.clear() if {self.truth()} else None", lambda: "del x", lambda: f"Held.LIST.value.append({n()})", lambda: f"box.seen = {n()}",
+            lambda: f"operator.attrgetter('items')(box).append({v()})", lambda: f"list(map(setattr, [box, rec], ['v', 'width'], [{n()}, {n()}]))", lambda: f"Shared().k = {n()}",
         )()  # fmt: skip
 
     def break_(self, t: Any, n: Any, v: Any) -> str:

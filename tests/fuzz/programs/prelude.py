@@ -40,9 +40,39 @@ class Record:
         return self
 
 
+class Tally:
+    def __init__(self):
+        self.n = 0
+
+    def __call__(self, *args):
+        self.n += 1
+        return self.n
+
+
+class Seen(Tally):
+    def __get__(self, obj, owner=None):
+        return self if obj is None else self()
+
+    def __set__(self, obj, value):
+        self.n = value
+
+
+class Held(enum.Enum):
+    LIST = [1]
+
+
+class Shared:
+    held = {"k": 0}
+
+    def __init__(self):
+        self.__dict__ = self.held
+
+
 class Box:
     scale = 2
     total = 0
+    seen = Seen()
+    tally = staticmethod(Tally())
 
     def __init__(self, v, t=None):
         self.v = v
@@ -317,6 +347,8 @@ FLIPS = {
     "an instance's class": "BOX.__class__ = Sub",
     "a default dtype": "torch.set_default_dtype(torch.float64)",
     "a length": "BOX.items.append(1)",
+    "what a descriptor holds": "vars(Box)['seen'].n += 1",
+    "a member's value": "Held.LIST.value.append(1)",
     "what lies deep": "DEEP['a'][0][0]['b']['c'][0][0]['d']['e'][0] += 1",
     "a byte": "RAW[0] += 1",
 }
