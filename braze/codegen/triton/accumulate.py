@@ -26,7 +26,8 @@ class Accumulator:
 
     ``rows``: how many rows of the tile it has lanes for. ``lanes``: elements that are taken in together; ``apart``: those that lie a stride
     apart, as a thread has them of a row that it reads one by one, rather than side by side. ``edges``: the state of what lies before and
-    behind the whole vectors of the row, which are ``length`` elements; ``edge``: this is that state. ``found``: what its lanes come to, where that has been asked for already.
+    behind the whole vectors of the row, which are ``length`` elements; ``edge``: this is that state, ``around``: which threads
+    have one number of each, and so many of a tile, so that both are joined before anything passes between them. ``found``: what its lanes come to, where that has been asked for already.
     """
 
     reduction: Reduction
@@ -37,6 +38,7 @@ class Accumulator:
     length: str = "rnumel"
     edges: Accumulator | None = None
     edge: bool = False
+    around: int = 0
     found: str = ""
 
     def open(self, lines: list[str]) -> None:
@@ -67,6 +69,14 @@ class Accumulator:
         else:
             kept = DType.I32 if kind in (ReduceKind.ANY, ReduceKind.ALL) else dtype
             lines.append(f"    {self.name} = tl.full({shape}, {identity(kind, dtype)}, {TYPES[kept]})")
+
+    def begin(self, value: str, lines: list[str]) -> bool:
+        """Whether a tile that is whole, and the first of all, is the state itself, whose threads then have what they have of it."""
+        kind = self.reduction.kind
+        if kind not in (ReduceKind.SUM, ReduceKind.PROD, ReduceKind.MAX, ReduceKind.MIN):
+            return False
+        lines.append(f"        {self.name} = {value}.to({TYPES[self.reduction.dtype]})")
+        return True
 
     def add(self, value: str, lines: list[str], masked: bool, *, first: bool = False) -> None:
         """Take one tile in, inside the loop; ``first``: it is the first of all, and whole."""
@@ -164,8 +174,13 @@ class Accumulator:
         if kind is ReduceKind.WELFORD:
             return self._moments(emit, scope)
         if kind is ReduceKind.ONLINE_SOFTMAX:
-            best = emit.assign(f"tl.reduce({n}_top, 1, bz_max)[:, None]", X, scope)
             edges = self.edges.name if self.edges is not None else ""
+            if edges and self.around:
+                top = emit.assign(f"bz_max({n}_top, {edges}_top)", XR, scope).name
+                both = f"bz_rescale({n}_sum, {n}_top, {top}) + bz_rescale({edges}_sum, {edges}_top, {top})"
+                scope.lines += [f"{scope.indent}{n}_sum = {both}", f"{scope.indent}{n}_top = {top}"]
+                edges = ""
+            best = emit.assign(f"tl.reduce({n}_top, 1, bz_max)[:, None]", X, scope)
             if edges:
                 best = emit.assign(f"bz_max({best.name}, {edges}_top)", X, scope)
             whole = emit.assign(f"tl.sum(bz_rescale({n}_sum, {n}_top, {best.name}), 1)[:, None]", X, scope)
@@ -182,8 +197,20 @@ class Accumulator:
             if self.lanes > 1:  # the extreme, and where those begin among which it is
                 return [emit.assign(f"{pair.name}[{k}][:, None]", X, scope) for k in range(2)]
             return [emit.assign(f"{pair.name}[1][:, None].to(tl.int64)", X, scope)]
+        if self.around:
+            found = self.found or collapsed(kind, self.lanes_of_threads(), None, "")
+            return [emit.assign(number_of_row(emit.assign(found, X, scope).name), X, scope)]
         found = self.found or collapsed(kind, n, 1, "[:, None]")
         return [emit.assign(found if self.edges is None else joined(kind, found, self.edges.name), X, scope)]
+
+    def lanes_of_threads(self) -> str:
+        """What each thread has of a simple reduction, with what lies around the vectors."""
+        kind, n = self.reduction.kind, self.name
+        if not self.around or self.edges is None:
+            return n
+        few = f"tl.reshape({n}, [{self.rows}, RBLOCK // {self.around}, {self.around}])"
+        own = {ReduceKind.ANY: f"tl.max({few}, 2)", ReduceKind.ALL: f"tl.min({few}, 2)"}
+        return combine(kind, own.get(kind) or collapsed(kind, few, 2, ""), self.edges.name)
 
     def close(self, lines: list[str]) -> None:
         """One state for all lanes, to be joined with that of other tiles of the row."""
@@ -204,21 +231,28 @@ class Accumulator:
             last = f"tl.minimum(tl.maximum({last}, 0), {self.lanes})"
             held = f"({self.length} // RBLOCK * {self.lanes} + {last}).to({of})"
         edges = self.edges.name if self.edges is not None else ""
-        few = f" + tl.sum(tl.where({edges}_inside, {{}}, 0.0), 1)" if edges else ""
+        few = f" + tl.where({edges}_inside, {{}}, 0.0)" if edges else ""
+        if edges and not self.around:
+            few = f", 1) + tl.sum({few.removeprefix(' + ')}"
         counts = emit.assign(held, R, scope).name
         above = emit.assign(f"{n}_sum / tl.maximum({counts}, 1.0)", XR, scope).name
-        total = f"(tl.sum({n}_at * {counts} + {n}_sum, 1){few.format(f'{edges}_few')})[:, None]"
+        total = f"tl.sum({n}_at * {counts} + {n}_sum{few.format(f'{edges}_few')}, 1)[:, None]"
         total = emit.assign(total, X, scope).name
         mean = emit.assign(f"bz_mean({total}, rnumel)", X, scope)
         gap = emit.assign(f"{n}_at + {above} - {mean.name}", XR, scope).name
         own = emit.assign(f"{n}_squares - {n}_sum * {above}", XR, scope).name
         own = emit.assign(f"tl.where({own} < 0, 0.0, {own})", XR, scope).name
         away = f"({edges}_few - {mean.name})"
-        spread = f"(tl.sum({own} + {counts} * {gap} * {gap}, 1){few.format(f'{away} * {away}')})[:, None]"
+        spread = f"tl.sum({own} + {counts} * {gap} * {gap}{few.format(f'{away} * {away}')}, 1)[:, None]"
         return [mean, emit.assign(spread, X, scope)]
 
 
-def collapsed(kind: ReduceKind, state: str, along: int, spread: str) -> str:
+def number_of_row(name: str) -> str:
+    """A number of a program's only row as a tile, of any threads: what it meets stays with those that have it."""
+    return f"tl.full([1, 1], {name}, {name}.dtype)"
+
+
+def collapsed(kind: ReduceKind, state: str, along: int | None, spread: str) -> str:
     """A tile of a simple reduction's lanes as one number for each of the other dimension."""
     text = {
         ReduceKind.SUM: f"tl.sum({state}, {along})",
