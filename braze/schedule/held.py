@@ -50,9 +50,12 @@ SHORT, OF_A_SHORT_WARP, WORD = range(1024, 8193), 2048, 4
 #: of these, rows of so many bytes whose mean and variance are taken keep to so many registers a thread (layer norm on that H200: 8,191 columns of float32 157 us, 213
 #: with as many as the compiler takes, of bfloat16 160 and 168; 4,097 of float32 160 and 165, but of bfloat16 161 and 160; softmaxes spill: 182 and 143)
 NARROW_ROW, NARROW = 10 << 10, 64
-#: rows of more elements than this that begin anywhere and are summed down their columns, too, are held in four tiles, 32 elements and as many sums a thread, of which
-#: each has as many registers as there are; shorter ones in two (layer norm's backward on an H200: 4,097 of bfloat16 137 us where two tiles take 180, 1,025 145 where four take 186)
+#: rows that begin anywhere and are summed down their columns, too, are held in four tiles, 32 elements and as many sums a thread, of which each has as many registers as there are, or in five
+#: where these hold them (layer norm's backward on an H200: 1,025 of bfloat16 106 us where two tiles take 120, 5,001 in five tiles of 1,024 121, in three of 2,048 138, in five by twice as many threads 131);
+#: floats of up to so many elements in two
 DEEP_DOWN, ALL_REGISTERS = 2048, 255
+#: sums of a column that a thread has room for so, and elements of a tile, at most: of more sums it has half as many elements
+DOWN_SUMS, DOWN_BLOCK = 2, 2048
 #: one whose threads have twice the registers, of rows of which two and more values are read again (a softmax's gradient of 50,257 columns in bfloat16: 430 us,
 #: 663 before)
 DEEP = HeldCut(16, 128, 48, RESTS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from braze.codegen.triton.emit import Emitter, Scope, Value
 from braze.codegen.triton.ops import TYPES
@@ -27,7 +27,8 @@ class Accumulator:
     ``rows``: how many rows of the tile it has lanes for. ``lanes``: elements that are taken in together; ``apart``: those that lie a stride
     apart, as a thread has them of a row that it reads one by one, rather than side by side. ``edges``: the state of what lies before and
     behind the whole vectors of the row, which are ``length`` elements; ``edge``: this is that state, ``around``: which threads
-    have one number of each, and so many of a tile, so that both are joined before anything passes between them. ``found``: what its lanes come to, where that has been asked for already.
+    have one number of each, and so many of a tile, so that both are joined before anything passes between them. ``held``: of a row that is all in registers and whose mean is asked for,
+    the values of its tiles, and whether they have a mask. ``found``: what its lanes come to, where that has been asked for already.
     """
 
     reduction: Reduction
@@ -39,13 +40,14 @@ class Accumulator:
     edges: Accumulator | None = None
     edge: bool = False
     around: int = 0
+    held: list[tuple[str, bool]] = field(default_factory=list)
     found: str = ""
 
     def open(self, lines: list[str]) -> None:
         """Declare the state before the loop."""
         kind, dtype = self.reduction.kind, self.reduction.dtype
         shape = f"[{self.rows}, RBLOCK]"
-        if kind is ReduceKind.WELFORD and self.edge:
+        if kind is ReduceKind.WELFORD and (self.edge or self.around):
             return
         if kind is ReduceKind.WELFORD:
             shape = f"[{self.rows}, RBLOCK // {self.lanes}]" if self.lanes > 1 else shape
@@ -87,6 +89,8 @@ class Accumulator:
         if kind is ReduceKind.WELFORD:
             if self.edge:  # so few that all are kept until the mean is known
                 return [f"{n}_few = {value}", f"{n}_inside = rmask"]
+            if self.around:
+                return self._held_for_its_mean(value, masked)
             return self._spread_of_few(value, masked, first) if few else self._spread(value, masked)
         if kind is ReduceKind.ONLINE_SOFTMAX:
             inside = [f'{n}_new = tl.where(rmask, {value}, float("-inf"))'] if masked else []
@@ -96,6 +100,15 @@ class Accumulator:
             return self._extreme_of_few(value, masked) if few else self._extreme(value, masked)
         taken = combine(kind, n, value)
         return [f"{n} = " + (f"tl.where(rmask, {taken}, {n})" if masked else taken)]
+
+    def _held_for_its_mean(self, value: str, masked: bool) -> list[str]:
+        """Take in numbers of a row that is all in registers: their sum first, and they stay at hand for how far they lie from its mean."""
+        n, first = self.name, not self.held
+        self.held.append((value, masked))
+        taken = value if first else f"{n} + {value}"
+        if not masked:
+            return [f"{n} = {taken}"]
+        return [f"{n}_within = rmask", f"{n} = tl.where(rmask, {taken}, {'0.0' if first else n})"]
 
     def _spread(self, value: str, masked: bool) -> list[str]:
         """Take in numbers by how far they lie from their lane's first, which the first tile tells."""
@@ -172,7 +185,7 @@ class Accumulator:
         """Collapse the state after the loop."""
         n, kind = self.name, self.reduction.kind
         if kind is ReduceKind.WELFORD:
-            return self._moments(emit, scope)
+            return self._moments_of_held(emit, scope) if self.around else self._moments(emit, scope)
         if kind is ReduceKind.ONLINE_SOFTMAX:
             edges = self.edges.name if self.edges is not None else ""
             if edges and self.around:
@@ -221,6 +234,28 @@ class Accumulator:
             lines.append(f"    {n}_top = {n}_best")
         elif kind is not ReduceKind.WELFORD:
             lines.append(f"    {n} = " + collapsed(kind, n, 1, "[:, None]"))
+
+    def _moments_of_held(self, emit: Emitter, scope: Scope) -> list[Value]:
+        """Mean and squared deviations of a row that is all in registers, as of one that a tile holds whole."""
+        n, edges = self.name, self.edges
+        assert edges is not None
+        around = f"tl.where({edges.name}_inside, {{}}, 0.0)"
+
+        def of_row(lanes: str, more: str) -> Value:
+            few = f"tl.sum(tl.reshape({lanes}, [{self.rows}, RBLOCK // {self.around}, {self.around}]), 2)"
+            found = emit.assign(f"tl.sum({few} + {around.format(more)}, None)", X, scope)
+            return emit.assign(number_of_row(found.name), X, scope)
+
+        mean = emit.assign(f"bz_mean({of_row(n, f'{edges.name}_few').name}, rnumel)", X, scope)
+        squares = ""
+        for value, masked in self.held:
+            away = emit.assign(f"{value} - {mean.name}", XR, scope).name
+            if masked:
+                away = emit.assign(f"tl.where({n}_within, {away}, 0.0)", XR, scope).name
+            square = f"{away} * {away}"
+            squares = emit.assign(f"{squares} + {square}" if squares else square, XR, scope).name
+        away = emit.assign(f"{edges.name}_few - {mean.name}", XR, scope).name
+        return [mean, of_row(squares, f"{away} * {away}")]
 
     def _moments(self, emit: Emitter, scope: Scope) -> list[Value]:
         """Mean and squared deviations. A lane's own lie about one of its numbers, so that as few digits cancel as it has numbers."""
