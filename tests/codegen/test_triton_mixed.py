@@ -449,12 +449,15 @@ def test_a_row_between_vectors_is_held_in_four_tiles_or_five_by_few_warps(width,
 
 
 def test_columns_that_are_summed_in_more_ways_leave_a_thread_fewer_elements():
-    def fn(g, x):
-        wide, h = g.float(), x.float()
-        away = (wide - h * (wide * h).mean(1, keepdim=True)).bfloat16()
-        return away, (wide * h).sum(0), wide.sum(0), (wide * wide).sum(0), h.sum(0)
+    def fn(g, x, rstd, w):
+        h = x.float() * rstd
+        gw = g.float() * w.float()
+        sums = (g.float() * h).sum(0), g.float().sum(0), (g.float() * x.float()).sum(0), x.float().sum(0)
+        return ((gw - h * (gw * h).mean(1, keepdim=True)) * rstd).bfloat16(), *sums
 
-    given = [torch.empty(8192, 4097, device="meta", dtype=torch.bfloat16) for _ in "gx"]
+    shapes = [(8192, 4097), (8192, 4097), (8192, 1), (4097,)]
+    given = [torch.empty(s, device="meta", dtype=torch.bfloat16) for s in shapes]
+    given[2] = given[2].float()
     made = plan_of_mixed(planned(fn, *given))
     assert (made.row.block, made.warps) == (2048, 8)
 

@@ -187,24 +187,7 @@ class Accumulator:
         if kind is ReduceKind.WELFORD:
             return self._moments_of_held(emit, scope) if self.around else self._moments(emit, scope)
         if kind is ReduceKind.ONLINE_SOFTMAX:
-            edges = self.edges.name if self.edges is not None else ""
-            if edges and self.around:
-                top = emit.assign(f"bz_max({n}_top, {edges}_top)", XR, scope).name
-                both = f"bz_rescale({n}_sum, {n}_top, {top}) + bz_rescale({edges}_sum, {edges}_top, {top})"
-                scope.lines += [f"{scope.indent}{n}_sum = {both}", f"{scope.indent}{n}_top = {top}"]
-                edges = ""
-            best = emit.assign(f"tl.reduce({n}_top, 1, bz_max)[:, None]", X, scope)
-            if edges:
-                best = emit.assign(f"bz_max({best.name}, {edges}_top)", X, scope)
-            whole = emit.assign(f"tl.sum(bz_rescale({n}_sum, {n}_top, {best.name}), 1)[:, None]", X, scope)
-            if edges:
-                more = f"bz_rescale({edges}_sum, {edges}_top, {best.name})"
-                whole = emit.assign(f"{whole.name} + {more}", X, scope)
-            # nothing above minus infinity: no sum; and what is infinite has none
-            top = emit.assign(f'tl.where({whole.name} == 0.0, float("-inf"), {best.name})', X, scope)
-            infinite = f'tl.abs({top.name}) == float("inf")'
-            total = emit.assign(f'tl.where({infinite}, float("nan"), {whole.name})', X, scope)
-            return [top, total]
+            return self._maximum_and_powers(emit, scope)
         if kind.finds_place:
             pair = emit.assign(f"tl.reduce(({n}_v, {n}_i), 1, bz_{kind.value})", X, scope)
             if self.lanes > 1:  # the extreme, and where those begin among which it is
@@ -215,6 +198,26 @@ class Accumulator:
             return [emit.assign(number_of_row(emit.assign(found, X, scope).name), X, scope)]
         found = self.found or collapsed(kind, n, 1, "[:, None]")
         return [emit.assign(found if self.edges is None else joined(kind, found, self.edges.name), X, scope)]
+
+    def _maximum_and_powers(self, emit: Emitter, scope: Scope) -> list[Value]:
+        """The maximum and the sum of powers below it."""
+        n, edges = self.name, self.edges.name if self.edges is not None else ""
+        if edges and self.around:
+            higher = emit.assign(f"bz_max({n}_top, {edges}_top)", XR, scope).name
+            both = f"bz_rescale({n}_sum, {n}_top, {higher}) + bz_rescale({edges}_sum, {edges}_top, {higher})"
+            scope.lines += [f"{scope.indent}{n}_sum = {both}", f"{scope.indent}{n}_top = {higher}"]
+            edges = ""
+        best = emit.assign(f"tl.reduce({n}_top, 1, bz_max)[:, None]", X, scope)
+        if edges:
+            best = emit.assign(f"bz_max({best.name}, {edges}_top)", X, scope)
+        whole = emit.assign(f"tl.sum(bz_rescale({n}_sum, {n}_top, {best.name}), 1)[:, None]", X, scope)
+        if edges:
+            more = f"bz_rescale({edges}_sum, {edges}_top, {best.name})"
+            whole = emit.assign(f"{whole.name} + {more}", X, scope)
+        # nothing above minus infinity: no sum; and what is infinite has none
+        top = emit.assign(f'tl.where({whole.name} == 0.0, float("-inf"), {best.name})', X, scope)
+        infinite = f'tl.abs({top.name}) == float("inf")'
+        return [top, emit.assign(f'tl.where({infinite}, float("nan"), {whole.name})', X, scope)]
 
     def lanes_of_threads(self) -> str:
         """What each thread has of a simple reduction, with what lies around the vectors."""
