@@ -47,8 +47,8 @@ ANYWHERE_LONG_ROW, ANYWHERE_POWERS, ANYWHERE_LONG = 160 << 10, 184 << 10, HeldCu
 #: H200: 159 us in bfloat16 where half as many take 190, 165 in float32 where twice as many take 196, 368 and 202 held whole); not those of which more than a
 #: word is held for each element (a softmax's gradient in float32: 207 us, 187 held whole)
 SHORT, OF_A_SHORT_WARP, WORD = range(1024, 8193), 2048, 4
-#: of these, rows of so many bytes whose mean and variance are taken keep to so many registers a thread (layer norm on that H200: 8,191 columns of float32 157 us, 213
-#: with as many as the compiler takes, of bfloat16 160 and 168; 4,097 of float32 160 and 165, but of bfloat16 161 and 160; softmaxes spill: 182 and 143)
+#: of these, rows of so many bytes of floats whose mean and variance are taken keep to so many registers a thread (layer norm on that H200: 8,191 columns of float32 157 us, 213
+#: with as many as the compiler takes, 4,097 160 and 165; but 8,191 of bfloat16, whose mean is taken first, 237 and 153; softmaxes spill: 182 and 143)
 NARROW_ROW, NARROW = 10 << 10, 64
 #: rows that begin anywhere and are summed down their columns, too, are held in four tiles, 32 elements and as many sums a thread, of which each has as many registers as there are, or in five
 #: where these hold them (layer norm's backward on an H200: 1,025 of bfloat16 106 us where two tiles take 120, 5,001 in five tiles of 1,024 121, in three of 2,048 138, in five by twice as many threads 131);
