@@ -52,8 +52,8 @@ LEAST_WIDE, LONG_WIDE = 64, 8192
 #: an H200 29 us, 56 by 16 rows that are loaded as they are reduced; with three on their way 33); rows and warps of other tiles of COLUMNS (sums of powers of 958,698 rows of 35 floats 83, 180 by 32 rows of 16
 #: elements a thread; variance of 136,953 rows of 245 of bfloat16 84 and 103)
 STAGED_ROWS, STAGED_WARPS, DEEP_STAGES = 32, 4, 4
-#: (of parts of which some end early, sums of 60,013 rows of 257 floats 19.4, 23.8 by eight warps, of 120,013 of bfloat16 21.6 and 23.4, maxima 19.9 and 29.2, variances 36.5 and 41.3;
-#: but of 60,000 rows, where none does, 23.7 and 19.5)
+#: (of parts of which some end early, and columns that tiles do not divide, sums of 60,013 rows of 257 floats 19.4, 23.8 by eight warps, of 120,013 of bfloat16 21.6 and 23.4, maxima 19.9 and
+#: 29.2; but of 60,000 rows, where none does, 23.7 and 19.5)
 ODD_ROWS, ODD_WARPS = 64, 2
 #: rows, as the next power of two, that are all on their way at once, by bytes of their numbers, elements of a thread, and warps at least (sums of 200 rows of 200 floats on an H200 19 us, 27 by four turns of 64 rows;
 #: of 400 of 100 19 and 24; of 200 of bfloat16 22 and 29); three numbers an element are kept of half as many columns
@@ -102,8 +102,8 @@ def column_tiles(group: Group, found: Sequence[Access], inner: Axis, *, again: b
     if not (whole or again or kinds_of(group.steps) <= PLAIN):
         return dataclasses.replace(_of_several(group, found, inner, beside, x, length), outer=outer)
     warps = warps_of(x * r, _each(group, found, inner, length, programs, whole=whole, again=again))
-    read = _walked(group, found)
-    if not (whole or again) and x == COLUMNS and _ends_early(group) and not _in_vectors(read, inner):
+    left_over = not multiple(product([a.extent for a in beside]), x)
+    if not (whole or again) and x == COLUMNS and left_over and _ends_early(group):
         warps = min(warps, ODD_WARPS)
     return Tiles(outer, (Tile("x", beside, x),), warps, Tile("r", group.row_axes, r), whole)
 

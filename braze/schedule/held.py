@@ -51,8 +51,9 @@ SHORT, OF_A_SHORT_WARP, WORD = range(1024, 8193), 2048, 4
 #: with as many as the compiler takes, 4,097 160 and 165; but 8,191 of bfloat16, whose mean is taken first, 237 and 153; softmaxes spill: 182 and 143)
 NARROW_ROW, NARROW = 10 << 10, 64
 #: rows that begin anywhere and are summed down their columns, too, are held in four tiles, 32 elements and as many sums a thread, of which each has as many registers as there are, or in five
-#: where these hold them (layer norm's backward on an H200: 1,025 of bfloat16 106 us where two tiles take 120, 5,001 in five tiles of 1,024 121, in three of 2,048 138, in five by twice as many threads 131);
-#: floats of up to so many elements in two
+#: where these hold them (layer norm's backward on an H200: 5,001 of bfloat16 in five tiles of 1,024 117 us, in three of 2,048 138, in five by twice as many threads 131), but of at least so many
+#: elements (1,025 in two tiles of 512 120 us, in four of 256 125); floats of up to so many elements in two
+LEAST_DOWN = 512
 DEEP_DOWN, ALL_REGISTERS = 2048, 255
 #: sums of a column that a thread has room for so, and elements of a tile, at most: of more sums it has half as many elements
 DOWN_SUMS, DOWN_BLOCK = 2, 2048

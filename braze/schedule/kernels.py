@@ -21,6 +21,7 @@ from braze.schedule.held import (
     DEEP_DOWN,
     DOWN_BLOCK,
     DOWN_SUMS,
+    LEAST_DOWN,
     NARROW,
     NARROW_ROW,
     OF_A_SHORT_WARP,
@@ -377,6 +378,8 @@ def vectors_down(group: Group, found: Iterable[Access], down: Iterable[LoopNest]
         block *= 2
     if narrow and length <= 5 * block // 2:
         block //= 2
+    if narrow:
+        block = max(LEAST_DOWN, block)
     if narrow and block < DOWN_BLOCK and sum(len(step.reductions) for step in down) > DOWN_SUMS:
         block *= 2
     warps = max(1, block // (32 * EACH))

@@ -437,7 +437,7 @@ def test_infinities_and_nans_stay_in_their_rows_and_columns_of_several_tiles(tmp
 
 @pytest.mark.parametrize(
     ("width", "tile", "warps"),
-    [(1025, 256, 1), (3001, 1024, 4), (4097, 1024, 4), (5001, 1024, 4), (6001, 2048, 8), (8191, 2048, 8)],
+    [(1025, 512, 2), (3001, 1024, 4), (4097, 1024, 4), (5001, 1024, 4), (6001, 2048, 8), (8191, 2048, 8)],
 )
 def test_a_row_between_vectors_is_held_in_four_tiles_or_five_by_few_warps(width, tile, warps):
     shapes = [(8192, width), (8192, width), (width,), (8192, 1), (8192, 1)]

@@ -136,8 +136,9 @@ class RowsAndColumns(Walker):
             self._asked_for(again, number, tile())
 
     def _kept(self, node: Node, number: int, body: Scope) -> Value:
-        """As it is: what was made of it for the row's sums is there for what follows from them, in registers that a program of few warps has."""
-        return self.kept[number][node]
+        """Of rows between vectors as it is: what was made of it for the row's sums is there for what follows from them."""
+        between = self.plan.begin is not None
+        return self.kept[number][node] if between else super()._kept(node, number, body)
 
     def _loads(self) -> list[Node]:
         """What the kernel reads of no place that it writes, nor through a number that it reads."""
