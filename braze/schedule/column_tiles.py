@@ -52,6 +52,8 @@ LEAST_WIDE, LONG_WIDE = 64, 8192
 #: an H200 29 us, 56 by 16 rows that are loaded as they are reduced; with three on their way 33); rows and warps of other tiles of COLUMNS (sums of powers of 958,698 rows of 35 floats 83, 180 by 32 rows of 16
 #: elements a thread; variance of 136,953 rows of 245 of bfloat16 84 and 103)
 STAGED_ROWS, STAGED_WARPS, DEEP_STAGES = 32, 4, 4
+#: (of parts of which some end early, and columns that tiles do not divide, sums of 60,013 rows of 257 floats 19.4, 23.8 by eight warps, of 120,013 of bfloat16 21.6 and 23.4, maxima 19.9 and
+#: 29.2; but of 60,000 rows, where none does, 23.7 and 19.5)
 ODD_ROWS, ODD_WARPS = 64, 2
 #: rows, as the next power of two, that are all on their way at once, by bytes of their numbers, elements of a thread, and warps at least (sums of 200 rows of 200 floats on an H200 19 us, 27 by four turns of 64 rows;
 #: of 400 of 100 19 and 24; of 200 of bfloat16 22 and 29); three numbers an element are kept of half as many columns
@@ -99,8 +101,16 @@ def column_tiles(group: Group, found: Sequence[Access], inner: Axis, *, again: b
     programs = likely_size(_count(outer, beside, x))
     if not (whole or again or kinds_of(group.steps) <= PLAIN):
         return dataclasses.replace(_of_several(group, found, inner, beside, x, length), outer=outer)
-    each = _each(group, found, inner, length, programs, whole=whole, again=again)
-    return Tiles(outer, (Tile("x", beside, x),), warps_of(x * r, each), Tile("r", group.row_axes, r), whole)
+    warps = warps_of(x * r, _each(group, found, inner, length, programs, whole=whole, again=again))
+    left_over = not multiple(product([a.extent for a in beside]), x)
+    if not (whole or again) and x == COLUMNS and left_over and _ends_early(group):
+        warps = min(warps, ODD_WARPS)
+    return Tiles(outer, (Tile("x", beside, x),), warps, Tile("r", group.row_axes, r), whole)
+
+
+def _ends_early(group: Group) -> bool:
+    """Whether rows are parts of which some end before the others, so that each load asks whether there is such a row."""
+    return any(r.value.op is Op.MASKED for step in group.steps for r in step.reductions)
 
 
 def _each(
@@ -150,8 +160,7 @@ def _at_once(group: Group, found: Sequence[Access], inner: Axis, length: int, *,
         return None
     (a,), plain = read, kinds <= PLAIN
     spread = kinds == {ReduceKind.WELFORD} and a.itemsize == WORD and length < max(AT_ONCE[WORD])
-    ends_early = any(r.value.op is Op.MASKED for step in group.steps for r in step.reductions)
-    lengths = AT_ONCE_CUT if ends_early else AT_ONCE
+    lengths = AT_ONCE_CUT if _ends_early(group) else AT_ONCE
     fits = length in lengths.get(a.itemsize, ()) and (a.itemsize == WORD or _in_vectors(read, inner))
     if not (plain or spread) or not fits or a.indirect or step_along(a, inner) != 1:
         return None

@@ -47,12 +47,16 @@ ANYWHERE_LONG_ROW, ANYWHERE_POWERS, ANYWHERE_LONG = 160 << 10, 184 << 10, HeldCu
 #: H200: 159 us in bfloat16 where half as many take 190, 165 in float32 where twice as many take 196, 368 and 202 held whole); not those of which more than a
 #: word is held for each element (a softmax's gradient in float32: 207 us, 187 held whole)
 SHORT, OF_A_SHORT_WARP, WORD = range(1024, 8193), 2048, 4
-#: of these, rows of so many bytes whose mean and variance are taken keep to so many registers a thread (layer norm on that H200: 8,191 columns of float32 157 us, 213
-#: with as many as the compiler takes, of bfloat16 160 and 168; 4,097 of float32 160 and 165, but of bfloat16 161 and 160; softmaxes spill: 182 and 143)
+#: of these, rows of so many bytes of floats whose mean and variance are taken keep to so many registers a thread (layer norm on that H200: 8,191 columns of float32 157 us, 213
+#: with as many as the compiler takes, 4,097 160 and 165; but 8,191 of bfloat16, whose mean is taken first, 237 and 153; softmaxes spill: 182 and 143)
 NARROW_ROW, NARROW = 10 << 10, 64
-#: rows of more elements than this that begin anywhere and are summed down their columns, too, are held in four tiles, 32 elements and as many sums a thread, of which
-#: each has as many registers as there are; shorter ones in two (layer norm's backward on an H200: 4,097 of bfloat16 137 us where two tiles take 180, 1,025 145 where four take 186)
+#: rows that begin anywhere and are summed down their columns, too, are held in four tiles, 32 elements and as many sums a thread, of which each has as many registers as there are, or in five
+#: where these hold them (layer norm's backward on an H200: 5,001 of bfloat16 in five tiles of 1,024 117 us, in three of 2,048 138, in five by twice as many threads 131), but of at least so many
+#: elements (1,025 in two tiles of 512 120 us, in four of 256 125); floats of up to so many elements in two
+LEAST_DOWN = 512
 DEEP_DOWN, ALL_REGISTERS = 2048, 255
+#: sums of a column that a thread has room for so, and elements of a tile, at most: of more sums it has half as many elements
+DOWN_SUMS, DOWN_BLOCK = 2, 2048
 #: one whose threads have twice the registers, of rows of which two and more values are read again (a softmax's gradient of 50,257 columns in bfloat16: 430 us,
 #: 663 before)
 DEEP = HeldCut(16, 128, 48, RESTS)

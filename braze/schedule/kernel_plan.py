@@ -48,6 +48,16 @@ class KernelPlan(TaskPlan):
         )
 
     @property
+    def lanes_around(self) -> int:
+        """Elements of each tile that a thread has, of a row that stays in registers to its end, where it also has one number of what lies around the vectors:
+        that is taken in with its own, and nothing more passes between threads. 0 where it is not so."""
+        if self.row is None or not self.to_its_end or any(tile.block > 1 for tile in self.points):
+            return 0
+        threads = 32 * self.warps
+        lanes = self.row.block // threads
+        return lanes if 2 * self.vector <= threads and 0 < lanes <= self.vector else 0
+
+    @property
     def programs(self) -> Expr:
         """How many programs run."""
         if self.walked is not None:

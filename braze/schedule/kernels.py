@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from braze.loops.ir import Axis, Buffer, Node, ReduceKind
+from braze.loops.ir import Axis, Buffer, LoopNest, Node, ReduceKind
 from braze.schedule.along_threads import FLAT, form_of, step_along
 from braze.schedule.column_tiles import column_tiles
 from braze.schedule.far import are_wide
@@ -19,6 +19,9 @@ from braze.schedule.held import (
     CACHED,
     CACHED_FLOATS,
     DEEP_DOWN,
+    DOWN_BLOCK,
+    DOWN_SUMS,
+    LEAST_DOWN,
     NARROW,
     NARROW_ROW,
     OF_A_SHORT_WARP,
@@ -199,7 +202,7 @@ def _held_in_part(plan: KernelPlan, group: Group, widest: int) -> KernelPlan | N
     if not {*again} <= {2, 4} or not kinds <= VECTORS or draws(group):
         return None
     if anywhere and length in SHORT and widest in (2, 4):
-        few = spread and length * (each or widest) >= NARROW_ROW
+        few = spread and widest > 2 and length * (each or widest) >= NARROW_ROW
         one = _held_to_its_end(plan, length, each or VECTOR // plan.vector, registers=NARROW if few else 0)
         return one and _several_rows(one, group)
     if anywhere and length in SHORT_SUMS and plan.vector == EACH and kinds <= PLAIN:
@@ -310,7 +313,8 @@ def _mixed(group: Group, buffers: dict[str, Buffer], *, hold: bool) -> KernelPla
     found = covering(group, accesses_of(group, buffers))
     tiles = {a.buffer: a.itemsize for a in found if not a.store}
     x, width, warps = tile_down(group, tiles.values())
-    vectors = vectors_down(group, found) if hold else None
+    down = [step for step in group.steps if step.reduce_axes == (group.walked.within,)]
+    vectors = vectors_down(group, found, down) if hold else None
     if vectors is not None and (group.walked.part.extent.value or 1) % vectors.vector == 0:
         x, width, warps = 1, (vectors.held + 1) * vectors.block, vectors.warps
     else:
@@ -357,8 +361,8 @@ class VectorsDown:
     registers: int
 
 
-def vectors_down(group: Group, found: Iterable[Access]) -> VectorsDown | None:
-    """How rows are held that begin anywhere and are also summed down their columns; None where that is as others are.
+def vectors_down(group: Group, found: Iterable[Access], down: Iterable[LoopNest]) -> VectorsDown | None:
+    """How rows are held that begin anywhere and are also summed ``down`` their columns; None where that is as others are.
 
     Of rows whose numbers are alike modulo the elements of a vector each begins at the same place in one: a program takes such rows, so that its columns lie in the same lanes.
     """
@@ -368,10 +372,18 @@ def vectors_down(group: Group, found: Iterable[Access]) -> VectorsDown | None:
     begin = begins_anywhere(group, [a for a in found if point.symbol in a.index.symbols()])
     if begin is None or begin[0].coefficient(point.symbol) is None:
         return None
-    deep = length > DEEP_DOWN
-    block = power(length - begin[1] + 1) // (4 if deep else 2)
-    warps = block // (32 * EACH)
-    if deep and length <= 7 * block // 2:
+    narrow = begin[1] == EACH
+    block, deep = power(length - begin[1] + 1) // 4, narrow or length > DEEP_DOWN
+    if not deep:
+        block *= 2
+    if narrow and length <= 5 * block // 2:
+        block //= 2
+    if narrow:
+        block = max(LEAST_DOWN, block)
+    if narrow and block < DOWN_BLOCK and sum(len(step.reductions) for step in down) > DOWN_SUMS:
+        block *= 2
+    warps = max(1, block // (32 * EACH))
+    if deep and not narrow and length <= 7 * block // 2:
         block //= 2  # by as many threads, of whose lanes fewer lie past the row
     held = (length - begin[1] + 1) // block
     return VectorsDown(*begin, block, held, warps, ALL_REGISTERS if deep else 0)

@@ -9,10 +9,11 @@ import dataclasses
 from collections.abc import Mapping
 
 from braze.loops.ir import Buffer
+from braze.loops.rewrite import loads, roots
 from braze.schedule.held import SHORT
 from braze.schedule.kernels import plan_kernel
 from braze.schedule.online import read_once
-from braze.schedule.passes import writes_what_it_reads
+from braze.schedule.passes import over_row, writes_what_it_reads
 from braze.schedule.records import Group, GroupKind
 from braze.schedule.short_sums import SHORT_SUMS
 from braze.symbolic.expr import product
@@ -34,5 +35,15 @@ def of_whole_vectors(group: Group, buffers: Mapping[str, Buffer]) -> Group:
         return group
     if likely_size(product([a.extent for a in group.axes])) * length < LEAST:
         return group
-    walking = read_once(dataclasses.replace(group, kind=GroupKind.LOOPED))
+    walking = dataclasses.replace(group, kind=GroupKind.LOOPED)
+    if not _sums_what_it_keeps(walking):
+        walking = read_once(walking)
     return walking if plan_kernel(walking, dict(buffers)).to_its_end else group
+
+
+def _sums_what_it_keeps(group: Group) -> bool:
+    """Whether a value along the row is both summed and wanted again, as a softmax's powers are: they are made once, below a maximum that is known."""
+    summed = {name for step in group.steps if step.reductions for name in loads(*roots(step))}
+    again = {name for step in group.steps if not step.reductions for name in loads(*roots(step))}
+    kept = {s.buffer for step in group.steps if over_row(step, group.row_axes) for s in step.stores}
+    return bool(kept & summed & again & {*group.internal})

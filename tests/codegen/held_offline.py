@@ -38,8 +38,9 @@ CASES |= {
         norm_backward,
         (empty(65536, width), empty(65536, width), empty(width), *(empty(65536, 1, dtype=F32) for _ in "ms")),
     )
-    for width in DOWN_CUTS
+    for width in (*DOWN_CUTS, 4097, 8191)
 }
+CASES["softmax between vectors"] = (lambda x: torch.softmax(x, 1), (empty(8192, 8191),))
 
 
 def main() -> int:

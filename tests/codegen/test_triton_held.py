@@ -226,7 +226,7 @@ def test_how_rows_are_held():
 def test_held_rows_stay_in_registers():
     """Compiled to sm_90 machine code: nothing is spilled, and as many programs fit a multiprocessor as are to share it."""
     printed = [s for s in offline("tests.codegen.held_offline").splitlines() if s.startswith("cut ")]
-    assert len(printed) == 5 + len(DOWN_CUTS) and all(" 0 bytes of stack" in line for line in printed)
+    assert len(printed) == 8 + len(DOWN_CUTS) and all(" 0 bytes of stack" in line for line in printed)
     told = [re.search(r"backward of (\d+)\]: (\d+) registers, .* (\d+) shared", line) for line in printed]
     norms = {int(found[1]): (int(found[2]), int(found[3])) for found in told if found}
     for width, cut in DOWN_CUTS.items():

@@ -7,6 +7,7 @@ import torch
 
 pytest.importorskip("triton")
 
+from braze.codegen.triton import generate
 from braze.codegen.triton.kernels import kernel
 from braze.loops.ir import Op
 from braze.loops.rewrite import roots, walk
@@ -14,7 +15,7 @@ from braze.schedule import held, kernels, scheduler, tile_sizes
 from braze.schedule import mixed as mixed_form
 from braze.schedule.records import GroupKind
 from tests.codegen.test_triton_forms import agree, exact, numbers
-from tests.codegen.triton_bench import interpreted, planned
+from tests.codegen.triton_bench import context, interpreted, planned
 from tests.loops.interpret import interpret
 
 NAN, INF = torch.nan, torch.inf
@@ -435,15 +436,39 @@ def test_infinities_and_nans_stay_in_their_rows_and_columns_of_several_tiles(tmp
 
 
 @pytest.mark.parametrize(
-    ("width", "tile", "warps"), [(4097, 1024, 4), (3001, 512, 4), (5001, 1024, 8), (8191, 2048, 8)]
+    ("width", "tile", "warps"),
+    [(1025, 512, 2), (3001, 1024, 4), (4097, 1024, 4), (5001, 1024, 4), (6001, 2048, 8), (8191, 2048, 8)],
 )
-def test_a_row_far_shorter_than_its_tiles_is_held_in_some_half_as_large_by_as_many_threads(
-    width, tile, warps
-):
+def test_a_row_between_vectors_is_held_in_four_tiles_or_five_by_few_warps(width, tile, warps):
     shapes = [(8192, width), (8192, width), (width,), (8192, 1), (8192, 1)]
     given = [torch.empty(s, device="meta", dtype=torch.bfloat16) for s in shapes]
-    made = plan_of_mixed(planned(layer_norm, *given))
+    plan = planned(layer_norm, *given)
+    made = plan_of_mixed(plan)
     assert (made.row.block, made.warps) == (tile, warps) and made.to_its_end
+    assert mixed(plan)[0].walked.part.extent.value == 8 * 132 // warps // 8 * 8
+
+
+def test_columns_that_are_summed_in_more_ways_leave_a_thread_fewer_elements():
+    def fn(g, x, rstd, w):
+        h = x.float() * rstd
+        gw = g.float() * w.float()
+        sums = (g.float() * h).sum(0), g.float().sum(0), (g.float() * x.float()).sum(0), x.float().sum(0)
+        return ((gw - h * (gw * h).mean(1, keepdim=True)) * rstd).bfloat16(), *sums
+
+    shapes = [(8192, 4097), (8192, 4097), (8192, 1), (4097,)]
+    given = [torch.empty(s, device="meta", dtype=torch.bfloat16) for s in shapes]
+    given[2] = given[2].float()
+    made = plan_of_mixed(planned(fn, *given))
+    assert (made.row.block, made.warps) == (2048, 8)
+
+
+def test_what_a_rows_sums_are_made_of_is_there_for_what_follows_from_them():
+    """Made again it takes a quarter more instructions."""
+    shapes = [(8192, 4097), (8192, 4097), (4097,), (8192, 1), (8192, 1)]
+    given = [torch.empty(s, device="meta", dtype=torch.bfloat16) for s in shapes]
+    (text, _) = generate(planned(layer_norm, *given), context())
+    assert "bz_again" not in text.source and dict(text.launch.constants)["HELD"] == 255
+    assert "ebase = tl.arange(0, 128)[None, :]" in text.source
 
 
 def test_few_rows_are_held_in_one_tile():

@@ -174,3 +174,9 @@ def test_rows_of_floats_that_begin_anywhere_leave_room_for_a_program_beside_each
     for length, warps in ((33001, 16), (45001, 16), (50257, 32)):
         (plan,) = plans(planned(lambda x: x.softmax(-1), meta(torch.float32, 1024, length)))
         assert plan.warps == warps and plan.held
+
+
+def test_columns_that_tiles_do_not_divide_of_parts_that_end_early_have_few_warps():
+    for shape, warps in (((60013, 257), 2), ((60000, 257), 8), ((21851, 768), 8)):
+        first, _ = generate(planned(lambda x: x.sum(0), torch.empty(shape, device="meta")), context())
+        assert first.launch.num_warps == warps

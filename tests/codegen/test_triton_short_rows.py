@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from torch.nn import functional as F
 
 pytest.importorskip("triton")
 
+from braze.codegen.triton import generate
 from braze.schedule import shifted, whole_vectors
 from tests.codegen.test_triton_forms import INF, NAN, check, numbers
 from tests.codegen.test_triton_vectors import plan_of
+from tests.codegen.triton_bench import context, planned
 
 
 @pytest.fixture(autouse=True)
@@ -110,6 +114,28 @@ def test_rows_that_nothing_is_stored_along(dtype, length, tmp_path):
     check(lambda x: x.sum(1), tmp_path, x, cores=1, digits=64 * DIGITS[dtype])
 
 
+def text_of(fn, *inputs):
+    """The last kernel of a function of bfloat16 on a Hopper GPU."""
+    return generate(planned(fn, *inputs), context())[-1].source
+
+
+def test_what_lies_around_the_vectors_of_a_row_is_one_number_a_thread_and_joined_with_its_own():
+    x = torch.empty(8192, 4097, dtype=torch.bfloat16)
+    for fn, exchanges in ((softmax, 2), (lambda x: x - x.float().sum(1, keepdim=True).bfloat16(), 1)):
+        text = text_of(fn, x)
+        assert "ebase = tl.arange(0, 128)[None, :]" in text
+        assert len(re.findall(r"tl\.(?:reduce|sum)\(.*, None[,)]", text)) == exchanges
+    several = text_of(lambda x: x.float().sum(1), torch.empty(1 << 16, 1025, dtype=torch.bfloat16))
+    assert "ebase = tl.arange(0, 16)[None, :]" in several  # a warp has two rows
+    assert "ebase = tl.arange(0, 8)[None, :]" in text_of(softmax, x.float())  # a thread has two vectors
+
+
+def test_powers_that_are_wanted_again_are_made_once_and_others_in_the_walk_that_finds_the_maximum():
+    x = torch.empty(8192, 4097, dtype=torch.bfloat16)
+    assert "bz_below" not in text_of(softmax, x)
+    assert "bz_below" in text_of(lambda x: torch.log_softmax(x, 1), x)
+
+
 def test_rows_that_vectors_divide_are_held_whole_as_they_were():
     for length in (1032, 2048, 4096, 8192):
         assert plan_of(softmax, numbers(9, length, dtype=torch.bfloat16), cores=1).whole
@@ -139,12 +165,11 @@ def test_rows_of_which_two_words_would_be_held_for_each_element_are_held_whole()
     ("length", "dtype", "registers"),
     [
         (4097, torch.float32, 64),
-        (8191, torch.bfloat16, 64),
-        (4097, torch.bfloat16, 0),
+        (8191, torch.bfloat16, 0),
         (1025, torch.float32, 0),
     ],
 )
-def test_long_rows_of_norms_keep_to_fewer_registers(length, dtype, registers):
+def test_long_rows_of_norms_of_floats_keep_to_fewer_registers(length, dtype, registers):
     x, w, b = (torch.empty(s, dtype=dtype) for s in [(9, length), (length,), (length,)])
     assert plan_of(layer_norm, x, w, b, cores=1).registers == registers
     assert plan_of(softmax, x, cores=1).registers == 0

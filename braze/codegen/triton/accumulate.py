@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from braze.codegen.triton.emit import Emitter, Scope, Value
 from braze.codegen.triton.ops import TYPES
@@ -26,7 +26,9 @@ class Accumulator:
 
     ``rows``: how many rows of the tile it has lanes for. ``lanes``: elements that are taken in together; ``apart``: those that lie a stride
     apart, as a thread has them of a row that it reads one by one, rather than side by side. ``edges``: the state of what lies before and
-    behind the whole vectors of the row, which are ``length`` elements; ``edge``: this is that state. ``found``: what its lanes come to, where that has been asked for already.
+    behind the whole vectors of the row, which are ``length`` elements; ``edge``: this is that state, ``around``: which threads
+    have one number of each, and so many of a tile, so that both are joined before anything passes between them. ``held``: of a row that is all in registers and whose mean is asked for,
+    the values of its tiles, and whether they have a mask. ``found``: what its lanes come to, where that has been asked for already.
     """
 
     reduction: Reduction
@@ -37,13 +39,15 @@ class Accumulator:
     length: str = "rnumel"
     edges: Accumulator | None = None
     edge: bool = False
+    around: int = 0
+    held: list[tuple[str, bool]] = field(default_factory=list)
     found: str = ""
 
     def open(self, lines: list[str]) -> None:
         """Declare the state before the loop."""
         kind, dtype = self.reduction.kind, self.reduction.dtype
         shape = f"[{self.rows}, RBLOCK]"
-        if kind is ReduceKind.WELFORD and self.edge:
+        if kind is ReduceKind.WELFORD and (self.edge or self.around):
             return
         if kind is ReduceKind.WELFORD:
             shape = f"[{self.rows}, RBLOCK // {self.lanes}]" if self.lanes > 1 else shape
@@ -68,6 +72,14 @@ class Accumulator:
             kept = DType.I32 if kind in (ReduceKind.ANY, ReduceKind.ALL) else dtype
             lines.append(f"    {self.name} = tl.full({shape}, {identity(kind, dtype)}, {TYPES[kept]})")
 
+    def begin(self, value: str, lines: list[str]) -> bool:
+        """Whether a tile that is whole, and the first of all, is the state itself, whose threads then have what they have of it."""
+        kind = self.reduction.kind
+        if kind not in (ReduceKind.SUM, ReduceKind.PROD, ReduceKind.MAX, ReduceKind.MIN):
+            return False
+        lines.append(f"        {self.name} = {value}.to({TYPES[self.reduction.dtype]})")
+        return True
+
     def add(self, value: str, lines: list[str], masked: bool, *, first: bool = False) -> None:
         """Take one tile in, inside the loop; ``first``: it is the first of all, and whole."""
         lines += [f"        {line}" for line in self._taken(value, masked, first)]
@@ -77,6 +89,8 @@ class Accumulator:
         if kind is ReduceKind.WELFORD:
             if self.edge:  # so few that all are kept until the mean is known
                 return [f"{n}_few = {value}", f"{n}_inside = rmask"]
+            if self.around:
+                return self._held_for_its_mean(value, masked)
             return self._spread_of_few(value, masked, first) if few else self._spread(value, masked)
         if kind is ReduceKind.ONLINE_SOFTMAX:
             inside = [f'{n}_new = tl.where(rmask, {value}, float("-inf"))'] if masked else []
@@ -86,6 +100,15 @@ class Accumulator:
             return self._extreme_of_few(value, masked) if few else self._extreme(value, masked)
         taken = combine(kind, n, value)
         return [f"{n} = " + (f"tl.where(rmask, {taken}, {n})" if masked else taken)]
+
+    def _held_for_its_mean(self, value: str, masked: bool) -> list[str]:
+        """Take in numbers of a row that is all in registers: their sum first, and they stay at hand for how far they lie from its mean."""
+        n, first = self.name, not self.held
+        self.held.append((value, masked))
+        taken = value if first else f"{n} + {value}"
+        if not masked:
+            return [f"{n} = {taken}"]
+        return [f"{n}_within = rmask", f"{n} = tl.where(rmask, {taken}, {'0.0' if first else n})"]
 
     def _spread(self, value: str, masked: bool) -> list[str]:
         """Take in numbers by how far they lie from their lane's first, which the first tile tells."""
@@ -162,28 +185,48 @@ class Accumulator:
         """Collapse the state after the loop."""
         n, kind = self.name, self.reduction.kind
         if kind is ReduceKind.WELFORD:
-            return self._moments(emit, scope)
+            return self._moments_of_held(emit, scope) if self.around else self._moments(emit, scope)
         if kind is ReduceKind.ONLINE_SOFTMAX:
-            best = emit.assign(f"tl.reduce({n}_top, 1, bz_max)[:, None]", X, scope)
-            edges = self.edges.name if self.edges is not None else ""
-            if edges:
-                best = emit.assign(f"bz_max({best.name}, {edges}_top)", X, scope)
-            whole = emit.assign(f"tl.sum(bz_rescale({n}_sum, {n}_top, {best.name}), 1)[:, None]", X, scope)
-            if edges:
-                more = f"bz_rescale({edges}_sum, {edges}_top, {best.name})"
-                whole = emit.assign(f"{whole.name} + {more}", X, scope)
-            # nothing above minus infinity: no sum; and what is infinite has none
-            top = emit.assign(f'tl.where({whole.name} == 0.0, float("-inf"), {best.name})', X, scope)
-            infinite = f'tl.abs({top.name}) == float("inf")'
-            total = emit.assign(f'tl.where({infinite}, float("nan"), {whole.name})', X, scope)
-            return [top, total]
+            return self._maximum_and_powers(emit, scope)
         if kind.finds_place:
             pair = emit.assign(f"tl.reduce(({n}_v, {n}_i), 1, bz_{kind.value})", X, scope)
             if self.lanes > 1:  # the extreme, and where those begin among which it is
                 return [emit.assign(f"{pair.name}[{k}][:, None]", X, scope) for k in range(2)]
             return [emit.assign(f"{pair.name}[1][:, None].to(tl.int64)", X, scope)]
+        if self.around:
+            found = self.found or collapsed(kind, self.lanes_of_threads(), None, "")
+            return [emit.assign(number_of_row(emit.assign(found, X, scope).name), X, scope)]
         found = self.found or collapsed(kind, n, 1, "[:, None]")
         return [emit.assign(found if self.edges is None else joined(kind, found, self.edges.name), X, scope)]
+
+    def _maximum_and_powers(self, emit: Emitter, scope: Scope) -> list[Value]:
+        """The maximum and the sum of powers below it."""
+        n, edges = self.name, self.edges.name if self.edges is not None else ""
+        if edges and self.around:
+            higher = emit.assign(f"bz_max({n}_top, {edges}_top)", XR, scope).name
+            both = f"bz_rescale({n}_sum, {n}_top, {higher}) + bz_rescale({edges}_sum, {edges}_top, {higher})"
+            scope.lines += [f"{scope.indent}{n}_sum = {both}", f"{scope.indent}{n}_top = {higher}"]
+            edges = ""
+        best = emit.assign(f"tl.reduce({n}_top, 1, bz_max)[:, None]", X, scope)
+        if edges:
+            best = emit.assign(f"bz_max({best.name}, {edges}_top)", X, scope)
+        whole = emit.assign(f"tl.sum(bz_rescale({n}_sum, {n}_top, {best.name}), 1)[:, None]", X, scope)
+        if edges:
+            more = f"bz_rescale({edges}_sum, {edges}_top, {best.name})"
+            whole = emit.assign(f"{whole.name} + {more}", X, scope)
+        # nothing above minus infinity: no sum; and what is infinite has none
+        top = emit.assign(f'tl.where({whole.name} == 0.0, float("-inf"), {best.name})', X, scope)
+        infinite = f'tl.abs({top.name}) == float("inf")'
+        return [top, emit.assign(f'tl.where({infinite}, float("nan"), {whole.name})', X, scope)]
+
+    def lanes_of_threads(self) -> str:
+        """What each thread has of a simple reduction, with what lies around the vectors."""
+        kind, n = self.reduction.kind, self.name
+        if not self.around or self.edges is None:
+            return n
+        few = f"tl.reshape({n}, [{self.rows}, RBLOCK // {self.around}, {self.around}])"
+        own = {ReduceKind.ANY: f"tl.max({few}, 2)", ReduceKind.ALL: f"tl.min({few}, 2)"}
+        return combine(kind, own.get(kind) or collapsed(kind, few, 2, ""), self.edges.name)
 
     def close(self, lines: list[str]) -> None:
         """One state for all lanes, to be joined with that of other tiles of the row."""
@@ -195,6 +238,28 @@ class Accumulator:
         elif kind is not ReduceKind.WELFORD:
             lines.append(f"    {n} = " + collapsed(kind, n, 1, "[:, None]"))
 
+    def _moments_of_held(self, emit: Emitter, scope: Scope) -> list[Value]:
+        """Mean and squared deviations of a row that is all in registers, as of one that a tile holds whole."""
+        n, edges = self.name, self.edges
+        assert edges is not None
+        around = f"tl.where({edges.name}_inside, {{}}, 0.0)"
+
+        def of_row(lanes: str, more: str) -> Value:
+            few = f"tl.sum(tl.reshape({lanes}, [{self.rows}, RBLOCK // {self.around}, {self.around}]), 2)"
+            found = emit.assign(f"tl.sum({few} + {around.format(more)}, None)", X, scope)
+            return emit.assign(number_of_row(found.name), X, scope)
+
+        mean = emit.assign(f"bz_mean({of_row(n, f'{edges.name}_few').name}, rnumel)", X, scope)
+        squares = ""
+        for value, masked in self.held:
+            away = emit.assign(f"{value} - {mean.name}", XR, scope).name
+            if masked:
+                away = emit.assign(f"tl.where({n}_within, {away}, 0.0)", XR, scope).name
+            square = f"{away} * {away}"
+            squares = emit.assign(f"{squares} + {square}" if squares else square, XR, scope).name
+        away = emit.assign(f"{edges.name}_few - {mean.name}", XR, scope).name
+        return [mean, of_row(squares, f"{away} * {away}")]
+
     def _moments(self, emit: Emitter, scope: Scope) -> list[Value]:
         """Mean and squared deviations. A lane's own lie about one of its numbers, so that as few digits cancel as it has numbers."""
         n, of = self.name, TYPES[self.reduction.dtype]
@@ -204,21 +269,28 @@ class Accumulator:
             last = f"tl.minimum(tl.maximum({last}, 0), {self.lanes})"
             held = f"({self.length} // RBLOCK * {self.lanes} + {last}).to({of})"
         edges = self.edges.name if self.edges is not None else ""
-        few = f" + tl.sum(tl.where({edges}_inside, {{}}, 0.0), 1)" if edges else ""
+        few = f" + tl.where({edges}_inside, {{}}, 0.0)" if edges else ""
+        if edges and not self.around:
+            few = f", 1) + tl.sum({few.removeprefix(' + ')}"
         counts = emit.assign(held, R, scope).name
         above = emit.assign(f"{n}_sum / tl.maximum({counts}, 1.0)", XR, scope).name
-        total = f"(tl.sum({n}_at * {counts} + {n}_sum, 1){few.format(f'{edges}_few')})[:, None]"
+        total = f"(tl.sum({n}_at * {counts} + {n}_sum{few.format(f'{edges}_few')}, 1))[:, None]"
         total = emit.assign(total, X, scope).name
         mean = emit.assign(f"bz_mean({total}, rnumel)", X, scope)
         gap = emit.assign(f"{n}_at + {above} - {mean.name}", XR, scope).name
         own = emit.assign(f"{n}_squares - {n}_sum * {above}", XR, scope).name
         own = emit.assign(f"tl.where({own} < 0, 0.0, {own})", XR, scope).name
         away = f"({edges}_few - {mean.name})"
-        spread = f"(tl.sum({own} + {counts} * {gap} * {gap}, 1){few.format(f'{away} * {away}')})[:, None]"
+        spread = f"(tl.sum({own} + {counts} * {gap} * {gap}{few.format(f'{away} * {away}')}, 1))[:, None]"
         return [mean, emit.assign(spread, X, scope)]
 
 
-def collapsed(kind: ReduceKind, state: str, along: int, spread: str) -> str:
+def number_of_row(name: str) -> str:
+    """A number of a program's only row as a tile, of any threads: what it meets stays with those that have it."""
+    return f"tl.full([1, 1], {name}, {name}.dtype)"
+
+
+def collapsed(kind: ReduceKind, state: str, along: int | None, spread: str) -> str:
     """A tile of a simple reduction's lanes as one number for each of the other dimension."""
     text = {
         ReduceKind.SUM: f"tl.sum({state}, {along})",

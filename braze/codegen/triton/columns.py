@@ -135,6 +135,11 @@ class RowsAndColumns(Walker):
         for number, tile in enumerate(tiles if again else ()):
             self._asked_for(again, number, tile())
 
+    def _kept(self, node: Node, number: int, body: Scope) -> Value:
+        """Of rows between vectors as it is: what was made of it for the row's sums is there for what follows from them."""
+        between = self.plan.begin is not None
+        return self.kept[number][node] if between else super()._kept(node, number, body)
+
     def _loads(self) -> list[Node]:
         """What the kernel reads of no place that it writes, nor through a number that it reads."""
         steps = [s for s in self.group.steps if s.reduce_axes != self._down_axes()]
@@ -174,10 +179,11 @@ class RowsAndColumns(Walker):
             return
         if sums[0].reduction.dtype is not sums[1].reduction.dtype:
             return
-        names = ", ".join(a.name for a in sums)
-        pair = self.emitter.assign(f"tl.reduce(({names}), 1, bz_two_sums)", X, self.base)
+        names = ", ".join(a.lanes_of_threads() for a in sums)
+        along, spread = ("None", "") if self.around else ("1", "[:, None]")
+        pair = self.emitter.assign(f"tl.reduce(({names}), {along}, bz_two_sums)", X, self.base)
         for number, a in enumerate(sums):
-            a.found = f"{pair.name}[{number}][:, None]"
+            a.found = f"{pair.name}[{number}]{spread}"
 
     def _body(
         self, steps: Sequence[LoopNest], body: Scope, opened: list[Taken], number: int, *, first: bool = False

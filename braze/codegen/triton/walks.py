@@ -7,7 +7,7 @@ registers from one walk to the next (``KernelPlan.held``): those tiles are asked
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from braze.codegen.triton.accumulate import LANES, XR, Accumulator
@@ -42,6 +42,8 @@ class Walker(Writer):
         #: what lies around the whole vectors of the row, as the last walk that reduces took it in
         self.edges: list[Accumulator] = []
         self.at_edges = False
+        #: elements of a tile that a thread has, where it has one number of these as well, and takes it in with them; else 0
+        self.around = plan.lanes_around if plan.walked is not None or plan.lanes_around == LANES else 0
         #: whether it is written where they begin
         self.vectors_found = False
         #: what later walks read again, its values of each tile that stays in registers, and what walks so far have read
@@ -115,8 +117,8 @@ class Walker(Writer):
         if self.plan.limit is not None:
             self._same_for_all_points()
         parts = self._parts()
-        if any(r.kind is ReduceKind.WELFORD for step in steps for r in step.reductions):
-            # lanes lie about one of their first numbers, which a whole tile has
+        if self.around or any(r.kind is ReduceKind.WELFORD for step in steps for r in step.reductions):
+            # lanes begin with their first numbers, or lie about one of them, which a whole tile has
             parts.remove(self._held)
             parts.insert(1, self._held)
         needed = self._needed(steps)
@@ -128,11 +130,12 @@ class Walker(Writer):
         emit.vectors, emit.eviction, emit.masks["r"] = None, "", self.masked
         for axis in self.group.row_axes:
             emit.symbols.pop(axis.symbol)
+        for accumulator, edges in zip([a for _, taken in opened for a in taken], self.edges):
+            accumulator.edges = edges
         self._results_of_all(opened)
-        edges = iter(self.edges)
         for step, accumulators in opened:
             self._forget_reduced(self.base)
-            emit.reduced = dict(enumerate(self._results(step, accumulators, edges)))
+            emit.reduced = dict(enumerate(self._results(step, accumulators)))
             self._stores(step, self.base)
         emit.end(self.base)
 
@@ -148,14 +151,11 @@ class Walker(Writer):
         between = [] if self.plan.to_its_end else [self._tiles]
         return [self._ahead, self._edges, *between, self._tail, self._held]
 
-    def _results(
-        self, step: LoopNest, accumulators: Sequence[Accumulator], edges: Iterator[Accumulator]
-    ) -> list[Value]:
+    def _results(self, step: LoopNest, accumulators: Sequence[Accumulator]) -> list[Value]:
         """What a walk's reductions of one step give."""
         tellers = [self._teller(a.reduction, step) for a in accumulators]
         found: list[list[Value]] = []
         for accumulator, teller in zip(accumulators, tellers, strict=True):
-            accumulator.edges = next(edges, None)
             found.append([] if teller is not None else accumulator.results(self.emitter, self.base))
         results: list[Value] = []
         for accumulator, teller, own in zip(accumulators, tellers, found, strict=True):
@@ -358,21 +358,24 @@ class Walker(Writer):
         self.at_edges = False
         base.lines.extend(line[4:] for line in body.lines)
         self.edges = [a for _, accumulators in taken for a in accumulators]
-        for accumulator in self.edges:
+        for accumulator in self.edges if not self.around else ():
             accumulator.close(base.lines)
         self._small(begin)
 
     def _edge_tile(self) -> Scope:
-        emit, vector, half = self.emitter, self.plan.vector, self._half()
+        emit, vector, half = self.emitter, self.plan.vector, self._around() // 2
         emit.vectors, emit.eviction, emit.masks["r"] = None, "", True
-        behind = f"vectors * {vector} + rbase - {half}"
+        index = f"tl.where(rbase < {half}, rbase - head, vectors * {vector} + rbase - {half})"
         inside = f"(rindex < rnumel) & ((rbase >= {half}) | (rbase < head))"
+        if self.around:  # those ahead of the vectors and those behind are next to each other
+            index = f"tl.where(rbase < head, rbase, rbase + vectors * {vector}) - head"
+            inside = f"rbase < rnumel - vectors * {vector}"
         body = Scope(["        rbase = tl.arange(0, RBLOCK)[None, :]"], "        ", outer=self.base)
-        return self.row_scope(body, f"tl.where(rbase < {half}, rbase - head, {behind})", inside)
+        return self.row_scope(body, index, inside)
 
-    def _half(self) -> int:
-        """Elements of the small tile on each side of the vectors."""
-        return max(self.plan.vector, LANES // 2)
+    def _around(self) -> int:
+        """Elements of the small tile: one a thread, or as many as may lie around the vectors."""
+        return 32 * self.plan.warps if self.around else 2 * max(self.plan.vector, LANES // 2)
 
     def _small(self, begin: int) -> None:
         """Lines from one on in the small tile's own names."""
@@ -380,7 +383,7 @@ class Walker(Writer):
         lines[begin:] = [self._in_small_names(line) for line in lines[begin:]]
 
     def _in_small_names(self, line: str) -> str:
-        small = {"RBLOCK": str(2 * self._half()), "rindex": "eindex", "rmask": "emask", "rbase": "ebase"}
+        small = {"RBLOCK": str(self._around()), "rindex": "eindex", "rmask": "emask", "rbase": "ebase"}
         return re.sub(
             r"\b(RBLOCK|rindex|rmask|rbase|r\d+)\b", lambda m: small.get(m[0], f"e{m[0][1:]}"), line
         )
@@ -441,10 +444,14 @@ class Walker(Writer):
         if accumulator is None:
             lanes, apart = self._lanes(reduction)
             name = f"acc{self.emitter.count}"
-            accumulator = Accumulator(reduction, name, lanes, apart=apart, edge=self.at_edges)
+            accumulator = Accumulator(
+                reduction, name, lanes, apart=apart, edge=self.at_edges, around=self.around
+            )
             if self.plan.begin is not None:
                 accumulator.length = f"(vectors * {self.plan.vector})"
             self.emitter.count += 1
+            if first and self.around and accumulator.begin(value.name, body.lines):
+                return accumulator
             accumulator.open(self.base.lines)
         accumulator.add(value.name, body.lines, self.emitter.masks["r"], first=first)
         return accumulator
@@ -452,6 +459,8 @@ class Walker(Writer):
     def _lanes(self, reduction: Reduction) -> tuple[int, bool]:
         """How many elements of a row one thread has at once, and whether they lie apart: a row that begins anywhere is read one by one."""
         plan, block = self.plan, self._block()
+        if self.at_edges and plan.lanes_around:
+            return 1, False
         if plan.form is not Form.ROWS or block % LANES:
             return 1, False
         if reduction.kind is ReduceKind.WELFORD and not plan.held:
