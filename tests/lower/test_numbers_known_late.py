@@ -53,10 +53,10 @@ def numbers(dtype: torch.dtype) -> torch.Tensor:
 #: how many of NUMBERS are compiled for -> the operators: where that is more than two, they decide by a number that is 0 or 1
 MISSES = {
     4: ("celu",),
-    3: ("nan to number", "sum", "difference", "difference the other way"),
+    3: ("sum", "difference", "difference the other way"),
 }
 #: as many as those, but by another number
-ZERO_APART = ("lerp", "smooth loss")
+ZERO_APART = ("lerp", "smooth loss", "nan to number")
 MISSES[2] = tuple(name for name in ROWS if name not in {*MISSES[4], *MISSES[3], *ZERO_APART})
 #: operators that decide alike make one graph; those that decide most, one each
 GROUPS = [(2, MISSES[2]), (3, MISSES[3]), (3, ZERO_APART), *((4, (name,)) for name in MISSES[4])]
