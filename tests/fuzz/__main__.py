@@ -62,7 +62,9 @@ def parsed() -> argparse.Namespace:
         "--minimise", type=float, default=30, help="seconds to make a failure small (default: 30)"
     )
     parser.add_argument("--files", type=int, default=1, help="files per kind of failure (default: 1)")
-    parser.add_argument("--device", default="cpu", help="where programs of tensors run (default: cpu)")
+    parser.add_argument(
+        "--device", default=os.environ.get(DEVICE, "cpu"), help="where programs of tensors run (default: cpu)"
+    )
     parser.add_argument("--record", action="store_true", help="add the run to the ledger")
     return parser.parse_args()
 
