@@ -16,9 +16,16 @@ from tests.codegen.triton_bench import context, planned
 REGISTERS = 40
 
 
+def triangles(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of places in few numbers: those of ``y`` are one program's."""
+    return torch.triu(x, 1).select(2, -1), torch.tril(y, 1)
+
+
 def main() -> int:
     """Nonzero where a kernel does not build, needs the registers of all its members, or reads no whole vectors."""
     with tempfile.TemporaryDirectory() as folder:
+        (text,) = generate(planned(triangles, torch.empty(8, 7, 7), torch.empty(3, 17)), context())
+        print("pairs of 16 bits:", compile_offline(text, Path(folder))["ptx"].count("16x2"))
         for count in (2, 60):
             tensors = [torch.empty(8 * (n * n + 50)) for n in range(count)]
             for fn in (lambda *xs: [x * 2 for x in xs], lambda *xs: torch._foreach_norm(xs, 2.0)):

@@ -55,7 +55,7 @@ def test_members_of_one_text_are_written_once(tmp_path):
     tensors = [numbers(8 * n, seed=n) for n in range(1, 40)]
     of_tensors = of_list(lambda xs: torch._foreach_mul(xs, 3.0), len(tensors))
     (text,) = generate(planned(of_tensors, *tensors), context())
-    assert text.source.count("@triton.jit") == 2 and text.source.count("tl.store(") == 1
+    assert text.source.count("def triton_") == 2 and text.source.count("tl.store(") == 1
     agree(interpreted(of_tensors, tmp_path, *tensors)[1], exact(of_tensors, *tensors))
 
 
@@ -224,4 +224,8 @@ def test_memory_that_another_member_reads_is_not_written_over():
 
 def test_programs_of_members_are_compiled_offline():
     """Each program takes the pointers of its own member alone: few registers, whatever the number of members, and whole vectors."""
-    assert offline("tests.codegen.combos_offline").count("60 members") == 2
+    printed = offline("tests.codegen.combos_offline")
+    assert printed.count("60 members") == 2
+    assert "pairs of 16 bits: 0" in printed, (
+        "the assembler of CUDA 12.8 and 12.9 takes ones for noughts there"
+    )

@@ -79,7 +79,7 @@ def combo_kernel(
     begins += ["        gdc_launch_dependents()"] if triggers else []
     body = [
         *begins,
-        "    program = tl.program_id(0)",
+        "    program = bz_program()",
         f"    none = {_NOUGHT}",
         "    square = none * none",
         *indented(_tree(calls, 0)),

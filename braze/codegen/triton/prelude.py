@@ -210,6 +210,15 @@ def bz_coarse_div(a, b):
 # whether instructions may be written as NVIDIA's GPUs have them
 bz_bare: tl.constexpr = tl.constexpr(not triton.knobs.runtime.interpret and triton.runtime.driver.active.get_current_target().backend == "cuda")
 """,
+    "bz_program": """
+@triton.jit
+def bz_program():
+    # of a program that is known to be one of few a compiler counts places in 16 bits, two at once, and the assembler of CUDA 12.8 takes a 1 for 0 where of two it drops one
+    program = tl.program_id(0)
+    if bz_bare:
+        program = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [program], dtype=tl.int32, is_pure=True, pack=1)
+    return program
+""",
     "bz_power": """
 @triton.jit
 def bz_power(x):
