@@ -7,6 +7,21 @@ from __future__ import annotations
 
 import re
 
+
+def _one_instruction(name: str, instruction: str, otherwise: str, comment: str) -> str:
+    """A function of floats that NVIDIA's GPUs have an instruction for, and Triton another text."""
+    return f"""
+@triton.jit
+def {name}(x):
+    # {comment}
+    if bz_bare:
+        y = tl.inline_asm_elementwise("{instruction} $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
+    else:
+        y = tl.{otherwise}(x)
+    return y
+"""
+
+
 FUNCTIONS: dict[str, str] = {
     "bz_div": """
 @triton.jit
@@ -219,26 +234,18 @@ def bz_program():
         program = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [program], dtype=tl.int32, is_pure=True, pack=1)
     return program
 """,
-    "bz_power": """
-@triton.jit
-def bz_power(x):
-    # a power of 2, or 0 where it would be denormal: one instruction, four with those
-    if bz_bare:
-        y = tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
-    else:
-        y = tl.exp2(x)
-    return y
-""",
-    "bz_root": """
-@triton.jit
-def bz_root(x):
-    # the reciprocal root of what is not denormal: one instruction, four of other numbers
-    if bz_bare:
-        y = tl.inline_asm_elementwise("rsqrt.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
-    else:
-        y = tl.rsqrt(x)
-    return y
-""",
+    "bz_power": _one_instruction(
+        "bz_power",
+        "ex2.approx.ftz.f32",
+        "exp2",
+        "a power of 2, or 0 where it would be denormal: one instruction, four with those",
+    ),
+    "bz_root": _one_instruction(
+        "bz_root",
+        "rsqrt.approx.ftz.f32",
+        "rsqrt",
+        "the reciprocal root of what is not denormal: one instruction, four of other numbers",
+    ),
     "bz_part": """
 @triton.jit
 def bz_part(x):
