@@ -73,11 +73,9 @@ ON_GPUS = IN_TURN | {HELD}
 
 def asked(constants: Sequence[tuple[str, int]], interpreted: bool = False) -> dict[str, int]:
     """What Triton is asked for beside warps and stages: of a build and of a launch the same, or it would not find what was built. Its interpreter knows no GPU."""
-    from triton.runtime.driver import driver
-
     told = dict(constants)
     asks: dict[str, int] = {}
-    if not interpreted and driver.active.get_current_target().backend == "cuda":
+    if not interpreted and _is_for_nvidia():
         asks["enable_reflect_ftz"] = (
             False  # NVIDIA's functions of floats would take denormal numbers for zeros
         )
@@ -88,6 +86,16 @@ def asked(constants: Sequence[tuple[str, int]], interpreted: bool = False) -> di
     if told.get(ASSERTS):
         asks |= {"debug": True, "sanitize_overflow": False}  # nothing but what the kernel itself asserts
     return asks
+
+
+def _is_for_nvidia() -> bool:
+    """Whether kernels are built for a GPU of NVIDIA's."""
+    from triton.runtime.driver import driver
+
+    try:
+        return bool(driver.active.get_current_target().backend == "cuda")
+    except RuntimeError:  # there is no driver, and no launch
+        return False
 
 
 def build(

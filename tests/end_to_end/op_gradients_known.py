@@ -18,6 +18,7 @@ KNOWN: dict[str, str] = {
     "fft.ihfftn": _CONJUGATED,
     "as_strided": _OF_MEMORY,
     "as_strided.partial_views": _OF_MEMORY,
+    "native_group_norm": "runs as captured: whether both of its statistics get gradients is known when the backward runs (BZ2028)",
     "index_fill": "runs as captured: the gradient of a value at doubled places asks the data (aten._unique, BZ2021)",
 }
 
