@@ -324,7 +324,7 @@ def _soft_margin_loss(x: Tensor, target: Tensor, reduction: int = 1) -> Any:
 
 def _huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0) -> Any:
     """In the type of x and laid out as it, into which eager writes where it has the result's shape; PyTorch's rule promotes."""
-    if not x.dtype.is_floating_point or target.dtype.is_complex or delta <= 0:
+    if not x.dtype.is_floating_point or target.dtype.is_complex or not delta > 0:
         return NotImplemented
     if reduction:
         return row_major((), x.dtype)
