@@ -76,9 +76,8 @@ def asked(constants: Sequence[tuple[str, int]], interpreted: bool = False) -> di
     told = dict(constants)
     asks: dict[str, int] = {}
     if not interpreted and _is_for_nvidia():
-        asks["enable_reflect_ftz"] = (
-            False  # NVIDIA's functions of floats would take denormal numbers for zeros
-        )
+        # NVIDIA's functions of floats would take denormal numbers for zeros
+        asks["enable_reflect_ftz"] = False
     if told.get(EARLY):
         asks["launch_pdl"] = True
     if told.get(HELD):

@@ -17,7 +17,7 @@ from braze.symbolic.expr import ZERO, Expr, Integer, Symbol
 #: a loop is cut at so many places at most
 CUTS = 3
 #: a comparison, and what it is with both sides negated
-_TURNED = {Op.LT: Op.GT, Op.LE: Op.GE, Op.GT: Op.LT, Op.GE: Op.LE}
+_TURNED = {Op.LT: Op.GT, Op.LE: Op.GE, Op.GT: Op.LT, Op.GE: Op.LE, Op.EQ: Op.EQ}
 
 #: a comparison with 0 of a multiple of a symbol and a number: what holds below the first place at which it changes, and that place
 Bound = tuple[Symbol, bool, int]
@@ -70,8 +70,8 @@ def difference(n: Node) -> Expr | None:
     return sides[0] - sides[1]
 
 
-def _bound(n: Node) -> Bound | None:
-    """What a comparison says of one symbol."""
+def line(n: Node) -> tuple[Symbol, Op, int, int] | None:
+    """A comparison of one symbol as (the symbol, the comparison with 0, step, start) of ``step * symbol + start``, which grows."""
     d = difference(n) if n.op in _TURNED else None
     if d is None or len(d.symbols()) != 1:
         return None
@@ -80,10 +80,15 @@ def _bound(n: Node) -> Bound | None:
     step, start = None if c is None else c.value, d.subs({symbol: ZERO}).value
     if not step or start is None:
         return None
-    op = n.op
-    if step < 0:
-        op, step, start = _TURNED[op], -step, -start
-    # step * symbol + start, which grows, against 0
+    return (symbol, n.op, step, start) if step > 0 else (symbol, _TURNED[n.op], -step, -start)
+
+
+def _bound(n: Node) -> Bound | None:
+    """What an order says of one symbol."""
+    found = line(n)
+    if found is None or found[1] is Op.EQ:
+        return None
+    symbol, op, step, start = found
     first = -(start // step) if op in (Op.LT, Op.GE) else -start // step + 1
     return symbol, op in (Op.LT, Op.LE), first
 

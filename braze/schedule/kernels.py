@@ -372,21 +372,22 @@ def vectors_down(group: Group, found: Iterable[Access], down: Iterable[LoopNest]
     begin = begins_anywhere(group, [a for a in found if point.symbol in a.index.symbols()])
     if begin is None or begin[0].coefficient(point.symbol) is None:
         return None
-    narrow = begin[1] == EACH
-    block, deep = power(length - begin[1] + 1) // 4, narrow or length > DEEP_DOWN
-    if not deep:
-        block *= 2
-    if narrow and length <= 5 * block // 2:
-        block //= 2
-    if narrow:
-        block = max(LEAST_DOWN, block)
-    if narrow and block < DOWN_BLOCK and sum(len(step.reductions) for step in down) > DOWN_SUMS:
-        block *= 2
+    quarter, deep = power(length - begin[1] + 1) // 4, begin[1] == EACH or length > DEEP_DOWN
+    if begin[1] == EACH:
+        block = _block_of_narrow(length, quarter, sum(len(step.reductions) for step in down))
+    else:
+        block = quarter if deep else 2 * quarter
     warps = max(1, block // (32 * EACH))
-    if deep and not narrow and length <= 7 * block // 2:
+    if begin[1] != EACH and deep and length <= 7 * block // 2:
         block //= 2  # by as many threads, of whose lanes fewer lie past the row
     held = (length - begin[1] + 1) // block
     return VectorsDown(*begin, block, held, warps, ALL_REGISTERS if deep else 0)
+
+
+def _block_of_narrow(length: int, quarter: int, sums: int) -> int:
+    """Elements of the tiles of such a row of half types, of which a program has so many ``sums`` down the columns; ``quarter``: of the next power of two."""
+    block = max(LEAST_DOWN, quarter // 2 if length <= 5 * quarter // 2 else quarter)
+    return 2 * block if block < DOWN_BLOCK and sums > DOWN_SUMS else block
 
 
 def limit_of(group: Group) -> Node | None:

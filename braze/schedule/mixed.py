@@ -188,17 +188,16 @@ def _mixed(
     x, width, warps = tile_down(rows, (buffers[n].dtype.itemsize for n in (*rows.reads, *columns.reads)))
     found = list(accesses_of(rows, dict(buffers)))
     tiles = {a.buffer: a.itemsize for a in covering(rows, found) if not a.store}
-    vectors, least, most = vectors_down(rows, found, columns.steps), PROGRAMS, WARPS
+    vectors = vectors_down(rows, found, columns.steps)
     filled = tiles_down(rows, tiles.values()) if vectors is None else None
     if vectors is not None:
-        x, warps, most = 1, vectors.warps, WARPS // 2
+        x, programs = 1, max(1, WARPS // 2 // vectors.warps)
     elif filled is not None:
-        x = 1
+        x, programs = 1, filled.programs
     elif are_long_rows(x, width, tiles.values()):
-        least, most = 1, WARPS // 2
-    programs = max(least, min(most // 2, most // warps)) if filled is None else filled.programs
-    if vectors is not None:
-        programs = max(1, most // warps)
+        programs = max(1, min(WARPS // 4, WARPS // 2 // warps))
+    else:
+        programs = max(PROGRAMS, min(WARPS // 2, WARPS // warps))
     cut = _cut(columns.row_axes[0], x, programs * cores, 1 if vectors is None else vectors.vector)
     splitter = Splitter(columns, buffers, choices, cut)
     (part, *rest), made = splitter.run()

@@ -288,11 +288,8 @@ def with_numbers(
     first = args[:1] if args and isinstance(args[0], torch.Tensor) and not whole else ()
     given = (*first, *map(number, args[len(first) :]))
     if func in WRITES_BY_INDEX and type(given[1]) is bool and given[1] is not args[1]:
-        given = (
-            given[0],
-            (given[1],),
-            *given[2:],
-        )  # of False alone PyTorch writes nothing, and counts no write
+        # of False alone PyTorch writes nothing, and counts no write
+        given = (given[0], (given[1],), *given[2:])
     named = {k: number(v) for k, v in kwargs.items()}
     return (given, named) if found else None
 

@@ -375,9 +375,8 @@ def get_item(t: Trace, obj: Any, key: Any, tail: bool = False) -> Any:
             found = dict.get(*asked) if plain else call_c(t, dict.get, asked, None)
             return t.call(missing, (obj, key), None, tail) if found is MISSING else found
         if kind is collections.defaultdict and type(obj.default_factory) is functools.partial:
-            found = call_c(
-                t, dict.get, (obj, key, MISSING), None
-            )  # what it holds may have a meaning here, as `getattr`
+            # what it holds may have a meaning here, as `getattr`
+            found = call_c(t, dict.get, (obj, key, MISSING), None)
             return made_for(t, obj, key) if found is MISSING else found
     found = call_c(t, operator.getitem, (obj, number(key) if type(key) is torch.SymBool else key), None)
     return in_class_dict(t, key, found) if kind is types.MappingProxyType else found

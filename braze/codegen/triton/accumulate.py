@@ -269,19 +269,17 @@ class Accumulator:
             last = f"tl.minimum(tl.maximum({last}, 0), {self.lanes})"
             held = f"({self.length} // RBLOCK * {self.lanes} + {last}).to({of})"
         edges = self.edges.name if self.edges is not None else ""
-        few = f" + tl.where({edges}_inside, {{}}, 0.0)" if edges else ""
-        if edges and not self.around:
-            few = f", 1) + tl.sum({few.removeprefix(' + ')}"
+        few = f" + tl.sum(tl.where({edges}_inside, {{}}, 0.0), 1)" if edges else ""
         counts = emit.assign(held, R, scope).name
         above = emit.assign(f"{n}_sum / tl.maximum({counts}, 1.0)", XR, scope).name
-        total = f"(tl.sum({n}_at * {counts} + {n}_sum{few.format(f'{edges}_few')}, 1))[:, None]"
+        total = f"(tl.sum({n}_at * {counts} + {n}_sum, 1){few.format(f'{edges}_few')})[:, None]"
         total = emit.assign(total, X, scope).name
         mean = emit.assign(f"bz_mean({total}, rnumel)", X, scope)
         gap = emit.assign(f"{n}_at + {above} - {mean.name}", XR, scope).name
         own = emit.assign(f"{n}_squares - {n}_sum * {above}", XR, scope).name
         own = emit.assign(f"tl.where({own} < 0, 0.0, {own})", XR, scope).name
         away = f"({edges}_few - {mean.name})"
-        spread = f"(tl.sum({own} + {counts} * {gap} * {gap}{few.format(f'{away} * {away}')}, 1))[:, None]"
+        spread = f"(tl.sum({own} + {counts} * {gap} * {gap}, 1){few.format(f'{away} * {away}')})[:, None]"
         return [mean, emit.assign(spread, X, scope)]
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from braze.loops.ir import Node, Op
-from braze.schedule.flat_conditions import difference
+from braze.schedule.flat_conditions import difference, line
 from braze.support.record import record
-from braze.symbolic.expr import ZERO, Expr, Symbol
+from braze.symbolic.expr import Expr, Symbol
 
 #: the values that an axis has, the last one included
 Span = tuple[Symbol, int, int]
@@ -25,8 +25,6 @@ _COMPARED: dict[Op, Callable[[int, int], bool | None]] = {
     Op.EQ: lambda low, high: True if low == high == 0 else False if low > 0 or high < 0 else None,
     Op.NE: lambda low, high: False if low == high == 0 else True if low > 0 or high < 0 else None,
 }
-#: a comparison, and what it is with both sides negated
-_TURNED = {Op.LT: Op.GT, Op.LE: Op.GE, Op.GT: Op.LT, Op.GE: Op.LE, Op.EQ: Op.EQ}
 
 
 @record
@@ -79,15 +77,15 @@ def _both(*several: Iterable[Span]) -> tuple[Span, ...]:
 
 def _span(comparison: Node) -> Span | None:
     """Where a comparison of one axis holds; None where that is no span, or not known."""
-    d = difference(comparison) if comparison.op in _COMPARED else None
-    if d is None or len(d.symbols()) != 1:
+    found = line(comparison)
+    if found is None:
         return None
-    (symbol,) = d.symbols()
-    step, start, (low, high) = d.coefficient(symbol), d.subs({symbol: ZERO}).value, symbol.bounds()
-    if step is None or step.value not in (1, -1) or start is None or low is None or high is None:
+    symbol, op, step, start = found
+    low, high = symbol.bounds()
+    if step != 1 or low is None or high is None:
         return None
-    equal = -start * step.value  # there both sides are
-    match comparison.op if step.value == 1 else _TURNED.get(comparison.op):
+    equal = -start  # there both sides are
+    match op:
         case Op.LT:
             return symbol, low, min(high, equal - 1)
         case Op.LE:
