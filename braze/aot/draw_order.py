@@ -1,6 +1,7 @@
 """Operators that draw a random number for each element fill memory in its order: what they are given lies as the program's tensors did.
 
 Where writes are removed a tensor may have other strides than the program's had. The numbers drawn would be the same, but at other places.
+So too what subgraphs are given, which were traced for it: their results would lie otherwise than the graph takes them to.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from torch._ops import OpOverload
 from braze.aot.inserted import inserted
 from braze.aot.views import hint
 from braze.graph.fakes import FakeMode
+from braze.graph.subgraph_ops import runs_subgraphs
 from braze.runtime.purity import is_seeded
 
 aten = torch.ops.aten
@@ -30,8 +32,8 @@ def draws_in_order(target: Any) -> bool:
 
 
 def lying(node: Node) -> dict[Node, tuple[Any, ...]]:
-    """The strides of what an operator is given that draws, while they are those of the program's tensors."""
-    if not draws_in_order(node.target):
+    """The strides of what an operator is given that draws, or runs subgraphs, while they are those of the program's tensors."""
+    if not draws_in_order(node.target) and not runs_subgraphs(node.target):
         return {}
     values = {n: n.meta.get("val") for n in node.all_input_nodes}
     return {n: tuple(v.stride()) for n, v in values.items() if isinstance(v, torch.Tensor)}

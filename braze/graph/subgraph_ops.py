@@ -196,6 +196,12 @@ def operators() -> tuple[Any, Any]:
     return torch.ops.braze.subgraphs.default, torch.ops.braze.random_subgraphs.default
 
 
+def runs_subgraphs(target: Any) -> bool:
+    """Whether an operator is one of these, whose subgraphs were traced for operands that lie as they did."""
+    known = bool(operators.cache_info().currsize)
+    return known and target in (*operators(), torch.ops.braze.subgraph_gradients.default)
+
+
 def _run(entry: int, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
     return _entries[entry].run(tensors, sizes)
 

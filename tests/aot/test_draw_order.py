@@ -71,3 +71,19 @@ def test_numbers_drawn_behind_an_operator_whose_functional_form_lies_otherwise()
         found = braze.compile(f, dynamic=dynamic)(x)
         torch.testing.assert_close(found[:2], wanted[:2], rtol=0, atol=0)
         assert found[2] == wanted[2]
+
+
+def test_what_a_branch_is_given_lies_as_it_was_traced_for():
+    def f(x, y):
+        x.fill_(2)  # a number repeated, which would lie in order
+        v = torch.cond(y.sum() > 0, lambda t, u: t * u, lambda t, u: t - u, (x, y))
+        return v.mul_(2)
+
+    y = torch.arange(36.0).view(6, 6)
+    wanted = f(torch.zeros(6, 6).t(), y)
+    for backend, dynamic in (("aot_eager", None), ("braze", True)):
+        found = braze.compile(f, backend=backend, dynamic=dynamic, options={"verify": 2})(
+            torch.zeros(6, 6).t(), y
+        )
+        torch.testing.assert_close(found, wanted)
+        assert found.stride() == wanted.stride()
