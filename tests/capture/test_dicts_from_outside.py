@@ -391,3 +391,34 @@ def test_defaults_of_keywords_are_those_that_the_program_has_written(program: An
 
     theirs = outcomes(program)
     assert outcomes(braze.compile(program, backend="eager")) == theirs
+
+
+class Told:
+    """A key that tells when it is hashed and compared."""
+
+    def __init__(self, name: str, told: list[str]) -> None:
+        self.name, self.told = name, told
+
+    def __hash__(self) -> int:
+        self.told.append(f"hash {self.name}")
+        return hash(self.name)
+
+    def __eq__(self, other: object) -> bool:
+        self.told.append(f"compare {self.name}")
+        return isinstance(other, Told) and self.name == other.name
+
+
+def test_a_comprehension_over_breaks_writes_its_dict_as_a_loop_does() -> None:
+    metrics = braze.compile(lambda given: {k: v.item() for k, v in given}, backend="eager")
+    trace.reset_counters()
+    for names in ("abcdefga", "hgfedcba", "ijklmnop"):
+        given = [(name, torch.tensor(float(i))) for i, name in enumerate(names)]
+        assert list(metrics(given).items()) == list({k: v.item() for k, v in given}.items())
+    assert trace.COUNTERS["captures"] < 12
+
+    def by_key(compile: Any) -> list[str]:
+        told: list[str] = []
+        compile(lambda given: {Told(k, told): v.item() for k, v in given})(given[:2] * 2)
+        return told
+
+    assert by_key(lambda f: braze.compile(f, backend="eager")) == by_key(lambda f: f)

@@ -55,6 +55,11 @@ def to_a_deque_that_lets_go(x: Any, log: Log) -> Any:
     log.last.append(x.sum())
 
 
+def to_one_that_is_returned(x: Any, log: Log) -> Any:
+    log.losses.append(x.sum())
+    return log.losses
+
+
 def to_lists_in_a_list(x: Any, log: Log) -> Any:
     log.parts[0].append(x.sum())
     for part in log.parts:
@@ -106,7 +111,7 @@ def around_a_break(x: Any, log: Log) -> Any:
 
 ADDING = (
     to_a_global, to_an_attribute, to_an_item_of_a_dict, to_an_item_that_is_asked_for, to_a_deque_that_lets_go, to_lists_in_a_list, many_at_once, with_the_last, with_the_first,
-    in_place, by_a_variable, by_a_method_and_a_property, around_a_break,
+    in_place, by_a_variable, by_a_method_and_a_property, around_a_break, to_one_that_is_returned,
 )  # fmt: skip
 
 
@@ -188,6 +193,13 @@ def test_how_long_a_list_is_is_a_number_that_changes(function: Any, dynamic: boo
     compiled, captures = calls(braze.compile(function, backend="eager", dynamic=dynamic), 16)
     assert compiled == told
     assert captures <= 3
+
+
+def test_a_comprehension_over_breaks_has_no_variant_for_each_length() -> None:
+    function = braze.compile(lambda x: [float(v) for v in x], backend="eager")
+    trace.reset_counters()
+    assert function(torch.arange(20.0)) == list(map(float, range(20)))
+    assert trace.COUNTERS["captures"] < 12
 
 
 @pytest.mark.parametrize("inside", [False, True], ids=["argument", "of a module below"])

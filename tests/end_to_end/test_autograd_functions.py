@@ -55,6 +55,31 @@ def test_a_view_of_an_input_keeps_its_backward(same):
     held_to_eager(run)
 
 
+def test_numbers_that_its_forward_computed_first_are_made_before_it():
+    """The graph holds the call of the function in the place of what its forward recorded: also of what was made of sizes there."""
+
+    class Limited(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, low, high):
+            return x.clamp(low, high)
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad, None, None
+
+    def run(compile):
+        limited, grads = compile(lambda x, bits: Limited.apply(x * 8, -(2**bits), 2**bits - 1)), []
+        for bits in (1, 2, 3):
+            x = ones(5).requires_grad_()
+            limited(x, bits).square().sum().backward()
+            grads.append(x.grad)
+        return grads
+
+    with logged() as messages:
+        held_to_eager(run)
+    assert not any("BZ6013" in message for message in messages)
+
+
 def test_views_of_one_result_keep_the_backward_between_them():
     def run(compile):
         x = ones(3).requires_grad_()

@@ -99,11 +99,7 @@ def apply(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         _refuse_numbers(t.outside, inputs, inside)
     drawn = drawn_by(forward)
     written = any(writes(node) and reaches(node, memory) for node in forward)
-    for node in _since(graph, before):
-        graph.erase_node(node)
-    for key, (_, node) in tuple(t.graph.recorder.nodes.items()):
-        if node._erased:
-            del t.graph.recorder.nodes[key]
+    t.graph.recorder.take_back(_since(graph, before))
     target = applied(cls)
     target.scales &= backward is not None and context.materializes and scales(backward)
     target.draws = drawn if target.draws is None else together((target.draws, drawn))

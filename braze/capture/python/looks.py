@@ -35,10 +35,11 @@ _OF_TRUTH = """POP_JUMP_IF_TRUE POP_JUMP_IF_FALSE POP_JUMP_FORWARD_IF_TRUE POP_J
 #: how many values others take, by their argument; those that are not here are taken to look at the whole stack
 _TAKEN: tuple[tuple[str, Callable[[int], int]], ...] = (
     (
-        f"LOAD_ATTR LOAD_METHOD UNARY_NEGATIVE UNARY_INVERT RETURN_VALUE GET_ITER FOR_ITER {_OF_TRUTH}",
+        # what a comprehension makes lies deeper in the stack, and is only added to
+        f"LOAD_ATTR LOAD_METHOD UNARY_NEGATIVE UNARY_INVERT RETURN_VALUE GET_ITER FOR_ITER LIST_APPEND SET_ADD {_OF_TRUTH}",
         lambda arg: 1,
     ),
-    ("BINARY_OP COMPARE_OP BINARY_SUBSCR CONTAINS_OP STORE_ATTR", lambda arg: 2),
+    ("BINARY_OP COMPARE_OP BINARY_SUBSCR CONTAINS_OP STORE_ATTR MAP_ADD", lambda arg: 2),
     ("STORE_SUBSCR BINARY_SLICE", lambda arg: 3),
     ("BUILD_TUPLE BUILD_LIST BUILD_SET BUILD_STRING BUILD_SLICE", lambda arg: arg),
     ("CALL", lambda arg: arg + 2),
@@ -80,7 +81,7 @@ def leaves_alone(t: Trace, f: Frame, op: int, arg: int, value: Any) -> bool:
     """Whether an instruction that takes a list does not look into it, but adds at its end, say."""
     stack = f.stack
     if op in _RETURNS:  # to the instruction that pushes it
-        return f.tail and len(t.frames.stack) > 1
+        return f.tail
     if op in _ATTRIBUTES:
         return f.code.co_names[arg >> _SHIFT] in ADDING
     if op in _OPERATORS:

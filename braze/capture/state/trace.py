@@ -151,6 +151,14 @@ class Recording(ABC):
         _, node = self.nodes.pop(id(value))
         self.graph.erase_node(node)
 
+    def take_back(self, nodes: list[torch.fx.Node]) -> None:
+        """Erase what was recorded last, the last first, and what is known as made by it: fakes, and numbers made of sizes."""
+        for node in nodes:
+            self.graph.erase_node(node)
+        gone = set(nodes)
+        self.nodes = {key: known for key, known in self.nodes.items() if known[1] not in gone}
+        self.symbols = {expr: node for expr, node in self.symbols.items() if node not in gone}
+
     @abstractmethod
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a torch function on fakes and note it."""

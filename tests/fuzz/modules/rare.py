@@ -41,6 +41,7 @@ ANY = (
     ("pass", "h = h * sum(p.abs().mean() for p in self.parameters())"),
     ("self.l$ = torch.nn.ModuleList([nn.Tanh(), Gate()])", "h = self.l$[self.calls % 2](h)\n        self.calls += 1"),
     ("pass", "h = Scaled.apply(h, <2.0|self.scale|SCALES[0]>)"),
+    ("pass", "self.calls += 1\n        h = Scaled.apply(h, self.calls + 2) / (self.calls + <2|1>)"),
     ("pass", "h = halve(h)<| + halve(h.detach())>"),
 )  # fmt: skip
 BEFORE = (

@@ -19,7 +19,7 @@ from braze.capture.outside.looked_into import fill
 from braze.capture.python.calls import call_c
 from braze.capture.python.iteration import elements, gathered
 from braze.capture.python.opcodes.table import applied, opcode, rows
-from braze.capture.python.operations import unary
+from braze.capture.python.operations import set_item, unary
 from braze.capture.state.trace import Interpreter, Trace
 
 
@@ -87,8 +87,7 @@ def set_add(t: Trace, f: Frame, arg: int) -> None:
 @opcode("MAP_ADD")
 def map_add(t: Trace, f: Frame, arg: int) -> None:
     key, value = popn(f, 2)
-    key = as_key(key)
-    hashed(t, f.stack[-arg].__setitem__, [key], key, value)
+    set_item(t, f.stack[-arg], key, value)
 
 
 @opcode("LIST_EXTEND")
