@@ -315,8 +315,12 @@ class Dependent(property):
     """As torch.distributions' dependent properties are."""
 
 
+class Method(classmethod):
+    """As abstract class methods are."""
+
+
 @scenario
-def properties_of_a_class_below_read_their_object(c):
+def properties_and_methods_of_a_class_below_are_as_those_above(c):
     class Scaled:
         def __init__(self):
             self.n = 1
@@ -348,6 +352,11 @@ def properties_of_a_class_below_read_their_object(c):
         yield f(X, o), g(X, o), o.n, h(X, o), o.n
     Scaled.k = Dependent(lambda self: self.n * 100)
     yield f(X, o)
+    Scaled.made = Method(lambda cls: 2)
+    f = c(lambda x: x * Scaled.made())
+    yield f(X)
+    Scaled.made = Method(lambda cls: 3)
+    yield f(X)
     binomial = torch.distributions.Binomial(7, torch.full((3,), 0.5))
     f = c(lambda x: binomial.log_prob(x))
     for bound in (7, 6):

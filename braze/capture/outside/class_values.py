@@ -32,7 +32,7 @@ def trust_class_value(t: Trace, owner: Any, name: str, found: Any) -> None:
         return
     t.outside.read(t.outside.tree.constant(owner), Step.CLASS_ATTR, name, found)
     node = t.outside.tree.node_of(found)
-    if node is not None and isinstance(found, property):
+    if node is not None and isinstance(found, property | classmethod | staticmethod):
         node.guard(
             Check.IS, node.real
         )  # of an object of the program's, as one of a class below is, the class alone is guarded

@@ -373,6 +373,8 @@ def bind_class_value(
     getter, _ = lookup_in_mro(kind, "__get__")
     if type(getter) is types.FunctionType:
         return t.call(getter, (class_value(t, owner, name, found), obj, cls), None, tail)
+    if issubclass(kind, classmethod | staticmethod):
+        trust_class_value(t, owner, name, found)
     return found.__get__(obj, cls) if getter is not MISSING else class_value(t, owner, name, found)
 
 
