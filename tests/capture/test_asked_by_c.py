@@ -8,6 +8,7 @@ import functools
 import json
 import math
 import operator
+import pickle
 import re
 import struct
 from collections.abc import Callable
@@ -366,3 +367,31 @@ def test_attributes_that_c_code_looks_up_are_those_of_the_call(way: str) -> None
             if n == 2:
                 parts[1] = parts[0]
     assert seen[0] == seen[1]
+
+
+def test_pickles_of_plain_data_are_those_of_each_call() -> None:
+    """By which decorators tell calls apart; of equal texts a pickle says whether they are one object, which a trace does not know."""
+
+    def kept(memo: dict[bytes, Any], method: Any, x: torch.Tensor, **kwargs: Any) -> Any:
+        key = pickle.dumps(kwargs)
+        if key not in memo:
+            memo[key] = method(x, **kwargs)
+        return memo[key], key
+
+    def f(x: torch.Tensor, **kwargs: Any) -> Any:
+        memo: dict[bytes, Any] = {}
+        return [
+            kept(memo, torch.sum, x),
+            kept(memo, torch.sum, x, **kwargs),
+            pickle.dumps([1.5, (b"", ()), {}]),
+        ]
+
+    def twice(x: torch.Tensor, name: str) -> Any:
+        return x * 2, pickle.dumps([name + "a", name + "a"]), pickle.dumps([name, name])
+
+    compiled = braze.compile(f, backend="eager", fullgraph=True)
+    for kwargs in ({}, {"dim": 1}, {"dim": 0, "keepdim": True}, {"dim": (0, 1)}, {"dim": 0}):
+        torch.testing.assert_close(compiled(torch.ones(2, 3), **kwargs), f(torch.ones(2, 3), **kwargs))
+    compiled = braze.compile(twice, backend="eager")
+    for name in ("u", "v", "w"):
+        torch.testing.assert_close(compiled(torch.ones(2), name), twice(torch.ones(2), name))

@@ -208,6 +208,20 @@ def one_size_gives_one_tensor(c: Compile) -> Callable[[int], Any]:
     return lambda i: g(*(torch.ones(n) for n in sizes[i]))
 
 
+def a_shape_is_given(c: Compile) -> Callable[[int], Any]:
+    @functools.cache
+    def halves(shape: tuple[int, ...], scale: tuple[str, tuple[int, int]]) -> tuple[list[int], int]:
+        return [n // 2 for n in shape], scale[1][0] * shape[0]
+
+    def f(x: torch.Tensor, y: torch.Tensor) -> Any:
+        a, b = halves(x.shape, ("k", (2, len(y)))), halves((*y.shape,), ("k", (2, len(y))))
+        return x * a[1] + a[0][0], b[1], a[0] is b[0]
+
+    g = c(f)
+    sizes = [(2, 3), (3, 4), (4, 4), (5, 2), (6, 6)]
+    return lambda i: g(*(torch.ones(n, 3) for n in sizes[i]))
+
+
 def a_small_cache_forgets(c: Compile) -> Callable[[int], Any]:
     @functools.lru_cache(maxsize=1)
     def table(n: int) -> torch.Tensor:
@@ -247,6 +261,7 @@ def what_is_wrapped_is_no_function(c: Compile) -> Callable[[int], Any]:
         settings_are_read,
         numbers_are_drawn_once,
         one_size_gives_one_tensor,
+        a_shape_is_given,
         a_small_cache_forgets,
         calls_are_counted,
         what_is_wrapped_is_no_function,
@@ -287,3 +302,32 @@ def test_tables_that_stay_inside_are_a_part_of_the_graph() -> None:
     for n in (2, 3, 5, 3):
         x = torch.rand(n, 4)
         torch.testing.assert_close(compiled(x), f(x))
+
+
+class Recipe:
+    def __init__(self, pattern: str) -> None:
+        self.order = [int(place) for place in pattern]
+
+
+@functools.lru_cache
+def recipe(pattern: str) -> Recipe:
+    return Recipe(pattern)
+
+
+@functools.lru_cache
+def turned(known: Recipe, shape: tuple[int, ...]) -> tuple[list[int], list[int]]:
+    return known.order, [shape[place] for place in known.order]
+
+
+def test_objects_and_shapes_that_stay_inside_are_a_part_of_the_graph_where_sizes_change() -> None:
+    """Also where another call has handed the object of other arguments out."""
+
+    def f(x: torch.Tensor, pattern: str) -> torch.Tensor:
+        order, shape = turned(recipe(pattern), x.shape)
+        return (x * 2).permute(order).contiguous().view(shape[0] * shape[1], -1)
+
+    assert braze.compile(lambda x: (x * 2, recipe("0")), backend="eager")(X)[1] is recipe("0")
+    compiled = braze.compile(f, backend="eager", fullgraph=True)
+    for sizes in ((2, 3, 4), (3, 4, 5), (5, 6, 7)):
+        x = torch.rand(sizes)
+        torch.testing.assert_close(compiled(x, "201"), f(x, "201"))

@@ -109,3 +109,29 @@ def test_an_iterator_of_itertools_from_outside_goes_on_at_each_call() -> None:
 
     compiled, cycle = braze.compile(take, backend="eager"), itertools.cycle([1, 2, 3])
     assert [compiled(cycle), compiled(cycle)] == [[1, 2, 3, 1], [2, 3, 1, 2]]
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_new_of_a_shape_is_of_that_shape_and_of_a_tuple_holds_it(dynamic: bool | None) -> None:
+    """As torch.distributions draws: for a tuple of the same numbers ``new`` gives these as elements."""
+
+    def f(x: torch.Tensor) -> Any:
+        drawn = [
+            torch.distributions.Exponential(x).rsample((2,)),
+            torch.distributions.Laplace(x, x).rsample(),
+        ]
+        like = [
+            x.new(x.shape),
+            x.new(x[0, 0].size()),
+            x.long().new(x.shape, device="cpu"),
+            x.new(torch.Size([0])),
+        ]
+        return drawn, [t.zero_() for t in like], x.new(tuple(x.shape))
+
+    compiled = braze.compile(f, backend="eager", dynamic=dynamic)
+    for n in (2, 3, 1):
+        x = torch.rand(n, 4).requires_grad_()
+        torch.manual_seed(n)
+        expected = f(x)
+        torch.manual_seed(n)
+        torch.testing.assert_close(compiled(x), expected)

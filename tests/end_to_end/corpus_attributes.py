@@ -311,6 +311,59 @@ def what_descriptors_and_what_they_wrap_count_on_themselves(c):
         yield f(kind(), X)
 
 
+class Dependent(property):
+    """As torch.distributions' dependent properties are."""
+
+
+class Method(classmethod):
+    """As abstract class methods are."""
+
+
+@scenario
+def properties_and_methods_of_a_class_below_are_as_those_above(c):
+    class Scaled:
+        def __init__(self):
+            self.n = 1
+
+        @Dependent
+        def k(self):
+            return self.n
+
+        @k.setter
+        def k(self, value):
+            self.n = value * 2
+
+        @k.deleter
+        def k(self):
+            self.n = 7
+
+    def written(x, o):
+        o.k = o.n + 1
+        return x * o.k
+
+    def deleted(x, o):
+        del o.k
+        return x * o.n
+
+    o = Scaled()
+    f, g, h = c(lambda x, o: x * o.k), c(written), c(deleted)
+    for n in (1, 2, 3):
+        o.n = n
+        yield f(X, o), g(X, o), o.n, h(X, o), o.n
+    Scaled.k = Dependent(lambda self: self.n * 100)
+    yield f(X, o)
+    Scaled.made = Method(lambda cls: 2)
+    f = c(lambda x: x * Scaled.made())
+    yield f(X)
+    Scaled.made = Method(lambda cls: 3)
+    yield f(X)
+    binomial = torch.distributions.Binomial(7, torch.full((3,), 0.5))
+    f = c(lambda x: binomial.log_prob(x))
+    for bound in (7, 6):
+        binomial.total_count.fill_(bound)
+        yield attempt(lambda: f(torch.tensor([1.0, 7.0, 2.0])))
+
+
 @scenario
 def a_property_of_a_metaclass_is_replaced(c):
     kind = holders()

@@ -47,6 +47,8 @@ from braze.graph.torch_symbols import SYMBOLIC
 FEATURE = Feature()
 
 HINT = "make what it gives outside and hand it in"
+#: what is a key by what it holds, symbols among that
+TUPLES = (tuple, torch.Size)
 #: numbers and text that interpreted functions have read, when the first trace met them
 READ: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
 
@@ -84,7 +86,7 @@ def call_cached(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, tai
     if any(map(may_change, read)) or is_changed(fn, values_read(t.outside, read, asked)):
         refuse(fn, "reads what has changed", row.position)
     row.tensors, row.last = list(new_tensors(t, fn, row, row.result)), last_node(t.graph.recorder.graph)
-    if row.objects and fn in SHARED:
+    if row.objects and is_shared(fn, row):
         refuse(fn, "gives an object that is written or handed out", row.position)
     most = fn.cache_parameters()["maxsize"]
     if row.tensors and most is not None and len(known) > most:
@@ -114,6 +116,8 @@ def is_same(a: Any, b: Any) -> bool:
     if type(a) in SYMBOLIC or type(b) in SYMBOLIC:
         numbers = all(type(v) in SYMBOLIC or type(v) in (int, float) for v in (a, b))
         return numbers and not any(map(unbacked.is_unbacked, (a, b))) and bool(a == b)
+    if type(a) in TUPLES and type(b) in TUPLES:
+        return len(a) == len(b) and all(map(is_same, a, b))
     return type(a) is type(b) and is_constant(a) and is_constant(b) and bool(a == b)
 
 
@@ -166,7 +170,7 @@ def refuse(fn: Any, what: str, position: int) -> NoReturn:
 def refuse_state(outside: Outside, fn: Any, values: Any) -> None:
     """Break before a function that is given, or names, what may hold something else by a later call; what the trace has made itself is nobody else's."""
     known = (*SYMBOLIC, UnknownText)
-    if any(is_state(v) for v in values if type(v) not in known and not is_own_object(outside, v)):
+    if any(is_state(v) for v in leaves(values) if type(v) not in known and not is_own_object(outside, v)):
         graph_break(
             "BZ1010", f"the cached function {fn.__name__} is given an object whose state may change", HINT
         )
@@ -176,6 +180,15 @@ def refuse_state(outside: Outside, fn: Any, values: Any) -> None:
         graph_break("BZ1010", f"the cached function {fn.__name__} reads {name}, which may change", HINT)
     if is_changed(fn, constants):
         graph_break("BZ1010", f"the cached function {fn.__name__} reads what has changed", HINT)
+
+
+def leaves(values: Any) -> Iterator[Any]:
+    """Values, and for tuples and shapes what is in them."""
+    for value in values:
+        if type(value) in TUPLES:
+            yield from leaves(value)
+        else:
+            yield value
 
 
 def is_changed(fn: Any, values: dict[Any, Any]) -> bool:
@@ -208,8 +221,8 @@ def values_read(outside: Outside, read: list[Node], asked: int) -> dict[Any, Any
     return found
 
 
-#: functions whose objects some trace has written or handed out: another one finds what has become of them
-SHARED: weakref.WeakSet[Any] = weakref.WeakSet()
+#: of functions whose objects some trace has written or handed out, what they were given: another one finds what has become of them
+SHARED: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
 #: what a trace makes of these is what they hold
 CONTAINERS = (list, dict, set)
 #: what has a __dict__, and is more than that
@@ -325,11 +338,23 @@ def verify(t: Trace, table: RecipeTable) -> None:
             what = "gives a tensor that leaves the graph"
         elif any(id(value) in table.ids or not holds_still(value, held) for value, held in row.objects):
             what = "gives an object that is written or leaves the graph"
-            SHARED.add(fn)
+            SHARED.setdefault(fn, []).append(key_of(row))
         else:
             continue
         t.frames.break_at = BreakSignal("BZ1010", f"the cached function {fn.__name__} {what}", (HINT,))
         raise Retry(row.position)
+
+
+def key_of(row: Cached) -> Any:
+    """What a function was given, or None where symbols or objects are among that: any other call may be given the same."""
+    key = (*row.args, *row.kwargs.items())
+    return key if is_constant(key) else None
+
+
+def is_shared(fn: Any, row: Cached) -> bool:
+    """Whether what a function gives for some arguments may have been written or handed out by another trace."""
+    shared, key = SHARED.get(fn, []), key_of(row)
+    return bool(shared) and (key is None or None in shared or key in shared)
 
 
 def holds_still(value: Any, before: list[Any]) -> bool:

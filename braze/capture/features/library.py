@@ -7,8 +7,10 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import itertools
 import json
 import operator
+import pickle
 import re
 import string
 import sys
@@ -57,6 +59,34 @@ def on_plain_data(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -
     if all(map(is_plain_data, (*args, *kwargs.values()))):
         return native.unhooked(function, *args, **kwargs)
     return calls.interpret(t, function, args, kwargs, tail)
+
+
+def pickled(value: Any, depth: int = 8) -> list[Any] | None:
+    """What pickle writes once and names later, in plain data: texts, bytes and containers; None if there is other data."""
+    kind = type(value)
+    if kind in (type(None), bool, int, float):
+        return []
+    if kind in (str, bytes):
+        return [value]
+    if not depth or kind not in (list, tuple, dict):
+        return None
+    found = [] if value == () else [value]
+    for part in (*dict.keys(value), *dict.values(value)) if kind is dict else value:
+        inside = pickled(part, depth - 1)
+        if inside is None:
+            return None
+        found += inside
+    return found
+
+
+@rule(pickle.dumps)
+def dumps(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    """The bytes of plain data of which nothing occurs twice; else they tell whether two texts are one object, which a trace does not know."""
+    fill_arguments(t.outside, (*args, *kwargs.values()))
+    once = pickled(args[0]) if len(args) == 1 and not kwargs else None
+    if once is not None and not any(a == b for a, b in itertools.combinations(once, 2)):
+        return native.unhooked(pickle.dumps, args[0])
+    return calls.call_c(t, pickle.dumps, args, kwargs)
 
 
 @FEATURE.each(decimal.Decimal, vars(decimal.Decimal)["from_float"].__get__(None, decimal.Decimal))

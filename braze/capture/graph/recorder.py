@@ -460,15 +460,16 @@ def holds_tensor(value: Any) -> bool:
 def as_target(func: Any, args: tuple[Any, ...]) -> tuple[str, Any, tuple[Any, ...]]:
     """(FX op, target, arguments) for a torch function."""
     kind, name = type(func), getattr(func, "__name__", "")
+    if name == "new" and len(args) == 2 and type(args[1]) is torch.Size:
+        return "call_method", "new_empty", args  # a graph holds tuples alone, which `new` takes for elements
     if kind is types.MethodDescriptorType or kind is types.WrapperDescriptorType:
         return "call_method", name, args
     if kind is types.MethodWrapperType and type(func.__self__) is types.GetSetDescriptorType:
         if func.__name__ == "__get__":
             return "call_function", getattr, (args[0], func.__self__.__name__)
         return "call_function", setattr, (args[0], func.__self__.__name__, args[1])
-    if kind is types.FunctionType and vars(torch.Tensor).get(name) is func:
-        return "call_method", name, args
-    return "call_function", func, args
+    method = kind is types.FunctionType and vars(torch.Tensor).get(name) is func
+    return ("call_method", name, args) if method else ("call_function", func, args)
 
 
 def refuse_unfaked(outside: Outside, values: Any) -> None:

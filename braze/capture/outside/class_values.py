@@ -7,7 +7,7 @@ import types
 from typing import Any
 
 from braze.capture.facts.libraries import is_library_class
-from braze.capture.facts.records import Step
+from braze.capture.facts.records import Check, Step
 from braze.capture.facts.values import (
     BUILTIN_METHODS,
     CONSTANTS,
@@ -31,6 +31,19 @@ def trust_class_value(t: Trace, owner: Any, name: str, found: Any) -> None:
     if is_immutable(owner) or t.done.is_ours(owner):
         return
     t.outside.read(t.outside.tree.constant(owner), Step.CLASS_ATTR, name, found)
+    node = t.outside.tree.node_of(found)
+    if node is not None and isinstance(found, property | classmethod | staticmethod):
+        node.guard(
+            Check.IS, node.real
+        )  # of an object of the program's, as one of a class below is, the class alone is guarded
+
+
+def is_property(found: Any, *names: str) -> bool:
+    """Whether a descriptor does as a property does: one, or of a class below that has none of these names for itself."""
+    kind = type(found)
+    if kind is property:
+        return True
+    return issubclass(kind, property) and all(lookup_in_mro(kind, n)[0] is vars(property)[n] for n in names)
 
 
 def wrapped(t: Trace, holder: Any, name: str, value: Any) -> Any:

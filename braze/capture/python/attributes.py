@@ -33,7 +33,7 @@ from braze.capture.facts.values import (
     missing,
 )
 from braze.capture.outside import cells, definitions, texts
-from braze.capture.outside.class_values import WRAPPERS, class_value, trust_class_value, wrapped
+from braze.capture.outside.class_values import WRAPPERS, class_value, is_property, trust_class_value, wrapped
 from braze.capture.outside.globals import globals_at, module_dict
 from braze.capture.outside.relied_upon import note_missing
 from braze.capture.outside.shadows import instance_dict, note_lack, write_instance
@@ -285,7 +285,7 @@ def written_in_python(cls: type, name: str) -> bool:
 def call_descriptor(t: Trace, found: Any, owner: Any, obj: Any, cls: type, name: str, tail: bool) -> Any:
     """A data descriptor's ``__get__``."""
     kind = type(found)
-    if kind is property:
+    if is_property(found, "__get__", "fget"):
         trust_class_value(t, owner, name, found)
         if found.fget is None or owner in FACTS_OF_GPUS:  # the first raises
             return found.__get__(obj, cls)
@@ -373,6 +373,8 @@ def bind_class_value(
     getter, _ = lookup_in_mro(kind, "__get__")
     if type(getter) is types.FunctionType:
         return t.call(getter, (class_value(t, owner, name, found), obj, cls), None, tail)
+    if issubclass(kind, classmethod | staticmethod):
+        trust_class_value(t, owner, name, found)
     return found.__get__(obj, cls) if getter is not MISSING else class_value(t, owner, name, found)
 
 

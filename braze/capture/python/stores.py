@@ -11,7 +11,7 @@ import torch
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.values import MISSING, Lookups, lookup_in_mro, missing_for_deletion
 from braze.capture.outside import cells, definitions
-from braze.capture.outside.class_values import class_value, trust_class_value, wrapped
+from braze.capture.outside.class_values import class_value, is_property, trust_class_value, wrapped
 from braze.capture.outside.held import replaced
 from braze.capture.outside.shadows import instance_contents, instance_dict, keep, write_instance
 from braze.capture.python.attributes import dict_get, instance_value
@@ -98,7 +98,7 @@ def generic_store(t: Trace, obj: Any, name: str, value: Any) -> None:
     found, owner = lookup_in_mro(cls, name)
     kind = type(found)
     if found is not MISSING and hasattr(kind, "__set__"):
-        if kind is property:
+        if is_property(found, "__set__", "fset"):
             if found.fset is None:
                 found.__set__(obj, value)  # raises
             trust_class_value(t, owner, name, found)
@@ -147,7 +147,7 @@ def generic_delete(t: Trace, obj: Any, name: str) -> None:
     """``object.__delattr__``."""
     outside = t.outside
     found, owner = lookup_in_mro(type(obj), name)
-    if type(found) is property and found.fdel is not None:
+    if is_property(found, "__delete__", "fdel") and found.fdel is not None:
         trust_class_value(t, owner, name, found)
         t.call(wrapped(t, found, "fdel", found.fdel), (obj,))
         return
