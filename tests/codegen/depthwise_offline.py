@@ -1,6 +1,6 @@
 """Compile depthwise convolutions to sm_90 machine code without a GPU; prints what they need. Run by test_triton_depthwise.py.
 
-The largest windows, whose text is longest, in the cuts of the most sums for a thread, of others the rule's. Its own process: Triton decides on import whether it interprets.
+The rule's cuts, of the largest windows, too, whose text is longest. Its own process: Triton decides on import whether it interprets.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def texts() -> Iterator[tuple[str, KernelText]]:
         buffers = {b.name: b for b in plan.program.buffers}
         for group in plan.groups:
             if isinstance(group.call, TemplateCall):
-                for strips in strips_of(depthwise_of(group.call))[: 2 if (k, last) == (7, True) else 1]:
-                    yield strips.text(), depthwise_kernel(group, buffers, strips)
+                strips = strips_of(depthwise_of(group.call))[0]
+                yield strips.text(), depthwise_kernel(group, buffers, strips)
 
 
 if __name__ == "__main__":

@@ -94,9 +94,10 @@ def agrees(score, mask, calls, kinds, dtype=torch.float32, **sizes):
 
 
 @pytest.mark.parametrize(
-    "score", [None, alibi, looked_up, capped], ids=lambda f: getattr(f, "__name__", "none")
-)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+    ("score", "dtype"),
+    [*((score, torch.float16) for score in (None, alibi, looked_up, capped)), (None, torch.float32), (alibi, torch.float32)],
+    ids=lambda given: getattr(given, "__name__", str(given)),
+)  # fmt: skip
 def test_functions_of_scores(calls, score, dtype):
     agrees(score, None, calls, (False, False), dtype)
 

@@ -170,4 +170,4 @@ def test_machine_code_keeps_sums_in_registers():
     cuts = [
         line for line in offline("tests.codegen.depthwise_offline").splitlines() if line.startswith("cut ")
     ]
-    assert len(cuts) == 5 and all(" 0 bytes of stack" in line for line in cuts), cuts
+    assert len(cuts) == 4 and all(" 0 bytes of stack" in line for line in cuts), cuts

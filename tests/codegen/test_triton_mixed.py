@@ -377,8 +377,7 @@ def cut(monkeypatch):
     monkeypatch.setattr(kernels, "down_cut", lambda length, sizes, rows: cut if length == 48 else None)
 
 
-@pytest.mark.parametrize("rows", [32, 33, 61])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("rows", "dtype"), [(32, torch.float16), (33, torch.bfloat16), (61, torch.float16)])
 @pytest.mark.usefixtures("cut")
 def test_the_backward_of_a_norm_whose_rows_fill_several_tiles(rows, dtype, tmp_path):
     """The last programs have fewer rows, or none."""

@@ -35,25 +35,19 @@ def test_sums_of_several_rows_at_once(dtype, length, tmp_path):
         agree(interpreted(fn, tmp_path, x, y)[1], exact(fn, x, y), 2e-2)
 
 
+#: lengths of rows, and how many a tile has
+TILES = [
+    (65, 64), (68, 64), (100, 32), (127, 32), (129, 32), (132, 32), (134, 32), (135, 16), (191, 16), (255, 16), (257, 16), (260, 16), (262, 16),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("length", "rows"),
+    ("dtype", "length", "rows"),
     [
-        (65, 64),
-        (68, 64),
-        (100, 32),
-        (127, 32),
-        (129, 32),
-        (132, 32),
-        (134, 32),
-        (135, 16),
-        (191, 16),
-        (255, 16),
-        (257, 16),
-        (260, 16),
-        (262, 16),
+        *((torch.bfloat16, *tile) for tile in TILES),
+        *((torch.float16, *tile) for tile in TILES[::4]),
     ],
 )
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_sums_of_rows_that_share_a_warps_lanes(dtype, length, rows, tmp_path):
     """A tile is no longer than what each row fills wherever it begins; rows are more than one program's."""
     x, y = numbers(rows + 3, length, dtype=dtype), numbers(rows + 3, length, dtype=dtype, seed=1)

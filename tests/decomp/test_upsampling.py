@@ -74,21 +74,18 @@ EXACT = [(torch.float32, "nearest-exact"), (torch.float64, "nearest-exact")]
 def test_pictures_and_volumes_are_repeated_as_they_lie(dtype: torch.dtype, mode: str) -> None:
     picture = torch.randint(0, 200, (2, 3, 5, 7)).to(dtype)
     flat = picture.to(memory_format=torch.channels_last)
-    for x in (picture, flat, picture[:, :, 1:, ::2], flat[:, :, 1:3], picture[:1].expand(4, 3, 5, 7)):
-        for factor in (3, (2, 5), 2.5):
-            _check(x, factor, mode)
+    pictures = (picture, flat, picture[:, :, 1:, ::2], flat[:, :, 1:3], picture[:1].expand(4, 3, 5, 7))
     volume = torch.randint(0, 200, (2, 2, 3, 4, 5)).to(dtype)
-    for x in (volume, volume.to(memory_format=torch.channels_last_3d)):
-        _check(x, (1, 2, 3), mode)
-    _check(torch.ones(1, 2, 1, 1).to(dtype), (3, 1), mode)
+    given: list[tuple[torch.Tensor, Any]] = [(x, factor) for x in pictures for factor in (3, (2, 5), 2.5)]
+    given += [(x, (1, 2, 3)) for x in (volume, volume.to(memory_format=torch.channels_last_3d))]
+    given.append((torch.ones(1, 2, 1, 1).to(dtype), (3, 1)))
 
-
-def _check(x: torch.Tensor, factor: Any, mode: str) -> None:
-    def f(t: torch.Tensor) -> torch.Tensor:
+    def f(t: torch.Tensor, factor: Any) -> torch.Tensor:
         return F.interpolate(t, scale_factor=factor, mode=mode)
 
-    want, found = f(x), braze.compile(f)(x)
-    assert torch.equal(found, want) and found.stride() == want.stride(), (x.shape, x.stride(), factor)
+    for (x, factor), found in zip(given, together(*((f, *each) for each in given)), strict=True):
+        want = f(x, factor)
+        assert torch.equal(found, want) and found.stride() == want.stride(), (x.shape, x.stride(), factor)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)

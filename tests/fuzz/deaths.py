@@ -7,8 +7,7 @@ write to an object that pybind11 could not make. A death in braze's core or in P
 from __future__ import annotations
 
 import re
-
-import torch
+import sys
 
 #: one frame, as c10 prints it; those of the interpreter are one line
 FRAME = re.compile(r"frame #\d+: (.*) \(0x[0-9a-f]+ in (.*)\)|<omitting python frames>")
@@ -23,8 +22,9 @@ DIES_IN_EAGER = "at::native::native_group_norm_backward("
 
 
 def tell() -> None:
-    """Have a fatal signal print the frames in which it came."""
-    torch._C._set_print_stack_traces_on_fatal_signal(True)
+    """Have a fatal signal print the frames in which it came, in a process that has loaded PyTorch."""
+    if (torch := sys.modules.get("torch")) is not None:
+        torch._C._set_print_stack_traces_on_fatal_signal(True)
 
 
 def innermost(said: str) -> str:

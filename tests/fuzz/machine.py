@@ -93,7 +93,7 @@ MACHINES: dict[str, Row] = {
         "tensors of up to millions of elements, whose kernels have tasks, tiles and remainders",
         POISON | TEAM,
         seconds=600,
-        cost=6,
+        cost=12,
     ),
     "derived": Row(
         "tests.fuzz.tensors.derived",

@@ -26,8 +26,10 @@ from tests.fuzz.failures import ROOT
 from tests.fuzz.known import KNOWN
 from tests.fuzz.machine import ALONE, MACHINES, Finding
 
-#: programs that a process gets at once
+#: programs that a process gets at once, at most
 CHUNK = 20
+#: of few programs each process gets so many shares, so that none works on after the others have ended
+SHARES = 5
 #: after so many programs a process is replaced: what it holds on to is given back
 LIFE = 400
 
@@ -140,9 +142,10 @@ def chunks_of(asked: Asked) -> Iterator[range]:
     """The next seeds, while there is time."""
     end = time.monotonic() + asked.seconds
     last = None if asked.count is None else asked.first + asked.count
+    most = CHUNK if asked.count is None else min(CHUNK, max(asked.count // (SHARES * asked.jobs), 1))
     first = asked.first
     while time.monotonic() < end and (last is None or first < last):
-        stop = first + CHUNK if last is None else min(first + CHUNK, last)
+        stop = first + most if last is None else min(first + most, last)
         yield range(first, stop)
         first = stop
 

@@ -66,7 +66,7 @@ def test_a_kernel_that_dies_in_eager_may_die_compiled() -> None:
 
 
 def test_a_process_tells_in_which_frames_it_died() -> None:
-    text = "import os; from tests.fuzz import deaths; deaths.tell(); os.abort()"
+    text = "import os, torch; from tests.fuzz import deaths; deaths.tell(); os.abort()"
     died = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
     assert died.returncode == -6
     assert deaths.innermost(died.stderr) not in ("", None), died.stderr

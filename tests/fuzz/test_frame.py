@@ -28,6 +28,17 @@ def test_what_is_planted_is_found_and_all_is_counted(tally):
     assert tally.tags["even"] == sum(toy.generate(seed).tags() == ("even",) for seed in range(8))
 
 
+def test_few_programs_are_dealt_so_that_processes_end_together_and_many_by_the_score():
+    def dealt(count, jobs, seconds=60.0):
+        return list(runner.chunks_of(Asked("toy", 7, seconds, jobs, Path(), count=count)))
+
+    assert [len(seeds) for seeds in dealt(60, 2)] == [6] * 10 and dealt(60, 2)[0][0] == 7
+    assert [len(seeds) for seeds in dealt(5, 2)] == [1] * 5
+    assert {len(seeds) for seeds in dealt(4000, 2)} == {runner.CHUNK}
+    assert [seed for seeds in dealt(64, 2) for seed in seeds] == list(range(7, 71))
+    assert len(next(runner.chunks_of(Asked("toy", 7, 60, 2, Path())))) == runner.CHUNK
+
+
 def test_a_failure_has_a_file_that_fails_alone(tally):
     wrong, crash = (
         Path(tally.files[found.signature()][0]) for _, found in sorted(tally.found, key=lambda f: f[0])

@@ -18,12 +18,8 @@ from tests.fuzz.hooked import Hooked, check
 def test_an_error_of_the_programs_own_code_reaches_the_caller(place: str, error: str) -> None:
     program = Hooked(place, 0, error, warm=False)
     assert check(program) is None
-    if place not in (
-        "fw_compiler",
-        "bw_compiler",
-        "partition_fn",
-        "backend",
-    ):  # called at the first call only
+    # these are called at the first call only; warm, one kind of error is enough: the gate draws both
+    if error == "Planted" and place not in ("fw_compiler", "bw_compiler", "partition_fn", "backend"):
         assert check(replace(program, warm=True)) is None
 
 

@@ -82,10 +82,11 @@ def places(count, rows, how):
     return torch.where(torch.arange(count) % 4 < 3, rows - 1, spread) if how == "most" else spread
 
 
-@pytest.mark.parametrize("how", ["most", "one"])
-@pytest.mark.parametrize("dtype", DIGITS)
+@pytest.mark.parametrize(
+    ("dtype", "how"), [(torch.float32, "most"), (torch.float32, "one"), (torch.float16, "most"), (torch.bfloat16, "one")]
+)  # fmt: skip
 def test_rows_are_summed_by_number(dtype, how):
-    check(numbers(330, 12, dtype=dtype), places(330, 90, how), 90)
+    check(numbers(200, 12, dtype=dtype), places(200, 90, how), 90)
 
 
 def test_rows_of_which_most_get_nothing():
@@ -98,8 +99,9 @@ def test_few_of_everything(count, rows):
     check(numbers(count, 4), places(count, rows, "spread"), rows)
 
 
-def test_a_table_of_more_rows_than_two_bytes_number():
-    check(numbers(40, 4), torch.arange(40) * 1999, 80000)
+def test_a_table_of_more_rows_than_two_bytes_number(monkeypatch):
+    monkeypatch.setattr(counted_sums, "ROWS", 1024)
+    check(numbers(40, 4), torch.arange(40) * 1690, 66000)
 
 
 @pytest.mark.parametrize("padding", [0, 40, 79])
@@ -160,8 +162,10 @@ def of_few(test):
 
 
 @of_few
-@pytest.mark.parametrize("how", ["most", "one", "spread"])
-@pytest.mark.parametrize("dtype", DIGITS)
+@pytest.mark.parametrize(
+    ("dtype", "how"),
+    [*((torch.float32, how) for how in ("most", "one", "spread")), (torch.float16, "most"), (torch.bfloat16, "spread")],
+)  # fmt: skip
 def test_few_places_are_summed_by_one_kernel(dtype, how, monkeypatch):
     monkeypatch.setattr(groups, "ordered", None)
     check(numbers(99, 12, dtype=dtype), places(99, 50, how), 50)
@@ -201,7 +205,11 @@ def test_infinities_and_nans_of_few_places_stay_in_their_rows():
     assert ours.isnan().sum() == 2 and torch.equal(ours.signbit(), wanted.signbit())
 
 
-@pytest.mark.parametrize(("dtype", "rows"), [(torch.bfloat16, 50304), (torch.float32, 200)])
+@pytest.mark.parametrize(
+    ("way", "dtype", "rows"),
+    [("ordered", torch.bfloat16, 50304), ("counted", torch.float32, 200)],
+    indirect=["way"],
+)
 def test_the_kernels_compile_to_machine_code(dtype, rows, way, monkeypatch, tmp_path):
     """Of Hopper, as they are launched there: each but the first begins early."""
     jobs = []

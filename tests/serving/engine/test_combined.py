@@ -16,7 +16,7 @@ from braze.serving.engine.sampling import SamplingParams
 from tests.serving.engine.tiny import engine, limits, tiny
 
 #: random traces of each model
-TRACES = int(os.environ.get("BRAZE_TRACES", "2"))
+TRACES = int(os.environ.get("BRAZE_TRACES", "1"))
 
 
 class Clients:

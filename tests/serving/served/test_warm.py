@@ -6,6 +6,7 @@ import functools
 import json
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -363,22 +364,27 @@ def kept(tmp_path_factory):
     return of
 
 
-@KINDS
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "half": lambda data: data[: len(data) // 2],
+    "no fields": rewritten(lambda body: b"{}"),
+    "a field": rewritten(lambda body: body.replace(b'"handles"', b'"handlez"')),
+    "machine": rewritten(lambda body: body.replace(b"x86-64", b"another")),
+    "no pieces": rewritten(lambda body: body.replace(b'"sized": {', b'"sized": null, "other": {')),
+}
+
+
 @pytest.mark.parametrize(
-    "how",
+    ("level", "split", "how"),
     [
-        lambda data: data[: len(data) // 2],
-        rewritten(lambda body: b"{}"),
-        rewritten(lambda body: body.replace(b'"handles"', b'"handlez"')),
-        rewritten(lambda body: body.replace(b"x86-64", b"another")),
-        rewritten(lambda body: body.replace(b'"sized": {', b'"sized": null, "other": {')),
+        *((2, "graph", how) for how in DAMAGES),
+        *((3, "graph", how) for how in ("a field", "no pieces")),
+        *((3, split, "no pieces") for split in ("schedule", "capture")),
     ],
-    ids=["half", "no fields", "a field", "machine", "no pieces"],
 )
 def test_what_is_damaged_or_foreign_is_refused_and_made_again(folder, kept, level, split, how):
     place, first = kept(level, split)
     shutil.copytree(place, folder)
-    assert spoilt(folder, how) == 2
+    assert spoilt(folder, DAMAGES[how]) == 2
     again, did = ran(level, split)
     assert (again, did["calls_loaded"]) == (first, 0)
     assert is_warm(ran(level, split)[1])
