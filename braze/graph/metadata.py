@@ -189,7 +189,9 @@ def _geometry(value: Any, ground: Ground) -> Any:
 
 
 def _symbolic_fakes(mode: Any, value: Any, device: torch.device) -> Any:
-    """Fakes for what a rule gave."""
+    """Fakes for what a rule gave, and None for what nobody asked for."""
+    if value is None:
+        return None
     if isinstance(value, torch.Tensor):
         return torch_compat.assemble_fake(mode, value, device, False)
     if type(value) is Geometry:
