@@ -326,3 +326,15 @@ def test_a_scatter_that_leaves_its_type_in_one_order_may_be_off_in_another():
         ours = found[0]["gradient of x0"].clone()
         ours[:, 0, 7] += 1
         assert bool(told(ours, "gradient of x0", found)) is not open_
+
+
+def test_halves_that_are_scattered_may_leave_their_type_on_the_way():
+    """On a GPU in any order: of the largest, two and what takes both off again infinity is the first sum (`tensors` 16800001092)."""
+    text = "def program(x0):\n    v0 = x0.scatter_add(0, torch.zeros_like(x0, dtype=torch.int64), x0)\n    return (v0,)\n"
+    for largest, open_ in ((65504.0, True), (8.0, False)):
+        found = numbers_by(
+            text, f"torch.tensor([0.0, {largest}, -{largest}, {largest}, -2.5], dtype=t_float16)"
+        )
+        ours = found[0]["result 0"].clone()
+        ours[0] = torch.inf
+        assert (not told(ours, "result 0", found)) is open_

@@ -32,6 +32,10 @@ SIGNLESS = frozenset(
 PRODUCTS = frozenset(["mm", "bmm"])
 #: operators that eager's kernels compute with constants of single precision, such as a sixth, in doubles too
 SINGLE = frozenset(["hardsigmoid_backward"])
+#: sums that are kept in their type on the way
+INTO_MEMORY = frozenset(
+    """index_put index_put_ _index_put_impl_ index_add index_add_ scatter_add scatter_add_ scatter_reduce""".split()
+)
 #: operators that move numbers or turn their signs: what these were added up from comes along
 MOVES = frozenset(
     """clone _unsafe_view neg flip roll slice_backward select_backward diagonal_backward
@@ -96,7 +100,7 @@ class RandomRounding(TorchDispatchMode):
 
     def __init__(self, dtype: torch.dtype, seed: int, rounds: bool = True) -> None:
         super().__init__()
-        self.rounds, self.seed = rounds, seed
+        self.rounds, self.seed, self.dtype = rounds, seed, dtype
         self.eps = torch.finfo(dtype).eps
         # float64 has room for everything that float64 makes: what has a place in float32 is taken for exact there
         self.exact = torch.float32 if dtype is torch.float64 else dtype
@@ -273,7 +277,10 @@ class RandomRounding(TorchDispatchMode):
 
     def beyond(self, func: Any, args: Any, kwargs: Any, sums: bool) -> Tensor:
         """Where numbers, added or multiplied in another order, may leave the type on the way: there is nothing to go by."""
-        info = torch.finfo(self.widest)
+        # what is added to memory is rounded there each time
+        info = torch.finfo(
+            self.dtype if func._schema.name.removeprefix("aten::") in INTO_MEMORY else self.widest
+        )
         sizes = absolute([a.nan_to_num(0.0, 0.0, 0.0) if is_float(a) else a for a in args])
         if sums:
             if func._schema.name == "aten::scatter_reduce":  # a mean is added up before it is divided
