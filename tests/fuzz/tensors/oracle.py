@@ -33,9 +33,7 @@ PRODUCTS = frozenset(["mm", "bmm"])
 #: operators that eager's kernels compute with constants of single precision, such as a sixth, in doubles too
 SINGLE = frozenset(["hardsigmoid_backward"])
 #: sums that are kept in their type on the way
-INTO_MEMORY = frozenset(
-    """index_put index_put_ _index_put_impl_ index_add index_add_ scatter_add scatter_add_ scatter_reduce""".split()
-)
+INTO_MEMORY = frozenset(n for n in SUMS if "index_" in n or "scatter" in n) | {"scatter_reduce"}
 #: operators that move numbers or turn their signs: what these were added up from comes along
 MOVES = frozenset(
     """clone _unsafe_view neg flip roll slice_backward select_backward diagonal_backward
