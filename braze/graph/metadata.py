@@ -17,9 +17,9 @@ from braze.graph import torch_compat, torch_symbols
 from braze.graph.elementwise import elementwise, has_rule
 from braze.graph.extents import Extent, Geometry, Undecided, extent
 from braze.graph.known_sizes import Ground
+from braze.graph.layout_rules import LAYOUTS_OF_GPU
 from braze.graph.memo import MISS, fakes_in
 from braze.graph.operators import functional_form, name_of, operator_facts
-from braze.graph.layout_rules import LAYOUTS_OF_GPU
 from braze.graph.rules import CPU_ONLY, FACTORIES, GPU_ONLY, RULES
 from braze.graph.view_rules import VIEWS
 from braze.support.nested import leaves
