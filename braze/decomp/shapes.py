@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from braze.decomp.last_resort import LAST_RESORT
 from braze.decomp.numbers import constant
 from braze.decomp.registry import decompose
 
@@ -87,6 +88,14 @@ def one_hot(x: Tensor, num_classes: int = -1) -> Any:
         return NotImplemented
     classes = aten.arange.start_step(0, num_classes, 1, dtype=x.dtype, device=x.device)
     return aten._to_copy.default(aten.eq.Tensor(aten.unsqueeze.default(x, -1), classes), dtype=torch.int64)
+
+
+@decompose(aten.channel_shuffle.default)
+def channel_shuffle(x: Tensor, groups: int) -> Any:
+    """A copy row by row, where a GPU's kernel leaves the channels in their order: PyTorch's own form gives the operand's strides."""
+    if x.device.type == "cpu" or not (groups == 1 or groups == x.shape[1]) or x.is_contiguous():
+        return LAST_RESORT[aten.channel_shuffle.default](x, groups)
+    return aten.clone.default(x, memory_format=torch.contiguous_format)
 
 
 @decompose(aten.pixel_shuffle.default)

@@ -13,7 +13,7 @@ import torch
 
 from braze.graph.elementwise import allocated, fits_into, laid_like
 from braze.graph.extents import TENSORS
-from braze.graph.layout_rules import row_major
+from braze.graph.layout_rules import channels_last, fills_channels_last, row_major, suggests_channels_last
 
 aten = torch.ops.aten
 
@@ -95,6 +95,29 @@ def _softmax(gradient: Any, made: Any, dim: int, dtype: torch.dtype) -> Any:
     return row_major(gradient.shape, dtype) if known else NotImplemented
 
 
+def _convolution(
+    gradient: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
+    extra: Any, groups: Any, mask: Sequence[bool],
+) -> Any:  # fmt: skip
+    """Of pictures of doubles, of which oneDNN has no part: channels-last if an operand is.
+
+    But a weight of one place lies so already, whatever its strides: PyTorch's fake makes its gradient channels-last, and eager's lies as it does.
+    """
+    if x.dtype is not torch.float64 or not _of_one_type((gradient, x, weight)) or weight.dim() != 4:
+        return NotImplemented
+    dilated = any(n != 1 for n in dilation) and not transposed
+    if dilated or x.dim() != 4 or any(n == 0 for t in (gradient, x, weight) for n in t.shape):
+        return NotImplemented
+    if groups != 1 and all(n == 1 for n in x.shape[2:]):
+        return NotImplemented  # parts of one channel and one place, which lie in any order, are joined
+    turned = suggests_channels_last(x) or suggests_channels_last(weight)
+    either = fills_channels_last(weight) and not suggests_channels_last(weight)
+    of_x = (channels_last if turned else row_major)(x.shape, x.dtype) if mask[0] else None
+    of_weight = channels_last if turned and not either else row_major
+    of_bias = row_major([gradient.shape[1]], x.dtype) if mask[2] else None
+    return of_x, of_weight(weight.shape, x.dtype) if mask[1] else None, of_bias
+
+
 GRADIENTS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys(
         (
@@ -127,6 +150,7 @@ GRADIENTS: dict[Any, Callable[..., Any]] = {
     ),
     aten.binary_cross_entropy_backward.default: _cross_entropy,
     aten.soft_margin_loss_backward.default: _soft_margin,
+    aten.convolution_backward.default: _convolution,
     aten._softmax_backward_data.default: _softmax,
     aten._log_softmax_backward_data.default: _softmax,
 }

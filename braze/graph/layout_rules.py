@@ -159,6 +159,14 @@ def _channel_shuffle(x: Tensor, groups: int) -> Any:
     return row_major(x.shape, x.dtype)
 
 
+def _channel_shuffle_on_gpu(x: Tensor, groups: int) -> Any:
+    """Row by row; what lies so and keeps its channels' order is the operand's memory, as PyTorch's fake has it of any."""
+    if x.dim() < 3 or type(groups) is not int or groups < 1 or x.shape[1] % groups != 0 or x.numel() == 0:
+        return NotImplemented
+    stays = groups == 1 or x.shape[1] == groups
+    return NotImplemented if stays and x.is_contiguous() else row_major(x.shape, x.dtype)
+
+
 def _pixel_unshuffle(x: Any, factor: int) -> Any:
     """Of what has no elements a copy of that, in its sizes."""
     if x.dim() < 3 or factor <= 0 or 0 not in x.shape or any(n % factor for n in x.shape[-2:]):
@@ -400,7 +408,6 @@ LAYOUTS: dict[Any, Callable[..., Any]] = {
 LAYOUTS_OF_CPU = frozenset(
     {
         aten.log_sigmoid_forward.default,
-        aten.channel_shuffle.default,
         aten.pixel_unshuffle.default,
         aten.roll.default,
         aten.native_group_norm.default,
@@ -408,3 +415,6 @@ LAYOUTS_OF_CPU = frozenset(
         *_AROUND,
     }
 )
+
+#: what tells of a GPU instead
+LAYOUTS_OF_GPU: dict[Any, Callable[..., Any]] = {aten.channel_shuffle.default: _channel_shuffle_on_gpu}

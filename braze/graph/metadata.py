@@ -17,6 +17,7 @@ from braze.graph import torch_compat, torch_symbols
 from braze.graph.elementwise import elementwise, has_rule
 from braze.graph.extents import Extent, Geometry, Undecided, extent
 from braze.graph.known_sizes import Ground
+from braze.graph.layout_rules import LAYOUTS_OF_GPU
 from braze.graph.memo import MISS, fakes_in
 from braze.graph.operators import functional_form, name_of, operator_facts
 from braze.graph.rules import CPU_ONLY, FACTORIES, GPU_ONLY, RULES
@@ -61,6 +62,8 @@ def result_of(mode: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     device = _common_device(func, args, kwargs)
     if device is None:
         return MISS
+    if device.type != "cpu":
+        rule = LAYOUTS_OF_GPU.get(func, rule)
     if rule is None and has_rule(func):
         rule = _elementwise(func, device)
     if "device" in kwargs:
@@ -90,6 +93,8 @@ def symbolic_result_of(mode: Any, func: Any, args: Any, kwargs: dict[str, Any], 
     device = _common_device(func, args, kwargs)
     if device is None or (func in FACTORIES and not _plain_factory(kwargs)):
         return MISS
+    if device.type != "cpu":
+        rule = LAYOUTS_OF_GPU.get(func, rule)
     if rule is None:
         rule = _elementwise(func, device)
     call = functools.partial(_by_rule, mode, rule, args, kwargs, target, device, ground)
@@ -189,7 +194,9 @@ def _geometry(value: Any, ground: Ground) -> Any:
 
 
 def _symbolic_fakes(mode: Any, value: Any, device: torch.device) -> Any:
-    """Fakes for what a rule gave."""
+    """Fakes for what a rule gave, and None for what nobody asked for."""
+    if value is None:
+        return None
     if isinstance(value, torch.Tensor):
         return torch_compat.assemble_fake(mode, value, device, False)
     if type(value) is Geometry:

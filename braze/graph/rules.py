@@ -494,6 +494,7 @@ CPU_ONLY = {
     aten._native_batch_norm_legit_functional.default,
     aten._native_batch_norm_legit.no_stats,
     aten.convolution.default,
+    aten.convolution_backward.default,
     aten.max_unpool2d.default,
     aten.addmv.default,
 }

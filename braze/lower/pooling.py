@@ -300,7 +300,7 @@ def adaptive_avg_pool2d(g: ProgramBuilder, x: Lazy, output_size: Sequence[Any]) 
     def unrolled(index: Index) -> Node:
         places = itertools.product(range(rows), range(columns))
         values = [element(index, as_expr(i), as_expr(j)) for i, j in places]
-        return mean(index, functools.reduce(build.add, values))
+        return mean(index, _total(values, wide))
 
     return Lazy(sizes, x.dtype, x.device, unrolled, cost=4 * rows * columns, ops=(g.op_name,))
 
@@ -336,6 +336,11 @@ def _before_ends(
         for s, at, window in zip(shares, places, windows, strict=True)
     )
     return build.both(down, across)
+
+
+def _total(values: Sequence[Node], wide: DType) -> Node:
+    """The sum of values, as ATen's kernels begin it: of nothing but ``-0.0`` it is ``0.0``."""
+    return functools.reduce(build.add, values, build.const(0.0, wide))
 
 
 def _shared(g: ProgramBuilder, shares: Sequence[_Shares], value: Node, index: Index) -> Node:
@@ -376,7 +381,7 @@ def adaptive_avg_pool2d_backward(g: ProgramBuilder, gradient: Lazy, x: Lazy) -> 
             at = [s.first(e) + k for s, e, k in zip(turned, (row, column), (i, j), strict=True)]
             has = _before_ends(g, turned, at, (row, column))
             values.append(build.masked(has, gradient.load((*before, *at)), nothing))
-        return build.cast(functools.reduce(build.add, values), x.dtype)
+        return build.cast(_total(values, wide), x.dtype)
 
     cost = 8 * math.prod(most)
     return Lazy(g.symbols.exprs(g.val.shape), x.dtype, x.device, gathered, cost=cost, ops=(g.op_name,))

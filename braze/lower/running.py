@@ -79,6 +79,8 @@ def _written_out(g: ProgramBuilder, x: Lazy, dim: int, kind: str, dtype: DType) 
     wide = DType.F32 if dtype in HALVES else dtype
     combined = build.mul if kind == "prod" else build.add
     length = x.sizes[dim].value or 0
+    # eager's kernels begin at 0, of which -0.0 takes the sign off, but a library's that walks a line which is alone
+    begins = kind == "sum" and wide.is_float and numel(x.sizes) is not x.sizes[dim]
     if length > 1:
         g.realize_if_costly(x)
     # of places that lie side by side a load has several; of others those behind a place are not read for it
@@ -89,7 +91,7 @@ def _written_out(g: ProgramBuilder, x: Lazy, dim: int, kind: str, dtype: DType) 
         for k in range(length):
             given = build.cast(x.load([*at[:dim], Integer(k), *at[dim + 1 :]]), wide)
             if found is None:
-                found = given
+                found = build.add(build.const(0.0, wide), given) if begins else given
                 continue
             behind = build.binary(Op.LT, here, build.const(k, DType.I64))
             if apart:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -148,6 +150,18 @@ def test_equal_numbers_have_no_variance(tmp_path):
     x = torch.tensor([0.25, -2.75, 3.5]).repeat_interleave(7).view(3, 7)
     for out in row_kernel(ReduceKind.WELFORD, 3, 7, lambda n: n, tmp_path, x).values():
         assert torch.equal(out, x[:, 0])
+
+
+def test_a_sum_of_nothing_but_negative_zeros_is_zero(tmp_path):
+    """As eager's, which begins at 0. The interpreter's sum of a tile does so, too, but a GPU's begins with its first number."""
+    x = torch.full((3, 16), -0.0)
+    for kind in (ReduceKind.SUM, ReduceKind.WELFORD):
+        (folder := tmp_path / kind.value).mkdir()
+        out = row_kernel(kind, 3, 16, lambda n: n, folder, x)
+        for found in out.values():
+            same(found, torch.zeros(3))
+        (text,) = folder.glob(f"*_{GroupKind.PERSISTENT.value}.py")
+        assert re.search(r"tl\.sum\(.*\[:, None\] \+ 0\.0", text.read_text())
 
 
 @pytest.mark.parametrize("kind", [ReduceKind.ARGMAX, ReduceKind.ARGMIN])

@@ -95,3 +95,13 @@ def test_batch_norm_of_large_means_is_as_near_as_eagers_in_each_layout(order, be
     error, allowed = ((t.double() - exact).abs().max() for t in (found, eager))
     assert error <= 1.5 * allowed
     assert bool(error < 1e-5) is (beside or order not in ("rows", "channels last"))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_channels_that_a_gpu_leaves_in_their_order_lie_row_by_row(dynamic):
+    """Its kernel copies what lies otherwise; PyTorch's fake has the operand's strides (`tensors` 16800000471)."""
+    x = torch.rand(4, 2, 6).permute(2, 1, 0)
+    partition = partition_on_gpu(lambda t: torch.channel_shuffle(t, 2), [x], dynamic=dynamic)
+    (made,) = partition.forward.graph.output_node().args[0]
+    assert made.meta["val"].is_contiguous()
+    assert made.target is aten.clone.default

@@ -276,3 +276,21 @@ def test_results_whose_backwards_read_sizes_of_each_others_tangents(backend):
                 sum(results[k].sum() for k in used).backward()
                 found.append((*[r.detach() for r in results], x.grad))
             torch.testing.assert_close(*found)
+
+
+def test_a_weight_of_one_place_has_a_gradient_that_lies_as_eagers():
+    """Under a convolution in channels-last, whose fake lies otherwise (`modules` 16100000837 and 16100001962)."""
+    weight = leaf(8, 8, 1, 1)
+
+    def gradient(call, x):
+        return torch.autograd.grad(call(x).sum(), weight)[0]
+
+    def program(x):
+        return F.conv2d(x.to(memory_format=torch.channels_last), weight).tanh()
+
+    compiled = braze.compile(program, dynamic=True)
+    for size in (4, 6):
+        x = leaf(3, 8, size, size)
+        found, want = gradient(compiled, x), gradient(program, x)
+        torch.testing.assert_close(found, want)
+        assert found.stride() == want.stride()

@@ -63,6 +63,28 @@ def test_one_element_that_a_sum_of_a_million_leaves_out_is_seen():
         assert (check.differs(program, 0, ours, theirs) is None) is passes
 
 
+@pytest.mark.parametrize(("apart", "is_open"), [(1, True), (40, False)])
+def test_which_of_two_comes_first_is_open_where_a_function_is_off_by_two_units(apart, is_open):
+    """Of many numbers some are neighbours, two units apart when they are raised (`large` 16800000026, on a GPU)."""
+    pairs = f"torch.tensor([0, {apart}], dtype=torch.int32)"
+    neighbours = f"(torch.arange(4.0, 3.0, -1 / 6000, dtype=torch.float32)[:, None].view(torch.int32) - {pairs}).flatten().view(torch.float32)"
+    program = parsed(
+        "def program(x0):\n    v0 = x0.exp().sort(0).values\n    return (v0,)\n",
+        (Given("x0", (f"{neighbours}.to(t_float32)",), "leaf"),),
+        backward=True,
+    )
+    theirs = check.seen(program, program.function(), 0)
+
+    def ours_first(x):
+        order = x.sort().indices.view(-1, 2)
+        order[:3] = order[:3].flip(1)
+        return (x.exp()[order.flatten()],)
+
+    ours = check.seen(program, ours_first, 0)
+    ours.values["result 0"] = theirs.values["result 0"]
+    assert (check.differs(program, 0, ours, theirs) is None) is is_open
+
+
 def test_its_kernels_have_more_threads_than_one():
     assert int(MACHINES["large"].environment["OMP_NUM_THREADS"]) > 3
 

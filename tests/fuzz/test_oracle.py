@@ -305,6 +305,15 @@ def test_the_mean_beside_a_deviation_of_numbers_that_cancel_may_be_nothing():
         assert bool(told(other, "result 0", found)) is not open_
 
 
+def test_the_mean_beside_a_variance_of_whole_numbers_that_cancel_may_be_nothing():
+    """Eager's, made one number after the other, keeps a rounding, of which a quotient makes a huge number (`tensors` 16100001635)."""
+    text = "def program(x0):\n    v1, v2 = torch.var_mean(x0, 0)\n    v3 = v1 / v2\n    return (v3,)\n"
+    cancel = "1, -1, 1, 0, 0, 0, 0, 1, 0, 0, 0, -1, -1, 1, -1, 0, 0"
+    for numbers, is_open in ((cancel, True), ("1, -1, 1, 0.5", False)):
+        found = numbers_by(text, f"torch.tensor([{numbers}], dtype=t_float32).view(-1, 1).repeat(1, 33)")
+        assert (not told(torch.full((33,), torch.inf), "result 0", found)) is is_open
+
+
 def test_a_scatter_that_leaves_its_type_in_one_order_may_be_off_in_another():
     """Of numbers that overflow below an infinity eager makes none, or the infinity, by their order; so does the slope behind it."""
     text = (
@@ -317,3 +326,15 @@ def test_a_scatter_that_leaves_its_type_in_one_order_may_be_off_in_another():
         ours = found[0]["gradient of x0"].clone()
         ours[:, 0, 7] += 1
         assert bool(told(ours, "gradient of x0", found)) is not open_
+
+
+def test_halves_that_are_scattered_may_leave_their_type_on_the_way():
+    """On a GPU in any order: of the largest, two and what takes both off again infinity is the first sum (`tensors` 16800001092)."""
+    text = "def program(x0):\n    v0 = x0.scatter_add(0, torch.zeros_like(x0, dtype=torch.int64), x0)\n    return (v0,)\n"
+    for largest, open_ in ((65504.0, True), (8.0, False)):
+        found = numbers_by(
+            text, f"torch.tensor([0.0, {largest}, -{largest}, {largest}, -2.5], dtype=t_float16)"
+        )
+        ours = found[0]["result 0"].clone()
+        ours[0] = torch.inf
+        assert (not told(ours, "result 0", found)) is open_

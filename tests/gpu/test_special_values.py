@@ -104,9 +104,17 @@ def test_denormal_numbers_are_no_zeros():
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=3e-45)
 
 
-def test_the_sum_of_one_negative_zero_is_zero():
-    x = torch.full((4, 3), -0.0, device="cuda")
-    f = lambda x: (x.unsqueeze(1).sum(1), x.unsqueeze(-1).mean(-1), x[:1].sum(0), x[:, :1].nansum(1))
+def test_sums_of_nothing_but_negative_zeros_are_zeros():
+    x = torch.full((4, 16), -0.0, device="cuda")
+    one = lambda x: (x.unsqueeze(1).sum(1), x.unsqueeze(-1).mean(-1), x[:1].sum(0), x[:, :1].nansum(1))
+    f = lambda x: (
+        *one(x),
+        x.sum(),
+        x.sum(0),
+        x.mean(1),
+        *torch.var_mean(x, 1),
+        x.softmax(1) * x.sum(1, True),
+    )
     for ours, theirs in zip(braze.compile(f)(x), f(x)):
         same(ours, theirs)
 

@@ -171,6 +171,30 @@ def geometry(t: torch.Tensor) -> tuple:
     return tuple(t.shape), strides, t.dtype, t.storage_offset(), t.device
 
 
+def conv_gradients(x, w, transposed=False, groups=1):
+    """Of doubles, which lie as they do."""
+    x, w = x.double(), w.double()
+    g = aten.convolution(x, w, None, [1, 1], [0, 0], [1, 1], transposed, [0, 0], groups)
+    return (g, x, w, [g.shape[1]], [1, 1], [0, 0], [1, 1], transposed, [0, 0], groups, [True] * 3)
+
+
+CALLS += [
+    (
+        aten.convolution_backward.default,
+        lambda given=given, options=options: conv_gradients(*given, **options),
+        {},
+    )
+    for given, options in (
+        ((r(2, 8, 6, 6).to(memory_format=cl), r(4, 8, 1, 1)), {}),
+        ((r(2, 8, 6, 6).to(memory_format=cl), r(8, 4, 1, 1)), {"transposed": True}),
+        ((r(2, 8, 6, 6).to(memory_format=cl), r(8, 1, 1, 3)), {"groups": 8}),
+        ((r(2, 8, 6, 6).to(memory_format=cl), r(4, 8, 3, 1)), {}),
+        ((r(2, 8, 6, 6), r(4, 8, 1, 1)), {}),
+        ((r(2, 1, 6, 6), r(4, 1, 3, 3).to(memory_format=cl)), {}),
+    )
+]
+
+
 @pytest.mark.parametrize(("op", "make", "kwargs"), CALLS, ids=[f"{c[0]}-{n}" for n, c in enumerate(CALLS)])
 def test_the_metadata_is_the_kernels(op, make, kwargs, request):
     real = make()

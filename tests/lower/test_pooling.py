@@ -206,6 +206,20 @@ def test_means_over_so_many_windows(into):
         assert found.stride() == f(given).stride()
 
 
+def test_means_of_nothing_but_negative_zeros_are_zeros():
+    """ATen's kernels add to 0.0, be it one element, and so do their gradients (`tensors` 16100003021)."""
+
+    def both(x):
+        means = [F.adaptive_avg_pool2d(x, into) for into in ((6, 5), (3, 5), (12, 10))]
+        return *means, *(torch.autograd.grad(y, x, torch.full_like(y, -0.0))[0] for y in means)
+
+    x = torch.full((2, 6, 5), -0.0, requires_grad=True)
+    for dynamic in (False, True):
+        braze.reset()
+        for found, want in zip(braze.compile(both, dynamic=dynamic)(x), both(x), strict=True):
+            assert torch.equal(found.signbit(), want.signbit()) and not want.signbit().any()
+
+
 @pytest.mark.parametrize("options", [o for o in WINDOWS if o.get("dilation", 1) == 1], ids=str)
 @pytest.mark.parametrize("shape", [(2, 3, 11, 10), (3, 8, 7), (0, 2, 6, 6)], ids=str)
 def test_gradients_of_maxima(options, shape):

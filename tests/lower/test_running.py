@@ -97,3 +97,13 @@ def test_a_call_of_sizes_that_vary_is_worked_out_anew_each_time():
     made = text(lambda x: x.cumsum(1), numbers(*ROWS), dynamic=True)
     assert 'runtime.operator("braze.running.out")' in made
     assert "runtime.operator_once(" not in made
+
+
+def test_a_running_sum_of_nothing_but_negative_zeros_is_zero():
+    """Eager's kernels on a GPU begin at 0; a line that is alone is a library's, which does not."""
+    for shape, negative in (((4, 3), False), ((3,), True)):
+        x = torch.full(shape, -0.0)
+        for dim in range(x.dim()):
+            partition = partition_on_gpu(lambda t, dim=dim: t.cumsum(dim), [x])
+            (made,) = interpret(pipeline.lower_graph(partition, CTX), [x])
+            assert bool(made.signbit().any()) is negative

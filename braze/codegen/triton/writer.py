@@ -255,7 +255,9 @@ class Writer:
             for r in (one, other)
         ]
         pair = emit.assign(f"tl.reduce(({', '.join(lanes)}), {emit.along('r')}, bz_two_sums)", X, scope)
-        ours, theirs = (emit.assign(f"{pair.name}[{k}]{emit.placed('x')}", X, scope) for k in range(2))
+        ours, theirs = (
+            emit.assign(_from_zero(f"{pair.name}[{k}]{emit.placed('x')}"), X, scope) for k in range(2)
+        )
         return ours, theirs
 
     def _forget_reduced(self, scope: Scope) -> None:
@@ -293,7 +295,8 @@ class Writer:
     def _collapse(self, kind: ReduceKind, full: Value, dtype: DType, scope: Scope) -> Value:
         """One number a row out of a whole tile."""
         emit, name = self.emitter, self._reducible(kind, full, dtype, scope)
-        return emit.assign(collapsed(kind, name, emit.along("r"), emit.placed("x")), X, scope)
+        text = collapsed(kind, name, emit.along("r"), emit.placed("x"))
+        return emit.assign(_from_zero(text) if kind is ReduceKind.SUM and dtype.is_float else text, X, scope)
 
     def _reducible(self, kind: ReduceKind, full: Value, dtype: DType, scope: Scope) -> str:
         """A tile as it is reduced: lanes past the row hold the identity."""
@@ -426,3 +429,8 @@ def _is_one_sum(step: LoopNest) -> bool:
         and step.reductions[0].kind is ReduceKind.SUM
         and step.reductions[0].dtype.is_float
     )
+
+
+def _from_zero(total: str) -> str:
+    """A sum of a tile that holds nothing but the row, as eager's kernels begin it: of nothing but ``-0.0`` it is ``0.0``."""
+    return f"{total} + 0.0"

@@ -261,6 +261,9 @@ torch.where({v} > 0, {0}, -{0}).cumsum({d})
 torch.searchsorted({v}.sort(-1).values, {0})
 torch.bucketize({v}, torch.arange(-2, 3, device={0}.device))
 {v}.gather({d}, {0}.argsort({d}, stable=True))
+{v}.flatten()[{0}.flatten().argsort(stable=True)]
+{v}.take({0}.flatten().argsort(stable=True)) + 1
+{v}.new_zeros({0}.numel()).index_add(0, {0}.flatten().argsort(stable=True), {0}.flatten())
 F.one_hot({v}.argmax({d}), 300000 // max({0}.numel() // max({0}.shape[0], 1), 1) + 1).sum(0)
 {v}.scatter(-1, {0}.argmax(-1, keepdim=True), 9)
 {v}.gather(-1, {0}.argmax(-1, keepdim=True))
@@ -297,6 +300,7 @@ WRITES = """
 {w}.index_put_((torch.arange({0}.shape[0], device={0}.device) // 2,), {0}.clone(), accumulate=True)
 {w}.scatter_add_(-1, torch.arange({0}.shape[-1], device={0}.device).expand({0}.shape) // 2, {0}.clone())
 {w}.index_copy_(0, torch.arange({0}.shape[0], device={0}.device).flip(0), {0}.clone())
+{w}.put_({0}.flatten().argsort(stable=True), {0}.flatten().clone())
 {w}.index_fill_({d}, torch.arange(1, device={0}.device), 3)
 {w}.masked_fill_({b}, 0)
 {w}[{b}] = 1

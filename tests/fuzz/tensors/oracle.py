@@ -32,6 +32,8 @@ SIGNLESS = frozenset(
 PRODUCTS = frozenset(["mm", "bmm"])
 #: operators that eager's kernels compute with constants of single precision, such as a sixth, in doubles too
 SINGLE = frozenset(["hardsigmoid_backward"])
+#: sums that are kept in their type on the way
+INTO_MEMORY = frozenset(n for n in SUMS if "index_" in n or "scatter" in n) | {"scatter_reduce"}
 #: operators that move numbers or turn their signs: what these were added up from comes along
 MOVES = frozenset(
     """clone _unsafe_view neg flip roll slice_backward select_backward diagonal_backward
@@ -75,7 +77,8 @@ SAMPLES = 8
 ALIKE = 2
 #: after so many of them it is looked whether there is room enough already, as there is mostly
 LOOKS = (0, 1, 2, 4, SAMPLES)
-#: further looks at more numbers than ``MANY``: of millions there is one where all of the first throws cancel
+#: further looks at more numbers than ``MANY``: of millions there is one where all of the first throws cancel, and two whose functions
+#: are so near that a kernel which is off by two units, as a GPU's are, has the other one first
 MORE_LOOKS, MANY = (14, 20), 10_000
 #: how many times further than any of them is too far
 ROOM = 4.0
@@ -95,7 +98,7 @@ class RandomRounding(TorchDispatchMode):
 
     def __init__(self, dtype: torch.dtype, seed: int, rounds: bool = True) -> None:
         super().__init__()
-        self.rounds, self.seed = rounds, seed
+        self.rounds, self.seed, self.dtype = rounds, seed, dtype
         self.eps = torch.finfo(dtype).eps
         # float64 has room for everything that float64 makes: what has a place in float32 is taken for exact there
         self.exact = torch.float32 if dtype is torch.float64 else dtype
@@ -130,7 +133,7 @@ class RandomRounding(TorchDispatchMode):
             with self:  # there PyTorch hands over whole what it makes of others
                 return func.decompose(*args, **kwargs)
         name = func._schema.name.removeprefix("aten::")
-        overflows, place = False, 1 if name.endswith("_norm_backward") else 0
+        overflows, place, unrounded = False, 1 if name.endswith("_norm_backward") else 0, args
         if name in STABLE or place:
             given = args[place]
             huge = (given.abs() > self.huge) & given.isfinite()
@@ -207,6 +210,8 @@ class RandomRounding(TorchDispatchMode):
                     )
         if name in ("native_layer_norm", "native_group_norm"):
             self.unsettle(name, made[0], args)
+        if name in ("var_mean", "std_mean") and self.odd and is_float(made[1]):
+            self.cancel(made[1].detach(), func(*unrounded, **kwargs)[1].detach(), mass[1].detach())
         return made
 
     def near(self, one: Any, other: Any) -> Tensor:
@@ -223,13 +228,14 @@ class RandomRounding(TorchDispatchMode):
         return value + value * self.noise(value).sign() * 2 * self.eps
 
     def noise(self, value: Tensor) -> Tensor:
-        """A number from -1 to 1 for each of a tensor's, which may depend on these alone."""
+        """A number from -1 to 1 for each of a tensor's, which may depend on these alone; in further looks from 1 to 2 and its negative."""
         shape, places = value.shape, None
         if self.alike:
             kinds, places = value.unique(return_inverse=True)
             shape = kinds.shape
         drawn = torch.rand(shape, generator=self.generator, dtype=torch.float64) * 2 - 1
         drawn = -drawn if self.odd else drawn
+        drawn = drawn + drawn.sign() if self.seed >= SAMPLES else drawn
         return drawn if places is None else drawn[places]
 
     def unsettle(self, name: str, made: Tensor, args: Any) -> None:
@@ -245,6 +251,11 @@ class RandomRounding(TorchDispatchMode):
         if means.any():
             left = (-eps / 4, 0.0, eps / 8)[self.seed % 3]
             put(made.detach(), made.detach().masked_fill(means.reshape(made.shape), left))
+
+    def cancel(self, mean: Tensor, unrounded: Tensor, size: Tensor) -> None:
+        """In place, nothing for a mean of numbers that cancel but for rounding: eager's, made one number after the other, keeps some of it."""
+        nothing = unrounded.abs() <= torch.finfo(self.widest).eps * size
+        put(mean, mean.masked_fill(nothing & (size > 0), 0.0))
 
     def move(self, name: str, made: Any, args: Any) -> None:
         """In place, a norm whose mean is off by half a unit in the type that kernels add up in."""
@@ -264,7 +275,10 @@ class RandomRounding(TorchDispatchMode):
 
     def beyond(self, func: Any, args: Any, kwargs: Any, sums: bool) -> Tensor:
         """Where numbers, added or multiplied in another order, may leave the type on the way: there is nothing to go by."""
-        info = torch.finfo(self.widest)
+        # what is added to memory is rounded there each time
+        info = torch.finfo(
+            self.dtype if func._schema.name.removeprefix("aten::") in INTO_MEMORY else self.widest
+        )
         sizes = absolute([a.nan_to_num(0.0, 0.0, 0.0) if is_float(a) else a for a in args])
         if sums:
             if func._schema.name == "aten::scatter_reduce":  # a mean is added up before it is divided
