@@ -6,13 +6,13 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from braze.loops.ir import Axis, Buffer, ReduceKind
-from braze.schedule.column_tiles import COLUMNS
+from braze.schedule.column_tiles import ALONE_STAGES, COLUMNS
 from braze.schedule.held import VECTOR, WORD
 from braze.schedule.kernel_plan import KernelPlan
 from braze.schedule.passes import Access, accesses_of, counts_positions, kinds_of
 from braze.schedule.plans import Form
 from braze.schedule.records import Group
-from braze.schedule.tile_sizes import PLAIN, power
+from braze.schedule.tile_sizes import FEW_PROGRAMS, ON_THE_WAY, PLAIN, power
 from braze.symbolic.expr import ONE, Expr, Integer, floor_div, product
 from braze.symbolic.guess import likely_size
 
@@ -54,7 +54,7 @@ class Cut:
     """A row axis in ``count`` parts of ``size``; ``exact``: the last is as long as the others. ``down``: parts lie above each other.
 
     ``fold``: so many rows after each other lie side by side, as one row of so many parts; ``ragged``: of the last of these some are none.
-    ``apart``: each part is one place of the axis.
+    ``apart``: each part is one place of the axis; ``alone``: each is a multiprocessor's.
     """
 
     axis: Axis
@@ -65,6 +65,7 @@ class Cut:
     fold: int = 1
     apart: bool = False
     ragged: bool = False
+    alone: bool = False
 
 
 def cut_of(group: Group, plan: KernelPlan, buffers: Mapping[str, Buffer], cores: int) -> Cut | None:
@@ -90,6 +91,9 @@ def _cut(group: Group, plan: KernelPlan, buffers: Mapping[str, Buffer], cores: i
         return None
     if plan.form is Form.ROWS and plan.row is not None and plan.points[-1].block > 1 and not plan.whole:
         return _cut_side_by_side(group, plan, cores)
+    alone = _cut_alone(group, plan, _read(group, buffers), cores) if deep else None
+    if alone is not None:
+        return alone
     down = plan.form is Form.COLUMNS
     length = likely_size(product([a.extent for a in group.row_axes]))
     least = LEAST_COLUMN if down else LEAST_ROW
@@ -119,6 +123,26 @@ def _cut(group: Group, plan: KernelPlan, buffers: Mapping[str, Buffer], cores: i
     size = _whole_tiles(_up(extent, want) // want) if down else _up(_up(extent, want) // want, unit)
     count = -(-extent // size)
     return Cut(axis, count, Integer(size), count * size == extent, down) if count > 1 else None
+
+
+def _cut_alone(group: Group, plan: KernelPlan, read: Sequence[Access], cores: int) -> Cut | None:
+    """A part of whole tiles for each multiprocessor, whose program has as much on its way as two have; None where that leaves some without one."""
+    axis, programs, row = group.row_axes[0], likely_size(plan.programs), plan.row
+    length, want = axis.extent.value, cores // programs
+    if plan.form is not Form.COLUMNS or row is None or length is None or len(group.row_axes) > 1:
+        return None
+    taken = (
+        sum(a.itemsize for a in read if axis.symbol in a.index.symbols()) * plan.points[-1].block * row.block
+    )
+    if taken * (ALONE_STAGES - 1) > ON_THE_WAY or want < 2 or want * LEAST_COLUMN > length:
+        return None
+    least = max(FEW_PROGRAMS, cores * 7 // 8)
+    for unit in (row.block, 1):
+        size = _up(-(-length // want), unit)
+        count = -(-length // size)
+        if count * programs >= least:
+            return Cut(axis, count, Integer(size), count * size == length, down=True, alone=True)
+    return None
 
 
 def _cut_side_by_side(group: Group, plan: KernelPlan, cores: int) -> Cut | None:

@@ -44,6 +44,7 @@ class Group:
     columns run over the part and ``row_axes``, and reduce over what lies within a part. ``whole``: it is not to be cut. ``follows``: it is
     short, and reads what a kernel just before it leaves. ``shifted``: buffers with a copy of what all rows share for each place in a vector where a
     row may begin, and the elements from one copy to the next. ``kept``: how many times as much as on an H200 the cache keeps of each row that is walked again.
+    ``alone``: each of its programs has a multiprocessor for itself.
     ``members``: of kind COMBO, the groups that share its launch, none of which touches what another writes; ``steps`` are theirs, one behind the other.
     """
 
@@ -63,6 +64,7 @@ class Group:
     follows: bool = False
     shifted: tuple[tuple[str, int], ...] = ()
     kept: float = 1.0
+    alone: bool = False
     members: tuple[Group, ...] = ()
 
     @property

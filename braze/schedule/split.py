@@ -205,7 +205,7 @@ class Splitter:
             groups.append(
                 dataclasses.replace(
                     self.group, name=f"{self.group.name}_{ending}{len(self.kernels) - len(groups) - 1}", kind=kind,
-                    steps=tuple(nests), axes=axes, row_axes=rows, internal=internal, reads=reads, writes=writes, follows=ending == "rest",
+                    steps=tuple(nests), axes=axes, row_axes=rows, internal=internal, reads=reads, writes=writes, follows=ending == "rest", alone=self.cut.alone and ending == "part",
                     reason="; ".join(filter(None, (self.group.reason, f"rows in {self.cut.count} parts"))),
                 )
             )  # fmt: skip

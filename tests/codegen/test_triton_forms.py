@@ -378,6 +378,22 @@ def test_rows_that_are_on_their_way_while_others_are_added(rows, dtype, tmp_path
     assert [(p.row.block, p.stages) for p in found][0] == (16 // dtype.itemsize, 3)
 
 
+@pytest.mark.parametrize(("rows", "dtype"), [(64, torch.float32), (100, torch.float16), (257, torch.float16)])
+def test_a_part_of_whole_tiles_for_each_multiprocessor(rows, dtype, tmp_path, monkeypatch):
+    """Its program has more on its way; the last part may be shorter, and what lies behind it in memory is the greatest."""
+    for name, number in (("WIDE_COLUMNS", 16), ("LEAST_WIDE", 10), ("LONG_WIDE", 10)):
+        monkeypatch.setattr(column_tiles, name, number)
+    for name in ("LEAST_COLUMN", "FEW_PROGRAMS"):
+        monkeypatch.setattr(cuts, name, 8)
+    memory = numbers(rows + 40, 32, dtype=dtype)
+    memory[rows:] = INF
+    memory[3, 2], memory[5, 4], memory[6, 4] = NAN, INF, -INF
+    x = memory[:rows]
+    check(lambda x: (x.sum(0), x.amax(0)), tmp_path, x, cores=8, digits=2e-2)
+    (first, *_) = plans(planned(lambda x: x.sum(0), x, cores=8))
+    assert (first.programs.value, first.stages) == (8, 5)
+
+
 def test_which_rows_are_on_their_way_while_others_are_added():
     """Those of many columns, where programs are many enough: of doubles or few rows they are read as before. For a variance, whose numbers
     are three an element, those of any columns that vectors divide."""
@@ -390,9 +406,12 @@ def test_which_rows_are_on_their_way_while_others_are_added():
         return plan.programs.value, plan.stages
 
     total = lambda x: x.sum(0)
-    assert stages(total, 65536, 1024) == stages(total, 16384, 4096) == (256, 3)
+    assert stages(total, 65536, 1024) == (131, 5)  # 504 rows each, but for the last
+    assert stages(total, 16384, 4096) == stages(total, 65536, 1024, dtype=torch.float32) == (132, 5)
+    fewer = plans(planned(total, torch.empty(65536, 1024, device="meta"), cores=108))[0]
+    assert (fewer.programs.value, fewer.stages) == (128, 3)
     assert stages(total, 8192, 1024) == (2048, 1)  # of parts of 64 rows each thread has whole columns
-    assert stages(total, 65536, 1024, dtype=torch.float32) == (256, 3)
+    assert stages(lambda x: (x * x.flip(1)).sum(0), 65536, 1024, dtype=torch.float32)[1] == 1
     assert [stages(total, *s)[1] for s in ((4096, 1024), (256, 1024), (65536, 1000))] == [1, 1, 1]
     assert stages(total, 65536, 1024, dtype=torch.float64)[1] == 1
     spread = lambda x: torch.var_mean(x, 0)
