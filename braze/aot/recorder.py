@@ -27,7 +27,7 @@ from braze.aot.ways import DATA, Ways, counts_from_start
 from braze.aot.writes import called_as_it_is, each_of, told_apart, written_arguments
 from braze.graph import kernels, own_memory, torch_compat, torch_symbols
 from braze.graph.checkpoints import Policy
-from braze.graph.facts import facts, set_facts
+from braze.graph.facts import facts, set_facts, told
 from braze.graph.fakes import FakeMode, same, text_of
 from braze.graph.operators import functional_form
 from braze.graph.printer import describe
@@ -124,7 +124,7 @@ class Recorder(TorchDispatchMode):
         set_facts(node, role=known.role, source=known.source, origin=known.origin, inference=known.inference)
         set_facts(node, written_after=known.written_after, moved_after=known.moved_after)
         if isinstance(example, torch.Tensor):
-            grad = _told(known.requires_grad, example.requires_grad)
+            grad = told(known.requires_grad, example.requires_grad)
             example = self._input_tensor(
                 captured, example if isinstance(example, FakeTensor) else self.mode.fake(example)
             )
@@ -141,14 +141,14 @@ class Recorder(TorchDispatchMode):
 
     def _input_tensor(self, captured: torch.fx.Node, fake: Any) -> Any:
         """The fake to trace with; what requires grad is a leaf, or a copy of one where it is the result of others."""
-        grad = self.differentiable and _told(facts(captured).requires_grad, fake.requires_grad)
+        grad = self.differentiable and told(facts(captured).requires_grad, fake.requires_grad)
         alias = self._alias(fake)
         if not grad:
             self.leaves.append(None)
             return alias
         alias.requires_grad_()
         self.leaves.append(alias)
-        if _told(facts(captured).leaf, fake.is_leaf):
+        if told(facts(captured).leaf, fake.is_leaf):
             return alias
         with torch.enable_grad():
             copy = alias.clone()
@@ -593,8 +593,3 @@ class Recorder(TorchDispatchMode):
         self.know(fake, node)
         self._known[id(tensor)] = (tensor, fake)
         return fake
-
-
-def _told(fact: bool | None, fake: bool) -> bool:
-    """What the captured graph says, or else what the fake says."""
-    return fake if fact is None else fact

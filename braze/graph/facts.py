@@ -93,6 +93,11 @@ def facts(node: torch.fx.Node) -> NodeFacts:
     return node.meta.get(_KEY, _NOTHING)
 
 
+def told(fact: bool | None, fake: bool) -> bool:
+    """What the captured graph says, or else what the fake says."""
+    return fake if fact is None else fact
+
+
 def argument(node: torch.fx.Node, index: int, name: str, default: Any = None) -> Any:
     """An argument of a call by its position or name."""
     if len(node.args) > index:
