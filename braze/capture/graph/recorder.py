@@ -50,10 +50,9 @@ from braze.support.nested import every
 #: answers that depend on what a tensor holds
 DATA = frozenset(
     words(
-        """item tolist __bool__ __int__ __float__ __complex__ __index__ numpy __array__ data_ptr const_data_ptr is_nonzero
-    __contains__ __repr__ __str__ __format__ storage untyped_storage _typed_storage storage_type __dlpack__
-    cpu_data backward register_hook __reduce_ex__ register_post_accumulate_grad_hook retain_grad
-    share_memory_ pin_memory __deepcopy__ set_ __torch_dispatch__"""
+        """item tolist __bool__ __int__ __float__ __complex__ __index__ numpy __array__ data_ptr const_data_ptr is_nonzero __contains__
+    __repr__ __str__ __format__ storage untyped_storage _typed_storage storage_type __dlpack__ cpu_data backward register_hook
+    __reduce_ex__ register_post_accumulate_grad_hook retain_grad share_memory_ pin_memory __deepcopy__ set_ __torch_dispatch__"""
     )
 )
 #: what PyTorch takes these classes for, where it wants a dtype
