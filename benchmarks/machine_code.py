@@ -25,7 +25,8 @@ from benchmarks import report, zoo
 from braze import pipeline
 from braze.codegen.records import KernelText
 from braze.context import CompileContext
-from braze.graph import fakes, torch_compat
+from braze.graph.fakes import fakes
+from braze.graph.private import torch_compat
 from braze.options import Options
 from braze.runtime.triton_worker import Elsewhere, asked, load_module
 from braze.support.errors import BrazeError

@@ -90,9 +90,9 @@ def _api() -> Any:
         with collector.collector_paused:  # what is loaded sets off a full collection else
             return importlib.import_module("braze.api")
     except (AttributeError, ImportError, KeyError) as error:
-        if importlib.import_module("braze.graph.torch_import").tested():
+        if importlib.import_module("braze.graph.private.torch_import").tested():
             raise
-        raise importlib.import_module("braze.graph.torch_checks").impossible(error) from error
+        raise importlib.import_module("braze.graph.private.torch_checks").impossible(error) from error
 
 
 def __dir__() -> list[str]:

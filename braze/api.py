@@ -32,7 +32,8 @@ from braze.capture.facts.markers import (
 from braze.capture.facts.marks import check_names, mark_batch, mark_dynamic, mark_static, mark_unbacked
 from braze.capture.python.higher_order import is_node
 from braze.decomp import users
-from braze.graph import kernels, torch_import
+from braze.graph.fakes import kernels
+from braze.graph.private import torch_import
 from braze.module import CompiledModule, compile_module
 from braze.runtime import heap
 from braze.runtime.arena import clear_arenas

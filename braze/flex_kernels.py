@@ -9,10 +9,11 @@ import torch
 import torch.fx
 
 from braze.codegen.triton import flash
-from braze.graph import flex, torch_compat
-from braze.graph.captured import Captured
-from braze.graph.fakes import mode_of
-from braze.graph.flex_ops import Entry, empty_results
+from braze.graph.calls import flex
+from braze.graph.calls.flex_ops import Entry, empty_results
+from braze.graph.fakes.fakes import mode_of
+from braze.graph.nodes.captured import Captured
+from braze.graph.private import torch_compat
 from braze.loops.build import nodes_of
 from braze.loops.ir import BufferView, LoopNest, LoopProgram, Op
 from braze.runtime import cache, triton_load

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch.fx
 
-from braze.aot.min_cut import ancestors
-from braze.aot.records import Partition
+from braze.aot.cut.min_cut import ancestors
+from braze.aot.facts.records import Partition
 from braze.context import CompileContext
-from braze.graph.specs import FloatSpec
-from braze.graph.subgraph_ops import entries_of
-from braze.graph.torch_compat import count_writes, is_shortage, take_back_counts
+from braze.graph.calls.subgraph_ops import entries_of
+from braze.graph.nodes.specs import FloatSpec
+from braze.graph.private.torch_compat import count_writes, is_shortage, take_back_counts
 from braze.loops.ir import BufferView, ExternCall, LoopProgram
 from braze.loops.verify import writes_of
 from braze.runtime.boxed import Boxed, Holds, Written, boxed

@@ -19,7 +19,7 @@ from torch import nn
 
 from braze import native
 from braze.capture.dispatch.session import compile_callable
-from braze.graph.torch_compat import share_state
+from braze.graph.private.torch_compat import share_state
 from braze.settings import Settings
 from braze.support.errors import UserError
 from braze.support.record import record

@@ -16,19 +16,19 @@ import torch.fx
 
 import braze
 from braze import aot, decomp, small_steps
-from braze.aot.chunked_losses import chunk_losses
-from braze.aot.records import InputRole, Partition
+from braze.aot.facts.records import InputRole, Partition
+from braze.aot.passes.chunked_losses import chunk_losses
 from braze.autotune.product_times import measured_products
 from braze.codegen import c as c_code
 from braze.codegen.host import CUnits, footprint, generate_host
 from braze.codegen.records import HostModule, KernelText
 from braze.context import CompileContext
 from braze.cudagraphs.plan import Plans
-from braze.graph.fakes import sizes_tell_strides
-from braze.graph.flex_ops import entries_of as attentions_of
-from braze.graph.holders import held_once
-from braze.graph.modes import with_modes
-from braze.graph.torch_compat import dispatch_modes, is_shortage, leave_modes
+from braze.graph.calls.flex_ops import entries_of as attentions_of
+from braze.graph.fakes.fakes import sizes_tell_strides
+from braze.graph.operators.modes import with_modes
+from braze.graph.private.holders import held_once
+from braze.graph.private.torch_compat import dispatch_modes, is_shortage, leave_modes
 from braze.graph_calls import (
     Later,
     keeping,
@@ -51,10 +51,10 @@ from braze.runtime.arena import ArenaPool, pool_of
 from braze.runtime.boxed import Boxed
 from braze.runtime.kernel_facts import KernelWork
 from braze.schedule import schedule
-from braze.schedule.choices import Choices
-from braze.schedule.printer import GroupReport, print_schedule, report
-from braze.schedule.records import Schedule
-from braze.schedule.work import compiled_groups, work_of
+from braze.schedule.facts.choices import Choices
+from braze.schedule.facts.printer import GroupReport, print_schedule, report
+from braze.schedule.facts.records import Schedule
+from braze.schedule.facts.work import compiled_groups, work_of
 from braze.support import trace
 from braze.support.collector import collector_paused
 from braze.support.errors import BrazeError, InternalError, Unsupported

@@ -1,6 +1,6 @@
 """What a recorder of calls must know of a compiled graph: where it is cut, and of each part its inputs' roles and sizes.
 
-A graph is cut at what no recording can hold, after fusion (``schedule/parts.py``). A part that is recorded is described by a
+A graph is cut at what no recording can hold, after fusion (``schedule/stage/parts.py``). A part that is recorded is described by a
 :class:`~braze.cudagraphs.plan.Plan`; the others run as they are.
 """
 
@@ -11,20 +11,20 @@ from types import MappingProxyType
 
 import torch
 
-from braze.aot.records import InputRole, Partition
+from braze.aot.facts.records import InputRole, Partition
 from braze.codegen.host import large_values
 from braze.codegen.host.externs import scalar_arguments
 from braze.context import CompileContext
 from braze.cudagraphs.device import LARGE
 from braze.cudagraphs.plan import Batch, Plan, Plans, Refusal
 from braze.cudagraphs.reasons import note
-from braze.graph.operators import Family, operator_facts
-from braze.graph.specs import SymbolSpec, TensorSpec
+from braze.graph.nodes.specs import SymbolSpec, TensorSpec
+from braze.graph.operators.operators import Family, operator_facts
 from braze.loops.ir import BufferKind, BufferView, Condition, DType, ExternCall, LoopProgram, views_in
 from braze.runtime.purity import may_draw, named
-from braze.schedule.dependences import families
-from braze.schedule.parts import Run, cut, launches, runs_of
-from braze.schedule.records import Group, Schedule
+from braze.schedule.facts.dependences import families
+from braze.schedule.facts.records import Group, Schedule
+from braze.schedule.stage.parts import Run, cut, launches, runs_of
 from braze.support.record import record
 from braze.symbolic.expr import Expr, Symbol
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from braze.backends.registry import find_backend
-from braze.graph.decompositions import as_table
+from braze.graph.operators.decompositions import as_table
 from braze.options import Options, make_options
 from braze.support.errors import UserError
 from braze.support.log import warn_once

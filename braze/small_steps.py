@@ -18,19 +18,19 @@ from typing import Any
 import torch
 import torch.fx
 
-from braze.aot.min_cut import is_random
-from braze.aot.records import Partition
-from braze.aot.views import is_view
+from braze.aot.cut.min_cut import is_random
+from braze.aot.facts.records import Partition
+from braze.aot.facts.views import is_view
 from braze.context import CompileContext
-from braze.graph.facts import argument, facts
-from braze.graph.operators import is_elementwise, is_reduction
-from braze.graph.torch_compat import storage_key
+from braze.graph.nodes.facts import argument, facts
+from braze.graph.operators.operators import is_elementwise, is_reduction
+from braze.graph.private.torch_compat import storage_key
 from braze.loops.ir import ExternCall
 from braze.runtime.boxed import Boxed, boxed
-from braze.schedule.along_threads import form_of
-from braze.schedule.passes import accesses_of, passes_of
-from braze.schedule.plans import Form
-from braze.schedule.records import Group, GroupKind, Schedule
+from braze.schedule.facts.passes import accesses_of, passes_of
+from braze.schedule.facts.plans import Form
+from braze.schedule.facts.records import Group, GroupKind, Schedule
+from braze.schedule.gpu.along_threads import form_of
 from braze.support.device_costs import H200, DeviceCosts
 from braze.support.nested import every, leaves
 

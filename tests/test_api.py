@@ -15,7 +15,7 @@ import braze
 import braze.serving
 from braze import api
 from braze.backends import registry
-from braze.graph import torch_import
+from braze.graph.private import torch_import
 from braze.runtime import arena
 from braze.support import log
 from braze.support.codes import CODES

@@ -12,9 +12,9 @@ import braze
 
 ROOT = Path(__file__).parent.parent
 #: their keywords are those of an operator's schema
-OF_OPERATORS = ("lower", "decomp", "loops", "graph/rules.py", "graph/dynamic_ops.py")
+OF_OPERATORS = ("lower", "decomp", "loops", "graph/rules/rules.py", "graph/rules/dynamic_ops.py")
 #: their keywords are parameters of ours
-OUR_OWN = {"braze/aot/functions.py: aot_module"}
+OUR_OWN = {"braze/aot/stage/functions.py: aot_module"}
 
 
 def forwarding() -> list[tuple[str, list[str]]]:

@@ -128,7 +128,7 @@ def allowed(layer: str) -> set[str]:
 
 
 def is_record_of_upstream(layer: str, name: str) -> bool:
-    return any(name in (f"braze.{s}", f"braze.{s}.records") for s in TABLE["reads"].get(layer, ()))
+    return any(name in (f"braze.{s}", f"braze.{s}.facts.records") for s in TABLE["reads"].get(layer, ()))
 
 
 NAMES = {module_name(path) for path in MODULES}
@@ -312,7 +312,7 @@ def test_sympys_names_stand_once():
     found = [
         f"{path.relative_to(ROOT)}:{line} {text}"
         for path in MODULES
-        if module_name(path) not in ("braze.symbolic.names", "braze.graph.torch_symbols")
+        if module_name(path) not in ("braze.symbolic.names", "braze.graph.private.torch_symbols")
         for line, text in read(path).texts
         if text in values
     ]

@@ -17,14 +17,14 @@ from braze.autotune.gemm_trials import Run, TemplateTrial, is_template, measured
 from braze.codegen.triton.depthwise import depthwise_kernel, depthwise_of
 from braze.codegen.triton.depthwise_tiles import strips_of
 from braze.context import CompileContext
-from braze.graph import products as graph_products
+from braze.graph.operators import products as graph_products
 from braze.loops.ir import Buffer, TemplateCall
 from braze.options import Options
 from braze.products import Depthwise, Way, depthwise_by_rule, takes_depthwise
 from braze.runtime import cache
 from braze.schedule import schedule
-from braze.schedule.records import Group, Schedule
-from braze.schedule.unfused import depthwise_after
+from braze.schedule.facts.records import Group, Schedule
+from braze.schedule.rewrites.unfused import depthwise_after
 
 #: of the template and of what it is measured against: raise it when either becomes quicker
 _REVISION = 1

@@ -22,11 +22,11 @@ from braze.autotune.gemm_trials import PartsTrial, Trial, is_template
 from braze.codegen.triton.gemm import gemm_kernel, tiles_of
 from braze.codegen.triton.gemm_tiles import Means, Tiles
 from braze.context import CompileContext
-from braze.graph.products import device_product_of
+from braze.graph.operators.products import device_product_of
 from braze.loops.ir import Buffer, TemplateCall
 from braze.products import DeviceProduct, Way, may_take_template, parts_of, pays_by_rule
 from braze.runtime import cache
-from braze.schedule.records import Group, Schedule
+from braze.schedule.facts.records import Group, Schedule
 from braze.support import trace
 from braze.support.log import logger
 from braze.symbolic.expr import ONE

@@ -25,8 +25,8 @@ from braze.codegen import triton as triton_code
 from braze.codegen.records import KernelText
 from braze.codegen.triton.gemm import gemm_kernel, tiles_of
 from braze.context import CompileContext
-from braze.graph.products import layout_of
-from braze.graph.torch_compat import is_out_of_memory
+from braze.graph.operators.products import layout_of
+from braze.graph.private.torch_compat import is_out_of_memory
 from braze.loops import build
 from braze.loops.ir import (
     Axis,
@@ -43,9 +43,9 @@ from braze.options import Options
 from braze.products import DeviceProduct, Way, parts_of
 from braze.runtime.operators import operator
 from braze.schedule import schedule
-from braze.schedule.long_sums import in_parts, product_of_call
-from braze.schedule.records import Group, Schedule
-from braze.schedule.unfused import product_apart, unfused
+from braze.schedule.facts.records import Group, Schedule
+from braze.schedule.rewrites.long_sums import in_parts, product_of_call
+from braze.schedule.rewrites.unfused import product_apart, unfused
 from braze.support import trace
 from braze.support.log import logger
 from braze.symbolic.expr import ONE, ZERO, axis_symbol, linear

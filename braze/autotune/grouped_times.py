@@ -17,14 +17,14 @@ from braze.autotune.gemm_trials import Run, TemplateTrial, is_template, measured
 from braze.codegen.records import KernelText
 from braze.codegen.triton.grouped import grouped_kernel, grouped_of_call, grouped_tiles_of
 from braze.context import CompileContext
-from braze.graph.products import grouped_of
+from braze.graph.operators.products import grouped_of
 from braze.loops.ir import Buffer, TemplateCall
 from braze.options import Options
 from braze.products import Grouped, Way, grouped_by_rule, takes_grouped
 from braze.runtime import cache
 from braze.schedule import schedule
-from braze.schedule.records import Group, Schedule
-from braze.schedule.unfused import unfused
+from braze.schedule.facts.records import Group, Schedule
+from braze.schedule.rewrites.unfused import unfused
 
 #: of the template and of what it is measured against: raise it when either becomes quicker
 _REVISION = 1

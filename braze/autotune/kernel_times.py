@@ -1,7 +1,7 @@
 """How a GPU's kernels of loops are cut: measured under ``max-autotune``, kept on disk, followed by every compile.
 
 A kernel is known by its text as the rule cuts it, which holds its sizes, and by the device. Each that moves enough memory is built in a
-few cuts (``schedule/tilings.py``), run on made-up numbers, compared with the rule's results, and timed in turn with it. Another
+few cuts (``schedule/gpu/tilings.py``), run on made-up numbers, compared with the rule's results, and timed in turn with it. Another
 cut is taken where it is clearly quicker. Coordinate descent then goes on from the quickest: those that differ from it in one number are built, for all
 kernels side by side, and timed, until none of them gains, or no time is left. Kernels of sizes that only a call tells, those whose time depends on what they read, and those
 that write over what they read keep the rule's.
@@ -35,12 +35,12 @@ from braze.autotune.device_times import (
 from braze.codegen.records import KernelText
 from braze.codegen.triton.kernels import kernel
 from braze.context import CompileContext
-from braze.graph.torch_compat import is_out_of_memory
+from braze.graph.private.torch_compat import is_out_of_memory
 from braze.loops.ir import Buffer
 from braze.runtime import cache
-from braze.schedule.kernels import plan_kernel
-from braze.schedule.records import Group, GroupKind, Schedule
-from braze.schedule.tilings import Tiling, neighbours, parsed_tiling, planned_as, tilings
+from braze.schedule.facts.records import Group, GroupKind, Schedule
+from braze.schedule.gpu.kernels import plan_kernel
+from braze.schedule.gpu.tilings import Tiling, neighbours, parsed_tiling, planned_as, tilings
 from braze.support import trace
 from braze.support.layouts import span
 from braze.support.log import logger

@@ -22,7 +22,7 @@ import torch.fx
 import braze
 from braze.codegen import c as c_code
 from braze.context import CompileContext
-from braze.graph.products import product_of
+from braze.graph.operators.products import product_of
 from braze.loops import build as nodes
 from braze.loops.ir import Axis, Buffer, BufferKind, BufferView, DType, LoopProgram, Store, TemplateCall
 from braze.products import Product, Way, quickest

@@ -7,10 +7,11 @@ from typing import Any
 
 import torch.fx
 
-from braze.graph import torch_compat, untraced_formulas
-from braze.graph.facts import facts
-from braze.graph.fakes import mode_of_graph
-from braze.graph.torch_symbols import is_undecided, size_oblivious
+from braze.graph.fakes.fakes import mode_of_graph
+from braze.graph.nodes.facts import facts
+from braze.graph.operators import untraced_formulas
+from braze.graph.private import torch_compat
+from braze.graph.private.torch_symbols import is_undecided, size_oblivious
 from braze.support import trace
 from braze.support.codes import CODES
 from braze.support.errors import BrazeError, InternalError, Unsupported

@@ -15,7 +15,7 @@ from rich.text import Text
 import braze
 from braze import native
 from braze.capture.dispatch.untested import examined
-from braze.graph import torch_import
+from braze.graph.private import torch_import
 from braze.runtime import build, cache
 from braze.runtime.device_costs import costs_of, kept
 from braze.support.device_costs import H200

@@ -11,7 +11,7 @@ import torch
 from braze import native
 from braze.cudagraphs.device import Costs, Told
 from braze.cudagraphs.storages import overlaps_itself
-from braze.graph.torch_compat import copy_all
+from braze.graph.private.torch_compat import copy_all
 from braze.support.layouts import span
 
 Rows = tuple[tuple[int, int, int], ...]

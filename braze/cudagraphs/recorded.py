@@ -27,7 +27,7 @@ from braze.cudagraphs.recording import Call, InRehearsal, Leave, Recording, made
 from braze.cudagraphs.sizes import Group, Sizes, describe
 from braze.cudagraphs.storages import Seen
 from braze.cudagraphs.trees import Tree, forest_of
-from braze.graph.torch_compat import is_out_of_memory
+from braze.graph.private.torch_compat import is_out_of_memory
 from braze.runtime.boxed import boxed
 from braze.support import trace
 from braze.support.interrupts import is_of_handler

@@ -17,7 +17,7 @@ from braze.cudagraphs.outputs import Held, Outputs
 from braze.cudagraphs.plan import Plan
 from braze.cudagraphs.storages import spoil
 from braze.cudagraphs.trees import Tree
-from braze.graph.torch_compat import is_out_of_memory
+from braze.graph.private.torch_compat import is_out_of_memory
 
 Call = Callable[[Sequence[Any]], Sequence[Any]]
 

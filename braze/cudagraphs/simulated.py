@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from braze import native
 from braze.cudagraphs.device import UNKNOWN, Asked, Costs, NotRecordable
 from braze.cudagraphs.storages import borrowed, tensor_over, uses
-from braze.graph.torch_compat import pytree
+from braze.graph.private.torch_compat import pytree
 from braze.support.record import record
 
 aten = torch.ops.aten

@@ -13,8 +13,8 @@ import torch.fx
 
 from braze.decomp.numbers import cast
 from braze.decomp.registry import decompose
-from braze.graph.facts import set_facts
-from braze.graph.specs import HALVES
+from braze.graph.nodes.facts import set_facts
+from braze.graph.nodes.specs import HALVES
 from braze.runtime.convolutions import has_type
 
 aten = torch.ops.aten

@@ -13,7 +13,7 @@ from braze.decomp.last_resort import LAST_RESORT
 from braze.decomp.random import DRAWS
 from braze.decomp.registry import OURS
 from braze.decomp.users import registered
-from braze.graph.decompositions import Table, as_table, with_inplace
+from braze.graph.operators.decompositions import Table, as_table, with_inplace
 
 FAMILIES = (
     "activations", "convolutions", "creation", "linear", "losses", "normalization", "normalization_gradients", "pooling",

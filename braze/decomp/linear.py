@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from braze.decomp.registry import decompose
-from braze.graph.specs import HALVES
+from braze.graph.nodes.specs import HALVES
 
 aten = torch.ops.aten
 Tensor = torch.Tensor

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 import torch.fx
 
-from braze.graph.facts import set_facts
-from braze.graph.specs import HALVES
+from braze.graph.nodes.facts import set_facts
+from braze.graph.nodes.specs import HALVES
 
 aten = torch.ops.aten
 

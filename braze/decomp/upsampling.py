@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from braze.decomp.registry import decompose
-from braze.graph import torch_composites
+from braze.graph.fakes import torch_composites
 
 aten = torch.ops.aten
 Tensor = torch.Tensor

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch._ops import OpOverload
 
-from braze.graph.decompositions import as_table
+from braze.graph.operators.decompositions import as_table
 
 Rule = Callable[..., Any]
 

@@ -86,7 +86,7 @@ class Op(enum.Enum):
     RANDOM = "random"  # attr="uniform"|"normal"; args=(seed, offset): Philox-4x32-10
     # conversions
     # to Node.dtype: float->int cuts off (dtypes.truncated_to says what is beyond), x->bool is x != 0; attr=ROUNDING: to a half
-    # type, as eager rounds what an operation gives; schedule/roundings.py leaves it out where nobody sees it
+    # type, as eager rounds what an operation gives; schedule/rewrites/roundings.py leaves it out where nobody sees it
     CAST = "cast"
     BITCAST = "bitcast"
     # arithmetic

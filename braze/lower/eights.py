@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from braze.graph import torch_compat
+from braze.graph.private import torch_compat
 from braze.loops import build
 from braze.loops.ir import DType, Node, Op
 from braze.lower.lazy import Index, Lazy, strided_lazy

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from braze.graph.functional_ops import Functional, original_of
-from braze.graph.operators import written_parameters
+from braze.graph.operators.functional_ops import Functional, original_of
+from braze.graph.operators.operators import written_parameters
 from braze.loops.ir import DType, MadeSize, views_in
 from braze.lower.lazy import Lazy
 from braze.lower.realize import ProgramBuilder

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from braze.aot.records import InputRole, Partition, SavedFrom
-from braze.graph.operators import SCATTERS
-from braze.graph.specs import TensorSpec
+from braze.aot.facts.records import InputRole, Partition, SavedFrom
+from braze.graph.nodes.specs import TensorSpec
+from braze.graph.operators.operators import SCATTERS
 from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, BufferKind, BufferView, Op, Store, StoreMode
 from braze.loops.ir import Node as LoopNode

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from braze.graph.operators import Result, operator_facts
+from braze.graph.operators.operators import Result, operator_facts
 from braze.loops import build
 from braze.loops.dtypes import wrap_integer
 from braze.loops.ir import DType, Node, Op

@@ -1,7 +1,7 @@
 """How an elementwise operation is composed: promotion, broadcasting, computation type, rounding.
 
 Eager rounds to the result's type after every operator, so each lowered operator ends with a cast to it;
-half types compute in float32 in between. Such a cast is marked: kernels may leave it out (``schedule/roundings.py``).
+half types compute in float32 in between. Such a cast is marked: kernels may leave it out (``schedule/rewrites/roundings.py``).
 """
 
 from __future__ import annotations

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 import torch.fx
 
-from braze.aot.records import InputRole, Partition
+from braze.aot.facts.records import InputRole, Partition
 from braze.context import CompileContext
-from braze.graph.facts import facts
-from braze.graph.operators import is_view
-from braze.graph.passes import BY_PLACE, is_impure
-from braze.graph.products import device_product_of, grouped_of, is_batch, is_followed, product_of
-from braze.graph.subgraph_ops import Entry
+from braze.graph.calls.subgraph_ops import Entry
+from braze.graph.nodes.facts import facts
+from braze.graph.nodes.passes import BY_PLACE, is_impure
+from braze.graph.operators.operators import is_view
+from braze.graph.operators.products import device_product_of, grouped_of, is_batch, is_followed, product_of
 from braze.loops.bounds import guarded
 from braze.loops.dtypes import from_torch
 from braze.loops.inputs_written import broken_writes, touches

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from braze.context import CompileContext
-from braze.graph.learned_sizes import SettledSizes
+from braze.graph.sizes.learned_sizes import SettledSizes
 from braze.loops import build
 from braze.loops.dtypes import HALVES, from_torch
 from braze.loops.ir import (

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from braze.graph import torch_symbols
-from braze.graph.numbers import OF_MATH
+from braze.graph.private import torch_symbols
+from braze.graph.sizes.numbers import OF_MATH
 from braze.loops import build
 from braze.loops.ir import DType, Node, Op
 from braze.lower.lazy import Lazy

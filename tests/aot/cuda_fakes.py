@@ -8,10 +8,11 @@ from typing import Any
 import torch
 
 from braze import pipeline
-from braze.aot.records import Partition
+from braze.aot.facts.records import Partition
 from braze.context import CompileContext
-from braze.graph import fakes, torch_compat
-from braze.graph.facts import InputRole, set_facts
+from braze.graph.fakes import fakes
+from braze.graph.nodes.facts import InputRole, set_facts
+from braze.graph.private import torch_compat
 from braze.options import Options
 from braze.target import cuda_target
 from tests.aot.recording import Recorder

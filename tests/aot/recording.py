@@ -11,8 +11,8 @@ from torch.overrides import TorchFunctionMode
 
 from braze.aot import Partition, differentiable, eager_forward, min_cut_choice, partition, wrap
 from braze.context import CompileContext
-from braze.graph import fakes
-from braze.graph.facts import set_facts
+from braze.graph.fakes import fakes
+from braze.graph.nodes.facts import set_facts
 from braze.options import Options
 from braze.target import cpu_target
 

@@ -6,9 +6,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from braze.aot import attention, partition
+from braze.aot import partition
+from braze.aot.passes import attention
 from braze.decomp import table
-from braze.graph import fakes, torch_compat
+from braze.graph.fakes import fakes
+from braze.graph.private import torch_compat
 from tests.aot.cuda_fakes import partition_on_gpu
 from tests.aot.recording import CONTEXT, compile_aot, record
 

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 
 import braze
-from braze.aot import attention
-from braze.aot import trace as aot_trace
-from braze.aot.attention import is_chosen_now
+from braze.aot.passes import attention
+from braze.aot.passes.attention import is_chosen_now
+from braze.aot.trace import trace as aot_trace
 from braze.support import trace
 
 

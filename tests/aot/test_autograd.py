@@ -9,13 +9,14 @@ import torch
 
 import braze
 from braze import native
-from braze.aot import autograd, partition
-from braze.aot.autograd import _layout, differentiable
-from braze.aot.histories import behind
-from braze.aot.missing_tangents import without_tangents
-from braze.aot.wrap import eager_forward
-from braze.graph.facts import InputRole, set_facts
-from braze.graph.specs import TensorSpec
+from braze.aot import partition
+from braze.aot.calls import autograd
+from braze.aot.calls.autograd import _layout, differentiable
+from braze.aot.calls.wrap import eager_forward
+from braze.aot.joint.histories import behind
+from braze.aot.joint.missing_tangents import without_tangents
+from braze.graph.nodes.facts import InputRole, set_facts
+from braze.graph.nodes.specs import TensorSpec
 from tests.aot.recording import CONTEXT, compile_aot, record
 from tests.end_to_end.writes import hold_to_eager, numbers
 from tests.helpers import logged

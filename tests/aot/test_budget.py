@@ -10,12 +10,13 @@ from torch import nn
 from torch.nn import functional as F
 
 import braze
-from braze.aot import arithmetic, min_cut, partition
-from braze.aot.arithmetic import quick_choice
-from braze.aot.budget import CLOSE, _within, budget_choice
-from braze.aot.min_cut import Halves, default_choice, min_cut_choice
-from braze.aot.timeline import Timeline, backward_nodes
-from braze.aot.views import bytes_of
+from braze.aot import partition
+from braze.aot.cut import arithmetic, min_cut
+from braze.aot.cut.arithmetic import quick_choice
+from braze.aot.cut.budget import CLOSE, _within, budget_choice
+from braze.aot.cut.min_cut import Halves, default_choice, min_cut_choice
+from braze.aot.cut.timeline import Timeline, backward_nodes
+from braze.aot.facts.views import bytes_of
 from braze.decomp import table
 from braze.inspect.memory import peak_bytes
 from braze.support import trace

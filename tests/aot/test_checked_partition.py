@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import braze
 from braze import aot
 from braze.aot import InputRole, OutputKind
-from braze.aot.min_cut import is_random
-from braze.aot.partition_functions import NAMED
+from braze.aot.cut.min_cut import is_random
+from braze.aot.joint.partition_functions import NAMED
 from braze.support.errors import UserError
 from tests.helpers import logged
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import braze
-from braze.aot import chunked_losses
+from braze.aot.passes import chunked_losses
 from braze.inspect.memory import peak_bytes
 from braze.runtime import linear_loss
 from braze.support import trace

@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from braze import pipeline
-from braze.aot import epilogues, layouts, padding, partition
+from braze.aot import partition
+from braze.aot.passes import epilogues, layouts, padding
 from braze.decomp import table
 from braze.loops.ir import ExternCall
 from tests.aot.cuda_fakes import CTX, partition_on_gpu

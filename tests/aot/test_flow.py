@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from braze.aot import flow
-from braze.aot.overlap import are_apart
+from braze.aot.cut import flow
+from braze.aot.facts.overlap import are_apart
 
 
 def cheapest(vertices, edges, capacities):

@@ -15,7 +15,7 @@ from torch import nn
 import braze
 from braze import aot
 from braze.aot import InputRole, OutputKind
-from braze.graph.facts import facts
+from braze.graph.nodes.facts import facts
 from braze.support.errors import BackwardError, Unsupported, UserError
 from tests.aot.under_torch_compile import model, trained
 from tests.helpers import logged

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 
 from braze import pipeline
-from braze.aot import joined
+from braze.aot.passes import joined
 from braze.loops.ir import ExternCall
-from braze.schedule.choices import Choices
+from braze.schedule.facts.choices import Choices
 from tests.aot.cuda_fakes import CTX, partition_on_gpu
 
 aten = torch.ops.aten

@@ -11,7 +11,7 @@ from torch import nn
 
 import braze
 from braze.aot import partition
-from braze.aot.memory_order import out_of_order
+from braze.aot.facts.memory_order import out_of_order
 from braze.decomp import table
 from tests.aot.recording import CONTEXT, record
 from tests.helpers import as_double

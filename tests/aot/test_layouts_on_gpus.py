@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from braze import pipeline
-from braze.aot import layouts, partition
+from braze.aot import partition
+from braze.aot.passes import layouts
 from braze.decomp import convolutions as decomposed
 from braze.decomp import table
 from braze.loops.ir import ExternCall

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import braze
-from braze.aot import autograd
+from braze.aot.calls import autograd
 from braze.inspect.memory import peak_bytes
 from braze.runtime.arena import clear_arenas
 from braze.support import trace

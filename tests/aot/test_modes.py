@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.autograd import grad_mode
 
-from braze.aot.control_flow import leave_inference
+from braze.aot.trace.control_flow import leave_inference
 
 
 @pytest.mark.parametrize("end", ["no exit", "before the exit", "after the exit"])

@@ -13,8 +13,8 @@ from torch.autograd.graph import saved_tensors_hooks
 
 import braze
 from braze import native
-from braze.aot.autograd import _Plan, differentiable
-from braze.aot.wrap import eager_forward
+from braze.aot.calls.autograd import _Plan, differentiable
+from braze.aot.calls.wrap import eager_forward
 from braze.native.operations import Read, Way
 from braze.support.errors import BackwardError
 from tests.aot.recording import compile_aot

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from braze.aot.overlap import is_inside, may_overlap
-from braze.aot.views import has_overlap, is_dense
+from braze.aot.facts.overlap import is_inside, may_overlap
+from braze.aot.facts.views import has_overlap, is_dense
 
 Tensor = torch.Tensor
 MEMORY = 64

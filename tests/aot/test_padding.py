@@ -9,12 +9,13 @@ import torch
 import torch.nn.functional as F
 
 from braze import pipeline
-from braze.aot import layouts, padding, partition
+from braze.aot import partition
+from braze.aot.passes import layouts, padding
 from braze.decomp import table
 from braze.loops.ir import ExternCall
 from braze.options import Options
 from braze.runtime import cut_product
-from braze.schedule.records import GroupKind
+from braze.schedule.facts.records import GroupKind
 from braze.target import cuda_target
 from tests.aot.cuda_fakes import CTX, partition_on_gpu
 from tests.aot.recording import record

@@ -7,13 +7,13 @@ import torch
 import torch.nn.functional as F
 
 from braze.aot import InputRole, OutputKind, eager_forward, partition, wrap
-from braze.aot.functionalize import functionalize
-from braze.aot.trace import trace
+from braze.aot.functional.functionalize import functionalize
+from braze.aot.trace.trace import trace
 from braze.decomp import table
-from braze.graph import fakes
-from braze.graph.facts import set_facts
-from braze.graph.printer import print_graph
-from braze.graph.specs import Dialect, SymbolSpec
+from braze.graph.fakes import fakes
+from braze.graph.nodes.facts import set_facts
+from braze.graph.nodes.printer import print_graph
+from braze.graph.nodes.specs import Dialect, SymbolSpec
 from braze.support.errors import Unsupported
 from tests.aot.recording import CONTEXT, compile_aot, record, same_storage, targets
 from tests.helpers import logged

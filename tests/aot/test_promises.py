@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import braze
-from braze.aot import outputs, promises, rebuild
-from braze.aot.promises import Known, require_promised
+from braze.aot.calls import promises, rebuild
+from braze.aot.calls.promises import Known, require_promised
+from braze.aot.joint import outputs
 from braze.lower.program import GraphLowering
 from braze.support.errors import InternalError
 from braze.symbolic.expr import contiguous_strides
@@ -43,7 +44,7 @@ def test_strides_that_are_taken_for_others_are_found_in_the_call(dynamic, monkey
     """The mistake is in what both the graph and its promises are made with."""
     compiled = braze.compile(copied_and_viewed, dynamic=dynamic, backend="aot_eager", options={"verify": 2})
     with monkeypatch.context() as patch:
-        patch.setattr("braze.aot.promises._alike", lambda *_: True)
+        patch.setattr("braze.aot.calls.promises._alike", lambda *_: True)
         patch.setattr(outputs.Outputs, "_laid_out", lambda self, node, like, mode: node)
         compiled(*rows(4))
     with pytest.raises(InternalError, match="BZ9026"):

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from braze.aot.functionalize import Functional, functionalize
-from braze.aot.outputs import Outputs
-from braze.aot.proof import check, observe
-from braze.aot.proof_terms import Names
-from braze.aot.trace import trace
-from braze.graph.fakes import on_fakes
+from braze.aot.functional.functionalize import Functional, functionalize
+from braze.aot.functional.proof import check, observe
+from braze.aot.functional.proof_terms import Names
+from braze.aot.joint.outputs import Outputs
+from braze.aot.trace.trace import trace
+from braze.graph.fakes.fakes import on_fakes
 from braze.support.errors import InternalError, Unsupported
 from braze.support.trace import COUNTERS
 from tests.aot.recording import compile_aot, record

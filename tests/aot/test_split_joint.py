@@ -8,8 +8,8 @@ import torch.fx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from braze.aot.min_cut import ancestors
-from braze.aot.split_joint import tangents_of
+from braze.aot.cut.min_cut import ancestors
+from braze.aot.joint.split_joint import tangents_of
 
 
 @settings(max_examples=150, deadline=None)

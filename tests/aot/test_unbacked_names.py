@@ -6,8 +6,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from braze.aot.memory_order import out_of_order
-from braze.aot.unbacked import settle
+from braze.aot.facts.memory_order import out_of_order
+from braze.aot.facts.unbacked import settle
 
 
 def test_a_symbol_made_again_is_the_one_before() -> None:

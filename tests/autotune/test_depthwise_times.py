@@ -14,8 +14,8 @@ from braze.autotune.device_times import alike
 from braze.codegen.triton.depthwise_tiles import Strips, strips_of
 from braze.loops.ir import TemplateCall
 from braze.products import Depthwise, Way, takes_depthwise
-from braze.schedule.records import GroupKind
-from braze.schedule.unfused import depthwise_after
+from braze.schedule.facts.records import GroupKind
+from braze.schedule.rewrites.unfused import depthwise_after
 from tests.autotune.untimed import as_if_measuring
 from tests.codegen.triton_bench import captured, context, planned
 from tests.loops.interpret import interpret

@@ -15,8 +15,8 @@ from braze.codegen.triton.gemm import tiles_of
 from braze.codegen.triton.gemm_tiles import parsed
 from braze.loops.ir import TemplateCall
 from braze.products import RULED_BATCHES, DeviceProduct, Way, pays_by_rule, takes_template
-from braze.schedule.records import GroupKind
-from braze.schedule.unfused import unfused
+from braze.schedule.facts.records import GroupKind
+from braze.schedule.rewrites.unfused import unfused
 from braze.target import cuda_target
 from tests.autotune.untimed import as_if_measuring
 from tests.codegen.triton_bench import captured, context, planned

@@ -14,8 +14,8 @@ from braze.autotune.device_times import alike
 from braze.loops.ir import TemplateCall
 from braze.products import Grouped, Way, takes_grouped
 from braze.schedule import schedule
-from braze.schedule.records import GroupKind
-from braze.schedule.unfused import unfused
+from braze.schedule.facts.records import GroupKind
+from braze.schedule.rewrites.unfused import unfused
 from braze.target import cuda_target
 from tests.autotune.untimed import as_if_measuring
 from tests.codegen.triton_bench import captured, context, planned

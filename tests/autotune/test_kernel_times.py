@@ -16,7 +16,7 @@ from braze.autotune import device_times, kernel_times
 from braze.autotune.kernel_times import Trial, alike, chosen, fill, with_tilings
 from braze.codegen.triton import generate
 from braze.options import Options
-from braze.schedule.tilings import neighbours, parsed_tiling, tilings
+from braze.schedule.gpu.tilings import neighbours, parsed_tiling, tilings
 from braze.support import trace
 from braze.support.errors import BrazeError
 from tests.autotune.untimed import as_if_measuring

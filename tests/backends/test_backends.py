@@ -10,8 +10,8 @@ import braze
 from braze.aot import needs_gradients
 from braze.backends import default
 from braze.backends.registry import find_backend, list_backends
-from braze.graph.facts import set_facts
-from braze.graph.fakes import new_mode
+from braze.graph.fakes.fakes import new_mode
+from braze.graph.nodes.facts import set_facts
 from braze.options import Options
 from braze.support.errors import Unsupported
 from tests.helpers import logged

@@ -42,8 +42,8 @@ from braze.capture.facts.records import (
     Step,
 )
 from braze.capture.trace.tracer import trace_frame
-from braze.graph.facts import facts
-from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
+from braze.graph.nodes.facts import facts
+from braze.graph.nodes.specs import FloatSpec, SymbolSpec, TensorSpec
 from braze.options import Options
 from braze.support import trace
 from braze.support.errors import Origin
@@ -558,5 +558,5 @@ def test_a_later_process_loads_what_an_earlier_one_traced(tmp_path: Path) -> Non
 
 def test_all_that_makes_captures_is_in_the_fingerprint() -> None:
     names = {"/".join(path.parts[-3:]) for path in fingerprint.our_files()}
-    assert {"capture/trace/tracer.py", "capture/python/calls.py", "braze/graph/fakes.py"} <= names
+    assert {"capture/trace/tracer.py", "capture/python/calls.py", "braze/graph/fakes/fakes.py"} <= names
     assert not any(name.startswith("braze/aot") for name in names)

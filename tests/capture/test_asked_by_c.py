@@ -19,7 +19,7 @@ import torch
 
 import braze
 from braze.capture.python.from_c import is_dispatcher_code
-from braze.graph.fake_dispatch import Dispatch
+from braze.graph.fakes.fake_dispatch import Dispatch
 from tests import processes
 
 SAID: list[str] = []

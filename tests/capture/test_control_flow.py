@@ -14,8 +14,8 @@ from torch._higher_order_ops.while_loop import while_loop
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 import braze
-from braze.graph import control_flow
-from braze.graph.facts import facts
+from braze.graph.calls import control_flow
+from braze.graph.nodes.facts import facts
 from braze.support.errors import BrazeError
 
 X = torch.arange(6.0).reshape(2, 3)

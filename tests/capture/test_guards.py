@@ -18,7 +18,7 @@ from braze.capture.guards.dynamic import is_data
 from braze.capture.guards.guard_text import guard_text, guards_text, source_text
 from braze.capture.guards.misses import explain_miss
 from braze.capture.guards.tables import build_table, read_source
-from braze.graph.specs import SymbolSpec, TensorSpec
+from braze.graph.nodes.specs import SymbolSpec, TensorSpec
 from braze.support import trace
 
 

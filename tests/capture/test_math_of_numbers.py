@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import braze
-from braze.graph.numbers import OF_MATH
+from braze.graph.sizes.numbers import OF_MATH
 from tests.helpers import logged
 
 X = torch.arange(12.0).reshape(3, 4)

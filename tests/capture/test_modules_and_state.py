@@ -10,7 +10,7 @@ from captured import Run, check, same
 from torch import nn
 
 import braze
-from braze.graph.facts import facts
+from braze.graph.nodes.facts import facts
 from braze.support import trace
 
 X = torch.arange(6.0).reshape(2, 3)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import braze
-from braze.graph import bits
+from braze.graph.sizes import bits
 from braze.support import trace
 from tests.helpers import logged
 

@@ -23,7 +23,7 @@ from braze.capture.facts.records import (
     Source,
     Step,
 )
-from braze.graph.specs import SymbolSpec, TensorSpec
+from braze.graph.nodes.specs import SymbolSpec, TensorSpec
 from braze.options import Options
 from braze.support import trace
 from braze.support.errors import BrazeError, CaptureError, Origin, Unsupported

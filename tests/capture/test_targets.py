@@ -10,7 +10,7 @@ import torch
 from braze.capture.dispatch import skip
 from braze.capture.facts.libraries import is_library_name
 from braze.capture.features.torch_objects import scripted
-from braze.graph.autograd_calls import applied
+from braze.graph.calls.autograd_calls import applied
 
 
 def test_an_autograd_function_is_let_go_with_its_last_target():

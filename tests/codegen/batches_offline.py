@@ -20,7 +20,7 @@ from braze.codegen.triton.gemm import gemm_kernel, tiles_of
 from braze.codegen.triton.gemm_tiles import Tiles
 from braze.loops.ir import TemplateCall
 from braze.products import DeviceProduct, Way
-from braze.schedule.records import Schedule
+from braze.schedule.facts.records import Schedule
 from tests.codegen.machine_code import compile_cuts
 from tests.codegen.tilings_offline import empty
 from tests.codegen.triton_bench import captured, context, planned

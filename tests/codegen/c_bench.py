@@ -29,7 +29,7 @@ from braze.loops.ir import (
 )
 from braze.options import Options
 from braze.runtime import build
-from braze.schedule.records import Group, GroupKind
+from braze.schedule.facts.records import Group, GroupKind
 from braze.symbolic.expr import ONE, ZERO, Expr, Symbol, as_expr, axis_symbol
 from braze.target import Target
 from tests.loops.interpret import interpret

@@ -14,7 +14,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import braze
 from braze import flex_kernels
-from braze.graph import flex, flex_ops
+from braze.graph.calls import flex, flex_ops
 
 KINDS = {
     torch.float16: "fp16",

@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from braze.codegen.triton import generate
-from braze.schedule.held import DOWN_CUTS
+from braze.schedule.gpu.held import DOWN_CUTS
 from tests.codegen.machine_code import compile_cuts
 from tests.codegen.test_triton_mixed import layer_norm as norm_backward
 from tests.codegen.tilings_offline import F32, empty

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from braze.codegen.c.kernel import work_text
 from braze.loops.ir import DType, Node, Op
 from braze.loops.ranges import Ranges
-from braze.schedule.processors import Work
+from braze.schedule.cpu.processors import Work
 from braze.symbolic.expr import Symbol
 
 I64 = DType.I64

@@ -19,7 +19,7 @@ from braze.context import CompileContext
 from braze.loops.ir import Buffer, BufferKind, DType, Op, Store
 from braze.options import Options
 from braze.runtime import build
-from braze.schedule.records import Group, GroupKind
+from braze.schedule.facts.records import Group, GroupKind
 from braze.support.errors import InternalError, Unsupported
 from braze.symbolic.expr import ONE
 from braze.target import Target, cpu_target

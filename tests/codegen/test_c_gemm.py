@@ -16,7 +16,7 @@ from braze.codegen.c.gemm import tiling
 from braze.context import CompileContext
 from braze.loops.ir import Buffer, BufferKind, BufferView, DType, Op, Store, TemplateCall
 from braze.options import Options
-from braze.schedule.records import Group, GroupKind
+from braze.schedule.facts.records import Group, GroupKind
 from braze.symbolic.expr import ONE, ZERO, Expr, Symbol, as_expr
 from braze.target import cpu_target
 from tests.codegen.c_bench import Bench, axis, call, const, load, op, result

@@ -11,7 +11,7 @@ import braze
 from braze.codegen.c.body import Body
 from braze.codegen.c.order import made_by, require_stores_first
 from braze.loops.ir import DType, Op, ReduceKind, Store
-from braze.schedule.records import Group, GroupKind
+from braze.schedule.facts.records import Group, GroupKind
 from braze.support.errors import InternalError
 from braze.symbolic.expr import ZERO
 from tests.codegen.c_bench import axis, fold, load, nest, op, result

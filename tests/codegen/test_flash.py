@@ -14,7 +14,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 
 import braze
 from braze import flex_kernels
-from braze.graph import flex, flex_ops
+from braze.graph.calls import flex, flex_ops
 from braze.support import caches
 from tests.codegen.libdevice import libdevice  # noqa: F401  a fixture
 from tests.codegen.test_triton import offline

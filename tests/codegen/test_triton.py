@@ -28,7 +28,7 @@ from braze.loops.ir import (
     Store,
 )
 from braze.options import Options
-from braze.schedule.records import Group, GroupKind, MemoryPlan, Schedule
+from braze.schedule.facts.records import Group, GroupKind, MemoryPlan, Schedule
 from braze.symbolic.expr import ZERO, Symbol, as_expr, axis_symbol, indirect
 from braze.target import cuda_target
 from tests.codegen.triton_bench import launcher

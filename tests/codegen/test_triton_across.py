@@ -7,7 +7,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from braze.schedule.kernels import plan_kernel
+from braze.schedule.gpu.kernels import plan_kernel
 from tests.codegen.test_triton_forms import check
 from tests.codegen.triton_bench import planned
 

@@ -16,7 +16,7 @@ from braze.codegen.triton.gemm import tiles_of
 from braze.codegen.triton.gemm_tiles import Means, batch_candidates
 from braze.loops.ir import ExternCall, TemplateCall
 from braze.products import DeviceProduct, Way, parts_of
-from braze.schedule.records import GroupKind
+from braze.schedule.facts.records import GroupKind
 from tests.codegen.test_triton import offline
 from tests.codegen.test_triton_gemm import (
     no_further,

@@ -8,8 +8,8 @@ import torch
 pytest.importorskip("triton")
 
 from braze.loops.ir import ReduceKind
-from braze.schedule.kernels import plan_kernel
-from braze.schedule.plans import Form
+from braze.schedule.facts.plans import Form
+from braze.schedule.gpu.kernels import plan_kernel
 from tests.codegen.test_triton_forms import numbers
 from tests.codegen.triton_bench import interpreted
 

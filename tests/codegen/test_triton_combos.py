@@ -11,11 +11,11 @@ pytest.importorskip("triton")
 
 from braze.codegen.triton import generate
 from braze.loops.ir import BufferKind
-from braze.schedule import combos
-from braze.schedule.memory import plan_memory
-from braze.schedule.proof import prove_memory
-from braze.schedule.records import GroupKind
-from braze.schedule.verify import verify_schedule
+from braze.schedule.facts.records import GroupKind
+from braze.schedule.forms import combos
+from braze.schedule.memory.memory import plan_memory
+from braze.schedule.memory.proof import prove_memory
+from braze.schedule.stage.verify import verify_schedule
 from braze.support.errors import InternalError
 from tests.codegen.test_triton import offline
 from tests.codegen.test_triton_forms import agree, exact, numbers

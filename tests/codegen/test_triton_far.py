@@ -30,8 +30,8 @@ from braze.loops.ir import (
     Store,
 )
 from braze.runtime.triton_load import load_module
-from braze.schedule.far import multiplies_far
-from braze.schedule.records import Group, GroupKind, MemoryPlan, Schedule
+from braze.schedule.facts.records import Group, GroupKind, MemoryPlan, Schedule
+from braze.schedule.gpu.far import multiplies_far
 from braze.symbolic.expr import ONE, ZERO, Integer, Symbol, axis_symbol, floor_div
 from tests.codegen.triton_bench import context, planned
 

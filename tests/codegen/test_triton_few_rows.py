@@ -7,8 +7,8 @@ import torch
 
 pytest.importorskip("triton")
 
-from braze.schedule import column_tiles
-from braze.schedule.kernels import plan_kernel
+from braze.schedule.gpu import column_tiles
+from braze.schedule.gpu.kernels import plan_kernel
 from tests.codegen.test_triton_forms import check, numbers
 from tests.codegen.triton_bench import planned
 

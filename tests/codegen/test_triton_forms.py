@@ -18,11 +18,11 @@ from braze.loops import build
 from braze.loops.ir import Axis, Buffer, BufferKind, DType, LoopNest, Op, ReduceKind, Reduction, Store
 from braze.loops.rewrite import roots, walk
 from braze.options import Options
-from braze.schedule import column_tiles, cuts, kernels
-from braze.schedule.choices import Choices
-from braze.schedule.kernels import plan_kernel
-from braze.schedule.one_hot import known_sums
-from braze.schedule.records import Group, GroupKind
+from braze.schedule.facts.choices import Choices
+from braze.schedule.facts.records import Group, GroupKind
+from braze.schedule.gpu import column_tiles, cuts, kernels
+from braze.schedule.gpu.kernels import plan_kernel
+from braze.schedule.rewrites.one_hot import known_sums
 from braze.support.device_costs import H200
 from braze.symbolic.expr import Integer, Symbol, axis_symbol
 from braze.target import cuda_target

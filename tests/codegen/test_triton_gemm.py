@@ -13,11 +13,11 @@ pytest.importorskip("triton")
 from braze.codegen.triton import generate
 from braze.codegen.triton.gemm import gemm_kernel
 from braze.codegen.triton.gemm_tiles import PROGRAMS, SHARED, Means, Tiles, by_rule, candidates, parsed
-from braze.graph.fakes import new_mode
-from braze.graph.torch_compat import assemble_fake
+from braze.graph.fakes.fakes import new_mode
+from braze.graph.private.torch_compat import assemble_fake
 from braze.loops.ir import TemplateCall
 from braze.pipeline import lower_graph, partition_graph, schedule_program
-from braze.schedule.records import GroupKind
+from braze.schedule.facts.records import GroupKind
 from braze.target import cuda_target
 from tests.codegen.triton_bench import Values, captured, context, interpreted, launcher, planned, run
 from tests.loops.interpret import interpret

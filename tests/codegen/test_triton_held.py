@@ -13,9 +13,10 @@ from torch.nn import functional as F
 pytest.importorskip("triton")
 
 from braze.codegen.triton import generate
-from braze.schedule import kernels, shifted
-from braze.schedule.held import DOWN_CUTS, HeldCut
-from braze.schedule.records import GroupKind
+from braze.schedule.facts.records import GroupKind
+from braze.schedule.forms import shifted
+from braze.schedule.gpu import kernels
+from braze.schedule.gpu.held import DOWN_CUTS, HeldCut
 from braze.symbolic.expr import Symbol
 from braze.target import Target
 from tests.codegen.held_offline import WIDTHS

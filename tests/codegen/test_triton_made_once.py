@@ -11,9 +11,9 @@ pytest.importorskip("triton")
 from braze.codegen.triton import generate
 from braze.loops.ir import Op, ReduceKind
 from braze.loops.rewrite import roots, walk
-from braze.schedule import made_once
-from braze.schedule.choices import Choices
-from braze.schedule.passes import kinds_of
+from braze.schedule.facts.choices import Choices
+from braze.schedule.facts.passes import kinds_of
+from braze.schedule.forms import made_once
 from tests.codegen.test_triton_forms import INF, NAN, agree, check, exact, numbers, small
 from tests.codegen.triton_bench import context, interpreted, planned
 

@@ -11,9 +11,10 @@ from braze.codegen.triton import generate
 from braze.codegen.triton.kernels import kernel
 from braze.loops.ir import Op
 from braze.loops.rewrite import roots, walk
-from braze.schedule import held, kernels, scheduler, tile_sizes
-from braze.schedule import mixed as mixed_form
-from braze.schedule.records import GroupKind
+from braze.schedule.facts.records import GroupKind
+from braze.schedule.forms import mixed as mixed_form
+from braze.schedule.gpu import held, kernels, tile_sizes
+from braze.schedule.stage import scheduler
 from tests.codegen.test_triton_forms import agree, exact, numbers
 from tests.codegen.triton_bench import context, interpreted, planned
 from tests.loops.interpret import interpret

@@ -11,8 +11,8 @@ import torch
 pytest.importorskip("triton")
 
 from braze.codegen.triton import generate
-from braze.schedule import column_tiles, cuts, row_ends, tile_sizes
-from braze.schedule.row_ends import last_apart, overlaps, row_end
+from braze.schedule.gpu import column_tiles, cuts, row_ends, tile_sizes
+from braze.schedule.gpu.row_ends import last_apart, overlaps, row_end
 from tests.codegen.test_triton_forms import INF, NAN, agree, exact, numbers, plans, small
 from tests.codegen.triton_bench import context, interpreted, planned
 

@@ -7,7 +7,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from braze.schedule import column_tiles
+from braze.schedule.gpu import column_tiles
 from tests.codegen.test_triton_forms import INF, NAN, agree, exact, numbers, plans
 from tests.codegen.triton_bench import interpreted, planned
 

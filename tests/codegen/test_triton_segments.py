@@ -8,8 +8,8 @@ import torch
 pytest.importorskip("triton")
 
 from braze.lower import segments
-from braze.schedule import kernels
-from braze.schedule.kernels import plan_kernel
+from braze.schedule.gpu import kernels
+from braze.schedule.gpu.kernels import plan_kernel
 from tests.codegen.test_triton_forms import agree, numbers
 from tests.codegen.triton_bench import computed_bounds, interpreted, planned
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 pytest.importorskip("triton")
 
 from braze.codegen.triton import generate
-from braze.schedule import shifted, whole_vectors
+from braze.schedule.forms import shifted, whole_vectors
 from tests.codegen.test_triton_forms import INF, NAN, check, numbers
 from tests.codegen.test_triton_vectors import plan_of
 from tests.codegen.triton_bench import context, planned
@@ -75,7 +75,7 @@ def test_log_softmaxes_and_a_softmaxs_gradient(length, dtype, tmp_path):
 def test_norms_whose_weight_lies_anew_for_each_place_where_a_row_may_begin(
     dtype, length, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("braze.schedule.shifted.LEAST_ROWS", 8)
+    monkeypatch.setattr("braze.schedule.forms.shifted.LEAST_ROWS", 8)
     x, w, b = (numbers(*s, dtype=dtype, seed=k) for k, s in enumerate([(9, length), (length,), (length,)]))
     x[4] += 100
     check(layer_norm, tmp_path, x, w, b, cores=1, digits=4 * DIGITS[dtype])

@@ -7,7 +7,8 @@ import torch
 
 pytest.importorskip("triton")
 
-from braze.schedule import kernels, whole_vectors
+from braze.schedule.forms import whole_vectors
+from braze.schedule.gpu import kernels
 from tests.codegen.test_triton_forms import INF, NAN, agree, exact, numbers
 from tests.codegen.test_triton_vectors import plan_of
 from tests.codegen.triton_bench import interpreted

@@ -11,7 +11,7 @@ import torch
 pytest.importorskip("triton")
 
 from braze.loops.ir import Axis, BufferKind, DType, LoopNest, Node, Op, ReduceKind, Store
-from braze.schedule.records import Group, GroupKind
+from braze.schedule.facts.records import Group, GroupKind
 from braze.symbolic.expr import as_expr, axis_symbol
 from tests.codegen.libdevice import libdevice  # noqa: F401
 from tests.codegen.test_triton import row_kernel, run

@@ -8,9 +8,9 @@ import torch
 pytest.importorskip("triton")
 
 from braze.codegen.triton import generate
-from braze.schedule.choices import Choices
-from braze.schedule.kernels import plan_kernel
-from braze.schedule.passes import keeps_what_it_stores
+from braze.schedule.facts.choices import Choices
+from braze.schedule.facts.passes import keeps_what_it_stores
+from braze.schedule.gpu.kernels import plan_kernel
 from tests.codegen.test_triton_forms import agree, exact, numbers
 from tests.codegen.triton_bench import context, interpreted, planned
 

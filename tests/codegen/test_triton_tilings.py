@@ -14,13 +14,13 @@ pytest.importorskip("triton")
 from braze.codegen.triton import generate
 from braze.codegen.triton.kernels import kernel
 from braze.loops.ir import Axis, LoopNest, LoopProgram, Node, Op, Store
-from braze.schedule import tilings as tilings_module
-from braze.schedule import whole_vectors
-from braze.schedule.choices import Choices
-from braze.schedule.kernels import plan_kernel
-from braze.schedule.plans import Form
-from braze.schedule.records import Group, GroupKind, MemoryPlan, Schedule
-from braze.schedule.tilings import (
+from braze.schedule.facts.choices import Choices
+from braze.schedule.facts.plans import Form
+from braze.schedule.facts.records import Group, GroupKind, MemoryPlan, Schedule
+from braze.schedule.forms import whole_vectors
+from braze.schedule.gpu import tilings as tilings_module
+from braze.schedule.gpu.kernels import plan_kernel
+from braze.schedule.gpu.tilings import (
     LONGEST,
     WARP,
     Tiling,

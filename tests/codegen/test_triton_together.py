@@ -9,7 +9,7 @@ from torch.nn import functional as F
 pytest.importorskip("triton")
 
 from braze.codegen.triton import generate
-from braze.schedule import together
+from braze.schedule.gpu import together
 from tests.codegen.test_triton_extremes import rows_of, same
 from tests.codegen.test_triton_forms import agree, exact, numbers
 from tests.codegen.triton_bench import context, interpreted, planned

@@ -11,9 +11,9 @@ from torch.nn import functional as F
 pytest.importorskip("triton")
 
 from braze.codegen.triton import generate
-from braze.schedule import kernels
-from braze.schedule.choices import Choices
-from braze.schedule.kernels import plan_kernel
+from braze.schedule.facts.choices import Choices
+from braze.schedule.gpu import kernels
+from braze.schedule.gpu.kernels import plan_kernel
 from tests.codegen.test_triton_forms import INF, NAN, check, numbers, small
 from tests.codegen.triton_bench import context, interpreted, planned
 

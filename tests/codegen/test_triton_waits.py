@@ -15,7 +15,7 @@ from braze.codegen.triton.waits import early_of, is_step, require_turns, require
 from braze.context import CompileContext
 from braze.loops.ir import Axis, TemplateCall
 from braze.options import Options
-from braze.schedule.records import Group, GroupKind
+from braze.schedule.facts.records import Group, GroupKind
 from braze.support.errors import InternalError
 from braze.symbolic.expr import Symbol, as_expr, axis_symbol
 from braze.target import Target, cuda_target

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from braze.codegen.records import KernelText
 from braze.codegen.triton.kernels import kernel
-from braze.schedule.tilings import Tiling, planned_as, tilings
+from braze.schedule.gpu.tilings import Tiling, planned_as, tilings
 from tests.codegen.machine_code import compile_cuts
 from tests.codegen.test_triton_mixed import layer_norm as norm_backward
 from tests.codegen.triton_bench import planned

@@ -12,16 +12,17 @@ import torch
 from torch import fx
 
 from braze import pipeline
-from braze.aot.records import Partition
+from braze.aot.facts.records import Partition
 from braze.codegen import triton as triton_code
 from braze.codegen.records import KernelText
 from braze.context import CompileContext
-from braze.graph import fakes, torch_compat
+from braze.graph.fakes import fakes
+from braze.graph.private import torch_compat
 from braze.loops.ir import BufferKind, BufferView, ExternCall
 from braze.options import Options
 from braze.runtime.triton_build import Job
 from braze.runtime.triton_load import load
-from braze.schedule.records import Schedule
+from braze.schedule.facts.records import Schedule
 from braze.target import cuda_target
 
 DTYPES = {name: getattr(torch, name) for name in ("bool", "uint8", "int8", "int16", "int32", "int64")}
@@ -165,7 +166,7 @@ def _viewed(memory: dict[str, torch.Tensor], o: BufferView) -> torch.Tensor:
 
 def forms(plan: Schedule) -> list[str]:
     """The form of each kernel, in order, with the kinds of split ones."""
-    from braze.schedule.kernels import plan_kernel
+    from braze.schedule.gpu.kernels import plan_kernel
 
     buffers = {b.name: b for b in plan.program.buffers}
     return [plan_kernel(m, buffers).form.value for g in plan.groups for m in g.each]

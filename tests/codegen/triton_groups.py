@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from braze.loops.ir import Axis, Buffer, BufferKind, DType, LoopNest, Node, Op, ReduceKind, Reduction, Store
-from braze.schedule.records import Group
+from braze.schedule.facts.records import Group
 from braze.symbolic.expr import as_expr, axis_symbol, contiguous_strides
 
 F32 = DType.F32

@@ -18,8 +18,9 @@ from torch.nn import functional as F
 from benchmarks.machine_code import compile_offline, resources
 from braze import pipeline
 from braze.context import CompileContext
-from braze.graph import fakes, torch_compat
-from braze.graph.facts import InputRole, set_facts
+from braze.graph.fakes import fakes
+from braze.graph.nodes.facts import InputRole, set_facts
+from braze.graph.private import torch_compat
 from braze.options import Options
 from braze.target import cuda_target
 

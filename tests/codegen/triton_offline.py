@@ -33,7 +33,7 @@ from braze.loops.ir import (
 )
 from braze.loops.scalars import SCALARS, TESTS
 from braze.options import Options
-from braze.schedule.records import Group, GroupKind, MemoryPlan, Schedule
+from braze.schedule.facts.records import Group, GroupKind, MemoryPlan, Schedule
 from braze.symbolic.expr import ZERO, as_expr, axis_symbol
 from braze.target import cuda_target
 from tests.codegen.triton_bench import planned, weighing

@@ -7,7 +7,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from braze.decomp.families import ours
-from braze.graph import fakes, torch_compat
+from braze.graph.fakes import fakes
+from braze.graph.private import torch_compat
 from tests.aot.cuda_fakes import partition_on_gpu
 
 aten = torch.ops.aten

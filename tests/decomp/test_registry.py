@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from braze.aot.structural import KEPT
+from braze.aot.trace.structural import KEPT
 from braze.decomp import decompose, table
 from braze.decomp.families import ours
-from braze.graph.operators import operator_facts
-from braze.graph.torch_compat import has_composite_kernel
+from braze.graph.operators.operators import operator_facts
+from braze.graph.private.torch_compat import has_composite_kernel
 from braze.lower import LOWERINGS
 from braze.support.errors import InternalError
 from tests.decomp.test_against_eager import CASES

@@ -12,7 +12,7 @@ from braze import aot
 from braze.decomp import table, users
 from braze.decomp.families import ours
 from braze.decomp.last_resort import LAST_RESORT
-from braze.graph.decompositions import as_table
+from braze.graph.operators.decompositions import as_table
 from braze.support.errors import UserError
 from tests.helpers import logged
 

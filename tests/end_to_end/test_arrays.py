@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import braze
-from braze.graph.facts import InputRole, facts
-from braze.graph.holders import owns_all
+from braze.graph.nodes.facts import InputRole, facts
+from braze.graph.private.holders import owns_all
 from braze.support import trace
 from braze.support.errors import CaptureError, UserError
 from braze.support.log import forget_warnings

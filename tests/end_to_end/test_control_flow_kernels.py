@@ -12,7 +12,7 @@ from torch._higher_order_ops import scan
 from torch.utils._pytree import tree_flatten
 
 import braze
-from braze.graph import subgraph_ops
+from braze.graph.calls import subgraph_ops
 from braze.support import trace
 from tests.capture import test_control_flow as programs
 from tests.capture.test_control_flow import INPUTS, PROGRAMS, X, expected  # noqa: F401  (a fixture)

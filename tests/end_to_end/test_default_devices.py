@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import braze
-from braze.graph.torch_settings import function_modes, set_modes_back
+from braze.graph.private.torch_settings import function_modes, set_modes_back
 from tests.helpers import logged
 
 pytestmark = pytest.mark.usefixtures("fresh")

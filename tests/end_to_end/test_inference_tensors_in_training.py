@@ -10,7 +10,7 @@ from torch import nn
 
 import braze
 from braze.capture.facts import replay
-from braze.graph import torch_compat
+from braze.graph.private import torch_compat
 from tests.helpers import logged
 
 

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 
 from braze import pipeline
 from braze.context import CompileContext
-from braze.graph.facts import InputRole, set_facts
-from braze.graph.fakes import new_mode
+from braze.graph.fakes.fakes import new_mode
+from braze.graph.nodes.facts import InputRole, set_facts
 from braze.options import Options
 from braze.runtime import build
 from braze.runtime.arena import POOL

@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import braze
-from braze.graph import modes
-from braze.graph.torch_settings import function_modes, set_modes_back
+from braze.graph.operators import modes
+from braze.graph.private.torch_settings import function_modes, set_modes_back
 from braze.runtime.boxed import boxed
 from tests.helpers import logged
 

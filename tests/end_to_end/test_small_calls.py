@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import braze
-from braze.aot.records import Around, OutputKind, OutputRole
-from braze.aot.wrap import wrap_again
-from braze.graph.specs import TensorSpec
+from braze.aot.calls.wrap import wrap_again
+from braze.aot.facts.records import Around, OutputKind, OutputRole
+from braze.graph.nodes.specs import TensorSpec
 from tests.helpers import assert_like_eager
 
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import braze
-from braze.aot import attention, softmax_products
+from braze.aot.passes import attention, softmax_products
 
 pytestmark = pytest.mark.usefixtures("fresh")
 

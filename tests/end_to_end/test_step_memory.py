@@ -14,13 +14,13 @@ from torch import nn
 
 import braze
 from braze import native
-from braze.aot import autograd
+from braze.aot.calls import autograd
 from braze.codegen.host import lives
-from braze.graph import holders
-from braze.graph.holders import is_held_once
+from braze.graph.private import holders
+from braze.graph.private.holders import is_held_once
 from braze.inspect.memory import peak_bytes
 from braze.runtime.arena import POOL, clear_arenas
-from braze.schedule import memory
+from braze.schedule.memory import memory
 
 
 @pytest.fixture

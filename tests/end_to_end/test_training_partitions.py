@@ -8,7 +8,7 @@ import pytest
 from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
 
 from braze import aot
-from braze.graph.torch_import import VERSION
+from braze.graph.private.torch_import import VERSION
 from tests.end_to_end.test_training import PROGRAMS
 from tests.end_to_end.training import check
 from tests.helpers import logged

@@ -22,7 +22,7 @@ from torch import nn
 from torch.autograd import grad_mode
 
 import braze
-from braze.graph.torch_compat import is_out_of_memory
+from braze.graph.private.torch_compat import is_out_of_memory
 from tests.fuzz import fault_kinds
 from tests.fuzz.fault_kinds import KINDS, Fault
 from tests.fuzz.machine import Finding, Machine

@@ -15,9 +15,9 @@ import torch
 from torch.fx.immutable_collections import immutable_list
 
 import braze
-from braze.aot.recorder import Recorder
-from braze.graph.fakes import FakeMode
-from braze.graph.torch_compat import RandomWatch, dispatch_modes, is_out_of_memory, leave_modes
+from braze.aot.trace.recorder import Recorder
+from braze.graph.fakes.fakes import FakeMode
+from braze.graph.private.torch_compat import RandomWatch, dispatch_modes, is_out_of_memory, leave_modes
 from braze.support.interrupts import deferring
 from braze.support.shortage import lost_by_python
 from tests.fuzz import faults

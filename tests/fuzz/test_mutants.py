@@ -147,13 +147,15 @@ def test_the_files_that_get_bugs_are_there():
 
 
 def test_the_same_seed_chooses_the_same_bugs_and_they_are_python():
-    some = choose.of_stage(mutants_of("scheduling", "braze/schedule/legality.py"), 1, 4, ROOT)
+    some = choose.of_stage(mutants_of("scheduling", "braze/schedule/fusion/legality.py"), 1, 4, ROOT)
     assert len(some) == 4 and all(parses(m) for m in some)
-    assert some == choose.of_stage(mutants_of("scheduling", "braze/schedule/legality.py")[::-1], 1, 4, ROOT)
+    assert some == choose.of_stage(
+        mutants_of("scheduling", "braze/schedule/fusion/legality.py")[::-1], 1, 4, ROOT
+    )
 
 
 def test_bugs_that_nobody_noticed_are_found_again_whichever_would_be_chosen_now(tmp_path):
-    some = mutants_of("scheduling", "braze/schedule/legality.py")[:3]
+    some = mutants_of("scheduling", "braze/schedule/fusion/legality.py")[:3]
     lines = [{"id": m.id, "noticed": k == 0} for k, m in enumerate(some)] + [{"id": "gone", "noticed": False}]
     (tmp_path / "results-0-of-1.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (tmp_path / "results-again-0-of-1.jsonl").write_text(

@@ -200,7 +200,7 @@ def turned_of_some(x, mask):
 @pytest.mark.parametrize("sizes", ["known", "symbols", "told by data"])
 def test_a_kernel_for_which_the_gpu_has_no_room_leaves_its_graph_to_aten(sizes, monkeypatch):
     """Squares of 256 by 256 doubles, turned in shared memory."""
-    from braze.schedule import kernels
+    from braze.schedule.gpu import kernels
 
     braze.reset()
     monkeypatch.setattr(kernels, "SQUARE", 256)

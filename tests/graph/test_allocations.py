@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 
 import braze
-from braze.graph import fakes
-from braze.graph.allocations import ALLOCATIONS
+from braze.graph.fakes import fakes
+from braze.graph.rules.allocations import ALLOCATIONS
 
 aten = torch.ops.aten
 

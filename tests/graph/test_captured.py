@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.fx
 
-from braze.graph.captured import Captured, Late, forward_of
+from braze.graph.nodes.captured import Captured, Late, forward_of
 
 
 def some_graph() -> torch.fx.Graph:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from braze.graph import fakes
-from braze.graph.fakes import spec_of
-from braze.graph.specs import SymbolSpec
+from braze.graph.fakes import fakes
+from braze.graph.fakes.fakes import spec_of
+from braze.graph.nodes.specs import SymbolSpec
 
 
 def test_symbolic_dims_get_symbols_and_the_strides_follow():

@@ -10,7 +10,15 @@ import pytest
 import torch.fx
 
 import braze
-from braze.graph.facts import InputRole, NodeFacts, facts, note_place, set_facts, settle_places, share_facts
+from braze.graph.nodes.facts import (
+    InputRole,
+    NodeFacts,
+    facts,
+    note_place,
+    set_facts,
+    settle_places,
+    share_facts,
+)
 
 #: PyTorch's keys of nodes, and what modules tell of themselves to backends
 KEYS = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from braze.graph import fakes
-from braze.graph.memo import Memo
+from braze.graph.fakes import fakes
+from braze.graph.rules.memo import Memo
 from braze.support.errors import Unsupported
 from tests import processes
 
@@ -194,7 +194,7 @@ def run_alone(code: str) -> str:
 def test_a_first_operator_does_not_import_dynamo_and_a_later_compile_works():
     out = run_alone(
         "import sys, torch\n"
-        "from braze.graph import fakes\n"
+        "from braze.graph.fakes import fakes\n"
         "m = fakes.new_mode(); x = m.fake(torch.randn(3, 4))\n"
         "with m: y = torch.softmax(x + 1, -1); z = torch.nn.functional.layer_norm(x, [4])\n"
         "with m: y[0] = 4; n = torch.tensor(2); z[n.item()] = n\n"

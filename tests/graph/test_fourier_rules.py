@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import braze
-from braze.graph import fourier_rules
+from braze.graph.rules import fourier_rules
 from tests.graph.test_metadata import meta
 
 aten = torch.ops.aten

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import braze
-from braze.graph import fakes
-from braze.graph.gradient_rules import GRADIENTS
+from braze.graph.fakes import fakes
+from braze.graph.rules.gradient_rules import GRADIENTS
 from tests.graph.test_allocations import OPERANDS, differs, laid
 
 F = torch.nn.functional

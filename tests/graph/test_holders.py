@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 import braze
-from braze.graph.holders import owns_all
+from braze.graph.private.holders import owns_all
 
 
 def test_memory_of_an_array_is_held() -> None:

@@ -8,8 +8,8 @@ import random
 import pytest
 import torch
 
-from braze.graph import fakes
-from braze.graph.learned_sizes import SettledSizes
+from braze.graph.fakes import fakes
+from braze.graph.sizes.learned_sizes import SettledSizes
 from braze.support import trace
 
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import braze
-from braze.graph import fakes, memo
+from braze.graph.fakes import fakes
+from braze.graph.rules import memo
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "braze"])

@@ -10,8 +10,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import braze
-from braze.graph import elementwise, fakes, layout_rules, metadata
-from braze.graph.operators import operands
+from braze.graph.fakes import fakes
+from braze.graph.operators.operators import operands
+from braze.graph.rules import elementwise, layout_rules, metadata
 from tests import processes
 
 aten = torch.ops.aten
@@ -475,7 +476,7 @@ def test_a_wrong_call_raises_what_pytorch_raises():
 def test_a_model_is_traced_without_sympy():
     code = (
         "import sys, torch\n"
-        "from braze.graph import fakes\n"
+        "from braze.graph.fakes import fakes\n"
         "m = fakes.new_mode(); f = m.fake; F = torch.nn.functional\n"
         "x = f(torch.randn(2, 8, 16)); w = f(torch.randn(16, 16)); b = f(torch.randn(16))\n"
         "with torch.no_grad(), m:\n"

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 
 import braze
 from braze.capture.graph import recorder
-from braze.graph import missing_kernels
-from braze.graph.missing_kernels import missing_kernel
+from braze.graph.fakes import missing_kernels
+from braze.graph.fakes.missing_kernels import missing_kernel
 
 #: calls of a tensor of each type
 CALLS: dict[str, Callable[[torch.Tensor], Any]] = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from braze.aot.foreach import loop_of
-from braze.graph import operators
-from braze.graph.operators import OPERATORS, Family, Result
+from braze.aot.trace.foreach import loop_of
+from braze.graph.operators import operators
+from braze.graph.operators.operators import OPERATORS, Family, Result
 
 aten = torch.ops.aten
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from braze.graph import fakes
-from braze.graph.facts import set_facts
-from braze.graph.passes import (
+from braze.graph.fakes import fakes
+from braze.graph.nodes.facts import set_facts
+from braze.graph.nodes.passes import (
     DEFAULT,
     fill_what_is_written,
     fold_view_chains,
@@ -16,9 +16,9 @@ from braze.graph.passes import (
     remove_no_ops,
     run_passes,
 )
-from braze.graph.printer import print_graph
-from braze.graph.specs import Dialect
-from braze.graph.verify import verify
+from braze.graph.nodes.printer import print_graph
+from braze.graph.nodes.specs import Dialect
+from braze.graph.nodes.verify import verify
 from braze.support.errors import InternalError, Origin
 
 aten = torch.ops.aten
@@ -192,7 +192,7 @@ def test_core_can_be_held_to_a_list():
 
 
 def test_a_pass_that_breaks_the_graph_is_named():
-    from braze.graph.passes import GraphPass
+    from braze.graph.nodes.passes import GraphPass
 
     def spoil(module):
         next(n for n in module.graph.nodes if n.op == "call_function").meta.clear()

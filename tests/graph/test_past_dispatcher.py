@@ -8,7 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from braze.graph import fakes, metadata, past_dispatcher
+from braze.graph.fakes import fakes
+from braze.graph.rules import metadata, past_dispatcher
 from tests.graph import test_metadata
 from tests.graph.test_metadata import i, r
 

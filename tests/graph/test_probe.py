@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import braze
-from braze.graph.probe import is_doubtful
+from braze.graph.fakes.probe import is_doubtful
 
 #: type of elements -> the least and the greatest number that it has a place for
 TYPES = {

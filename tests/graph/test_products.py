@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from braze.graph.products import product_of
+from braze.graph.operators.products import product_of
 from braze.products import Product
 from tests.lower.conftest import trace_graph
 

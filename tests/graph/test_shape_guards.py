@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from braze.graph import fakes
-from braze.graph.fakes import spec_of
-from braze.graph.shape_guards import python_text, relations
+from braze.graph.fakes import fakes
+from braze.graph.fakes.fakes import spec_of
+from braze.graph.sizes.shape_guards import python_text, relations
 from braze.support.errors import Unsupported
 
 

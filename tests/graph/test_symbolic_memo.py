@@ -5,8 +5,9 @@ import contextlib
 import pytest
 import torch
 
-from braze.graph import fake_dispatch, fakes, torch_composites, torch_symbols
-from braze.graph.torch_compat import storage_key
+from braze.graph.fakes import fake_dispatch, fakes, torch_composites
+from braze.graph.private import torch_symbols
+from braze.graph.private.torch_compat import storage_key
 
 CALLS = {
     "linear": lambda x, w: torch.nn.functional.linear(x, w),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from braze.aot.views import hint
-from braze.graph import fakes, metadata
+from braze.aot.facts.views import hint
+from braze.graph.fakes import fakes
+from braze.graph.rules import metadata
 
 aten = torch.ops.aten
 F32, I64 = torch.float32, torch.int64

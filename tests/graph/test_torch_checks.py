@@ -14,13 +14,12 @@ import braze
 from braze import native
 from braze.capture.dispatch import untested
 from braze.cli import env
-from braze.graph import (
-    fake_dispatch,
+from braze.graph.fakes import fake_dispatch, torch_probes
+from braze.graph.private import (
     holders,
     torch_checks,
     torch_compat,
     torch_import,
-    torch_probes,
     torch_settings,
     torch_symbols,
 )

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import braze
-from braze.graph import fakes, torch_composites
+from braze.graph.fakes import fakes, torch_composites
 from tests.helpers import logged
 
 WAYS = {

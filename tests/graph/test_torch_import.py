@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 from torch.utils import _config_module
 
-from braze.graph.torch_import import DYNAMO, IgnoredKeys, LoadedParts, load_settings
+from braze.graph.private.torch_import import DYNAMO, IgnoredKeys, LoadedParts, load_settings
 
 
 def test_a_part_that_came_with_the_whole_is_not_loaded_a_second_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from braze.graph.numbers import ALLOWED
+from braze.graph.sizes.numbers import ALLOWED
 from braze.lower import scalars
 from tests.lower.conftest import check
 

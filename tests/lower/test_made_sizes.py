@@ -19,7 +19,7 @@ from braze.lower import lower
 from braze.options import Options
 from braze.pipeline import generate_code
 from braze.schedule import schedule
-from braze.schedule.verify import verify_schedule
+from braze.schedule.stage.verify import verify_schedule
 from braze.target import cpu_target
 from tests.loops.interpret import interpret
 from tests.loops.replay import replay

@@ -7,8 +7,8 @@ import torch
 
 from braze import aot, decomp
 from braze.context import CompileContext
-from braze.graph.facts import InputRole, set_facts
-from braze.graph.fakes import new_mode
+from braze.graph.fakes.fakes import new_mode
+from braze.graph.nodes.facts import InputRole, set_facts
 from braze.loops.ir import BufferKind, ExternCall, LoopProgram
 from braze.loops.verify import verify
 from braze.lower import lower

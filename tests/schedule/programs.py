@@ -26,7 +26,7 @@ from braze.loops.ir import (
 )
 from braze.options import Options
 from braze.schedule import schedule
-from braze.schedule.records import Schedule
+from braze.schedule.facts.records import Schedule
 from braze.symbolic.expr import ZERO, Expr, as_expr, axis_symbol
 from braze.target import Target
 from tests.loops.interpret import interpret

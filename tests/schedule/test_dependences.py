@@ -8,8 +8,8 @@ import pytest
 
 from braze.loops import build
 from braze.loops.ir import ExternCall, LoopNest, MadeSize, Store, StoreMode, TemplateCall
-from braze.schedule.dependences import accesses, group_accesses, symbol_accesses
-from braze.schedule.records import Group, GroupKind
+from braze.schedule.facts.dependences import accesses, group_accesses, symbol_accesses
+from braze.schedule.facts.records import Group, GroupKind
 from braze.symbolic.expr import Symbol, indirect
 from tests.schedule.programs import Builder, axes, load
 

@@ -7,7 +7,7 @@ import torch
 
 from braze.loops.ir import LoopNest, Op
 from braze.loops.rewrite import roots, walk
-from braze.schedule.divided import laid_out_once
+from braze.schedule.rewrites.divided import laid_out_once
 from tests.schedule.programs import Builder, axes, call, load, run
 
 ROWS, CHANNELS = 64, 48

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from braze.loops.ir import Axis
-from braze.schedule.domains import injective
+from braze.schedule.facts.domains import injective
 from braze.symbolic.expr import Integer, axis_symbol, floor_div, modulo
 
 

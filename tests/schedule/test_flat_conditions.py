@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import braze
 from braze.loops import build
 from braze.loops.ir import Axis, Node, Op
-from braze.schedule.flat_conditions import flattened
+from braze.schedule.fusion.flat_conditions import flattened
 from braze.symbolic.expr import Integer, axis_symbol
 from tests.helpers import together
 

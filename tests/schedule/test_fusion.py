@@ -19,9 +19,9 @@ from braze.loops.ir import (
     StoreMode,
 )
 from braze.schedule import schedule
-from braze.schedule.choices import Choices
-from braze.schedule.records import GroupKind
-from braze.schedule.verify import verify_schedule
+from braze.schedule.facts.choices import Choices
+from braze.schedule.facts.records import GroupKind
+from braze.schedule.stage.verify import verify_schedule
 from braze.support.errors import InternalError
 from braze.symbolic.expr import Integer, Symbol, indirect
 from tests.schedule.programs import (

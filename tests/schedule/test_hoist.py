@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from braze.loops.ir import BufferKind, BufferView, ExternCall, LoopProgram, Node, Op, ReduceKind
-from braze.schedule.choices import Choices
-from braze.schedule.dependences import accesses
-from braze.schedule.fusion import kept_buffers
-from braze.schedule.hoist import hoist, is_repeatable
+from braze.schedule.facts.choices import Choices
+from braze.schedule.facts.dependences import accesses
+from braze.schedule.fusion.fusion import kept_buffers
+from braze.schedule.rewrites.hoist import hoist, is_repeatable
 from braze.symbolic.expr import ONE, ZERO, Expr, Symbol, as_expr
 from tests.loops.interpret import interpret
 from tests.schedule.programs import Builder, axes, call, context, load, scheduled

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from braze.loops.ir import LoopNest, Store
-from braze.schedule.linear import with_linear_indices
+from braze.schedule.facts.linear import with_linear_indices
 from braze.symbolic.expr import Expr, Symbol
 from tests.schedule.programs import axes, load
 

@@ -8,8 +8,8 @@ import torch
 import braze
 from braze.loops.ir import DType, LoopNest, Node, Op, ReduceKind
 from braze.loops.rewrite import roots, walk
-from braze.schedule.fusion import kept_buffers
-from braze.schedule.lookups import computed_lookups
+from braze.schedule.fusion.fusion import kept_buffers
+from braze.schedule.rewrites.lookups import computed_lookups
 from braze.symbolic.expr import as_expr, indirect
 from tests.schedule.programs import Builder, axes, call, load, run
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from braze import pipeline
 from braze.loops.ir import Buffer, BufferKind, DType, ExternCall, LoopProgram, Op
 from braze.runtime.placement import ALIGNMENT, Layouts, best_fit, largest_first
-from braze.schedule import verify
-from braze.schedule.memory import LARGE_ON_GPU, Life, _pack_symbolic, inputs_that_may_go, storage_bytes
-from braze.schedule.verify import check_memory
+from braze.schedule.memory.memory import LARGE_ON_GPU, Life, _pack_symbolic, inputs_that_may_go, storage_bytes
+from braze.schedule.stage import verify
+from braze.schedule.stage.verify import check_memory
 from braze.support.errors import InternalError
 from braze.symbolic.expr import Integer, Symbol
 from tests.aot.cuda_fakes import CTX, partition_on_gpu

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from braze.schedule.order import Weights, alive, low_peak_order
-from braze.schedule.records import Group, GroupKind
+from braze.schedule.facts.records import Group, GroupKind
+from braze.schedule.memory.order import Weights, alive, low_peak_order
 
 
 def group(name: str, reads: tuple[str, ...], writes: tuple[str, ...]) -> Group:

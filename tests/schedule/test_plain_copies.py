@@ -9,7 +9,7 @@ import torch
 
 from braze import pipeline
 from braze.loops.ir import DType, ExternCall, LoopNest, LoopProgram, Node, Op
-from braze.schedule.plain_copies import COPY, copied_by_aten
+from braze.schedule.rewrites.plain_copies import COPY, copied_by_aten
 from braze.symbolic.expr import Expr, as_expr, axis_symbol
 from tests.aot.cuda_fakes import CTX, partition_on_gpu
 from tests.loops.interpret import interpret

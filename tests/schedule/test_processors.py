@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from braze.loops.ir import Buffer, BufferKind, DType, Op, ReduceKind, Store, StoreMode
-from braze.schedule.plans import Form
-from braze.schedule.processors import plan_kernel
-from braze.schedule.records import Group, GroupKind
+from braze.schedule.cpu.processors import plan_kernel
+from braze.schedule.facts.plans import Form
+from braze.schedule.facts.records import Group, GroupKind
 from braze.symbolic.expr import ONE, ZERO, Symbol
 from braze.target import Target
 from tests.codegen.c_bench import axis, const, fold, load, nest, op, result

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from braze.loops.ir import DType, ExternCall, LoopProgram, Op
-from braze.schedule import scheduler
-from braze.schedule.proof import lives_of, prove_memory
-from braze.schedule.records import MemoryPlan, Schedule
+from braze.schedule.facts.records import MemoryPlan, Schedule
+from braze.schedule.memory.proof import lives_of, prove_memory
+from braze.schedule.stage import scheduler
 from braze.support.errors import InternalError
 from braze.support.trace import COUNTERS
 from braze.symbolic.expr import ZERO, Integer

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from braze.loops.ir import LoopProgram, Node, Op, ReduceKind
 from braze.loops.rewrite import rewrite
-from braze.schedule.printer import print_schedule
-from braze.schedule.records import GroupKind, Schedule
-from braze.schedule.verify import verify_schedule
+from braze.schedule.facts.printer import print_schedule
+from braze.schedule.facts.records import GroupKind, Schedule
+from braze.schedule.stage.verify import verify_schedule
 from braze.support.errors import InternalError
 from tests.schedule.programs import Builder, as_program, at, axes, call, load, run, scheduled, strides
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import braze
 from braze.inspect import machine
-from braze.schedule.work import Work, compiled_groups, work_of
+from braze.schedule.facts.work import Work, compiled_groups, work_of
 from tests.codegen.triton_bench import planned
 
 

@@ -7,7 +7,7 @@ import torch
 
 from braze.inspect.memory import peak_bytes
 from braze.loops.ir import BufferView, ExternCall
-from braze.schedule.workspaces import workspace
+from braze.schedule.memory.workspaces import workspace
 from braze.symbolic.expr import Integer
 
 aten = torch.ops.aten

@@ -14,11 +14,11 @@ from braze.capture.archive.archived_values import NotArchived, Reader, Writer, r
 from braze.capture.facts.records import Capture, Check, Source
 from braze.capture.guards.tables import compile_relation
 from braze.capture.outside.torch_state import TorchState
-from braze.graph import fakes
-from braze.graph.facts import InputRole, facts, set_facts, tell_of_input
-from braze.graph.fake_dispatch import holds_unbacked
-from braze.graph.fakes import spec_of
-from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
+from braze.graph.fakes import fakes
+from braze.graph.fakes.fake_dispatch import holds_unbacked
+from braze.graph.fakes.fakes import spec_of
+from braze.graph.nodes.facts import InputRole, facts, set_facts, tell_of_input
+from braze.graph.nodes.specs import FloatSpec, SymbolSpec, TensorSpec
 from braze.support.errors import BrazeError
 
 #: functions that are done as they are: they read or write attributes, or take results apart

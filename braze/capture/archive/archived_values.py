@@ -21,7 +21,7 @@ from torch.fx.immutable_collections import immutable_dict, immutable_list
 from braze.capture.facts import records
 from braze.capture.facts.objects_by_name import name_of, object_at
 from braze.capture.facts.records import IdentityKey, Source
-from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
+from braze.graph.nodes.specs import FloatSpec, SymbolSpec, TensorSpec
 from braze.support.errors import Origin
 from braze.support.spoken import spoken
 

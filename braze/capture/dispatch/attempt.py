@@ -16,7 +16,7 @@ from braze.capture.facts.records import Capture
 from braze.capture.facts.resume import cannot_resume
 from braze.capture.facts.slots import arguments
 from braze.capture.python.higher_order import FLEX, MODULES
-from braze.graph.torch_compat import is_shortage
+from braze.graph.private.torch_compat import is_shortage
 from braze.support import trace
 from braze.support.errors import BrazeError, CaptureError, InternalError, Unsupported
 from braze.support.log import warn_once

@@ -24,7 +24,7 @@ from braze.capture.facts.resume import resume_code
 from braze.capture.python.higher_order import of_other_compiler, run_whole
 from braze.capture.residual.points import ResumePoint
 from braze.capture.residual.residual import Place
-from braze.graph import untraced_formulas
+from braze.graph.operators import untraced_formulas
 from braze.options import Options
 from braze.support import interrupts, trace
 from braze.support.caches import Latest

@@ -10,17 +10,17 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from braze.graph.torch_checks import ASSUMPTIONS, NOTHING, assumption, refusal
-from braze.graph.torch_import import tested
+from braze.graph.private.torch_checks import ASSUMPTIONS, NOTHING, assumption, refusal
+from braze.graph.private.torch_import import tested
 from braze.support.errors import Unsupported
 
 #: the modules whose import reads private names, or makes rules of them
 LOADED = (
-    "braze.graph.torch_compat",
-    "braze.graph.holders",
-    "braze.graph.torch_probes",
-    "braze.graph.torch_settings",
-    "braze.graph.torch_symbols",
+    "braze.graph.private.torch_compat",
+    "braze.graph.private.holders",
+    "braze.graph.fakes.torch_probes",
+    "braze.graph.private.torch_settings",
+    "braze.graph.private.torch_symbols",
     "braze.capture.trace.tracer",
 )
 

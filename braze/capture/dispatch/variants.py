@@ -52,7 +52,8 @@ from braze.capture.guards.tables import GuardTable, build_table, read_source
 from braze.capture.residual.as_captured import told_of_writes
 from braze.capture.residual.points import ResumePoint
 from braze.capture.residual.residual import build_residual
-from braze.graph.torch_compat import (
+from braze.graph.operators.untraced_formulas import StandsBetween
+from braze.graph.private.torch_compat import (
     dispatch_modes,
     is_shortage,
     leave_modes,
@@ -60,8 +61,7 @@ from braze.graph.torch_compat import (
     watched,
     without_saving_hooks,
 )
-from braze.graph.torch_symbols import symbolic_sizes
-from braze.graph.untraced_formulas import StandsBetween
+from braze.graph.private.torch_symbols import symbolic_sizes
 from braze.support import interrupts, trace
 from braze.support.collector import collector_paused
 from braze.support.errors import BrazeError, CaptureError, InternalError

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 import torch.fx
 
-from braze.graph.facts import facts
-from braze.graph.torch_settings import (
+from braze.graph.nodes.facts import facts
+from braze.graph.private.torch_settings import (
     enter_inference_mode,
     enters_inference_mode,
     leave_inference_mode,

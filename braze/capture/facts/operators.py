@@ -6,7 +6,7 @@ import operator
 from typing import Any
 
 from braze.capture.facts.values import words
-from braze.graph.torch_symbols import SYMBOLIC
+from braze.graph.private.torch_symbols import SYMBOLIC
 
 NAMES = words("add and floordiv lshift matmul mul mod or pow rshift sub truediv xor")
 

@@ -25,13 +25,13 @@ from braze.capture.facts.libraries import is_pytorchs
 from braze.capture.facts.records import Capture
 from braze.capture.facts.replay import own_after_again, own_or_again, run_again
 from braze.capture.facts.values import words
-from braze.graph.autograd_calls import Applied, hooked
-from braze.graph.checkpoints import checkpointed
-from braze.graph.facts import argument, facts
-from braze.graph.operators import OPERATORS as OF_ATEN
-from braze.graph.operators import name_of as op_name
-from braze.graph.probe import WRITES
-from braze.graph.torch_compat import storage_key
+from braze.graph.calls.autograd_calls import Applied, hooked
+from braze.graph.calls.checkpoints import checkpointed
+from braze.graph.fakes.probe import WRITES
+from braze.graph.nodes.facts import argument, facts
+from braze.graph.operators.operators import OPERATORS as OF_ATEN
+from braze.graph.operators.operators import name_of as op_name
+from braze.graph.private.torch_compat import storage_key
 from braze.runtime.purity import added_kernels, may_draw
 from braze.support.caches import remembered
 from braze.support.nested import every

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch.fx
 
-from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
+from braze.graph.nodes.specs import FloatSpec, SymbolSpec, TensorSpec
 from braze.native.vocabulary import Check, Step
 from braze.support.errors import Origin
 from braze.support.record import interned, record

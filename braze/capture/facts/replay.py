@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from braze.graph.torch_compat import RecomputedEnough
+from braze.graph.private.torch_compat import RecomputedEnough
 from braze.support.errors import BrazeError
 from braze.support.interrupts import is_of_handler
 from braze.support.layouts import span

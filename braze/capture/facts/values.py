@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from braze.graph.torch_settings import FACTS_OF_GPUS
+from braze.graph.private.torch_settings import FACTS_OF_GPUS
 from braze.support.caches import remembered
 
 

@@ -17,7 +17,8 @@ from braze.capture.features.subgraphs import Traced, noted, region, traced, unio
 from braze.capture.python.higher_order import FLEX, MODULES, break_around
 from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import GraphState, Interpreter, Trace
-from braze.graph import flex, torch_compat
+from braze.graph.calls import flex
+from braze.graph.private import torch_compat
 
 FEATURE = Feature()
 

@@ -41,8 +41,8 @@ from braze.capture.state.ledger import Cached
 from braze.capture.state.outside import Outside
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import Recording, Trace
-from braze.graph.torch_compat import storage_key
-from braze.graph.torch_symbols import SYMBOLIC
+from braze.graph.private.torch_compat import storage_key
+from braze.graph.private.torch_symbols import SYMBOLIC
 
 FEATURE = Feature()
 

@@ -15,7 +15,7 @@ from braze.capture.python.higher_order import MODULES, break_around
 from braze.capture.python.iteration import elements
 from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import Trace
-from braze.graph import checkpoints
+from braze.graph.calls import checkpoints
 
 FEATURE = Feature()
 rule = FEATURE.call

@@ -19,9 +19,15 @@ from braze.capture.features.subgraphs import Traced, flatten, note, region, trac
 from braze.capture.python.higher_order import MODULES, break_around
 from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import GraphState, Trace
-from braze.graph import control_flow
-from braze.graph.operators import is_elementwise
-from braze.graph.torch_compat import pytree, torch_associative_scan, torch_map, torch_scan, torch_while_loop
+from braze.graph.calls import control_flow
+from braze.graph.operators.operators import is_elementwise
+from braze.graph.private.torch_compat import (
+    pytree,
+    torch_associative_scan,
+    torch_map,
+    torch_scan,
+    torch_while_loop,
+)
 
 FEATURE = Feature()
 rule = FEATURE.call

@@ -21,9 +21,9 @@ from braze.capture.python.attributes import load_attr
 from braze.capture.state.handlers import Feature
 from braze.capture.state.outside import Outside
 from braze.capture.state.trace import GraphState, Trace
-from braze.graph.autograd_calls import applied
-from braze.graph.operators import OPERATORS, Family
-from braze.graph.torch_compat import disable_functions, function_apply, storage_key
+from braze.graph.calls.autograd_calls import applied
+from braze.graph.operators.operators import OPERATORS, Family
+from braze.graph.private.torch_compat import disable_functions, function_apply, storage_key
 
 FEATURE = Feature()
 rule = FEATURE.call

@@ -3,7 +3,7 @@
 A tensor from outside gets its hook as it would in eager: its gradient comes out of the compiled backward, and autograd hands
 it to the hook. A tensor that the graph makes may get one where nothing else of the graph reads it: then all of its gradient
 comes from those to whom it is returned. Elsewhere the gradient exists inside the compiled backward only: a hook that does
-nothing but compute becomes a part of the graph (:mod:`braze.graph.autograd_calls`), any other ends it.
+nothing but compute becomes a part of the graph (:mod:`braze.graph.calls.autograd_calls`), any other ends it.
 
 The results of a graph may be one operation for autograd: what it made of a tensor that it gives too need not come through that tensor. So whatever
 else asks for the gradient of one (``retain_grad``, derivatives by it) ends the graph before the first operation that uses it.
@@ -42,10 +42,10 @@ from braze.capture.python.unwinding import trail_of
 from braze.capture.state.handlers import Feature
 from braze.capture.state.ledger import Hooked, Ledger
 from braze.capture.state.trace import Trace
-from braze.graph.autograd_calls import hooked
-from braze.graph.facts import facts
-from braze.graph.fakes import was_given_history
-from braze.graph.torch_compat import disable_functions, storage_key
+from braze.graph.calls.autograd_calls import hooked
+from braze.graph.fakes.fakes import was_given_history
+from braze.graph.nodes.facts import facts
+from braze.graph.private.torch_compat import disable_functions, storage_key
 
 FEATURE = Feature()
 rule = FEATURE.call

@@ -17,7 +17,7 @@ from braze.capture.python import calls, operations
 from braze.capture.python.iteration import elements
 from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import Trace
-from braze.graph.numbers import OF_MATH
+from braze.graph.sizes.numbers import OF_MATH
 
 FEATURE = Feature()
 rule = FEATURE.call

@@ -29,8 +29,8 @@ from braze.capture.state.handlers import Feature
 from braze.capture.state.outside import Outside
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import GraphState, Trace
-from braze.graph import torch_compat, torch_symbols
-from braze.graph.torch_symbols import SYMBOLIC
+from braze.graph.private import torch_compat, torch_symbols
+from braze.graph.private.torch_symbols import SYMBOLIC
 from braze.native import torch_state
 from braze.support.dtypes import SHORT
 

@@ -31,10 +31,10 @@ from braze.capture.python.operations import number
 from braze.capture.state.handlers import Feature
 from braze.capture.state.ledger import LaterSeed, Ledger
 from braze.capture.state.trace import Recording, Trace
-from braze.graph import torch_compat
-from braze.graph.facts import set_facts
-from braze.graph.numbers import QUESTIONS
-from braze.graph.torch_symbols import SYMBOLIC
+from braze.graph.nodes.facts import set_facts
+from braze.graph.private import torch_compat
+from braze.graph.private.torch_symbols import SYMBOLIC
+from braze.graph.sizes.numbers import QUESTIONS
 
 FEATURE = Feature()
 

@@ -58,7 +58,7 @@ from braze.capture.python.stores import delete_attr, generic_delete, generic_sto
 from braze.capture.state.handlers import Feature
 from braze.capture.state.ledger import Ledger
 from braze.capture.state.trace import Trace
-from braze.graph.torch_symbols import SYMBOLIC
+from braze.graph.private.torch_symbols import SYMBOLIC
 
 FEATURE = Feature()
 rule = FEATURE.call

@@ -21,10 +21,10 @@ from braze.capture.outside import changes
 from braze.capture.outside.looked_into import fill_arguments
 from braze.capture.python.unwinding import resumable_step
 from braze.capture.state.trace import GraphState, Recording, Trace
-from braze.graph import torch_compat
-from braze.graph.captured import Captured
-from braze.graph.facts import facts, set_facts
-from braze.graph.torch_compat import pytree, storage_key
+from braze.graph.nodes.captured import Captured
+from braze.graph.nodes.facts import facts, set_facts
+from braze.graph.private import torch_compat
+from braze.graph.private.torch_compat import pytree, storage_key
 
 
 class Inner(Recorder):

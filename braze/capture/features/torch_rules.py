@@ -21,8 +21,8 @@ from braze.capture.python.tensors import dense_class
 from braze.capture.python.unwinding import resumable_step
 from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import Trace
-from braze.graph import torch_compat
-from braze.graph.torch_settings import CUDNN
+from braze.graph.private import torch_compat
+from braze.graph.private.torch_settings import CUDNN
 
 FEATURE = Feature()
 rule = FEATURE.call

@@ -22,8 +22,9 @@ from braze.capture.outside.looked_into import fill_arguments
 from braze.capture.python.higher_order import MODULES, break_around
 from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import GraphState, Trace
-from braze.graph import torch_compat, transforms
-from braze.graph.torch_compat import functorch, pytree
+from braze.graph.calls import transforms
+from braze.graph.private import torch_compat
+from braze.graph.private.torch_compat import functorch, pytree
 
 FEATURE = Feature()
 rule = FEATURE.call

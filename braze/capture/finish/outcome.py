@@ -35,11 +35,11 @@ from braze.capture.state.frames import Frames
 from braze.capture.state.ledger import Ledger
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import GraphState, Recording, Trace
-from braze.graph import torch_compat
-from braze.graph.captured import Captured
-from braze.graph.facts import facts, set_facts, settle_places
-from braze.graph.fakes import spec_of
-from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
+from braze.graph.fakes.fakes import spec_of
+from braze.graph.nodes.captured import Captured
+from braze.graph.nodes.facts import facts, set_facts, settle_places
+from braze.graph.nodes.specs import FloatSpec, SymbolSpec, TensorSpec
+from braze.graph.private import torch_compat
 from braze.support.errors import Origin
 
 

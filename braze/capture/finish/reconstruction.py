@@ -55,7 +55,7 @@ from braze.capture.outside.shadows import DictShadow, keys_of
 from braze.capture.python import raised
 from braze.capture.state.handlers import HANDLERS, Feature
 from braze.capture.state.trace import Trace
-from braze.graph.torch_symbols import SYMBOLIC
+from braze.graph.private.torch_symbols import SYMBOLIC
 from braze.support.caches import remembered
 
 FEATURE = Feature()

@@ -24,8 +24,8 @@ from braze.capture.facts.bytecode import (
 from braze.capture.facts.frame import Frame
 from braze.capture.finish.state_at_break import after, start_of
 from braze.capture.state.frames import Frames
-from braze.graph import torch_compat
-from braze.graph.facts import set_facts
+from braze.graph.nodes.facts import set_facts
+from braze.graph.private import torch_compat
 
 
 def mark(frames: Frames, nodes: Sequence[torch.fx.Node]) -> None:

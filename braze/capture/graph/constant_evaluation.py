@@ -21,9 +21,9 @@ from braze.capture.facts.records import Step
 from braze.capture.facts.values import MISSING, NUMBER_OF
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import Recording
-from braze.graph import torch_compat, torch_symbols
-from braze.graph.fakes import PLAIN
-from braze.graph.torch_symbols import SYMBOLIC
+from braze.graph.fakes.fakes import PLAIN
+from braze.graph.private import torch_compat, torch_symbols
+from braze.graph.private.torch_symbols import SYMBOLIC
 
 #: what reads a tensor -> what does so for real
 READERS: dict[str, Any] = {

@@ -17,7 +17,7 @@ from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.operators import NOT_IN_PLACE
 from braze.capture.facts.values import MISSING
 from braze.capture.state.trace import GraphState
-from braze.graph import torch_symbols
+from braze.graph.private import torch_symbols
 
 #: operations that never raise, whatever the floats are
 TOTAL = {

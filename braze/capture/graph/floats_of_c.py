@@ -10,7 +10,8 @@ import torch
 
 from braze.capture.graph import floats, powers
 from braze.capture.state.trace import GraphState
-from braze.graph import floats_of_c, torch_symbols
+from braze.graph.fakes import floats_of_c
+from braze.graph.private import torch_symbols
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 

@@ -13,7 +13,7 @@ import torch
 from braze.capture.facts.values import MISSING
 from braze.capture.graph import unbacked
 from braze.capture.state.trace import GraphState
-from braze.graph.torch_symbols import SYMBOLIC
+from braze.graph.private.torch_symbols import SYMBOLIC
 
 #: numbers in one tensor, at most: each that changes is a node
 MOST = 64

@@ -2,7 +2,7 @@
 
 ``x ** n`` goes backward by a formula that asks whether ``n`` is zero, and ``n ** x`` by one that takes the logarithm of ``n``:
 neither does so of a symbol. Where somebody may ask for the gradient the number is the one of this call, which is guarded, but of floats of which
-it is known what C++ makes of them (``graph/floats_of_c.py``).
+it is known what C++ makes of them (``graph/fakes/floats_of_c.py``).
 """
 
 from __future__ import annotations

@@ -37,13 +37,14 @@ from braze.capture.outside import identities
 from braze.capture.outside.opaque import refuse_asked, refuse_if_opaque
 from braze.capture.state.outside import Outside
 from braze.capture.state.trace import Recording, Trace
-from braze.graph import probe, torch_nodes
-from braze.graph.facts import InputRole, facts, note_place, set_facts, tell_of_input
-from braze.graph.fakes import ACCEPTED, FakeMode
-from braze.graph.memo import MISS
-from braze.graph.missing_kernels import refusal
-from braze.graph.torch_compat import disable_functions, is_of_transform, storage_key
-from braze.graph.torch_symbols import SYMBOLIC, is_undecided, size_oblivious
+from braze.graph.fakes import probe
+from braze.graph.fakes.fakes import ACCEPTED, FakeMode
+from braze.graph.fakes.missing_kernels import refusal
+from braze.graph.nodes.facts import InputRole, facts, note_place, set_facts, tell_of_input
+from braze.graph.private import torch_nodes
+from braze.graph.private.torch_compat import disable_functions, is_of_transform, storage_key
+from braze.graph.private.torch_symbols import SYMBOLIC, is_undecided, size_oblivious
+from braze.graph.rules.memo import MISS
 from braze.support.errors import Unsupported
 from braze.support.nested import every
 

@@ -13,9 +13,9 @@ from braze.capture.graph import floats
 from braze.capture.outside import texts
 from braze.capture.state.handlers import HANDLERS
 from braze.capture.state.trace import Recording
-from braze.graph import torch_symbols
-from braze.graph.numbers import FUNCTIONS
-from braze.graph.torch_symbols import SYMBOLIC
+from braze.graph.private import torch_symbols
+from braze.graph.private.torch_symbols import SYMBOLIC
+from braze.graph.sizes.numbers import FUNCTIONS
 
 HASHED = (dict, set, frozenset)
 

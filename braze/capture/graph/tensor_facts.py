@@ -11,8 +11,8 @@ from braze.capture.facts.records import Step
 from braze.capture.facts.values import words
 from braze.capture.state.outside import Outside
 from braze.capture.state.trace import Trace
-from braze.graph.fakes import was_given_history
-from braze.graph.torch_compat import storage_key
+from braze.graph.fakes.fakes import was_given_history
+from braze.graph.private.torch_compat import storage_key
 
 #: attributes that tell a tensor's place in autograd: read of the tensor itself, and guarded
 READ = frozenset(words("is_leaf retains_grad output_nr grad_fn"))

@@ -19,10 +19,10 @@ from braze.capture.facts.breaks import BreakSignal, graph_break
 from braze.capture.facts.values import MISSING
 from braze.capture.graph import sizes
 from braze.capture.state.trace import GraphState, Recording, Trace
-from braze.graph import torch_symbols
-from braze.graph.facts import facts
-from braze.graph.shape_guards import readable_text
-from braze.graph.torch_symbols import SYMBOLIC
+from braze.graph.nodes.facts import facts
+from braze.graph.private import torch_symbols
+from braze.graph.private.torch_symbols import SYMBOLIC
+from braze.graph.sizes.shape_guards import readable_text
 from braze.support.nested import every
 
 HINT_CHECK = "say what holds of it with torch._check(condition), or branch with torch.cond"

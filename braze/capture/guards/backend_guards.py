@@ -7,9 +7,9 @@ from typing import Any
 
 from braze.capture.facts.records import Capture, Check, Guard, ShapeRelation
 from braze.capture.guards.tables import names_in
-from braze.graph.fakes import FakeMode, mode_of_graph
-from braze.graph.shape_guards import relations
-from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
+from braze.graph.fakes.fakes import FakeMode, mode_of_graph
+from braze.graph.nodes.specs import FloatSpec, SymbolSpec, TensorSpec
+from braze.graph.sizes.shape_guards import relations
 
 
 class Questions:

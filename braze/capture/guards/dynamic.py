@@ -9,7 +9,7 @@ import torch
 
 from braze.capture.facts.records import Capture, Check, Guard, Source, Step
 from braze.capture.guards.tables import read_source
-from braze.graph.specs import FloatSpec, SymbolSpec
+from braze.graph.nodes.specs import FloatSpec, SymbolSpec
 
 #: what stands for a number, with the type of that
 NUMBERS = {int: int, float: float, SymbolSpec: int, FloatSpec: float}

@@ -10,7 +10,7 @@ import torch
 from braze.capture.facts.records import Capture, Check, Guard, IdentityKey, Source, Step, computed_text
 from braze.capture.facts.resume import STATE_NAMES
 from braze.capture.facts.values import held
-from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
+from braze.graph.nodes.specs import FloatSpec, SymbolSpec, TensorSpec
 from braze.native import torch_state, walk
 from braze.support.errors import Origin
 

@@ -16,7 +16,7 @@ from braze.capture.facts.records import Capture, Check, Guard, ShapeRelation, So
 from braze.capture.facts.resume import STATE_NAMES
 from braze.capture.guards.guard_text import guard_text, place_text, source_text, spec_of_value, value_text
 from braze.capture.guards.tables import GuardTable
-from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
+from braze.graph.nodes.specs import FloatSpec, SymbolSpec, TensorSpec
 from braze.native import walk
 from braze.native.walk import Missing
 from braze.support.errors import Origin

@@ -18,7 +18,7 @@ import torch
 from braze import native
 from braze.capture.facts.records import Capture, Check, Guard, IdentityKey, ShapeRelation, Source, Step
 from braze.capture.guards.guard_text import ranked, unwrapped
-from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
+from braze.graph.nodes.specs import FloatSpec, SymbolSpec, TensorSpec
 from braze.native import torch_state
 from braze.native.relation import NUMBERS, Relation, postfix
 from braze.support.record import record

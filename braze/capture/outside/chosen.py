@@ -24,10 +24,10 @@ from braze.capture.outside.symbols import symbolic_float, symbolic_int
 from braze.capture.state.outside import Outside
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import GraphState, Trace
-from braze.graph import torch_symbols
-from braze.graph.fakes import PLAIN as PLAIN_TENSORS
-from braze.graph.shape_guards import python_text
-from braze.graph.specs import SymbolSpec
+from braze.graph.fakes.fakes import PLAIN as PLAIN_TENSORS
+from braze.graph.nodes.specs import SymbolSpec
+from braze.graph.private import torch_symbols
+from braze.graph.sizes.shape_guards import python_text
 from braze.native import calibrate, walk
 from braze.native.encode import MOST_COMPUTED
 from braze.support.errors import Unsupported

@@ -23,7 +23,7 @@ from braze.capture.state.frames import Frames
 from braze.capture.state.outside import Outside
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import Trace
-from braze.graph.torch_import import is_dynamos
+from braze.graph.private.torch_import import is_dynamos
 
 #: types of Python's own whose objects may have code run when they end: a generator's ``finally``, what a method is bound to
 CLOSED = (types.GeneratorType, types.MethodType)

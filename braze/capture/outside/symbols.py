@@ -14,9 +14,9 @@ from braze.capture.guards.guard_text import source_text
 from braze.capture.state.outside import Outside
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import Trace
-from braze.graph import torch_compat, torch_symbols
-from braze.graph.fakes import PLAIN, require_plain
-from braze.graph.shape_guards import readable_text
+from braze.graph.fakes.fakes import PLAIN, require_plain
+from braze.graph.private import torch_compat, torch_symbols
+from braze.graph.sizes.shape_guards import readable_text
 from braze.support.errors import Unsupported, UserError
 
 

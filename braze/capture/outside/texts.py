@@ -17,7 +17,7 @@ import torch
 from braze.capture.facts.breaks import FORMATTED, HINT_FORMAT, graph_break
 from braze.capture.facts.values import CONSTANTS, NUMBER_OF, UnknownText
 from braze.capture.state.ledger import Ledger
-from braze.graph import torch_symbols
+from braze.graph.private import torch_symbols
 
 #: format specifications that all numbers of a kind take alike
 PLAIN_SPEC = re.compile(r"[<>=^]?[+\- ]?#?0?\d*[,_]?(\.\d+)?[dxXobneEfFgG%]?", re.ASCII)

@@ -19,7 +19,7 @@ from braze.capture.outside.looked_into import everything
 from braze.capture.outside.shadows import iterate
 from braze.capture.state.outside import Outside
 from braze.capture.state.sources import Node
-from braze.graph.torch_symbols import SYMBOLIC
+from braze.graph.private.torch_symbols import SYMBOLIC
 from braze.support.caches import remembered
 
 METHODS = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from braze.capture.facts.records import Check
-from braze.graph import torch_compat, torch_settings
-from braze.graph.torch_settings import SETTINGS, leave_autocast, set_autocast
+from braze.graph.private import torch_compat, torch_settings
+from braze.graph.private.torch_settings import SETTINGS, leave_autocast, set_autocast
 from braze.native import torch_state
 
 

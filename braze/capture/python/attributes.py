@@ -44,8 +44,8 @@ from braze.capture.state.handlers import HANDLERS
 from braze.capture.state.ledger import Ledger
 from braze.capture.state.outside import Outside
 from braze.capture.state.trace import Interpreter, Trace
-from braze.graph.torch_settings import FACTS_OF_GPUS
-from braze.graph.torch_symbols import SYMBOLIC
+from braze.graph.private.torch_settings import FACTS_OF_GPUS
+from braze.graph.private.torch_symbols import SYMBOLIC
 from braze.support.caches import remembered
 
 MODULE_GETATTR = torch.nn.Module.__getattr__

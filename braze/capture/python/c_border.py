@@ -13,7 +13,7 @@ from braze.capture.facts.values import MISSING
 from braze.capture.outside import identities
 from braze.capture.outside.definitions import new_values
 from braze.capture.state.trace import GraphState, Trace
-from braze.graph.torch_compat import without_innermost_mode
+from braze.graph.private.torch_compat import without_innermost_mode
 
 
 def canonical(t: Trace, value: Any) -> Any:

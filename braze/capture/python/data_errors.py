@@ -22,8 +22,8 @@ from braze.capture.python.tensors import require_own
 from braze.capture.python.unwinding import resumable_step, trail_of
 from braze.capture.state.ledger import Ledger
 from braze.capture.state.trace import Trace
-from braze.graph import torch_symbols
-from braze.graph.torch_symbols import SYMBOLIC
+from braze.graph.private import torch_symbols
+from braze.graph.private.torch_symbols import SYMBOLIC
 
 #: instructions that make the text of a message, at most
 LONGEST = 80

@@ -25,9 +25,9 @@ from braze.capture.python.c_border import canonical, entered_from_c
 from braze.capture.python.entering import enter
 from braze.capture.state.handlers import HANDLERS
 from braze.capture.state.trace import Trace
-from braze.graph import fake_dispatch
-from braze.graph.torch_compat import DISPATCHER_FILES
-from braze.graph.torch_symbols import SYMBOLIC
+from braze.graph.fakes import fake_dispatch
+from braze.graph.private.torch_compat import DISPATCHER_FILES
+from braze.graph.private.torch_symbols import SYMBOLIC
 
 #: the methods of symbolic sizes: they only compute with sizes and note what was found out about them
 _SYMBOLIC_FILE = torch.SymInt.__eq__.__code__.co_filename

@@ -23,9 +23,9 @@ from braze.capture.facts.markers import ALLOWED, DISABLED, OWN, WITH_CALLEES
 from braze.capture.facts.values import is_constant
 from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import GraphState, Trace
-from braze.graph import untraced_formulas
-from braze.graph.torch_codes import checkpoint_codes, disabling_wrapper
-from braze.graph.torch_compat import TorchDispatchMode, disable_functions, outside_modes
+from braze.graph.operators import untraced_formulas
+from braze.graph.private.torch_codes import checkpoint_codes, disabling_wrapper
+from braze.graph.private.torch_compat import TorchDispatchMode, disable_functions, outside_modes
 
 FEATURE = Feature()
 

@@ -38,7 +38,7 @@ from braze.capture.python.tensors import require_own
 from braze.capture.state.ledger import Ledger
 from braze.capture.state.outside import Outside
 from braze.capture.state.trace import Interpreter, Trace
-from braze.graph.torch_symbols import SYMBOLIC
+from braze.graph.private.torch_symbols import SYMBOLIC
 
 TEXT = frozenset({str, UnknownText})
 SAFE = CONSTANTS | {slice, range, torch.dtype, torch.device, torch.Size, type, *SYMBOLIC}

@@ -18,7 +18,7 @@ from braze.capture.python.attributes import dict_get, instance_value
 from braze.capture.python.operations import number
 from braze.capture.python.tensors import write_field
 from braze.capture.state.trace import Trace
-from braze.graph.torch_symbols import SYMBOLIC
+from braze.graph.private.torch_symbols import SYMBOLIC
 
 MODULE_SETATTR = torch.nn.Module.__setattr__
 

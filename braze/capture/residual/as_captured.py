@@ -15,7 +15,7 @@ import torch.fx
 
 from braze.capture.facts.purity import Again, may_run_again, name_of, writes
 from braze.capture.facts.records import Capture, Constant, Effect, EffectKind
-from braze.graph.torch_settings import SETTERS
+from braze.graph.private.torch_settings import SETTERS
 from braze.support.unwritten import note_unwritten
 
 

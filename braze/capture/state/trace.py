@@ -17,8 +17,8 @@ from braze.capture.facts.frame import Frame
 from braze.capture.state.frames import Frames
 from braze.capture.state.ledger import Ledger
 from braze.capture.state.outside import Outside
-from braze.graph.facts import InputRole, set_facts
-from braze.graph.fakes import FakeMode
+from braze.graph.fakes.fakes import FakeMode
+from braze.graph.nodes.facts import InputRole, set_facts
 from braze.options import Options
 
 

@@ -55,7 +55,7 @@ from braze.capture.state.handlers import HANDLERS, Feature
 from braze.capture.state.ledger import Ledger
 from braze.capture.state.outside import Outside, Symbolic
 from braze.capture.state.trace import GraphState, Recording, Trace
-from braze.graph import fakes
+from braze.graph.fakes import fakes
 from braze.options import Options
 from braze.support import trace
 from braze.support.collector import collector_paused

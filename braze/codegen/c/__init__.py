@@ -1,4 +1,4 @@
-"""Schedule -> C: one function per group, as ``schedule/processors.py`` has planned it, from vector extensions and our own small math library."""
+"""Schedule -> C: one function per group, as ``schedule/cpu/processors.py`` has planned it, from vector extensions and our own small math library."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from braze.codegen.c.split_rows import row_kernel
 from braze.codegen.records import KernelText
 from braze.context import CompileContext
 from braze.loops.ir import Buffer, TemplateCall
-from braze.schedule.records import Group, GroupKind, Schedule
+from braze.schedule.facts.records import Group, GroupKind, Schedule
 
 __all__ = ["assemble", "generate", "kernel", "split"]
 

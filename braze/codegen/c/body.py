@@ -18,7 +18,7 @@ from braze.codegen.c.scopes import Scope, Scopes
 from braze.loops.build import nodes_of
 from braze.loops.ir import Buffer, DType, LoopNest, Node, Op, Store, StoreMode
 from braze.loops.ranges import Varying
-from braze.schedule.passes import stride
+from braze.schedule.facts.passes import stride
 from braze.support.errors import InternalError
 from braze.symbolic.expr import Expr, Symbol
 

@@ -9,7 +9,7 @@ from braze.codegen.c.operations import Value
 from braze.codegen.c.prelude import SCALAR, STORAGE, rep_vector
 from braze.loops.dtypes import neutral
 from braze.loops.ir import ReduceKind
-from braze.schedule.phases import Fold
+from braze.schedule.cpu.phases import Fold
 
 
 class Accumulator:

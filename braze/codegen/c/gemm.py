@@ -23,8 +23,8 @@ from braze.loops.build import nodes_of
 from braze.loops.ir import Buffer, DType, Node, Op, Store, TemplateCall
 from braze.loops.ranges import Varying
 from braze.loops.rewrite import store_roots
-from braze.schedule.processors import lanes_of
-from braze.schedule.records import Group
+from braze.schedule.cpu.processors import lanes_of
+from braze.schedule.facts.records import Group
 from braze.support.errors import InternalError
 from braze.support.record import record
 from braze.symbolic.expr import ONE, Expr, Symbol

@@ -13,9 +13,9 @@ from braze.codegen.c.prelude import STORAGE
 from braze.codegen.records import KernelText
 from braze.loops.ir import Buffer
 from braze.loops.rewrite import loads, roots
-from braze.schedule.plans import blocks
-from braze.schedule.processors import ProcessorPlan, Work, varying_of
-from braze.schedule.records import Group
+from braze.schedule.cpu.processors import ProcessorPlan, Work, varying_of
+from braze.schedule.facts.plans import blocks
+from braze.schedule.facts.records import Group
 from braze.support.record import record
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from braze.codegen.c.expr import indirect_symbols, to_c
 from braze.codegen.c.operations import Value
-from braze.schedule.passes import stride
+from braze.schedule.facts.passes import stride
 from braze.symbolic.expr import Expr, Integer, Symbol
 
 #: offsets of sixteen lanes are 32-bit numbers, which count bytes where elements are small

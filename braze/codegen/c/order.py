@@ -12,7 +12,7 @@ import re
 from braze.codegen.records import KernelText
 from braze.loops.ir import StoreMode
 from braze.loops.rewrite import loads, roots
-from braze.schedule.records import Group
+from braze.schedule.facts.records import Group
 from braze.support.errors import InternalError
 
 #: pointers to buffers are called b0, b1, ..; those to scratch k1, k2, ..

@@ -10,10 +10,10 @@ from braze.codegen.c.segments import Segment, segments
 from braze.codegen.records import KernelText
 from braze.context import CompileContext
 from braze.loops.ir import Buffer, LoopNest
-from braze.schedule.passes import stride
-from braze.schedule.plans import Form
-from braze.schedule.processors import plan_kernel
-from braze.schedule.records import Group
+from braze.schedule.cpu.processors import plan_kernel
+from braze.schedule.facts.passes import stride
+from braze.schedule.facts.plans import Form
+from braze.schedule.facts.records import Group
 from braze.symbolic.expr import Expr
 
 #: loops that conditions on two axes make of one, at most

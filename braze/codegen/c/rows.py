@@ -15,9 +15,9 @@ from braze.codegen.c.operations import Value
 from braze.codegen.c.prelude import STORAGE
 from braze.codegen.records import KernelText
 from braze.loops.ir import Axis, DType, Node, Op
-from braze.schedule.passes import flat
-from braze.schedule.phases import Item, Phase
-from braze.schedule.plans import Form
+from braze.schedule.cpu.phases import Item, Phase
+from braze.schedule.facts.passes import flat
+from braze.schedule.facts.plans import Form
 from braze.symbolic.expr import ZERO, Expr, product
 from braze.symbolic.guess import likely_size
 

@@ -14,7 +14,7 @@ from braze.loops import build
 from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, DType, LoopNest, Node, Op
 from braze.loops.rewrite import rewriter, roots, with_nodes
-from braze.schedule.flat_conditions import difference
+from braze.schedule.fusion.flat_conditions import difference
 from braze.support.record import record
 from braze.symbolic.expr import Integer, Symbol
 

@@ -18,9 +18,9 @@ from braze.codegen.records import KernelText
 from braze.context import CompileContext
 from braze.loops.ir import Axis, Buffer
 from braze.loops.ranges import Varying
-from braze.schedule.plans import Form
-from braze.schedule.processors import plan_kernel
-from braze.schedule.records import Group
+from braze.schedule.cpu.processors import plan_kernel
+from braze.schedule.facts.plans import Form
+from braze.schedule.facts.records import Group
 from braze.symbolic.expr import ZERO, Expr, Integer, floor_div, product
 from braze.symbolic.guess import likely_size
 

@@ -12,9 +12,9 @@ from braze.codegen.host.homes import Homes
 from braze.codegen.host.lives import Lives, is_compiled
 from braze.context import CompileContext
 from braze.loops.ir import BufferView, ExternCall
-from braze.schedule.memory import storage_bytes
-from braze.schedule.records import Schedule
-from braze.schedule.workspaces import workspace
+from braze.schedule.facts.records import Schedule
+from braze.schedule.memory.memory import storage_bytes
+from braze.schedule.memory.workspaces import workspace
 from braze.symbolic.expr import Expr
 from braze.symbolic.guess import likely
 

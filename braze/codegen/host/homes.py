@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 
 from braze.loops.ir import Buffer, BufferKind, BufferView, ExternCall
-from braze.schedule.memory import slot_lives
-from braze.schedule.records import Schedule, Slot
+from braze.schedule.facts.records import Schedule, Slot
+from braze.schedule.memory.memory import slot_lives
 from braze.symbolic.expr import Expr
 
 

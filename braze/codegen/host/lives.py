@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from braze.codegen.host.homes import Home, Homes
 from braze.loops.ir import BufferView, ExternCall
-from braze.schedule.memory import storage_bytes
-from braze.schedule.records import Group, Schedule
+from braze.schedule.facts.records import Group, Schedule
+from braze.schedule.memory.memory import storage_bytes
 
 #: bytes for which it pays to leave compiled code, which costs about a microsecond
 MUCH = 256 << 10

@@ -17,9 +17,9 @@ from braze.context import CompileContext
 from braze.loops.ir import BufferKind, BufferView, Condition, ExternCall
 from braze.runtime.operators import can_be_worked_out
 from braze.runtime.purity import named
-from braze.schedule.hoist import is_repeatable
-from braze.schedule.memory import storage_bytes
-from braze.schedule.records import Schedule
+from braze.schedule.facts.records import Schedule
+from braze.schedule.memory.memory import storage_bytes
+from braze.schedule.rewrites.hoist import is_repeatable
 from braze.support.nested import leaves
 from braze.support.record import record
 from braze.symbolic.expr import Expr, Symbol

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from braze.codegen.host.text import indented
 from braze.loops.inputs_written import may_fail_by_data
 from braze.loops.ir import ExternCall
-from braze.schedule.records import Schedule
+from braze.schedule.facts.records import Schedule
 
 
 class Writes:

@@ -15,10 +15,10 @@ from braze.codegen.triton.walks import Part, Taken, Walker
 from braze.loops.build import nodes_of
 from braze.loops.ir import DType, LoopNest, Node, Op, ReduceKind, Reduction
 from braze.loops.rewrite import roots
-from braze.schedule.kernel_plan import KernelPlan
-from braze.schedule.mixed import down_columns
-from braze.schedule.passes import Pass, read_again
-from braze.schedule.records import Group
+from braze.schedule.facts.passes import Pass, read_again
+from braze.schedule.facts.records import Group
+from braze.schedule.forms.mixed import down_columns
+from braze.schedule.gpu.kernel_plan import KernelPlan
 
 
 class RowsAndColumns(Walker):

@@ -17,9 +17,9 @@ from braze.codegen.triton.kernels import EARLY_HEADER, HEADER
 from braze.codegen.triton.ops import POINTERS
 from braze.codegen.triton.prelude import used
 from braze.codegen.triton.walks import Walker
-from braze.schedule.kernel_plan import KernelPlan
-from braze.schedule.passes import arguments
-from braze.schedule.records import Group, Schedule
+from braze.schedule.facts.passes import arguments
+from braze.schedule.facts.records import Group, Schedule
+from braze.schedule.gpu.kernel_plan import KernelPlan
 
 #: what is said, floats, and whole numbers that are no part of a name
 _NUMBER = re.compile(r'"[^"]*"|\d+\.\d*(?:e[+-]?\d+)?|\d+e[+-]?\d+|(?<![\w.])\d+(?![\w.])')

@@ -21,10 +21,10 @@ from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, Buffer, Node, Op, TemplateCall
 from braze.loops.rewrite import attr_exprs, store_roots
 from braze.products import Depthwise
-from braze.schedule.far import is_wide
-from braze.schedule.kernel_plan import KernelPlan
-from braze.schedule.plans import Form, Tile, blocks
-from braze.schedule.records import Group
+from braze.schedule.facts.plans import Form, Tile, blocks
+from braze.schedule.facts.records import Group
+from braze.schedule.gpu.far import is_wide
+from braze.schedule.gpu.kernel_plan import KernelPlan
 from braze.symbolic.expr import Expr, Symbol
 from braze.symbolic.guess import likely_size
 

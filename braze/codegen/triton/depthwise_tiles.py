@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from braze.products import Depthwise
-from braze.schedule.tile_sizes import power
+from braze.schedule.gpu.tile_sizes import power
 from braze.support.record import record
 
 #: sums of a thread at most, twice as many of windows of so many elements: what more there are, with elements and weights beside them, its registers do not hold

@@ -16,7 +16,7 @@ from braze.codegen.triton.guards import Guard, guarding
 from braze.codegen.triton.ops import TYPES, row
 from braze.loops.ir import DType, Node, Op
 from braze.loops.rewrite import walk
-from braze.schedule.far import multiplies_far
+from braze.schedule.gpu.far import multiplies_far
 from braze.support.errors import InternalError, Unsupported
 from braze.symbolic.divides import multiple
 from braze.symbolic.expr import ZERO, Expr, FloorDiv, Integer, Max, Min, Mod, Product, Sum, Symbol, indirect

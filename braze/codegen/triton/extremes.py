@@ -13,9 +13,9 @@ from braze.codegen.triton.accumulate import LANES, XR, R, X, identity
 from braze.codegen.triton.emit import Emitter, Scope, Value
 from braze.loops.build import nodes_of
 from braze.loops.ir import LoopNest, Node, Op, ReduceKind, Reduction
-from braze.schedule.kernel_plan import KernelPlan
-from braze.schedule.plans import Form
-from braze.schedule.records import Group
+from braze.schedule.facts.plans import Form
+from braze.schedule.facts.records import Group
+from braze.schedule.gpu.kernel_plan import KernelPlan
 
 #: no place in a row
 NOWHERE = 2147483647

@@ -23,12 +23,12 @@ from braze.codegen.triton.walks import Walker
 from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, Buffer, BufferView, Node, Op, TemplateCall
 from braze.loops.rewrite import attr_exprs, roots, store_roots
-from braze.schedule.far import is_wide
-from braze.schedule.kernel_plan import KernelPlan
-from braze.schedule.passes import passes_of
-from braze.schedule.plans import Form, Tile, blocks
-from braze.schedule.records import Group, GroupKind
-from braze.schedule.tile_sizes import power
+from braze.schedule.facts.passes import passes_of
+from braze.schedule.facts.plans import Form, Tile, blocks
+from braze.schedule.facts.records import Group, GroupKind
+from braze.schedule.gpu.far import is_wide
+from braze.schedule.gpu.kernel_plan import KernelPlan
+from braze.schedule.gpu.tile_sizes import power
 from braze.symbolic.expr import ONE, ZERO, Expr, Symbol, axis_symbol, linear
 from braze.symbolic.guess import likely_size
 

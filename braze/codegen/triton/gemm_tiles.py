@@ -6,7 +6,7 @@ import dataclasses
 import enum
 from collections.abc import Iterator
 
-from braze.schedule.tile_sizes import power
+from braze.schedule.gpu.tile_sizes import power
 from braze.support.record import record
 
 #: rows that the tensor cores take at least

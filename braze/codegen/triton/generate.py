@@ -16,9 +16,9 @@ from braze.codegen.triton.kernels import kernel
 from braze.codegen.triton.waits import Early, early_of, is_between, require_turns, require_wait_first
 from braze.context import CompileContext
 from braze.loops.ir import Buffer, TemplateCall
-from braze.schedule.combos import plan_members
-from braze.schedule.records import Group, GroupKind, Schedule
-from braze.schedule.tilings import parsed_tiling, planned_as
+from braze.schedule.facts.records import Group, GroupKind, Schedule
+from braze.schedule.forms.combos import plan_members
+from braze.schedule.gpu.tilings import parsed_tiling, planned_as
 
 
 def generate(schedule: Schedule, ctx: CompileContext) -> tuple[KernelText, ...]:

@@ -14,10 +14,10 @@ from braze.codegen.triton.gemm_tiles import Tiles
 from braze.codegen.triton.grouped_tiles import grouped_candidates
 from braze.loops.ir import Buffer, BufferView, TemplateCall
 from braze.products import Grouped
-from braze.schedule.far import is_wide
-from braze.schedule.plans import blocks
-from braze.schedule.records import Group
-from braze.schedule.tile_sizes import power
+from braze.schedule.facts.plans import blocks
+from braze.schedule.facts.records import Group
+from braze.schedule.gpu.far import is_wide
+from braze.schedule.gpu.tile_sizes import power
 from braze.symbolic.expr import ONE, Expr, Integer, floor_div
 from braze.symbolic.guess import likely_size
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from braze.codegen.triton.gemm_tiles import CORE_ROWS, Means, Tiles
-from braze.schedule.tile_sizes import power
+from braze.schedule.gpu.tile_sizes import power
 
 #: (rows of a program, columns, places of the sum, warps, stages, blocks of rows side by side)
 _FORMS = (

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from braze.loops.ir import Node, Op
-from braze.schedule.flat_conditions import difference, line
+from braze.schedule.fusion.flat_conditions import difference, line
 from braze.support.record import record
 from braze.symbolic.expr import Expr, Symbol
 

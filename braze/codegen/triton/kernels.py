@@ -12,8 +12,8 @@ from braze.codegen.triton.prelude import used
 from braze.codegen.triton.walks import Walker
 from braze.codegen.triton.writer import Writer
 from braze.loops.ir import Buffer
-from braze.schedule.kernel_plan import KernelPlan
-from braze.schedule.records import Group, Schedule
+from braze.schedule.facts.records import Group, Schedule
+from braze.schedule.gpu.kernel_plan import KernelPlan
 from braze.support.errors import InternalError
 from braze.symbolic.expr import Expr
 

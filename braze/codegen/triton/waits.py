@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from braze.codegen.records import KernelText
 from braze.context import CompileContext
 from braze.loops.ir import BufferKind, ExternCall, TemplateCall
-from braze.schedule.records import Group, GroupKind, Schedule
+from braze.schedule.facts.records import Group, GroupKind, Schedule
 from braze.support.errors import InternalError
 from braze.support.record import record
 from braze.symbolic.expr import product

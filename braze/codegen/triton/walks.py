@@ -17,12 +17,12 @@ from braze.codegen.triton.writer import Writer
 from braze.loops.build import nodes_of
 from braze.loops.ir import LoopNest, Node, Op, ReduceKind, Reduction
 from braze.loops.rewrite import roots
-from braze.schedule.kernel_plan import KernelPlan
-from braze.schedule.passes import kinds_of, loads_along, read_again
-from braze.schedule.plans import Form
-from braze.schedule.records import Group
-from braze.schedule.row_ends import RowEnd, last_apart, row_end
-from braze.schedule.tile_sizes import PLAIN
+from braze.schedule.facts.passes import kinds_of, loads_along, read_again
+from braze.schedule.facts.plans import Form
+from braze.schedule.facts.records import Group
+from braze.schedule.gpu.kernel_plan import KernelPlan
+from braze.schedule.gpu.row_ends import RowEnd, last_apart, row_end
+from braze.schedule.gpu.tile_sizes import PLAIN
 
 #: a step of a walk, and the state of its reductions
 Taken = tuple[LoopNest, list[Accumulator]]

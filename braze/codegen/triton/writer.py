@@ -1,7 +1,7 @@
 """The body of a kernel without walks: points, rows that one tile holds whole, and rows that are summed down their columns, too.
 
 A program has a tile of points (``xindex``, in squares ``yindex`` too), and a group with rows a dimension for the row. Which axes lie
-where, and how large tiles are, the plan says (``schedule/kernels.py``).
+where, and how large tiles are, the plan says (``schedule/gpu/kernels.py``).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from braze.codegen.triton.ops import TYPES
 from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, DType, LoopNest, Node, Op, ReduceKind, Reduction, StoreMode
 from braze.loops.rewrite import roots, walk
-from braze.schedule.kernel_plan import KernelPlan
-from braze.schedule.kernels import has_columns
-from braze.schedule.mixed import down_columns
-from braze.schedule.passes import flat, keeps_what_it_stores, over_row
-from braze.schedule.plans import Tile, blocks
-from braze.schedule.records import Group
-from braze.schedule.row_ends import overlaps
-from braze.schedule.tile_sizes import power
+from braze.schedule.facts.passes import flat, keeps_what_it_stores, over_row
+from braze.schedule.facts.plans import Tile, blocks
+from braze.schedule.facts.records import Group
+from braze.schedule.forms.mixed import down_columns
+from braze.schedule.gpu.kernel_plan import KernelPlan
+from braze.schedule.gpu.kernels import has_columns
+from braze.schedule.gpu.row_ends import overlaps
+from braze.schedule.gpu.tile_sizes import power
 from braze.symbolic.divides import multiple
 from braze.symbolic.expr import ONE, Expr, indirect
 

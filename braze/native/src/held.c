@@ -1,6 +1,6 @@
 /* Whether anybody else holds a tensor: then its memory may not be written over, and does not change hands.
  *
- * What braze/graph/holders.py does, which says how many holders there are of a tensor of which it is known who holds it.
+ * What braze/graph/private/holders.py does, which says how many holders there are of a tensor of which it is known who holds it.
  */
 #include "braze.h"
 

@@ -1,6 +1,6 @@
 /* One operation of autograd's, the forward and backward of a compiled graph, without Python around the graph's own calls.
  *
- * What is done here for a call is what `braze/aot/autograd.py` does: apply the operation, keep what the backward reads, give the
+ * What is done here for a call is what `braze/aot/calls/autograd.py` does: apply the operation, keep what the backward reads, give the
  * results; and going back see that the gradients are as the backward was compiled for, and hand them over. The node is PyTorch's,
  * the one of torch.autograd.Function: its class asks this for `forward` and `apply`. Whatever is not plain (grad mode off, a
  * transform of torch.func, gradients that are missing, tensors of another layout, shape or type) is for Python.

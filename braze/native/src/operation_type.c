@@ -1,4 +1,4 @@
-/* The type of an operation of autograd's: made of rows that `braze/aot/autograd.py` writes, seen by the collector, ended. */
+/* The type of an operation of autograd's: made of rows that `braze/aot/calls/autograd.py` writes, seen by the collector, ended. */
 #include "operation.h"
 
 #include <structmember.h>

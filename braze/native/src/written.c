@@ -1,6 +1,6 @@
 /* Calls of graphs that write some of their inputs where these lie, without Python around the graph's own.
  *
- * What is done here for a call is what `braze/aot/wrap.py` and `braze/graph_calls.py` do: see that no written input
+ * What is done here for a call is what `braze/aot/calls/wrap.py` and `braze/graph_calls.py` do: see that no written input
  * shares memory with another, have autograd count the writes, hand over the inputs, and take the results out. A call that
  * is not plain (memory that may be shared, inference tensors, tensors of other kinds) is theirs.
  */

@@ -15,8 +15,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from braze.cudagraphs.device import DeviceGraphs, Graph, NotRecordable, garbage_kept
-from braze.graph.functional_ops import original_of
-from braze.graph.torch_compat import copy_all, pytree, storage_key
+from braze.graph.operators.functional_ops import original_of
+from braze.graph.private.torch_compat import copy_all, pytree, storage_key
 from braze.serving.pieces.custom_ops import is_marked, names_of, spelled
 from braze.serving.pieces.pools import GraphPools
 from braze.serving.pieces.wrapper import CUDAGraphWrapper, Recording, unheld

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
-from braze.graph.torch_compat import is_dispatch_key
+from braze.graph.private.torch_compat import is_dispatch_key
 from braze.runtime.purity import note_custom
 from braze.support import log
 from braze.support.errors import UserError

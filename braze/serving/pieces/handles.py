@@ -12,8 +12,8 @@ from typing import Any
 
 from torch.fx import Graph, GraphModule
 
-from braze.aot.records import Around, OutputKind, OutputRole
-from braze.aot.wrap import wrap_again
+from braze.aot.calls.wrap import wrap_again
+from braze.aot.facts.records import Around, OutputKind, OutputRole
 from braze.capture.archive.archived_values import (
     NotArchived,
     Reader,
@@ -25,7 +25,7 @@ from braze.capture.archive.archived_values import (
 from braze.codegen.records import HostModule, as_data, host_of
 from braze.cudagraphs.plan import Plans, plans_of
 from braze.cudagraphs.plan import as_data as plans_as_data
-from braze.graph.captured import forward_of
+from braze.graph.nodes.captured import forward_of
 from braze.graph_calls import holding, that_writes
 from braze.runtime.boxed import Boxed, Holds, Written
 

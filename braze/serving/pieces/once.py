@@ -28,7 +28,7 @@ from braze.capture.guards.guard_text import guard_text, ranked
 from braze.capture.guards.misses import explain_miss
 from braze.capture.guards.tables import GuardTable
 from braze.cudagraphs.simulated import unseen
-from braze.graph.torch_compat import watched
+from braze.graph.private.torch_compat import watched
 from braze.native.torch_state import traced_by_another
 from braze.options import make_options
 from braze.support.errors import UserError

@@ -10,10 +10,10 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from braze.capture.guards.tables import compile_relation
-from braze.graph.captured import Late
-from braze.graph.facts import facts
-from braze.graph.fakes import FakeMode, new_mode, text_of
-from braze.graph.torch_compat import storage_key
+from braze.graph.fakes.fakes import FakeMode, new_mode, text_of
+from braze.graph.nodes.captured import Late
+from braze.graph.nodes.facts import facts
+from braze.graph.private.torch_compat import storage_key
 from braze.support.errors import Unsupported
 from braze.support.record import record
 

@@ -17,8 +17,8 @@ import torch
 import torch.fx
 from torch.fx import Graph, GraphModule, Node
 
-from braze.graph.captured import Late
-from braze.graph.facts import facts, set_facts, share_facts
+from braze.graph.nodes.captured import Late
+from braze.graph.nodes.facts import facts, set_facts, share_facts
 from braze.serving.pieces.custom_ops import is_marked, names_of, spelled
 from braze.serving.policy.fields import refuse
 from braze.support.errors import Unsupported, UserError

@@ -11,10 +11,10 @@ from torch.fx import Graph, GraphModule, Node
 
 from braze.capture.facts.purity import WRITING, name_of, overloads_of
 from braze.cudagraphs.registry import records
-from braze.graph.captured import forward_of
-from braze.graph.facts import InputRole, facts
-from braze.graph.operators import written_parameters
-from braze.graph.torch_compat import copy_all, storage_key
+from braze.graph.nodes.captured import forward_of
+from braze.graph.nodes.facts import InputRole, facts
+from braze.graph.operators.operators import written_parameters
+from braze.graph.private.torch_compat import copy_all, storage_key
 from braze.serving.policy.dispatch import BatchDescriptor
 from braze.serving.policy.modes import CUDAGraphMode
 from braze.serving.step.context import get_forward_context

@@ -11,8 +11,8 @@ import torch
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.fx import GraphModule, Node
 
-from braze.graph.fakes import mode_of_graph, spec_of
-from braze.graph.torch_compat import storage_key
+from braze.graph.fakes.fakes import mode_of_graph, spec_of
+from braze.graph.private.torch_compat import storage_key
 from braze.support.record import record
 
 

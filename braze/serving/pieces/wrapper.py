@@ -19,7 +19,7 @@ from braze.cudagraphs.device import DeviceGraphs, Graph, NotRecordable, Pool, re
 from braze.cudagraphs.reasons import note
 from braze.cudagraphs.registry import device_of, records
 from braze.cudagraphs.storages import borrowed, tensor_over
-from braze.graph.torch_compat import copy_all, is_out_of_memory, pytree
+from braze.graph.private.torch_compat import copy_all, is_out_of_memory, pytree
 from braze.options import make_options
 from braze.serving.pieces.pools import GraphPools
 from braze.serving.pieces.replaced import Tensors, has_address

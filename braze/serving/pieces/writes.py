@@ -10,8 +10,8 @@ import torch
 from torch.fx import GraphModule, Node
 
 from braze.capture.facts.records import Constant, EffectKind, FromSource, GraphOutput
-from braze.graph.facts import InputRole, facts
-from braze.graph.torch_compat import storage_key
+from braze.graph.nodes.facts import InputRole, facts
+from braze.graph.private.torch_compat import storage_key
 from braze.serving.pieces.stitch import written_storages
 from braze.support.errors import Origin, UserError
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from braze.graph.torch_compat import pytree
+from braze.graph.private.torch_compat import pytree
 from braze.serving.step.slots import Extent
 from braze.support.errors import UserError
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from braze.cudagraphs.storages import borrowed, tensor_over
-from braze.graph.torch_compat import pytree
+from braze.graph.private.torch_compat import pytree
 from braze.serving.pieces.wrapper import CUDAGraphWrapper, Recording
 from braze.serving.policy.dispatch import BatchDescriptor, Decision
 from braze.serving.policy.modes import CUDAGraphMode

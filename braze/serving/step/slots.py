@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from braze.graph.torch_compat import copy_all
+from braze.graph.private.torch_compat import copy_all
 from braze.options import near
 from braze.support.errors import UserError
 from braze.support.record import record

@@ -18,7 +18,7 @@ STAGES: Mapping[str, tuple[int, tuple[str, ...]]] = {
         35,
         (
             "braze/capture/guards/tables.py", "braze/capture/**/reads.py", "braze/capture/**/sources.py",
-            "braze/capture/**/shadows.py", "braze/capture/**/dynamic.py", "braze/graph/shape_guards.py",
+            "braze/capture/**/shadows.py", "braze/capture/**/dynamic.py", "braze/graph/sizes/shape_guards.py",
             "braze/native/encode.py", "braze/native/relation.py", "braze/native/walk.py", "braze/native/torch_state.py",
         ),
     ),
@@ -39,11 +39,11 @@ LEFT_OUT: Mapping[str, str] = {
     "*/timeline.py": "counts costs",
     "*/footprint.py": "counts costs",
     "*/blockgraph.py": "chooses by cost",
-    "*/schedule/fusion.py": "chooses by cost (what may be fused is in legality.py)",
-    "*/schedule/order.py": "chooses by cost",
-    "*/schedule/sequence.py": "looks for bugs of other code",
+    "*/schedule/fusion/fusion.py": "chooses by cost (what may be fused is in legality.py)",
+    "*/schedule/memory/order.py": "chooses by cost",
+    "*/schedule/stage/sequence.py": "looks for bugs of other code",
     "*/codegen/c/order.py": "looks for bugs of other code",
-    "*/aot/layouts.py": "chooses by cost",
+    "*/aot/passes/layouts.py": "chooses by cost",
 }
 
 #: functions whose result people read, or by which something is only quicker

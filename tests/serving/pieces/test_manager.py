@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import braze
-from braze.graph.fakes import new_mode
+from braze.graph.fakes.fakes import new_mode
 from braze.serving.pieces import cache_key
 from braze.serving.pieces.backend import ServingBackend
 from braze.serving.pieces.cache_key import explain, factors_of, key_of, sources_of

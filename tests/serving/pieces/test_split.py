@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import braze
-from braze.graph.facts import facts
+from braze.graph.nodes.facts import facts
 from braze.serving.pieces.custom_ops import direct_register_custom_op, mark_splitting_op
 from braze.serving.pieces.split import SplitItem, split_graph
 from braze.support.errors import Unsupported

@@ -94,7 +94,7 @@ def test_what_is_written_in_place_is_not_copied(monkeypatch):
 
 def test_all_inputs_of_a_step_are_copied_by_one_call(monkeypatch):
     calls = []
-    from braze.graph.torch_compat import copy_all
+    from braze.graph.private.torch_compat import copy_all
 
     monkeypatch.setattr(
         "braze.serving.step.slots.copy_all", lambda to, of: (calls.append(len(to)), copy_all(to, of))

@@ -1,0 +1,4 @@
+"""Graphs without writes, and the proof that they compute the same.
+
+Imports facts.
+"""

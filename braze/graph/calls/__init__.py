@@ -1,0 +1,4 @@
+"""What nodes call over subgraphs and functions of the program's: control flow, checkpoints, transforms, flex attention.
+
+Imports private.
+"""

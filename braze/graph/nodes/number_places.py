@@ -1,0 +1,85 @@
+"""Which operators refuse a number that a type does not hold, where others compute infinity with it or wrap it.
+
+``x.fill_(1e300)`` of float32 is an error in eager ("value cannot be converted to type float without overflow"), ``x + 1e300`` is
+infinite. For a number that changes the graph has a check, ``braze::require_place``. Where one element of a half type is filled on the
+CPU, eager makes infinity of what overflows: where how many there are changes, the check is told.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from braze.graph.nodes.specs import HALVES
+from braze.runtime.number_places import holds
+from braze.support.nested import every
+
+#: operator -> its numbers that become one of the result's type on the CPU
+_AS_RESULT = {
+    "add": "alpha", "sub": "alpha", "rsub": "alpha", "clamp": "min max", "clamp_min": "min", "clamp_max": "max",
+    "constant_pad_nd": "value", "fill": "value", "full": "fill_value", "full_like": "fill_value", "hardshrink": "lambd",
+    "hardtanh": "min_val max_val", "index_fill": "value", "linspace": "start end", "logspace": "start end",
+    "masked_fill": "value", "new_full": "fill_value", "scatter": "value", "threshold": "value",
+}  # fmt: skip
+#: ... and those that become one of the type in which it is computed: half types are computed in float32
+_AS_COMPUTED = {
+    "addbmm": "alpha beta", "addcdiv": "value", "addcmul": "value", "addmm": "alpha beta", "addmv": "alpha beta",
+    "addr": "alpha beta", "baddbmm": "alpha beta", "celu": "alpha", "elu": "alpha scale input_scale",
+    "leaky_relu": "negative_slope", "lerp": "weight", "rrelu_with_noise": "lower upper", "scalar_tensor": "s",
+    "softplus": "beta threshold", "threshold": "threshold",
+}  # fmt: skip
+#: of all these, those that fill their result, where one element of a half type takes what overflows
+_FILLS = frozenset({"constant_pad_nd", "fill", "full", "full_like", "linspace", "logspace", "new_full"})
+
+
+def numbers_converted(
+    func: Any, args: Any, kwargs: Any, result: Any
+) -> Iterator[tuple[Any, torch.dtype, Any]]:
+    """The numbers of a call that eager may refuse since a type does not hold them, each with that type and, if one element alone takes any number, how many there are where that changes."""
+    as_result, as_computed = _names_of(func)
+    if not (as_result or as_computed):
+        return
+    made = next(iter(every(torch.Tensor, result)), None)
+    if made is None:
+        return
+    computed = torch.float32 if made.dtype in HALVES else made.dtype
+    own = made.dtype if made.device.type == "cpu" else computed
+    elements = _elements_filled(func, made)
+    given = {**dict(zip((a.name for a in func._schema.arguments), args, strict=False)), **kwargs}
+    for names, dtype, filled in ((as_result, own, elements), (as_computed, computed, None)):
+        for value in (given.get(name) for name in names):
+            if _may_lack_place(value, dtype) and not (type(filled) is int and filled == 1):
+                yield value, dtype, filled if isinstance(filled, torch.SymInt) else None
+
+
+def _elements_filled(func: Any, made: torch.Tensor) -> Any:
+    """How many elements a call fills, if one alone takes what overflows: the CPU's kernel for one casts to half types by a double."""
+    if made.dtype in HALVES and made.device.type == "cpu" and _name_of(func) in _FILLS:
+        return math.prod(made.shape)
+    return None
+
+
+@functools.cache
+def _names_of(func: Any) -> tuple[list[str], list[str]]:
+    """An operator's numbers that become one of the result's type, and of the type in which it is computed."""
+    name = _name_of(func)
+    return _AS_RESULT.get(name, "").split(), _AS_COMPUTED.get(name, "").split()
+
+
+def _name_of(func: Any) -> str:
+    """An operator's name, of whichever overload and also in place."""
+    return str(func.__name__.partition(".")[0].rstrip("_"))
+
+
+def _may_lack_place(value: Any, dtype: torch.dtype) -> bool:
+    if dtype.is_complex or dtype is torch.bool:
+        return False
+    if isinstance(value, torch.SymFloat):
+        return dtype is not torch.float64
+    if isinstance(value, torch.SymInt):
+        return dtype is torch.float16 or not (dtype.is_floating_point or dtype is torch.int64)
+    return type(value) in (int, float) and not holds(dtype, value)

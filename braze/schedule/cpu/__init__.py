@@ -1,0 +1,4 @@
+"""How a group becomes a kernel of a processor: vectors, tasks, phases.
+
+Imports facts.
+"""
