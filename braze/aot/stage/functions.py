@@ -264,7 +264,7 @@ def _compilers(
     options: Mapping[str, Any] | None,
 ) -> Compilers:
     """What the words of an entry point come to; a UserError for what cannot be."""
-    require()
+    require("braze.graph.fakes.torch_probes")
     if not callable(fn):
         raise UserError("BZ0005", f"cannot compile {fn!r}", why="it is not callable")
     if isinstance(partition_fn, str):

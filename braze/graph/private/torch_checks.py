@@ -99,10 +99,14 @@ def refusal() -> Unsupported | None:
     return unknown("; ".join(f"{known.name}: {known.fault()}" for known in grave)) if grave else None
 
 
-def require() -> None:
-    """A UserError where nothing can be compiled with this PyTorch, for the faces beside capture."""
+def require(*entering: str) -> None:
+    """A UserError where nothing can be compiled with this PyTorch, for the faces beside capture.
+
+    ``entering`` are modules of rooms above this one, which enter assumptions of their own when they are loaded.
+    """
     if not torch_import.tested():
-        importlib.import_module("braze.graph.fakes.torch_probes")
+        for name in entering:
+            importlib.import_module(name)
         error = refusal()
         if error is not None:
             raise UserError(error.code, error.what, why=error.why, hints=error.hints) from error
