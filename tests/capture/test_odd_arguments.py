@@ -135,3 +135,15 @@ def test_new_of_a_shape_is_of_that_shape_and_of_a_tuple_holds_it(dynamic: bool |
         expected = f(x)
         torch.manual_seed(n)
         torch.testing.assert_close(compiled(x), expected)
+
+
+def test_a_function_that_bears_a_methods_name_is_itself() -> None:
+    @braze.allow_in_graph
+    def new(x: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+        return x.sum() + torch.ones(shape)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return new(x, x.shape)
+
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(braze.compile(f, backend="eager")(x), f(x))

@@ -460,7 +460,7 @@ def holds_tensor(value: Any) -> bool:
 def as_target(func: Any, args: tuple[Any, ...]) -> tuple[str, Any, tuple[Any, ...]]:
     """(FX op, target, arguments) for a torch function."""
     kind, name = type(func), getattr(func, "__name__", "")
-    if name == "new" and len(args) == 2 and type(args[1]) is torch.Size:
+    if func is torch.Tensor.new and len(args) == 2 and type(args[1]) is torch.Size:
         return "call_method", "new_empty", args  # a graph holds tuples alone, which `new` takes for elements
     if kind is types.MethodDescriptorType or kind is types.WrapperDescriptorType:
         return "call_method", name, args
