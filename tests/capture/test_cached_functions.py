@@ -222,6 +222,31 @@ def a_shape_is_given(c: Compile) -> Callable[[int], Any]:
     return lambda i: g(*(torch.ones(n, 3) for n in sizes[i]))
 
 
+def equal_numbers_are_one_key(c: Compile) -> Callable[[int], Any]:
+    @functools.lru_cache
+    def told(value: Any, scale: Any = 1) -> str:
+        return f"{value} {scale}"
+
+    @functools.lru_cache(typed=True)
+    def typed(value: Any) -> str:
+        return str(value)
+
+    def f(x: torch.Tensor, n: int) -> Any:
+        alone = told(n), told(1.0), told(True), told(1), told(0.0), told(False), told(-0.0)
+        more = (
+            told(1, n),
+            told(1.0, scale=True),
+            told(True, scale=1),
+            told((1, 2.0)),
+            told((n, 2)),
+            told(True, 1.0),
+        )
+        return x * n, alone, more, typed(1.0), typed(n), typed(True), typed((n,)), typed((True,))
+
+    g = c(f)
+    return lambda i: [ord(c) for c in str(g(X, i))]
+
+
 def a_small_cache_forgets(c: Compile) -> Callable[[int], Any]:
     @functools.lru_cache(maxsize=1)
     def table(n: int) -> torch.Tensor:
@@ -262,6 +287,7 @@ def what_is_wrapped_is_no_function(c: Compile) -> Callable[[int], Any]:
         numbers_are_drawn_once,
         one_size_gives_one_tensor,
         a_shape_is_given,
+        equal_numbers_are_one_key,
         a_small_cache_forgets,
         calls_are_counted,
         what_is_wrapped_is_no_function,

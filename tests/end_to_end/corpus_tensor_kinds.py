@@ -290,6 +290,8 @@ def sparse_tensors(c):
 
     yield f(coo, Y), f(csr, Y)
     yield g(X), g(Y)
+    h = c(lambda values: values.mul_(2) + 1)
+    yield h(csr.values()), csr.to_dense()
     e = nn.Embedding(4, 2, sparse=True)
     nn.init.ones_(e.weight)
     h = c(lambda i: e(i).sum())

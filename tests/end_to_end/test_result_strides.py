@@ -19,6 +19,7 @@ def normalized(x):
 
 CASES = {
     "a window of a copy": (lambda x: x.clone()[::3, :, 0, -1], [(7, 3, 2, 4)]),
+    "a view to the shape that it has": (lambda x: (x.flatten()[None] + 1)[:, 2:].view(1, 2), [(4, 1)]),
     "clamp of truth values": (lambda x, low: (x > 0).clamp(low > 0), [(2, 1), (1, 1, 2)]),
     "zeta of integers": (
         lambda x, y: torch.special.zeta(x.long() + 2, y.long() + 1),

@@ -49,6 +49,10 @@ FEATURE = Feature()
 HINT = "make what it gives outside and hand it in"
 #: what is a key by what it holds, symbols among that
 TUPLES = (tuple, torch.Size)
+#: by the types of numbers and text in them, the calls of functions that some trace has met
+GIVEN: weakref.WeakKeyDictionary[Any, dict[Any, set[Any]]] = weakref.WeakKeyDictionary()
+#: what the symbols of each type stand for
+NUMBERS = (int, float, bool)
 #: numbers and text that interpreted functions have read, when the first trace met them
 READ: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
 
@@ -68,11 +72,16 @@ def call_cached(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, tai
     if any(map(runs_code_as_key, values)):
         graph_break("BZ1010", f"the cached function {fn.__name__} asks an argument's __hash__ or __eq__")
     known = t.done.caches.setdefault(fn, [])
+    typed = fn.cache_parameters()["typed"]
     for row in known:
-        if is_same_call(row, args, kwargs):
+        if is_same_call(row.args, row.kwargs, args, kwargs, typed):
             if row.counted:
                 t.done.replays.append((fn, row.args, row.kwargs))
             return row.result
+    if was_given_other_types(fn, args, kwargs, typed):
+        graph_break(
+            "BZ1010", f"the cached function {fn.__name__} was given equal numbers of another type", HINT
+        )
     if not of_library:
         refuse_state(t.outside, fn, values)
     row = Cached(tuple(args), kwargs, position=resumable_step(t.frames))
@@ -99,26 +108,65 @@ def call_cached(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, tai
     return row.result
 
 
-def is_same_call(row: Cached, args: Any, kwargs: dict[str, Any]) -> bool:
-    """Whether a call before had these arguments; symbols are guarded to be equal, or not to be."""
-    return (
-        len(row.args) == len(args)
-        and list(row.kwargs) == list(kwargs)
-        and all(map(is_same, row.args, args))
-        and all(map(is_same, row.kwargs.values(), kwargs.values()))
-    )
+def is_same_call(known: Any, named: dict[str, Any], args: Any, kwargs: dict[str, Any], typed: bool) -> bool:
+    """Whether a call before had these arguments; symbols are guarded to be equal, or not to be.
+
+    ``f(True)`` and ``f(1.0)`` are one call, unless the cache is ``typed``. One number or text alone is its own key, which no other kind of key equals.
+    """
+    if len(known) != len(args) or list(named) != list(kwargs):
+        return False
+    pairs = [*zip(known, args, strict=True), *zip(named.values(), kwargs.values(), strict=True)]
+    if typed and any(number_type(a) is not number_type(b) for a, b in pairs):
+        return False
+    if len(args) == 1 and not kwargs and is_own_key(known[0]) != is_own_key(args[0]):
+        return False
+    return all(is_same(a, b) for a, b in pairs)
 
 
-def is_same(a: Any, b: Any) -> bool:
-    """Whether two arguments are one key."""
+def was_given_other_types(fn: Any, args: Any, kwargs: dict[str, Any], typed: bool) -> bool:
+    """Whether some trace gave a function equal numbers of other types: its cache may hold what was made of those."""
+    given = GIVEN.setdefault(fn, {})
+    call = (tuple(args), tuple(kwargs.items()))
+    types_now = types_in(call)
+    for types_then, calls in given.items():
+        if types_then != types_now and any(is_same_call(a, dict(k), args, kwargs, typed) for a, k in calls):
+            return True
+    if is_constant(call):
+        given.setdefault(types_now, set()).add(call)
+    return False
+
+
+def types_in(values: Any) -> tuple[Any, ...]:
+    """The types of values, of a tuple those of what is in it."""
+    return tuple(types_in(v) if type(v) in TUPLES else number_type(v) for v in values)
+
+
+def number_type(value: Any) -> type:
+    """The type of a value, of a symbol that of the numbers that it stands for."""
+    kind = type(value)
+    return NUMBERS[SYMBOLIC.index(kind)] if kind in SYMBOLIC else str if kind is UnknownText else kind
+
+
+def is_own_key(value: Any) -> bool:
+    """Whether a cache takes an argument that stands alone for the key."""
+    return number_type(value) in (int, str)
+
+
+def is_same(a: Any, b: Any, typed: bool = False) -> bool:
+    """Whether two arguments are one key; ``typed``: and of one type, as what is in them."""
     if a is b:
         return True
     if type(a) in SYMBOLIC or type(b) in SYMBOLIC:
-        numbers = all(type(v) in SYMBOLIC or type(v) in (int, float) for v in (a, b))
-        return numbers and not any(map(unbacked.is_unbacked, (a, b))) and bool(a == b)
+        numbers = all(type(v) in SYMBOLIC or type(v) in NUMBERS for v in (a, b))
+        return numbers and not any(map(unbacked.is_unbacked, (a, b))) and bool(as_number(a) == as_number(b))
     if type(a) in TUPLES and type(b) in TUPLES:
-        return len(a) == len(b) and all(map(is_same, a, b))
-    return type(a) is type(b) and is_constant(a) and is_constant(b) and bool(a == b)
+        return len(a) == len(b) and all(is_same(x, y, typed) for x, y in zip(a, b, strict=True))
+    return (type(a) is type(b) or not typed) and is_constant(a) and is_constant(b) and bool(a == b)
+
+
+def as_number(value: Any) -> Any:
+    """A truth value as the number that it equals."""
+    return int(value) if number_type(value) is bool else value
 
 
 def interpreted(t: Trace, fn: Any, row: Cached) -> Any:
@@ -194,7 +242,7 @@ def leaves(values: Any) -> Iterator[Any]:
 def is_changed(fn: Any, values: dict[Any, Any]) -> bool:
     """Whether a function reads another value than one that was first read at some place: its cache may hold what was made of that."""
     before = READ.setdefault(fn, {})
-    return any(not is_same(before.setdefault(key, now), now) for key, now in values.items())
+    return any(not is_same(before.setdefault(key, now), now, typed=True) for key, now in values.items())
 
 
 def may_change(place: Node) -> bool:

@@ -36,7 +36,7 @@ def make_fake(t: Trace, node: Node, real: torch.Tensor) -> Any:
 def is_left_behind(real: torch.Tensor) -> bool:
     """Whether a tensor is a view of one that has other memory by now (``base.data = y``): its history follows writes there all the same."""
     base = real._base
-    if base is None or real.layout is not torch.strided:
+    if base is None or any(v.layout is not torch.strided for v in (real, base)):  # (a sparse tensor's values)
         return False
     return torch_compat.storage_key(base) != torch_compat.storage_key(real)
 

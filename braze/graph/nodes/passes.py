@@ -285,7 +285,15 @@ def _gives_its_argument(node: Node) -> bool:
     if node.target is aten.permute.default:
         rank = have.dim()  # places may be counted from the end: (-1, 0) is in order, and turns
         return [d % rank for d in node.args[1]] == list(range(rank))  # type: ignore[operator, union-attr]
-    return node.target in (aten.slice.Tensor, aten.view.default) or _same_sizes(have.stride(), want.stride())
+    if node.target is aten.view.default:
+        return _lie_alike_at_ones(have, want)
+    return node.target is aten.slice.Tensor or _same_sizes(have.stride(), want.stride())
+
+
+def _lie_alike_at_ones(have: torch.Tensor, want: torch.Tensor) -> bool:
+    """Whether dimensions of one place have equal strides: a view to its argument's own shape gives them others."""
+    ones = [d for d, size in enumerate(have.shape) if type(size) is int and size == 1]
+    return _same_sizes([have.stride(d) for d in ones], [want.stride(d) for d in ones])
 
 
 def _same_sizes(a: Any, b: Any) -> bool:
