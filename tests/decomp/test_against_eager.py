@@ -188,6 +188,7 @@ CASES: dict[Any, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
     ],
     aten.masked_fill.Tensor: [((numbers(3, 4), bools(3, 1), torch.tensor(3)), {})],
     aten.one_hot.default: [((ints(3, 2), 5), {})],
+    aten.channel_shuffle.default: [((plain(2, 6, 3, 2), 3), {}), ((plain(2, 6, 3, 2).mT, 6), {})],
     aten.pixel_shuffle.default: [((plain(2, 8, 3, 2), 2), {}), ((plain(2, 18, 3, 2), 3), {})],
     aten.pixel_unshuffle.default: [((plain(2, 2, 6, 4), 2), {})],
     aten.unsafe_split.Tensor: [((plain(7, 2), 3), {})],

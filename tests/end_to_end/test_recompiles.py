@@ -293,9 +293,9 @@ def in_a_dict(xs: list[torch.Tensor]) -> dict[float, torch.Tensor]:
 
 
 @pytest.mark.parametrize("dynamic", [None, True])
-@pytest.mark.parametrize("fn", [in_a_list, in_a_dict])
+@pytest.mark.parametrize(("fn", "told"), [(in_a_list, []), (in_a_dict, ["BZ1101", "BZ1103"])])
 def test_a_loop_that_breaks_in_each_iteration_compiles_a_bounded_number_of_times(
-    fn: Callable[..., Any], dynamic: bool | None, heard: list[str]
+    fn: Callable[..., Any], told: list[str], dynamic: bool | None, heard: list[str]
 ) -> None:
     f = braze.compile(fn, backend="eager", dynamic=dynamic, options={"verify": 2})
     made = []
@@ -305,7 +305,7 @@ def test_a_loop_that_breaks_in_each_iteration_compiles_a_bounded_number_of_times
         assert str(f(xs)) == str(fn(xs))
         made.append(trace.COUNTERS["captures"] - before)
     assert made[0] <= 30 and sum(made[1:]) <= 4, made
-    assert sorted(message.split(":")[0] for message in heard) == ["BZ1101", "BZ1103"]
+    assert sorted(message.split(":")[0] for message in heard) == told
 
 
 def test_guards_hold_of_windows_with_gaps_that_have_a_history() -> None:

@@ -220,7 +220,7 @@ def test_sizes_that_only_a_backward_of_one_operation_asks_for_come_with_it():
 
 
 def test_the_backwards_of_such_operations_are_made_once(monkeypatch):
-    modules = [import_module(f"braze.aot.{name}") for name in ("autograd", "partition")]
+    modules = [import_module(f"braze.aot.{name}") for name in ("calls.autograd", "stage.partition")]
     usual = modules[0].apart
     made = []
 

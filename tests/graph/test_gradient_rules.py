@@ -67,7 +67,8 @@ def test_each_rule_has_a_call():
     with Noted():
         for call in CALLS.values():
             call(torch.rand(3, 4), torch.rand(3, 4))
-    assert set(GRADIENTS) <= called
+    # a convolution's operands are of several shapes: test_metadata.py has its calls
+    assert set(GRADIENTS) - {aten.convolution_backward.default} <= called
 
 
 @pytest.mark.parametrize("name", CALLS)
