@@ -25,6 +25,7 @@ from braze.capture.facts.values import (
     BUILTIN_METHODS,
     LRU_CACHE,
     MISSING,
+    NUMBER_OF,
     UnknownText,
     is_constant,
     is_identity_type,
@@ -51,8 +52,6 @@ HINT = "make what it gives outside and hand it in"
 TUPLES = (tuple, torch.Size)
 #: by the types of numbers and text in them, the calls of functions that some trace has met
 GIVEN: weakref.WeakKeyDictionary[Any, dict[Any, set[Any]]] = weakref.WeakKeyDictionary()
-#: what the symbols of each type stand for
-NUMBERS = (int, float, bool)
 #: numbers and text that interpreted functions have read, when the first trace met them
 READ: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
 
@@ -143,8 +142,7 @@ def types_in(values: Any) -> tuple[Any, ...]:
 
 def number_type(value: Any) -> type:
     """The type of a value, of a symbol that of the numbers that it stands for."""
-    kind = type(value)
-    return NUMBERS[SYMBOLIC.index(kind)] if kind in SYMBOLIC else str if kind is UnknownText else kind
+    return NUMBER_OF.get(type(value), type(value))
 
 
 def is_own_key(value: Any) -> bool:
@@ -157,7 +155,7 @@ def is_same(a: Any, b: Any, typed: bool = False) -> bool:
     if a is b:
         return True
     if type(a) in SYMBOLIC or type(b) in SYMBOLIC:
-        numbers = all(type(v) in SYMBOLIC or type(v) in NUMBERS for v in (a, b))
+        numbers = all(number_type(v) in (int, float, bool) for v in (a, b))
         return numbers and not any(map(unbacked.is_unbacked, (a, b))) and bool(as_number(a) == as_number(b))
     if type(a) in TUPLES and type(b) in TUPLES:
         return len(a) == len(b) and all(is_same(x, y, typed) for x, y in zip(a, b, strict=True))

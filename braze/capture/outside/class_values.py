@@ -33,9 +33,8 @@ def trust_class_value(t: Trace, owner: Any, name: str, found: Any) -> None:
     t.outside.read(t.outside.tree.constant(owner), Step.CLASS_ATTR, name, found)
     node = t.outside.tree.node_of(found)
     if node is not None and isinstance(found, property | classmethod | staticmethod):
-        node.guard(
-            Check.IS, node.real
-        )  # of an object of the program's, as one of a class below is, the class alone is guarded
+        # of an object of the program's, as one of a class below is, the class alone is guarded
+        node.guard(Check.IS, node.real)
 
 
 def is_property(found: Any, *names: str) -> bool:

@@ -150,9 +150,14 @@ def _glu_backward(grad: Any, x: Any, dim: int) -> Any:
     return row_major(x.shape, x.dtype)
 
 
+def _has_groups(x: Tensor, groups: int) -> bool:
+    """Whether pictures have channels of so many groups of a size."""
+    return x.dim() >= 3 and type(groups) is int and groups >= 1 and x.shape[1] % groups == 0
+
+
 def _channel_shuffle(x: Tensor, groups: int) -> Any:
     """Memory of its own, where the views that it could be made of would give back the operand's."""
-    if x.dim() < 3 or type(groups) is not int or groups < 1 or x.shape[1] % groups != 0:
+    if not _has_groups(x, groups):
         return NotImplemented
     if x.dim() == 4 and suggests_channels_last(x):
         return channels_last(x.shape, x.dtype)
@@ -161,7 +166,7 @@ def _channel_shuffle(x: Tensor, groups: int) -> Any:
 
 def _channel_shuffle_on_gpu(x: Tensor, groups: int) -> Any:
     """Row by row; what lies so and keeps its channels' order is the operand's memory, as PyTorch's fake has it of any."""
-    if x.dim() < 3 or type(groups) is not int or groups < 1 or x.shape[1] % groups != 0 or x.numel() == 0:
+    if not _has_groups(x, groups) or x.numel() == 0:
         return NotImplemented
     stays = groups == 1 or x.shape[1] == groups
     return NotImplemented if stays and x.is_contiguous() else row_major(x.shape, x.dtype)

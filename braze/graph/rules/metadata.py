@@ -62,13 +62,17 @@ def result_of(mode: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     device = _common_device(func, args, kwargs)
     if device is None:
         return MISS
-    if device.type != "cpu":
-        rule = LAYOUTS_OF_GPU.get(func, rule)
-    if rule is None and has_rule(func):
-        rule = _elementwise(func, device)
+    rule = _rule_on(device, func, rule)
     if "device" in kwargs:
         kwargs = {k: v for k, v in kwargs.items() if k != "device"}
     return _applied(mode, rule or func, args, kwargs, device)
+
+
+def _rule_on(device: torch.device, func: Any, rule: Any) -> Any:
+    """The rule of an operator on a device: a GPU has its own for some, and what is elementwise one that is made for it."""
+    if device.type != "cpu":
+        rule = LAYOUTS_OF_GPU.get(func, rule)
+    return _elementwise(func, device) if rule is None and has_rule(func) else rule
 
 
 def symbolic_result_of(mode: Any, func: Any, args: Any, kwargs: dict[str, Any], ground: Ground) -> Any:
@@ -93,10 +97,7 @@ def symbolic_result_of(mode: Any, func: Any, args: Any, kwargs: dict[str, Any], 
     device = _common_device(func, args, kwargs)
     if device is None or (func in FACTORIES and not _plain_factory(kwargs)):
         return MISS
-    if device.type != "cpu":
-        rule = LAYOUTS_OF_GPU.get(func, rule)
-    if rule is None:
-        rule = _elementwise(func, device)
+    rule = _rule_on(device, func, rule)
     call = functools.partial(_by_rule, mode, rule, args, kwargs, target, device, ground)
     try:
         return call()
