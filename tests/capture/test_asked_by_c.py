@@ -395,3 +395,11 @@ def test_pickles_of_plain_data_are_those_of_each_call() -> None:
     compiled = braze.compile(twice, backend="eager")
     for name in ("u", "v", "w"):
         torch.testing.assert_close(compiled(torch.ones(2), name), twice(torch.ones(2), name))
+
+
+def test_many_texts_are_pickled_without_a_look_at_each_pair() -> None:
+    compiled = braze.compile(lambda x, texts: (x * 2, pickle.dumps(texts)), backend="eager")
+    x = torch.ones(2)
+    for n in (300, 301):
+        texts = [str(i) for i in range(n)]
+        assert compiled(x, texts)[1] == pickle.dumps(texts)

@@ -61,6 +61,10 @@ def on_plain_data(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -
     return calls.interpret(t, function, args, kwargs, tail)
 
 
+#: texts, bytes and containers in what is pickled while tracing, at most: each is compared with all others
+MOST_PICKLED = 256
+
+
 def pickled(value: Any, depth: int = 8) -> list[Any] | None:
     """What pickle writes once and names later, in plain data: texts, bytes and containers; None if there is other data."""
     kind = type(value)
@@ -84,7 +88,11 @@ def dumps(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """The bytes of plain data of which nothing occurs twice; else they tell whether two texts are one object, which a trace does not know."""
     fill_arguments(t.outside, (*args, *kwargs.values()))
     once = pickled(args[0]) if len(args) == 1 and not kwargs else None
-    if once is not None and not any(a == b for a, b in itertools.combinations(once, 2)):
+    if (
+        once is not None
+        and len(once) <= MOST_PICKLED
+        and not any(a == b for a, b in itertools.combinations(once, 2))
+    ):
         return native.unhooked(pickle.dumps, args[0])
     return calls.call_c(t, pickle.dumps, args, kwargs)
 
