@@ -1,4 +1,4 @@
-"""All decompositions in one table: the families' own, PyTorch's for a few operators, and the user's."""
+"""All decompositions in one table: the families' own, and the user's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 from torch._ops import OpOverload
 
-from braze.decomp.last_resort import LAST_RESORT
 from braze.decomp.random import DRAWS
 from braze.decomp.registry import OURS
 from braze.decomp.users import registered
@@ -24,7 +23,7 @@ FAMILIES = (
 def table(
     user: Mapping[OpOverload, Callable[..., Any]] | None = None, *, eager_random: bool = False
 ) -> Table:
-    """What the pipeline hands to the aot stage: the user's, else ours, else PyTorch's for a few operators.
+    """What the pipeline hands to the aot stage: the user's, else ours.
 
     ``user``: for this compile alone, before what is registered. ``eager_random``: operators that draw random
     numbers stay whole, so that the numbers are eager's.
@@ -32,7 +31,7 @@ def table(
     _load()
     own = {op: rule for op, rule in OURS.items() if op not in DRAWS} if eager_random else OURS
     theirs = with_inplace({**registered(), **as_table(user or {})})
-    return Table({**LAST_RESORT, **own, **theirs})
+    return Table({**own, **theirs})
 
 
 def ours() -> Mapping[OpOverload, Callable[..., Any]]:

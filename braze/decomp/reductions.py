@@ -52,6 +52,12 @@ def norm_all(x: Tensor, p: Any = 2) -> Any:
     return aten.linalg_vector_norm.default(x, p)
 
 
+@decompose(aten.dist.default)
+def dist(x: Tensor, y: Tensor, p: Any = 2) -> Any:
+    """The p-norm of the difference."""
+    return norm_all(aten.sub.Tensor(x, y), p)
+
+
 @decompose(aten.trace.default)
 def trace(x: Tensor) -> Tensor:
     """The sum of the diagonal, in int64 where that is of integers."""

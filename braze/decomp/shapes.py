@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from braze.decomp.last_resort import LAST_RESORT
 from braze.decomp.numbers import constant
 from braze.decomp.registry import decompose
 
@@ -92,10 +91,16 @@ def one_hot(x: Tensor, num_classes: int = -1) -> Any:
 
 @decompose(aten.channel_shuffle.default)
 def channel_shuffle(x: Tensor, groups: int) -> Any:
-    """A copy row by row, where a GPU's kernel leaves the channels in their order: PyTorch's own form gives the operand's strides."""
-    if x.device.type == "cpu" or not (groups == 1 or groups == x.shape[1]) or x.is_contiguous():
-        return LAST_RESORT[aten.channel_shuffle.default](x, groups)
-    return aten.clone.default(x, memory_format=torch.contiguous_format)
+    """Channels of each group in turn, in memory of its own; a GPU's kernel gives back what has no elements, and what lies row by row and stays so."""
+    if x.dim() < 3 or groups <= 0 or x.shape[1] % groups:
+        return NotImplemented
+    stays = x.device.type != "cpu" and (groups == 1 or groups == x.shape[1])
+    if x.numel() == 0 or (stays and x.is_contiguous()):
+        return aten.view.default(x, x.shape)
+    lead, channels, *places = x.shape
+    parts = aten.reshape.default(x, [lead, groups, channels // groups, *places])
+    turned = aten.transpose.int(parts, 1, 2)
+    return aten.view.default(aten.clone.default(turned, memory_format=torch.contiguous_format), x.shape)
 
 
 @decompose(aten.pixel_shuffle.default)

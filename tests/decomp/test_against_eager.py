@@ -162,6 +162,11 @@ CASES: dict[Any, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
         ((plain(3, 4), 1, [0]), {}),
     ],
     aten.norm.Scalar: [((plain(3, 4),), {})],
+    aten.dist.default: [
+        ((plain(3, 4), numbers(3, 4)), {}),
+        ((plain(3, 4), plain(4), 1), {}),
+        ((plain(0), plain(0), 3.0), {}),
+    ],
     aten.view_copy.default: [
         ((plain(3, 4), [2, -1]), {}),
         ((plain(3, 4).t(), [12]), {}),

@@ -1,4 +1,4 @@
-"""Decompositions of users: before ours and PyTorch's, for the process, a block or one compile; compiled code follows."""
+"""Decompositions of users: before ours, for the process, a block or one compile; compiled code follows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import braze
 from braze import aot
 from braze.decomp import table, users
 from braze.decomp.families import ours
-from braze.decomp.last_resort import LAST_RESORT
 from braze.graph.operators.decompositions import as_table
 from braze.support.errors import UserError
 from tests.helpers import logged
@@ -35,18 +34,16 @@ def tripled(x, approximate="none"):
     return x * 3
 
 
-def test_the_order_is_compile_registered_ours_pytorchs():
+def test_the_order_is_compile_registered_ours():
     mine, other = doubled, tripled
-    for op in (aten.gelu.default, aten.stack.default, next(iter(LAST_RESORT))):
-        base = ours().get(op) or LAST_RESORT.get(op)
+    for op in (aten.gelu.default, aten.stack.default):
+        base = ours().get(op)
         assert table().get(op) is base
         with braze.decompositions({op: mine}):
             assert table()[op] is mine
             assert table({op: other})[op] is other
             assert table()[op] is mine
         assert table().get(op) is base
-    both = set(ours()) & set(LAST_RESORT)
-    assert all(table()[op] is ours()[op] for op in both)
 
 
 def test_registered_for_good_and_for_a_block():
