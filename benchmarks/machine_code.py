@@ -28,7 +28,7 @@ from braze.context import CompileContext
 from braze.graph.fakes import fakes
 from braze.graph.private import torch_compat
 from braze.options import Options
-from braze.runtime.triton_worker import Elsewhere, asked, load_module
+from braze.runtime.triton.triton_worker import Elsewhere, asked, load_module
 from braze.support.errors import BrazeError
 from braze.target import Target, cuda_target
 

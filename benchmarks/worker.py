@@ -22,7 +22,7 @@ from torch import nn
 
 from benchmarks import accuracy, cliffs, operators, optimizer, overhead, zoo
 from braze.inspect.memory import peak_bytes
-from braze.runtime.arena import clear_arenas
+from braze.runtime.memory.arena import clear_arenas
 
 
 class Worker:

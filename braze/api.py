@@ -35,8 +35,8 @@ from braze.decomp import users
 from braze.graph.fakes import kernels
 from braze.graph.private import torch_import
 from braze.module import CompiledModule, compile_module
-from braze.runtime import heap
-from braze.runtime.arena import clear_arenas
+from braze.runtime.memory import heap
+from braze.runtime.memory.arena import clear_arenas
 from braze.settings import Settings, pairs, switch
 from braze.support import caches, log, trace
 from braze.support.errors import RecompileError, UserError

@@ -16,7 +16,8 @@ from braze.graph.nodes.captured import Captured
 from braze.graph.private import torch_compat
 from braze.loops.build import nodes_of
 from braze.loops.ir import BufferView, LoopNest, LoopProgram, Op
-from braze.runtime import cache, triton_load
+from braze.runtime.libraries import cache
+from braze.runtime.triton import triton_load
 from braze.support.errors import Unsupported
 from braze.support.log import show_code
 

@@ -17,8 +17,8 @@ from braze.graph.nodes.specs import FloatSpec
 from braze.graph.private.torch_compat import count_writes, is_shortage, take_back_counts
 from braze.loops.ir import BufferView, ExternCall, LoopProgram
 from braze.loops.verify import writes_of
-from braze.runtime.boxed import Boxed, Holds, Written, boxed
-from braze.runtime.number_places import REQUIRE_PLACE, require_place
+from braze.runtime.call.boxed import Boxed, Holds, Written, boxed
+from braze.runtime.operators.number_places import REQUIRE_PLACE, require_place
 from braze.support import trace
 from braze.support.errors import BrazeError
 from braze.support.log import warn_once

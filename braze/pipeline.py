@@ -43,13 +43,15 @@ from braze.loops.dtypes import TORCH_NAME
 from braze.loops.ir import BufferView, ExternCall, LoopProgram
 from braze.loops.printer import print_program
 from braze.loops.verify import require_fresh_writes, verify
-from braze.lower.program import lower
+from braze.lower.stage.program import lower
 from braze.recorded_calls import Cutter, Recorder, for_recording, padded, recorder
 from braze.recording_plans import Division, batch_of, divided, operators_of
-from braze.runtime import build, cache, heap, loader
-from braze.runtime.arena import ArenaPool, pool_of
-from braze.runtime.boxed import Boxed
-from braze.runtime.kernel_facts import KernelWork
+from braze.runtime.call import loader
+from braze.runtime.call.boxed import Boxed
+from braze.runtime.libraries import build, cache
+from braze.runtime.memory import heap
+from braze.runtime.memory.arena import ArenaPool, pool_of
+from braze.runtime.triton.kernel_facts import KernelWork
 from braze.schedule import schedule
 from braze.schedule.facts.choices import Choices
 from braze.schedule.facts.printer import GroupReport, print_schedule, report
@@ -83,7 +85,7 @@ def compile_graph(
     """What the default backend does: ``gm`` as ``call(inputs)`` that runs kernels of ours."""
     ctx = for_recording(ctx)
     if ctx.target.kind == "cuda":
-        from braze.runtime import triton_load
+        from braze.runtime.triton import triton_load
 
         if why := triton_load.unusable(ctx.target.arch):
             raise Unsupported("BZ5011", "no kernels on this GPU", why=why)
@@ -473,7 +475,7 @@ def load_kept(host: HostModule, ctx: CompileContext, plans: Plans | None) -> Box
     if host.target != ctx.target.arch:
         raise ValueError(f"kernels for {host.target}, and this is {ctx.target.arch}")
     if ctx.target.kind == "cuda":
-        from braze.runtime import triton_load
+        from braze.runtime.triton import triton_load
 
         if why := triton_load.unusable(ctx.target.arch):
             raise ValueError(why)
@@ -507,7 +509,7 @@ def load_triton(
     if not kernels and not calls:
         return {}
     from braze.autotune.device_times import job_of
-    from braze.runtime import triton_load
+    from braze.runtime.triton import triton_load
 
     ahead = triton_load.ahead()
     launches = []
@@ -532,7 +534,7 @@ def calls_with_kernels(plan: Schedule) -> list[ExternCall]:
     """The calls of operators of ours that launch kernels."""
     if plan.program.device == "cpu":
         return []
-    from braze.runtime.triton_load import LAUNCHED
+    from braze.runtime.triton.triton_load import LAUNCHED
 
     plans = [part.schedule for part in plan.parts] or [plan]
     calls = (group.call for p in plans for group in p.groups)
@@ -543,7 +545,7 @@ def launched_by(
     call: ExternCall, device: torch.device
 ) -> Sequence[tuple[Callable[..., None], tuple[int, ...]]]:
     """The kernels that such a call launches, with their numbers; none where a size is not known yet."""
-    from braze.runtime.triton_load import LAUNCHED
+    from braze.runtime.triton.triton_load import LAUNCHED
 
     arguments: list[Any] = []
     for value in call.args:

@@ -19,7 +19,7 @@ from braze.cudagraphs.recorded import Instead, Limits, Recorded
 from braze.cudagraphs.recording import Leave
 from braze.cudagraphs.registry import device_of, records
 from braze.recording_plans import Division
-from braze.runtime.boxed import Boxed, boxed
+from braze.runtime.call.boxed import Boxed, boxed
 from braze.support.errors import BrazeError
 from braze.support.log import logger
 

@@ -21,7 +21,7 @@ from braze.cudagraphs.reasons import note
 from braze.graph.nodes.specs import SymbolSpec, TensorSpec
 from braze.graph.operators.operators import Family, operator_facts
 from braze.loops.ir import BufferKind, BufferView, Condition, DType, ExternCall, LoopProgram, views_in
-from braze.runtime.purity import may_draw, named
+from braze.runtime.operators.purity import may_draw, named
 from braze.schedule.facts.dependences import families
 from braze.schedule.facts.records import Group, Schedule
 from braze.schedule.stage.parts import Run, cut, launches, runs_of

@@ -26,7 +26,7 @@ from braze.graph.nodes.facts import argument, facts
 from braze.graph.operators.operators import is_elementwise, is_reduction
 from braze.graph.private.torch_compat import storage_key
 from braze.loops.ir import ExternCall
-from braze.runtime.boxed import Boxed, boxed
+from braze.runtime.call.boxed import Boxed, boxed
 from braze.schedule.facts.passes import accesses_of, passes_of
 from braze.schedule.facts.plans import Form
 from braze.schedule.facts.records import Group, GroupKind, Schedule

@@ -16,7 +16,7 @@ import braze.serving
 from braze import api
 from braze.backends import registry
 from braze.graph.private import torch_import
-from braze.runtime import arena
+from braze.runtime.memory import arena
 from braze.support import log
 from braze.support.codes import CODES
 from braze.support.errors import BrazeError, CaptureError, UserError

@@ -26,7 +26,7 @@ def module_name(path: Path) -> str:
 
 
 def layer_of(module: str) -> str:
-    """The row of the table that a module belongs to: braze.lower.pointwise -> lower, braze -> __init__."""
+    """The row of the table that a module belongs to: braze.lower.elementwise.pointwise -> lower, braze -> __init__."""
     return (module.split(".") + ["__init__"])[1]
 
 

@@ -13,7 +13,7 @@ from braze.aot.joint.partition_functions import PartitionFn, default_partition, 
 from braze.aot.stage.functions import aot_function, aot_module, aot_module_simplified
 from braze.aot.stage.partition import backward_partition, likely_sizes, needs_gradients, partition
 from braze.graph.nodes.facts import facts
-from braze.runtime.boxed import boxed
+from braze.runtime.call.boxed import boxed
 
 __all__ = [
     "Backward",

@@ -21,7 +21,7 @@ from braze.graph.operators import products as graph_products
 from braze.loops.ir import Buffer, TemplateCall
 from braze.options import Options
 from braze.products import Depthwise, Way, depthwise_by_rule, takes_depthwise
-from braze.runtime import cache
+from braze.runtime.libraries import cache
 from braze.schedule import schedule
 from braze.schedule.facts.records import Group, Schedule
 from braze.schedule.rewrites.unfused import depthwise_after

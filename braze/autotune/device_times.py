@@ -13,7 +13,8 @@ from braze.codegen.records import KernelText
 from braze.context import CompileContext
 from braze.loops.dtypes import TORCH_NAME
 from braze.loops.ir import Buffer
-from braze.runtime import cache, triton_build, triton_load
+from braze.runtime.libraries import cache
+from braze.runtime.triton import triton_build, triton_load
 from braze.support.device_costs import H200
 from braze.support.errors import BrazeError
 from braze.support.layouts import span

@@ -25,7 +25,7 @@ from braze.context import CompileContext
 from braze.graph.operators.products import device_product_of
 from braze.loops.ir import Buffer, TemplateCall
 from braze.products import DeviceProduct, Way, may_take_template, parts_of, pays_by_rule
-from braze.runtime import cache
+from braze.runtime.libraries import cache
 from braze.schedule.facts.records import Group, Schedule
 from braze.support import trace
 from braze.support.log import logger

@@ -41,7 +41,7 @@ from braze.loops.ir import (
 )
 from braze.options import Options
 from braze.products import DeviceProduct, Way, parts_of
-from braze.runtime.operators import operator
+from braze.runtime.operators.operators import operator
 from braze.schedule import schedule
 from braze.schedule.facts.records import Group, Schedule
 from braze.schedule.rewrites.long_sums import in_parts, product_of_call

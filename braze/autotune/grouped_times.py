@@ -21,7 +21,7 @@ from braze.graph.operators.products import grouped_of
 from braze.loops.ir import Buffer, TemplateCall
 from braze.options import Options
 from braze.products import Grouped, Way, grouped_by_rule, takes_grouped
-from braze.runtime import cache
+from braze.runtime.libraries import cache
 from braze.schedule import schedule
 from braze.schedule.facts.records import Group, Schedule
 from braze.schedule.rewrites.unfused import unfused

@@ -37,7 +37,7 @@ from braze.codegen.triton.kernels import kernel
 from braze.context import CompileContext
 from braze.graph.private.torch_compat import is_out_of_memory
 from braze.loops.ir import Buffer
-from braze.runtime import cache
+from braze.runtime.libraries import cache
 from braze.schedule.facts.records import Group, GroupKind, Schedule
 from braze.schedule.gpu.kernels import plan_kernel
 from braze.schedule.gpu.tilings import Tiling, neighbours, parsed_tiling, planned_as, tilings

@@ -26,9 +26,9 @@ from braze.graph.operators.products import product_of
 from braze.loops import build as nodes
 from braze.loops.ir import Axis, Buffer, BufferKind, BufferView, DType, LoopProgram, Store, TemplateCall
 from braze.products import Product, Way, quickest
-from braze.runtime import build, cache
-from braze.runtime.one_thread import on_one_thread
-from braze.runtime.operators import onednn_linear, operator
+from braze.runtime.libraries import build, cache
+from braze.runtime.operators.one_thread import on_one_thread
+from braze.runtime.operators.operators import onednn_linear, operator
 from braze.schedule import schedule
 from braze.support import trace
 from braze.support.errors import BrazeError

@@ -13,7 +13,7 @@ from braze.backends.uncompiled import compiled_or_as_captured
 from braze.context import CompileContext
 from braze.options import Options
 from braze.pipeline import compile_graph
-from braze.runtime.device_costs import costs_of
+from braze.runtime.gpu.device_costs import costs_of
 from braze.target import Target, cpu_target, cuda_target
 
 

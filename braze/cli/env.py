@@ -16,8 +16,8 @@ import braze
 from braze import native
 from braze.capture.dispatch.untested import examined
 from braze.graph.private import torch_import
-from braze.runtime import build, cache
-from braze.runtime.device_costs import costs_of, kept
+from braze.runtime.gpu.device_costs import costs_of, kept
+from braze.runtime.libraries import build, cache
 from braze.support.device_costs import H200
 from braze.support.errors import BrazeError
 from braze.target import cpu_target

@@ -18,7 +18,7 @@ from braze.cudagraphs.allocator import CudaPool, Room
 from braze.cudagraphs.device import UNKNOWN, Asked, Costs, NotRecordable
 from braze.cudagraphs.storages import keep_busy
 from braze.native.torch_state import current_stream
-from braze.runtime.device_costs import known_costs
+from braze.runtime.gpu.device_costs import known_costs
 from braze.support.record import record
 
 T = TypeVar("T")

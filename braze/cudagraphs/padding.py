@@ -19,7 +19,7 @@ from braze.cudagraphs.reasons import note
 from braze.cudagraphs.recording import Call
 from braze.cudagraphs.storages import tensor_over
 from braze.graph.private.torch_compat import copy_all
-from braze.runtime.boxed import boxed
+from braze.runtime.call.boxed import boxed
 from braze.support import trace
 from braze.support.layouts import span
 

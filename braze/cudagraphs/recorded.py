@@ -28,7 +28,7 @@ from braze.cudagraphs.sizes import Group, Sizes, describe
 from braze.cudagraphs.storages import Seen
 from braze.cudagraphs.trees import Tree, forest_of
 from braze.graph.private.torch_compat import is_out_of_memory
-from braze.runtime.boxed import boxed
+from braze.runtime.call.boxed import boxed
 from braze.support import trace
 from braze.support.interrupts import is_of_handler
 from braze.support.log import logger

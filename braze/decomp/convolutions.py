@@ -15,7 +15,7 @@ from braze.decomp.numbers import cast
 from braze.decomp.registry import decompose
 from braze.graph.nodes.facts import set_facts
 from braze.graph.nodes.specs import HALVES
-from braze.runtime.convolutions import has_type
+from braze.runtime.operators.convolutions import has_type
 
 aten = torch.ops.aten
 Tensor = torch.Tensor

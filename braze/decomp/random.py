@@ -12,7 +12,7 @@ import torch
 
 from braze.decomp.numbers import cast, widened
 from braze.decomp.registry import decompose
-from braze.runtime.philox import UNIFORM
+from braze.runtime.operators.philox import UNIFORM
 
 aten = torch.ops.aten
 Tensor = torch.Tensor

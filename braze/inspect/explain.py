@@ -24,7 +24,7 @@ from braze.capture.facts.records import Capture, GraphBreak
 from braze.capture.guards.report import CompiledFrame
 from braze.inspect import kernels
 from braze.inspect.kernels import KernelReport, Stretch
-from braze.runtime.kernel_facts import BuiltKernel, KernelWork
+from braze.runtime.triton.kernel_facts import BuiltKernel, KernelWork
 from braze.support import trace
 from braze.support.record import record
 from braze.support.spoken import spoken

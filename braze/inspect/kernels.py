@@ -14,7 +14,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from braze.inspect import machine
-from braze.runtime.kernel_facts import BuiltKernel, KernelWork
+from braze.runtime.triton.kernel_facts import BuiltKernel, KernelWork
 from braze.support.errors import BrazeError
 from braze.support.record import record
 

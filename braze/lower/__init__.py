@@ -1,29 +1,17 @@
-"""Core ATen graph -> LoopProgram: one file per family of operators.
+"""Core ATen graph -> LoopProgram: one room per kind of operators, one file per family.
 
-Imports loops, graph and base, and reads the records of aot.
+Eight rooms, lowest first: values, elementwise, views, reductions, gradients, scatters, products, stage. Each says in its docstring
+what lives there and what it may import. Imports loops, graph and base, and reads the records of aot.
 """
 
-from braze.lower import (  # noqa: F401  the families register their rows
-    activation_gradients,
-    activations,
-    contractions,
-    convolutions,
-    grouped,
-    indexing,
-    interpolation,
-    loss_gradients,
-    pointwise,
-    pooling,
-    reductions,
-    running,
-    scatters,
-    segments,
-    shape,
-    tables,
-    view_gradients,
-    views,
-)
-from braze.lower.program import lower, lower_graph
-from braze.lower.registry import LOWERINGS
+# the families register their rows
+from braze.lower.elementwise import activations, pointwise  # noqa: F401
+from braze.lower.gradients import activation_gradients, loss_gradients, view_gradients  # noqa: F401
+from braze.lower.products import contractions, convolutions, grouped  # noqa: F401
+from braze.lower.reductions import pooling, reductions, running  # noqa: F401
+from braze.lower.scatters import scatters, segments, tables  # noqa: F401
+from braze.lower.stage.program import lower, lower_graph
+from braze.lower.values.registry import LOWERINGS
+from braze.lower.views import indexing, interpolation, shape, views  # noqa: F401
 
 __all__ = ["LOWERINGS", "lower", "lower_graph"]

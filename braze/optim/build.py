@@ -12,7 +12,8 @@ from braze.optim.c_clip import clip_source
 from braze.optim.c_kernels import advance_source, step_source
 from braze.optim.rules import Kind
 from braze.optim.triton_kernels import step_source as triton_source
-from braze.runtime import cache, functions, triton_load
+from braze.runtime.libraries import cache, functions
+from braze.runtime.triton import triton_load
 from braze.support.log import show_code
 from braze.target import cpu_target
 

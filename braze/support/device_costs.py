@@ -52,5 +52,5 @@ def coarse(ratio: float, step: float) -> float:
     return float(f"{step ** round(math.log(ratio, step)):.6g}")
 
 
-#: copies of 126 MB, as `runtime/device_costs.py` times them in five processes (3.86 to 3.98e12); of a launch what 8 MB take, which `schedule/facts/choices.py` has for it
+#: copies of 126 MB, as `runtime/gpu/device_costs.py` times them in five processes (3.86 to 3.98e12); of a launch what 8 MB take, which `schedule/facts/choices.py` has for it
 H200 = DeviceCosts(3.9e12, 2.2e-6, 60 << 20, 132)

@@ -13,7 +13,7 @@ from torch import nn
 import braze
 from braze.aot.passes import chunked_losses
 from braze.inspect.memory import peak_bytes
-from braze.runtime import linear_loss
+from braze.runtime.operators import linear_loss
 from braze.support import trace
 
 CLASSES, WIDTH = 90, 16

@@ -14,7 +14,7 @@ from braze.aot.passes import layouts, padding
 from braze.decomp import table
 from braze.loops.ir import ExternCall
 from braze.options import Options
-from braze.runtime import cut_product
+from braze.runtime.operators import cut_product
 from braze.schedule.facts.records import GroupKind
 from braze.target import cuda_target
 from tests.aot.cuda_fakes import CTX, partition_on_gpu

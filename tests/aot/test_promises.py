@@ -11,7 +11,7 @@ import braze
 from braze.aot.calls import promises, rebuild
 from braze.aot.calls.promises import Known, require_promised
 from braze.aot.joint import outputs
-from braze.lower.program import GraphLowering
+from braze.lower.stage.program import GraphLowering
 from braze.support.errors import InternalError
 from braze.symbolic.expr import contiguous_strides
 from tests.aot.recording import compile_aot

@@ -17,7 +17,7 @@ from braze.loops.ir import BufferKind, ExternCall, TemplateCall
 from braze.lower import lower_graph
 from braze.options import Options
 from braze.products import Product, Way, quickest
-from braze.runtime.operators import onednn_linear
+from braze.runtime.operators.operators import onednn_linear
 from braze.support import trace
 from braze.target import cpu_target
 from tests.lower.conftest import trace_graph

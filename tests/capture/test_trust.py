@@ -16,7 +16,7 @@ import torch
 
 import braze
 from braze.options import Options
-from braze.runtime.purity import may_draw
+from braze.runtime.operators.purity import may_draw
 from tests.helpers import breaks
 
 X = torch.zeros(3)

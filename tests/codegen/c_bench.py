@@ -28,7 +28,7 @@ from braze.loops.ir import (
     SizeSource,
 )
 from braze.options import Options
-from braze.runtime import build
+from braze.runtime.libraries import build
 from braze.schedule.facts.records import Group, GroupKind
 from braze.symbolic.expr import ONE, ZERO, Expr, Symbol, as_expr, axis_symbol
 from braze.target import Target

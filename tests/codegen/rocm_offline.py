@@ -14,7 +14,7 @@ import torch
 from braze import pipeline
 from braze.context import CompileContext
 from braze.options import Options
-from braze.runtime.triton_worker import Elsewhere, build
+from braze.runtime.triton.triton_worker import Elsewhere, build
 from braze.target import Target
 from tests.codegen.triton_models import CASES, on_gpu
 

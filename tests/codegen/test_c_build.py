@@ -18,7 +18,7 @@ from braze.codegen.c.mathlib import SECTIONS
 from braze.context import CompileContext
 from braze.loops.ir import Buffer, BufferKind, DType, Op, Store
 from braze.options import Options
-from braze.runtime import build
+from braze.runtime.libraries import build
 from braze.schedule.facts.records import Group, GroupKind
 from braze.support.errors import InternalError, Unsupported
 from braze.symbolic.expr import ONE

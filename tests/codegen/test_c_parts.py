@@ -15,7 +15,7 @@ import braze
 from braze import target
 from braze.codegen import c as codegen
 from braze.codegen.c.prelude import REP_BYTES, STORAGE
-from braze.runtime import build
+from braze.runtime.libraries import build
 from tests.codegen.c_bench import built
 from tests.codegen.test_c_lanes import TYPES, bits, kernels, some
 from tests.helpers import together

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from braze.loops.ir import DType, Op, Store, StoreMode
-from braze.runtime import philox
+from braze.runtime.operators import philox
 from braze.symbolic.expr import Symbol, as_expr, indirect
 from braze.target import cpu_target
 from tests.codegen.c_bench import TORCH, Bench, axis, call, const, load, nest, op

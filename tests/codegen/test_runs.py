@@ -13,9 +13,9 @@ import torch.nn.functional as F
 import braze
 from braze import native, pipeline
 from braze.codegen.host.runs import Run
-from braze.runtime import loader
-from braze.runtime.arena import ArenaPool
-from braze.runtime.loader import Runtime, load_host
+from braze.runtime.call import loader
+from braze.runtime.call.loader import Runtime, load_host
+from braze.runtime.memory.arena import ArenaPool
 from tests.aot.cuda_fakes import CTX, partition_on_gpu
 
 LEAN = dataclasses.replace(CTX, lean=True, consumes=True)

@@ -13,8 +13,8 @@ from braze.codegen.triton import chances
 from braze.codegen.triton.chances import WORDS, words_below
 from braze.codegen.triton.kernels import HEADER
 from braze.codegen.triton.prelude import used
-from braze.runtime.philox import philox
-from braze.runtime.triton_worker import load_module
+from braze.runtime.operators.philox import philox
+from braze.runtime.triton.triton_worker import load_module
 from tests.codegen.triton_bench import context, interpreted, planned
 
 NAN, INF = float("nan"), float("inf")

@@ -29,7 +29,7 @@ from braze.loops.ir import (
     Reduction,
     Store,
 )
-from braze.runtime.triton_load import load_module
+from braze.runtime.triton.triton_load import load_module
 from braze.schedule.facts.records import Group, GroupKind, MemoryPlan, Schedule
 from braze.schedule.gpu.far import multiplies_far
 from braze.symbolic.expr import ONE, ZERO, Integer, Symbol, axis_symbol, floor_div

@@ -15,7 +15,7 @@ from braze.codegen.triton.gemm_tiles import Means, Tiles
 from braze.codegen.triton.waits import is_step
 from braze.loops.ir import TemplateCall
 from braze.lower import LOWERINGS
-from braze.lower.grouped import device_grouped
+from braze.lower.products.grouped import device_grouped
 from braze.products import Grouped
 from tests.codegen.test_triton import offline
 from tests.codegen.test_triton_gemm import no_further, numbers, planned_for

@@ -7,7 +7,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from braze.lower import segments
+from braze.lower.scatters import segments
 from tests.codegen.test_triton_forms import agree, numbers
 from tests.codegen.test_triton_segments import DIGITS, calls, places
 from tests.codegen.triton_bench import computed_bounds, interpreted, planned

@@ -8,7 +8,7 @@ import torch
 pytest.importorskip("triton")
 
 from braze.codegen.triton import generate
-from braze.lower.running import SHORT
+from braze.lower.reductions.running import SHORT
 from tests.codegen.test_triton_forms import numbers
 from tests.codegen.test_triton_segments import calls
 from tests.codegen.triton_bench import context, interpreted, planned

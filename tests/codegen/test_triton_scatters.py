@@ -11,7 +11,7 @@ pytest.importorskip("triton")
 
 from braze import pipeline
 from braze.loops.ir import StoreMode
-from braze.lower import scattered
+from braze.lower.scatters import scattered
 from tests.codegen.test_triton import offline
 from tests.codegen.test_triton_forms import numbers
 from tests.codegen.test_triton_segments import calls, places
@@ -315,7 +315,7 @@ def test_gradients_of_what_is_taken_are_sums_of_ours(tmp_path):
 
 
 def test_forms_stand_for_operators_that_have_a_call_in_place():
-    from braze.lower.scatters import IN_PLACE
+    from braze.lower.scatters.scatters import IN_PLACE
 
     assert set(scattered.FORMS) <= set(IN_PLACE)
 

@@ -7,7 +7,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from braze.lower import segments
+from braze.lower.scatters import segments
 from braze.schedule.gpu import kernels
 from braze.schedule.gpu.kernels import plan_kernel
 from tests.codegen.test_triton_forms import agree, numbers

@@ -12,7 +12,7 @@ from braze import pipeline
 from braze.backends.uncompiled import compiled_or_as_captured
 from braze.context import CompileContext
 from braze.options import Options
-from braze.runtime import triton_load
+from braze.runtime.triton import triton_load
 from braze.support import log
 from braze.support.caches import Latest
 from braze.support.errors import Unsupported

@@ -20,8 +20,8 @@ from braze.graph.fakes import fakes
 from braze.graph.private import torch_compat
 from braze.loops.ir import BufferKind, BufferView, ExternCall
 from braze.options import Options
-from braze.runtime.triton_build import Job
-from braze.runtime.triton_load import load
+from braze.runtime.triton.triton_build import Job
+from braze.runtime.triton.triton_load import load
 from braze.schedule.facts.records import Schedule
 from braze.target import cuda_target
 

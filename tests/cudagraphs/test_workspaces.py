@@ -12,7 +12,7 @@ import pytest
 
 from braze.cudagraphs import allocator
 from braze.cudagraphs.allocator import computing, place_of
-from braze.runtime import triton_build
+from braze.runtime.triton import triton_build
 from braze.support.threads import Clock, companions
 
 BACKWARD = ("torch.autograd.graph", "_engine_run_backward")

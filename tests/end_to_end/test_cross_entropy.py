@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 import braze
 from braze.inspect.memory import peak_bytes
-from braze.runtime.arena import clear_arenas
+from braze.runtime.memory.arena import clear_arenas
 
 ROWS, CLASSES = 96, 2048
 WHOLE = {"chunk_losses": False}

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import braze
-from braze.runtime.loader import Runtime
+from braze.runtime.call.loader import Runtime
 
 
 def kron(x, y):

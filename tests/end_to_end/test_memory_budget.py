@@ -11,7 +11,7 @@ from torch import nn
 
 import braze
 from braze.inspect.memory import peak_bytes
-from braze.runtime.arena import clear_arenas
+from braze.runtime.memory.arena import clear_arenas
 from braze.support import trace
 from tests.helpers import logged
 

@@ -17,7 +17,7 @@ from braze import pipeline
 from braze.capture.dispatch import shared, variants
 from braze.capture.dispatch.session import Session
 from braze.capture.outside import reads
-from braze.runtime import build
+from braze.runtime.libraries import build
 from braze.support import trace
 from tests import processes
 from tests.helpers import logged

@@ -18,8 +18,8 @@ from braze.context import CompileContext
 from braze.graph.fakes.fakes import new_mode
 from braze.graph.nodes.facts import InputRole, set_facts
 from braze.options import Options
-from braze.runtime import build
-from braze.runtime.arena import POOL
+from braze.runtime.libraries import build
+from braze.runtime.memory.arena import POOL
 from braze.support import trace
 from braze.support.errors import Unsupported
 from braze.target import cpu_target

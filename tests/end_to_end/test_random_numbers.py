@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import braze
-from braze.runtime import philox
+from braze.runtime.operators import philox
 from tests.helpers import logged
 
 

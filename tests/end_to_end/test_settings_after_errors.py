@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 import braze
 from braze.graph.operators import modes
 from braze.graph.private.torch_settings import function_modes, set_modes_back
-from braze.runtime.boxed import boxed
+from braze.runtime.call.boxed import boxed
 from tests.helpers import logged
 
 pytestmark = pytest.mark.usefixtures("fresh")

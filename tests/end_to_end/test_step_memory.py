@@ -19,7 +19,7 @@ from braze.codegen.host import lives
 from braze.graph.private import holders
 from braze.graph.private.holders import is_held_once
 from braze.inspect.memory import peak_bytes
-from braze.runtime.arena import POOL, clear_arenas
+from braze.runtime.memory.arena import POOL, clear_arenas
 from braze.schedule.memory import memory
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import braze
-from braze.runtime.operators import operator
+from braze.runtime.operators.operators import operator
 from tests.helpers import logged
 
 

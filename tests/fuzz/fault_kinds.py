@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 import braze
-from braze.runtime import build
+from braze.runtime.libraries import build
 
 try:
     import _testcapi

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from braze.cli.env import facts
-from braze.runtime import device_costs
+from braze.runtime.gpu import device_costs
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

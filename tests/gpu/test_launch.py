@@ -19,7 +19,7 @@ core = pytest.importorskip("braze.native._native")
 @pytest.fixture
 def counted(monkeypatch):
     """How often Triton itself launches."""
-    from braze.runtime.triton_launch import Launch
+    from braze.runtime.triton.triton_launch import Launch
 
     calls, plain = [], Launch.general
     monkeypatch.setattr(Launch, "general", lambda self, *args: (calls.append(args), plain(self, *args))[1])

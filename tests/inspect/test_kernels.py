@@ -10,7 +10,7 @@ import torch
 import braze
 from braze.inspect import kernels, machine
 from braze.inspect.explain import gather
-from braze.runtime.kernel_facts import BuiltKernel, KernelWork
+from braze.runtime.triton.kernel_facts import BuiltKernel, KernelWork
 
 X = torch.ones(64, 100)
 

@@ -36,7 +36,7 @@ from braze.loops.ir import (
 )
 from braze.loops.scalars import SCALARS
 from braze.loops.verify import value_of
-from braze.runtime import philox
+from braze.runtime.operators import philox
 from braze.symbolic.expr import Expr, Symbol
 
 Array = np.ndarray[Any, Any]

@@ -10,7 +10,7 @@ from braze.aot import partition
 from braze.loops.inputs_written import broken_writes, names_of_inputs, touches
 from braze.loops.ir import BufferView, LoopProgram
 from braze.loops.verify import verify, writes_of
-from braze.lower.program import lower
+from braze.lower.stage.program import lower
 from braze.symbolic.expr import ZERO
 from tests.aot.recording import CONTEXT, record
 

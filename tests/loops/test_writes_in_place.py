@@ -10,7 +10,7 @@ import torch
 from braze.aot import partition
 from braze.loops.ir import BufferKind, ExternCall, LoopProgram
 from braze.loops.verify import require_fresh_writes
-from braze.lower.program import lower
+from braze.lower.stage.program import lower
 from braze.support.errors import InternalError
 from tests.aot.recording import CONTEXT, record
 

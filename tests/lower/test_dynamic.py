@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from braze.graph.sizes.numbers import ALLOWED
-from braze.lower import scalars
+from braze.lower.values import scalars
 from tests.lower.conftest import check
 
 # the tests' own tracer leaves sizes in the graph as they are

@@ -8,7 +8,7 @@ from math import prod
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from braze.lower.lazy import known_apart
+from braze.lower.values.lazy import known_apart
 from braze.symbolic.expr import Symbol, as_expr
 
 DIM = st.tuples(st.integers(0, 4), st.integers(0, 9))

@@ -4,8 +4,8 @@ import pytest
 
 from braze.loops import build
 from braze.loops.ir import DType
-from braze.lower.lazy import Lazy
-from braze.lower.realize import differs_along
+from braze.lower.values.lazy import Lazy
+from braze.lower.values.realize import differs_along
 from braze.symbolic.expr import as_expr
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import braze
-from braze.lower.program import lower
+from braze.lower.stage.program import lower
 from tests.aot.cuda_fakes import CTX, partition_on_gpu
 from tests.helpers import logged
 from tests.lower.conftest import lowered

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import braze
-from braze.runtime.tables import untouched_zeros
+from braze.runtime.operators.tables import untouched_zeros
 from braze.support import trace
 
 ROWS, WIDTH = 8192, 64

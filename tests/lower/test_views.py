@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import braze
 from braze.loops.ir import BufferView
-from braze.lower.views import clamp_start, group_dimensions
+from braze.lower.views.views import clamp_start, group_dimensions
 from braze.symbolic.expr import Symbol, as_expr
 from tests.lower.conftest import check, lowered
 

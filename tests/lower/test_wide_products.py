@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 
 import braze
-from braze.lower import contractions
-from braze.runtime import wide_products
+from braze.lower.products import contractions
+from braze.runtime.operators import wide_products
 
 HALVES = [torch.bfloat16, torch.float16]
 
@@ -41,7 +41,7 @@ def calls(fn: Any, *inputs: Any, dynamic: bool | None = None) -> tuple[Any, int]
         return into(*args, **out)
 
     with pytest.MonkeyPatch.context() as patch:
-        from braze.runtime import operators
+        from braze.runtime.operators import operators
 
         patch.setitem(operators._DIRECT, "braze.wide_product.out", counted)
         return braze.compile(fn, dynamic=dynamic)(*inputs), count

@@ -241,7 +241,7 @@ def test_tensor_subclasses():
 def test_without_a_c_compiler(monkeypatch, tmp_path):
     """PyTorch steps, and the reason is told once."""
     from braze.optim import build as kernels
-    from braze.runtime import build
+    from braze.runtime.libraries import build
 
     monkeypatch.setenv("BRAZE_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(build, "compiler", build.compiler.__wrapped__)

@@ -11,7 +11,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from braze.optim.triton_kernels import BLOCK, CHUNK, ROWS, WARPS, step_source
-from braze.runtime.triton_load import load_module
+from braze.runtime.triton.triton_load import load_module
 from tests.optim.kinds import KINDS
 
 STEP = {

@@ -7,8 +7,8 @@ import threading
 import pytest
 import torch
 
-from braze.runtime import arena as arenas
-from braze.runtime.arena import ArenaPool, StreamPools
+from braze.runtime.memory import arena as arenas
+from braze.runtime.memory.arena import ArenaPool, StreamPools
 
 
 def test_arena_is_used_again() -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from braze.runtime import cache
-from braze.runtime.cache import DiskCache, key, why
+from braze.runtime.libraries import cache
+from braze.runtime.libraries.cache import DiskCache, key, why
 from braze.support.log import forget_warnings
 from tests.helpers import logged
 

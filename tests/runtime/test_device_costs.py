@@ -9,8 +9,8 @@ import torch
 
 from braze.cudagraphs.device import Costs
 from braze.options import Options
-from braze.runtime import device_costs
-from braze.runtime.device_costs import costs_of, kept, known_costs, settled
+from braze.runtime.gpu import device_costs
+from braze.runtime.gpu.device_costs import costs_of, kept, known_costs, settled
 from braze.schedule.facts.choices import Choices
 from braze.support import trace
 from braze.support.device_costs import H200, DeviceCosts, coarse

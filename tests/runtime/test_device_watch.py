@@ -8,7 +8,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from braze.runtime.device_watch import SAMPLES, Device, DeviceWatch, sampled
+from braze.runtime.gpu.device_watch import SAMPLES, Device, DeviceWatch, sampled
 from tests.codegen.triton_bench import computed_bounds
 
 pytestmark = computed_bounds

@@ -9,7 +9,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from braze.runtime import groups
+from braze.runtime.gpu import groups
 from tests.codegen.triton_bench import computed_bounds
 
 pytestmark = computed_bounds

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import braze
-from braze.runtime import heap
+from braze.runtime.memory import heap
 
 Set = list[tuple[int, int]]
 

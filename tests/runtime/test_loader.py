@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from braze.runtime.loader import Runtime
+from braze.runtime.call.loader import Runtime
 
 
 def test_strides_of_single_elements_are_changed_without_a_copy() -> None:

@@ -7,8 +7,8 @@ import threading
 import pytest
 import torch
 
-from braze.runtime import one_thread
-from braze.runtime.one_thread import on_one_thread
+from braze.runtime.operators import one_thread
+from braze.runtime.operators.one_thread import on_one_thread
 
 needs_mkl = pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="libtorch without MKL")
 

@@ -10,8 +10,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import braze
-from braze.runtime import operators
-from braze.runtime.purity import named
+from braze.runtime.operators import operators
+from braze.runtime.operators.purity import named
 from tests.end_to_end import ops
 
 X, PLACES = torch.randn(3, 8), torch.tensor([0, 2])

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
-from braze.runtime.packed import PackedWeights
+from braze.runtime.memory.packed import PackedWeights
 
 
 def sample(weights: Sequence[torch.Tensor], sums: int, sizes: Sequence[int]) -> int:

@@ -9,8 +9,9 @@ import torch
 
 pytest.importorskip("triton")
 
-from braze.runtime import running, triton_load
-from braze.runtime.triton_build import Builders, build
+from braze.runtime.gpu import running
+from braze.runtime.triton import triton_load
+from braze.runtime.triton.triton_build import Builders, build
 from tests.codegen.libdevice import libdevice  # noqa: F401  a fixture
 
 pytestmark = pytest.mark.usefixtures("libdevice")

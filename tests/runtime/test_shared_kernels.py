@@ -11,9 +11,10 @@ pytest.importorskip("triton")
 
 from braze import pipeline
 from braze.loops.ir import ExternCall
-from braze.runtime import counted_sums, groups, running, table_sums, triton_load
-from braze.runtime.triton_build import Ahead, Job
-from braze.runtime.triton_launch import Launch
+from braze.runtime.gpu import counted_sums, groups, running, table_sums
+from braze.runtime.triton import triton_load
+from braze.runtime.triton.triton_build import Ahead, Job
+from braze.runtime.triton.triton_launch import Launch
 from tests.aot.cuda_fakes import CTX, partition_on_gpu
 
 CPU = torch.device("cpu")

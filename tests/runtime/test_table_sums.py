@@ -9,8 +9,9 @@ import torch
 
 pytest.importorskip("triton")
 
-from braze.runtime import counted_sums, groups, table_sums, triton_load
-from braze.runtime.triton_build import Builders, build
+from braze.runtime.gpu import counted_sums, groups, table_sums
+from braze.runtime.triton import triton_load
+from braze.runtime.triton.triton_build import Builders, build
 from tests.codegen.triton_bench import computed_bounds
 
 pytestmark = computed_bounds

@@ -18,8 +18,8 @@ pytest.importorskip("triton")
 import triton.runtime.driver  # noqa: F401
 from triton.backends.compiler import GPUTarget
 
-from braze.runtime import triton_build, triton_load
-from braze.runtime.triton_build import Ahead, Builders, Job, build
+from braze.runtime.triton import triton_build, triton_load
+from braze.runtime.triton.triton_build import Ahead, Builders, Job, build
 
 KERNEL = """
 import triton
@@ -71,7 +71,7 @@ def test_a_first_launch_finds_what_a_worker_built(kernels, tmp_path):
         import torch
         from triton.backends.compiler import GPUTarget
         from triton.runtime.driver import driver
-        from braze.runtime.triton_worker import Elsewhere, asked, load_module
+        from braze.runtime.triton.triton_worker import Elsewhere, asked, load_module
         driver.set_active(Elsewhere(GPUTarget(*{TARGET})))
         kernel = load_module(Path({str(tmp_path / "k5.py")!r})).k5
         kernel.warmup(torch.bfloat16, torch.float32, 99, grid=(1,), num_warps=4, num_stages=2, BLOCK=128, **asked(()))
@@ -300,7 +300,7 @@ def test_workers_end_with_their_parent_in_the_middle_of_a_build(kernels, tmp_pat
     path.write_text(f"import os\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n{ENDLESS}")
     parent = f"""
         import os, time
-        from braze.runtime.triton_build import Builders, Job
+        from braze.runtime.triton.triton_build import Builders, Job
         builders = Builders({TARGET}, 1)
         builders.submit([Job({str(path)!r}, "k", (), (), (), 4, 2)] * 3)
         while not os.path.exists({str(tmp_path / "pid")!r}) or not open({str(tmp_path / "pid")!r}).read():

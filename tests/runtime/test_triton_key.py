@@ -10,8 +10,8 @@ pytest.importorskip("triton")
 
 from triton.runtime import cache as kept
 
-from braze.runtime import triton_build, triton_key
-from braze.runtime.triton_build import Builders, build
+from braze.runtime.triton import triton_build, triton_key
+from braze.runtime.triton.triton_build import Builders, build
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from braze import native
-from braze.runtime import triton_build, triton_launch, triton_load, triton_worker
-from braze.runtime.triton_build import Job
-from braze.runtime.triton_launch import First, Launch, form_of
+from braze.runtime.triton import triton_build, triton_launch, triton_load, triton_worker
+from braze.runtime.triton.triton_build import Job
+from braze.runtime.triton.triton_launch import First, Launch, form_of
 from braze.support import log
 from braze.support.caches import Latest
 from braze.support.errors import Unsupported

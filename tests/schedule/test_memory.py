@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from braze import pipeline
 from braze.loops.ir import Buffer, BufferKind, DType, ExternCall, LoopProgram, Op
-from braze.runtime.placement import ALIGNMENT, Layouts, best_fit, largest_first
+from braze.runtime.memory.placement import ALIGNMENT, Layouts, best_fit, largest_first
 from braze.schedule.memory.memory import LARGE_ON_GPU, Life, _pack_symbolic, inputs_that_may_go, storage_bytes
 from braze.schedule.stage import verify
 from braze.schedule.stage.verify import check_memory

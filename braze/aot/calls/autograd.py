@@ -29,7 +29,7 @@ from braze.graph.private import torch_compat
 from braze.graph.private.holders import held_by_engine, taken_over
 from braze.native.operations import Kept, Read, Way
 from braze.native.torch_state import hidden_from_dynamo
-from braze.runtime.boxed import Boxed, boxed
+from braze.runtime.call.boxed import Boxed, boxed
 from braze.support.errors import BackwardError
 from braze.support.log import logger
 from braze.support.raisers import is_of_program

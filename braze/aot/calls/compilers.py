@@ -13,7 +13,7 @@ import torch.fx
 
 from braze.aot.facts.roles import placeholders
 from braze.graph.operators.modes import with_modes
-from braze.runtime.boxed import Boxed, boxed, is_boxed
+from braze.runtime.call.boxed import Boxed, boxed, is_boxed
 from braze.support.errors import UserError
 from braze.support.spoken import name_of_callable
 

@@ -15,7 +15,7 @@ from braze.aot.facts.roles import results_of
 from braze.aot.facts.ways import DATA
 from braze.graph.nodes.specs import TensorSpec
 from braze.graph.private.torch_compat import guarded
-from braze.runtime.operators import operator
+from braze.runtime.operators.operators import operator
 from braze.support.nested import every
 
 #: (inputs, results, sizes by name, tensors made in this call by number) -> an output

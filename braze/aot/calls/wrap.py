@@ -28,7 +28,7 @@ from braze.graph.private.torch_compat import (
     storage_key,
     take_back_counts,
 )
-from braze.runtime.boxed import Boxed, Written, boxed
+from braze.runtime.call.boxed import Boxed, Written, boxed
 from braze.support import trace
 from braze.support.errors import Unsupported
 from braze.support.layouts import span

@@ -23,7 +23,7 @@ from braze.graph.nodes.facts import InputRole, facts
 from braze.graph.nodes.passes import is_impure
 from braze.graph.nodes.specs import HALVES
 from braze.graph.operators.operators import is_cheap, is_elementwise, is_reduction
-from braze.runtime.purity import may_draw
+from braze.runtime.operators.purity import may_draw
 from braze.support.errors import InternalError
 from braze.support.order import on_demand
 

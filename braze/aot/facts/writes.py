@@ -15,7 +15,7 @@ from braze.graph.fakes.probe import WRITES
 from braze.graph.nodes.facts import facts
 from braze.graph.operators.functional_ops import functional_of
 from braze.graph.operators.operators import functional_form, is_elementwise, written_parameters
-from braze.runtime.purity import is_known
+from braze.runtime.operators.purity import is_known
 from braze.support.errors import Unsupported
 
 aten = torch.ops.aten

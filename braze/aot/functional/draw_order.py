@@ -16,7 +16,7 @@ from braze.aot.facts.inserted import inserted
 from braze.aot.facts.views import hint
 from braze.graph.calls.subgraph_ops import runs_subgraphs
 from braze.graph.fakes.fakes import FakeMode
-from braze.runtime.purity import is_seeded
+from braze.runtime.operators.purity import is_seeded
 
 aten = torch.ops.aten
 

@@ -32,7 +32,7 @@ from braze.graph.operators.functional_ops import original_of
 from braze.graph.operators.operators import SCATTERS, Family, functional_form, operator_facts
 from braze.graph.private import torch_compat
 from braze.graph.private.torch_symbols import SYMBOLIC
-from braze.runtime.purity import is_known, may_draw
+from braze.runtime.operators.purity import is_known, may_draw
 from braze.support import trace
 from braze.support.errors import InternalError, Unsupported
 

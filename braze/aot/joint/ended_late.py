@@ -16,7 +16,7 @@ from braze.aot.facts.writes import is_write, written_arguments
 from braze.aot.joint.histories import saves
 from braze.graph.nodes.facts import facts
 from braze.graph.private.torch_compat import RecomputedEnough, SavingHooks, storage_key
-from braze.runtime.boxed import Boxed
+from braze.runtime.call.boxed import Boxed
 from braze.support.nested import every
 
 

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 
 from braze.aot.facts.views import elements
 from braze.graph.nodes.facts import facts
-from braze.runtime.linear_loss import OPERATOR
+from braze.runtime.operators.linear_loss import OPERATOR
 from braze.support import trace
 from braze.support.log import logger
 from braze.support.nested import every

@@ -12,7 +12,7 @@ import torch
 
 from braze.aot.facts.inserted import inserted
 from braze.graph.fakes.fakes import FakeMode
-from braze.runtime import convolutions
+from braze.runtime.operators import convolutions
 
 Node = torch.fx.Node
 

@@ -6,7 +6,7 @@ add nothing, and the result is a window on the product: what reads it reads past
 what depends on parameters only is kept between calls; what a kernel of ours writes, it writes padded.
 
 A large product of which only a copy without the padding would be read is left as it is where our template writes it as it is to lie, and else
-made some rows at a time (``runtime/cut_product.py``).
+made some rows at a time (``runtime/operators/cut_product.py``).
 
 It is done where the time saved is more than that of the copies, both counted in bytes that the GPU could move meanwhile.
 """
@@ -25,7 +25,7 @@ from braze.graph.fakes.fakes import FakeMode
 from braze.graph.nodes.facts import InputRole, facts
 from braze.graph.operators.products import device_product_of
 from braze.products import LARGE_RESULT, writes_broken_rows
-from braze.runtime import cut_product
+from braze.runtime.operators import cut_product
 from braze.support.record import record
 
 aten = torch.ops.aten

@@ -29,7 +29,7 @@ from braze.graph.private.torch_checks import require
 from braze.graph.private.torch_compat import pytree
 from braze.graph.private.torch_symbols import SYMBOLIC
 from braze.options import make_options
-from braze.runtime.boxed import Boxed
+from braze.runtime.call.boxed import Boxed
 from braze.support.errors import UserError
 from braze.support.log import warn_once
 from braze.support.record import record

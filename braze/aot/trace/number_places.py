@@ -11,7 +11,7 @@ import torch.fx
 from braze.graph.nodes.facts import set_facts
 from braze.graph.nodes.number_places import numbers_converted
 from braze.graph.private import torch_compat
-from braze.runtime.number_places import REQUIRE_PLACE, require_place
+from braze.runtime.operators.number_places import REQUIRE_PLACE, require_place
 from braze.support.errors import Origin
 
 

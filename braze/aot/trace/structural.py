@@ -17,7 +17,7 @@ from braze.aot.trace import derivatives
 from braze.graph.fakes import torch_composites
 from braze.graph.operators.operators import functional_form, name_of
 from braze.graph.private import torch_compat
-from braze.runtime import recurrent
+from braze.runtime.operators import recurrent
 
 aten = torch.ops.aten
 Tensor = torch.Tensor

@@ -15,7 +15,7 @@ from braze.capture.archive.archived_values import NotArchived
 from braze.capture.facts.records import Capture
 from braze.capture.facts.slots import module_in
 from braze.options import Options
-from braze.runtime.cache import CacheKey, DiskCache, key
+from braze.runtime.libraries.cache import CacheKey, DiskCache, key
 from braze.support import trace
 from braze.support.errors import BrazeError
 from braze.support.log import logger

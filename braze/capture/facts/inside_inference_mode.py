@@ -18,7 +18,7 @@ from braze.graph.private.torch_settings import (
     leave_inference_mode,
     leaves_inference_mode,
 )
-from braze.runtime.boxed import boxed, is_boxed
+from braze.runtime.call.boxed import boxed, is_boxed
 from braze.support.nested import every
 
 

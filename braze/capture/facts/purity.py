@@ -32,7 +32,7 @@ from braze.graph.nodes.facts import argument, facts
 from braze.graph.operators.operators import OPERATORS as OF_ATEN
 from braze.graph.operators.operators import name_of as op_name
 from braze.graph.private.torch_compat import storage_key
-from braze.runtime.purity import added_kernels, may_draw
+from braze.runtime.operators.purity import added_kernels, may_draw
 from braze.support.caches import remembered
 from braze.support.nested import every
 

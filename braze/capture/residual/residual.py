@@ -63,7 +63,7 @@ from braze.capture.graph.constant_evaluation import holds
 from braze.capture.residual.as_captured import settings_left
 from braze.capture.residual.reconstruction_code import BUILTINS, Namespace, Rebuilder, SourceText, literal
 from braze.graph.nodes.specs import TensorSpec
-from braze.runtime.boxed import is_boxed
+from braze.runtime.call.boxed import is_boxed
 from braze.support import trace
 from braze.support.errors import InternalError
 from braze.support.log import logger

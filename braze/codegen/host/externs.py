@@ -9,7 +9,7 @@ import torch
 from braze.codegen.host.homes import Home, Homes
 from braze.codegen.host.text import constant_text, dtype_text, identifier, tuple_text
 from braze.loops.ir import BufferKind, BufferView, ExternCall, MadeSize
-from braze.runtime.purity import named
+from braze.runtime.operators.purity import named
 from braze.symbolic.expr import ZERO, Expr
 
 

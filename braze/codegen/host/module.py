@@ -15,8 +15,8 @@ from braze.codegen.host.writes import Writes, noted, undone
 from braze.codegen.records import HostModule, KernelText
 from braze.context import CompileContext
 from braze.loops.ir import BufferKind, BufferView, Condition, ExternCall
-from braze.runtime.operators import can_be_worked_out
-from braze.runtime.purity import named
+from braze.runtime.operators.operators import can_be_worked_out
+from braze.runtime.operators.purity import named
 from braze.schedule.facts.records import Schedule
 from braze.schedule.memory.memory import storage_bytes
 from braze.schedule.rewrites.hoist import is_repeatable

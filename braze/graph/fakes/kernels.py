@@ -17,7 +17,7 @@ from torch._ops import OpOverload
 
 from braze.graph.fakes import torch_composites
 from braze.graph.private import torch_compat
-from braze.runtime.purity import added_kernels, forget_kernels
+from braze.runtime.operators.purity import added_kernels, forget_kernels
 from braze.support.errors import Unsupported
 
 #: dispatch keys of kernels that compute, below autograd

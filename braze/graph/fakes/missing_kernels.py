@@ -19,7 +19,7 @@ import torch
 from braze.graph.fakes.probe import eager_error, heard, is_doubtful, several_types
 from braze.graph.operators.operators import OPERATORS, Family
 from braze.graph.private.torch_compat import disable_functions, outside_modes, transforming
-from braze.runtime.purity import added_kernels
+from braze.runtime.operators.purity import added_kernels
 from braze.support.caches import remembered
 from braze.support.nested import every
 

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from braze.graph.operators.operators import OPERATORS
 from braze.graph.private.torch_compat import disable_functions, outside_modes, storage_key
 from braze.graph.private.torch_symbols import is_unbacked
-from braze.runtime.purity import added_kernels
+from braze.runtime.operators.purity import added_kernels
 from braze.support.caches import remembered
 from braze.support.layouts import span
 from braze.support.nested import every, leaves

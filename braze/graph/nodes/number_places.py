@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from braze.graph.nodes.specs import HALVES
-from braze.runtime.number_places import holds
+from braze.runtime.operators.number_places import holds
 from braze.support.nested import every
 
 #: operator -> its numbers that become one of the result's type on the CPU

@@ -16,7 +16,7 @@ from braze.graph.nodes.facts import facts, set_facts
 from braze.graph.nodes.specs import Dialect
 from braze.graph.nodes.verify import verify
 from braze.graph.operators.operators import REFUSING, is_view, name_of, operator_facts
-from braze.runtime.purity import may_draw
+from braze.runtime.operators.purity import may_draw
 from braze.support import trace
 from braze.support.log import logger
 from braze.support.record import record

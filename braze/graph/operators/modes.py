@@ -10,7 +10,7 @@ import torch
 from braze import native
 from braze.graph.private import torch_compat
 from braze.graph.private.torch_compat import set_grad_mode
-from braze.runtime.boxed import Boxed, boxed
+from braze.runtime.call.boxed import Boxed, boxed
 
 
 def with_modes(call: Boxed) -> Boxed:

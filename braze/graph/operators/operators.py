@@ -1,7 +1,7 @@
 """What ATen's operators are, in one table for all stages.
 
 PyTorch is asked where it tells: the schema says what an operator writes and gives back, its tags whether it draws numbers
-(``runtime/purity.py``), whether the data tell the sizes of what it gives, and of most whether they go element by element. The rows below say
+(``runtime/operators/purity.py``), whether the data tell the sizes of what it gives, and of most whether they go element by element. The rows below say
 the rest. To add an operator is to add its name to the row that is true of it, or a new row.
 """
 

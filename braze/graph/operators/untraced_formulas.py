@@ -12,7 +12,7 @@ import torch
 import torch.fx
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
-from braze.runtime.purity import is_known
+from braze.runtime.operators.purity import is_known
 
 _learned: set[Any] = set()
 

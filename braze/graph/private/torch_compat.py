@@ -30,7 +30,7 @@ from torch.utils.checkpoint import (
 )
 
 from braze.graph.private.torch_checks import assumption
-from braze.runtime.purity import may_draw
+from braze.runtime.operators.purity import may_draw
 from braze.support.shortage import is_out_of_files, lost_by_python
 from braze.support.unwritten import note_unwritten
 

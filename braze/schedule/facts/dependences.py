@@ -25,7 +25,7 @@ from braze.loops.ir import (
     views_in,
 )
 from braze.loops.rewrite import attr_exprs, index_exprs, roots, store_roots, walk
-from braze.runtime.purity import gives_results, may_draw_by_name
+from braze.runtime.operators.purity import gives_results, may_draw_by_name
 from braze.schedule.facts.records import Group
 from braze.support.nested import leaves
 from braze.symbolic.expr import Expr, Symbol

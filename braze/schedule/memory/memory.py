@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from braze.loops.ir import Buffer, BufferKind, BufferView, ExternCall, LoopProgram, Op, Store
 from braze.loops.rewrite import loads, roots, store_roots, walk
-from braze.runtime.placement import ALIGNMENT, place
+from braze.runtime.memory.placement import ALIGNMENT, place
 from braze.schedule.facts.dependences import accesses
 from braze.schedule.facts.domains import injective
 from braze.schedule.facts.records import Group, GroupKind, MemoryPlan, Slot

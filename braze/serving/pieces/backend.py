@@ -16,8 +16,8 @@ from torch.fx import Graph, GraphModule
 
 from braze.capture.archive.archived_values import NotArchived
 from braze.cudagraphs.plan import Plan
-from braze.runtime.boxed import boxed
-from braze.runtime.cache import CacheKey, key
+from braze.runtime.call.boxed import boxed
+from braze.runtime.libraries.cache import CacheKey, key
 from braze.serving.pieces.breakable import BreakableWrapper
 from braze.serving.pieces.cache_key import key_of
 from braze.serving.pieces.compiler import BrazeAdaptor

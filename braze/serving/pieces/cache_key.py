@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from braze.runtime.cache import CacheKey, DiskCache, key, why
+from braze.runtime.libraries.cache import CacheKey, DiskCache, key, why
 from braze.serving.pieces.compiler import CompilerInterface
 
 #: variables that change what is compiled, by braze, Triton, the C compiler or PyTorch

@@ -24,7 +24,7 @@ from braze.context import CompileContext
 from braze.cudagraphs.plan import Plans
 from braze.options import Options, make_options, near
 from braze.pipeline import compile_graph, load_kept
-from braze.runtime.boxed import Boxed, is_boxed
+from braze.runtime.call.boxed import Boxed, is_boxed
 from braze.serving.pieces.handles import BY_STAGES, call_of, handle_of
 from braze.support import trace
 from braze.support.errors import UserError

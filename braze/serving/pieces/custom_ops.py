@@ -12,7 +12,7 @@ import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
 from braze.graph.private.torch_compat import is_dispatch_key
-from braze.runtime.purity import note_custom
+from braze.runtime.operators.purity import note_custom
 from braze.support import log
 from braze.support.errors import UserError
 from braze.support.record import record

@@ -27,7 +27,7 @@ from braze.cudagraphs.plan import Plans, plans_of
 from braze.cudagraphs.plan import as_data as plans_as_data
 from braze.graph.nodes.captured import forward_of
 from braze.graph_calls import holding, that_writes
-from braze.runtime.boxed import Boxed, Holds, Written
+from braze.runtime.call.boxed import Boxed, Holds, Written
 
 _NO_TABLES: dict[str, Any] = {"objects": [], "sources": [], "origins": []}
 #: the handle of a piece that is more than this, and walks through the stages again

@@ -17,7 +17,7 @@ from typing import Any
 from torch import nn
 from torch.fx import GraphModule
 
-from braze.runtime.cache import CacheKey, DiskCache, key
+from braze.runtime.libraries.cache import CacheKey, DiskCache, key
 from braze.serving.pieces import cache_key
 from braze.serving.pieces.compiler import Compiled, CompilerInterface, make_compiler
 from braze.serving.pieces.structure import structure_of

@@ -17,7 +17,7 @@ from braze import serve
 from braze.cudagraphs.registry import register
 from braze.cudagraphs.simulated import SimulatedGraphs
 from braze.graph.private.torch_compat import pytree
-from braze.runtime.arena import clear_arenas, pool_of
+from braze.runtime.memory.arena import clear_arenas, pool_of
 from braze.serving import CompilationConfig, compiled_forward, support_torch_compile
 from braze.serving.pieces import custom_ops
 from braze.serving.pieces.custom_ops import mark_splitting_op

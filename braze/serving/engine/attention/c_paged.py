@@ -14,7 +14,7 @@ import torch
 
 from braze import native
 from braze.codegen.c.prelude import assemble
-from braze.runtime import functions
+from braze.runtime.libraries import functions
 from braze.serving.engine.attention import reference
 from braze.support.errors import Unsupported
 from braze.target import cpu_target

@@ -1,0 +1,4 @@
+"""Operators whose lowering is one row: arithmetic, activations, floats of eight bits.
+
+Imports values.
+"""

@@ -1,0 +1,4 @@
+"""Sums, means and extremes of rows, windows and running ones.
+
+Imports values, elementwise and views.
+"""

@@ -1,0 +1,4 @@
+"""The stage itself: a graph, node by node.
+
+Imports values and scatters.
+"""
