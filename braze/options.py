@@ -294,6 +294,37 @@ PARSED = {
 }
 
 
+_ALWAYS = "leave it out: braze does so wherever that is quicker"
+#: options of ``torch.compile``'s that braze has under another name or does not need, and what to do instead
+INDUCTORS = {
+    **dict.fromkeys(
+        (
+            "epilogue_fusion",
+            "group_fusion",
+            "layout_optimization",
+            "pattern_matcher",
+            "permute_fusion",
+            "shape_padding",
+        ),
+        _ALWAYS,
+    ),
+    **dict.fromkeys(
+        ("triton.cudagraphs", "triton.cudagraph_trees"), "'cudagraphs': True, or mode=\"reduce-overhead\""
+    ),
+    **dict.fromkeys(("max_autotune_gemm", "max_autotune_pointwise"), "'max_autotune': True"),
+    **dict.fromkeys(
+        ("trace.enabled", "trace.graph_diagram"),
+        "BRAZE_DUMP=dir in the environment writes the files of each stage",
+    ),
+    "activation_memory_budget": "'memory_budget': a share or bytes",
+    "cpp.threads": "'threads': a number",
+    "emulate_precision_casts": "'numerics': \"eager\"",
+    "freezing": "leave it out: what depends on parameters only is computed once, until they change ('hoist')",
+    "guard_filter_fn": "leave it out: all guards are checked, natively",
+    "max_fusion_size": "'max_fusion_steps': a number",
+}
+
+
 def make_options(
     *, mode: str | None = None, options: Mapping[str, Any] | None = None, **named: Any
 ) -> Options:
@@ -313,7 +344,8 @@ def make_options(
         )
     for name, value in (options or {}).items():
         if name not in _FIELDS:
-            raise UserError("BZ0003", f"unknown option {name!r}", hints=[near(str(name), _FIELDS)])
+            hint = INDUCTORS.get(name) or near(str(name), _FIELDS)
+            raise UserError("BZ0003", f"unknown option {name!r}", hints=[hint])
         values[name] = PARSED[name](value) if name in PARSED else _plain(_FIELDS[name], value)
     if values.get("partition") == "default" and values.get("memory_budget", 1.0) != 1.0:
         raise UserError(

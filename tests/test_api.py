@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import subprocess
 import sys
 
@@ -16,6 +17,7 @@ import braze.serving
 from braze import api
 from braze.backends import registry
 from braze.graph.private import torch_import
+from braze.options import _FIELDS, INDUCTORS
 from braze.runtime.memory import arena
 from braze.support import log
 from braze.support.codes import CODES
@@ -153,6 +155,11 @@ def test_disable_returns_what_it_was_given():
         ),
         ({"options": {"fuson": True}}, "BZ0003", "did you mean 'fusion'?"),
         (
+            {"options": {"epilogue_fusion": True}},
+            "BZ0003",
+            "leave it out: braze does so wherever that is quicker",
+        ),
+        (
             {"mode": "max-autotune", "options": {"fusion": False}},
             "BZ0002",
             "put the mode's options into options=",
@@ -176,6 +183,12 @@ def test_refuses_unknown_words_with_a_near_miss(words, code, hint):
     assert hint in refused.value.hints
     with pytest.raises(UserError):
         braze.compile(**words)
+
+
+def test_options_of_pytorchs_compiler_name_those_of_ours_that_exist():
+    for name, hint in INDUCTORS.items():
+        assert name not in _FIELDS
+        assert set(re.findall(r"'(\w+)'", hint)) <= set(_FIELDS)
 
 
 @pytest.mark.parametrize(

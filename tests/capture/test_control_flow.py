@@ -371,3 +371,24 @@ def test_numbers_that_change_are_operands():
     for n in (2.5, 3.5, 4.5, 5.5):
         assert torch.equal(compiled(X - 9, n), X - 9 - n)
     assert len(kept.graphs) <= 4
+
+
+def test_marked_regions_are_followed():
+    """Of ``torch.compiler.nested_compile_region``: PyTorch's placeholder, which its compiler replaces, refuses to be traced."""
+
+    class Block(nn.Module):
+        def __init__(self, scale):
+            super().__init__()
+            self.scale = scale
+
+        @torch.compiler.nested_compile_region
+        def forward(self, x, *, func=1.0):
+            return (x * self.scale + func).relu()
+
+    marked = torch.compiler.nested_compile_region(torch.compiler.nested_compile_region(lambda x: x.sin() * 2))
+    model = nn.Sequential(Block(0.5), Block(-1.5))
+    compiled = braze.compile(lambda x: marked(model(x)) + model[0](x), fullgraph=True)
+    for x in INPUTS:
+        torch.testing.assert_close(compiled(x), marked(model(x)) + model[0](x))
+    with pytest.raises(TypeError, match="multiple values for argument 'func'"):
+        braze.compile(lambda x: model[0](x, func=2.0))(X)

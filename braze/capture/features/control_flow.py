@@ -2,6 +2,7 @@
 
 ``associative_scan`` is unrolled: in its generic mode it is a tree of calls of the function that combines two elements. PyTorch runs that
 under ``vmap``; where it does nothing but arithmetic on tensors of one shape, all elements can be combined at once without.
+Regions that ``torch.compiler.nested_compile_region`` marks are followed.
 """
 
 from __future__ import annotations
@@ -25,12 +26,22 @@ from braze.graph.private.torch_compat import (
     pytree,
     torch_associative_scan,
     torch_map,
+    torch_region,
     torch_scan,
     torch_while_loop,
 )
 
 FEATURE = Feature()
 rule = FEATURE.call
+
+
+@rule(torch_region)
+def marked_region(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    """A function marked by ``torch.compiler.nested_compile_region`` is followed as any: PyTorch's placeholder refuses to be traced."""
+    function, *operands = args
+    if kwargs and "func" in kwargs:  # the placeholder's own parameter
+        break_around("a marked region is given func=, which PyTorch refuses")
+    return t.call(function, tuple(operands), kwargs, tail)
 
 
 @rule(torch.cond)

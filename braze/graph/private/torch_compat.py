@@ -19,6 +19,7 @@ import torch.overrides
 from torch._higher_order_ops.associative_scan import (
     associative_scan as torch_associative_scan,  # noqa: F401  (for capture)
 )
+from torch._higher_order_ops.invoke_subgraph import invoke_subgraph_placeholder as torch_region  # noqa: F401  (for capture)
 from torch._higher_order_ops.map import map as torch_map  # noqa: F401  (for capture)
 from torch._higher_order_ops.scan import scan as torch_scan  # noqa: F401  (for capture)
 from torch._higher_order_ops.while_loop import while_loop as torch_while_loop  # noqa: F401  (for capture)
