@@ -11,7 +11,7 @@ import copyreg
 import functools
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import nn
@@ -127,6 +127,21 @@ def compile(
     if model is None:
         return functools.partial(_compile, settings=settings, disable=disable)
     return _compile(model, settings, disable)
+
+
+def backend_of_dynamo(
+    graph: nn.Module,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Any:
+    """``torch.compile(model, backend="braze")``: a graph of Dynamo's, compiled. PyTorch finds it as an entry point of this package.
+
+    For code that calls ``torch.compile`` itself and asks for a backend's name. Dynamo's captures, guards and time remain, and the
+    parameters are inputs of the graph, so that nothing is packed or computed once. ``mode`` and ``options`` are those of :func:`compile`.
+    """
+    return compile(graph, mode=mode, options=options)
 
 
 @opaque

@@ -21,12 +21,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import braze
 from braze import native
+from braze.api import backend_of_dynamo
 from braze.capture.dispatch.other_tracers import tell_of_builtins, usual_builtins
 from braze.support import log
 from tests.helpers import logged
 
 X = torch.arange(8.0).view(2, 4) / 8
 PROGRAMS = {}
+
+
+def as_it_is(fn):
+    return fn
 
 
 def program(fn):
@@ -60,7 +65,7 @@ def parts(c):
 
 
 def whole(c):
-    return c(parts(lambda x: x))
+    return c(parts(as_it_is))
 
 
 def nested(c):
@@ -156,13 +161,13 @@ def operators_watched(c):
 
 @program
 def dynamo_whole(c):
-    functions = c(plain), nested(c), parts(c), whole(c), c(parts(lambda x: x).forward)
+    functions = c(plain), nested(c), parts(c), whole(c), c(parts(as_it_is).forward)
     return [dynamo(f, fullgraph=True)(X) for f in functions]
 
 
 @program
 def dynamo_inside(c):
-    functions = [c(dynamo(plain)), c(dynamo(parts(lambda x: x)))]
+    functions = [c(dynamo(plain)), c(dynamo(parts(as_it_is)))]
     return [[f(X * n) for n in range(3)] for f in functions]
 
 
@@ -170,7 +175,7 @@ def dynamo_inside(c):
 def dynamo_inside_and_around(c):
     found = []
     for outer, inner in ((c, dynamo), (dynamo, c)):
-        for made in (plain, parts(lambda x: x)):
+        for made in (plain, parts(as_it_is)):
             f = outer(inner(outer(inner(made))))
             found += [f(X), f(X * 2), f(torch.ones(3, 4))]
     return found, whole(c)(X)
@@ -242,6 +247,17 @@ def class_changed(c):
     return module(X), type(module).__name__, sorted(module.state_dict()), module.weight
 
 
+@program
+def below_dynamo(c):
+    """What Dynamo captures is compiled by the function that PyTorch finds under the name "braze", or left as it is."""
+    backend = "eager" if c is as_it_is else backend_of_dynamo
+    model = torch.compile(parts(as_it_is), backend=backend)
+    found = [model(X), model(X[:1])]
+    sum(y.sum() for y in found).backward()
+    turned = torch.compile(lambda x: x.add_(1).mul(len(x)), backend=backend)
+    return found, model.first.weight.grad, [turned(torch.ones(n)) for n in (2, 3, 5)]
+
+
 def told_of_builtins():
     """What is told of the builtins that an export replaces, and of one that the program replaces later."""
     model = braze.compile(nn.Linear(4, 4))
@@ -276,5 +292,5 @@ def outcome(fn, c):
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    found = {name: (outcome(fn, lambda x: x), outcome(fn, compiled)) for name, fn in PROGRAMS.items()}
+    found = {name: (outcome(fn, as_it_is), outcome(fn, compiled)) for name, fn in PROGRAMS.items()}
     print(json.dumps(found | {told_of_builtins.__name__: told_of_builtins()}))

@@ -74,6 +74,7 @@ def main() -> None:
         own = braze.compile_optimizer(torch.optim.AdamW(compiled.parameters(), lr=0.01))
         theirs = torch.optim.AdamW(other.parameters(), lr=0.01)
         torch.testing.assert_close(losses(compiled, own, tokens), losses(other, theirs, tokens))
+    assert "braze" in torch.compiler.list_backends()  # torch.compile(model, backend="braze")
     assert not said, "\n".join(said)
     assert native.native_available and native.hook_available(), "the C core is not built"
     assert not found.breaks, found
