@@ -17,7 +17,7 @@ from braze import native
 from braze.capture.dispatch.untested import examined
 from braze.graph.private import torch_import
 from braze.runtime.gpu.device_costs import costs_of, kept
-from braze.runtime.libraries import build, cache
+from braze.runtime.libraries import build, cache, sweep
 from braze.support.device_costs import H200
 from braze.support.errors import BrazeError
 from braze.target import cpu_target
@@ -104,4 +104,5 @@ def _assumptions() -> list[tuple[str, str]]:
 def _cache() -> str:
     folder = cache.folder()
     files = [path for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
-    return f"{folder} ({len(files)} files, {sum(path.stat().st_size for path in files) / 1e6:.1f} MB)"
+    most = f" of at most {limit / 1e9:g} GB" if (limit := sweep.limit()) else ""
+    return f"{folder} ({len(files)} files, {sum(path.stat().st_size for path in files) / 1e6:.1f} MB{most})"

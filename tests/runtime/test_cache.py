@@ -6,11 +6,12 @@ import errno
 import os
 import stat
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from braze.runtime.libraries import cache
+from braze.runtime.libraries import cache, sweep
 from braze.runtime.libraries.cache import DiskCache, key, why
 from braze.support.log import forget_warnings
 from tests.helpers import logged
@@ -170,3 +171,72 @@ def test_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
     assert cache.folder() == Path("/x/braze")
     monkeypatch.setenv("BRAZE_CACHE_DIR", "/chosen")
     assert cache.folder() == Path("/chosen")
+
+
+DAY = sweep.DAY
+
+
+@pytest.fixture
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("BRAZE_CACHE_DIR", str(tmp_path / "braze"))
+    monkeypatch.setattr(sweep, "_looked", set())
+    return tmp_path / "braze"
+
+
+def aged(disk: DiskCache, name: str, days: float) -> Path:
+    """An entry of 1,000 bytes and its header that was used so long ago."""
+    k = key("kernels", source=name)
+    disk.put(k, bytes(1000))
+    then = time.time() - days * DAY
+    os.utime(entry(disk, k), (then, then))
+    return entry(disk, k)
+
+
+def test_a_folder_keeps_to_its_limit(own_folder: Path) -> None:
+    """The least recently used entries go; what was used within a day, and what is not named as an entry, stays."""
+    disk = DiskCache()
+    old, older, used = (aged(disk, name, days) for name, days in (("old", 4), ("older", 9), ("used", 30)))
+    left = own_folder / "kernels" / "00" / "notes.txt"
+    left.parent.mkdir(exist_ok=True)
+    left.write_bytes(bytes(5000))
+    os.utime(left, (0, 0))
+    assert disk.get(key("kernels", source="used")) == bytes(1000)
+    assert sweep.sweep(own_folder, 4000) == 0
+    assert sweep.sweep(own_folder, 3000) == 1
+    assert old.exists() and used.exists() and left.exists() and not older.exists()
+    assert sweep.sweep(own_folder, 1) == 1
+    assert used.exists() and left.exists() and not old.exists()
+
+
+def test_a_folder_is_looked_through_once_a_day(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a process that writes; at first it is only dated. What is chosen for one cache is not looked through."""
+    monkeypatch.setenv("BRAZE_CACHE_GB", "0.000003")
+    gone = aged(DiskCache(), "gone", 5)
+    for age, stays in ((0, True), (2, False)):
+        stamp = own_folder / sweep.STAMP
+        os.utime(stamp, (time.time() - age * DAY,) * 2)
+        monkeypatch.setattr(sweep, "_looked", set())
+        for n in range(2):
+            DiskCache(own_folder).put(key("kernels", source=f"chosen {n}"), bytes(1000))
+        assert gone.exists()
+        DiskCache().put(key("kernels", source="one more"), bytes(1000))
+        for thread in threading.enumerate():
+            if thread.name == "braze-cache":
+                thread.join()
+        assert gone.exists() is stays
+
+
+def test_a_limit_that_is_no_number_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sweep.limit() == 8e9
+    for text, found, told in (
+        ("0", 0, False),
+        ("0.5", 5e8, False),
+        ("much", 8e9, True),
+        ("-1", 8e9, True),
+        ("nan", 8e9, True),
+    ):
+        monkeypatch.setenv("BRAZE_CACHE_GB", text)
+        forget_warnings()
+        with logged() as said:
+            assert sweep.limit() == found
+        assert [message[:6] for message in said] == ["BZ6017"] * told

@@ -3,7 +3,8 @@
 The folder is ``$BRAZE_CACHE_DIR``, else the platform's user cache folder with ``braze`` appended, made with
 mode 0700. An entry is a file ``<kind>/<2 hex>/<key>.<suffix>``: a header line with the SHA-256 of what
 follows, then the bytes. Writes go to a temporary file that is renamed. An entry that does not match its
-hash is removed and made again. Where the folder cannot be written, everything works without it.
+hash is removed and made again. Where the folder cannot be written, everything works without it. A folder that
+nobody has chosen for one cache is kept to a size (``sweep.py``).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from braze.runtime.libraries import sweep
 from braze.support import trace
 from braze.support.log import logger, warn_once
 from braze.support.record import record
@@ -72,7 +74,7 @@ class DiskCache:
     """Entries under one folder. Every method works, without effect, where the folder is unusable."""
 
     def __init__(self, root: Path | None = None) -> None:
-        self.root = root or folder()
+        self.root, self.is_swept = root or folder(), root is None
 
     def path(self, key: CacheKey, suffix: str) -> Path:
         digest = key.digest
@@ -91,6 +93,7 @@ class DiskCache:
         head, _, body = data.partition(b"\n")
         if head == _MAGIC + hashlib.sha256(body).hexdigest().encode():
             trace.count("cache_hits")
+            sweep.keep(path)
             return body
         log.warning("BZ6011: damaged cache entry %s: rebuilt", path)
         trace.count("cache_damaged")
@@ -106,6 +109,9 @@ class DiskCache:
             _write_atomically(path, head + data)
         except OSError as error:
             self._unusable("write to", error)
+            return
+        if self.is_swept:
+            sweep.soon(self.root)
 
     def get_or_build(self, key: CacheKey, build: Callable[[], bytes]) -> bytes:
         """The entry's bytes; ``build`` makes them where there are none."""
@@ -129,6 +135,7 @@ class DiskCache:
         path = self.root / "lib" / digest[:2] / f"{digest}.{suffix}"
         try:
             if self._is_ours(path) and hashlib.sha256(path.read_bytes()).hexdigest() == digest:
+                sweep.keep(path)
                 return path
             self._make_folder(path.parent)
             _write_atomically(path, data)
