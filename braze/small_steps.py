@@ -53,8 +53,8 @@ STEP_US, CALL_US, MOVED = 40.0, 15.0, 2.5e6
 MANY_LOSSES = 1 << 15
 #: operators that are one pass over memory, which ours cannot save before and behind calls
 _PASSES = frozenset({torch.ops.aten.clone.default, torch.ops.aten.flip.default, torch.ops.aten.full.default})
-#: ATen's layer of an LSTM as compiled halves call it
-LSTM = "braze.mkldnn_rnn_layer.default"
+#: what compiled halves call by names of ours and eager by others: ATen's layer of an LSTM, autograd's function for a running product
+EAGERS = frozenset({"braze.mkldnn_rnn_layer.default", "braze.running_product_gradient.default"})
 #: operators above which kernels always save more than that
 MANY = 32
 _LOSSES = frozenset({torch.nn.functional.cross_entropy, torch.nn.functional.nll_loss})
@@ -97,8 +97,8 @@ def work_of(module: torch.fx.GraphModule, plan: Schedule) -> float:
 
 
 def _is_eagers(target: str) -> bool:
-    """Whether what is called is ATen's: a layer of an LSTM is, though called by another name."""
-    return target.startswith("aten.") or target == LSTM
+    """Whether what is called is eager's, though by another name."""
+    return target.startswith("aten.") or target in EAGERS
 
 
 def is_little(work: float, halves: Iterable[torch.fx.GraphModule]) -> bool:

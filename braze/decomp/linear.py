@@ -18,11 +18,11 @@ _SMALL = 1 << 15
 
 @decompose(aten.mv.default)
 def mv(a: Tensor, x: Tensor) -> Tensor:
-    """A matrix times a vector: of a small one sums over its rows, which cost less than a call of ATen."""
+    """A matrix times a vector: of a small one, and of one that lies row by row, sums over its rows, which cost less than a call of ATen."""
     if a.dtype is not x.dtype:  # nothing is multiplied then (before PyTorch 2.13)
         return aten.new_zeros.default(x, a.shape[:1])
-    small = all(isinstance(n, int) for n in a.shape) and a.numel() <= _SMALL
-    if small and a.device.type == "cpu" and _exact_in(a.dtype):
+    known = all(isinstance(n, int) for n in (*a.shape, *a.stride()))
+    if known and (a.numel() <= _SMALL or a.stride(1) == 1) and a.device.type == "cpu" and _exact_in(a.dtype):
         return aten.sum.dim_IntList(aten.mul.Tensor(a, x), [1], dtype=a.dtype)
     return aten.squeeze.dim(aten.mm.default(a, aten.unsqueeze.default(x, 1)), 1)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from braze.loops import build
 from braze.loops.ir import DType, Op, ReduceKind, Store
-from braze.symbolic.expr import Symbol, as_expr
+from braze.symbolic.expr import ZERO, Symbol, as_expr
 from braze.target import cpu_target
 from tests.codegen.c_bench import TORCH, Bench, axis, call, const, fold, load, nest, op, result
 from tests.codegen.test_c_pointwise import values
@@ -328,6 +328,28 @@ def test_long_rows_are_shared_among_cores(native_bench, points):
     many.check(
         [any_step], {"x": bits}, {"y": torch.empty(points, dtype=torch.bool)}, axes=[i], row_axes=[r, s]
     )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "strides"),
+    [
+        ((3, 34, 9, 50), (40_000, 1000, 100, 1)),  # stretches that lie apart
+        ((2, 60, 300), (10, 20, 1350)),  # read across
+        ((5, 7, 1030), (0, 3000, 2)),  # each read several times, every other number
+    ],
+)
+@pytest.mark.parametrize("special", [9.0, float("nan"), float("-inf")])
+def test_long_rows_of_several_axes_are_shared(native_bench, sizes, strides, special):
+    """Each element is in one part, the last one too."""
+    many = Bench(dataclasses.replace(native_bench.target, cores=64), native_bench.folder)
+    rows = [axis(f"r{k}", n) for k, n in enumerate(sizes)]
+    at = sum((r.symbol * step for r, step in zip(rows, strides, strict=True)), ZERO)
+    step, types = reduce_steps([ReduceKind.SUM, *ARG, ReduceKind.MAX], F, [], rows, at, ZERO)
+    x = torch.randn(1 + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True)))
+    x[-1] = special
+    out = {k: torch.empty(1, dtype=TORCH[d]) for k, d in types.items()}
+    assert "_rest" in many.kernel([step], {"x": x, **out}, axes=[], row_axes=rows).source
+    many.check([step], {"x": x}, out, rtol=1e-5, atol=2e-4, axes=[], row_axes=rows)
 
 
 #: vector columns that fill strips, leave some over, or are fewer than a vector; rows in several parts

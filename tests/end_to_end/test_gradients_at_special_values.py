@@ -216,6 +216,31 @@ def test_the_gradient_of_a_running_product_is_divided_before_its_first_zero(half
             assert theirs.dtype == ours.dtype and same(ours, theirs), (name, given)
 
 
+@pytest.mark.parametrize("zeros", [False, True])
+def test_the_gradient_of_a_running_product_is_autograds_own_call_and_lies_as_eagers(
+    tmp_path, monkeypatch, zeros
+):
+    monkeypatch.setenv("BRAZE_DUMP", str(tmp_path))
+
+    def program(x, y):
+        return (x.sigmoid() * y).cumprod(-1).sin(), y.t().cumprod(0).exp()
+
+    given = torch.randn(70, 9), torch.randn(70, 9).t().contiguous().t()
+    if zeros:
+        given[1][3, 2] = given[1][4, 0] = given[1][4, 8] = 0.0
+    found = []
+    for call in (program, braze.compile(program)):
+        leaves = [x.detach().requires_grad_() for x in given]
+        made = call(*leaves)
+        found.append(torch.autograd.grad(made, leaves, [torch.full_like(v, 0.5) for v in made]))
+    for theirs, ours in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs)
+        assert ours.stride() == theirs.stride()
+    (backward,) = tmp_path.glob("*backward_aten.py")
+    text = backward.read_text()
+    assert text.count("braze.running_product_gradient.default(") == 2 and "cumsum" not in text
+
+
 def with_gradient(rule):
     """A function that gives what it is given, and whose gradient is made by a rule: of the gradient that came, and of the argument."""
 

@@ -35,10 +35,13 @@ def test_a_small_matrix_by_a_vector_is_a_kernel(dtype: torch.dtype) -> None:
     assert externs(by_vector, a, x) == []
 
 
-def test_a_large_one_is_atens() -> None:
+def test_a_large_one_is_atens_where_its_rows_do_not_lie_side_by_side() -> None:
     a, x = torch.randn(1024, 512), torch.randn(512)
     assert_like_eager(by_vector, a, x)
-    assert externs(by_vector, a, x) == ["aten.mm.default"]
+    assert externs(by_vector, a, x) == []
+    columns = a.t().contiguous().t()
+    assert_like_eager(by_vector, columns, x)
+    assert externs(by_vector, columns, x) == ["aten.mm.default"]
 
 
 def test_the_conjugated_product_of_real_vectors_is_a_kernel() -> None:

@@ -8,7 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from braze.loops.ir import ExternCall, TemplateCall
+import braze
+from braze.loops.ir import ExternCall, LoopNest, TemplateCall
 from braze.support import trace
 from braze.support.log import forget_warnings
 from braze.target import cpu_target
@@ -30,6 +31,40 @@ def test_linear_of_a_parameter_is_a_template() -> None:
     assert len(program.steps) == 1
     check(lambda a, c: F.linear(a, c), x, w, constants=[1])
     check(lambda a, c, d: F.linear(a, c, d).relu(), x[0, 0], w, b, constants=[1, 2])
+
+
+SIZES = [(5, 7, 1), (1, 7, 5), (5, 1, 7), (1, 1, 1), (1, 0, 3), (0, 4, 1), (3, 400, 1)]
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_products_with_one_row_or_column_are_sums(sizes: tuple[int, int, int]) -> None:
+    """Neither the template, of whose sixteen columns one would count, nor a call: in any layout, of any numbers, with what follows in the same kernel."""
+    m, k, n = sizes
+    x, w = torch.randn(m, k), torch.randn(k, n)
+    x.view(-1)[:3] = torch.tensor([float("inf"), float("nan"), -0.0])[: x.numel()]
+    for a in (x, x.t().contiguous().t()):
+        for b in (w, w.t().contiguous().t()):
+            assert all(isinstance(s, LoopNest) for s in check(torch.mm, a, b).steps)
+    if n == 1:
+        layer, bias = torch.randn(1, k), torch.randn(1)
+        for given in (x, x.view(m, 1, k)):
+            made = check(
+                lambda a, b, c: F.linear(a.relu(), b, c).sigmoid(), given, layer, bias, constants=[1, 2]
+            )
+            assert all(isinstance(s, LoopNest) for s in made.steps)
+        check(torch.addmm, bias, x, w)
+        check(torch.addmm, torch.randn(m, 1), x, w, allow=["aten.addmm.default"])
+
+
+def test_sums_of_long_products_are_as_near_as_atens() -> None:
+    x, w = torch.randn(4, 100_000), torch.randn(100_000, 1)
+    exact = x.double() @ w.double()
+    ours = braze.compile(lambda a, b: a @ b)(x, w)
+    assert (ours - exact).abs().max() <= (x @ w - exact).abs().max() + 1e-4
+    moved = braze.compile(lambda a, b: a.t() @ b, dynamic=True)
+    for rows in (4, 9):
+        y = torch.randn(100, rows)
+        torch.testing.assert_close(moved(y, w[:100]), y.t() @ w[:100])
 
 
 def test_addmm_and_mm_with_a_parameter() -> None:

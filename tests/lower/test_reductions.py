@@ -273,6 +273,23 @@ def nests(fn: object, x: torch.Tensor) -> list[LoopNest]:
     return [s for s in check(fn, x).steps if isinstance(s, LoopNest)]  # type: ignore[arg-type]
 
 
+def test_rows_are_walked_in_the_order_of_memory() -> None:
+    """Statistics of a whole channels-last picture are those of one stretch of memory; places are counted in the order of dims."""
+    x = sample(torch.float32, 3, 6, 5, 4).contiguous(memory_format=torch.channels_last)
+    for fn in (
+        lambda v: v.sum((1, 2, 3)),
+        lambda v: torch.var_mean(v, (1, 2, 3), correction=0.0),
+        lambda v: v.amax((3, 1, 2)),
+    ):
+        (nest,) = nests(fn, x)
+        assert [a.extent.value for a in nest.reduce_axes] == [120]
+    (nest,) = nests(lambda v: v.t().sum(), sample(torch.float32, 7, 9))
+    assert [a.extent.value for a in nest.reduce_axes] == [63]
+    same = torch.ones(6, 7).t()  # all are as large: the first one counts
+    same[3, 2] = same[5, 0] = 2.0
+    check(lambda v: v.argmax(), same)
+
+
 def test_few_channels_beside_each_other_are_reduced_last() -> None:
     """Vectors lie along all channels; where channels lie apart, or there is one group, one stage does it."""
 

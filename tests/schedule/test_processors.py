@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from braze.loops.ir import Buffer, BufferKind, DType, Op, ReduceKind, Store, StoreMode
@@ -110,6 +112,24 @@ def test_strips_of_short_vectors_are_as_wide_as_those_of_long_ones_where_each_ha
 @pytest.mark.parametrize(("cores", "parts"), [(4, 64), (1, 0)])
 def test_one_long_row_is_cut_in_parts_where_there_are_cores(cores, parts):
     assert summed(1, 1 << 20, columns=False, cores=cores)[0].parts == parts
+
+
+def test_a_long_row_of_several_axes_is_cut_along_the_outer_ones_and_no_part_is_empty():
+    """Of vectors along a short inner axis there would be few parts, each of all that lies around it; what is read across is cut along the vectors first."""
+    sizes = (5, 64, 32, 512)
+    r = [axis(f"r{k}", n) for k, n in enumerate(sizes)]
+    places = [a.symbol * math.prod(sizes[k + 1 :]) for k, a in enumerate(r)]
+    rows = sum(places[1:], places[0])
+    across = r[3].symbol * math.prod(sizes[:3]) + (r[0].symbol * 64 + r[1].symbol) * 32 + r[2].symbol
+    for at in (load("x", F, rows), op(Op.MUL, load("x", F, rows), load("z", F, across))):
+        step = nest([], [Store("y", ZERO, result(0, F))], r, [fold(SUM, at)])
+        found = plan([step], {"x": F, "y": F, "z": F}, axes=[], row_axes=r)
+        assert found.vector is r[3] and found.parts == math.prod(c.parts for c in found.cuts) >= 64
+        first = [r[3], r[0]] if at.op is Op.MUL else [r[0], r[1]]
+        assert [c.axis for c in found.cuts][:2] == first
+        assert all(
+            (c.parts - 1) * c.size.value < c.axis.extent.value <= c.parts * c.size.value for c in found.cuts
+        )
 
 
 @pytest.mark.parametrize(("rows", "parts"), [(512, 16), (511, 0), (Symbol("s0", 2, None), 16)])

@@ -3,7 +3,7 @@
 ``max(x)`` without a dimension shares its gradient evenly among the elements that are as large: on the CPU by writing the share into
 zeros, on tensors of other kinds by multiplying it by a mask, so that a share of infinity, or below zero, leaves marks everywhere.
 ``prod`` divides its result by each element where none is zero, and on tensors of other kinds multiplies the others, which is another number
-where one is infinite, or none. Before PyTorch 2.13 ``cumprod`` does so too. The derivative of ``sgn`` are zeros without memory, which stay zeros
+where one is infinite, or none. Before PyTorch 2.13 ``cumprod`` does so too, and in all versions it computes on fakes what may not be needed. The derivative of ``sgn`` are zeros without memory, which stay zeros
 whatever they are multiplied with or divided by, also by zero: a trace sees those operators before PyTorch knows such zeros. And the places of
 a mask are looked for, whose count fakes cannot tell (`masks.py`).
 """
@@ -20,6 +20,7 @@ import torch
 from braze.aot.trace import masks
 from braze.graph.nodes.facts import set_facts
 from braze.graph.private import torch_compat
+from braze.runtime.operators import running_gradients
 
 aten = torch.ops.aten
 MUL = aten.mul.Tensor
@@ -114,7 +115,7 @@ def correct(nodes: Iterable[Any], tangents: Iterable[torch.fx.Node]) -> None:
     for node in nodes:
         if type(node) in torch_compat.OF_PRODUCTS:
             node.register_hook(_product_of(node))
-        elif type(node) in torch_compat.OF_RUNNING_PRODUCTS:
+        elif type(node) is torch_compat.OF_RUNNING_PRODUCT:
             node.register_hook(_running_product_of(node))
         elif isinstance(node, torch.autograd.function.BackwardCFunction):
             node.register_hook(functools.partial(_known_as_gradients, reading))
@@ -172,7 +173,10 @@ def _product_of(node: Any) -> Any:
 
 
 def _running_product_of(node: Any) -> Any:
-    """What gives the gradient of a running product as PyTorch computes it of plain tensors: before a line's first zero, at it, and 0 behind."""
+    """What gives the gradient of a running product as PyTorch computes it of plain tensors: before a line's first zero, at it, and 0 behind.
+
+    On a processor by PyTorch's own function; elsewhere a look would wait for the device.
+    """
 
     def corrected(found: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, ...] | None:
         (safe,), (tangent,) = found, tangents
@@ -180,6 +184,13 @@ def _running_product_of(node: Any) -> Any:
         if safe is None or x.numel() <= 1 or x.shape[dim] == 1 or not safe.is_floating_point():
             return None
         tangent = tangent.to(x.dtype)
+        if x.device.type == "cpu":
+            given: torch.Tensor = running_gradients.OPERATOR(
+                tangent, x, dim, result.to(x.dtype), safe.stride()
+            )
+            return (given.to(safe.dtype),)
+        if not torch_compat.RUNS_OTHERWISE_ON_FAKES:
+            return None
         zeros = (x == 0).cumsum(dim)
         before, since = zeros == 0, zeros == 1
         sums = torch.where(before, result * tangent, 0.0).flip(dim).cumsum(dim).flip(dim)

@@ -40,8 +40,8 @@ class Rows:
 
     def __init__(self, frame: Frame, threads: int) -> None:
         self.threads = threads
-        #: the part of one row axis to walk: (axis, first, end), as C text
-        self.span: tuple[Axis, str, str] | None = None
+        #: of row axes that are walked in part: first and end, as C text
+        self.spans: dict[Axis, tuple[str, str]] = {}
         plan = self.plan = frame.plan
         assert plan.phases is not None and plan.row is not None
         self.frame, self.body, self.todo = frame, start_body(frame), plan.phases
@@ -245,9 +245,7 @@ class Rows:
 
     def _range(self, axis: Axis) -> tuple[str, str]:
         """Where a row axis starts and ends."""
-        if self.span is not None and self.span[0] is axis:
-            return self.span[1:]
-        return "0", self.body.index(axis.extent)
+        return self.spans.get(axis) or ("0", self.body.index(axis.extent))
 
     def _walk_inner(
         self, phase: Phase, made: list[Accumulator], axis: Axis, start: str, stop: str, copies: int

@@ -49,10 +49,10 @@ class SplitColumns(Rows):
         low, high = body.name("x"), body.name("x")
         body.line(f"const int64_t {low} = part*{rows} < {extent} ? part*{rows} : {extent};")
         body.line(f"const int64_t {high} = {low} + {rows} < {extent} ? {low} + {rows} : {extent};")
-        self.span = (axis, low, high)
+        self.spans = {axis: (low, high)}
         self._columns("block")
         body.close()
-        self.span = None
+        self.spans = {}
         return sum(self._slot_bytes())
 
     def _slot_bytes(self) -> list[int]:

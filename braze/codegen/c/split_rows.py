@@ -16,13 +16,12 @@ from braze.codegen.c.rows import Rows
 from braze.codegen.c.split_columns import SplitColumns
 from braze.codegen.records import KernelText
 from braze.context import CompileContext
-from braze.loops.ir import Axis, Buffer
+from braze.loops.ir import Buffer
 from braze.loops.ranges import Varying
 from braze.schedule.cpu.processors import plan_kernel
 from braze.schedule.facts.plans import Form
 from braze.schedule.facts.records import Group
-from braze.symbolic.expr import ZERO, Expr, Integer, floor_div, product
-from braze.symbolic.guess import likely_size
+from braze.symbolic.expr import ZERO, product
 
 
 def row_kernel(group: Group, buffers: dict[str, Buffer], ctx: CompileContext) -> KernelText:
@@ -37,9 +36,7 @@ class _SplitRows(Rows):
 
     def kernel(self) -> KernelText:
         plan = self.plan
-        axis = max(self.row_order, key=lambda a: (likely_size(a.extent), a is plan.vector))
-        unit = (4 * plan.lanes if axis is plan.vector else 1) * plan.parts
-        made = self._part(axis, floor_div(axis.extent + (unit - 1), Integer(unit)) * (unit // plan.parts))
+        made = self._part()
         slots = sum(1 + a.is_arg for a in made)
         tasks = self._points() * plan.parts
         part, rest = self.body.scope.lines, self._rest(made)
@@ -58,17 +55,21 @@ class _SplitRows(Rows):
             body.line(f"const int64_t {axes[k].symbol.name} = {rest}{f' % ({extent})' if k else ''};")
             rest = f"({rest}) / ({extent})"
 
-    def _part(self, axis: Axis, part: Expr) -> list[Accumulator]:
+    def _part(self) -> list[Accumulator]:
         """The function that folds one part of one row."""
         body = self.body
         symbols = {a.symbol: a.symbol.name for a in self.frame.group.axes}
-        size, extent = body.index(part), body.index(axis.extent)
+        sizes = [body.index(cut.size) for cut in self.plan.cuts]
         body.open("for (int64_t task = lo; task < hi; ++task) ", symbols)
         self._point(body, f"task / {self.plan.parts}")
-        low, high = body.name("x"), body.name("x")
-        body.line(f"const int64_t {low} = task % {self.plan.parts}*{size};")
-        body.line(f"const int64_t {high} = {low} + {size} < {extent} ? {low} + {size} : {extent};")
-        self.span = (axis, low, high)
+        left = self.plan.parts
+        for cut, size in zip(self.plan.cuts, sizes, strict=True):
+            low, high, extent = body.name("x"), body.name("x"), body.index(cut.axis.extent)
+            number = f"task % {left}"
+            left //= cut.parts
+            body.line(f"const int64_t {low} = {number}{f' / {left}' if left > 1 else ''}*{size};")
+            body.line(f"const int64_t {high} = {low} + {size} < {extent} ? {low} + {size} : {extent};")
+            self.spans[cut.axis] = low, high
         made = self._folded(self.todo.phases[0], self.plan.copies[0])
         slots, slot = sum(1 + a.is_arg for a in made), 0
         for a in made:

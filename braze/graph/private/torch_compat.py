@@ -61,8 +61,9 @@ WITHOUT_DERIVATIVE = torch._C._functions.NotImplemented  # type: ignore[attr-def
 running_backward = torch._C._current_autograd_node
 OF_PRODUCTS = (torch._C._functions.ProdBackward0, torch._C._functions.ProdBackward1)  # type: ignore[attr-defined]
 OF_GROUP_NORM = torch._C._functions.NativeGroupNormBackward0  # type: ignore[attr-defined]
-#: of running products whose formula is another one on fakes (that of PyTorch 2.13 is the same)
-OF_RUNNING_PRODUCTS = () if torch.__version__ >= "2.13" else (torch._C._functions.CumprodBackward0,)  # type: ignore[attr-defined]
+OF_RUNNING_PRODUCT = torch._C._functions.CumprodBackward0  # type: ignore[attr-defined]
+#: whether the formula of running products is another one on fakes (that of PyTorch 2.13 is the same)
+RUNS_OTHERWISE_ON_FAKES = torch.__version__ < "2.13"
 
 #: whether what an operation saved can be asked for one by one (PyTorch 2.11 cannot)
 can_unpack_saved = hasattr(torch._C._autograd.SavedTensor, "unpack")  # type: ignore[attr-defined]

@@ -13,7 +13,7 @@ from braze.lower.elementwise.activations import gelu, relu
 from braze.lower.reductions.reductions import one
 from braze.lower.values.fallback import call_extern, call_into
 from braze.lower.values.lazy import Lazy, numel, strided_lazy
-from braze.lower.values.pointwise_core import broadcast_index
+from braze.lower.values.pointwise_core import broadcast_index, elementwise
 from braze.lower.values.realize import ProgramBuilder, constant_of
 from braze.lower.values.registry import aten, lowering
 from braze.lower.views.shape import filled
@@ -31,6 +31,10 @@ from braze.target import Target
 def linear_layer(g: ProgramBuilder, x: Lazy, weight: Lazy, bias: Lazy | None = None) -> Any:
     """x @ weight.T + bias."""
     if weight.rank == 2:
+        rows = reshape_value(g, x, (numel(x.sizes[:-1]), x.sizes[-1]))
+        out = _by_sums(g, rows, permute_value(g, weight, [1, 0]), bias)
+        if out is not None:
+            return reshape_value(g, out, (*x.sizes[:-1], weight.sizes[0]))
         out = _by_choice(g, x, permute_value(g, weight, [1, 0]), bias)
         if out is not None:
             return out
@@ -40,7 +44,6 @@ def linear_layer(g: ProgramBuilder, x: Lazy, weight: Lazy, bias: Lazy | None = N
                 return out
         single = weight.sizes[0] is ONE and _is_slow(g, x, weight, bias) and (bias is None or bias.rank == 1)
         if single or _is_wide(g, (*x.sizes, weight.sizes[0]), x, weight, bias):
-            rows = reshape_value(g, x, (numel(x.sizes[:-1]), x.sizes[-1]))
             out = (_by_vector if single else _wide)(g, rows, permute_value(g, weight, [1, 0]), bias)
             return reshape_value(g, out, (*x.sizes[:-1], weight.sizes[0]))
     return call_extern(g, aten.linear.default, (x, weight, bias), {})
@@ -82,6 +85,37 @@ def _by_vector(g: ProgramBuilder, a: Lazy, b: Lazy, bias: Lazy | None = None) ->
     )
     finish = partial(build.add, build.cast(bias.load((ZERO,)), DType.F32)) if bias is not None else None
     return one(g, wide, [1], True, ReduceKind.SUM, DType.F32, a.dtype, finish=finish)
+
+
+#: bytes of rows that sums of columns read in one stretch, and of a matrix that a processor's own cache holds: of others they wait for memory, and ATen's product does not
+_STRETCH, _CACHED = 512, 1 << 20
+
+
+def _by_sums(g: ProgramBuilder, a: Lazy, b: Lazy, bias: Lazy | None) -> Any:
+    """A product of float32 on a processor with one row, one column, or one place in its sums: of a vector by a matrix sums of rows or columns; None where it is none, or ATen's is quicker.
+
+    The template computes sixteen columns, and what stands before and behind a product of ATen's is left to kernels of its own.
+    """
+    values = [v for v in (a, b, bias) if v is not None]
+    if any(v.device != "cpu" or v.dtype is not DType.F32 for v in values) or g.ctx.target.kind != "cpu":
+        return None
+    if a.sizes[1] is ONE and bias is None:
+        return elementwise(g, build.mul, (a, b), cost=1)
+    if b.sizes[1] is ONE and (bias is None or bias.rank == 1) and _is_read_once(a):
+        return _by_vector(g, a, b, bias)
+    turned = permute_value(g, b, [1, 0])
+    constant = b.view is not None and g.buffers[b.view.buffer].kind is BufferKind.CONSTANT
+    if a.sizes[0] is ONE and bias is None and not constant and _is_read_once(turned):
+        return permute_value(g, _by_vector(g, turned, permute_value(g, a, [1, 0])), [1, 0])
+    return None
+
+
+def _is_read_once(a: Lazy) -> bool:
+    """Whether a matrix of which each row is added up is read as it lies."""
+    if a.view is None or a.view.strides[1] is ONE:
+        return True
+    rows, length = (n.value for n in a.sizes)
+    return rows is not None and length is not None and (rows * 4 <= _STRETCH or rows * length * 4 <= _CACHED)
 
 
 def _into_rows(g: ProgramBuilder, x: Lazy, weight: Lazy, bias: Lazy | None) -> Lazy | None:
@@ -260,7 +294,8 @@ _Ours = Callable[[ProgramBuilder, Lazy, Lazy, Lazy | None], Any]
 
 def product(target: Any, ours: _Ours, g: ProgramBuilder, a: Lazy, b: Lazy) -> Any:
     """a @ b, of a batch for each of it."""
-    out = ours(g, a, b, None)
+    out = _by_sums(g, a, b, None) if a.rank == 2 else None
+    out = ours(g, a, b, None) if out is None else out
     if out is None and a.rank == 2 and b.sizes[1] is ONE and _is_slow(g, a, b):
         out = _by_vector(g, a, b)
     if out is None and _is_wide(g, (*a.sizes, b.sizes[-1]), a, b):
@@ -280,7 +315,9 @@ def added_product(
     alpha: Any = 1,
 ) -> Any:
     """beta * bias + alpha * a @ b, of a batch for each of it."""
-    out = ours(g, a, b, bias) if beta == 1 and alpha == 1 else None
+    plain = beta == 1 and alpha == 1
+    out = _by_sums(g, a, b, bias) if plain and a.rank == 2 else None
+    out = ours(g, a, b, bias) if plain and out is None else out
     if out is None and _is_wide(g, (*a.sizes, b.sizes[-1]), a, b, bias):
         out = _wide(g, a, b, bias, beta, alpha)
     scales = {name: v for name, v in (("beta", beta), ("alpha", alpha)) if v != 1}

@@ -1,4 +1,4 @@
-"""Rows on a processor whose elements lie side by side only a few at a time, reduced in two stages: across memory first.
+"""Rows on a processor: in the order of memory, and, where elements lie side by side only a few at a time, in two stages, across memory first.
 
 Of a picture in channels-last a group's channels are few numbers beside each other, then come other groups'. Vectors along those few would
 be filled in part. In the first stage each place of that short run is a point of its own, so that they and their neighbours fill
@@ -12,7 +12,7 @@ from math import prod
 
 from braze.loops import build
 from braze.loops.ir import Axis, Node, Op, ReduceKind, Reduction
-from braze.symbolic.expr import ONE
+from braze.symbolic.expr import ONE, Expr
 
 #: numbers in a vector, and so many beside each other that what the last one lacks does not count
 LANES, MANY = 16, 64
@@ -33,6 +33,26 @@ def short_run(
     whole = [n for n in read if wanted <= n.attr[1].symbols()]
     found = {_run_of(n, axes, reduce_axes) for n in whole}
     return found.pop() if len(found) == 1 else None
+
+
+def in_memory_order(reductions: Sequence[Reduction], reduce_axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+    """The axes of a row in the order in which all that is read of whole rows lies, if that is one: such axes are one axis where nothing lies between."""
+    wanted = {a.symbol for a in reduce_axes}
+    read = [n for n in build.nodes_of(*(r.value for r in reductions)) if n.op is Op.LOAD]
+    orders = {_order_of(n.attr[1], reduce_axes) for n in read if wanted <= n.attr[1].symbols()}
+    found = orders.pop() if len(orders) == 1 else None
+    return reduce_axes if found is None else found
+
+
+def _order_of(index: Expr, reduce_axes: tuple[Axis, ...]) -> tuple[Axis, ...] | None:
+    """The axes, those of the longest strides first; None where a stride is not known."""
+    strides = {}
+    for axis in reduce_axes:
+        step = index.coefficient(axis.symbol)
+        if step is None or step.value is None:
+            return None
+        strides[axis] = abs(step.value)
+    return tuple(sorted(reduce_axes, key=lambda a: -strides[a]))
 
 
 def _run_of(load: Node, axes: Sequence[Axis], reduce_axes: Sequence[Axis]) -> Axis | None:

@@ -10,7 +10,7 @@ from typing import Any
 from braze.loops import build
 from braze.loops.dtypes import compute_type
 from braze.loops.ir import Axis, DType, Node, Op, ReduceKind, Reduction, Store
-from braze.lower.reductions.in_stages import short_run
+from braze.lower.reductions.in_stages import in_memory_order, short_run
 from braze.lower.values import unbacked
 from braze.lower.values.lazy import Lazy, dense_order, numel
 from braze.lower.values.pointwise_core import merge_ops
@@ -59,6 +59,8 @@ def reduce(
     if run is not None and g.ctx.target.kind == "cpu":
         at = next(d for d in dims if index[d] is run.symbol)
         return _in_stages(g, x, dims, at, keepdim, element, reducer, outputs, hints)
+    if x.device == "cpu" and not any(r.kind.finds_place for r in reductions):
+        reduce_axes = in_memory_order(reductions, reduce_axes)
     # of no elements there is none; a mean asks for one besides, and is nan
     if not keepdim and reductions[0].kind.extreme:
         for d in dims:

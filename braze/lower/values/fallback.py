@@ -44,7 +44,7 @@ INTENDED = frozenset(
         "reflection_pad1d_backward", "reflection_pad2d_backward", "reflection_pad3d_backward",
         "replication_pad1d_backward", "replication_pad2d_backward", "replication_pad3d_backward",
         "scatter", "scatter_add", "scatter_reduce", "index_add", "index_put", "index_copy", "masked_scatter", "put", "take",
-        "unfold_backward", "_pdist_backward", "_cdist_backward",
+        "running_product_gradient", "unfold_backward", "_pdist_backward", "_cdist_backward",
     }
 )  # fmt: skip
 

@@ -7,6 +7,7 @@ the vectors' axis or a block of it. Few long rows, and few columns of many rows,
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Sequence
 
 from braze.loops.build import nodes_of
@@ -19,7 +20,7 @@ from braze.schedule.facts.passes import Access, accesses_of, arguments, size_sym
 from braze.schedule.facts.plans import Form, TaskPlan, Tile
 from braze.schedule.facts.records import Group
 from braze.support.record import record
-from braze.symbolic.expr import ONE, Expr, Symbol, product
+from braze.symbolic.expr import ONE, Expr, Integer, Symbol, floor_div, product
 from braze.symbolic.guess import likely_size
 from braze.target import Target
 
@@ -32,7 +33,7 @@ _LEAST = 8
 #: vectors of columns in one strip, at most; twice as many of 32 bytes each (of bfloat16 half of that is read: a strip of four is one line of
 #: memory, and all lie a row apart), where they have one accumulator each and little is computed
 _STRIP, _LIGHT = 4, 20
-#: parts of one row, and elements of a row that is worth sharing
+#: parts of one row, about, and elements of a row that is worth sharing
 _ROW_PARTS, _LONG = 64, 1 << 15
 #: parts of the rows of columns, rows of a part that are worth a task, and bytes of their results that may lie on the stack
 _COLUMN_PARTS, _ROWS, _STACK = 16, 32, 128 << 10
@@ -47,6 +48,15 @@ class Work:
 
 
 @record
+class Cut:
+    """A row axis that is walked in so many parts, each of ``size`` elements but the last."""
+
+    axis: Axis
+    parts: int
+    size: Expr
+
+
+@record
 class ProcessorPlan(TaskPlan):
     """One kernel of a processor.
 
@@ -54,7 +64,8 @@ class ProcessorPlan(TaskPlan):
     the form TILED, the loads that run along the axis of ``points``, and are turned in registers. ``phases``: of a kernel with rows, what
     is done along the row and between, with what is kept. ``copies``: of each phase, how many vectors are folded side by side. ``strip``:
     vectors of columns that a task walks down together. ``parts``: the rows are cut in so many, whose results one thread combines in
-    their order (so that they do not depend on the number of threads); 0: they are not cut. ``serial``: one thread does all.
+    their order (so that they do not depend on the number of threads); 0: they are not cut. ``cuts``: of rows, along which axes,
+    the outermost first. ``serial``: one thread does all.
     ``status``: an index may be out of bounds, which is told. ``gathers``: lanes that lie anywhere are read by one instruction.
     """
 
@@ -68,6 +79,7 @@ class ProcessorPlan(TaskPlan):
     copies: tuple[int, ...] = ()
     strip: int = 1
     parts: int = 0
+    cuts: tuple[Cut, ...] = ()
     gathers: bool = False
 
 
@@ -77,7 +89,8 @@ def plan_kernel(group: Group, buffers: dict[str, Buffer], target: Target) -> Pro
     evaluated = phases.roots() if phases else (n for step in group.steps for n in roots(step))
     nodes = list(nodes_of(*evaluated))
     spent = min(_DEAR, sum(cost(n.op) for n in nodes))
-    vector = vector_axis(group, accesses_of(group, buffers), target.vector_bytes // 4, spent)
+    found = list(accesses_of(group, buffers))
+    vector = vector_axis(group, found, target.vector_bytes // 4, spent)
     lanes = lanes_of(nodes, varying_of(group, vector, phases), Ranges(), target.vector_bytes)
     plan = ProcessorPlan(
         Form.FLAT, arguments(group), size_symbols(group), tuple(a for a in group.axes if a is not vector), (), None,
@@ -85,7 +98,7 @@ def plan_kernel(group: Group, buffers: dict[str, Buffer], target: Target) -> Pro
         serial=any(s.mode is not StoreMode.PLAIN for step in group.steps for s in step.stores),
         status=any(n.op is Op.CHECK_INDEX for n in nodes), gathers="gather" in target.features,
     )  # fmt: skip
-    return _of_points(plan, group, nodes) if phases is None else _of_rows(plan, group, phases, target)
+    return _of_points(plan, group, nodes) if phases is None else _of_rows(plan, group, phases, target, found)
 
 
 def _of_points(plan: ProcessorPlan, group: Group, nodes: Sequence[Node]) -> ProcessorPlan:
@@ -98,7 +111,9 @@ def _of_points(plan: ProcessorPlan, group: Group, nodes: Sequence[Node]) -> Proc
     return dataclasses.replace(plan, form=Form.TILED, outer=outer, points=squares, turned=turned)
 
 
-def _of_rows(plan: ProcessorPlan, group: Group, phases: Phases, target: Target) -> ProcessorPlan:
+def _of_rows(
+    plan: ProcessorPlan, group: Group, phases: Phases, target: Target, found: Sequence[Access]
+) -> ProcessorPlan:
     """The plan of a group with rows: vectors lie along these, or along columns, of which a task has a strip."""
     vector, lanes = plan.vector, plan.lanes
     order = row_order(group.row_axes, vector)
@@ -107,7 +122,9 @@ def _of_rows(plan: ProcessorPlan, group: Group, phases: Phases, target: Target) 
     if vector is None or vector in group.row_axes:
         copies = tuple(_copies(phase, vector, lanes) for phase in phases.phases)
         shared = not plan.serial and _few_long_rows(group, vector, phases, target.cores)
-        return dataclasses.replace(plan, copies=copies, parts=_ROW_PARTS if shared else 0)
+        cuts = _cuts(order, vector, lanes, found) if shared else ()
+        parts = math.prod(cut.parts for cut in cuts) if cuts else 0
+        return dataclasses.replace(plan, copies=copies, parts=parts, cuts=cuts)
     strip = 0 if plan.serial else _shared_strip(group, vector, lanes, phases, target)
     parts = _COLUMN_PARTS if strip else 0
     strip = strip or _strip(group, lanes, phases, target.cores, target.vector_bytes)
@@ -254,6 +271,35 @@ def _few_long_rows(group: Group, vector: Axis | None, phases: Phases, cores: int
     first, *rest = phases.phases
     one_pass = first.over_row and not any(p.over_row for p in rest) and not phases.kept
     return one_pass and (length is None or length >= _LONG)
+
+
+def _cuts(order: Sequence[Axis], vector: Axis | None, lanes: int, found: Iterable[Access]) -> tuple[Cut, ...]:
+    """How a long row is cut: along its outer axes, whose parts are stretches of memory, and as many of these as give enough parts.
+
+    Along the vectors first where something lies across them: the next row of a part finds the lines that this one has read. Of unknown
+    sizes along the longest axis.
+    """
+    if any(axis.extent.value is None for axis in order):
+        axis = max(order, key=lambda a: (likely_size(a.extent), a is vector))
+        return (_cut(axis, _ROW_PARTS, vector, lanes),)
+    cuts: list[Cut] = []
+    left = _ROW_PARTS
+    across = vector is not None and any(stride(a.index, vector.symbol) not in (0, 1) for a in found)
+    for axis in sorted(order, key=lambda a: a is not vector) if across else order:
+        cut = _cut(axis, left, vector, lanes)
+        if cut.parts > 1:
+            cuts.append(cut)
+            left = -(-left // cut.parts)
+    return tuple(cuts)
+
+
+def _cut(axis: Axis, parts: int, vector: Axis | None, lanes: int) -> Cut:
+    """An axis in at most so many parts, none of which is empty where its size is known; along vectors each is some whole ones."""
+    unit = 4 * lanes if axis is vector else 1
+    size = floor_div(axis.extent + (unit * parts - 1), Integer(unit * parts)) * unit
+    if axis.extent.value is not None and size.value:
+        parts = -(-axis.extent.value // size.value)
+    return Cut(axis, parts, size)
 
 
 def _shared_strip(group: Group, vector: Axis, lanes: int, phases: Phases, target: Target) -> int:
