@@ -95,6 +95,7 @@ empty_strided = core.empty_strided
 tabulate = calibrate.tabulate if native_available else tables.tabulate
 tensor_meta = calibrate.tensor_meta if native_available else core.tensor_meta
 versions = core.versions
+counters = core.counters
 bind_driver = driver.bind
 bind_graphs = driver.bind_graphs
 driver_version = driver.version

@@ -339,6 +339,7 @@ def tensor_meta(tensor: Any) -> tuple[Any, ...]:
 
 
 versions = torch_state.versions
+counters = torch_state.counters
 
 
 def bind_torch() -> dict[str, bool]:

@@ -10,8 +10,11 @@ import array
 import contextlib
 import ctypes
 import functools
+import itertools
 import operator
+import struct
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -246,6 +249,27 @@ def metadata(tensor: Any) -> tuple[Any, ...]:
 def versions(tensors: tuple[Any, ...]) -> bytes:
     """The version counters of tensors, four bytes each; RuntimeError for one made in inference mode."""
     return array.array("I", [tensor._version for tensor in tensors]).tobytes()
+
+
+#: id of a tensor -> a weak reference to it, and the number that stands for its counter: no other tensor's, ever
+_numbers: dict[int, tuple[weakref.ref[Any], int]] = {}
+_next_number = itertools.count(1)
+
+
+def counters(tensors: tuple[Any, ...]) -> bytes:
+    """Which version counters tensors have, and their numbers, twelve bytes each; RuntimeError for one made in inference mode.
+
+    Here each tensor has one of its own, be it a name of another's memory: Python does not tell who shares one.
+    """
+    return b"".join([struct.pack("=QI", _number_of(tensor), tensor._version) for tensor in tensors])
+
+
+def _number_of(tensor: Any) -> int:
+    known = _numbers.get(id(tensor))
+    if known is None or known[0]() is not tensor:
+        gone = functools.partial(lambda place, _: _numbers.pop(place, None), id(tensor))
+        known = _numbers[id(tensor)] = weakref.ref(tensor, gone), next(_next_number)
+    return known[1]
 
 
 def storage_uses(storage: Any) -> int:

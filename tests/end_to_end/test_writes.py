@@ -682,6 +682,39 @@ def test_the_gradient_of_a_written_argument_is_its_own_alone() -> None:
         assert gradients[0] == gradients[1]
 
 
+def test_a_backward_from_one_written_argument_does_not_come_by_the_history_of_another() -> None:
+    """Of what has no derivative that would raise, and a function of the program's would be called for it."""
+
+    class Seen(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, calls: list[int]) -> Tensor:
+            ctx.calls = calls
+            return x * 3
+
+        @staticmethod
+        def backward(ctx: Any, tangent: Tensor) -> Any:
+            ctx.calls.append(1)
+            return tangent * 3, None
+
+    def program(x: Tensor, made: Tensor, other: Tensor) -> Tensor:
+        x.mul_(2)
+        made.lerp_(x, 0.5)
+        other.mul_(x).sub_(x)
+        return x * x
+
+    compiled = braze.compile(program, backend="aot_eager", options={"verify": 2})
+    for from_all in (False, True):
+        seen = []
+        for call in (program, compiled):
+            leaf, calls = torch.tensor([1.0, -2.0], requires_grad=True), []
+            x = leaf * 1
+            made, other = x.unique(), Seen.apply(x, calls)
+            result = call(x, made, other)
+            (result + x + other if from_all else result + x).sum().backward()
+            seen.append((str(leaf.grad), made.tolist(), calls))
+        assert seen[0] == seen[1]
+
+
 @pytest.mark.parametrize("backend", ["aot_eager", "braze"])
 def test_a_hook_on_what_is_written_later_sees_the_gradient_of_the_old_contents_alone(backend) -> None:
     """Behind the hook's graph break; one that is put on after the write sees that of the new ones, and either may be taken off."""

@@ -338,3 +338,32 @@ def test_halves_that_are_scattered_may_leave_their_type_on_the_way():
         ours = found[0]["result 0"].clone()
         ours[0] = torch.inf
         assert (not told(ours, "result 0", found)) is open_
+
+
+def test_a_norm_of_equal_numbers_is_as_far_off_as_their_mean():
+    """Eager's mean of a few is that number, and ours may be beside it (`tensors` 17100002354)."""
+    text = "def program(x0):\n    v0 = F.layer_norm(x0, (5,))\n    return (v0,)\n"
+    found = numbers_by(text, "torch.full((4, 5), 0.7, dtype=t_float32)")
+    for off, fails in ((1.9e-5, False), (2e-4, True)):
+        assert bool(told(found[0]["result 0"] + off, "result 0", found)) is fails
+
+
+def test_a_fourier_transform_is_as_far_off_as_its_numbers_are_long():
+    """What cancels in it of numbers that were rounded does not cancel of others (`rare` 8500000486)."""
+    text = "def program(x0):\n    v0 = torch.fft.rfft(x0).abs()\n    return (v0,)\n"
+    found = numbers_by(text, "1000 + numbers((311,), 'float32', 0, 'normal')")
+    for off, fails in ((1e-3, False), (1e-1, True)):
+        assert bool(told(found[0]["result 0"] + off, "result 0", found)) is fails
+
+
+@pytest.mark.parametrize(("third", "open_"), [("0.7", True), ("0.5", False)])
+def test_the_sign_of_a_softmaxs_gradient_that_is_zero_may_be_decided_by_rounding(third, open_):
+    """Of a tangent that is the mean of the others, but for rounding (`places` 12200002021)."""
+    text = f"def program(x0):\n    v0 = (x0.softmax(0) * torch.tensor([0.7, 0.7, {third}])).sum()\n    return (v0,)\n"
+    found = numbers_by(text, "torch.tensor([0.1, 0.3, -inf])")
+    ours = found[0]["gradient of x0"].clone()
+    assert ours[2] == 0
+    signs = {torch.signbit(r["gradient of x0"][2]).item() for r in found[2]}
+    assert (signs == {False, True}) is open_
+    ours[2] = -ours[2]
+    assert bool(told(ours, "gradient of x0", found)) is not open_

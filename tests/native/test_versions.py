@@ -33,6 +33,26 @@ def test_an_operation_in_place_is_a_new_version():
     assert native.versions((tensor,)) != before
 
 
+@pytest.mark.parametrize("counters", [native.counters, torch_state.counters], ids=["as built", "python"])
+def test_who_counts_for_itself_has_another_counter(counters):
+    native.bind_torch()
+    first, second = counted(2, 2)
+    beside = first.data.add_(0).add_(0)
+    told = [counters((t,)) for t in (first, second, beside)]
+    assert len({*told}) == 3 and {text[8:] for text in told} == {(2).to_bytes(4, "little")}
+    first.add_(1)
+    assert counters((first, second)) == told[0][:8] + (3).to_bytes(4, "little") + told[1]
+    with torch.inference_mode(), pytest.raises(RuntimeError):
+        counters((torch.zeros(2),))
+
+
+@pytest.mark.skipif(not native.native_available, reason="needs the C extension")
+def test_other_names_of_a_tensor_have_its_counter():
+    (tensor,) = counted(2)
+    names = (tensor.detach(), tensor.view(2, 1), tensor[1:])
+    assert {native.counters((name,)) for name in names} == {native.counters((tensor,))}
+
+
 def test_tensors_of_inference_mode_have_none():
     with torch.inference_mode():
         tensor = torch.zeros(2)

@@ -141,3 +141,30 @@ def test_weights_that_take_turns_are_packed_once_each() -> None:
     del b
     keeper([torch.zeros(4)])
     assert copy() is None
+
+
+def test_another_tensor_over_the_same_memory_counts_its_own_writes() -> None:
+    """As many as the first one, to places of which there is no sample; another name of the first is that one."""
+    pack = Counted(16)
+    keeper = PackedWeights([pack], [16], [16], lambda weights, sums, sizes: 0)
+    with torch.no_grad():
+        w = torch.nn.Parameter(torch.arange(4.0)).add_(0)
+        keeper([w])
+        other = torch.nn.Parameter(w.data)
+        other[1:].mul_(2)
+        assert other._version == w._version == 1
+        assert values(keeper([other])[0]) == [0.0, 2.0, 4.0, 6.0]
+        keeper([other.detach()])
+    assert pack.calls == 2
+
+
+def test_a_weight_that_was_packed_may_be_swapped() -> None:
+    """PyTorch swaps no tensor that something refers to, be it weakly."""
+    pack = Counted(16)
+    keeper = keeper_of(pack)
+    w = torch.nn.Parameter(torch.arange(4.0))
+    old = weakref.ref(w.untyped_storage())
+    keeper([w])
+    torch.utils.swap_tensors(w, torch.nn.Parameter(torch.full((4,), 7.0)))
+    assert values(keeper([w])[0]) == [7.0] * 4
+    assert old() is None

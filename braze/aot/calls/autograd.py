@@ -337,8 +337,8 @@ class _Plan:
         counts = [0 if values[i].is_inference() else values[i]._version for i in self.given]
         ctx.kept = names, [values[i] for i in self.numbers], counts
         ctx.set_materialize_grads(False)
-        for i in self.guarded:
-            results[i] = results[i].view_as(results[i])
+        for i in self.guarded:  # one value may be another result, too, whose history its views would have
+            results[i] = results[i].detach().view_as(results[i])
         if not self.plain:
             return tuple(results[: self.results])
         items = dict(enumerate(results[: self.results]))

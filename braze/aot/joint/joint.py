@@ -188,9 +188,9 @@ class Differentiation:
         return tuple(i if i >= 0 else ~positions[~i] for i in self.wanted)
 
     def _seen_by_the_user(self) -> list[int]:
-        """The seeds that are results themselves: what others are only made of is seen by nobody."""
+        """The seeds that are results themselves, or new contents of inputs: what others are only made of is seen by nobody."""
         first = len(self.outputs.bases)
-        return [i for i, (kind, k) in enumerate(self.seeds) if kind == "computed" and k >= first]
+        return [i for i, (kind, k) in enumerate(self.seeds) if kind == "input" or k >= first]
 
     def _refuse_other_histories(self, recorder: Recorder) -> None:
         """Views are made again by autograd's own, of the whole; what was written apart from it has another history."""

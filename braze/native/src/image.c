@@ -234,36 +234,59 @@ static struct {
     Py_ssize_t pointer, number;
 } counter;
 
-/* Four bytes a tensor; through Python where it is not known where they stand, or one has none. */
+/* Where the counter of a tensor is; NULL where that is not known, or it has none. */
+static const char *
+counter_place(PyObject *tensor)
+{
+    const char *impl = counter.known && is_tensor(tensor) ? *(char *const *)((char *)tensor + layout.handle) : NULL;
+    return impl != NULL ? *(char *const *)(impl + counter.pointer) : NULL;
+}
+
+/* ``size`` bytes a tensor, the last four of which are the count; before it, if there is room, where that is.
+   Through Python, by ``name``, where it is not known where they stand, or one has none. */
 static PyObject *
-versions(PyObject *module, PyObject *tensors)
+counted(PyObject *tensors, Py_ssize_t size, const char *name)
 {
     if (!PyTuple_Check(tensors)) {
-        PyErr_Format(PyExc_TypeError, "versions takes a tuple of tensors, not %.100s", Py_TYPE(tensors)->tp_name);
+        PyErr_Format(PyExc_TypeError, "%s takes a tuple of tensors, not %.100s", name, Py_TYPE(tensors)->tp_name);
         return NULL;
     }
     Py_ssize_t count = PyTuple_GET_SIZE(tensors), i = counter.known ? 0 : -1;
-    PyObject *found = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(uint32_t));
+    PyObject *found = PyBytes_FromStringAndSize(NULL, count * size);
     if (found == NULL) {
         return NULL;
     }
     for (; i >= 0 && i < count; i++) {
-        PyObject *tensor = PyTuple_GET_ITEM(tensors, i);
-        const char *impl = is_tensor(tensor) ? *(char *const *)((char *)tensor + layout.handle) : NULL;
-        const char *place = impl != NULL ? *(char *const *)(impl + counter.pointer) : NULL;
+        const char *place = counter_place(PyTuple_GET_ITEM(tensors, i));
         if (place == NULL) {
             break;
         }
-        memcpy(PyBytes_AS_STRING(found) + i * (Py_ssize_t)sizeof(uint32_t), place + counter.number, sizeof(uint32_t));
+        char *end = PyBytes_AS_STRING(found) + (i + 1) * size;
+        memcpy(end - sizeof(uint32_t), place + counter.number, sizeof(uint32_t));
+        if (size > (Py_ssize_t)sizeof(uint32_t)) {
+            memcpy(end - size, &place, sizeof place);
+        }
     }
     if (i == count) {
         return found;
     }
     Py_DECREF(found);
-    PyObject *plainly = package_function("braze.native.torch_state", "versions");
+    PyObject *plainly = package_function("braze.native.torch_state", name);
     PyObject *answer = plainly != NULL ? PyObject_CallOneArg(plainly, tensors) : NULL;
     Py_XDECREF(plainly);
     return answer;
+}
+
+static PyObject *
+versions(PyObject *module, PyObject *tensors)
+{
+    return counted(tensors, sizeof(uint32_t), "versions");
+}
+
+static PyObject *
+counters(PyObject *module, PyObject *tensors)
+{
+    return counted(tensors, sizeof(char *) + sizeof(uint32_t), "counters");
 }
 
 /* -- for calibration ------------------------------------------------------------------------------- */
@@ -330,6 +353,8 @@ PyMethodDef image_methods[] = {
     {"_configure_counter", configure_counter, METH_VARARGS, "Offsets as in layout.Counter."},
     {"versions", versions, METH_O,
      "versions(tensors)\n--\n\nThe version counters of a tuple of tensors, four bytes each; RuntimeError where one has none."},
+    {"counters", counters, METH_O,
+     "counters(tensors)\n--\n\nThe version counters of a tuple of tensors, twelve bytes each: which it is, as long as it lives, and its number."},
     {"_same_image", same_image, METH_VARARGS, "Whether the metadata of two tensors look the same from their words."},
     {NULL},
 };

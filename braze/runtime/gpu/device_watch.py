@@ -16,7 +16,7 @@ import torch
 
 from braze import native
 from braze.runtime.libraries import cache
-from braze.runtime.memory.watch import PerTensors
+from braze.runtime.memory.watch import PerTensors, counters_of, held
 from braze.runtime.triton import triton_load
 from braze.runtime.triton.triton_build import Job
 from braze.support.record import record
@@ -81,10 +81,11 @@ class Device:
 
 @record
 class _State:
-    """What was made, and of what: version counters and places of the tensors, ``table`` and ``words`` for the kernel."""
+    """What was made, and of what: version counters and places of the tensors, ``table`` and ``words`` for the kernel; what holds the counters."""
 
     made: Any
-    versions: bytes
+    counters: bytes
+    held: tuple[torch.Tensor, ...]
     places: tuple[int, ...]
     table: torch.Tensor
     words: torch.Tensor
@@ -134,7 +135,7 @@ class DeviceWatch:
         self._remake = remake
         self._device = device
         self._lock = threading.Lock()
-        #: the last one's, which is known by its versions and places alone, and each one's
+        #: the last one's, and each one's
         self._state: _State | None = None
         self._states: PerTensors[_State] = PerTensors()
         self._idle: list[tuple[torch.Tensor, Any]] = []
@@ -144,15 +145,15 @@ class DeviceWatch:
         if self._device.is_recording():
             return self._remake(tensors), UNCHANGED  # what is replayed reads the tensors as they are then
         try:
-            versions = native.versions(tensors if type(tensors) is tuple else tuple(tensors))
+            counters = counters_of(tensors)
         except RuntimeError:  # an inference tensor: "do not track version counter"
             return self._remake(tensors), UNCHANGED
         places = tuple([t.data_ptr() for t in tensors])
         state = self._state
-        if state is None or versions != state.versions or places != state.places:
-            state = self._states.get(tensors)
-            if state is None or versions != state.versions or places != state.places:
-                return self._refresh(tensors, versions, places).made, UNCHANGED
+        if state is None or counters != state.counters or places != state.places:
+            state = self._states.get(tensors, counters)
+            if state is None or counters != state.counters or places != state.places:
+                return self._refresh(tensors, counters, places).made, UNCHANGED
             self._state = state  # others had their turn since
         return state.made, Look(self, state) if places else UNCHANGED
 
@@ -180,7 +181,7 @@ class DeviceWatch:
             if self._state is changed:
                 self._state = None
 
-    def _refresh(self, tensors: Sequence[torch.Tensor], versions: bytes, places: tuple[int, ...]) -> _State:
+    def _refresh(self, tensors: Sequence[torch.Tensor], counters: bytes, places: tuple[int, ...]) -> _State:
         with self._lock, torch.inference_mode(False), torch.no_grad():
             self._device.wait()
             made = self._remake(tensors)
@@ -191,8 +192,8 @@ class DeviceWatch:
                 with self._device.current():
                     _kernel(True)(table, words, differ, words.numel())
             self._device.wait()
-            state = _State(made, versions, places, table, words)
-            self._states.put(tensors, state)
+            state = _State(made, counters, held(tensors), places, table, words)
+            self._states.put(tensors, counters, state)
             self._state = state
             return state
 

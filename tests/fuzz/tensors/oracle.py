@@ -14,6 +14,20 @@ from torch._decomp import decomposition_table
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.fuzz.tensors import units
+from tests.fuzz.tensors.asked import (
+    absolute,
+    beside_infinities,
+    in_backward,
+    in_digits,
+    in_vectors,
+    is_float,
+    lost_beside,
+    lost_in,
+    mass_of,
+    put,
+    sizes_of,
+    tensors,
+)
 
 Tensor = torch.Tensor
 
@@ -66,6 +80,8 @@ MEANS = {
     "native_batch_norm": 1,
     "_native_batch_norm_legit": 1,
 }
+#: sums of all numbers along some dims, turned: each is as far off as these are long, however small it is
+TRANSFORMS = frozenset("_fft_r2c _fft_c2r _fft_c2c".split())
 #: squares of larger numbers than this cannot be added up, in doubles and in what kernels compute smaller types in: what is
 #: made of the sum is 0 or no number, by place
 HUGE = {True: 1e150, False: 1e18}
@@ -87,6 +103,15 @@ ROOM = 4.0
 def adds_up(name: str, args: Any) -> bool:
     """Whether an operator adds numbers up."""
     return name in SUMS or (name == "scatter_reduce" and args[4] in ("sum", "mean"))
+
+
+def length_of(func: Any, made: Tensor, args: Any) -> Tensor:
+    """How long the numbers are of which a transform makes each, as it is scaled."""
+    given, dims = args[0].detach(), args[1]
+    one = torch.zeros([given.shape[d] if d in dims else 1 for d in range(given.dim())], dtype=given.dtype)
+    one.flatten()[:1] = 1
+    lengths = torch.linalg.vector_norm(given, dim=dims, keepdim=True) * func(one, *args[1:]).abs().max()
+    return lengths.expand(made.shape)
 
 
 class RandomRounding(TorchDispatchMode):
@@ -150,6 +175,8 @@ class RandomRounding(TorchDispatchMode):
             if name == "gelu" and self.odd:  # eager doubles before it halves
                 beyond = args[0].detach() > torch.finfo(self.widest).max / 2
                 put(made.detach(), made.detach().masked_fill(beyond, torch.inf))
+            if name == "_softmax_backward_data" and self.rounds:
+                self.either(made.detach(), *args[:3])
             return made
         open_ = self.near(args[0], args[1]) if name in EQUALS and self.rounds and self.odd else None
         made = in_vectors(func, args, kwargs, self.odd) if name in BY_PLACE else func(*args, **kwargs)
@@ -165,10 +192,10 @@ class RandomRounding(TorchDispatchMode):
             at = args[POLES[name]].detach()
             pole = (at < 0.5) & self.near(at, at.round())
             put(made.detach(), made.detach().masked_fill(pole, torch.inf))
-        if name in MEANS:
-            self.move(name, made, args)
         sums = adds_up(name, args)
         mass = func(*absolute(args), **kwargs) if sums else made
+        if name in TRANSFORMS:
+            mass = length_of(func, made, args)
         if name == "add" and isinstance(made, Tensor) and made.is_floating_point():
             mass = made.__dict__["mass"] = sum(map(mass_of, args[:2])) + torch.zeros_like(made)
         for value, size in zip(tensors(made), tensors(mass), strict=True):
@@ -210,6 +237,8 @@ class RandomRounding(TorchDispatchMode):
                     )
         if name in ("native_layer_norm", "native_group_norm"):
             self.unsettle(name, made[0], args)
+        if name in MEANS:  # of a row of equal numbers, too, whose mean may be another one
+            self.move(name, made, args)
         if name in ("var_mean", "std_mean") and self.odd and is_float(made[1]):
             self.cancel(made[1].detach(), func(*unrounded, **kwargs)[1].detach(), mass[1].detach())
         return made
@@ -251,6 +280,13 @@ class RandomRounding(TorchDispatchMode):
         if means.any():
             left = (-eps / 4, 0.0, eps / 8)[self.seed % 3]
             put(made.detach(), made.detach().masked_fill(means.reshape(made.shape), left))
+
+    def either(self, made: Tensor, tangent: Tensor, softmax: Tensor, dim: int) -> None:
+        """In place, zeros of either sign where a softmax is 0 and the mean of the tangents is theirs, but for rounding."""
+        weighed = (tangent * softmax).detach()
+        off = (tangent.detach() - weighed.sum(dim, True)).abs()
+        near = (softmax.detach() == 0) & (off <= ROOM * self.eps * weighed.abs().sum(dim, True))
+        put(made, torch.where(near, self.zeros(made), made))
 
     def cancel(self, mean: Tensor, unrounded: Tensor, size: Tensor) -> None:
         """In place, nothing for a mean of numbers that cancel but for rounding: eager's, made one number after the other, keeps some of it."""
@@ -341,121 +377,11 @@ class RandomRounding(TorchDispatchMode):
             put(value, torch.where(inexact, near, value))  # x + 0.0 has no sign
 
 
-def in_digits(value: Tensor, digits: int) -> Tensor:
-    """Doubles rounded to fewer binary digits."""
-    raised = value.double() * (2.0 ** (53 - digits) + 1)
-    return raised - (raised - value)
-
-
-def beside_infinities(made: Tensor, args: Any, other: float) -> None:
-    """In place, another number where the zeros around what is convolved meet a weight that is not finite.
-
-    Their product is no number, but some kernels pass over what is around: of one convolution eager takes one or another by type and layout.
-    What the other products make may be infinite, or not.
-    """
-    given, weight, _, stride, padding, dilation, transposed, _, groups = args
-    odd = (~weight.detach().isfinite()).double()
-    if transposed or not any(padding) or not odd.any():
-        return
-    inside = torch.convolution(
-        torch.ones_like(given[:1], dtype=odd.dtype), odd, None, stride, padding, dilation, False, [0], groups
-    )
-    outside = inside < odd.flatten(1).sum(1).view(-1, *(1 for _ in padding))
-    put(made.detach(), made.detach().masked_fill(outside & made.detach().isnan(), other))
-
-
 def is_signless(func: Any, name: str, args: Any) -> bool:
     """Whether eager's kernels leave the sign of a zero open: by place, or by the size of a matrix."""
     if name in PRODUCTS:
         return args[-1].shape[-2] == 1 if isinstance(args[-1], Tensor) else False
     return str(func).removeprefix("aten.").removesuffix(".default") in SIGNLESS
-
-
-def mass_of(summand: Any) -> Any:
-    """How large what is added up may be on the way: sums of sums, as of gradients, may be taken in any order."""
-    if not isinstance(summand, Tensor):
-        return abs(summand)
-    known = summand.__dict__.get("mass")
-    return summand.detach().double().abs() if known is None else known
-
-
-def sizes_of(numbers: Tensor) -> Tensor:
-    """Numbers without their signs: of complex ones each part is a number, that a view may take."""
-    parts = (numbers.real, numbers.imag) if numbers.is_complex() else (numbers,)
-    sizes = [part.abs() for part in parts]
-    return torch.complex(*sizes) if numbers.is_complex() else sizes[0]
-
-
-def lost_in(args: Any) -> Tensor:
-    """Where a sum of two is not exact in float64: a summand that is lost in the other comes back in another order."""
-    a, b = (x if isinstance(x, Tensor) else torch.tensor(x) for x in args[:2])
-    a, b = a.detach().double(), b.detach().double()
-    made = a + b
-    other = made - a
-    return ((a - (made - other)) + (b - other)) != 0
-
-
-def lost_beside(func: Any, args: Any, kwargs: Any, size: Tensor) -> Tensor:
-    """Where numbers are added up beside which float64 has no place for others: of ranges of 32 binary digits, two that have one between them."""
-
-    def meets(i: int, given: Tensor) -> Tensor:
-        return tensors(func(*absolute([*args[:i], given, *args[i + 1 :]]), **kwargs))[0] > 0
-
-    found = torch.zeros(size.shape, dtype=torch.bool)
-    for i, given in enumerate(args):
-        if not is_float(given) or not given.numel():
-            continue
-        given = given.detach()
-        there = (given != 0) & given.isfinite()
-        ranges = torch.frexp(given).exponent // 32
-        present = sorted({*ranges[there].tolist()}, reverse=True)
-        if not present or present[0] < present[-1] + 2:
-            continue
-        open_ = ~meets(i, torch.zeros_like(given))
-        highest = torch.full(size.shape, present[-1])
-        for each in present:
-            here = open_ & meets(i, given.masked_fill(~there | (ranges != each), 0.0))
-            found |= here & (highest >= each + 2)
-            highest = torch.where(here, highest.clamp(min=each), highest)
-    return found
-
-
-def in_vectors(func: Any, args: Any, kwargs: Any, whether: bool) -> Any:
-    """The result of an elementwise operator, all of it in vectors, or none of it."""
-
-    def laid_out(value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            return value
-        if whether:
-            return value.expand(64, *value.shape).contiguous()
-        return torch.stack([value, value], -1)[..., 0]
-
-    made = func(*map(laid_out, args), **kwargs)
-    return made[0] if whether else made
-
-
-def put(value: Tensor, numbers: Tensor) -> None:
-    """Write numbers over a result, if its elements have places of their own."""
-    if all(stride or n == 1 for stride, n in zip(value.stride(), value.shape, strict=True)):
-        value.copy_(numbers)
-
-
-def in_backward() -> bool:
-    return torch._C._current_graph_task_id() != -1
-
-
-def is_float(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point()
-
-
-def tensors(made: Any) -> list[Tensor]:
-    made = made if isinstance(made, (tuple, list)) else (made,)
-    return [value for value in made if isinstance(value, Tensor)]
-
-
-def absolute(args: Any) -> Any:
-    """Arguments without their signs."""
-    return [value.abs() if is_float(value) else value for value in args]
 
 
 def same(ours: Tensor, theirs: Tensor) -> bool:
