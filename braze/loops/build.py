@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Container, Mapping
+from typing import Any
 
 from braze.loops.dtypes import round_float, truncated_to, wrap_integer
 from braze.loops.ir import ROUNDING, DType, Node, Op
@@ -242,18 +243,21 @@ def nodes_of(*roots: Node, known: Container[Node] = (), inside_masks: bool = Tru
     """
     order: list[Node] = []
     seen: set[Node] = set()
-    stack: list[tuple[Node, bool]] = [(root, False) for root in reversed(roots)]
+    stack: list[Any] = [*reversed(roots)]
     while stack:
-        node, done = stack.pop()
-        if done:
-            order.append(node)
+        node = stack.pop()
+        if node is None:  # all under the one below has been entered
+            order.append(stack.pop())
         elif node not in seen and node not in known:
             seen.add(node)
-            stack.append((node, True))
             args = node.args
+            if not args:
+                order.append(node)
+                continue
             if node.op is Op.MASKED and not inside_masks:
                 args = (args[0], args[2])
-            stack.extend((a, False) for a in reversed(args) if a not in seen)
+            stack += (node, None)
+            stack += args[::-1]
     return order
 
 

@@ -22,6 +22,9 @@ class Varying:
     def __call__(self, node: Node) -> bool:
         if self.symbol is None:
             return False
+        found = self._memo.get(node)
+        if found is not None:
+            return found
         for n in nodes_of(node, known=self._memo):
             self._memo[n] = self._own(n) or any(self._memo[a] for a in n.args)
         return self._memo[node]

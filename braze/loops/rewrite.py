@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from braze.loops.ir import Axis, LoopNest, Node, Op, Reduction, Store
 from braze.symbolic.expr import Expr, Symbol
@@ -40,8 +41,7 @@ class Substitution:
 
     def nest(self, nest: LoopNest, axes: tuple[Axis, ...], reduce_axes: tuple[Axis, ...]) -> LoopNest:
         """The nest over other axes."""
-        made = nest_with_nodes(nest, self.node, self.expr)
-        return dataclasses.replace(made, axes=axes, reduce_axes=reduce_axes)
+        return nest_with_nodes(nest, self.node, self.expr, axes=axes, reduce_axes=reduce_axes)
 
     def _replace(self, node: Node) -> Node:
         attr = map_attr(node.attr, self.expr)
@@ -66,18 +66,19 @@ def with_results(store: Store, result: Callable[[Node], Node]) -> Store:
 
 def rewrite(node: Node, replace: Callable[[Node], Node], memo: dict[Node, Node]) -> Node:
     """Rebuild an expression bottom-up with ``replace`` applied to every node."""
-    stack = [(node, False)]
+    stack: list[Any] = [node]
     while stack:
-        n, ready = stack.pop()
-        if n in memo:
-            continue
-        if not ready:
-            stack.append((n, True))
-            stack.extend((a, False) for a in n.args if a not in memo)
-            continue
-        args = tuple(memo[a] for a in n.args)
-        same = all(x is y for x, y in zip(args, n.args, strict=True))
-        memo[n] = replace(n if same else Node(n.op, n.dtype, args, n.attr))
+        n = stack.pop()
+        if n is None:  # the arguments of the one below are done
+            n = stack.pop()
+            args = tuple([memo[a] for a in n.args])
+            memo[n] = replace(n if args == n.args else Node(n.op, n.dtype, args, n.attr))
+        elif n not in memo:
+            if n.args:
+                stack += (n, None)
+                stack += n.args
+            else:
+                memo[n] = replace(n)
     return memo[node]
 
 
@@ -88,12 +89,19 @@ def with_nodes(store: Store, node: Callable[[Node], Node], index: Expr | None = 
 
 
 def nest_with_nodes(
-    nest: LoopNest, node: Callable[[Node], Node], index: Callable[[Expr], Expr] | None = None
+    nest: LoopNest,
+    node: Callable[[Node], Node],
+    index: Callable[[Expr], Expr] | None = None,
+    *,
+    axes: tuple[Axis, ...] | None = None,
+    reduce_axes: tuple[Axis, ...] | None = None,
 ) -> LoopNest:
-    """The same of all that a nest evaluates."""
+    """The same of all that a nest evaluates, over its axes or other ones."""
     reductions = tuple(Reduction(r.kind, r.dtype, node(r.value)) for r in nest.reductions)
     stores = tuple(with_nodes(s, node, None if index is None else index(s.index)) for s in nest.stores)
-    return dataclasses.replace(nest, reductions=reductions, stores=stores)
+    over = nest.axes if axes is None else axes
+    reduced = nest.reduce_axes if reduce_axes is None else reduce_axes
+    return dataclasses.replace(nest, axes=over, reduce_axes=reduced, reductions=reductions, stores=stores)
 
 
 def map_attr(attr: object, f: Callable[[Expr], Expr]) -> object:

@@ -21,6 +21,9 @@ from braze.loops.ir import (
 from braze.schedule import schedule
 from braze.schedule.facts.choices import Choices
 from braze.schedule.facts.records import GroupKind
+from braze.schedule.fusion import fusion
+from braze.schedule.fusion.blocks import Block
+from braze.schedule.fusion.legality import join
 from braze.schedule.stage.verify import verify_schedule
 from braze.support.errors import InternalError
 from braze.symbolic.expr import Integer, Symbol, indirect
@@ -372,3 +375,23 @@ def test_choices_can_be_replaced() -> None:
     b.input("x", 32, 16)
     program = b.program(softmax(b, "x", 32, 16))
     assert len(schedule(program, context(), Never(context().options)).groups) == 3
+
+
+def test_what_is_not_joined_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Joins go round by round until nothing changes; of two blocks that are the same in the next round the answer is, too."""
+    b = Builder()
+    b.input("x", 64, 64)
+    rows, columns = axes("i", 64, 64), axes("j", 64, 64)
+    (i, j), (k, m) = (a.symbol for a in rows), (a.symbol for a in columns)
+    b.point("along", rows, call(Op.EXP, load("x", i * 64 + j)))
+    b.point("twice", rows, call(Op.NEG, load("along", i * 64 + j)))
+    across = b.point("across", columns, call(Op.ADD, load("twice", m * 64 + k), load("along", k * 64 + m)))
+    asked = []
+
+    def ask(first: Block, second: Block, *args: object, **words: object) -> Block | None:
+        asked.append((first, second))
+        return join(first, second, *args, **words)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(fusion, "join", ask)
+    assert kernels(b.program(across)) == 2
+    assert len(asked) == len(set(asked))

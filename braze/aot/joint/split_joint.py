@@ -17,6 +17,7 @@ from braze.graph.nodes.captured import Late
 from braze.graph.nodes.facts import facts, led_by, set_facts
 from braze.graph.nodes.passes import drop_unread
 from braze.graph.nodes.specs import FloatSpec, SymbolSpec, TensorSpec
+from braze.graph.private import torch_nodes
 from braze.graph.private.torch_symbols import is_unbacked_symbol
 from braze.support.errors import Unsupported
 
@@ -166,7 +167,7 @@ class _Backward:
             value = n.meta["val"]
             return sizes.node(value) if isinstance(value, torch.SymInt) else value
 
-        return self.graph.node_copy(node, argument)
+        return torch_nodes.copy_of(self.graph, node, argument)
 
 
 def sources_of(

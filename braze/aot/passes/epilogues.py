@@ -26,7 +26,7 @@ _TYPES = (torch.bfloat16, torch.float16)
 
 def fuse_epilogues(module: torch.fx.GraphModule, mode: FakeMode) -> None:
     """Let products of a functional graph compute the functions that read them alone."""
-    graph = module.graph
+    graph, fused = module.graph, False
     for node in list(graph.nodes):
         gelu = _is_gelu(node)
         if (not gelu and node.target is not aten.relu.default) or not _leaves_kernels(node):
@@ -36,7 +36,9 @@ def fuse_epilogues(module: torch.fx.GraphModule, mode: FakeMode) -> None:
         operands = _operands(shown.args[0] if through else shown)  # type: ignore[union-attr]
         if operands is not None:
             _fuse(node, operands, gelu, mode)
-    graph.lint()
+            fused = True
+    if fused:
+        graph.lint()
 
 
 def _is_gelu(node: Node) -> bool:

@@ -83,6 +83,8 @@ def pad_products(
 ) -> None:
     """Pad the operands of products in a functional graph, where it pays. ``template``: the architecture for which the template may be taken, or None."""
     graph = module.graph
+    if not any(map(_sizes, graph.nodes)):
+        return
     layouts = Layouts(kept_nodes(graph), mode)
     copies: _Copies = {}
     for node in list(graph.nodes):

@@ -32,8 +32,8 @@ from braze.graph.fakes import kernels, own_memory
 from braze.graph.fakes.fakes import FakeMode, same, text_of
 from braze.graph.nodes.facts import facts, set_facts, told
 from braze.graph.nodes.printer import describe
-from braze.graph.operators.operators import functional_form
-from braze.graph.private import torch_compat, torch_symbols
+from braze.graph.operators.operators import functional_form, tags_of
+from braze.graph.private import torch_compat, torch_nodes, torch_symbols
 from braze.support.errors import Origin, Unsupported
 from braze.support.log import warn_once
 from braze.support.nested import every
@@ -197,7 +197,7 @@ class Recorder(TorchDispatchMode):
             return self._under_policy(self.policy, func, args, kwargs)
         loop = loop_of(func)
         composite = func not in structural.KEPT and structural.is_composite(func)
-        rule = self.decompositions.get(func) if torch.Tag.dynamic_output_shape not in func.tags else None
+        rule = self.decompositions.get(func) if torch.Tag.dynamic_output_shape not in tags_of(func) else None
         if (rule := rule or loop) is not None:
             with self, self._casting(composite), self.number_places.of_parts(composite or loop is not None):
                 result = self._decomposed(func, rule, args, kwargs)
@@ -331,7 +331,7 @@ class Recorder(TorchDispatchMode):
             return self._rebound(func, args)
         if func is aten.copy_.default and not isinstance(args[1], torch.Tensor):
             args = args[0], self._of_number(args[1], args[0].device), *args[2:]
-        if torch.Tag.inplace_view in func.tags:
+        if torch.Tag.inplace_view in tags_of(func):
             return self._inplace_view(func, args, kwargs)
         of = args[0] if args else None
         if counts_from_start(func, args[1:], kwargs):
@@ -347,7 +347,7 @@ class Recorder(TorchDispatchMode):
                 return made
         if self.mode.env is not None:
             unbacked.forget(args)
-        if torch.Tag.nondeterministic_seeded in func.tags:
+        if torch.Tag.nondeterministic_seeded in tags_of(func):
             control_flow.refuse_second_draw(self.origin)
         shapes = [tuple(v.shape) for v in kwargs.values() if isinstance(v, torch.Tensor)]
         result = self.mode.run(func, args, kwargs)
@@ -356,12 +356,8 @@ class Recorder(TorchDispatchMode):
         if shapes != [tuple(v.shape) for v in kwargs.values() if isinstance(v, torch.Tensor)]:
             raise self._refused("BZ2009", f"{func}, whose out= has another shape")
         result = self._from_start(args, result)
-        node = self.graph.create_node(
-            "call_function",
-            func,
-            tuple(map(self.argument, args)),
-            {name: self.argument(value) for name, value in kwargs.items()},
-        )
+        words = {name: self.argument(value) for name, value in kwargs.items()}
+        node = torch_nodes.operator_call(self.graph, func, tuple(map(self.argument, args)), words)
         unseen = structural.hides_writes(func, args, self.uncounted)
         set_facts(node, origin=self.origin, unversioned=unseen)
         self._bind(node, result)

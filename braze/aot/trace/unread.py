@@ -17,7 +17,7 @@ from braze.aot.trace.structural import is_composite
 from braze.graph.fakes.missing_kernels import is_pure
 from braze.graph.fakes.probe import eager_error
 from braze.graph.nodes.facts import set_facts
-from braze.graph.operators.operators import functional_form
+from braze.graph.operators.operators import functional_form, says_whose_memory
 from braze.support.nested import leaves
 
 Node = torch.fx.Node
@@ -78,7 +78,7 @@ class _AsCalled(TorchDispatchMode):
         func = _COPIES.get(func, func)
         if func._schema.is_mutable and (func := functional_form(func)) is None:
             raise NotImplementedError("an operator that writes, and has no other form")
-        if any(r.alias_info is not None for r in func._schema.returns):
+        if says_whose_memory(func):
             with self:
                 return (
                     func.decompose(*args, **kwargs)

@@ -421,6 +421,9 @@ class Body(Scopes):
 
     def _loaded_by(self, node: Node) -> frozenset[str]:
         """The buffers that an expression loads from."""
+        found = self._loads.get(node)
+        if found is not None:
+            return found
         for n in nodes_of(node, known=self._loads):
             found = frozenset().union(*(self._loads[a] for a in n.args))
             self._loads[n] = found | {n.attr[0]} if n.op is Op.LOAD else found

@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from braze.graph.fakes import own_memory
 from braze.graph.fakes.as_in_eager import PICKING, left_out, refuse_no_place, refuse_unfit
 from braze.graph.fakes.refused_calls import refuse_call
+from braze.graph.operators.operators import says_whose_memory
 from braze.graph.private import torch_compat, torch_nodes, torch_symbols
 from braze.graph.private.torch_symbols import SYMBOLIC
 from braze.graph.rules import dynamic_ops, metadata
@@ -77,9 +78,7 @@ class Dispatch(FakeTensorMode):
         """What our rules say that an operator gives, or MISS."""
         if self.shape_env is not None and holds_unbacked(args):
             return MISS  # our rules decide by sizes; PyTorch's know what to assume of these
-        if any(map(metadata.is_lazy, args[:1])) and any(
-            r.alias_info is not None for r in func._schema.returns
-        ):
+        if any(map(metadata.is_lazy, args[:1])) and says_whose_memory(func):
             return MISS
         if type(key) is OfTrace:
             return metadata.symbolic_result_of(self, func, args, kwargs, self.owner.ground)

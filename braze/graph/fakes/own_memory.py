@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from braze.graph.operators.operators import says_whose_memory
 from braze.graph.private import torch_compat
 from braze.support.nested import every
 
@@ -23,7 +24,7 @@ def apart(func: Any, args: Any, kwargs: Any, result: Any) -> Any:
     """
     if type(result) is not FakeTensor or func.namespace != "aten" or func in _GIVE_BACK:
         return result
-    if any(r.alias_info is not None for r in func._schema.returns) or not torch_compat.has_cpu_kernel(func):
+    if says_whose_memory(func) or not torch_compat.has_cpu_kernel(func):
         return result
     if torch_compat.device_of_fake(result).type != "cpu" or not _shares(result, (*args, *kwargs.values())):
         return result

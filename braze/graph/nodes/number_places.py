@@ -10,11 +10,12 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from braze.graph.nodes.specs import HALVES
+from braze.graph.operators.operators import names_of_parameters
 from braze.runtime.operators.number_places import holds
 from braze.support.nested import every
 
@@ -32,6 +33,7 @@ _AS_COMPUTED = {
     "leaky_relu": "negative_slope", "lerp": "weight", "rrelu_with_noise": "lower upper", "scalar_tensor": "s",
     "softplus": "beta threshold", "threshold": "threshold",
 }  # fmt: skip
+_NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
 #: of all these, those that fill their result, where one element of a half type takes what overflows
 _FILLS = frozenset({"constant_pad_nd", "fill", "full", "full_like", "linspace", "logspace", "new_full"})
 
@@ -40,8 +42,10 @@ def numbers_converted(
     func: Any, args: Any, kwargs: Any, result: Any
 ) -> Iterator[tuple[Any, torch.dtype, Any]]:
     """The numbers of a call that eager may refuse since a type does not hold them, each with that type and, if one element alone takes any number, how many there are where that changes."""
-    as_result, as_computed = _names_of(func)
-    if not (as_result or as_computed):
+    places = _places_of(func)
+    given = [(kwargs.get(p.name, args[p.at] if p.at < len(args) else None), p.as_result) for p in places]
+    given = [(value, as_result) for value, as_result in given if isinstance(value, _NUMBERS)]
+    if not given:
         return
     made = next(iter(every(torch.Tensor, result)), None)
     if made is None:
@@ -49,11 +53,10 @@ def numbers_converted(
     computed = torch.float32 if made.dtype in HALVES else made.dtype
     own = made.dtype if made.device.type == "cpu" else computed
     elements = _elements_filled(func, made)
-    given = {**dict(zip((a.name for a in func._schema.arguments), args, strict=False)), **kwargs}
-    for names, dtype, filled in ((as_result, own, elements), (as_computed, computed, None)):
-        for value in (given.get(name) for name in names):
-            if _may_lack_place(value, dtype) and not (type(filled) is int and filled == 1):
-                yield value, dtype, filled if isinstance(filled, torch.SymInt) else None
+    for value, as_result in given:
+        dtype, filled = (own, elements) if as_result else (computed, None)
+        if _may_lack_place(value, dtype) and not (type(filled) is int and filled == 1):
+            yield value, dtype, filled if isinstance(filled, torch.SymInt) else None
 
 
 def _elements_filled(func: Any, made: torch.Tensor) -> Any:
@@ -63,11 +66,21 @@ def _elements_filled(func: Any, made: torch.Tensor) -> Any:
     return None
 
 
+class _Place(NamedTuple):
+    """A number among an operator's parameters, and whether it becomes one of the result's type or of the type in which it is computed."""
+
+    name: str
+    at: int
+    as_result: bool
+
+
 @functools.cache
-def _names_of(func: Any) -> tuple[list[str], list[str]]:
-    """An operator's numbers that become one of the result's type, and of the type in which it is computed."""
+def _places_of(func: Any) -> list[_Place]:
     name = _name_of(func)
-    return _AS_RESULT.get(name, "").split(), _AS_COMPUTED.get(name, "").split()
+    named = [(n, True) for n in _AS_RESULT.get(name, "").split()]
+    named += [(n, False) for n in _AS_COMPUTED.get(name, "").split()]
+    known = names_of_parameters(func) if named else ()
+    return [_Place(n, known.index(n), as_result) for n, as_result in named if n in known]
 
 
 def _name_of(func: Any) -> str:

@@ -189,11 +189,32 @@ def _row(op: OpOverload) -> Facts | None:
     return OPERATORS.get(name_of(op)) if op.namespace == "aten" and not op._schema.is_mutable else None
 
 
+# PyTorch makes lists of tags and of parameters anew each time they are asked for: five microseconds and eleven, several times a node
+
+
+@functools.cache
+def tags_of(op: OpOverload) -> frozenset[torch.Tag]:
+    """What PyTorch has noted of an operator."""
+    return frozenset(op.tags)
+
+
+@functools.cache
+def names_of_parameters(op: OpOverload) -> tuple[str, ...]:
+    """An operator's parameters in order."""
+    return tuple(p.name for p in op._schema.arguments)
+
+
+@functools.cache
+def says_whose_memory(op: OpOverload) -> bool:
+    """Whether an operator's schema names an argument whose memory a result has."""
+    return any(r.alias_info is not None for r in op._schema.returns)
+
+
 def is_elementwise(op: object) -> bool:
     """Whether each element of the result is made of the elements in its place."""
     if not isinstance(op, OpOverload):
         return False
-    return torch.Tag.pointwise in op.tags or _is_of(op, Family.ELEMENTWISE)
+    return torch.Tag.pointwise in tags_of(op) or _is_of(op, Family.ELEMENTWISE)
 
 
 def is_reduction(op: object) -> bool:

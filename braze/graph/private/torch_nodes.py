@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import re
 import traceback
 import types
+from collections.abc import Callable
 from typing import Any
 
 import torch.fx
@@ -40,6 +42,29 @@ def add_call(
     return node
 
 
+def operator_call(
+    graph: torch.fx.Graph, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> torch.fx.Node:
+    """A call of an operator at the end of a graph, with the name that FX gives it."""
+    return add_call(graph, "call_function", target, args, kwargs, _name_of(target))
+
+
+def copy_of(
+    graph: torch.fx.Graph, node: torch.fx.Node, argument: Callable[[torch.fx.Node], Any]
+) -> torch.fx.Node:
+    """A node of another graph at the end of this one; ``argument``: what stands there for what it reads."""
+    args: Any = torch.fx.node.map_arg(node.args, argument)
+    kwargs: Any = torch.fx.node.map_arg(node.kwargs, argument)
+    made = add_call(graph, node.op, node.target, args, kwargs, node.name)
+    made.type, made.meta = node.type, copy.copy(node.meta)
+    return made
+
+
+@remembered(8192)
+def _name_of(target: Any) -> str:
+    return re.sub(r"[^0-9a-zA-Z_]+", "_", torch.fx.Graph()._target_to_str(target))
+
+
 @remembered(8192)
 def _is_free(name: str) -> bool:
     """Whether FX takes a name as it is: no word of Python's nor a builtin, and no number at its end, by which it counts."""
@@ -54,6 +79,9 @@ def quick_nodes() -> None:
     for name in ("relu", "relu", "add"):
         add_call(graphs[0], "call_function", torch.relu, (), {}, name)
         graphs[1].create_node("call_function", torch.relu, (), {}, name)
+    for _ in range(2):
+        operator_call(graphs[0], torch.ops.aten.relu.default, (), {})
+        graphs[1].call_function(torch.ops.aten.relu.default)
     told = [
         (
             [(n.name, n.op, n.target, n.args, n.kwargs, n.type, n.prev.name, n.next.name) for n in g.nodes],

@@ -284,9 +284,10 @@ class GraphLowering:
             result = fall_back(g, target, args, kwargs)
         else:
             unbacked.require_words(g, target, args, kwargs)
-        depth = 1 + max((v.depth for v in every(Lazy, (args, kwargs))), default=0)
+        operands = every(Lazy, (args, kwargs))
+        depth = 1 + max((v.depth for v in operands), default=0)
         readers = self.readers[node]
-        if isinstance(result, Lazy) and _as_well_read_anew(result, every(Lazy, (args, kwargs))):
+        if isinstance(result, Lazy) and _as_well_read_anew(result, operands):
             readers = min(readers, 1)
         self.settle(result, val, readers, depth)
         if not readers and facts(node).for_error:

@@ -108,10 +108,16 @@ _LEAST, _GREATEST = -(1 << 63), (1 << 63) - 1
 
 def require_words(g: ProgramBuilder, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Check that what is computed of sizes and taken as a number fits 64 bits, as loops compute it: eager refuses what does not."""
+    if not any(map(_is_computed, (*args, *kwargs.values()))):
+        return
     for parameter, value in _given(target, args, kwargs):
-        if not isinstance(value, Expr) or isinstance(value, Symbol) or "int" in str(parameter.type).lower():
-            continue
-        _require_between(g, value, _LEAST, _GREATEST, f"{g.op_name}(): {value} is too big to convert")
+        if _is_computed(value) and "int" not in str(parameter.type).lower():
+            _require_between(g, value, _LEAST, _GREATEST, f"{g.op_name}(): {value} is too big to convert")
+
+
+def _is_computed(value: Any) -> bool:
+    """Whether a number is made of sizes, not one of them."""
+    return isinstance(value, Expr) and not isinstance(value, Symbol)
 
 
 #: what gives the same 64 bits, whether or not a number before it has left them
@@ -128,7 +134,7 @@ def require_exact(
     if target in _WRAPS:
         return
     for value in args:
-        if not isinstance(value, Expr) or isinstance(value, Symbol):
+        if not _is_computed(value):
             continue
         if symbols is None or not value.symbols().isdisjoint(symbols):
             _require_between(g, value, _LEAST, _GREATEST, f"{value} is too big to convert")

@@ -10,7 +10,6 @@ from braze.loops.rewrite import Substitution
 from braze.schedule.facts.dependences import Accesses, accesses
 from braze.schedule.facts.domains import Place
 from braze.schedule.facts.linear import with_linear_indices
-from braze.symbolic.expr import Expr, Symbol
 
 
 class Shape(enum.Enum):
@@ -61,6 +60,15 @@ class Block:
         return (*self.axes, *self.row_axes)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Move:
+    """A part that may come to be over other symbols in a block with others. Most that are looked at do not: its nest is made last."""
+
+    part: Part
+    substitution: Substitution
+    role: Role
+
+
 def block_of(number: int, step: Step) -> Block:
     """The block of one step alone."""
     if isinstance(step, LoopNest):
@@ -78,18 +86,21 @@ def block_of(number: int, step: Step) -> Block:
     return Block(Shape.EXTERN, (), (), (), found, number, step.device, step)
 
 
+def points_of(role: Role, axes: tuple[Axis, ...], rows: tuple[Axis, ...]) -> tuple[Axis, ...]:
+    """The axes of a step in a block over ``axes`` and ``rows``."""
+    return (*axes, *rows) if role is Role.ROW else axes
+
+
 def moved(
     part: Part, substitution: Substitution, axes: tuple[Axis, ...], rows: tuple[Axis, ...], role: Role
 ) -> Part:
     """The part over other symbols."""
-    points = (*axes, *rows) if role is Role.ROW else axes
-    nest = substitution.nest(part.nest, points, rows if role is Role.REDUCE else ())
+    nest = substitution.nest(part.nest, points_of(role, axes, rows), rows if role is Role.REDUCE else ())
     return Part(part.number, nest, role)
 
 
-def moved_accesses(found: Accesses, mapping: dict[Symbol, Expr]) -> Accesses:
+def moved_accesses(found: Accesses, substitution: Substitution) -> Accesses:
     """Accesses rewritten to other symbols."""
-    substitution = Substitution(mapping)
     out = Accesses()
     for source, target in ((found.reads, out.reads), (found.writes, out.writes)):
         for name, indices in source.items():

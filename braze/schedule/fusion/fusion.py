@@ -58,6 +58,8 @@ class Fusion:
             **{b.name: choices.bytes_of(b) for b in program.buffers},
         }
         self._numbers = itertools.count()
+        #: what was asked and is not to be joined: the next round, in which little has changed, asks the same
+        self.refused: set[tuple[Block, Block, frozenset[str], bool]] = set()
 
     def run(self) -> list[Block]:
         """Join until a round changes nothing; the blocks in a valid order."""
@@ -126,9 +128,14 @@ class Fusion:
             return None
         shared = sorted(a.accesses.touched() & b.accesses.touched(), key=lambda n: -self.bytes[n])
         reason = f"shares {shared[0]} ({_amount(score)} saved)" if shared else "shares a launch"
-        inner = {name for name in shared if self.is_theirs(name, a, b)}
+        inner = frozenset(name for name in shared if self.is_theirs(name, a, b))
+        asked = a, b, inner, strangers
+        if asked in self.refused:
+            return None
         made = join(a, b, self.facts, reason, strangers=strangers, inner=inner)
-        if made is not None:
+        if made is None:
+            self.refused.add(asked)
+        else:
             self.graph.join(a, b, made)
         log.debug("%s %s + %s: %s", "joined" if made else "kept apart", _names(a), _names(b), _amount(score))
         return made

@@ -14,7 +14,7 @@ That no third block stands between them is for the caller to know (`blockgraph.p
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 from braze.loops.ir import Axis, Op, TemplateCall
 from braze.loops.rewrite import Substitution, index_exprs, roots, walk
@@ -23,7 +23,7 @@ from braze.schedule.facts.dependences import Accesses
 from braze.schedule.facts.domains import Overlay, Place, decomposed, injective, lay_over, ordered_by
 from braze.schedule.facts.passes import counts_positions
 from braze.schedule.facts.ragged import common_limit
-from braze.schedule.fusion.blocks import Block, Part, Role, Shape, moved, moved_accesses
+from braze.schedule.fusion.blocks import Block, Move, Role, Shape, moved, moved_accesses, points_of
 from braze.symbolic.expr import ZERO, Expr, FloorDiv, Integer, Mod, Symbol, axis_symbol, product
 from braze.symbolic.flat import parts_of
 from braze.symbolic.guess import likely
@@ -74,14 +74,18 @@ def join(
     if _writes_too_early(a, b, facts) or _writes_too_early(b, a, facts):
         return None
     for fit in _fits(a, b):
-        first = moved_accesses(a.accesses, fit.first)
-        second = moved_accesses(b.accesses, fit.second)
+        moves = (*_moves(a, fit, fit.first), *_moves(b, fit, fit.second))
+        first = moved_accesses(a.accesses, moves[0].substitution)
+        second = moved_accesses(b.accesses, moves[-1].substitution)
         if not _same_points(first, second, conflicts, a, fit) or not (
             conflicts or strangers or _read_alike(first, second)
         ):
             continue
-        made = _made(a, b, fit, first.merge(second), reason)
-        if _single_writers(made, conflicts) and _wise(a, b, made, facts, inner):
+        outline = _outline(a, b, fit, first.merge(second), reason)
+        if not _single_writers(outline, moves, conflicts) or not _by_memory(outline, moves, facts, inner):
+            continue
+        made = _made(outline, moves)
+        if _wise(a, b, made):
             return made
     return None
 
@@ -199,52 +203,62 @@ def _read_alike(a: Accesses, b: Accesses) -> bool:
     return any(indices & b.reads[name] - {None} for name, indices in a.reads.items() if name in b.reads)
 
 
-def _made(a: Block, b: Block, fit: Fit, found: Accesses, reason: str) -> Block:
-    parts: list[Part] = []
-    for block, mapping in ((a, fit.first), (b, fit.second)):
-        substitution = Substitution(mapping)
-        for part in block.parts:
-            role = part.role
-            if block.shape is Shape.POINT and fit.role is Role.ROW:
-                role = Role.ROW
-            parts.append(moved(part, substitution, fit.axes, fit.rows, role))
-    parts.sort(key=lambda p: p.number)
+def _moves(block: Block, fit: Fit, mapping: dict[Symbol, Expr]) -> list[Move]:
+    substitution = Substitution(mapping)
+    along = block.shape is Shape.POINT and fit.role is Role.ROW
+    return [Move(part, substitution, Role.ROW if along else part.role) for part in block.parts]
+
+
+def _outline(a: Block, b: Block, fit: Fit, found: Accesses, reason: str) -> Block:
+    """The block that does both, yet without its parts."""
     shape = Shape.ROW if Shape.ROW in (a.shape, b.shape) else a.shape
     reasons = (*a.reasons, *b.reasons, reason)
     first = min(a.first, b.first)
-    return Block(shape, tuple(parts), fit.axes, fit.rows, found, first, a.device, a.call, reasons)
+    return Block(shape, (), fit.axes, fit.rows, found, first, a.device, a.call, reasons)
 
 
-def _single_writers(block: Block, conflicts: set[str]) -> bool:
+def _made(outline: Block, moves: Sequence[Move]) -> Block:
+    axes, rows = outline.axes, outline.row_axes
+    ordered = sorted(moves, key=lambda m: m.part.number)
+    parts = tuple(moved(m.part, m.substitution, axes, rows, m.role) for m in ordered)
+    return dataclasses.replace(outline, parts=parts)
+
+
+def _single_writers(outline: Block, moves: Sequence[Move], conflicts: set[str]) -> bool:
     """Whether each element of a buffer in conflict is written at one point only."""
-    for part in block.parts:
-        for store in part.nest.stores:
-            if store.buffer in conflicts and not injective(store.index, part.nest.axes):
+    for move in moves:
+        axes = points_of(move.role, outline.axes, outline.row_axes)
+        for store in move.part.nest.stores:
+            if store.buffer in conflicts and not injective(move.substitution.expr(store.index), axes):
                 return False
     return True
 
 
-def _wise(a: Block, b: Block, made: Block, facts: Facts, inner: Container[str]) -> bool:
-    """Whether the stores keep their innermost strides or threads lie along columns, an epilogue stays free of divisions, and rows that end early still do.
+def _by_memory(outline: Block, moves: Sequence[Move], facts: Facts, inner: Container[str]) -> bool:
+    """Whether the stores keep their innermost strides, or threads lie along columns; an epilogue has its product's.
 
     What a GPU's rows alone read of a buffer (``inner``) is stored nowhere, so that it has no stride.
     """
+    if outline.shape is Shape.TEMPLATE or _lies_by_columns(outline):
+        return True
+    rows_of_a_gpu = outline.shape is Shape.ROW and outline.device != "cpu"
+    for move in moves:
+        stores = move.part.nest.stores
+        if move.part.role is Role.REDUCE or (rows_of_a_gpu and all(s.buffer in inner for s in stores)):
+            continue
+        axes = points_of(move.role, outline.axes, outline.row_axes)
+        before = _innermost_stride(move.part.nest.axes, [s.index for s in stores])
+        after = _innermost_stride(axes, [move.substitution.expr(s.index) for s in stores])
+        if not facts.choices.keeps_contiguity(before, after):
+            return False
+    return True
+
+
+def _wise(a: Block, b: Block, made: Block) -> bool:
+    """Whether an epilogue stays free of divisions, and rows that end early still do."""
     if made.shape is Shape.TEMPLATE:  # of which product it is one, a program divides once
         return not any(_divides(e, _kept_whole(made)) for part in made.parts for e in index_exprs(part.nest))
-    if (_ends_early(a) or _ends_early(b)) and not _ends_early(made):
-        return False
-    if _lies_by_columns(made):
-        return True
-    rows_of_a_gpu = made.shape is Shape.ROW and made.device != "cpu"
-    for old in (a, b):
-        for part, new in _renumbered(old, made):
-            if rows_of_a_gpu and all(s.buffer in inner for s in part.nest.stores):
-                continue
-            before = _innermost_stride(part)
-            after = _innermost_stride(new)
-            if part.role is not Role.REDUCE and not facts.choices.keeps_contiguity(before, after):
-                return False
-    return True
+    return _ends_early(made) or not (_ends_early(a) or _ends_early(b))
 
 
 def _kept_whole(block: Block) -> tuple[Axis, ...]:
@@ -255,7 +269,7 @@ def _kept_whole(block: Block) -> tuple[Axis, ...]:
 
 def _lies_by_columns(block: Block) -> bool:
     """Whether a GPU's threads, or a processor's vectors over few rows, may lie along an axis that all accesses are contiguous along, wherever the row's lies: softmax down the columns of a matrix."""
-    if block.shape is not Shape.ROW or not block.parts:
+    if block.shape is not Shape.ROW:
         return False
     if block.device == "cpu" and not _few_rows(block):
         return False
@@ -287,19 +301,12 @@ def _ends_early(block: Block) -> bool:
     return block.shape is Shape.ROW and common_limit(block.axes, block.row_axes, nests) is not None
 
 
-def _renumbered(old: Block, made: Block) -> Iterator[tuple[Part, Part]]:
-    by_number = {p.number: p for p in made.parts}
-    for part in old.parts:
-        yield part, by_number[part.number]
-
-
-def _innermost_stride(part: Part) -> int:
-    """The greatest stride of a store along the step's innermost axis."""
-    if not part.nest.axes:
+def _innermost_stride(axes: Sequence[Axis], indices: Sequence[Expr]) -> int:
+    """The greatest stride of some stores along the innermost axis."""
+    if not axes:
         return 0
-    symbol = part.nest.axes[-1].symbol
-    strides = [s.index.coefficient(symbol) or ZERO for s in part.nest.stores]
-    return max((abs(likely(c)) for c in strides), default=0)
+    symbol = axes[-1].symbol
+    return max((abs(likely(e.coefficient(symbol) or ZERO)) for e in indices), default=0)
 
 
 def _divides(e: Expr, axes: tuple[Axis, ...]) -> bool:
