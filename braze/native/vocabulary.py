@@ -42,6 +42,8 @@ class Step(enum.Enum):
     CONSTANT = "constant", None, True  # an object known by identity (a module such as torch, a class)
     # "writable" or "read-only", as the array is; torch.from_numpy(parent), a new tensor at each read
     TENSOR_OF = "tensor_of", str
+    # name of a dtype, or "" for the one that PyTorch infers; torch.tensor(parent), of a list of numbers or of lists of such, a new tensor at each read
+    TENSOR_OF_NUMBERS = "tensor_of_numbers", str
     NEGATIVE = "negative"  # None; -parent, an int below zero: symbols are sizes, and above
     # the place of an int, or of a dict's key that is text (in programs its node), by which an item of the parent, a list, tuple or dict, is taken as Python does
     ITEM_AT = "item_at"

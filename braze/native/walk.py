@@ -200,6 +200,8 @@ def read(step: str, key: Any, parent: Any, function: FunctionType, locals: Seque
             return class_attribute(parent, key)
         case "tensor_of":
             return torch_state.tensor_of(parent, key == "writable")
+        case "tensor_of_numbers":
+            return torch_state.tensor_of_numbers(parent, key)
         case "negative" if type(parent) is int:
             return -parent
         case "length" if issubclass(type(parent), (list, dict)):

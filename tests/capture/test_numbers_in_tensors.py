@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import braze
-from tests.helpers import logged
+from braze.support import trace
+from tests.helpers import logged, tensors
 
 X = torch.arange(3 * 60 * 4.0).reshape(3, 60, 4)
 ROWS, MASK = torch.tensor([0, 2]), torch.tensor([True, False, True])
@@ -197,3 +200,81 @@ def test_a_write_at_a_mask_that_says_no_counts_as_one() -> None:
         assert x._version
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             call(torch.ones(3, requires_grad=True) * 1, 5).backward()
+
+
+# -- lists from outside that are others at each call
+
+
+def with_what_is_added(tokens: list[Any]) -> Any:
+    tokens.append(len(tokens) + 7)
+    return torch.tensor(tokens), torch.as_tensor(tokens, dtype=torch.float16)
+
+
+def by_a_loop(tokens: list[Any]) -> Any:
+    total = torch.tensor(tokens) + 1
+    for token in tokens:
+        total = total + token
+    return total
+
+
+#: of a list, and how many captures of 16 calls with lists that grow
+OF_LISTS: dict[str, tuple[Callable[[list[Any]], Any], int]] = {
+    "alone": (lambda tokens: torch.tensor(tokens) * 2, 2),
+    "as a type": (lambda tokens: torch.as_tensor(tokens, dtype=torch.uint8), 2),
+    "in a list": (lambda tokens: torch.tensor([tokens], dtype=torch.float16, requires_grad=True), 2),
+    "like another": (lambda tokens: torch.ones(2, dtype=torch.int32).new_tensor([tokens]), 2),
+    "twice": (lambda tokens: (torch.tensor(tokens).fill_(3), torch.tensor(tokens), len(tokens)), 3),
+    "with what is added": (with_what_is_added, 3),
+    "by a loop too": (by_a_loop, 16),
+    "read out": (lambda tokens: torch.tensor(tokens).sum().item(), 16),
+}
+
+
+def of_a_list(function: Callable[..., Any], values: list[Any]) -> Any:
+    """What a function gives of a list and leaves in it, or the error it raises."""
+    given = copy.deepcopy(values)
+    try:
+        found = function(given)
+    except Exception as error:
+        found = type(error), str(error)
+    shown = [(v.dtype, v.requires_grad, v.tolist()) for v in tensors(found)]
+    return shown or found, given
+
+
+@pytest.mark.parametrize("name", OF_LISTS)
+def test_a_tensor_of_a_list_that_grows_has_no_variant_for_each_length(name: str) -> None:
+    function, most = OF_LISTS[name]
+    compiled = braze.compile(function, backend="eager")
+    trace.reset_counters()
+    for n in range(2, 18):
+        values = [7 * i % 50 for i in range(n)]
+        assert of_a_list(compiled, values) == of_a_list(function, values)
+    assert trace.COUNTERS["captures"] <= most
+
+
+#: of which PyTorch infers other types or sizes, or makes no tensor
+LISTS = [
+    [[1, 2], [3], [4, 5, 6], [], [-1], [2.5, 1], [1.5], [True, 2], [True], [2**70], [300, 1], [2**62]],
+    [
+        [3, 4],
+        [[1, 2], [3, 4]],
+        [[1, 2]],
+        [[1], [2, 3]],
+        [[]],
+        [(1, 2), [3, 4]],
+        ["a"],
+        [None, 1],
+        [1j],
+        [5, 6],
+    ],
+    [[1, 2, 3], [torch.tensor(3), 1], [4, 5], [np.float32(1), 2], [6, 7, 8], [[[1], [2]]]],
+]
+
+
+@pytest.mark.parametrize("name", [name for name, (_, most) in OF_LISTS.items() if most < 16])
+def test_a_tensor_of_any_list_and_its_errors_are_eagers(name: str) -> None:
+    function, _ = OF_LISTS[name]
+    for lists in LISTS:
+        compiled = braze.compile(function, backend="eager", options={"recompile_limit": 20})
+        for values in lists:
+            assert of_a_list(compiled, values) == of_a_list(function, values)

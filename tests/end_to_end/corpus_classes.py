@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import decimal
 import functools
+import itertools
 import typing
 from typing import Any, Protocol, TypeVar
 
@@ -518,3 +520,46 @@ def an_object_is_of_a_protocol_by_what_it_has_in_each_call(c):
     yield all_of_them()
     del Bare.scale
     yield all_of_them()
+
+
+# -- classes below those of C, with an __init__ of their own beside a __new__ that looks at its arguments
+
+
+class Filled:
+    def __init__(self, *given):
+        self.count = len(given)
+
+
+class Call(Filled, functools.partial):
+    pass
+
+
+class Pairs(Filled, zip):
+    pass
+
+
+class Chained(Filled, itertools.chain):
+    pass
+
+
+class Complex(Filled, complex):
+    pass
+
+
+class Decimal(Filled, decimal.Decimal):
+    pass
+
+
+class Numbered(Filled, enumerate):
+    pass
+
+
+@case((X,))
+def objects_that_new_makes_of_its_arguments_and_init_fills(x):
+    call = Call(torch.add, x)
+    try:
+        pairs = [a * x for a, _ in Pairs([1, 2], [3, 4])]
+    except TypeError as error:
+        pairs = str(error)
+    numbers = [a for _, a in Numbered("ab")], [*Chained([1], [2])], Complex(1, 2).imag, float(Decimal("1.5"))
+    return call(1), call.count, pairs, numbers, x * Complex(3, 4), Chained([1]).count

@@ -348,6 +348,39 @@ def test_a_tensor_over_an_array_is_checked_and_binds_symbols():
             assert program.match(function, (torch.zeros(n, 4),)) is None
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        [1, 2],
+        [[1, 2], (3, 4)],
+        [],
+        [2.5, 1],
+        [True],
+        [[1], [2, 3]],
+        [2**70],
+        ["a"],
+        [None],
+        [np.float32(1)],
+        (1, 2),
+        3,
+        [torch.ones(1)],
+        [[[[[[[[[1]]]]]]]]],
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("dtype", ["", "uint8", "float16"])
+def test_a_tensor_of_a_list_of_numbers_is_read(value, dtype):
+    nodes = [(-1, "local", 0), (0, "tensor_of_numbers", dtype)]
+    found = [kind(nodes, [], [1]).match(function, (value,)) for kind in PROGRAMS]
+    try:
+        expected = torch_state.tensor_of_numbers(value, dtype)
+    except (TypeError, ValueError, RuntimeError):
+        assert found == [None] * len(PROGRAMS)
+        return
+    for (made,) in found:
+        assert made.dtype is expected.dtype and made.tolist() == expected.tolist()
+
+
 def test_the_collector_goes_on():
     before = gc.isenabled()
     tensor_of(np.zeros(3))

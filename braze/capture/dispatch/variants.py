@@ -31,7 +31,7 @@ from braze.capture.dispatch.skip import is_plain_python
 from braze.capture.dispatch.stance import Stance, stance
 from braze.capture.facts.breaks import DIFFERENTIATED_TWICE, LOOKS_AT_THE_STACK
 from braze.capture.facts.inside_inference_mode import in_its_mode, is_inside
-from braze.capture.facts.records import Capture
+from braze.capture.facts.records import Capture, Check
 from braze.capture.facts.resume import CannotResume
 from braze.capture.facts.slots import Owner, arguments, owner_of
 from braze.capture.guards.backend_guards import Questions
@@ -40,6 +40,7 @@ from braze.capture.guards.dynamic import (
     Extents,
     all_extents,
     changed_extents,
+    changed_lengths,
     changed_since,
     changed_texts,
     extents,
@@ -551,6 +552,8 @@ class Site:
             self.symbolic |= changed_extents(mine[-1].capture, function, locals)
         elif misses and is_about_text(misses[0].guard):
             self.symbolic |= changed_texts(mine[-1].capture, function, locals)
+        elif misses and misses[0].guard.check is Check.LENGTH:
+            self.symbolic |= changed_lengths(mine[-1].capture, function, locals)
         if dynamic:  # what lies elsewhere than in arguments is a symbol once it has changed
             return self.symbolic | {ALL} if self.symbolic else ALL
         return self.symbolic or None

@@ -389,6 +389,28 @@ def wanted_from(code: CodeType, offset: int) -> frozenset[str]:
     return frozenset(wanted)
 
 
+@remembered(1024)
+def idle_from(code: CodeType, offset: int) -> frozenset[str]:
+    """The locals of which no instruction from ``offset`` on reads or deletes what they are bound to now; none where a frame may be looked at."""
+    if not _LOOKS_AT_FRAMES.isdisjoint(code.co_names):
+        return frozenset()
+    wanted = wanted_from(code, offset)
+    bound_anew = {name for instruction in _from(code, offset) for name in _stored(instruction)}
+    again = {n for n in wanted & bound_anew if not any(_reads(i, n) for i in _from(code, offset, n))}
+    return (frozenset(code.co_varnames) - wanted | again) - frozenset(code.co_cellvars)
+
+
+def _reads(instruction: dis.Instruction, name: str) -> bool:
+    """Whether an instruction reads or deletes a local."""
+    if "FAST" not in instruction.opname:
+        return False
+    value = instruction.argval
+    names = list(value) if isinstance(value, tuple) else [value]
+    for stored in _stored(instruction):
+        names.remove(stored)
+    return name in names
+
+
 def _from(code: CodeType, offset: int, until: str | None = None) -> list[dis.Instruction]:
     """The instructions that may run from ``offset`` on, by any way; ``until``: a local to which nothing has been stored on the way."""
     instructions, ways = _flow(code)

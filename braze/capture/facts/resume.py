@@ -46,6 +46,7 @@ class Resumed:
     prologue: int  # bytes before the user's code
     shift: int  # slots before the user's first
     cells: tuple[int, int] | None  # where the closure's cells stand in the state, if they travel in it
+    idle: frozenset[int]  # where in the state there is what no instruction reads any more
 
 
 class CannotResume(Exception):
@@ -89,7 +90,7 @@ def resume_code(
     shift = 1 if slots.locals == 0 else 0
     unpack = _Unpack(code, slots, shift)
     unpack.read_stack(_kinds(code, offset, raises, stack), stack)
-    unpack.read_locals(locals)
+    unpack.read_locals(locals, frozenset() if raises or fails else bytecode.idle_from(code, offset))
     if carry_free:
         unpack.read_cells()
     # what is pushed is read before slot 0, where the state lives, gets its own value
@@ -134,6 +135,7 @@ class _Unpack:
         self.last: Instructions = []  # slot 0, where the state itself lives, is written last
         self.depth = 0
         self.cells: tuple[int, int] | None = None
+        self.idle: set[int] = set()
         self.named: list[str] = []
 
     def user_code(self) -> bytes:
@@ -196,11 +198,13 @@ class _Unpack:
         self.constants.append(native.taken_over)
         return [*bytecode.calls(len(self.constants) - 1), *pushed, *bytecode.CALL_WITH_ONE]
 
-    def read_locals(self, bound: Sequence[bool]) -> None:
+    def read_locals(self, bound: Sequence[bool], idle: frozenset[str]) -> None:
         """Store locals and own cells into their slots; slot 0 later."""
         for slot in range(len(self.slots.names) - len(self.slots.free)):
             own = slot + self.shift
             if slot < len(bound) and bound[slot]:
+                if self.slots.names[slot] in idle:
+                    self.idle.add(self.position)
                 write: Instructions = [*self.item(self.slots.names[slot]), ("STORE_FAST", own)]
             elif own == 0:
                 write = [("DELETE_DEREF" if slot in self.slots.cells else "DELETE_FAST", 0)]
@@ -272,4 +276,6 @@ def _join(
     )
     line = place.line if place else first
     STATE_NAMES[made] = tuple(unpack.named)
-    return Resumed(made, code, line, row is not None, size, unpack.shift, unpack.cells)
+    return Resumed(
+        made, code, line, row is not None, size, unpack.shift, unpack.cells, frozenset(unpack.idle)
+    )

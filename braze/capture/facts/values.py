@@ -8,6 +8,7 @@ import re
 import sys
 import types
 import typing
+from collections.abc import Iterator
 from enum import Enum
 from typing import Any, Final
 
@@ -48,6 +49,25 @@ class UnknownText(str):
 
     def __init__(self) -> None:
         self.made: tuple[Any, tuple[Any, ...]] | None = None
+
+
+class Counted:
+    """Stands for the iterator of a loop over ``range(start, stop)``, of which one is a symbol: first it is asked whether there is a first time, then how many there are."""
+
+    __slots__ = ("begun", "rest", "start", "stop")
+
+    def __init__(self, start: Any, stop: Any) -> None:
+        self.start = start
+        self.stop = stop
+        self.begun = False
+        #: from the second time on
+        self.rest: Iterator[int] | None = None
+
+
+class Carried:
+    """Stands for a number or text that a variable holds from before a break, and that no instruction reads: it is handed on, whatever it is."""
+
+    __slots__ = ()
 
 
 NULL: Final = _Null()

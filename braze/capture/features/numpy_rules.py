@@ -178,6 +178,10 @@ def make(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         args = (kwargs.pop(data_name),)
     if len(args) == 1 and is_outside(t.outside, args[0]):
         return tensor_from(t, function, args[0], kwargs)
+    if len(args) == 1 and t.outside.unread:
+        made = literals.of_outside(t.outside, t.graph, args[0], kwargs)
+        if made is not MISSING:
+            return made
     if args and type(args[0]) is np.ndarray:
         if function is torch.tensor:
             return literal(t, function, args[0], kwargs)
@@ -222,6 +226,13 @@ def make_like(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     if "data" in kwargs and len(args) == 1:
         kwargs = dict(kwargs)
         args = (*args, kwargs.pop("data"))
+    if len(args) == 2 and t.outside.unread:
+        words = {"dtype": args[0].dtype, "device": args[0].device} | {
+            k: v for k, v in kwargs.items() if v is not None
+        }
+        made = literals.of_outside(t.outside, t.graph, args[1], words)
+        if made is not MISSING:
+            return made
     if any(map(holds_numbers, args[1:2])):
         tried(t.graph, torch.Tensor.new_tensor, args, kwargs)
     if len(args) == 2 and kwargs.keys() <= WORDS:

@@ -17,8 +17,9 @@ import torch.fx
 
 from braze import native
 from braze.capture.facts.purity import computes, memory_of, writes, written_by
-from braze.capture.facts.records import Step
+from braze.capture.facts.records import Source, Step
 from braze.capture.facts.values import MISSING, NUMBER_OF
+from braze.capture.outside.given_texts import ValueMatters
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import Recording
 from braze.graph.fakes.fakes import PLAIN
@@ -75,6 +76,8 @@ class Known:
                 for node in waiting:
                     self.values[node] = native.unhooked(self._run, node)
         except Unknown:
+            if found is not None and (lists := self._lists_behind(found[1])):
+                raise ValueMatters(lists) from None
             return None
         real = self.values[found[1]]
         return real if isinstance(real, torch.Tensor) else None
@@ -125,6 +128,24 @@ class Known:
                 raise Unknown
         check(self, last)
         return [node for node in order if node not in self.values]
+
+    def _lists_behind(self, last: torch.fx.Node) -> frozenset[Source]:
+        """The lists of numbers of which all is computed that a node needs; none where it needs anything else from outside."""
+        places = dict(self.recorder.placeholders)
+        found: set[Source] = set()
+        seen, waiting = {last}, [last]
+        while waiting:
+            node = waiting.pop()
+            if node.op == "placeholder":
+                place = places.get(node)
+                if place is None or place.step is not Step.TENSOR_OF_NUMBERS:
+                    return frozenset()
+                found.add(place.parent.source)
+            elif not computes(node) or writes(node) or len(seen) > LONGEST:
+                return frozenset()
+            waiting += [n for n in node.all_input_nodes if n not in seen]
+            seen.update(node.all_input_nodes)
+        return frozenset(found)
 
     def _run(self, node: torch.fx.Node) -> Any:
         """The value of a node whose inputs are known. A number that changes is taken for what it is in this call, and guarded."""

@@ -12,11 +12,15 @@ import torch
 
 from braze.capture.facts.values import MISSING
 from braze.capture.graph import unbacked
+from braze.capture.outside import lists_of_numbers
+from braze.capture.state.outside import Outside
 from braze.capture.state.trace import GraphState
 from braze.graph.private.torch_symbols import SYMBOLIC
 
 #: numbers in one tensor, at most: each that changes is a node
 MOST = 64
+#: with these words a tensor of a list from outside is made
+_WORDS = frozenset({"dtype", "device", "requires_grad"})
 #: types to which 64 bits are cast as PyTorch casts the numbers themselves
 _FLOATS = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
 _INTEGERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
@@ -46,6 +50,53 @@ def made(graph: GraphState, data: Any, dtype: torch.dtype | None, device: Any = 
     return tensor if dtype is wide else call(torch.Tensor.to, (tensor, dtype), {})
 
 
+def of_outside(outside: Outside, graph: GraphState, data: Any, words: dict[str, Any]) -> Any:
+    """A new tensor of a list from outside that waits (``lists_of_numbers``), or of one in a list of the program's; MISSING for anything else, and
+    where the list is to be read for it, as it is then."""
+    nested = type(data) is list and len(data) == 1 and id(data) not in outside.unread
+    held = data[0] if nested else data
+    shadow = outside.unread.get(id(held))
+    if shadow is None:
+        return MISSING
+    found = _with_added(outside, graph, held, shadow, words) if words.keys() <= _WORDS else MISSING
+    if found is MISSING:
+        shadow.fill(outside)
+        return MISSING
+    if nested:
+        found = graph.recorder.call(torch.Tensor.unsqueeze, (found, 0), {})
+    return (
+        graph.recorder.call(torch.Tensor.requires_grad_, (found,), {})
+        if words.get("requires_grad")
+        else found
+    )
+
+
+def _with_added(
+    outside: Outside, graph: GraphState, held: list[Any], shadow: Any, words: dict[str, Any]
+) -> Any:
+    """A tensor of the list as it was, and of what was added since."""
+    dtype, device = words.get("dtype"), words.get("device")
+    if not lists_of_numbers.may_stand(outside, graph, held) or type(dtype) not in (torch.dtype, type(None)):
+        return MISSING
+    added = set(map(type, held))
+    if added and not (set(map(type, shadow.node.real)) | added <= (_WHOLE if dtype is None else _KINDS)):
+        return MISSING  # PyTorch may infer another type, or there are lists in the list
+    node = lists_of_numbers.place_of(outside, shadow, dtype)
+    if node is None:
+        return MISSING
+    where = {} if device is None else {"device": device}
+    call = graph.recorder.call
+    tensor = call(torch.Tensor.to, (node.value,), {**where, "copy": True})
+    if not held or not shadow.node.real:
+        return MISSING if held else tensor
+    end = made(graph, held, node.real.dtype, device)
+    if end is MISSING and added <= _WHOLE - {torch.SymInt}:
+        end = call(torch.tensor, (list(held),), {"dtype": node.real.dtype, **where})
+    return MISSING if end is MISSING else call(torch.cat, ([tensor, end],), {})
+
+
+#: of which PyTorch infers the integers of 64 bits
+_WHOLE = frozenset({int, torch.SymInt})
 _KINDS = frozenset({int, float, torch.SymInt, torch.SymFloat})
 
 

@@ -10,6 +10,7 @@ import torch
 from braze.capture.facts.records import Capture, Check, Guard, Source, Step
 from braze.capture.guards.tables import read_source
 from braze.graph.nodes.specs import FloatSpec, SymbolSpec
+from braze.native.torch_state import holds_numbers_alone
 
 #: what stands for a number, with the type of that
 NUMBERS = {int: int, float: float, SymbolSpec: int, FloatSpec: float}
@@ -17,6 +18,8 @@ NUMBERS = {int: int, float: float, SymbolSpec: int, FloatSpec: float}
 ALL = "all"
 #: in place of a dimension: text that was another one
 TEXT = -2
+#: and a list that was longer or shorter
+LENGTH = -3
 #: sizes of tensors and values of numbers, by where they are
 Extents = dict[Source, tuple[int, ...] | int | float]
 
@@ -135,6 +138,17 @@ def changed_texts(capture: Capture, function: Any, locals: Sequence[Any]) -> fro
 def is_about_text(guard: Guard) -> bool:
     """Whether a guard fails of another text than was given before."""
     return guard.check is Check.EQUAL and type(guard.expected) is str
+
+
+def changed_lengths(capture: Capture, function: Any, locals: Sequence[Any]) -> frozenset[tuple[Source, int]]:
+    """(source, LENGTH) of every list of numbers that is longer or shorter now."""
+    found: set[tuple[Source, int]] = set()
+    for guard in capture.guards:
+        if guard.check is Check.LENGTH and guard.source is not None and is_data(guard.source):
+            value = read_source(guard.source, function, locals)
+            if type(value) is list and len(value) != guard.expected and holds_numbers_alone(value):
+                found.add((guard.source, LENGTH))
+    return frozenset(found)
 
 
 def all_extents(capture: Capture) -> frozenset[tuple[Source, int]]:

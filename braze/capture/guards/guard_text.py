@@ -94,6 +94,8 @@ def source_text(source: Source | None, code: Any = None, names: Mapping[Source, 
             return f"type({above})"
         case Step.TENSOR_OF:
             return f"torch.from_numpy({above})"
+        case Step.TENSOR_OF_NUMBERS:
+            return f"torch.tensor({above})"
         case Step.NEGATIVE:
             return f"-{above}"
         case Step.KEY:

@@ -21,8 +21,8 @@ from braze.capture.state.sources import Node
 READ_BY_PROGRAM = frozenset({Step.LOCAL, Step.ITEM, Step.DICT, Step.CELL, Step.GLOBAL, Step.ITEM_AT})
 
 
-class TextMatters(BaseException):
-    """Trace again, with these texts guarded where they are read. Not an Exception: no handler of the user's may see it."""
+class ValueMatters(BaseException):
+    """Trace again, with what these places hold guarded where it is read. Not an Exception: no handler of the user's may see it."""
 
     def __init__(self, sources: frozenset[Source]) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ def refuse(*values: Any) -> None:
     """Trace again where there is such text among values of which C code gets the containers."""
     found = frozenset(sources_in(values))
     if found:
-        raise TextMatters(found)
+        raise ValueMatters(found)
 
 
 def written(value: UnknownText) -> Any:

@@ -19,7 +19,9 @@ from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.records import Check, IdentityKey, Source, Step
 from braze.capture.facts.replay import builtin_base, delete_item, native_new, set_item
 from braze.capture.facts.values import (
+    CONSTANTS,
     MISSING,
+    Carried,
     Identity,
     is_bound_builtin,
     is_constant,
@@ -379,14 +381,23 @@ def shadow_list(t: Trace, node: Node, real: Any) -> Any:
 
 def shadow_tuple(t: Trace, node: Node, real: Any) -> Any:
     """A tuple of what the interpreter sees of the elements."""
-    cls = type(real)
-    if is_constant(real) and not (t.outside.symbolic and has_symbols(t.outside.symbolic, node.source, real)):
+    cls, idle = type(real), idle_items(t.outside, node)
+    if (
+        not idle
+        and is_constant(real)
+        and not (t.outside.symbolic and has_symbols(t.outside.symbolic, node.source, real))
+    ):
         node.guard(Check.EQUAL, real)
         return t.outside.tree.bind(node, real, real)
     node.guard(Check.TYPE, cls)
     node.guard(Check.LENGTH, tuple.__len__(real))
     t.outside.tree.order.append(node)
-    items = tuple(t.outside.read(node, Step.ITEM, i, v) for i, v in enumerate(tuple.__iter__(real)))
+    items: tuple[Any, ...] = tuple(
+        carried(t.outside, node, i, v)
+        if i in idle and type(v) in CONSTANTS
+        else t.outside.read(node, Step.ITEM, i, v)
+        for i, v in enumerate(tuple.__iter__(real))
+    )
     if cls is tuple:
         view = items
     elif all(a is b for a, b in zip(items, tuple.__iter__(real), strict=True)):
@@ -396,6 +407,22 @@ def shadow_tuple(t: Trace, node: Node, real: Any) -> Any:
     else:
         view = stand_in(cls, items)
     return t.outside.tree.bind(node, real, view)
+
+
+def idle_items(outside: Outside, node: Node) -> frozenset[int]:
+    """Which items of a tuple nothing reads: where it is the state of a frame that goes on after a break."""
+    resumed = getattr(outside.function, "__braze_resumed__", None)
+    return resumed.idle if resumed is not None and node.step is Step.LOCAL else frozenset()
+
+
+def carried(outside: Outside, node: Node, index: int, real: Any) -> Carried:
+    """What stands for such an item, of which the class alone is guarded: an object of another may have code that runs at its end."""
+    place, stand_in = node.child(Step.ITEM, index), Carried()
+    place.real, place.value = real, stand_in
+    place.guards.append((Check.TYPE, type(real)))
+    outside.tree.known[id(stand_in)] = place
+    outside.tree.order.append(place)
+    return stand_in
 
 
 def shadow_set(t: Trace, node: Node, real: Any) -> Any:

@@ -11,6 +11,7 @@ from braze.capture.facts.marks import Mark, Named, any_marks, marks_of
 from braze.capture.facts.records import Check, Step
 from braze.capture.guards.dynamic import ALL, is_argument
 from braze.capture.guards.guard_text import source_text
+from braze.capture.outside.lists_of_numbers import changed_length
 from braze.capture.state.outside import Outside
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import Trace
@@ -45,6 +46,8 @@ def symbolic_dims(outside: Outside, node: Node, real: torch.Tensor) -> set[int] 
     """Which sizes of a tensor are to be symbols."""
     source = node.source
     found = {d for d in range(real.dim()) if (source, d) in outside.symbolic}
+    if changed_length(outside, node):
+        found |= {d for d, n in enumerate(real.shape) if n > 1}
     if ALL in outside.symbolic and not (outside.is_model_state(node) or isinstance(real, torch.nn.Parameter)):
         found |= {d for d, n in enumerate(real.shape) if n > 1}
     return found or None

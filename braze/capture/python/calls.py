@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import re
 import types
@@ -414,6 +415,11 @@ def member_of(cls: Any, value: Any) -> Any:
 
 #: classes whose instances are what ``__new__`` is given
 MADE_BY_NEW = (tuple, frozenset, int, float, str, bytes)
+#: classes of C whose ``__new__`` looks at no argument: instances are filled by ``__init__``. Of any other (``functools.partial``, ``zip``, ``complex``)
+#: an instance that is made of nothing is refused, or is another
+FILLED_BY_INIT = frozenset(
+    {list, dict, set, collections.deque, collections.OrderedDict, bytearray, property, staticmethod, classmethod, types.ModuleType, types.SimpleNamespace}
+)  # fmt: skip
 
 
 def make(t: Trace, cls: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
@@ -452,7 +458,7 @@ def made_in_c(t: Trace, cls: Any, new: Any, owner: Any, args: Any, kwargs: dict[
     of_values = issubclass(cls, MADE_BY_NEW)
     if owner is object and not of_values:
         return new(cls, *args, **(kwargs or {}))  # looks at no argument, but may refuse them
-    if type(new) is not types.BuiltinFunctionType:
+    if type(new) is not types.BuiltinFunctionType or not (of_values or owner in FILLED_BY_INIT):
         refuse(cls)
     return new(cls, *args) if of_values else native_new(cls)(cls)
 

@@ -18,6 +18,7 @@ from braze.capture.facts.values import (
     MISSING,
     SEQUENCE_WALKS,
     SET_WALK,
+    Counted,
     UnknownText,
     lookup_in_mro,
 )
@@ -51,6 +52,8 @@ def iterate(t: Trace, value: Any) -> Any:
         if value.dim() == 0:
             raise TypeError("iteration over a 0-d tensor")
         return iter(t.graph.recorder.call(torch.Tensor.unbind, (value, 0), {}))
+    if type(value) is Counted:
+        return value
     if type(value) is UnknownText:
         return iter(texts.written(value))
     method = python_method(t, value, "__iter__")
@@ -74,6 +77,8 @@ def iterate(t: Trace, value: Any) -> Any:
 def advance(t: Trace, iterator: Any, end: Any, raising: bool = False) -> Any:
     """``next(iterator, end)``; with ``raising`` StopIteration comes out."""
     kind = type(iterator)
+    if kind is Counted:
+        return counted_on(t, iterator, end)
     if kind in QUIET and t.outside.tree.node_of(iterator) is None:
         return next(iterator) if raising else next(iterator, end)
     refuse_outside_iterator(t, iterator)
@@ -86,6 +91,16 @@ def advance(t: Trace, iterator: Any, end: Any, raising: bool = False) -> Any:
         if raising:
             raise
         return end
+
+
+def counted_on(t: Interpreter, loop: Counted, end: Any) -> Any:
+    """The next number of a loop; that there is a first is a guard, and that there is a second one on how many there are."""
+    if loop.rest is None:
+        if not loop.begun and t.truth(loop.start < loop.stop):
+            loop.begun = True
+            return loop.start
+        loop.rest = iter(range(number(loop.start) + loop.begun, number(loop.stop)))
+    return next(loop.rest, end)
 
 
 def gathered(t: Trace, value: Any) -> Any:

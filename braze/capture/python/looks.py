@@ -14,7 +14,7 @@ from braze.capture.facts.bytecode import GENERATORS, opcodes
 from braze.capture.facts.frame import CO_VARARGS, CO_VARKEYWORDS, Frame
 from braze.capture.facts.operators import METHODS
 from braze.capture.facts.values import MISSING, NULL, lookup_in_mro
-from braze.capture.outside import chosen
+from braze.capture.outside import chosen, lists_of_numbers
 from braze.capture.outside.shadows import instance_contents
 from braze.capture.outside.unread import ADDING, counts, element, has_elements, last_elements, written_at
 from braze.capture.python.calls import MODULE_CALL, is_special
@@ -43,10 +43,12 @@ _TAKEN: tuple[tuple[str, Callable[[int], int]], ...] = (
     ("STORE_SUBSCR BINARY_SLICE", lambda arg: 3),
     ("BUILD_TUPLE BUILD_LIST BUILD_SET BUILD_STRING BUILD_SLICE", lambda arg: arg),
     ("CALL", lambda arg: arg + 2),
+    ("CALL_KW", lambda arg: arg + 3),
 )
 TAKEN = {op: count for names, count in _TAKEN for op in opcodes(names)}
 
-_ATTRIBUTES, _CALLS = opcodes("LOAD_ATTR LOAD_METHOD"), opcodes("CALL")
+_ATTRIBUTES, _CALLS, _BY_NAME = opcodes("LOAD_ATTR LOAD_METHOD"), opcodes("CALL CALL_KW"), opcodes("CALL_KW")
+_LISTS = opcodes("BUILD_LIST")
 _TRUTHS, _RETURNS = opcodes(_OF_TRUTH), opcodes("RETURN_VALUE")
 _OPERATORS, _STORES = opcodes("BINARY_OP"), opcodes("STORE_ATTR")
 _ELEMENTS, _SLICES = opcodes("STORE_SUBSCR"), opcodes("BINARY_SLICE")
@@ -69,6 +71,8 @@ def before(t: Trace, f: Frame) -> None:
     count = TAKEN[op](arg) if op in TAKEN else len(stack)
     for value in stack[len(stack) - count :]:
         shadow = unread.get(id(value))
+        if shadow is None and op in _CALLS and type(value) is list and len(value) == 1:
+            shadow = unread.get(id(value[0]))  # see goes_into_a_tensor
         if shadow is None or leaves_alone(t, f, op, arg, value):
             continue
         if op in _ITERATIONS or (op in _ITEMS and value is stack[-2] and type(stack[-1]) in _PLACES):
@@ -107,7 +111,20 @@ def leaves_alone(t: Trace, f: Frame, op: int, arg: int, value: Any) -> bool:
         known = owner is not value and t.outside.tree.node_of(owner) is not None
         setter = lookup_in_mro(type(owner), "__setattr__")[0]
         return known and setter in SETTERS and instance_contents(t.outside, owner, name) is value
-    return op in _CALLS and not f.kwnames and is_handed_on(t, stack[len(stack) - arg - 2 :], value)
+    if op in _LISTS:
+        return arg == 1 and goes_into_a_tensor(t, stack, value)
+    if op not in _CALLS:
+        return False
+    names = stack[-1] if op in _BY_NAME else f.kwnames
+    operands = stack[len(stack) - arg - 3 : -1] if op in _BY_NAME else stack[len(stack) - arg - 2 :]
+    if lists_of_numbers.is_made_a_tensor(t.outside, t.graph, operands, len(names), value):
+        return True
+    return not names and id(value) in t.outside.unread and is_handed_on(t, operands, value)
+
+
+def goes_into_a_tensor(t: Trace, stack: list[Any], value: Any) -> bool:
+    """Whether a list that is all that another will hold, the first argument of a function that makes a tensor: nothing but the call sees that one."""
+    return lists_of_numbers.is_made_a_tensor(t.outside, t.graph, stack[-3:], 0, value)
 
 
 def is_handed_on(t: Trace, operands: list[Any], value: Any) -> bool:

@@ -52,7 +52,7 @@ class Outside:
         #: contents of outside closure cells, by identity of the cell
         self.cells: dict[int, tuple[types.CellType, Node]] = {}
         self.symbolic_places: list[Node] = []
-        #: places of text that changes, by identity of what stands for it, and sources of which the text is guarded where it is read (outside.given_texts)
+        #: places of text that changes, by identity of what stands for it, and sources of text and lists that are guarded where they are read (outside.given_texts)
         self.texts: dict[int, Node] = {}
         self.plain: frozenset[Source] = frozenset()
         #: what hears messages that are given when the graph has run, by identity (outside.listeners)
@@ -102,7 +102,11 @@ class Outside:
         at: Node | None = node
         found = issubclass(type(node.real), torch.Tensor) and isinstance(node.real, torch.nn.Parameter)
         while at is not None:
-            if at.step in (Step.TENSOR_OF, Step.ITEM_AT):  # made at each call, or chosen by it
+            if at.step in (
+                Step.TENSOR_OF,
+                Step.TENSOR_OF_NUMBERS,
+                Step.ITEM_AT,
+            ):  # made at each call, or chosen by it
                 return False
             found = found or issubclass(type(at.real), torch.nn.Module)
             at = at.parent

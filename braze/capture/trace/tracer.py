@@ -22,6 +22,7 @@ from braze.capture.features import (
     functions,
     hooks,
     library,
+    loops,
     math_rules,
     messages,
     numpy_rules,
@@ -35,7 +36,7 @@ from braze.capture.features.messages import warnings_named
 from braze.capture.finish import effects, outcome, reconstruction
 from braze.capture.graph.recorder import Recorder, ViewsMatter
 from braze.capture.outside import held, reads
-from braze.capture.outside.given_texts import TextMatters
+from braze.capture.outside.given_texts import ValueMatters
 from braze.capture.outside.symbols import Marked
 from braze.capture.outside.torch_state import TorchState
 from braze.capture.python import (
@@ -77,6 +78,7 @@ def features() -> tuple[Feature, ...]:
         devices.FEATURE,
         functions.FEATURE,
         library.FEATURE,
+        loops.FEATURE,
         math_rules.FEATURE,
         messages.FEATURE,
         numpy_rules.FEATURE,
@@ -173,7 +175,7 @@ def trace_frame(
             except ViewsMatter:  # from the start: other branches may be taken
                 exact = True
                 stop, reason = -1 if stop_at is None else stop_at, None
-            except TextMatters as found:  # from the start: other branches may be taken
+            except ValueMatters as found:  # from the start: other branches may be taken
                 plain |= found.sources
                 stop, reason = -1 if stop_at is None else stop_at, None
             except Retry as retry:

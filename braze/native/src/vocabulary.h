@@ -19,6 +19,7 @@ enum {
     STEP_FUNC,
     STEP_CONSTANT,
     STEP_TENSOR_OF,
+    STEP_TENSOR_OF_NUMBERS,
     STEP_NEGATIVE,
     STEP_ITEM_AT,
     STEP_HAS_AT,
@@ -46,6 +47,7 @@ enum {
     "func", \
     "constant", \
     "tensor_of", \
+    "tensor_of_numbers", \
     "negative", \
     "item_at", \
     "has_at", \

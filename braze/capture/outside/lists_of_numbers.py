@@ -1,0 +1,91 @@
+"""Lists of numbers from outside that are others at each call, and become tensors: ``torch.tensor(tokens)``.
+
+Such a list is not read. A tensor made of it goes into the graph, which is found at a place below the list (``Step.TENSOR_OF_NUMBERS``): each call makes
+it before the graph runs. Its guard says the dtype that PyTorch infers, and the sizes. Where the program reads a number out of what is computed of such
+lists alone, the frame is traced again, and the lists are read as any other.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import torch
+
+from braze import native
+from braze.capture.facts.records import Source, Step
+from braze.capture.facts.values import MISSING, NULL
+from braze.capture.guards.dynamic import LENGTH
+from braze.capture.state.outside import Outside
+from braze.capture.state.sources import Node
+from braze.capture.state.trace import GraphState
+from braze.graph.private import torch_compat
+from braze.native import torch_state
+
+#: functions that make a tensor of a list, which are told by identity: what is called may be any object
+MAKERS = (torch.tensor, torch.as_tensor, torch.asarray)
+OF_A_TENSOR = torch.Tensor.new_tensor
+
+
+def may_stand(outside: Outside, graph: GraphState, value: Any) -> bool:
+    """Whether a list waits to be read, is of numbers alone, and was another in an earlier call."""
+    shadow = outside.unread.get(id(value))
+    if shadow is None or shadow.filled or shadow.later.items or type(value) is not list:
+        return False
+    node = shadow.node
+    if type(node.real) is not list or not changes(outside, node.source):
+        return False
+    if graph.knew_inference or torch_state.default_device() is not None:
+        return False  # it is made before the frame begins
+    return torch_state.holds_numbers_alone(node.real)
+
+
+def changes(outside: Outside, source: Source, *kinds: int) -> bool:
+    """Whether a list, or anything in it, was found to be another: ``kinds`` of change, or any."""
+    if source in outside.plain:
+        return False
+    found = (each for each in outside.symbolic or () if type(each) is tuple)
+    return any((not kinds or kind in kinds) and is_within(at, source) for at, kind in found)
+
+
+def is_within(at: Source | None, source: Source) -> bool:
+    """Whether a place is that of a list, or in it."""
+    while at is not None and at != source:
+        at = at.parent if at.step is Step.ITEM else None
+    return at is not None
+
+
+def is_made_a_tensor(
+    outside: Outside, graph: GraphState, operands: list[Any], names: int, value: Any
+) -> bool:
+    """Whether a call with so many words makes a tensor of such a list, or of a list of the program's that holds nothing else."""
+    function: Any
+    function, *args = [v for v in operands if v is not NULL]
+    if type(function) is types.MethodType:
+        function, args = function.__func__, [function.__self__, *args]
+    if function is OF_A_TENSOR:
+        del args[:1]
+    elif not any(function is maker for maker in MAKERS):
+        return False
+    if len(args) - names != 1 or args[0] is not value:
+        return False
+    return may_stand(outside, graph, value if id(value) in outside.unread else value[0])
+
+
+def place_of(outside: Outside, shadow: Any, dtype: torch.dtype | None) -> Node | None:
+    """The place of the tensor that is made of a list; None where PyTorch makes none."""
+    name = "" if dtype is None else str(dtype).removeprefix("torch.")
+    node: Node = shadow.node.child(Step.TENSOR_OF_NUMBERS, name)
+    if node.real is MISSING:
+        try:
+            with torch_compat.disable_functions(), torch_compat.outside_modes():
+                real = native.unhooked(torch_state.tensor_of_numbers, shadow.node.real, name)
+        except (TypeError, ValueError, RuntimeError, OverflowError):
+            return None
+        outside.see(node, real)
+    return node
+
+
+def changed_length(outside: Outside, node: Node) -> bool:
+    """Whether a tensor is made of a list that was longer or shorter in an earlier call."""
+    return node.step is Step.TENSOR_OF_NUMBERS and changes(outside, node.parent.source, LENGTH)  # type: ignore[union-attr]
