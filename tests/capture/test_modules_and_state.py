@@ -234,6 +234,62 @@ def test_state_is_guarded():
     assert len(run.graphs) == 4
 
 
+#: what tells a setting, what sets it, and two values of it
+ASKED = {
+    "threads": (torch.get_num_threads, torch.set_num_threads, 1, 2),
+    "precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "highest", "high"),
+    "flash": (torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp, True, False),
+    "anomalies": (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly, False, True),
+    "cudnn": (lambda: torch.backends.cudnn.benchmark, lambda on: setattr(torch.backends.cudnn, "benchmark", on), False, True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_a_setting_that_is_asked_for_behind_a_change_of_another_is_guarded(name):
+    ask, put, usual, other = ASKED[name]
+
+    def program(x):
+        with torch.no_grad():
+            y = x + 1
+        return y * 100 if ask() == other else y
+
+    compiled, before = braze.compile(program, backend="eager"), ask()
+    try:
+        for value in (usual, other, usual):
+            put(value)
+            torch.testing.assert_close(compiled(X), program(X))
+    finally:
+        put(before)
+
+
+def test_a_precision_that_is_set_to_what_it_is_already_is_set_again_where_it_is_another():
+    products = torch.backends.cuda.matmul
+
+    def program(x):
+        products.fp32_precision = "ieee"
+        return x + 1
+
+    compiled, before = braze.compile(program, backend="eager"), products.fp32_precision
+    try:
+        for found in ("ieee", "tf32"):
+            products.fp32_precision = found
+            compiled(X)
+            assert products.fp32_precision == "ieee"
+    finally:
+        products.fp32_precision = before
+
+
+def test_a_setting_that_the_program_itself_has_set_is_not_guarded():
+    def program(x):
+        before = torch.backends.cuda.flash_sdp_enabled()
+        torch.backends.cuda.enable_flash_sdp(False)
+        made = x * 2 if torch.backends.cuda.flash_sdp_enabled() else x + 1
+        torch.backends.cuda.enable_flash_sdp(before)
+        return made
+
+    assert same(check(program, X)(X), X + 1)
+
+
 def test_is_compiling_is_true_inside():
     import braze
 

@@ -354,6 +354,7 @@ TRANSFORMED = {
     "hessian": lambda x: hessian(lambda t: t.pow(3).sum())(x) * 2,
     "jacfwd": lambda x: jacfwd(torch.sin)(x) * 2,
     "vmap": lambda x: vmap(torch.sin)(x) * 2,
+    "grad, of what is made without one": lambda x: grad(lambda t: t.sin().sum())(torch.no_grad()(torch.exp)(x)) * x,
     "checkpointed": lambda x: checkpoint(lambda x: grad(lambda t: t.sin().sum())(x) * x, x, use_reentrant=False),
     "checkpointed, reentrant": lambda x: checkpoint(lambda x: grad(lambda t: t.sin().sum())(x) * x, x, use_reentrant=True),
 }  # fmt: skip

@@ -88,6 +88,12 @@ MACHINES: dict[str, Row] = {
         "positions and masks that are joined, turned, padded and compared",
         POISON,
     ),
+    "operators": Row(
+        "tests.fuzz.tensors.operators",
+        "tensor programs of operators that the other machines do not call",
+        POISON,
+        cost=3,
+    ),
     "large": Row(
         "tests.fuzz.tensors.large",
         "tensors of up to millions of elements, whose kernels have tasks, tiles and remainders",

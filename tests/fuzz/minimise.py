@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import select
 import signal
 import time
@@ -22,6 +23,22 @@ def shorter(items: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
         size //= 2
     if len(items) == 1:
         yield ()
+
+
+def made_apart(generate: Callable[[int], Any], seed: int) -> Any:
+    """The program of a seed, made in a fork: threads of OpenMP that were started here would be missing in each fork that checks, and waited for."""
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(ours)
+        with os.fdopen(theirs, "wb") as out:
+            pickle.dump(generate(seed), out)
+        os._exit(0)
+    os.close(theirs)
+    with os.fdopen(ours, "rb") as said:
+        program = pickle.load(said)
+    os.waitpid(child, 0)
+    return program
 
 
 def apart(check: Callable[[Any], Finding | None], program: Any, seconds: float) -> Finding | None:

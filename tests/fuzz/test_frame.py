@@ -68,6 +68,19 @@ def test_a_program_that_hangs_is_a_finding():
     assert found is not None and found.kind == "hang"
 
 
+def test_forks_that_check_have_threads_though_making_the_program_took_some():
+    text = """
+import torch
+from tests.fuzz.minimise import apart, made_apart
+
+torch.set_num_threads(2)
+busy = lambda seed: float(torch.ones(1 << 20).sin().sum())
+made = made_apart(busy, 1)
+assert apart(lambda program: None if busy(program) == made else 1 / 0, made, 60) is None
+"""
+    assert subprocess.run([sys.executable, "-c", text], cwd=failures.ROOT, check=False).returncode == 0
+
+
 def test_a_process_that_dies_is_no_hang_though_its_pipe_closes_before(tmp_path):
     ours, theirs = os.pipe()
     worker = Worker.__new__(Worker)

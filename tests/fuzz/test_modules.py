@@ -85,6 +85,16 @@ def _more_momentum(target, made):
         state["momentum_buffer"].mul_(1.001)
 
 
+def _product_off(by):
+    """NAdam's product of momenta, off after each step."""
+
+    def effect(target, made):
+        for state in getattr(getattr(target, "__self__", None), "state", {}).values():
+            state["mu_product"].mul_(1 + by)
+
+    return effect
+
+
 def _other_mean(model, made):
     model.l2.running_mean = model.l2.running_mean + 0.001
 
@@ -155,6 +165,16 @@ def test_numbers_are_held_to_the_least_exact_type_so_far():
     assert replace(program, single=True).least(0) is F32
     ours, theirs = (torch.tensor([x], dtype=F64) for x in (1.0269931763690083, 1.0269930571597188))
     assert machine.far(ours, theirs, [], F32) is None and machine.far(ours, theirs, [], F64)
+
+
+@pytest.mark.parametrize(("by", "kind"), [(2**-23, None), (1e-2, "optimizer")])
+def test_a_product_of_momenta_in_single_precision_may_be_off_by_its_roundings(by, kind, monkeypatch):
+    """Beside parameters in double precision (18200000056)."""
+    monkeypatch.setattr(machine, "compiling", spoils(_product_off(by)))
+    found = machine.check(
+        replace(PROGRAM, optimizer="NAdam(model.parameters(), lr=0.01)", actions=(ONCE,) * 3)
+    )
+    assert (found and found.kind) == kind
 
 
 def test_what_is_zero_but_for_roundings_is_not_compared():

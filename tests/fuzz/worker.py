@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 from tests.fuzz import deaths, failures
 from tests.fuzz.machine import MACHINES, Finding, Machine, Row
-from tests.fuzz.minimise import minimised
+from tests.fuzz.minimise import made_apart, minimised
 
 
 def main() -> None:
@@ -57,7 +57,7 @@ def run_one(machine: Machine, seed: int, out: TextIO) -> None:
 def write_smallest(name: str, row: Row, machine: Machine, words: list[str], out: TextIO) -> None:
     """Write the file of a failure, made small; if it passes alone, as it is, with a word about that."""
     seed, seconds, file, found_by = int(words[0]), float(words[1]), Path(words[2]), words[3].strip()
-    program = machine.generate(seed)
+    program = made_apart(machine.generate, seed)
     result = minimised(machine.check, program, seconds, row.seconds)
     if result is None:
         file.write_text(failures.text(name, program, None, found_by))

@@ -22,7 +22,7 @@ from braze.capture.python.unwinding import resumable_step
 from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import Trace
 from braze.graph.private import torch_compat
-from braze.graph.private.torch_settings import CUDNN
+from braze.graph.private.torch_settings import CHANGES, CUDNN
 
 FEATURE = Feature()
 rule = FEATURE.call
@@ -48,7 +48,7 @@ SETTERS = [
 
 def note(t: Trace, function: Any, args: Any, kwargs: Any) -> Any:
     """Do it, and put it into the graph."""
-    t.outside.settings.changed = True
+    t.outside.settings.changed.update(CHANGES.get(function, ()))
     result = function(*args, **kwargs)
     t.graph.recorder.make(function, tuple(args), result, dict(kwargs), setting=True)
     return result
@@ -83,7 +83,7 @@ def set_(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 @rule(*named(C, "_set_fp32_precision_setter"))
 def set_precision(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """The precision of a backend's products; a change that outlasts the trace is no part of a graph."""
-    if C._get_fp32_precision_getter(*args[:2]) != args[2]:
+    if t.outside.settings.told(C._get_fp32_precision_getter, args[:2], None) != args[2]:
         graph_break("BZ1010", f"the precision of {args[0]} is set", HINT_MOVE)
 
 

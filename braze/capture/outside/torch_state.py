@@ -45,9 +45,10 @@ class TorchState:
         self.dispatch_modes = (0, False)
         self.dual_level = -1
         self.nesting = 0
-        #: what the program has asked for -> the answer; nothing, once it has changed a setting itself
+        #: what the program has asked for -> the answer; not of settings that it has changed itself by then
         self.asked: dict[tuple[Any, tuple[Any, ...]], Any] = {}
-        self.changed = False
+        #: what asks for those
+        self.changed: set[Any] = set()
         #: the exception that is handled where the function is called
         self.error: BaseException | None = None
 
@@ -106,7 +107,7 @@ class TorchState:
     def told(self, function: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
         """What a function tells of a setting, guarded unless the program may have made it so."""
         value = function(*args, **(kwargs or {}))
-        if not self.changed and not kwargs:
+        if function not in self.changed and not kwargs:
             self.asked[function, tuple(args)] = value
         return value
 

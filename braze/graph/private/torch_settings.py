@@ -42,6 +42,20 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
 }
 
 
+#: setter -> what asks for the settings that it changes
+CHANGES: dict[Any, tuple[Any, ...]] = {
+    **{write: (read,) for read, write in SETTINGS.values()},
+    **{
+        vars(C)[setter]: tuple(vars(C)[name] for name in asking if name in vars(C))
+        for setter, asking in (
+            ("_set_sdp_priority_order", ("_get_sdp_priority_order",)),
+            ("_set_cudnn_allow_tf32", ("_get_cudnn_allow_tf32", "_get_fp32_precision_getter")),
+        )
+        if setter in vars(C)
+    },
+}
+
+
 def leave_autocast() -> None:
     """Leave a context of autocast; with the last one all is forgotten that was cast."""
     if torch.autocast_decrement_nesting() == 0:

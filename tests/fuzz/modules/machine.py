@@ -204,6 +204,14 @@ class Run:
             self.see(
                 "optimizer", {n: opt.state.get(p) for n, p in model.named_parameters() if p in opt.state}
             )
+        if opt is not None and self.off:
+            self.nudge(opt)
+
+    def nudge(self, opt: torch.optim.Optimizer) -> None:
+        """NAdam keeps the product of its momenta in single precision, beside doubles too: it may be off by roundings of that."""
+        for state in opt.state.values():
+            if isinstance(state, dict) and "mu_product" in state:
+                state["mu_product"].copy_(self.noise(state["mu_product"]))
 
 
 def frozen(value: Any) -> Any:

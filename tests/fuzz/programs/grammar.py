@@ -60,7 +60,7 @@ class Grammar:
             "getattr(box, 'extra', 5)", f"(zlib.crc32(str([DEEP, int({a})]).encode()) % 9)", f"(zlib.crc32(repr({{'a': [RAW, int({a})]}}).encode()) % 9)",
             f"int([DEEP, {a}] == copy.deepcopy([DEEP, {b}]))", f"[[RAW]].count([bytearray(b'raw')]) + {a}", f"d.get({self.key()}, {a})", f"next(iter([{a}]))", f"len(f'{{{self.plain()}}}-{{s}}')",
             "box.seen", "Box.tally()", "reduce(getattr, 'v.real'.split('.'), box)", "sum(map(getattr, [box, rec], ['v', 'width']))", "len(Held.LIST.value)",
-            "len('{0.v}'.format(box))", "operator.attrgetter('width')(rec)", "min([box, BOX], key=operator.attrgetter('v')).v", "Shared().k",
+            "len('{0.v}'.format(box))", "operator.attrgetter('width')(rec)", "settings()", "min([box, BOX], key=operator.attrgetter('v')).v", "Shared().k",
         )  # fmt: skip
 
     def plain(self) -> str:

@@ -326,6 +326,10 @@ def logged(fn):
 @logged
 def helper(x, n=G, *, flag=False):
     return x.cos() if flag else x + n
+
+
+def settings():
+    return (torch.get_float32_matmul_precision() == "high") + 2 * torch.backends.cudnn.benchmark
 """
 
 #: what changes between two calls, by name
@@ -351,6 +355,8 @@ FLIPS = {
     "a member's value": "Held.LIST.value.append(1)",
     "what lies deep": "DEEP['a'][0][0]['b']['c'][0][0]['d']['e'][0] += 1",
     "a byte": "RAW[0] += 1",
+    "a precision": "torch.set_float32_matmul_precision('high')",
+    "a flag": "torch.backends.cudnn.benchmark = True",
 }
 
 
