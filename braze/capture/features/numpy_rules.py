@@ -187,8 +187,9 @@ def make(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
             return literal(t, function, args[0], kwargs)
         made = from_numpy(t, args, {}, tail)
         return t.graph.recorder.call(torch.Tensor.to, (made,), kwargs) if kwargs else made
-    if args and holds_numbers(args[0]) and kwargs.get("dtype") is None:
-        kwargs = {**kwargs, "dtype": tried(t.graph, function, args, kwargs).dtype}
+    if args and holds_numbers(args[0]):  # a type that is asked for may be refused
+        dtype = tried(t.graph, function, args, kwargs).dtype
+        kwargs = {**kwargs, "dtype": dtype}
     fill_arguments(t.outside, args)
     if len(args) == 1 and kwargs.keys() <= WORDS:
         made = literals.made(t.graph, args[0], kwargs.get("dtype"), kwargs.get("device"))

@@ -35,8 +35,11 @@ def may_stand(outside: Outside, graph: GraphState, value: Any) -> bool:
     node = shadow.node
     if type(node.real) is not list or not changes(outside, node.source):
         return False
+    # it is made before the frame begins
     if graph.knew_inference or torch_state.default_device() is not None:
-        return False  # it is made before the frame begins
+        return False
+    if torch.get_default_dtype() is not outside.settings.start["dtype"]:
+        return False
     return torch_state.holds_numbers_alone(node.real)
 
 

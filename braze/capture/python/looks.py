@@ -49,6 +49,9 @@ TAKEN = {op: count for names, count in _TAKEN for op in opcodes(names)}
 
 _ATTRIBUTES, _CALLS, _BY_NAME = opcodes("LOAD_ATTR LOAD_METHOD"), opcodes("CALL CALL_KW"), opcodes("CALL_KW")
 _LISTS = opcodes("BUILD_LIST")
+#: what pushes one value, what pushes and takes none, and what takes one for one
+_NAMED, _ASIDE = opcodes("LOAD_CONST LOAD_FAST LOAD_GLOBAL LOAD_DEREF"), opcodes("PRECALL KW_NAMES CACHE")
+_READ = opcodes("LOAD_ATTR")
 _TRUTHS, _RETURNS = opcodes(_OF_TRUTH), opcodes("RETURN_VALUE")
 _OPERATORS, _STORES = opcodes("BINARY_OP"), opcodes("STORE_ATTR")
 _ELEMENTS, _SLICES = opcodes("STORE_SUBSCR"), opcodes("BINARY_SLICE")
@@ -112,7 +115,7 @@ def leaves_alone(t: Trace, f: Frame, op: int, arg: int, value: Any) -> bool:
         setter = lookup_in_mro(type(owner), "__setattr__")[0]
         return known and setter in SETTERS and instance_contents(t.outside, owner, name) is value
     if op in _LISTS:
-        return arg == 1 and goes_into_a_tensor(t, stack, value)
+        return arg == 1 and goes_into_a_tensor(t, f, value)
     if op not in _CALLS:
         return False
     names = stack[-1] if op in _BY_NAME else f.kwnames
@@ -122,9 +125,26 @@ def leaves_alone(t: Trace, f: Frame, op: int, arg: int, value: Any) -> bool:
     return not names and id(value) in t.outside.unread and is_handed_on(t, operands, value)
 
 
-def goes_into_a_tensor(t: Trace, stack: list[Any], value: Any) -> bool:
-    """Whether a list that is all that another will hold, the first argument of a function that makes a tensor: nothing but the call sees that one."""
-    return lists_of_numbers.is_made_a_tensor(t.outside, t.graph, stack[-3:], 0, value)
+def goes_into_a_tensor(t: Trace, f: Frame, value: Any) -> bool:
+    """Whether a list that waits is all that another will hold, which is the first argument of a function that makes a tensor, and nothing but the call sees."""
+    if id(value) not in t.outside.unread:
+        return False
+    made = lists_of_numbers.is_made_a_tensor(t.outside, t.graph, f.stack[-3:], 0, value)
+    return made and is_argument_alone(f)
+
+
+def is_argument_alone(f: Frame) -> bool:
+    """Whether what an instruction is about to push stays where it is, below other arguments that are named or read, until a call takes it first."""
+    at, pushed = f.decoded.instruction(f.at)[2], 0
+    while True:
+        _, arg, following, op = f.decoded.instruction(at)
+        if op in _CALLS:
+            return bool(arg == pushed if op in _BY_NAME else arg == pushed + 1)
+        if op in _NAMED:
+            pushed += 1
+        elif not (op in _ASIDE or (op in _READ and pushed)):
+            return False
+        at = following
 
 
 def is_handed_on(t: Trace, operands: list[Any], value: Any) -> bool:
