@@ -34,4 +34,5 @@ def test_other_products_are_not_measured() -> None:
     assert products(torch.mm, x, w, dynamic=[(0, 0)]) == [None]
     assert products(torch.mm, x, torch.randn(16, 12)[::2, ::2]) == [None]
     assert products(torch.mm, x[:, :0], w[:0]) == [None]
+    assert products(torch.mm, x[:, :1], w[:1]) == products(torch.mm, x, w[:, :1]) == [None]
     assert products(lambda c, a, d: torch.addmm(c, a, d, beta=0.5), x[:, :6], x, w) == [None]

@@ -24,7 +24,10 @@ _BATCHES: dict[Any, tuple[int, int]] = {aten.bmm.default: (0, 1), aten.baddbmm.d
 
 
 def product_of(node: torch.fx.Node) -> Product | None:
-    """The product that a node computes: of known sizes, in float32 on the CPU, each matrix dense one way or the other; else None."""
+    """The product that a node computes: of known sizes, in float32 on the CPU, each matrix dense one way or the other; else None.
+
+    Of one column, or one place in its sums, it is none of matrices: sums and products of our own.
+    """
     places = _PLACES.get(node.target)
     if places is None or node.kwargs:
         return None
@@ -37,7 +40,7 @@ def product_of(node: torch.fx.Node) -> Product | None:
         sizes, strides = sizes[::-1], strides[::-1]
     inner, columns = sizes
     rows = left.numel() // inner if inner else 0
-    if not rows or not columns or 1 not in strides:
+    if not rows or not columns or 1 not in strides or 1 in (inner, columns):
         return None
     return Product(rows, inner, columns, _by_columns(left.stride()), _by_columns(strides))
 
