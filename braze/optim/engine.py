@@ -37,7 +37,7 @@ class Staging:
     def __init__(self, words: int, device: torch.device) -> None:
         pinned = device.type == "cuda"
         self.host = [
-            torch.zeros(words, dtype=torch.int64, pin_memory=pinned)
+            torch.zeros(words, dtype=torch.int64, device="cpu", pin_memory=pinned)
             for _ in range(self.COPIES if pinned else 1)
         ]
         self.views = [t.numpy() for t in self.host]
@@ -86,7 +86,7 @@ class GpuEngine:
             self.staging = Staging(rows * width + 2 * rows + self.NUMBERS + 3 * rows, device)
             self.none = torch.zeros(1, device=device)
         self.sizes: Array | None = None
-        self.places = torch.empty(0)
+        self.places = torch.empty(0, device="cpu")
 
     def step(
         self, numbers: tuple[float, ...], found: torch.Tensor | None = None, scale: torch.Tensor | None = None

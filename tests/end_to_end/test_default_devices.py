@@ -4,6 +4,7 @@ there, and the caller's default stays."""
 from __future__ import annotations
 
 import contextlib
+import copy
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -222,3 +223,23 @@ def test_the_default_device_is_set_and_found_as_in_eager(program: Any, backend: 
                 found.append(seen(call))
             assert found[0] == found[1]
     assert not [message for message in said if "BZ9" in message]
+
+
+def test_what_kernels_keep_lies_where_their_arguments_do():
+    """Packed weights, and what a step of an optimizer sends: a default device of another kind had the process die, which wrote there."""
+    frozen, trained = (torch.nn.Linear(64, 64, bias=False) for _ in range(2))
+    frozen.requires_grad_(False)
+    plain = copy.deepcopy(trained)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.5) for model in (trained, plain)]
+    braze.compile_optimizer(optimizers[0])
+    x = torch.linspace(-1, 1, 256).view(4, 64)
+    for model in (trained, plain):
+        model.weight.grad = torch.ones(64, 64)
+    compiled = braze.compile(frozen)
+    with torch.device("meta"):
+        found = [compiled(x) for _ in range(2)]
+        for optimizer in optimizers:
+            optimizer.step()
+    for made in found:
+        torch.testing.assert_close(made, frozen(x))
+    assert torch.equal(trained.weight, plain.weight)

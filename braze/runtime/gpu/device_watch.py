@@ -72,7 +72,7 @@ class Device:
 
     def new_answer(self) -> tuple[torch.Tensor, Any]:
         """Memory of the host that the device can write, and an event."""
-        return torch.zeros(1, dtype=torch.int32, pin_memory=True), torch.cuda.Event()
+        return torch.zeros(1, dtype=torch.int32, device="cpu", pin_memory=True), torch.cuda.Event()
 
     def wait(self) -> None:
         """Until it is idle: streams that use what is let go of, or did not order what is made, are done."""
@@ -205,7 +205,7 @@ def sampled(places: Sequence[int], items: Sequence[tuple[int, int]]) -> torch.Te
         count = size // item
         some = min(SAMPLES, count)
         rows += [(place + k * count // some * item, item) for k in range(some)]
-    return torch.tensor(rows, dtype=torch.int64).reshape(-1, 2).t().contiguous()
+    return torch.tensor(rows, dtype=torch.int64, device="cpu").reshape(-1, 2).t().contiguous()
 
 
 _kernels: dict[bool, Callable[..., Any]] = {}

@@ -48,7 +48,7 @@ class PackedWeights(Watch):
 
     def _packed(self, k: int, weight: torch.Tensor) -> torch.Tensor:
         # always a fresh tensor: another thread may be reading the old one
-        made = torch.empty(self._bytes[k] + 64, dtype=torch.uint8)
+        made = torch.empty(self._bytes[k] + 64, dtype=torch.uint8, device="cpu")
         made = made[-made.data_ptr() % 64 :]
         self._packers[k](weight.data_ptr(), made.data_ptr(), 0)
         return made

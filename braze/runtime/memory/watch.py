@@ -107,7 +107,7 @@ class Watch:
         self._look = (0, len(self._sizes), *self._sizes)
         self._lock = threading.Lock()
         # one tuple, replaced as a whole: a call on another thread sees a result that belongs to its sums
-        sums = torch.zeros(max(len(self._sizes), 1), dtype=torch.int64)
+        sums = torch.zeros(max(len(self._sizes), 1), dtype=torch.int64, device="cpu")
         self._none: _State = (None, None, sums.data_ptr(), sums, ())
         self._state: _State = self._none
         self._kept: PerTensors[_State] = PerTensors()

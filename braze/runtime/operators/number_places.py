@@ -27,7 +27,7 @@ def holds(dtype: torch.dtype, value: float) -> bool:
 def require_place(value: float, dtype: torch.dtype, elements: int | None = None) -> None:
     """Raise eager's error where a number overflows a type, be it for one element if told how many there are."""
     if elements != 1 and not holds(dtype, value):
-        torch.empty(2, dtype=dtype).fill_(value)  # in one element halves take what overflows
+        torch.empty(2, dtype=dtype, device="cpu").fill_(value)  # in one element halves take what overflows
 
 
 _library.impl("require_place", require_place, "CompositeExplicitAutograd")

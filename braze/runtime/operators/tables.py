@@ -47,7 +47,7 @@ def _bag_gradient(
     grad: Tensor, indices: Tensor, offsets: Tensor, bag_size: Tensor, rows: int, mode: int, padding: int
 ) -> Tensor:
     """The gradient of sums (mode 0) or means (mode 1) of a table's rows over bags that begin at ``offsets``."""
-    places = torch.arange(indices.shape[0], dtype=offsets.dtype)
+    places = torch.arange(indices.shape[0], dtype=offsets.dtype, device=offsets.device)
     bags = torch.searchsorted(offsets, places, right=True).sub_(1)
     taken = grad.index_select(0, bags)
     if mode == 1:
