@@ -6,12 +6,14 @@ import contextlib
 import inspect
 import json
 import re
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from captured import Run
 
 import braze
 
@@ -187,3 +189,43 @@ def test_a_kernel_that_comes_goes_and_comes_again_is_called_while_it_is_there(
             assert torch.equal(compiled(x), torch.full_like(plain, value))
         assert torch.allclose(compiled(x), plain)
     braze.reset()
+
+
+#: what a function may ask of a class's dict
+OF_CLASS_DICTS = [
+    "vars(K)['v']", "K.__dict__.get('v')", "K.__dict__.get('w')", "'w' in K.__dict__", "len(vars(K))", "[n for n in vars(K) if n[0] != '_']",
+    "{n: q for n, q in vars(type(k)).items() if n[0] != '_'}", "dict(K.__dict__)['v']", "[c.__dict__.get('v') for c in type(k).__mro__]", "K.__dict__ | {'w': 0}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", OF_CLASS_DICTS)
+def test_what_the_dict_of_a_class_holds_is_that_of_the_call(text):
+    class K:
+        v = 3
+
+    program = eval(f"lambda x: (x + 1, {text})", {"K": K, "k": K()})
+    compiled = braze.compile(program, backend="eager")
+    for change in ("pass", "K.v = 4.5", "K.w = 1", "del K.w", "K.v = 5.5"):
+        exec(change, {"K": K})
+        assert str(compiled(torch.ones(2))[1]) == str(program(torch.ones(2))[1])
+
+
+def test_a_class_whose_dict_is_asked_for_is_compiled_once_while_it_stays():
+    class K:
+        v = [3]
+
+    run = Run(lambda x: x + len(vars(K)["v"]))
+    for _ in range(3):
+        run(torch.ones(2))
+    K.other = K.v
+    run(torch.ones(2))
+    assert len(run.graphs) == 2
+
+
+def test_what_a_proxy_from_outside_has_not_got_may_come():
+    held = {"a": 1}
+    proxy = types.MappingProxyType(held)
+    compiled = braze.compile(lambda x: (x + 1, proxy.get("a"), proxy.get("w", 0)), backend="eager")
+    for change in ({}, {"w": 2}, {"a": 7}):
+        held.update(change)
+        assert compiled(torch.ones(2))[1:] == (held["a"], held.get("w", 0))

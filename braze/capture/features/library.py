@@ -294,8 +294,8 @@ FEATURE.methods[dict, "setdefault"] = setdefault
 
 
 def get_of_class(t: Trace, proxy: Any, args: Any, kwargs: Any, tail: bool) -> Any:
-    """``cls.__dict__.get(name)``."""
-    if not args or type(args[0]) is not str:
+    """``cls.__dict__.get(name)``; a proxy from outside is over a dict that anybody may write."""
+    if not args or type(args[0]) is not str or t.outside.tree.node_of(proxy) is not None:
         return MISSING
     return in_class_dict(t, args[0], proxy.get(*args, **kwargs))
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import operator
 import types
+from collections.abc import Mapping
 from typing import Any
 
 from braze.capture.facts.libraries import is_library_class
@@ -78,6 +80,45 @@ def runs_code_as_key(key: Any) -> bool:
 def has_equality_of_its_own(cls: type) -> bool:
     """Whether a look-up of an instance may run an ``__eq__`` that may do anything; those hashed by identity meet none but themselves."""
     return is_programs(cls, "__eq__") and lookup_in_mro(cls, "__hash__")[0] is not object.__hash__
+
+
+class WholeOfClass:
+    """A function that tells what the dict of a class holds: which names, in which order, and which values."""
+
+    def __init__(self, cls: Any) -> None:
+        self.cls = cls
+        self.__name__ = f"vars of {held(cls, '__name__')}"
+
+    def __call__(self) -> SameValues:
+        return SameValues(held(self.cls, "__dict__"))
+
+
+class SameValues:
+    """Items that are equal to others if these are the very same, in the same order; text of names is compared."""
+
+    __slots__ = ("names", "values")
+
+    def __init__(self, items: Mapping[str, Any]) -> None:
+        self.names, self.values = tuple(items), tuple(items.values())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, SameValues) or self.names != other.names:
+            return False
+        return all(map(operator.is_, self.values, other.values))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return "what it was"
+
+
+def dict_of_class(t: Trace, cls: Any) -> None:
+    """The dict of a class is read, of which anything may be asked: where the class can change, all that it holds is guarded."""
+    if id(cls) in t.outside.class_dicts:
+        return
+    t.outside.class_dicts[id(cls)] = cls
+    if not (is_immutable(cls) or is_library_class(cls) or t.done.is_ours(cls)):
+        t.outside.settings.told(WholeOfClass(cls), (), None)
 
 
 def in_class_dict(t: Trace, key: Any, found: Any) -> Any:

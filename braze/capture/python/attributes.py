@@ -33,7 +33,14 @@ from braze.capture.facts.values import (
     missing,
 )
 from braze.capture.outside import cells, definitions, texts
-from braze.capture.outside.class_values import WRAPPERS, class_value, is_property, trust_class_value, wrapped
+from braze.capture.outside.class_values import (
+    WRAPPERS,
+    class_value,
+    dict_of_class,
+    is_property,
+    trust_class_value,
+    wrapped,
+)
 from braze.capture.outside.globals import globals_at, module_dict
 from braze.capture.outside.relied_upon import note_missing
 from braze.capture.outside.shadows import instance_dict, note_lack, write_instance
@@ -445,7 +452,7 @@ def class_attr(t: Trace, cls: Any, name: str, tail: bool) -> Any:
                 "BZ1010", f"the dict of the class {cls.__name__!r} is read, which the function has written"
             )
         if name == "__dict__":
-            t.outside.class_dicts[id(cls)] = cls
+            dict_of_class(t, cls)
         return from_meta.__get__(cls, meta)
     found, owner = lookup_in_mro(cls, name)
     if found is not MISSING:
