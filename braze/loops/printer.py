@@ -31,6 +31,8 @@ from braze.loops.scalars import SIGNS
 from braze.symbolic.expr import Expr, Symbol
 
 _LEAVES = (Op.CONST, Op.INDEX, Op.REDUCED)
+#: operations within operations that are written in one line: Python reads 200 pairs of parentheses, and who reads it, fewer
+_DEEP = 40
 #: Python words that are names of operations
 _RENAMED = {"not": "invert"}
 
@@ -168,7 +170,7 @@ def _stores(stores: Sequence[Store]) -> list[str]:
 
 
 def _shared(roots: Sequence[Node]) -> dict[Node, str]:
-    """Names for the nodes that are used more than once and evaluated at every point."""
+    """Names for the nodes that are evaluated at every point and used more than once, or have much under them."""
     uses: Counter[Node] = Counter(roots)
     always: set[Node] = set()
     waiting = list(roots)
@@ -181,9 +183,12 @@ def _shared(roots: Sequence[Node]) -> dict[Node, str]:
     for node in nodes_of(*roots):
         uses.update(node.args)
     names: dict[Node, str] = {}
+    depths: dict[Node, int] = {}
     for node in nodes_of(*roots):
-        if uses[node] > 1 and node in always and node.op not in _LEAVES:
+        depths[node] = 1 + max((depths[a] for a in node.args), default=0)
+        if (uses[node] > 1 or depths[node] > _DEEP) and node in always and node.op not in _LEAVES:
             names[node] = f"t{len(names)}"
+            depths[node] = 0
     return names
 
 

@@ -285,6 +285,24 @@ def test_running_the_text_is_running_the_program() -> None:
         assert torch.allclose(replay(program, [x])[0], interpret(program, [x])[0])
 
 
+def test_text_of_a_thousand_operations_in_a_row() -> None:
+    """None is written so far within others that Python could not read it, nor we write it."""
+    program = doubled()
+    (nest,) = program.steps
+    assert isinstance(nest, LoopNest)
+    (store,) = nest.stores
+    value = store.value
+    for _ in range(500):
+        value = build.add(build.mul(value, build.const(0.5, DType.F32)), build.const(1.0, DType.F32))
+    longer = dataclasses.replace(nest, stores=(dataclasses.replace(store, value=value),))
+    program = dataclasses.replace(program, steps=(longer,))
+    x = torch.arange(12.0).view(3, 4)
+    expected = x * 2
+    for _ in range(500):
+        expected = expected * 0.5 + 1.0
+    torch.testing.assert_close(replay(program, [x])[0], expected, rtol=0, atol=0)
+
+
 def test_text_with_sizes_externs_and_constants() -> None:
     n = Symbol("s0", 2)
     x = Buffer("x", DType.F32, (n, Integer(2)), (Integer(2), ONE), "cpu", BufferKind.INPUT)
