@@ -177,6 +177,19 @@ def test_shuffled_channels_have_memory_of_their_own(groups):
     assert found.grad_fn is not None
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_shuffled_channels_of_volumes_and_of_nothing_lie_as_eagers(dynamic):
+    def fn(*given):
+        return [torch.channel_shuffle(x, 2) for x in given]
+
+    volumes = torch.rand(2, 2, 3, 6, 4).movedim(-1, 1)
+    given = volumes, volumes[:, :, :0], torch.rand(2, 4, 5, 3)[..., 3:], torch.rand(2, 0, 4).mT
+    found = braze.compile(fn, dynamic=dynamic, options={"verify": 2})(*given)
+    for ours, theirs in zip(found, fn(*given), strict=True):
+        assert ours.stride() == theirs.stride()
+        assert ours.equal(theirs)
+
+
 def test_what_is_joined_of_nothing_has_the_common_type():
     nothing = torch.zeros(0, dtype=torch.bool), torch.zeros(0)
     assert braze.compile(torch.cat, options={"verify": 2})(nothing).dtype is torch.float32

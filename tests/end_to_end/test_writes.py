@@ -715,6 +715,27 @@ def test_a_backward_from_one_written_argument_does_not_come_by_the_history_of_an
         assert seen[0] == seen[1]
 
 
+def test_an_argument_whose_contents_are_a_result_has_its_own_place_in_the_operation() -> None:
+    """Where a view of the result keeps both in one operation: what the argument was before gets zeros, which are not None."""
+
+    def program(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        z = y.exp()
+        x.copy_(z)
+        y.copy_(z)
+        return z.detach(), z
+
+    seen = []
+    for call in (program, braze.compile(program, backend="aot_eager", options={"verify": 2})):
+        leaves = [torch.ones(3, requires_grad=True) for _ in range(2)]
+        x, y = (leaf * 1 for leaf in leaves)
+        results = (*call(x, y)[1:], x, y)
+        found = [
+            torch.autograd.grad(each.sum(), leaves, allow_unused=True, retain_graph=True) for each in results
+        ]
+        seen.append(str(found))
+    assert seen[0] == seen[1]
+
+
 @pytest.mark.parametrize("backend", ["aot_eager", "braze"])
 def test_a_hook_on_what_is_written_later_sees_the_gradient_of_the_old_contents_alone(backend) -> None:
     """Behind the hook's graph break; one that is put on after the write sees that of the new ones, and either may be taken off."""

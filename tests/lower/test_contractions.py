@@ -56,6 +56,17 @@ def test_products_with_one_row_or_column_are_sums(sizes: tuple[int, int, int]) -
         check(torch.addmm, torch.randn(m, 1), x, w, allow=["aten.addmm.default"])
 
 
+def test_products_of_one_place_have_eagers_signs_of_zeros() -> None:
+    """Eager multiplies alone but for one row or one column, which it adds to 0."""
+    a, b = -torch.zeros(5, 1), torch.ones(1, 7)
+
+    def products(a: torch.Tensor, b: torch.Tensor) -> list[torch.Tensor]:
+        return [x @ y for x in (a, a[:1]) for y in (b, b[:, :1])]
+
+    for given, made in zip(products(a, b), braze.compile(products)(a, b), strict=True):
+        assert made.signbit().equal(given.signbit())
+
+
 def test_sums_of_long_products_are_as_near_as_atens() -> None:
     x, w = torch.randn(4, 100_000), torch.randn(100_000, 1)
     exact = x.double() @ w.double()

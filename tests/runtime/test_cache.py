@@ -7,6 +7,7 @@ import os
 import stat
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -206,6 +207,30 @@ def test_a_folder_keeps_to_its_limit(own_folder: Path) -> None:
     assert old.exists() and used.exists() and left.exists() and not older.exists()
     assert sweep.sweep(own_folder, 1) == 1
     assert used.exists() and left.exists() and not old.exists()
+
+
+def test_a_folder_that_cannot_be_read_or_is_used_meanwhile_does_not_stop_a_sweep(
+    own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what a mounted disk brings along, and of entries that other processes take while this one has listed them."""
+    gone, taken = aged(DiskCache(), "gone", 9), aged(DiskCache(), "taken", 7)
+    strange = own_folder / "lost+found"
+    strange.mkdir()
+    read, remove = Path.iterdir, os.unlink
+
+    def iterdir(path: Path) -> Iterator[Path]:
+        if path == strange:
+            raise PermissionError(13, "not yours", str(path))
+        return read(path)
+
+    def unlink(path: str) -> None:
+        remove(path)
+        sweep.keep(taken)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    monkeypatch.setattr(os, "unlink", unlink)
+    assert sweep.sweep(own_folder, 1) == 1
+    assert taken.exists() and not gone.exists()
 
 
 def test_a_folder_is_looked_through_once_a_day(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,6 +76,23 @@ def test_replaced_data_is_seen() -> None:
     assert values(keeper([w])[0]) == [7.0] * 4
 
 
+def test_data_that_is_given_back_is_packed_anew() -> None:
+    """Where a weight was elsewhere meanwhile, no counter of its own tells what was written to its former memory, nor does a sample show it all."""
+    pack = Counted(16)
+    keeper = PackedWeights(
+        [pack], [16], [16], lambda weights, sums, sizes: sample(weights, sums, (*sizes[:2], 4))
+    )
+    memory = torch.arange(8.0).view(2, 4)
+    w = torch.nn.Parameter(torch.zeros(4))
+    w.data = memory[0]
+    keeper([w])
+    w.data = memory[1]
+    assert values(keeper([w])[0]) == [4.0, 5.0, 6.0, 7.0]
+    memory[0, 2] = 9
+    w.data = memory[0]
+    assert values(keeper([w])[0]) == [0.0, 1.0, 9.0, 3.0]
+
+
 def test_write_through_data_is_seen() -> None:
     """``p.data.mul_`` leaves the version counter alone; the sample shows it."""
     pack = Counted(16)

@@ -249,6 +249,9 @@ def _with_halves(
     reaching = dict(zip(joint.owners(part.mutations), joint.reaching, strict=True))
     items: Any = forward.graph.output_node().args[0]
     behind = len(items) - backward.results  # hidden results are behind what is saved, too
+    guarded = [i for i, role in enumerate(known) if role.guard and role.guard != ASTRAY]
+    # of one value that an operation gives twice autograd knows the last place alone
+    guarded += [i for i in range(len(part.mutations)) if items[i] in items[i + 1 : len(known)]]
 
     def moved(i: int) -> int:
         return i + behind if i >= backward.results else i
@@ -260,7 +263,7 @@ def _with_halves(
         apart=joint.operations.groups,
         saving=joint.operations.saving,
         depends=tuple(tuple(sorted({*own, *reaching[i]})) for i, own in depends),
-        guarded=tuple(i for i, role in enumerate(known) if role.guard and role.guard != ASTRAY),
+        guarded=tuple(guarded),
     )
     tell_backward(backward)
     return dataclasses.replace(part, forward=forward, backward=backward)

@@ -156,10 +156,12 @@ def _has_groups(x: Tensor, groups: int) -> bool:
 
 
 def _channel_shuffle(x: Tensor, groups: int) -> Any:
-    """Memory of its own, where the views that it could be made of would give back the operand's."""
+    """Memory of its own, where the views that it could be made of would give back the operand's; of what has no elements as that lies."""
     if not _has_groups(x, groups):
         return NotImplemented
-    if x.dim() == 4 and suggests_channels_last(x):
+    if 0 in x.shape:
+        return laid_like(x, x.dtype)
+    if suggests_channels_last(x):
         return channels_last(x.shape, x.dtype)
     return row_major(x.shape, x.dtype)
 

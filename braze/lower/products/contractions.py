@@ -99,7 +99,8 @@ def _by_sums(g: ProgramBuilder, a: Lazy, b: Lazy, bias: Lazy | None) -> Any:
     values = [v for v in (a, b, bias) if v is not None]
     if any(v.device != "cpu" or v.dtype is not DType.F32 for v in values) or g.ctx.target.kind != "cpu":
         return None
-    if a.sizes[1] is ONE and bias is None:
+    # of one row or one column eager's sums begin at 0, of which -0.0 takes the sign off
+    if a.sizes[1] is ONE and bias is None and a.sizes[0] is not ONE and b.sizes[1] is not ONE:
         return elementwise(g, build.mul, (a, b), cost=1)
     if b.sizes[1] is ONE and (bias is None or bias.rank == 1) and _is_read_once(a):
         return _by_vector(g, a, b, bias)

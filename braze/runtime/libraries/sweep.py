@@ -62,9 +62,7 @@ def soon(root: Path) -> None:
 
 def sweep(root: Path, most: float) -> int:
     """Remove entries, the least recently used first, where there are more than ``most`` bytes; how many went."""
-    found: list[tuple[float, int, str]] = []
-    with contextlib.suppress(OSError):  # of a folder that is removed meanwhile
-        found = sorted(_entries(root))
+    found = sorted(_entries(root))
     total = sum(size for _, size, _ in found)
     recent, removed = time.time() - DAY, 0
     if total > most:
@@ -72,8 +70,9 @@ def sweep(root: Path, most: float) -> int:
             if total <= LEFT * most or used > recent:
                 break
             with contextlib.suppress(OSError):
-                os.unlink(path)
-                total, removed = total - size, removed + 1
+                if os.lstat(path).st_mtime <= recent:  # nobody has taken it meanwhile
+                    os.unlink(path)
+                    total, removed = total - size, removed + 1
         log.info("swept %s: %d entries removed, %.1f MB left", root, removed, total / 1e6)
     return removed
 
@@ -90,7 +89,7 @@ def _entries(root: Path) -> Iterator[tuple[float, int, str]]:
     for kind in _folders(root):
         for part in _folders(kind):
             if re.fullmatch("[0-9a-f]{2}", part.name):
-                for path in part.iterdir():
+                for path in _inside(part):
                     if re.fullmatch(r"[0-9a-f]{64}\.\w+|\.new-\w+", path.name):
                         with contextlib.suppress(OSError):
                             info = path.lstat()
@@ -98,4 +97,12 @@ def _entries(root: Path) -> Iterator[tuple[float, int, str]]:
 
 
 def _folders(path: Path) -> list[Path]:
-    return [p for p in path.iterdir() if p.is_dir() and not p.is_symlink()]
+    return [p for p in _inside(path) if p.is_dir() and not p.is_symlink()]
+
+
+def _inside(folder: Path) -> list[Path]:
+    """What a folder holds; nothing where it is another user's (``lost+found``), or removed meanwhile."""
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []

@@ -47,11 +47,19 @@ def held(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
 
 @record
 class _Entry(Generic[T]):
-    """A value, which holds the counters of its tensors; these begin at ``places`` of ``memories``, which end with all tensors over them."""
+    """A value, which holds the counters of its tensors; these, known by ``numbers``, begin at ``places`` of ``memories``, which end with all tensors over them."""
 
     value: T
+    numbers: tuple[int, ...]
     places: tuple[int, ...]
     memories: tuple[weakref.ref[torch.UntypedStorage], ...]
+
+    def moved_to(self, numbers: tuple[int, ...], places: tuple[int, ...]) -> bool:
+        """Whether one of the tensors is elsewhere by now (``p.data = other``): what is written meanwhile where it was is no write of its own."""
+        return any(
+            mine == other and was != at
+            for mine, other, was, at in zip(self.numbers, numbers, self.places, places, strict=True)
+        )
 
 
 class PerTensors(Generic[T]):
@@ -70,13 +78,15 @@ class PerTensors(Generic[T]):
         return None if found is None else found.value
 
     def put(self, tensors: Sequence[torch.Tensor], counters: bytes, value: T) -> None:
-        """Keep a value for them; values of memory that is gone, or that these are seen in instead, are let go of."""
-        places = tuple([t.data_ptr() for t in tensors])
+        """Keep a value for them; values of memory that is gone, that these are seen in instead, or that one of them was given other memory for, are let go of."""
+        mine = _key(tensors, counters)
+        numbers, places = tuple(map(id, tensors)), tuple([t.data_ptr() for t in tensors])
         for key, known in list(self._kept.items()):
-            if known.places == places or any(memory() is None for memory in known.memories):
+            elsewhere = key[0] == mine[0] and known.moved_to(numbers, places)
+            if elsewhere or known.places == places or any(memory() is None for memory in known.memories):
                 del self._kept[key]
         memories = tuple([weakref.ref(t.untyped_storage()) for t in tensors])
-        self._kept[_key(tensors, counters)] = _Entry(value, places, memories)
+        self._kept[mine] = _Entry(value, numbers, places, memories)
 
     def drop(self, value: T) -> None:
         """Keep a value no longer."""
