@@ -92,6 +92,7 @@ hook_available = core.hook_available
 addresses = calibrate.addresses if native_available else places.addresses
 data_ptr = core.data_ptr
 empty_strided = core.empty_strided
+tensor_of_numbers = core.tensor_of_numbers
 tabulate = calibrate.tabulate if native_available else tables.tabulate
 tensor_meta = calibrate.tensor_meta if native_available else core.tensor_meta
 versions = core.versions
