@@ -94,6 +94,7 @@ data_ptr = core.data_ptr
 empty_strided = core.empty_strided
 tabulate = calibrate.tabulate if native_available else tables.tabulate
 tensor_meta = calibrate.tensor_meta if native_available else core.tensor_meta
+tensor_of_numbers = calibrate.tensor_of_numbers if native_available else core.tensor_of_numbers
 versions = core.versions
 counters = core.counters
 bind_driver = driver.bind

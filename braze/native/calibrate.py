@@ -100,7 +100,7 @@ def bind_torch() -> dict[str, bool]:
 
 
 def _bind_allocation(known: Facts | None) -> None:
-    """Let C make tensors, if it can read them. A capture alone does without."""
+    """Let C make tensors, if it can read them. Most captures do without."""
     with _lock:
         if not _allocating:
             _allocating.append(True)
@@ -119,6 +119,12 @@ def replays_natively() -> bool:
             with torch_state.no_modes():
                 _replaying.append(plain and allocation.counts_storages(_core()))
         return _replaying[0]
+
+
+def tensor_of_numbers(values: Any, dtype: str) -> Any:
+    """What ``torch.tensor`` makes of a list of numbers, as guards read it; None where the C core makes none."""
+    _bind_allocation(facts())
+    return _core().tensor_of_numbers(values, dtype)
 
 
 def tensor_meta(tensor: Any) -> tuple[Any, ...]:

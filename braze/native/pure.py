@@ -332,6 +332,14 @@ def empty_strided(sizes: tuple[int, ...], strides: tuple[int, ...], *, dtype: An
     return torch_state.torch().empty_strided(sizes, strides, dtype=dtype, device=device)
 
 
+def tensor_of_numbers(list: Any, dtype: str) -> Any:
+    """What ``torch.tensor`` makes of a list of numbers; None where none is made here."""
+    try:
+        return torch_state.tensor_of_numbers(list, dtype)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return None
+
+
 def tensor_meta(tensor: Any) -> tuple[Any, ...]:
     """``(type, dtype, device, sizes, strides, requires_grad, dispatch keys)`` of a tensor."""
 

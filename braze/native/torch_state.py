@@ -166,20 +166,20 @@ def tensor_of(array: Any, writable: bool) -> Any:
     return torch().from_numpy(array)
 
 
-#: lists in lists of which a tensor is made, at most, as in native/src/guards.h
+#: lists in lists of which a tensor is made, at most, as in native/src/numbers.c
 MOST_NESTED = 8
 #: numbers of which PyTorch makes a tensor and asks no code of the program's
-_NUMBERS = frozenset({int, float, bool})
+NUMBERS = frozenset({int, float, bool})
 
 
 def holds_numbers_alone(value: Any, depth: int = MOST_NESTED) -> bool:
     """Whether this is a number of Python's own, or a list or tuple of such."""
-    if type(value) in _NUMBERS:
+    if type(value) in NUMBERS:
         return True
     if not depth or type(value) not in (list, tuple):
         return False
     # by types first: a list may be long
-    inner = [item for item in value if type(item) not in _NUMBERS]
+    inner = [item for item in value if type(item) not in NUMBERS]
     return all(holds_numbers_alone(item, depth - 1) for item in inner)
 
 
@@ -187,7 +187,9 @@ def tensor_of_numbers(values: Any, dtype: str) -> Any:
     """``torch.tensor`` of a list of numbers: of the dtype that PyTorch infers, or of the one of this name; TypeError for anything else."""
     if type(values) is not list or not holds_numbers_alone(values):
         raise TypeError("not a list of numbers")
-    return torch().tensor(values, dtype=getattr(torch(), dtype) if dtype else None)
+    # what a program has put in the place of torch.tensor is code of its own
+    make = torch()._C._VariableFunctions.tensor
+    return make(values, dtype=getattr(torch(), dtype) if dtype else None)
 
 
 def samples() -> list[Any]:

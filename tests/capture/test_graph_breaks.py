@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import functools
 import importlib
@@ -488,3 +489,52 @@ def test_a_dispatch_mode_that_the_function_enters_sees_its_operators_and_is_no_f
     assert not [message for message in said if "BZ9" in message]
     with pytest.raises(BrazeError, match="BZ1026"):
         braze.compile(f, fullgraph=True)(X)
+
+
+# -- objects of classes below C classes that come out of a graph
+
+
+class Tagged(tuple):
+    def __init__(self, *given: Any) -> None:
+        self.tag = [len(self)]
+        self.itself = self
+
+
+class Pair(collections.namedtuple("Pair", "a b")):
+    pass
+
+
+class Marked(frozenset):
+    __slots__ = ("__dict__", "slot")
+
+
+class Table(collections.defaultdict):
+    def __init__(self, n: int) -> None:
+        super().__init__(list, {"n": n})
+        self.made = [n]
+
+
+def test_objects_below_c_classes_keep_their_attributes_and_are_not_made_twice() -> None:
+    """Of tuples and frozensets nothing but the items came out; ``__init__`` of a class below ``defaultdict`` ran again, with other arguments."""
+
+    def program(x: torch.Tensor, n: int) -> Any:
+        tagged, pair, marked, table = Tagged((x, n)), Pair(x, n), Marked([n]), Table(n)
+        pair.extra, marked.slot, marked.other = tagged, n, n + 1
+        table["x"].append(x + n)
+        return tagged, pair, marked, table
+
+    def broken(x: torch.Tensor, n: int) -> Any:
+        made = program(x, n)
+        braze.graph_break()
+        made[0].tag.append(made[3]["new"])
+        return made
+
+    def told(found: Any) -> str:
+        tagged, pair, marked, table = found
+        own = tagged.tag, tagged.itself is tagged, pair.extra is tagged, vars(table), table.default_factory
+        return repr((*found, *map(type, found), *own, marked.slot, marked.other))
+
+    for function in (program, broken):
+        compiled = braze.compile(function, backend="eager")
+        for n in (1, 2, 3):
+            assert told(compiled(torch.ones(2), n)) == told(function(torch.ones(2), n))

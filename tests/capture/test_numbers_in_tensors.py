@@ -314,3 +314,38 @@ def test_a_tensor_of_any_list_and_its_errors_are_eagers(name: str) -> None:
         compiled = braze.compile(function, backend="eager", options={"recompile_limit": 20})
         for values in lists:
             assert of_a_list(compiled, values) == of_a_list(function, values)
+
+
+def test_a_list_in_a_list_may_be_written_by_another_name() -> None:
+    """The tensor, which is made before the function runs, had what stood there before."""
+
+    def program(rows: list[Any], state: dict[str, Any]) -> Any:
+        before = torch.tensor(rows)
+        state["row"][0] = 50
+        return before, torch.tensor(rows)
+
+    compiled = braze.compile(program, backend="eager", options={"recompile_limit": 20})
+    for n in (2, 3, 4, 5, 6):
+        for shared in (False, True):
+            for function in (program, compiled):
+                row = [1, 2]
+                rows = [[3, 4] for _ in range(n)] + [row if shared else [1, 2]]
+                before, after = function(rows, {"row": row})
+                assert before[-1].tolist() == [1, 2] and after.tolist() == rows
+    assert rows[-1] == [50, 2]
+
+
+def test_what_makes_tensors_in_place_of_pytorch_is_not_called_while_tracing(monkeypatch: Any) -> None:
+    calls: list[Any] = []
+    original = torch.tensor
+
+    def mine(*args: Any, **kwargs: Any) -> Any:
+        calls.append("mine")
+        return original(*args, **kwargs) + 1
+
+    compiled = braze.compile(lambda tokens: torch.tensor(tokens) * 2, backend="eager")
+    for n in range(2, 6):
+        compiled(list(range(n)))
+    monkeypatch.setattr(torch, "tensor", mine)
+    assert compiled([1, 2, 3]).tolist() == [4, 6, 8]
+    assert len(calls) == 1

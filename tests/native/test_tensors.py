@@ -1,6 +1,9 @@
 """Guards on tensors and on PyTorch's state: native readings agree with Python's."""
 
 import gc
+import sys
+import threading
+import time
 import weakref
 
 import numpy as np
@@ -348,37 +351,78 @@ def test_a_tensor_over_an_array_is_checked_and_binds_symbols():
             assert program.match(function, (torch.zeros(n, 4),)) is None
 
 
+#: of which a tensor is made; of the others none is, or the one that PyTorch makes
+OF_NUMBERS = [
+    [1, -2],
+    [[1, 2], (3, 4)],
+    [],
+    [[], []],
+    [0, 127],
+    [2.5, 1],
+    [float("nan"), -0.0, 1e300],
+    [True],
+]
+OTHERS = [
+    [[1], [2, 3]], [[], [1]], [1, [2]], [[1], 2], [2**62, 2**63], [2**70], [-129, 300], [70000], [1 << 40], [True, 2], [True, 2.5],
+    ["a"], [None], [np.float32(1)], (1, 2), 3, [torch.ones(1)], [[[[[[[[[1]]]]]]]]], [10**400, 1.5],
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "value",
-    [
-        [1, 2],
-        [[1, 2], (3, 4)],
-        [],
-        [2.5, 1],
-        [True],
-        [[1], [2, 3]],
-        [2**70],
-        ["a"],
-        [None],
-        [np.float32(1)],
-        (1, 2),
-        3,
-        [torch.ones(1)],
-        [[[[[[[[[1]]]]]]]]],
-    ],
-    ids=repr,
+    "dtype", ["", "int64", "int32", "int16", "int8", "uint8", "float32", "float64", "float16"]
 )
-@pytest.mark.parametrize("dtype", ["", "uint8", "float16"])
-def test_a_tensor_of_a_list_of_numbers_is_read(value, dtype):
+def test_a_tensor_of_a_list_of_numbers_is_that_of_pytorch(dtype):
     nodes = [(-1, "local", 0), (0, "tensor_of_numbers", dtype)]
-    found = [kind(nodes, [], [1]).match(function, (value,)) for kind in PROGRAMS]
+    for value in [*OF_NUMBERS, *OTHERS]:
+        found = [kind(nodes, [], [1]).match(function, (value,)) for kind in PROGRAMS]
+        made = native.tensor_of_numbers(value, dtype)
+        found.append(None if made is None else (made,))
+        try:
+            expected = torch.tensor(value, dtype=getattr(torch, dtype) if dtype else None)
+        except (TypeError, ValueError, RuntimeError, OverflowError):
+            assert found == [None] * len(found)
+            continue
+        for each in found:
+            if each is not None:
+                assert (each[0].dtype, repr(each[0].tolist())) == (expected.dtype, repr(expected.tolist()))
+        if value in OF_NUMBERS[:5] and dtype not in ("uint8", "float16"):
+            assert None not in found
+
+
+def others_run(f):
+    """How often of 100 times another thread that waits runs while a function does."""
+    ran, kept, go, over, count = [], [], threading.Semaphore(0), threading.Event(), 0
+
+    def other():
+        while not over.is_set():
+            go.acquire()
+            ran.append(True)
+
+    thread, before = threading.Thread(target=other), sys.getswitchinterval()
+    sys.setswitchinterval(1000)
+    thread.start()
     try:
-        expected = torch_state.tensor_of_numbers(value, dtype)
-    except (TypeError, ValueError, RuntimeError):
-        assert found == [None] * len(PROGRAMS)
-        return
-    for (made,) in found:
-        assert made.dtype is expected.dtype and made.tolist() == expected.tolist()
+        for _ in range(100):
+            go.release()
+            sum(range(3000))  # it has woken up by now
+            seen = len(ran)
+            kept.append(f())
+            count += len(ran) != seen
+            time.sleep(0)
+    finally:
+        sys.setswitchinterval(before)
+        over.set()
+        go.release()
+        thread.join()
+    return count
+
+
+@pytest.mark.skipif(not native.native_available, reason="needs the C extension")
+def test_no_other_thread_runs_while_a_tensor_of_a_list_is_read():
+    """It would end what the walk has borrowed: the process died."""
+    program = native.GuardProgram([(-1, "local", 0), (0, "tensor_of_numbers", "")], [], [1])
+    assert others_run(lambda: torch.tensor([1, 2])) > 0
+    assert others_run(lambda: program.match(function, ([1, 2],))) == 0
 
 
 def test_the_collector_goes_on():

@@ -214,16 +214,13 @@ class RecipeTable:
         if issubclass(type(value), list):
             return self.sequence("list", value, list.__iter__(value), kind)
         if issubclass(type(value), tuple):
-            return Build(
-                "namedtuple" if hasattr(value, "_fields") else "tuple",
-                self.items(tuple.__iter__(value)),
-                kind,
-            )
+            sort = "namedtuple" if hasattr(value, "_fields") else "tuple"
+            return self.with_own(Build(sort, self.items(tuple.__iter__(value)), kind), value)
         if issubclass(type(value), set):
             return self.sequence("set", value, set.__iter__(value), kind)
         if issubclass(type(value), frozenset):
             check_keys(value, value)
-            return Build("frozenset", self.items(frozenset.__iter__(value)), kind)
+            return self.with_own(Build("frozenset", self.items(frozenset.__iter__(value)), kind), value)
         if issubclass(type(value), BaseException):
             return self.exception(value, kind)
         if kind in REDUCIBLE:
@@ -280,10 +277,12 @@ class RecipeTable:
         cls = type(value)
         if cls is dict:
             return Build("dict", tuple(args))
-        if issubclass(type(value), collections.defaultdict):
+        if cls is collections.defaultdict:
             pairs = self.add(Build("dict", tuple(args)))
             return self.call(cls, self.id_of(value.default_factory), pairs)
         names, values = self.attributes(value)
+        if issubclass(type(value), collections.defaultdict):  # no ``__init__`` runs a second time
+            names, values = ("default_factory", *names), (self.id_of(value.default_factory), *values)
         return Build("dict", (*args, *values), cls, names)
 
     def object(self, value: Any, cls: type) -> Recipe:
@@ -317,6 +316,13 @@ class RecipeTable:
         if not more:
             return made
         return Build("attributes", (self.add(made), *self.items(more.values())), None, tuple(more))
+
+    def with_own(self, made: Build, value: Any) -> Recipe:
+        """A tuple or frozenset, of a subclass with the attributes that it has."""
+        if held(value, "__dict__") is None:
+            return made
+        names, values = self.attributes(value)
+        return Build("attributes", (self.add(made), *values), None, names) if names else made
 
     def reduced(self, value: Any) -> Recipe:
         """What says itself how to make it: iterators."""

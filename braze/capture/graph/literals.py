@@ -84,14 +84,15 @@ def _with_added(
     node = lists_of_numbers.place_of(outside, shadow, dtype)
     if node is None:
         return MISSING
+    dtype = node.real.dtype if dtype is None else dtype
     where = {} if device is None else {"device": device}
     call = graph.recorder.call
-    tensor = call(torch.Tensor.to, (node.value,), {**where, "copy": True})
+    tensor = call(torch.Tensor.to, (node.value,), {"dtype": dtype, **where, "copy": True})
     if not held or not shadow.node.real:
         return MISSING if held else tensor
-    end = made(graph, held, node.real.dtype, device)
+    end = made(graph, held, dtype, device)
     if end is MISSING and added <= _WHOLE - {torch.SymInt}:
-        end = call(torch.tensor, (list(held),), {"dtype": node.real.dtype, **where})
+        end = call(torch.tensor, (list(held),), {"dtype": dtype, **where})
     return MISSING if end is MISSING else call(torch.cat, ([tensor, end],), {})
 
 

@@ -25,6 +25,8 @@ from braze.native import torch_state
 #: functions that make a tensor of a list, which are told by identity: what is called may be any object
 MAKERS = (torch.tensor, torch.as_tensor, torch.asarray)
 OF_A_TENSOR = torch.Tensor.new_tensor
+#: dtypes to which doubles are cast as PyTorch casts the numbers themselves
+_CAST = {torch.float16: "float64", torch.bfloat16: "float64", torch.bool: "float64"}
 
 
 def may_stand(outside: Outside, graph: GraphState, value: Any) -> bool:
@@ -40,7 +42,14 @@ def may_stand(outside: Outside, graph: GraphState, value: Any) -> bool:
         return False
     if torch.get_default_dtype() is not outside.settings.start["dtype"]:
         return False
-    return torch_state.holds_numbers_alone(node.real)
+    return torch_state.holds_numbers_alone(node.real) and not may_be_written(outside, node.real)
+
+
+def may_be_written(outside: Outside, real: list[Any]) -> bool:
+    """Whether a list in this one may be one that the program has written, which it has got from another place, in this call or a later one."""
+    if all(type(item) in torch_state.NUMBERS for item in real):
+        return False
+    return any(type(s.node.real) is list and s.node.real is not real and s.changed() for s in outside.shadows)
 
 
 def changes(outside: Outside, source: Source, *kinds: int) -> bool:
@@ -76,14 +85,13 @@ def is_made_a_tensor(
 
 
 def place_of(outside: Outside, shadow: Any, dtype: torch.dtype | None) -> Node | None:
-    """The place of the tensor that is made of a list; None where PyTorch makes none."""
-    name = "" if dtype is None else str(dtype).removeprefix("torch.")
+    """The place of the tensor that is made of a list, which is to be cast to the dtype if it is another; None where none is made."""
+    name = "" if dtype is None else _CAST.get(dtype, str(dtype).removeprefix("torch."))
     node: Node = shadow.node.child(Step.TENSOR_OF_NUMBERS, name)
     if node.real is MISSING:
-        try:
-            with torch_compat.disable_functions(), torch_compat.outside_modes():
-                real = native.unhooked(torch_state.tensor_of_numbers, shadow.node.real, name)
-        except (TypeError, ValueError, RuntimeError, OverflowError):
+        with torch_compat.disable_functions(), torch_compat.outside_modes():
+            real = native.tensor_of_numbers(shadow.node.real, name)
+        if real is None:
             return None
         outside.see(node, real)
     return node

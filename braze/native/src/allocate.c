@@ -131,6 +131,33 @@ make_tensor(PyObject *sizes, PyObject *strides, int number, int type, int index)
 }
 
 PyObject *
+dense_tensor(int number, Py_ssize_t ndim, const int64_t *sizes, void **memory)
+{
+    int64_t stride[MOST_DIMS], next = 1;
+    void *handle = NULL;
+    bool made_here = false;
+    for (int i = 0; i < nknown; i++) {
+        made_here |= known[i].number == number;
+    }
+    if (!made_here || ndim > MOST_DIMS) {
+        return NULL;
+    }
+    for (Py_ssize_t i = ndim - 1; i >= 0; i--) {
+        stride[i] = next;
+        next *= sizes[i] > 0 ? sizes[i] : 1;
+    }
+    if (torch.make(ndim, sizes, stride, number, CPU, 0, &handle) != 0) {
+        return NULL;
+    }
+    PyObject *tensor = tensor_of_handle(handle);
+    if (tensor == NULL || buffer_address(tensor, memory) < 0) {
+        PyErr_Clear();
+        Py_CLEAR(tensor);
+    }
+    return tensor;
+}
+
+PyObject *
 tensor_again(PyObject *tensor)
 {
     static PyObject *plainly;

@@ -136,6 +136,8 @@ extern PyMethodDef libtorch_methods[];
 /* -- allocate.c --------------------------------------------------------------------------------- */
 extern PyMethodDef allocation_functions[];
 
+/* A dense tensor on the CPU, of a dtype by its number, and its memory; NULL (no exception set) where none is made here. */
+PyObject *dense_tensor(int number, Py_ssize_t ndim, const int64_t *sizes, void **memory);
 /* A tensor of its own, a view of none, over the memory and in the layout of another; NULL with an exception set. */
 PyObject *tensor_again(PyObject *tensor);
 
@@ -153,6 +155,11 @@ bool handle_view(void *handle, const ViewLayout *layout, void **made);
 void handle_release(void *handle);
 /* A tensor that is none, as libtorch has it where Python has None; NULL where it cannot be had. */
 void *undefined_handle(void);
+
+/* -- numbers.c ---------------------------------------------------------------------------------- */
+/* What torch.tensor makes of a list of numbers, of the dtype that it infers or of the one of this name; NULL (no exception set) where none is made here. */
+PyObject *tensor_of_numbers(PyObject *list, PyObject *dtype);
+extern PyMethodDef numbers_functions[];
 
 /* -- replay.c ----------------------------------------------------------------------------------- */
 extern PyTypeObject Replay_Type, Replays_Type;

@@ -45,9 +45,6 @@ typedef struct {
 
 /* What a COMPUTED node is made of: its program, over the ints at these nodes. */
 enum { MOST_COMPUTED = 8 };
-
-/* Lists in lists of which a tensor is made, at most. */
-enum { MOST_NESTED = 8 };
 typedef struct {
     Relation relation;
     int count, nodes[MOST_COMPUTED];

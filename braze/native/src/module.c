@@ -80,6 +80,7 @@ fill_module(PyObject *module)
                    || PyModule_AddFunctions(module, builtins_functions) < 0
                    || PyModule_AddFunctions(module, table_functions) < 0
                    || PyModule_AddFunctions(module, allocation_functions) < 0
+                   || PyModule_AddFunctions(module, numbers_functions) < 0
                    || PyModule_AddFunctions(module, around_functions) < 0
                    || PyModule_AddFunctions(module, shims_functions) < 0
                    || PyModule_AddFunctions(module, device_launch_functions) < 0

@@ -196,57 +196,6 @@ read_tensor_of(Walk *walk, PyObject *array, bool writable)
     return keep(walk, tensor);
 }
 
-/* Whether an object is a number of Python's own, or a list or tuple of such, of which PyTorch makes a tensor and asks no code of the program's. */
-static bool
-holds_numbers_alone(PyObject *value, int depth)
-{
-    if (PyLong_CheckExact(value) || PyFloat_CheckExact(value) || PyBool_Check(value)) {
-        return true;
-    }
-    if (depth == 0 || (!PyList_CheckExact(value) && !PyTuple_CheckExact(value))) {
-        return false;
-    }
-    for (Py_ssize_t i = 0; i < Py_SIZE(value); i++) {
-        if (!holds_numbers_alone(PySequence_Fast_GET_ITEM(value, i), depth - 1)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* torch.tensor of a list of numbers: of the dtype that PyTorch infers, or of the one of this name. */
-static PyObject *
-read_tensor_of_numbers(Walk *walk, PyObject *list, PyObject *dtype)
-{
-    static PyObject *torch = NULL, *words = NULL;
-    if (!PyList_CheckExact(list) || !holds_numbers_alone(list, MOST_NESTED)) {
-        return NULL;
-    }
-    if (words == NULL && (words = Py_BuildValue("(s)", "dtype")) == NULL) {
-        return keep(walk, NULL);
-    }
-    if (torch == NULL && (torch = PyImport_ImportModule("torch")) == NULL) {
-        return keep(walk, NULL);
-    }
-    int collecting = PyGC_Disable();
-    bool inferred = PyUnicode_GET_LENGTH(dtype) == 0;
-    PyObject *make = PyObject_GetAttrString(torch, "tensor");
-    PyObject *given[] = {list, inferred ? NULL : PyObject_GetAttr(torch, dtype)};
-    PyObject *tensor = NULL;
-    /* what else a program has put in the place of these may be code of its own */
-    if (make != NULL && PyCFunction_Check(make) && (inferred || given[1] != NULL)) {
-        Py_INCREF(list);
-        tensor = PyObject_Vectorcall(make, given, 1, inferred ? NULL : words);
-        Py_DECREF(list);
-    }
-    Py_XDECREF(given[1]);
-    Py_XDECREF(make);
-    if (collecting) {
-        PyGC_Enable();
-    }
-    return keep(walk, tensor);
-}
-
 /* Minus an int: what a symbol stands for, where the number is below zero. */
 static PyObject *
 read_negative(Walk *walk, PyObject *number)
@@ -380,7 +329,7 @@ node_read(Walk *walk, int index, bool *cacheable)
     case STEP_TENSOR_OF:
         return read_tensor_of(walk, parent, node->index == 1);
     case STEP_TENSOR_OF_NUMBERS:
-        return read_tensor_of_numbers(walk, parent, node->key);
+        return keep(walk, tensor_of_numbers(parent, node->key));
     case STEP_NEGATIVE:
         return read_negative(walk, parent);
     case STEP_ITEM_AT:
