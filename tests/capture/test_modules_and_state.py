@@ -234,13 +234,19 @@ def test_state_is_guarded():
     assert len(run.graphs) == 4
 
 
+def set_benchmark(on):
+    """Once PyTorch's own test helpers are imported, its flags refuse to be set otherwise."""
+    with torch.backends.__allow_nonbracketed_mutation():
+        torch.backends.cudnn.benchmark = on
+
+
 #: what tells a setting, what sets it, and two values of it
 ASKED = {
     "threads": (torch.get_num_threads, torch.set_num_threads, 1, 2),
     "precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "highest", "high"),
     "flash": (torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp, True, False),
     "anomalies": (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly, False, True),
-    "cudnn": (lambda: torch.backends.cudnn.benchmark, lambda on: setattr(torch.backends.cudnn, "benchmark", on), False, True),
+    "cudnn": (lambda: torch.backends.cudnn.benchmark, set_benchmark, False, True),
 }  # fmt: skip
 
 

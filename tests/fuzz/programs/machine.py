@@ -160,7 +160,7 @@ def run(program: Written, compiling: Callable[[Any], Any], exact: bool) -> list[
             seen.append(("state", camera.photo(state)))
     torch.set_default_dtype(torch.float32)
     torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.benchmark = False
+    torch.backends.cuda.enable_flash_sdp(True)
     seen.append(("printed", out.getvalue()))
     return seen
 

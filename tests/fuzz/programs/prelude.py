@@ -329,7 +329,7 @@ def helper(x, n=G, *, flag=False):
 
 
 def settings():
-    return (torch.get_float32_matmul_precision() == "high") + 2 * torch.backends.cudnn.benchmark
+    return (torch.get_float32_matmul_precision() == "high") + 2 * torch.backends.cuda.flash_sdp_enabled()
 """
 
 #: what changes between two calls, by name
@@ -356,7 +356,7 @@ FLIPS = {
     "what lies deep": "DEEP['a'][0][0]['b']['c'][0][0]['d']['e'][0] += 1",
     "a byte": "RAW[0] += 1",
     "a precision": "torch.set_float32_matmul_precision('high')",
-    "a flag": "torch.backends.cudnn.benchmark = True",
+    "a flag": "torch.backends.cuda.enable_flash_sdp(False)",
 }
 
 
