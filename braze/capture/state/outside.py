@@ -16,6 +16,10 @@ from braze.capture.state.sources import Node, Tree
 Symbolic = str | frozenset[tuple[Source, int] | str] | None
 
 
+#: steps to what each call makes, or chooses
+_OF_THIS_CALL = (Step.TENSOR_OF, Step.TENSOR_OF_NUMBERS, Step.ITEM_AT)
+
+
 class Outside:
     """The tree of places that were read, and where single kinds of things were found."""
 
@@ -102,11 +106,7 @@ class Outside:
         at: Node | None = node
         found = issubclass(type(node.real), torch.Tensor) and isinstance(node.real, torch.nn.Parameter)
         while at is not None:
-            if at.step in (
-                Step.TENSOR_OF,
-                Step.TENSOR_OF_NUMBERS,
-                Step.ITEM_AT,
-            ):  # made at each call, or chosen by it
+            if at.step in _OF_THIS_CALL:
                 return False
             found = found or issubclass(type(at.real), torch.nn.Module)
             at = at.parent

@@ -31,10 +31,6 @@ from braze.target import Target
 def linear_layer(g: ProgramBuilder, x: Lazy, weight: Lazy, bias: Lazy | None = None) -> Any:
     """x @ weight.T + bias."""
     if weight.rank == 2:
-        rows = reshape_value(g, x, (numel(x.sizes[:-1]), x.sizes[-1]))
-        out = _by_sums(g, rows, permute_value(g, weight, [1, 0]), bias)
-        if out is not None:
-            return reshape_value(g, out, (*x.sizes[:-1], weight.sizes[0]))
         out = _by_choice(g, x, permute_value(g, weight, [1, 0]), bias)
         if out is not None:
             return out
@@ -44,6 +40,7 @@ def linear_layer(g: ProgramBuilder, x: Lazy, weight: Lazy, bias: Lazy | None = N
                 return out
         single = weight.sizes[0] is ONE and _is_slow(g, x, weight, bias) and (bias is None or bias.rank == 1)
         if single or _is_wide(g, (*x.sizes, weight.sizes[0]), x, weight, bias):
+            rows = reshape_value(g, x, (numel(x.sizes[:-1]), x.sizes[-1]))
             out = (_by_vector if single else _wide)(g, rows, permute_value(g, weight, [1, 0]), bias)
             return reshape_value(g, out, (*x.sizes[:-1], weight.sizes[0]))
     return call_extern(g, aten.linear.default, (x, weight, bias), {})
@@ -151,9 +148,13 @@ def addmm_activation(g: ProgramBuilder, bias: Lazy, a: Lazy, b: Lazy, *, use_gel
 
 
 def _by_choice(g: ProgramBuilder, a: Lazy, b: Lazy, bias: Lazy | None) -> Any:
-    """The product by whom the measured table names, else by a rule; None where ATen is to do it."""
+    """The product by sums of our own where those do, else by whom the measured table names, else by a rule; None where ATen is to do it."""
     if g.ctx.target.kind == "cuda":
         return device_gemm(g, a, b, bias)
+    rows = reshape_value(g, a, (numel(a.sizes[:-1]), a.sizes[-1]))
+    sums = _by_sums(g, rows, b, bias)
+    if sums is not None:
+        return reshape_value(g, sums, (*a.sizes[:-1], b.sizes[1]))
     way = g.way
     if way is Way.ONEDNN:
         function = onednn_linear()
@@ -295,8 +296,7 @@ _Ours = Callable[[ProgramBuilder, Lazy, Lazy, Lazy | None], Any]
 
 def product(target: Any, ours: _Ours, g: ProgramBuilder, a: Lazy, b: Lazy) -> Any:
     """a @ b, of a batch for each of it."""
-    out = _by_sums(g, a, b, None) if a.rank == 2 else None
-    out = ours(g, a, b, None) if out is None else out
+    out = ours(g, a, b, None)
     if out is None and a.rank == 2 and b.sizes[1] is ONE and _is_slow(g, a, b):
         out = _by_vector(g, a, b)
     if out is None and _is_wide(g, (*a.sizes, b.sizes[-1]), a, b):
@@ -316,9 +316,7 @@ def added_product(
     alpha: Any = 1,
 ) -> Any:
     """beta * bias + alpha * a @ b, of a batch for each of it."""
-    plain = beta == 1 and alpha == 1
-    out = _by_sums(g, a, b, bias) if plain and a.rank == 2 else None
-    out = ours(g, a, b, bias) if plain and out is None else out
+    out = ours(g, a, b, bias) if beta == 1 and alpha == 1 else None
     if out is None and _is_wide(g, (*a.sizes, b.sizes[-1]), a, b, bias):
         out = _wide(g, a, b, bias, beta, alpha)
     scales = {name: v for name, v in (("beta", beta), ("alpha", alpha)) if v != 1}
