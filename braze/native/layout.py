@@ -160,7 +160,8 @@ def _padding(offset: int, usable_size: Callable[[int], int]) -> int:
         for block in blocks:
             ctypes.memset(block, value, size)
             libc.free(block)
-        varying |= word(t.empty(3)._cdata + offset) ^ word(first._cdata + offset)
+        other = t.empty(3)  # held while it is read
+        varying |= word(other._cdata + offset) ^ word(first._cdata + offset)
     return varying
 
 

@@ -1,6 +1,8 @@
 """Tensors that a program has found in dictionaries are compared word by word; every change is seen all the same."""
 
 import dataclasses
+import os
+import subprocess
 import sys
 
 import pytest
@@ -316,3 +318,12 @@ def test_images_are_found_in_every_calibration():
             kept.clear()
         calibrate.calibrate()
         assert core._same_image(torch.empty(2), torch.empty(2), 0) is not None
+
+
+def test_words_are_known_under_an_allocator_that_fills_what_is_freed():
+    program = "import torch; from braze import native; native.bind_torch(); print(native._native._same_image(torch.empty(3, 4), torch.empty(3, 4), 0))"
+    poisoned = os.environ | {"MALLOC_PERTURB_": "128", "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env=poisoned, capture_output=True, text=True, check=True
+    )
+    assert ended.stdout.strip() == "True"

@@ -124,7 +124,7 @@ handle = nn.Module().register_forward_hook(halved)
 
 
 def tie(model):
-    linears = [m for m in model.modules() if type(m) is nn.Linear and m.weight.shape == (8, 8)]
+    linears = [m for m in model.modules() if isinstance(m, nn.Linear) and m.weight.shape == (8, 8)]
     linears[-1].weight = linears[0].weight
 
 
