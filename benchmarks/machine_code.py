@@ -71,7 +71,11 @@ def compile_offline(text: KernelText, folder: Path, arch: str = "sm_90") -> dict
     built = triton.compile(
         ASTSource(fn=function, signature=signature, constexprs=constexprs, attrs=aligned),
         target=on,
-        options={"num_warps": launch.num_warps, "num_stages": launch.num_stages, **asked(launch.constants)},
+        options={
+            "num_warps": launch.num_warps,
+            "num_stages": launch.num_stages,
+            **asked(launch.constants, launch.contracts),
+        },
     )
     return {**built.asm, "shared": built.metadata.shared}
 

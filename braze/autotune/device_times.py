@@ -100,7 +100,7 @@ def job_of(text: KernelText) -> triton_build.Job:
     """What a kernel's build is asked for."""
     launch, path = text.launch, cache.source_file(text.source)
     assert launch is not None
-    how = launch.constants, launch.num_warps, launch.num_stages
+    how = launch.constants, launch.num_warps, launch.num_stages, launch.contracts
     return triton_build.Job(str(path), text.name, launch.dtypes, (), *how)
 
 

@@ -18,7 +18,8 @@ class TritonLaunch:
 
     The kernel's parameters are its buffers, then one int per entry of ``KernelText.sizes``, then the compile-time
     ``constants`` by name. ``grid``: number of programs, an expression over the size symbols as Python text.
-    ``dtypes``: Triton's type names of the buffers, in order ("fp32"), for compiling without a GPU.
+    ``dtypes``: Triton's type names of the buffers, in order ("fp32"), for compiling without a GPU. ``contracts``: whether a product and
+    a sum of it may become one operation, which rounds once.
     """
 
     grid: str
@@ -26,6 +27,7 @@ class TritonLaunch:
     num_warps: int
     num_stages: int
     dtypes: tuple[str, ...]
+    contracts: bool = True
 
 
 @record
@@ -65,6 +67,15 @@ class KernelText:
     def work(self) -> str:
         """The canonical text without where in the user's program its indices are from: what is measured of it holds wherever that is."""
         return _SAID.sub('""', self.canonical)
+
+
+def relaunched(text: KernelText, **changes: Any) -> KernelText:
+    """A Triton kernel that is launched otherwise."""
+    assert text.launch is not None
+    launch = dataclasses.replace(text.launch, **changes)
+    return dataclasses.replace(
+        text, launch=launch, canonical=text.canonical.replace(str(text.launch), str(launch))
+    )
 
 
 @record

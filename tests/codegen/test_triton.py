@@ -283,6 +283,7 @@ def test_every_kernel_compiles_to_sm_90_without_a_gpu():
     printed = offline("tests.codegen.triton_offline")
     assert "triton_red_fused_welford_0 red" in printed
     assert "early 1" in printed and "following 1" in printed and "every triton_tem" in printed
+    assert "rounding eager" in printed
     assert len(printed.splitlines()) >= 20
 
 

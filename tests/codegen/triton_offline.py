@@ -112,7 +112,12 @@ def main() -> int:
             assert "cvt.rpi.ftz" not in built["ptx"], "ceil takes denormal numbers for zeros"
             if not built["cubin"] or ".target sm_90" not in built["ptx"]:
                 return 1
-        return early(Path(folder)) or following(Path(folder)) or every_kernel(Path(folder))
+        return (
+            early(Path(folder))
+            or following(Path(folder))
+            or every_kernel(Path(folder))
+            or rounding(Path(folder))
+        )
 
 
 def early(folder: Path) -> int:
@@ -142,6 +147,19 @@ def early(folder: Path) -> int:
         if "ld.global" not in steps[:at] or "st.global" in steps[:at] or not steps[at + 1 :]:
             return 1
     return in_steps(plan, weight, folder)
+
+
+def rounding(folder: Path) -> int:
+    """A product that is added to is one operation with the sum, unless each operation is to round as eager's."""
+    plan = planned(lambda x, y: x * y - y, *(torch.empty(4096, device="meta") for _ in range(2)))
+    found = []
+    for numerics in ("float32", "eager"):
+        options = Options(numerics=numerics)
+        (text,) = generate(plan, CompileContext(options, cuda_target((9, 0), 132)))
+        found.append(re.findall(r"\b(?:fma|mul|sub|add)\S*\.f32", compile_offline(text, folder)["ptx"]))
+        print("rounding", numerics, sorted({*found[-1]}))
+    joined, apart = ({name.split(".")[0] for name in names} for names in found)
+    return int("fma" not in joined or "mul" in joined or "fma" in apart or "mul" not in apart)
 
 
 def in_steps(plan: Schedule, weight: str, folder: Path) -> int:

@@ -6,10 +6,9 @@ triggered" at the next synchronization.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 
-from braze.codegen.records import KernelText
+from braze.codegen.records import KernelText, relaunched
 from braze.loops.build import is_wrapped
 from braze.loops.ir import LoopNest, Node, Op, TemplateCall
 from braze.loops.rewrite import roots, store_roots, walk
@@ -38,8 +37,7 @@ def unasserted(text: KernelText) -> KernelText:
     if launch is None or "ASSERTS" not in dict(launch.constants):
         return text
     told = tuple((name, 0 if name == "ASSERTS" else n) for name, n in launch.constants)
-    canonical = text.canonical.replace(str(launch), str(off := dataclasses.replace(launch, constants=told)))
-    return dataclasses.replace(text, launch=off, canonical=canonical)
+    return relaunched(text, constants=told)
 
 
 def _indices(step: LoopNest | TemplateCall) -> Iterator[Node]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import zip_longest
 
-from braze.codegen.records import KernelText
+from braze.codegen.records import KernelText, relaunched
 from braze.codegen.triton.asserts import unasserted
 from braze.codegen.triton.combos import combo_kernel
 from braze.codegen.triton.depthwise import depthwise_kernel
@@ -38,6 +38,8 @@ def generate(schedule: Schedule, ctx: CompileContext) -> tuple[KernelText, ...]:
         if group.kind is not GroupKind.EXTERN and group.device != "cpu"
     )
     require_turns(schedule, texts, is_between(ctx))
+    if ctx.options.numerics == "eager":  # whose products and sums are kernels of their own
+        texts = tuple(relaunched(text, contracts=False) for text in texts)
     return texts if ctx.options.assert_indices else tuple(map(unasserted, texts))
 
 

@@ -47,6 +47,7 @@ class Job:
     constants: tuple[tuple[str, int], ...]
     num_warps: int
     num_stages: int
+    contracts: bool = True
 
     def line(self) -> str:
         """As a worker reads it."""

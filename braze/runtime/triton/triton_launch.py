@@ -206,7 +206,15 @@ class Launch:
         try:
             require_hope(job)
             kernel = triton_worker.build(
-                job.path, job.name, job.dtypes, numbers, job.constants, job.num_warps, job.num_stages, apart
+                job.path,
+                job.name,
+                job.dtypes,
+                numbers,
+                job.constants,
+                job.num_warps,
+                job.num_stages,
+                job.contracts,
+                apart,
             )
             function = None if device is None else loaded(kernel, device, job)
             if function is None:
@@ -219,7 +227,7 @@ class Launch:
 
     def _launch(self, programs: int, args: tuple[Any, ...], numbers: tuple[int, ...]) -> None:
         blocks = dict(self.job.constants)
-        asks = triton_worker.asked(self.job.constants, self.interpreted)
+        asks = triton_worker.asked(self.job.constants, self.job.contracts, self.interpreted)
         with self._told(numbers), _interpreted(asks) if self.interpreted else contextlib.nullcontext():
             require_hope(self.job)
             self.function[(programs,)](

@@ -71,13 +71,17 @@ ASSERTS = "ASSERTS"
 ON_GPUS = IN_TURN | {HELD}
 
 
-def asked(constants: Sequence[tuple[str, int]], interpreted: bool = False) -> dict[str, int]:
+def asked(
+    constants: Sequence[tuple[str, int]], contracts: bool = True, interpreted: bool = False
+) -> dict[str, int]:
     """What Triton is asked for beside warps and stages: of a build and of a launch the same, or it would not find what was built. Its interpreter knows no GPU."""
     told = dict(constants)
     asks: dict[str, int] = {}
     if not interpreted and _is_for_nvidia():
         # NVIDIA's functions of floats would take denormal numbers for zeros
         asks["enable_reflect_ftz"] = False
+    if not interpreted and not contracts:
+        asks["enable_fp_fusion"] = False
     if told.get(EARLY):
         asks["launch_pdl"] = True
     if told.get(HELD):
@@ -105,6 +109,7 @@ def build(
     constants: Sequence[tuple[str, int]],
     warps: int,
     stages: int,
+    contracts: bool = True,
     apart: int = 0,
 ) -> Any:
     """Build a kernel for buffers of these types (Triton's: "*bf16") and sizes of the kind of these numbers; ``apart``: bits of the buffers that 16 does not divide."""
@@ -118,7 +123,7 @@ def build(
     function = getattr(load_module(Path(path)), name)
     kinds = (Apart if apart >> i & 1 else MockTensor for i in range(len(dtypes)))
     given = [*(kind(dtype.removeprefix("*")) for kind, dtype in zip(kinds, dtypes, strict=True)), *numbers]
-    asks = asked(constants)
+    asks = asked(constants, contracts)
     return function.warmup(*given, grid=(1,), num_warps=warps, num_stages=stages, **asks, **dict(constants))
 
 
