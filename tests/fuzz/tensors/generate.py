@@ -254,6 +254,8 @@ class Filling:
             return self.tensor(kind)
         if kind in "de":
             return self.a_dim()
+        if kind == "D":  # what is scattered to one place twice a GPU writes in any order
+            return str(self.dim)
         if kind == "n":
             pool = self.making.integers
             return rng.choice(pool) if pool and rng.random() < 0.85 else str(rng.randrange(4))

@@ -2,7 +2,7 @@
 
 ``{x}`` any tensor, ``{f}`` of floats, ``{g}`` of floats with a dim, ``{i}`` of integers, ``{b}`` of bools, ``{v}`` with a dim; ``{y}``
 another whose shape goes with the one before, ``{s}`` one of its very shape; ``{d}`` a dim of the tensor before,
-``{e}`` another dim of it, ``{k}`` a small number, ``{p}`` a positive one, ``{c}`` a constant, ``{n}`` an integer that may change from call to
+``{e}`` another dim of it, ``{D}`` the dim before again, ``{k}`` a small number, ``{p}`` a positive one, ``{c}`` a constant, ``{n}`` an integer that may change from call to
 call, ``{T}`` a type, ``{F}`` a floating one, ``{J}`` a list of places along the dim before, ``{U}`` the same without a place twice,
 ``{0}`` the row's first tensor again.
 Rows are tried in eager as a program is made: what eager refuses is not taken (but now and then as a last statement).

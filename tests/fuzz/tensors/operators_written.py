@@ -50,7 +50,7 @@ WRITES = """
 {w}.index_fill_({d}, torch.tensor({J}), {c})
 {w}.index_fill_({d}, torch.tensor([], dtype=torch.int64), {c})
 {w}.scatter_({d}, torch.zeros_like({0}, dtype=torch.int64), {0}.clone(), reduce="add")
-{w}.scatter_({d}, {0}.argsort(dim={d}, stable=True), {0}.clone())
+{w}.scatter_({d}, {0}.argsort(dim={D}, stable=True), {0}.clone())
 {w}.scatter_reduce_({d}, torch.zeros_like({0}, dtype=torch.int64), {0}.clone(), "sum")
 {w}.scatter_reduce_({d}, torch.zeros_like({0}, dtype=torch.int64), {0}.clone(), "amax", include_self=False)
 {w}.scatter_reduce_({d}, torch.zeros_like({0}, dtype=torch.int64), {0}.clone(), "amin")
