@@ -1,7 +1,9 @@
 """Steps and checks of guard programs: the C walk and the plain-Python walk agree."""
 
 import ast
+import enum
 import gc
+import itertools
 import math
 import sys
 import threading
@@ -664,3 +666,105 @@ def test_a_dict_that_a_comparison_takes_away_is_looked_through_to_its_end():
         raised(Ending, lambda program=program, holder=holder: program.match(anything, (holder,)))
         Colliding.does = staticmethod(lambda: None)
         assert program.match(anything, (holder,)) == (holder,)
+
+
+class Name:
+    """A key that hashes as a text or an int does; comparing it does what it is told."""
+
+    does = staticmethod(lambda: None)
+
+    def __init__(self, key):
+        self.key = key
+
+    def __hash__(self):
+        return hash(self.key)
+
+    def __eq__(self, other):
+        self.does()
+        return False
+
+
+def looked_up(name):
+    """By name of a step or check: nodes from the third on, checks, and what the third argument is; each meets a Name."""
+    table, other = {Name("k"): 1}, {Name(5): 1}
+    table["k"], other[5] = 7, 7
+    holder = Holder()
+    holder.__dict__.update({Name("k"): 1})
+    third = (-1, "local", 1)
+    return {
+        "item": ([third, (2, "item", "k")], [(3, "equal", 7)], table),
+        "item_at": ([third, (-1, "local", 2), (2, "item_at", 3)], [(4, "equal", 7)], other),
+        "has_at": ([third, (-1, "local", 2), (2, "has_at", 3)], [(4, "equal", True)], other),
+        "has_at of a set": ([third, (-1, "local", 2), (2, "has_at", 3)], [(4, "equal", False)], {Name(5)}),
+        "has_key": ([third], [(2, "has_key", ("k", True))], table),
+        "has_key of a set": ([third], [(2, "has_key", ("k", False))], {Name("k")}),
+        "absent": ([third], [(2, "absent", ("k",))], holder),
+    }[name]
+
+
+LOOKED_UP = ("item", "item_at", "has_at", "has_at of a set", "has_key", "has_key of a set", "absent")
+
+
+def test_what_a_comparison_takes_away_stays_until_the_walk_ends():
+    """What was read before it, and is looked at after it; the walk may be the first one, or one of a seal."""
+    for kind, name, walks in itertools.product(PROGRAMS, LOOKED_UP, (0, 1, 6)):
+        more, checks, table = looked_up(name)
+        program = kind([(-1, "local", 0), (0, "item", 0), *more], [(1, "type", Holder), *checks], [1])
+        places, kept = [Holder()], []
+        for _ in range(walks):
+            assert program.match(anything, (places, table, 5)) == (places[0],)
+        reference = weakref.ref(places[0])
+
+        def takes_away(places=places, reference=reference, kept=kept):
+            places.clear()
+            kept.append(reference() is not None)
+            raise Ending  # nothing that was freed is looked at
+
+        Name.does = staticmethod(takes_away)
+        try:
+            if isinstance(table, Holder | dict):  # as one that has changed: what has not is not looked up in
+                (table if isinstance(table, dict) else table.__dict__)["new"] = 1
+            raised(Ending, lambda p=program, a=(places, table, 5): p.match(anything, a))
+        finally:
+            Name.does = staticmethod(lambda: None)
+        assert kept == [True], (kind, name, walks)
+        assert reference() is None
+
+
+def test_a_dictionary_of_keys_that_are_hashed_by_python_is_vouched_for():
+    """What it holds is read again only when it has changed."""
+    hashed = []
+
+    class Mode(enum.Enum):
+        FAST = 1
+
+        def __hash__(self):
+            hashed.append(self)
+            return 3
+
+    table = {Mode.FAST: 7, "k": 8}
+    for kind in PROGRAMS:
+        program = kind([(-1, "local", 0), (0, "item", Mode.FAST)], [(1, "equal", 7)], [0])
+        for _ in range(4):
+            assert program.match(anything, (table,)) == (table,)
+        hashed.clear()
+        assert program.match(anything, (table,)) == (table,)
+        assert len(hashed) == (program.__class__ is pure.GuardProgram)
+        assert program.match(anything, ({**table, Mode.FAST: 6},)) is None
+
+
+def test_ordered_keys_that_are_hashed_by_python_are_gone_through():
+    """Going through an OrderedDict looks each key up."""
+    for kind in PROGRAMS:
+        table = OrderedDict([(Name("k"), 1), (Name(3), 2)])
+        first, second = table
+        for nodes, checks in (
+            ([(-1, "local", 0), (0, "key", 1)], [(1, "is", second)]),
+            ([(-1, "local", 0), (0, "key", 0)], [(1, "is", first)]),
+        ):
+            program = kind(nodes, checks, [1])
+            for _ in range(4):
+                assert program.match(anything, (table,)) is not None
+            table.move_to_end(first)
+            assert program.match(anything, (table,)) is None
+            table.move_to_end(second)
