@@ -67,7 +67,7 @@ lint: $(STAMPS)/dev
 	$(BIN)/ruff format --check braze tests benchmarks docs setup.py
 	$(BIN)/mypy
 
-# the C core's tests with the address and undefined-behaviour sanitizers, then with that of threads (those without PyTorch)
+# the C core's tests with the address and undefined-behaviour sanitizers, then those without PyTorch with that of threads
 test-sanitize: $(STAMPS)/test
 	$(BIN)/python tests/native/run_plain.py --sanitize $(ARGS)
 	$(BIN)/python tests/native/run_plain.py --sanitize=thread $(ARGS)

@@ -20,6 +20,7 @@ from braze.native import (
     pure,
     shims,
     tables,
+    torch_state,
     written,
 )
 from braze.support.log import warn_once
@@ -95,8 +96,8 @@ empty_strided = core.empty_strided
 tabulate = calibrate.tabulate if native_available else tables.tabulate
 tensor_meta = calibrate.tensor_meta if native_available else core.tensor_meta
 tensor_of_numbers = calibrate.tensor_of_numbers if native_available else core.tensor_of_numbers
-versions = core.versions
 counters = core.counters
+COUNTER, WHICH = torch_state.COUNTER, torch_state.WHICH
 bind_driver = driver.bind
 bind_graphs = driver.bind_graphs
 driver_version = driver.version

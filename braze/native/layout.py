@@ -14,8 +14,8 @@ from typing import Any
 from braze.native import torch_state
 from braze.support.record import record
 
-#: words of a tensor's implementation that may be looked at; the first is its table of methods
-_WORDS = range(8, 184, 8)
+#: bytes of a tensor's implementation that are looked at, where it has so many
+_LOOKED_AT = 184
 #: sizes and strides up to this many stand inside the implementation
 INLINE = 5
 
@@ -59,7 +59,7 @@ def find_counter() -> Counter | None:
         views = [tensor.detach() for tensor in counted]  # share the counter, but little else
         pointers = [
             o
-            for o in _WORDS
+            for o in _words([without, *counted, *views], usable_size)
             if not word(without._cdata + o)
             and all(
                 word(a._cdata + o) == word(b._cdata + o) > 4096 for a, b in zip(counted, views, strict=True)
@@ -90,11 +90,12 @@ def find(keys: int, number_of: Callable[[Any], tuple[int, int]]) -> Layout | Non
         usable_size = _usable_size()
         if usable_size is None:
             return None
-        ndim = _only(o for o in _WORDS if all(word(t._cdata + o) == t.dim() for t in samples))
-        sizes = _only(o for o in _WORDS if all(_holds(t, o, tuple(t.size())) for t in samples))
-        strides = _only(o for o in _WORDS if all(_holds(t, o, tuple(t.stride())) for t in samples))
-        dtype = _dtype_word(samples, number_of)
-        autograd = _autograd_word()
+        words = _words(samples, usable_size)
+        ndim = _only(o for o in words if all(word(t._cdata + o) == t.dim() for t in samples))
+        sizes = _only(o for o in words if all(_holds(t, o, tuple(t.size()), words) for t in samples))
+        strides = _only(o for o in words if all(_holds(t, o, tuple(t.stride()), words) for t in samples))
+        dtype = _dtype_word(samples, number_of, words)
+        autograd = _autograd_word(words)
         if None in (ndim, sizes, strides, dtype, autograd):
             return None
         assert autograd is not None
@@ -114,6 +115,11 @@ def _samples() -> list[Any]:
     return [*torch_state.samples(), wide, wide.permute(4, 2, 0, 3, 1), t.empty(3, 1, 7), t.empty(9)[2:7:2]]
 
 
+def _words(tensors: Iterable[Any], usable_size: Callable[[int], int]) -> range:
+    """The words that each of the tensors' implementations has; the first of all is its table of methods."""
+    return range(8, min(_LOOKED_AT, *(usable_size(tensor._cdata) for tensor in tensors)) & ~7, 8)
+
+
 def word(address: int) -> int:
     """The 64 bits at an address."""
     return ctypes.c_uint64.from_address(address).value
@@ -125,20 +131,20 @@ def _only(places: Iterable[int]) -> int | None:
     return found[0] if len(found) == 1 else None
 
 
-def _holds(tensor: Any, offset: int, numbers: tuple[int, ...]) -> bool:
+def _holds(tensor: Any, offset: int, numbers: tuple[int, ...], words: range) -> bool:
     """Whether the words from ``offset`` on are ``numbers``; those of many dimensions stand elsewhere."""
     if len(numbers) > INLINE:
         return True
-    if offset + 8 * len(numbers) > _WORDS.stop:
+    if offset + 8 * len(numbers) > words.stop:
         return False
     return all(word(tensor._cdata + offset + 8 * i) == n for i, n in enumerate(numbers))
 
 
-def _dtype_word(samples: list[Any], number_of: Callable[[Any], tuple[int, int]]) -> int | None:
+def _dtype_word(samples: list[Any], number_of: Callable[[Any], tuple[int, int]], words: range) -> int | None:
     """The word with the element type and, beside the device's type, its index."""
-    raw = [(ctypes.string_at(s._cdata, _WORDS.stop), *number_of(s)) for s in samples]
+    raw = [(ctypes.string_at(s._cdata, words.stop), *number_of(s)) for s in samples]
     distinct = len({dtype for _, dtype, _ in raw}) > 4 and len({device for _, _, device in raw}) > 1
-    places = range(8, _WORDS.stop, 2)
+    places = range(words.start, words.stop, 2)
     place = _only(o for o in places if all(r[o] + 256 * r[o + 1] == dtype for r, dtype, _ in raw))
     if place is None or not distinct:
         return None
@@ -165,16 +171,16 @@ def _padding(offset: int, usable_size: Callable[[int], int]) -> int:
     return varying
 
 
-def _autograd_word() -> int | None:
+def _autograd_word(words: range) -> int | None:
     """The word that is null until autograd has something to keep."""
-    places = set(_WORDS)
+    places = set(words)
     for size in (3, 5):
         tensor = torch_state.torch().empty(size)
-        before = [word(tensor._cdata + o) for o in _WORDS]
+        before = [word(tensor._cdata + o) for o in words]
         tensor.requires_grad_()
-        after = [word(tensor._cdata + o) for o in _WORDS]
-        changed = {o for o, a, b in zip(_WORDS, before, after, strict=True) if a != b}
-        places &= {o for o, a in zip(_WORDS, before, strict=True) if o in changed and a == 0}
+        after = [word(tensor._cdata + o) for o in words]
+        changed = {o for o, a, b in zip(words, before, after, strict=True) if a != b}
+        places &= {o for o, a in zip(words, before, strict=True) if o in changed and a == 0}
         if len(changed) != 1:
             return None
     return _only(places)

@@ -346,7 +346,6 @@ def tensor_meta(tensor: Any) -> tuple[Any, ...]:
     return torch_state.metadata(tensor)
 
 
-versions = torch_state.versions
 counters = torch_state.counters
 
 

@@ -6,7 +6,6 @@ says neither, and both are what the C walker is checked against.
 
 from __future__ import annotations
 
-import array
 import contextlib
 import ctypes
 import functools
@@ -272,11 +271,8 @@ def metadata(tensor: Any) -> tuple[Any, ...]:
         )
 
 
-def versions(tensors: tuple[Any, ...]) -> bytes:
-    """The version counters of tensors, four bytes each; RuntimeError for one made in inference mode."""
-    return array.array("I", [tensor._version for tensor in tensors]).tobytes()
-
-
+#: bytes of what `counters` tells of a tensor, and of those that tell which counter it is
+COUNTER, WHICH = 12, 8
 #: id of a tensor -> a weak reference to it, and the number that stands for its counter: no other tensor's, ever
 _numbers: dict[int, tuple[weakref.ref[Any], int]] = {}
 _next_number = itertools.count(1)

@@ -122,18 +122,18 @@ class Check(enum.Enum):
         says="len({at}) == {expected}", advice=_ALIKE)
     # tuple of constants: the keys in order
     KEYS = Kind("keys", Place.ITEMS, (tuple,),
-        c="keys_are(value, check->expected)", python="same_constant(keys(value), tuple(expected))",
+        c="keys_are(walk, value, check->expected)", python="same_constant(keys(value), tuple(expected))",
         says="list({at}) == {list(expected)!r}", advice=_ALIKE)
     # (constant key, bool)
     HAS_KEY = Kind("has_key", Place.ITEMS, (tuple,),
-        c="has_key_is(value, check->expected)", python="holds_key(value, expected[0]) == expected[1]",
+        c="has_key_is(walk, value, check)", python="holds_key(value, expected[0]) == expected[1]",
         says="{expected[0]!r} {'in' if expected[1] else 'not in'} {at}", advice=_ALIKE)
     # tuple[str, ...]: names that x.__dict__ must not hold
-    ABSENT = Kind("absent", Place.INSTANCE, (tuple,), c="absent(value, check->expected)", python="absent(value, expected)",
+    ABSENT = Kind("absent", Place.INSTANCE, (tuple,), c="absent(walk, value, check->expected)", python="absent(value, expected)",
         says="{at} has no attribute {', '.join(expected)}", advice="set the attributes of {name} before the first call")
     # TensorSpec (symbolic sizes as names); also exact Python type and dispatch keys
     TENSOR = Kind("tensor", Place.ALWAYS,
-        c="tensor_holds(&walk->program->tensor[check->number], value, &walk->program->symbols)",
+        c="tensor_is(walk, check, value)",
         python="tensor_agrees(value, expected, walk.symbols)",
         says="{at} is {spec_text(expected)}", advice="pass {name} as the same kind of tensor each time")
     # of programs: ("symbol", number): x is an int, which the symbol stands for

@@ -85,7 +85,8 @@ def raising(*args: Any, **kwargs: Any) -> Any:
         ("dispatch modes", torch_probes, "watched", lambda: False),
         ("gradients of fakes", torch.autograd, "grad", raising),
         ("autograd functions", torch_probes, "apply_function", lambda cls, args, kwargs: args[0] * 2),
-        ("counted writes", native, "versions", lambda tensors: bytes(8)),
+        ("counted writes", native, "counters", lambda tensors: bytes(12)),
+        ("counted writes", native, "counters", lambda tensors: bytes([*bytes(11), tensors[0]._version])),
         ("settings", torch_settings, "autocast_depth", lambda counted=iter(range(99)): next(counted)),
     ],
 )

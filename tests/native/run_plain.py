@@ -6,7 +6,8 @@
 
 With ``--sanitize`` the extension is built with the address and undefined-behaviour sanitizers, with ``--sanitize=thread`` with that
 of threads, and the library of these is loaded first. What the interpreter itself does beside its lock is left out by ``races.txt``.
-For interpreters that have neither pytest, setuptools nor torch.
+For interpreters that have neither pytest, setuptools, numpy nor torch. Where there are pytest and torch, the address sanitizer sees all tests of this
+folder.
 """
 
 import importlib
@@ -34,6 +35,19 @@ TORCH_FREE = (
     "test_standin",
     "test_many_threads",
 )
+
+
+def takes_all() -> bool:
+    """Whether the other tests of the folder can run, too."""
+    return all(importlib.util.find_spec(name) is not None for name in ("pytest", "torch"))
+
+
+def run_all(name_part: str) -> int:
+    """Run all tests of the folder whose name holds ``name_part``."""
+    import pytest
+
+    chosen = ["-k", name_part] if name_part else []
+    return int(pytest.main(["-q", "-p", "no:xdist", "-p", "no:cacheprovider", str(HERE), *chosen]))
 
 
 def build(folder: str, *flags: str) -> Path:
@@ -85,17 +99,18 @@ def run(name_part: str) -> int:
     return failed
 
 
-#: which sanitizers -> flags of the compiler, the library that is loaded first, settings of the environment
+#: which sanitizers -> flags of the compiler, the libraries that are loaded first, settings of the environment
 SANITIZERS = {
     "address": (
         ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"),
-        "libasan.so",
+        # it looks for the function that throws before PyTorch, which throws, has loaded the library of that
+        ("libasan.so", "libstdc++.so.6"),
         # the interpreter leaves much behind; its own pools hide who owns a block
         {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1", "PYTHONMALLOC": "malloc"},
     ),
     "thread": (
         ("-fsanitize=thread",),
-        "libtsan.so",
+        ("libtsan.so",),
         # a race ends the run, also one found by a process that a test starts
         {
             "TSAN_OPTIONS": f"halt_on_error=1 exitcode=66 suppressions={HERE / 'races.txt'}",
@@ -106,23 +121,25 @@ SANITIZERS = {
 
 
 def with_sanitizers(which: str) -> None:
-    """Start this program again with the sanitizer's library before all others, and Python's own pools off."""
-    _, library, settings = SANITIZERS[which]
-    if library in os.environ.get("LD_PRELOAD", ""):
+    """Start this program again with the sanitizer's libraries before all others, and Python's own pools off."""
+    _, libraries, settings = SANITIZERS[which]
+    if libraries[0] in os.environ.get("LD_PRELOAD", ""):
         return
-    found = subprocess.run(["cc", f"-print-file-name={library}"], capture_output=True, text=True, check=True)
-    os.environ.update(settings, LD_PRELOAD=found.stdout.strip())
+    found = [subprocess.check_output(["cc", f"-print-file-name={name}"], text=True) for name in libraries]
+    os.environ.update(settings, LD_PRELOAD=" ".join(name.strip() for name in found))
     os.execv(sys.executable, [sys.executable, *sys.argv])
 
 
 if __name__ == "__main__":
     words = sys.argv[1:]
     flags: tuple[str, ...] = ()
+    runs = run
     if words and words[0].startswith("--sanitize"):
         which = words.pop(0).partition("=")[2] or "address"
         with_sanitizers(which)
+        runs = run_all if which == "address" and takes_all() else run
         flags = (*SANITIZERS[which][0], "-fno-omit-frame-pointer", "-g")
     sys.path[:0] = [str(ROOT), str(HERE)]
     with tempfile.TemporaryDirectory() as folder:
         load(build(folder, *flags))
-        sys.exit(1 if run(words[0] if words else "") else 0)
+        sys.exit(1 if runs(words[0] if words else "") else 0)

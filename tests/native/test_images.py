@@ -1,5 +1,6 @@
 """Tensors that a program has found in dictionaries are compared word by word; every change is seen all the same."""
 
+import ctypes
 import dataclasses
 import os
 import subprocess
@@ -293,6 +294,24 @@ def test_a_wrong_layout_is_refused(monkeypatch, field, other):
         monkeypatch.undo()
         calibrate.calibrate()
     assert core._same_image(torch.empty(2), torch.empty(2), 0) is not None
+
+
+def test_nothing_past_a_tensor_is_looked_at(monkeypatch):
+    """Where its block is smaller than the words that are looked at: as if the allocator had rounded nothing up."""
+    native.bind_torch()
+    samples, read, usable = layout._samples(), [], layout._usable_size()
+    ends = {tensor._cdata: tensor._cdata + usable(tensor._cdata) - 8 for tensor in samples}
+    word, text = layout.word, ctypes.string_at
+    monkeypatch.setattr(layout, "_samples", lambda: samples)
+    monkeypatch.setattr(layout, "_usable_size", lambda: lambda at: ends.get(at, at + usable(at)) - at)
+    monkeypatch.setattr(layout, "word", lambda at: (read.append((at, 8)), word(at))[1])
+    monkeypatch.setattr(ctypes, "string_at", lambda at, size: (read.append((at, size)), text(at, size))[1])
+    found = layout.find(0, lambda tensor: core._raw_meta(tensor)[:2])
+    assert found is not None
+    for begin, end in ends.items():
+        spans = [(at, at + size) for at, size in read if begin <= at < end + 8]
+        assert spans
+        assert all(stop <= end for _, stop in spans)
 
 
 def test_what_fails_is_asked_first_and_nothing_is_lost():

@@ -112,6 +112,49 @@ def test_objects_change_while_others_walk_over_them():
     all_at_once(work, 16)
 
 
+class Name(str):
+    """A key that Python hashes and compares, while other threads run."""
+
+    def __hash__(self):
+        return str.__hash__(self)
+
+    def __eq__(self, other):
+        return str.__eq__(self, other)
+
+
+def test_what_is_read_stays_while_keys_are_compared():
+    """Others put new objects in the place of those that a walk has read."""
+    sizes = Shape(1)
+    places = [None]
+
+    def put():
+        made = Shape(1)
+        made.inner = Shape((1.5, "x"))
+        made.table = {Name("k"): 3, "other": Shape(0)}
+        places[0] = made
+
+    def work(number):
+        nodes = [
+            (-1, "local", 0),
+            (0, "item", 0),
+            (1, "dict", "table"),
+            (2, "item", "k"),
+            (2, "item", "other"),
+        ]
+        nodes += [(1, "dict", "inner"), (5, "dict", "number")]
+        checks = [(3, "equal", 3), (4, "type", Shape), (6, "equal", (1.5, "x"))]
+        program = GuardProgram(nodes, checks, [1, 5])
+        for _ in range(10 * TURNS):
+            if number % 4 == 0:
+                put()
+            else:
+                found = program.match(work, (places, sizes))
+                assert found is not None and found[0].inner is found[1]
+
+    put()
+    all_at_once(work, 8)
+
+
 def test_entries_that_die_while_others_are_made():
     """What an entry holds goes with it, in whichever thread that is."""
     gone = []

@@ -1,11 +1,6 @@
 """The flat list of words that a walk compares once it has held: what it rests on, what breaks it, what it leaves out."""
 
-import itertools
-
-import torch
-
-from braze.capture.guards.tables import compile_relation
-from braze.native import GuardProgram, calibrate, native_available
+from braze.native import GuardProgram, native_available
 
 
 class Box:
@@ -431,32 +426,3 @@ def test_an_item_taken_by_an_int_is_read_after_both_at_each_walk():
                 and match([7, 8, 9.5], 2) is None
                 and match([7, 8, 9.5], 1) == (8, -8, 1)
             )
-
-
-def test_what_is_computed_is_read_after_all_that_it_is_made_of():
-    """Whichever lies deepest, or was made first; the size of a tensor that the seal has seen is read anew."""
-    calibrate.facts()  # as a check of a tensor asks for
-    relation = compile_relation("n0 * 10 + n1 % n2", {"n0": 0, "n1": 1, "n2": 2})
-    leaves = [
-        (-1, "local", 0),
-        (0, "item", 0),
-        (1, "item", 0),
-        (-1, "local", 1),
-        (3, "item", 0),
-        (-1, "local", 2),
-    ]
-    nodes = [*leaves, (5, "size", 0)]
-    for order in itertools.permutations((2, 4, 6)):
-        made = (order[0], "computed", (relation, order))
-        program = GuardProgram(
-            [*nodes, made, (-1, "local", 3), (8, "item_at", 7)], [(9, "type", int)], (7, 9), 0
-        )
-        for turn in range(40):
-            a, b, c = turn % 3 + 1, turn // 9 + 1, turn % 5 + 1
-            found = dict(zip((2, 4, 6), (a, b, c), strict=True))
-            numbers = [found[node] for node in order]
-            index = numbers[0] * 10 + numbers[1] % numbers[2]
-            held = list(range(100, 200))
-            assert program.match(function, ([[a]], [b], torch.empty(c), held)) == (index, held[index])
-        assert sealed(program)
-        assert program.match(function, ([[a]], [b], torch.empty(0), [])) is None

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from braze import native
 from braze.support.codes import CODES
+from tests.native import run_plain
 
 ROOT = str(Path(native.__file__).parents[2])
 SCRIPT = """
@@ -67,3 +68,20 @@ def test_the_stand_in_on_request():
 
 def test_the_codes_are_documented():
     assert {"BZ6001", "BZ6002"} <= set(CODES)
+
+
+def test_what_is_run_plainly_needs_neither_pytest_nor_pytorch():
+    """Nor does a test of these files take arguments, which pytest alone gives."""
+    script = f"""
+import importlib, inspect, sys
+sys.modules.update(dict.fromkeys(("pytest", "torch", "numpy")))
+for name in {run_plain.TORCH_FREE}:
+    module = importlib.import_module("tests.native." + name)
+    for name, test in vars(module).items():
+        if name.startswith("test_"):
+            inspect.signature(test).bind()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -100,14 +100,13 @@ class _Thrice(torch.autograd.Function):
 @assumption("counted writes", NOTHING, refuses=True)
 def _writes() -> None:
     x, other = torch.zeros(4), torch.zeros(4)
-    before = native.versions((x, other))
+    before, beside = native.counters((x,)), native.counters((other,))
     x[1:].add_(1)
-    after = native.versions((x, other))
-    expect(
-        "the count of a write through a view",
-        (after[:4] != before[:4], after[4:] == before[4:]),
-        (True, True),
-    )
+    after = native.counters((x,))
+    told = after != before, native.counters((other,)) == beside
+    expect("the count of a write through a view", told, (True, True))
+    which, of_other = before[: native.WHICH], beside[: native.WHICH]
+    expect("whose count it is", (after[: native.WHICH] == which, of_other == which), (True, False))
 
 
 @assumption("settings", NOTHING, refuses=True)

@@ -78,6 +78,15 @@ build_computed(GuardProgram *p, Node *node)
     return 0;
 }
 
+/* The hash of a constant key, which may be computed by Python code: not where references are borrowed. -1 where it has none. */
+static int
+build_hash(PyObject *key, Py_ssize_t *hash)
+{
+    *hash = PyObject_Hash(key);
+    forget_error();
+    return PyErr_Occurred() ? -1 : 0;
+}
+
 static int
 build_node(GuardProgram *p, Node *node, PyObject *row)
 {
@@ -91,6 +100,9 @@ build_node(GuardProgram *p, Node *node, PyObject *row)
     node->index = -1;
     if (node->step == STEP_COMPUTED) {
         return build_computed(p, node);
+    }
+    if (node->step == STEP_ITEM && !PyLong_CheckExact(node->key)) {
+        return build_hash(node->key, &node->index);
     }
     if (node->step == STEP_TENSOR_OF) {
         node->index = PyUnicode_CompareWithASCIIString(node->key, "writable") == 0;
@@ -146,6 +158,8 @@ build_check(GuardProgram *p, int index, PyObject *row)
     case CHECK_INT:
     case CHECK_FLOAT:
         return as_index(PyTuple_GET_ITEM(check->expected, 1), &check->number);
+    case CHECK_HAS_KEY:
+        return build_hash(PyTuple_GET_ITEM(check->expected, 0), &check->number);
     case CHECK_TENSOR:
         check->number = p->ntensor++;
         return tensor_spec_parse(&p->tensor[check->number], check->expected, p->symbols.count);

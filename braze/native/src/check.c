@@ -97,7 +97,7 @@ length_is(PyObject *value, Py_ssize_t expected)
 }
 
 static bool
-keys_are(PyObject *value, PyObject *expected)
+keys_are(Walk *walk, PyObject *value, PyObject *expected)
 {
     if (!PyDict_Check(value) || PyDict_GET_SIZE(value) != PyTuple_GET_SIZE(expected)) {
         return false;
@@ -107,15 +107,16 @@ keys_are(PyObject *value, PyObject *expected)
         return true;
     }
     if (is_ordered_dict(value)) {
-        PyObject *keys = PyODict_Type.tp_iter(value), *key;
+        PyObject *keys = may_look_up_all(walk, value) ? PyODict_Type.tp_iter(value) : NULL, *key;
         bool same = keys != NULL;
-        while (same && (key = Py_TYPE(keys)->tp_iternext(keys)) != NULL) {
+        while (same && i < PyTuple_GET_SIZE(expected) && (key = Py_TYPE(keys)->tp_iternext(keys)) != NULL) {
             same = same_constant(key, PyTuple_GET_ITEM(expected, i++));
             Py_DECREF(key);
         }
         Py_XDECREF(keys);
-        PyErr_Clear();
-        return same;
+        same &= !PyErr_Occurred();
+        forget_error();
+        return same && i == PyTuple_GET_SIZE(expected);
     }
     PyObject *key, *item;
     Py_ssize_t position = 0;
@@ -128,29 +129,34 @@ keys_are(PyObject *value, PyObject *expected)
 }
 
 static bool
-has_key_is(PyObject *value, PyObject *expected)
+has_key_is(Walk *walk, PyObject *value, const Check *check)
 {
-    if (!PyDict_Check(value) && !PyAnySet_Check(value)) {
+    PyObject *key = PyTuple_GET_ITEM(check->expected, 0);
+    if ((!PyDict_Check(value) && !PyAnySet_Check(value)) || !may_look_up(walk, value, key, check->number)) {
         return false;
     }
-    PyObject *key = PyTuple_GET_ITEM(expected, 0);
     Py_INCREF(value); /* an __eq__ of the program's may take it from where it was found */
-    int found = PyDict_Check(value) ? PyDict_Contains(value, key) : PySet_Contains(value, key);
+    int found = !PyDict_Check(value)   ? PySet_Contains(value, key)
+                : check->number == -1 ? PyDict_Contains(value, key)
+                                      : _PyDict_GetItem_KnownHash(value, key, check->number) != NULL;
     Py_DECREF(value);
-    if (found < 0) {
+    if (found < 0 || PyErr_Occurred()) {
         forget_error();
         return false;
     }
-    return (found != 0) == (PyTuple_GET_ITEM(expected, 1) == Py_True);
+    return (found != 0) == (PyTuple_GET_ITEM(check->expected, 1) == Py_True);
 }
 
 static bool
-absent(PyObject *value, PyObject *names)
+absent(Walk *walk, PyObject *value, PyObject *names)
 {
-    PyObject *dict = instance_dict(value);
+    PyObject *dict = hold(walk, instance_dict(value));
     for (Py_ssize_t i = 0; dict != NULL && i < PyTuple_GET_SIZE(names); i++) {
+        if (!may_look_up(walk, dict, PyTuple_GET_ITEM(names, i), -1)) {
+            return false;
+        }
         if (PyDict_Contains(dict, PyTuple_GET_ITEM(names, i)) != 0) {
-            PyErr_Clear();
+            forget_error();
             return false;
         }
     }
@@ -239,6 +245,14 @@ distinct_holds(GuardProgram *program, Distinct *distinct)
         memset(last, 0, count * sizeof(PyObject *));
     }
     return holds;
+}
+
+static bool
+tensor_is(Walk *walk, const Check *check, PyObject *value)
+{
+    GuardProgram *p = walk->program;
+    TensorSpec *spec = &p->tensor[check->number];
+    return (spec->type != NULL || may_run_code(walk)) && tensor_holds(spec, value, &p->symbols);
 }
 
 /* By the rules of vocabulary.py. */

@@ -137,6 +137,100 @@ instance_dict(PyObject *object)
     return *slot;
 }
 
+/* Whether a key is hashed and compared by C alone, as CPython's own are, and instances of classes that change neither. */
+static bool
+is_plain_key(PyObject *key)
+{
+    PyTypeObject *type = Py_TYPE(key), *const own[] = {&PyBaseObject_Type, &PyUnicode_Type, &PyLong_Type, &PyFloat_Type};
+    if (PyTuple_CheckExact(key)) {
+        Py_ssize_t i = 0;
+        while (i < PyTuple_GET_SIZE(key) && is_plain_key(PyTuple_GET_ITEM(key, i))) {
+            i++;
+        }
+        return i == PyTuple_GET_SIZE(key);
+    }
+    if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
+        return type != &PyFrozenSet_Type;
+    }
+    for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++) {
+        if (type->tp_hash == own[i]->tp_hash && type->tp_richcompare == own[i]->tp_richcompare) {
+            return true;
+        }
+    }
+    return false;
+}
+
+enum { PERTURB = 5 }; /* CPython's PERTURB_SHIFT, of dictionaries and sets */
+
+/* A place in a dictionary's table of indices. */
+static Py_ssize_t
+index_at(const PyDictKeysObject *keys, size_t place)
+{
+    const void *indices = keys->dk_indices;
+    return keys->dk_log2_size < 8    ? ((const int8_t *)indices)[place]
+           : keys->dk_log2_size < 16 ? ((const int16_t *)indices)[place]
+           : keys->dk_log2_size < 32 ? ((const int32_t *)indices)[place]
+                                     : (Py_ssize_t)((const int64_t *)indices)[place];
+}
+
+/* Whether a dictionary's look-up meets no other key of this hash, or plain ones with a plain key: the way of its own look-up. */
+static bool
+meets_plain_keys(PyDictKeysObject *keys, PyObject *key, bool plain, Py_hash_t hash)
+{
+    size_t mask = ((size_t)1 << keys->dk_log2_size) - 1, perturb = (size_t)hash, place = (size_t)hash & mask;
+    for (Py_ssize_t index; (index = index_at(keys, place)) != DKIX_EMPTY;) {
+        const PyDictKeyEntry *entry = index >= 0 ? &DK_ENTRIES(keys)[index] : NULL;
+        if (entry != NULL && entry->me_key == key) {
+            return true;
+        }
+        if (entry != NULL && entry->me_hash == hash && !(plain && is_plain_key(entry->me_key))) {
+            return false;
+        }
+        perturb >>= PERTURB;
+        place = (place * 5 + perturb + 1) & mask;
+    }
+    return true;
+}
+
+/* The same of a set, which looks at some neighbours first. */
+static bool
+meets_plain_members(const PySetObject *set, PyObject *key, Py_hash_t hash)
+{
+    enum { NEIGHBOURS = 9 }; /* CPython's LINEAR_PROBES */
+    size_t mask = (size_t)set->mask, perturb = (size_t)hash, place = (size_t)hash & mask;
+    for (;;) {
+        const setentry *entry = &set->table[place], *end = entry + (place + NEIGHBOURS <= mask ? NEIGHBOURS : 0);
+        for (; entry <= end; entry++) {
+            if (entry->key == key || (entry->key == NULL && entry->hash == 0)) {
+                return true;
+            }
+            if (entry->hash == hash && !is_plain_key(entry->key)) { /* what was taken out leaves another hash */
+                return false;
+            }
+        }
+        perturb >>= PERTURB;
+        place = (place * 5 + perturb + 1) & mask;
+    }
+}
+
+bool
+lookup_runs_code(PyObject *container, PyObject *key, Py_hash_t hash)
+{
+    bool plain = is_plain_key(key);
+    PyDictKeysObject *keys = PyDict_Check(container) ? ((PyDictObject *)container)->ma_keys : NULL;
+    if (!plain && (keys == NULL || hash == -1)) {
+        return true;
+    }
+    if (keys != NULL && DK_IS_UNICODE(keys)) {
+        return !plain;
+    }
+    if (hash == -1 && (hash = PyObject_Hash(key)) == -1) {
+        PyErr_Clear(); /* nothing is looked for */
+        return false;
+    }
+    return keys != NULL ? !meets_plain_keys(keys, key, plain, hash) : !meets_plain_members((PySetObject *)container, key, hash);
+}
+
 FrameEvaluator
 frame_evaluator_get(void)
 {

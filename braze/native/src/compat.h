@@ -75,6 +75,10 @@ dict_offset(PyTypeObject *type)
 /* The __dict__ of an object or class, borrowed, made if it was virtual; NULL (no error set) if it has none. */
 PyObject *instance_dict(PyObject *object);
 
+/* Whether a look-up in a dictionary or set may run Python code, the program's or another's: a key's `__hash__`, where its hash is not known
+ * (-1), or an `__eq__`. */
+bool lookup_runs_code(PyObject *container, PyObject *key, Py_hash_t hash);
+
 /* -- classes: a number of one state of one class; 0 while it has none ---------------------------- */
 static inline unsigned int
 type_stamp(PyTypeObject *type)

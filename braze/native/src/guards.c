@@ -3,8 +3,9 @@
  * Soundness. A block's values and checks are taken over from an earlier walk only if its dictionary has
  * the same stamp as then (compat.h): the same dictionary, unchanged ever since, so it has kept its values
  * alive and they are what was read. What hangs on a value is judged by its own stamp, or read anew; checks
- * on what can change in place (tensors, lists, cells, an object's class) are made at every walk. No user
- * code runs before the inputs are held, so borrowed references stay good.
+ * on what can change in place (tensors, lists, cells, an object's class) are made at every walk.
+ * No Python code runs, nor another thread, while references are borrowed: before a look-up that may run some (a
+ * key's `__hash__` or `__eq__`) the walk stops, and begins again as one that holds all it reads.
  */
 #include "guards.h"
 
@@ -95,8 +96,8 @@ static bool
 member_read(Walk *walk, Member *member)
 {
     bool depends_only_on_dict = false;
-    PyObject *value = node_read(walk, member->node, &depends_only_on_dict);
-    if (value == NULL) {
+    PyObject *value = hold(walk, node_read(walk, member->node, &depends_only_on_dict));
+    if (value == NULL || walk->stopped) {
         return false;
     }
     walk->program->values[member->node] = value;
@@ -128,7 +129,7 @@ block_read(Walk *walk, Block *block)
     if (dict != NULL && block->family != FAMILY_CLASS) {
         dict_observe(dict);
     }
-    bool cacheable = dict != NULL;
+    bool cacheable = hold(walk, dict) != NULL;
     if (cacheable && block->family == FAMILY_CLASS && block->nmembers > 0) {
         /* a look-up gives the class a stamp if it has none */
         _PyType_Lookup((PyTypeObject *)dict, p->node[p->members[block->first_member].node].key);
@@ -177,10 +178,26 @@ block_clean(const Walk *walk, const Block *block)
     }
 }
 
+/* Hold what an unchanged dictionary vouches for. */
+static void
+hold_members(Walk *walk, const Block *block)
+{
+    const Member *member = &walk->program->members[block->first_member];
+    for (const Member *end = member + block->nmembers; walk->holds && member < end; member++) {
+        if (!member->fleeting) {
+            hold(walk, walk->program->values[member->node]);
+        }
+    }
+}
+
 bool
 block_holds(Walk *walk, Block *block)
 {
-    return block_clean(walk, block) ? !block->has_fleeting || fleeting_hold(walk, block) : block_read(walk, block);
+    bool clean = block_clean(walk, block);
+    if (clean) {
+        hold_members(walk, block);
+    }
+    return clean ? !block->has_fleeting || fleeting_hold(walk, block) : block_read(walk, block);
 }
 
 static bool
@@ -193,9 +210,12 @@ walk_holds(Walk *walk)
             return false;
         }
     }
-    SealState state = seal_state(walk);
+    SealState state = walk->holds ? SEAL_BROKEN : seal_state(walk);
     if (state != SEAL_BROKEN) {
         return state == SEAL_HOLDS;
+    }
+    if (walk->holds && p->seal.whole) {
+        seal_break(p); /* classes that it looks at are kept by the blocks, which are read again */
     }
     memset(p->symbols.bound, 0, p->symbols.count);
     for (Block *block = p->block, *end = block + p->nblock; block < end; block++) {
@@ -211,8 +231,39 @@ walk_holds(Walk *walk)
     for (int i = 0; i < p->ninput; i++) {
         walk->inputs[i] = Py_NewRef(p->values[p->input[i]]);
     }
-    seal_after_walk(p);
+    if (!walk->holds) {
+        seal_after_walk(p);
+    }
     return true;
+}
+
+static void
+temps_end(GuardProgram *p)
+{
+    while (p->ntemp > 0) {
+        Py_DECREF(p->temps[--p->ntemp]);
+    }
+}
+
+/* Begin again as a walk that holds what it reads. */
+static bool
+holding_walk_holds(Walk *walk)
+{
+    GuardProgram *p = walk->program;
+    temps_end(p);
+    if (!p->roomy) {
+        /* by node: a value found, what a class has instead, made or an iterator, and as a member; by block and check: a dictionary */
+        size_t room = 5 * (size_t)p->nnode + p->nblock + p->ncheck;
+        PyObject **temps = PyMem_Realloc(p->temps, room * sizeof(PyObject *));
+        if (temps == NULL) {
+            return false;
+        }
+        p->temps = temps;
+        p->roomy = true;
+    }
+    walk->holds = true;
+    walk->stopped = false;
+    return walk_holds(walk);
 }
 
 static PyObject *
@@ -294,9 +345,12 @@ program_match(GuardProgram *p, PyFunctionObject *function, PyObject *const *loca
         PyErr_Clear();
         return NULL;
     }
-    Walk walk = {p, function, locals, nlocals, &PyTuple_GET_ITEM(inputs, 0)};
+    Walk walk = {p, function, locals, nlocals, &PyTuple_GET_ITEM(inputs, 0), false, false};
     p->busy = true;
     bool hold = walk_holds(&walk);
+    if (walk.stopped) {
+        hold = holding_walk_holds(&walk);
+    }
     if (hold && p->nrange > 0 && !ranges_hold(p)) { /* still busy: what Python code it runs may walk here, over the same symbols */
         clear_items(inputs);
         hold = false;
@@ -306,9 +360,7 @@ program_match(GuardProgram *p, PyFunctionObject *function, PyObject *const *loca
         inputs = NULL;
     }
     p->busy = false;
-    while (p->ntemp > 0) { /* may run finalizers: nothing borrowed is looked at from here on */
-        Py_DECREF(p->temps[--p->ntemp]);
-    }
+    temps_end(p); /* may run finalizers: nothing borrowed is looked at from here on */
     if (inputs == NULL) {
         forget_error();
     }

@@ -8,7 +8,7 @@
 typedef struct {
     int parent, step;
     PyObject *key;
-    /* The key as a number, where it is one. ITEM_AT and HAS_AT: the node of the key. COMPUTED: the last of its nodes and, above 32 bits,
+    /* The key as a number, where it is one. ITEM of any other key: its hash, or -1. ITEM_AT and HAS_AT: the node of the key. COMPUTED: the last of its nodes and, above 32 bits,
      * its row in `computed`. */
     Py_ssize_t index;
 } Node;
@@ -24,7 +24,7 @@ read_after(const Node *node)
 typedef struct {
     int kind, node;
     PyObject *expected;
-    Py_ssize_t number; /* LENGTH: elements; INT: symbol; ALIAS: node; TENSOR, STATE, DISTINCT: index of the spec */
+    Py_ssize_t number; /* LENGTH: elements; INT: symbol; ALIAS: node; HAS_KEY: its hash, or -1; TENSOR, STATE, DISTINCT: index of the spec */
 } Check;
 
 typedef struct {
@@ -167,6 +167,7 @@ struct GuardProgram {
     PyObject **values; /* by node; borrowed */
     PyObject **temps;  /* new references that live until the end of the walk */
     int ntemp;
+    bool roomy; /* there is room for all that a walk may hold */
     Block *block;
     Member *members;
     int *order;  /* indices of checks, grouped by member and block */
@@ -190,7 +191,47 @@ typedef struct {
     PyObject *const *locals;
     Py_ssize_t nlocals;
     PyObject **inputs; /* places for what the walk finds; held, where they are filled */
+    bool holds;        /* what is read is held until the end of the walk, so that Python code may run */
+    bool stopped;      /* before Python code: the walk begins again, and holds what it reads */
 } Walk;
+
+/* Whether Python code may run now; if not, the walk is stopped. */
+static inline bool
+may_run_code(Walk *walk)
+{
+    walk->stopped |= !walk->holds;
+    return walk->holds;
+}
+
+static inline bool
+may_look_up(Walk *walk, PyObject *container, PyObject *key, Py_hash_t hash)
+{
+    return !lookup_runs_code(container, key, hash) || may_run_code(walk);
+}
+
+/* The same of a look-up of each key, as going through an OrderedDict makes it. */
+static inline bool
+may_look_up_all(Walk *walk, PyObject *dict)
+{
+    PyObject *key, *value;
+    Py_ssize_t position = 0;
+    while (!walk->holds && PyDict_Next(dict, &position, &key, &value)) {
+        if (!may_look_up(walk, dict, key, -1)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Hold what was read (may be NULL), if this walk does. */
+static inline PyObject *
+hold(Walk *walk, PyObject *borrowed)
+{
+    if (walk->holds && borrowed != NULL) {
+        walk->program->temps[walk->program->ntemp++] = Py_NewRef(borrowed);
+    }
+    return borrowed;
+}
 
 /* The nodes that a node is read of, where that is more than its parent: how many. */
 int nodes_read(const GuardProgram *p, const Node *node, int *found);
@@ -204,6 +245,7 @@ bool block_holds(Walk *walk, Block *block);
 typedef enum { SEAL_HOLDS, SEAL_FAILS, SEAL_BROKEN } SealState;
 SealState seal_state(Walk *walk);
 void seal_after_walk(GuardProgram *program);
+void seal_break(GuardProgram *program);
 /* The slot of a value, or the empty one where it would go. */
 size_t distinct_slot(const SealedDistinct *distinct, PyObject *value);
 void seal_free(GuardProgram *program);

@@ -242,51 +242,37 @@ counter_place(PyObject *tensor)
     return impl != NULL ? *(char *const *)(impl + counter.pointer) : NULL;
 }
 
-/* ``size`` bytes a tensor, the last four of which are the count; before it, if there is room, where that is.
-   Through Python, by ``name``, where it is not known where they stand, or one has none. */
+/* Through Python where it is not known where counters stand, or a tensor has none. */
 static PyObject *
-counted(PyObject *tensors, Py_ssize_t size, const char *name)
+counters(PyObject *module, PyObject *tensors)
 {
+    const char *place;
+    enum { SIZE = sizeof(place) + sizeof(uint32_t) };
     if (!PyTuple_Check(tensors)) {
-        PyErr_Format(PyExc_TypeError, "%s takes a tuple of tensors, not %.100s", name, Py_TYPE(tensors)->tp_name);
+        PyErr_Format(PyExc_TypeError, "counters takes a tuple of tensors, not %.100s", Py_TYPE(tensors)->tp_name);
         return NULL;
     }
     Py_ssize_t count = PyTuple_GET_SIZE(tensors), i = counter.known ? 0 : -1;
-    PyObject *found = PyBytes_FromStringAndSize(NULL, count * size);
+    PyObject *found = PyBytes_FromStringAndSize(NULL, count * SIZE);
     if (found == NULL) {
         return NULL;
     }
     for (; i >= 0 && i < count; i++) {
-        const char *place = counter_place(PyTuple_GET_ITEM(tensors, i));
-        if (place == NULL) {
+        if ((place = counter_place(PyTuple_GET_ITEM(tensors, i))) == NULL) {
             break;
         }
-        char *end = PyBytes_AS_STRING(found) + (i + 1) * size;
-        memcpy(end - sizeof(uint32_t), place + counter.number, sizeof(uint32_t));
-        if (size > (Py_ssize_t)sizeof(uint32_t)) {
-            memcpy(end - size, &place, sizeof place);
-        }
+        char *told = PyBytes_AS_STRING(found) + i * SIZE;
+        memcpy(told, &place, sizeof(place));
+        memcpy(told + sizeof(place), place + counter.number, sizeof(uint32_t));
     }
     if (i == count) {
         return found;
     }
     Py_DECREF(found);
-    PyObject *plainly = package_function("braze.native.torch_state", name);
+    PyObject *plainly = package_function("braze.native.torch_state", "counters");
     PyObject *answer = plainly != NULL ? PyObject_CallOneArg(plainly, tensors) : NULL;
     Py_XDECREF(plainly);
     return answer;
-}
-
-static PyObject *
-versions(PyObject *module, PyObject *tensors)
-{
-    return counted(tensors, sizeof(uint32_t), "versions");
-}
-
-static PyObject *
-counters(PyObject *module, PyObject *tensors)
-{
-    return counted(tensors, sizeof(char *) + sizeof(uint32_t), "counters");
 }
 
 /* -- for calibration ------------------------------------------------------------------------------- */
@@ -351,8 +337,6 @@ PyMethodDef image_methods[] = {
     {"_configure_layout", configure_layout, METH_VARARGS,
      "Offsets of the tensor in its object, then as in layout.Layout; whether images can be taken so."},
     {"_configure_counter", configure_counter, METH_VARARGS, "Offsets as in layout.Counter."},
-    {"versions", versions, METH_O,
-     "versions(tensors)\n--\n\nThe version counters of a tuple of tensors, four bytes each; RuntimeError where one has none."},
     {"counters", counters, METH_O,
      "counters(tensors)\n--\n\nThe version counters of a tuple of tensors, twelve bytes each: which it is, as long as it lives, and its number."},
     {"_same_image", same_image, METH_VARARGS, "Whether the metadata of two tensors look the same from their words."},

@@ -1,4 +1,4 @@
-/* How the nodes of a guard program are read. Nothing here runs the user's Python code. */
+/* How the nodes of a guard program are read. Python code runs only where all that is read is held. */
 #include "guards.h"
 
 static PyObject *
@@ -12,14 +12,16 @@ keep(Walk *walk, PyObject *fresh)
     return fresh;
 }
 
+/* By a key whose hash may be known already (or -1). */
 static PyObject *
-dict_get(PyObject *dict, PyObject *key)
+dict_get_hashed(Walk *walk, PyObject *dict, PyObject *key, Py_hash_t hash)
 {
-    if (dict == NULL || !PyDict_Check(dict)) {
+    if (dict == NULL || !PyDict_Check(dict) || !may_look_up(walk, dict, key, hash)) {
         return NULL;
     }
     Py_INCREF(dict); /* as in has_key_is */
-    PyObject *value = PyDict_GetItemWithError(dict, key);
+    PyObject *value =
+        hold(walk, hash == -1 ? PyDict_GetItemWithError(dict, key) : _PyDict_GetItem_KnownHash(dict, key, hash));
     if (value == NULL) {
         forget_error();
     }
@@ -28,10 +30,16 @@ dict_get(PyObject *dict, PyObject *key)
 }
 
 static PyObject *
-read_global(PyFunctionObject *function, PyObject *name)
+dict_get(Walk *walk, PyObject *dict, PyObject *key)
 {
-    PyObject *value = dict_get(function->func_globals, name);
-    return value != NULL ? value : dict_get(function->func_builtins, name);
+    return dict_get_hashed(walk, dict, key, -1);
+}
+
+static PyObject *
+read_global(Walk *walk, PyFunctionObject *function, PyObject *name)
+{
+    PyObject *value = dict_get(walk, function->func_globals, name);
+    return value != NULL ? value : dict_get(walk, function->func_builtins, name);
 }
 
 static PyObject *
@@ -60,7 +68,7 @@ static PyObject *
 read_item(Walk *walk, PyObject *parent, const Node *node)
 {
     if (PyDict_Check(parent)) {
-        return dict_get(parent, node->key);
+        return dict_get_hashed(walk, parent, node->key, PyLong_CheckExact(node->key) ? -1 : node->index);
     }
     if (!PyLong_CheckExact(node->key) || node->index < 0) {
         return NULL;
@@ -92,14 +100,14 @@ read_key(Walk *walk, PyObject *parent, Py_ssize_t index)
         return NULL;
     }
     if (is_ordered_dict(parent)) { /* its order is kept beside the dictionary */
-        PyObject *keys = keep(walk, PyODict_Type.tp_iter(parent));
+        PyObject *keys = may_look_up_all(walk, parent) ? keep(walk, PyODict_Type.tp_iter(parent)) : NULL;
         PyObject *key = NULL;
         for (Py_ssize_t i = 0; keys != NULL && i <= index; i++) {
             Py_XDECREF(key);
             key = Py_TYPE(keys)->tp_iternext(keys);
         }
-        Py_XDECREF(key); /* the dictionary keeps it */
-        PyErr_Clear();
+        Py_XDECREF(hold(walk, key)); /* the dictionary keeps it, if nothing runs */
+        forget_error();
         return key;
     }
     PyObject *key = NULL, *value;
@@ -127,7 +135,7 @@ read_attribute(Walk *walk, PyObject *object, PyObject *name, bool *cacheable)
     if (PyType_Check(object) || (own_lookup && !PyModule_Check(object))) {
         return keep(walk, PyObject_GetAttr(object, name));
     }
-    PyObject *found = _PyType_Lookup(type, name);
+    PyObject *found = hold(walk, _PyType_Lookup(type, name));
     descrgetfunc get = found != NULL ? Py_TYPE(found)->tp_descr_get : NULL;
     bool foreign = found != NULL && ((Py_TYPE(found)->tp_flags & Py_TPFLAGS_HEAPTYPE) || Py_IS_TYPE(found, &PyProperty_Type));
     if (get != NULL && Py_TYPE(found)->tp_descr_set != NULL) {
@@ -137,7 +145,7 @@ read_attribute(Walk *walk, PyObject *object, PyObject *name, bool *cacheable)
         }
         return foreign ? NULL : keep(walk, get(found, object, (PyObject *)type));
     }
-    PyObject *value = dict_get(instance_dict(object), name);
+    PyObject *value = dict_get(walk, instance_dict(object), name);
     if (value != NULL || get == NULL) {
         *cacheable = true;
         return value != NULL ? value : found;
@@ -146,7 +154,7 @@ read_attribute(Walk *walk, PyObject *object, PyObject *name, bool *cacheable)
 }
 
 static PyObject *
-read_of_function(PyObject *parent, const Node *node)
+read_of_function(Walk *walk, PyObject *parent, const Node *node)
 {
     if (node->step == STEP_FUNC) {
         if (!PyMethod_Check(parent)) {
@@ -160,11 +168,11 @@ read_of_function(PyObject *parent, const Node *node)
     PyFunctionObject *function = (PyFunctionObject *)parent;
     switch (node->step) {
     case STEP_GLOBALS_OF:
-        return read_global(function, node->key);
+        return read_global(walk, function, node->key);
     case STEP_DEFAULTS:
         return read_default(function, node->index);
     case STEP_KWDEFAULTS:
-        return dict_get(function->func_kwdefaults, node->key);
+        return dict_get(walk, function->func_kwdefaults, node->key);
     default:
         return read_cell(function, node->index);
     }
@@ -180,6 +188,9 @@ read_tensor_of(Walk *walk, PyObject *array, bool writable)
         return NULL;
     }
     if (make == NULL) {
+        if (!may_run_code(walk)) {
+            return NULL;
+        }
         PyObject *torch = PyImport_ImportModule("torch");
         make = torch != NULL ? PyObject_GetAttrString(torch, "from_numpy") : NULL;
         Py_XDECREF(torch);
@@ -215,10 +226,10 @@ read_length(Walk *walk, PyObject *parent)
 
 /* What Python takes from a list, tuple or dict by an int, or from a dict by text, that is another one at each call. */
 static PyObject *
-read_item_at(PyObject *parent, PyObject *key)
+read_item_at(Walk *walk, PyObject *parent, PyObject *key)
 {
     if (PyDict_Check(parent)) {
-        return PyLong_CheckExact(key) || PyUnicode_CheckExact(key) ? dict_get(parent, key) : NULL;
+        return PyLong_CheckExact(key) || PyUnicode_CheckExact(key) ? dict_get(walk, parent, key) : NULL;
     }
     if (!PyLong_CheckExact(key) || (!PyList_Check(parent) && !PyTuple_Check(parent))) {
         return NULL;
@@ -234,10 +245,10 @@ read_item_at(PyObject *parent, PyObject *key)
 
 /* Whether a dict or set holds such a key. */
 static PyObject *
-read_has_at(PyObject *parent, PyObject *key)
+read_has_at(Walk *walk, PyObject *parent, PyObject *key)
 {
     bool plain = PyLong_CheckExact(key) || PyUnicode_CheckExact(key);
-    if (!plain || (!PyDict_Check(parent) && !PyAnySet_Check(parent))) {
+    if (!plain || (!PyDict_Check(parent) && !PyAnySet_Check(parent)) || !may_look_up(walk, parent, key, -1)) {
         return NULL;
     }
     Py_INCREF(parent); /* an __eq__ of the program's may take it from where it was found */
@@ -308,7 +319,7 @@ node_read(Walk *walk, int index, bool *cacheable)
         return node->index >= 0 && node->index < walk->nlocals ? walk->locals[node->index] : NULL;
     case STEP_GLOBAL:
         *cacheable = true;
-        return read_global(walk->function, node->key);
+        return read_global(walk, walk->function, node->key);
     case STEP_CELL:
         return read_cell(walk->function, node->index);
     case STEP_CONSTANT:
@@ -317,7 +328,7 @@ node_read(Walk *walk, int index, bool *cacheable)
         return read_attribute(walk, parent, node->key, cacheable);
     case STEP_DICT:
         *cacheable = true;
-        return dict_get(instance_dict(parent), node->key);
+        return dict_get(walk, instance_dict(parent), node->key);
     case STEP_ITEM:
         *cacheable = PyDict_Check(parent);
         return read_item(walk, parent, node);
@@ -333,9 +344,9 @@ node_read(Walk *walk, int index, bool *cacheable)
     case STEP_NEGATIVE:
         return read_negative(walk, parent);
     case STEP_ITEM_AT:
-        return read_item_at(parent, walk->program->values[node->index]);
+        return read_item_at(walk, parent, walk->program->values[node->index]);
     case STEP_HAS_AT:
-        return read_has_at(parent, walk->program->values[node->index]);
+        return read_has_at(walk, parent, walk->program->values[node->index]);
     case STEP_DECIMAL:
         return PyLong_CheckExact(parent) ? keep(walk, PyObject_Str(parent)) : NULL;
     case STEP_LENGTH:
@@ -349,6 +360,6 @@ node_read(Walk *walk, int index, bool *cacheable)
         return PyType_Check(parent) ? _PyType_Lookup((PyTypeObject *)parent, node->key) : NULL;
     default:
         *cacheable = node->step == STEP_GLOBALS_OF;
-        return read_of_function(parent, node);
+        return read_of_function(walk, parent, node);
     }
 }

@@ -18,7 +18,7 @@
 
 enum { MANY_HITS = 64, MOST_PATIENCE = 1024 };
 
-static void
+void
 seal_break(GuardProgram *p)
 {
     Seal *seal = &p->seal;

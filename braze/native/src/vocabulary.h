@@ -124,10 +124,10 @@ enum {
     X(REFERENT, value == ((PyWeakReference *)check->expected)->wr_object && value != Py_None) \
     X(EQUAL, same_constant(value, check->expected)) \
     X(LENGTH, length_is(value, check->number)) \
-    X(KEYS, keys_are(value, check->expected)) \
-    X(HAS_KEY, has_key_is(value, check->expected)) \
-    X(ABSENT, absent(value, check->expected)) \
-    X(TENSOR, tensor_holds(&walk->program->tensor[check->number], value, &walk->program->symbols)) \
+    X(KEYS, keys_are(walk, value, check->expected)) \
+    X(HAS_KEY, has_key_is(walk, value, check)) \
+    X(ABSENT, absent(walk, value, check->expected)) \
+    X(TENSOR, tensor_is(walk, check, value)) \
     X(INT, int_binds(value, check->number, &walk->program->symbols)) \
     X(FLOAT, float_binds(value, check->number, &walk->program->symbols)) \
     X(ALIAS, value == walk->program->values[check->number]) \

@@ -17,8 +17,6 @@ import torch
 from braze import native
 from braze.support.record import record
 
-#: bytes of what `native.counters` tells of a tensor, and of those that tell which counter it is
-COUNTER, WHICH = 12, 8
 #: f(tensors, address of their sums, (write?, number, bytes of each...)) -> how many sums differ
 Sampler = Callable[[Sequence[torch.Tensor], int, Sequence[int]], int]
 #: f(tensors, which of them changed, what was made of them before) -> what is kept
@@ -96,7 +94,7 @@ class PerTensors(Generic[T]):
 
 def _key(tensors: Sequence[torch.Tensor], counters: bytes) -> tuple[bytes, tuple[int, ...]]:
     """Which counters they are, whatever their numbers, and where in their memories the tensors begin."""
-    which = b"".join([counters[i : i + WHICH] for i in range(0, len(counters), COUNTER)])
+    which = b"".join([counters[i : i + native.WHICH] for i in range(0, len(counters), native.COUNTER)])
     return which, tuple([int(t.storage_offset()) for t in tensors])
 
 
@@ -144,7 +142,7 @@ class Watch:
             changed = []
             for k, tensor in enumerate(tensors):
                 moved = self._sampler((tensor,), sums.data_ptr() + 8 * k, (1, 1, self._sizes[k]))
-                mine = slice(COUNTER * k, COUNTER * (k + 1))
+                mine = slice(native.COUNTER * k, native.COUNTER * (k + 1))
                 changed.append(counters is None or counters[mine] != now[mine] or bool(moved))
             made = self._remake(tensors, changed, before[0])
             self._state = made, now, sums.data_ptr(), sums, held(tensors)
