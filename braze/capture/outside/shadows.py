@@ -154,6 +154,9 @@ class DictShadow:
         """Delete; whether the key was there."""
         if self.get(outside, key) is MISSING:
             return False
+        if self.original.get(key) is MISSING and key in self.original:
+            # replaced unread: the next call has something to delete only if it is there again
+            self.original[key] = outside.read(self.node, self.step, key, dict.get(self.real, key))
         delete_item(self.view, key)
         self.deleted.add(key)
         return True
