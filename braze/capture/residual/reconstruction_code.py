@@ -30,6 +30,7 @@ from braze.capture.facts.records import (
     Source,
     Step,
     computed_text,
+    joined_text,
 )
 from braze.capture.facts.replay import (
     class_attribute,
@@ -112,6 +113,9 @@ class SourceText:
             return f"{above}[{at}]" if plain else f"{name(item)}({above}, {at})"
         if source.step is Step.COMPUTED:
             return computed_text(key[0], (self.text(source.parent), *map(self.text, key[1])))
+        if source.step in (Step.JOINED, Step.TUPLE):
+            parts = (self.text(source.parent), *map(self.text, key[1]))
+            return joined_text(key[0], parts, lambda value: literal(value) or name(value))
         below = _BELOW.get(source.step)
         if below is None:
             raise InternalError("BZ9010", f"residual code cannot read a source of step {source.step}")
@@ -135,7 +139,7 @@ _BELOW: dict[Step, Callable[[str, Any, Callable[..., str]], str]] = {
     Step.LENGTH: lambda at, key, name: f"{name(len)}({at})",
     Step.SIZE: lambda at, key, name: f"{at}.size({key})",
     Step.NEGATIVE: lambda at, key, name: f"(-{at})",
-    Step.DECIMAL: lambda at, key, name: f"{name(str)}({at})",
+    Step.FORMATTED: lambda at, key, name: f"{name(format)}({at}, {key!r})",
 }
 
 

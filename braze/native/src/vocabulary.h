@@ -23,7 +23,10 @@ enum {
     STEP_NEGATIVE,
     STEP_ITEM_AT,
     STEP_HAS_AT,
-    STEP_DECIMAL,
+    STEP_CLASS_HAS_AT,
+    STEP_FORMATTED,
+    STEP_JOINED,
+    STEP_TUPLE,
     STEP_LENGTH,
     STEP_SIZE,
     STEP_COMPUTED,
@@ -51,7 +54,10 @@ enum {
     "negative", \
     "item_at", \
     "has_at", \
-    "decimal", \
+    "class_has_at", \
+    "formatted", \
+    "joined", \
+    "tuple", \
     "length", \
     "size", \
     "computed",
