@@ -15,7 +15,9 @@ _CHECKS = {check.value: check for check in Check}
 _STEPS = {step.value: step for step in Step}
 _ROOTLESS = (Place.LAST, Place.PROCESS)
 #: steps whose keys name rows
-_OF_ROWS = walk.BY_KEY | walk.OF_SEVERAL
+_OF_ROWS = walk.BY_KEY | walk.OF_SEVERAL | {"part"}
+#: types of the bounds of a slice
+_BOUNDS = {int, type(None)}
 #: parts of which one is made, as in native/src/guards.h
 MOST_COMPUTED = 8
 _THROUGH_PYTHON = (-1, 0, ())
@@ -75,6 +77,8 @@ def _verify_node(index: int, parent: int, step: str, key: Any) -> None:
         raise ValueError(f"node {index}: step {step!r} {'needs a' if parent < 0 else 'takes no'} parent")
     if step in walk.BY_KEY and not (type(key) is int and 0 <= key < index):
         raise ValueError(f"node {index}: the node of its key, {key!r}, does not come before it")
+    if step == "part" and not (type(key) is tuple and len(key) == 2 and {*map(type, key)} <= _BOUNDS):
+        raise ValueError(f"node {index}: {key!r} are no bounds of a slice")
     if step in walk.OF_SEVERAL:
         _verify_parts(index, parent, step, key)
     wanted = _STEPS[step].key

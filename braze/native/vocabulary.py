@@ -44,6 +44,10 @@ class Step(enum.Enum):
     TENSOR_OF = "tensor_of", str
     # name of a dtype, or "" for the one that PyTorch infers; torch.tensor(parent), of a list of numbers or of lists of such, a new tensor at each read
     TENSOR_OF_NUMBERS = "tensor_of_numbers", str
+    PART = (
+        "part",
+        tuple,
+    )  # two bounds, each an int or None; parent[slice(*key)], of a list, a new one at each read
     NEGATIVE = "negative"  # None; -parent, an int below zero: symbols are sizes, and above
     # the place of an int, or of a dict's key that is text or made by TUPLE (in programs its node), by which an item of the parent, a list, tuple or dict, is
     # taken as Python does

@@ -218,6 +218,8 @@ def read(step: str, key: Any, parent: Any, function: FunctionType, locals: Seque
             return item_at(parent, key)
         case "has_at":
             return has_at(parent, key)
+        case "part" if type(parent) is list:
+            return parent[slice(*key)]
         case "class_has_at":
             return class_has(parent, key)
         case "formatted" if type(parent) is int:
@@ -242,7 +244,7 @@ def read(step: str, key: Any, parent: Any, function: FunctionType, locals: Seque
             return -parent
         case "length" if issubclass(type(parent), (list, dict)):
             return length(parent)
-        case "negative" | "size" | "length" | "formatted":
+        case "negative" | "size" | "length" | "formatted" | "part":
             raise Mismatch
         case _:
             return of_function(step, key, parent)

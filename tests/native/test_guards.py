@@ -104,6 +104,8 @@ def test_malformed_programs_are_refused():
         ([(-1, "local", 0), (-1, "formatted", "")], [], []),
         ([(-1, "local", 0), (0, "formatted", None)], [], []),
         ([(-1, "local", 0), (0, "class_has_at", 1)], [], []),
+        ([(-1, "local", 0), (0, "part", (1, True))], [], []),
+        ([(-1, "local", 0), (0, "part", (1,))], [], []),
         ([(-1, "local", 0), (0, "joined", (("a",), (0,)))], [], []),
         ([(-1, "local", 0), (0, "joined", (("a", 1), (0,)))], [], []),
         ([(-1, "local", 0), (0, "tuple", (((), ()), (1,)))], [], []),
@@ -228,6 +230,26 @@ def test_an_item_is_taken_by_text_of_several_parts_and_by_tuples():
         assert not holds(outer, [], (pairs, number, name))
     assert not holds(outer, [], ([1, 2], 1, 1))
     assert not holds([*locals_[:2], (0, "item_at", 1)], [], ({(1,): 2}, (1,)))
+
+
+def test_a_part_of_a_list_is_taken_as_a_slice_is():
+    class Own(list):
+        """Its slices come by code, which a walk does not run."""
+
+        def __getitem__(self, key):
+            raise AssertionError
+
+    held = [1, 2.5, "a", None, 5]
+    bounds = (None, 0, 1, 3, 5, 9, -1, -3, -5, -9, 1 << 70, -(1 << 70), (1 << 63) - 1, -(1 << 63))
+    for start in bounds:
+        for stop in bounds:
+            nodes, found = [(-1, "local", 0), (0, "part", (start, stop))], held[start:stop]
+            nodes += [(1, "item", i) for i in range(len(found))]
+            checks = [(1, "length", len(found)), *((2 + i, "equal", v) for i, v in enumerate(found))]
+            assert holds(nodes, checks, (held,))
+            assert not holds(nodes, [(1, "length", len(found) + 1)], (held,))
+    for other in (tuple(held), Own(held), "abcde", range(5), {0: 1}, None, deque(held)):
+        assert not holds([(-1, "local", 0), (0, "part", (1, 2))], [], (other,))
 
 
 def test_whether_a_class_has_an_attribute_of_a_name_read_elsewhere():

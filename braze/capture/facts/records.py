@@ -85,6 +85,8 @@ def _below(at: str, step: Step, key: Any) -> str:
             return f"{at}[{key!r}]"
         case Step.HAS_AT | Step.CLASS_HAS_AT:
             return f"({key!r} in {at if step is Step.HAS_AT else f'dir(type({at}))'})"
+        case Step.PART:
+            return f"{at}[slice{key}]"
         case Step.FORMATTED:
             return f"format({at}, {key!r})"
         case Step.JOINED | Step.TUPLE:

@@ -109,6 +109,8 @@ def source_text(source: Source | None, code: Any = None, names: Mapping[Source, 
             return f"torch.from_numpy({above})"
         case Step.TENSOR_OF_NUMBERS:
             return f"torch.tensor({above})"
+        case Step.PART:
+            return f"{above}[{':'.join('' if bound is None else str(bound) for bound in key)}]"
         case Step.NEGATIVE:
             return f"-{above}"
         case Step.KEY:

@@ -122,6 +122,10 @@ class SourceText:
         return below(self.text(source.parent), key, name)
 
 
+def _bound(value: int | None) -> str:
+    return "" if value is None else str(value)
+
+
 #: a source as text, of the text of the one above it, its key, and what names objects
 _BELOW: dict[Step, Callable[[str, Any, Callable[..., str]], str]] = {
     Step.GLOBALS_OF: lambda at, key, name: f"{at}.__globals__[{key!r}]",
@@ -138,6 +142,7 @@ _BELOW: dict[Step, Callable[[str, Any, Callable[..., str]], str]] = {
     Step.TENSOR_OF: lambda at, key, name: f"{name(torch.from_numpy)}({at})",
     Step.LENGTH: lambda at, key, name: f"{name(len)}({at})",
     Step.SIZE: lambda at, key, name: f"{at}.size({key})",
+    Step.PART: lambda at, key, name: f"{at}[{_bound(key[0])}:{_bound(key[1])}]",
     Step.NEGATIVE: lambda at, key, name: f"(-{at})",
     Step.FORMATTED: lambda at, key, name: f"{name(format)}({at}, {key!r})",
 }

@@ -321,6 +321,36 @@ read_tuple(Walk *walk, PyObject *pieces, const Computed *parts)
     return keep(walk, tuple);
 }
 
+/* A bound of a slice; those beyond all lists are as good as the largest. */
+static Py_ssize_t
+as_bound(PyObject *number)
+{
+    int overflow;
+    long long value = PyLong_AsLongLongAndOverflow(number, &overflow);
+    return overflow > 0 ? PY_SSIZE_T_MAX : overflow < 0 ? -PY_SSIZE_T_MAX : (Py_ssize_t)value;
+}
+
+/* parent[first:end] of a list. The collector, which may run finalizers, waits. */
+static PyObject *
+read_part(Walk *walk, PyObject *list, PyObject *bounds)
+{
+    Py_ssize_t bound[2] = {0, PY_SSIZE_T_MAX};
+    if (!PyList_CheckExact(list)) {
+        return NULL;
+    }
+    for (int i = 0; i < 2; i++) {
+        PyObject *given = PyTuple_GET_ITEM(bounds, i);
+        bound[i] = given == Py_None ? bound[i] : as_bound(given);
+    }
+    PySlice_AdjustIndices(PyList_GET_SIZE(list), &bound[0], &bound[1], 1);
+    int collecting = PyGC_Disable();
+    PyObject *part = PyList_GetSlice(list, bound[0], bound[1]);
+    if (collecting) {
+        PyGC_Enable();
+    }
+    return keep(walk, part);
+}
+
 static PyObject *
 read_size(Walk *walk, PyObject *tensor, Py_ssize_t dim)
 {
@@ -401,6 +431,8 @@ node_read(Walk *walk, int index, bool *cacheable)
         return read_tensor_of(walk, parent, node->index == 1);
     case STEP_TENSOR_OF_NUMBERS:
         return keep(walk, tensor_of_numbers(parent, node->key));
+    case STEP_PART:
+        return read_part(walk, parent, node->key);
     case STEP_NEGATIVE:
         return read_negative(walk, parent);
     case STEP_ITEM_AT:

@@ -20,6 +20,7 @@ enum {
     STEP_CONSTANT,
     STEP_TENSOR_OF,
     STEP_TENSOR_OF_NUMBERS,
+    STEP_PART,
     STEP_NEGATIVE,
     STEP_ITEM_AT,
     STEP_HAS_AT,
@@ -51,6 +52,7 @@ enum {
     "constant", \
     "tensor_of", \
     "tensor_of_numbers", \
+    "part", \
     "negative", \
     "item_at", \
     "has_at", \
