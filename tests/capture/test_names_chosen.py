@@ -32,6 +32,7 @@ class Net(nn.Module):
             setattr(self, f"k{i}", i * 1.5)
         self.layer_7 = self.layer_6
         self.p9 = self.p8
+        self.blocks = nn.Sequential(*(nn.Linear(3, 3) for _ in range(COUNT)))
         self.named = nn.ModuleDict({f"a{i}": nn.Linear(3, 3) for i in range(COUNT)})
         self.scales = nn.ParameterList(nn.Parameter(torch.randn(3)) for _ in range(COUNT))
         self.shifts = nn.ParameterDict({f"s{i}": nn.Parameter(torch.randn(3)) for i in range(COUNT)})
@@ -42,6 +43,13 @@ class Net(nn.Module):
 
     def method_4(self) -> int:
         return 4
+
+
+class Backwards(nn.Sequential):
+    """Counts otherwise."""
+
+    def _get_item_by_idx(self, iterator: Any, idx: int) -> Any:
+        return super()._get_item_by_idx(reversed(list(iterator)), idx)
 
 
 class Plain:
@@ -196,8 +204,12 @@ def a_memo_by_its_lack(x: Any, i: Any, w: Any) -> Any:
     return x
 
 
+def a_block(x: Any, i: Any, w: Any) -> Any:
+    return w.net.blocks[i](x) + w.net.blocks[-i](x), w.net.blocks[i - 3] is w.net.blocks[i]
+
+
 ALIKE = (
-    a_layer, a_layer_of_several, a_buffer, a_number, an_attribute, by_a_name, of_lists_and_dicts_of_parameters, a_key, a_key_of_two,
+    a_block, a_layer, a_layer_of_several, a_buffer, a_number, an_attribute, by_a_name, of_lists_and_dicts_of_parameters, a_key, a_key_of_two,
     a_key_with_a_dtype, a_memo, a_memo_by_its_lack,
 )  # fmt: skip
 
@@ -396,10 +408,11 @@ def between(w: Any, call: int) -> None:
     """Entries are replaced, deleted, added and moved."""
     torch.manual_seed(call)
     if call == 6:
+        w.net.blocks[3], w.net.blocks[5] = nn.Linear(3, 3, bias=False), w.net.blocks[4]
         w.net.layer_3, w.plain.t3 = nn.Linear(3, 3, bias=False), torch.randn(3).double()  # type: ignore[attr-defined]
         w.pairs[3, 0], w.table["l3.w"], w.functions[3] = 5, torch.randn(1, 3), torch.tanh
     if call == 8:
-        del w.net.layer_4, w.plain.t4, w.pairs[4, 0], w.table["l4.b"]
+        del w.net.layer_4, w.net.blocks[2], w.plain.t4, w.pairs[4, 0], w.table["l4.b"]
         w.net.__dict__["layer_9"] = torch.relu  # before what the tables hold
     if call == 12:
         w.net.layer_4, w.plain.t4, w.table["l4.b"] = nn.Linear(3, 3), torch.randn(3), torch.randn(3)  # type: ignore[attr-defined]
@@ -407,6 +420,9 @@ def between(w: Any, call: int) -> None:
     if call == 16:
         w.pairs[Same((3, 2))], w.net.k4 = 7, "text"  # type: ignore[assignment]
         w.net.train(not w.net.training)
+        w.net.blocks.add_module("last", nn.Tanh())
+    if call == 20:
+        w.net.blocks = Backwards(*w.net.blocks)
 
 
 @pytest.mark.parametrize("changing", [False, True], ids=["kept", "changing"])
