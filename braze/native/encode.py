@@ -15,8 +15,10 @@ _CHECKS = {check.value: check for check in Check}
 _STEPS = {step.value: step for step in Step}
 _ROOTLESS = (Place.LAST, Place.PROCESS)
 #: steps whose keys name rows
-_OF_ROWS = frozenset(("item_at", "has_at", "computed"))
-#: ints of which a computed one is made, as in native/src/guards.h
+_OF_ROWS = walk.BY_KEY | walk.OF_SEVERAL | {"part"}
+#: types of the bounds of a slice
+_BOUNDS = {int, type(None)}
+#: parts of which one is made, as in native/src/guards.h
 MOST_COMPUTED = 8
 _THROUGH_PYTHON = (-1, 0, ())
 #: checks with the types of what is surely right to expect of an object
@@ -73,23 +75,30 @@ def _verify_node(index: int, parent: int, step: str, key: Any) -> None:
         raise ValueError(f"node {index}: parent {parent} does not come before it")
     if (parent < 0) != _STEPS[step].root:
         raise ValueError(f"node {index}: step {step!r} {'needs a' if parent < 0 else 'takes no'} parent")
-    if step in ("item_at", "has_at") and not (type(key) is int and 0 <= key < index):
+    if step in walk.BY_KEY and not (type(key) is int and 0 <= key < index):
         raise ValueError(f"node {index}: the node of its key, {key!r}, does not come before it")
-    if step == "computed":
-        _verify_computed(index, parent, key)
+    if step == "part" and not (type(key) is tuple and len(key) == 2 and {*map(type, key)} <= _BOUNDS):
+        raise ValueError(f"node {index}: {key!r} are no bounds of a slice")
+    if step in walk.OF_SEVERAL:
+        _verify_parts(index, parent, step, key)
     wanted = _STEPS[step].key
     if wanted is not None and type(key) is not wanted:
         raise TypeError(f"node {index}: step {step!r} takes a key of type {wanted.__name__}, not {key!r}")
 
 
-def _verify_computed(index: int, parent: int, key: Any) -> None:
-    """A program over ints, and their nodes, of which the parent is the first."""
-    relation, nodes = key if type(key) is tuple and len(key) == 2 else (None, ())
-    if getattr(relation, "code", None) is None:
-        raise ValueError(f"node {index}: {key!r} is no program")
+def _verify_parts(index: int, parent: int, step: str, key: Any) -> None:
+    """A program over ints, or what stands between texts or in a tuple, and their nodes, of which the parent is the first."""
+    made, nodes = key if type(key) is tuple and len(key) == 2 else (None, ())
     rows = type(nodes) is tuple and 0 < len(nodes) <= MOST_COMPUTED and nodes[0] == parent
     if not (rows and all(type(n) is int and 0 <= n < index for n in nodes)):
-        raise ValueError(f"node {index}: the nodes of its ints, {nodes!r}, do not come before it")
+        raise ValueError(f"node {index}: the nodes of its parts, {nodes!r}, do not come before it")
+    if step == "computed":
+        if getattr(made, "code", None) is None:
+            raise ValueError(f"node {index}: {made!r} is no program")
+        return
+    kind = str if step == "joined" else tuple
+    if type(made) is not tuple or len(made) != len(nodes) + 1 or {*map(type, made)} != {kind}:
+        raise ValueError(f"node {index}: {made!r} is not what stands around its parts")
 
 
 def _verify_check(index: int, node: int, check: str, expected: Any, count: int, symbols: int) -> None:

@@ -44,11 +44,20 @@ class Step(enum.Enum):
     TENSOR_OF = "tensor_of", str
     # name of a dtype, or "" for the one that PyTorch infers; torch.tensor(parent), of a list of numbers or of lists of such, a new tensor at each read
     TENSOR_OF_NUMBERS = "tensor_of_numbers", str
+    PART = (
+        "part",
+        tuple,
+    )  # two bounds, each an int or None; parent[slice(*key)], of a list, a new one at each read
     NEGATIVE = "negative"  # None; -parent, an int below zero: symbols are sizes, and above
-    # the place of an int, or of a dict's key that is text (in programs its node), by which an item of the parent, a list, tuple or dict, is taken as Python does
+    # the place of an int, or of a dict's key that is text or made by TUPLE (in programs its node), by which an item of the parent, a list, tuple or dict, is
+    # taken as Python does
     ITEM_AT = "item_at"
-    HAS_AT = "has_at"  # the same; whether the parent, a dict or set, holds that int or text
-    DECIMAL = "decimal"  # None; str(parent), of an int
+    HAS_AT = "has_at"  # the same; whether the parent, a dict or set, holds that key
+    CLASS_HAS_AT = "class_has_at"  # the place of text; whether the parent's class or a base of it has an attribute of that name
+    FORMATTED = "formatted", str  # how; format(parent, key), of an int
+    # texts around those at places, of which the first is the parent's, and the places of the others (in programs all their nodes); all of it as one
+    JOINED = "joined"
+    TUPLE = "tuple"  # the same of a tuple: what stands around ints, texts and such tuples at places
     LENGTH = "length"  # None; the number of elements of a list or dict parent
     SIZE = "size", int  # dimension; the size of a tensor parent along it
     # what integers at places come to, the first of them the parent: text over n0, n1... and the places of the others (in programs a Relation and

@@ -16,6 +16,9 @@ from braze.native import torch_state
 from braze.native.vocabulary import STATES, Check
 from braze.support.errors import InternalError
 
+#: steps of which the key is the row of one, and those that are made of what stands at several rows
+BY_KEY = frozenset({"item_at", "has_at", "class_has_at"})
+OF_SEVERAL = frozenset({"computed", "joined", "tuple"})
 #: marks a size or stride of the ``tensor`` check that may be anything
 ANY = None
 
@@ -115,8 +118,14 @@ def item(value: Any, key: Any) -> Any:
     raise Mismatch
 
 
-#: what an item is taken by that is another one at each call
-KEYS = (int, str)
+class Made(tuple[Any, ...]):
+    """A tuple of what is at places, each of which is a key, and of what a program says."""
+
+    __slots__ = ()
+
+
+#: what an item is taken by that is another one at each call: its look-up runs no code of the program's
+KEYS = frozenset({int, str, Made})
 
 
 def has_at(value: Any, key: Any) -> bool:
@@ -126,8 +135,19 @@ def has_at(value: Any, key: Any) -> bool:
     return holds_key(value, key)
 
 
+def class_has(value: Any, name: Any) -> bool:
+    """Whether an object's class has an attribute."""
+    if type(name) is not str:
+        raise Mismatch
+    try:
+        class_attribute(type(value), name)
+    except Mismatch:
+        return False
+    return True
+
+
 def item_at(value: Any, key: Any) -> Any:
-    """``value[key]`` of a list, tuple or dict by an int, below zero too, or of a dict by text, read as the builtin would."""
+    """``value[key]`` of a list, tuple or dict by an int, below zero too, or of a dict by text or a tuple, read as the builtin would."""
     cls = type(value)
     if issubclass(cls, dict) and type(key) in KEYS:
         return entry(value, key)
@@ -149,6 +169,18 @@ def computed(relation: Any, numbers: Sequence[Any]) -> int:
     return int(found)
 
 
+def joined(pieces: Sequence[Any], parts: Sequence[Any]) -> Any:
+    """Texts, or tuples, between which what is at places stands."""
+    if type(pieces[0]) is str:
+        if not all(type(part) is str for part in parts):
+            raise Mismatch
+        return "".join(part for pair in zip(pieces, (*parts, ""), strict=True) for part in pair)
+    if not KEYS.issuperset(map(type, parts)):
+        raise Mismatch
+    around = [(part,) for part in parts]
+    return Made(part for pair in zip(pieces, (*around, ()), strict=True) for each in pair for part in each)
+
+
 def of_function(step: str, key: Any, parent: Any) -> Any:
     """The steps that look into a function object."""
     if step == "func":
@@ -165,7 +197,7 @@ def of_function(step: str, key: Any, parent: Any) -> Any:
 
 
 def read(step: str, key: Any, parent: Any, function: FunctionType, locals: Sequence[Any]) -> Any:
-    """The object at one node, given its parent's; ``key`` of ``item_at`` and ``has_at`` is the key, of ``computed`` the program and the ints."""
+    """The object at one node, given its parent's; ``key`` of steps by a key is that, of those with several parts what is made of these, and they."""
     match step:
         case "local":
             return locals[key]
@@ -186,8 +218,14 @@ def read(step: str, key: Any, parent: Any, function: FunctionType, locals: Seque
             return item_at(parent, key)
         case "has_at":
             return has_at(parent, key)
-        case "decimal" if type(parent) is int:
-            return str(parent)
+        case "part" if type(parent) is list:
+            return parent[slice(*key)]
+        case "class_has_at":
+            return class_has(parent, key)
+        case "formatted" if type(parent) is int:
+            return format(parent, key)
+        case "joined" | "tuple":
+            return joined(*key)
         case "size" if key >= 0:
             return torch_state.metadata(parent)[3][key]
         case "computed":
@@ -206,7 +244,7 @@ def read(step: str, key: Any, parent: Any, function: FunctionType, locals: Seque
             return -parent
         case "length" if issubclass(type(parent), (list, dict)):
             return length(parent)
-        case "negative" | "size" | "length" | "decimal":
+        case "negative" | "size" | "length" | "formatted" | "part":
             raise Mismatch
         case _:
             return of_function(step, key, parent)
@@ -345,9 +383,9 @@ class Walk:
         if index not in self.values:
             parent, step, key = self.nodes[index]
             above = self.value(parent) if parent >= 0 else None
-            if plain(step) in ("item_at", "has_at"):
+            if plain(step) in BY_KEY:
                 key = self.value(key)
-            elif plain(step) == "computed":
+            elif plain(step) in OF_SEVERAL:
                 key = key[0], [self.value(node) for node in key[1]]
             try:
                 self.values[index] = read(plain(step), key, above, self.function, self.locals)

@@ -422,3 +422,32 @@ def test_a_comprehension_over_breaks_writes_its_dict_as_a_loop_does() -> None:
         return told
 
     assert by_key(lambda f: braze.compile(f, backend="eager")) == by_key(lambda f: f)
+
+
+def set_and_deleted(x: Any, held: Any, items: dict[Any, Any]) -> Any:
+    held.name = items["name"] = x * 2
+    found = held.name + items["name"]
+    del held.name, items["name"]
+    return found
+
+
+def set_for_a_while(x: Any, held: Any, items: dict[Any, Any]) -> Any:
+    setattr(held, "name", x)
+    before = hasattr(held, "name")
+    delattr(held, "name")
+    items["other"] = x
+    return before, hasattr(held, "name")
+
+
+@pytest.mark.parametrize("program", [set_and_deleted, set_for_a_while])
+def test_what_a_call_replaces_and_deletes_need_not_be_there_at_the_next(program: Any) -> None:
+    compiled = braze.compile(program, backend="eager")
+    held, items = SimpleNamespace(name=1, last=2), {"name": 1, "last": 2}
+    for call in range(4):
+        x = torch.ones(2)
+        theirs = SimpleNamespace(**vars(held)), dict(items)
+        want = program(x, *theirs)
+        assert str(compiled(x, held, items)) == str(want)
+        assert str((held, items)) == str(theirs)
+        if call == 2:
+            held.name = items["name"] = torch.ones(3)  # type: ignore[assignment]

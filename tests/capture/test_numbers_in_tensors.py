@@ -349,3 +349,127 @@ def test_what_makes_tensors_in_place_of_pytorch_is_not_called_while_tracing(monk
     monkeypatch.setattr(torch, "tensor", mine)
     assert compiled([1, 2, 3]).tolist() == [4, 6, 8]
     assert len(calls) == 1
+
+
+# -- parts of lists
+
+
+class Parts:
+    def __init__(self) -> None:
+        self.tokens: list[Any] = [7]
+        self.block = 6
+
+    @property
+    def device(self) -> str:
+        braze.graph_break()
+        return "cpu"
+
+
+def last_ones(x: Any, i: int, w: Any) -> Any:
+    w.tokens.append(i)
+    return torch.tensor(w.tokens[-6:]) * 2
+
+
+def a_batch_of_last_ones(x: Any, i: int, w: Any) -> Any:
+    found = torch.tensor([w.tokens[-w.block :]], dtype=torch.int32)
+    w.tokens.append(i)
+    return found
+
+
+def all_but_the_last(x: Any, i: int, w: Any) -> Any:
+    found = torch.tensor(w.tokens[:-1]), torch.as_tensor(w.tokens[1:], dtype=torch.float32)
+    w.tokens.append(i)
+    return found
+
+
+def a_copy(x: Any, i: int, w: Any) -> Any:
+    w.tokens.append(i)
+    return torch.tensor(w.tokens[:]).sum() + x
+
+
+def both_parts(x: Any, i: int, w: Any) -> Any:
+    w.tokens.append(i)
+    first = torch.tensor(w.tokens[-4:])
+    w.tokens.extend([i + 1, 3])
+    return first, torch.tensor(w.tokens[-4:]), torch.tensor(w.tokens[-2:]), torch.tensor(w.tokens)
+
+
+PARTS = (last_ones, a_batch_of_last_ones, all_but_the_last, a_copy, both_parts)
+
+
+def the_same_part_twice(x: Any, i: int, w: Any) -> Any:
+    w.tokens.append(i)
+    return torch.tensor(w.tokens[-3:]), torch.tensor(w.tokens[-3:]), w.tokens[-3:] is w.tokens[-3:]
+
+
+def parts_that_are_kept(x: Any, i: int, w: Any) -> Any:
+    part = w.tokens[-4:]
+    part.append(i)
+    w.tokens.append(i)
+    return torch.tensor(part), part, w.tokens[0]
+
+
+def over_a_break_that_an_argument_makes(x: Any, i: int, w: Any) -> Any:
+    w.tokens.append(i)
+    return torch.tensor(w.tokens[-4:], device=w.device), len(w.tokens)
+
+
+def whose_numbers_are_read(x: Any, i: int, w: Any) -> Any:
+    w.tokens.append(i)
+    return torch.tensor(w.tokens[-4:]).tolist(), torch.tensor(w.tokens[-9:]).sum().item()
+
+
+def of_other_kinds(x: Any, i: int, w: Any) -> Any:
+    w.tokens.append([i, i * 0.5, True, 1 << 40][i % 4])
+    return torch.tensor(w.tokens[-2:]), torch.tensor(w.tokens[-7:]), torch.tensor(w.tokens[1:3])
+
+
+def by_odd_bounds(x: Any, i: int, w: Any) -> Any:
+    w.tokens.append(i)
+    found = [
+        torch.tensor(w.tokens[-i:]),
+        torch.tensor(w.tokens[5:]),
+        torch.tensor(w.tokens[::2]),
+        torch.tensor(w.tokens[2:-2]),
+    ]
+    return [
+        *found,
+        torch.tensor(w.tokens[True:]),
+        torch.tensor(w.tokens[-(1 << 70) : 1 << 70]),
+        torch.tensor(w.tokens[-1:-3]),
+    ]
+
+
+def refused(x: Any, i: int, w: Any) -> Any:
+    w.tokens.append("text" if i == 9 else i)
+    try:
+        return torch.tensor(w.tokens[-4:])
+    except (TypeError, ValueError) as error:
+        w.tokens.pop()
+        return str(error)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [*PARTS, the_same_part_twice, parts_that_are_kept, over_a_break_that_an_argument_makes, whose_numbers_are_read, of_other_kinds, by_odd_bounds, refused],
+    ids=lambda f: f.__name__,
+)  # fmt: skip
+def test_tensors_of_parts_of_lists_are_those_of_the_call(program: Any) -> None:
+    compiled, theirs, ours = braze.compile(program, backend="eager"), Parts(), Parts()
+    for i in (*range(14), 3, 4):
+        if i == 12:
+            theirs.tokens, ours.tokens = [], []
+        x = torch.tensor(1.0)
+        assert str(compiled(x, i, ours)) == str(program(x, i, theirs)), i
+        assert theirs.tokens == ours.tokens
+
+
+@pytest.mark.parametrize("program", PARTS, ids=lambda f: f.__name__)
+def test_a_part_of_a_list_that_becomes_a_tensor_has_no_variant_for_each_length(program: Any) -> None:
+    compiled, theirs, ours = braze.compile(program, backend="eager"), Parts(), Parts()
+    trace.reset_counters()
+    for i in range(40):
+        x = torch.tensor(1.0)
+        assert str(compiled(x, i + 2, ours)) == str(program(x, i + 2, theirs)), i
+    assert trace.COUNTERS["captures"] <= 6
+    assert trace.COUNTERS["calls_as_they_are"] == 0

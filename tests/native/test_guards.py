@@ -91,7 +91,16 @@ def test_malformed_programs_are_refused():
         ([(-1, "local", 0), (0, "item_at", "x")], [], []),
         ([(-1, "local", 0), (-1, "item_at", 0)], [], []),
         ([(-1, "local", 0), (0, "has_at", 1)], [], []),
-        ([(-1, "local", 0), (-1, "decimal", None)], [], []),
+        ([(-1, "local", 0), (-1, "formatted", "")], [], []),
+        ([(-1, "local", 0), (0, "formatted", None)], [], []),
+        ([(-1, "local", 0), (0, "class_has_at", 1)], [], []),
+        ([(-1, "local", 0), (0, "part", (1, True))], [], []),
+        ([(-1, "local", 0), (0, "part", (1,))], [], []),
+        ([(-1, "local", 0), (0, "joined", (("a",), (0,)))], [], []),
+        ([(-1, "local", 0), (0, "joined", (("a", 1), (0,)))], [], []),
+        ([(-1, "local", 0), (0, "tuple", (((), ()), (1,)))], [], []),
+        ([(-1, "local", 0), (0, "tuple", ((), ()))], [], []),
+        ([(-1, "local", 0), (0, "tuple", (((), []), (0,)))], [], []),
         ([(-1, "local", 0), (0, "size", "x")], [], []),
         ([(-1, "local", 0), (0, "computed", 1)], [], []),
         ([(-1, "local", 0), (0, "computed", (None, (0,)))], [], []),
@@ -182,7 +191,7 @@ def test_whether_a_key_is_held_is_read_elsewhere():
 
 
 def test_an_item_of_a_dict_is_taken_by_text_and_by_an_integers_text():
-    nodes = [(-1, "local", 0), (-1, "local", 1), (1, "decimal", None), (0, "item_at", 2), (0, "item_at", 1)]
+    nodes = [(-1, "local", 0), (-1, "local", 1), (1, "formatted", ""), (0, "item_at", 2), (0, "item_at", 1)]
     table = {"-3": 1.5, "12": 2.5, 12: 3.5, -3: 4.5, str(2**70): 5.5, 2**70: 6.5}
     for key in (12, -3, 2**70):
         assert holds(nodes, [(3, "equal", table[str(key)]), (4, "equal", table[key])], (table, key))
@@ -190,6 +199,70 @@ def test_an_item_of_a_dict_is_taken_by_text_and_by_an_integers_text():
         assert not holds(nodes, [], (table, key))
     assert holds([*nodes[:2], (0, "item_at", 1)], [(2, "equal", 2.5)], (table, "12"))
     assert not holds([*nodes[:2], (0, "item_at", 1)], [], (["a"], "0"))
+
+
+def test_an_item_is_taken_by_text_of_several_parts_and_by_tuples():
+    locals_, text = [(-1, "local", 0), (-1, "local", 1), (-1, "local", 2)], (("layer_", ".", ""), (3, 2))
+    nodes = [*locals_, (1, "formatted", "02d"), (3, "joined", text), (0, "item_at", 4), (0, "has_at", 4)]
+    table = {"layer_03.weight": 1.5, "layer_-1.": 2.5, f"layer_{2**70}.b": 3.5}
+    for number, name in ((3, "weight"), (-1, ""), (2**70, "b")):
+        whole = f"layer_{number:02d}.{name}"
+        assert holds(nodes, [(5, "equal", table[whole]), (6, "equal", True)], (table, number, name))
+    for number, name in ((3, "bias"), (True, "weight"), (3.0, "weight"), (3, None), ("03", "weight"), (3, 3)):
+        assert not holds(nodes, [], (table, number, name))
+    assert holds([*nodes[:5], (0, "has_at", 4)], [(5, "equal", False)], (table, 3, "bias"))
+    inner = [*locals_, (1, "tuple", (((), (None, True, 1)), (1,)))]
+    outer = [*inner, (2, "tuple", (((), (), ("x",)), (2, 3))), (0, "item_at", 4), (0, "has_at", 4)]
+    pairs = {("a", (3, None, True, 1), "x"): 1.5, (4, (-1, None, 1, True), "x"): 2.5}
+    for number, name, found in ((3, "a", 1.5), (-1, 4, 2.5)):
+        assert holds(outer, [(5, "equal", found), (6, "equal", True)], (pairs, number, name))
+    for number, name in ((3, "b"), (True, "a"), (3.0, "a"), ((3,), "a"), (3, None), (2**70, "a"), ([], "a")):
+        assert not holds(outer, [], (pairs, number, name))
+    assert not holds(outer, [], ([1, 2], 1, 1))
+    assert not holds([*locals_[:2], (0, "item_at", 1)], [], ({(1,): 2}, (1,)))
+
+
+def test_a_part_of_a_list_is_taken_as_a_slice_is():
+    class Own(list):
+        """Its slices come by code, which a walk does not run."""
+
+        def __getitem__(self, key):
+            raise AssertionError
+
+    held = [1, 2.5, "a", None, 5]
+    bounds = (None, 0, 1, 3, 5, 9, -1, -3, -5, -9, 1 << 70, -(1 << 70), (1 << 63) - 1, -(1 << 63))
+    for start in bounds:
+        for stop in bounds:
+            nodes, found = [(-1, "local", 0), (0, "part", (start, stop))], held[start:stop]
+            nodes += [(1, "item", i) for i in range(len(found))]
+            checks = [(1, "length", len(found)), *((2 + i, "equal", v) for i, v in enumerate(found))]
+            assert holds(nodes, checks, (held,))
+            assert not holds(nodes, [(1, "length", len(found) + 1)], (held,))
+    for other in (tuple(held), Own(held), "abcde", range(5), {0: 1}, None, deque(held)):
+        assert not holds([(-1, "local", 0), (0, "part", (1, 2))], [], (other,))
+
+
+def test_whether_a_class_has_an_attribute_of_a_name_read_elsewhere():
+    class Base:
+        there = 1
+
+    class Asking(type):
+        def __getattr__(cls, name):
+            raise AssertionError
+
+    class Below(Base, metaclass=Asking):
+        def __getattribute__(self, name):
+            raise AssertionError
+
+    held = Below()
+    object.__setattr__(held, "own", 1)
+    nodes = [(-1, "local", 0), (-1, "local", 1), (0, "class_has_at", 1)]
+    for name, there in (("there", True), ("own", False), ("__init__", True), ("", False), ("mro", False)):
+        assert holds(nodes, [(2, "equal", there)], (held, name))
+        assert not holds(nodes, [(2, "equal", not there)], (held, name))
+    assert holds(nodes, [(2, "equal", True)], (3, "real"))
+    for name in (1, None, b"there", type("Own", (str,), {})("there")):
+        assert not holds(nodes, [], (held, name))
 
 
 #: what is computed of two ints

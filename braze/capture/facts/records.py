@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any
 
@@ -66,16 +66,31 @@ def computed_text(text: str, numbers: Sequence[str]) -> str:
     return _NUMBER.sub(lambda found: numbers[int(found[1])], text)
 
 
+def joined_text(pieces: Sequence[Any], parts: Sequence[str], told: Callable[[Any], str] = repr) -> str:
+    """Text or a tuple of several parts, of the text of each, as an expression; ``told``: of what stands around them."""
+    of_tuple = type(pieces[0]) is tuple
+    inside: list[str] = []
+    for piece, part in zip(pieces, (*parts, None), strict=True):
+        inside += map(told, piece if of_tuple else filter(None, (piece,)))
+        inside += () if part is None else (part,)
+    between, end = (", ", "," if len(inside) == 1 else "") if of_tuple else (" + ", "")
+    return f"({between.join(inside)}{end})"
+
+
 def _below(at: str, step: Step, key: Any) -> str:
     match step:
         case Step.DICT:
             return f"{at}.__dict__[{key!r}]"
         case Step.ITEM | Step.ITEM_AT:
             return f"{at}[{key!r}]"
-        case Step.HAS_AT:
-            return f"({key!r} in {at})"
-        case Step.DECIMAL:
-            return f"str({at})"
+        case Step.HAS_AT | Step.CLASS_HAS_AT:
+            return f"({key!r} in {at if step is Step.HAS_AT else f'dir(type({at}))'})"
+        case Step.PART:
+            return f"{at}[slice{key}]"
+        case Step.FORMATTED:
+            return f"format({at}, {key!r})"
+        case Step.JOINED | Step.TUPLE:
+            return joined_text(key[0], (at, *map(str, key[1])))
         case Step.ATTR:
             return f"{at}.{key}"
         case Step.LOCAL:

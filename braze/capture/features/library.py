@@ -232,7 +232,7 @@ def get(t: Trace, owner: Any, args: Any, kwargs: Any, tail: bool) -> Any:
     if kwargs or len(args) not in (1, 2):
         return MISSING
     default = args[1] if len(args) == 2 else None
-    if type(args[0]) in chosen.KEYS and (told := chosen.holds(t, owner, args[0])) is not MISSING:
+    if chosen.is_key(args[0]) and (told := chosen.holds(t, owner, args[0])) is not MISSING:
         value = handed_on(t, chosen.item, owner, args[0]) if told else default
         if value is not MISSING:
             return value
@@ -264,7 +264,7 @@ def read_item(t: Trace, shadow: DictShadow, key: Any) -> Any:
 
 def setdefault(t: Trace, owner: Any, args: Any, kwargs: Any, tail: bool) -> Any:
     """``d.setdefault(name, default)`` of a dict from outside that nothing has read whole."""
-    if kwargs or not args or type(args[0]) not in (str, *chosen.KEYS):
+    if kwargs or not args or not (type(args[0]) is str or chosen.is_key(args[0])):
         return MISSING
     if type(args[0]) is not str:
         told = chosen.holds(t, owner, args[0])
@@ -285,7 +285,7 @@ def setdefault(t: Trace, owner: Any, args: Any, kwargs: Any, tail: bool) -> Any:
 
 def get_of_own_class(t: Trace, owner: Any, args: Any, kwargs: Any, tail: bool) -> Any:
     """The same of a counter, say, by what changes from call to call; by any other key it is looked up in the whole of it."""
-    return get(t, owner, args, kwargs, tail) if args and type(args[0]) in chosen.KEYS else MISSING
+    return get(t, owner, args, kwargs, tail) if args and chosen.is_key(args[0]) else MISSING
 
 
 FEATURE.methods[dict, "get"] = get

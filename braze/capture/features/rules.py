@@ -36,7 +36,7 @@ from braze.capture.outside import identities, texts
 from braze.capture.outside.class_values import class_value, is_programs, trust_class_value
 from braze.capture.outside.looked_into import fill
 from braze.capture.outside.unread import handed_on
-from braze.capture.python import calls, operations, raised
+from braze.capture.python import calls, named_attributes, operations, raised
 from braze.capture.python.attributes import (
     class_lookup,
     generic_attr,
@@ -88,6 +88,11 @@ def with_name(args: Any) -> Any:
 
 @rule(getattr)
 def getattr_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    found = handed_on(t, named_attributes.named, *args[:2]) if len(args) in (2, 3) else MISSING
+    if found is named_attributes.ABSENT and len(args) == 3:
+        return args[2]
+    if found is not MISSING and found is not named_attributes.ABSENT:
+        return found
     args = with_name(args)
     if len(args) == 2:
         return handed_on(t, load_attr, args[0], args[1], tail)
@@ -100,6 +105,9 @@ def getattr_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 
 @rule(hasattr)
 def hasattr_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    found = handed_on(t, named_attributes.named, *args) if len(args) == 2 else MISSING
+    if found is not MISSING:
+        return found is not named_attributes.ABSENT
     try:
         handed_on(t, load_attr, *with_name(args))
     except AttributeError:

@@ -112,6 +112,8 @@ class RecipeTable:
             return self.symbolic(value)
         node = t.outside.tree.node_of(value)
         if node is not None and node.step is not Step.CONSTANT:
+            if node.step is Step.PART:
+                node.container.fill(t.outside)
             return FromSource(node.source)
         shadow = t.outside.dict_views.get(id(value))
         if shadow is not None and shadow.view is value:

@@ -19,6 +19,7 @@ from braze import native
 from braze.capture.facts.purity import computes, memory_of, writes, written_by
 from braze.capture.facts.records import Source, Step
 from braze.capture.facts.values import MISSING, NUMBER_OF
+from braze.capture.outside import lists_of_numbers
 from braze.capture.outside.given_texts import ValueMatters
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import Recording
@@ -140,7 +141,7 @@ class Known:
                 place = places.get(node)
                 if place is None or place.step is not Step.TENSOR_OF_NUMBERS:
                     return frozenset()
-                found.add(place.parent.source)
+                found.add(lists_of_numbers.whole(place.parent.source))
             elif not computes(node) or writes(node) or len(seen) > LONGEST:
                 return frozenset()
             waiting += [n for n in node.all_input_nodes if n not in seen]

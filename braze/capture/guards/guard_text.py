@@ -7,7 +7,16 @@ from typing import Any
 
 import torch
 
-from braze.capture.facts.records import Capture, Check, Guard, IdentityKey, Source, Step, computed_text
+from braze.capture.facts.records import (
+    Capture,
+    Check,
+    Guard,
+    IdentityKey,
+    Source,
+    Step,
+    computed_text,
+    joined_text,
+)
 from braze.capture.facts.resume import STATE_NAMES
 from braze.capture.facts.values import held
 from braze.graph.nodes.specs import FloatSpec, SymbolSpec, TensorSpec
@@ -82,8 +91,12 @@ def source_text(source: Source | None, code: Any = None, names: Mapping[Source, 
             return f"{above}[{source_text(key, code, names)}]"
         case Step.HAS_AT:
             return f"({source_text(key, code, names)} in {above})"
-        case Step.DECIMAL:
-            return f"str({above})"
+        case Step.CLASS_HAS_AT:
+            return f"hasattr(type({above}), {source_text(key, code, names)})"
+        case Step.FORMATTED:
+            return f"format({above}, {key!r})" if key else f"str({above})"
+        case Step.JOINED | Step.TUPLE:
+            return joined_text(key[0], (above, *(source_text(other, code, names) for other in key[1])))
         case Step.LENGTH:
             return f"len({above})"
         case Step.SIZE:
@@ -96,6 +109,8 @@ def source_text(source: Source | None, code: Any = None, names: Mapping[Source, 
             return f"torch.from_numpy({above})"
         case Step.TENSOR_OF_NUMBERS:
             return f"torch.tensor({above})"
+        case Step.PART:
+            return f"{above}[{':'.join('' if bound is None else str(bound) for bound in key)}]"
         case Step.NEGATIVE:
             return f"-{above}"
         case Step.KEY:

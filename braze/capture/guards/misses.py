@@ -190,6 +190,9 @@ def in_words(expression: str, symbols: Mapping[str, str]) -> str:
 # -- how to avoid that it fails again: one sentence by the kind of guard and what it met
 
 
+_EACH = "functions and classes that a number or a name chooses have a variant each: options={'recompile_limit': n} for as many as there are"
+
+
 def advice(guard: Guard, value: Any, name: str) -> tuple[str, ...]:
     """What the user may do so that this guard no longer fails; ``name`` is the guarded thing as the user writes it."""
     match guard.check:
@@ -217,9 +220,10 @@ def advice(guard: Guard, value: Any, name: str) -> tuple[str, ...]:
         case Check.RANGE if name and ".shape[" not in name:
             return (
                 f"each value of {name} that is compared with or chooses (anything but an item of a list or a layer) has a variant of its own: "
-                f"keep to a few, or choose out of a list or a tensor, torch.tensor(rows)[{name}] or torch.stack(tensors)[{name}]; "
-                "functions that it chooses have one each: options={'recompile_limit': n} for as many as there are",
+                f"keep to a few, or choose out of a list or a tensor, torch.tensor(rows)[{name}] or torch.stack(tensors)[{name}]; {_EACH}",
             )
+        case Check.IS if guard.source is not None and guard.source.step is Step.ITEM_AT:
+            return (_EACH,)
         case Check.KEYS | Check.HAS_KEY if name == "kwargs":
             return ("pass the same arguments by keyword each time",)
     return (guard.check.advice.format(name=name),)

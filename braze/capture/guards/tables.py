@@ -47,7 +47,9 @@ _SIMPLE = frozenset(check for check in Check if check.sure) - {_EQUAL}
 
 
 #: steps of which the key is a source
-BY_KEY = frozenset({Step.ITEM_AT, Step.HAS_AT})
+BY_KEY = frozenset({Step.ITEM_AT, Step.HAS_AT, Step.CLASS_HAS_AT})
+#: and those that are made of what is at several
+OF_SEVERAL = frozenset({Step.COMPUTED, Step.JOINED, Step.TUPLE})
 
 
 @record
@@ -128,8 +130,8 @@ class _Builder:
             key = key.value
         elif source.step in BY_KEY:
             key = self.node(key)
-        elif source.step is Step.COMPUTED:
-            key = program_of(key), (parent, *map(self.node, key[1]))
+        elif source.step in OF_SEVERAL:
+            key = made_by(source), (parent, *map(self.node, key[1]))
         made = self.index[source] = len(self.nodes)
         self.nodes.append((parent, source.step._value_, key))
         self.sources.append(source)
@@ -257,12 +259,17 @@ def read_step(source: Source, above: Any, function: Any, locals: Sequence[Any]) 
     key = unwrapped(source)
     if source.step in BY_KEY:
         key = read_source(key, function, locals)
-    elif source.step is Step.COMPUTED:
-        key = program_of(key), [above, *(read_source(other, function, locals) for other in key[1])]
+    elif source.step in OF_SEVERAL:
+        key = made_by(source), [above, *(read_source(other, function, locals) for other in key[1])]
     try:
         return native.walk.read(source.step._value_, key, above, function, locals)
     except (native.walk.Mismatch, AttributeError, LookupError, TypeError, ValueError):
         return MISSING
+
+
+def made_by(source: Source) -> Any:
+    """What makes one of several parts: a program over ints, or what stands around them."""
+    return program_of(source.key) if source.step is Step.COMPUTED else source.key[0]
 
 
 def program_of(key: tuple[str, tuple[Source, ...]]) -> Relation:

@@ -1,14 +1,16 @@
 """``items[i]`` where ``i`` changes from call to call: a place of its own, by which each call reads its item, rather than a variant per ``i``.
 
 What is computed of ints and sizes from outside (``numbers[i % 4]``, ``numbers[x.size(0) - j]``) is one too, which each call computes first, and so is
-text from outside as the key of a dict. What such a place holds is guarded as anything from outside is: of a tensor or a module is told what it is
-like, an int or a float is a symbol, what is known by identity is left to comparisons of the key. Whether a dict has the key is a place, too.
+text from outside, or of such integers and texts (``f"layer_{i}"``), as the key of a dict, and a tuple of these. What such a place holds is guarded as
+anything from outside is: of a tensor or a module is told what it is like, an int or a float is a symbol, of a function or class which it is. Whether
+a dict has the key is a place, too.
 """
 
 from __future__ import annotations
 
 import collections
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -18,7 +20,7 @@ from braze.capture.facts.records import Check, Step
 from braze.capture.facts.replay import builtin_base
 from braze.capture.facts.values import MISSING, UnknownText, is_bound_builtin, is_identity_type
 from braze.capture.guards.tables import program_of
-from braze.capture.outside import given_texts
+from braze.capture.outside import given_texts, texts
 from braze.capture.outside.shadows import DictShadow, SequenceShadow
 from braze.capture.outside.symbols import symbolic_float, symbolic_int
 from braze.capture.state.outside import Outside
@@ -36,12 +38,26 @@ from braze.support.errors import Unsupported
 DICTS = frozenset({dict, collections.OrderedDict, collections.defaultdict, collections.Counter})
 HOLDERS = DICTS | {list, tuple}
 HASHED = (dict, set, frozenset)
-#: what stands for a key that changes from call to call
+#: what stands for a key that changes from call to call, alone or in tuples
 KEYS = frozenset({torch.SymInt, UnknownText})
 #: what is looked at by value, and has no identity that a program would see
 PLAIN = frozenset({int, float, bool, str, type(None)})
+#: what such a tuple may hold besides. Two floats that are no numbers are one key or two
+PLAIN_IN_KEYS = (PLAIN - {float}) | {bytes, torch.dtype, torch.device}
 #: integers from here on are no symbols
 LARGE = 1 << 62
+
+
+def is_key(key: Any) -> bool:
+    """Whether this is a key that changes from call to call."""
+    return type(key) in KEYS or (type(key) is tuple and any(map(is_key, key)))
+
+
+def is_told_later(key: Any) -> bool:
+    """Whether each call can write such a key when the graph has run."""
+    if type(key) is not tuple:
+        return texts.is_told_later(key)
+    return all(is_told_later(part) if is_key(part) else type(part) in PLAIN_IN_KEYS for part in key)
 
 
 def item(t: Trace, holder: Any, key: Any) -> Any:
@@ -50,8 +66,11 @@ def item(t: Trace, holder: Any, key: Any) -> Any:
     if index is None:
         return MISSING
     above = place_of_holder(t.outside, holder)
-    if above is None:
-        return MISSING
+    return MISSING if above is None else item_at(t, above, index)
+
+
+def item_at(t: Trace, above: Node, index: Node) -> Any:
+    """The same of places."""
     node = above.child(Step.ITEM_AT, index.source)
     if node.real is not MISSING:
         return node.value
@@ -85,10 +104,10 @@ def there(real: Any, key: Any) -> Any:
 
 
 def by_what_it_is_like(outside: Outside, node: Node, real: Any) -> Any:
-    """A tensor, module or other object at such a place; MISSING of what is known by identity, or was found by its number or key before."""
-    if real is MISSING or is_identity_type(type(real)) or is_bound_builtin(real):
+    """A tensor, module, function or other object at such a place; MISSING of what was found by its number or key before."""
+    if real is MISSING or is_bound_builtin(real):
         return MISSING
-    known = outside.tree.node_of(real)
+    known = None if is_identity_type(type(real)) else outside.tree.node_of(real)
     if known is not None and known.parent is node.parent and known.step is Step.ITEM:
         return MISSING
     return outside.see(node, real)
@@ -100,32 +119,63 @@ def holds(t: Trace, holder: Any, key: Any) -> Any:
     above = place_of_holder(t.outside, holder) if index is not None else None
     if above is None or not issubclass(type(above.real), HASHED):
         return MISSING
-    node = above.child(Step.HAS_AT, index.source)  # type: ignore[union-attr]
-    if node.real is MISSING:
-        node.origin = t.frames.here()
-        t.outside.tree.meet(node, builtin_base(above.real).__contains__(above.real, index.real))  # type: ignore[union-attr]
-        node.guards.append((Check.EQUAL, node.real))
-    return node.real
+    return holds_at(t, above, index)  # type: ignore[arg-type]
+
+
+def holds_at(t: Trace, above: Node, index: Node) -> bool:
+    """The same of places."""
+    node = above.child(Step.HAS_AT, index.source)
+    t.outside.tree.tell(node, builtin_base(above.real).__contains__(above.real, index.real), t.frames.here())
+    return node.real  # type: ignore[no-any-return]
 
 
 def place_of_text(t: Trace, text: UnknownText) -> Node | None:
-    """The place of text from outside, or of an integer's text; None of any other."""
+    """The place of text from outside, of an integer's text, or of what is put together of such; None of any other."""
     function, args = text.made or (None, ())
     if type(function) is given_texts.Given:
         return function.node
-    number = args[0] if function is str or (function is format and args[1:] == ("",)) else None
-    place = place_of(t, number) if type(number) is torch.SymInt else None
-    if place is None:
-        return None
-    node = place.child(Step.DECIMAL, None)
-    t.outside.tree.meet(node, str(place.real))
+    number = args[0] if args else None
+    if type(number) is torch.SymInt and (function in (str, repr) or function is format):
+        place = place_of(t, number)
+        if place is None:
+            return None
+        how = args[1] if function is format else ""
+        node = place.child(Step.FORMATTED, how)
+        t.outside.tree.meet(node, format(place.real, how))
+        return node
+    parts = texts.parts_of(text)
+    return None if parts is None else place_of_several(t, Step.JOINED, parts)
+
+
+def place_of_several(t: Trace, step: Step, parts: Iterable[Any]) -> Node | None:
+    """The place of text or of a tuple, of what it is made of; None where a part has none, or they are too many."""
+    nothing: Any = "" if step is Step.JOINED else ()
+    pieces, places = [nothing], list[Node]()
+    for part in parts:
+        if is_key(part):
+            place = place_of(t, part)
+            if place is None or len(places) == MOST_COMPUTED:
+                return None
+            places.append(place)
+            pieces.append(nothing)
+        elif step is Step.JOINED or is_plain_key(part):
+            pieces[-1] += part if step is Step.JOINED else (part,)
+        else:
+            return None
+    if len(places) == 1 and pieces == ["", ""]:
+        return places[0]
+    first, *others = places
+    node = first.child(step, (tuple(pieces), tuple(other.source for other in others)))
+    t.outside.tree.meet(node, walk.joined(pieces, [place.real for place in places]))
     return node
 
 
 def place_of(t: Trace, key: Any) -> Node | None:
-    """The place of text, or of an int that is a symbol, or is computed of some; None where only the data tell it, or it is one number by now."""
+    """The place of text, of an int that is a symbol or is computed of some, or of a tuple of such; None where only the data tell it, or it is one number by now."""
     if type(key) is UnknownText:
         return place_of_text(t, key)
+    if type(key) is tuple:
+        return place_of_several(t, Step.TUPLE, key)
     expr = key.node.expr
     if torch_symbols.is_unbacked(key) or not expr.free_symbols:
         return None
@@ -217,5 +267,11 @@ def is_as_it_was(node: Node, holder: Any) -> bool:
     return (
         type(shadow.real) in DICTS
         and not shadow.changed()
-        and PLAIN.issuperset(map(type, dict.keys(shadow.real)))
+        and all(type(key) is float or is_plain_key(key) for key in dict.keys(shadow.real))
     )
+
+
+def is_plain_key(key: Any) -> bool:
+    """Whether it runs no code of the program's to compare a key with another."""
+    kind = type(key)
+    return kind in PLAIN_IN_KEYS or (kind is tuple and all(map(is_plain_key, key)))

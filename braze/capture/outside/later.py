@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from braze.capture.facts.values import MISSING
+from braze.capture.facts.values import MISSING, UnknownText
 
 #: types of keys that are the same at each call
 SAME = frozenset({int, str})
@@ -54,4 +54,8 @@ class Later:
 def _tag(key: Any) -> tuple[Any, Any]:
     """Which number or text a key is, or how it is computed."""
     kind = type(key)
+    if kind is tuple:
+        return kind, tuple(map(_tag, key))
+    if kind is UnknownText and key.made is not None:
+        return kind, (key.made[0], _tag(key.made[1]))
     return kind, key if kind in SAME else key.node.expr if kind is torch.SymInt else id(key)

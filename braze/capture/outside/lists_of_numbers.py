@@ -13,9 +13,11 @@ from typing import Any
 import torch
 
 from braze import native
-from braze.capture.facts.records import Source, Step
+from braze.capture.facts.records import Check, Source, Step
 from braze.capture.facts.values import MISSING, NULL
 from braze.capture.guards.dynamic import LENGTH
+from braze.capture.outside.given_texts import ValueMatters
+from braze.capture.outside.shadows import SequenceShadow
 from braze.capture.state.outside import Outside
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import GraphState
@@ -25,6 +27,9 @@ from braze.native import torch_state
 #: functions that make a tensor of a list, which are told by identity: what is called may be any object
 MAKERS = (torch.tensor, torch.as_tensor, torch.asarray)
 OF_A_TENSOR = torch.Tensor.new_tensor
+#: types of the bounds of a slice
+BOUNDS = (int, type(None))
+Bounds = tuple[int | None, int | None]
 #: dtypes to which doubles are cast as PyTorch casts the numbers themselves
 _CAST = {torch.float16: "float64", torch.bfloat16: "float64", torch.bool: "float64"}
 
@@ -52,8 +57,61 @@ def may_be_written(outside: Outside, real: list[Any]) -> bool:
     return any(type(s.node.real) is list and s.node.real is not real and s.changed() for s in outside.shadows)
 
 
+def whole(source: Source) -> Source:
+    """The place of a list of which this is, or is a part."""
+    while source.step is Step.PART and source.parent is not None:
+        source = source.parent
+    return source
+
+
+def part_bounds(outside: Outside, graph: GraphState, value: Any, key: Any) -> tuple[Bounds, list[Any]] | None:
+    """By which bounds ``value[key]`` is taken of a list that waits, as it was when the call began, and what was added that is in the part; None where it
+    is to be read for that."""
+    if type(key) is not slice or key.step is not None or id(value) not in outside.unread:
+        return None
+    start, stop = key.start, key.stop
+    if not (type(start) in BOUNDS and type(stop) in BOUNDS and may_stand(outside, graph, value)):
+        return None
+    added = list(value)
+    if added:  # bounds that are told from the end are told from before that
+        behind = -len(added)
+        if start is not None and (behind <= start < 0 or (start >= 0 and stop is None)):
+            return None
+        if stop is not None and stop > behind:
+            return None
+        start = start - behind if start is not None and start < 0 else start
+        stop, added = (stop, added) if stop is None else (stop - behind or None, [])
+    node: Node = outside.unread[id(value)].node
+    return None if (Step.PART, (start, stop)) in node.children else ((start, stop), added)
+
+
+class Part(SequenceShadow):
+    """Stands for a part of a list of which a tensor is made at once. Where something else sees it the frame is traced again, and the list is read."""
+
+    __slots__ = ()
+
+    def fill(self, outside: Outside) -> None:
+        raise ValueMatters(frozenset((whole(self.node.source),)))
+
+    open = fill
+
+    def item(self, outside: Outside, index: int) -> Any:
+        return MISSING
+
+
+def part(outside: Outside, value: list[Any], bounds: Bounds, found: list[Any]) -> list[Any]:
+    """What stands for a part of a list, with what was added to that."""
+    above: Node = outside.unread[id(value)].node
+    node = above.child(Step.PART, bounds)
+    node.guards.append((Check.TYPE, list))
+    outside.tree.bind(node, above.real[slice(*bounds)], found)
+    node.container = outside.unread[id(found)] = Part(node, list, found, [], filled=False)
+    return found
+
+
 def changes(outside: Outside, source: Source, *kinds: int) -> bool:
     """Whether a list, or anything in it, was found to be another: ``kinds`` of change, or any."""
+    source = whole(source)
     if source in outside.plain:
         return False
     found = (each for each in outside.symbolic or () if type(each) is tuple)

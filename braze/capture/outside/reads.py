@@ -105,7 +105,7 @@ def mortal(outside: Outside, node: Node, real: Any) -> Any:
 
 
 #: steps that lead from a frame to what is its own: arguments and variables, alone or in what carries them on after a break, and their classes
-_OWN = frozenset({Step.LOCAL, Step.CELL, Step.ITEM, Step.TYPE})
+_OWN = frozenset({Step.LOCAL, Step.CELL, Step.ITEM, Step.ITEM_AT, Step.TYPE})
 
 
 def may_end(node: Node, real: Any) -> bool:

@@ -136,7 +136,7 @@ class DictShadow:
     def settle(self) -> None:
         """Somebody looks at the dict: what has waited is written, under the keys of this call where they change, which are guarded."""
         for key, value in self.later.take() if self.later.items else ():
-            self._put(None, int(key) if type(key) is torch.SymInt else texts.written(key), value)
+            self._put(None, texts.now(key), value)
 
     def _put(self, done: Ledger | None, key: Any, value: Any) -> None:
         self.touched = True
@@ -154,6 +154,9 @@ class DictShadow:
         """Delete; whether the key was there."""
         if self.get(outside, key) is MISSING:
             return False
+        if self.original.get(key) is MISSING and key in self.original:
+            # replaced unread: the next call has something to delete only if it is there again
+            self.original[key] = outside.read(self.node, self.step, key, dict.get(self.real, key))
         delete_item(self.view, key)
         self.deleted.add(key)
         return True

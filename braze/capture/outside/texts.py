@@ -73,12 +73,13 @@ def written(value: Any) -> Any:
     if value.made is None:
         graph_break(*FORMATTED, HINT_FORMAT)
     function, args = value.made
-    return function(*map(_now, args))
+    return function(*map(now, args))
 
 
-def _now(value: Any) -> Any:
+def now(value: Any) -> Any:
+    """The same, and numbers that are symbols, also in tuples."""
     if type(value) is tuple:
-        return tuple(map(_now, value))
+        return tuple(map(now, value))
     return NUMBER_OF[type(value)](value) if type(value) in LIKE else written(value)
 
 
@@ -138,3 +139,51 @@ def joined(done: Ledger, parts: Iterable[Any], between: str = "") -> Any:
 def together(between: str, *parts: str) -> str:
     """``between.join(parts)``, as residual code calls it."""
     return between.join(parts)
+
+
+#: fields of formats; what has two signs stands for one, and a sign alone for a field of another kind
+_FIELD, _PERCENT = re.compile(r"{\d*}|{{|}}|[{}]", re.ASCII), re.compile("%[sd]|%%|%")
+
+
+def parts_of(value: UnknownText) -> list[Any] | None:
+    """The texts that one is put together of, in order: constants, and such text; None where it comes about otherwise."""
+    function, args = value.made or (None, ())
+    if function is together:
+        between, *parts = args
+        return [each for part in parts for each in (between, part)][1:]
+    if function is operator.mod:
+        given = args[1] if type(args[1]) is tuple else (args[1],)
+        return _filled(_PERCENT, args[0], given)
+    return _filled(_FIELD, args[0], args[1:]) if function is str.format else None
+
+
+def _filled(fields_of: re.Pattern[str], text: str, given: tuple[Any, ...]) -> list[Any] | None:
+    """What stands in a format and between its fields, which are in order and take each value as it is."""
+    parts: list[Any] = []
+    end = count = 0
+    for found in fields_of.finditer(text):
+        field, before, end = found[0], text[end : found.start()], found.end()
+        if field in ("{{", "}}", "%%"):
+            parts += before, field[0]
+            continue
+        in_order = len(field) > 1 and count < len(given) and field[1:-1] in ("", str(count))
+        part = _as_text(given[count], field) if in_order else None
+        if part is None:
+            return None
+        parts += before, part
+        count += 1
+    return [*parts, text[end:]]
+
+
+def _as_text(value: Any, field: str) -> Any:
+    """A text, or an integer's, as it stands in other text; None of other values."""
+    kind = type(value)
+    if kind is str or kind is UnknownText:
+        return value if field != "%d" else None
+    if kind is int:
+        return str(value)
+    if kind is not torch.SymInt:
+        return None
+    made = UnknownText()
+    made.made = (str, (value,))
+    return made

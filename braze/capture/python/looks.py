@@ -104,9 +104,9 @@ def leaves_alone(t: Trace, f: Frame, op: int, arg: int, value: Any) -> bool:
         # what it is put into, where that knows when it is written
         return value is stack[-2] and value is not stack[-3] and type(stack[-1]) is torch.SymInt
     if op in _ITEMS and type(stack[-1]) is slice:
-        return value is stack[-2] and last_elements(t.outside, value, stack[-1]) is not MISSING
+        return value is stack[-2] and is_taken_a_part_of(t, f, stack[:-2], value, stack[-1])
     if op in _SLICES and value is stack[-3]:
-        return last_elements(t.outside, value, slice(stack[-2], stack[-1])) is not MISSING
+        return is_taken_a_part_of(t, f, stack[:-3], value, slice(stack[-2], stack[-1]))
     if op in _TRUTHS:
         return has_elements(t.outside, value)
     if op in _STORES:  # what ``+=`` gives, back to where it was
@@ -133,11 +133,35 @@ def goes_into_a_tensor(t: Trace, f: Frame, value: Any) -> bool:
     return made and is_argument_alone(f)
 
 
+def is_taken_a_part_of(t: Trace, f: Frame, below: list[Any], value: Any, key: slice) -> bool:
+    """Whether a slice of a list is of a few elements from the end, or goes into a tensor."""
+    if part_for_a_tensor(t, f, below, value, key) is not None:
+        return True
+    return last_elements(t.outside, value, key) is not MISSING
+
+
+def part_for_a_tensor(t: Trace, f: Frame, below: list[Any], value: Any, key: Any) -> Any:
+    """The bounds of a slice of which a function below it on the stack makes a tensor, and what was added to the list there; None of any other."""
+    if not t.outside.unread:
+        return None
+    bounds = lists_of_numbers.part_bounds(t.outside, t.graph, value, key)
+    if bounds is None or not is_argument_alone(f):
+        return None
+    made = lists_of_numbers.is_made_a_tensor(t.outside, t.graph, [*below[-2:], value], 0, value)
+    return bounds if made else None
+
+
 def is_argument_alone(f: Frame) -> bool:
-    """Whether what an instruction is about to push stays where it is, below other arguments that are named or read, until a call takes it first."""
+    """Whether what an instruction is about to push stays where it is, below other arguments that are named or read, until a call takes it first.
+
+    So does what is alone in a list that is made of it at once.
+    """
     at, pushed = f.decoded.instruction(f.at)[2], 0
     while True:
         _, arg, following, op = f.decoded.instruction(at)
+        if op in _LISTS and arg == 1 and not pushed:
+            at = following
+            continue
         if op in _CALLS:
             return bool(arg == pushed if op in _BY_NAME else arg == pushed + 1)
         if op in _NAMED:

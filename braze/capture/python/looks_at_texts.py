@@ -27,8 +27,8 @@ HANDING = (MOVING - opcodes("IS_OP")) | opcodes(
 _CALLS, _UNPACKED, _SUMS = opcodes("CALL CALL_KW"), opcodes("CALL_FUNCTION_EX"), opcodes("BINARY_OP")
 _IDENTITY, _ITEMS = opcodes("IS_OP"), opcodes("BINARY_SUBSCR")
 _KEYS = _ITEMS | opcodes("CONTAINS_OP")
-#: functions in C that hand text on, or write it into other text
-WRITING = frozenset({print, warnings.warn, str, repr, format, isinstance, type})
+#: functions in C that hand text on, write it into other text, or ask for an attribute of that name
+WRITING = frozenset({print, warnings.warn, str, repr, format, isinstance, type, getattr, hasattr})
 #: and methods, of the classes that they are methods of
 ADDING = frozenset(
     {

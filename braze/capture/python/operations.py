@@ -290,7 +290,7 @@ def contains(t: Trace, container: Any, item: Any) -> bool:
     """``item in container``."""
     kind = type(container)
     if issubclass(type(container), HASHED):
-        if type(item) in chosen.KEYS and (told := chosen.holds(t, container, item)) is not MISSING:
+        if chosen.is_key(item) and (told := chosen.holds(t, container, item)) is not MISSING:
             return told  # type: ignore[no-any-return]
         item = key_among(t, container, item)
         if item is MISSING:
@@ -330,7 +330,7 @@ def get_item(t: Trace, obj: Any, key: Any, tail: bool = False) -> Any:
         ):
             return found
         return obj[key]
-    if type(key) in chosen.KEYS and kind in chosen.HOLDERS:
+    if kind in chosen.HOLDERS and chosen.is_key(key):
         value = chosen.item(t, obj, key)
         if value is not MISSING:
             return value
@@ -356,7 +356,7 @@ def get_item(t: Trace, obj: Any, key: Any, tail: bool = False) -> Any:
         shadow = unfilled(t.outside, obj)
         if shadow is not None and (value := shadow.later.last(key)) is not MISSING:
             return value
-        if type(key) in chosen.KEYS and kind in chosen.DICTS and chosen.holds(t, obj, key) is False:
+        if kind in chosen.DICTS and chosen.is_key(key) and chosen.holds(t, obj, key) is False:
             if kind in MAKING:
                 return made_for(t, obj, key)
             raise t.call(KeyError, (key,), None)
@@ -455,12 +455,13 @@ def set_item(t: Trace, obj: Any, key: Any, value: Any) -> None:
 
 def written_later(t: Trace, obj: Any, key: Any, value: Any) -> bool:
     """Whether an item of a dict from outside is written when the graph has run: its key, a number or text, may change from call to call."""
-    shadow = unfilled(t.outside, obj) if type(key) in KEYS_OF_LATER else None
+    waits = type(key) in KEYS_OF_LATER or (type(key) is tuple and chosen.is_key(key))
+    shadow = unfilled(t.outside, obj) if waits else None
     if shadow is None:
         return False
     if type(key) in PLAIN_KEYS:
         replaced(t, shadow.peek(t.outside, key))
-    elif not texts.is_told_later(key) or any(
+    elif not chosen.is_told_later(key) or any(
         may_end_with_code(t, v) for v in looked_at(t.outside, dict.values(shadow.real))
     ):
         return False  # which of them it takes the place of is not known

@@ -30,6 +30,7 @@ from braze.capture.facts.records import (
     Source,
     Step,
     computed_text,
+    joined_text,
 )
 from braze.capture.facts.replay import (
     class_attribute,
@@ -112,10 +113,17 @@ class SourceText:
             return f"{above}[{at}]" if plain else f"{name(item)}({above}, {at})"
         if source.step is Step.COMPUTED:
             return computed_text(key[0], (self.text(source.parent), *map(self.text, key[1])))
+        if source.step in (Step.JOINED, Step.TUPLE):
+            parts = (self.text(source.parent), *map(self.text, key[1]))
+            return joined_text(key[0], parts, lambda value: literal(value) or name(value))
         below = _BELOW.get(source.step)
         if below is None:
             raise InternalError("BZ9010", f"residual code cannot read a source of step {source.step}")
         return below(self.text(source.parent), key, name)
+
+
+def _bound(value: int | None) -> str:
+    return "" if value is None else str(value)
 
 
 #: a source as text, of the text of the one above it, its key, and what names objects
@@ -134,8 +142,9 @@ _BELOW: dict[Step, Callable[[str, Any, Callable[..., str]], str]] = {
     Step.TENSOR_OF: lambda at, key, name: f"{name(torch.from_numpy)}({at})",
     Step.LENGTH: lambda at, key, name: f"{name(len)}({at})",
     Step.SIZE: lambda at, key, name: f"{at}.size({key})",
+    Step.PART: lambda at, key, name: f"{at}[{_bound(key[0])}:{_bound(key[1])}]",
     Step.NEGATIVE: lambda at, key, name: f"(-{at})",
-    Step.DECIMAL: lambda at, key, name: f"{name(str)}({at})",
+    Step.FORMATTED: lambda at, key, name: f"{name(format)}({at}, {key!r})",
 }
 
 

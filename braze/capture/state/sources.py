@@ -133,6 +133,13 @@ class Tree:
             node.real = node.value = real
             self.order.append(node)
 
+    def tell(self, node: Node, real: Any, origin: Any) -> None:
+        """Guard what is told at such a place, once."""
+        if node.real is MISSING:
+            node.origin = origin
+            self.meet(node, real)
+            node.guards.append((Check.EQUAL, real))
+
     def bind(self, node: Node, real: Any, value: Any) -> Any:
         """Say what a node stands for, and enter it into the indexes."""
         node.real = real

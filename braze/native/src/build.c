@@ -53,9 +53,9 @@ as_index(PyObject *number, Py_ssize_t *result)
     return *result == -1 && PyErr_Occurred() ? -1 : 0;
 }
 
-/* A COMPUTED node's row: its program, and what it is made of. */
+/* The row of a node with parts. */
 static int
-build_computed(GuardProgram *p, Node *node)
+build_parts(GuardProgram *p, Node *node)
 {
     Computed *made = &p->computed[p->ncomputed];
     PyObject *nodes = PyTuple_GET_ITEM(node->key, 1);
@@ -69,10 +69,12 @@ build_computed(GuardProgram *p, Node *node)
         made->nodes[i] = (int)other;
         last = other > last ? other : last;
     }
-    relation_parse(&made->relation, PyTuple_GET_ITEM(node->key, 0), made->count);
-    if (made->relation.step == NULL) {
-        PyErr_SetString(PyExc_ValueError, "a computed node without a program");
-        return -1;
+    if (node->step == STEP_COMPUTED) {
+        relation_parse(&made->relation, PyTuple_GET_ITEM(node->key, 0), made->count);
+        if (made->relation.step == NULL) {
+            PyErr_SetString(PyExc_ValueError, "a computed node without a program");
+            return -1;
+        }
     }
     node->index = last | (Py_ssize_t)p->ncomputed++ << 32;
     return 0;
@@ -98,8 +100,8 @@ build_node(GuardProgram *p, Node *node, PyObject *row)
     node->step = index_of(PyTuple_GET_ITEM(row, 1), step_names, STEP_COUNT);
     node->key = PyTuple_GET_ITEM(row, 2);
     node->index = -1;
-    if (node->step == STEP_COMPUTED) {
-        return build_computed(p, node);
+    if (has_parts(node)) {
+        return build_parts(p, node);
     }
     if (node->step == STEP_ITEM && !PyLong_CheckExact(node->key)) {
         return build_hash(node->key, &node->index);
@@ -410,8 +412,8 @@ count_computed(const GuardProgram *p)
 {
     int count = 0;
     for (int i = 0; i < p->nnode; i++) {
-        PyObject *step = PyTuple_GET_ITEM(PyTuple_GET_ITEM(p->nodes, i), 1);
-        count += PyUnicode_CompareWithASCIIString(step, step_names[STEP_COMPUTED]) == 0;
+        Node node = {.step = index_of(PyTuple_GET_ITEM(PyTuple_GET_ITEM(p->nodes, i), 1), step_names, STEP_COUNT)};
+        count += has_parts(&node);
     }
     return count;
 }

@@ -8,17 +8,28 @@
 typedef struct {
     int parent, step;
     PyObject *key;
-    /* The key as a number, where it is one. ITEM of any other key: its hash, or -1. ITEM_AT and HAS_AT: the node of the key. COMPUTED: the last of its nodes and, above 32 bits,
-     * its row in `computed`. */
+    /* The key as a number, where it is one. ITEM of any other key: its hash, or -1. Of steps by a key that is read: the node of the key. Of those
+     * with parts: the last of their nodes and, above 32 bits, the row in `computed`. */
     Py_ssize_t index;
 } Node;
+
+static inline bool
+is_by_key(const Node *node)
+{
+    return node->step == STEP_ITEM_AT || node->step == STEP_HAS_AT || node->step == STEP_CLASS_HAS_AT;
+}
+
+static inline bool
+has_parts(const Node *node)
+{
+    return node->step == STEP_COMPUTED || node->step == STEP_JOINED || node->step == STEP_TUPLE;
+}
 
 /* The node after which a node can be read, with all before that: its parent; of two, the later one. */
 static inline int
 read_after(const Node *node)
 {
-    bool several = node->step == STEP_ITEM_AT || node->step == STEP_HAS_AT || node->step == STEP_COMPUTED;
-    return several && (int)node->index > node->parent ? (int)node->index : node->parent;
+    return (is_by_key(node) || has_parts(node)) && (int)node->index > node->parent ? (int)node->index : node->parent;
 }
 
 typedef struct {
@@ -43,7 +54,7 @@ typedef struct {
     RelationStep *step; /* NULL: only Python can say */
 } Relation;
 
-/* What a COMPUTED node is made of: its program, over the ints at these nodes. */
+/* What a node with parts is made of: these nodes; of a COMPUTED one its program over the ints there, of others what their key says. */
 enum { MOST_COMPUTED = 8 };
 typedef struct {
     Relation relation;

@@ -224,12 +224,21 @@ read_length(Walk *walk, PyObject *parent)
     return PyList_Check(parent) ? keep(walk, PyLong_FromSsize_t(PyList_GET_SIZE(parent))) : NULL;
 }
 
-/* What Python takes from a list, tuple or dict by an int, or from a dict by text, that is another one at each call. */
-static PyObject *
-read_item_at(Walk *walk, PyObject *parent, PyObject *key)
+/* Whether what is at a node is a key by itself: an int, text, or a tuple that was made of such. */
+static bool
+is_key(const Walk *walk, Py_ssize_t node)
 {
+    PyObject *key = walk->program->values[node];
+    return PyLong_CheckExact(key) || PyUnicode_CheckExact(key) || walk->program->node[node].step == STEP_TUPLE;
+}
+
+/* What Python takes from a list, tuple or dict by an int, or from a dict by another key, that is another one at each call. */
+static PyObject *
+read_item_at(Walk *walk, PyObject *parent, Py_ssize_t node)
+{
+    PyObject *key = walk->program->values[node];
     if (PyDict_Check(parent)) {
-        return PyLong_CheckExact(key) || PyUnicode_CheckExact(key) ? dict_get(walk, parent, key) : NULL;
+        return is_key(walk, node) ? dict_get(walk, parent, key) : NULL;
     }
     if (!PyLong_CheckExact(key) || (!PyList_Check(parent) && !PyTuple_Check(parent))) {
         return NULL;
@@ -245,10 +254,11 @@ read_item_at(Walk *walk, PyObject *parent, PyObject *key)
 
 /* Whether a dict or set holds such a key. */
 static PyObject *
-read_has_at(Walk *walk, PyObject *parent, PyObject *key)
+read_has_at(Walk *walk, PyObject *parent, Py_ssize_t node)
 {
-    bool plain = PyLong_CheckExact(key) || PyUnicode_CheckExact(key);
-    if (!plain || (!PyDict_Check(parent) && !PyAnySet_Check(parent)) || !may_look_up(walk, parent, key, -1)) {
+    PyObject *key = walk->program->values[node];
+    bool holds_keys = PyDict_Check(parent) || PyAnySet_Check(parent);
+    if (!is_key(walk, node) || !holds_keys || !may_look_up(walk, parent, key, -1)) {
         return NULL;
     }
     Py_INCREF(parent); /* an __eq__ of the program's may take it from where it was found */
@@ -259,6 +269,98 @@ read_has_at(Walk *walk, PyObject *parent, PyObject *key)
         return NULL;
     }
     return found ? Py_True : Py_False;
+}
+
+static PyObject *
+read_class_has_at(PyObject *parent, PyObject *name)
+{
+    if (!PyUnicode_CheckExact(name)) {
+        return NULL;
+    }
+    return _PyType_Lookup(Py_TYPE(parent), name) != NULL ? Py_True : Py_False;
+}
+
+static PyObject *
+read_formatted(Walk *walk, PyObject *number, PyObject *how)
+{
+    return PyLong_CheckExact(number) ? keep(walk, PyObject_Format(number, how)) : NULL;
+}
+
+/* Texts at nodes, and what stands around them. */
+static PyObject *
+read_joined(Walk *walk, PyObject *pieces, const Computed *parts)
+{
+    PyObject *text = Py_NewRef(PyTuple_GET_ITEM(pieces, 0));
+    for (int i = 0; i < parts->count && text != NULL; i++) {
+        PyObject *part = walk->program->values[parts->nodes[i]];
+        if (!PyUnicode_CheckExact(part)) {
+            Py_DECREF(text);
+            return NULL;
+        }
+        PyUnicode_Append(&text, part);
+        if (text != NULL) {
+            PyUnicode_Append(&text, PyTuple_GET_ITEM(pieces, i + 1));
+        }
+    }
+    return keep(walk, text);
+}
+
+/* A tuple of what is at nodes, and of what stands around that. The collector, which may run finalizers, waits. */
+static PyObject *
+read_tuple(Walk *walk, PyObject *pieces, const Computed *parts)
+{
+    Py_ssize_t size = parts->count, at = 0;
+    for (int i = 0; i <= parts->count; i++) {
+        size += PyTuple_GET_SIZE(PyTuple_GET_ITEM(pieces, i));
+        if (i < parts->count && !is_key(walk, parts->nodes[i])) {
+            return NULL;
+        }
+    }
+    int collecting = PyGC_Disable();
+    PyObject *tuple = PyTuple_New(size);
+    if (collecting) {
+        PyGC_Enable();
+    }
+    for (int i = 0; tuple != NULL && i <= parts->count; i++) {
+        PyObject *piece = PyTuple_GET_ITEM(pieces, i);
+        for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(piece); n++) {
+            PyTuple_SET_ITEM(tuple, at++, Py_NewRef(PyTuple_GET_ITEM(piece, n)));
+        }
+        if (i < parts->count) {
+            PyTuple_SET_ITEM(tuple, at++, Py_NewRef(walk->program->values[parts->nodes[i]]));
+        }
+    }
+    return keep(walk, tuple);
+}
+
+/* A bound of a slice; those beyond all lists are as good as the largest. */
+static Py_ssize_t
+as_bound(PyObject *number)
+{
+    int overflow;
+    long long value = PyLong_AsLongLongAndOverflow(number, &overflow);
+    return overflow > 0 ? PY_SSIZE_T_MAX : overflow < 0 ? -PY_SSIZE_T_MAX : (Py_ssize_t)value;
+}
+
+/* parent[first:end] of a list. The collector, which may run finalizers, waits. */
+static PyObject *
+read_part(Walk *walk, PyObject *list, PyObject *bounds)
+{
+    Py_ssize_t bound[2] = {0, PY_SSIZE_T_MAX};
+    if (!PyList_CheckExact(list)) {
+        return NULL;
+    }
+    for (int i = 0; i < 2; i++) {
+        PyObject *given = PyTuple_GET_ITEM(bounds, i);
+        bound[i] = given == Py_None ? bound[i] : as_bound(given);
+    }
+    PySlice_AdjustIndices(PyList_GET_SIZE(list), &bound[0], &bound[1], 1);
+    int collecting = PyGC_Disable();
+    PyObject *part = PyList_GetSlice(list, bound[0], bound[1]);
+    if (collecting) {
+        PyGC_Enable();
+    }
+    return keep(walk, part);
 }
 
 static PyObject *
@@ -296,12 +398,12 @@ read_computed(Walk *walk, const Computed *computed)
 int
 nodes_read(const GuardProgram *p, const Node *node, int *found)
 {
-    if (node->step == STEP_ITEM_AT || node->step == STEP_HAS_AT) {
+    if (is_by_key(node)) {
         found[0] = node->parent;
         found[1] = (int)node->index;
         return 2;
     }
-    if (node->step != STEP_COMPUTED) {
+    if (!has_parts(node)) {
         return 0;
     }
     const Computed *computed = &p->computed[node->index >> 32];
@@ -341,14 +443,22 @@ node_read(Walk *walk, int index, bool *cacheable)
         return read_tensor_of(walk, parent, node->index == 1);
     case STEP_TENSOR_OF_NUMBERS:
         return keep(walk, tensor_of_numbers(parent, node->key));
+    case STEP_PART:
+        return read_part(walk, parent, node->key);
     case STEP_NEGATIVE:
         return read_negative(walk, parent);
     case STEP_ITEM_AT:
-        return read_item_at(walk, parent, walk->program->values[node->index]);
+        return read_item_at(walk, parent, node->index);
     case STEP_HAS_AT:
-        return read_has_at(walk, parent, walk->program->values[node->index]);
-    case STEP_DECIMAL:
-        return PyLong_CheckExact(parent) ? keep(walk, PyObject_Str(parent)) : NULL;
+        return read_has_at(walk, parent, node->index);
+    case STEP_CLASS_HAS_AT:
+        return read_class_has_at(parent, walk->program->values[node->index]);
+    case STEP_FORMATTED:
+        return read_formatted(walk, parent, node->key);
+    case STEP_JOINED:
+        return read_joined(walk, PyTuple_GET_ITEM(node->key, 0), &walk->program->computed[node->index >> 32]);
+    case STEP_TUPLE:
+        return read_tuple(walk, PyTuple_GET_ITEM(node->key, 0), &walk->program->computed[node->index >> 32]);
     case STEP_LENGTH:
         return read_length(walk, parent);
     case STEP_SIZE:

@@ -20,10 +20,14 @@ enum {
     STEP_CONSTANT,
     STEP_TENSOR_OF,
     STEP_TENSOR_OF_NUMBERS,
+    STEP_PART,
     STEP_NEGATIVE,
     STEP_ITEM_AT,
     STEP_HAS_AT,
-    STEP_DECIMAL,
+    STEP_CLASS_HAS_AT,
+    STEP_FORMATTED,
+    STEP_JOINED,
+    STEP_TUPLE,
     STEP_LENGTH,
     STEP_SIZE,
     STEP_COMPUTED,
@@ -48,10 +52,14 @@ enum {
     "constant", \
     "tensor_of", \
     "tensor_of_numbers", \
+    "part", \
     "negative", \
     "item_at", \
     "has_at", \
-    "decimal", \
+    "class_has_at", \
+    "formatted", \
+    "joined", \
+    "tuple", \
     "length", \
     "size", \
     "computed",

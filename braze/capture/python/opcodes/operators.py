@@ -12,7 +12,9 @@ from braze.capture.facts.frame import Frame
 from braze.capture.facts.operators import COMPARE_METHODS, METHODS
 from braze.capture.facts.records import BreakKind
 from braze.capture.graph import unbacked
+from braze.capture.outside import lists_of_numbers
 from braze.capture.python import data_errors
+from braze.capture.python.looks import part_for_a_tensor
 from braze.capture.python.opcodes.table import Handler, Pending, applied, opcode, rows
 from braze.capture.python.operations import (
     binary,
@@ -104,7 +106,7 @@ def contains_op(t: Trace, f: Frame, arg: int) -> None:
 def binary_subscr(t: Trace, f: Frame, arg: int) -> None:
     key = f.stack.pop()
     obj = f.stack.pop()
-    f.stack.append(get_item(t, obj, key, True))
+    f.stack.append(item_or_part(t, f, obj, key))
 
 
 @opcode("STORE_SUBSCR", outside=applied("setitem", -2, -1, -3, pushes=0))
@@ -130,7 +132,13 @@ def slice_taken(f: Frame, arg: int, following: int) -> Pending:
 def binary_slice(t: Trace, f: Frame, arg: int) -> None:
     obj, start, stop = f.stack[-3:]
     del f.stack[-3:]
-    f.stack.append(get_item(t, obj, slice(start, stop), True))
+    f.stack.append(item_or_part(t, f, obj, slice(start, stop)))
+
+
+def item_or_part(t: Trace, f: Frame, obj: Any, key: Any) -> Any:
+    """``obj[key]``, where ``key`` is the last thing that an instruction takes."""
+    part = part_for_a_tensor(t, f, f.stack, obj, key)
+    return get_item(t, obj, key, True) if part is None else lists_of_numbers.part(t.outside, obj, *part)
 
 
 def slice_stored(f: Frame, arg: int, following: int) -> Pending:
