@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -251,3 +253,59 @@ def test_vectors_do_not_lie_along_a_row_of_few_numbers_of_which_much_is_computed
     text = "".join(path.read_text() for path in tmp_path.glob("*_kernels*.c"))
     kernels = text[text.find("static void cpu_") :]
     assert "bz_exp_" in kernels and not re.search(r"n_f32x\d+\(.*, [23]\)|\([23] - ", kernels)
+
+
+def stepped(x: Tensor) -> tuple[Tensor, ...]:
+    """Each second, third, fourth and fifth number, from the first and from the last that such a vector may begin at."""
+    return tuple(x[:, first::step].clone() for step in (2, 3, 4, 5) for first in (0, step - 1))
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_each_second_to_fourth_number_is_eagers(dtype: torch.dtype) -> None:
+    base = some(dtype, 6, 300)
+    given = [base[:, :width] for width in (5, 16, 33, 64, 129, 300)] + [base[1:, 7:], base[:1].expand(3, 300)]
+    for x, ours in zip(given, together(*((stepped, x) for x in given)), strict=True):
+        for mine, theirs in zip(ours, stepped(x), strict=True):
+            assert torch.equal(mine, theirs), (x.shape, x.stride())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_each_second_to_fourth_number_is_mixed_in_registers(
+    dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a short row is summed, which lies across the vectors, but not where numbers lie further apart."""
+    x = some(dtype, 4, 600)
+    text = kernels(
+        tmp_path, monkeypatch, lambda x: (*stepped(x + 0), x.view(-1, 2).sum(1), x.view(-1, 3).amax(1)), x
+    )
+    assert {int(step) for step in re.findall(r"bz_every(\d)_", text)} == {2, 3, 4}
+
+
+_GUARDED = """
+import ctypes, mmap, sys, torch, braze
+from braze import target
+if sys.argv[1] == "avx2":
+    line = target._cpu_line
+    target._cpu_line = lambda *names: " ".join(f for f in line(*names).split() if not f.startswith(("avx512", "amx")))
+page = mmap.PAGESIZE
+pages = mmap.mmap(-1, 2 * page)
+start = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+assert not ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + page), ctypes.c_size_t(page), 0)
+for dtype in (torch.uint8, torch.bfloat16, torch.float32, torch.float64):
+    every = torch.frombuffer(pages, dtype=torch.uint8, count=page).view(dtype)
+    every.copy_(torch.arange(every.numel()) % 100)
+    for step in (2, 3, 4):
+        for n in (16, 64, 50):
+            x = every[every.numel() - 1 - (n - 1) * step :].as_strided((n,), (step,))
+            assert torch.equal(braze.compile(lambda x: x + 1)(x), x + 1)
+print("whole")
+"""
+
+
+@pytest.mark.parametrize("vectors", ["avx2", "widest"])
+def test_nothing_is_read_behind_the_last_of_each_second_to_fourth_number(vectors: str) -> None:
+    """The page behind it belongs to nobody."""
+    done = subprocess.run(
+        [sys.executable, "-c", _GUARDED, vectors], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0 and "whole" in done.stdout, (done.returncode, done.stderr[-2000:])

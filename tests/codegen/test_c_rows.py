@@ -373,14 +373,14 @@ def test_columns_side_by_side(bench, points, length, kinds):
 @pytest.mark.parametrize("points", [64, 500, 1000])
 @pytest.mark.parametrize("number", [1, 2, 4])
 def test_parts_of_columns_fit_on_the_stack(tmp_path, points, number):
-    """What no stack should hold is not split."""
+    """Rows are cut in as many parts as a stack should hold the results of."""
     bench = Bench(dataclasses.replace(cpu_target(), cores=64), tmp_path)
     i, r = axis("i0", points), axis("r0", 4096)
     kinds = [ReduceKind.SUM, ReduceKind.PROD, ReduceKind.MAX, ReduceKind.MIN][:number]
     step, types = reduce_steps(kinds, F, [i], [r], r.symbol * points + i.symbol, i.symbol)
     tensors = {"x": torch.empty(1), **{n: torch.empty(1, dtype=TORCH[d]) for n, d in types.items()}}
     taken = re.findall(r"char parts\[(\d+)\]", bench.kernel([step], tensors, axes=[i], row_axes=[r]).source)
-    assert [int(n) <= 128 << 10 for n in taken] == [True] * (number * points <= 1024)
+    assert taken and all(int(n) <= 128 << 10 for n in taken)
 
 
 @pytest.mark.parametrize("points", [17, 24, 100])

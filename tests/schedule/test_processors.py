@@ -97,16 +97,43 @@ def test_rows_are_folded_in_several_vectors_side_by_side():
 
 
 def test_columns_are_walked_down_in_strips_as_wide_as_leaves_no_core_idle():
-    found, i, _ = summed(4096, 100, columns=True)
+    found, i, _ = summed(4096, 50, columns=True)
     assert (found.form, found.vector, found.strip, found.tasks.value) == (Form.COLUMNS, i, 4, 64)
     assert summed(256, 100, columns=True)[0].strip == 2
 
 
 def test_strips_of_short_vectors_are_as_wide_as_those_of_long_ones_where_each_has_one_accumulator():
-    found, _, _ = summed(4096, 100, columns=True, vector_bytes=32)
+    found, _, _ = summed(4096, 50, columns=True, vector_bytes=32)
     assert (found.strip, found.tasks.value) == (8, 64)
-    assert summed(4096, 100, columns=True, vector_bytes=32, folds=2)[0].strip == 4
-    assert summed(4096, 100, columns=True, vector_bytes=16)[0].strip == 4
+    assert summed(4096, 50, columns=True, vector_bytes=32, folds=2)[0].strip == 4
+    assert summed(4096, 50, columns=True, vector_bytes=16)[0].strip == 4
+
+
+def test_columns_that_no_cache_holds_are_walked_in_blocks_in_the_order_of_memory():
+    """Of a megabyte and more, unless registers hold a whole row; what is held of a block fits in the first cache, and cores are kept busy by parts or narrower blocks."""
+    assert summed(4096, 63, columns=True)[0].held == 0
+    found = summed(4096, 64, columns=True, cores=1)[0]
+    assert (found.held, found.strip, found.parts) == (16, 4, 0) and found.points[0].block == 2048
+    assert found.tasks.value == 2
+    odd = summed(65, 1 << 14, columns=True, cores=1, vector_bytes=32)[0]
+    assert (odd.held, odd.strip, odd.points[0].block) == (16, 4, 96)
+    assert summed(64, 1 << 14, columns=True, cores=1, vector_bytes=32)[0].held == 0
+    assert summed(17, 1 << 16, columns=True, cores=1, vector_bytes=32)[0].strip == 2
+    shared = summed(1024, 4096, columns=True, cores=4)[0]
+    assert (shared.held, shared.parts, shared.points[0].block) == (16, 8, 1024)
+    assert summed(1024, 4096, columns=True, cores=4, dtype=D)[0].parts == 7
+    wide = summed(1 << 17, 64, columns=True, cores=4)[0]
+    assert (wide.parts, wide.tasks.value) == (0, 64)
+
+
+def test_blocks_are_narrower_where_their_rows_may_not_be_cut():
+    """Results of places are not combined: each core has a block instead, of rows that are still read ahead."""
+    i, r = axis("i0", 2048), axis("r0", 1024)
+    at = load("x", F, r.symbol * 2048 + i.symbol)
+    step = nest([i], [Store("y", i.symbol, result(0, DType.I64))], [r], [fold(ReduceKind.ARGMAX, at)])
+    for cores, block in ((1, 2048), (4, 256), (64, 128)):
+        found = plan([step], {"x": F, "y": DType.I64}, axes=[i], row_axes=[r], cores=cores)
+        assert (found.held, found.parts, found.points[0].block) == (16, 0, block)
 
 
 @pytest.mark.parametrize(("cores", "parts"), [(4, 64), (1, 0)])

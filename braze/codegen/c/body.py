@@ -15,6 +15,7 @@ from braze.codegen.c.offsets import offsets
 from braze.codegen.c.operations import Representations, Value, assign, expression, scalar_load, scalar_store
 from braze.codegen.c.prelude import SCALAR, STORAGE, raw_vector, rep_vector
 from braze.codegen.c.scopes import Scope, Scopes
+from braze.codegen.c.steps import MOST, mixed
 from braze.loops.build import nodes_of
 from braze.loops.ir import Buffer, DType, LoopNest, Node, Op, Store, StoreMode
 from braze.loops.ranges import Varying
@@ -324,14 +325,14 @@ class Body(Scopes):
         """
         storage, p, w = self.storage[buffer], self.pointers[buffer], self.lanes
         raw, mask = raw_vector(storage, w), scope.mask
-        if (
-            not (mask or scope.count)
-            and self.symbol is not None
-            and not any(a.varying for a in args)
-            and stride(e, self.symbol) == -1
-        ):
-            at, j = self._place(at_zero(e, self.symbol), args), self.names()[self.symbol]
-            return f"bz_back_{raw}(*(const {raw}u *)({p} + ({at}) - ({j}) - {w - 1}))"
+        if not (mask or scope.count) and self.symbol is not None and not any(a.varying for a in args):
+            step, j = stride(e, self.symbol), self.names()[self.symbol]
+            if step == -1:
+                at = self._place(at_zero(e, self.symbol), args)
+                return f"bz_back_{raw}(*(const {raw}u *)({p} + ({at}) - ({j}) - {w - 1}))"
+            if isinstance(step, int) and 1 < step <= MOST and mixed(raw):
+                at = self._place(at_zero(e, self.symbol), args)
+                return f"bz_every{step}_{raw}({p} + ({at}) + {step}*({j}))"
         each = [
             f"{p}[{to_c(e, self._with_indirect(self._lane_names(str(k)), e, args, lane=str(k)))}]"
             for k in range(int(scope.count or w))

@@ -45,6 +45,13 @@ class Accumulator:
         for name in (self.total, f"{self.total}e"):
             self.body.line(f"{self.type} {name} = {self._zero()};")
 
+    def state(self) -> list[tuple[str, str]]:
+        """What is carried on when a row is walked part by part: C types and names. Sums of a part are added to the total at its end."""
+        if self.total:
+            return [(self.type, self.total), (self.type, f"{self.total}e")]
+        first = self.names[0]
+        return [(self.type, first), *([(self.index_type, f"{first}i")] if self.is_arg else [])]
+
     def fold_total(self) -> None:
         """Add the block's sum to the total, keep the rounding error, and start again."""
         t, a, (s, b) = self.total, self.names[0], (self.body.name("s"), self.body.name("s"))

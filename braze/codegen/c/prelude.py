@@ -16,6 +16,7 @@ from braze.codegen.c.gathers import gather
 from braze.codegen.c.mathlib import LIBM_SCALARS, SECTIONS, text_of
 from braze.codegen.c.micro import micro_kernel
 from braze.codegen.c.partials import BYTES, VL, read_first, read_masked, write_first
+from braze.codegen.c.steps import every
 from braze.codegen.c.turns import turn
 
 #: storage label -> (C type of an element, representation)
@@ -161,6 +162,8 @@ def _section(name: str, lanes: int) -> str | None:
             f"static inline {t} bz_{kind}_{t}({t} v) {{\n#ifdef __clang__\n  return __builtin_shufflevector(v, v, {order});"
             f"\n#else\n  return __builtin_shuffle(v, ({i}){{{order}}});\n#endif\n}}"
         )
+    if kind.startswith("every"):
+        return every(what, w, int(kind[5:]))
     shape = re.fullmatch(r"gemm(\d+)([ct])(\d+)(?:a(\d))?", kind)
     if shape is not None:
         return micro_kernel(int(shape[1]), int(shape[3]), w, shape[2] == "t", int(shape[4] or 0))

@@ -7,7 +7,7 @@ The vectors lie in the row (the usual case: results are folded across lanes) or 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from braze.codegen.c.folds import Accumulator
 from braze.codegen.c.kernel import Frame, finish, open_tasks, start_body
@@ -108,26 +108,26 @@ class Rows:
             body.open(last, {axis.symbol: j})
         else:
             body.line(f"const int64_t {j} = {start};")
-        self._one_vector(axis, j, extent)
+        self._one_vector(axis, j, extent, self._phases)
         if last:
             body.close()
             body.close()
 
-    def _one_vector(self, axis: Axis, j: str, extent: str) -> None:
-        """The points from ``j`` on, as many as a vector holds or there are."""
+    def _one_vector(self, axis: Axis, j: str, extent: str, write: Callable[[], None]) -> None:
+        """What is written at the points from ``j`` on, as many as a vector holds or there are."""
         body, w, known = self.body, self.plan.lanes, axis.extent.value
         if known is not None and known % w == 0:
             body.open("", {axis.symbol: j})
-            self._phases()
+            write()
             body.close()
             return
         if known is None or known >= w:
             body.open(f"if ({j} + {w} <= {extent}) ", {axis.symbol: j})
-            self._phases()
+            write()
             body.close()
         test = f"if ({j} + {w} > {extent}) "
         body.open(test, {axis.symbol: j}, count=f"({extent} - {j})")
-        self._phases()
+        write()
         body.close()
 
     def _side_by_side(self, start: str) -> None:

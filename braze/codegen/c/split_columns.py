@@ -7,13 +7,16 @@ Applies to groups whose only points are the columns, with one pass over the rows
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from braze.codegen.c.body import Body
+from braze.codegen.c.column_blocks import ColumnBlocks
 from braze.codegen.c.folds import Accumulator
 from braze.codegen.c.kernel import finish_parts
 from braze.codegen.c.operations import Value
 from braze.codegen.c.prelude import REP_BYTES
-from braze.codegen.c.rows import Rows
 from braze.codegen.records import KernelText
+from braze.schedule.cpu.phases import Phase
 from braze.symbolic.expr import ZERO, Integer, floor_div
 from braze.symbolic.guess import likely_size
 
@@ -25,15 +28,14 @@ def _padded(points: int, lanes: int) -> int:
     return -(-points // lanes) * lanes
 
 
-class SplitColumns(Rows):
+class SplitColumns(ColumnBlocks):
     """Writes one such kernel: ``_body`` folds a part, ``_rest`` combines."""
 
     def kernel(self) -> KernelText:
         plan = self.plan
         assert plan.vector is not None and plan.vector.extent.value is not None
-        self.combining = False
         size, own = self._part(), self.body
-        strips = -(-plan.vector.extent.value // (plan.lanes * plan.strip))
+        strips = -(-plan.vector.extent.value // plan.points[0].block)
         bytes = str(size * plan.parts)
         part, rest = own.scope.lines, self._rest(own)
         return finish_parts(self.frame, part, rest, bytes, strips * plan.parts, self.threads)
@@ -70,13 +72,11 @@ class SplitColumns(Rows):
         return f"*({vector} *)(parts + {at})"
 
     def _phases(self) -> None:
+        self._after(self._folded(self.todo.phases[0], 1), ())
+
+    def _after(self, made: list[Accumulator], phases: Sequence[Phase]) -> None:
         assert self.plan.vector is not None
-        column = self.body.names()[self.plan.vector.symbol]
-        if self.combining:
-            self._combine(column)
-            return
-        made = self._folded(self.todo.phases[0], 1)
-        self._leave(made, [column])
+        self._leave(made, [self.body.names()[self.plan.vector.symbol]])
 
     def _side_by_side(self, start: str) -> None:
         columns = self._open_strip(start)
@@ -98,10 +98,9 @@ class SplitColumns(Rows):
         self.body = body = Body(own.lanes, own.symbol, own.varying, own.ranges, own.storage, own.gathers)
         body.pointers, body.reloaded = own.pointers, own.reloaded
         body.scope.symbols.update(own.scopes[0].symbols)
-        self.combining = True
         j, w, extent = axis.symbol.name, self.plan.lanes, body.index(axis.extent)
         body.open(f"for (int64_t {j} = 0; {j} < {extent}; {j} += {w}) ", {axis.symbol: j})
-        self._one_vector(axis, j, extent)
+        self._one_vector(axis, j, extent, lambda: self._combine(j))
         body.close()
         return body.scope.lines
 

@@ -8,6 +8,7 @@ Applies to groups with one pass over the row.
 from __future__ import annotations
 
 from braze.codegen.c.body import Body
+from braze.codegen.c.column_blocks import ColumnBlocks
 from braze.codegen.c.folds import Accumulator
 from braze.codegen.c.kernel import Frame, finish_parts
 from braze.codegen.c.operations import Representations, Value
@@ -27,8 +28,12 @@ from braze.symbolic.expr import ZERO, product
 def row_kernel(group: Group, buffers: dict[str, Buffer], ctx: CompileContext) -> KernelText:
     """The C of a group with reductions."""
     plan = plan_kernel(group, buffers, ctx.target)
-    ways: dict[Form, type[Rows]] = {Form.ROWS: _SplitRows, Form.COLUMNS: SplitColumns} if plan.parts else {}
-    return ways.get(plan.form, Rows)(Frame(group, buffers, plan), ctx.options.threads).kernel()
+    way: type[Rows] = Rows
+    if plan.form is Form.COLUMNS:
+        way = SplitColumns if plan.parts else ColumnBlocks if plan.held else Rows
+    elif plan.parts:
+        way = _SplitRows
+    return way(Frame(group, buffers, plan), ctx.options.threads).kernel()
 
 
 class _SplitRows(Rows):

@@ -37,6 +37,9 @@ _STRIP, _LIGHT = 4, 20
 _ROW_PARTS, _LONG = 64, 1 << 15
 #: parts of the rows of columns, rows of a part that are worth a task, and bytes of their results that may lie on the stack
 _COLUMN_PARTS, _ROWS, _STACK = 16, 32, 128 << 10
+#: bytes from which columns are walked by blocks (what is less stays in the second cache), rows that are added at a time to what is held of a block,
+#: bytes of that at most (half of the first cache), and of the shortest stretches of rows that are worth it
+_FAR, _HELD_ROWS, _HELD, _STRETCH = 1 << 20, 16, 16 << 10, 512
 
 
 @record
@@ -63,7 +66,8 @@ class ProcessorPlan(TaskPlan):
     ``vector``: the axis that the lanes lie along, ``lanes`` of them; a task walks it whole where it is not in ``points``. ``turned``: of
     the form TILED, the loads that run along the axis of ``points``, and are turned in registers. ``phases``: of a kernel with rows, what
     is done along the row and between, with what is kept. ``copies``: of each phase, how many vectors are folded side by side. ``strip``:
-    vectors of columns that a task walks down together. ``parts``: the rows are cut in so many, whose results one thread combines in
+    vectors of columns that a task walks down together. ``held``: so many rows at a time, after which the results of a block of columns are held
+    in memory; 0: each strip is walked to its end, in registers. ``parts``: the rows are cut in so many, whose results one thread combines in
     their order (so that they do not depend on the number of threads); 0: they are not cut. ``cuts``: of rows, along which axes,
     the outermost first. ``serial``: one thread does all.
     ``status``: an index may be out of bounds, which is told. ``gathers``: lanes that lie anywhere are read by one instruction.
@@ -78,6 +82,7 @@ class ProcessorPlan(TaskPlan):
     phases: Phases | None = None
     copies: tuple[int, ...] = ()
     strip: int = 1
+    held: int = 0
     parts: int = 0
     cuts: tuple[Cut, ...] = ()
     gathers: bool = False
@@ -98,7 +103,9 @@ def plan_kernel(group: Group, buffers: dict[str, Buffer], target: Target) -> Pro
         serial=any(s.mode is not StoreMode.PLAIN for step in group.steps for s in step.stores),
         status=any(n.op is Op.CHECK_INDEX for n in nodes), gathers="gather" in target.features,
     )  # fmt: skip
-    return _of_points(plan, group, nodes) if phases is None else _of_rows(plan, group, phases, target, found)
+    if phases is None:
+        return _of_points(plan, group, nodes)
+    return _of_rows(plan, group, phases, buffers, target, found)
 
 
 def _of_points(plan: ProcessorPlan, group: Group, nodes: Sequence[Node]) -> ProcessorPlan:
@@ -112,7 +119,12 @@ def _of_points(plan: ProcessorPlan, group: Group, nodes: Sequence[Node]) -> Proc
 
 
 def _of_rows(
-    plan: ProcessorPlan, group: Group, phases: Phases, target: Target, found: Sequence[Access]
+    plan: ProcessorPlan,
+    group: Group,
+    phases: Phases,
+    buffers: dict[str, Buffer],
+    target: Target,
+    found: Sequence[Access],
 ) -> ProcessorPlan:
     """The plan of a group with rows: vectors lie along these, or along columns, of which a task has a strip."""
     vector, lanes = plan.vector, plan.lanes
@@ -125,6 +137,9 @@ def _of_rows(
         cuts = _cuts(order, vector, lanes, found) if shared else ()
         parts = math.prod(cut.parts for cut in cuts) if cuts else 0
         return dataclasses.replace(plan, copies=copies, parts=parts, cuts=cuts)
+    blocks = None if plan.serial else _column_blocks(plan, group, buffers, target)
+    if blocks is not None:
+        return blocks
     strip = 0 if plan.serial else _shared_strip(group, vector, lanes, phases, target)
     parts = _COLUMN_PARTS if strip else 0
     strip = strip or _strip(group, lanes, phases, target.cores, target.vector_bytes)
@@ -307,17 +322,8 @@ def _shared_strip(group: Group, vector: Axis, lanes: int, phases: Phases, target
 
     For groups whose only points are the columns, with one pass over the rows.
     """
-    if group.axes != (vector,) or phases.kept or target.cores < 2:
-        return 0
-    first, *rest = phases.phases
-    points, rows = vector.extent.value, product([a.extent for a in group.row_axes]).value
-    if not first.over_row or any(p.over_row for p in rest) or any(i.stores for i in first.items):
-        return 0
-    if points is None or (rows is not None and rows < _ROWS * _COLUMN_PARTS):
-        return 0
-    if not all(
-        f.dtype.label in ("f32", "f64") and f.kind.value in ("sum", "prod", "max", "min") for f in first.folds
-    ):
+    points, first = vector.extent.value, phases.phases[0]
+    if points is None or not _may_share(group, vector, phases, target, _COLUMN_PARTS):
         return 0
     strip = _strip(group, lanes, phases, 0, target.vector_bytes)
     while strip > 1 and strip * lanes > points:
@@ -325,6 +331,83 @@ def _shared_strip(group: Group, vector: Axis, lanes: int, phases: Phases, target
     padded = -(-points // lanes) * lanes
     enough = points >= 2 * target.cores * strip * lanes
     return 0 if enough or len(first.folds) * 8 * padded * _COLUMN_PARTS > _STACK else strip
+
+
+def _may_share(group: Group, vector: Axis, phases: Phases, target: Target, parts: int) -> bool:
+    """Whether the rows of columns may be cut in so many parts: one pass over them, whose results are added in the parts' order."""
+    rows = product([a.extent for a in group.row_axes]).value
+    if group.axes != (vector,) or target.cores < 2 or (rows is not None and rows < _ROWS * parts):
+        return False
+    first = phases.phases[0]
+    return (
+        _one_pass(phases)
+        and not any(i.stores for i in first.items)
+        and all(
+            f.dtype.label in ("f32", "f64") and f.kind.value in ("sum", "prod", "max", "min")
+            for f in first.folds
+        )
+    )
+
+
+def _one_pass(phases: Phases) -> bool:
+    first, *rest = phases.phases
+    return first.over_row and not any(p.over_row for p in rest) and not phases.kept
+
+
+def _column_blocks(
+    plan: ProcessorPlan, group: Group, buffers: dict[str, Buffer], target: Target
+) -> ProcessorPlan | None:
+    """The plan that walks blocks of columns in the order of memory; None where one strip is all columns, where the cache has these, or of few rows.
+
+    Blocks are as wide as the first cache holds; where that leaves cores idle, the rows are cut in parts, or blocks are narrower.
+    """
+    vector, phases, lanes = plan.vector, plan.phases, plan.lanes
+    assert vector is not None and phases is not None and plan.row is not None
+    columns, rows = likely_size(vector.extent), plan.row.block
+    passes = [phase for phase in phases.phases if phase.over_row]
+    few = rows < _ROWS or likely_size(plan.row.axes[-1].extent) < _HELD_ROWS
+    if few or columns <= lanes or phases.kept or not phases.phases[0].over_row:
+        return None
+    if columns in (
+        lanes * 2**k for k in range(_strip(group, lanes, phases, 0, target.vector_bytes).bit_length())
+    ):
+        return None
+    walked = _walked_bytes(plan, passes[0], buffers)
+    if walked < _FAR:
+        return None
+    strip = min(_STRIP, columns // lanes)
+    bytes = sum(2 * max(f.dtype.itemsize, 4) for phase in passes for f in phase.folds)
+    unit = lanes * strip
+    count = max(1, -(-columns * bytes // _HELD))
+    others = product([a.extent for a in plan.outer])
+    tasks, wanted = likely_size(others) * count, 2 * target.cores if target.cores > 1 else 1
+    parts = (
+        min(_COLUMN_PARTS, -(-wanted // tasks), _STACK // (bytes * (columns + lanes)))
+        if tasks < wanted
+        else 0
+    )
+    known = vector.extent.value is not None
+    if parts < 2 or not known or not _may_share(group, vector, phases, target, parts):
+        parts = 0
+        least = max(unit, _STRETCH * columns * rows * likely_size(others) // walked)
+        while tasks < wanted and columns // (2 * count) >= least:
+            count, tasks = 2 * count, 2 * tasks
+    block = -(-columns // (count * unit)) * unit
+    tile, copies = Tile("x", (vector,), block), (1,) * len(phases.phases)
+    return dataclasses.replace(
+        plan, form=Form.COLUMNS, points=(tile,), copies=copies, strip=strip, held=_HELD_ROWS, parts=parts
+    )
+
+
+def _walked_bytes(plan: ProcessorPlan, phase: Phase, buffers: dict[str, Buffer]) -> int:
+    """Bytes of what the vectors of columns read along the rows."""
+    assert plan.row is not None
+    axes = (*plan.outer, plan.vector, *plan.row.axes)
+    total = 0
+    for name, e in {n.attr for n in nodes_of(*phase.roots()) if n.op is Op.LOAD and not n.args}:
+        used = [a.extent for a in axes if a is not None and a.symbol in e.symbols()]
+        total += likely_size(product(used)) * buffers[name].dtype.itemsize if name in buffers else 0
+    return total
 
 
 # -- cost -------------------------------------------------------------------------------------------------------
