@@ -326,6 +326,22 @@ def test_inside_a_compiled_module_it_is_one_graph(model, compiled):
     assert backend.compiles == 1
 
 
+def test_inside_a_compiled_function_it_is_of_the_class_that_the_original_has_by_now(model):
+    """The forward of the class that it had when it was compiled, silently."""
+
+    class Doubled(Net):
+        def forward(self, x):
+            assert type(self) is Doubled
+            return super().forward(x) * 2
+
+    compiled = braze.compile(model, backend="eager")
+    outer = braze.compile(lambda x: compiled(x) + 1, backend="eager", fullgraph=True)
+    assert torch.equal(outer(X), model(X) + 1)
+    model.__class__ = Doubled
+    assert torch.equal(compiled(X), model(X))
+    assert torch.equal(outer(X), model(X) + 1)
+
+
 def test_a_class_with_its_own_call_is_called_by_it():
     class Shouting(nn.Module):
         def __call__(self, x):

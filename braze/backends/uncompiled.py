@@ -37,10 +37,10 @@ def compiled_or_as_captured(
         except Exception as error:
             if torch_compat.is_shortage(error) or is_of_program(error):
                 raise
-            refusal = _refusal(error)
-            if strict and isinstance(refusal, InternalError):
+            if strict and not is_undecided(error):
                 raise
-            raise refusal from error
+            # no name for it: the traceback of its cause has this frame, which would keep the frames of the program, and what these hold
+            raise _refusal(error) from error
     except (Unsupported, InternalError) as error:
         if strict and isinstance(error, InternalError):
             raise

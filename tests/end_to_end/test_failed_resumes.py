@@ -148,3 +148,41 @@ def test_integers_that_require_grad_are_left_to_python() -> None:
     expected = program(torch.arange(4), y)
     actual = braze.compile(program, backend="eager")(torch.arange(4), y)
     assert torch.equal(actual, expected) and actual.dtype is torch.bool
+
+
+def ends_with_it(x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        x.data = x.sin()
+    return x.cos()
+
+
+def goes_past_a_branch(x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        if x.sum() > 100:
+            x = x.sin()
+    return x.cos()
+
+
+def ends_two_blocks(x: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu"):
+        with torch.no_grad():
+            x.data = x.sin()
+        x = x.cos()
+    return x
+
+
+def ends_a_try(x: torch.Tensor) -> torch.Tensor:
+    torch.set_grad_enabled(False)
+    try:
+        x.data = x.sin()
+    finally:
+        torch.set_grad_enabled(True)
+    return x.cos()
+
+
+@pytest.mark.parametrize("program", [ends_with_it, goes_past_a_branch, ends_two_blocks, ends_a_try])
+def test_a_block_is_left_where_the_break_was_the_last_that_is_done_in_it(program: Callable[..., Any]) -> None:
+    """Gradients were off for all that the program did after: what leaves a block stands outside of it."""
+    with pytest.raises(Refused):
+        braze.compile(program, backend=second_graph_raises(Refused()))(torch.ones(3))
+    assert torch.is_grad_enabled()

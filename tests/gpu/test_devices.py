@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import braze
+from tests.helpers import logged
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -84,3 +85,16 @@ def test_another_device_is_noticed() -> None:
     with torch.cuda.device(1):
         assert fn(torch.ones(2))[1] == 1
     assert fn(torch.ones(2))[1] == 0
+
+
+def test_what_repeats_its_memory_is_written_to_new_memory_of_another_device() -> None:
+    """An error in the graph (more than one element refers to a single memory location): the copy was planned to repeat its memory, too."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.empty(x.shape).copy_(x)
+
+    x = torch.arange(3.0, device="cuda").expand(2, 3)
+    with logged() as lines:
+        actual = braze.compile(program, fullgraph=True)(x)
+    assert torch.equal(actual, x.cpu()) and actual.stride() == program(x).stride()
+    assert "BZ6013" not in "\n".join(lines)

@@ -189,12 +189,11 @@ def _fit(value: Any, like: torch.Tensor, insert: Insert) -> Node:
         )
     have = value.meta["val"]
     options: dict[str, Any] = {}
-    if have.dtype != like.dtype:
-        options["dtype"] = like.dtype
     if have.device != like.device:
         options["device"] = like.device
-    if options:
-        value = insert(aten._to_copy.default, (value,), options)
+    if options or have.dtype != like.dtype:
+        # the type in any case: without, PyTorch's fake lays the copy on another device as its operand, also where that repeats its memory
+        value = insert(aten._to_copy.default, (value,), {"dtype": like.dtype, **options})
     if tuple(have.shape) != tuple(like.shape):
         value = insert(aten.expand.default, (value, list(like.shape)), {})
     return value

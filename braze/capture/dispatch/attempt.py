@@ -39,7 +39,10 @@ def attempt(
     refusal = _refusal(name, function, inner=inner)
     if refusal is not None:
         if strict:
-            raise refusal.error
+            try:
+                raise refusal.error
+            finally:  # its traceback has this frame, which would keep those of its callers, and what they hold
+                del refusal
         if refusal.key is not None:
             warn_once(refusal.key, refusal.text)
         return None

@@ -99,7 +99,8 @@ class Session(Shared):
 
     def point(self, place: Place, *, offset: int, pushes: int, raises: bool, captured: bool) -> ResumePoint:
         """The resume functions of one place, shared by all captures that stop there in the same shape."""
-        key = (id(place.code), offset, pushes, raises, captured, place.carries, place.stack, place.locals)
+        shape = place.carries, place.stack, place.locals, place.done
+        key = (id(place.code), offset, pushes, raises, captured, *shape)
         found = self.points.get(key)
         if found is None:
             code = functools.partial(
@@ -108,6 +109,7 @@ class Session(Shared):
                 offset,
                 place.stack,
                 place.locals,
+                done=place.done,
                 pushes=pushes,
                 raises=raises,
                 carry_free=place.carries,

@@ -209,9 +209,10 @@ class Site:
         try:
             return self._answer(entry, function, locals)
         except BaseException as error:  # of a frame that was half run
-            if self.point is None:
+            failed = self.point.failing(function, locals[0], error) if self.point is not None else None
+            if failed is None:
                 raise
-            return self.point.failing(function, locals[0], error), ()
+            return failed, ()
 
     def _answer(self, entry: Any, function: FunctionType, locals: tuple[Any, ...]) -> Answer | None:
         if getattr(this_thread, "busy", False):

@@ -11,7 +11,7 @@ import inspect
 import itertools
 import opcode
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
 
@@ -234,6 +234,22 @@ def encode_exceptions(rows: Iterable[Handler]) -> bytes:
 def handler_at(rows: Iterable[Handler], offset: int) -> Handler | None:
     """The row that covers an instruction."""
     return next((row for row in rows if row.start <= offset < row.end), None)
+
+
+def is_inside(rows: Sequence[Handler], offset: int, other: int) -> bool:
+    """Whether an instruction stands in all blocks that another stands in, and in more of them."""
+    mine, others = _blocks(rows, offset), _blocks(rows, other)
+    return len(mine) > len(others) and mine[len(mine) - len(others) :] == others
+
+
+def _blocks(rows: Sequence[Handler], offset: int) -> list[int]:
+    """The handlers that what an instruction raises comes to, as each raises it again."""
+    targets: list[int] = []
+    row = handler_at(rows, offset)
+    while row is not None and row.target not in targets:
+        targets.append(row.target)
+        row = handler_at(rows, row.target)
+    return targets
 
 
 # -- line table

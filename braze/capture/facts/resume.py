@@ -70,6 +70,7 @@ def resume_code(
     stack: Sequence[bool],
     locals: Sequence[bool],
     *,
+    done: int | None = None,
     pushes: int = 1,
     raises: bool = False,
     carry_free: bool = False,
@@ -79,14 +80,16 @@ def resume_code(
 
     With ``raises`` the last item of the state is an exception, raised as if by the instruction that ends
     at ``offset``, where the user's handlers see it. With ``fails`` one more item is an exception too, raised before the first
-    instruction runs (where the frame goes on by raising, in place of what it was to raise).
+    instruction runs (where the frame goes on by raising, in place of what it was to raise), in the innermost block that the instruction
+    which ends at ``done`` (``offset``, unless it jumps) has begun or not yet left.
     """
     why = cannot_resume(code)
     if why:
         raise CannotResume(f"{code.co_name}: {why}")
     slots = bytecode.slots_of(code)
     rows = bytecode.decode_exceptions(code.co_exceptiontable)
-    raising = bytecode.previous_instruction(code, offset) if raises else offset
+    last = bytecode.previous_instruction(code, offset if done is None or raises else done)
+    raising = last if raises or (fails and bytecode.is_inside(rows, last, offset)) else offset
     shift = 1 if slots.locals == 0 else 0
     unpack = _Unpack(code, slots, shift)
     unpack.read_stack(_kinds(code, offset, raises, stack), stack)

@@ -520,12 +520,12 @@ def call_object(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, tai
     if isinstance(found, staticmethod):
         return call(t, found.__func__, args, kwargs, tail)
     if type(found) is native.CallOfClass:
-        # a compiled module shares its original's attributes: interpret the original's call on it
+        # the original is called, as it is where nobody compiles around: its class may have been changed since, by its own name
         trust_class_value(t, owner, "__call__", found)
-        inner = found.__get__(None, owner)
-        if inner is MODULE_CALL:
-            return call_module(t, fn, args, kwargs, tail)
-        return call(t, inner, (fn, *args), kwargs, tail)
+        node, entry = t.outside.tree.node_of(fn), found.__get__(fn, cls)
+        if node is not None:
+            entry = t.outside.read(node, Step.ATTR, "__call__", entry)
+        return call_entry(t, entry, args, kwargs, tail)
     return last_resort(t, fn, args, kwargs)
 
 

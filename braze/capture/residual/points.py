@@ -51,26 +51,33 @@ class ResumePoint:
 
     def failing(
         self, function: FunctionType, state: tuple[Any, ...], error: BaseException
-    ) -> Callable[..., Any]:
+    ) -> Callable[..., Any] | None:
         """What a frame comes to that was to go on, and met an error before: handlers of its own see it, and what it has entered is left.
 
-        Raises the error where there are none. An error of the compile goes on to the caller, whoever handles it; one of a signal's handler
+        None where there are none. An error of the compile goes on to the caller, whoever handles it; one of a signal's handler
         (Ctrl-C, a time limit) is as if it had come in the frame.
         """
         try:
             code = self.code(fails=True)
         except CannotResume:
-            raise error from None
+            return None
         if not code.covered:
-            raise error
+            return None
         run = self.session.run_uncaptured(_of_code(code, function))
         states = [(*(state[:-1] if self.raises else state), caught(error))]
         native.emptied(state)  # what the frame lets go of is held by nobody
+        # no name for it where it is raised: the traceback has that frame, which would keep those of its callers, and what they hold
+        errors = [error]
+        callers = isinstance(error, Exception) and not is_of_handler(error)
 
         def failed(inputs: tuple[Any, ...], *locals: Any) -> Any:
-            result = run(states.pop())
-            if isinstance(error, Exception) and not is_of_handler(error):
-                raise error
+            try:
+                result = run(states.pop())
+            except BaseException:
+                errors.clear()
+                raise
+            if callers:
+                raise errors.pop()
             return result
 
         return failed

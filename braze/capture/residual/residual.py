@@ -85,6 +85,7 @@ class Place:
     stack: tuple[bool, ...]
     locals: tuple[bool, ...]
     carries: bool  # the closure's cells travel in the state
+    done: int  # where the instruction ends at which the frame stands
 
 
 class Resumes(Protocol):
@@ -440,18 +441,18 @@ class _Writer:
             tuple(i >= 0 for i in state.stack),
             tuple(i >= 0 for i in carried_locals(state))[lead:],
             bool(closure),
+            state.offset - (resumed.prologue if resumed is not None else 0),
         )
         function = self.values.atom(state.function) if fixed is None else ""
-        lead_offset = resumed.prologue if resumed is not None else 0
-        saved = f"{text} + {closure}" if closure else text
-        return _Frame(state, place, fixed, function, tuple(items), saved, lead_offset)
+        return _Frame(state, place, fixed, function, tuple(items), f"{text} + {closure}" if closure else text)
 
     def _point(
         self, frame: _Frame, offset: int, *, pushes: int = 1, raises: bool = False, captured: bool = True
     ) -> str:
         """The text that gives the resume function of a frame."""
+        offset += frame.place.done - frame.state.offset  # in the user's code
         point = self.resumes.point(
-            frame.place, offset=offset - frame.lead, pushes=pushes, raises=raises, captured=captured
+            frame.place, offset=offset, pushes=pushes, raises=raises, captured=captured
         )
         hint = f"{'raise' if raises else 'resume'}_{frame.place.code.co_name}"
         if frame.fixed is not None:
@@ -532,7 +533,6 @@ class _Frame:
     function: str  # text of its function, where not
     items: tuple[str, ...]  # texts of what its state begins with
     saved: str  # text of its state
-    lead: int  # bytes of its code before the user's
 
 
 #: the statement of each kind of effect, of the texts of its arguments, its name, and what names objects

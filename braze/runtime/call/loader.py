@@ -208,10 +208,8 @@ class Runtime:
     @staticmethod
     def report(status: int = 1) -> None:
         """A kernel met an index out of range; a ``status`` over 1: an input had been written."""
-        error = IndexError("index out of range in self")
-        if status > 1:
-            note_written(error)
-        raise error
+        # no name for it: its traceback has this frame, which would keep those of its callers, and what they hold
+        raise _out_of_range(status)
 
     note_written = staticmethod(note_written)
     keep, put_back = staticmethod(undo.keep), staticmethod(undo.put_back)
@@ -224,6 +222,13 @@ class Runtime:
     def _symbol(self, name: str) -> int:
         assert self._library is not None
         return self._library.symbol(name)
+
+
+def _out_of_range(status: int) -> IndexError:
+    error = IndexError("index out of range in self")
+    if status > 1:
+        note_written(error)
+    return error
 
 
 def load_host(name: str, source: str, runtime: Runtime) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
