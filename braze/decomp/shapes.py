@@ -129,16 +129,6 @@ def pixel_unshuffle(x: Tensor, factor: int) -> Any:
     return aten.reshape.default(moved, [*lead, channels * factor * factor, height // factor, width // factor])
 
 
-@decompose(aten.unsafe_split.Tensor)
-def unsafe_split(x: Tensor, size: int, dim: int = 0) -> Any:
-    return aten.split.Tensor(x, size, dim)
-
-
-@decompose(aten.unsafe_split_with_sizes.default)
-def unsafe_split_with_sizes(x: Tensor, sizes: Sequence[int], dim: int = 0) -> Any:
-    return aten.split_with_sizes.default(x, sizes, dim)
-
-
 @decompose(aten.rot90.default)
 def rot90(x: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Any:
     """Quarter turns by flips and a transpose."""

@@ -431,3 +431,21 @@ def test_what_is_copied_over_something_with_a_history_gets_none_itself(backend, 
         return facts, leaf.grad.tolist(), x.tolist()
 
     assert seen(braze.compile(program, backend=backend)) == seen(program)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_a_derivative_that_has_no_such_dim_is_refused_as_one_that_raises(backend):
+    """PyTorch's of ``_foreach_addcdiv`` takes the first of no dims (IndexError): the graph runs as captured, and was told as a fault of ours."""
+
+    def program(x):
+        y = x.sin()
+        return torch._foreach_addcdiv([y], [y], [y.abs() + 1])[0]
+
+    told = []
+    with logged() as messages:
+        for call in (program, braze.compile(program, backend=backend)):
+            with pytest.raises(IndexError) as caught:
+                call(torch.tensor(1.5, requires_grad=True)).backward()
+            told.append(str(caught.value))
+    assert told[0] == told[1]
+    assert ["BZ2021" in message for message in messages] == [True]

@@ -196,8 +196,6 @@ CASES: dict[Any, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
     aten.channel_shuffle.default: [((plain(2, 6, 3, 2), 3), {}), ((plain(2, 6, 3, 2).mT, 6), {})],
     aten.pixel_shuffle.default: [((plain(2, 8, 3, 2), 2), {}), ((plain(2, 18, 3, 2), 3), {})],
     aten.pixel_unshuffle.default: [((plain(2, 2, 6, 4), 2), {})],
-    aten.unsafe_split.Tensor: [((plain(7, 2), 3), {})],
-    aten.unsafe_split_with_sizes.default: [((plain(7, 2), [3, 0, 4]), {})],
     aten.rot90.default: [((plain(3, 4), k, [0, 1]), {}) for k in (0, 1, 2, 3, -1)],
     aten.diag_embed.default: [((plain(2, 3), k), {}) for k in (0, 1, -2)],
     aten.upsample_nearest1d.default: [

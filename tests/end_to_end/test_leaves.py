@@ -279,3 +279,41 @@ def test_a_derivative_written_in_python_that_reaches_no_argument_is_looked_at(pr
     torch.testing.assert_close(results, (x * 2, x * 3))
     sum(t.sum() for t in results).backward()
     torch.testing.assert_close(x.grad, torch.full((3,), 3.0))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [{}, {"requires_grad": False}, {"dtype": torch.float64}, {"device": "cpu", "copy": False}, {"copy": True},
+     {"dtype": torch.float32, "requires_grad": False}],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:torch.asarray")
+def test_what_asarray_makes_of_a_leaf_from_outside_and_the_leaf_want_a_gradient_as_in_eager(words):
+    """It gives the leaf itself, of which it sets the flag: without ``requires_grad`` before PyTorch 2.13, too."""
+
+    def function(x):
+        made = torch.asarray(x, **words)
+        return made, x * 2
+
+    def run(compile):
+        call, found = compile(function), []
+        for given in (X.clone().requires_grad_(), X.clone().requires_grad_() * 1, X.clone()):
+            made, twice = call(given)
+            found.append((made is given, made.requires_grad, given.requires_grad, twice.requires_grad))
+        return found
+
+    assert run(braze.compile) == run(lambda fn: fn)
+
+
+def test_what_asarray_makes_of_a_view_with_a_history_behind_a_break_is_detached():
+    """What stands for it there is a leaf, and was given itself."""
+
+    def function(x):
+        part = (x * 3)[1:]
+        braze.graph_break()
+        return torch.asarray(part, requires_grad=False), part
+
+    for call in (function, braze.compile(function)):
+        made, part = call(X.clone().requires_grad_())
+        assert not made.requires_grad and part.requires_grad
+        torch.testing.assert_close(made, X[1:] * 3)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
+import torch
+import torch.nn.functional as F
 
 from tests.fuzz.tensors import check, operators, rare
 
@@ -22,6 +26,30 @@ def test_no_row_asks_eager_for_the_median_of_what_may_be_repeated():
     """Its kernel on the CPU takes a repeated line for one that is laid out, and reads beyond its end."""
     rows = [row for tables in operators.TABLES.values() for row in tables[1] if "median(" in row]
     assert rows and all(".contiguous()." in row for row in rows)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 3), (3, 1), (3, 3)])
+def test_no_row_pools_where_a_window_sees_padding_alone(shape):
+    """Eager's kernel notes a place beyond the tensor for it, where the backward writes."""
+    x = torch.randn(shape)
+    rows = [
+        row
+        for row in operators.TABLES["INEXACT"][1] + operators.TABLES["EXACT"][1]
+        if row.startswith("F.max_pool2d(")
+    ]
+    assert len(rows) == 3
+    for row in rows:
+        with contextlib.suppress(RuntimeError):
+            made = eval(row.replace("{g}", "x").replace("{0}", "x"), {"F": F, "x": x})
+            assert torch.isfinite(made).all(), row
+
+
+def test_no_row_gives_tril_another_tensor_to_write():
+    """Eager's kernel writes beyond one of four dims that lies otherwise than row by row."""
+    rows = [
+        row for tables in operators.TABLES.values() for row in tables[1] if "tril(" in row and "out=" in row
+    ]
+    assert rows == ["torch.tril({w}, out={w})"]
 
 
 @pytest.mark.parametrize("seed", [730000003, 730000011])

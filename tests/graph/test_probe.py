@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 
 import braze
-from braze.graph.fakes.probe import is_doubtful
+from braze.graph.fakes.fakes import FakeMode
+from braze.graph.fakes.probe import is_doubtful, tried
 
 #: type of elements -> the least and the greatest number that it has a place for
 TYPES = {
@@ -240,3 +241,17 @@ def test_indices_and_lengths_beside_floats_of_one_type_are_not_doubtful():
     assert not is_doubtful("index_add", (X, 0, AT, X), {})
     assert not is_doubtful("nll_loss", (X, AT), {})
     assert is_doubtful("nll_loss", (X, AT), {"weight": W[0]})
+
+
+def test_what_a_call_is_given_twice_is_one_tensor_where_it_is_tried():
+    """PyTorch's ``tril`` with ``out=`` of other strides, which is not what it reads, writes beyond that: the process died while tracing."""
+    fake = FakeMode().fake(torch.zeros(8, 4, 4, 3).permute(3, 2, 1, 0))
+    given = []
+
+    def called(x, others, *, out):
+        given.extend([x, *others, out])
+
+    assert tried(called, (fake, [fake, fake[1:]]), {"out": fake}) is True
+    first, second, part, out = given
+    assert first is second is out and part is not first
+    assert part.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()

@@ -27,8 +27,10 @@ aten = torch.ops.aten
 WHOLES = frozenset({aten._unsafe_view.default})
 #: ``.data``, which is no operator
 DATA = "data"
+#: steps to tensors over the same memory, in which autograd counts no writes to these
+UNCOUNTED = frozenset({DATA, aten.unsafe_split.Tensor, aten.unsafe_split_with_sizes.default})
 #: steps to what is no view to autograd, over the same memory
-_CUTS = frozenset({DATA, aten.detach.default})
+_CUTS = frozenset({*UNCOUNTED, aten.detach.default})
 
 
 class _Made(NamedTuple):
@@ -93,7 +95,7 @@ class Ways:
 
     def note_written(self, value: Any) -> None:
         """What lies in the memory of ``value`` has been written."""
-        if not any(made.op is DATA for made in self._chain(value)):
+        if not any(made.op in UNCOUNTED for made in self._chain(value)):
             self._written[torch_compat.storage_key(value)] = self._count
 
     def note_changed(self, view: Any, before: Any, after: Any) -> None:
@@ -136,7 +138,7 @@ class Ways:
 
     def memory(self, value: Any) -> Any:
         """The tensor that a value's memory was made as, as far as autograd counts its writes."""
-        while (made := self._made.get(id(value))) is not None and made.op is not DATA:
+        while (made := self._made.get(id(value))) is not None and made.op not in UNCOUNTED:
             value = made.of
         return value
 

@@ -42,6 +42,8 @@ from braze.support.errors import Origin, Unsupported
 Node = torch.fx.Node
 #: a storage, and the line of the program that is told of it
 Place = tuple[int, Origin | None]
+#: what PyTorch's derivatives raise, in eager's backward too: of means of nothing, which on fakes are divisions; of a dim that is not
+OF_FORMULAS = (RuntimeError, ArithmeticError, IndexError)
 
 
 class Inseparable(Exception):
@@ -141,8 +143,7 @@ class Differentiation:
                 raise Inseparable
             gradients = [None if g is None else recorder.argument(g) for g in found]
             return [*gradients, *(arrived[j] for j in taken)]
-        # PyTorch takes means of nothing on fakes by division
-        except (RuntimeError, ArithmeticError) as error:
+        except OF_FORMULAS as error:
             if torch_compat.is_out_of_memory(error):
                 raise
             # eager raises it too, when the user calls backward
@@ -380,7 +381,7 @@ def _refuse_hidden_errors(starts: list[Any], leaves: list[Any]) -> None:
             try:
                 with torch_compat.disable_autocast(), probe.Hearing():
                     torch_compat.differentiate_at_zero(node)
-            except (RuntimeError, ArithmeticError) as error:
+            except OF_FORMULAS as error:
                 raise Unsupported("BZ2021", "the backward cannot be traced", why=str(error)) from error
 
 

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from braze.aot.facts import memory_order, unbacked
 from braze.aot.facts.symbols import SymbolNodes
 from braze.aot.facts.views import hints, is_empty, is_without_memory, place
-from braze.aot.facts.ways import DATA, Ways, counts_from_start
+from braze.aot.facts.ways import DATA, UNCOUNTED, Ways, counts_from_start
 from braze.aot.facts.writes import called_as_it_is, each_of, told_apart, written_arguments
 from braze.aot.passes import attention
 from braze.aot.trace import control_flow, derivatives, structural
@@ -408,6 +408,8 @@ class Recorder(TorchDispatchMode):
         for i, part in enumerate((result,) if whole else result if isinstance(result, (tuple, list)) else ()):
             if isinstance(part, torch.Tensor) and torch_compat.storage_key(part) == key:
                 self.ways.note(part, args[0], func, args[1:], kwargs, -1 if whole else i)
+                if func in UNCOUNTED:
+                    set_facts(part.__dict__["_node"], unversioned=True)
 
     def _of_number(self, value: Any, device: torch.device) -> Any:
         """A tensor of a number, as ``copy_`` makes one: of the widest type of its kind."""

@@ -181,6 +181,9 @@ STRUCTURAL: Mapping[OpOverload, Callable[..., Any]] = MappingProxyType(
     {
         aten.split.Tensor: split,
         aten.split_with_sizes.default: split_with_sizes,
+        # views, of which the schemas do not tell
+        aten.unsafe_split.Tensor: split,
+        aten.unsafe_split_with_sizes.default: split_with_sizes,
         aten.unbind.int: unbind,
         aten._to_copy.default: to_copy,
         aten._efficientzerotensor.default: derivatives.zeros,

@@ -8,8 +8,10 @@ such an array, or with one made of a tensor's data, is a break.
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
+import warnings
 from typing import Any, NoReturn
 
 import numpy as np
@@ -21,7 +23,7 @@ from braze import native
 from braze.capture.facts.breaks import HINT_MOVE, BreakSignal, graph_break
 from braze.capture.facts.records import Check, Guard, Source, Step
 from braze.capture.facts.values import MISSING, is_constant, words
-from braze.capture.graph import literals
+from braze.capture.graph import literals, tensor_facts
 from braze.capture.outside import reads
 from braze.capture.outside.looked_into import fill_arguments
 from braze.capture.python import operations
@@ -176,6 +178,10 @@ def make(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     if not args and data_name in kwargs:
         kwargs = dict(kwargs)
         args = (kwargs.pop(data_name),)
+    if function is torch.asarray and args and ends_gradients(t.outside, args[0], kwargs):
+        if tensor_facts.field(t, args[0], "is_leaf"):
+            graph_break("BZ1010", "torch.asarray sets requires_grad of a tensor that comes from outside")
+        return t.graph.recorder.call(torch.Tensor.detach, (args[0],), {})
     if len(args) == 1 and is_outside(t.outside, args[0]):
         return tensor_from(t, function, args[0], kwargs)
     if len(args) == 1 and t.outside.unread:
@@ -197,6 +203,34 @@ def make(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
             return made
     data = [with_known_numbers(a) for a in args[:1]]
     return without_constant(t.graph.recorder.call(function, (*data, *args[1:]), kwargs))
+
+
+def ends_gradients(outside: Outside, x: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether ``asarray`` gives a tensor from outside as it is, but for its gradient: a leaf itself, of which it sets the flag, or another detached.
+
+    Fakes are leaves all.
+    """
+    if not isinstance(x, torch.Tensor) or not x.requires_grad:
+        return False
+    if outside.tree.node_of(x) is None or kwargs.get("copy"):
+        return False
+    wanted, device = kwargs.get("requires_grad"), kwargs.get("device")
+    if wanted or (wanted is None and asarray_keeps_gradients()):
+        return False
+    if kwargs.get("dtype") not in (None, x.dtype):
+        return False
+    return device is None or torch.device(device).type == x.device.type
+
+
+@functools.cache
+def asarray_keeps_gradients() -> bool:
+    """Whether ``asarray`` of what wants a gradient wants one where nothing is said: PyTorch before 2.13 takes it away, from the tensor itself."""
+    leaf = torch.empty(0, requires_grad=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with torch_compat.disable_functions(), torch_compat.outside_modes():
+            torch.asarray(leaf)
+    return leaf.requires_grad
 
 
 def without_constant(made: torch.Tensor) -> torch.Tensor:

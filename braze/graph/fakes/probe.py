@@ -407,10 +407,14 @@ def extents(numbers: Any) -> tuple[int, ...]:
 
 
 class _Reals:
-    """Real arguments: zeros for fakes, in one memory where these share theirs, which kernels that write refuse."""
+    """Real arguments: zeros for fakes, in one memory where these share theirs, which kernels that write refuse.
+
+    One tensor for a fake that is given twice: kernels ask whether ``out=`` is what they read, and some that take another one write beyond it.
+    """
 
     def __init__(self, values: tuple[Any, ...]) -> None:
         self._whole: dict[int, torch.Tensor] = {}
+        self._made: dict[int, torch.Tensor] = {}
         over: dict[int, list[FakeTensor]] = {}
         for fake in every(FakeTensor, values):
             if fake.layout is not torch.strided:
@@ -423,12 +427,9 @@ class _Reals:
     def like(self, value: Any) -> Any:
         """A real tensor with a fake's metadata; lists and tuples likewise."""
         if isinstance(value, FakeTensor):
-            whole = self._whole.get(storage_key(value))
-            (begin,) = extents((value.storage_offset(),))
-            if whole is None:
-                whole, begin = _zeros(_end(value) - begin * value.itemsize), 0
-            made = torch.empty(0, dtype=value.dtype)
-            return made.set_(whole.untyped_storage(), begin, extents(value.shape), extents(value.stride()))
+            if id(value) not in self._made:
+                self._made[id(value)] = self._tensor(value)
+            return self._made[id(value)]
         if isinstance(value, torch.SymInt):
             return extents((value,))[0]
         if isinstance(
@@ -440,6 +441,14 @@ class _Reals:
         if type(value) in (list, tuple):
             return type(value)([self.like(v) for v in value])
         return value
+
+    def _tensor(self, fake: FakeTensor) -> torch.Tensor:
+        whole = self._whole.get(storage_key(fake))
+        (begin,) = extents((fake.storage_offset(),))
+        if whole is None:
+            whole, begin = _zeros(_end(fake) - begin * fake.itemsize), 0
+        made = torch.empty(0, dtype=fake.dtype)
+        return made.set_(whole.untyped_storage(), begin, extents(fake.shape), extents(fake.stride()))
 
 
 def _end(fake: FakeTensor) -> int:
