@@ -92,9 +92,11 @@ def test_an_error_that_was_handled_keeps_nothing_of_who_handled_it(call: Callabl
     assert without_cycles(call)
 
 
+@pytest.mark.provokes("BZ9025")
 def test_a_stage_that_failed_keeps_nothing_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     """``torch.utils.swap_tensors`` of a weight was refused behind it, since a result held the weight until cycles were collected."""
     monkeypatch.setattr(partition, "_partition", len)  # which takes no such arguments
     with logged() as lines:
-        assert without_cycles(lambda: braze.compile(lambda x: x.sin(), backend="aot_eager")(ARGUMENT))
+        compiled = braze.compile(lambda x: x.sin(), backend="aot_eager", options={"verify": 0})
+        assert without_cycles(lambda: compiled(ARGUMENT))
     assert "BZ9025" in "\n".join(lines)
