@@ -93,6 +93,27 @@ def test_nan_and_ties(bench):
     bench.check([step], {"x": rows.t().flatten().contiguous()}, out, rtol=0, axes=[i], row_axes=[r])
 
 
+@pytest.mark.parametrize("dtype", [F, DType.F64], ids=lambda d: d.label)
+@pytest.mark.parametrize("columns", [False, True], ids=["row", "columns"])
+def test_extremes_have_the_processors_instructions(bench, columns, dtype):
+    """With nan wherever it stands: what the instruction alone gives is the second operand."""
+    points, length = 24, 150
+    x = torch.randn(points, length, dtype=TORCH[dtype])
+    x[0], x[1], x[2] = 0.0, -0.0, -math.inf
+    x[3] = math.inf
+    for row, place in enumerate((0, 1, 64, 100, 148, 149), start=4):
+        x[row, place] = math.nan
+    x[10, :2], x[11, 5], x[12, 5] = math.nan, math.inf, -math.inf
+    i, r = axis("i0", points), axis("r0", length)
+    at = r.symbol * points + i.symbol if columns else i.symbol * length + r.symbol
+    step, types = reduce_steps([ReduceKind.MAX, ReduceKind.MIN], dtype, [i], [r], at, i.symbol)
+    out = {n: torch.empty(points, dtype=TORCH[d]) for n, d in types.items()}
+    data = (x.t() if columns else x).flatten().contiguous()
+    source = bench.kernel([step], {"x": data, **out}, axes=[i], row_axes=[r]).source
+    assert f"bz_highest_{dtype.label}x" in source and f"bz_lowest_{dtype.label}x" in source
+    bench.check([step], {"x": data}, out, rtol=0, axes=[i], row_axes=[r])
+
+
 @pytest.mark.parametrize("columns", [False, True], ids=["row", "columns"])
 def test_any_and_all(bench, columns):
     """Bools."""

@@ -158,6 +158,8 @@ class Accumulator:
         if kind in (ReduceKind.ANY, ReduceKind.ALL):
             return f"{a} {'|' if kind is ReduceKind.ANY else '&'} {v}"
         sign = ">" if kind is ReduceKind.MAX else "<"
+        if rep in ("f32", "f64") and self.vector:
+            return f"bz_{'highest' if kind is ReduceKind.MAX else 'lowest'}_{rep}x{w}({v}, {a})"
         test = f"({v} {sign} {a})" + (f" | ({v} != {v})" if rep in ("f32", "f64") else "")
         if not self.vector:
             return f"{test} ? {v} : {a}"

@@ -162,6 +162,8 @@ def _section(name: str, lanes: int) -> str | None:
             f"static inline {t} bz_{kind}_{t}({t} v) {{\n#ifdef __clang__\n  return __builtin_shufflevector(v, v, {order});"
             f"\n#else\n  return __builtin_shuffle(v, ({i}){{{order}}});\n#endif\n}}"
         )
+    if kind in ("highest", "lowest") and what in ("f32", "f64"):
+        return _extreme(kind, what, w)
     if kind.startswith("every"):
         return every(what, w, int(kind[5:]))
     shape = re.fullmatch(r"gemm(\d+)([ct])(\d+)(?:a(\d))?", kind)
@@ -193,6 +195,29 @@ def _select(what: str, w: int) -> str:
         f"static inline {t} bz_sel_{t}(i32x{w} m, {t} a, {t} b) {{\n  const {i} k = {mask};\n"
         f"  return ({t})((k & ({i})a) | (~k & ({i})b));\n}}"
     )
+
+
+#: the instruction for the greater or smaller of two doubles, by lanes
+_DOUBLES = {2: ("__SSE2__", "pd"), 4: ("__AVX__", "pd256"), 8: ("__AVX512F__", "pd512_mask")}
+
+
+def _extreme(kind: str, what: str, w: int) -> str:
+    """The greater (or smaller) of two lanes, of equals the second, and nan where one is nan.
+
+    One instruction gives the second where either is nan; where it is the first, all bits are set, which is nan, too (as ATen's is).
+    """
+    t, i = f"{what}x{w}", f"i{REP_BYTES[what] * 8}x{w}"
+    of, sign = ("max", ">") if kind == "highest" else ("min", "<")
+    if what == "f32":
+        body = f"  return ({t})(({i})bz_{of}_{t}(v, a) | (v != v));"
+    else:
+        body = f"  return bz_sel_{t}(bz_mask_{t}((v {sign} a) | (v != v)), v, a);"
+    if what == "f64" and w in _DOUBLES:
+        has, suffix = _DOUBLES[w]
+        rest = ", a, -1, 4" if suffix.endswith("mask") else ""
+        quick = f"  return ({t})(({i})__builtin_ia32_{of}{suffix}(v, a{rest}) | (v != v));"
+        body = _where(f"if defined({has}) && !defined(__clang__)", quick, body)
+    return f"static inline {t} bz_{kind}_{t}({t} v, {t} a) {{\n{body}\n}}"
 
 
 def _check(what: str, w: int, masked: bool) -> str:
