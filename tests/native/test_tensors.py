@@ -421,7 +421,9 @@ def others_run(f):
 def test_no_other_thread_runs_while_a_tensor_of_a_list_is_read():
     """It would end what the walk has borrowed: the process died."""
     program = native.GuardProgram([(-1, "local", 0), (0, "tensor_of_numbers", "")], [], [1])
-    assert any(others_run(lambda: torch.tensor([1, 2])) for _ in range(20)), "on a loaded machine it may not have woken up"
+    assert any(others_run(lambda: torch.tensor([1, 2])) for _ in range(20)), (
+        "on a loaded machine it may not have woken up"
+    )
     assert others_run(lambda: program.match(function, ([1, 2],))) == 0
 
 
