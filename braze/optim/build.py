@@ -11,6 +11,7 @@ from braze import native
 from braze.optim.c_clip import clip_source
 from braze.optim.c_kernels import advance_source, step_source
 from braze.optim.rules import Kind
+from braze.optim.triton_clip import clip_source as triton_clip_source
 from braze.optim.triton_kernels import step_source as triton_source
 from braze.runtime.libraries import cache, functions
 from braze.runtime.triton import triton_load
@@ -63,6 +64,17 @@ def gpu_module(kind: Kind) -> ModuleType:
         return triton_load.load_module(path)
 
     return _once(("gpu", kind), make)
+
+
+def gpu_clip_module(dtype: str) -> ModuleType:
+    """The module of Triton kernels that clip gradients of a type."""
+
+    def make() -> ModuleType:
+        source = triton_clip_source(dtype)
+        show_code(f"clip_{dtype}", "py", source)
+        return triton_load.load_module(cache.source_file(source))
+
+    return _once(("gpu clip", dtype), make)
 
 
 def _once(key: object, make: Callable[[], Any]) -> Any:

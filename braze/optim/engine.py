@@ -60,6 +60,14 @@ class Staging:
         return self.device
 
 
+def chunks_of(sizes: Array, chunk: int) -> Array:
+    """(row, chunk of it) of each program that does a chunk of rows of so many elements."""
+    chunks = -(-sizes // chunk)
+    rows = np.repeat(np.arange(len(sizes)), chunks)
+    first = np.repeat(np.cumsum(chunks) - chunks, chunks)
+    return np.stack((rows, np.arange(len(rows)) - first), axis=1)
+
+
 class GpuEngine:
     """Runs the Triton kernels. The words sent are the table, two doubles a row, the numbers, and the steps' table.
 
@@ -131,11 +139,7 @@ class GpuEngine:
     def place(self) -> None:
         """Which chunk of which row each program does."""
         self.sizes = self.table[:, 0].copy()
-        chunks = -(-self.sizes // self.module.CHUNK)
-        rows = np.repeat(np.arange(self.rows), chunks)
-        first = np.repeat(np.cumsum(chunks) - chunks, chunks)
-        places = np.stack((rows, np.arange(len(rows)) - first), axis=1)
-        self.places = torch.from_numpy(places).to(self.device)
+        self.places = torch.from_numpy(chunks_of(self.sizes, self.module.CHUNK)).to(self.device)
 
     def aligned(self) -> bool:
         """Whether sixteen divides every address, so that a thread may load several elements at once."""

@@ -112,3 +112,37 @@ def test_faster_than_fused():
     print("milliseconds per step:", medians)
     assert medians["braze-fused"] <= medians["fused"]
     assert medians["braze"] <= medians["fused"] * 1.2
+
+
+def clipped(clip, dtype, *args):
+    """Gradients of several chunks, of none and of one element, clipped, and what that gives."""
+    g = torch.Generator("cuda").manual_seed(0)
+    sizes = ((300, 401), (0,), (1,), (8192,), (3, 5))
+    params = [nn.Parameter(torch.zeros(s, device="cuda", dtype=dtype)) for s in sizes]
+    for p in params:
+        p.grad = torch.randn(p.shape, generator=g, device="cuda").to(dtype)
+    return clip(params, *args), [p.grad for p in params]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_gradients_are_clipped_as_pytorchs(dtype):
+    near = {"rtol": {torch.bfloat16: 2e-2, torch.float16: 3e-3}.get(dtype, 1e-5), "atol": 1e-7}
+    for largest in (0.5, 1e6):
+        ours, theirs = (clipped(m.clip_grad_norm_, dtype, largest) for m in (braze, nn.utils))
+        torch.testing.assert_close(ours[0], theirs[0], **near)
+        torch.testing.assert_close(ours[1], theirs[1], **near)
+    ours, theirs = (clipped(m.clip_grad_value_, dtype, 0.3) for m in (braze, nn.utils))
+    torch.testing.assert_close(ours[1], theirs[1], rtol=0, atol=0)
+
+
+def test_clipping_in_a_recording_is_pytorchs():
+    """A table of addresses that was sent once would be read at each replay."""
+    p = nn.Parameter(torch.zeros(64, device="cuda"))
+    p.grad = torch.ones(64, device="cuda")
+    braze.clip_grad_norm_(p, 1.0)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        braze.clip_grad_norm_(p, 1.0)
+    p.grad.fill_(2)
+    graph.replay()
+    torch.testing.assert_close(p.grad.norm().item(), 1.0, rtol=1e-5, atol=0)
