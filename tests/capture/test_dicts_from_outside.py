@@ -451,3 +451,24 @@ def test_what_a_call_replaces_and_deletes_need_not_be_there_at_the_next(program:
         assert str((held, items)) == str(theirs)
         if call == 2:
             held.name = items["name"] = torch.ones(3)  # type: ignore[assignment]
+
+
+class Attributes(dict[str, Any]):
+    """Whose items are its attributes."""
+
+    def __init__(self, **items: Any) -> None:
+        super().__init__(items)
+        self.__dict__ = self
+
+
+def test_an_item_that_was_just_set_is_an_attribute_where_the_dict_is_the_object_s_own() -> None:
+    def program(x: Any, held: Any, name: str) -> Any:
+        held["new"] = x * 2
+        held[name] = x * 3
+        return getattr(held, "new", 5), getattr(held, name, 5), hasattr(held, "new"), hasattr(held, "other")
+
+    compiled = braze.compile(program, backend="eager")
+    for call in range(6):
+        x, theirs, ours = torch.ones(2), Attributes(old=1), Attributes(old=1)
+        assert str(compiled(x, ours, f"name_{call}")) == str(program(x, theirs, f"name_{call}"))
+        assert str(ours) == str(theirs)

@@ -841,3 +841,77 @@ def test_ordered_keys_that_are_hashed_by_python_are_gone_through():
             table.move_to_end(first)
             assert program.match(anything, (table,)) is None
             table.move_to_end(second)
+
+
+class Grows:
+    """Counts to a collection."""
+
+
+def collections_of_a_walk(program, slots):
+    """How many there were in a walk that makes a tracked object, if any: the next one that is made is one too many."""
+    started, grown = [], []
+
+    def starts(phase, _info):
+        started.extend([phase] * (phase == "start"))
+
+    before = gc.get_threshold()
+    gc.callbacks.append(starts)
+    try:
+        gc.collect(0)
+        gc.set_threshold(8)
+        while gc.get_count()[0] < 8:
+            grown.append(Grows())
+        started.clear()
+        matched = program.match(anything, slots)
+        count = len(started)
+    finally:
+        gc.callbacks.remove(starts)
+        gc.set_threshold(*before)
+    assert matched is not None
+    return count
+
+
+def test_the_collector_waits_while_references_are_borrowed():
+    """It would run finalizers, which may take away what is guarded. (From 3.12 on it waits for the interpreter itself.)"""
+    if sys.version_info >= (3, 12):
+        return
+    ordered = OrderedDict([("a", 1), ("b", 2)])
+    for value, nodes, checks in (
+        (5, [(0, "formatted", "02d")], []),
+        (5, [(0, "formatted", ".1f"), (1, "joined", (("", "."), (1,)))], []),
+        (5, [(0, "tuple", (((), (1, 2)), (0,)))], []),
+        ([1, 2, 3], [(0, "part", (1, None))], []),
+        (ordered, [(0, "key", 1)], []),
+        (ordered, [], [(0, "keys", ("a", "b"))]),
+        (Holder, [(0, "attr", "__dict__")], []),
+        (memoryview(b"abc"), [(0, "attr", "shape")], []),
+    ):
+        program = GuardProgram([(-1, "local", 0), *nodes], checks, [])
+        assert collections_of_a_walk(program, (value,)) == 0, nodes
+    program, holders = GuardProgram([(-1, "local", 0), (0, "attr", "x")], [(1, "equal", 1)], []), []
+    for _ in range(100):  # until no dictionary lies ready to be an object's
+        holders.append(Holder())
+        holders[-1].x = 1
+        assert collections_of_a_walk(program, (holders[-1],)) == 0
+
+
+def test_keys_that_ask_other_objects_are_compared_by_a_walk_that_holds():
+    """Weak references are compared as what they refer to, of code written in Python."""
+    for kind in PROGRAMS:
+        asked, table, places = Name("k"), {}, [Holder()]
+        table[weakref.ref(asked)] = 1
+        other = Name("k")
+        nodes = [(-1, "local", 0), (0, "item", 0), (-1, "local", 1)]
+        program = kind(nodes, [(1, "type", Holder), (2, "has_key", (weakref.ref(other), False))], [1])
+        reference, kept = weakref.ref(places[0]), []
+
+        def takes_away(places=places, reference=reference, kept=kept):
+            places.clear()
+            kept.append(reference() is not None)
+
+        Name.does = staticmethod(takes_away)
+        try:
+            program.match(anything, (places, table))
+        finally:
+            Name.does = staticmethod(lambda: None)
+        assert kept == [True], kind

@@ -486,8 +486,10 @@ def note_lack(outside: Outside, node: Node, name: str) -> bool:
     if type(real) is dict or not issubclass(type(real), dict) or dict.__contains__(real, name):
         return False
     known = outside.tree.known.get(id(real))
-    if known is not None and known.container is not None and dict.__contains__(known.value, name):
-        return False  # put there by the program
+    if known is not None and known.container is not None:
+        known.container.settle()
+        if dict.__contains__(known.value, name):
+            return False  # put there by the program
     if node.absent is None:
         node.absent = {}
     node.absent[name] = True

@@ -107,7 +107,9 @@ keys_are(Walk *walk, PyObject *value, PyObject *expected)
         return true;
     }
     if (is_ordered_dict(value)) {
+        bool waits = collector_wait();
         PyObject *keys = may_look_up_all(walk, value) ? PyODict_Type.tp_iter(value) : NULL, *key;
+        collector_go_on(waits);
         bool same = keys != NULL;
         while (same && i < PyTuple_GET_SIZE(expected) && (key = Py_TYPE(keys)->tp_iternext(keys)) != NULL) {
             same = same_constant(key, PyTuple_GET_ITEM(expected, i++));

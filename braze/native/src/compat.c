@@ -129,7 +129,9 @@ instance_dict(PyObject *object)
         return ((PyTypeObject *)object)->tp_dict;
 #endif
     }
+    bool waits = collector_wait(); /* a dictionary may be made */
     PyObject **slot = _PyObject_GetDictPtr(object);
+    collector_go_on(waits);
     if (slot == NULL || *slot == NULL) {
         PyErr_Clear();
         return NULL;
@@ -137,7 +139,8 @@ instance_dict(PyObject *object)
     return *slot;
 }
 
-/* Whether a key is hashed and compared by C alone, as CPython's own are, and instances of classes that change neither. */
+/* Whether a key is hashed and compared by C alone: as what is written in C and holds no objects is, which it might ask (weak references ask theirs), and
+ * instances of classes that change neither. */
 static bool
 is_plain_key(PyObject *key)
 {
@@ -149,8 +152,8 @@ is_plain_key(PyObject *key)
         }
         return i == PyTuple_GET_SIZE(key);
     }
-    if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
-        return type != &PyFrozenSet_Type;
+    if (!(type->tp_flags & (Py_TPFLAGS_HEAPTYPE | Py_TPFLAGS_HAVE_GC))) {
+        return true;
     }
     for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++) {
         if (type->tp_hash == own[i]->tp_hash && type->tp_richcompare == own[i]->tp_richcompare) {

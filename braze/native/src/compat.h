@@ -62,6 +62,21 @@ extern uint64_t dict_change_count;
 /* Make the stamp of a dictionary dependable from now on; false if it cannot be made so. */
 bool dict_observe(PyObject *dict);
 
+/* -- the collector, which may run finalizers, and with them Python code: before 3.12 where a tracked object is made. It waits between these two. */
+static inline bool
+collector_wait(void)
+{
+    return PY_VERSION_HEX < 0x030C0000 && PyGC_Disable();
+}
+
+static inline void
+collector_go_on(bool waits)
+{
+    if (waits) {
+        PyGC_Enable();
+    }
+}
+
 /* Where an object of this type keeps the pointer to its __dict__, relative to the object; 0: nowhere fixed. */
 static inline Py_ssize_t
 dict_offset(PyTypeObject *type)

@@ -156,14 +156,12 @@ tensor_of_numbers(PyObject *list, PyObject *dtype)
     if (number < 0 || !store_all(list, found.ndim, number, least, most, (char **)&memory)) {
         return NULL;
     }
-    int collecting = PyGC_Disable(); /* it may run finalizers */
+    bool waits = collector_wait();
     PyObject *tensor = dense_tensor(number, found.ndim, found.sizes, &memory);
     if (tensor != NULL) {
         store_all(list, found.ndim, number, least, most, (char **)&memory);
     }
-    if (collecting) {
-        PyGC_Enable();
-    }
+    collector_go_on(waits);
     return tensor;
 }
 

@@ -12,6 +12,14 @@ keep(Walk *walk, PyObject *fresh)
     return fresh;
 }
 
+/* The same of what was made while the collector waited. */
+static PyObject *
+keep_made(Walk *walk, bool waits, PyObject *fresh)
+{
+    collector_go_on(waits);
+    return keep(walk, fresh);
+}
+
 /* By a key whose hash may be known already (or -1). */
 static PyObject *
 dict_get_hashed(Walk *walk, PyObject *dict, PyObject *key, Py_hash_t hash)
@@ -100,7 +108,8 @@ read_key(Walk *walk, PyObject *parent, Py_ssize_t index)
         return NULL;
     }
     if (is_ordered_dict(parent)) { /* its order is kept beside the dictionary */
-        PyObject *keys = may_look_up_all(walk, parent) ? keep(walk, PyODict_Type.tp_iter(parent)) : NULL;
+        bool waits = collector_wait();
+        PyObject *keys = keep_made(walk, waits, may_look_up_all(walk, parent) ? PyODict_Type.tp_iter(parent) : NULL);
         PyObject *key = NULL;
         for (Py_ssize_t i = 0; keys != NULL && i <= index; i++) {
             Py_XDECREF(key);
@@ -126,6 +135,15 @@ is_dict_name(PyObject *name)
     return PyUnicode_CompareWithASCIIString(name, "__dict__") == 0;
 }
 
+/* What a descriptor of an object's class gives. */
+static PyObject *
+read_described(Walk *walk, PyObject *descriptor, PyObject *object)
+{
+    bool waits = collector_wait();
+    PyObject *found = Py_TYPE(descriptor)->tp_descr_get(descriptor, object, (PyObject *)Py_TYPE(object));
+    return keep_made(walk, waits, found);
+}
+
 /* object.__getattribute__, short of descriptors written in Python. */
 static PyObject *
 read_attribute(Walk *walk, PyObject *object, PyObject *name, bool *cacheable)
@@ -133,7 +151,8 @@ read_attribute(Walk *walk, PyObject *object, PyObject *name, bool *cacheable)
     PyTypeObject *type = Py_TYPE(object);
     bool own_lookup = type->tp_getattro != PyObject_GenericGetAttr && !(type->tp_flags & Py_TPFLAGS_HEAPTYPE);
     if (PyType_Check(object) || (own_lookup && !PyModule_Check(object))) {
-        return keep(walk, PyObject_GetAttr(object, name));
+        bool waits = collector_wait();
+        return keep_made(walk, waits, PyObject_GetAttr(object, name));
     }
     PyObject *found = hold(walk, _PyType_Lookup(type, name));
     descrgetfunc get = found != NULL ? Py_TYPE(found)->tp_descr_get : NULL;
@@ -143,14 +162,14 @@ read_attribute(Walk *walk, PyObject *object, PyObject *name, bool *cacheable)
             *cacheable = true; /* another dictionary is another place */
             return instance_dict(object);
         }
-        return foreign ? NULL : keep(walk, get(found, object, (PyObject *)type));
+        return foreign ? NULL : read_described(walk, found, object);
     }
     PyObject *value = dict_get(walk, instance_dict(object), name);
     if (value != NULL || get == NULL) {
         *cacheable = true;
         return value != NULL ? value : found;
     }
-    return foreign ? NULL : keep(walk, get(found, object, (PyObject *)type));
+    return foreign ? NULL : read_described(walk, found, object);
 }
 
 static PyObject *
@@ -195,16 +214,13 @@ read_tensor_of(Walk *walk, PyObject *array, bool writable)
         make = torch != NULL ? PyObject_GetAttrString(torch, "from_numpy") : NULL;
         Py_XDECREF(torch);
     }
-    int collecting = PyGC_Disable();
+    bool waits = collector_wait();
     PyObject *flags = make != NULL ? PyObject_GetAttrString(array, "flags") : NULL;
     PyObject *answer = flags != NULL ? PyObject_GetAttrString(flags, "writeable") : NULL;
     PyObject *tensor = answer == (writable ? Py_True : Py_False) ? PyObject_CallOneArg(make, array) : NULL;
     Py_XDECREF(answer);
     Py_XDECREF(flags);
-    if (collecting) {
-        PyGC_Enable();
-    }
-    return keep(walk, tensor);
+    return keep_made(walk, waits, tensor);
 }
 
 /* Minus an int: what a symbol stands for, where the number is below zero. */
@@ -283,7 +299,8 @@ read_class_has_at(PyObject *parent, PyObject *name)
 static PyObject *
 read_formatted(Walk *walk, PyObject *number, PyObject *how)
 {
-    return PyLong_CheckExact(number) ? keep(walk, PyObject_Format(number, how)) : NULL;
+    bool waits = collector_wait(); /* a method is made, to be called */
+    return keep_made(walk, waits, PyLong_CheckExact(number) ? PyObject_Format(number, how) : NULL);
 }
 
 /* Texts at nodes, and what stands around them. */
@@ -316,11 +333,9 @@ read_tuple(Walk *walk, PyObject *pieces, const Computed *parts)
             return NULL;
         }
     }
-    int collecting = PyGC_Disable();
+    bool waits = collector_wait();
     PyObject *tuple = PyTuple_New(size);
-    if (collecting) {
-        PyGC_Enable();
-    }
+    collector_go_on(waits);
     for (int i = 0; tuple != NULL && i <= parts->count; i++) {
         PyObject *piece = PyTuple_GET_ITEM(pieces, i);
         for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(piece); n++) {
@@ -355,12 +370,8 @@ read_part(Walk *walk, PyObject *list, PyObject *bounds)
         bound[i] = given == Py_None ? bound[i] : as_bound(given);
     }
     PySlice_AdjustIndices(PyList_GET_SIZE(list), &bound[0], &bound[1], 1);
-    int collecting = PyGC_Disable();
-    PyObject *part = PyList_GetSlice(list, bound[0], bound[1]);
-    if (collecting) {
-        PyGC_Enable();
-    }
-    return keep(walk, part);
+    bool waits = collector_wait();
+    return keep_made(walk, waits, PyList_GetSlice(list, bound[0], bound[1]));
 }
 
 static PyObject *
