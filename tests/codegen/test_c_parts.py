@@ -272,6 +272,8 @@ def test_few_rows_are_walked_by_one_kernel(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize("count", [1, 3, 64, 101])
 def test_numbers_of_few_bytes_are_looked_up_by_places_of_eight(dtype: torch.dtype, count: int) -> None:
     x = torch.randint(-128, 128, (256, dtype.itemsize), dtype=torch.int8).view(dtype).flatten()
+    if dtype is torch.float16:  # AVX-512 sets a bit of signalling NaNs of this type (docs/trust.md)
+        x[x.isnan()] = math.nan
     i = torch.randint(-256, 256, (count,))
     looked_up = braze.compile(lambda x, i: x[i])
     assert torch.equal(looked_up(x, i).view(torch.uint8), x[i].view(torch.uint8))
