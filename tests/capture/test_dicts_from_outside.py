@@ -472,3 +472,15 @@ def test_an_item_that_was_just_set_is_an_attribute_where_the_dict_is_the_object_
         x, theirs, ours = torch.ones(2), Attributes(old=1), Attributes(old=1)
         assert str(compiled(x, ours, f"name_{call}")) == str(program(x, theirs, f"name_{call}"))
         assert str(ours) == str(theirs)
+
+
+@pytest.mark.parametrize("program", [set_and_deleted, set_for_a_while])
+def test_what_a_call_replaces_and_deletes_may_have_been_anything(program: Any) -> None:
+    compiled = braze.compile(program, backend="eager")
+    trace.reset_counters()
+    for before in ([1], [1, 2], [], None, "a", 2, 3.5, (4,), {"b": 5}, torch.sin):
+        x, held, items = torch.ones(2), SimpleNamespace(name=before), {"name": before}
+        theirs = SimpleNamespace(**vars(held)), dict(items)
+        assert str(compiled(x, held, items)) == str(program(x, *theirs))
+        assert str((held, items)) == str(theirs)
+    assert trace.COUNTERS["captures"] == 1

@@ -154,9 +154,8 @@ class DictShadow:
         """Delete; whether the key was there."""
         if self.get(outside, key) is MISSING:
             return False
-        if self.original.get(key) is MISSING and key in self.original:
-            # replaced unread: the next call has something to delete only if it is there again
-            self.original[key] = outside.read(self.node, self.step, key, dict.get(self.real, key))
+        if self.original.get(key) is MISSING and key in self.original and key not in self.deleted:
+            self._note_there(outside, key)
         delete_item(self.view, key)
         self.deleted.add(key)
         return True
@@ -197,6 +196,14 @@ class DictShadow:
     def changed(self) -> bool:
         """Whether items were written or deleted."""
         return bool(self.later.items) or any(self.changed_keys())
+
+    def _note_there(self, outside: Outside, key: Any) -> None:
+        """What was replaced unread is deleted: the next call has something to delete only if it is there again."""
+        place = self.node
+        if self.step is Step.DICT:
+            place = place.child(Step.ATTR, "__dict__")
+            outside.tree.meet(place, self.real)
+        place.guard(Check.HAS_KEY, (key, True))
 
     def _note_missing(self, key: Any) -> None:
         if self.step is Step.DICT:
