@@ -484,3 +484,27 @@ def test_what_a_call_replaces_and_deletes_may_have_been_anything(program: Any) -
         assert str(compiled(x, held, items)) == str(program(x, *theirs))
         assert str((held, items)) == str(theirs)
     assert trace.COUNTERS["captures"] == 1
+
+
+class Shown:
+    """Whose ``__dict__`` is not where its attributes are."""
+
+    a = 0.5
+
+    @property
+    def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
+        return {"a": 10.0, "b": 20.0, "c": 30.0}
+
+
+def test_attributes_are_not_looked_up_in_what_a_property_gives_as_the_dict() -> None:
+    def program(x: Any, held: Any, i: int) -> Any:
+        held.d = i
+        name = "abc"[i % 3]
+        return x * held.a, getattr(held, name, None), hasattr(held, f"n{i}"), held.d, sorted(held.__dict__)
+
+    compiled, theirs, ours = braze.compile(program, backend="eager"), Shown(), Shown()
+    for i in range(4):
+        assert str(compiled(torch.ones(2), ours, i)) == str(program(torch.ones(2), theirs, i))
+        theirs.b = ours.b = i * 2  # type: ignore[attr-defined]
+        setattr(theirs, f"n{i + 2}", 1)
+        setattr(ours, f"n{i + 2}", 1)
