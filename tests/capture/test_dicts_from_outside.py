@@ -472,3 +472,39 @@ def test_an_item_that_was_just_set_is_an_attribute_where_the_dict_is_the_object_
         x, theirs, ours = torch.ones(2), Attributes(old=1), Attributes(old=1)
         assert str(compiled(x, ours, f"name_{call}")) == str(program(x, theirs, f"name_{call}"))
         assert str(ours) == str(theirs)
+
+
+@pytest.mark.parametrize("program", [set_and_deleted, set_for_a_while])
+def test_what_a_call_replaces_and_deletes_may_have_been_anything(program: Any) -> None:
+    compiled = braze.compile(program, backend="eager")
+    trace.reset_counters()
+    for before in ([1], [1, 2], [], None, "a", 2, 3.5, (4,), {"b": 5}, torch.sin):
+        x, held, items = torch.ones(2), SimpleNamespace(name=before), {"name": before}
+        theirs = SimpleNamespace(**vars(held)), dict(items)
+        assert str(compiled(x, held, items)) == str(program(x, *theirs))
+        assert str((held, items)) == str(theirs)
+    assert trace.COUNTERS["captures"] == 1
+
+
+class Shown:
+    """Whose ``__dict__`` is not where its attributes are."""
+
+    a = 0.5
+
+    @property
+    def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
+        return {"a": 10.0, "b": 20.0, "c": 30.0}
+
+
+def test_attributes_are_not_looked_up_in_what_a_property_gives_as_the_dict() -> None:
+    def program(x: Any, held: Any, i: int) -> Any:
+        held.d = i
+        name = "abc"[i % 3]
+        return x * held.a, getattr(held, name, None), hasattr(held, f"n{i}"), held.d, sorted(held.__dict__)
+
+    compiled, theirs, ours = braze.compile(program, backend="eager"), Shown(), Shown()
+    for i in range(4):
+        assert str(compiled(torch.ones(2), ours, i)) == str(program(torch.ones(2), theirs, i))
+        theirs.b = ours.b = i * 2  # type: ignore[attr-defined]
+        setattr(theirs, f"n{i + 2}", 1)
+        setattr(ours, f"n{i + 2}", 1)

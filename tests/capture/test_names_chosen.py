@@ -533,3 +533,21 @@ def classes_as_they_were() -> Iterator[None]:
     before = dict(vars(Plain))
     yield
     assert dict(vars(Plain)).keys() == before.keys()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [getattr, lambda o, name: getattr(o, name, 5), hasattr, lambda o, name: setattr(o, name, 5), delattr],
+    ids=["get", "get or else", "has", "set", "delete"],
+)
+def test_a_name_that_is_no_text_is_refused_as_python_refuses_it(function: Any) -> None:
+    def program(x: Any, held: Any, name: Any) -> Any:
+        try:
+            return x * 2, function(held, name)
+        except (TypeError, AttributeError) as error:
+            return x, str(error)
+
+    compiled = braze.compile(program, backend="eager")
+    for name in (None, 3, 4, 5, b"a", ("a",)):
+        x, held = torch.ones(2), SimpleNamespace(a=1)
+        assert str(compiled(x, held, name)) == str(program(x, held, name))

@@ -83,7 +83,10 @@ def named(home: Any, *names: str) -> list[Any]:
 
 def with_name(args: Any) -> Any:
     """The arguments of a function of attributes: which name it is asked for is looked at, if it is text of a number that changes."""
-    return (args[0], texts.written(args[1]), *args[2:]) if len(args) > 1 else args
+    name = texts.written(args[1]) if len(args) > 1 else ""
+    if not issubclass(type(name), str):
+        raise TypeError(f"attribute name must be string, not {type(texts.now(name)).__name__!r}")
+    return (args[0], name, *args[2:]) if len(args) > 1 else args
 
 
 @rule(getattr)
@@ -118,7 +121,7 @@ def hasattr_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 @rule(GETATTR_STATIC)
 def getattr_static(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """What an object or its class holds; protocols look so from Python 3.12 on."""
-    obj, name, *default = with_name(args)
+    obj, name, *default = texts.look_into(args)
     cls = type(obj)
     if kwargs or issubclass(cls, type | types.ModuleType | torch.Tensor) or type(name) is not str:
         return calls.interpret(t, GETATTR_STATIC, args, kwargs, tail)

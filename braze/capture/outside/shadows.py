@@ -39,6 +39,9 @@ from braze.capture.state.outside import Outside
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import Trace
 
+#: what CPython, and classes written in C, give the ``__dict__`` by
+_DICT_FIELDS = frozenset({types.GetSetDescriptorType, types.MemberDescriptorType})
+
 
 class DictShadow:
     """A dict outside, or the instance dict of an object; ``view`` is what the interpreter sees and writes."""
@@ -154,9 +157,8 @@ class DictShadow:
         """Delete; whether the key was there."""
         if self.get(outside, key) is MISSING:
             return False
-        if self.original.get(key) is MISSING and key in self.original:
-            # replaced unread: the next call has something to delete only if it is there again
-            self.original[key] = outside.read(self.node, self.step, key, dict.get(self.real, key))
+        if self.original.get(key) is MISSING and key in self.original and key not in self.deleted:
+            self._note_there(outside, key)
         delete_item(self.view, key)
         self.deleted.add(key)
         return True
@@ -197,6 +199,14 @@ class DictShadow:
     def changed(self) -> bool:
         """Whether items were written or deleted."""
         return bool(self.later.items) or any(self.changed_keys())
+
+    def _note_there(self, outside: Outside, key: Any) -> None:
+        """What was replaced unread is deleted: the next call has something to delete only if it is there again."""
+        place = self.node
+        if self.step is Step.DICT:
+            place = place.child(Step.ATTR, "__dict__")
+            outside.tree.meet(place, self.real)
+        place.guard(Check.HAS_KEY, (key, True))
 
     def _note_missing(self, key: Any) -> None:
         if self.step is Step.DICT:
@@ -466,6 +476,12 @@ def instance_dict(outside: Outside, node: Node) -> DictShadow | None:
                 f"the __dict__ of a {type(node.real).__name__} from outside is a {type(real).__name__}, no plain dict",
                 "keep attributes in a plain dict, or read the items",
             )
+        if not has_usual_dict(type(node.real)):
+            graph_break(
+                "BZ1014",
+                f"the __dict__ of a {type(node.real).__name__} from outside is what its class makes of it",
+                "give the property another name",
+            )
         known = outside.tree.known.get(id(real))
         if (known is not None and known.real is real) or id(real) in outside.instance_dicts:
             refuse_both()
@@ -475,6 +491,11 @@ def instance_dict(outside: Outside, node: Node) -> DictShadow | None:
         node.dict.touched = stands_in
         outside.instance_dicts[id(real)] = node.dict
     return node.dict
+
+
+def has_usual_dict(cls: type) -> bool:
+    """Whether what objects of a class give as ``__dict__`` is where their attributes are looked up: a class may have a property of that name."""
+    return type(lookup_in_mro(cls, "__dict__")[0]) in _DICT_FIELDS
 
 
 def note_lack(outside: Outside, node: Node, name: str) -> bool:

@@ -12,6 +12,7 @@ from braze.capture.facts.records import Step
 from braze.capture.facts.values import MISSING, Lookups, UnknownText, lookup_in_mro
 from braze.capture.outside import chosen
 from braze.capture.outside.class_values import trust_class_value
+from braze.capture.outside.shadows import has_usual_dict
 from braze.capture.python.attributes import (
     MODULE_GETATTR,
     STATE,
@@ -61,7 +62,8 @@ def is_looked_up_as_usual(node: Node) -> bool:
         own = object.__getattribute__(node.real, "__dict__")
     except AttributeError:
         return False
-    return type(own) is dict and (node.dict is None or not node.dict.changed())
+    usual = type(own) is dict and has_usual_dict(type(node.real))
+    return usual and (node.dict is None or not node.dict.changed())
 
 
 def of_module(t: Trace, obj: Any, name: Any) -> Any:
