@@ -37,6 +37,8 @@ CASES = {
     "a power of a number": (lambda x: 2**x, [(3, 4)]),
     "logsigmoid": (F.logsigmoid, [(3, 4, 2)]),
     "rrelu": (F.rrelu, [(2, 2, 8)]),
+    "columns of few windows": (lambda x: F.unfold(x, (1, 2)), [(2, 2, 1, 1)]),
+    "angles of complex numbers": (lambda x: torch.complex(x, -x).angle(), [(4, 3, 2)]),
     "isin": (lambda x: torch.isin(x, torch.tensor([1, 2])), [(4, 3, 2)]),
     "channel_shuffle": (lambda x: torch.channel_shuffle(x, 2), [(2, 4, 4)]),
     "channel_shuffle of pictures": (
