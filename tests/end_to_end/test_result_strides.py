@@ -85,6 +85,19 @@ def test_strides_are_eagers(dynamic):
             torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_loops_over_no_elements_lie_as_eagers(dynamic):
+    """Row by row, whatever the strides of what has none are."""
+
+    def fn(x):
+        part = x[..., 2::4]
+        return part.sin(), part * part, part > 0, part.double()
+
+    for x in (torch.rand(1, 5, 2).expand(3, 5, 2), torch.rand(6, 2, 1), torch.rand(2, 5, 3).permute(2, 1, 0)):
+        found, wanted = braze.compile(fn, dynamic=dynamic)(x), fn(x)
+        assert [y.stride() for y in found] == [y.stride() for y in wanted]
+
+
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "linear"])
 @pytest.mark.parametrize("by", [{"scale_factor": 2}, {"size": 4}])
 def test_strides_that_a_program_asks_for_are_those_of_the_kernel_where_sizes_vary(mode, by):
