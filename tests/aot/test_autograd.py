@@ -449,3 +449,41 @@ def test_a_derivative_that_has_no_such_dim_is_refused_as_one_that_raises(backend
             told.append(str(caught.value))
     assert told[0] == told[1]
     assert ["BZ2021" in message for message in messages] == [True]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize(
+    "write", [torch.logical_not, lambda x, out: torch.eq(x, 0, out=out)], ids=["not", "eq"]
+)
+def test_a_leaf_to_which_truth_values_are_written_wants_its_gradient_still(backend, write):
+    """Autograd lets operators without a derivative have a leaf as ``out=``, which stays one; its gradient was lost silently."""
+
+    def program(x, leaf):
+        write(x, out=leaf)
+        return leaf * leaf + leaf
+
+    def seen(call):
+        leaf = torch.tensor([2.0, -3.0], requires_grad=True)
+        out = call(torch.tensor([0.0, 1.0]), leaf)
+        out.sum().backward()
+        return out.tolist(), leaf.tolist(), leaf.grad.tolist(), leaf.is_leaf
+
+    assert seen(braze.compile(program, backend=backend)) == seen(program)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_an_earlier_view_of_what_is_written_in_a_list_without_a_derivative_has_none(backend):
+    """Such a write was counted by nobody, and so the view had the gradient of what it saw before."""
+
+    def program(x):
+        y = x.sin()
+        view = y[1:]
+        torch._foreach_minimum_([y], 0.5)
+        return view
+
+    told = []
+    for call in (program, braze.compile(program, backend=backend)):
+        with pytest.raises(RuntimeError, match="_foreach_minimum_ is not implemented") as caught:
+            call(torch.rand(3, 2, requires_grad=True)).sum().backward()
+        told.append(str(caught.value))
+    assert told[0] == told[1]

@@ -469,6 +469,20 @@ def iter_items(x):
     return out
 
 
+@case
+def several_results_as_the_argument_of_another_function(x):
+    """What these are in is a class of PyTorch's below ``tuple``, of which the graph had what stands for tensors."""
+    square = x @ x.T + torch.eye(2)
+    return (
+        torch.stack(x.aminmax(dim=0)),
+        torch.cat(torch.sort(x.long(), dim=0)),
+        torch.stack(torch.linalg.slogdet(square)),
+        torch._foreach_add(x.max(0)[:1], 1),
+        torch._foreach_mul(x.aminmax(dim=1), 2),
+        x[x.long().clamp(0, 1).max(0)],
+    )
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_is_as_in_eager(name):
     global COUNT

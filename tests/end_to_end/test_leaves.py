@@ -284,7 +284,7 @@ def test_a_derivative_written_in_python_that_reaches_no_argument_is_looked_at(pr
 @pytest.mark.parametrize(
     "words",
     [{}, {"requires_grad": False}, {"dtype": torch.float64}, {"device": "cpu", "copy": False}, {"copy": True},
-     {"dtype": torch.float32, "requires_grad": False}],
+     {"dtype": torch.float32, "requires_grad": False}, {"device": "cpu:0", "requires_grad": False}],
     ids=str,
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore:torch.asarray")
@@ -297,9 +297,13 @@ def test_what_asarray_makes_of_a_leaf_from_outside_and_the_leaf_want_a_gradient_
 
     def run(compile):
         call, found = compile(function), []
-        for given in (X.clone().requires_grad_(), X.clone().requires_grad_() * 1, X.clone()):
+        leaf, plain = X.clone().requires_grad_(), X.clone()
+        for given in (X.clone().requires_grad_() * 1, leaf, X.clone().requires_grad_() * 1, plain):
             made, twice = call(given)
-            found.append((made is given, made.requires_grad, given.requires_grad, twice.requires_grad))
+            shared = made.data_ptr() == given.data_ptr()
+            found.append(
+                (made is given, shared, made.requires_grad, given.requires_grad, twice.requires_grad)
+            )
         return found
 
     assert run(braze.compile) == run(lambda fn: fn)

@@ -37,6 +37,8 @@ CASES = {
     "a power of a number": (lambda x: 2**x, [(3, 4)]),
     "logsigmoid": (F.logsigmoid, [(3, 4, 2)]),
     "rrelu": (F.rrelu, [(2, 2, 8)]),
+    "columns of few windows": (lambda x: F.unfold(x, (1, 2)), [(2, 2, 1, 1)]),
+    "angles of complex numbers": (lambda x: torch.complex(x, -x).angle(), [(4, 3, 2)]),
     "isin": (lambda x: torch.isin(x, torch.tensor([1, 2])), [(4, 3, 2)]),
     "channel_shuffle": (lambda x: torch.channel_shuffle(x, 2), [(2, 4, 4)]),
     "channel_shuffle of pictures": (
@@ -81,6 +83,19 @@ def test_strides_are_eagers(dynamic):
         ):
             assert ours.stride() == theirs.stride(), case
             torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_loops_over_no_elements_lie_as_eagers(dynamic):
+    """Row by row, whatever the strides of what has none are."""
+
+    def fn(x):
+        part = x[..., 2::4]
+        return part.sin(), part * part, part > 0, part.double()
+
+    for x in (torch.rand(1, 5, 2).expand(3, 5, 2), torch.rand(6, 2, 1), torch.rand(2, 5, 3).permute(2, 1, 0)):
+        found, wanted = braze.compile(fn, dynamic=dynamic)(x), fn(x)
+        assert [y.stride() for y in found] == [y.stride() for y in wanted]
 
 
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "linear"])

@@ -352,8 +352,9 @@ def test_a_fourier_transform_is_as_far_off_as_its_numbers_are_long():
     """What cancels in it of numbers that were rounded does not cancel of others (`rare` 8500000486)."""
     text = "def program(x0):\n    v0 = torch.fft.rfft(x0).abs()\n    return (v0,)\n"
     found = numbers_by(text, "1000 + numbers((311,), 'float32', 0, 'normal')")
-    for off, fails in ((1e-3, False), (1e-1, True)):
-        assert bool(told(found[0]["result 0"] + off, "result 0", found)) is fails
+    exact = found[1]["result 0"].float()  # eager's own is off by what the processor makes of it
+    for off, fails in ((5e-4, False), (1e-1, True)):
+        assert bool(told(exact + off, "result 0", found)) is fails
 
 
 @pytest.mark.parametrize(("third", "open_"), [("0.7", True), ("0.5", False)])
@@ -367,3 +368,13 @@ def test_the_sign_of_a_softmaxs_gradient_that_is_zero_may_be_decided_by_rounding
     assert (signs == {False, True}) is open_
     ours[2] = -ours[2]
     assert bool(told(ours, "gradient of x0", found)) is not open_
+
+
+@pytest.mark.parametrize("made", ["torch.cat([x0, x0])", "x0[torch.tensor([1, 0])]", "torch.stack([x0])"])
+def test_what_becomes_of_floats_of_one_byte_has_room(made):
+    """The rounded runs ended there with an error, so that a program with such had none (`operators` 22100000184)."""
+    moved = made.replace("x0", "x0.to(torch.float8_e5m2)")
+    text = f"def program(x0):\n    v0 = {moved}.float()\n    v1 = x0.softmax(0)\n    return (v0, v1)\n"
+    exact, _, rounded = numbers_by(text, "numbers((7,), 'float32', 0, 'normal')")
+    assert all(sample.keys() == exact.keys() for sample in rounded)
+    assert any(not torch.equal(sample["result 1"], exact["result 1"]) for sample in rounded)

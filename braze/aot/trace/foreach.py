@@ -45,12 +45,24 @@ def _rule(op: OpOverload, name: str) -> Callable[..., Any]:
             elif late is not None and "scalars" in named:
                 return NotImplemented
             results.append(each(*own, **named))
-            # below autograd nobody counts the write, by which views of what is written know of their history
-            if writes and not own[0].is_inference():
-                torch.autograd.graph.increment_version(own[0])
+            if writes:
+                _count(own[0])
         return None if writes else results
 
     return loop
+
+
+def _count(written: torch.Tensor) -> None:
+    """Count a write, which below autograd nobody does: by that views of what is written know of their history."""
+    if not written.is_inference():
+        torch.autograd.graph.increment_version(written)
+
+
+def count_writes(op: OpOverload, args: Any) -> None:
+    """Count those of an operator on lists that stays whole."""
+    if op._schema.name.startswith(_LISTS) and op._schema.is_mutable and not op.name().endswith("out"):
+        for written in args[0]:
+            _count(written)
 
 
 def _has_loop(name: str) -> bool:

@@ -25,7 +25,7 @@ from braze.aot.facts.writes import called_as_it_is, each_of, told_apart, written
 from braze.aot.passes import attention
 from braze.aot.trace import control_flow, derivatives, structural
 from braze.aot.trace.floats_of_c import FloatsOfC
-from braze.aot.trace.foreach import loop_of
+from braze.aot.trace.foreach import count_writes, loop_of
 from braze.aot.trace.number_places import NumberPlaces
 from braze.graph.calls.checkpoints import Policy
 from braze.graph.fakes import kernels, own_memory
@@ -364,6 +364,7 @@ class Recorder(TorchDispatchMode):
         if func._schema.is_mutable:
             for written in written_arguments(node):
                 self.ways.note_written(written.meta["val"])
+            count_writes(func, args)
         else:
             self._note_views(func, (of, *args[1:]), kwargs, result)
         return result

@@ -219,7 +219,9 @@ def ends_gradients(outside: Outside, x: Any, kwargs: dict[str, Any]) -> bool:
         return False
     if kwargs.get("dtype") not in (None, x.dtype):
         return False
-    return device is None or torch.device(device).type == x.device.type
+    place = x.device if device is None else torch.device(device)
+    # one with a number is another than one without, and what lies there is copied
+    return place.type == x.device.type and place.index in (None, x.device.index)
 
 
 @functools.cache

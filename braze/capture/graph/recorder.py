@@ -133,7 +133,7 @@ class Recorder(Recording):
             return self.node_of(value)
         if kind is tuple or kind is torch.Size:
             return tuple([self.argument(v) for v in value])
-        if kind is list:
+        if isinstance(value, list):
             return [self.argument(v) for v in value]
         if kind is dict:
             return {k: self.argument(v) for k, v in value.items()}
@@ -145,10 +145,9 @@ class Recorder(Recording):
             return bool(value)
         if kind in SYMBOLIC:
             return sizes.node_for(self, value)
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return kind(*[self.argument(v) for v in value])
-        if isinstance(value, list):
-            return [self.argument(v) for v in value]
+        if isinstance(value, tuple):  # of one of torch.return_types nodes know the items alone
+            parts = tuple([self.argument(v) for v in value])
+            return kind(*parts) if hasattr(value, "_fields") else parts
         if kind is Identity:
             identities.refuse("goes into the graph")
         refuse_if_opaque(self.t.outside, value)

@@ -114,7 +114,7 @@ class Dispatch(FakeTensorMode):
         else:
             with torch_compat.python_dispatcher():
                 made = super().__torch_dispatch__(func, types, args, kwargs)
-        made = left_out(func, args, kwargs, _without_wish(made, args))
+        made = left_out(func, args, kwargs, _without_wish(made, (*args, *kwargs.values())))
         return own_memory.apart(func, args, kwargs, made)
 
 
@@ -128,10 +128,13 @@ def _is_number(value: Any) -> bool:
     )
 
 
-def _without_wish(result: Any, args: Any) -> Any:
-    """An operator's result, which does not require grad below autograd; some rules of PyTorch's (pad, roll) copy that of their argument."""
+def _without_wish(result: Any, given: Any) -> Any:
+    """An operator's result, which does not require grad below autograd; some rules of PyTorch's (pad, roll) copy that of their argument.
+
+    What it is given, and gives back, is the program's: a leaf as ``out=``, too.
+    """
     if isinstance(result, torch.Tensor) and result.requires_grad and result.is_leaf:
-        if not any(result is arg for arg in args):
+        if not any(result is value for value in given):
             result.requires_grad_(False)
     return result
 

@@ -169,6 +169,8 @@ def allocated(operands: Sequence[Any], dtype: torch.dtype) -> Any:
 def _allocated_symbolic(tensors: list[Any], shape: Sequence[Any], dtype: torch.dtype, alone: bool) -> Any:
     """As ``allocated``, told for all sizes or asked. ``alone``: whether no operand is a number or is without some dims."""
     try:
+        if alone and any(type(n) is int and n == 0 for n in shape) and _of_one_shape(tensors, shape):
+            return Geometry(dtype, shape, None)  # what has no elements lies row by row, whatever its strides
         if any(points_elsewhere(t, shape) for t in tensors) and not (alone and _of_one_shape(tensors, shape)):
             raise Undecided("the order of dims of one element")
         return extents.allocated(tensors, shape, dtype)

@@ -298,6 +298,26 @@ def _like(x: Any, *rest: Any) -> Any:
     return laid_like(x, x.dtype)
 
 
+def _angle(x: Any) -> Any:
+    """Of complex numbers row by row, whatever these are like: memory that the kernel begins with none of."""
+    if not x.dtype.is_complex:
+        return NotImplemented
+    return row_major(x.shape, x.dtype.to_real())
+
+
+def _columns_of_windows(
+    x: Any, kernel: Sequence[int], dilation: Sequence[int], padding: Sequence[int], stride: Sequence[int]
+) -> Any:
+    """Row by row, where PyTorch's fake is a view that happens to have that shape: of few windows, or of few places in one."""
+    plain = all(len(pair) == 2 for pair in (kernel, dilation, padding, stride))
+    if x.dim() != 4 or not plain or min(*kernel, *dilation, *stride) <= 0 or min(padding) < 0 or 0 in x.shape:
+        return NotImplemented
+    across, down = windows(x, kernel, list(stride), list(padding), list(dilation))
+    if across <= 0 or down <= 0:
+        return NotImplemented
+    return row_major([x.shape[0], x.shape[1] * kernel[0] * kernel[1], across * down], x.dtype)
+
+
 def _sorted(x: Any, /, *rest: Any, **options: Any) -> Any:
     return laid_like(x, x.dtype), laid_like(x, torch.int64)
 
@@ -387,6 +407,8 @@ LAYOUTS: dict[Any, Callable[..., Any]] = {
     aten.ldexp.Tensor: _ldexp,
     **dict.fromkeys((aten.mse_loss.default, aten.smooth_l1_loss.default), _loss),
     aten.index.Tensor: _index,
+    aten.angle.default: _angle,
+    aten.im2col.default: _columns_of_windows,
     aten.isin.Tensor_Tensor: _is_in,
     aten.isin.Tensor_Scalar: _is_in,
     aten.any.dims: _truth_of_each,

@@ -202,7 +202,8 @@ class RandomRounding(TorchDispatchMode):
             if value.is_complex() and not value.is_conj():  # each part is a sum of products of parts
                 size = size.detach().abs()[..., None].expand(*size.shape, 2)
                 self.round(torch.view_as_real(value.detach()), size, self.rounds)
-            if value.is_floating_point() and value.numel():
+            # in floats of one byte nobody computes: they are moved
+            if value.is_floating_point() and value.numel() and value.itemsize > 1:
                 lost = lost_in(args) | lost_in([mass_of(a) for a in args[:2]]) if name == "add" else None
                 if sums and name not in STABLE:
                     lost = lost_beside(func, args, kwargs, size.detach())
