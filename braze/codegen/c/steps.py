@@ -35,10 +35,8 @@ def every(raw: str, w: int, step: int) -> str:
             place = lane * step
             if place < starts[k - 1] + w:
                 lanes.append(place if k == 1 else lane)  # in what is found so far
-            else:
-                lanes.append(
-                    min(w + place - starts[k], 2 * w - 1)
-                )  # what this one has not got either is anything
+            else:  # what this one has not got either is anything
+                lanes.append(min(w + place - starts[k], 2 * w - 1))
         lines.append(f"  const {t} m{k} = BZ_MIX({found}, v{k}, {index}, {', '.join(map(str, lanes))});")
         found = f"m{k}"
     return "\n".join([*lines, f"  return {found};", "}"])
