@@ -15,7 +15,7 @@ from braze.native.tables import HEAD
 from braze.optim import build
 from braze.optim.c_clip import CLAMP, LARGEST, SCALE, SQUARES
 from braze.optim.c_kernels import SPAN
-from braze.optim.gpu_clip import GpuGradients, GpuTable
+from braze.optim.gpu_clip import GpuGradients, GpuTable, is_recorded
 from braze.optim.memory import crossing
 from braze.optim.plan import has_triton
 from braze.optim.rules import BYTES, LABELS
@@ -181,8 +181,7 @@ def usable(grads: list[torch.Tensor]) -> Gradients | None:
         return CpuGradients([])
     device = grads[0].device
     on_gpu = device.type == "cuda"
-    # a recording would read the table of this call at each replay
-    if on_gpu and (not has_triton() or torch.cuda.is_current_stream_capturing()):
+    if on_gpu and (not has_triton() or is_recorded(device)):
         return None
     tables = tables_of(grads) if on_gpu or device.type == "cpu" else None
     if tables is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import Any
 
@@ -53,18 +54,19 @@ class GpuGradients:
         ends = np.cumsum([0, *(len(table.places) for table in self.tables)])
         parts = torch.empty(int(ends[-1]), dtype=torch.float64, device=self.device)
         total = torch.empty((), dtype=dtype, device=self.device)
-        for table, start in zip(self.tables, ends, strict=False):
-            table.launch("measure", parts[start:], LARGEST=order != 2)
-        module = self.tables[0].module
-        module.fold[(1,)](
-            parts,
-            len(parts),
-            numbers,
-            total,
-            LARGEST=order != 2,
-            FOLDED=module.FOLDED,
-            num_warps=module.WARPS,
-        )
+        with on(self.device):
+            for table, start in zip(self.tables, ends, strict=False):
+                table.launch("measure", parts[start:], LARGEST=order != 2)
+            module = self.tables[0].module
+            module.fold[(1,)](
+                parts,
+                len(parts),
+                numbers,
+                total,
+                LARGEST=order != 2,
+                FOLDED=module.FOLDED,
+                num_warps=module.WARPS,
+            )
         return total
 
     def scale(self) -> None:
@@ -79,8 +81,20 @@ class GpuGradients:
 
     def _change(self, number: torch.Tensor, clamped: bool) -> None:
         for table in self.tables:
-            table.launch("change", number, CLAMP=clamped)
+            with on(self.device):
+                table.launch("change", number, CLAMP=clamped)
             torch.autograd.graph.increment_version(table.grads)
+
+
+def on(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """The device as the current one, to whose current stream Triton gives its launches."""
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+
+
+def is_recorded(device: torch.device) -> bool:
+    """Whether the current stream of a GPU records a CUDA graph: each replay would read the table of this call."""
+    with on(device):
+        return torch.cuda.is_current_stream_capturing()
 
 
 def sent(words: Array, device: torch.device) -> torch.Tensor:
