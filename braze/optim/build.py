@@ -57,24 +57,15 @@ def cpu_advance() -> Callable[..., None]:
 def gpu_module(kind: Kind) -> ModuleType:
     """The module of Triton kernels for a kind."""
 
-    def make() -> ModuleType:
-        source = triton_source(kind)
-        show_code(f"optimizer_{kind.algorithm}_{kind.dtype}", "py", source)
-        path = cache.source_file(source)
-        return triton_load.load_module(path)
-
-    return _once(("gpu", kind), make)
+    name = f"optimizer_{kind.algorithm}_{kind.dtype}"
+    return _once(("gpu", kind), lambda: _triton_module(name, triton_source(kind)))  # type: ignore[no-any-return]
 
 
 def gpu_clip_module(dtype: str) -> ModuleType:
     """The module of Triton kernels that clip gradients of a type."""
 
-    def make() -> ModuleType:
-        source = triton_clip_source(dtype)
-        show_code(f"clip_{dtype}", "py", source)
-        return triton_load.load_module(cache.source_file(source))
-
-    return _once(("gpu clip", dtype), make)
+    name = f"clip_{dtype}"
+    return _once(("gpu clip", dtype), lambda: _triton_module(name, triton_clip_source(dtype)))  # type: ignore[no-any-return]
 
 
 def _once(key: object, make: Callable[[], Any]) -> Any:
@@ -82,6 +73,11 @@ def _once(key: object, make: Callable[[], Any]) -> Any:
         if key not in _made:
             _made[key] = make()
         return _made[key]
+
+
+def _triton_module(name: str, source: str) -> ModuleType:
+    show_code(name, "py", source)
+    return triton_load.load_module(cache.source_file(source))
 
 
 def _symbol(name: str, source: str, symbol: str) -> int:

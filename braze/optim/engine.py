@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any
 
@@ -60,6 +61,11 @@ class Staging:
         return self.device
 
 
+def on(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """The device as the current one, to whose current stream Triton gives its launches."""
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+
+
 def chunks_of(sizes: Array, chunk: int) -> Array:
     """(row, chunk of it) of each program that does a chunk of rows of so many elements."""
     chunks = -(-sizes // chunk)
@@ -112,10 +118,7 @@ class GpuEngine:
             words[-3 * self.rows :] = self.steps.ravel()
         if self.sizes is None or not np.array_equal(self.sizes, self.table[:, 0]):
             self.place()
-        if self.device.type == "cuda":
-            with torch.cuda.device(self.device):
-                self.run(found, scale)
-        else:
+        with on(self.device):
             self.run(found, scale)
 
     def run(self, found: torch.Tensor | None, scale: torch.Tensor | None) -> None:

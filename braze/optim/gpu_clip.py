@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import torch
 
 from braze.optim import build
-from braze.optim.engine import chunks_of
+from braze.optim.engine import chunks_of, on
 
 Array = np.ndarray[Any, Any]
 
@@ -59,14 +58,9 @@ class GpuGradients:
                 table.launch("measure", parts[start:], LARGEST=order != 2)
             module = self.tables[0].module
             module.fold[(1,)](
-                parts,
-                len(parts),
-                numbers,
-                total,
-                LARGEST=order != 2,
-                FOLDED=module.FOLDED,
+                parts, len(parts), numbers, total, LARGEST=order != 2, FOLDED=module.FOLDED,
                 num_warps=module.WARPS,
-            )
+            )  # fmt: skip
         return total
 
     def scale(self) -> None:
@@ -84,11 +78,6 @@ class GpuGradients:
             with on(self.device):
                 table.launch("change", number, CLAMP=clamped)
             torch.autograd.graph.increment_version(table.grads)
-
-
-def on(device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """The device as the current one, to whose current stream Triton gives its launches."""
-    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
 
 def is_recorded(device: torch.device) -> bool:

@@ -7,6 +7,7 @@ rounded where PyTorch's operators round. ``change(table, places, number, width, 
 
 from __future__ import annotations
 
+from braze.codegen.triton.prelude import used
 from braze.support.dtypes import LONG
 
 #: elements of a program, and of one turn of its loop; parts that ``fold`` adds in a turn
@@ -18,25 +19,13 @@ import triton
 import triton.language as tl
 
 CHUNK, BLOCK, FOLDED, WARPS = {CHUNK}, {BLOCK}, {FOLDED}, {WARPS}
-
-
-@triton.jit
-def bz_larger(v, most):
-    # nan stays: nothing compares as larger than it
-    return tl.where((v > most) | (v != v), v, most)
-
+{used("bz_max")}
 
 @triton.jit
-def bz_rounded(x, kind: tl.constexpr):
+def rounded(x, kind: tl.constexpr):
     if kind != tl.float64:
         x = x.to(tl.float32)
     return x.to(kind)
-
-
-@triton.jit
-def bz_largest(values):
-    most = tl.max(tl.where(values != values, 0.0, values), 0)
-    return tl.where(tl.sum((values != values).to(tl.int32), 0) > 0, float("nan"), most)
 """
 #: what a program of a kernel over the table begins with
 _ROW = """\
@@ -53,7 +42,7 @@ _MEASURE = """\
         i = first + start + tl.arange(0, BLOCK)
         v = tl.load(g + i{mask}{other}).to({compute})
         if LARGEST:
-            total = bz_larger(tl.abs(v), total)
+            total = bz_max(total, tl.abs(v))
         else:
             total += v * v
 """
@@ -76,20 +65,20 @@ def fold(parts, count, numbers, total, LARGEST: tl.constexpr, FOLDED: tl.constex
         i = start + tl.arange(0, FOLDED)
         v = tl.load(parts + i, mask=i < count, other=0.0)
         if LARGEST:
-            sums = bz_larger(v, sums)
+            sums = bz_max(sums, v)
         else:
             sums += v
     if LARGEST:
-        norm = bz_largest(sums)
+        norm = tl.reduce(sums, 0, bz_max)
     else:
         norm = tl.sqrt(tl.sum(sums, 0))
     kind = total.dtype.element_ty
-    norm = bz_rounded(norm, kind)
+    norm = rounded(norm, kind)
     tl.store(total, norm)
     # max_norm / (norm + 1e-6), which is max_norm times a reciprocal, and 1 at most; nan stays
-    near = bz_rounded(norm.to(tl.float64) + 1e-6, kind)
-    inverse = bz_rounded(1.0 / near.to(tl.float64), kind)
-    by = bz_rounded(inverse.to(tl.float64) * tl.load(numbers), kind).to(tl.float64)
+    near = rounded(norm.to(tl.float64) + 1e-6, kind)
+    inverse = rounded(1.0 / near.to(tl.float64), kind)
+    by = rounded(inverse.to(tl.float64) * tl.load(numbers), kind).to(tl.float64)
     tl.store(numbers + 1, tl.where(by > 1.0, 1.0, by))
 """
 
@@ -107,7 +96,7 @@ def clip_source(dtype: str) -> str:
         row + f"    total = tl.zeros((BLOCK,), {names['compute']})",
         _both(_MEASURE, names),
         "    if LARGEST:",
-        "        found = bz_largest(total).to(tl.float64)",
+        "        found = tl.reduce(total, 0, bz_max).to(tl.float64)",
         "    else:",
         "        found = tl.sum(total.to(tl.float64), 0)",
         "    tl.store(parts + tl.program_id(0), found)",

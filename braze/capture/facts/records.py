@@ -77,6 +77,11 @@ def joined_text(pieces: Sequence[Any], parts: Sequence[str], told: Callable[[Any
     return f"({between.join(inside)}{end})"
 
 
+def part_text(bounds: tuple[int | None, int | None]) -> str:
+    """The bounds of a part of a list, as they stand between brackets."""
+    return ":".join("" if bound is None else str(bound) for bound in bounds)
+
+
 def _below(at: str, step: Step, key: Any) -> str:
     match step:
         case Step.DICT:
@@ -86,7 +91,7 @@ def _below(at: str, step: Step, key: Any) -> str:
         case Step.HAS_AT | Step.CLASS_HAS_AT:
             return f"({key!r} in {at if step is Step.HAS_AT else f'dir(type({at}))'})"
         case Step.PART:
-            return f"{at}[slice{key}]"
+            return f"{at}[{part_text(key)}]"
         case Step.FORMATTED:
             return f"format({at}, {key!r})"
         case Step.JOINED | Step.TUPLE:

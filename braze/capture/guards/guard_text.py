@@ -16,6 +16,7 @@ from braze.capture.facts.records import (
     Step,
     computed_text,
     joined_text,
+    part_text,
 )
 from braze.capture.facts.resume import STATE_NAMES
 from braze.capture.facts.values import held
@@ -110,7 +111,7 @@ def source_text(source: Source | None, code: Any = None, names: Mapping[Source, 
         case Step.TENSOR_OF_NUMBERS:
             return f"torch.tensor({above})"
         case Step.PART:
-            return f"{above}[{':'.join('' if bound is None else str(bound) for bound in key)}]"
+            return f"{above}[{part_text(key)}]"
         case Step.NEGATIVE:
             return f"-{above}"
         case Step.KEY:

@@ -31,6 +31,7 @@ from braze.capture.facts.records import (
     Step,
     computed_text,
     joined_text,
+    part_text,
 )
 from braze.capture.facts.replay import (
     class_attribute,
@@ -122,10 +123,6 @@ class SourceText:
         return below(self.text(source.parent), key, name)
 
 
-def _bound(value: int | None) -> str:
-    return "" if value is None else str(value)
-
-
 #: a source as text, of the text of the one above it, its key, and what names objects
 _BELOW: dict[Step, Callable[[str, Any, Callable[..., str]], str]] = {
     Step.GLOBALS_OF: lambda at, key, name: f"{at}.__globals__[{key!r}]",
@@ -142,7 +139,7 @@ _BELOW: dict[Step, Callable[[str, Any, Callable[..., str]], str]] = {
     Step.TENSOR_OF: lambda at, key, name: f"{name(torch.from_numpy)}({at})",
     Step.LENGTH: lambda at, key, name: f"{name(len)}({at})",
     Step.SIZE: lambda at, key, name: f"{at}.size({key})",
-    Step.PART: lambda at, key, name: f"{at}[{_bound(key[0])}:{_bound(key[1])}]",
+    Step.PART: lambda at, key, name: f"{at}[{part_text(key)}]",
     Step.NEGATIVE: lambda at, key, name: f"(-{at})",
     Step.FORMATTED: lambda at, key, name: f"{name(format)}({at}, {key!r})",
 }
