@@ -99,6 +99,23 @@ def test_a_generator_that_a_broken_call_leaves_ends_with_the_call(make: Any) -> 
         assert ENDS == ["closed"]
 
 
+def test_a_generator_ends_with_a_call_that_is_traced_again_for_its_text() -> None:
+    """What stands for the text names its place, from which the values of the call are reached."""
+
+    def f(x: torch.Tensor, step: int) -> tuple[torch.Tensor, int]:
+        made = suspended(x, 4)
+        next(made)
+        text = str(step)
+        braze.graph_break()
+        return x, len(text)
+
+    compiled = braze.compile(f, backend="eager")
+    for step in range(8, 13):
+        ENDS.clear()
+        compiled(X, step)
+        assert ENDS == ["closed"], step
+
+
 @pytest.mark.parametrize("refused", [lambda x, y: torch.stack([x, y]), lambda x, y: x.view(7)])
 def test_a_generator_ends_with_a_call_whose_handler_of_a_refused_operation_breaks(refused: Any) -> None:
     """The error of the operation, as fakes raise it, leads to the frames of the trace."""

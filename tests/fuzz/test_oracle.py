@@ -136,6 +136,14 @@ def test_a_sum_is_rounded_on_the_way_though_it_and_its_summands_have_exact_place
     assert told(found[0]["result 0"] + 1e-5, "result 0", found)
 
 
+def test_integers_that_are_added_up_as_floats_are_rounded_on_the_way():
+    """`tensors` 24700018191: whether one is lost beside 2^62 before that cancels hangs on the order."""
+    text = "def program(x0):\n    v0 = x0.to(torch.int64).sum(dtype=torch.float64)\n    return (v0,)\n"
+    for largest, open_ in (("2.0**62", True), ("2.0**10", False)):
+        found = numbers_by(text, f"torch.tensor([1.0, -({largest}), 0.0, {largest}])")
+        assert bool(told(1 - found[0]["result 0"], "result 0", found)) is not open_
+
+
 @pytest.mark.parametrize("made", ["x0.sum(0)", "x0.mT @ torch.ones(6, dtype=x0.dtype)"])
 def test_of_numbers_that_cancel_one_too_small_to_stand_beside_them_may_be_what_is_left(made):
     """Or it is lost before they cancel, by the order (`tensors` 9400004611): whether anything is left is open."""
@@ -256,6 +264,15 @@ def test_a_number_beside_a_pole_may_be_rounded_to_it():
         found = numbers_by(text, f"torch.full((6,), {sign} * 391.0, dtype=t_bfloat16)")
         value = torch.full((6,), 4e12, dtype=torch.bfloat16)
         assert (not told(value, "result 0", found)) is is_open
+
+
+def test_a_power_of_a_negative_number_is_one_where_rounding_may_make_its_exponent_whole():
+    """Of 1312160.125, whose neighbours are an eighth off (`tensors` 24700014979)."""
+    text = "def program(x0):\n    v0 = torch.pow(-0.5, x0 * x0)\n    return (v0,)\n"
+    for root, open_ in (("1145.4956", True), ("1.2247", False)):
+        found = numbers_by(text, f"torch.tensor([{root}])")
+        assert found[0]["result 0"].isnan()
+        assert bool(told(torch.tensor([0.0]), "result 0", found)) is not open_
 
 
 def test_what_is_convolved_beside_weights_that_are_no_numbers_may_be_infinite():

@@ -115,6 +115,8 @@ class Outside:
     def release(self) -> None:
         """Let go of the values of the call."""
         nodes = {*self.tree.known.values(), *self.tree.order, *self.tree.roots.values()}
+        for node in self.texts.values():
+            node.value.made = None  # it names the place, whose parents hold what stands for the text
         while nodes:
             below: set[Node] = set()
             for node in nodes:

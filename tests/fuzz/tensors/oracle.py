@@ -192,7 +192,13 @@ class RandomRounding(TorchDispatchMode):
             at = args[POLES[name]].detach()
             pole = (at < 0.5) & self.near(at, at.round())
             put(made.detach(), made.detach().masked_fill(pole, torch.inf))
+        if name == "pow" and self.rounds and self.odd and is_float(args[1]):
+            base, whole = unrounded[0], args[1].detach().round()
+            open_ = (torch.as_tensor(base) < 0) & self.near(args[1], whole)
+            put(made.detach(), torch.where(open_, torch.pow(base, whole).detach(), made.detach()))
         sums = adds_up(name, args)
+        if sums and is_float(made) and not (args[0].is_floating_point() or args[0].is_complex()):
+            args = (args[0].double(), *args[1:])  # integers that are added up as floats
         mass = func(*absolute(args), **kwargs) if sums else made
         if name in TRANSFORMS:
             mass = length_of(func, made, args)
