@@ -9,6 +9,7 @@ from rich.console import Console
 
 from benchmarks import (
     cliffs,
+    clipping,
     cudagraphs,
     gpu,
     gpu_zoo,
@@ -54,6 +55,7 @@ def main() -> int:
             "compile_time",
             "memory",
             "optimizer",
+            "clipping",
             "kernels",
             "cliffs",
             "operators",
@@ -64,7 +66,7 @@ def main() -> int:
     parser.add_argument(
         "--impls",
         default=",".join(IMPLS),
-        help="of eager, torch, braze; for kernels, and models on a GPU, also torch-tuned, braze-tuned (mode max-autotune-no-cudagraphs); for optimizer of loop, foreach, fused, torch, braze; for cudagraphs also torch-ro, braze-ro (mode reduce-overhead); for memory also whole, "
+        help="of eager, torch, braze; for kernels, and models on a GPU, also torch-tuned, braze-tuned (mode max-autotune-no-cudagraphs); for optimizer of loop, foreach, fused, torch, braze; for clipping of foreach, braze; for cudagraphs also torch-ro, braze-ro (mode reduce-overhead); for memory also whole, "
         "which is braze with chunk_losses=False (default: all but that)",
     )
     parser.add_argument(
@@ -100,7 +102,7 @@ def main() -> int:
         "--device",
         choices=("cpu", "cuda"),
         default="cpu",
-        help="kernels: cuda alone; cliffs; cudagraphs: cpu simulates the recordings; models: cuda has models of its own; overhead, serving (default: cpu)",
+        help="kernels: cuda alone; cliffs; cudagraphs: cpu simulates the recordings; models: cuda has models of its own; clipping, overhead, serving (default: cpu)",
     )
     parser.add_argument(
         "--kernels",
@@ -145,6 +147,7 @@ def main() -> int:
     memory = arguments.suite == "memory"
     others = {
         "optimizer": optimizer.IMPLS,
+        "clipping": clipping.IMPLS,
         "memory": (*IMPLS, "whole"),
         "cudagraphs": cudagraphs.IMPLS,
         "serving": serving.IMPLS,
@@ -188,6 +191,9 @@ def main() -> int:
     elif arguments.suite == "optimizer":
         rows = optimizer.run_optimizer(impls, arguments.rounds or 15, say)
         table = optimizer.optimizer_table(rows, impls)
+    elif arguments.suite == "clipping":
+        rows = clipping.run_clipping(arguments.device, impls, arguments.rounds or 15, say)
+        table = clipping.clipping_table(rows, impls)
     elif arguments.suite == "kernels":
         rows = kernels.run_kernels(impls, words, say)
         table = report.kernels_table(rows, impls)

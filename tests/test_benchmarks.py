@@ -239,6 +239,23 @@ def test_the_optimizers_table_has_ratios_and_gaps():
     assert "1.00 " in text.splitlines()[-2]
 
 
+def test_clipping_is_timed_on_the_same_gradients_and_has_a_table_of_ratios(monkeypatch):
+    from benchmarks import clipping
+
+    monkeypatch.setattr(clipping, "CASES", {"2 x 8": (2, 8), "too many": (1, clipping.MOST_ON_CPU + 1)})
+    rows = clipping.run_clipping("cpu", clipping.IMPLS, 1, lambda what: None)
+    assert {row["case"] for row in rows} == {
+        f"{k}: 2 x 8, {d}" for k in clipping.KINDS for d in clipping.DTYPES
+    }
+    told = [
+        {"case": "c", "impl": "foreach", "ms": 4.0, "host_ms": 3.0, "rounds": [4.0, 40.0], "floor_ms": 1.5},
+        {"case": "c", "impl": "braze", "ms": 2.0, "host_ms": 1.0, "rounds": [2.0, 20.0], "floor_ms": 1.5},
+    ]
+    text = shown(clipping.clipping_table(told, clipping.IMPLS))
+    assert "4.000 (3.000; 2.00x)" in text and "2.000 (1.000; 1.00x)" in text and "1.500" in text
+    assert all(len(row["rounds"]) == 1 for row in rows)
+
+
 def test_results_say_what_they_were_measured_with(tmp_path):
     path = report.place("models", str(tmp_path / "out.json"))
     report.write("models", [], ["models", "--models", "vit"], path)
