@@ -31,6 +31,8 @@ _TENSOR_SYMBOLS = (
     "aoti_torch_get_sizes",
     "aoti_torch_get_strides",
     "aoti_torch_get_data_ptr",
+    "aoti_torch_get_storage_offset",
+    "aoti_torch_get_storage_size",
 )
 _REQUIRES_GRAD = "_ZNK3c1010TensorImpl13requires_gradEv"
 STATE_SYMBOLS = {
@@ -169,7 +171,8 @@ def calibrate() -> Facts | None:
     keys = _keys_offset(samples)
     grad = symbols[_REQUIRES_GRAD]
     core._configure(torch.Tensor, offset, -1 if keys is None else keys, grad, 0)
-    if not all(_agrees(core._raw_meta(sample), sample, keys is not None, grad) for sample in samples):
+    agree = [_agrees(core._raw_meta(sample), sample, keys is not None, grad) for sample in samples]
+    if not all(agree) or not all(map(_agree_on_memory, samples)):
         core._configure(None, 0, -1, False, 0)
         return None
     found = Facts(keys=keys is not None, requires_grad=grad, states=states)
@@ -228,6 +231,14 @@ def _agrees(raw: tuple[Any, ...], sample: Any, keys: bool, grad: bool) -> bool:
         and raw[4] == strides
         and (not grad or raw[5] == requires_grad)
         and (not keys or raw[6] == found_keys)
+    )
+
+
+def _agree_on_memory(sample: Any) -> bool:
+    """Whether C reads how a tensor lies in its memory as Python does."""
+    return all(
+        _core().memory(sample, itemsize) == torch_state.memory(sample, itemsize)
+        for itemsize in (0, sample.itemsize)
     )
 
 

@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+from braze.support.layouts import span
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -269,6 +271,18 @@ def metadata(tensor: Any) -> tuple[Any, ...]:
             tensor.requires_grad,
             keys(tensor),
         )
+
+
+def memory(tensor: Any, itemsize: int) -> int:
+    """What ``Step.MEMORY`` tells of a tensor."""
+    t = torch()
+    if not isinstance(tensor, t.Tensor):
+        raise TypeError("not a tensor")
+    with t._C.DisableTorchFunctionSubclass():
+        begin, bytes = tensor.storage_offset(), tensor.untyped_storage().nbytes()
+        if not itemsize:
+            return -bytes if begin else bytes
+        return int(not begin and bytes == span(tensor.shape, tensor.stride()) * itemsize)
 
 
 #: bytes of what `counters` tells of a tensor, and of those that tell which counter it is

@@ -60,6 +60,9 @@ class Step(enum.Enum):
     TUPLE = "tuple"  # the same of a tuple: what stands around ints, texts and such tuples at places
     LENGTH = "length"  # None; the number of elements of a list or dict parent
     SIZE = "size", int  # dimension; the size of a tensor parent along it
+    # 0: the bytes of the memory that a tensor parent lies in, below zero where it does not begin it; else how many bytes a number of it takes: 1 if the tensor
+    # is all of its memory, 0 if there is more
+    MEMORY = "memory", int
     # what integers at places come to, the first of them the parent: text over n0, n1... and the places of the others (in programs a Relation and
     # all their nodes)
     COMPUTED = "computed"

@@ -228,6 +228,8 @@ def read(step: str, key: Any, parent: Any, function: FunctionType, locals: Seque
             return joined(*key)
         case "size" if key >= 0:
             return torch_state.metadata(parent)[3][key]
+        case "memory" if key >= 0:
+            return torch_state.memory(parent, key)
         case "computed":
             return computed(*key)
         case "key":
@@ -244,7 +246,7 @@ def read(step: str, key: Any, parent: Any, function: FunctionType, locals: Seque
             return -parent
         case "length" if issubclass(type(parent), (list, dict)):
             return length(parent)
-        case "negative" | "size" | "length" | "formatted" | "part":
+        case "negative" | "size" | "memory" | "length" | "formatted" | "part":
             raise Mismatch
         case _:
             return of_function(step, key, parent)

@@ -382,3 +382,43 @@ def test_transforms_that_go_backward_refuse_hooks_of_what_is_saved_as_in_eager(n
             assert value == wanted
         else:
             torch.testing.assert_close(value, wanted)
+
+
+def _last_of_three(x: Any) -> Any:
+    return jacfwd(lambda v: v[:2])(x.flatten()[:3])
+
+
+def _curvatures(x: Any) -> Any:
+    return vmap(hessian(lambda v: (v**3).sum()))(x)
+
+
+ROWS = torch.arange(30.0).reshape(10, 3)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize(
+    ("function", "given"),
+    [
+        # one size, in memory of several
+        (_last_of_three, [torch.arange(34.0)[::2], torch.arange(33.0)[::2], torch.arange(35.0)[1::2]]),
+        (_last_of_three, [torch.arange(17.0), torch.arange(40.0)[:17], torch.arange(40.0)[5:22]]),
+        (_curvatures, [ROWS[:4].clone(), ROWS[4:8], ROWS[:4], ROWS[6:], ROWS[2:], ROWS]),
+    ],
+)
+def test_tangents_lie_as_the_memory_of_what_they_are_of_has_it(
+    function: Any, given: list[torch.Tensor], dynamic: Any
+) -> None:
+    """PyTorch lays a tangent in as many numbers as the memory of its primal has, unless it begins it."""
+    compiled = braze.compile(function, backend="aot_eager", dynamic=dynamic)
+    for x in given:
+        expected, result = function(x), compiled(x)
+        assert result.stride() == expected.stride()
+        assert torch.equal(result, expected)
+
+
+def test_parts_of_one_memory_have_one_variant() -> None:
+    """Where in it they begin is not asked, but whether they do; nor is anything of what is not differentiated."""
+    compiled = braze.compile(lambda x, w: jacfwd(lambda v: v.sin() * w)(x), backend="eager")
+    for i in range(1, 6):
+        compiled(ROWS[i], ROWS[i])
+    assert len(compiled.variants) == 1

@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 import torch
-from torch.nn import functional as F
+import torch.nn.functional as F
 
 import braze
 from braze.support import trace
@@ -358,6 +358,41 @@ def test_a_result_that_keeps_its_gradient_may_be_written(program, backend):
         first = results[0] if isinstance(results, tuple) else results
         first.square().sum().backward()
         found.append((leaf.grad, first.grad))
+    torch.testing.assert_close(*found)
+
+
+def kept_and_written_in_a_list(x):
+    a, b = F.interpolate(x, scale_factor=2), x % 3
+    b.retain_grad()
+    torch._foreach_clamp_min_([b], 0.5)
+    return b, a
+
+
+def kept_and_written_in_another_function(x):
+    a, b = F.interpolate(x, scale_factor=2), x % 3
+    b.retain_grad()
+    torch.func.vmap(lambda t: t.add_(1))(b)
+    return b, a
+
+
+def kept_and_written_by_a_module(x):
+    a, b = F.interpolate(x, scale_factor=2), x % 3
+    b.retain_grad()
+    return torch.nn.ReLU(inplace=True)(b), a
+
+
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+@pytest.mark.parametrize(
+    "program",
+    [kept_and_written_in_a_list, kept_and_written_in_another_function, kept_and_written_by_a_module],
+)
+def test_a_result_that_keeps_its_gradient_may_be_written_by_whom_the_code_does_not_name(program, backend):
+    found = []
+    for call in (program, braze.compile(program, backend=backend)):
+        leaf = torch.arange(6.0).reshape(1, 2, 3).div(2).requires_grad_()
+        written, _ = call(leaf)
+        written.square().sum().backward()
+        found.append((leaf.grad, written.grad))
     torch.testing.assert_close(*found)
 
 

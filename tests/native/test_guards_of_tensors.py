@@ -33,6 +33,29 @@ def test_a_size_is_read_of_tensors_alone(shape):
             assert not holds(nodes, [], (other,))
 
 
+def test_how_a_tensor_lies_in_its_memory_is_read_of_tensors_alone():
+    """The bytes of that, below zero where it does not begin it; or whether it is all of it."""
+    calibrate.facts()  # as a check of a tensor asks for
+    whole = torch.empty(6, 4)
+    for tensor, bytes, is_all in (
+        (whole, 96, 1),
+        (whole.t(), 96, 1),
+        (whole[:5], 96, 0),
+        (whole[1:], -96, 0),
+        (whole[:, ::2], 96, 0),
+        (whole[0, 0], 96, 0),
+        (torch.empty(0, 3), 0, 1),
+        (torch.empty(1).expand(5), 4, 1),
+        (torch.tensor(2.0), 4, 1),
+    ):
+        for key, expected in ((0, bytes), (4, is_all)):
+            nodes = [(-1, "local", 0), (0, "memory", key)]
+            assert holds(nodes, [(1, "equal", expected)], (tensor,))
+            assert not holds(nodes, [(1, "equal", expected + 1)], (tensor,))
+            for other in (None, 3, "abc", torch.Tensor, whole.numpy()):
+                assert not holds(nodes, [], (other,))
+
+
 def test_what_is_computed_is_read_after_all_that_it_is_made_of():
     """Whichever lies deepest, or was made first; the size of a tensor that the seal has seen is read anew."""
     calibrate.facts()  # as a check of a tensor asks for

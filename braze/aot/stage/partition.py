@@ -498,7 +498,8 @@ def _refuse_results_done_to(gm: torch.fx.GraphModule, part: Partition, known: Se
     """What the program does to results once the graph has run that eager's operations, of one result each, let it do.
 
     What is given other memory eager's backward reads as it is by then: here it has inputs as they are, and what one operation of autograd's takes of
-    another. What keeps its gradient and is written then PyTorch looks for at the wrong place where it is no operation's first result.
+    another. What keeps its gradient PyTorch looks for at the wrong place once it is written, where it is no operation's first result: it asserts, or
+    the process dies. Who writes it (a function that gets it, a list, an optimizer) the code behind the graph need not say.
     """
     backward = part.backward
     assert backward is not None
@@ -515,11 +516,11 @@ def _refuse_results_done_to(gm: torch.fx.GraphModule, part: Partition, known: Se
         place = values.get(role.output if role.kind is OutputKind.SAME else i)
         if facts(node).moved_after and place not in followed and _is_read_with_gradients(node):
             raise _given_memory(node)
-        if facts(node).retained_after and facts(node).written_after and place not in _first_results(backward):
+        if facts(node).retained_after and place not in _first_results(backward):
             raise Unsupported(
                 "BZ2030",
-                "a result beside others that keeps its gradient (retain_grad) and is written in place",
-                hints=["nothing, results are eager's; call retain_grad on what is not written"],
+                "a result beside others that keeps its gradient (retain_grad), and may be written in place",
+                hints=["nothing, results are eager's"],
                 origin=facts(node).origin,
             )
 

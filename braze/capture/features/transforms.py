@@ -18,6 +18,7 @@ from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.records import Step
 from braze.capture.features.control_flow import like, row_of
 from braze.capture.features.subgraphs import Traced, flatten, noted, region, traced, union
+from braze.capture.graph.tensor_facts import tell_memory
 from braze.capture.outside.looked_into import fill_arguments
 from braze.capture.python.higher_order import MODULES, break_around
 from braze.capture.state.handlers import Feature
@@ -45,6 +46,7 @@ def vmap(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         _, dims, leaves, spec = functorch.process_inputs(in_dims, tuple(given), function)
         rows = [x if d is None else row_of(x, d) for x, d in zip(leaves, dims, strict=True)]
         own = [x for x, d in zip(rows, dims, strict=True) if d is not None]
+        stand_in(t, own, [x for x, d in zip(leaves, dims, strict=True) if d is not None])
         t.graph.batched += 1
         try:
             part = traced(t, function, pytree.tree_unflatten(rows, spec), own, kwargs)
@@ -103,6 +105,8 @@ def jvp(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         # PyTorch casts one to its primal's where they lie otherwise, in memory that is larger or begins elsewhere
         if any(x.dtype != y.dtype for x, y in zip(split.primals, along, strict=True)):
             graph_break("BZ1019", "a tangent is of another type than its primal")
+        for primal in split.primals:
+            tell_memory(t, primal)
         enabled = torch.is_grad_enabled()
         part, value, aux, others = differentiated(t, function, split, has_aux, grad=enabled)
         count = len(pytree.tree_leaves(value))
@@ -176,6 +180,8 @@ def jacobian(t: Trace, wrapper: Any, args: Any, kwargs: Any, forward: bool) -> A
             graph_break("BZ1019", "it is called with settings that braze does not carry")
         plain = {k: settings[k] for k in ("chunk_size", "randomness") if k in settings}
         split = Split(t, argnums, args)
+        for primal in split.primals if forward else ():
+            tell_memory(t, primal)
         part, value, aux, others = differentiated(t, function, split, has_aux)
         leaves = pytree.tree_leaves(value)
         given = (len(leaves), forward, plain, tuple(split.primals), tuple(others))
@@ -214,6 +220,7 @@ class Split:
             graph_break("BZ1019", "it differentiates by one argument twice")
         only_tensors(self.primals)
         self.own = [like(x) for x in self.primals]
+        stand_in(t, self.own, self.primals)
         fresh = pytree.tree_unflatten(self.own, self.spec)
         arguments = list(args)
         for n, value in zip(numbers, fresh if isinstance(argnums, tuple) else (fresh,), strict=True):
@@ -223,6 +230,12 @@ class Split:
     def rebuilt(self, leaves: Sequence[Any]) -> Any:
         """Values, one per leaf to differentiate by, in the structure of the arguments."""
         return pytree.tree_unflatten(list(leaves), self.spec)
+
+
+def stand_in(t: Trace, own: Sequence[torch.Tensor], operands: Sequence[torch.Tensor]) -> None:
+    """Say for what the inputs of a function's own stand."""
+    pairs = [(mine, given) for mine, given in zip(own, operands, strict=True) if mine is not given]
+    t.graph.stand_ins.update((torch_compat.storage_key(mine), (mine, given)) for mine, given in pairs)
 
 
 def record(graph: GraphState, target: Any, part: Traced, others: Sequence[Any], args: tuple[Any, ...]) -> Any:

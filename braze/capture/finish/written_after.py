@@ -34,7 +34,7 @@ def mark(frames: Frames, nodes: Sequence[torch.fx.Node]) -> None:
     moved = {id(value) for value in _moved(frames)}
     retained = {id(value) for value in _retained(frames)}
     everything, shared = _is_moved_somewhere(frames), _is_shared_somewhere(frames)
-    for node in nodes if written or moved or everything or shared else ():
+    for node in nodes if written or moved or retained or everything or shared else ():
         value = node.meta.get("val")
         if type(value) is not FakeTensor:
             continue

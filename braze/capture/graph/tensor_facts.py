@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from braze import native
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.records import Step
 from braze.capture.facts.values import words
@@ -13,6 +14,7 @@ from braze.capture.state.outside import Outside
 from braze.capture.state.trace import Trace
 from braze.graph.fakes.fakes import was_given_history
 from braze.graph.private.torch_compat import storage_key
+from braze.native import calibrate, torch_state
 
 #: attributes that tell a tensor's place in autograd: read of the tensor itself, and guarded
 READ = frozenset(words("is_leaf retains_grad output_nr grad_fn"))
@@ -58,6 +60,27 @@ def is_outside(outside: Outside, tensor: torch.Tensor) -> bool:
     memory = storage_key(tensor)
     inputs = [node.value for node in outside.tree.inputs]
     return any(storage_key(value) == memory for value in inputs if isinstance(value, torch.Tensor))
+
+
+def tell_memory(t: Trace, tensor: torch.Tensor) -> None:
+    """Guard how what comes from outside lies in its memory, where a tensor is of that: PyTorch lays a tangent in as much, unless both begin theirs.
+
+    Of sizes that vary the fake is all of its memory. A part goes on in Python: its memory varies with the sizes in no way that a guard could tell.
+    """
+    while (stand_in := t.graph.stand_ins.get(storage_key(tensor))) is not None:
+        tensor = stand_in[1]
+    for node in t.outside.tree.inputs:
+        value = node.value
+        if not isinstance(value, torch.Tensor) or storage_key(value) != storage_key(tensor):
+            continue
+        if native.native_available and calibrate.facts() is None:
+            graph_break("BZ1019", "how an argument lies in its memory cannot be guarded")
+        varies = not all(type(n) is int for n in (*value.shape, *value.stride()))
+        itemsize = value.itemsize if varies else 0
+        lies = torch_state.memory(node.real, itemsize)
+        if varies and not lies:
+            graph_break("BZ1019", "it goes forward from a part of an argument's memory, and sizes vary")
+        t.outside.tree.tell(node.child(Step.MEMORY, itemsize), lies, t.frames.here())
 
 
 def is_given_whole(outside: Outside, tensor: torch.Tensor) -> bool:

@@ -102,6 +102,8 @@ def source_text(source: Source | None, code: Any = None, names: Mapping[Source, 
             return f"len({above})"
         case Step.SIZE:
             return f"{above}.size({key})"
+        case Step.MEMORY:
+            return f"how {above} lies in its memory"
         case Step.COMPUTED:
             return computed_text(key[0], (above, *(source_text(other, code, names) for other in key[1])))
         case Step.TYPE:

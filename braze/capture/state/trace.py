@@ -212,6 +212,8 @@ class GraphState:
         self.saving = 0
         #: how many ``vmap`` are around
         self.batched = 0
+        #: what stands in the function of a transform for an operand of it, and that operand, by the memory of the former
+        self.stand_ins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         #: how many recording modes are on: C code is running
         self.modes_on = 0
         #: function modes that the program has entered

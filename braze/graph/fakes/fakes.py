@@ -347,14 +347,14 @@ class FakeMode:
     def _meta(self, tensor: torch.Tensor, sizes: Any, strides: Any, offset: int) -> torch.Tensor:
         """A meta tensor; over the storage of an earlier fake if the real tensors share theirs."""
         shared = self._storages.get(torch_compat.storage_key(tensor))
+        needed = tensor.untyped_storage().nbytes()
         if shared is None:
             meta = torch.empty_strided(sizes, strides, dtype=tensor.dtype, device="meta")
-            if not offset:
+            if not offset and meta.untyped_storage().nbytes() == needed:
                 return meta
         else:
             meta = torch.empty(0, dtype=tensor.dtype, device="meta")
         storage = shared[0].untyped_storage() if shared is not None else meta.untyped_storage()
-        needed = tensor.untyped_storage().nbytes()
         if storage.nbytes() < needed:
             storage.resize_(needed)
         return torch.empty(0, dtype=tensor.dtype, device="meta").set_(storage, offset, sizes, strides)
@@ -389,7 +389,13 @@ class FakeMode:
             copy = fake.clone()
             # a window with gaps, which a clone closes, or without elements, of which it keeps the strides, is no view of the clone's either:
             # of a view that was written in inference mode nobody can be told the history
-            return copy if fake.numel() and copy.stride() == fake.stride() else same(fake)
+            alike = copy.stride() == fake.stride() and _memory(copy) == _memory(fake)
+            return copy if fake.numel() and alike else same(fake)
+
+
+def _memory(fake: torch.Tensor) -> tuple[Any, Any]:
+    """How a fake lies in its memory: where it begins, and how large that is."""
+    return fake.storage_offset(), fake.untyped_storage().nbytes()
 
 
 def _is_leaf(tensor: torch.Tensor) -> bool:

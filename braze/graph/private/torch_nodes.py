@@ -118,3 +118,9 @@ def mode_constructor() -> Any:
     quick = types.FunctionType(made.__code__, scope, made.__name__, made.__defaults__, made.__closure__)
     quick.__kwdefaults__ = made.__kwdefaults__
     return quick
+
+
+#: operators of which the size of the memory that an argument lies in decides
+BY_MEMORY = frozenset(
+    {torch.ops.aten._new_zeros_with_same_feature_meta.default, torch.ops.aten._has_same_storage_numel.default}
+)

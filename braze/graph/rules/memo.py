@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from braze.graph.private import torch_compat
+from braze.graph.private import torch_compat, torch_nodes
 from braze.support import trace
 from braze.support.layouts import span
 
@@ -113,7 +113,7 @@ class Memo:
         self, mode: Any, key: Any, args: Any, kwargs: dict[str, Any], result: Any, *, mutates: bool
     ) -> None:
         """Remember what came out, unless it cannot be said by a recipe."""
-        if mutates:
+        if mutates or key[0] in torch_nodes.BY_MEMORY:
             return
         try:
             hash(key)

@@ -118,6 +118,7 @@ typedef struct {
     const int64_t *sizes, *strides;
 } TensorLayout;
 bool tensor_layout(PyObject *value, TensorLayout *layout);
+PyObject *tensor_memory(PyObject *value, Py_ssize_t itemsize);
 
 /* The index of a tensor's device; false if the value is no tensor that can be read here. */
 bool tensor_place(PyObject *value, int *index);

@@ -22,6 +22,8 @@ static struct {
     {"aoti_torch_get_sizes", &torch.get_sizes},
     {"aoti_torch_get_strides", &torch.get_strides},
     {"aoti_torch_get_data_ptr", &torch.get_data_ptr},
+    {"aoti_torch_get_storage_offset", &torch.get_storage_offset},
+    {"aoti_torch_get_storage_size", &torch.get_storage_size},
     {"_ZNK3c1010TensorImpl13requires_gradEv", &torch.requires_grad},
     {"aoti_torch_grad_mode_is_enabled", &torch.grad_mode},
     {"_ZN3c1013InferenceMode10is_enabledEv", &torch.inference_mode},

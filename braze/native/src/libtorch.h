@@ -11,7 +11,7 @@ typedef int32_t (*GetPointer)(void *, void **);
 /* Functions that libtorch exports; NULL where it has none of that name. */
 typedef struct {
     GetInt32 get_dtype, get_device_type, get_device_index;
-    GetInt64 get_dim;
+    GetInt64 get_dim, get_storage_offset, get_storage_size;
     GetPointer get_sizes, get_strides, get_data_ptr;
     bool (*requires_grad)(const void *); /* of a TensorImpl */
     bool (*grad_mode)(void);

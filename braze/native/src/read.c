@@ -474,6 +474,8 @@ node_read(Walk *walk, int index, bool *cacheable)
         return read_length(walk, parent);
     case STEP_SIZE:
         return read_size(walk, parent, node->index);
+    case STEP_MEMORY:
+        return keep(walk, tensor_memory(parent, node->index));
     case STEP_COMPUTED:
         return read_computed(walk, &walk->program->computed[node->index >> 32]);
     case STEP_CLASS_ATTR:

@@ -96,6 +96,41 @@ tensor_layout(PyObject *value, TensorLayout *layout)
     return true;
 }
 
+/* How a tensor lies in its memory: the bytes of that, below zero where something lies before it; given the bytes of a number, whether
+ * the tensor is all of it. NULL, with no exception set, where that cannot be read. */
+PyObject *
+tensor_memory(PyObject *value, Py_ssize_t itemsize)
+{
+    TensorLayout layout;
+    int64_t begin, bytes, reach = 1;
+    if (!is_tensor(value) || !tensor_layout(value, &layout) || torch.get_storage_offset(handle_of(value), &begin) != 0
+        || torch.get_storage_size(handle_of(value), &bytes) != 0) {
+        return NULL;
+    }
+    if (itemsize == 0) {
+        return PyLong_FromLongLong(begin == 0 ? bytes : -bytes);
+    }
+    for (int64_t dim = 0; dim < layout.ndim; dim++) {
+        reach = layout.sizes[dim] == 0 || reach == 0 ? 0 : reach + (layout.sizes[dim] - 1) * layout.strides[dim];
+    }
+    return PyLong_FromLong(begin == 0 && bytes == reach * itemsize);
+}
+
+static PyObject *
+memory(PyObject *module, PyObject *args)
+{
+    PyObject *value;
+    Py_ssize_t itemsize;
+    if (!PyArg_ParseTuple(args, "On:memory", &value, &itemsize)) {
+        return NULL;
+    }
+    PyObject *found = tensor_memory(value, itemsize);
+    if (found == NULL && !PyErr_Occurred()) {
+        PyErr_SetString(PyExc_ValueError, "not a tensor in memory, or torch is not bound");
+    }
+    return found;
+}
+
 static PyObject *
 data_ptr(PyObject *module, PyObject *value)
 {
@@ -105,5 +140,6 @@ data_ptr(PyObject *module, PyObject *value)
 
 PyMethodDef tensor_methods[] = {
     {"data_ptr", data_ptr, METH_O, "data_ptr(tensor)\n--\n\nThe address of a tensor's first element."},
+    {"memory", memory, METH_VARARGS, "memory(tensor, itemsize)\n--\n\nHow a tensor lies in its memory, as guards read it."},
     {NULL},
 };

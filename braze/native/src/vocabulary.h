@@ -30,6 +30,7 @@ enum {
     STEP_TUPLE,
     STEP_LENGTH,
     STEP_SIZE,
+    STEP_MEMORY,
     STEP_COMPUTED,
     STEP_COUNT,
 };
@@ -62,6 +63,7 @@ enum {
     "tuple", \
     "length", \
     "size", \
+    "memory", \
     "computed",
 
 enum {
