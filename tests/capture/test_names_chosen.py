@@ -208,8 +208,13 @@ def a_block(x: Any, i: Any, w: Any) -> Any:
     return w.net.blocks[i](x) + w.net.blocks[-i](x), w.net.blocks[i - 3] is w.net.blocks[i]
 
 
+def of_its_dict(x: Any, i: Any, w: Any) -> Any:
+    own, name = vars(w.plain), f"t{i}"
+    return own[name] * x, w.net.__dict__[f"k{i}"], f"none{i}" in own, own.get(name) is getattr(w.plain, name)
+
+
 ALIKE = (
-    a_block, a_layer, a_layer_of_several, a_buffer, a_number, an_attribute, by_a_name, of_lists_and_dicts_of_parameters, a_key, a_key_of_two,
+    of_its_dict, a_block, a_layer, a_layer_of_several, a_buffer, a_number, an_attribute, by_a_name, of_lists_and_dicts_of_parameters, a_key, a_key_of_two,
     a_key_with_a_dtype, a_memo, a_memo_by_its_lack,
 )  # fmt: skip
 
@@ -278,6 +283,21 @@ def written_by_name(x: Any, i: Any, w: Any) -> Any:
     return getattr(w.plain, f"t{i}") + 1, w.plain.t3, w.plain.__delattr__(f"t{i}"), hasattr(w.plain, f"t{i}")
 
 
+def of_a_dict_that_is_written(x: Any, i: Any, w: Any) -> Any:
+    own, before = vars(w.plain), vars(w.plain).get(f"t{i}")
+    own["t3"], w.plain.t4 = x * 7, x * 8
+    own[f"held_{i}"] = i
+    return before, own.get(f"t{i}"), own.get("t4"), w.plain.held_3, own is w.plain.__dict__, len(own)
+
+
+def of_dicts_of_odd_objects(x: Any, i: Any, w: Any) -> Any:
+    found = [vars(held).get(f"t{i}", 1) for held in (w.hooked, w.asking, w.net)]
+    one, other = vars(w.plain).get(f"held_{i}"), w.plain.held_4
+    if one is not None:
+        one.value += 1
+    return found, one is other, other.value, vars(w.plain)[f"list_{i}"]
+
+
 def deleted(x: Any, i: Any, w: Any) -> Any:
     del w.plain.t3
     found = getattr(w.plain, f"t{i}", None), getattr(w.plain, "t3", 1)
@@ -344,7 +364,7 @@ def of_sizes(x: Any, i: Any, w: Any) -> Any:
 
 OTHERS = (
     chosen_by_kind, functions_and_classes, what_the_class_has, what_is_missing, of_odd_classes, written_first, written_later, lists_that_may_be_one, written_by_name,
-    deleted, a_class_that_is_written, keys_that_are_equal, of_classes_with_code, written_and_looked_for, in_errors,
+    of_a_dict_that_is_written, of_dicts_of_odd_objects, deleted, a_class_that_is_written, keys_that_are_equal, of_classes_with_code, written_and_looked_for, in_errors,
     over_a_break, of_sizes,
 )  # fmt: skip
 NUMBERS = (

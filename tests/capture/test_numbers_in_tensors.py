@@ -357,7 +357,7 @@ def test_what_makes_tensors_in_place_of_pytorch_is_not_called_while_tracing(monk
 class Parts:
     def __init__(self) -> None:
         self.tokens: list[Any] = [7]
-        self.block = 6
+        self.block, self.others = 6, [1, 2]
 
     @property
     def device(self) -> str:
@@ -394,7 +394,25 @@ def both_parts(x: Any, i: int, w: Any) -> Any:
     return first, torch.tensor(w.tokens[-4:]), torch.tensor(w.tokens[-2:]), torch.tensor(w.tokens)
 
 
-PARTS = (last_ones, a_batch_of_last_ones, all_but_the_last, a_copy, both_parts)
+def with_more_at_once(x: Any, i: Any, w: Any) -> Any:
+    w.tokens.append(i)
+    return torch.tensor(w.tokens + [i, 0]), torch.tensor([w.tokens + [x.dim()]], dtype=torch.float32)
+
+
+def a_copy_by_its_class(x: Any, i: Any, w: Any) -> Any:
+    w.tokens.append(i)
+    return torch.as_tensor(list(w.tokens)) + 1
+
+
+PARTS = (
+    with_more_at_once,
+    a_copy_by_its_class,
+    last_ones,
+    a_batch_of_last_ones,
+    all_but_the_last,
+    a_copy,
+    both_parts,
+)
 
 
 def the_same_part_twice(x: Any, i: int, w: Any) -> Any:
@@ -440,6 +458,34 @@ def by_odd_bounds(x: Any, i: int, w: Any) -> Any:
     ]
 
 
+def more_of_other_kinds(x: Any, i: Any, w: Any) -> Any:
+    more = [i, i * 0.5, True, 1 << 40, [i], x, "text", (1,)][i % 8]
+    try:
+        return torch.tensor(w.tokens + [more])
+    except (TypeError, ValueError, RuntimeError) as error:
+        return type(error), torch.tensor(list(w.tokens) + [1, i % 3 > 1])
+
+
+def more_that_is_kept(x: Any, i: Any, w: Any) -> Any:
+    more, both = [i], w.tokens + [i]
+    first = torch.tensor(w.tokens + more)
+    more.append(3)
+    both.append(4)
+    w.tokens += more
+    copied = list(w.tokens)
+    copied.append(5)
+    return first, torch.tensor(both), torch.tensor(w.tokens + more), torch.tensor(copied), more, w.tokens
+
+
+def of_two_lists(x: Any, i: Any, w: Any) -> Any:
+    w.tokens.append(i)
+    found = torch.tensor(w.tokens + w.tokens), torch.tensor([0] + w.tokens), torch.tensor(w.tokens + w.others)
+    try:
+        return found, torch.tensor(w.tokens + (1,))
+    except TypeError as error:
+        return found, str(error)
+
+
 def refused(x: Any, i: int, w: Any) -> Any:
     w.tokens.append("text" if i == 9 else i)
     try:
@@ -451,7 +497,7 @@ def refused(x: Any, i: int, w: Any) -> Any:
 
 @pytest.mark.parametrize(
     "program",
-    [*PARTS, the_same_part_twice, parts_that_are_kept, over_a_break_that_an_argument_makes, whose_numbers_are_read, of_other_kinds, by_odd_bounds, refused],
+    [*PARTS, the_same_part_twice, parts_that_are_kept, over_a_break_that_an_argument_makes, whose_numbers_are_read, of_other_kinds, by_odd_bounds, refused, more_of_other_kinds, more_that_is_kept, of_two_lists],
     ids=lambda f: f.__name__,
 )  # fmt: skip
 def test_tensors_of_parts_of_lists_are_those_of_the_call(program: Any) -> None:

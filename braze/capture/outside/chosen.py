@@ -246,12 +246,25 @@ def place_of_holder(outside: Outside, holder: Any) -> Node | None:
     node = outside.tree.node_of(holder)
     if node is not None and is_as_it_was(node, holder):
         return node
+    own = outside.dict_views.get(id(holder))
+    if own is not None and own.view is holder:
+        return place_of_instance_dict(outside, own)
     waiting = outside.unread.get(id(holder))
     if waiting is not None and not waiting.filled:  # what stands for it is not all of it
         return None
     if type(holder) is dict or not PLAIN.issuperset(map(type, holder)):
         return None
     return outside.tree.constant(tuple(holder))
+
+
+def place_of_instance_dict(outside: Outside, shadow: DictShadow) -> Node | None:
+    """The place of what ``vars(obj)`` gives, where nothing was written to the object and its dict has names alone."""
+    if shadow.changed() or not all(type(key) is str for key in dict.keys(shadow.real)):
+        return None
+    node: Node = shadow.node.child(Step.ATTR, "__dict__")
+    outside.tree.meet(node, shadow.real)
+    node.guard(Check.TYPE, dict)
+    return node
 
 
 def is_as_it_was(node: Node, holder: Any) -> bool:

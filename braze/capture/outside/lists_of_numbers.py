@@ -81,8 +81,7 @@ def part_bounds(outside: Outside, graph: GraphState, value: Any, key: Any) -> tu
             return None
         start = start - behind if start is not None and start < 0 else start
         stop, added = (stop, added) if stop is None else (stop - behind or None, [])
-    node: Node = outside.unread[id(value)].node
-    return None if (Step.PART, (start, stop)) in node.children else ((start, stop), added)
+    return (start, stop), added
 
 
 class Part(SequenceShadow):
@@ -103,9 +102,11 @@ def part(outside: Outside, value: list[Any], bounds: Bounds, found: list[Any]) -
     """What stands for a part of a list, with what was added to that."""
     above: Node = outside.unread[id(value)].node
     node = above.child(Step.PART, bounds)
-    node.guards.append((Check.TYPE, list))
-    outside.tree.bind(node, above.real[slice(*bounds)], found)
-    node.container = outside.unread[id(found)] = Part(node, list, found, [], filled=False)
+    outside.unread[id(found)] = made = Part(node, list, found, [], filled=False)
+    if node.real is MISSING:  # else this is the part once more, a list of its own
+        node.guards.append((Check.TYPE, list))
+        outside.tree.bind(node, above.real[slice(*bounds)], found)
+        node.container = made
     return found
 
 

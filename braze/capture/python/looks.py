@@ -58,7 +58,9 @@ _ELEMENTS, _SLICES = opcodes("STORE_SUBSCR"), opcodes("BINARY_SLICE")
 _ITEMS, _ITERATIONS, _PLACES = opcodes("BINARY_SUBSCR"), opcodes("GET_ITER"), (int, torch.SymInt)
 #: how far the number of a name is shifted in an instruction that may take a method to call
 _SHIFT = 0 if opcodes("LOAD_METHOD") else 1
-_IN_PLACE_ADD = list(METHODS).index(operator.iadd)
+_IN_PLACE_ADD, _ADD = map(list(METHODS).index, (operator.iadd, operator.add))
+#: a slice of all there is
+ALL = slice(None)
 #: what puts a value where it is told to, as it is
 SETTERS = (object.__setattr__, torch.nn.Module.__setattr__)
 #: functions of which the frame is all that a call of them is have neither of these
@@ -92,6 +94,8 @@ def leaves_alone(t: Trace, f: Frame, op: int, arg: int, value: Any) -> bool:
     if op in _ATTRIBUTES:
         return f.code.co_names[arg >> _SHIFT] in ADDING
     if op in _OPERATORS:
+        if arg == _ADD:
+            return value is stack[-2] and sum_for_a_tensor(t, f, stack[:-2], value, stack[-1]) is not None
         return arg == _IN_PLACE_ADD and type(value) is list and stack[-1] is not value
     if op in _ITEMS and type(stack[-1]) is int:
         return value is stack[-2] and element(t.outside, value, stack[-1]) is not MISSING
@@ -122,7 +126,10 @@ def leaves_alone(t: Trace, f: Frame, op: int, arg: int, value: Any) -> bool:
     operands = stack[len(stack) - arg - 3 : -1] if op in _BY_NAME else stack[len(stack) - arg - 2 :]
     if lists_of_numbers.is_made_a_tensor(t.outside, t.graph, operands, len(names), value):
         return True
-    return not names and id(value) in t.outside.unread and is_handed_on(t, operands, value)
+    if names or id(value) not in t.outside.unread:
+        return False
+    below = stack[: len(stack) - len(operands)]
+    return is_handed_on(t, operands, value) or copy_for_a_tensor(t, f, below, operands) is not None
 
 
 def goes_into_a_tensor(t: Trace, f: Frame, value: Any) -> bool:
@@ -149,6 +156,22 @@ def part_for_a_tensor(t: Trace, f: Frame, below: list[Any], value: Any, key: Any
         return None
     made = lists_of_numbers.is_made_a_tensor(t.outside, t.graph, [*below[-2:], value], 0, value)
     return bounds if made else None
+
+
+def sum_for_a_tensor(t: Trace, f: Frame, below: list[Any], value: Any, other: Any) -> Any:
+    """The same of ``tokens + [t]``, where the other list is the program's own."""
+    if type(value) is not list or type(other) is not list or t.outside.tree.node_of(other) is not None:
+        return None
+    part = part_for_a_tensor(t, f, below, value, ALL)
+    return part and (part[0], part[1] + other)
+
+
+def copy_for_a_tensor(t: Trace, f: Frame, below: list[Any], operands: list[Any]) -> Any:
+    """The same of ``list(tokens)``, with the function and the list on the stack."""
+    call = [v for v in operands if v is not NULL]
+    if len(call) != 2 or call[0] is not list:
+        return None
+    return part_for_a_tensor(t, f, below, call[1], ALL)
 
 
 def is_argument_alone(f: Frame) -> bool:

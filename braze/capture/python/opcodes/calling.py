@@ -12,9 +12,11 @@ from braze import native
 from braze.capture.facts.frame import Frame
 from braze.capture.facts.records import BreakKind
 from braze.capture.facts.values import NULL
+from braze.capture.outside import lists_of_numbers
 from braze.capture.outside.looked_into import fill
 from braze.capture.python.calls import call
 from braze.capture.python.iteration import gathered
+from braze.capture.python.looks import copy_for_a_tensor
 from braze.capture.python.opcodes.building import mapping, refused_keywords, shown
 from braze.capture.python.opcodes.table import Pending, opcode
 from braze.capture.state.trace import Trace
@@ -94,7 +96,10 @@ def call_instruction(t: Trace, f: Frame, arg: int) -> None:
         split = len(args) - len(names)
         kwargs = dict(zip(names, args[split:], strict=True))
         args = args[:split]
-    stack.append(call(t, fn, args, kwargs, True))
+    if fn is list and not names and (part := copy_for_a_tensor(t, f, stack, [fn, *args])):
+        stack.append(lists_of_numbers.part(t.outside, args[0], *part))
+    else:
+        stack.append(call(t, fn, args, kwargs, True))
 
 
 @opcode("CALL_KW", outside=call_kw_outside)

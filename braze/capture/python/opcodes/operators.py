@@ -14,7 +14,7 @@ from braze.capture.facts.records import BreakKind
 from braze.capture.graph import unbacked
 from braze.capture.outside import lists_of_numbers
 from braze.capture.python import data_errors
-from braze.capture.python.looks import part_for_a_tensor
+from braze.capture.python.looks import part_for_a_tensor, sum_for_a_tensor
 from braze.capture.python.opcodes.table import Handler, Pending, applied, opcode, rows
 from braze.capture.python.operations import (
     binary,
@@ -42,6 +42,8 @@ def binary_op(t: Trace, f: Frame, arg: int) -> None:
     a = stack.pop()
     if type(a) in PLAIN and type(b) in PLAIN:
         stack.append(BINARY_OPERATORS[arg](a, b))
+    elif BINARY_OPERATORS[arg] is operator.add and (part := sum_for_a_tensor(t, f, stack, a, b)):
+        stack.append(lists_of_numbers.part(t.outside, a, *part))
     else:
         stack.append(binary(t, BINARY_OPERATORS[arg], a, b, True))
 
