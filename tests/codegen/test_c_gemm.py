@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from braze.codegen import c as codegen
 from braze.codegen.c.gemm import tiling
+from braze.codegen.c.micro import micro_kernel
 from braze.context import CompileContext
 from braze.loops.ir import Buffer, BufferKind, BufferView, DType, Op, Store, TemplateCall
 from braze.options import Options
@@ -258,3 +259,17 @@ def test_a_task_packs_its_own_panel_where_no_core_waits_long_for_the_last_ones(n
 def test_room_for_results_is_asked_for_before_they_are_computed(native_bench):
     text = gemm(native_bench, 23, 400, 37, epilogue="residual").source
     assert text.index("__builtin_prefetch(b3 + ") < text.index("bz_gemm")
+
+
+@pytest.mark.parametrize("by_columns", [False, True])
+@pytest.mark.parametrize(
+    ("rows", "vectors", "w"), [(8, 3, 16), (1, 3, 16), (12, 2, 16), (6, 2, 8), (6, 2, 4)]
+)
+def test_each_line_of_a_panel_is_asked_for_ahead_of_its_use(rows, vectors, w, by_columns):
+    """In the inner loop, once a row of the panel and line of the cache, all as far ahead: more than a line, less than half of a first cache."""
+    text = micro_kernel(rows, vectors, w, by_columns, 0)
+    loop = text[text.index("++i") : text.index("bz_splat")]
+    ahead = [int(n) for n in re.findall(r"__builtin_prefetch\(b \+ (\d+)\);", loop)]
+    assert len(ahead) == -(-vectors * w // 16)
+    assert [n - ahead[0] for n in ahead] == [16 * n for n in range(len(ahead))]
+    assert vectors * w < ahead[0] and 16 < ahead[0] < 16 << 8

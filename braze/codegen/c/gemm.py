@@ -15,6 +15,7 @@ from __future__ import annotations
 from braze.codegen.c.body import Body, Storage
 from braze.codegen.c.expr import indirect_symbols, to_c
 from braze.codegen.c.kernel import capped
+from braze.codegen.c.micro import LINE
 from braze.codegen.c.operations import Representations
 from braze.codegen.c.prelude import STORAGE
 from braze.codegen.records import KernelText, PackText
@@ -37,10 +38,8 @@ _K_BLOCK = 1024
 _M_BLOCK = 128
 #: rows of B that are packed side by side
 _PACKED = 16
-#: floats in a line of the cache
-_LINE = 16
 #: rows of B from one that is packed to one that is asked of memory, where each line holds rows of one column
-_AHEAD = 2 * _LINE
+_AHEAD = 2 * LINE
 #: rows of A that are few enough for one task to have them all and pack its own panel; with more than one pass over K, half as many
 _FEW_ROWS = 512
 
@@ -96,7 +95,7 @@ class _Gemm:
         self.packs_own = self._packs_own()
         self.m_block = self._rows_of_a_task()
         #: of one row of a panel; of one that lies by columns as many as of a row
-        self.lines = self.tile.columns // _LINE
+        self.lines = self.tile.columns // LINE
         self.asked = self._lines_asked()
         reads = [n.attr[0] for n in nodes_of(*store_roots(call.epilogue)) if n.op is Op.LOAD]
         self.buffers_used = tuple(dict.fromkeys([self.a.buffer, *reads, *(s.buffer for s in call.epilogue)]))
@@ -311,7 +310,7 @@ class _Gemm:
         if not self.asked:
             return ""
         by_rows = self.b.strides[1] is ONE
-        step, apart = (to_c(self.b.strides[0]), _LINE) if by_rows else (_LINE, _LINE * self.k)
+        step, apart = (to_c(self.b.strides[0]), LINE) if by_rows else (LINE, LINE * self.k)
         part = f"(m - m0)/{self.tile.rows}*{self.asked}"
         return f", next + ({part} < {self.lines} ? {part} : 0)*{apart} + {k0}*({step}), {step}, {apart}"
 
@@ -371,7 +370,7 @@ class _Gemm:
         places = [f"b{self.buffers_used.index(x.buffer)} + {to_c(x.index, names)}" for x in stores]
         return [
             f"{indent}for (int64_t r = 0; r < {count}; ++r)",
-            f"{indent}  for (int64_t c = 0; c < {c}; c += {_LINE}) {{",
+            f"{indent}  for (int64_t c = 0; c < {c}; c += {LINE}) {{",
             *(f"{indent}    __builtin_prefetch({place}, 1);" for place in places),
             f"{indent}  }}",
         ]

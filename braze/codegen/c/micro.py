@@ -4,13 +4,19 @@ from __future__ import annotations
 
 #: products added up in one register, at most, before the sum moves to memory: sums of equally many round least
 _CHAIN = 128
+#: floats in a line of the cache
+LINE = 16
+#: floats of a panel from what is multiplied by to what is asked for: a second-level cache answers later than registers need the next rows. Half of that was
+#: less under AVX-512, twice as much no more (`benchmarks/results/2026-12-01-products-panels-ahead.json` has this distance)
+_NEAR = 48 * LINE
 
 
 def micro_kernel(rows: int, vectors: int, w: int, by_columns: bool, asked: int) -> str:
     """C of ``c[rows][vectors*w] (+)= a[rows][k] @ b[k][vectors*w]``, results in registers over k.
 
     ``lda`` is from row to row of a, or, if a lies ``by_columns``, from column to column. With each place of the sum, so many lines are ``asked`` of memory,
-    ``apart`` from each other, for what is done next; of the next place those ``step`` further.
+    ``apart`` from each other, for what is done next; of the next place those ``step`` further. Rows of b are asked for ahead of their use, too: a panel is
+    larger than the first cache, and the processor's own look ahead leaves a tenth of the time waiting. A request may lie behind the panel's end, where it faults nowhere.
     """
     if by_columns:
         pointers = [f"  const float *const a{r} = a + {r};" for r in range(rows)]
@@ -32,6 +38,7 @@ def micro_kernel(rows: int, vectors: int, w: int, by_columns: bool, asked: int) 
         f"    {t} " + ", ".join(f"s{r}_{v} = {{}}" for r, v in cells) + ";",
         f"    for (; i < stop; ++i, b += {vectors * w}{', next += step' if asked else ''}) {{",
         *(f"      __builtin_prefetch(next + {n}*apart, 0, 2);" for n in range(asked)),
+        *(f"      __builtin_prefetch(b + {_NEAR + n});" for n in range(0, vectors * w, LINE)),
         *(f"      const {t} b{v} = *(const {t}u *)(b + {v * w});" for v in range(vectors)),
     ]
     for r in range(rows):
