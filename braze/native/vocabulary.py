@@ -142,7 +142,7 @@ class Check(enum.Enum):
         says="{expected[0]!r} {'in' if expected[1] else 'not in'} {at}", advice=_ALIKE)
     # tuple[str, ...]: names that x.__dict__ must not hold
     ABSENT = Kind("absent", Place.INSTANCE, (tuple,), c="absent(walk, value, check->expected)", python="absent(value, expected)",
-        says="{at} has no attribute {', '.join(expected)}", advice="set the attributes of {name} before the first call")
+        says="{at} has no attribute {', '.join(map(str, expected))}", advice="set the attributes of {name} before the first call")
     # TensorSpec (symbolic sizes as names); also exact Python type and dispatch keys
     TENSOR = Kind("tensor", Place.ALWAYS,
         c="tensor_is(walk, check, value)",

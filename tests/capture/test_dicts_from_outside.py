@@ -508,3 +508,61 @@ def test_attributes_are_not_looked_up_in_what_a_property_gives_as_the_dict() -> 
         theirs.b = ours.b = i * 2  # type: ignore[attr-defined]
         setattr(theirs, f"n{i + 2}", 1)
         setattr(ours, f"n{i + 2}", 1)
+
+
+class Elsewhere(list):  # type: ignore[type-arg]
+    """Its iteration gives something else than what it holds."""
+
+    def __iter__(self) -> Any:
+        return iter([1, 2, 3])
+
+
+class ElsewhereToo(collections.deque):  # type: ignore[type-arg]
+    __iter__ = Elsewhere.__iter__
+
+
+@pytest.mark.parametrize("cls", [Elsewhere, ElsewhereToo])
+def test_what_is_written_to_a_list_whose_class_iterates_otherwise_stays_beside_what_it_held(cls: Any) -> None:
+    def f(x: torch.Tensor, held: Any, i: int) -> torch.Tensor:
+        held.append(i)
+        held[0] = 2 * i
+        return x
+
+    compiled, x = braze.compile(f, backend="eager"), torch.ones(2)
+    for i in range(3):
+        found = []
+        for call in (f, compiled):
+            held = cls([7, 8])
+            call(x, held, i)
+            found.append([held[k] for k in range(len(held))])
+        assert found[0] == found[1] == [2 * i, 8, i]
+
+
+class Plain:
+    n: int
+
+
+def reads(x: Any, o: Any) -> Any:
+    return vars(o).get(7), 8 in vars(o), list(vars(o))
+
+
+def writes(x: Any, o: Any) -> Any:
+    vars(o)[7], vars(o)[8, 9] = 5, 6
+    return len(vars(o)), o.n
+
+
+def takes_away(x: Any, o: Any) -> Any:
+    return vars(o).pop(7, None), vars(o).pop(8, None)
+
+
+@pytest.mark.parametrize("program", [reads, writes, takes_away])
+def test_keys_of_an_objects_dict_may_be_no_names(program: Any) -> None:
+    compiled = braze.compile(program, backend="eager")
+    for there in ((7,), (), (7, 8), (8,)):
+        found = []
+        for call in (program, compiled):
+            o = Plain()
+            o.n = 1
+            vars(o).update(dict.fromkeys(there, 3))
+            found.append((call(torch.ones(2), o), list(vars(o).items())))
+        assert found[0] == found[1]

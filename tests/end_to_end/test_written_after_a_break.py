@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 import braze
 from braze.support import trace
+from tests.helpers import logged
 
 
 def turned_by_the_break(x: torch.Tensor) -> torch.Tensor:
@@ -394,6 +395,76 @@ def test_a_result_that_keeps_its_gradient_may_be_written_by_whom_the_code_does_n
         written.square().sum().backward()
         found.append((leaf.grad, written.grad))
     torch.testing.assert_close(*found)
+
+
+NORM = torch.nn.BatchNorm1d(3).double()
+
+
+def kept_behind_statistics(x):
+    h = NORM(x).relu()
+    h.retain_grad()
+    return [h], h.mean(0)
+
+
+def kept_beside_two_branches(x):
+    h, y = x.exp(), torch.ones(3) * 2
+    a, b = (h * 2).cos(), (h * 3).sin()
+    a.retain_grad()
+    b.retain_grad()
+    torch._foreach_mul_([a, b], 2.0)
+    return [a, b], a * b * y + h
+
+
+def kept_parts(x):
+    y = torch.ones(3) * 2
+    h = x.exp()
+    q, k, v = h.chunk(3, 1)
+    q.retain_grad()
+    k.retain_grad()
+    return [q, k], q * k * v * y
+
+
+def kept_as_saved_and_written(x):
+    h, y = x.exp(), torch.ones(3) * 2
+    h.retain_grad()
+    torch._foreach_mul_([h], 2.0)
+    return [h], h * y
+
+
+def kept_by_a_hook_and_on_the_way(x):
+    y = torch.ones(3) * 2
+    h = x.sigmoid() * 2
+    h.register_hook(lambda gradient: gradient * 3)
+    h.retain_grad()
+    g = h.sigmoid() * 2
+    g.retain_grad()
+    return [h, g], g * y
+
+
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+@pytest.mark.parametrize(
+    "program",
+    [kept_behind_statistics, kept_beside_two_branches, kept_parts, kept_as_saved_and_written, kept_by_a_hook_and_on_the_way],
+)  # fmt: skip
+def test_results_that_keep_their_gradients_are_compiled_whatever_stands_before_them(program, backend):
+    """Results without gradients, statistics that are written and other results: each has an operation of its own, and views have theirs."""
+    found = []
+    with logged() as messages:
+        for call in (program, braze.compile(program, backend=backend)):
+            leaf = torch.arange(12.0).double().reshape(4, 3).div(20).requires_grad_()
+            kept, result = call(leaf * 1)
+            try:
+                result.square().sum().backward(retain_graph=True)
+                result.sum().backward()
+            except RuntimeError as error:
+                found.append(str(error)[:80])
+            else:
+                found.append([leaf.grad, *kept, *(value.grad for value in kept), result])
+    assert not [message for message in messages if message.startswith("graph") and "runs eagerly" in message]
+    if isinstance(found[0], str):
+        assert isinstance(found[1], str)
+    else:
+        torch.testing.assert_close(*found)
 
 
 @pytest.mark.parametrize("backend", ["braze", "aot_eager"])

@@ -17,7 +17,8 @@ import torch
 
 from braze import native
 from braze.aot.calls.by_operators import refuse_stretched, run_by_operators
-from braze.aot.calls.groups import Alone, hidden_results, is_fixed, of_group, with_results_as_inputs
+from braze.aot.calls.groups import Alone, hidden_results, is_fixed, of_group, picked, with_results_as_inputs
+from braze.aot.calls.kept_gradients import on_its_own, with_results_on_their_own
 from braze.aot.calls.rebuild import evaluator
 from braze.aot.calls.wrap import eager_forward, symbol_reader
 from braze.aot.facts.records import Backward, Partition, Saved, SavedFrom
@@ -75,7 +76,8 @@ def differentiable(
     parts = (whole.parts or apart(whole)) if by_tangents else ()
     if parts:
         return _with_grad_mode(_several(partition, parts, forward, compile_backward, name))
-    return _operation(partition, _Plan(partition, whole, compile_backward, by_tangents, name), forward)
+    plan = _Plan(partition, whole, compile_backward, by_tangents, name)
+    return with_results_on_their_own(_operation(partition, plan, forward), whole.retained)
 
 
 def _apart_from_inputs(partition: Partition, whole: Backward, forward: Boxed) -> Boxed:
@@ -135,7 +137,7 @@ def _several(
     for part, group in zip(parts, whole.apart, strict=True):
         alone = of_group(part, group, count)
         plan = _Plan(values, alone.seen, _compiled_alone(alone, compile_backward), True, name)
-        operations.append((alone.places, _operation(values, plan, _picked(alone.places))))
+        operations.append((alone.places, _operation(values, plan, picked(alone.places))))
 
     def run(inputs: Sequence[Any]) -> Sequence[Any]:
         found = [*inputs, *_roots(without_grad(inputs))]
@@ -147,7 +149,7 @@ def _several(
             found[i] = found[i].detach()
         for places, operation in operations:
             for place, result in zip(places, operation(found), strict=True):
-                found[place] = result
+                found[place] = on_its_own(result) if place - count in whole.retained else result
         return found[count : count + whole.results]
 
     return run
@@ -157,16 +159,6 @@ def _compiled_alone(
     alone: Alone, compile_backward: Callable[[Backward], Boxed]
 ) -> Callable[[Backward], Boxed]:
     return lambda half: compile_backward(alone.compiled(half))
-
-
-def _picked(places: Sequence[int]) -> Boxed:
-    """The forward of an operation whose results have been computed."""
-
-    @boxed
-    def picked(values: Sequence[Any]) -> Sequence[Any]:
-        return [values[place] for place in places]
-
-    return picked
 
 
 def _with_grad_mode(run: Boxed) -> Boxed:

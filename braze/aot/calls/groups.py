@@ -18,6 +18,7 @@ from braze.graph.fakes.fakes import spec_of
 from braze.graph.nodes.captured import Late
 from braze.graph.nodes.facts import facts, set_facts
 from braze.graph.nodes.specs import SymbolSpec, TensorSpec
+from braze.runtime.call.boxed import Boxed, boxed
 from braze.support.record import record
 
 #: of what is no tensor nothing is asked but that
@@ -112,3 +113,13 @@ def _seen(saved: Saved, items: tuple[int, ...], count: int) -> Saved:
 def is_fixed(spec: Any) -> bool:
     """Whether a value is a tensor of sizes and strides that are known beforehand."""
     return isinstance(spec, TensorSpec) and all(isinstance(n, int) for n in (*spec.sizes, *spec.strides))
+
+
+def picked(places: Sequence[int]) -> Boxed:
+    """The forward of an operation whose results have been computed."""
+
+    @boxed
+    def found(values: Sequence[Any]) -> Sequence[Any]:
+        return [values[place] for place in places]
+
+    return found

@@ -133,7 +133,8 @@ class Backward:
     is made of: without any of them it is undefined. ``results`` is how many items of the forward's tuple are the user's; those after
     them are only saved. ``apart``: tangents by number, those together that are one operation of autograd's, each behind those whose items
     it takes; none: all are. ``saving``: of each, whether it saves anything in eager. ``parts``: a backward for each of these, where that has been made.
-    ``guarded``: items that the caller gets as views, to which autograd lets nobody write.
+    ``guarded``: items that the caller gets as views, to which autograd lets nobody write. ``retained``: items that keep their gradients, each to be
+    the only one of an operation of autograd's.
     """
 
     graph: torch.fx.GraphModule
@@ -147,6 +148,7 @@ class Backward:
     saving: tuple[bool, ...] = (True,)
     parts: tuple[Backward, ...] = ()
     guarded: tuple[int, ...] = ()
+    retained: tuple[int, ...] = ()
 
 
 @record

@@ -60,6 +60,8 @@ from braze.support.nested import every
 from braze.support.record import record
 
 aten = torch.ops.aten
+#: what operations of their own make again
+_VIEWS = (OutputKind.ALIAS, OutputKind.ALIAS_OF_OUTPUT)
 
 
 def partition(
@@ -179,7 +181,7 @@ def _partition(
     if joint is not None and joint.operations.taken:
         part = _with_parts(part)
     if part.backward is not None:
-        _refuse_results_done_to(gm, part, known)
+        part = _as_results_are_used(gm, part, known)
     _settle(part, known)
     return part
 
@@ -494,12 +496,12 @@ def _refuse_views_given_memory(gm: torch.fx.GraphModule) -> None:
                 raise _given_memory(node)
 
 
-def _refuse_results_done_to(gm: torch.fx.GraphModule, part: Partition, known: Sequence[OutputRole]) -> None:
+def _as_results_are_used(gm: torch.fx.GraphModule, part: Partition, known: Sequence[OutputRole]) -> Partition:
     """What the program does to results once the graph has run that eager's operations, of one result each, let it do.
 
     What is given other memory eager's backward reads as it is by then: here it has inputs as they are, and what one operation of autograd's takes of
-    another. What keeps its gradient PyTorch looks for at the wrong place once it is written, where it is no operation's first result: it asserts, or
-    the process dies. Who writes it (a function that gets it, a list, an optimizer) the code behind the graph need not say.
+    another. What keeps its gradient PyTorch looks for at the wrong place once it is written, where it is no operation's first result (it asserts, or
+    the process dies): it is given an operation of its own. Who writes it (a function that gets it, a list) the code behind the graph need not say.
     """
     backward = part.backward
     assert backward is not None
@@ -508,21 +510,26 @@ def _refuse_results_done_to(gm: torch.fx.GraphModule, part: Partition, known: Se
     alone |= set(backward.tangents) if len(backward.tangents) == 1 else set()
     kept = {saved.index for saved in backward.saved if saved.source is SavedFrom.OUTPUT}
     followed = alone & kept & {~i for i in backward.gradients if i < 0}
+    found, retained = _first_results(backward), set()
     given: Any = gm.graph.output_node().args[0]
     for i, node in enumerate(given):
         if not isinstance(node, torch.fx.Node) or node.op == "placeholder":
             continue
-        role = part.outputs[i]
-        place = values.get(role.output if role.kind is OutputKind.SAME else i)
+        first = part.outputs[i].output if part.outputs[i].kind is OutputKind.SAME else i
+        place = values.get(first)
         if facts(node).moved_after and place not in followed and _is_read_with_gradients(node):
             raise _given_memory(node)
-        if facts(node).retained_after and place not in _first_results(backward):
+        if not facts(node).retained_after or place in found or part.outputs[first].kind in _VIEWS:
+            continue
+        locked = place is None or known[place].guard or known[place].locked
+        if locked or place not in backward.tangents or facts(node).moved_after:
             raise Unsupported(
                 "BZ2030",
-                "a result beside others that keeps its gradient (retain_grad), and may be written in place",
-                hints=["nothing, results are eager's"],
+                "a result over other memory that keeps its gradient (retain_grad), and may be written in place",
                 origin=facts(node).origin,
             )
+        retained.add(place)
+    return dataclasses.replace(part, backward=dataclasses.replace(backward, retained=tuple(sorted(retained))))
 
 
 def _first_results(backward: Backward) -> set[int]:

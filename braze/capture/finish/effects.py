@@ -10,7 +10,7 @@ from braze.capture.facts.replay import delete_in_dict, set_in_dict
 from braze.capture.facts.values import MISSING, has_data_descriptor
 from braze.capture.finish.reconstruction import RecipeTable
 from braze.capture.outside import definitions
-from braze.capture.outside.shadows import DictShadow, SequenceShadow, keys_of
+from braze.capture.outside.shadows import DictShadow, SequenceShadow, iterate, keys_of
 from braze.capture.state.handlers import HANDLERS, Feature
 from braze.capture.state.ledger import Ledger
 from braze.capture.state.outside import Outside
@@ -122,16 +122,21 @@ def attributes_written(table: RecipeTable, shadow: DictShadow) -> list[Effect]:
     cls = type(shadow.node.real)
     effects = [
         call_of(table, delete_in_dict, (target, table.id_of(k)))
-        if has_data_descriptor(cls, k)
+        if is_past_the_class(cls, k)
         else Effect(EffectKind.DELATTR, (target,), k)
         for k in gone
     ]
     return effects + [
         call_of(table, set_in_dict, (target, table.id_of(k), table.id_of(v)))
-        if has_data_descriptor(cls, k)
+        if is_past_the_class(cls, k)
         else set_attribute(table, target, k, v)
         for k, v in written
     ]
+
+
+def is_past_the_class(cls: type, key: Any) -> bool:
+    """Whether what an object's dict has by a key is written there: the class has it otherwise, or it is no name of an attribute."""
+    return not isinstance(key, str) or has_data_descriptor(cls, key)
 
 
 def call_of(table: RecipeTable, function: Any, args: Iterable[int]) -> Effect:
@@ -183,7 +188,7 @@ def elements_written(table: RecipeTable, shadow: SequenceShadow) -> Iterator[Eff
 
 def contents(table: RecipeTable, shadow: SequenceShadow) -> Effect:
     """A list, set or deque that has other elements now; of one that nothing has looked into, those at its end."""
-    items = tuple(table.id_of(v) for v in shadow.view)
+    items = tuple(table.id_of(v) for v in iterate(shadow.view))
     kind = "set" if isinstance(shadow.view, set) else "list"
     target = table.add(FromSource(shadow.node.source))
     effect = EffectKind.SET_CONTENTS if shadow.filled else EffectKind.EXTEND

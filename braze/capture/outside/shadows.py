@@ -106,7 +106,7 @@ class DictShadow:
         if real is MISSING:
             self._note_missing(key)
             return MISSING
-        value = outside.read(self.node, self.step, key, real)
+        value = self._read(outside, key, real)
         if type(self.view) is dict:  # most often
             self.view[key] = value
         else:
@@ -200,13 +200,23 @@ class DictShadow:
         """Whether items were written or deleted."""
         return bool(self.later.items) or any(self.changed_keys())
 
+    def _read(self, outside: Outside, key: Any, real: Any) -> Any:
+        """What stands for what is there. What an object's dict has by a key that is no name is an item of that."""
+        if self.step is Step.ITEM or type(key) is str:
+            return outside.read(self.node, self.step, key, real)
+        return outside.read(self._place(outside), Step.ITEM, key, real)
+
+    def _place(self, outside: Outside) -> Node:
+        """The place of the dict itself."""
+        if self.step is Step.ITEM:
+            return self.node
+        place: Node = self.node.child(Step.ATTR, "__dict__")
+        outside.tree.meet(place, self.real)
+        return place
+
     def _note_there(self, outside: Outside, key: Any) -> None:
         """What was replaced unread is deleted: the next call has something to delete only if it is there again."""
-        place = self.node
-        if self.step is Step.DICT:
-            place = place.child(Step.ATTR, "__dict__")
-            outside.tree.meet(place, self.real)
-        place.guard(Check.HAS_KEY, (key, True))
+        self._place(outside).guard(Check.HAS_KEY, (key, True))
 
     def _note_missing(self, key: Any) -> None:
         if self.step is Step.DICT:
