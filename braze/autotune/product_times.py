@@ -21,6 +21,7 @@ import torch.fx
 
 import braze
 from braze.codegen import c as c_code
+from braze.codegen.c.micro import LINE
 from braze.context import CompileContext
 from braze.graph.operators.products import product_of
 from braze.loops import build as nodes
@@ -47,8 +48,6 @@ _LARGEST = 512 << 20
 
 #: bytes through which the matrices of a measurement move. The last is more than most caches hold
 _ROOMS = (1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20)
-#: floats between the beginnings of matrices: those of PyTorch's begin at lines of the cache, too
-_LINE = 16
 
 #: of our template: raise it when that becomes quicker, so that what was measured before does not count
 _REVISION = 4
@@ -185,8 +184,8 @@ class _Memory:
     """
 
     def __init__(self, size: int) -> None:
-        # ones, since no random numbers are drawn from the user's generator; and a line more for each matrix of a product
-        self._floats = torch.ones(size // 4 + 3 * _LINE, dtype=torch.float32, device="cpu")
+        # ones, since no random numbers are drawn from the user's generator; and a line more for each matrix of a product: like PyTorch's, they begin at lines
+        self._floats = torch.ones(size // 4 + 3 * LINE, dtype=torch.float32, device="cpu")
         self._next = 0
 
     def matrices(self, p: Product) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -201,7 +200,7 @@ class _Memory:
         if self._next + rows * columns > self._floats.numel():
             self._next = 0
         made = self._floats[self._next : self._next + rows * columns]
-        self._next += -(-made.numel() // _LINE) * _LINE
+        self._next += -(-made.numel() // LINE) * LINE
         return made.view(columns, rows).t() if by_columns else made.view(rows, columns)
 
 

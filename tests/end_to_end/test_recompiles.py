@@ -380,6 +380,18 @@ def test_a_recompile_is_one_block_with_line_values_seconds_and_advice(told: list
     assert "do:    size 0 of x is symbolic from now on" in block
 
 
+def test_a_part_of_a_memory_is_told_to_be_cloned_where_a_derivative_goes_forward(told: list[str]) -> None:
+    """How it lies there is a number, which is never symbolic."""
+    compiled = braze.compile(lambda x: torch.func.jacfwd(torch.sin)(x), backend="eager")
+    for size in (5, 6):
+        compiled(torch.ones(size)[:3])
+    (block,) = told
+    assert "pass a clone of the part" in block and "symbolic" not in block
+    for size in (7, 8):
+        compiled(torch.ones(size)[:3].clone())
+    assert len(compiled.variants) == 3
+
+
 def test_the_same_guard_again_and_again_gets_a_line_each(told: list[str]) -> None:
     compiled = braze.compile(by_mode, backend="eager")
     for i in range(7):

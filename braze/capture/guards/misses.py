@@ -204,6 +204,8 @@ def advice(guard: Guard, value: Any, name: str) -> tuple[str, ...]:
             return _tensor_advice(guard.expected, value, name)
         case Check.EQUAL if isinstance(guard.expected, SymbolSpec | FloatSpec):
             return (f"pass {name} as one type of number",)
+        case Check.EQUAL if guard.source is not None and guard.source.step is Step.MEMORY:
+            return ("each size of the memory that a part lies in has a variant: pass a clone of the part",)
         case Check.EQUAL if type(guard.expected) in (int, float):
             return (
                 f"{name} is symbolic from now on, unless its value decides what is computed; "
