@@ -238,8 +238,8 @@ def _beginning_of_own(autograd: int) -> int | None:
     own = {
         word(word(x._cdata + autograd)) for x in (t.empty(3).requires_grad_(), t.nn.Parameter(t.empty(2, 2)))
     }
-    kept = [word(x._cdata + autograd) for x in (t.empty(3)[1:], t.empty(2, 2).requires_grad_().t())]
-    views = {word(at) for at in kept if at}
+    parts = t.empty(3)[1:], t.empty(2, 2).requires_grad_().t()  # held while what is kept of them is read
+    views = {word(at) for at in (word(x._cdata + autograd) for x in parts) if at}
     return _only(own) if views.isdisjoint(own) else None
 
 

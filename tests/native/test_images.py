@@ -5,6 +5,7 @@ import dataclasses
 import os
 import subprocess
 import sys
+import types
 
 import pytest
 import torch
@@ -294,6 +295,21 @@ def test_a_wrong_layout_is_refused(monkeypatch, field, other):
         monkeypatch.undo()
         calibrate.calibrate()
     assert core._same_image(torch.empty(2), torch.empty(2), 0) is not None
+
+
+def test_what_is_kept_of_views_is_read_while_they_live(monkeypatch):
+    """Were they begun as other tensors are, no word would tell them apart. What is left of one that has ended says anything."""
+    native.bind_torch()
+    autograd = layout.find(0, lambda tensor: core._raw_meta(tensor)[:2]).autograd
+    assert layout._beginning_of_own(autograd) is not None
+
+    class NoView(torch.Tensor):
+        def __getitem__(self, key):
+            return torch.empty(2).requires_grad_()
+
+    like = types.SimpleNamespace(empty=lambda *sizes: torch.empty(*sizes).as_subclass(NoView), nn=torch.nn)
+    monkeypatch.setattr(torch_state, "torch", lambda: like)
+    assert layout._beginning_of_own(autograd) is None
 
 
 def test_nothing_past_a_tensor_is_looked_at(monkeypatch):
