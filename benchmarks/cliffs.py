@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from benchmarks.cliff_errors import Call, call_of, checked
+from benchmarks.device import wait
 from benchmarks.run import Failed, Row, Team
 
 if TYPE_CHECKING:
@@ -69,10 +70,10 @@ def measure(
             if impl != "eager":
                 functions[impl] = compilers[impl](case.fn)
             calls[impl] = call_of(case, functions[impl], rows, device)
-            _wait(device)
+            wait(device)
             start = time.perf_counter()
             results[impl] = calls[impl]()
-            _wait(device)
+            wait(device)
             row[f"{impl}_first_s"] = round(time.perf_counter() - start, 3)
         with _alone(lock):  # the device, too, belongs to one at a time
             if not case.random:
@@ -116,13 +117,6 @@ def _late(signum: int, frame: object) -> None:
     raise TimeoutError(f"not measured within {SECONDS} s")
 
 
-def _wait(device: str) -> None:
-    import torch
-
-    if device == "cuda":
-        torch.cuda.synchronize()
-
-
 @contextlib.contextmanager
 def _alone(lock: str) -> Iterator[None]:
     """While this lasts no other process of the benchmark times anything."""
@@ -135,11 +129,11 @@ def _times(calls: dict[str, Call], device: str) -> dict[str, list[float]]:
     """Seconds of a call in each round, all implementations in turn; what seems slower than eager is timed for longer before that is told."""
 
     def seconds(call: Call, count: int) -> float:
-        _wait(device)
+        wait(device)
         start = time.perf_counter()
         for _ in range(count):
             call()
-        _wait(device)
+        wait(device)
         return (time.perf_counter() - start) / count
 
     for call in calls.values():

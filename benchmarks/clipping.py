@@ -13,6 +13,7 @@ from typing import Any
 
 from rich.table import Table
 
+from benchmarks.device import copies, wait
 from benchmarks.report import grouped
 from benchmarks.run import Row
 
@@ -71,7 +72,7 @@ def run_clipping(device: str, impls: Sequence[str], rounds: int, say: Callable[[
             moved = sum(g.numel() * g.element_size() for g in grads if g is not None)
             for kind, times in KINDS.items():
                 ways = {impl: f for impl, f in prepare(kind, params).items() if impl in impls}
-                floor = copied(device, moved * times)
+                floor = statistics.median(copies(device, moved * times // 2, 7)) * 1e3
                 for row in timed(ways, kind, grads, device, rounds):
                     rows.append({"case": f"{kind}: {case}, {dtype}", **row, "floor_ms": floor})
     return rows
@@ -99,29 +100,6 @@ def timed(
                 host[impl].append((returned - start) * 1e3)
     median = statistics.median
     return [{"impl": i, "ms": median(whole[i]), "host_ms": median(host[i]), "rounds": whole[i]} for i in ways]
-
-
-def copied(device: str, moved: int) -> float:
-    """Milliseconds of a copy of so many bytes, read and written."""
-    import torch
-
-    a, b = (torch.zeros(max(moved // 8, 1), device=device, dtype=torch.float32) for _ in range(2))
-    spent = []
-    for _ in range(7):
-        wait(device)
-        start = time.perf_counter()
-        a.copy_(b)
-        wait(device)
-        spent.append((time.perf_counter() - start) * 1e3)
-    return statistics.median(spent)
-
-
-def wait(device: str) -> None:
-    """Until the device has done what it was given."""
-    import torch
-
-    if device == "cuda":
-        torch.cuda.synchronize()
 
 
 def clipping_table(rows: list[Row], impls: Sequence[str]) -> Table:

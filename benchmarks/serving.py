@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from rich.table import Table
 
+from benchmarks.device import copies, wait
 from braze.cli.torchvision_ops import make_torchvision_importable
 from braze.serving.engine.compiled import compile_decoder
 from braze.serving.engine.engine import Engine
@@ -161,7 +162,7 @@ def _transformers(
         def run() -> None:
             with torch.inference_mode():
                 model.generate(ids, attention_mask=torch.ones_like(ids), **options)
-            _wait(device)
+            wait(device)
 
         if clock.over():
             yield {"requests": count, "failed": "past the time limit"}
@@ -255,13 +256,13 @@ def _device(engine: Engine, prompts: list[list[int]], rounds: int = 20) -> float
         engine.step()
     decision, batch = runner.prepare_inputs(engine.scheduler.schedule())
     for counted in (False, True):
-        _wait(str(runner.device))
+        wait(str(runner.device))
         begun = time.perf_counter()
         for _ in range(rounds if counted else 2):
             hidden = runner.run_model(decision, batch)
             if not runner.draws_along(decision):
                 runner.model.compute_logits(hidden).argmax(-1)
-        _wait(str(runner.device))
+        wait(str(runner.device))
     taken = (time.perf_counter() - begun) / rounds
     for request in requests:
         engine.abort(request)
@@ -279,20 +280,7 @@ def _bytes(engine: Engine, requests: int, length: int) -> int:
 def _copy_speed(device: str) -> float:
     """Bytes a second of a large copy, read and written both."""
     size = 1 << (30 if device == "cuda" else 26)
-    a, b = (torch.empty(size, dtype=torch.uint8, device=device) for _ in range(2))
-    times = []
-    for _ in range(5):
-        _wait(device)
-        begun = time.perf_counter()
-        a.copy_(b)
-        _wait(device)
-        times.append(time.perf_counter() - begun)
-    return 2 * size / min(times)
-
-
-def _wait(device: str) -> None:
-    if device.startswith("cuda"):
-        torch.cuda.synchronize()
+    return 2 * size / min(copies(device, size, 5))
 
 
 def serving_table(rows: list[dict[str, Any]]) -> Table:

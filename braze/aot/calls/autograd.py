@@ -77,7 +77,10 @@ def differentiable(
     if parts:
         return _with_grad_mode(_several(partition, parts, forward, compile_backward, name))
     plan = _Plan(partition, whole, compile_backward, by_tangents, name)
-    return with_results_on_their_own(_operation(partition, plan, forward), whole.retained)
+    operation = _operation(partition, plan, forward)
+    return (
+        _with_grad_mode(with_results_on_their_own(operation, whole.retained)) if whole.retained else operation
+    )
 
 
 def _apart_from_inputs(partition: Partition, whole: Backward, forward: Boxed) -> Boxed:

@@ -33,16 +33,13 @@ def on_its_own(result: torch.Tensor) -> torch.Tensor:
 
 
 def with_results_on_their_own(run: Boxed, places: Collection[int]) -> Boxed:
-    """``run``, whose results at these places are each of an operation of their own."""
-    if not places:
-        return run
+    """``run``, whose results at these places are each of an operation of their own; grad mode is on."""
 
     @boxed
     def call(inputs: Sequence[Any]) -> Sequence[Any]:
         found = list(run(inputs))
-        with torch.enable_grad():  # the graph turns it on itself
-            for place in places:
-                found[place] = on_its_own(found[place])
+        for place in places:
+            found[place] = on_its_own(found[place])
         return found
 
     return call

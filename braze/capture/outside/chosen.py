@@ -261,8 +261,7 @@ def place_of_instance_dict(outside: Outside, shadow: DictShadow) -> Node | None:
     """The place of what ``vars(obj)`` gives, where nothing was written to the object and its dict has names alone."""
     if shadow.changed() or not all(type(key) is str for key in dict.keys(shadow.real)):
         return None
-    node: Node = shadow.node.child(Step.ATTR, "__dict__")
-    outside.tree.meet(node, shadow.real)
+    node = shadow.place(outside)
     node.guard(Check.TYPE, dict)
     return node
 

@@ -204,9 +204,9 @@ class DictShadow:
         """What stands for what is there. What an object's dict has by a key that is no name is an item of that."""
         if self.step is Step.ITEM or type(key) is str:
             return outside.read(self.node, self.step, key, real)
-        return outside.read(self._place(outside), Step.ITEM, key, real)
+        return outside.read(self.place(outside), Step.ITEM, key, real)
 
-    def _place(self, outside: Outside) -> Node:
+    def place(self, outside: Outside) -> Node:
         """The place of the dict itself."""
         if self.step is Step.ITEM:
             return self.node
@@ -216,7 +216,7 @@ class DictShadow:
 
     def _note_there(self, outside: Outside, key: Any) -> None:
         """What was replaced unread is deleted: the next call has something to delete only if it is there again."""
-        self._place(outside).guard(Check.HAS_KEY, (key, True))
+        self.place(outside).guard(Check.HAS_KEY, (key, True))
 
     def _note_missing(self, key: Any) -> None:
         if self.step is Step.DICT:

@@ -60,7 +60,7 @@ _ITEMS, _ITERATIONS, _PLACES = opcodes("BINARY_SUBSCR"), opcodes("GET_ITER"), (i
 _SHIFT = 0 if opcodes("LOAD_METHOD") else 1
 _IN_PLACE_ADD, _ADD = map(list(METHODS).index, (operator.iadd, operator.add))
 #: a slice of all there is
-ALL = slice(None)
+_ALL = slice(None)
 #: what puts a value where it is told to, as it is
 SETTERS = (object.__setattr__, torch.nn.Module.__setattr__)
 #: functions of which the frame is all that a call of them is have neither of these
@@ -162,7 +162,7 @@ def sum_for_a_tensor(t: Trace, f: Frame, below: list[Any], value: Any, other: An
     """The same of ``tokens + [t]``, where the other list is the program's own."""
     if type(value) is not list or type(other) is not list or t.outside.tree.node_of(other) is not None:
         return None
-    part = part_for_a_tensor(t, f, below, value, ALL)
+    part = part_for_a_tensor(t, f, below, value, _ALL)
     return part and (part[0], part[1] + other)
 
 
@@ -171,7 +171,7 @@ def copy_for_a_tensor(t: Trace, f: Frame, below: list[Any], operands: list[Any])
     call = [v for v in operands if v is not NULL]
     if len(call) != 2 or call[0] is not list:
         return None
-    return part_for_a_tensor(t, f, below, call[1], ALL)
+    return part_for_a_tensor(t, f, below, call[1], _ALL)
 
 
 def is_argument_alone(f: Frame) -> bool:
